@@ -1,0 +1,27 @@
+#!/bin/sh
+# Installs what building and testing need from Debian, as far as it is missing.
+set -eu
+
+packages="libdpdk-dev libclang-dev pkg-config gcc make iproute2 nftables ethtool iputils-ping netcat-openbsd
+ iperf3 jq tshark tcpdump qemu-system-x86 cpio xz-utils busybox-static python3-minimal librdmacm-dev libibverbs-dev
+ ibverbs-providers rdmacm-utils kmod bc bison flex libelf-dev libssl-dev dpkg-dev"
+
+missing=""
+for package in $packages; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "deps: these Debian packages (or their like) are missing:$missing" >&2
+    exit 1
+fi
+if [ "$(id -u)" != 0 ]; then
+    echo "deps: run as root, or first: apt-get install -y$missing" >&2
+    exit 1
+fi
+echo "deps: installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of words is meant
+apt-get install -y -qq --no-install-recommends $missing >/dev/null

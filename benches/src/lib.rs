@@ -1,0 +1,1 @@
+//! Allocation, instruction and speed checks.

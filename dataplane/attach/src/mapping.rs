@@ -1,0 +1,181 @@
+//! A region's memory in this program.
+//!
+//! JUSTIFICATION: memory that other processes change cannot be a Rust slice; safe Rust has no way to map it, nor to
+//! copy out of it. Everything that is unsafe about a mapping is in this file.
+#![allow(unsafe_code, reason = "memory shared with other processes; listed in UNSAFE.md")]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+use iwarp_control::RegionAttached;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Octets copied at a time where the address allows.
+const WORD: usize = size_of::<u64>();
+
+/// An access that does not lie inside the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{length} octets at offset {offset} are not inside a region of {bytes} octets")]
+pub struct OutOfBounds {
+    /// Where the access began.
+    pub offset: u64,
+    /// How long it was.
+    pub length: usize,
+    /// Size of the region.
+    pub bytes: u64,
+}
+
+/// A region's memory, mapped for reading and writing. Unmapped when dropped.
+///
+/// Every access is checked against the region's size. Bytes are copied with relaxed atomic operations, since peers
+/// and other programs may change them at any time: a copy can be torn, it cannot be undefined.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    /// Octets of the region.
+    bytes: usize,
+    /// Octets mapped: the region in whole pages.
+    mapped: usize,
+    name: String,
+    access: Vec<&'static str>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; it goes only when the value is dropped.
+unsafe impl Send for Mapping {}
+
+// SAFETY: through a shared reference the memory is only accessed with atomic operations.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `mapped` octets of a sealed file that has at least as many; the caller has checked both.
+    pub(crate) fn new(fd: &OwnedFd, attached: &RegionAttached, mapped: u64) -> rustix::io::Result<Self> {
+        let too_large = |_| rustix::io::Errno::OVERFLOW;
+        let mapped = usize::try_from(mapped).map_err(too_large)?;
+        let bytes = usize::try_from(attached.bytes).map_err(too_large)?;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of this program.
+        let start = unsafe { mmap(ptr::null_mut(), mapped, rights, MapFlags::SHARED, fd.as_fd(), 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::FAULT)?;
+        let access = crate::rights(&attached.access);
+        Ok(Self { start, bytes, mapped, name: attached.name.clone(), access })
+    }
+
+    /// The region's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Octets of the region.
+    pub fn len(&self) -> u64 {
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the region has no octets, which no region has.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// What remote peers may do: `remote-read`, `remote-write`, `remote-atomic`.
+    pub fn access(&self) -> &[&'static str] {
+        &self.access
+    }
+
+    /// Copies octets of the region out.
+    ///
+    /// What is read later, through this mapping or by any other way, is no older than what is read here.
+    ///
+    /// # Errors
+    /// The octets are not all inside the region; none was copied.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        let at = self.check(offset, out.len())?;
+        let (edge, rest) = out.split_at_mut(head(at, out.len()));
+        let (words, tail) = rest.as_chunks_mut::<WORD>();
+        let mut from = at;
+        from = self.read_octets(from, edge);
+        for word in words {
+            *word = self.word(from).load(Ordering::Relaxed).to_ne_bytes();
+            from = from.wrapping_add(WORD);
+        }
+        self.read_octets(from, tail);
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// Copies octets into the region.
+    ///
+    /// What was written earlier is visible to whoever sees what is written here.
+    ///
+    /// # Errors
+    /// The octets are not all inside the region; none was copied.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let at = self.check(offset, bytes.len())?;
+        fence(Ordering::Release);
+        let (edge, rest) = bytes.split_at(head(at, bytes.len()));
+        let (words, tail) = rest.as_chunks::<WORD>();
+        let mut to = at;
+        to = self.write_octets(to, edge);
+        for word in words {
+            self.word(to).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            to = to.wrapping_add(WORD);
+        }
+        self.write_octets(to, tail);
+        Ok(())
+    }
+
+    /// The offset as a place in the mapping, if so many octets from there are inside the region.
+    fn check(&self, offset: u64, length: usize) -> Result<usize, OutOfBounds> {
+        let at = usize::try_from(offset).ok();
+        let end = at.and_then(|at| at.checked_add(length)).filter(|&end| end <= self.bytes);
+        match (at, end) {
+            (Some(at), Some(_)) => Ok(at),
+            _ => Err(OutOfBounds { offset, length, bytes: self.len() }),
+        }
+    }
+
+    /// Copies octet by octet; returns where it ended.
+    fn read_octets(&self, mut from: usize, out: &mut [u8]) -> usize {
+        for octet in out {
+            *octet = self.octet(from).load(Ordering::Relaxed);
+            from = from.wrapping_add(1);
+        }
+        from
+    }
+
+    fn write_octets(&self, mut to: usize, bytes: &[u8]) -> usize {
+        for octet in bytes {
+            self.octet(to).store(*octet, Ordering::Relaxed);
+            to = to.wrapping_add(1);
+        }
+        to
+    }
+
+    fn octet(&self, at: usize) -> &AtomicU8 {
+        assert!(at < self.mapped);
+        // SAFETY: inside the mapping, by the assertion; the mapping starts at `start` and is one object.
+        let place = unsafe { self.start.add(at) };
+        // SAFETY: mapped readable and writable for as long as `self` lives; all access in this program is atomic.
+        unsafe { AtomicU8::from_ptr(place.as_ptr()) }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(WORD) && at < self.mapped);
+        // SAFETY: inside the mapping, by the assertion; the mapping is of whole pages, so the whole word is.
+        let place = unsafe { self.start.add(at) };
+        // SAFETY: as in `octet`; aligned, since the mapping starts on a page and `at` is a multiple of the word.
+        unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, and nothing borrowed from it outlives `self`.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Octets before the first word of an access that begins at `at`.
+fn head(at: usize, length: usize) -> usize {
+    at.next_multiple_of(WORD).saturating_sub(at).min(length)
+}

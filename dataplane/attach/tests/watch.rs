@@ -1,0 +1,104 @@
+//! The example `watch`, as a program, against a daemon's end of the control socket.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use iwarp_control::{Access, RegionAttached, Request, Response, transfer};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use sha2::{Digest, Sha256};
+
+const BYTES: u64 = 100_000;
+
+/// A daemon with one region, which serves one client.
+struct Daemon {
+    folder: tempfile::TempDir,
+    memory: OwnedFd,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = memfd_create("region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&memory, BYTES.next_multiple_of(4096)).unwrap();
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let listener = UnixListener::bind(folder.path().join("s")).unwrap();
+        let fd = memory.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            let request: Request = serde_json::from_str(&line).unwrap();
+            let access = vec![Access::RemoteRead, Access::RemoteWrite];
+            let attached = RegionAttached { name: "lab".to_owned(), bytes: BYTES, page_bytes: 4096, access };
+            let reply = Response::success(request.id, attached).to_line().unwrap();
+            transfer::send(&stream, &reply, Some(fd.as_fd())).unwrap();
+        });
+        Self { folder, memory }
+    }
+
+    fn watch(&self, args: &[&str]) -> Child {
+        // Cargo builds the examples beside its tests: target/PROFILE/{deps,examples}.
+        let this: PathBuf = std::env::current_exe().unwrap();
+        let program = this.parent().unwrap().with_file_name("examples").join("watch");
+        Command::new(&program)
+            .arg("--socket")
+            .arg(self.folder.path().join("s"))
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| {
+                panic!("{}: {e}; `cargo build -p iwarp-attach --examples` makes it", program.display())
+            })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+#[test]
+fn digest_is_the_sha256_of_the_octets() {
+    let content: Vec<u8> = (0..50_000u32).flat_map(|n| n.to_be_bytes()).take(100_000).collect();
+    for (args, expected) in [
+        (&["--digest", "lab"][..], &content[..]),
+        (&["--digest", "lab", "--length", "4097"], &content[..4097]),
+        (&["--digest", "lab", "--offset", "3", "--length", "70001"], &content[3..70_004]),
+    ] {
+        let daemon = Daemon::start();
+        rustix::io::pwrite(&daemon.memory, &content, 0).unwrap();
+        let output = daemon.watch(args).wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n", hex(expected)));
+    }
+}
+
+#[test]
+fn changes_are_shown_where_they_are() {
+    let daemon = Daemon::start();
+    let mut child = daemon.watch(&["--once", "--interval-ms", "10", "lab"]);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "region lab 100000 octets, peers may remote-read, remote-write\n");
+    rustix::io::pwrite(&daemon.memory, b"inside page one", 8000).unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let mut page = vec![0; 4096];
+    page[8000 - 4096..][..15].copy_from_slice(b"inside page one");
+    assert_eq!(rest, format!("changed offset 4096 length 4096 sha256 {}\n", hex(&page)));
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn mistakes_end_it() {
+    let daemon = Daemon::start();
+    let output = daemon.watch(&["--digest", "lab", "--length", "100001"]).wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("100001 octets at offset 0 are not inside a region of 100000 octets"), "{error}");
+}

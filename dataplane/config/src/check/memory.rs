@@ -1,0 +1,85 @@
+//! `[memory]`, and whether everything fits.
+
+use crate::plan::{Kind, memory_plan, packet_buffers_default, packet_buffers_min};
+use crate::read::{Report, Section, show_size};
+use crate::types::{Config, Hugepages, Memory, Port, Tcp, Workers};
+
+/// Buffers of the largest pool: 4 Mi × 9.8 KiB = 39 GiB.
+const PACKET_BUFFERS_MAX: u32 = 4 << 20;
+
+/// Hugepages of the largest machine thought of: 16 TiB.
+const LIMIT_BYTES_MAX: u64 = 16 << 40;
+
+/// What stands in the file, before the rest of the file gives the defaults.
+pub(super) struct Values {
+    hugepages: Hugepages,
+    limit: Option<u64>,
+    buffers: Option<u32>,
+    prefix: Option<String>,
+}
+
+pub(super) fn read(section: &mut Section<'_>) -> Values {
+    let choices = [("require", Hugepages::Require), ("prefer", Hugepages::Prefer)];
+    let help = "`require` refuses to start without hugepages, `prefer` falls back to ordinary pages";
+    Values {
+        hugepages: section.choice("hugepages", &choices, help).unwrap_or(Hugepages::Require),
+        limit: section.size(
+            "hugepage_limit",
+            (16 << 20)..=LIMIT_BYTES_MAX,
+            "the memory that packet buffers, DPDK and regions may take together",
+        ),
+        buffers: section.number("packet_buffers", 1..=PACKET_BUFFERS_MAX, "the number of packet buffers"),
+        prefix: section.parsed("file_prefix", "1 to 32 letters, digits, `-` or `_`", file_prefix),
+    }
+}
+
+fn file_prefix(text: &str) -> Result<String, String> {
+    let fits = (1..=32).contains(&text.len());
+    if fits && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+        return Ok(text.to_owned());
+    }
+    Err(format!("`{text}` cannot be part of a file name of DPDK"))
+}
+
+/// Fills in what follows from the rest of the file.
+pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, tcp: &Tcp) -> Memory {
+    let workers = u64::try_from(workers.cores.len()).unwrap_or(u64::MAX);
+    let default = || {
+        let window = tcp.receive_window_bytes.into();
+        let wanted = packet_buffers_default(ports, workers, tcp.send_buffer_bytes.into(), window);
+        u32::try_from(wanted).unwrap_or(PACKET_BUFFERS_MAX).min(PACKET_BUFFERS_MAX)
+    };
+    Memory {
+        hugepages: values.hugepages,
+        hugepage_limit_bytes: values.limit,
+        packet_buffers: values.buffers.unwrap_or_else(default),
+        file_prefix: values.prefix.unwrap_or_else(|| "iwarpd".to_owned()),
+    }
+}
+
+/// Whether the buffers suffice for the queues, and the whole for the limit.
+pub(super) fn check_plan(section: &Section<'_>, report: &Report, config: &Config) {
+    let workers = u64::try_from(config.workers.cores.len()).unwrap_or(u64::MAX);
+    let least = packet_buffers_min(&config.ports, workers);
+    let buffers = u64::from(config.memory.packet_buffers);
+    if buffers < least {
+        report.not_allowed(
+            &section.place_of("packet_buffers"),
+            format!("{buffers} packet buffers cannot fill the queues of {workers} worker(s) and their ports"),
+            format!("{least} to {PACKET_BUFFERS_MAX}"),
+            "use more buffers, or fewer rx_descriptors, tx_descriptors or workers",
+        );
+    }
+    let plan = memory_plan(config);
+    let Some(limit) = config.memory.hugepage_limit_bytes else { return };
+    if plan.hugepage_bytes() > limit {
+        let items = plan.items().iter().filter(|item| item.kind == Kind::Huge);
+        let items: Vec<String> = items.map(|i| format!("{}: {}", i.what, show_size(i.bytes))).collect();
+        report.not_allowed(
+            &section.place_of("hugepage_limit"),
+            format!("the configuration takes {} of hugepages", show_size(plan.hugepage_bytes())),
+            format!("{} or more", show_size(plan.hugepage_bytes())),
+            format!("raise the limit or shrink one of: {}", items.join(", ")),
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! From the text to the checked configuration. Each submodule checks one part of the file.
+
+mod memory;
+mod port;
+mod service;
+mod tuning;
+
+use std::io::Read;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+use crate::errors::{ConfigErrors, Found};
+use crate::read::{Place, Report, Section};
+use crate::types::Config;
+
+/// Octets of the largest file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+pub(crate) fn load(path: &Path) -> Result<Config, ConfigErrors> {
+    let name = path.display().to_string();
+    let unreadable = |e: std::io::Error| {
+        ConfigErrors::unreadable(&name, format!("cannot read {name}: {e}"), "name a readable TOML file")
+    };
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        let message = format!("{name} is not a regular file");
+        return Err(ConfigErrors::unreadable(&name, message, "name a readable TOML file"));
+    }
+    let mut octets = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX.saturating_add(1)).read_to_end(&mut octets).map_err(unreadable)?;
+    if octets.len() > usize::try_from(FILE_BYTES_MAX).unwrap_or(usize::MAX) {
+        let message = format!("{name} is larger than {FILE_BYTES_MAX} octets");
+        return Err(ConfigErrors::unreadable(&name, message, "a configuration is a few kilobytes"));
+    }
+    match String::from_utf8(octets) {
+        Ok(text) => parse(&name, &text),
+        Err(e) => {
+            let message = format!("{name} is not UTF-8 at octet {}", e.utf8_error().valid_up_to());
+            Err(ConfigErrors::unreadable(&name, message, "save the file as UTF-8"))
+        }
+    }
+}
+
+pub(crate) fn parse(name: &str, text: &str) -> Result<Config, ConfigErrors> {
+    let (config, found, _) = parse_parts(name, text);
+    match config {
+        Some(config) if found.is_empty() => Ok(config),
+        _ => Err(ConfigErrors::new(name, text, found)),
+    }
+}
+
+/// The configuration, the mistakes, and the keys that were asked for.
+pub(crate) fn parse_parts(name: &str, text: &str) -> (Option<Config>, Vec<Found>, Vec<String>) {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        // What follows a syntax error may be misread: its meaning is not judged.
+        let found = errors.iter().map(syntax).collect();
+        return (None, found, Vec::new());
+    }
+    let report = Report::default();
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let top = Section::new(&report, Some(table.get_ref()), Place { key: String::new(), span: 0..0 });
+    let config = check_top(top, &report, folder);
+    let (found, asked) = report.into_parts();
+    (Some(config), found, asked)
+}
+
+fn syntax(error: &toml::de::Error) -> Found {
+    Found {
+        span: error.span().unwrap_or(0..0),
+        key: String::new(),
+        message: error.message().to_owned(),
+        allowed: None,
+        help: "the file is TOML (https://toml.io): correct this, then check again for what follows"
+            .to_owned(),
+    }
+}
+
+/// Checks the whole file. What comes back is meant to be used only if nothing was reported.
+fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
+    let mut memory_section = top.section("memory");
+    let memory_values = memory::read(&mut memory_section);
+    let ports = port::read_all(&mut top, report);
+    let workers = tuning::workers(top.section("workers"), report);
+    let tcp = tuning::tcp(top.section("tcp"), report);
+    let mpa = tuning::mpa(top.section("mpa"));
+    let limits = tuning::limits(top.section("limits"));
+    let listeners = service::listeners(&mut top, report, &mpa);
+    let regions = service::regions(&mut top, report, &limits, folder);
+    let control = service::control(top.section("control"), report);
+    let log = service::log(top.section("log"));
+    let memory = memory::resolve(memory_values, &ports, &workers, &tcp);
+    let config = Config { memory, ports, workers, tcp, mpa, limits, listeners, regions, control, log };
+    memory::check_plan(&memory_section, report, &config);
+    memory_section.finish();
+    top.finish();
+    config
+}

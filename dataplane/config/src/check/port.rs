@@ -1,0 +1,368 @@
+//! `[[port]]`: the device, the link and the addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::read::{Place, Report, Section};
+use crate::types::{Driver, Memif, MemifRole, PORTS_MAX, Pcap, Port};
+
+/// RFC 8200 §5: "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater."
+const IPV6_MTU_MIN: u16 = 1280;
+
+/// Characters that end a value in DPDK's device arguments.
+const ARGUMENT_BREAKERS: [char; 6] = [',', '[', ']', '(', ')', '"'];
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Pci,
+    Tap,
+    Pcap,
+    Ring,
+    Memif,
+    AfPacket,
+    AfXdp,
+}
+
+const KINDS: [(&str, Kind); 7] = [
+    ("pci", Kind::Pci),
+    ("tap", Kind::Tap),
+    ("pcap", Kind::Pcap),
+    ("ring", Kind::Ring),
+    ("memif", Kind::Memif),
+    ("af_packet", Kind::AfPacket),
+    ("af_xdp", Kind::AfXdp),
+];
+
+/// The keys of all drivers.
+const DRIVER_KEYS: [&str; 9] =
+    ["address", "interface", "rx_file", "tx_file", "id", "role", "socket", "start_queue", "queue_count"];
+
+pub(super) fn read_all(top: &mut Section<'_>, report: &Report) -> Vec<Port> {
+    let sections = top.sections("port");
+    if sections.is_empty() && top.value("port").is_none() {
+        top.missing("port", "write a `[[port]]` table with a driver and addresses");
+    }
+    let mut ports: Vec<Port> = Vec::new();
+    for (index, section) in sections.into_iter().enumerate() {
+        let place = section.place().clone();
+        if index == PORTS_MAX {
+            report.not_allowed(&place, "too many ports", format!("1 to {PORTS_MAX}"), "remove this table");
+        }
+        let name_place = section.place_of("name");
+        let Some(port) = read(section, report, index) else { continue };
+        if ports.iter().any(|other| other.name == port.name) {
+            report.at(&name_place, format!("the name `{}` is taken", port.name), "name each port once");
+        }
+        if port.driver != Driver::Ring
+            && let Some(other) = ports.iter().find(|other| same_device(&other.driver, &port.driver))
+        {
+            let message = format!("the device is already port `{}`", other.name);
+            report.at(&place, message, "give each port a device of its own");
+        }
+        ports.push(port);
+    }
+    ports
+}
+
+fn same_device(a: &Driver, b: &Driver) -> bool {
+    match (a, b) {
+        (Driver::Memif(a), Driver::Memif(b)) => (a.id, &a.socket) == (b.id, &b.socket),
+        (Driver::AfXdp { interface: a, .. }, Driver::AfXdp { interface: b, .. }) => a == b,
+        _ => a == b,
+    }
+}
+
+/// One port. `None` only if the driver is not known, since the other keys depend on it.
+fn read(mut section: Section<'_>, report: &Report, index: usize) -> Option<Port> {
+    let name = section.parsed("name", "1 to 31 letters, digits, `.`, `-` or `_`", |t| word(t, 31));
+    let mtu = section.number("mtu", 576..=9600, "the largest IP packet in octets").unwrap_or(1500);
+    let mac = section.parsed("mac", "six octets, e.g. \"02:00:00:00:00:01\"", mac_address);
+    let vlan = section.number("vlan", 1..=4094, "an 802.1Q VLAN identifier");
+    let (ipv4, ipv6) = addresses(&mut section, report);
+    let gateway = section.parsed("gateway", "an IPv4 address", ipv4_address);
+    let gateway6 = section.parsed("gateway6", "an IPv6 address", ipv6_address);
+    let rx_descriptors = descriptors(&mut section, report, "rx_descriptors");
+    let tx_descriptors = descriptors(&mut section, report, "tx_descriptors");
+    let driver = driver(&mut section, report);
+    if ipv6.is_some() && mtu < IPV6_MTU_MIN {
+        report.not_allowed(
+            &section.place_of("mtu"),
+            format!("an MTU of {mtu} is too small for IPv6"),
+            format!("{IPV6_MTU_MIN} to 9600"),
+            "raise the MTU or remove the IPv6 address",
+        );
+    }
+    check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
+    section.finish();
+    let name = name.unwrap_or_else(|| format!("p{index}"));
+    let driver = driver?;
+    Some(Port { name, driver, mtu, mac, vlan, ipv4, ipv6, gateway, gateway6, rx_descriptors, tx_descriptors })
+}
+
+fn descriptors(section: &mut Section<'_>, report: &Report, key: &'static str) -> u16 {
+    let count = section.number(key, 64..=16384, "the number of descriptors of a queue").unwrap_or(1024u16);
+    if !count.is_power_of_two() {
+        let place = section.place_of(key);
+        let help = format!("use {} or {}", count.next_power_of_two() / 2, count.next_power_of_two());
+        report.not_allowed(&place, format!("{count} is not a power of two"), "64, 128, … 16384", help);
+    }
+    count
+}
+
+/// One IPv4 and one IPv6 address at most, one of the two at least.
+fn addresses(section: &mut Section<'_>, report: &Report) -> (Option<Ipv4Net>, Option<Ipv6Net>) {
+    const HELP: &str = "write the port's own address with the length of its prefix, e.g. \"10.77.0.2/24\"";
+    let (mut ipv4, mut ipv6) = (None, None);
+    let Some(list) = section.list("addresses", "a list of addresses") else {
+        if section.value("addresses").is_none() {
+            section.missing("addresses", HELP);
+        }
+        return (ipv4, ipv6);
+    };
+    if list.is_empty() {
+        report.at(&section.place_of("addresses"), "a port needs an address", HELP);
+    }
+    for item in list {
+        let Some(text) = item.text(report, "an address with its prefix") else { continue };
+        let (taken, problem) = match text.parse::<IpNet>() {
+            Err(_) => (false, Some(format!("`{text}` is not an address with a prefix"))),
+            Ok(IpNet::V4(net)) => (ipv4.replace(net).is_some(), own_ipv4(net)),
+            Ok(IpNet::V6(net)) => (ipv6.replace(net).is_some(), own_ipv6(net)),
+        };
+        if let Some(problem) = problem {
+            report.at(&item.place, problem, HELP);
+        }
+        if taken {
+            let allowed = "one IPv4 and one IPv6 address";
+            report.not_allowed(
+                &item.place,
+                "a second address of the same family",
+                allowed,
+                "remove one of them",
+            );
+        }
+    }
+    (ipv4, ipv6)
+}
+
+/// What is wrong with an own IPv4 address.
+fn own_ipv4(net: Ipv4Net) -> Option<String> {
+    let address = net.addr();
+    // In a prefix of 31 both addresses are hosts (RFC 3021).
+    let edge = net.prefix_len() < 31 && (address == net.network() || address == net.broadcast());
+    (edge || !is_host_v4(address))
+        .then(|| format!("{address} cannot be the address of a port in {}", net.trunc()))
+}
+
+fn own_ipv6(net: Ipv6Net) -> Option<String> {
+    let address = net.addr();
+    if address.is_unicast_link_local() {
+        return Some(format!("{address} is link-local: the port makes one of its own"));
+    }
+    (!is_host_v6(address)).then(|| format!("{address} cannot be the address of a port"))
+}
+
+fn is_host_v4(a: Ipv4Addr) -> bool {
+    !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast() || a.octets()[0] == 0)
+}
+
+fn is_host_v6(a: Ipv6Addr) -> bool {
+    !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.to_ipv4_mapped().is_some())
+}
+
+fn check_gateways(
+    section: &Section<'_>,
+    report: &Report,
+    v4: (Option<Ipv4Net>, Option<Ipv4Addr>),
+    v6: (Option<Ipv6Net>, Option<Ipv6Addr>),
+) {
+    const HELP: &str = "a gateway is another machine on the same link";
+    if let (net, Some(gateway)) = v4 {
+        let good =
+            net.is_some_and(|net| net.contains(&gateway) && net.addr() != gateway) && is_host_v4(gateway);
+        complain(report, &section.place_of("gateway"), good, gateway.into(), net.map(Into::into), HELP);
+    }
+    if let (net, Some(gateway)) = v6 {
+        let on_link = |net: Ipv6Net| {
+            net.addr() != gateway && (net.contains(&gateway) || gateway.is_unicast_link_local())
+        };
+        let good = net.is_some_and(on_link) && is_host_v6(gateway);
+        complain(report, &section.place_of("gateway6"), good, gateway.into(), net.map(Into::into), HELP);
+    }
+}
+
+fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Option<IpNet>, help: &str) {
+    if good {
+        return;
+    }
+    let message = format!("{gateway} cannot be this port's gateway");
+    match net {
+        Some(net) => report.not_allowed(place, message, format!("another address in {}", net.trunc()), help),
+        None => report.at(place, message, "give the port an address of that family first"),
+    }
+}
+
+fn driver(section: &mut Section<'_>, report: &Report) -> Option<Driver> {
+    let Some(kind) = section.choice("driver", &KINDS, "this is how the port reaches the wire") else {
+        if section.value("driver").is_none() {
+            section.missing("driver", "choose one, e.g. driver = \"tap\"");
+        }
+        // Which of these belong to the port is not known: they are not unknown either.
+        for key in DRIVER_KEYS {
+            section.value(key);
+        }
+        return None;
+    };
+    Some(match kind {
+        Kind::Pci => Driver::Pci {
+            address: required(section, "address", "a PCI address, e.g. \"0000:3b:00.0\"", pci_address),
+        },
+        Kind::Tap => Driver::Tap { interface: interface(section) },
+        Kind::Pcap => Driver::Pcap(pcap(section, report)),
+        Kind::Ring => Driver::Ring,
+        Kind::Memif => Driver::Memif(memif(section)),
+        Kind::AfPacket => Driver::AfPacket { interface: interface(section) },
+        Kind::AfXdp => Driver::AfXdp {
+            interface: interface(section),
+            start_queue: section
+                .number("start_queue", 0..=1023, "the first of the interface's queues")
+                .unwrap_or(0),
+            queue_count: section.number("queue_count", 1..=64, "the number of queues").unwrap_or(1),
+        },
+    })
+}
+
+/// A key that the driver cannot do without; the empty value only if that was reported.
+fn required<T: Default>(
+    section: &mut Section<'_>,
+    key: &'static str,
+    what: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> T {
+    if section.value(key).is_none() {
+        section.missing(key, &format!("write {what}"));
+        return T::default();
+    }
+    section.parsed(key, what, parse).unwrap_or_default()
+}
+
+fn interface(section: &mut Section<'_>) -> String {
+    required(section, "interface", "the name of an interface, e.g. \"iw0\"", interface_name)
+}
+
+fn pcap(section: &mut Section<'_>, report: &Report) -> Pcap {
+    if let Some(value) = section.value("interface") {
+        for key in ["rx_file", "tx_file"] {
+            if section.value(key).is_some() {
+                report.at(
+                    &section.place_of(key),
+                    format!("`{key}` and `interface` exclude each other"),
+                    "remove one",
+                );
+            }
+        }
+        let name = value.text(report, "the name of an interface").map(interface_name);
+        return Pcap::Interface(match name {
+            Some(Ok(name)) => name,
+            Some(Err(message)) => {
+                report.at(&value.place, message, "write the name of an interface");
+                String::new()
+            }
+            None => String::new(),
+        });
+    }
+    Pcap::Files {
+        rx_file: required(
+            section,
+            "rx_file",
+            "the path of a capture to receive, or use `interface`",
+            device_path,
+        ),
+        tx_file: required(
+            section,
+            "tx_file",
+            "the path of a capture to write, or use `interface`",
+            device_path,
+        ),
+    }
+}
+
+fn memif(section: &mut Section<'_>) -> Memif {
+    let roles = [("server", MemifRole::Server), ("client", MemifRole::Client)];
+    let help = "the server listens on the socket, the client connects to it";
+    Memif {
+        id: section.number("id", 0..=u32::MAX, "the number that both ends name").unwrap_or(0),
+        role: section.choice("role", &roles, help).unwrap_or(MemifRole::Server),
+        socket: required(section, "socket", "the path of a Unix socket", socket_path),
+    }
+}
+
+fn word(text: &str, len_max: usize) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&c);
+    if (1..=len_max).contains(&text.len()) && text.chars().all(plain) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("`{text}` does not fit"))
+}
+
+/// Linux: at most 15 octets, no `/`, no white space, not `.` or `..`; here also nothing that DPDK would misread.
+fn interface_name(text: &str) -> Result<String, String> {
+    word(text, 15)
+        .ok()
+        .filter(|name| name != "." && name != "..")
+        .ok_or_else(|| format!("`{text}` is not an interface name: 1 to 15 letters, digits, `.`, `-` or `_`"))
+}
+
+fn device_path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() || text.contains(ARGUMENT_BREAKERS) || text.chars().any(char::is_control) {
+        return Err(format!("`{text}` is not a path that DPDK takes: no `,`, brackets or quotes"));
+    }
+    Ok(PathBuf::from(text))
+}
+
+fn socket_path(text: &str) -> Result<PathBuf, String> {
+    super::service::socket_path(text)?;
+    device_path(text)
+}
+
+/// `0000:3b:00.0`, or `3b:00.0` for domain 0.
+fn pci_address(text: &str) -> Result<String, String> {
+    let wrong = || format!("`{text}` is not a PCI address");
+    let full = if text.matches(':').count() == 1 { format!("0000:{text}") } else { text.to_owned() };
+    let (domain, rest) = full.split_once(':').ok_or_else(wrong)?;
+    let (bus, rest) = rest.split_once(':').ok_or_else(wrong)?;
+    let (device, function) = rest.split_once('.').ok_or_else(wrong)?;
+    let hex = |part: &str, digits: usize, max: u32| {
+        part.len() == digits
+            && part.chars().all(|c| c.is_ascii_hexdigit())
+            && u32::from_str_radix(part, 16).is_ok_and(|n| n <= max)
+    };
+    if hex(domain, 4, 0xFFFF) && hex(bus, 2, 0xFF) && hex(device, 2, 0x1F) && hex(function, 1, 7) {
+        return Ok(full.to_ascii_lowercase());
+    }
+    Err(wrong())
+}
+
+fn mac_address(text: &str) -> Result<[u8; 6], String> {
+    let octet = |part: &str| {
+        let digits = part.len() == 2 && part.chars().all(|c| c.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+    };
+    let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
+    let mac: Option<[u8; 6]> = octets.and_then(|octets| octets.try_into().ok());
+    let mac = mac.ok_or_else(|| format!("`{text}` is not a station address"))?;
+    if mac[0] & 1 != 0 || mac == [0; 6] {
+        return Err(format!("`{text}` is a group address or zero: a port needs a station address"));
+    }
+    Ok(mac)
+}
+
+fn ipv4_address(text: &str) -> Result<Ipv4Addr, String> {
+    text.parse().map_err(|_| format!("`{text}` is not an IPv4 address"))
+}
+
+fn ipv6_address(text: &str) -> Result<Ipv6Addr, String> {
+    text.parse().map_err(|_| format!("`{text}` is not an IPv6 address"))
+}

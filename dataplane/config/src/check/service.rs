@@ -1,0 +1,241 @@
+//! `[[listener]]`, `[[region]]`, `[control]`, `[log]`.
+
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use super::tuning::{CRC, CRC_HELP};
+use crate::read::{Report, Section};
+use crate::text::{Access, RegionName, Token};
+use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service};
+
+/// Octets of `sun_path` without its terminating zero.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// TCP ports that answer.
+const LISTENERS_MAX: usize = 64;
+
+/// Octets of the largest region: 1 TiB.
+const REGION_BYTES_MAX: u64 = 1 << 40;
+
+/// Source prefixes of one region; they are searched one after another when a peer asks.
+const PREFIXES_MAX: usize = 64;
+
+pub(super) fn listeners(top: &mut Section<'_>, report: &Report, mpa: &Mpa) -> Vec<Listener> {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for (index, section) in top.sections("listener").into_iter().enumerate() {
+        let place = section.place().clone();
+        if index == LISTENERS_MAX {
+            let allowed = format!("0 to {LISTENERS_MAX}");
+            report.not_allowed(&place, "too many listeners", allowed, "remove this table");
+        }
+        let port_place = section.place_of("port");
+        let Some(listener) = listener(section, report, mpa) else { continue };
+        if let Some(other) = listeners.iter().find(|other| other.port == listener.port) {
+            let message = format!("TCP port {} already has a listener ({:?})", other.port, other.service);
+            report.at(&port_place, message, "give each listener a port of its own");
+        }
+        listeners.push(listener);
+    }
+    listeners
+}
+
+fn listener(mut section: Section<'_>, report: &Report, mpa: &Mpa) -> Option<Listener> {
+    let services = [
+        ("region", Service::Region),
+        ("echo", Service::Echo),
+        ("discard", Service::Discard),
+        ("chargen", Service::Chargen),
+    ];
+    let port = section.number("port", 1..=65_535, "a TCP port");
+    if section.value("port").is_none() {
+        section.missing("port", "write a TCP port, e.g. port = 7400");
+    }
+    let service = section.choice("service", &services, "this is what answers");
+    if section.value("service").is_none() {
+        section.missing("service", "write what answers, e.g. service = \"region\"");
+    }
+    let backlog = section.number("backlog", 1..=65_535, "connections being opened").unwrap_or(128);
+    let crc = section.choice("crc", &CRC, CRC_HELP);
+    if crc.is_some() && service.is_some_and(|service| service != Service::Region) {
+        let place = section.place_of("crc");
+        report.at(
+            &place,
+            "this service does not speak MPA",
+            "remove this key: a CRC belongs to `region` only",
+        );
+    }
+    section.finish();
+    Some(Listener { port: port?, service: service?, backlog, crc: crc.unwrap_or(mpa.crc) })
+}
+
+pub(super) fn regions(top: &mut Section<'_>, report: &Report, limits: &Limits, folder: &Path) -> Vec<Region> {
+    let regions_max = usize::try_from(limits.regions_max).unwrap_or(usize::MAX);
+    let mut regions: Vec<Region> = Vec::new();
+    for (index, section) in top.sections("region").into_iter().enumerate() {
+        if index == regions_max {
+            let allowed = format!("0 to {regions_max} regions");
+            report.not_allowed(section.place(), "too many regions", allowed, "raise limits.regions_max");
+        }
+        let name_place = section.place_of("name");
+        let Some(region) = region(section, report, folder) else { continue };
+        if regions.iter().any(|other| other.name == region.name) {
+            let message = format!("there already is a region `{}`", region.name);
+            report.at(&name_place, message, "give each region a name of its own");
+        }
+        regions.push(region);
+    }
+    regions
+}
+
+fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Option<Region> {
+    let name = section.parsed("name", "1 to 63 octets without control characters", RegionName::new);
+    let bytes = section.size("size", 1..=REGION_BYTES_MAX, "the size of the region");
+    for (key, help) in [
+        ("name", "write what peers ask for, e.g. name = \"lab\""),
+        ("size", "write how large the region is, e.g. size = \"64M\""),
+        ("access", "write what peers may do, e.g. access = [\"remote-read\"]"),
+    ] {
+        if section.value(key).is_none() {
+            section.missing(key, help);
+        }
+    }
+    let access = access(&mut section, report);
+    let token = token(&mut section, report, folder);
+    let allow = allow(&mut section, report);
+    section.finish();
+    Some(Region { name: name?, bytes: bytes?, access: access?, token, allow })
+}
+
+fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
+    let allowed = Access::NAMES.map(|name| format!("`{name}`")).join(", ");
+    let list = section.list("access", "a list of access rights")?;
+    if list.is_empty() {
+        let help = "a region that nobody may use is no region";
+        report.not_allowed(&section.place_of("access"), "no access right is given", &allowed, help);
+    }
+    let mut access = Access::default();
+    for item in list {
+        let Some(name) = item.text(report, &allowed) else { continue };
+        match access.right_mut(name) {
+            None => {
+                let message = format!("`{name}` is not an access right");
+                report.not_allowed(&item.place, message, &allowed, "write what peers may do");
+            }
+            Some(true) => report.at(&item.place, format!("`{name}` is given twice"), "write it once"),
+            Some(right) => *right = true,
+        }
+    }
+    Some(access)
+}
+
+fn token(section: &mut Section<'_>, report: &Report, folder: &Path) -> Option<Token> {
+    let what = "1 to 32 octets: text, or `hex:` and digits";
+    let token = section.parsed("token", what, Token::from_text);
+    let has_token = section.value("token").is_some();
+    let Some(file) = section.value("token_file") else { return token };
+    if has_token {
+        report.at(&file.place, "`token` and `token_file` exclude each other", "remove one");
+        return token;
+    }
+    let path = file.text(report, "the path of a file")?;
+    let help = "name a readable file that holds the token, beside this one or absolute";
+    Token::from_file(&folder.join(path)).map_err(|message| report.at(&file.place, message, help)).ok()
+}
+
+fn allow(section: &mut Section<'_>, report: &Report) -> Vec<IpNet> {
+    let Some(list) = section.list("allow", "a list of prefixes") else { return Vec::new() };
+    if !(1..=PREFIXES_MAX).contains(&list.len()) {
+        let message = format!("{} prefixes are listed", list.len());
+        let help = "remove the key to admit every source";
+        report.not_allowed(
+            &section.place_of("allow"),
+            message,
+            format!("1 to {PREFIXES_MAX} prefixes"),
+            help,
+        );
+    }
+    let mut prefixes = Vec::new();
+    for item in list {
+        let Some(text) = item.text(report, "a prefix, e.g. \"10.77.0.0/24\"") else { continue };
+        match text.parse::<IpNet>() {
+            Ok(net) if net == net.trunc() => prefixes.push(net),
+            Ok(net) => {
+                let help = format!("did you mean \"{}\"?", net.trunc());
+                report.at(&item.place, format!("`{text}` has bits beyond its prefix"), help);
+            }
+            Err(_) => {
+                let help = "write an address and the length of the prefix, e.g. \"10.77.0.0/24\"";
+                report.at(&item.place, format!("`{text}` is not a prefix"), help);
+            }
+        }
+    }
+    prefixes
+}
+
+pub(super) fn control(mut section: Section<'_>, report: &Report) -> Control {
+    let socket = section.parsed("socket", "the absolute path of a Unix socket", socket_path);
+    let control = Control {
+        socket: socket.unwrap_or_else(|| PathBuf::from("/run/iwarpd/control.sock")),
+        mode: mode(&mut section, report).unwrap_or(0o660),
+        group: section.parsed("group", "the name or number of a group", group),
+        clients_max: section.number("clients_max", 1..=1024, "control clients at a time").unwrap_or(64),
+        idle_timeout_ms: section
+            .number("idle_timeout_ms", 1000..=86_400_000, "how long a client may be silent")
+            .unwrap_or(300_000),
+    };
+    section.finish();
+    control
+}
+
+/// A path that fits into a socket address.
+pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
+    if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
+        return Err(format!("`{text}` is not the absolute path of a socket"));
+    }
+    if text.len() > SOCKET_PATH_MAX {
+        return Err(format!(
+            "the path of a socket has at most {SOCKET_PATH_MAX} octets, this one {}",
+            text.len()
+        ));
+    }
+    Ok(PathBuf::from(text))
+}
+
+/// `"0660"`, or the TOML number `0o660`. Nothing for others: whoever may use the socket rules the daemon.
+fn mode(section: &mut Section<'_>, report: &Report) -> Option<u32> {
+    let value = section.value("mode")?;
+    let mode = match (value.value.as_str(), value.value.as_integer()) {
+        (Some(text), _) if !text.starts_with('+') => u32::from_str_radix(text, 8).ok(),
+        (_, Some(number)) if number.radix() == 8 => u32::from_str_radix(number.as_str(), 8).ok(),
+        _ => None,
+    };
+    let mode = mode.filter(|mode| [0o600, 0o660].contains(mode));
+    if mode.is_none() {
+        let help = "0600 is for the daemon's own user, 0660 for the group of the socket too";
+        report.not_allowed(
+            &value.place,
+            "this is not a mode for the control socket",
+            "\"0600\", \"0660\"",
+            help,
+        );
+    }
+    mode
+}
+
+fn group(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&c);
+    if (1..=32).contains(&text.len()) && text.chars().all(plain) && !text.starts_with('-') {
+        return Ok(text.to_owned());
+    }
+    Err(format!("`{text}` is not the name of a group"))
+}
+
+pub(super) fn log(mut section: Section<'_>) -> Log {
+    let levels =
+        [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug].map(|l| (l.to_string(), l));
+    let levels: Vec<(&str, LogLevel)> = levels.iter().map(|(name, level)| (name.as_str(), *level)).collect();
+    let level = section.choice("level", &levels, "this is the least severe level that is written");
+    section.finish();
+    Log { level: level.unwrap_or(LogLevel::Info) }
+}

@@ -1,0 +1,31 @@
+//! iwarpd's configuration file: parsed, checked, explained.
+//!
+//! ```text
+//! text ──toml──▶ table with spans ──check──▶ Config        every value in range, every default filled in
+//!                                     └────▶ ConfigErrors  every mistake at once: file, line, column, key, range, what to do
+//! ```
+//!
+//! The file is walked as a table that knows where each value stands, rather than deserialised into a
+//! struct, because a deserialiser stops at its first mistake and the reader of a report wants all of them.
+//! A key that no check asked for is unknown, and is reported with the nearest known one.
+//!
+//! [`memory_plan`] says what a configuration costs in hugepages and in ordinary memory before anything is started.
+#![forbid(unsafe_code)]
+
+mod check;
+mod errors;
+mod plan;
+mod read;
+mod text;
+mod types;
+
+#[cfg(test)]
+mod tests;
+
+pub use errors::{ConfigErrors, Mistake};
+pub use plan::{Kind, MemoryPlan, PlanItem, memory_plan};
+pub use text::{Access, RegionName, Token, parse_size};
+pub use types::{
+    Config, Congestion, Control, Crc, Driver, Hugepages, Idle, Limits, Listener, Log, LogLevel, Memif,
+    MemifRole, Memory, Mpa, PORTS_MAX, Pcap, Port, Region, Service, Tcp, WORKERS_MAX, Workers,
+};

@@ -1,0 +1,210 @@
+//! What a configuration costs in memory, item by item, before anything is started.
+//!
+//! Hugepages hold what the ports and the peers touch: packet buffers, descriptor rings, regions. Each item is
+//! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory holds the tables, which are
+//! made at start and do not grow.
+
+use crate::types::{Config, Port};
+
+/// Octets of a hugepage.
+pub(crate) const HUGEPAGE: u64 = 2 << 20;
+
+/// What DPDK puts before the data in a buffer (RTE_PKTMBUF_HEADROOM). A sent segment's headers go there:
+/// Ethernet with VLAN 18 + IPv6 40 + TCP with options 60 = 118 octets.
+const HEADROOM: u32 = 128;
+const _: () = assert!(18 + 40 + 60 <= HEADROOM);
+
+/// Ethernet header with an 802.1Q tag.
+const LINK_HEADER: u32 = 18;
+
+/// Cards write received data in units of 1 KiB and want at least 2 KiB per descriptor.
+const DATA_MIN: u32 = 2048;
+
+/// Per buffer beside the data room: `struct rte_mbuf` 128, mempool object header 64, and up to one cache line
+/// by which the pool spreads objects over memory channels.
+const BUFFER_OVERHEAD: u64 = 128 + 64 + 64;
+
+/// Buffers that one thread's mempool cache can keep from the others: 256, flushed at one and a half times that.
+const CACHE_BUFFERS: u64 = 256 + 128;
+
+/// Buffers in the hands of a worker between the ports: a burst received and a burst to be sent.
+const BURST_BUFFERS: u64 = 2 * 32;
+
+/// Buffers of each pool kept for ACKs and control frames, so that waiting data cannot block them.
+const RESERVE_BUFFERS: u64 = 256;
+
+/// Connections for which the computed number of buffers covers a full send buffer and a full reassembly queue.
+const FULL_CONNECTIONS: u64 = 16;
+
+/// Octets of a full-sized packet that are headers: IPv6 40 + TCP 20 + timestamps 12.
+const PACKET_HEADERS: u64 = 72;
+
+/// EAL's own heap: configuration, memory zones, the pools' rings of pointers, device state.
+const EAL: u64 = 8 << 20;
+
+/// A descriptor and the driver's own note beside it: at most 64 octets each.
+const DESCRIPTOR: u64 = 128;
+
+/// A connection: TCP control block and timer node 1 KiB, lookup entries 128 octets, MPA/RDMAP state 3 KiB and
+/// read queues as configured; see [`connection_bytes`].
+const CONNECTION: u64 = 1024 + 128 + 3072;
+
+/// One entry of an inbound or outbound RDMA Read queue.
+const READ_QUEUE_ENTRY: u64 = 48;
+
+/// One STag, its lookup entry and its place in quarantine.
+const GRANT: u64 = 96;
+
+/// One neighbour.
+const NEIGHBOR: u64 = 96;
+
+/// A control client's line buffer, full.
+const CONTROL_CLIENT: u64 = 64 << 10;
+
+/// Which memory an item is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Hugepages, or what stands in for them.
+    Huge,
+    /// Ordinary memory.
+    Heap,
+}
+
+/// One item of a [`MemoryPlan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanItem {
+    /// What the memory is for.
+    pub what: String,
+    /// Where it is.
+    pub kind: Kind,
+    /// How much it is, hugepage items in whole pages.
+    pub bytes: u64,
+}
+
+/// What a configuration costs in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    items: Vec<PlanItem>,
+    limit_bytes: Option<u64>,
+}
+
+impl MemoryPlan {
+    /// The items.
+    pub fn items(&self) -> &[PlanItem] {
+        &self.items
+    }
+
+    /// Hugepage memory in all: a multiple of [`hugepage`](Self::HUGEPAGE_BYTES).
+    pub fn hugepage_bytes(&self) -> u64 {
+        self.sum(Kind::Huge)
+    }
+
+    /// Hugepages in all.
+    pub fn hugepages(&self) -> u64 {
+        self.hugepage_bytes().div_ceil(HUGEPAGE)
+    }
+
+    /// Ordinary memory in all.
+    pub fn heap_bytes(&self) -> u64 {
+        self.sum(Kind::Heap)
+    }
+
+    /// What `memory.hugepage_limit` leaves for regions that are registered later; `None` without a limit.
+    pub fn region_room_bytes(&self) -> Option<u64> {
+        self.limit_bytes.map(|limit| limit.saturating_sub(self.hugepage_bytes()))
+    }
+
+    /// Octets of a hugepage.
+    pub const HUGEPAGE_BYTES: u64 = HUGEPAGE;
+
+    fn sum(&self, kind: Kind) -> u64 {
+        self.items.iter().filter(|item| item.kind == kind).fold(0, |sum, item| sum.saturating_add(item.bytes))
+    }
+
+    fn huge(&mut self, what: impl Into<String>, bytes: u64) {
+        let bytes = bytes.div_ceil(HUGEPAGE).saturating_mul(HUGEPAGE);
+        self.items.push(PlanItem { what: what.into(), kind: Kind::Huge, bytes });
+    }
+
+    fn heap(&mut self, what: &str, bytes: u64) {
+        self.items.push(PlanItem { what: what.to_owned(), kind: Kind::Heap, bytes });
+    }
+}
+
+/// What each part of a configuration costs. Pure arithmetic, saturating.
+pub fn memory_plan(config: &Config) -> MemoryPlan {
+    let mut plan = MemoryPlan { items: Vec::new(), limit_bytes: config.memory.hugepage_limit_bytes };
+    let room = data_room_bytes(&config.ports);
+    let buffers = u64::from(config.memory.packet_buffers);
+    let workers = count(config.workers.cores.len());
+    let stacks = workers.saturating_mul(count(config.ports.len()));
+    plan.huge(format!("{buffers} packet buffers of {room} octets"), pools_bytes(buffers, room, stacks));
+    plan.huge(
+        "EAL, descriptor rings",
+        EAL.saturating_add(descriptors(&config.ports, workers).saturating_mul(DESCRIPTOR)),
+    );
+    for region in &config.regions {
+        plan.huge(format!("region {}", region.name), region.bytes);
+    }
+    let connections = stacks.saturating_mul(config.tcp.connections_max.into());
+    plan.heap("connections", connections.saturating_mul(connection_bytes(config)));
+    plan.heap("STags", workers.saturating_mul(config.limits.grants_max.into()).saturating_mul(GRANT));
+    plan.heap(
+        "neighbours",
+        stacks.saturating_mul(config.limits.neighbors_max.into()).saturating_mul(NEIGHBOR),
+    );
+    plan.heap("control clients", u64::from(config.control.clients_max).saturating_mul(CONTROL_CLIENT));
+    plan
+}
+
+/// [`Config::data_room_bytes`]
+pub(crate) fn data_room_bytes(ports: &[Port]) -> u16 {
+    let mtu = ports.iter().map(|port| u32::from(port.mtu)).max().unwrap_or(0);
+    let frame = mtu.saturating_add(LINK_HEADER).max(DATA_MIN);
+    let room = frame.saturating_add(HEADROOM).next_multiple_of(64);
+    u16::try_from(room).unwrap_or(u16::MAX)
+}
+
+/// The fewest packet buffers that keep every queue full: descriptors, bursts, caches, reserve.
+pub(crate) fn packet_buffers_min(ports: &[Port], workers: u64) -> u64 {
+    let stacks = workers.saturating_mul(count(ports.len()));
+    let per_pool = BURST_BUFFERS.saturating_add(CACHE_BUFFERS).saturating_add(RESERVE_BUFFERS);
+    descriptors(ports, workers).saturating_add(stacks.saturating_mul(per_pool))
+}
+
+/// The packet buffers that a configuration gets which does not say: the fewest, and on top the data of
+/// [`FULL_CONNECTIONS`] connections, unacknowledged and behind a gap.
+pub(crate) fn packet_buffers_default(
+    ports: &[Port],
+    workers: u64,
+    send_buffer: u64,
+    receive_window: u64,
+) -> u64 {
+    let mtu = ports.iter().map(|port| u64::from(port.mtu)).min().unwrap_or(1500);
+    let payload = mtu.saturating_sub(PACKET_HEADERS).max(1);
+    let data = send_buffer.div_ceil(payload).saturating_add(receive_window.div_ceil(payload));
+    packet_buffers_min(ports, workers).saturating_add(data.saturating_mul(FULL_CONNECTIONS))
+}
+
+/// Each worker has a pool on each port. An object never crosses a page, so the rest of each page is lost.
+fn pools_bytes(buffers: u64, room: u16, pools: u64) -> u64 {
+    let object = u64::from(room).saturating_add(BUFFER_OVERHEAD);
+    let per_page = HUGEPAGE.checked_div(object).unwrap_or(1).max(1);
+    let pages = buffers.div_ceil(pools.max(1)).div_ceil(per_page);
+    pages.saturating_mul(pools).saturating_mul(HUGEPAGE)
+}
+
+fn connection_bytes(config: &Config) -> u64 {
+    let reads = u64::from(config.mpa.ird_max).saturating_add(config.mpa.ord_max.into());
+    CONNECTION.saturating_add(reads.saturating_mul(READ_QUEUE_ENTRY))
+}
+
+/// Descriptors of all queues: each worker has a receive and a transmit queue on each port.
+fn descriptors(ports: &[Port], workers: u64) -> u64 {
+    let one = |port: &Port| u64::from(port.rx_descriptors).saturating_add(port.tx_descriptors.into());
+    ports.iter().map(one).fold(0u64, u64::saturating_add).saturating_mul(workers)
+}
+
+fn count(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

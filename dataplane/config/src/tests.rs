@@ -1,0 +1,5 @@
+//! Every file in configs/ loads, every mistake is found where it stands, and no text panics.
+
+mod files;
+mod mistakes;
+mod values;

@@ -1,0 +1,107 @@
+//! The files that are shipped.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::check::parse_parts;
+use crate::{Config, Driver, Hugepages, Idle, Service, memory_plan};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs")
+}
+
+fn load(name: &str) -> Config {
+    Config::load(&folder().join(name)).unwrap_or_else(|e| panic!("{}", e.plain()))
+}
+
+#[test]
+fn every_file_loads_and_fits_its_own_limit() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            let config = Config::load(&path).unwrap_or_else(|e| panic!("{}", e.plain()));
+            let limit = config.memory.hugepage_limit_bytes.expect("each shipped file states a limit");
+            assert!(memory_plan(&config).hugepage_bytes() <= limit, "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 7, "{seen} files");
+}
+
+/// What people and scripts rely on.
+#[test]
+fn the_laboratory_is_as_promised() {
+    let c = load("tap.toml");
+    let [port] = c.ports.as_slice() else { panic!("one port") };
+    assert_eq!(port.driver, Driver::Tap { interface: "iw0".to_owned() });
+    assert_eq!(port.ipv4, Some("10.77.0.2/24".parse().unwrap()));
+    assert_eq!(port.ipv6, Some("fd77::2/64".parse().unwrap()));
+    assert_eq!(c.workers.cores.len(), 1);
+    assert!(matches!(c.workers.idle, Idle::Adaptive { .. }));
+    let listeners: BTreeMap<u16, Service> = c.listeners.iter().map(|l| (l.port, l.service)).collect();
+    let expected =
+        [(7, Service::Echo), (9, Service::Discard), (19, Service::Chargen), (7400, Service::Region)];
+    assert_eq!(listeners, BTreeMap::from(expected));
+    let regions: Vec<_> = c.regions.iter().map(|r| (r.name.as_str(), r.bytes, r.access.names())).collect();
+    assert_eq!(
+        regions,
+        [
+            ("lab", 64 << 20, vec!["remote-read", "remote-write"]),
+            ("lab-ro", 1 << 20, vec!["remote-read"]),
+            ("scratch", 1 << 20, vec!["remote-read", "remote-write", "remote-atomic"]),
+        ]
+    );
+    assert_eq!(c.control.socket, Path::new("/run/iwarpd/control.sock"));
+}
+
+/// A fresh machine may have no hugepages, and the region is registered when the daemon runs already.
+#[test]
+fn the_demonstration_leaves_room_for_its_region() {
+    for name in ["demo.toml", "tap.toml"] {
+        let c = load(name);
+        assert_eq!(c.memory.hugepages, Hugepages::Prefer);
+        assert_eq!(c.memory.hugepage_limit_bytes, Some(512 << 20));
+        let room = memory_plan(&c).region_room_bytes().unwrap();
+        assert!(room >= 256 << 20, "{name} leaves {room} octets");
+    }
+}
+
+/// The reference names every key that any check asks for, and states the true defaults.
+#[test]
+fn the_reference_is_complete_and_true() {
+    let text = std::fs::read_to_string(folder().join("reference.toml")).unwrap();
+    let (_, _, asked) = parse_parts("reference.toml", &text);
+    let drivers = ["address", "rx_file", "tx_file", "role", "id", "socket", "start_queue", "queue_count"];
+    let keys = asked.iter().map(|path| path.rsplit('.').next().unwrap()).chain(drivers);
+    let mut count = 0;
+    for key in keys {
+        let shown = text.lines().any(|line| {
+            let line = line.trim_start_matches(['#', ' ', '[']);
+            line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', ']']))
+        });
+        assert!(shown, "`{key}` is not in reference.toml");
+        count += 1;
+    }
+    assert!(count > 60, "only {count} keys were asked for");
+
+    let stated = load("reference.toml");
+    let minimal = "[[port]]\ndriver = \"tap\"\ninterface = \"iw0\"\naddresses = [\"192.0.2.2/24\"]\n";
+    let default = Config::parse("minimal.toml", minimal).unwrap();
+    assert_eq!(format!("{:?}", stated.tcp), format!("{:?}", default.tcp));
+    assert_eq!(format!("{:?}", stated.mpa), format!("{:?}", default.mpa));
+    assert_eq!(format!("{:?}", stated.limits), format!("{:?}", default.limits));
+    assert_eq!(format!("{:?}", stated.log), format!("{:?}", default.log));
+    assert_eq!(stated.control.socket, default.control.socket);
+    assert_eq!(stated.control.mode, default.control.mode);
+    assert_eq!(stated.control.clients_max, default.control.clients_max);
+    assert_eq!(stated.control.idle_timeout_ms, default.control.idle_timeout_ms);
+    assert_eq!(stated.memory.packet_buffers, default.memory.packet_buffers);
+    assert_eq!(stated.memory.file_prefix, default.memory.file_prefix);
+    assert_eq!(stated.memory.hugepages, default.memory.hugepages);
+    assert_eq!(stated.ports[0].name, default.ports[0].name);
+    assert_eq!(stated.ports[0].mtu, default.ports[0].mtu);
+    assert_eq!(stated.ports[0].rx_descriptors, default.ports[0].rx_descriptors);
+    assert_eq!(stated.ports[0].tx_descriptors, default.ports[0].tx_descriptors);
+    assert_eq!(stated.workers.cores, default.workers.cores);
+}

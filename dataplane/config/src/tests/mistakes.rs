@@ -1,0 +1,504 @@
+//! One case per mistake: what is written, and where and how it is reported.
+
+use proptest::prelude::*;
+
+use crate::{Config, ConfigErrors};
+
+const PORT: &str =
+    "[[port]]\ndriver = \"tap\"\ninterface = \"iw0\"\naddresses = [\"10.77.0.2/24\", \"fd77::2/64\"]\n";
+const REGION: &str = "[[region]]\nname = \"r\"\nsize = \"1M\"\naccess = [\"remote-read\"]\n";
+
+fn errors(text: &str) -> ConfigErrors {
+    Config::parse("t.toml", text).expect_err(text)
+}
+
+/// Exactly one mistake: at this key, with this in its message.
+#[track_caller]
+fn one(text: &str, key: &str, message: &str) {
+    let errors = errors(text);
+    let [mistake] = errors.mistakes() else { panic!("not one mistake:\n{}", errors.plain()) };
+    assert_eq!(mistake.key, key, "{}", errors.plain());
+    assert!(mistake.message.contains(message), "{:?} lacks {message:?}", mistake.message);
+    assert!(!mistake.help.is_empty() && mistake.line > 0 && mistake.column > 0);
+}
+
+/// One mistake in a table that stands beside a good port.
+#[track_caller]
+fn beside_port(table: &str, key: &str, message: &str) {
+    one(&format!("{PORT}{table}"), key, message);
+}
+
+/// One mistake in a line added to a good port.
+#[track_caller]
+fn in_port(line: &str, key: &str, message: &str) {
+    one(&format!("{PORT}{line}\n"), key, message);
+}
+
+/// One mistake in a port of this driver.
+#[track_caller]
+fn driver(lines: &str, key: &str, message: &str) {
+    one(&format!("[[port]]\naddresses = [\"10.0.0.2/24\"]\n{lines}\n"), key, message);
+}
+
+#[test]
+fn place_is_line_column_and_caret() {
+    let errors = errors(&format!("# a comment: ü\n{PORT}mtu = 99\n"));
+    let [mistake] = errors.mistakes() else { panic!("{}", errors.plain()) };
+    assert_eq!((mistake.line, mistake.column), (6, 7));
+    assert_eq!(mistake.allowed.as_deref(), Some("576 to 9600"));
+    let shown = errors.render(false);
+    for part in ["port[0].mtu", "t.toml:6:7", "mtu = 99", "allowed: 576 to 9600", "help:"] {
+        assert!(shown.contains(part), "{part} is not in\n{shown}");
+    }
+    assert!(errors.plain().starts_with("t.toml:6:7: port[0].mtu: "), "{}", errors.plain());
+}
+
+#[test]
+fn columns_count_characters() {
+    let errors =
+        errors(&format!("{PORT}[log]\nlevel = \"ü\" # ä\n[mpa]\ncrc = 1\n[control]\ngroup = \"ä ö\"\n"));
+    let places: Vec<_> = errors.mistakes().iter().map(|m| (m.line, m.column, m.key.as_str())).collect();
+    assert_eq!(places, [(6, 9, "log.level"), (8, 7, "mpa.crc"), (10, 9, "control.group")]);
+}
+
+#[test]
+fn all_mistakes_come_at_once_in_order() {
+    let text = "[memory]\nhugepages = \"maybe\"\n[[port]]\ndriver = \"tap\"\nmtu = 99\naddresses = [\"10.0.0.0/24\", 7]\n\
+                mtuu = 3\n[tcp]\nrto_min_ms = \"x\"\n[[listener]]\nport = 0\nservice = \"app\"\n[[region]]\nname = \"\"\n";
+    let errors = errors(text);
+    let keys: Vec<_> = errors.mistakes().iter().map(|m| m.key.as_str()).collect();
+    assert_eq!(
+        keys,
+        [
+            "memory.hugepages",
+            "port[0].interface",
+            "port[0].mtu",
+            "port[0].addresses[0]",
+            "port[0].addresses[1]",
+            "port[0].mtuu",
+            "tcp.rto_min_ms",
+            "listener[0].port",
+            "listener[0].service",
+            "region[0].size",
+            "region[0].access",
+            "region[0].name",
+        ]
+    );
+    assert_eq!(errors.to_string(), "12 mistakes in t.toml");
+}
+
+#[test]
+fn json_is_a_bare_array_of_mistakes() {
+    let json = serde_json::to_value(errors(&format!("{PORT}mtu = 99\n"))).unwrap();
+    assert_eq!(
+        json,
+        serde_json::json!([{
+            "file": "t.toml", "line": 5, "column": 7, "key": "port[0].mtu", "message": "the number is out of range",
+            "allowed": "576 to 9600", "help": "this is the largest IP packet in octets",
+        }])
+    );
+}
+
+#[test]
+fn syntax() {
+    let errors = errors("[memory\nhugepages = \n= 3\n");
+    assert!(errors.mistakes().len() >= 2, "{}", errors.plain());
+    assert_eq!(errors.mistakes()[0].line, 1);
+    assert!(Config::parse("t", "").unwrap_err().mistakes()[0].message.contains("`port` is missing"));
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let load =
+        |name: &str| Config::load(&folder.path().join(name)).unwrap_err().mistakes()[0].message.clone();
+    assert!(load("none.toml").contains("cannot read"));
+    assert!(load("").contains("not a regular file"));
+    std::fs::write(folder.path().join("latin1"), b"# \xFC\n").unwrap();
+    assert!(load("latin1").contains("not UTF-8 at octet 2"));
+    std::fs::write(folder.path().join("big"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert!(load("big").contains("larger than"));
+    assert!(!Config::load(&folder.path().join("big")).unwrap_err().render(true).is_empty());
+}
+
+#[test]
+fn unknown_keys_and_tables() {
+    beside_port("[tcpp]\nx = 1\n", "tcpp", "unknown key");
+    beside_port("[tcp]\nrto_minms = 1\n", "tcp.rto_minms", "unknown key");
+    let help = |text: &str| errors(text).mistakes()[0].help.clone();
+    assert_eq!(help(&format!("{PORT}[tcpp]\n")), "did you mean `tcp`?");
+    assert_eq!(help(&format!("{PORT}[tcp]\nrto_minms = 1\n")), "did you mean `rto_min_ms`?");
+    assert!(help(&format!("{PORT}[zebra]\n")).starts_with("remove it"));
+    one("port = 3\n", "port", "type integer");
+    one("port = [3]\n", "port[0]", "type integer");
+    one("[port]\ndriver = \"ring\"\n", "port", "type table");
+    beside_port("[[tcp]]\n", "tcp", "type array");
+    // Keys of another driver are unknown to this one.
+    in_port("socket = \"/x\"", "port[0].socket", "unknown key");
+}
+
+#[test]
+fn memory() {
+    beside_port("[memory]\nhugepages = \"maybe\"\n", "memory.hugepages", "not a choice");
+    beside_port("[memory]\nhugepages = true\n", "memory.hugepages", "type boolean");
+    beside_port("[memory]\npacket_buffers = 0\n", "memory.packet_buffers", "out of range");
+    beside_port("[memory]\npacket_buffers = 4194305\n", "memory.packet_buffers", "out of range");
+    beside_port("[memory]\npacket_buffers = 2751\n", "memory.packet_buffers", "cannot fill the queues");
+    beside_port("[memory]\nfile_prefix = \"a/b\"\n", "memory.file_prefix", "cannot be part");
+    beside_port("[memory]\nhugepage_limit = \"15M\"\n", "memory.hugepage_limit", "out of range");
+    beside_port("[memory]\nhugepage_limit = 1.5\n", "memory.hugepage_limit", "type float");
+    let text = format!("{PORT}[memory]\nhugepage_limit = \"96M\"\n{}", REGION.replace("1M", "64M"));
+    one(&text, "memory.hugepage_limit", "takes 136M of hugepages");
+    let errors = errors(&text);
+    for item in ["26272 packet buffers of 2176 octets: ", "EAL, descriptor rings: 10M", "region r: 64M"] {
+        assert!(errors.mistakes()[0].help.contains(item), "{}", errors.plain());
+    }
+}
+
+#[test]
+fn ports() {
+    one("[log]\nlevel = \"info\"\n", "port", "missing");
+    one("[[port]]\naddresses = [\"10.0.0.2/24\"]\ninterface = \"iw0\"\n", "port[0].driver", "missing");
+    driver("driver = \"dpdk\"", "port[0].driver", "not a choice");
+    one(
+        &format!("{PORT}name = \"a\"\n{}name = \"a\"\n", PORT.replace("iw0", "iw1")),
+        "port[1].name",
+        "is taken",
+    );
+    one(&format!("{PORT}{PORT}"), "port[1]", "already port `p0`");
+    let many: String = (0..9).map(|i| PORT.replace("iw0", &format!("iw{i}"))).collect();
+    one(&many, "port[8]", "too many ports");
+    in_port("name = \"a b\"", "port[0].name", "does not fit");
+    in_port("mtu = 9601", "port[0].mtu", "out of range");
+    in_port("mtu = 1279", "port[0].mtu", "too small for IPv6");
+    in_port("mtu = \"1500\"", "port[0].mtu", "type string");
+    in_port("mtu = 999999999999999999999999999999999999999999999", "port[0].mtu", "out of range");
+    in_port("vlan = 0", "port[0].vlan", "out of range");
+    in_port("vlan = 4095", "port[0].vlan", "out of range");
+    in_port("mac = \"02:00:00:00:00\"", "port[0].mac", "not a station address");
+    in_port("mac = \"02:00:00:00:00:+1\"", "port[0].mac", "not a station address");
+    in_port("mac = \"03:00:00:00:00:01\"", "port[0].mac", "group address");
+    in_port("mac = \"00:00:00:00:00:00\"", "port[0].mac", "or zero");
+    in_port("rx_descriptors = 1000", "port[0].rx_descriptors", "not a power of two");
+    in_port("tx_descriptors = 32", "port[0].tx_descriptors", "out of range");
+}
+
+#[test]
+fn addresses() {
+    let with = |list: &str| format!("[[port]]\ndriver = \"ring\"\naddresses = {list}\n");
+    one("[[port]]\ndriver = \"ring\"\n", "port[0].addresses", "missing");
+    one(&with("[]"), "port[0].addresses", "needs an address");
+    one(&with("\"10.0.0.2/24\""), "port[0].addresses", "type string");
+    one(&with("[1]"), "port[0].addresses[0]", "type integer");
+    one(&with("[\"10.0.0.2\"]"), "port[0].addresses[0]", "not an address with a prefix");
+    one(&with("[\"10.0.0.2/33\"]"), "port[0].addresses[0]", "not an address with a prefix");
+    one(&with("[\"10.0.0.2/24\", \"10.1.0.2/24\"]"), "port[0].addresses[1]", "second address");
+    for wrong in ["10.0.0.0/24", "10.0.0.255/24", "127.0.0.1/8", "224.0.0.1/4", "0.1.2.3/8"] {
+        one(&with(&format!("[\"{wrong}\"]")), "port[0].addresses[0]", "cannot be the address");
+    }
+    for wrong in ["::1/128", "::/0", "ff02::1/64", "::ffff:10.0.0.1/96"] {
+        one(&with(&format!("[\"{wrong}\"]")), "port[0].addresses[0]", "cannot be the address");
+    }
+    one(&with("[\"fe80::1/64\"]"), "port[0].addresses[0]", "link-local");
+    assert!(Config::parse("t", &with("[\"10.0.0.0/31\"]")).is_ok(), "RFC 3021");
+    in_port("gateway = \"10.78.0.1\"", "port[0].gateway", "cannot be this port's gateway");
+    in_port("gateway = \"10.77.0.2\"", "port[0].gateway", "cannot be this port's gateway");
+    in_port("gateway = \"gw\"", "port[0].gateway", "not an IPv4 address");
+    in_port("gateway6 = \"fd78::1\"", "port[0].gateway6", "cannot be this port's gateway");
+    in_port("gateway6 = \"10.77.0.1\"", "port[0].gateway6", "not an IPv6 address");
+    one(&(with("[\"10.0.0.2/24\"]") + "gateway6 = \"fe80::1\"\n"), "port[0].gateway6", "cannot be");
+    assert!(Config::parse("t", &format!("{PORT}gateway6 = \"fe80::1\"\n")).is_ok());
+}
+
+#[test]
+fn drivers() {
+    driver("driver = \"pci\"", "port[0].address", "missing");
+    for wrong in ["0000:3b:00", "0000:3b:20.0", "0000:3b:00.8", "3b:0.0", "x000:3b:00.0", "0000:3b:00.0,a=b"]
+    {
+        driver(&format!("driver = \"pci\"\naddress = \"{wrong}\""), "port[0].address", "not a PCI address");
+    }
+    driver("driver = \"tap\"", "port[0].interface", "missing");
+    for wrong in ["", "..", "a/b", "a,b", "sixteen-letters-"] {
+        driver(
+            &format!("driver = \"tap\"\ninterface = \"{wrong}\""),
+            "port[0].interface",
+            "not an interface name",
+        );
+        driver(
+            &format!("driver = \"pcap\"\ninterface = \"{wrong}\""),
+            "port[0].interface",
+            "not an interface name",
+        );
+    }
+    driver("driver = \"pcap\"\ninterface = 1", "port[0].interface", "type integer");
+    driver("driver = \"pcap\"\nrx_file = \"a\"", "port[0].tx_file", "missing");
+    driver(
+        "driver = \"pcap\"\nrx_file = \"a,b\"\ntx_file = \"c\"",
+        "port[0].rx_file",
+        "not a path that DPDK takes",
+    );
+    driver("driver = \"pcap\"\ninterface = \"e\"\nrx_file = \"a\"", "port[0].rx_file", "exclude each other");
+    driver("driver = \"memif\"", "port[0].socket", "missing");
+    driver("driver = \"memif\"\nsocket = \"m.sock\"", "port[0].socket", "not the absolute path");
+    driver(
+        &format!("driver = \"memif\"\nsocket = \"/{}\"", "x".repeat(107)),
+        "port[0].socket",
+        "at most 107",
+    );
+    driver("driver = \"memif\"\nsocket = \"/m\"\nrole = \"x\"", "port[0].role", "not a choice");
+    driver("driver = \"memif\"\nsocket = \"/m\"\nid = -1", "port[0].id", "out of range");
+    driver("driver = \"af_packet\"", "port[0].interface", "missing");
+    driver("driver = \"af_xdp\"\ninterface = \"e\"\nqueue_count = 0", "port[0].queue_count", "out of range");
+    driver(
+        "driver = \"af_xdp\"\ninterface = \"e\"\nstart_queue = 1024",
+        "port[0].start_queue",
+        "out of range",
+    );
+}
+
+#[test]
+fn workers() {
+    beside_port("[workers]\ncores = []\n", "workers.cores", "0 cores");
+    beside_port("[workers]\ncores = 1\n", "workers.cores", "type integer");
+    beside_port("[workers]\ncores = [1, 1]\n", "workers.cores[1]", "listed twice");
+    beside_port("[workers]\ncores = [1024]\n", "workers.cores[0]", "not a core");
+    beside_port("[workers]\ncores = [-1]\n", "workers.cores[0]", "not a core");
+    beside_port("[workers]\ncores = [\"1\"]\n", "workers.cores[0]", "not a core");
+    let many: Vec<String> = (0..65).map(|n| n.to_string()).collect();
+    beside_port(&format!("[workers]\ncores = [{}]\n", many.join(",")), "workers.cores", "65 cores");
+    beside_port("[workers]\nidle = \"lazy\"\n", "workers.idle", "not a choice");
+    beside_port("[workers]\nidle_sleep_us_max = 5\n", "workers.idle_sleep_us_max", "does not sleep");
+    let adaptive = "[workers]\nidle = \"adaptive\"\nidle_sleep_us_max = 10001\n";
+    beside_port(adaptive, "workers.idle_sleep_us_max", "out of range");
+    beside_port("[workers]\ncontrol_core = 1\n", "workers.control_core", "a worker's");
+    beside_port("[workers]\ncontrol_core = 1024\n", "workers.control_core", "out of range");
+}
+
+/// Each number just outside its range, on both sides where there are two.
+#[test]
+fn numbers_out_of_range() {
+    for (table, key, wrong) in [
+        ("tcp", "connections_max", "0"),
+        ("tcp", "connections_max", "1048577"),
+        ("tcp", "rto_min_ms", "4"),
+        ("tcp", "rto_min_ms", "10001"),
+        ("tcp", "rto_max_ms", "999"),
+        ("tcp", "rto_max_ms", "240001"),
+        ("tcp", "syn_retries", "0"),
+        ("tcp", "syn_retries", "17"),
+        ("tcp", "data_retries", "2"),
+        ("tcp", "data_retries", "33"),
+        ("tcp", "time_wait_ms", "0"),
+        ("tcp", "time_wait_ms", "240001"),
+        ("tcp", "delayed_ack_ms", "-1"),
+        ("tcp", "delayed_ack_ms", "501"),
+        ("tcp", "receive_window_bytes", "4095"),
+        ("tcp", "receive_window_bytes", "\"1G\""),
+        ("tcp", "send_buffer_bytes", "\"8k\""),
+        ("tcp", "held_bytes_max", "1"),
+        ("tcp", "held_bytes_max", "\"4G\""),
+        ("tcp", "held_segments_max", "7"),
+        ("tcp", "held_segments_max", "65536"),
+        ("mpa", "handshake_timeout_ms", "99"),
+        ("mpa", "handshake_timeout_ms", "600001"),
+        ("mpa", "ird_max", "0"),
+        ("mpa", "ird_max", "1025"),
+        ("mpa", "ord_max", "0"),
+        ("limits", "regions_max", "0"),
+        ("limits", "regions_max", "4097"),
+        ("limits", "grants_max", "0"),
+        ("limits", "grants_max", "1048577"),
+        ("limits", "neighbors_max", "15"),
+        ("limits", "neighbors_max", "65537"),
+        ("control", "clients_max", "0"),
+        ("control", "clients_max", "1025"),
+        ("control", "idle_timeout_ms", "999"),
+        ("control", "idle_timeout_ms", "86400001"),
+    ] {
+        beside_port(&format!("[{table}]\n{key} = {wrong}\n"), &format!("{table}.{key}"), "out of range");
+    }
+}
+
+#[test]
+fn tcp_and_mpa() {
+    beside_port("[tcp]\nrto_min_ms = 2000\nrto_max_ms = 1000\n", "tcp.rto_max_ms", "less than rto_min_ms");
+    beside_port("[tcp]\nwindow_scale = false\n", "tcp.receive_window_bytes", "needs window scaling");
+    beside_port("[tcp]\nsack = 1\n", "tcp.sack", "type integer");
+    beside_port("[tcp]\ntimestamps = \"yes\"\n", "tcp.timestamps", "type string");
+    beside_port("[tcp]\ncongestion = \"bbr\"\n", "tcp.congestion", "not a choice");
+    beside_port("[tcp]\nsend_buffer_bytes = \"1X\"\n", "tcp.send_buffer_bytes", "not a size");
+    beside_port("[mpa]\ncrc = \"maybe\"\n", "mpa.crc", "not a choice");
+}
+
+#[test]
+fn listeners() {
+    beside_port("[[listener]]\nservice = \"echo\"\n", "listener[0].port", "missing");
+    beside_port("[[listener]]\nport = 7\n", "listener[0].service", "missing");
+    beside_port("[[listener]]\nport = 65536\nservice = \"echo\"\n", "listener[0].port", "out of range");
+    beside_port("[[listener]]\nport = 7\nservice = \"app\"\n", "listener[0].service", "not a choice");
+    beside_port(
+        "[[listener]]\nport = 7\nservice = \"echo\"\nbacklog = 0\n",
+        "listener[0].backlog",
+        "out of range",
+    );
+    beside_port(
+        "[[listener]]\nport = 7\nservice = \"echo\"\ncrc = \"on\"\n",
+        "listener[0].crc",
+        "not speak MPA",
+    );
+    beside_port(&"[[listener]]\nport = 7\nservice = \"echo\"\n".repeat(2), "listener[1].port", "already has");
+    let many: String = (1..=65).map(|p| format!("[[listener]]\nport = {p}\nservice = \"echo\"\n")).collect();
+    beside_port(&many, "listener[64]", "too many listeners");
+}
+
+#[test]
+fn regions() {
+    let region = |name: &str, size: &str, access: &str| {
+        format!("[[region]]\nname = \"{name}\"\nsize = {size}\naccess = {access}\n")
+    };
+    let read = "[\"remote-read\"]";
+    beside_port(&region("", "1", read), "region[0].name", "must not be empty");
+    beside_port(&region(&"x".repeat(64), "1", read), "region[0].name", "64 octets");
+    beside_port(&region("a\\u0007", "1", read), "region[0].name", "control characters");
+    beside_port(&region("r", "0", read), "region[0].size", "out of range");
+    beside_port(&region("r", "\"2T\"", read), "region[0].size", "out of range");
+    beside_port(&region("r", "\"64Q\"", read), "region[0].size", "not a size");
+    beside_port(&region("r", "\"99999999T\"", read), "region[0].size", "64 bits");
+    beside_port(&region("r", "1", "[]"), "region[0].access", "no access right");
+    beside_port(&region("r", "1", "\"remote-read\""), "region[0].access", "type string");
+    beside_port(&region("r", "1", "[\"read\"]"), "region[0].access[0]", "not an access right");
+    beside_port(
+        &region("r", "1", "[\"remote-read\", \"remote-read\"]"),
+        "region[0].access[1]",
+        "given twice",
+    );
+    beside_port(&format!("{REGION}{REGION}"), "region[1].name", "already is a region");
+    for key in ["name", "size", "access"] {
+        let lines: Vec<&str> = REGION.lines().filter(|line| !line.starts_with(key)).collect();
+        beside_port(&lines.join("\n"), &format!("region[0].{key}"), "missing");
+    }
+    let two = format!("[limits]\nregions_max = 1\n{REGION}{}", REGION.replace("\"r\"", "\"s\""));
+    beside_port(&two, "region[1]", "too many regions");
+    beside_port(&format!("{REGION}allow = []\n"), "region[0].allow", "0 prefixes");
+    beside_port(&format!("{REGION}allow = [\"10.0.0.1/24\"]\n"), "region[0].allow[0]", "beyond its prefix");
+    beside_port(&format!("{REGION}allow = [\"lan\"]\n"), "region[0].allow[0]", "not a prefix");
+    beside_port(&format!("{REGION}allow = [7]\n"), "region[0].allow[0]", "type integer");
+    let many = vec!["\"10.0.0.0/8\""; 65].join(",");
+    beside_port(&format!("{REGION}allow = [{many}]\n"), "region[0].allow", "65 prefixes");
+}
+
+#[test]
+fn tokens() {
+    beside_port(&format!("{REGION}token = \"\"\n"), "region[0].token", "this one has 0");
+    beside_port(&format!("{REGION}token = \"{}\"\n", "x".repeat(33)), "region[0].token", "this one has 33");
+    beside_port(&format!("{REGION}token = \"hex:abc\"\n"), "region[0].token", "even number");
+    beside_port(&format!("{REGION}token = \"hex:zz\"\n"), "region[0].token", "hexadecimal");
+    beside_port(&format!("{REGION}token = 7\n"), "region[0].token", "type integer");
+    beside_port(&format!("{REGION}token_file = \"/nonexistent\"\n"), "region[0].token_file", "No such file");
+    beside_port(
+        &format!("{REGION}token_file = \"/dev/zero\"\n"),
+        "region[0].token_file",
+        "not a regular file",
+    );
+    let both = format!("{REGION}token = \"a\"\ntoken_file = \"b\"\n");
+    beside_port(&both, "region[0].token_file", "exclude each other");
+    let secret = errors(&format!("{PORT}{REGION}token = \"hex:secret\"\n"));
+    assert!(!secret.plain().contains("secret"), "a token is not repeated");
+}
+
+#[test]
+fn control_and_log() {
+    for wrong in ["control.sock", "/run/", ""] {
+        beside_port(&format!("[control]\nsocket = \"{wrong}\"\n"), "control.socket", "not the absolute path");
+    }
+    let long = "x".repeat(107);
+    beside_port(&format!("[control]\nsocket = \"/{long}\"\n"), "control.socket", "at most 107");
+    for wrong in ["\"0666\"", "\"0440\"", "\"+660\"", "660", "\"rw\"", "0o777", "true"] {
+        beside_port(&format!("[control]\nmode = {wrong}\n"), "control.mode", "not a mode");
+    }
+    beside_port("[control]\ngroup = \"a b\"\n", "control.group", "not the name of a group");
+    beside_port("[log]\nlevel = \"trace\"\n", "log.level", "not a choice");
+}
+
+fn toml_like() -> impl Strategy<Value = String> {
+    let words = [
+        "[memory]\n",
+        "[[port]]\n",
+        "[workers]\n",
+        "[tcp]\n",
+        "[mpa]\n",
+        "[limits]\n",
+        "[[listener]]\n",
+        "[[region]]\n",
+        "[control]\n",
+        "driver",
+        "addresses",
+        "mtu",
+        "cores",
+        "name",
+        "size",
+        "access",
+        "token",
+        "mode",
+        "service",
+        "port",
+        "packet_buffers",
+        "hugepage_limit",
+        "rx_descriptors",
+        "connections_max",
+        " = ",
+        "\"tap\"",
+        "\"ring\"",
+        "\"region\"",
+        "\"remote-read\"",
+        "\"10.0.0.2/24\"",
+        "\"fd77::2/64\"",
+        "\"64M\"",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        "\n",
+        "0",
+        "-1",
+        "4294967295",
+        "18446744073709551615",
+        "1e9",
+        "0x7fffffffffffffff",
+        "true",
+        "\"",
+        "'",
+        "#",
+        "é",
+        ".",
+    ];
+    prop::collection::vec(prop::sample::select(words.to_vec()), 0..80).prop_map(|parts| parts.concat())
+}
+
+/// A line that is right or nearly so, for a table.
+fn lines() -> impl Strategy<Value = String> {
+    let line = (toml_like(), any::<i64>(), ".{0,40}").prop_map(|(soup, number, text)| {
+        let quoted = toml::Value::String(text).to_string();
+        format!(
+            "{PORT}mtu = {number}\nname = {quoted}\nmac = {quoted}\ngateway = {quoted}\n{REGION}token = {quoted}\n\
+             allow = [{quoted}]\n[tcp]\nsend_buffer_bytes = {quoted}\nconnections_max = {number}\n{soup}"
+        )
+    });
+    prop_oneof![line, toml_like(), "(?s).{0,200}"]
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics_and_every_place_exists(text in lines()) {
+        if let Err(errors) = Config::parse("t.toml", &text) {
+            prop_assert!(!errors.mistakes().is_empty());
+            let line_count = text.split('\n').count();
+            for mistake in errors.mistakes() {
+                prop_assert!((1..=line_count).contains(&mistake.line));
+            }
+            prop_assert!(errors.render(false).contains("help:"));
+            prop_assert_eq!(errors.plain().lines().count(), errors.mistakes().len());
+        }
+    }
+}

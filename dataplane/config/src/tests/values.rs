@@ -1,0 +1,232 @@
+//! What the checked values are.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use crate::plan::HUGEPAGE;
+use crate::*;
+
+fn parse(text: &str) -> Config {
+    Config::parse("t.toml", text).unwrap_or_else(|e| panic!("{}", e.plain()))
+}
+
+fn port(lines: &str) -> Port {
+    let config = parse(&format!("[[port]]\naddresses = [\"10.0.0.2/24\"]\n{lines}\n"));
+    config.ports.into_iter().next().unwrap()
+}
+
+#[test]
+fn every_driver_is_understood() {
+    let interface = |name: &str| name.to_owned();
+    let cases = [
+        ("driver = \"pci\"\naddress = \"3B:00.1\"", Driver::Pci { address: "0000:3b:00.1".to_owned() }),
+        ("driver = \"tap\"\ninterface = \"iw0\"", Driver::Tap { interface: interface("iw0") }),
+        ("driver = \"pcap\"\ninterface = \"eth1\"", Driver::Pcap(Pcap::Interface(interface("eth1")))),
+        (
+            "driver = \"pcap\"\nrx_file = \"a.pcap\"\ntx_file = \"/b.pcap\"",
+            Driver::Pcap(Pcap::Files { rx_file: PathBuf::from("a.pcap"), tx_file: PathBuf::from("/b.pcap") }),
+        ),
+        ("driver = \"ring\"", Driver::Ring),
+        (
+            "driver = \"memif\"\nrole = \"client\"\nid = 7\nsocket = \"/m.sock\"",
+            Driver::Memif(Memif { id: 7, role: MemifRole::Client, socket: PathBuf::from("/m.sock") }),
+        ),
+        ("driver = \"af_packet\"\ninterface = \"e\"", Driver::AfPacket { interface: interface("e") }),
+        (
+            "driver = \"af_xdp\"\ninterface = \"e\"\nstart_queue = 2\nqueue_count = 3",
+            Driver::AfXdp { interface: interface("e"), start_queue: 2, queue_count: 3 },
+        ),
+    ];
+    for (text, expected) in cases {
+        let port = port(text);
+        assert_eq!(port.driver, expected);
+        assert!(text.contains(&format!("\"{}\"", port.driver.name())));
+    }
+}
+
+#[test]
+fn everything_stated_is_kept() {
+    let text = "
+        [[port]]
+        name = 'x'
+        driver = 'ring'
+        mtu = 9600
+        mac = '02:00:00:00:00:Ff'
+        vlan = 4094
+        addresses = ['10.0.0.2/24', 'fd77::2/64']
+        gateway = '10.0.0.1'
+        gateway6 = 'fe80::1'
+        rx_descriptors = 64
+        tx_descriptors = 16384
+        [workers]
+        cores = [3, 1]
+        idle = 'adaptive'
+        idle_sleep_us_max = 7
+        control_core = 0
+        [mpa]
+        crc = 'off'
+        [[listener]]
+        port = 7400
+        service = 'region'
+        backlog = 5
+        [[listener]]
+        port = 7401
+        service = 'region'
+        crc = 'on'
+        [[region]]
+        name = 'Bär'
+        size = 5
+        access = ['remote-write', 'remote-atomic']
+        token = 'hex:00fF'
+        allow = ['10.0.0.0/8', '::/0']
+        [control]
+        mode = 0o600
+        group = 'iwarp'
+        [log]
+        level = 'debug'
+    ";
+    let c = parse(text);
+    let p = &c.ports[0];
+    assert_eq!((p.name.as_str(), p.mtu, p.vlan), ("x", 9600, Some(4094)));
+    assert_eq!(p.mac, Some([2, 0, 0, 0, 0, 255]));
+    assert_eq!((p.rx_descriptors, p.tx_descriptors), (64, 16384));
+    assert_eq!(p.gateway6, Some("fe80::1".parse().unwrap()));
+    assert_eq!(c.data_room_bytes(), 9792, "9600 + 18 + 128, in lines of 64");
+    assert_eq!(c.workers.cores, [3, 1]);
+    assert_eq!((c.workers.idle, c.workers.control_core), (Idle::Adaptive { sleep_us_max: 7 }, Some(0)));
+    let listeners: Vec<_> = c.listeners.iter().map(|l| (l.port, l.backlog, l.crc)).collect();
+    assert_eq!(listeners, [(7400, 5, Crc::Off), (7401, 128, Crc::On)]);
+    let r = &c.regions[0];
+    assert_eq!((r.name.as_str(), r.bytes, r.access.bits()), ("Bär", 5, 0b110));
+    assert_eq!(r.token.as_ref().unwrap().as_bytes(), [0, 255]);
+    assert_eq!(r.allow.len(), 2);
+    assert_eq!((c.control.mode, c.control.group.as_deref()), (0o600, Some("iwarp")));
+    assert_eq!(c.log.level, LogLevel::Debug);
+}
+
+#[test]
+fn a_token_file_is_found_beside_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n[[region]]\nname = \"r\"\nsize = 1\n\
+                access = [\"remote-read\"]\ntoken_file = \"t\"\n";
+    let path = folder.path().join("c.toml");
+    std::fs::write(&path, text).unwrap();
+    for (content, expected) in [
+        (&b"secret\n"[..], &b"secret"[..]),
+        (b"secret\r\n", b"secret"),
+        (b"hex:0001", &[0, 1]),
+        (b"\xFF\n\n", b"\xFF\n"),
+    ] {
+        std::fs::write(folder.path().join("t"), content).unwrap();
+        let config = Config::load(&path).unwrap_or_else(|e| panic!("{}", e.plain()));
+        assert_eq!(config.regions[0].token.as_ref().unwrap().as_bytes(), expected);
+    }
+    std::fs::write(folder.path().join("t"), b"\n").unwrap();
+    assert!(Config::load(&path).unwrap_err().plain().contains("this one has 0"));
+}
+
+#[test]
+fn sizes() {
+    for (text, bytes) in [
+        ("0", 0),
+        ("4096", 4096),
+        ("1_000", 1000),
+        ("0x1000", 4096),
+        ("64k", 64 << 10),
+        ("64K", 64 << 10),
+        ("1KiB", 1024),
+        ("64M", 64 << 20),
+        (" 64 MiB ", 64 << 20),
+        ("3G", 3 << 30),
+        ("2T", 2 << 40),
+        ("7B", 7),
+        ("18446744073709551615", u64::MAX),
+    ] {
+        assert_eq!(parse_size(text), Ok(bytes), "{text}");
+    }
+    for text in [
+        "",
+        "M",
+        "-1",
+        "+1",
+        "_1",
+        "0x",
+        "0x+1",
+        "1.5G",
+        "1MB",
+        "1iB",
+        "64Q",
+        "1 2",
+        "18446744073709551616",
+        "é",
+    ] {
+        assert!(parse_size(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_token_is_never_printed() {
+    let token = Token::from_text("hunter2").unwrap();
+    assert_eq!(format!("{token:?}"), "Token(7 octets)");
+    assert_eq!(token.as_bytes(), b"hunter2");
+    assert_eq!(Token::new(&[7; 32]).unwrap().as_bytes(), [7; 32]);
+    assert!(Token::new(&[7; 33]).is_err() && Token::new(&[]).is_err());
+}
+
+#[test]
+fn rights_have_names_and_bits() {
+    let all = Access::from_names(Access::NAMES).unwrap();
+    assert_eq!((all.bits(), all.names()), (0b111, Access::NAMES.to_vec()));
+    assert!(Access::from_names([""; 0]).unwrap().is_none());
+    assert!(Access::from_names(["remote-read", "local"]).unwrap_err().contains("`local`"));
+}
+
+/// The arithmetic, once by hand: one worker, one port, everything at its default.
+#[test]
+fn the_plan_adds_up() {
+    let text = "[memory]\nhugepage_limit = \"1G\"\n[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n[[region]]\n\
+                name = \"r\"\nsize = 1\naccess = [\"remote-read\"]\n";
+    let config = parse(text);
+    // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved, and 16 × 2 × ⌈1 MiB / 1428⌉.
+    assert_eq!(config.memory.packet_buffers, 2048 + 64 + 384 + 256 + 16 * 2 * 735);
+    // 2048 + 128; an object of 2432 octets: 862 per page.
+    assert_eq!(config.data_room_bytes(), 2176);
+    let plan = memory_plan(&config);
+    let huge: Vec<u64> =
+        plan.items().iter().filter(|i| i.kind == Kind::Huge).map(|i| i.bytes / HUGEPAGE).collect();
+    assert_eq!(huge, [26272u64.div_ceil(862), 5, 1]);
+    assert_eq!(plan.hugepages(), huge.iter().sum::<u64>());
+    assert_eq!(plan.region_room_bytes(), Some((1 << 30) - plan.hugepage_bytes()));
+    let heap: u64 = plan.items().iter().filter(|i| i.kind == Kind::Heap).map(|i| i.bytes).sum();
+    assert_eq!(plan.heap_bytes(), heap);
+    assert_eq!(heap, 4096 * (4224 + 256 * 48) + 8192 * 96 + 1024 * 96 + (64 << 16));
+}
+
+/// Two workers on two ports: four pools, each of whole pages.
+#[test]
+fn pools_are_per_worker_and_port() {
+    let ring = |n: u8| format!("[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.{n}.2/24\"]\n");
+    let text = format!("[memory]\npacket_buffers = 16384\n[workers]\ncores = [1, 2]\n{}{}", ring(0), ring(1));
+    let plan = memory_plan(&parse(&text));
+    assert_eq!(plan.items()[0].bytes, 4 * 4096u64.div_ceil(862) * HUGEPAGE);
+    // 8192 descriptors and four times 64 + 384 + 256.
+    let least = text.replace("16384", "11007");
+    assert!(Config::parse("t", &least).is_err_and(|e| e.plain().contains("11008 to")));
+}
+
+proptest! {
+    #[test]
+    fn a_whole_number_of_units_reads_back(n in 0u64..1 << 20, unit in prop::sample::select(vec![("", 0), ("k", 10), ("M", 20), ("G", 30)])) {
+        prop_assert_eq!(parse_size(&format!("{n}{}", unit.0)), Ok(n << unit.1));
+        prop_assert_eq!(parse_size(&read::show_size(n << unit.1)), Ok(n << unit.1));
+    }
+
+    #[test]
+    fn sizes_and_tokens_never_panic(text in ".{0,80}") {
+        let _ = parse_size(&text);
+        if let Ok(token) = Token::from_text(&text) {
+            prop_assert!((1..=32).contains(&token.as_bytes().len()));
+        }
+    }
+}

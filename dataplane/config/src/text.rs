@@ -1,0 +1,226 @@
+//! Values that are written as text: sizes, region names, tokens, rights.
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+/// Parses a size in octets: `4096`, `0x1000`, `64k`, `64M`, `1G`, `2T`, also as `64KiB` or `64 MiB`. A unit is a
+/// power of 1024.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let wrong =
+        || format!("`{text}` is not a size: write octets, or a number with k, M, G or T, e.g. \"64M\"");
+    let (digits, radix, unit) = match text.strip_prefix("0x") {
+        Some(hex) => (hex, 16, ""),
+        None => {
+            let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+            let (digits, unit) = text.split_at(end);
+            (digits, 10, unit.trim_start())
+        }
+    };
+    if digits.starts_with(['+', '-', '_']) {
+        return Err(wrong());
+    }
+    let number = u64::from_str_radix(&digits.replace('_', ""), radix).map_err(|_| wrong())?;
+    let scale: u64 = match unit.strip_suffix("iB").unwrap_or(unit) {
+        "" if unit.is_empty() => 1,
+        "B" => 1,
+        "k" | "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(scale).ok_or_else(|| format!("`{text}` is more than 64 bits can count"))
+}
+
+/// The name by which peers and local programs ask for a region: 1 to 63 octets of UTF-8 (the length is one octet of
+/// the region service's private data), no control characters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RegionName(String);
+
+impl RegionName {
+    /// Octets of the longest name.
+    pub const BYTES_MAX: usize = 63;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(name: &str) -> Result<Self, String> {
+        if name.is_empty() {
+            return Err("a region name must not be empty".to_owned());
+        }
+        if name.len() > Self::BYTES_MAX {
+            return Err(format!(
+                "the region name has {} octets; at most {} are allowed",
+                name.len(),
+                Self::BYTES_MAX
+            ));
+        }
+        if name.chars().any(char::is_control) {
+            return Err("a region name must not contain control characters".to_owned());
+        }
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RegionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a peer must show to be granted a region: 1 to 32 octets. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    bytes: [u8; Self::BYTES_MAX],
+    len: u8,
+}
+
+impl Token {
+    /// Octets of the longest token.
+    pub const BYTES_MAX: usize = 32;
+
+    /// Largest token file that is read: `hex:` and 64 digits fit many times over.
+    const FILE_BYTES_MAX: u64 = 1024;
+
+    /// A token of these octets.
+    ///
+    /// # Errors
+    /// If there are none, or more than 32.
+    pub fn new(octets: &[u8]) -> Result<Self, String> {
+        let mut bytes = [0; Self::BYTES_MAX];
+        let len = u8::try_from(octets.len()).ok().filter(|&n| n > 0);
+        match (len, bytes.get_mut(..octets.len())) {
+            (Some(len), Some(place)) => {
+                place.copy_from_slice(octets);
+                Ok(Self { bytes, len })
+            }
+            _ => Err(format!("a token has 1 to {} octets, this one has {}", Self::BYTES_MAX, octets.len())),
+        }
+    }
+
+    /// A token written as text: `hex:` and an even number of digits, or else the octets of the text itself.
+    ///
+    /// # Errors
+    /// What is wrong with it. The message does not repeat the token.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let Some(hex) = text.strip_prefix("hex:") else {
+            return Self::new(text.as_bytes());
+        };
+        let octet = |pair: &[u8]| match pair {
+            [high, low] => Some(nibble(*high)?.checked_mul(16)?.checked_add(nibble(*low)?)?),
+            _ => None,
+        };
+        let octets: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(octet).collect();
+        Self::new(&octets.ok_or("after `hex:` a token has an even number of hexadecimal digits")?)
+    }
+
+    /// A token from a regular file that holds it as [`from_text`](Self::from_text) reads it, or as raw octets; one
+    /// newline at the end does not count.
+    ///
+    /// # Errors
+    /// What is wrong with the file or the token.
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let unreadable = |e: std::io::Error| format!("token file {}: {e}", path.display());
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(format!("token file {} is not a regular file", path.display()));
+        }
+        let mut octets = Vec::new();
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(Self::FILE_BYTES_MAX).read_to_end(&mut octets).map_err(unreadable)?;
+        let octets = octets.strip_suffix(b"\n").unwrap_or(&octets);
+        let octets = octets.strip_suffix(b"\r").unwrap_or(octets);
+        let token = match std::str::from_utf8(octets) {
+            Ok(text) => Self::from_text(text),
+            Err(_) => Self::new(octets),
+        };
+        token.map_err(|e| format!("token file {}: {e}", path.display()))
+    }
+
+    /// The octets.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({} octets)", self.len)
+    }
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => digit.checked_sub(b'0'),
+        b'a'..=b'f' => digit.checked_sub(b'a').and_then(|d| d.checked_add(10)),
+        b'A'..=b'F' => digit.checked_sub(b'A').and_then(|d| d.checked_add(10)),
+        _ => None,
+    }
+}
+
+/// What peers may do with a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// RDMA Read from it.
+    pub remote_read: bool,
+    /// RDMA Write to it.
+    pub remote_write: bool,
+    /// Atomic operations on it (RFC 7306).
+    pub remote_atomic: bool,
+}
+
+impl Access {
+    /// The rights' names, as files, the command line and the control socket write them.
+    pub const NAMES: [&'static str; 3] = ["remote-read", "remote-write", "remote-atomic"];
+
+    /// The rights named.
+    ///
+    /// # Errors
+    /// The first name that is none.
+    pub fn from_names(names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, String> {
+        let mut access = Self::default();
+        for name in names {
+            let name = name.as_ref();
+            let right = access
+                .right_mut(name)
+                .ok_or_else(|| format!("`{name}` is not an access right: use {}", Self::NAMES.join(", ")))?;
+            *right = true;
+        }
+        Ok(access)
+    }
+
+    pub(crate) fn right_mut(&mut self, name: &str) -> Option<&mut bool> {
+        match name {
+            "remote-read" => Some(&mut self.remote_read),
+            "remote-write" => Some(&mut self.remote_write),
+            "remote-atomic" => Some(&mut self.remote_atomic),
+            _ => None,
+        }
+    }
+
+    /// The names of the rights given, in the order of [`NAMES`](Self::NAMES).
+    pub fn names(self) -> Vec<&'static str> {
+        let given = [self.remote_read, self.remote_write, self.remote_atomic];
+        Self::NAMES.into_iter().zip(given).filter_map(|(name, given)| given.then_some(name)).collect()
+    }
+
+    /// The rights as the region service writes them: bit 0 read, bit 1 write, bit 2 atomic.
+    pub fn bits(self) -> u8 {
+        u8::from(self.remote_read) | (u8::from(self.remote_write) << 1) | (u8::from(self.remote_atomic) << 2)
+    }
+
+    /// Whether no right is given.
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}

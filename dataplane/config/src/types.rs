@@ -1,0 +1,401 @@
+//! The checked configuration. Every value is in its range, every default is filled in.
+//!
+//! The structs are `non_exhaustive`: only this crate makes them, and only out of a file that passed every check.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::errors::ConfigErrors;
+use crate::text::{Access, RegionName, Token};
+use crate::{check, plan};
+
+/// How many `[[port]]` tables a file may have.
+pub const PORTS_MAX: usize = 8;
+
+/// How many worker cores a file may name. 64 workers × 8 ports is 512 queues.
+pub const WORKERS_MAX: usize = 64;
+
+/// A whole configuration file, checked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// `[memory]`
+    pub memory: Memory,
+    /// `[[port]]`, 1 to [`PORTS_MAX`], names and devices distinct.
+    pub ports: Vec<Port>,
+    /// `[workers]`
+    pub workers: Workers,
+    /// `[tcp]`
+    pub tcp: Tcp,
+    /// `[mpa]`
+    pub mpa: Mpa,
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[[listener]]`, TCP ports distinct.
+    pub listeners: Vec<Listener>,
+    /// `[[region]]`, names distinct, at most [`Limits::regions_max`].
+    pub regions: Vec<Region>,
+    /// `[control]`
+    pub control: Control,
+    /// `[log]`
+    pub log: Log,
+}
+
+impl Config {
+    /// Reads and checks a file of at most 1 MiB. Token files are looked up in the file's own folder.
+    ///
+    /// # Errors
+    /// Every mistake in the file, or the one that made it unreadable.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        check::load(path)
+    }
+
+    /// Checks the text of a file. `name` is the file's path: it stands in the report, and relative token files
+    /// are looked up beside it.
+    ///
+    /// # Errors
+    /// Every mistake in the text.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
+        check::parse(name, text)
+    }
+
+    /// Octets of one packet buffer's data room, headroom included: what `rte_pktmbuf_pool_create` takes.
+    /// Large enough for a whole frame of any port, so that a received frame is never split.
+    pub fn data_room_bytes(&self) -> u16 {
+        plan::data_room_bytes(&self.ports)
+    }
+}
+
+/// `[memory]`: hugepages and packet buffers.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Memory {
+    /// Whether the daemon starts without hugepages.
+    pub hugepages: Hugepages,
+    /// The daemon never takes more than this many octets for EAL, packet buffers and regions together.
+    /// `None`: whatever the system gives.
+    pub hugepage_limit_bytes: Option<u64>,
+    /// Packet buffers in all pools together; each worker has a pool on each port, of an equal share.
+    pub packet_buffers: u32,
+    /// EAL's `--file-prefix`: tells the files of several DPDK programs apart.
+    pub file_prefix: String,
+}
+
+/// Whether the daemon starts without hugepages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hugepages {
+    /// Hugepages or no start.
+    Require,
+    /// Ordinary pages where hugepages are missing; the daemon is then shown as degraded.
+    Prefer,
+}
+
+/// `[[port]]`: one DPDK port and its addresses.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Port {
+    /// What the port is called in listings.
+    pub name: String,
+    /// The device behind it.
+    pub driver: Driver,
+    /// Octets of the largest IP packet, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
+    pub mtu: u16,
+    /// Station address; `None` takes the device's own.
+    pub mac: Option<[u8; 6]>,
+    /// 802.1Q identifier, 1 to 4094, put on every frame sent and required of every frame received.
+    pub vlan: Option<u16>,
+    /// The port's IPv4 address and prefix. A port has this or `ipv6`, or both.
+    pub ipv4: Option<Ipv4Net>,
+    /// The port's IPv6 address and prefix, beside the link-local one.
+    pub ipv6: Option<Ipv6Net>,
+    /// IPv4 next hop for what is off the link.
+    pub gateway: Option<Ipv4Addr>,
+    /// IPv6 next hop for what is off the link.
+    pub gateway6: Option<Ipv6Addr>,
+    /// Receive descriptors per queue, a power of two.
+    pub rx_descriptors: u16,
+    /// Transmit descriptors per queue, a power of two.
+    pub tx_descriptors: u16,
+}
+
+/// The device behind a port. No string holds what would break DPDK's `key=value,…` device arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// A network card, bound to a user-space driver.
+    Pci {
+        /// `0000:3b:00.0`, lower case, with its domain.
+        address: String,
+    },
+    /// A TAP interface that the daemon makes.
+    Tap {
+        /// Its name in the kernel.
+        interface: String,
+    },
+    /// libpcap: an interface, or files.
+    Pcap(Pcap),
+    /// A software ring: what is sent is received.
+    Ring,
+    /// Shared memory with another program.
+    Memif(Memif),
+    /// A kernel interface through an AF_PACKET socket.
+    AfPacket {
+        /// Its name in the kernel.
+        interface: String,
+    },
+    /// A kernel interface through AF_XDP sockets.
+    AfXdp {
+        /// Its name in the kernel.
+        interface: String,
+        /// First of the interface's queues.
+        start_queue: u16,
+        /// How many of its queues, at least one.
+        queue_count: u16,
+    },
+}
+
+impl Driver {
+    /// The name that the configuration file calls the driver by.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Pci { .. } => "pci",
+            Self::Tap { .. } => "tap",
+            Self::Pcap(_) => "pcap",
+            Self::Ring => "ring",
+            Self::Memif(_) => "memif",
+            Self::AfPacket { .. } => "af_packet",
+            Self::AfXdp { .. } => "af_xdp",
+        }
+    }
+}
+
+/// Where a `pcap` port gets its frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pcap {
+    /// A kernel interface.
+    Interface(String),
+    /// A capture that is replayed once, and one that is written.
+    Files {
+        /// Frames received.
+        rx_file: PathBuf,
+        /// Frames sent.
+        tx_file: PathBuf,
+    },
+}
+
+/// A `memif` port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memif {
+    /// Both ends name the same number.
+    pub id: u32,
+    /// Which end this is.
+    pub role: MemifRole,
+    /// The Unix socket on which the ends meet.
+    pub socket: PathBuf,
+}
+
+/// Which end of a shared-memory link a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemifRole {
+    /// Listens on the socket.
+    Server,
+    /// Connects to the socket and provides the memory.
+    Client,
+}
+
+/// `[workers]`: who polls, and where.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Workers {
+    /// One worker per core, 1 to [`WORKERS_MAX`] distinct ones. Whether they exist is known at start only.
+    pub cores: Vec<u16>,
+    /// What a worker without work does.
+    pub idle: Idle,
+    /// Core of the control thread, never a worker's; `None` is any core without a worker.
+    pub control_core: Option<u16>,
+}
+
+/// What a worker without work does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Polls on: the least latency, a whole core.
+    Spin,
+    /// Sleeps, ever longer up to a bound.
+    Adaptive {
+        /// The bound, 1 to 10000 µs.
+        sleep_us_max: u32,
+    },
+}
+
+/// `[tcp]`
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Tcp {
+    /// Connections per worker and port, TIME-WAIT included.
+    pub connections_max: u32,
+    /// Least retransmission timeout (RFC 6298 §2.4 asks for a second; every common stack uses less).
+    pub rto_min_ms: u32,
+    /// Greatest retransmission timeout, at least `rto_min_ms` (RFC 6298 §2.5).
+    pub rto_max_ms: u32,
+    /// SYNs sent again before an open fails.
+    pub syn_retries: u8,
+    /// Timeouts without an answer before a connection fails (R2 of RFC 9293 §3.8.3).
+    pub data_retries: u8,
+    /// How long TIME-WAIT lasts (twice the MSL of RFC 9293 §3.4.2).
+    pub time_wait_ms: u32,
+    /// How long an ACK may wait for company, at most 500 ms (RFC 9293 §3.8.6.3); 0 sends it at once.
+    pub delayed_ack_ms: u32,
+    /// Congestion control.
+    pub congestion: Congestion,
+    /// Whether SACK is offered and accepted (RFC 2018).
+    pub sack: bool,
+    /// Whether timestamps are offered and accepted (RFC 7323).
+    pub timestamps: bool,
+    /// Whether window scaling is offered and accepted (RFC 7323).
+    pub window_scale: bool,
+    /// Greatest receive window of a connection; at most 65535 without window scaling.
+    pub receive_window_bytes: u32,
+    /// Unacknowledged octets that a connection may queue.
+    pub send_buffer_bytes: u32,
+    /// Packet-buffer octets (true size, not payload) held for one connection behind a gap.
+    pub held_bytes_max: u32,
+    /// Segments held for one connection behind a gap.
+    pub held_segments_max: u16,
+}
+
+/// Congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 9438
+    Cubic,
+    /// RFC 5681 and 6582
+    NewReno,
+}
+
+/// `[mpa]`
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Mpa {
+    /// CRC policy of listeners that do not say.
+    pub crc: Crc,
+    /// Time a peer has for the MPA request after the connection opened.
+    pub handshake_timeout_ms: u32,
+    /// Greatest inbound RDMA Read queue depth granted, 0x3FFF being reserved (RFC 6581 §4).
+    pub ird_max: u16,
+    /// Greatest outbound RDMA Read queue depth used.
+    pub ord_max: u16,
+}
+
+/// CRC32c of FPDUs (RFC 5044 §4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crc {
+    /// Always.
+    On,
+    /// Not, if the peer agrees.
+    Off,
+}
+
+/// `[limits]`
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Regions at a time, those of the file and those registered later together.
+    pub regions_max: u32,
+    /// STags in force at a time per worker; one per connection of the region service.
+    pub grants_max: u32,
+    /// Neighbours (ARP, NDP) remembered per worker and port.
+    pub neighbors_max: u32,
+}
+
+/// `[[listener]]`
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Listener {
+    /// TCP port, both address families, on every DPDK port.
+    pub port: u16,
+    /// What answers.
+    pub service: Service,
+    /// Connections being opened or not yet taken.
+    pub backlog: u16,
+    /// CRC policy, its own or `[mpa]`'s. Without meaning for the services of RFC 862 to 864.
+    pub crc: Crc,
+}
+
+/// What answers on a TCP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Regions, by name in the MPA private data.
+    Region,
+    /// RFC 862
+    Echo,
+    /// RFC 863
+    Discard,
+    /// RFC 864
+    Chargen,
+}
+
+/// `[[region]]`
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Region {
+    /// What peers ask for.
+    pub name: RegionName,
+    /// Octets that peers can address. Memory is taken in whole pages.
+    pub bytes: u64,
+    /// What peers may do; at least one right.
+    pub access: Access,
+    /// What peers must show, if anything.
+    pub token: Option<Token>,
+    /// Where peers must come from; empty admits all.
+    pub allow: Vec<IpNet>,
+}
+
+/// `[control]`
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Control {
+    /// Absolute path of the Unix socket, short enough for `sun_path`.
+    pub socket: PathBuf,
+    /// 0600 or 0660.
+    pub mode: u32,
+    /// Group that owns the socket and may use it, by name or number. Whether it exists is known at start only.
+    pub group: Option<String>,
+    /// Clients at a time.
+    pub clients_max: u16,
+    /// A client that says nothing for this long is let go.
+    pub idle_timeout_ms: u32,
+}
+
+/// `[log]`
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Log {
+    /// The least severe level that is written.
+    pub level: LogLevel,
+}
+
+/// Severity of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Something failed.
+    Error,
+    /// Something will.
+    Warn,
+    /// Something happened.
+    Info,
+    /// Why it happened.
+    Debug,
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! One declaration per counter: the field, its help text, the row of an exporter and the sum of two
+//! blocks all come from it, so that a counter cannot be forgotten in one of those places.
+#![no_std]
+#![forbid(unsafe_code)]
+
+/// Declares a block of counters: a struct of plain `u64`s with one writer.
+///
+/// ```
+/// iwarp_counters::counters! {
+///     /// What a receiver counts.
+///     pub struct RxStats {
+///         /// Frames handed up by the port.
+///         frames,
+///         /// Frames dropped: shorter than their headers say.
+///         drop_truncated,
+///     }
+/// }
+/// let mut stats = RxStats::default();
+/// stats.frames += 1;
+/// let mut rows = Vec::new();
+/// stats.visit(&mut |name, help, value| rows.push((name, help.trim(), value)));
+/// assert_eq!(rows[0], ("frames", "Frames handed up by the port.", 1));
+/// assert_eq!(rows.len(), RxStats::COUNT);
+/// ```
+#[macro_export]
+macro_rules! counters {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[doc = $help:literal])+ $field:ident,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        $vis struct $name { $($(#[doc = $help])+ pub $field: u64,)+ }
+
+        impl $name {
+            /// How many counters the block has.
+            pub const COUNT: usize = [$(stringify!($field)),+].len();
+
+            /// Calls `f(name, help, value)` once per counter, in the order of declaration.
+            pub fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
+                let Self { $($field),+ } = self;
+                $(f(stringify!($field), concat!($($help),+), *$field);)+
+            }
+
+            /// Adds another block to this one, counter by counter, wrapping.
+            pub fn add(&mut self, other: &Self) {
+                let Self { $($field),+ } = other;
+                $(self.$field = self.$field.wrapping_add(*$field);)+
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    crate::counters! {
+        /// Two counters.
+        struct Two {
+            /// The first.
+            first,
+            /// The second,
+            /// on two lines.
+            second,
+        }
+    }
+
+    #[test]
+    fn every_counter_is_visited_once_in_order() {
+        let two = Two { first: 1, second: 2 };
+        let mut rows = Vec::new();
+        two.visit(&mut |name, _, value| rows.push((name, value)));
+        assert_eq!(rows, [("first", 1), ("second", 2)]);
+        assert_eq!(Two::COUNT, 2);
+    }
+
+    #[test]
+    fn blocks_add_up() {
+        let mut sum = Two { first: u64::MAX, second: 1 };
+        sum.add(&Two { first: 2, second: 3 });
+        assert_eq!(sum, Two { first: 1, second: 4 });
+    }
+}

@@ -1,0 +1,117 @@
+//! Generates the bindings from the headers of the DPDK that is installed, and compiles its inline functions.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+
+/// The oldest DPDK whose interface the daemon is written against.
+const DPDK_VERSION_MIN: &str = "22.11";
+
+/// Functions that the safe layer calls; the inline ones among them are compiled into wrappers.
+const FUNCTIONS: &[&str] = &[
+    "dpdk_errno",
+    "dpdk_log_to",
+    "dpdk_mempool_common_count",
+    "rte_dev_(probe|remove)",
+    "rte_eal_(init|cleanup|hotplug_add|hotplug_remove)",
+    "rte_eth_allmulticast_enable",
+    "rte_eth_dev_(adjust_nb_rx_tx_desc|close|configure|default_mac_addr_set|get_mtu|get_port_by_name|info_get)",
+    "rte_eth_dev_(rss_hash_conf_get|rss_reta_query|rx_intr_ctl_q_get_fd|rx_intr_disable|rx_intr_enable)",
+    "rte_eth_dev_(set_mtu|socket_id|start|stop)",
+    "rte_eth_from_rings",
+    "rte_eth_link_get_nowait",
+    "rte_eth_macaddr_get",
+    "rte_eth_promiscuous_enable",
+    "rte_eth_(rx|tx)_(burst|queue_setup)",
+    "rte_eth_tx_prepare",
+    "rte_eth_stats_get",
+    "rte_eth_xstats_get(_names)?",
+    "rte_extmem_(un)?register",
+    "rte_log_set_global_level",
+    "rte_mempool_(avail_count|default_cache|free)",
+    "rte_pktmbuf_(alloc_bulk|copy|free|free_bulk|linearize|pool_create)",
+    "rte_ring_(create|dequeue|free)",
+    "rte_lcore_id",
+    "rte_strerror",
+    "rte_thread_(un)?register",
+    "rte_version",
+];
+
+/// Types that are named beside those that the functions bring with them.
+const TYPES: &[&str] = &["rte_mbuf", "rte_eth_rss_reta_entry64", "rte_eth_xstat", "rte_eth_xstat_name"];
+
+/// Answers Cargo with an error that says what to do, and stops.
+fn fail(message: &str) -> ! {
+    println!("cargo::error={message}");
+    exit(1);
+}
+
+fn main() {
+    for input in ["wrapper.h", "shim.c"] {
+        println!("cargo::rerun-if-changed={input}");
+    }
+    let dpdk = pkg_config::Config::new().atleast_version(DPDK_VERSION_MIN).probe("libdpdk").unwrap_or_else(|_| {
+        fail(&format!(
+            "libdpdk ({DPDK_VERSION_MIN} or newer) not found; apt-get install libdpdk-dev libclang-dev pkg-config"
+        ))
+    });
+    // Not among the libraries of libdpdk.pc, although it has an interface of its own (rte_eth_from_rings).
+    println!("cargo::rustc-link-lib=rte_net_ring");
+
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_else(|| fail("OUT_DIR is not set")));
+    let mut flags: Vec<String> =
+        dpdk.include_paths.iter().map(|path| format!("-I{}", path.display())).collect();
+    // libdpdk.pc asks for these; the pkg-config crate passes on include paths only. DPDK's own floor, never
+    // `native`: the binary must run on another machine than the one that built it.
+    flags.extend(["-include", "rte_config.h", "-DALLOW_EXPERIMENTAL_API"].map(String::from));
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
+        flags.push("-march=corei7".into());
+    }
+    generate(&flags, &out);
+    compile(&flags, &out);
+}
+
+/// Writes `bindings.rs` and the C wrappers of inline functions.
+fn generate(flags: &[String], out: &Path) {
+    let mut builder = bindgen::Builder::default()
+        .header("wrapper.h")
+        .clang_args(flags)
+        .use_core()
+        .derive_default(true)
+        .generate_comments(false)
+        .prepend_enum_name(false)
+        .default_enum_style(bindgen::EnumVariation::ModuleConsts)
+        .allowlist_var("DPDK_.*")
+        .allowlist_recursively(true)
+        .blocklist_var("per_lcore_.*") // thread-locals come out as ordinary statics: a crash at the first use
+        .opaque_type("rte_gtp_psc_generic_hdr") // packed and bit-fielded beyond what can be expressed
+        .layout_tests(true)
+        .wrap_static_fns(true)
+        .wrap_static_fns_path(out.join("inline"))
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()));
+    for name in FUNCTIONS {
+        builder = builder.allowlist_function(name);
+    }
+    for name in TYPES {
+        builder = builder.allowlist_type(name);
+    }
+    let bindings = builder
+        .generate()
+        .unwrap_or_else(|error| fail(&format!("DPDK's headers: {error}; apt-get install libdpdk-dev libclang-dev")));
+    if let Err(error) = bindings.write_to_file(out.join("bindings.rs")) {
+        fail(&format!("cannot write the bindings to {}: {error}", out.display()));
+    }
+}
+
+/// Compiles the wrappers and the shim.
+fn compile(flags: &[String], out: &Path) {
+    let mut build = cc::Build::new();
+    for flag in flags {
+        build.flag(flag);
+    }
+    build.include(env!("CARGO_MANIFEST_DIR"));
+    build.file(out.join("inline.c")).file("shim.c").opt_level(3).warnings(true);
+    // DPDK's headers, not ours.
+    build.flag("-Wno-unused-parameter").flag("-Wno-cast-qual").flag("-Wno-deprecated-declarations");
+    build.compile("dpdk_shim");
+}

@@ -1,0 +1,70 @@
+/* What the bindings are made of: the headers, and the constants that reach Rust only as typed constants. */
+#ifndef IWARP_DPDK_WRAPPER_H
+#define IWARP_DPDK_WRAPPER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_eth_ring.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_memory.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+#include <rte_version.h>
+
+/* RTE_BIT64() macros do not survive the generator; these do, with the type that the fields have. */
+static const uint64_t DPDK_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t DPDK_RX_OFFLOAD_UDP_CKSUM = RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+static const uint64_t DPDK_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
+static const uint64_t DPDK_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+static const uint64_t DPDK_RX_OFFLOAD_RSS_HASH = RTE_ETH_RX_OFFLOAD_RSS_HASH;
+static const uint64_t DPDK_TX_OFFLOAD_IPV4_CKSUM = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t DPDK_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+static const uint64_t DPDK_TX_OFFLOAD_TCP_TSO = RTE_ETH_TX_OFFLOAD_TCP_TSO;
+static const uint64_t DPDK_RSS_NONFRAG_IPV4_TCP = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
+static const uint64_t DPDK_RSS_NONFRAG_IPV6_TCP = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
+static const uint32_t DPDK_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;
+
+static const uint64_t DPDK_MBUF_RX_L4_CKSUM_MASK = RTE_MBUF_F_RX_L4_CKSUM_MASK;
+static const uint64_t DPDK_MBUF_RX_L4_CKSUM_GOOD = RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+static const uint64_t DPDK_MBUF_RX_L4_CKSUM_BAD = RTE_MBUF_F_RX_L4_CKSUM_BAD;
+static const uint64_t DPDK_MBUF_RX_IP_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK;
+static const uint64_t DPDK_MBUF_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+static const uint64_t DPDK_MBUF_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;
+static const uint64_t DPDK_MBUF_EXTERNAL = RTE_MBUF_F_EXTERNAL;
+static const uint64_t DPDK_MBUF_INDIRECT = RTE_MBUF_F_INDIRECT;
+static const uint64_t DPDK_MBUF_TX_IPV4 = RTE_MBUF_F_TX_IPV4;
+static const uint64_t DPDK_MBUF_TX_IPV6 = RTE_MBUF_F_TX_IPV6;
+static const uint64_t DPDK_MBUF_TX_IP_CKSUM = RTE_MBUF_F_TX_IP_CKSUM;
+static const uint64_t DPDK_MBUF_TX_TCP_CKSUM = RTE_MBUF_F_TX_TCP_CKSUM;
+
+static const uint32_t DPDK_LOG_ERR = RTE_LOG_ERR;
+static const uint32_t DPDK_LOG_WARNING = RTE_LOG_WARNING;
+static const uint32_t DPDK_LOG_NOTICE = RTE_LOG_NOTICE;
+static const uint32_t DPDK_LOG_INFO = RTE_LOG_INFO;
+
+static const int32_t DPDK_SOCKET_ID_ANY = SOCKET_ID_ANY;
+static const uint32_t DPDK_PKTMBUF_HEADROOM = RTE_PKTMBUF_HEADROOM;
+static const uint32_t DPDK_LCORE_ID_ANY = LCORE_ID_ANY;
+static const uint32_t DPDK_RING_F_SP_ENQ = RING_F_SP_ENQ;
+static const uint32_t DPDK_RING_F_SC_DEQ = RING_F_SC_DEQ;
+
+/* rte_errno of the calling thread: a thread-local, which only C reads correctly. */
+int dpdk_errno(void);
+
+/* Objects in the part of a pool that all threads share, the threads' caches left out. DPDK has it, but does
+ * not export it. */
+unsigned int dpdk_mempool_common_count(const struct rte_mempool *pool);
+
+/* Takes DPDK's log: `sink(level, text, bytes)` is called for each message, on the thread that logs it.
+ * Answers 0, or an errno value. */
+typedef void (*dpdk_log_sink)(uint32_t level, const char *text, size_t bytes);
+int dpdk_log_to(dpdk_log_sink sink);
+
+#endif

@@ -1,0 +1,277 @@
+//! A blocking client of the control socket.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::bounds::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::error::ErrorObject;
+use crate::exit::Exit;
+use crate::message::{Id, Request, Response, Version};
+use crate::method::Method;
+use crate::transfer;
+
+/// How long the daemon may be silent before the client gives up, unless the caller says otherwise.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Octets read at a time.
+const CHUNK: usize = 16 * 1024;
+
+/// A connection to the daemon's control socket.
+#[derive(Debug)]
+pub struct Client {
+    socket: UnixStream,
+    path: PathBuf,
+    patience: Duration,
+    last_id: i64,
+    /// Octets received behind the last reply.
+    pending: Vec<u8>,
+}
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nothing listens there.
+    #[error("cannot reach iwarpd at {}: {source}", path.display())]
+    Unreachable {
+        /// The control socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The socket is there, but the caller may not use it.
+    #[error("not allowed to talk to iwarpd at {}: {source}", path.display())]
+    Denied {
+        /// The control socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The request does not fit a line.
+    #[error("the request has {bytes} octets; iwarpd reads at most {REQUEST_BYTES_MAX}")]
+    RequestTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The daemon is silent.
+    #[error("iwarpd at {} did not answer within {} s", path.display(), waited.as_secs_f32())]
+    Timeout {
+        /// The control socket.
+        path: PathBuf,
+        /// How long it was silent.
+        waited: Duration,
+    },
+    /// The connection ended before the reply did.
+    #[error("the connection to iwarpd at {} was lost: {source}", path.display())]
+    Lost {
+        /// The control socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The reply is not what the protocol says.
+    #[error("iwarpd at {} answered with what this program cannot read: {reason}", path.display())]
+    Malformed {
+        /// The control socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The daemon refused.
+    #[error(transparent)]
+    Refused(#[from] ErrorObject),
+}
+
+impl ClientError {
+    /// How a command that met this error ends.
+    #[must_use]
+    pub const fn exit(&self) -> Exit {
+        match self {
+            Self::Unreachable { .. } | Self::Timeout { .. } => Exit::Unreachable,
+            Self::Denied { .. } => Exit::Permission,
+            Self::RequestTooLong { .. } | Self::Lost { .. } | Self::Malformed { .. } => Exit::Failed,
+            Self::Refused(error) => error.data.kind.exit(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Unreachable { .. } => Some(
+                "is the daemon running? `systemctl status iwarpd`; another socket: --socket PATH".to_owned(),
+            ),
+            Self::Denied { .. } => Some(
+                "run as root, or join the socket's group (control.group in the configuration)".to_owned(),
+            ),
+            Self::RequestTooLong { .. } => None,
+            Self::Timeout { .. } | Self::Lost { .. } => {
+                Some("the daemon's log says more: `journalctl -u iwarpd`".to_owned())
+            }
+            Self::Malformed { .. } => Some(
+                "the daemon and this program may be of different versions: compare `version` of both"
+                    .to_owned(),
+            ),
+            Self::Refused(error) => error.data.help.clone(),
+        }
+    }
+
+    /// A short word for the sort of error, for programs.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Unreachable { .. } => "unreachable",
+            Self::Denied { .. } => "not_permitted",
+            Self::RequestTooLong { .. } => "too_large",
+            Self::Timeout { .. } => "timeout",
+            Self::Lost { .. } => "connection_lost",
+            Self::Malformed { .. } => "malformed_reply",
+            Self::Refused(error) => error.data.kind.name(),
+        }
+    }
+}
+
+impl Client {
+    /// Connects to the daemon, which may be silent for 10 s before a call fails.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`] or [`ClientError::Denied`].
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, ClientError> {
+        Self::connect_with(path, PATIENCE)
+    }
+
+    /// Connects to the daemon, which may be silent for `patience` (more than zero) before a call fails.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`] or [`ClientError::Denied`].
+    pub fn connect_with(path: impl AsRef<Path>, patience: Duration) -> Result<Self, ClientError> {
+        let path = path.as_ref().to_path_buf();
+        let open = || {
+            let socket = UnixStream::connect(&path)?;
+            socket.set_read_timeout(Some(patience))?;
+            socket.set_write_timeout(Some(patience))?;
+            Ok(socket)
+        };
+        match open() {
+            Ok(socket) => Ok(Self { socket, path, patience, last_id: 0, pending: Vec::new() }),
+            Err(source) if denied(&source) => Err(ClientError::Denied { path, source }),
+            Err(source) => Err(ClientError::Unreachable { path, source }),
+        }
+    }
+
+    /// Calls a method and waits for its reply.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; after one that is not [`ClientError::Refused`] the client is of no more use.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Reply, ClientError> {
+        self.call_with_fd::<M>(params).map(|(reply, _)| reply)
+    }
+
+    /// Calls a method and waits for its reply and the descriptor that may come with it.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn call_with_fd<M: Method>(
+        &mut self,
+        params: &M::Params,
+    ) -> Result<(M::Reply, Option<OwnedFd>), ClientError> {
+        let params = serde_json::to_value(params).map_err(|error| self.malformed(error.to_string()))?;
+        self.exchange(M::NAME, params)
+    }
+
+    /// Calls a method by its name, with parameters and a reply of any shape.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn call_raw(&mut self, method: &str, params: Value) -> Result<Value, ClientError> {
+        self.exchange(method, params).map(|(reply, _)| reply)
+    }
+
+    fn exchange<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: Value,
+    ) -> Result<(T, Option<OwnedFd>), ClientError> {
+        self.last_id = self.last_id.wrapping_add(1);
+        let id = Some(Id::Number(self.last_id));
+        let request = Request { jsonrpc: Version::V2, id: id.clone(), method: method.to_owned(), params };
+        let line = request.to_line().map_err(|error| self.malformed(error.to_string()))?;
+        if line.len() > REQUEST_BYTES_MAX {
+            return Err(ClientError::RequestTooLong { bytes: line.len() });
+        }
+        self.send(&line)?;
+        let (line, fd) = self.receive_line()?;
+        let response: Response<T> =
+            serde_json::from_slice(&line).map_err(|error| self.malformed(format!("{method}: {error}")))?;
+        match (response.result, response.error) {
+            // A request that could not be read is answered with a null id.
+            (None, Some(error)) if response.id == id || response.id.is_none() => Err(error.into()),
+            (Some(result), None) if response.id == id => Ok((result, fd)),
+            (Some(_), None) | (None, Some(_)) => Err(self.malformed("the reply is not to this request")),
+            (Some(_), Some(_)) => Err(self.malformed("the reply has both a result and an error")),
+            (None, None) => Err(self.malformed("the reply has neither a result nor an error")),
+        }
+    }
+
+    /// A daemon that refuses the connection itself answers and closes before it reads: what it wrote is
+    /// worth more than the broken pipe.
+    fn send(&self, mut bytes: &[u8]) -> Result<(), ClientError> {
+        while !bytes.is_empty() {
+            match transfer::send(&self.socket, bytes, None) {
+                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => break,
+                Err(error) => return Err(self.failed(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next line without its newline, and the descriptor that came with it.
+    fn receive_line(&mut self) -> Result<(Vec<u8>, Option<OwnedFd>), ClientError> {
+        let mut line = std::mem::take(&mut self.pending);
+        let mut descriptor = None;
+        let mut searched = 0;
+        let mut chunk = [0; CHUNK];
+        loop {
+            let found = line.iter().skip(searched).position(|&octet| octet == b'\n');
+            if let Some(end) = found.and_then(|at| at.checked_add(searched)) {
+                self.pending = line.split_off(end.saturating_add(1));
+                line.truncate(end);
+                return Ok((line, descriptor));
+            }
+            searched = line.len();
+            if line.len() > REPLY_BYTES_MAX {
+                return Err(self.malformed(format!("a line of more than {REPLY_BYTES_MAX} octets")));
+            }
+            let (length, fd) =
+                transfer::receive(&self.socket, &mut chunk).map_err(|error| self.failed(error.into()))?;
+            let Some(received) = chunk.get(..length).filter(|received| !received.is_empty()) else {
+                return Err(self.failed(io::ErrorKind::UnexpectedEof.into()));
+            };
+            line.extend_from_slice(received);
+            descriptor = fd.or(descriptor);
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> ClientError {
+        let path = self.path.clone();
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ClientError::Timeout { path, waited: self.patience }
+            }
+            _ => ClientError::Lost { path, source },
+        }
+    }
+
+    fn malformed(&self, reason: impl Into<String>) -> ClientError {
+        ClientError::Malformed { path: self.path.clone(), reason: reason.into() }
+    }
+}
+
+fn denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}

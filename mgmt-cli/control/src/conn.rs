@@ -1,0 +1,95 @@
+//! Connections.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Parameters of `conn.show`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnShow {
+    /// The connection's number, as `conn.list` gives it.
+    pub id: u64,
+}
+
+/// A TCP connection, and what runs on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnInfo {
+    /// Its number: unique while the daemon runs.
+    pub id: u64,
+    /// The worker that it lives on.
+    pub worker: u32,
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// Its state by the name of RFC 9293 §3.3.2.
+    pub state: String,
+    /// The service of its listener: `region`, `echo`, `discard`, `chargen`.
+    pub service: String,
+    /// Milliseconds since it was opened.
+    pub age_ms: u64,
+    /// Octets received in order.
+    pub bytes_in: u64,
+    /// Octets sent and acknowledged.
+    pub bytes_out: u64,
+    /// Segments received.
+    pub segments_in: u64,
+    /// Segments sent, retransmissions included.
+    pub segments_out: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Smoothed round-trip time in microseconds; 0 before the first sample.
+    pub rtt_us: u64,
+    /// Its variation in microseconds.
+    pub rttvar_us: u64,
+    /// Retransmission timeout in milliseconds.
+    pub rto_ms: u64,
+    /// Congestion window in octets.
+    pub cwnd_bytes: u64,
+    /// Slow-start threshold in octets; the largest integer while there is none.
+    pub ssthresh_bytes: u64,
+    /// The most octets of data in a segment that we send.
+    pub mss: u32,
+    /// The window that the peer offers, in octets.
+    pub snd_wnd: u64,
+    /// The window that we offer, in octets.
+    pub rcv_wnd: u64,
+    /// Whether selective acknowledgments were agreed.
+    pub sack: bool,
+    /// Whether timestamps were agreed.
+    pub timestamps: bool,
+    /// Window shifts: of the windows that we receive, of those that we send.
+    pub wscale: [u8; 2],
+    /// What runs on it, if that is RDMA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<ConnRdmaInfo>,
+}
+
+/// The RDMA stream of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnRdmaInfo {
+    /// The MPA revision agreed.
+    pub mpa_revision: u8,
+    /// Whether FPDUs carry a CRC.
+    pub crc: bool,
+    /// RDMA Reads that the peer may have outstanding.
+    pub ird: u16,
+    /// RDMA Reads that we may have outstanding.
+    pub ord: u16,
+    /// The region granted, once there is one.
+    pub region: Option<String>,
+    /// The stream's state.
+    pub state: String,
+    /// RDMA Writes received.
+    pub in_writes: u64,
+    /// RDMA Read Requests received.
+    pub in_reads: u64,
+    /// Octets that the peer has written.
+    pub bytes_placed: u64,
+    /// Octets that the peer has read.
+    pub bytes_fetched: u64,
+    /// The last Terminate sent or received, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_terminate: Option<String>,
+}

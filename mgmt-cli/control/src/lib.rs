@@ -1,0 +1,45 @@
+//! The control socket's messages, and a client for it.
+//!
+//! ```text
+//!  program ──► Client::call::<M>(params) ── one line of JSON ──► control socket ──► iwarpd
+//!          ◄── M::Reply (and a descriptor) ◄── one line of JSON ── (SCM_RIGHTS) ◄──
+//! ```
+//!
+//! The protocol is JSON-RPC 2.0, one object per line, on a Unix stream socket. Each method of the
+//! daemon is a type that implements [`Method`]; its parameters and its reply are the types named
+//! there, and both ends use the same ones. Fields are only added, never renamed; integers are in base
+//! units and carry the unit in their name. What a refusal means to a script is its [`Exit`] code.
+//!
+//! Lengths are bounded by the constants of [`bounds`] before anything is allocated.
+#![forbid(unsafe_code)]
+
+pub mod bounds;
+mod client;
+mod conn;
+mod counters;
+mod error;
+mod exit;
+mod message;
+mod method;
+mod port;
+mod region;
+mod status;
+pub mod transfer;
+
+pub use client::{Client, ClientError};
+pub use conn::{ConnInfo, ConnRdmaInfo, ConnShow};
+pub use counters::{CounterGroup, CounterRow, DropRow, NamedCounters, StatsReply};
+pub use error::{ErrorData, ErrorKind, ErrorObject};
+pub use exit::Exit;
+pub use message::{Id, Request, Response, Version};
+pub use method::{
+    ConnListMethod, ConnShowMethod, DropsMethod, Hello, HelloReply, METHODS, Method, NoParams,
+    PortListMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
+    RegionRegisterMethod, RegionShowMethod, StatsMethod, StatusMethod, params,
+};
+pub use port::{Link, PortInfo, PortStats, PortStatsRow};
+pub use region::{
+    Access, Backing, NotAnAccess, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo,
+    RegionName, RegionRegister,
+};
+pub use status::{ConnCounts, Hugepages, Idle, PoolStatus, RegionTotals, State, Status, WorkerStatus};

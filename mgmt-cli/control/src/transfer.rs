@@ -1,0 +1,53 @@
+//! Octets and descriptors over a Unix socket.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+use crate::bounds::DESCRIPTORS_MAX;
+
+/// Sends octets, and a descriptor with the first of them.
+///
+/// Returns how many octets were taken, which may be fewer than given; the descriptor has gone with the
+/// first, so the rest is sent without it.
+///
+/// # Errors
+/// What `sendmsg` says; `EAGAIN` on a socket that is full and does not block. Raises no SIGPIPE.
+pub fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.as_slice();
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(rustix::io::Errno::TOOBIG);
+    }
+    rustix::io::retry_on_intr(|| {
+        sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+    })
+}
+
+/// Receives octets, and a descriptor if one came with them; returns 0 at the end of the stream.
+///
+/// The descriptor is closed on exec. More descriptors than [`DESCRIPTORS_MAX`] are closed by the kernel.
+///
+/// # Errors
+/// What `recvmsg` says; `EAGAIN` if the socket's receive timeout ran out.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let length = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?
+    .bytes;
+    let mut descriptor = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            descriptor = fds.last().or(descriptor);
+        }
+    }
+    Ok((length, descriptor))
+}

@@ -1,0 +1,334 @@
+//! The command line.
+
+mod remote;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+use iwarp_config::RegionName;
+use iwarp_control::{Access, bounds};
+
+pub(crate) use self::remote::{Crc, Get, Link, Ping, Put, Remote, Target};
+
+const EXAMPLES: &str = "\
+Examples:
+  iwarpctl status
+  iwarpctl region register lab --size 64M --access remote-read,remote-write
+  iwarpctl remote put image.raw 10.77.0.2:7400/lab
+  iwarpctl -j conn list | jq '.[].remote'
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 not reachable, 4 no such object,
+5 not permitted, 6 degraded (status).";
+
+/// Controls iwarpd, the user-space iWARP daemon, and talks iWARP to any peer.
+///
+/// Commands can be shortened as long as they stay unique.
+#[derive(Debug, Parser)]
+#[command(name = "iwarpctl", disable_version_flag = true, infer_subcommands = true, after_help = EXAMPLES)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Common options")]
+pub(crate) struct Global {
+    /// Write JSON, one line per result; errors go to stderr as JSON too.
+    #[arg(short, long, global = true)]
+    pub(crate) json: bool,
+    /// Write JSON over several lines.
+    #[arg(short, long, global = true)]
+    pub(crate) pretty: bool,
+    /// The daemon's control socket.
+    #[arg(short = 'S', long, global = true, value_name = "PATH", env = "IWARPCTL_SOCKET",
+          default_value = bounds::DEFAULT_SOCKET)]
+    pub(crate) socket: PathBuf,
+    /// How long the daemon or the peer may be silent, in seconds.
+    #[arg(long, global = true, value_name = "SECS", default_value = "10", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Colour the output; NO_COLOR is respected.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Color,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal.
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows the daemon's state on one screen.
+    #[command(after_help = "Exits with 6 if the daemon is degraded.\n\nExamples:\n  iwarpctl status\n  \
+                            iwarpctl -j status | jq .state")]
+    Status,
+    /// Regions: memory that peers read and write by name.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl region list\n  \
+                                                                  iwarpctl region show lab"
+    )]
+    Region(Region),
+    /// Connections.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl conn list\n  \
+                                                                  iwarpctl conn show 17"
+    )]
+    Conn(Conn),
+    /// Ports.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  iwarpctl port list\n  \
+                                                                  iwarpctl port stats p0"
+    )]
+    Port(Port),
+    /// Shows the daemon's counters by layer, and how busy its workers are.
+    Stats(Stats),
+    /// Shows what was dropped or refused, by reason.
+    Drops(Drops),
+    /// The daemon's configuration.
+    #[command(
+        subcommand,
+        infer_subcommands = true,
+        after_help = "Examples:\n  \
+                                                                  iwarpctl config check /etc/iwarpd/iwarpd.toml"
+    )]
+    Config(Config),
+    /// Speaks iWARP to a peer over this machine's own TCP; needs no daemon here.
+    #[command(subcommand, infer_subcommands = true, after_help = remote::EXAMPLES)]
+    Remote(Remote),
+    /// Calls a method of the control socket and writes its reply as JSON.
+    Call(Call),
+    /// Writes a completion script for a shell.
+    #[command(after_help = "Examples:\n  iwarpctl completion bash > /etc/bash_completion.d/iwarpctl")]
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Shows the version of this program.
+    #[command(after_help = "Examples:\n  iwarpctl version")]
+    Version,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Region {
+    /// Makes a region and offers it to peers.
+    #[command(visible_alias = "add")]
+    Register(Register),
+    /// Lists the regions.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  iwarpctl region list\n  \
+                                                  iwarpctl -j region list | jq '.[].name'"
+    )]
+    List,
+    /// Shows one region.
+    #[command(after_help = "Examples:\n  iwarpctl region show lab")]
+    Show {
+        /// The region's name.
+        #[arg(value_parser = region_name)]
+        name: String,
+    },
+    /// Takes a region away from peers and frees its memory.
+    #[command(
+        visible_alias = "rm",
+        after_help = "Examples:\n  iwarpctl region deregister lab\n  \
+                                                  iwarpctl region deregister lab --force"
+    )]
+    Deregister {
+        /// The region's name.
+        #[arg(value_parser = region_name)]
+        name: String,
+        /// Revoke the grants of peers that use it; their next access ends their connections.
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  iwarpctl region register lab --size 64M --access remote-read,remote-write
+  iwarpctl region register logs --size 1G --access remote-write --token-file logs.token \\
+      --allow 10.77.0.0/24 --allow fd77::/64")]
+pub(crate) struct Register {
+    /// The name that peers ask for: at most 63 octets.
+    #[arg(value_parser = region_name)]
+    pub(crate) name: String,
+    /// Its size: octets, or with a unit of 1024: 64k, 64M, 1G.
+    #[arg(short, long, value_parser = size)]
+    pub(crate) size: u64,
+    /// What peers may do: remote-read, remote-write, remote-atomic, joined by commas.
+    #[arg(short, long, required = true, value_delimiter = ',', value_name = "RIGHTS")]
+    pub(crate) access: Vec<Access>,
+    /// A file with the token that peers have to show: text or hex:…, at most 32 octets.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Where peers have to come from: an address or a prefix; may be given more than once.
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', value_parser = prefix)]
+    pub(crate) allow: Vec<IpNet>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Conn {
+    /// Lists the connections.
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  iwarpctl conn list\n  iwarpctl -j conn list | \
+                                                  jq '.[] | select(.retransmits > 0)'"
+    )]
+    List,
+    /// Shows all about one connection.
+    #[command(after_help = "Examples:\n  iwarpctl conn show 17")]
+    Show {
+        /// The connection's number, as `conn list` gives it.
+        id: u64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Port {
+    /// Lists the ports.
+    #[command(visible_alias = "ls", after_help = "Examples:\n  iwarpctl port list")]
+    List,
+    /// Shows the counters of the ports' hardware and drivers.
+    #[command(after_help = "Examples:\n  iwarpctl port stats\n  iwarpctl port stats p0 --nonzero")]
+    Stats {
+        /// One port; without, all of them.
+        name: Option<String>,
+        /// Leave out counters that are zero.
+        #[arg(short, long)]
+        nonzero: bool,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  iwarpctl stats\n  iwarpctl stats tcp rdmap --nonzero\n  \
+                        iwarpctl stats --watch 2\n  iwarpctl -j stats --watch 1 --count 10")]
+pub(crate) struct Stats {
+    /// Only these groups: link, ip, tcp, mpa, ddp, rdmap, memory, control, …
+    #[arg(value_name = "GROUP")]
+    pub(crate) groups: Vec<String>,
+    /// Leave out counters that are zero.
+    #[arg(short, long)]
+    pub(crate) nonzero: bool,
+    /// Say what each counter counts, and its name in Linux's iWARP drivers.
+    #[arg(short, long)]
+    pub(crate) details: bool,
+    /// Report again and again, with changes per second; every second unless told.
+    #[arg(short, long, value_name = "SECS", num_args = 0..=1, require_equals = false,
+          default_missing_value = "1", value_parser = seconds)]
+    pub(crate) watch: Option<Duration>,
+    /// Stop after so many reports.
+    #[arg(short, long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Text leaves out reasons that never occurred; JSON has them all.\n\nExamples:\n  \
+                        iwarpctl drops\n  iwarpctl drops --all\n  iwarpctl -j drops | jq 'map(.count) | add'")]
+pub(crate) struct Drops {
+    /// Show the reasons that never occurred too.
+    #[arg(short, long)]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Checks a configuration file and says what memory it takes; needs no daemon.
+    #[command(after_help = "Examples:\n  iwarpctl config check /etc/iwarpd/iwarpd.toml")]
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Examples:\n  iwarpctl call status\n  iwarpctl call region.show '{\"name\":\"lab\"}'\n  \
+                        iwarpctl call region.register - < region.json"
+)]
+pub(crate) struct Call {
+    /// The method.
+    pub(crate) method: String,
+    /// Its parameters, a JSON object; `-` reads it from stdin.
+    #[arg(default_value = "{}", action = ArgAction::Set)]
+    pub(crate) params: String,
+}
+
+fn region_name(text: &str) -> Result<String, String> {
+    RegionName::new(text).map(|name| name.as_str().to_owned())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    match iwarp_config::parse_size(text)? {
+        0 => Err("a size must not be 0".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A prefix, or an address that stands for itself alone.
+fn prefix(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .map_err(|_| "not an address or a prefix; write e.g. 10.77.0.0/24 or fd77::/64".to_owned())
+}
+
+/// Seconds from a millisecond to a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|duration| (Duration::from_millis(1)..=Duration::from_secs(86_400)).contains(duration))
+        .ok_or_else(|| "write seconds from 0.001 to 86400".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The examples in the help of a command and of those below it, one line each.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let (_, shown) = help.split_once("Examples:\n").unwrap_or_default();
+        let whole = shown.replace("\\\n", " ");
+        let own =
+            whole.lines().filter(|line| line.trim_start().starts_with("iwarpctl ")).map(ToOwned::to_owned);
+        own.chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
+    #[test]
+    fn every_example_is_a_right_command_line() {
+        let mut command = Args::command();
+        command.build();
+        let examples = examples(&command);
+        assert!(examples.len() > 30, "{}", examples.len());
+        for example in examples {
+            let ours = example.split(['|', '>', '<']).next().unwrap_or_default();
+            let words = ours.split_whitespace().map(|word| word.trim_matches('\''));
+            if let Err(error) = Args::try_parse_from(words) {
+                panic!("{example}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,210 @@
+//! The command line of `remote`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use iwarp_config::{RegionName, parse_size};
+
+pub(super) const EXAMPLES: &str = "\
+A peer's region is written HOST:PORT/REGION or HOST:PORT/REGION+OFFSET. An IPv6 address stands in brackets.
+
+Examples:
+  iwarpctl remote put image.raw 10.77.0.2:7400/lab
+  iwarpctl remote get 10.77.0.2:7400/lab+4k part.raw --length 1M
+  iwarpctl remote ping '[fd77::2]:7400/lab'";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Remote {
+    /// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
+    Put(Put),
+    /// Reads a peer's region into a file (RDMA Read).
+    Get(Get),
+    /// Measures round trips (RDMA Read).
+    Ping(Ping),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  iwarpctl remote put image.raw 10.77.0.2:7400/lab\n  \
+                        iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token")]
+pub(crate) struct Put {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// Where it goes: HOST:PORT/REGION[+OFFSET].
+    pub(crate) target: Target,
+    /// Read it back and compare; the region has to allow reading too.
+    #[arg(long)]
+    pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) link: Link,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "The file appears whole or not at all.\n\nExamples:\n  \
+                        iwarpctl remote get 10.77.0.2:7400/lab copy.raw --length 64M\n  \
+                        iwarpctl remote get '[fd77::2]:7400/lab+1M' part.raw --length 4k")]
+pub(crate) struct Get {
+    /// Where it comes from: HOST:PORT/REGION[+OFFSET].
+    pub(crate) target: Target,
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// How much: octets, or with a unit of 1024: 64k, 64M, 1G. Without, up to the region's end.
+    #[arg(short, long, value_parser = parse_size)]
+    pub(crate) length: Option<u64>,
+    #[command(flatten)]
+    pub(crate) link: Link,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  iwarpctl remote ping 10.77.0.2:7400/lab\n  \
+                        iwarpctl remote ping 10.77.0.2:7400/lab -c 10000 --size 4k")]
+pub(crate) struct Ping {
+    /// The region to read: HOST:PORT/REGION[+OFFSET].
+    pub(crate) target: Target,
+    /// How many round trips.
+    #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: u64,
+    /// Octets read each time, at most 1M.
+    #[arg(short, long, default_value = "8", value_parser = ping_size)]
+    pub(crate) size: u32,
+    #[command(flatten)]
+    pub(crate) link: Link,
+}
+
+/// Options of the connection to a peer.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Link {
+    /// A file with the region's token: text or hex:…, at most 32 octets.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// CRC32c over every FPDU; off only if the peer agrees.
+    #[arg(long, default_value = "on")]
+    pub(crate) crc: Crc,
+    /// The MPA revision to ask for.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) mpa_revision: u8,
+}
+
+/// Whether FPDUs carry a CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Crc {
+    On,
+    Off,
+}
+
+/// A place in a peer's region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Name or address, without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) region: String,
+    /// Octets from the region's start.
+    pub(crate) offset: u64,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (address, place) = text
+            .split_once('/')
+            .ok_or("write HOST:PORT/REGION or HOST:PORT/REGION+OFFSET: `/REGION` is missing")?;
+        let (host, port) = host_and_port(address)?;
+        // A region's name may have a plus sign: only a size behind the last one is an offset.
+        let (region, offset) = match place.rsplit_once('+') {
+            Some((region, offset)) => match parse_size(offset) {
+                Ok(offset) => (region, offset),
+                Err(_) => (place, 0),
+            },
+            None => (place, 0),
+        };
+        let region = RegionName::new(region)?.as_str().to_owned();
+        Ok(Self { host, port, region, offset })
+    }
+}
+
+fn host_and_port(address: &str) -> Result<(String, u16), String> {
+    let (host, port) = match address.strip_prefix('[') {
+        Some(rest) => rest.split_once("]:").ok_or("an IPv6 address is written [ADDRESS]:PORT")?,
+        None => address.rsplit_once(':').ok_or("the port is missing: write HOST:PORT/REGION")?,
+    };
+    if host.is_empty() {
+        return Err("the host is missing: write HOST:PORT/REGION".to_owned());
+    }
+    if host.contains(':') && !address.starts_with('[') {
+        return Err("an IPv6 address is written in brackets: [ADDRESS]:PORT/REGION".to_owned());
+    }
+    match port.parse() {
+        Ok(0) | Err(_) => Err(format!("`{port}` is not a port: write a number from 1 to 65535")),
+        Ok(port) => Ok((host.to_owned(), port)),
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, region, offset: _ } = self;
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}/{region}")
+        } else {
+            write!(f, "{host}:{port}/{region}")
+        }
+    }
+}
+
+/// The most octets of one round trip of `ping`.
+const PING_SIZE_MAX: u32 = 1 << 20;
+
+fn ping_size(text: &str) -> Result<u32, String> {
+    u32::try_from(parse_size(text)?)
+        .ok()
+        .filter(|size| *size <= PING_SIZE_MAX)
+        .ok_or_else(|| "at most 1M is read each time".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(host: &str, port: u16, region: &str, offset: u64) -> Target {
+        Target { host: host.to_owned(), port, region: region.to_owned(), offset }
+    }
+
+    #[test]
+    fn targets() {
+        for (text, expected) in [
+            ("10.77.0.2:7400/lab", target("10.77.0.2", 7400, "lab", 0)),
+            ("[fd77::2]:7400/lab+4k", target("fd77::2", 7400, "lab", 4096)),
+            ("peer.example:1/a/b+0x10", target("peer.example", 1, "a/b", 16)),
+            ("h:1/c++", target("h", 1, "c++", 0)),
+            ("h:1/c+1+0", target("h", 1, "c+1", 0)),
+        ] {
+            assert_eq!(text.parse::<Target>().unwrap(), expected, "{text}");
+        }
+        assert_eq!(target("fd77::2", 7400, "lab", 1).to_string(), "[fd77::2]:7400/lab");
+    }
+
+    #[test]
+    fn wrong_targets_are_explained() {
+        for (text, reason) in [
+            ("10.77.0.2:7400", "/REGION"),
+            ("10.77.0.2/lab", "port is missing"),
+            ("10.77.0.2:0/lab", "not a port"),
+            ("10.77.0.2:65536/lab", "not a port"),
+            (":7400/lab", "host is missing"),
+            ("fd77::2:7400/lab", "brackets"),
+            ("[fd77::2]/lab", "[ADDRESS]:PORT"),
+            ("h:1/", "empty"),
+        ] {
+            let error = text.parse::<Target>().unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn ping_sizes() {
+        assert_eq!(ping_size("1M"), Ok(1 << 20));
+        assert!(ping_size("1048577").is_err());
+    }
+}

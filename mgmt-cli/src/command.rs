@@ -1,0 +1,211 @@
+//! What each command does.
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use clap::CommandFactory as _;
+use iwarp_config::Token;
+use iwarp_control::{
+    Client, ConnListMethod, ConnShow, ConnShowMethod, DropsMethod, Exit, Method, NoParams, PortListMethod,
+    PortStats, PortStatsMethod, RegionDeregister, RegionDeregisterMethod, RegionListMethod, RegionName,
+    RegionRegister, RegionRegisterMethod, RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod,
+    bounds,
+};
+use serde_json::{Value, json};
+
+use crate::args::{Args, Call, Command, Config, Conn, Global, Port, Region, Register, Stats};
+use crate::clock::{self, Clock};
+use crate::failure::{Failure, More};
+use crate::output::Output;
+use crate::{remote, render};
+
+/// Does what the command line says.
+pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
+    let global = &args.global;
+    match &args.command {
+        Command::Status => return status(global, output),
+        Command::Region(command) => region(command, global, output)?,
+        Command::Conn(Conn::List) => {
+            output.result(&call::<ConnListMethod>(global, &NoParams {})?, |rows| render::conn::list(rows))?;
+        }
+        Command::Conn(Conn::Show { id }) => {
+            output.result(&call::<ConnShowMethod>(global, &ConnShow { id: *id })?, render::conn::show)?;
+        }
+        Command::Port(Port::List) => {
+            output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| render::port::list(rows))?;
+        }
+        Command::Port(Port::Stats { name, nonzero }) => {
+            let mut ports = call::<PortStatsMethod>(global, &PortStats { name: name.clone() })?;
+            if *nonzero {
+                ports.iter_mut().for_each(|port| port.counters.0.retain(|(_, value)| *value != 0));
+            }
+            output.result(&ports, |ports| render::port::stats(ports))?;
+        }
+        Command::Stats(stats) => watch(stats, global, output)?,
+        Command::Drops(drops) => {
+            let rows = call::<DropsMethod>(global, &NoParams {})?;
+            output.result(&rows, |rows| render::drops::list(rows, drops.all))?;
+        }
+        Command::Config(Config::Check { file }) => check(file, output)?,
+        Command::Remote(command) => remote::run(command, global, output)?,
+        Command::Call(raw) => call_raw(raw, global, output)?,
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Args::command(), "iwarpctl", &mut script);
+            output.text(&String::from_utf8_lossy(&script))?;
+        }
+        Command::Version => {
+            let version = json!({"version": env!("CARGO_PKG_VERSION"), "api": bounds::API});
+            let text = format!("iwarpctl {} (api {})\n", env!("CARGO_PKG_VERSION"), bounds::API);
+            output.result(&version, |_| text)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn connect(global: &Global) -> Result<Client, Failure> {
+    Ok(Client::connect_with(&global.socket, global.timeout)?)
+}
+
+fn call<M: Method>(global: &Global, params: &M::Params) -> Result<M::Reply, Failure> {
+    Ok(connect(global)?.call::<M>(params)?)
+}
+
+fn status(global: &Global, output: &Output) -> Result<Exit, Failure> {
+    let status = call::<StatusMethod>(global, &NoParams {})?;
+    output.result(&status, render::status::show)?;
+    Ok(match status.state {
+        State::Ok => Exit::Ok,
+        State::Degraded => Exit::Degraded,
+    })
+}
+
+fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Failure> {
+    match command {
+        Region::Register(register) => {
+            let region = call::<RegionRegisterMethod>(global, &registration(register)?)?;
+            output.result(&region, render::region::registered)
+        }
+        Region::List => {
+            output.result(&call::<RegionListMethod>(global, &NoParams {})?, |rows| render::region::list(rows))
+        }
+        Region::Show { name } => {
+            let region = call::<RegionShowMethod>(global, &RegionName { name: name.clone() })?;
+            output.result(&region, render::region::show)
+        }
+        Region::Deregister { name, force } => {
+            let params = RegionDeregister { name: name.clone(), force: *force };
+            output.result(&call::<RegionDeregisterMethod>(global, &params)?, render::region::deregistered)
+        }
+    }
+}
+
+fn registration(register: &Register) -> Result<RegionRegister, Failure> {
+    let Register { name, size, access, token_file, allow } = register;
+    let token = token_file.as_deref().map(read_token).transpose()?;
+    let mut access = access.clone();
+    access.sort_unstable();
+    access.dedup();
+    Ok(RegionRegister {
+        name: name.clone(),
+        bytes: *size,
+        access,
+        token_hex: token.as_ref().map(|token| hexadecimal(token.as_bytes())),
+        allow: allow.clone(),
+    })
+}
+
+/// The token in a file; a token never stands on the command line, where everybody could see it.
+pub(crate) fn read_token(file: &Path) -> Result<Token, Failure> {
+    Token::from_file(file).map_err(|reason| {
+        Failure::new(Exit::Failed, "token", format!("no token can be read from {}: {reason}", file.display()))
+    })
+}
+
+fn hexadecimal(octets: &[u8]) -> String {
+    octets.iter().fold(String::new(), |mut text, octet| {
+        // Writing to a String does not fail.
+        let _ = write!(text, "{octet:02x}");
+        text
+    })
+}
+
+/// Reports the counters once, or again and again over one connection.
+fn watch(options: &Stats, global: &Global, output: &Output) -> Result<(), Failure> {
+    let mut client = connect(global)?;
+    let clock = Clock::start();
+    let mut before: Option<(std::time::Duration, StatsReply)> = None;
+    let mut reports = 0;
+    loop {
+        let all = client.call::<StatsMethod>(&NoParams {})?;
+        let now = clock.now();
+        let shown = selected(&all, options)?;
+        let since = before.as_ref().map(|(at, stats)| (now.saturating_sub(*at), stats));
+        output.result(&shown, |shown| render::stats::show(shown, since, options.details))?;
+        reports += 1;
+        let Some(pause) = options.watch.filter(|_| options.count != Some(reports)) else {
+            return Ok(());
+        };
+        if output.is_text() {
+            output.text("\n")?;
+        }
+        clock::sleep(pause);
+        before = Some((now, all));
+    }
+}
+
+/// The groups and counters asked for.
+fn selected(all: &StatsReply, options: &Stats) -> Result<StatsReply, Failure> {
+    let known = || all.groups.iter().map(|group| group.group.as_str());
+    if let Some(unknown) = options.groups.iter().find(|name| !known().any(|known| known == name.as_str())) {
+        let message = format!("there is no group of counters `{unknown}`");
+        let help = format!("the groups are: {}", known().collect::<Vec<_>>().join(", "));
+        return Err(Failure::new(Exit::NoSuchObject, "no_such_object", message).with_help(help));
+    }
+    let mut shown = all.clone();
+    shown.groups.retain(|group| options.groups.is_empty() || options.groups.contains(&group.group));
+    if options.nonzero {
+        shown.groups.iter_mut().for_each(|group| group.counters.retain(|counter| counter.value != 0));
+        shown.groups.retain(|group| !group.counters.is_empty());
+    }
+    Ok(shown)
+}
+
+fn check(file: &Path, output: &Output) -> Result<(), Failure> {
+    match iwarp_config::Config::load(file) {
+        Ok(config) => {
+            let checked = render::config::Checked::new(file, &config);
+            output.result(&checked, render::config::checked)
+        }
+        Err(errors) => {
+            let count = errors.mistakes().len();
+            let message =
+                format!("{} has {count} mistake{}", file.display(), if count == 1 { "" } else { "s" });
+            let mut failure = Failure::new(Exit::Failed, "invalid_config", message);
+            let mistakes = serde_json::to_value(&errors).unwrap_or_default();
+            let report = errors.render(output.colors_errors());
+            failure.more = Some(Box::new(More { member: ("mistakes", mistakes), report }));
+            Err(failure)
+        }
+    }
+}
+
+fn call_raw(raw: &Call, global: &Global, output: &Output) -> Result<(), Failure> {
+    let text = if raw.params == "-" { stdin()? } else { raw.params.clone() };
+    let params: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::usage(format!("the parameters are not JSON: {error}")))?;
+    let reply = connect(global)?.call_raw(&raw.method, params)?;
+    output.result(&reply, |reply| format!("{reply:#}\n"))
+}
+
+/// What stands on stdin, as long as it fits a request.
+fn stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    io::stdin()
+        .lock()
+        .take(bounds::REQUEST_BYTES_MAX as u64)
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::file(Path::new("stdin"), "read", &error))?;
+    Ok(text)
+}

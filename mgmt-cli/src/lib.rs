@@ -1,0 +1,55 @@
+//! The command line of Ironwarp, iwarpctl.
+//!
+//! ```text
+//!  args ──► command ──┬─► iwarp_control::Client ──► iwarpd's control socket     (status, region, conn, …)
+//!                     ├─► iwarp_config                                          (config check)
+//!                     └─► remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
+//!            └─► render/<noun>: the reply as text  ─┐
+//!                serde_json: the reply as it is    ─┴─► output ─► stdout
+//! ```
+//!
+//! It is a client of the control socket and nothing more: whatever it can do there, a script can do too.
+//! It links no DPDK and needs no privileges of its own.
+#![forbid(unsafe_code)]
+
+mod args;
+mod clock;
+mod command;
+mod failure;
+mod output;
+mod remote;
+mod render;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Args;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Runs the command line of this process and returns its exit code ([`iwarp_control::Exit`]).
+pub fn main() -> ExitCode {
+    let exit = match Args::try_parse() {
+        Ok(args) => {
+            let output = Output::new(&args.global);
+            command::run(&args, &output).unwrap_or_else(|failure| output.fail(&failure))
+        }
+        Err(error) => misused(&error),
+    };
+    ExitCode::from(exit.code())
+}
+
+/// Help and version go to stdout and succeed; a wrong command line is a usage error, in JSON if that was
+/// asked for before the mistake was found.
+fn misused(error: &clap::Error) -> iwarp_control::Exit {
+    let asked_for_json = std::env::args_os().any(|argument| argument == "--json" || argument == "-j");
+    if error.use_stderr() && asked_for_json {
+        let message = error.render().to_string();
+        return Output::json().fail(&Failure::usage(message.trim_end().trim_start_matches("error: ")));
+    }
+    // Nobody is left to read it: that is no failure.
+    let _ = error.print();
+    if error.use_stderr() { iwarp_control::Exit::Usage } else { iwarp_control::Exit::Ok }
+}

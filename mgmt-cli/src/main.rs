@@ -1,0 +1,6 @@
+//! The binary iwarpctl.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    mgmt_cli::main()
+}

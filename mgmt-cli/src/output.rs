@@ -1,0 +1,128 @@
+//! Where a command's result goes: data to stdout, failures to stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use anstream::AutoStream;
+use iwarp_control::Exit;
+use serde::Serialize;
+
+use crate::args::{Color, Global};
+use crate::failure::Failure;
+use crate::render::{ERROR, HELP};
+
+/// How results are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    format: Format,
+    color: anstream::ColorChoice,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    /// One line per result.
+    Json,
+    JsonPretty,
+}
+
+impl Output {
+    pub(crate) fn new(global: &Global) -> Self {
+        let format = match (global.json, global.pretty) {
+            (_, true) => Format::JsonPretty,
+            (true, false) => Format::Json,
+            (false, false) => Format::Text,
+        };
+        let color = match global.color {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::Always,
+            Color::Never => anstream::ColorChoice::Never,
+        };
+        Self { format, color }
+    }
+
+    /// JSON on one line, whatever the command line says.
+    pub(crate) const fn json() -> Self {
+        Self { format: Format::Json, color: anstream::ColorChoice::Never }
+    }
+
+    pub(crate) fn is_text(&self) -> bool {
+        self.format == Format::Text
+    }
+
+    /// Whether a person watches stderr, so that progress may be shown there.
+    pub(crate) fn shows_progress(&self) -> bool {
+        self.is_text() && io::stderr().is_terminal()
+    }
+
+    /// Whether errors are coloured.
+    pub(crate) fn colors_errors(&self) -> bool {
+        match self.color {
+            anstream::ColorChoice::Auto => AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never,
+            choice => choice != anstream::ColorChoice::Never,
+        }
+    }
+
+    /// Writes one result: `data` as JSON, or what `text` makes of it, which ends with a newline.
+    pub(crate) fn result<T: Serialize>(
+        &self,
+        data: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        if self.is_text() {
+            return self.text(&text(data));
+        }
+        let mut line = self.encode(data);
+        line.push('\n');
+        self.text(&line)
+    }
+
+    /// Writes text as it is. Returns whether anybody still reads: a closed pipe is no failure.
+    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+        let mut stdout = AutoStream::new(io::stdout().lock(), self.color);
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
+            Err(error) => {
+                Err(Failure::new(Exit::Failed, "output", format!("cannot write the result: {error}")))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Tells why a command failed, and returns its exit code.
+    pub(crate) fn fail(&self, failure: &Failure) -> Exit {
+        if failure.exit == Exit::Ok {
+            return Exit::Ok;
+        }
+        let text = if self.is_text() {
+            let report = failure.more.as_ref().map(|more| more.report.clone());
+            let mut text = report.unwrap_or_else(|| format!("{ERROR}error:{ERROR:#} {}\n", failure.message));
+            if let Some(help) = &failure.help {
+                text.push_str(&format!("  {HELP}help:{HELP:#} {help}\n"));
+            }
+            text
+        } else {
+            self.encode(&failure.to_json()) + "\n"
+        };
+        // If nobody reads stderr, the exit code still tells.
+        let _ = AutoStream::new(io::stderr().lock(), self.color).write_all(text.as_bytes());
+        failure.exit
+    }
+
+    fn encode(&self, data: &impl Serialize) -> String {
+        let encoded = match self.format {
+            Format::JsonPretty => serde_json::to_string_pretty(data),
+            Format::Text | Format::Json => serde_json::to_string(data),
+        };
+        // Our types have text keys and no serialiser that fails.
+        encoded.unwrap_or_else(|error| {
+            format!("{{\"error\":{{\"kind\":\"internal\",\"message\":\"{error}\"}}}}")
+        })
+    }
+}
+
+impl Failure {
+    /// The reader of stdout has gone, which ends the command and is a success.
+    fn nobody_reads() -> Self {
+        Self::new(Exit::Ok, "closed", "the reader has gone")
+    }
+}

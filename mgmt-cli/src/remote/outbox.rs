@@ -1,0 +1,172 @@
+//! What waits for the socket to take it.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+
+use rdma::Sink;
+use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_cork;
+use rustix::net::{SendFlags, send};
+
+/// Octets that can wait: some hundred segments, or a few of the largest.
+const CAPACITY: usize = 1 << 20;
+/// Octets after which a segment has to end: about what the kernel hands down at a time.
+const RUN: usize = 62 << 10;
+
+/// FPDUs that wait for the socket.
+///
+/// RFC 5044 §5.1 wants each FPDU to start a TCP segment. The kernel cuts the stream into full segments, so this
+/// holds as long as FPDUs are as long as segments; a shorter one ends its segment. While more waits than the kernel
+/// takes, the socket is corked: else the kernel would send the half of an FPDU that still fitted its buffer. It may
+/// cut elsewhere for reasons of its own, so every [`RUN`] octets it is told where a segment ends.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    octets: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Where segments have to end, ascending.
+    marks: VecDeque<usize>,
+    mss: usize,
+    corked: bool,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Self {
+            octets: vec![0; CAPACITY].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            marks: VecDeque::new(),
+            mss: 536, // RFC 9293 §3.7.1, until the connection knows better
+            corked: false,
+        }
+    }
+
+    /// Octets of data in a full segment.
+    pub(super) fn set_mss(&mut self, mss: usize) {
+        self.mss = mss.clamp(1, CAPACITY);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Gives the socket what it takes now; returns how many octets that were.
+    ///
+    /// # Errors
+    /// The connection is broken; nothing will be taken any more.
+    pub(super) fn flush(&mut self, socket: impl AsFd) -> rustix::io::Result<usize> {
+        let before = self.start;
+        if self.end.saturating_sub(before) > self.mss {
+            self.cork(&socket, true);
+        }
+        while !self.is_empty() {
+            let mark = self.marks.front().copied();
+            let run = self.octets.get(self.start..mark.unwrap_or(self.end)).unwrap_or_default();
+            let end = if mark.is_some() { SendFlags::EOR } else { SendFlags::empty() };
+            match send(&socket, run, SendFlags::NOSIGNAL | SendFlags::DONTWAIT | end) {
+                Ok(taken) => self.start = self.start.saturating_add(taken),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+            self.marks.pop_front_if(|mark| *mark == self.start);
+        }
+        let sent = self.start.saturating_sub(before);
+        if self.is_empty() {
+            self.clear();
+            self.cork(&socket, false);
+        }
+        Ok(sent)
+    }
+
+    /// Only the alignment depends on it, so a socket that cannot be corked is none the worse.
+    fn cork(&mut self, socket: impl AsFd, corked: bool) {
+        if self.corked != corked {
+            self.corked = corked;
+            let _ = set_tcp_cork(socket, corked);
+        }
+    }
+
+    /// Forgets what waits.
+    pub(super) fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+        self.marks.clear();
+    }
+}
+
+impl Sink for Outbox {
+    fn fpdu_max(&self) -> usize {
+        self.mss
+    }
+
+    fn room(&self) -> usize {
+        self.octets.len().saturating_sub(self.end)
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        let end = self.end.saturating_add(len);
+        let Some(room) = self.octets.get_mut(self.end..end) else {
+            return false;
+        };
+        build(room);
+        self.end = end;
+        let marked = self.marks.back().copied().unwrap_or(0);
+        if len != self.mss || end.saturating_sub(marked) >= RUN {
+            self.marks.push_back(end);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn push(outbox: &mut Outbox, len: usize, octet: u8) -> bool {
+        outbox.push(len, &mut |room| room.fill(octet))
+    }
+
+    #[test]
+    fn what_is_pushed_comes_out_in_order() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut outbox = Outbox::new();
+        outbox.set_mss(100);
+        assert!(push(&mut outbox, 100, 1) && push(&mut outbox, 60, 2) && push(&mut outbox, 100, 3));
+        assert_eq!(outbox.marks, [160]);
+        assert_eq!(outbox.flush(&ours), Ok(260));
+        assert!(outbox.is_empty() && outbox.marks.is_empty());
+        assert_eq!(outbox.room(), CAPACITY);
+        let mut octets = [0; 260];
+        theirs.read_exact(&mut octets).unwrap();
+        assert_eq!((octets[99], octets[100], octets[159], octets[160]), (1, 2, 2, 3));
+    }
+
+    #[test]
+    fn a_full_socket_takes_the_rest_later() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut outbox = Outbox::new();
+        outbox.set_mss(1000);
+        while push(&mut outbox, 999, 7) {}
+        assert!(outbox.room() < 999);
+        let mut received = 0;
+        while !outbox.is_empty() {
+            let sent = outbox.flush(&ours).unwrap();
+            theirs.read_exact(&mut vec![0; sent]).unwrap();
+            received += sent;
+        }
+        assert_eq!(received, CAPACITY / 999 * 999);
+    }
+
+    #[test]
+    fn a_closed_socket_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let mut outbox = Outbox::new();
+        assert!(push(&mut outbox, 1, 0));
+        assert_eq!(outbox.flush(&ours), Err(Errno::PIPE));
+    }
+}

@@ -1,0 +1,57 @@
+//! Round trips: one RDMA Read at a time.
+
+use hdrhistogram::Histogram;
+use iwarp_control::Exit;
+use rdma::Access;
+
+use super::link::Link;
+use super::{Pings, nanoseconds, progress};
+use crate::args::{Global, Ping};
+use crate::clock::Clock;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The longest round trip that is told apart from longer ones, in nanoseconds.
+const LONGEST: u64 = 100_000_000_000;
+/// Rounds between two looks at the progress bar.
+const ROUNDS: u64 = 64;
+
+pub(super) fn run(ping: &Ping, global: &Global, output: &Output) -> Result<Pings, Failure> {
+    let Ping { target, count, size, link: options } = ping;
+    let mut link = Link::open(target, options, Access::REMOTE_READ, (*size).max(1), global.timeout)?;
+    let reach = link.reach(target.offset, (*size).into())?;
+    let mut times = Histogram::<u64>::new_with_bounds(1, LONGEST, 3)
+        .map_err(|error| Failure::new(Exit::Failed, "internal", error.to_string()))?;
+    let bar = progress::of_rounds(output, "ping", *count);
+    let clock = Clock::start();
+    for round in 0..*count {
+        let before = clock.now();
+        link.read(round, 0, *size, reach.at(0))?;
+        link.completion()?;
+        times.saturating_record(nanoseconds(clock.now().saturating_sub(before)));
+        if round % ROUNDS == 0 {
+            bar.set_position(round);
+        }
+    }
+    bar.finish_and_clear();
+    let peer = link.peer(target);
+    link.close();
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a mean lies between its values"
+    )]
+    let mean_ns = times.mean() as u64;
+    Ok(Pings {
+        operation: "ping",
+        peer,
+        offset: target.offset,
+        bytes: *size,
+        count: *count,
+        min_ns: times.min(),
+        median_ns: times.value_at_quantile(0.5),
+        p99_ns: times.value_at_quantile(0.99),
+        max_ns: times.max(),
+        mean_ns,
+    })
+}

@@ -1,0 +1,88 @@
+//! Why a peer does not serve us, in words.
+
+use std::io;
+use std::net::SocketAddr;
+
+use iwarp_control::Exit;
+use rdma::service::{ServiceError, Status};
+
+use crate::args::Target;
+use crate::failure::Failure;
+
+/// Nothing answers at the address.
+pub(super) fn unreachable(target: &Target, error: &io::Error) -> Failure {
+    Failure::new(
+        Exit::Unreachable,
+        "unreachable",
+        format!("cannot reach {}:{}: {error}", target.host, target.port),
+    )
+    .with_help("is the address right, and does the peer listen there?")
+}
+
+/// The peer said no to the connection; its reply's private data says why, if it is the region service.
+pub(super) fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
+    let region = &target.region;
+    match error {
+        ServiceError::Refused(Status::NoSuchRegion) => {
+            Failure::new(Exit::NoSuchObject, "no_such_object", format!("{peer} has no region `{region}`"))
+                .with_help("names are exact; on the peer, `iwarpctl region list` shows them")
+        }
+        ServiceError::Refused(Status::NotPermitted) => {
+            let message = format!("{peer} does not permit this access to region `{region}`");
+            Failure::new(Exit::Permission, "not_permitted", message).with_help(
+                "the region may lack the right, want a token (--token-file), or want another source address",
+            )
+        }
+        ServiceError::Refused(Status::NoResources) => Failure::new(
+            Exit::Failed,
+            "no_resources",
+            format!("{peer} has no STag left for region `{region}`"),
+        )
+        .with_help("try again later, or raise limits.grants_max there"),
+        ServiceError::Refused(Status::Malformed | Status::Ok) => Failure::new(
+            Exit::Failed,
+            "protocol",
+            format!("{peer} could not read the request for region `{region}`"),
+        ),
+        ServiceError::NotAnAnswer | ServiceError::UnknownStatus(_) => {
+            Failure::new(Exit::Failed, "protocol", format!("{peer} does not grant regions: {error}"))
+                .with_help("the port has to be a listener with `service = \"region\"`")
+        }
+    }
+}
+
+/// The connection was made but came to no agreement.
+pub(super) fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
+    Failure::new(Exit::Failed, "protocol", format!("{peer} does not answer as an iWARP peer: {why}"))
+        .with_help("is that port a listener with `service = \"region\"`?")
+}
+
+/// The peer ended the stream, and says why.
+pub(super) fn terminated(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+    Failure::new(Exit::Failed, "terminated", format!("{peer} ended the connection: {code}"))
+}
+
+/// We ended the stream: what the peer sent was wrong.
+pub(super) fn offended(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+    Failure::new(Exit::Failed, "protocol", format!("{peer} sent what cannot be accepted: {code}"))
+}
+
+/// The connection ended before the work did.
+pub(super) fn lost(peer: SocketAddr, why: &str) -> Failure {
+    Failure::new(Exit::Failed, "connection_lost", format!("the connection to {peer} was lost: {why}"))
+}
+
+/// The peer does not answer any more.
+pub(super) fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
+    Failure::new(Exit::Failed, "timeout", format!("{peer} was silent for {} s", waited.as_secs_f32()))
+        .with_help("--timeout SECS waits longer")
+}
+
+/// The region does not have that much.
+pub(super) fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
+    let message = format!(
+        "{length} octets from offset {} do not fit region `{}`, which has {bytes} octets",
+        target.offset, target.region
+    );
+    Failure::new(Exit::Failed, "out_of_bounds", message)
+}

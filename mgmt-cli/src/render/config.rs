@@ -1,0 +1,69 @@
+//! The configuration.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use iwarp_config::{Config, Kind, memory_plan};
+use serde::Serialize;
+
+use super::{GOOD, table};
+use crate::units;
+
+/// A configuration without mistakes, and what it costs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Checked {
+    file: PathBuf,
+    valid: bool,
+    hugepages: u64,
+    hugepage_bytes: u64,
+    heap_bytes: u64,
+    items: Vec<Item>,
+}
+
+#[derive(Debug, Serialize)]
+struct Item {
+    what: String,
+    kind: &'static str,
+    bytes: u64,
+}
+
+impl Checked {
+    pub(crate) fn new(file: &Path, config: &Config) -> Self {
+        let plan = memory_plan(config);
+        let items = plan.items().iter().map(|item| Item {
+            what: item.what.clone(),
+            kind: match item.kind {
+                Kind::Huge => "hugepages",
+                Kind::Heap => "heap",
+            },
+            bytes: item.bytes,
+        });
+        Self {
+            file: file.to_path_buf(),
+            valid: true,
+            hugepages: plan.hugepages(),
+            hugepage_bytes: plan.hugepage_bytes(),
+            heap_bytes: plan.heap_bytes(),
+            items: items.collect(),
+        }
+    }
+}
+
+/// What the configuration costs, item by item.
+pub(crate) fn checked(checked: &Checked) -> String {
+    let rows = checked
+        .items
+        .iter()
+        .map(|item| vec![item.kind.to_owned(), units::size(item.bytes), item.what.clone()]);
+    let mut text = format!("{}: {GOOD}ok{GOOD:#}\n", checked.file.display());
+    text += &table(&["MEMORY", "SIZE", "FOR"], rows);
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        text,
+        "in all {} of hugepages ({} pages) and {} of ordinary memory",
+        units::size(checked.hugepage_bytes),
+        checked.hugepages,
+        units::size(checked.heap_bytes)
+    );
+    text
+}

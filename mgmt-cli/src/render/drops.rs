@@ -1,0 +1,17 @@
+//! Drops.
+
+use iwarp_control::DropRow;
+
+use super::table;
+
+/// What was dropped, by reason; with `all`, the reasons that never occurred too.
+pub(crate) fn list(drops: &[DropRow], all: bool) -> String {
+    let shown: Vec<&DropRow> = drops.iter().filter(|row| all || row.count != 0).collect();
+    if shown.is_empty() {
+        return "nothing was dropped\n".to_owned();
+    }
+    let rows = shown.into_iter().map(|row| {
+        vec![row.layer.clone(), row.reason.clone(), row.count.to_string(), row.help.trim().to_owned()]
+    });
+    table(&["LAYER", "REASON", "COUNT", "MEANING"], rows)
+}

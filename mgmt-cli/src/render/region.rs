@@ -1,0 +1,74 @@
+//! Regions.
+
+use iwarp_control::{Backing, Origin, RegionDeregistered, RegionInfo};
+
+use super::{list as names, pairs, table, yes_no};
+use crate::units;
+
+/// All regions in columns.
+pub(crate) fn list(regions: &[RegionInfo]) -> String {
+    let rows = regions.iter().map(|region| {
+        vec![
+            region.name.clone(),
+            units::size(region.bytes),
+            names(&region.access),
+            yes_no(region.token_required).to_owned(),
+            names(&region.allow),
+            region.grants.to_string(),
+            units::size(region.bytes_placed),
+            units::size(region.bytes_fetched),
+            backing(region),
+            origin(region.origin).to_owned(),
+        ]
+    });
+    let header =
+        ["NAME", "SIZE", "ACCESS", "TOKEN", "ALLOW", "GRANTS", "PLACED", "FETCHED", "BACKING", "ORIGIN"];
+    table(&header, rows)
+}
+
+/// One region, a line per property.
+pub(crate) fn show(region: &RegionInfo) -> String {
+    pairs(&[
+        ("name", region.name.clone()),
+        ("bytes", format!("{} ({})", region.bytes, units::size(region.bytes))),
+        ("access", names(&region.access)),
+        ("token_required", yes_no(region.token_required).to_owned()),
+        ("allow", names(&region.allow)),
+        ("backing", backing(region)),
+        ("origin", origin(region.origin).to_owned()),
+        ("grants", region.grants.to_string()),
+        ("bytes_placed", region.bytes_placed.to_string()),
+        ("bytes_fetched", region.bytes_fetched.to_string()),
+    ])
+}
+
+/// A region that was just made.
+pub(crate) fn registered(region: &RegionInfo) -> String {
+    format!(
+        "region {}  {}  {}  {}\n",
+        region.name,
+        units::size(region.bytes),
+        names(&region.access),
+        backing(region)
+    )
+}
+
+/// A region that is gone.
+pub(crate) fn deregistered(region: &RegionDeregistered) -> String {
+    format!("region {} is gone, {} grants revoked\n", region.name, region.grants_revoked)
+}
+
+fn backing(region: &RegionInfo) -> String {
+    let kind = match region.backing {
+        Backing::Hugepages => "hugepages",
+        Backing::Pages => "pages",
+    };
+    format!("{kind} of {}", units::size(region.page_bytes))
+}
+
+const fn origin(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Config => "config",
+        Origin::Control => "control",
+    }
+}

@@ -1,0 +1,275 @@
+//! A daemon with a few regions, a connection and a port, as far as the control socket shows them.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use iwarp_control::{
+    Backing, ConnCounts, ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod, CounterGroup, CounterRow,
+    DropRow, DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Link, Method, NamedCounters, Origin,
+    PoolStatus, PortInfo, PortListMethod, PortStatsMethod, PortStatsRow, RegionDeregisterMethod,
+    RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod, RegionShowMethod, RegionTotals,
+    Request, Response, State, StatsMethod, StatsReply, Status, StatusMethod, WorkerStatus, params,
+};
+use serde_json::value::RawValue;
+
+/// What the daemon remembers.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(crate) degraded: Vec<String>,
+    pub(crate) regions: BTreeMap<String, RegionInfo>,
+    /// The tokens of the regions, as they were registered.
+    pub(crate) tokens: BTreeMap<String, String>,
+    /// Writes received, ten more each time that somebody looks.
+    writes: u64,
+}
+
+pub(crate) struct Daemon {
+    _dir: tempfile::TempDir,
+    socket: PathBuf,
+    pub(crate) memory: Arc<Mutex<Memory>>,
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("control.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let memory = Arc::new(Mutex::new(Memory::default()));
+        let shared = Arc::clone(&memory);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                serve(stream.unwrap(), &shared);
+            }
+        });
+        Self { _dir: dir, socket, memory }
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+fn serve(mut stream: UnixStream, memory: &Mutex<Memory>) {
+    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    for line in lines {
+        let request: Request = serde_json::from_str(&line.unwrap()).unwrap();
+        let response = match memory.lock().unwrap().answer(&request) {
+            Ok(result) => Response::success(request.id, result),
+            Err(error) => Response::failure(request.id, error),
+        };
+        if stream.write_all(&response.to_line().unwrap()).is_err() {
+            return;
+        }
+    }
+}
+
+type Answer = Result<Box<RawValue>, ErrorObject>;
+
+fn done<M: Method>(reply: &M::Reply) -> Answer {
+    Ok(serde_json::value::to_raw_value(reply).unwrap())
+}
+
+impl Memory {
+    fn answer(&mut self, request: &Request) -> Answer {
+        let asked = request.params.clone();
+        match request.method.as_str() {
+            "status" => done::<StatusMethod>(&self.status()),
+            "region.register" => self.register(params::<RegionRegisterMethod>(asked)?),
+            "region.list" => done::<RegionListMethod>(&self.regions.values().cloned().collect()),
+            "region.show" => done::<RegionShowMethod>(self.region(&params::<RegionShowMethod>(asked)?.name)?),
+            "region.deregister" => {
+                let asked = params::<RegionDeregisterMethod>(asked)?;
+                let grants = self.region(&asked.name)?.grants;
+                if grants > 0 && !asked.force {
+                    let error =
+                        ErrorObject::new(ErrorKind::InUse, format!("region {} is in use", asked.name));
+                    return Err(error.with_help("--force revokes its grants"));
+                }
+                self.regions.remove(&asked.name);
+                done::<RegionDeregisterMethod>(&RegionDeregistered {
+                    name: asked.name,
+                    grants_revoked: grants,
+                })
+            }
+            "conn.list" => done::<ConnListMethod>(&vec![connection()]),
+            "conn.show" => match params::<ConnShowMethod>(asked)?.id {
+                17 => done::<ConnShowMethod>(&connection()),
+                id => Err(ErrorObject::new(ErrorKind::NoSuchObject, format!("no connection {id}"))),
+            },
+            "port.list" => done::<PortListMethod>(&vec![port()]),
+            "port.stats" => done::<PortStatsMethod>(&vec![PortStatsRow {
+                name: "p0".into(),
+                counters: NamedCounters(vec![("rx_good_packets".into(), 5), ("imissed".into(), 0)]),
+            }]),
+            "stats" => {
+                self.writes += 10;
+                done::<StatsMethod>(&stats(self.writes))
+            }
+            "drops" => done::<DropsMethod>(&vec![drops("bad_checksum", 3), drops("no_listener", 0)]),
+            "forbidden" => Err(ErrorObject::new(ErrorKind::NotPermitted, "not for you")),
+            method => Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("no method {method}"))),
+        }
+    }
+
+    fn region(&self, name: &str) -> Result<&RegionInfo, ErrorObject> {
+        self.regions.get(name).ok_or_else(|| {
+            let error = ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no region {name}"));
+            error.with_help("`iwarpctl region list` shows those that there are")
+        })
+    }
+
+    fn register(&mut self, asked: iwarp_control::RegionRegister) -> Answer {
+        if self.regions.contains_key(&asked.name) {
+            return Err(ErrorObject::new(ErrorKind::Exists, format!("there is a region {}", asked.name)));
+        }
+        let region = RegionInfo {
+            name: asked.name.clone(),
+            bytes: asked.bytes,
+            access: asked.access,
+            backing: Backing::Hugepages,
+            page_bytes: 2 << 20,
+            token_required: asked.token_hex.is_some(),
+            allow: asked.allow,
+            origin: Origin::Control,
+            grants: 0,
+            bytes_placed: 0,
+            bytes_fetched: 0,
+        };
+        if let Some(token) = asked.token_hex {
+            self.tokens.insert(asked.name.clone(), token);
+        }
+        self.regions.insert(asked.name, region.clone());
+        done::<RegionRegisterMethod>(&region)
+    }
+
+    /// Grants that peers hold of a region.
+    pub(crate) fn grant(&mut self, name: &str, grants: u64) {
+        self.regions.get_mut(name).unwrap().grants = grants;
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            api: 1,
+            version: "0.1.0".into(),
+            pid: 4711,
+            uptime_ms: 3_720_000,
+            state: if self.degraded.is_empty() { State::Ok } else { State::Degraded },
+            degraded: self.degraded.clone(),
+            dpdk_version: "22.11.11".into(),
+            config_path: "/etc/iwarpd/iwarpd.toml".into(),
+            hugepages: Hugepages { required: true, page_bytes: 2 << 20, total: 256, free: 200 },
+            workers: vec![worker()],
+            ports: vec![port()],
+            connections: ConnCounts { established: 1, opening: 0, closing: 0, time_wait: 2, max: 4096 },
+            regions: RegionTotals { count: self.regions.len() as u64, bytes: 64 << 20, max: 256 },
+            pools: vec![PoolStatus {
+                name: "packets".into(),
+                buffers: 8192,
+                in_use: 1100,
+                reserve: 256,
+                data_room_bytes: 2176,
+            }],
+            rss_bytes: 50 << 20,
+        }
+    }
+}
+
+fn worker() -> WorkerStatus {
+    WorkerStatus {
+        worker: 0,
+        core: 1,
+        idle: Idle::Adaptive,
+        iterations: 1_000_000,
+        busy_permille: 123,
+        rx_bursts: 100,
+        rx_packets_per_burst_x100: 1250,
+        rx_packets: 1250,
+        tx_packets: 900,
+        sleeps: 7,
+    }
+}
+
+fn port() -> PortInfo {
+    PortInfo {
+        name: "p0".into(),
+        driver: "net_tap".into(),
+        device: "net_tap0".into(),
+        mac: "02:00:00:00:00:01".into(),
+        mtu: 1500,
+        link: Link::Up,
+        speed_mbps: 10_000,
+        addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
+        rx_queues: 1,
+        tx_queues: 1,
+        offloads: Vec::new(),
+        rx_packets: 1250,
+        tx_packets: 900,
+        rx_bytes: 1 << 20,
+        tx_bytes: 65_536,
+        rx_missed: 0,
+        rx_errors: 0,
+        tx_errors: 0,
+        rx_nombuf: 0,
+    }
+}
+
+fn connection() -> ConnInfo {
+    ConnInfo {
+        id: 17,
+        worker: 0,
+        local: "10.77.0.2:7400".parse().unwrap(),
+        remote: "[fd77::1]:40000".parse().unwrap(),
+        state: "ESTABLISHED".into(),
+        service: "region".into(),
+        age_ms: 1500,
+        bytes_in: 1 << 20,
+        bytes_out: 4096,
+        segments_in: 800,
+        segments_out: 400,
+        retransmits: 2,
+        rtt_us: 42,
+        rttvar_us: 6,
+        rto_ms: 201,
+        cwnd_bytes: 14_480,
+        ssthresh_bytes: u64::MAX,
+        mss: 1448,
+        snd_wnd: 65_536,
+        rcv_wnd: 1 << 20,
+        sack: true,
+        timestamps: true,
+        wscale: [7, 10],
+        rdma: Some(ConnRdmaInfo {
+            mpa_revision: 2,
+            crc: true,
+            ird: 128,
+            ord: 16,
+            region: Some("lab".into()),
+            state: "RTS".into(),
+            in_writes: 12,
+            in_reads: 3,
+            bytes_placed: 1 << 20,
+            bytes_fetched: 4096,
+            last_terminate: None,
+        }),
+    }
+}
+
+fn stats(writes: u64) -> StatsReply {
+    let counter = |name: &str, value| CounterRow { name: name.into(), help: format!("About {name}."), value };
+    let group = |group: &str, counters| CounterGroup { group: group.into(), counters };
+    StatsReply {
+        groups: vec![
+            group("tcp", vec![counter("segments_out", 800), counter("resets_in", 0)]),
+            group("rdmap", vec![counter("in_rdma_writes", writes)]),
+            group("ddp", vec![counter("bad_stag", 0)]),
+        ],
+        workers: vec![worker()],
+    }
+}
+
+fn drops(reason: &str, count: u64) -> DropRow {
+    DropRow { layer: "ip".into(), reason: reason.into(), help: format!("Frames with {reason}."), count }
+}

@@ -1,0 +1,144 @@
+//! Peers that do as they should.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::responder::{LAB, LAB_ID, Manner, Responder, TOKEN};
+use crate::{names, noise, place, remote, text};
+
+#[test]
+fn what_was_put_is_there_and_can_be_got() {
+    let responder = Responder::start(Manner::Honest);
+    let dir = tempfile::tempdir().unwrap();
+    let (sent, got) = (dir.path().join("sent"), dir.path().join("got"));
+    let octets = noise(LAB - 4321);
+    fs::write(&sent, &octets).unwrap();
+    let target = place(responder.address, "lab+4321");
+    let report = remote(&["put", text(&sent), &target]).json();
+    assert_eq!(
+        (&report["operation"], &report["bytes"], &report["offset"]),
+        (&json!("put"), &json!(octets.len()), &json!(4321))
+    );
+    assert_eq!(
+        (&report["crc"], &report["mpa_revision"], &report["region"]),
+        (&json!(true), &json!(2), &json!("lab"))
+    );
+    assert!(report["bytes_per_second"].as_u64().unwrap() > 0);
+    let lab = responder.lab();
+    assert!(lab[..4321].iter().all(|octet| *octet == 0) && lab[4321..] == octets);
+
+    let report = remote(&["get", &target, text(&got), "--length", &octets.len().to_string()]).json();
+    assert_eq!((&report["operation"], &report["bytes"]), (&json!("get"), &json!(octets.len())));
+    assert!(fs::read(&got).unwrap() == octets);
+    assert_eq!(names(dir.path()), ["got", "sent"]);
+}
+
+#[test]
+fn every_length_and_way() {
+    let responder = Responder::start(Manner::Honest);
+    let dir = tempfile::tempdir().unwrap();
+    let (sent, got) = (dir.path().join("sent"), dir.path().join("got"));
+    for length in [0, 1, 3, 1427, 1428, 1429, 65_536, (512 << 10) + 1] {
+        for options in [&[][..], &["--crc", "off"], &["--mpa-revision", "1"]] {
+            let octets = noise(length);
+            fs::write(&sent, &octets).unwrap();
+            let target = place(responder.address, "lab+7");
+            let run = remote(&[&["put", text(&sent), &target], options].concat());
+            assert_eq!(run.code, 0, "{length} {options:?}: {}", run.stderr);
+            assert_eq!(responder.lab()[7..7 + length], octets, "{length} {options:?}");
+            let length = length.to_string();
+            let report =
+                remote(&[&["get", &target, text(&got), "--length", &length], options].concat()).json();
+            assert_eq!(fs::read(&got).unwrap(), octets, "{length} {options:?}");
+            assert_eq!(report["crc"], !options.contains(&"off"));
+            assert_eq!(report["mpa_revision"], if options.contains(&"1") { 1 } else { 2 });
+        }
+    }
+}
+
+#[test]
+fn get_without_a_length_reads_to_the_end() {
+    let responder = Responder::start(Manner::Honest);
+    let octets = noise(LAB);
+    responder.fill_lab(&octets);
+    let dir = tempfile::tempdir().unwrap();
+    let got = dir.path().join("got");
+    fs::write(&got, b"what was there before").unwrap();
+    remote(&["get", &place(responder.address, "lab+8000000"), text(&got)]).json();
+    assert!(fs::read(&got).unwrap() == octets[8_000_000..]);
+}
+
+#[test]
+fn verify_reads_back() {
+    let responder = Responder::start(Manner::Honest);
+    let dir = tempfile::tempdir().unwrap();
+    let sent = dir.path().join("sent");
+    fs::write(&sent, noise(3 << 20)).unwrap();
+    let report = remote(&["put", text(&sent), &place(responder.address, "lab"), "--verify"]).json();
+    assert_eq!(report["verified"], true);
+    assert_eq!(remote(&["put", text(&sent), &place(responder.address, "lab-wo"), "--verify"]).code, 5);
+}
+
+#[test]
+fn rights_and_tokens() {
+    let responder = Responder::start(Manner::Honest);
+    let dir = tempfile::tempdir().unwrap();
+    let (file, token) = (dir.path().join("file"), dir.path().join("token"));
+    fs::write(&file, noise(4096)).unwrap();
+    fs::write(&token, TOKEN).unwrap();
+    let secret = place(responder.address, "secret");
+    assert_eq!(remote(&["put", text(&file), &secret]).kind(), "not_permitted");
+    assert_eq!(remote(&["put", text(&file), &secret, "--token-file", text(&token)]).code, 0);
+    fs::write(&token, "wrong").unwrap();
+    assert_eq!(remote(&["put", text(&file), &secret, "--token-file", text(&token)]).code, 5);
+    assert_eq!(remote(&["put", text(&file), &place(responder.address, "lab-ro")]).code, 5);
+    assert_eq!(remote(&["put", text(&file), &place(responder.address, "lab-wo")]).code, 0);
+    assert_eq!(remote(&["ping", &place(responder.address, "lab-wo")]).code, 5);
+    assert_eq!(remote(&["ping", &place(responder.address, "elsewhere")]).kind(), "not_permitted");
+}
+
+#[test]
+fn ping_counts_round_trips() {
+    let responder = Responder::start(Manner::Honest);
+    let report =
+        remote(&["ping", &place(responder.address, "lab-ro+96"), "-c", "50", "--size", "4000"]).json();
+    assert_eq!((&report["count"], &report["bytes"]), (&json!(50), &json!(4000)));
+    let times: Vec<u64> = ["min_ns", "median_ns", "p99_ns", "max_ns"]
+        .iter()
+        .map(|name| report[name].as_u64().unwrap())
+        .collect();
+    assert!(times.is_sorted() && times[0] > 1000, "{times:?}");
+    let shared = responder.shared.lock().unwrap();
+    assert_eq!(shared.stats.rdmap.in_rdma_reads, 50);
+    assert_eq!(shared.memory.bytes(LAB_ID).unwrap().len(), LAB);
+}
+
+#[test]
+fn an_ipv6_peer() {
+    let responder = Responder::start_at("[::1]:0", Manner::Honest);
+    let report = remote(&["ping", &place(responder.address, "lab"), "-c", "3", "--size", "0"]).json();
+    assert_eq!(report["peer"], responder.address.to_string());
+}
+
+#[test]
+fn text_for_people() {
+    let responder = Responder::start(Manner::Honest);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, noise(1 << 20)).unwrap();
+    let run = |arguments: &[&str]| {
+        let output =
+            std::process::Command::new(env!("CARGO_BIN_EXE_iwarpctl")).args(arguments).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let target = place(responder.address, "lab");
+    let shown = run(&["remote", "put", text(&file), &target]);
+    assert!(
+        shown.starts_with(&format!("put 1 MiB to {target}+0 in ")) && shown.ends_with(", placed\n"),
+        "{shown}"
+    );
+    let shown = run(&["remote", "ping", &target, "-c", "10"]);
+    assert!(shown.starts_with(&format!("ping {target}+0: 10 reads of 8 B\nmin ")), "{shown}");
+}

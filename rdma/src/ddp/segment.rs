@@ -1,0 +1,49 @@
+//! Where a message is cut.
+
+/// The next segment of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Octets of payload.
+    pub(crate) len: usize,
+    /// Whether it is the last.
+    pub(crate) last: bool,
+}
+
+/// The next segment of a message of which `remaining` octets are left; `None` if the transport takes too little
+/// for a header and an octet.
+///
+/// RFC 5041 §5.2: each segment "MUST be no larger than the MULPDU value Advertised by the LLP", and a zero-length
+/// message "MUST consume exactly one DDP Segment".
+#[inline]
+pub(crate) fn cut(mulpdu: usize, header: usize, remaining: u32) -> Option<Segment> {
+    let room = mulpdu.checked_sub(header)?;
+    let left = usize::try_from(remaining).unwrap_or(usize::MAX);
+    if left <= room {
+        Some(Segment { len: left, last: true })
+    } else {
+        (room > 0).then_some(Segment { len: room, last: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Segment, cut};
+
+    #[test]
+    fn messages_are_cut_as_the_rfc_shows() {
+        // RFC 5041 §5.2: 2048 octets, MULPDU 1500: 1482 and 566 untagged, 1486 and 562 tagged.
+        assert_eq!(cut(1500, 18, 2048), Some(Segment { len: 1482, last: false }));
+        assert_eq!(cut(1500, 18, 566), Some(Segment { len: 566, last: true }));
+        assert_eq!(cut(1500, 14, 2048), Some(Segment { len: 1486, last: false }));
+        assert_eq!(cut(1500, 14, 562), Some(Segment { len: 562, last: true }));
+    }
+
+    #[test]
+    fn the_edges() {
+        assert_eq!(cut(1500, 14, 0), Some(Segment { len: 0, last: true }));
+        assert_eq!(cut(1500, 14, 1486), Some(Segment { len: 1486, last: true }));
+        assert_eq!(cut(14, 14, 0), Some(Segment { len: 0, last: true }));
+        assert_eq!(cut(14, 14, 1), None);
+        assert_eq!(cut(13, 14, 0), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! What an endpoint is made with, and what can be seen of it.
+
+use core::time::Duration;
+
+use crate::memory::PdId;
+use crate::mpa::NegotiationConfig;
+use crate::mpa::deframer::SPILL_MAX;
+use crate::qp::{QpState, StreamCounters};
+use crate::terminate::ErrorCode;
+
+/// What an endpoint is made with. Its memory follows from it: 56 octets per read of the peer (`mpa.ird_max` at
+/// most), 88 per place in the send queue, 56 per place in the receive queue, and `spill_max`, of which only what
+/// is used is touched. All of it is taken by the time the stream is in full operation.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointConfig {
+    /// Revision, CRC, read depths, private data, time limit of the negotiation.
+    pub mpa: NegotiationConfig,
+    /// The protection domain of the stream.
+    pub pd: Option<PdId>,
+    /// Work requests posted to send whose completion the owner has not taken, at most.
+    pub send_queue: u16,
+    /// Buffers posted to receive whose event the owner has not taken, at most.
+    pub receive_queue: u16,
+    /// Octets of received FPDUs that may be copied aside when the peer cuts its stream small.
+    pub spill_max: usize,
+    /// Initiator: send an empty RDMA Write when the peer has not answered anything for so long after the first
+    /// message. Linux soft-iWARP's responder may overlook that message until another segment comes. The wait
+    /// doubles each time; [`super::POKES_MAX`] times at most.
+    pub poke_after: Option<Duration>,
+    /// How long a Terminate may wait for room in the transport before the connection is reset.
+    pub terminate_timeout: Duration,
+}
+
+impl Default for EndpointConfig {
+    /// A responder of the region service, which posts nothing itself.
+    fn default() -> Self {
+        Self {
+            mpa: NegotiationConfig::default(),
+            pd: None,
+            send_queue: 0,
+            receive_queue: 0,
+            spill_max: SPILL_MAX,
+            poke_after: None,
+            terminate_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// An endpoint at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointInfo {
+    /// Where the queue pair stands.
+    pub state: QpState,
+    /// Whether this side opened the stream.
+    pub initiator: bool,
+    /// The revision of MPA; 0 before it is agreed.
+    pub rev: u8,
+    /// Whether FPDUs carry CRCs, in both directions.
+    pub crc: bool,
+    /// Whether markers are sent.
+    pub markers: bool,
+    /// Reads of the peer at a time.
+    pub ird: u16,
+    /// Reads of ours at a time.
+    pub ord: u16,
+    /// Reads of the peer that are not answered whole.
+    pub reads_owed: usize,
+    /// Work requests posted to send and not finished.
+    pub work_pending: usize,
+    /// What went over the stream.
+    pub counters: StreamCounters,
+    /// The Terminate that was sent or received.
+    pub terminate: Option<ErrorCode>,
+}

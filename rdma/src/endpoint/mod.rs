@@ -1,0 +1,433 @@
+//! One stream from its first octet to its last: the MPA negotiation, then a queue pair.
+
+mod config;
+mod setup;
+
+use core::time::Duration;
+
+pub use config::{EndpointConfig, EndpointInfo};
+
+use crate::memory::{LocalSlice, Memory, Origin, StagTable, StreamId};
+use crate::mpa::{ConnectRequest, Deframer, FpduError, LocalError, Negotiation, Terms};
+use crate::qp::{CloseHow, Depths, Event, Kind, PostError, QpState, QueuePair, WorkRequest};
+use crate::rdmap::Step;
+use crate::stats::{RdmaStats, count};
+use crate::terminate::{ErrorCode, Fault, StreamError};
+use crate::wire::{Stag, TaggedOffset};
+
+/// How often an initiator pokes a silent peer.
+pub const POKES_MAX: u32 = 5;
+
+/// The sending side of the transport.
+pub trait Sink {
+    /// Octets that fit one TCP segment now.
+    fn fpdu_max(&self) -> usize;
+
+    /// Octets that the transport takes now. It must come to be at least [`Self::fpdu_max`] again and again.
+    fn room(&self) -> usize;
+
+    /// Takes exactly `len` octets, which `build` writes into a slice of that length. `false`: there is no room,
+    /// and `build` was not called.
+    ///
+    /// The octets start a TCP segment of their own, or share one with others when they are few; they are not
+    /// split over two as long as they are not more than [`Self::fpdu_max`].
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool;
+}
+
+/// What an endpoint works with and does not own.
+#[derive(Debug)]
+pub struct Env<'a, M> {
+    /// The STags of the worker.
+    pub stags: &'a mut StagTable,
+    /// The memory of the regions.
+    pub memory: &'a mut M,
+    /// The counters of the worker.
+    pub stats: &'a mut RdmaStats,
+}
+
+/// What [`Endpoint::poll_transmit`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// MPA frames and FPDUs handed to the transport.
+    pub frames: usize,
+    /// Their octets.
+    pub octets: usize,
+    /// More waits for room in the transport.
+    pub pending: bool,
+}
+
+/// How a stream is to end in good order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    /// The peer sends no more: close when nothing is left to send.
+    PeerClosed,
+    /// The owner wants to end: close when all posted work is finished and all reads are answered.
+    Disconnect,
+}
+
+/// One end of a stream.
+///
+/// The owner brings octets with [`receive`](Self::receive), in the order of the stream; asks for events with
+/// [`poll_event`](Self::poll_event) until there is none; lets it send with [`poll_transmit`](Self::poll_transmit)
+/// after either, and when the transport has room again; and calls [`handle_timeout`](Self::handle_timeout) at
+/// [`next_deadline`](Self::next_deadline). `now` is the time since some fixed start, and does not go back.
+///
+/// [`Event::Close`] is the last event. The owner ends the connection then and revokes the STags of the stream.
+#[derive(Debug)]
+pub struct Endpoint<C> {
+    config: EndpointConfig,
+    initiator: bool,
+    /// Until full operation.
+    negotiation: Option<Box<Negotiation>>,
+    terms: Option<Terms>,
+    /// In full operation.
+    deframer: Option<Deframer<C>>,
+    /// The stream position behind what the negotiation took.
+    position: u64,
+    qp: QueuePair,
+    drain: Option<Drain>,
+    /// Since when a Terminate waits for room: until when it may.
+    terminate_until: Option<Duration>,
+    /// When to poke the peer if it stays silent.
+    poke_at: Option<Duration>,
+    poke_due: bool,
+    pokes: u32,
+    terminate: Option<ErrorCode>,
+}
+
+impl<C: AsRef<[u8]>> Endpoint<C> {
+    /// The responder of a stream that was just accepted.
+    pub fn responder(mut config: EndpointConfig, stream: StreamId, now: Duration) -> Self {
+        // A Send as ready-to-receive would need a posted buffer of its own.
+        config.mpa.rtr.send = false;
+        if config.mpa.rtr.is_empty() {
+            config.mpa.rtr.write = true;
+        }
+        let negotiation = Negotiation::responder(config.mpa, now);
+        Self::new(config, stream, negotiation, false)
+    }
+
+    /// The initiator of a stream that was just connected.
+    ///
+    /// # Errors
+    /// Where the request cannot be sent: too much private data, or an unknown revision.
+    pub fn initiator(
+        config: EndpointConfig,
+        stream: StreamId,
+        request: &ConnectRequest<'_>,
+        now: Duration,
+        stats: &mut RdmaStats,
+    ) -> Result<Self, LocalError> {
+        let negotiation = Negotiation::initiator(config.mpa, request, now, &mut stats.mpa)?;
+        Ok(Self::new(config, stream, negotiation, true))
+    }
+
+    fn new(config: EndpointConfig, stream: StreamId, negotiation: Negotiation, initiator: bool) -> Self {
+        let depths = Depths { send: config.send_queue.into(), receive: config.receive_queue.into() };
+        Self {
+            config,
+            initiator,
+            negotiation: Some(Box::new(negotiation)),
+            terms: None,
+            deframer: None,
+            position: 0,
+            qp: QueuePair::new(Origin { stream, pd: config.pd }, depths),
+            drain: None,
+            terminate_until: None,
+            poke_at: None,
+            poke_due: false,
+            pokes: 0,
+            terminate: None,
+        }
+    }
+
+    /// Takes the octets at stream position `offset`, which follow those before.
+    pub fn receive<M: Memory>(&mut self, now: Duration, offset: u64, chunk: C, env: &mut Env<'_, M>) {
+        if let Some(negotiation) = &mut self.negotiation {
+            let octets = chunk.as_ref();
+            let taken = negotiation.receive(octets, &mut env.stats.mpa);
+            self.position = offset.saturating_add(taken as u64);
+            let rest = octets.len() > taken;
+            self.negotiated(env.stats);
+            if rest && self.deframer.is_some() {
+                self.fpdus(offset, chunk, env);
+            }
+        } else {
+            self.fpdus(offset, chunk, env);
+        }
+        self.settle(now);
+    }
+
+    fn fpdus<M: Memory>(&mut self, offset: u64, chunk: C, env: &mut Env<'_, M>) {
+        let Self { deframer: Some(deframer), qp, .. } = self else {
+            count(&mut env.stats.drops.after_error, 1);
+            return;
+        };
+        if let Err(error) = deframer.push(offset, chunk, &mut env.stats.mpa) {
+            qp.fail(&Fault::bare(stream_error(error)), env.stats);
+        }
+        while let Some(fpdu) = deframer.next_fpdu(&mut env.stats.mpa) {
+            match fpdu {
+                Ok(fpdu) => qp.receive(&fpdu, env),
+                Err(error) => qp.fail(&Fault::bare(stream_error(error)), env.stats),
+            }
+        }
+        if qp.state != QpState::ReadyToSend {
+            self.deframer = None;
+        }
+    }
+
+    /// Sends what there is to send, as far as the transport takes it.
+    pub fn poll_transmit<M: Memory>(
+        &mut self,
+        now: Duration,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Progress {
+        let mut progress = Progress::default();
+        self.send_negotiation(env.stats, sink, &mut progress);
+        if self.poke_due {
+            match self.qp.poke(env, sink) {
+                Step::Sent(octets) => {
+                    progress.count(octets);
+                    self.pokes = self.pokes.saturating_add(1);
+                    self.poke_due = false;
+                }
+                Step::NoRoom => {}
+                Step::Again | Step::Idle => self.poke_due = false,
+            }
+        }
+        loop {
+            match self.qp.transmit(env, sink) {
+                Step::Sent(octets) => progress.count(octets),
+                Step::Again => {}
+                Step::NoRoom | Step::Idle => break,
+            }
+        }
+        if progress.frames > 0 {
+            self.arm_poke(now);
+        }
+        self.settle(now);
+        progress.pending = self.has_output();
+        progress
+    }
+
+    /// Whether [`Self::poll_transmit`] has something to send.
+    pub fn has_output(&self) -> bool {
+        self.negotiation.as_ref().is_some_and(|negotiation| !negotiation.unsent().is_empty())
+            || self.poke_due
+            || self.qp.has_output()
+    }
+
+    /// The peer has ended its half of the stream.
+    pub fn peer_closed(&mut self, now: Duration, stats: &mut RdmaStats) {
+        if let Some(negotiation) = &mut self.negotiation {
+            negotiation.peer_closed(&mut stats.mpa);
+            self.negotiated(stats);
+        }
+        if self.deframer.as_ref().is_some_and(|deframer| deframer.pending() > 0) {
+            count(&mut stats.drops.cut_off, 1);
+        }
+        // RFC 5041 §6.2.1: on a half-closed stream "continue to process outbound data transfer requests
+        // normally".
+        self.drain = Some(Drain::PeerClosed);
+        self.qp.peer_ended = true;
+        self.settle(now);
+    }
+
+    /// The transport is gone: whatever was posted is given back, and [`Event::Close`] follows.
+    pub fn transport_lost(&mut self) {
+        self.end(CloseHow::Reset);
+    }
+
+    /// Ends the stream when all posted work is finished and all reads of the peer are answered.
+    pub fn disconnect(&mut self, now: Duration) {
+        self.drain = self.drain.or(Some(Drain::Disconnect));
+        self.settle(now);
+    }
+
+    /// Ends the stream for a fault of this side, such as the loss of its region.
+    pub fn fail_local(&mut self, now: Duration, stats: &mut RdmaStats) {
+        if self.qp.state == QpState::ReadyToSend && self.qp.may_send {
+            self.qp.fail(&Fault::bare(StreamError::Local), stats);
+            self.settle(now);
+        } else if self.qp.state != QpState::Terminating {
+            self.end(CloseHow::Reset);
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Duration, stats: &mut RdmaStats) {
+        if let Some(negotiation) = &mut self.negotiation {
+            negotiation.handle_timeout(now, &mut stats.mpa);
+            self.negotiated(stats);
+        }
+        if self.terminate_until.is_some_and(|until| until <= now) {
+            count(&mut stats.rdmap.terminates_unsent, 1);
+            self.end(CloseHow::Reset);
+        }
+        if self.poke_at.is_some_and(|at| at <= now) {
+            (self.poke_at, self.poke_due) = (None, true);
+        }
+        self.settle(now);
+    }
+
+    /// When [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let negotiation = self.negotiation.as_ref().and_then(|negotiation| negotiation.next_deadline());
+        [negotiation, self.terminate_until, self.poke_at].into_iter().flatten().min()
+    }
+
+    /// The next thing the owner must know. A finished work request's place is free from here on.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let event = self.qp.poll_event()?;
+        if let Event::TerminateSent { code, .. } | Event::TerminateReceived { code, .. } = &event {
+            self.terminate = Some(*code);
+        }
+        Some(event)
+    }
+
+    /// Writes `local` to the peer's memory. Finished when the transport has it.
+    pub fn post_write(
+        &mut self,
+        wr_id: u64,
+        local: LocalSlice,
+        remote: Stag,
+        to: u64,
+    ) -> Result<(), PostError> {
+        self.post(wr_id, Kind::Write { stag: remote, to: TaggedOffset(to) }, local)
+    }
+
+    /// Reads the peer's memory into `local`. Finished when the octets are there.
+    pub fn post_read(
+        &mut self,
+        wr_id: u64,
+        local: LocalSlice,
+        remote: Stag,
+        to: u64,
+    ) -> Result<(), PostError> {
+        if self.qp.state == QpState::ReadyToSend && self.qp.ord == 0 {
+            return Err(PostError::NoReads);
+        }
+        self.post(wr_id, Kind::Read { stag: remote, to: TaggedOffset(to) }, local)
+    }
+
+    /// Sends `local` to the peer's next posted buffer, if asked for with an event there, or with the
+    /// invalidation of an STag of the peer's. Finished when the transport has it.
+    pub fn post_send(
+        &mut self,
+        wr_id: u64,
+        local: LocalSlice,
+        solicited: bool,
+        invalidate: Option<Stag>,
+    ) -> Result<(), PostError> {
+        self.post(wr_id, Kind::Send { solicited, invalidate }, local)
+    }
+
+    fn post(&mut self, wr_id: u64, kind: Kind, local: LocalSlice) -> Result<(), PostError> {
+        if self.qp.state != QpState::ReadyToSend || self.drain.is_some() {
+            return Err(PostError::NotReady);
+        }
+        self.qp.sq.post(WorkRequest::new(wr_id, kind, local))
+    }
+
+    /// Gives the peer's next Send a buffer. Allowed before full operation.
+    pub fn post_recv(&mut self, wr_id: u64, local: LocalSlice) -> Result<(), PostError> {
+        match self.qp.state {
+            QpState::Idle | QpState::ReadyToSend => self.qp.rq.post(wr_id, local),
+            QpState::Terminating | QpState::Closed => Err(PostError::NotReady),
+        }
+    }
+
+    /// The stream as other parts of the program name it.
+    pub const fn stream(&self) -> StreamId {
+        self.qp.origin.stream
+    }
+
+    /// The endpoint at a glance.
+    pub fn info(&self) -> EndpointInfo {
+        let terms = self.terms.as_ref();
+        EndpointInfo {
+            state: self.qp.state,
+            initiator: self.initiator,
+            rev: terms.map_or(0, |terms| terms.revision),
+            crc: terms.is_some_and(|terms| terms.crc),
+            markers: false,
+            ird: terms.map_or(0, |terms| terms.ird),
+            ord: terms.map_or(0, |terms| terms.ord),
+            reads_owed: self.qp.irq.len(),
+            work_pending: self.qp.sq.len(),
+            counters: self.qp.counters,
+            terminate: self.terminate,
+        }
+    }
+
+    /// Starts to wait for the peer's first word, after the first message in full operation and after each poke.
+    fn arm_poke(&mut self, now: Duration) {
+        let silent = self.initiator && self.qp.state == QpState::ReadyToSend && !self.qp.peer_spoke;
+        if let Some(after) = self.config.poke_after
+            && silent
+            && self.qp.sent_any
+            && self.pokes < POKES_MAX
+        {
+            let wait = after.saturating_mul(1 << self.pokes);
+            self.poke_at = Some(now.saturating_add(wait));
+        }
+    }
+
+    /// Draws the consequences of a new state.
+    fn settle(&mut self, now: Duration) {
+        match self.qp.state {
+            QpState::ReadyToSend => {
+                if self.qp.peer_spoke {
+                    (self.poke_at, self.poke_due) = (None, false);
+                }
+                let done = match self.drain {
+                    None => false,
+                    Some(Drain::PeerClosed) => !self.qp.has_output(),
+                    Some(Drain::Disconnect) => self.qp.sq.len() == 0 && self.qp.irq.is_empty(),
+                };
+                if done {
+                    self.end(CloseHow::Fin);
+                }
+            }
+            QpState::Idle => {
+                if self.drain.is_some() {
+                    self.end(CloseHow::Fin);
+                }
+            }
+            QpState::Terminating => {
+                (self.poke_at, self.poke_due) = (None, false);
+                let until = now.saturating_add(self.config.terminate_timeout);
+                self.terminate_until = self.terminate_until.or(Some(until));
+            }
+            QpState::Closed => self.end(CloseHow::Fin),
+        }
+    }
+
+    /// Nothing goes any more; what is held for the stream is let go.
+    fn end(&mut self, how: CloseHow) {
+        self.qp.close(how);
+        self.negotiation = None;
+        self.deframer = None;
+        (self.terminate_until, self.poke_at, self.poke_due) = (None, None, false);
+    }
+}
+
+impl Progress {
+    const fn count(&mut self, octets: usize) {
+        self.frames = self.frames.saturating_add(1);
+        self.octets = self.octets.saturating_add(octets);
+    }
+}
+
+/// What an error of the deframer is to the stream. But for the CRC they are faults of this side.
+const fn stream_error(error: FpduError) -> StreamError {
+    match error {
+        FpduError::Crc => StreamError::Crc,
+        FpduError::Fragmented | FpduError::Gap { .. } | FpduError::Undrained => StreamError::Local,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! From the first octet to full operation.
+
+use super::{Endpoint, Progress, Sink};
+use crate::mpa::{self, Deframer, LocalError, Refusal, Rtr, Terms};
+use crate::qp::{CloseHow, Event, Kind};
+use crate::stats::{RdmaStats, count};
+use crate::terminate::{Fault, StreamError};
+use crate::wire::{Stag, TaggedOffset};
+
+impl<C: AsRef<[u8]>> Endpoint<C> {
+    /// Responder: answers [`Event::ConnectRequest`] with yes, and this private data.
+    ///
+    /// # Errors
+    /// Where there is no request to answer, or too much private data.
+    pub fn accept(&mut self, private_data: &[u8]) -> Result<(), LocalError> {
+        self.negotiation.as_mut().ok_or(LocalError::NoRequest)?.accept(private_data)
+    }
+
+    /// Responder: answers [`Event::ConnectRequest`] with no, and this private data.
+    ///
+    /// # Errors
+    /// As for [`Self::accept`].
+    pub fn reject(&mut self, private_data: &[u8]) -> Result<(), LocalError> {
+        self.negotiation.as_mut().ok_or(LocalError::NoRequest)?.reject(private_data)
+    }
+
+    /// Hands the Request or Reply to the transport.
+    pub(super) fn send_negotiation(
+        &mut self,
+        stats: &mut RdmaStats,
+        sink: &mut impl Sink,
+        progress: &mut Progress,
+    ) {
+        let Some(negotiation) = &mut self.negotiation else { return };
+        let unsent = negotiation.unsent();
+        let len = unsent.len().min(sink.room()).min(sink.fpdu_max());
+        if len == 0 {
+            return;
+        }
+        let taken = sink.push(len, &mut |out| {
+            for (to, from) in out.iter_mut().zip(unsent) {
+                *to = *from;
+            }
+        });
+        if taken {
+            progress.count(len);
+            negotiation.sent(len, &mut stats.mpa);
+            self.negotiated(stats);
+        }
+    }
+
+    /// Acts on what the negotiation has come to.
+    pub(super) fn negotiated(&mut self, stats: &mut RdmaStats) {
+        let Some(negotiation) = &mut self.negotiation else { return };
+        let Some(event) = negotiation.poll_event() else { return };
+        match event {
+            mpa::Event::Request(offer) => {
+                let peer = offer.terms.peer;
+                self.qp.events.push_back(Event::ConnectRequest {
+                    private_data: negotiation.private_data().into(),
+                    ird: peer.and_then(|peer| peer.ird.requests()),
+                    ord: peer.and_then(|peer| peer.ord.requests()),
+                    rev: offer.terms.revision,
+                    crc: offer.peer_crc,
+                });
+            }
+            mpa::Event::Established(terms) => {
+                let private_data: Box<[u8]> =
+                    if self.initiator { negotiation.private_data().into() } else { Box::default() };
+                self.establish(terms, private_data, stats);
+            }
+            mpa::Event::Rejected(_) => {
+                let private_data = negotiation.private_data().into();
+                self.qp.events.push_back(Event::Rejected { private_data });
+                self.end(CloseHow::Fin);
+            }
+            mpa::Event::RejectSent(_) => self.end(CloseHow::Fin),
+            mpa::Event::Failed(refusal) => {
+                let terms = negotiation.terms();
+                self.refused(refusal, terms, stats);
+            }
+        }
+    }
+
+    pub(super) fn establish(&mut self, terms: Terms, private_data: Box<[u8]>, stats: &mut RdmaStats) {
+        let Terms { revision, crc, ird, ord, rtr, peer: _ } = terms;
+        self.negotiation = None;
+        self.terms = Some(terms);
+        self.deframer = Some(Deframer::new(self.position, crc, self.config.spill_max));
+        self.qp.establish(crc, ird.into(), ord.into(), self.initiator);
+        count(&mut stats.rdmap.established, 1);
+        self.qp.events.push_back(Event::Established { private_data, rev: revision, crc, ird, ord });
+        // RFC 6581 §9.2: "the initiator MUST generate one of the negotiated RTR indications".
+        let (stag, to) = (Stag(1), TaggedOffset(0));
+        match rtr {
+            None => {}
+            Some(Rtr::Write) => self.qp.sq.post_internal(Kind::Write { stag, to }),
+            Some(Rtr::Read) => self.qp.sq.post_internal(Kind::Read { stag, to }),
+            Some(Rtr::Send) => self.qp.sq.post_internal(Kind::Send { solicited: false, invalidate: None }),
+        }
+    }
+
+    /// There will be no full operation.
+    fn refused(&mut self, refusal: Refusal, terms: Option<Terms>, stats: &mut RdmaStats) {
+        let error = match refusal {
+            Refusal::InsufficientIrd => Some(StreamError::InsufficientIrd),
+            Refusal::NoMatchingRtr => Some(StreamError::NoMatchingRtr),
+            _ => None,
+        };
+        if let (Some(error), Some(terms)) = (error, terms) {
+            // The responder is in full operation already: it hears of it by a Terminate.
+            self.negotiation = None;
+            self.terms = Some(terms);
+            self.qp.framer = mpa::Framer::new(terms.crc);
+            self.qp.fail(&Fault::bare(error), stats);
+            return;
+        }
+        self.end(match refusal {
+            // Whoever speaks something else, or nothing, is given no more time and memory.
+            Refusal::Key | Refusal::Role | Refusal::Early | Refusal::Timeout => CloseHow::Reset,
+            _ => CloseHow::Fin,
+        });
+    }
+}

@@ -1,0 +1,150 @@
+//! What cannot be brought about from outside in reasonable time.
+
+use core::time::Duration;
+
+use super::*;
+use crate::memory::{Access, RegionId, Scope, VecMemory};
+use crate::mpa::Rtr;
+use crate::qp::CompletionStatus;
+use crate::wire::{MessageOffset, Msn};
+
+const NOW: Duration = Duration::ZERO;
+
+#[derive(Default)]
+struct Wire(Vec<u8>);
+
+impl Sink for Wire {
+    fn fpdu_max(&self) -> usize {
+        1448
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        let start = self.0.len();
+        self.0.resize(start + len, 0);
+        build(&mut self.0[start..]);
+        true
+    }
+}
+
+struct Side {
+    endpoint: Endpoint<Vec<u8>>,
+    stags: StagTable,
+    memory: VecMemory,
+    stats: RdmaStats,
+}
+
+impl Side {
+    /// An endpoint that is in full operation from the start.
+    fn established(initiator: bool, rtr: Option<Rtr>) -> Self {
+        let config = EndpointConfig { send_queue: 8, receive_queue: 8, ..EndpointConfig::default() };
+        let negotiation = Negotiation::responder(config.mpa, NOW);
+        let mut endpoint = Endpoint::new(config, StreamId(1), negotiation, initiator);
+        let mut stats = RdmaStats::default();
+        let terms = Terms { revision: 2, crc: true, ird: 4, ord: 4, rtr, peer: None };
+        endpoint.establish(terms, Box::default(), &mut stats);
+        let mut memory = VecMemory::new();
+        memory.add((0..64).collect()).unwrap();
+        Self { endpoint, stags: StagTable::new(4, [3; 32]), memory, stats }
+    }
+
+    fn send(&mut self) -> Vec<u8> {
+        let mut wire = Wire::default();
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        self.endpoint.poll_transmit(NOW, &mut env, &mut wire);
+        wire.0
+    }
+
+    fn deliver(&mut self, octets: Vec<u8>) {
+        let offset = self.endpoint.deframer.as_ref().unwrap().end();
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        self.endpoint.receive(NOW, offset, octets, &mut env);
+    }
+}
+
+fn local(offset: u64, len: u32) -> LocalSlice {
+    LocalSlice { region: RegionId(0), offset, len }
+}
+
+#[test]
+fn message_sequences_wrap_to_zero() {
+    let mut a = Side::established(true, None);
+    let mut b = Side::established(false, None);
+    let stag = b.stags.grant(RegionId(0), 64, Access::REMOTE_READ, Scope::Stream(StreamId(1))).unwrap();
+    let last = Msn(u32::MAX);
+    (a.endpoint.qp.out_reads, b.endpoint.qp.in_reads) = (last, last);
+    a.endpoint.qp.out_sends = last;
+    b.endpoint.qp.in_sends.msn = last;
+    for wr_id in 0..3 {
+        b.endpoint.post_recv(wr_id, local(0, 8)).unwrap();
+        a.endpoint.post_read(wr_id, local(32, 8), stag, wr_id).unwrap();
+        a.endpoint.post_send(wr_id, local(wr_id, 4), false, None).unwrap();
+    }
+    b.deliver(a.send());
+    a.deliver(b.send());
+    assert_eq!((a.endpoint.qp.out_reads, b.endpoint.qp.in_reads), (Msn(2), Msn(2)));
+    assert_eq!((a.endpoint.qp.out_sends, b.endpoint.qp.in_sends.msn), (Msn(2), Msn(2)));
+    let events = core::iter::from_fn(|| a.endpoint.poll_event());
+    let successes =
+        events.filter(|event| matches!(event, Event::Completion { status: CompletionStatus::Success, .. }));
+    assert_eq!(successes.count(), 6);
+    assert_eq!(b.endpoint.info().state, QpState::ReadyToSend);
+}
+
+#[test]
+fn the_offset_of_a_message_grows_with_it() {
+    let mut b = Side::established(false, None);
+    b.endpoint.post_recv(1, local(0, 8)).unwrap();
+    let mut a = Side::established(true, None);
+    a.endpoint.post_send(1, local(40, 8), true, None).unwrap();
+    a.endpoint.qp.sq.next().unwrap().progress = 5;
+    b.endpoint.qp.in_sends.offset = MessageOffset(5);
+    b.deliver(a.send());
+    assert_eq!(b.memory.bytes(RegionId(0)).unwrap()[5..8], [45, 46, 47]);
+    b.endpoint.poll_event();
+    assert!(matches!(b.endpoint.poll_event(), Some(Event::Received { bytes: 8, solicited: true, .. })));
+}
+
+#[test]
+fn a_send_as_ready_to_receive_is_the_first_send() {
+    let mut a = Side::established(true, Some(Rtr::Send));
+    let mut b = Side::established(false, None);
+    b.endpoint.post_recv(7, local(0, 8)).unwrap();
+    b.deliver(a.send());
+    b.endpoint.poll_event();
+    assert!(matches!(b.endpoint.poll_event(), Some(Event::Received { wr_id: 7, bytes: 0, .. })));
+    assert_eq!(a.endpoint.qp.out_sends, Msn(2));
+}
+
+#[test]
+fn the_queues_of_an_endpoint_do_not_grow() {
+    let mut a = Side::established(true, None);
+    let mut b = Side::established(false, None);
+    let stag = b.stags.grant(RegionId(0), 64, Access::REMOTE_READ, Scope::Stream(StreamId(1))).unwrap();
+    let rooms = |side: &Side| (side.endpoint.qp.events.capacity(), side.endpoint.qp.irq.capacity());
+    let before = (rooms(&a), rooms(&b));
+    for round in 0..100 {
+        for wr_id in 0..8 {
+            if wr_id % 2 == 1 {
+                b.endpoint.post_recv(wr_id, local(0, 8)).unwrap();
+            }
+            if wr_id % 2 == 0 {
+                a.endpoint.post_read(wr_id, local(32, 8), stag, wr_id).unwrap();
+            } else {
+                a.endpoint.post_send(wr_id, local(wr_id, 4), false, None).unwrap();
+            }
+        }
+        // Reads wait for one another, and so does what is posted behind them.
+        for _ in 0..4 {
+            b.deliver(a.send());
+            a.deliver(b.send());
+        }
+        let count = |side: &mut Side| core::iter::from_fn(|| side.endpoint.poll_event()).count();
+        let extra = usize::from(round == 0);
+        assert_eq!((count(&mut a), count(&mut b)), (8 + extra, 4 + extra));
+    }
+    assert_eq!((rooms(&a), rooms(&b)), before);
+}

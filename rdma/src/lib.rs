@@ -1,0 +1,43 @@
+//! iWARP without I/O, clock or threads: MPA, DDP, RDMAP and memory protection, octets in and octets out.
+//!
+//! ```text
+//!             stream of octets                               stream of octets
+//!                   │ Endpoint::receive                            ▲ Endpoint::poll_transmit
+//!                   ▼                                              │
+//!  mpa      ┌─ Negotiation, then Deframer ─┐              ┌─ Framer, in the Sink's buffer ─┐
+//!           └──────────────┬───────────────┘              └───────────────▲────────────────┘
+//!                          │ one verified ULPDU                           │ one segment
+//!  ddp, rdmap    check headers, sequence                        cut to the MULPDU
+//!                          │                                              │
+//!  memory        StagTable::check ──▶ Placement ──▶ Memory      Fetch ◀── StagTable::check
+//!                          │                                              │
+//!  qp            completions, events                            send queue, reads to answer
+//! ```
+//!
+//! An [`Endpoint`] is one stream. Many of them share a worker's [`StagTable`], [`Memory`] and [`RdmaStats`], lent
+//! to each call as [`Env`]. The [`service`] tells peers, while they connect, by which STag a region is known.
+//!
+//! Non-features: markers in either direction; the messages of RFC 7306; gather lists; shared receive queues.
+#![forbid(unsafe_code)]
+
+mod ddp;
+mod endpoint;
+mod memory;
+pub mod mpa;
+mod qp;
+mod rdmap;
+pub mod service;
+mod stats;
+mod terminate;
+pub mod wire;
+
+pub use endpoint::{Endpoint, EndpointConfig, EndpointInfo, Env, POKES_MAX, Progress, Sink};
+pub use memory::{
+    Access, AccessError, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId, Scope,
+    StagTable, StreamId, VecMemory, Window,
+};
+pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig};
+pub use qp::{CloseHow, CompletionOp, CompletionStatus, Event, PostError, QpState, StreamCounters};
+pub use stats::{RdmaStats, RdmapStats, SegmentDrops, ServiceStats};
+pub use terminate::{Attach, ErrorCode, StreamError};
+pub use wire::Stag;

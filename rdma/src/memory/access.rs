@@ -1,0 +1,113 @@
+//! What a peer may do with a region.
+
+use core::fmt;
+use core::ops::{BitAnd, BitOr};
+
+/// A set of rights. The low three bits are those of the region service on the wire.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Access(u8);
+
+impl Access {
+    /// No right at all.
+    pub const NONE: Self = Self(0);
+    /// A peer may fetch (RDMA Read).
+    pub const REMOTE_READ: Self = Self(1);
+    /// A peer may place (RDMA Write).
+    pub const REMOTE_WRITE: Self = Self(2);
+    /// A peer may do atomic operations.
+    pub const REMOTE_ATOMIC: Self = Self(4);
+    /// A peer may invalidate the STag (Send with Invalidate).
+    pub const REMOTE_INVALIDATE: Self = Self(8);
+
+    /// Each right with its name in configuration and display.
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("remote-read", Self::REMOTE_READ),
+        ("remote-write", Self::REMOTE_WRITE),
+        ("remote-atomic", Self::REMOTE_ATOMIC),
+        ("remote-invalidate", Self::REMOTE_INVALIDATE),
+    ];
+
+    /// The set with these bits; `None` if one of them has no meaning.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        if bits & !0x0f == 0 { Some(Self(bits)) } else { None }
+    }
+
+    /// The bits of the set.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether every right of `other` is in this set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the set is empty.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The names of the rights in the set.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().filter(move |(_, right)| self.contains(*right)).map(|(name, _)| name)
+    }
+
+    /// The right of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, right)| right)
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitAnd for Access {
+    type Output = Self;
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+/// `remote-read,remote-write`; `none` for the empty set.
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        for (at, name) in self.names().enumerate() {
+            if at > 0 {
+                f.write_str(",")?;
+            }
+            f.write_str(name)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Access({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Access;
+
+    #[test]
+    fn names_round_trip_and_unknown_bits_are_refused() {
+        for (name, right) in Access::NAMES {
+            assert_eq!(Access::from_name(name), Some(right));
+            assert_eq!(right.to_string(), name);
+            assert_eq!(Access::from_bits(right.bits()), Some(right));
+        }
+        assert_eq!(Access::from_name("local-write"), None);
+        assert_eq!(Access::from_bits(0x10), None);
+        assert_eq!((Access::REMOTE_READ | Access::REMOTE_WRITE).to_string(), "remote-read,remote-write");
+        assert_eq!(Access::NONE.to_string(), "none");
+    }
+}

@@ -1,0 +1,36 @@
+//! Memory protection: who may touch which octets of which region, and how that is asked.
+//!
+//! ```text
+//!  STag, TO, length ──▶ StagTable::check_* ──▶ Placement / Fetch ──▶ Memory::place / fetch
+//!  (from the wire)      the whole check        (a token)             (the copy)
+//! ```
+//! A token can be had from a check only, and the copy takes nothing but a token: an access that was
+//! not checked does not compile.
+
+mod access;
+mod issue;
+mod table;
+mod token;
+mod vec;
+
+pub use access::Access;
+pub use table::{AccessError, GrantError, Origin, PdId, Scope, StagTable, StreamId, Window};
+pub use token::{Fetch, LocalSlice, Placement};
+pub use vec::VecMemory;
+
+/// A region as this worker knows it; its meaning belongs to the [`Memory`] behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u32);
+
+/// The memory of the regions.
+///
+/// Tokens lie inside the bounds that were given to [`StagTable::grant`], or inside a [`LocalSlice`] that
+/// the owner of the memory named; an implementation checks them against the memory once more before it
+/// touches a pointer.
+pub trait Memory {
+    /// Copies `bytes` to the place. `bytes` is as long as the token says.
+    fn place(&mut self, at: Placement, bytes: &[u8]);
+
+    /// Copies the octets out. `out` is as long as the token says.
+    fn fetch(&self, from: Fetch, out: &mut [u8]);
+}

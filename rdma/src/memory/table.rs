@@ -1,0 +1,366 @@
+//! The STags that are valid, and the one check that every remote access passes.
+
+use core::fmt;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use super::issue::{CYCLE, QUARANTINE, StagIssuer};
+use super::{Access, Fetch, Placement, RegionId};
+use crate::wire::Stag;
+
+/// A stream, for as long as the worker lives: never given to two connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// A protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PdId(pub u32);
+
+/// On which streams an STag is valid.
+///
+/// RFC 5041 §8.2: "Two required mechanisms for this association are a Protection Domain (PD) association and
+/// a DDP Stream association."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// On this one only.
+    Stream(StreamId),
+    /// On every stream of this protection domain.
+    Pd(PdId),
+}
+
+/// Where an access comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The stream.
+    pub stream: StreamId,
+    /// The protection domain of the stream, if it has one.
+    pub pd: Option<PdId>,
+}
+
+/// The octets of a region that an STag opens, and the tagged offsets they are known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The region.
+    pub region: RegionId,
+    /// The first octet, from the start of the region.
+    pub offset: u64,
+    /// How many octets.
+    pub bytes: u64,
+    /// The tagged offset of the first octet.
+    pub base_to: u64,
+}
+
+/// Why an access is refused, in the order in which it is found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessError {
+    /// No such STag: never granted, revoked, or another key.
+    InvalidStag,
+    /// The STag is valid on other streams only.
+    NotAssociated,
+    /// The STag does not carry the right.
+    Rights,
+    /// Tagged offset plus length exceeds 2⁶⁴.
+    Wrap,
+    /// Outside the window.
+    Bounds,
+}
+
+/// Why an STag is not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantError {
+    /// As many STags are valid as the table holds.
+    NoResources,
+    /// The window's end, in the region or in tagged offsets, exceeds 2⁶⁴ − 1.
+    Range,
+}
+
+impl fmt::Display for GrantError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoResources => "no STag is free",
+            Self::Range => "the window ends beyond 2^64 - 1",
+        })
+    }
+}
+
+impl core::error::Error for GrantError {}
+
+#[derive(Debug)]
+struct Entry {
+    stag: Stag,
+    serial: u64,
+    /// `None`: revoked, and the index still in quarantine.
+    live: Option<Live>,
+}
+
+#[derive(Debug)]
+struct Live {
+    window: Window,
+    access: Access,
+    scope: Scope,
+    /// The next index in the list of the stream, for STags of a stream.
+    next: Option<u32>,
+}
+
+/// The STags of one worker. Its memory is taken in [`StagTable::new`] and does not grow.
+#[derive(Debug)]
+pub struct StagTable {
+    /// By index, the upper 24 bits of an STag.
+    entries: HashMap<u32, Entry, FixedState>,
+    /// The first index in the list of each stream.
+    streams: HashMap<StreamId, u32, FixedState>,
+    issuer: StagIssuer,
+    live: usize,
+    capacity: usize,
+}
+
+impl StagTable {
+    /// The largest capacity: one sixteenth of all indices, so that a guess misses far more often than it hits.
+    pub const CAPACITY_MAX: usize = 1 << 20;
+
+    /// A table for `capacity` STags at a time (at most [`Self::CAPACITY_MAX`]). `seed` decides which STags are
+    /// granted; it must be secret and new at every start, so that an STag does not outlive the daemon.
+    pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
+        let capacity = capacity.min(Self::CAPACITY_MAX);
+        let mut words =
+            seed.chunks_exact(8).map(|word| word.iter().fold(0u64, |n, b| n << 8 | u64::from(*b)));
+        let mut word = || words.next().unwrap_or_default();
+        let (key, hash_seed) = ((word(), word()), word());
+        // Four times: never more than half of what the map takes without growing is in use, revoked
+        // entries in quarantine included, so that it reorders itself in place.
+        let room = capacity.saturating_mul(4).max(8);
+        let hasher = FixedState::with_seed(hash_seed);
+        Self {
+            entries: HashMap::with_capacity_and_hasher(room, hasher.clone()),
+            streams: HashMap::with_capacity_and_hasher(room, hasher),
+            issuer: StagIssuer::new(key),
+            live: 0,
+            capacity,
+        }
+    }
+
+    /// How many STags are valid.
+    pub const fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether no STag is valid.
+    pub const fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// How many STags may be valid at a time.
+    pub const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many STags open a region. Looks at every STag.
+    pub fn grants_of(&self, region: RegionId) -> usize {
+        self.entries.values().filter(|entry| entry.opens(region)).count()
+    }
+
+    /// Grants an STag for the first `bytes` octets of a region; their tagged offsets start at 0.
+    pub fn grant(
+        &mut self,
+        region: RegionId,
+        bytes: u64,
+        access: Access,
+        scope: Scope,
+    ) -> Result<Stag, GrantError> {
+        self.grant_window(Window { region, offset: 0, bytes, base_to: 0 }, access, scope)
+    }
+
+    /// Grants an STag for a part of a region, at tagged offsets of the caller's choice.
+    pub fn grant_window(&mut self, window: Window, access: Access, scope: Scope) -> Result<Stag, GrantError> {
+        if window.offset.checked_add(window.bytes).is_none()
+            || window.base_to.checked_add(window.bytes).is_none()
+        {
+            return Err(GrantError::Range);
+        }
+        if self.live >= self.capacity {
+            return Err(GrantError::NoResources);
+        }
+        let (stag, serial) = self.issue();
+        let index = index_of(stag);
+        let next = match scope {
+            Scope::Stream(stream) => self.streams.insert(stream, index),
+            Scope::Pd(_) => None,
+        };
+        self.entries.insert(index, Entry { stag, serial, live: Some(Live { window, access, scope, next }) });
+        self.live = self.live.saturating_add(1);
+        Ok(stag)
+    }
+
+    /// The next STag whose index is free. An index met in quarantine is passed over, and with that is out of
+    /// it: it is not met again before all others were.
+    fn issue(&mut self) -> (Stag, u64) {
+        loop {
+            let (stag, serial) = self.issuer.issue();
+            let index = index_of(stag);
+            // Index 0 is not used: a zero STag means "none" to many programs.
+            if index == 0 {
+                continue;
+            }
+            match self.entries.get(&index) {
+                None => return (stag, serial),
+                Some(Entry { live: Some(_), .. }) => {}
+                Some(Entry { live: None, .. }) => {
+                    self.entries.remove(&index);
+                }
+            }
+        }
+    }
+
+    /// Revokes an STag; `false` if it was not valid.
+    pub fn revoke(&mut self, stag: Stag) -> bool {
+        let index = index_of(stag);
+        let Some(Entry { stag: valid, live: Some(live), .. }) = self.entries.get(&index) else {
+            return false;
+        };
+        if *valid != stag {
+            return false;
+        }
+        if let Scope::Stream(stream) = live.scope {
+            let next = live.next;
+            self.unlink(stream, index, next);
+        }
+        self.retire(index);
+        true
+    }
+
+    /// Takes an index out of the list of its stream.
+    fn unlink(&mut self, stream: StreamId, index: u32, next: Option<u32>) {
+        let Some(first) = self.streams.get(&stream).copied() else { return };
+        if first == index {
+            match next {
+                Some(next) => self.streams.insert(stream, next),
+                None => self.streams.remove(&stream),
+            };
+            return;
+        }
+        let mut at = Some(first);
+        while let Some(live) = at.and_then(|at| self.entries.get_mut(&at)?.live.as_mut()) {
+            if live.next == Some(index) {
+                live.next = next;
+                return;
+            }
+            at = live.next;
+        }
+    }
+
+    /// Ends an entry: at once, or when its index comes round if that is sooner than [`QUARANTINE`] grants.
+    fn retire(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(&index) else { return };
+        let age = self.issuer.next.wrapping_sub(entry.serial) % CYCLE;
+        if CYCLE.saturating_sub(age) <= QUARANTINE {
+            entry.live = None;
+        } else {
+            self.entries.remove(&index);
+        }
+        self.live = self.live.saturating_sub(1);
+    }
+
+    /// Revokes the STags that are valid on this stream only, when it has ended. Says how many there were.
+    pub fn revoke_stream(&mut self, stream: StreamId) -> usize {
+        let mut at = self.streams.remove(&stream);
+        let mut count = 0usize;
+        while let Some(index) = at {
+            at = self.entries.get(&index).and_then(|entry| entry.live.as_ref()?.next);
+            self.retire(index);
+            count = count.saturating_add(1);
+        }
+        count
+    }
+
+    /// Revokes every STag of a region. Says how many there were. Looks at every STag for each of them.
+    pub fn revoke_region(&mut self, region: RegionId) -> usize {
+        let mut count = 0usize;
+        while let Some(stag) = self.entries.values().find(|entry| entry.opens(region)).map(|entry| entry.stag)
+        {
+            if !self.revoke(stag) {
+                break;
+            }
+            count = count.saturating_add(1);
+        }
+        count
+    }
+
+    /// May this stream place `len` octets there? The whole check.
+    #[inline]
+    pub fn check_place(
+        &self,
+        stag: Stag,
+        to: u64,
+        len: usize,
+        origin: Origin,
+    ) -> Result<Placement, AccessError> {
+        let (region, offset) = self.check(Access::REMOTE_WRITE, stag, to, len as u64, origin)?;
+        Ok(Placement::checked(region, offset, len))
+    }
+
+    /// May this stream fetch `len` octets from there? The whole check.
+    #[inline]
+    pub fn check_fetch(&self, stag: Stag, to: u64, len: usize, origin: Origin) -> Result<Fetch, AccessError> {
+        let (region, offset) = self.check(Access::REMOTE_READ, stag, to, len as u64, origin)?;
+        Ok(Fetch::checked(region, offset, len))
+    }
+
+    /// Invalidates an STag on behalf of the peer of a stream.
+    pub fn invalidate(&mut self, stag: Stag, origin: Origin) -> Result<(), AccessError> {
+        self.entitled(Access::REMOTE_INVALIDATE, stag, origin)?;
+        if self.revoke(stag) { Ok(()) } else { Err(AccessError::InvalidStag) }
+    }
+
+    /// STag and key, stream or protection domain, right; in this order.
+    #[inline]
+    fn entitled(&self, right: Access, stag: Stag, origin: Origin) -> Result<&Live, AccessError> {
+        let entry = self.entries.get(&index_of(stag)).filter(|entry| entry.stag == stag);
+        let live = entry.and_then(|entry| entry.live.as_ref()).ok_or(AccessError::InvalidStag)?;
+        let associated = match live.scope {
+            Scope::Stream(stream) => stream == origin.stream,
+            Scope::Pd(pd) => origin.pd == Some(pd),
+        };
+        if !associated {
+            return Err(AccessError::NotAssociated);
+        }
+        if !live.access.contains(right) {
+            return Err(AccessError::Rights);
+        }
+        Ok(live)
+    }
+
+    /// The check of an access to octets, over all of them: region, and offset in it.
+    #[inline]
+    fn check(
+        &self,
+        right: Access,
+        stag: Stag,
+        to: u64,
+        len: u64,
+        origin: Origin,
+    ) -> Result<(RegionId, u64), AccessError> {
+        let window = self.entitled(right, stag, origin)?.window;
+        // RFC 5041 §7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap."
+        to.checked_add(len).ok_or(AccessError::Wrap)?;
+        let skip = to.checked_sub(window.base_to).ok_or(AccessError::Bounds)?;
+        match skip.checked_add(len) {
+            Some(end) if end <= window.bytes => Ok((window.region, window.offset.saturating_add(skip))),
+            _ => Err(AccessError::Bounds),
+        }
+    }
+}
+
+impl Entry {
+    fn opens(&self, region: RegionId) -> bool {
+        self.live.as_ref().is_some_and(|live| live.window.region == region)
+    }
+}
+
+const fn index_of(stag: Stag) -> u32 {
+    stag.0 >> 8
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

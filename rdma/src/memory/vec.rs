@@ -1,0 +1,95 @@
+//! Regions in ordinary memory.
+
+use super::{Fetch, Memory, Placement, RegionId};
+
+/// [`Memory`] over vectors, numbered from 0: for initiators and tests.
+#[derive(Debug, Default)]
+pub struct VecMemory {
+    regions: Vec<Vec<u8>>,
+    faults: u64,
+}
+
+impl VecMemory {
+    /// Without a region.
+    pub const fn new() -> Self {
+        Self { regions: Vec::new(), faults: 0 }
+    }
+
+    /// Adds a region with these octets; `None` after 2³² of them.
+    pub fn add(&mut self, bytes: Vec<u8>) -> Option<RegionId> {
+        let id = u32::try_from(self.regions.len()).ok()?;
+        self.regions.push(bytes);
+        Some(RegionId(id))
+    }
+
+    /// The octets of a region.
+    pub fn bytes(&self, region: RegionId) -> Option<&[u8]> {
+        self.regions.get(usize::try_from(region.0).ok()?).map(Vec::as_slice)
+    }
+
+    /// The octets of a region, to be changed.
+    pub fn bytes_mut(&mut self, region: RegionId) -> Option<&mut [u8]> {
+        self.regions.get_mut(usize::try_from(region.0).ok()?).map(Vec::as_mut_slice)
+    }
+
+    /// Placements refused because the region has no such octets. Not zero means that a grant or a local slice
+    /// was larger than its region.
+    pub const fn faults(&self) -> u64 {
+        self.faults
+    }
+
+    fn range(offset: u64, len: usize) -> Option<core::ops::Range<usize>> {
+        let start = usize::try_from(offset).ok()?;
+        Some(start..start.checked_add(len)?)
+    }
+}
+
+impl Memory for VecMemory {
+    fn place(&mut self, at: Placement, bytes: &[u8]) {
+        let range = Self::range(at.offset(), bytes.len());
+        match range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)) {
+            Some(to) if at.len() == bytes.len() => to.copy_from_slice(bytes),
+            _ => self.faults = self.faults.saturating_add(1),
+        }
+    }
+
+    /// Octets that the region does not have are zero.
+    fn fetch(&self, from: Fetch, out: &mut [u8]) {
+        let range = Self::range(from.offset(), out.len());
+        match range.and_then(|range| self.bytes(from.region())?.get(range)) {
+            Some(bytes) if from.len() == out.len() => out.copy_from_slice(bytes),
+            _ => out.fill(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::VecMemory;
+    use crate::memory::{Fetch, Memory, Placement, RegionId};
+
+    #[test]
+    fn copies_in_and_out() {
+        let mut memory = VecMemory::new();
+        let region = memory.add(vec![0; 8]).unwrap();
+        memory.place(Placement::checked(region, 6, 2), &[1, 2]);
+        let mut out = [9; 3];
+        memory.fetch(Fetch::checked(region, 5, 3), &mut out);
+        assert_eq!(out, [0, 1, 2]);
+        assert_eq!(memory.faults(), 0);
+    }
+
+    #[test]
+    fn a_token_beyond_the_region_touches_nothing() {
+        let mut memory = VecMemory::new();
+        let region = memory.add(vec![7; 8]).unwrap();
+        memory.place(Placement::checked(region, 7, 2), &[1, 2]);
+        memory.place(Placement::checked(RegionId(9), 0, 1), &[1]);
+        memory.place(Placement::checked(region, u64::MAX, 1), &[1]);
+        assert_eq!(memory.bytes(region), Some(&[7; 8][..]));
+        assert_eq!(memory.faults(), 3);
+        let mut out = [9; 2];
+        memory.fetch(Fetch::checked(region, 7, 2), &mut out);
+        assert_eq!(out, [0, 0]);
+    }
+}

@@ -1,0 +1,45 @@
+//! CRC32c as MPA uses it: RFC 5044 §4.4, "computed using the CRC32c polynomial in the manner described in
+//! the iSCSI Protocol"; iSCSI, and so MPA, stores the reflected value with its low octet first.
+
+use super::CRC_LEN;
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// The CRC field over one run of octets.
+#[inline]
+#[must_use]
+pub fn crc32c(octets: &[u8]) -> [u8; CRC_LEN] {
+    crc_fast::crc32_iscsi(octets).to_le_bytes()
+}
+
+/// The CRC field over octets that lie in pieces.
+#[derive(Clone, Debug)]
+pub struct Crc32c(Digest);
+
+impl Crc32c {
+    /// Nothing covered yet.
+    #[inline]
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+
+    /// Covers the next piece.
+    #[inline]
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// The CRC field over all pieces so far.
+    #[inline]
+    #[must_use]
+    pub fn finish(&self) -> [u8; CRC_LEN] {
+        let [field @ .., _, _, _, _] = self.0.finalize().to_le_bytes();
+        field
+    }
+}
+
+impl Default for Crc32c {
+    fn default() -> Self {
+        Self::new()
+    }
+}

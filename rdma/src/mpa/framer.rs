@@ -1,0 +1,137 @@
+//! FPDUs on their way out (RFC 5044 §4.1, §4.5): built in place, in the buffer that TCP will send.
+//!
+//! ```text
+//! +--------------+---------------------------+-----------+-------+
+//! | ULPDU_Length |           ULPDU           | PAD (0-3) |  CRC  |
+//! +--------------+---------------------------+-----------+-------+
+//!        2               ULPDU_Length                        4
+//! ```
+
+use super::crc::crc32c;
+use super::{CRC_LEN, LENGTH_LEN};
+use core::fmt;
+
+/// The smallest MULPDU. RFC 5044 §4.5: "the MPA on TCP sender MUST NOT shrink the MULPDU below 128 octets".
+pub const MULPDU_MIN: usize = 128;
+
+/// The longest ULPDU. RFC 5044 §3: "The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA."
+pub const MULPDU_MAX: usize = 64768;
+
+const OVERHEAD: usize = LENGTH_LEN + CRC_LEN;
+
+/// Octets of the FPDU around a ULPDU of so many octets, without markers. RFC 5044 §4.1: "The length of the
+/// pad is set so as to make the size of the FPDU an integral multiple of four."
+#[inline]
+#[must_use]
+pub const fn fpdu_len(ulpdu_len: usize) -> usize {
+    ulpdu_len.saturating_add(OVERHEAD).saturating_add(3) & !3
+}
+
+/// The longest ULPDU whose FPDU fits a TCP segment of `emss` octets, without markers.
+/// RFC 5044 §4.5: "MULPDU = EMSS - (6 + EMSS mod 4)".
+///
+/// The result lies in [`MULPDU_MIN`]..=[`MULPDU_MAX`] whatever `emss` is: below an EMSS of 136 an FPDU may
+/// take more than one segment.
+#[inline]
+#[must_use]
+pub const fn mulpdu(emss: usize) -> usize {
+    let fitting = (emss & !3).saturating_sub(OVERHEAD);
+    if fitting < MULPDU_MIN {
+        MULPDU_MIN
+    } else if fitting > MULPDU_MAX {
+        MULPDU_MAX
+    } else {
+        fitting
+    }
+}
+
+/// Why an FPDU was not built. Neither comes from the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// The ULPDU is longer than [`MULPDU_MAX`].
+    TooLong {
+        /// Octets of the ULPDU.
+        ulpdu: usize,
+    },
+    /// The buffer is not exactly as long as the FPDU.
+    Buffer {
+        /// Octets of the FPDU.
+        need: usize,
+        /// Octets of the buffer.
+        have: usize,
+    },
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { ulpdu } => write!(f, "a ULPDU of {ulpdu} octets; the limit is {MULPDU_MAX}"),
+            Self::Buffer { need, have } => write!(f, "a buffer of {have} octets for an FPDU of {need}"),
+        }
+    }
+}
+
+impl core::error::Error for FrameError {}
+
+/// Builds the FPDUs of one direction of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Framer {
+    crc: bool,
+}
+
+impl Framer {
+    /// A framer that writes CRCs, or zeros in their place.
+    #[must_use]
+    pub const fn new(crc: bool) -> Self {
+        Self { crc }
+    }
+
+    /// The longest ULPDU to send in a TCP segment of `emss` octets.
+    ///
+    /// It never exceeds [`mulpdu`]; it keeps whole FPDUs at a multiple of eight octets besides, the size to
+    /// which Linux soft-iWARP cuts its own.
+    #[inline]
+    #[must_use]
+    pub const fn ulpdu_max(&self, emss: usize) -> usize {
+        mulpdu(emss & !7)
+    }
+
+    /// Octets of the FPDU around a ULPDU of so many octets.
+    #[inline]
+    #[must_use]
+    pub const fn fpdu_len(&self, ulpdu_len: usize) -> usize {
+        fpdu_len(ulpdu_len)
+    }
+
+    /// Builds an FPDU in `out`, which has exactly [`Self::fpdu_len`] octets: `fill` writes the ULPDU into the
+    /// slice it is given, the rest is written around it.
+    ///
+    /// # Errors
+    /// Where the lengths do not agree; `fill` is not called then.
+    #[inline]
+    pub fn frame(
+        &self,
+        out: &mut [u8],
+        ulpdu_len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), FrameError> {
+        let too_long = FrameError::TooLong { ulpdu: ulpdu_len };
+        let length = u16::try_from(ulpdu_len).map_err(|_| too_long)?;
+        if ulpdu_len > MULPDU_MAX {
+            return Err(too_long);
+        }
+        let wrong = FrameError::Buffer { need: fpdu_len(ulpdu_len), have: out.len() };
+        if out.len() != fpdu_len(ulpdu_len) {
+            return Err(wrong);
+        }
+        let (covered, field) = out.split_last_chunk_mut::<CRC_LEN>().ok_or(wrong)?;
+        let (header, rest) = covered.split_first_chunk_mut::<LENGTH_LEN>().ok_or(wrong)?;
+        let (ulpdu, pad) = rest.split_at_mut_checked(ulpdu_len).ok_or(wrong)?;
+        *header = length.to_be_bytes();
+        fill(ulpdu);
+        // RFC 5044 §4.1: "The pad data MUST be set to zero by the sender".
+        pad.fill(0);
+        *field = if self.crc { crc32c(covered) } else { [0; CRC_LEN] };
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! What two sides agree on: revision, CRC, read depths, ready-to-receive (RFC 5044 §4.4, RFC 6581 §9).
+
+use super::{ConnectRequest, CrcPolicy, NegotiationConfig, Refusal};
+use crate::wire::mpa::{ConnectionData, FrameHeader, ReadDepth, RtrOptions};
+
+/// The message that an initiator has to send first, and that carries nothing (RFC 6581 §9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rtr {
+    /// A Send of no octets.
+    Send,
+    /// An RDMA Write of no octets.
+    Write,
+    /// An RDMA Read of no octets.
+    Read,
+}
+
+/// What holds for a connection once it is established.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The revision of MPA, 1 or 2.
+    pub revision: u8,
+    /// CRCs are generated and checked, in both directions.
+    pub crc: bool,
+    /// How many of the peer's Read Requests we take at once.
+    pub ird: u16,
+    /// How many Read Requests we may have outstanding.
+    pub ord: u16,
+    /// Initiator: what to send before anything else; `None` where nothing special is due.
+    pub rtr: Option<Rtr>,
+    /// What the peer's frame said of depths and RTR; `None` where it was not enhanced.
+    /// RFC 6581 §9.1: "The responder and initiator MUST pass the peer's provided IRD and ORD values to the
+    /// ULP".
+    pub peer: Option<ConnectionData>,
+}
+
+impl CrcPolicy {
+    /// RFC 5044 §7.1.1: "When this bit is '1' in either the MPA Request Frame or MPA Reply Frame, CRCs MUST be
+    /// generated and checked by both endpoints."
+    const fn with(self, peer_wants: bool) -> bool {
+        peer_wants || matches!(self, Self::Required)
+    }
+}
+
+/// The terms that answer a Request, and what the Reply says of depths and RTR.
+pub(super) fn respond(
+    config: &NegotiationConfig,
+    header: &FrameHeader,
+    peer: Option<ConnectionData>,
+) -> (Terms, Option<ConnectionData>) {
+    let (mut ird, mut ord) = (config.ird_max, config.ord_max);
+    let reply = peer.map(|asked| {
+        let rtr = asked.rtr.map(|options| answer_rtr(config.rtr, options));
+        // RFC 6581 §9.1: "If the initiator ORD is insufficient to support the selected connection model, the
+        // responder IRD MAY be increased", as a Read of no octets takes a place in the queue too.
+        let floor = u16::from(rtr.is_some_and(|options| options.read));
+        // RFC 6581 §9.1: "The responder MUST respond to an initiator ORD value of 0x3FFF by leaving its local
+        // endpoint IRD value unchanged and setting the IRD to 0x3FFF in its reply message"; IRD alike.
+        let reply_ird = match asked.ord.requests() {
+            Some(wanted) => {
+                ird = wanted.max(floor).min(config.ird_max);
+                ReadDepth::new(ird)
+            }
+            None => ReadDepth::NOT_NEGOTIATED,
+        };
+        let reply_ord = match asked.ird.requests() {
+            Some(offered) => {
+                ord = offered.min(config.ord_max);
+                ReadDepth::new(ord)
+            }
+            None => ReadDepth::NOT_NEGOTIATED,
+        };
+        ConnectionData { rtr, ird: reply_ird, ord: reply_ord }
+    });
+    let crc = config.crc.with(header.crc);
+    (Terms { revision: header.revision, crc, ird, ord, rtr: None, peer }, reply)
+}
+
+/// RFC 6581 §9.2: "If the responder does not support any of the initiator-specified RTR indication options,
+/// then the responder MUST set at least one RTR indication type option it supports."
+const fn answer_rtr(ours: RtrOptions, theirs: RtrOptions) -> RtrOptions {
+    let both = ours.and(theirs);
+    if both.is_empty() { ours } else { both }
+}
+
+/// The terms that an accepting Reply makes of a request.
+///
+/// # Errors
+/// `Markers`, `InsufficientIrd`, `NoMatchingRtr`; the last two with the terms that a Terminate to the peer
+/// goes by.
+pub(super) fn conclude(
+    config: &NegotiationConfig,
+    request: &Asked,
+    header: &FrameHeader,
+    peer: Option<ConnectionData>,
+) -> (Terms, Result<(), Refusal>) {
+    let crc = config.crc.with(header.crc);
+    let (ird, ord) = (request.ird, request.ord);
+    let mut terms = Terms { revision: header.revision, crc, ird, ord, rtr: None, peer };
+    if header.markers {
+        return (terms, Err(Refusal::Markers));
+    }
+    let Some(reply) = peer else {
+        return (terms, Ok(()));
+    };
+    // RFC 6581 §9.1: "the initiator MUST set its IRD at least to the responder ORD and its ORD at most to the
+    // responder IRD"; a value of 0x3FFF leaves the local one unchanged.
+    if let Some(theirs) = reply.ord.requests() {
+        if theirs > config.ird_max {
+            return (terms, Err(Refusal::InsufficientIrd));
+        }
+        terms.ird = ird.max(theirs);
+    }
+    if let Some(theirs) = reply.ird.requests() {
+        terms.ord = ord.min(theirs);
+    }
+    if let (Some(ours), Some(theirs)) = (request.rtr, reply.rtr) {
+        terms.rtr = choose_rtr(ours.and(theirs), terms.ord);
+        if terms.rtr.is_none() {
+            return (terms, Err(Refusal::NoMatchingRtr));
+        }
+    }
+    (terms, Ok(()))
+}
+
+/// A Write needs nothing of the peer, a Read a place in its queue, a Send a posted buffer.
+const fn choose_rtr(options: RtrOptions, ord: u16) -> Option<Rtr> {
+    if options.write {
+        Some(Rtr::Write)
+    } else if options.read && ord > 0 {
+        Some(Rtr::Read)
+    } else if options.send {
+        Some(Rtr::Send)
+    } else {
+        None
+    }
+}
+
+/// What an initiator asked for, kept until the Reply comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) enhanced: bool,
+    pub(super) ird: u16,
+    pub(super) ord: u16,
+    pub(super) rtr: Option<RtrOptions>,
+}
+
+impl Asked {
+    pub(super) fn new(config: &NegotiationConfig, request: &ConnectRequest<'_>) -> Self {
+        let enhanced = request.revision >= 2;
+        Self {
+            enhanced,
+            ird: request.ird.min(config.ird_max),
+            ord: request.ord.min(config.ord_max),
+            rtr: request.rtr.filter(|_| enhanced),
+        }
+    }
+
+    pub(super) fn connection_data(&self) -> Option<ConnectionData> {
+        let (ird, ord) = (ReadDepth::new(self.ird), ReadDepth::new(self.ord));
+        self.enhanced.then_some(ConnectionData { rtr: self.rtr, ird, ord })
+    }
+}

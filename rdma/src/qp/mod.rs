@@ -1,0 +1,242 @@
+//! A queue pair: the work of the two sides of one stream in full operation.
+//!
+//! ```text
+//!  post_*  ──▶ send queue ──┐                                        ┌──▶ Memory (Writes, Responses, Sends)
+//!                           ├─▶ transmit ──▶ FPDUs ──▶ receive ──────┤
+//!  read requests of   ──▶ IRQ (responses owed) ─┘                    └──▶ IRQ, receive queue, completions
+//!  the peer
+//! ```
+//! Completions come in the order of posting (RFC 5040 §5.5 rule 15), so that the reads that are outstanding
+//! (the ORQ) are a run at the head of the send queue and need no queue of their own.
+
+mod event;
+mod receive_queue;
+mod send_queue;
+
+use std::collections::VecDeque;
+
+pub use event::{CloseHow, CompletionOp, CompletionStatus, Event};
+pub(crate) use receive_queue::ReceiveQueue;
+pub use send_queue::PostError;
+pub(crate) use send_queue::{Kind, SendQueue, WorkRequest};
+
+use crate::ddp::UntaggedQueue;
+use crate::memory::Origin;
+use crate::mpa::Framer;
+use crate::stats::RdmaStats;
+use crate::terminate::{Fault, StreamError};
+use crate::wire::Msn;
+use crate::wire::ddp::UntaggedHeader;
+use crate::wire::rdmap::ReadRequest;
+use crate::wire::terminate::Terminate;
+
+/// Where a queue pair stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpState {
+    /// The MPA negotiation is not over.
+    Idle,
+    /// Ready: messages go both ways.
+    ReadyToSend,
+    /// An error was met; the Terminate waits for room in the transport.
+    Terminating,
+    /// Nothing goes any more.
+    Closed,
+}
+
+/// A Read Request of the peer, answered in part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadReply {
+    /// The DDP header it came with, for a Terminate about it.
+    pub(crate) header: UntaggedHeader,
+    /// What is left of it.
+    pub(crate) request: ReadRequest,
+}
+
+/// The message that is being sent. Its segments are not mixed with those of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The oldest Read Response owed.
+    Response,
+    /// The next of the send queue.
+    Work,
+}
+
+/// What goes over one stream, in octets and messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamCounters {
+    /// RDMA Writes of the peer, placed whole.
+    pub in_writes: u64,
+    /// Read Requests of the peer.
+    pub in_reads: u64,
+    /// Sends of the peer, received whole.
+    pub in_sends: u64,
+    /// RDMA Writes sent.
+    pub out_writes: u64,
+    /// Read Requests sent.
+    pub out_reads: u64,
+    /// Sends sent.
+    pub out_sends: u64,
+    /// Octets placed.
+    pub bytes_placed: u64,
+    /// Octets fetched.
+    pub bytes_fetched: u64,
+}
+
+/// How deep the queues of a queue pair are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depths {
+    pub(crate) send: usize,
+    pub(crate) receive: usize,
+}
+
+/// One end of a stream.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) origin: Origin,
+    pub(crate) state: QpState,
+    pub(crate) framer: Framer,
+    /// Whether an FPDU may be sent. RFC 5044 §7.1.2 rule 4: a responder "MUST receive and validate at least one
+    /// FPDU before sending any FPDUs or Markers".
+    pub(crate) may_send: bool,
+    /// Whether an FPDU of the peer has come.
+    pub(crate) peer_spoke: bool,
+    /// Whether the peer sends no more.
+    pub(crate) peer_ended: bool,
+    /// Whether an FPDU was sent.
+    pub(crate) sent_any: bool,
+    /// Inbound reads at a time.
+    pub(crate) ird: usize,
+    /// Outbound reads at a time.
+    pub(crate) ord: usize,
+    pub(crate) in_sends: UntaggedQueue,
+    pub(crate) in_reads: Msn,
+    pub(crate) out_sends: Msn,
+    pub(crate) out_reads: Msn,
+    pub(crate) irq: VecDeque<ReadReply>,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: ReceiveQueue,
+    pub(crate) current: Option<Source>,
+    pub(crate) last: Source,
+    pub(crate) terminate: Option<(Terminate, StreamError)>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) counters: StreamCounters,
+}
+
+/// Events besides completions that can wait at a time: request, established, Terminate sent or received, close.
+const EVENTS_EXTRA: usize = 6;
+
+impl QueuePair {
+    pub(crate) fn new(origin: Origin, depths: Depths) -> Self {
+        let events = depths.send.saturating_add(depths.receive).saturating_add(EVENTS_EXTRA);
+        Self {
+            origin,
+            state: QpState::Idle,
+            framer: Framer::new(true),
+            may_send: false,
+            peer_spoke: false,
+            peer_ended: false,
+            sent_any: false,
+            ird: 0,
+            ord: 0,
+            in_sends: UntaggedQueue::default(),
+            in_reads: Msn::FIRST,
+            out_sends: Msn::FIRST,
+            out_reads: Msn::FIRST,
+            irq: VecDeque::new(),
+            sq: SendQueue::new(depths.send),
+            rq: ReceiveQueue::new(depths.receive),
+            current: None,
+            last: Source::Work,
+            terminate: None,
+            events: VecDeque::with_capacity(events),
+            counters: StreamCounters::default(),
+        }
+    }
+
+    /// Full operation begins. The last allocation of a stream happens here.
+    pub(crate) fn establish(&mut self, crc: bool, ird: usize, ord: usize, may_send: bool) {
+        self.state = QpState::ReadyToSend;
+        self.framer = Framer::new(crc);
+        self.ird = ird;
+        self.ord = ord;
+        self.may_send = may_send;
+        self.irq = VecDeque::with_capacity(ird);
+    }
+
+    /// Takes the next event; its place is free for another post then.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        match &event {
+            Event::Completion { op: CompletionOp::Receive, .. } | Event::Received { .. } => {
+                self.rq.completion_taken();
+            }
+            Event::Completion { .. } => self.sq.completion_taken(),
+            _ => {}
+        }
+        Some(event)
+    }
+
+    /// Moves finished work requests from the head of the send queue to the events.
+    pub(crate) fn complete(&mut self) {
+        while let Some((done, owned)) = self.sq.pop_done() {
+            if owned {
+                self.events.push_back(Event::Completion {
+                    wr_id: done.wr_id,
+                    op: done.kind.op(),
+                    status: CompletionStatus::Success,
+                    bytes: done.local.len,
+                });
+            }
+        }
+    }
+
+    /// Ends the stream for an error: the first one is told to the peer, later ones are not even looked for.
+    #[cold]
+    pub(crate) fn fail(&mut self, fault: &Fault, stats: &mut RdmaStats) {
+        if self.state != QpState::ReadyToSend && self.state != QpState::Idle {
+            return;
+        }
+        stats.drops.count(fault.error);
+        self.state = QpState::Terminating;
+        self.terminate = Some((fault.message(), fault.error));
+        self.flush();
+    }
+
+    /// Takes every work request back unfinished, and forgets what is owed to the peer.
+    ///
+    /// RFC 5040 §6.2.1: "the state of all outstanding RDMA Messages is indeterminate, and the Messages SHOULD be
+    /// considered Completed in error."
+    pub(crate) fn flush(&mut self) {
+        self.irq.clear();
+        self.current = None;
+        while let Some((request, owned)) = self.sq.pop() {
+            if owned {
+                self.events.push_back(flushed(request.wr_id, request.kind.op()));
+            }
+        }
+        while let Some(buffer) = self.rq.pop() {
+            self.events.push_back(flushed(buffer.wr_id, CompletionOp::Receive));
+        }
+    }
+
+    /// Nothing goes any more: the owner is told to end the connection.
+    pub(crate) fn close(&mut self, how: CloseHow) {
+        if self.state != QpState::Closed {
+            self.state = QpState::Closed;
+            self.terminate = None;
+            self.flush();
+            self.events.push_back(Event::Close { how });
+        }
+    }
+}
+
+const fn flushed(wr_id: u64, op: CompletionOp) -> Event {
+    Event::Completion { wr_id, op, status: CompletionStatus::Flushed, bytes: 0 }
+}
+
+// What the documentation of `EndpointConfig` promises.
+const _: () = {
+    assert!(size_of::<ReadReply>() <= 56);
+    assert!(size_of::<WorkRequest>() + size_of::<Event>() <= 88);
+    assert!(size_of::<receive_queue::Buffer>() + size_of::<Event>() <= 56);
+};

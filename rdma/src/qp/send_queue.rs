@@ -1,0 +1,248 @@
+//! The work that the owner has posted to send.
+
+use core::fmt;
+use std::collections::VecDeque;
+
+use super::CompletionOp;
+use crate::memory::LocalSlice;
+use crate::wire::{Stag, TaggedOffset};
+
+/// Why work is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The stream is not, or no longer, in full operation.
+    NotReady,
+    /// The queue is full; take completions with `poll_event`.
+    Full,
+    /// The negotiated ORD is 0: this stream does not read.
+    NoReads,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotReady => "the stream is not in full operation",
+            Self::Full => "the queue is full",
+            Self::NoReads => "no RDMA Reads were negotiated on this stream",
+        })
+    }
+}
+
+impl core::error::Error for PostError {}
+
+/// What a work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Write { stag: Stag, to: TaggedOffset },
+    Read { stag: Stag, to: TaggedOffset },
+    Send { solicited: bool, invalidate: Option<Stag> },
+}
+
+impl Kind {
+    pub(crate) const fn op(&self) -> CompletionOp {
+        match self {
+            Self::Write { .. } => CompletionOp::Write,
+            Self::Read { .. } => CompletionOp::Read,
+            Self::Send { .. } => CompletionOp::Send,
+        }
+    }
+}
+
+/// A work request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkRequest {
+    pub(crate) wr_id: u64,
+    pub(crate) kind: Kind,
+    pub(crate) local: LocalSlice,
+    /// Octets sent of a Write or Send; octets that have come of a Read.
+    pub(crate) progress: u32,
+    /// The STag that the peer's Read Response must name.
+    pub(crate) sink: Stag,
+    /// Not posted by the owner, who is not told of it.
+    internal: bool,
+    done: bool,
+}
+
+impl WorkRequest {
+    pub(crate) const fn new(wr_id: u64, kind: Kind, local: LocalSlice) -> Self {
+        Self { wr_id, kind, local, progress: 0, sink: Stag(0), internal: false, done: false }
+    }
+}
+
+/// Work requests in the order of posting: first those sent whose completion is due, then the one being sent,
+/// then the others.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    queue: VecDeque<WorkRequest>,
+    /// How many at the head are sent whole.
+    sent: usize,
+    /// How many of those are reads that the peer owes.
+    reads: usize,
+    /// Completions that the owner has not taken.
+    untaken: usize,
+    depth: usize,
+}
+
+impl SendQueue {
+    pub(crate) fn new(depth: usize) -> Self {
+        let queue = VecDeque::with_capacity(depth.saturating_add(1));
+        Self { queue, sent: 0, reads: 0, untaken: 0, depth }
+    }
+
+    /// Posts the one request that is not the owner's; there is a place for it besides the owner's.
+    pub(crate) fn post_internal(&mut self, kind: Kind) {
+        self.depth = self.depth.saturating_add(1);
+        self.queue.push_back(WorkRequest { internal: true, ..WorkRequest::new(0, kind, LocalSlice::EMPTY) });
+    }
+
+    pub(crate) fn post(&mut self, request: WorkRequest) -> Result<(), PostError> {
+        if self.queue.len().saturating_add(self.untaken) >= self.depth {
+            return Err(PostError::Full);
+        }
+        self.queue.push_back(request);
+        Ok(())
+    }
+
+    /// Work requests not completed.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Reads that the peer owes.
+    pub(crate) const fn reads(&self) -> usize {
+        self.reads
+    }
+
+    /// The next to be sent, or the one being sent.
+    pub(crate) fn next(&mut self) -> Option<&mut WorkRequest> {
+        self.queue.get_mut(self.sent)
+    }
+
+    /// The same, to look at.
+    pub(crate) fn peek_next(&self) -> Option<&WorkRequest> {
+        self.queue.get(self.sent)
+    }
+
+    /// The one being sent is sent whole.
+    pub(crate) fn next_sent(&mut self) {
+        let Some(request) = self.queue.get_mut(self.sent) else { return };
+        self.sent = self.sent.saturating_add(1);
+        if matches!(request.kind, Kind::Read { .. }) {
+            self.reads = self.reads.saturating_add(1);
+        } else {
+            request.done = true;
+        }
+    }
+
+    /// The read whose response is due: the oldest that is sent and not finished.
+    pub(crate) fn due(&mut self) -> Option<&mut WorkRequest> {
+        if self.reads == 0 {
+            return None;
+        }
+        self.queue.iter_mut().take(self.sent).find(|request| !request.done)
+    }
+
+    /// The response that was due has come.
+    pub(crate) fn due_done(&mut self) {
+        if let Some(request) = self.due() {
+            request.done = true;
+            self.reads = self.reads.saturating_sub(1);
+        }
+    }
+
+    /// Takes the head if it is finished; see [`Self::pop`].
+    pub(crate) fn pop_done(&mut self) -> Option<(WorkRequest, bool)> {
+        if self.queue.front()?.done { self.pop() } else { None }
+    }
+
+    /// Takes the head, finished or not, and says whether it was the owner's. If it was, its completion counts
+    /// until [`Self::completion_taken`].
+    pub(crate) fn pop(&mut self) -> Option<(WorkRequest, bool)> {
+        let request = self.queue.pop_front()?;
+        if self.sent > 0 && !request.done {
+            self.reads = self.reads.saturating_sub(1);
+        }
+        self.sent = self.sent.saturating_sub(1);
+        if request.internal {
+            self.depth = self.depth.saturating_sub(1);
+        } else {
+            self.untaken = self.untaken.saturating_add(1);
+        }
+        Some((request, !request.internal))
+    }
+
+    pub(crate) const fn completion_taken(&mut self) {
+        self.untaken = self.untaken.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE: Kind = Kind::Write { stag: Stag(1), to: TaggedOffset(0) };
+    const READ: Kind = Kind::Read { stag: Stag(1), to: TaggedOffset(0) };
+
+    fn queue(kinds: &[Kind]) -> SendQueue {
+        let mut queue = SendQueue::new(kinds.len());
+        for (wr_id, kind) in (0..).zip(kinds) {
+            queue.post(WorkRequest::new(wr_id, *kind, LocalSlice::EMPTY)).unwrap();
+        }
+        queue
+    }
+
+    fn taken(queue: &mut SendQueue) -> Vec<u64> {
+        core::iter::from_fn(|| queue.pop_done()).map(|(request, _)| request.wr_id).collect()
+    }
+
+    #[test]
+    fn completions_keep_the_order_of_posting() {
+        let mut queue = queue(&[WRITE, READ, WRITE, READ, WRITE]);
+        for _ in 0..5 {
+            queue.next_sent();
+        }
+        assert!(queue.peek_next().is_none());
+        assert_eq!((taken(&mut queue), queue.reads()), (vec![0], 2));
+        assert_eq!(queue.due().unwrap().wr_id, 1);
+        queue.due_done();
+        assert_eq!((taken(&mut queue), queue.reads()), (vec![1, 2], 1));
+        assert_eq!(queue.due().unwrap().wr_id, 3);
+        queue.due_done();
+        assert_eq!((taken(&mut queue), queue.reads(), queue.len()), (vec![3, 4], 0, 0));
+        assert!(queue.due().is_none());
+    }
+
+    #[test]
+    fn taking_back_unfinished_work_forgets_what_was_due() {
+        let mut queue = queue(&[READ, WRITE, READ, WRITE]);
+        queue.next_sent();
+        queue.next_sent();
+        assert_eq!(core::iter::from_fn(|| queue.pop()).count(), 4);
+        assert_eq!((queue.reads(), queue.sent, queue.untaken), (0, 0, 4));
+    }
+
+    #[test]
+    fn the_internal_request_takes_no_place_of_the_owner() {
+        let mut queue = SendQueue::new(1);
+        queue.post_internal(READ);
+        assert_eq!(queue.post(WorkRequest::new(9, WRITE, LocalSlice::EMPTY)), Ok(()));
+        queue.next_sent();
+        queue.due_done();
+        let (request, owned) = queue.pop_done().unwrap();
+        assert!(request.internal && !owned);
+        assert_eq!(queue.post(WorkRequest::new(9, WRITE, LocalSlice::EMPTY)), Err(PostError::Full));
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_completion_is_taken() {
+        let mut queue = queue(&[WRITE, WRITE]);
+        let another = WorkRequest::new(9, WRITE, LocalSlice::EMPTY);
+        assert_eq!(queue.post(another), Err(PostError::Full));
+        queue.next_sent();
+        assert_eq!(taken(&mut queue), [0]);
+        assert_eq!(queue.post(another), Err(PostError::Full));
+        queue.completion_taken();
+        assert_eq!(queue.post(another), Ok(()));
+        assert_eq!(queue.next().unwrap().wr_id, 1);
+    }
+}

@@ -1,0 +1,6 @@
+//! RDMAP: what the messages mean (RFC 5040).
+
+mod receive;
+mod transmit;
+
+pub(crate) use transmit::Step;

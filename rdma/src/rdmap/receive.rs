@@ -1,0 +1,291 @@
+//! What comes in: one verified FPDU at a time, checked, placed, delivered.
+
+use crate::Env;
+use crate::ddp::UntaggedQueue;
+use crate::memory::{AccessError, Memory, Placement};
+use crate::mpa::Fpdu;
+use crate::qp::{CloseHow, Event, QpState, QueuePair, ReadReply};
+use crate::stats::count;
+use crate::terminate::{ErrorCode, Fault, StreamError};
+use crate::wire::ddp::{self, Header, TaggedHeader, UntaggedHeader};
+use crate::wire::rdmap::{self, ControlField, Opcode, OpcodeRow, ReadRequest};
+use crate::wire::terminate::{BitOrder, Control};
+use crate::wire::{MessageOffset, QueueNumber, Stag};
+
+/// Octets of a ULPDU that suffice for everything but payload: DDP header and Read Request.
+const PREFIX_LEN: usize = UntaggedHeader::LEN + ReadRequest::LEN;
+
+impl QueuePair {
+    /// Takes an FPDU. After an error nothing more is taken: RFC 5041 §7.1: "DDP MUST silently drop any
+    /// subsequent incoming DDP Segments."
+    #[inline]
+    pub(crate) fn receive<C: AsRef<[u8]>, M: Memory>(&mut self, fpdu: &Fpdu<'_, C>, env: &mut Env<'_, M>) {
+        if self.state != QpState::ReadyToSend {
+            count(&mut env.stats.drops.after_error, 1);
+            return;
+        }
+        self.peer_spoke = true;
+        self.may_send = true;
+        let copied;
+        let head = match fpdu.contiguous() {
+            Some(ulpdu) => ulpdu,
+            None => {
+                let mut prefix = [0; PREFIX_LEN];
+                let len = fpdu.copy_prefix(&mut prefix);
+                copied = prefix;
+                copied.get(..len).unwrap_or_default()
+            }
+        };
+        let Ok((header, rest)) = Header::parse(head) else {
+            return self.fail(&Fault::bare(StreamError::FpduLength), env.stats);
+        };
+        if let Err(error) = self.segment(&header, rest, fpdu, env) {
+            self.fail(&about(error, &header, rest, fpdu.len()), env.stats);
+        }
+    }
+
+    /// A segment whose header is whole. `rest` begins with its RDMAP header if it has one.
+    #[inline]
+    fn segment<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        header: &Header,
+        rest: &[u8],
+        fpdu: &Fpdu<'_, C>,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        if header.version() != ddp::VERSION {
+            return Err(match header {
+                Header::Tagged(_) => StreamError::TaggedVersion,
+                Header::Untagged(_) => StreamError::UntaggedVersion,
+            });
+        }
+        let control = ControlField::parse(header.ulp_control());
+        if control.version != rdmap::VERSION {
+            return Err(StreamError::RdmapVersion);
+        }
+        // RFC 5040 §4.1 Figure 4: whether a message is tagged, and its queue, follow from its opcode.
+        match (header, control.opcode) {
+            (Header::Tagged(header), Opcode::RdmaWrite) => self.write(header, fpdu, env),
+            (Header::Tagged(header), Opcode::ReadResponse) => self.read_response(header, fpdu, env),
+            (Header::Untagged(header), opcode) => {
+                let row = opcode.row().ok_or(StreamError::UnexpectedOpcode)?;
+                self.untagged(header, row, rest, fpdu, env)
+            }
+            (Header::Tagged(_), _) => Err(StreamError::UnexpectedOpcode),
+        }
+    }
+
+    #[inline]
+    fn write<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        header: &TaggedHeader,
+        fpdu: &Fpdu<'_, C>,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
+        // RFC 5041 §5.2: "The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message."
+        if len > 0 {
+            let at = env
+                .stags
+                .check_place(header.stag, header.offset.0, len, self.origin)
+                .map_err(StreamError::Tagged)?;
+            self.place(at, fpdu, TaggedHeader::LEN, env);
+        }
+        if header.last {
+            count(&mut self.counters.in_writes, 1);
+            count(&mut env.stats.rdmap.in_rdma_writes, 1);
+        }
+        Ok(())
+    }
+
+    /// Copies the payload of an FPDU, piece by piece, to where a check has allowed it.
+    #[inline]
+    fn place<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        mut at: Placement,
+        fpdu: &Fpdu<'_, C>,
+        skip: usize,
+        env: &mut Env<'_, M>,
+    ) {
+        count(&mut self.counters.bytes_placed, at.len());
+        count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
+        for piece in fpdu.pieces(skip) {
+            let (here, behind) = at.split_at(piece.len());
+            env.memory.place(here, piece);
+            at = behind;
+        }
+    }
+
+    /// A segment of the response to the oldest read. It must be the very octets that are due, in order.
+    fn read_response<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        header: &TaggedHeader,
+        fpdu: &Fpdu<'_, C>,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
+        let due = self.sq.due().ok_or(StreamError::UnexpectedOpcode)?;
+        if len > 0 {
+            let tagged = |error| Err(StreamError::Tagged(error));
+            if header.stag != due.sink {
+                return tagged(AccessError::InvalidStag);
+            }
+            if header.offset.checked_add(len as u64).is_none() {
+                return tagged(AccessError::Wrap);
+            }
+            if header.offset.0 != u64::from(due.progress) {
+                return tagged(AccessError::Bounds);
+            }
+            let Some(at) = Placement::local(&due.local, due.progress, len) else {
+                return tagged(AccessError::Bounds);
+            };
+            due.progress = due.progress.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+            self.place(at, fpdu, TaggedHeader::LEN, env);
+        }
+        if header.last {
+            let whole = self.sq.due().is_some_and(|due| due.progress == due.local.len);
+            if !whole {
+                return Err(StreamError::ReadResponseShort);
+            }
+            self.sq.due_done();
+            self.complete();
+            count(&mut env.stats.rdmap.in_read_responses, 1);
+        }
+        Ok(())
+    }
+
+    fn untagged<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        header: &UntaggedHeader,
+        row: &OpcodeRow,
+        rest: &[u8],
+        fpdu: &Fpdu<'_, C>,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let len = fpdu.len().saturating_sub(UntaggedHeader::LEN);
+        let of_queue = |queue| {
+            if header.queue == queue { Ok(()) } else { Err(StreamError::QueueNumber) }
+        };
+        match row.opcode {
+            Opcode::ReadRequest => {
+                of_queue(QueueNumber::READ_REQUEST)?;
+                self.read_request(header, rest, len, env)
+            }
+            Opcode::Send
+            | Opcode::SendInvalidate
+            | Opcode::SendSolicited
+            | Opcode::SendSolicitedInvalidate => {
+                of_queue(QueueNumber::SEND)?;
+                self.send(header, row, len, fpdu, env)
+            }
+            Opcode::Terminate => {
+                of_queue(QueueNumber::TERMINATE)?;
+                self.terminated(rest, env);
+                Ok(())
+            }
+            // The messages of RFC 7306 are not spoken; the tagged ones have their T bit wrong.
+            Opcode::RdmaWrite
+            | Opcode::ReadResponse
+            | Opcode::ImmediateData
+            | Opcode::ImmediateDataSolicited
+            | Opcode::AtomicRequest
+            | Opcode::AtomicResponse
+            | Opcode::Reserved(_) => Err(StreamError::UnexpectedOpcode),
+        }
+    }
+
+    fn read_request<M: Memory>(
+        &mut self,
+        header: &UntaggedHeader,
+        rest: &[u8],
+        len: usize,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let queue = UntaggedQueue { msn: self.in_reads, offset: MessageOffset(0) };
+        queue.check_msn(header)?;
+        // RFC 5040 §6.1: "the RDMAP layer MUST NOT exceed the maximum number of outstanding, inbound RDMA Read
+        // Requests that were negotiated".
+        if self.irq.len() >= self.ird {
+            return Err(StreamError::NoBuffer);
+        }
+        queue.check_offset(header, len, ReadRequest::LEN as u64)?;
+        let Ok((request, _)) = ReadRequest::parse(rest) else {
+            return Err(StreamError::ReadRequestLength);
+        };
+        if !header.last {
+            return Err(StreamError::ReadRequestLength);
+        }
+        // RFC 5040 §5.2.1: with a size of zero the Data Source "MUST NOT validate the Data Source STag and Data
+        // Source Tagged Offset".
+        if request.size > 0 {
+            let (stag, to, size) = (request.source_stag, request.source_offset.0, request.size as usize);
+            env.stags.check_fetch(stag, to, size, self.origin).map_err(StreamError::Read)?;
+        }
+        self.irq.push_back(ReadReply { header: *header, request });
+        self.in_reads = self.in_reads.next();
+        count(&mut self.counters.in_reads, 1);
+        count(&mut env.stats.rdmap.in_rdma_reads, 1);
+        Ok(())
+    }
+
+    fn send<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        header: &UntaggedHeader,
+        row: &OpcodeRow,
+        len: usize,
+        fpdu: &Fpdu<'_, C>,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        self.in_sends.check_msn(header)?;
+        // RFC 5040 §5.3: "A zero-length Send Message Type MUST consume an Untagged Buffer".
+        let buffer = *self.rq.front().ok_or(StreamError::NoBuffer)?;
+        let start = self.in_sends.offset.0;
+        self.in_sends.check_offset(header, len, buffer.local.len.into())?;
+        if len > 0 {
+            let at = Placement::local(&buffer.local, start, len).ok_or(StreamError::MessageTooLong)?;
+            self.place(at, fpdu, UntaggedHeader::LEN, env);
+        }
+        self.in_sends.advance(len, header.last);
+        if header.last {
+            let invalidated = row.invalidates.then_some(Stag(header.ulp_word));
+            if let Some(stag) = invalidated {
+                env.stags.invalidate(stag, self.origin).map_err(StreamError::Invalidate)?;
+                count(&mut env.stats.rdmap.stags_invalidated, 1);
+            }
+            self.rq.pop();
+            let bytes = start.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+            let (wr_id, solicited) = (buffer.wr_id, row.solicited);
+            self.events.push_back(Event::Received { wr_id, bytes, solicited, invalidated });
+            count(&mut self.counters.in_sends, 1);
+            count(&mut env.stats.rdmap.in_sends, 1);
+        }
+        Ok(())
+    }
+
+    /// The peer has ended the stream. A Terminate is never answered with one, however malformed it is.
+    #[cold]
+    fn terminated<M: Memory>(&mut self, message: &[u8], env: &mut Env<'_, M>) {
+        let mut raw = [0; Control::LEN];
+        for (to, from) in raw.iter_mut().zip(message) {
+            *to = *from;
+        }
+        let (control, order) = Control::parse(raw);
+        let siw_order = order == BitOrder::Swapped;
+        count(&mut env.stats.rdmap.terminates_received, 1);
+        count(&mut env.stats.rdmap.terminates_received_swapped, usize::from(siw_order));
+        let code = ErrorCode { layer: control.layer, etype: control.etype, code: control.code };
+        self.flush();
+        self.events.push_back(Event::TerminateReceived { code, raw, siw_order });
+        self.close(CloseHow::Fin);
+    }
+}
+
+/// An error with the headers of the segment that has it.
+#[cold]
+fn about(error: StreamError, header: &Header, rest: &[u8], len: usize) -> Fault {
+    let request = match error {
+        StreamError::Read(_) => ReadRequest::parse(rest).ok().map(|(request, _)| request),
+        _ => None,
+    };
+    Fault { error, segment: Some((u16::try_from(len).unwrap_or(u16::MAX), *header)), request }
+}

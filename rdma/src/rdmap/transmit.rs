@@ -1,0 +1,342 @@
+//! What goes out: one FPDU at a time, built in the transport's own buffer.
+
+use crate::ddp::{Segment, cut};
+use crate::memory::{Fetch, LocalSlice, Memory};
+use crate::qp::{CloseHow, Event, Kind, QpState, QueuePair, Source, WorkRequest};
+use crate::stats::count;
+use crate::terminate::{Fault, StreamError};
+use crate::wire::ddp::{self, Header, TaggedHeader, UntaggedHeader};
+use crate::wire::rdmap::{ControlField, Opcode, ReadRequest};
+use crate::wire::terminate::Terminate;
+use crate::wire::{MessageOffset, Msn, QueueNumber, Stag, TaggedOffset};
+use crate::{Env, Sink};
+
+/// What came of an attempt to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// An FPDU of so many octets went out.
+    Sent(usize),
+    /// Something changed; try again.
+    Again,
+    /// The transport takes no more for now.
+    NoRoom,
+    /// There is nothing to send.
+    Idle,
+}
+
+/// The headers in front of a segment's payload.
+#[derive(Clone, Copy)]
+enum Front {
+    Tagged(TaggedHeader),
+    Untagged(UntaggedHeader),
+}
+
+impl Front {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Tagged(_) => TaggedHeader::LEN,
+            Self::Untagged(_) => UntaggedHeader::LEN,
+        }
+    }
+
+    /// Writes the header and returns what is behind it.
+    fn emit<'a>(&self, ulpdu: &'a mut [u8]) -> &'a mut [u8] {
+        match self {
+            Self::Tagged(header) => match ulpdu.split_first_chunk_mut() {
+                Some((octets, rest)) => {
+                    header.emit(octets);
+                    rest
+                }
+                None => &mut [],
+            },
+            Self::Untagged(header) => match ulpdu.split_first_chunk_mut() {
+                Some((octets, rest)) => {
+                    header.emit(octets);
+                    rest
+                }
+                None => &mut [],
+            },
+        }
+    }
+}
+
+fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset, last: bool) -> Front {
+    let ulp_control = ControlField::new(opcode).emit();
+    Front::Tagged(TaggedHeader { last, version: ddp::VERSION, ulp_control, stag, offset })
+}
+
+fn untagged(opcode: Opcode, queue: QueueNumber, msn: Msn, offset: u32, last: bool) -> UntaggedHeader {
+    let ulp_control = ControlField::new(opcode).emit();
+    let offset = MessageOffset(offset);
+    UntaggedHeader { last, version: ddp::VERSION, ulp_control, ulp_word: 0, queue, msn, offset }
+}
+
+impl QueuePair {
+    /// Whether something waits to be sent.
+    pub(crate) fn has_output(&self) -> bool {
+        match self.state {
+            QpState::ReadyToSend => self.may_send && (self.current.is_some() || self.choose().is_some()),
+            QpState::Terminating => true,
+            QpState::Idle | QpState::Closed => false,
+        }
+    }
+
+    /// Sends one FPDU.
+    pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+        match self.state {
+            QpState::Terminating => return self.send_terminate(env, sink),
+            QpState::ReadyToSend if self.may_send => {}
+            _ => return Step::Idle,
+        }
+        let Some(source) = self.current.or_else(|| self.choose()) else { return Step::Idle };
+        let step = match source {
+            Source::Response => self.send_response(env, sink),
+            Source::Work => self.send_work(env, sink),
+        };
+        if let Step::Sent(_) = step {
+            self.last = source;
+        }
+        step
+    }
+
+    /// Whose turn it is: responses owed and own work alternate, message by message.
+    fn choose(&self) -> Option<Source> {
+        let response = (!self.irq.is_empty()).then_some(Source::Response);
+        let work = self.work_is_ready().then_some(Source::Work);
+        match self.last {
+            Source::Response => work.or(response),
+            Source::Work => response.or(work),
+        }
+    }
+
+    /// RFC 5040 §6.1: "the RDMAP layer MUST NOT exceed the maximum number of outstanding, outbound RDMA Read
+    /// Requests that were negotiated". A read over the limit waits, and with it what was posted after it. One
+    /// that the peer can no longer answer waits for good.
+    fn work_is_ready(&self) -> bool {
+        match self.sq.peek_next() {
+            Some(WorkRequest { kind: Kind::Read { .. }, .. }) => {
+                !self.peer_ended && self.sq.reads() < self.ord
+            }
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    fn send_response<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+        let Some(reply) = self.irq.front().copied() else { return Step::Idle };
+        let mut request = reply.request;
+        let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
+        let Some(segment) = cut(mulpdu, TaggedHeader::LEN, request.size) else { return Step::NoRoom };
+        let front = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset, segment.last);
+        let mut fetch = None;
+        if segment.len > 0 {
+            // Again for every segment: the right may have been revoked since the request came.
+            let (stag, to) = (request.source_stag, request.source_offset.0);
+            match env.stags.check_fetch(stag, to, segment.len, self.origin) {
+                Ok(allowed) => fetch = Some(allowed),
+                Err(error) => {
+                    let len = UntaggedHeader::LEN + ReadRequest::LEN;
+                    let segment =
+                        Some((u16::try_from(len).unwrap_or(u16::MAX), Header::Untagged(reply.header)));
+                    let error = StreamError::Read(error);
+                    self.fail(&Fault { error, segment, request: Some(request) }, env.stats);
+                    return Step::Again;
+                }
+            }
+        }
+        let step = self.push(front, segment.len, env, sink, |memory, out| {
+            if let Some(fetch) = fetch {
+                memory.fetch(fetch, out);
+            }
+        });
+        let Step::Sent(_) = step else { return step };
+        if segment.last {
+            self.irq.pop_front();
+            self.current = None;
+            count(&mut env.stats.rdmap.out_read_responses, 1);
+        } else {
+            let sent = segment.len as u64;
+            request.size = request.size.saturating_sub(u32::try_from(sent).unwrap_or(u32::MAX));
+            request.sink_offset = TaggedOffset(request.sink_offset.0.wrapping_add(sent));
+            request.source_offset = TaggedOffset(request.source_offset.0.wrapping_add(sent));
+            if let Some(front) = self.irq.front_mut() {
+                front.request = request;
+            }
+            self.current = Some(Source::Response);
+        }
+        step
+    }
+
+    fn send_work<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+        let Some(work) = self.sq.peek_next().copied() else { return Step::Idle };
+        match work.kind {
+            Kind::Read { stag, to } => self.send_read(&work.local, stag, to, env, sink),
+            Kind::Write { stag, to } => {
+                let remaining = work.local.len.saturating_sub(work.progress);
+                let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
+                let Some(segment) = cut(mulpdu, TaggedHeader::LEN, remaining) else { return Step::NoRoom };
+                let to = TaggedOffset(to.0.wrapping_add(u64::from(work.progress)));
+                let front = tagged(Opcode::RdmaWrite, stag, to, segment.last);
+                self.send_segment(&work, front, segment, env, sink)
+            }
+            Kind::Send { solicited, invalidate } => {
+                let remaining = work.local.len.saturating_sub(work.progress);
+                let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
+                let Some(segment) = cut(mulpdu, UntaggedHeader::LEN, remaining) else { return Step::NoRoom };
+                let opcode = match (solicited, invalidate) {
+                    (false, None) => Opcode::Send,
+                    (false, Some(_)) => Opcode::SendInvalidate,
+                    (true, None) => Opcode::SendSolicited,
+                    (true, Some(_)) => Opcode::SendSolicitedInvalidate,
+                };
+                let (msn, last) = (self.out_sends, segment.last);
+                let mut header = untagged(opcode, QueueNumber::SEND, msn, work.progress, last);
+                header.ulp_word = invalidate.map_or(0, |stag| stag.0);
+                self.send_segment(&work, Front::Untagged(header), segment, env, sink)
+            }
+        }
+    }
+
+    /// Sends a segment of a Write or a Send.
+    fn send_segment<M: Memory>(
+        &mut self,
+        work: &WorkRequest,
+        front: Front,
+        segment: Segment,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Step {
+        let fetch = Fetch::local(&work.local, work.progress, segment.len).filter(|_| segment.len > 0);
+        let step = self.push(front, segment.len, env, sink, |memory, out| match fetch {
+            Some(fetch) => memory.fetch(fetch, out),
+            None => out.fill(0),
+        });
+        let Step::Sent(_) = step else { return step };
+        if let Some(next) = self.sq.next() {
+            next.progress = next.progress.saturating_add(u32::try_from(segment.len).unwrap_or(u32::MAX));
+        }
+        self.current = (!segment.last).then_some(Source::Work);
+        if segment.last {
+            let (message, stream) = if let Kind::Write { .. } = work.kind {
+                (&mut env.stats.rdmap.out_rdma_writes, &mut self.counters.out_writes)
+            } else {
+                self.out_sends = self.out_sends.next();
+                (&mut env.stats.rdmap.out_sends, &mut self.counters.out_sends)
+            };
+            count(message, 1);
+            count(stream, 1);
+            self.sq.next_sent();
+            self.complete();
+        }
+        step
+    }
+
+    fn send_read<M: Memory>(
+        &mut self,
+        local: &LocalSlice,
+        stag: Stag,
+        to: TaggedOffset,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Step {
+        let msn = self.out_reads;
+        // The peer returns it without interpretation. It names the request, and 0 means "none" to many programs.
+        let sink_stag = Stag(msn.0.max(1));
+        let request = ReadRequest {
+            sink_stag,
+            sink_offset: TaggedOffset(0),
+            size: local.len,
+            source_stag: stag,
+            source_offset: to,
+        };
+        let front = Front::Untagged(untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn, 0, true));
+        let step = self.push(front, ReadRequest::LEN, env, sink, |_, out| {
+            if let Some((octets, _)) = out.split_first_chunk_mut() {
+                request.emit(octets);
+            }
+        });
+        let Step::Sent(_) = step else { return step };
+        self.out_reads = msn.next();
+        if let Some(next) = self.sq.next() {
+            next.sink = sink_stag;
+        }
+        self.sq.next_sent();
+        count(&mut self.counters.out_reads, 1);
+        count(&mut env.stats.rdmap.out_rdma_reads, 1);
+        step
+    }
+
+    /// Sends an RDMA Write of no octets, which changes nothing at the peer: between messages only, for within
+    /// one the rest of it goes out anyway.
+    pub(crate) fn poke<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+        if self.state != QpState::ReadyToSend || self.current.is_some() {
+            return Step::Idle;
+        }
+        let front = tagged(Opcode::RdmaWrite, Stag(1), TaggedOffset(0), true);
+        let step = self.push(front, 0, env, sink, |_, _| {});
+        if let Step::Sent(_) = step {
+            count(&mut env.stats.rdmap.pokes, 1);
+        }
+        step
+    }
+
+    /// The last message of a stream.
+    #[cold]
+    fn send_terminate<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+        let Some((message, error)) = self.terminate else { return Step::Idle };
+        let mut octets = [0; Terminate::LEN_MAX];
+        let len = message.emit(&mut octets);
+        let front = Front::Untagged(untagged(Opcode::Terminate, QueueNumber::TERMINATE, Msn::FIRST, 0, true));
+        let step = self.push(front, len, env, sink, |_, out| {
+            for (to, from) in out.iter_mut().zip(octets) {
+                *to = from;
+            }
+        });
+        if let Step::Sent(_) = step {
+            count(&mut env.stats.rdmap.terminates_sent, 1);
+            self.events.push_back(Event::TerminateSent { code: error.code().0, error });
+            self.close(CloseHow::Fin);
+        }
+        step
+    }
+
+    /// Builds an FPDU in the transport's buffer: header, then `len` octets that `fill` writes.
+    fn push<M: Memory>(
+        &mut self,
+        front: Front,
+        len: usize,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+        fill: impl FnOnce(&M, &mut [u8]),
+    ) -> Step {
+        let ulpdu_len = front.len().saturating_add(len);
+        let fpdu_len = self.framer.fpdu_len(ulpdu_len);
+        if sink.room() < fpdu_len {
+            return Step::NoRoom;
+        }
+        let (framer, memory) = (self.framer, &*env.memory);
+        let mut fill = Some(fill);
+        let mut built = false;
+        let taken = sink.push(fpdu_len, &mut |out| {
+            if let Some(fill) = fill.take() {
+                let framed = framer.frame(out, ulpdu_len, |ulpdu| fill(memory, front.emit(ulpdu)));
+                built = framed.is_ok();
+            }
+        });
+        if !taken {
+            return Step::NoRoom;
+        }
+        if !built {
+            // The transport lent a buffer of another length: what it sends now is not an FPDU.
+            self.close(CloseHow::Reset);
+            return Step::Idle;
+        }
+        self.sent_any = true;
+        env.stats.mpa.count_fpdu_out(ulpdu_len);
+        if !matches!(front, Front::Untagged(header) if header.queue != QueueNumber::SEND) {
+            count(&mut self.counters.bytes_fetched, len);
+            count(&mut env.stats.rdmap.payload_bytes_fetched, len);
+        }
+        Step::Sent(fpdu_len)
+    }
+}

@@ -1,0 +1,406 @@
+//! The region service: a peer names a region in its MPA private data and is given an STag in the answer.
+//!
+//! Request: `IWR1`, wanted access, name length N, token length T, zero; N octets of name, T of token.
+//! Answer, 32 octets: `IWR1`, status, granted access, two zeros, STag, four zeros, base tagged offset, length.
+//! All numbers are big-endian.
+
+use core::fmt;
+use core::net::IpAddr;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::memory::{Access, RegionId, Scope, StagTable, StreamId};
+use crate::wire::Stag;
+
+/// The first octets of a request and of an answer.
+pub const MAGIC: [u8; 4] = *b"IWR1";
+/// The longest name of a region, in octets of UTF-8.
+pub const NAME_MAX: usize = 63;
+/// The longest token, in octets.
+pub const TOKEN_MAX: usize = 32;
+/// Octets of an answer.
+pub const REPLY_LEN: usize = 32;
+/// Octets in front of the name of a request.
+const REQUEST_HEAD: usize = 8;
+/// Octets of the longest request.
+pub const REQUEST_MAX: usize = REQUEST_HEAD + NAME_MAX + TOKEN_MAX;
+
+/// The rights that a request may ask for.
+const WANTED_MASK: u8 =
+    Access::REMOTE_READ.bits() | Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
+
+/// A capability: who shows it may use the region. Compared in constant time, never displayed.
+#[derive(Clone)]
+pub struct Token {
+    octets: [u8; TOKEN_MAX],
+    len: u8,
+}
+
+impl Token {
+    /// A token of 1 to [`TOKEN_MAX`] octets.
+    pub fn new(token: &[u8]) -> Option<Self> {
+        let mut octets = [0; TOKEN_MAX];
+        octets.get_mut(..token.len())?.copy_from_slice(token);
+        let len = u8::try_from(token.len()).ok().filter(|len| *len > 0)?;
+        Some(Self { octets, len })
+    }
+
+    /// The octets.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.octets.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// Whether a peer showed this token. Takes the same time whatever it showed.
+    pub fn matches(&self, shown: &[u8]) -> bool {
+        let mut octets = [0; TOKEN_MAX];
+        for (to, from) in octets.iter_mut().zip(shown) {
+            *to = *from;
+        }
+        let same_len: Choice = (self.len as usize).ct_eq(&shown.len());
+        (same_len & self.octets.ct_eq(&octets)).into()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// Source addresses: those whose first `len` bits are those of `addr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    addr: IpAddr,
+    len: u8,
+}
+
+impl Prefix {
+    /// The prefix; `None` if `len` exceeds the 32 or 128 bits of the address.
+    pub fn new(addr: IpAddr, len: u8) -> Option<Self> {
+        let max = if addr.is_ipv4() { 32 } else { 128 };
+        (len <= max).then_some(Self { addr, len })
+    }
+
+    /// Whether an address is one of these. An IPv4 address written as IPv6 counts as IPv4.
+    pub fn contains(&self, peer: IpAddr) -> bool {
+        match (self.addr.to_canonical(), peer.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(peer)) => {
+                // Of a mapped address the first 96 bits are not in the canonical form.
+                let len = if self.addr.is_ipv6() { self.len.saturating_sub(96) } else { self.len };
+                let differing = own.to_bits() ^ peer.to_bits();
+                differing.leading_zeros() >= u32::from(len)
+            }
+            (IpAddr::V6(own), IpAddr::V6(peer)) => {
+                let differing = own.to_bits() ^ peer.to_bits();
+                differing.leading_zeros() >= u32::from(self.len)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A region as peers may ask for it.
+#[derive(Clone, Debug)]
+pub struct RegionEntry {
+    /// Its name: 1 to [`NAME_MAX`] octets.
+    pub name: String,
+    /// The memory.
+    pub region: RegionId,
+    /// Its length in octets.
+    pub bytes: u64,
+    /// The most that is granted.
+    pub access: Access,
+    /// Must be shown, if there is one.
+    pub token: Option<Token>,
+    /// Who may ask; everyone, if empty.
+    pub allow: Vec<Prefix>,
+}
+
+/// Why a region is not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddError {
+    /// The name is empty or longer than [`NAME_MAX`].
+    Name,
+    /// There is a region of that name.
+    Exists,
+    /// As many regions are there as the service was made for.
+    Full,
+}
+
+impl fmt::Display for AddError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => write!(f, "a region's name has 1 to {NAME_MAX} octets"),
+            Self::Exists => f.write_str("there is a region of that name"),
+            Self::Full => f.write_str("no room for another region"),
+        }
+    }
+}
+
+impl core::error::Error for AddError {}
+
+/// What the service says of a request; the number is that on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// Granted.
+    Ok = 0,
+    /// No region has that name.
+    NoSuchRegion = 1,
+    /// The region does not give the access wanted, or not to this peer, or not without its token.
+    NotPermitted = 2,
+    /// No STag is free.
+    NoResources = 3,
+    /// Not a request of this service.
+    Malformed = 4,
+}
+
+impl Status {
+    const fn from_wire(octet: u8) -> Option<Self> {
+        Some(match octet {
+            0 => Self::Ok,
+            1 => Self::NoSuchRegion,
+            2 => Self::NotPermitted,
+            3 => Self::NoResources,
+            4 => Self::Malformed,
+            _ => return None,
+        })
+    }
+}
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether the connection is to be accepted; if not, the MPA reply carries the Reject bit.
+    pub accept: bool,
+    /// Why.
+    pub status: Status,
+    /// The private data of the MPA reply.
+    pub reply: [u8; REPLY_LEN],
+    /// The region, if granted.
+    pub region: Option<RegionId>,
+}
+
+/// What a peer has been granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The STag, valid on this stream.
+    pub stag: Stag,
+    /// The rights it carries.
+    pub access: Access,
+    /// The tagged offset of the region's first octet.
+    pub base_to: u64,
+    /// The region's length in octets.
+    pub bytes: u64,
+}
+
+/// Why a peer was granted nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceError {
+    /// The private data is not an answer of the region service.
+    NotAnAnswer,
+    /// It is one, with an unknown status.
+    UnknownStatus(u8),
+    /// The service refused.
+    Refused(Status),
+}
+
+impl fmt::Display for ServiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAnAnswer => f.write_str("the peer does not speak the region service"),
+            Self::UnknownStatus(status) => write!(f, "the region service answered status {status}"),
+            Self::Refused(Status::NoSuchRegion) => f.write_str("no such region"),
+            Self::Refused(Status::NotPermitted) => f.write_str("not permitted"),
+            Self::Refused(Status::NoResources) => f.write_str("the peer has no STag left"),
+            Self::Refused(Status::Malformed | Status::Ok) => {
+                f.write_str("the peer could not read the request")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ServiceError {}
+
+/// The regions that peers may ask for. Its table is allocated in [`RegionService::new`] and does not grow.
+#[derive(Debug)]
+pub struct RegionService {
+    regions: HashMap<String, RegionEntry, FixedState>,
+    regions_max: usize,
+}
+
+impl RegionService {
+    /// A service for at most `regions_max` regions. `seed` makes the order of its table unpredictable.
+    pub fn new(regions_max: usize, seed: u64) -> Self {
+        let room = regions_max.saturating_mul(2);
+        let regions = HashMap::with_capacity_and_hasher(room, FixedState::with_seed(seed));
+        Self { regions, regions_max }
+    }
+
+    /// Adds a region.
+    pub fn add(&mut self, entry: RegionEntry) -> Result<(), AddError> {
+        if entry.name.is_empty() || entry.name.len() > NAME_MAX {
+            return Err(AddError::Name);
+        }
+        if self.regions.contains_key(&entry.name) {
+            return Err(AddError::Exists);
+        }
+        if self.regions.len() >= self.regions_max {
+            return Err(AddError::Full);
+        }
+        self.regions.insert(entry.name.clone(), entry);
+        Ok(())
+    }
+
+    /// Removes a region: no more grants. Those that there are end with [`StagTable::revoke_region`].
+    pub fn remove(&mut self, name: &str) -> Option<RegionId> {
+        self.regions.remove(name).map(|entry| entry.region)
+    }
+
+    /// The region of that name.
+    pub fn get(&self, name: &str) -> Option<&RegionEntry> {
+        self.regions.get(name)
+    }
+
+    /// How many regions there are.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether there is no region.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Answers the private data of an MPA request that came on `stream` from `peer`. An STag that is granted
+    /// is valid on this stream only and is in `stags` then.
+    pub fn answer(
+        &self,
+        private_data: &[u8],
+        peer: IpAddr,
+        stream: StreamId,
+        stags: &mut StagTable,
+    ) -> Answer {
+        match self.grant(private_data, peer, stream, stags) {
+            Ok((region, grant)) => Answer {
+                accept: true,
+                status: Status::Ok,
+                reply: encode_reply(Status::Ok, Some(&grant)),
+                region: Some(region),
+            },
+            Err(status) => Answer { accept: false, status, reply: encode_reply(status, None), region: None },
+        }
+    }
+
+    fn grant(
+        &self,
+        private_data: &[u8],
+        peer: IpAddr,
+        stream: StreamId,
+        stags: &mut StagTable,
+    ) -> Result<(RegionId, Grant), Status> {
+        let request = Request::parse(private_data).ok_or(Status::Malformed)?;
+        let entry = self.regions.get(request.name).ok_or(Status::NoSuchRegion)?;
+        let admitted = entry.allow.is_empty() || entry.allow.iter().any(|prefix| prefix.contains(peer));
+        let shown = entry.token.as_ref().is_none_or(|token| token.matches(request.token));
+        if !admitted || !shown || !entry.access.contains(request.wanted) {
+            return Err(Status::NotPermitted);
+        }
+        let scope = Scope::Stream(stream);
+        let stag =
+            stags.grant(entry.region, entry.bytes, request.wanted, scope).map_err(|_| Status::NoResources)?;
+        Ok((entry.region, Grant { stag, access: request.wanted, base_to: 0, bytes: entry.bytes }))
+    }
+}
+
+struct Request<'a> {
+    wanted: Access,
+    name: &'a str,
+    token: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    fn parse(private_data: &'a [u8]) -> Option<Self> {
+        let (head, rest) = private_data.split_first_chunk::<REQUEST_HEAD>()?;
+        let [m0, m1, m2, m3, wanted, name_len, token_len, zero] = *head;
+        let (name_len, token_len) = (usize::from(name_len), usize::from(token_len));
+        if [m0, m1, m2, m3] != MAGIC
+            || zero != 0
+            || wanted & !WANTED_MASK != 0
+            || name_len == 0
+            || name_len > NAME_MAX
+            || token_len > TOKEN_MAX
+        {
+            return None;
+        }
+        let (name, token) = rest.split_at_checked(name_len)?;
+        if token.len() != token_len {
+            return None;
+        }
+        Some(Self { wanted: Access::from_bits(wanted)?, name: core::str::from_utf8(name).ok()?, token })
+    }
+}
+
+fn encode_reply(status: Status, grant: Option<&Grant>) -> [u8; REPLY_LEN] {
+    let mut reply = [0; REPLY_LEN];
+    let [m0, m1, m2, m3, state, access, _, _, s0, s1, s2, s3, _, _, _, _, numbers @ ..] = &mut reply;
+    [*m0, *m1, *m2, *m3] = MAGIC;
+    *state = status as u8;
+    if let Some(grant) = grant {
+        *access = grant.access.bits();
+        [*s0, *s1, *s2, *s3] = grant.stag.0.to_be_bytes();
+        let words = numbers.as_chunks_mut::<8>().0.iter_mut();
+        for (word, value) in words.zip([grant.base_to, grant.bytes]) {
+            *word = value.to_be_bytes();
+        }
+    }
+    reply
+}
+
+/// The private data with which an initiator asks for a region; `None` if the name is empty, or the name or the
+/// token too long, or a right is not one of remote read, write and atomic.
+pub fn encode_request(name: &str, access: Access, token: &[u8]) -> Option<Vec<u8>> {
+    let (name_len, token_len) = (u8::try_from(name.len()).ok()?, u8::try_from(token.len()).ok()?);
+    if name.is_empty()
+        || name.len() > NAME_MAX
+        || token.len() > TOKEN_MAX
+        || access.bits() & !WANTED_MASK != 0
+    {
+        return None;
+    }
+    let mut request = Vec::with_capacity(REQUEST_MAX);
+    request.extend_from_slice(&MAGIC);
+    request.extend_from_slice(&[access.bits(), name_len, token_len, 0]);
+    request.extend_from_slice(name.as_bytes());
+    request.extend_from_slice(token);
+    Some(request)
+}
+
+/// Reads the private data of an MPA reply, accepted or rejected.
+pub fn decode_reply(private_data: &[u8]) -> Result<Grant, ServiceError> {
+    let reply: &[u8; REPLY_LEN] = private_data.try_into().map_err(|_| ServiceError::NotAnAnswer)?;
+    let [m0, m1, m2, m3, status, access, _, _, s0, s1, s2, s3, _, _, _, _, numbers @ ..] = reply;
+    if [*m0, *m1, *m2, *m3] != MAGIC {
+        return Err(ServiceError::NotAnAnswer);
+    }
+    match Status::from_wire(*status) {
+        None => return Err(ServiceError::UnknownStatus(*status)),
+        Some(Status::Ok) => {}
+        Some(refusal) => return Err(ServiceError::Refused(refusal)),
+    }
+    let ([base_to, bytes], _) = numbers.as_chunks::<8>() else {
+        return Err(ServiceError::NotAnAnswer);
+    };
+    Ok(Grant {
+        stag: Stag(u32::from_be_bytes([*s0, *s1, *s2, *s3])),
+        access: Access::from_bits(*access).ok_or(ServiceError::NotAnAnswer)?,
+        base_to: u64::from_be_bytes(*base_to),
+        bytes: u64::from_be_bytes(*bytes),
+    })
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

@@ -1,0 +1,245 @@
+//! What is counted: one writer, the worker that owns the streams.
+
+use crate::memory::AccessError;
+use crate::mpa::MpaStats;
+use crate::service::Status;
+use crate::terminate::StreamError;
+
+iwarp_counters::counters! {
+    /// RDMA messages and what they carried.
+    pub struct RdmapStats {
+        /// Streams that entered full operation.
+        established,
+        /// RDMA Writes of the peer, placed whole.
+        in_rdma_writes,
+        /// RDMA Read Requests of the peer.
+        in_rdma_reads,
+        /// RDMA Read Responses received whole.
+        in_read_responses,
+        /// Sends received whole.
+        in_sends,
+        /// RDMA Writes sent.
+        out_rdma_writes,
+        /// RDMA Read Requests sent.
+        out_rdma_reads,
+        /// RDMA Read Responses sent.
+        out_read_responses,
+        /// Sends sent.
+        out_sends,
+        /// Octets placed in regions: Writes, Read Responses and Sends.
+        payload_bytes_placed,
+        /// Octets fetched from regions: Writes, Read Responses and Sends.
+        payload_bytes_fetched,
+        /// STags that peers invalidated.
+        stags_invalidated,
+        /// Empty RDMA Writes sent because the peer kept silent.
+        pokes,
+        /// Terminate messages sent.
+        terminates_sent,
+        /// Terminate messages that could not be sent in time.
+        terminates_unsent,
+        /// Terminate messages received.
+        terminates_received,
+        /// Of these, those in Linux soft-iWARP's bit order.
+        terminates_received_swapped,
+    }
+}
+
+iwarp_counters::counters! {
+    /// Segments dropped, by reason. But for the first two, each ended its stream with a Terminate.
+    pub struct SegmentDrops {
+        /// FPDUs, or what the transport brought at a time, that came after the end of their stream.
+        after_error,
+        /// Segments cut off by the end of their stream.
+        cut_off,
+        /// FPDUs whose CRC32c is wrong.
+        crc,
+        /// FPDUs too short for their headers.
+        fpdu_length,
+        /// Set-up failures of this side.
+        setup_failed,
+        /// Set-up: the responder asks for more inbound reads than there is room for.
+        insufficient_ird,
+        /// Set-up: no ready-to-receive message in common.
+        no_matching_rtr,
+        /// Tagged segments of another DDP version.
+        tagged_version,
+        /// Untagged segments of another DDP version.
+        untagged_version,
+        /// Tagged segments whose STag is not valid.
+        tagged_stag,
+        /// Tagged segments whose STag is valid on other streams only.
+        tagged_stream,
+        /// Tagged segments whose STag does not carry the right.
+        tagged_rights,
+        /// Tagged segments that reach outside their buffer.
+        tagged_bounds,
+        /// Tagged segments whose end exceeds 2^64.
+        tagged_wrap,
+        /// Untagged segments with a wrong queue number.
+        queue_number,
+        /// Messages for which no buffer was there.
+        no_buffer,
+        /// Messages out of sequence.
+        msn_range,
+        /// Segments that do not continue their message.
+        message_offset,
+        /// Messages longer than their buffer.
+        message_too_long,
+        /// Segments of another RDMAP version.
+        rdmap_version,
+        /// Segments with an opcode that has no meaning there.
+        unexpected_opcode,
+        /// Read Requests of a wrong length.
+        read_request_length,
+        /// Read Responses that ended too early.
+        read_response_short,
+        /// Reads with an STag that is not valid.
+        read_stag,
+        /// Reads with an STag that is valid on other streams only.
+        read_stream,
+        /// Reads with an STag that does not carry the right.
+        read_rights,
+        /// Reads that reach outside their buffer.
+        read_bounds,
+        /// Reads whose end exceeds 2^64.
+        read_wrap,
+        /// Sends that may not invalidate the STag they name.
+        invalidate,
+        /// Streams ended for a fault of this side.
+        local,
+    }
+}
+
+iwarp_counters::counters! {
+    /// Answers of the region service.
+    pub struct ServiceStats {
+        /// STags granted.
+        granted,
+        /// Refused: no region of that name.
+        no_such_region,
+        /// Refused: the access, the peer or the token.
+        not_permitted,
+        /// Refused: no STag was free.
+        no_resources,
+        /// Refused: not a request of the region service.
+        malformed,
+    }
+}
+
+impl ServiceStats {
+    /// Counts an answer.
+    pub const fn count(&mut self, status: Status) {
+        let counter = match status {
+            Status::Ok => &mut self.granted,
+            Status::NoSuchRegion => &mut self.no_such_region,
+            Status::NotPermitted => &mut self.not_permitted,
+            Status::NoResources => &mut self.no_resources,
+            Status::Malformed => &mut self.malformed,
+        };
+        *counter = counter.wrapping_add(1);
+    }
+}
+
+impl SegmentDrops {
+    /// Counts an error that ends a stream.
+    pub(crate) const fn count(&mut self, error: StreamError) {
+        let counter = match error {
+            StreamError::Crc => &mut self.crc,
+            StreamError::FpduLength => &mut self.fpdu_length,
+            StreamError::SetupFailed => &mut self.setup_failed,
+            StreamError::InsufficientIrd => &mut self.insufficient_ird,
+            StreamError::NoMatchingRtr => &mut self.no_matching_rtr,
+            StreamError::TaggedVersion => &mut self.tagged_version,
+            StreamError::UntaggedVersion => &mut self.untagged_version,
+            StreamError::Tagged(error) => match error {
+                AccessError::InvalidStag => &mut self.tagged_stag,
+                AccessError::NotAssociated => &mut self.tagged_stream,
+                AccessError::Rights => &mut self.tagged_rights,
+                AccessError::Bounds => &mut self.tagged_bounds,
+                AccessError::Wrap => &mut self.tagged_wrap,
+            },
+            StreamError::QueueNumber => &mut self.queue_number,
+            StreamError::NoBuffer => &mut self.no_buffer,
+            StreamError::MsnRange => &mut self.msn_range,
+            StreamError::MessageOffset => &mut self.message_offset,
+            StreamError::MessageTooLong => &mut self.message_too_long,
+            StreamError::RdmapVersion => &mut self.rdmap_version,
+            StreamError::UnexpectedOpcode => &mut self.unexpected_opcode,
+            StreamError::ReadRequestLength => &mut self.read_request_length,
+            StreamError::ReadResponseShort => &mut self.read_response_short,
+            StreamError::Read(error) => match error {
+                AccessError::InvalidStag => &mut self.read_stag,
+                AccessError::NotAssociated => &mut self.read_stream,
+                AccessError::Rights => &mut self.read_rights,
+                AccessError::Bounds => &mut self.read_bounds,
+                AccessError::Wrap => &mut self.read_wrap,
+            },
+            StreamError::Invalidate(_) => &mut self.invalidate,
+            StreamError::Local => &mut self.local,
+        };
+        *counter = counter.wrapping_add(1);
+    }
+}
+
+/// All counters of this crate, of one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdmaStats {
+    /// MPA.
+    pub mpa: MpaStats,
+    /// RDMAP.
+    pub rdmap: RdmapStats,
+    /// Segments dropped by DDP and RDMAP.
+    pub drops: SegmentDrops,
+    /// The region service.
+    pub service: ServiceStats,
+}
+
+impl RdmaStats {
+    /// Calls `f(group, name, help, value)` once per counter.
+    pub fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
+        let Self { mpa, rdmap, drops, service } = self;
+        mpa.visit(&mut |name, help, value| f("mpa", name, help, value));
+        rdmap.visit(&mut |name, help, value| f("rdmap", name, help, value));
+        drops.visit(&mut |name, help, value| f("segment_drops", name, help, value));
+        service.visit(&mut |name, help, value| f("region_service", name, help, value));
+    }
+
+    /// Adds another worker's counters to these.
+    pub fn add(&mut self, other: &Self) {
+        let Self { mpa, rdmap, drops, service } = other;
+        self.mpa.add(mpa);
+        self.rdmap.add(rdmap);
+        self.drops.add(drops);
+        self.service.add(service);
+    }
+}
+
+/// Adds to a counter.
+#[inline]
+pub(crate) const fn count(counter: &mut u64, by: usize) {
+    *counter = counter.wrapping_add(by as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_is_visited_and_added() {
+        let mut stats = RdmaStats::default();
+        stats.drops.count(StreamError::Crc);
+        stats.service.count(Status::Malformed);
+        let mut sum = stats;
+        sum.add(&stats);
+        let mut rows = 0;
+        let mut total = 0;
+        sum.visit(&mut |_, _, help, value| {
+            assert!(!help.trim().is_empty());
+            rows += 1;
+            total += value;
+        });
+        let all = MpaStats::COUNT + RdmapStats::COUNT + SegmentDrops::COUNT + ServiceStats::COUNT;
+        assert_eq!((rows, total), (all, 4));
+    }
+}

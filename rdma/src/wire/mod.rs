@@ -1,0 +1,111 @@
+//! The octets of MPA, DDP and RDMAP: one header, one type, with `parse` and `emit`.
+//!
+//! Nothing here judges: a parser says what the octets are, the layer above says whether they are
+//! allowed. Reserved bits are sent as zero and ignored on receipt. Numbers leave this module as types of
+//! their own, so that a queue number cannot be taken for a message sequence number.
+
+pub mod ddp;
+pub mod mpa;
+pub mod rdmap;
+pub mod terminate;
+
+use core::fmt;
+
+/// Why octets are not the header that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// Fewer octets than the header has.
+    Truncated {
+        /// Octets that the header takes.
+        need: usize,
+        /// Octets that there were.
+        have: usize,
+    },
+    /// The T bit says the other buffer model (RFC 5041 §4.1).
+    TagFlag,
+    /// The first sixteen octets are neither MPA key (RFC 5044 §7.1.1).
+    Key,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { need, have } => write!(f, "{have} octets where the header takes {need}"),
+            Self::TagFlag => f.write_str("the T bit says the other DDP buffer model"),
+            Self::Key => f.write_str("neither an MPA request nor an MPA reply"),
+        }
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+#[cold]
+fn truncated(need: usize, have: usize) -> ParseError {
+    ParseError::Truncated { need, have }
+}
+
+/// A steering tag: names a tagged buffer at the data sink (RFC 5041 §4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stag(pub u32);
+
+impl fmt::Display for Stag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
+    }
+}
+
+/// An offset in octets within a tagged buffer (RFC 5041 §4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaggedOffset(pub u64);
+
+impl TaggedOffset {
+    /// The offset `octets` further on; `None` where the 64 bits would wrap.
+    #[inline]
+    #[must_use]
+    pub fn checked_add(self, octets: u64) -> Option<Self> {
+        self.0.checked_add(octets).map(Self)
+    }
+}
+
+/// The number of an untagged buffer queue at the data sink (RFC 5041 §4.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueNumber(pub u32);
+
+impl QueueNumber {
+    /// Send messages, all variants (RFC 5040 §4.1, Figure 4).
+    pub const SEND: Self = Self(0);
+    /// RDMA Read Requests, and Atomic Requests (RFC 7306 §4.1).
+    pub const READ_REQUEST: Self = Self(1);
+    /// Terminate.
+    pub const TERMINATE: Self = Self(2);
+    /// Atomic Responses (RFC 7306 §4.1).
+    pub const ATOMIC_RESPONSE: Self = Self(3);
+}
+
+/// A message sequence number: counts the messages of one untagged queue, modulo 2^32
+/// (RFC 5041 §4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Msn(pub u32);
+
+impl Msn {
+    /// RFC 5041 §4.3: "The initial value for MSN MUST be one."
+    pub const FIRST: Self = Self(1);
+
+    /// The number after this one. RFC 5041 §4.3: "The MSN value MUST wrap to 0 after a value of
+    /// 0xFFFFFFFF."
+    #[inline]
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+impl Default for Msn {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
+/// An offset in octets from the start of an untagged message (RFC 5041 §4.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageOffset(pub u32);

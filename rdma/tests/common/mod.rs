@@ -1,0 +1,228 @@
+//! What the tests share: a transport in memory, a side with all that an endpoint needs, and octets made by hand.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "lengths are small, and a test may panic"
+)]
+
+pub(crate) mod octets;
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use rdma::service::{self, RegionEntry, RegionService};
+use rdma::{
+    Access, ConnectRequest, Endpoint, EndpointConfig, Env, Event, LocalSlice, Progress, RdmaStats, RegionId,
+    Sink, StagTable, StreamId, VecMemory,
+};
+
+pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
+pub(crate) const STREAM: StreamId = StreamId(1);
+pub(crate) const BOTH: Access = Access::from_bits(3).unwrap();
+
+/// A transport that keeps what it is given, segment by segment.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) segments: VecDeque<Vec<u8>>,
+    pub(crate) mss: usize,
+    /// Octets that may wait.
+    pub(crate) limit: usize,
+}
+
+impl Wire {
+    pub(crate) fn new(mss: usize, limit: usize) -> Self {
+        Self { segments: VecDeque::new(), mss, limit }
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.segments.iter().map(Vec::len).sum()
+    }
+
+    /// All that waits, as one run of octets.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.segments.drain(..).flatten().collect()
+    }
+}
+
+impl Sink for Wire {
+    fn fpdu_max(&self) -> usize {
+        self.mss
+    }
+
+    fn room(&self) -> usize {
+        self.limit.saturating_sub(self.queued())
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        assert!(len <= self.mss, "an FPDU longer than a segment");
+        if len > self.room() {
+            return false;
+        }
+        // What a reused buffer would contain.
+        let mut segment = vec![0xee; len];
+        build(&mut segment);
+        self.segments.push_back(segment);
+        true
+    }
+}
+
+/// One end, with everything it works with.
+pub(crate) struct Side {
+    pub(crate) endpoint: Endpoint<Vec<u8>>,
+    pub(crate) stags: StagTable,
+    pub(crate) memory: VecMemory,
+    pub(crate) stats: RdmaStats,
+    pub(crate) service: RegionService,
+    pub(crate) wire: Wire,
+    pub(crate) events: Vec<Event>,
+    pub(crate) now: Duration,
+    position: u64,
+}
+
+impl Side {
+    pub(crate) fn responder(config: EndpointConfig) -> Self {
+        Self::new(|_| Endpoint::responder(config, STREAM, Duration::ZERO))
+    }
+
+    pub(crate) fn initiator(config: EndpointConfig, request: &ConnectRequest<'_>) -> Self {
+        Self::new(|stats| Endpoint::initiator(config, STREAM, request, Duration::ZERO, stats).unwrap())
+    }
+
+    fn new(make: impl FnOnce(&mut RdmaStats) -> Endpoint<Vec<u8>>) -> Self {
+        let mut stats = RdmaStats::default();
+        let endpoint = make(&mut stats);
+        Self {
+            endpoint,
+            stags: StagTable::new(64, [7; 32]),
+            memory: VecMemory::new(),
+            stats,
+            service: RegionService::new(8, 1),
+            wire: Wire::new(1448, usize::MAX),
+            events: Vec::new(),
+            now: Duration::ZERO,
+            position: 0,
+        }
+    }
+
+    pub(crate) fn add_region(&mut self, name: &str, bytes: Vec<u8>, access: Access) -> RegionId {
+        let len = bytes.len() as u64;
+        let region = self.memory.add(bytes).unwrap();
+        let (name, token, allow) = (name.to_string(), None, Vec::new());
+        self.service.add(RegionEntry { name, region, bytes: len, access, token, allow }).unwrap();
+        region
+    }
+
+    pub(crate) fn deliver(&mut self, octets: &[u8]) {
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        self.endpoint.receive(self.now, self.position, octets.to_vec(), &mut env);
+        self.position += octets.len() as u64;
+        self.collect();
+    }
+
+    /// Lets the endpoint send, and answers a connection request by the region service.
+    pub(crate) fn transmit(&mut self) -> Progress {
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        let progress = self.endpoint.poll_transmit(self.now, &mut env, &mut self.wire);
+        self.collect();
+        progress
+    }
+
+    pub(crate) fn pass_time(&mut self, by: Duration) {
+        self.now += by;
+        self.endpoint.handle_timeout(self.now, &mut self.stats);
+        self.collect();
+    }
+
+    pub(crate) fn collect(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            if let Event::ConnectRequest { private_data, .. } = &event {
+                let answer = self.service.answer(private_data, PEER, self.endpoint.stream(), &mut self.stags);
+                self.stats.service.count(answer.status);
+                if answer.accept {
+                    self.endpoint.accept(&answer.reply).unwrap();
+                } else {
+                    self.endpoint.reject(&answer.reply).unwrap();
+                }
+            }
+            self.events.push(event);
+        }
+    }
+
+    pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
+        self.memory.bytes(region).unwrap()
+    }
+
+    /// The grant in the private data with which the peer has accepted.
+    pub(crate) fn grant(&self) -> service::Grant {
+        let private_data = self.events.iter().find_map(|event| match event {
+            Event::Established { private_data, .. } => Some(private_data),
+            _ => None,
+        });
+        service::decode_reply(private_data.expect("established")).unwrap()
+    }
+
+    pub(crate) fn drain_events(&mut self) -> Vec<Event> {
+        core::mem::take(&mut self.events)
+    }
+}
+
+/// Moves octets both ways, cut by `chunk`, until neither side has any more. `chunk` says how many octets, at least
+/// one, of so many come next.
+pub(crate) fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) {
+    for _ in 0..1_000_000 {
+        a.transmit();
+        b.transmit();
+        let moved = carry(a, b, chunk) + carry(b, a, chunk);
+        if moved == 0 && !a.endpoint.has_output() && !b.endpoint.has_output() {
+            return;
+        }
+    }
+    panic!("the sides do not come to rest");
+}
+
+/// Moves what waits at `from` to `to`.
+pub(crate) fn carry(from: &mut Side, to: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) -> usize {
+    let octets = from.wire.take();
+    let mut rest = octets.as_slice();
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(chunk(rest.len()).clamp(1, rest.len()));
+        to.deliver(now);
+        rest = later;
+    }
+    octets.len()
+}
+
+/// Whole segments, as the sender made them, would be lost in a run of octets; so much at a time is near enough.
+pub(crate) fn segments(mss: usize) -> impl FnMut(usize) -> usize {
+    move |rest| rest.min(mss)
+}
+
+pub(crate) fn initiator_config() -> EndpointConfig {
+    EndpointConfig { send_queue: 64, receive_queue: 16, ..EndpointConfig::default() }
+}
+
+pub(crate) fn request(private_data: &[u8]) -> ConnectRequest<'_> {
+    ConnectRequest { private_data, revision: 2, ird: 16, ord: 16, rtr: None }
+}
+
+/// An initiator and a responder, connected by the region service to the region `lab` of these octets.
+pub(crate) fn connected(lab: Vec<u8>) -> (Side, Side, RegionId) {
+    let private_data = service::encode_request("lab", BOTH, b"").unwrap();
+    let mut initiator = Side::initiator(initiator_config(), &request(&private_data));
+    let mut responder = Side::responder(initiator_config());
+    let region = responder.add_region("lab", lab, BOTH);
+    run(&mut initiator, &mut responder, &mut segments(1448));
+    (initiator, responder, region)
+}
+
+pub(crate) fn slice(region: RegionId, offset: u64, len: u32) -> LocalSlice {
+    LocalSlice { region, offset, len }
+}
+
+/// Octets that are all different from their neighbours, and from those of another `salt`.
+pub(crate) fn pattern(len: usize, salt: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ salt).collect()
+}

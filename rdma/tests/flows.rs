@@ -1,0 +1,438 @@
+//! Whole flows as a command-line initiator and the daemon have them.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "lengths are small, and a test may panic"
+)]
+
+mod common;
+
+use core::time::Duration;
+
+use common::octets::*;
+use common::*;
+use rdma::service::{ServiceError, Status, decode_reply, encode_request};
+use rdma::wire::mpa::RtrOptions;
+use rdma::{
+    Access, CloseHow, CompletionOp, CompletionStatus, ConnectRequest, EndpointConfig, ErrorCode, Event,
+    POKES_MAX, PostError, QpState, Stag, StreamError,
+};
+
+fn success(wr_id: u64, op: CompletionOp, bytes: u32) -> Event {
+    Event::Completion { wr_id, op, status: CompletionStatus::Success, bytes }
+}
+
+#[test]
+fn put_then_prove_then_get() {
+    const LEN: u32 = 300_000;
+    let (mut cli, mut daemon, lab) = connected(vec![0; LEN as usize + 5]);
+    let grant = cli.grant();
+    assert_eq!((grant.access, grant.base_to, grant.bytes), (BOTH, 0, u64::from(LEN) + 5));
+    let file = pattern(LEN as usize, 9);
+    let local = cli.memory.add(file.clone()).unwrap();
+    let copy = cli.memory.add(vec![0; LEN as usize]).unwrap();
+    cli.events.clear();
+
+    // Writes in windows, and a read of no octets whose response proves that they are placed.
+    for window in 0..3u32 {
+        let (at, len) = (window * 100_000, 100_000);
+        let part = slice(local, at.into(), len);
+        cli.endpoint.post_write(window.into(), part, grant.stag, u64::from(at) + 5).unwrap();
+    }
+    cli.endpoint.post_read(3, rdma::LocalSlice::EMPTY, grant.stag, 0).unwrap();
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    assert_eq!(daemon.bytes(lab)[..5], [0; 5]);
+    assert_eq!(daemon.bytes(lab)[5..], file);
+    let write = |wr_id| success(wr_id, CompletionOp::Write, 100_000);
+    assert_eq!(cli.drain_events(), [write(0), write(1), write(2), success(3, CompletionOp::Read, 0)]);
+
+    for window in 0..3u32 {
+        let (at, len) = (window * 100_000, 100_000);
+        let part = slice(copy, at.into(), len);
+        cli.endpoint.post_read(window.into(), part, grant.stag, u64::from(at) + 5).unwrap();
+    }
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    assert_eq!(cli.bytes(copy), file);
+    let read = |wr_id| success(wr_id, CompletionOp::Read, 100_000);
+    assert_eq!(cli.drain_events(), [read(0), read(1), read(2)]);
+
+    let counters = daemon.endpoint.info().counters;
+    assert_eq!((counters.in_writes, counters.in_reads), (3, 4));
+    assert_eq!((counters.bytes_placed, counters.bytes_fetched), (LEN.into(), LEN.into()));
+    cli.endpoint.disconnect(cli.now);
+    cli.collect();
+    assert_eq!(cli.drain_events(), [Event::Close { how: CloseHow::Fin }]);
+    daemon.endpoint.peer_closed(daemon.now, &mut daemon.stats);
+    daemon.collect();
+    assert_eq!(daemon.events.last(), Some(&Event::Close { how: CloseHow::Fin }));
+    assert_eq!(daemon.stags.revoke_stream(STREAM), 1);
+}
+
+/// What the region service says no to, the initiator hears with its status, and nothing is granted.
+#[test]
+fn refusals_of_the_region_service_reach_the_initiator() {
+    let cases: [(Vec<u8>, Status); 4] = [
+        (encode_request("nowhere", BOTH, b"").unwrap(), Status::NoSuchRegion),
+        (encode_request("lab-ro", Access::REMOTE_WRITE, b"").unwrap(), Status::NotPermitted),
+        (b"hello".to_vec(), Status::Malformed),
+        (Vec::new(), Status::Malformed),
+    ];
+    for revision in [1, 2] {
+        for (private_data, status) in &cases {
+            let request = ConnectRequest { revision, ..request(private_data) };
+            let mut cli = Side::initiator(initiator_config(), &request);
+            let mut daemon = Side::responder(EndpointConfig::default());
+            daemon.add_region("lab-ro", vec![0; 8], Access::REMOTE_READ);
+            run(&mut cli, &mut daemon, &mut segments(1448));
+            let events = cli.drain_events();
+            let Event::Rejected { private_data } = &events[0] else { panic!("{events:?}") };
+            assert_eq!(decode_reply(private_data), Err(ServiceError::Refused(*status)));
+            assert_eq!(events[1..], [Event::Close { how: CloseHow::Fin }]);
+            assert_eq!(daemon.drain_events().last(), Some(&Event::Close { how: CloseHow::Fin }));
+            assert!(daemon.stags.is_empty());
+            assert_eq!(daemon.stats.mpa.rejects_out, 1);
+        }
+    }
+}
+
+#[test]
+fn one_read_of_64_mib_is_answered_in_bounded_room() {
+    const LEN: u32 = 64 << 20;
+    let (mut cli, mut daemon, _) = connected(pattern(LEN as usize, 4));
+    let local = cli.memory.add(vec![0; LEN as usize]).unwrap();
+    daemon.wire = Wire::new(8948, 128 << 10);
+    let grant = cli.grant();
+    cli.endpoint.post_read(1, slice(local, 0, LEN), grant.stag, 0).unwrap();
+    cli.transmit();
+    carry(&mut cli, &mut daemon, &mut segments(1448));
+    let mut turns = 0;
+    loop {
+        let progress = daemon.transmit();
+        assert!(daemon.wire.queued() <= 128 << 10);
+        carry(&mut daemon, &mut cli, &mut segments(8944));
+        turns += 1;
+        if !progress.pending {
+            break;
+        }
+    }
+    assert!(turns >= 512);
+    assert!(cli.bytes(local) == pattern(LEN as usize, 4));
+    assert_eq!(cli.events.last(), Some(&success(1, CompletionOp::Read, LEN)));
+    assert_eq!(daemon.stats.rdmap.out_read_responses, 1);
+}
+
+#[test]
+fn messages_are_not_mixed_and_take_turns() {
+    let (mut cli, mut daemon, lab) = connected(pattern(10_000, 4));
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 10_000]).unwrap());
+    let back = cli.stags.grant(local, 10_000, BOTH, rdma::Scope::Stream(STREAM)).unwrap();
+    for wr_id in 0..3 {
+        cli.endpoint.post_read(wr_id, slice(local, 0, 5000), stag, 0).unwrap();
+        daemon.endpoint.post_write(wr_id, slice(lab, 0, 5000), back, 5000).unwrap();
+    }
+    cli.transmit();
+    carry(&mut cli, &mut daemon, &mut segments(1448));
+    daemon.transmit();
+    let ops: Vec<(u8, bool)> =
+        ulpdus(&daemon.wire.take()).iter().map(|segment| (segment[1] & 15, segment[0] & 0x40 != 0)).collect();
+    let message = |op| [(op, false), (op, false), (op, false), (op, true)];
+    let expected: Vec<_> = (0..3).flat_map(|_| [message(2), message(0)]).flatten().collect();
+    assert_eq!(ops, expected);
+}
+
+#[test]
+fn fpdus_follow_the_size_of_a_segment() {
+    let (mut cli, _daemon, _) = connected(vec![0; 100_000]);
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![1; 100_000]).unwrap());
+    cli.endpoint.post_write(1, slice(local, 0, 20_000), stag, 0).unwrap();
+    cli.wire = Wire::new(1448, 1448);
+    cli.transmit();
+    cli.wire.mss = 999;
+    cli.wire.limit = 1448 + 999;
+    cli.transmit();
+    let lengths: Vec<_> = cli.wire.segments.iter().map(Vec::len).collect();
+    // Linux soft-iWARP cuts to a multiple of eight, and so do we.
+    assert_eq!(lengths, [1448, 992]);
+    let segments = ulpdus(&cli.wire.take());
+    assert_eq!(segments[1][6..14], 1428u64.to_be_bytes());
+}
+
+#[test]
+fn fpdus_may_follow_the_reply_at_once() {
+    let mut cli = Side::initiator(initiator_config(), &request(b""));
+    let local = cli.memory.add(vec![0; 8]).unwrap();
+    let stag = cli.stags.grant(local, 8, BOTH, rdma::Scope::Stream(STREAM)).unwrap();
+    cli.endpoint.post_recv(4, slice(local, 4, 4)).unwrap();
+    cli.transmit();
+    cli.wire.take();
+    let mut octets = mpa(REPLY, 16, 16, b"");
+    octets.extend(fpdu(&tagged(TAGGED_LAST, WRITE, stag.0, 0, &[1, 2, 3, 4])));
+    octets.extend(fpdu(&untagged(UNTAGGED_LAST, SEND_SE, 0, [0, 1, 0], &[5, 6])));
+    let (now, later) = octets.split_at(octets.len() - 3);
+    cli.deliver(now);
+    cli.deliver(later);
+    assert_eq!(cli.bytes(local), [1, 2, 3, 4, 5, 6, 0, 0]);
+    let events = cli.drain_events();
+    assert!(matches!(events[0], Event::Established { .. }));
+    assert_eq!(events[1..], [Event::Received { wr_id: 4, bytes: 2, solicited: true, invalidated: None }]);
+}
+
+#[test]
+fn fpdus_may_not_precede_the_reply() {
+    let mut daemon = Side::responder(EndpointConfig::default());
+    daemon.add_region("lab", vec![0; 8], BOTH);
+    let mut octets = mpa(REQUEST, 1, 1, &encode_request("lab", BOTH, b"").unwrap());
+    octets.extend(fpdu(&tagged(TAGGED_LAST, WRITE, 1, 0, &[])));
+    daemon.deliver(&octets);
+    assert_eq!(daemon.transmit().frames, 0);
+    assert_eq!(daemon.drain_events(), [Event::Close { how: CloseHow::Reset }]);
+    assert_eq!(daemon.stats.mpa.refused_early, 1);
+    assert!(daemon.stags.is_empty());
+}
+
+#[test]
+fn what_is_no_mpa_is_closed_without_a_word() {
+    for octets in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MPA ID Rep Frame", &[0; 20]] {
+        let mut daemon = Side::responder(EndpointConfig::default());
+        daemon.deliver(octets);
+        daemon.deliver(octets);
+        assert_eq!(daemon.transmit().frames, 0);
+        assert_eq!(daemon.drain_events(), [Event::Close { how: CloseHow::Reset }]);
+    }
+}
+
+#[test]
+fn set_up_takes_its_time_and_no_longer() {
+    let mut daemon = Side::responder(EndpointConfig::default());
+    daemon.deliver(&REQUEST[..10]);
+    let due = daemon.endpoint.next_deadline().unwrap();
+    daemon.pass_time(due - Duration::from_millis(1));
+    assert!(daemon.events.is_empty());
+    daemon.pass_time(Duration::from_millis(1));
+    assert_eq!(daemon.drain_events(), [Event::Close { how: CloseHow::Reset }]);
+    assert_eq!(daemon.stats.mpa.startup_timeouts, 1);
+    assert_eq!(daemon.endpoint.next_deadline(), None);
+}
+
+#[test]
+fn ready_to_receive_is_the_first_message() {
+    let option = |send, write, read| Some(RtrOptions { send, write, read });
+    let cases = [
+        (option(true, true, true), vec![WRITE]),
+        (option(false, true, false), vec![WRITE]),
+        (option(false, false, true), vec![READ_REQUEST]),
+        (None, vec![]),
+    ];
+    for (rtr, expected) in cases {
+        let private_data = encode_request("lab", BOTH, b"").unwrap();
+        let mut cli = Side::initiator(initiator_config(), &ConnectRequest { rtr, ..request(&private_data) });
+        let mut daemon = Side::responder(EndpointConfig::default());
+        daemon.add_region("lab", vec![0; 8], BOTH);
+        cli.transmit();
+        carry(&mut cli, &mut daemon, &mut segments(1448));
+        daemon.transmit();
+        carry(&mut daemon, &mut cli, &mut segments(1448));
+        cli.transmit();
+        let octets = cli.wire.take();
+        let ops: Vec<u8> = ulpdus(&octets).iter().map(|segment| segment[1]).collect();
+        assert_eq!(ops, expected);
+        if !octets.is_empty() {
+            daemon.deliver(&octets);
+        }
+        run(&mut cli, &mut daemon, &mut segments(1448));
+        // It is nobody's work request, and takes no place of one.
+        assert!(!cli.events.iter().any(|event| matches!(event, Event::Completion { .. })));
+        let stag = cli.grant().stag;
+        for wr_id in 0..64 {
+            cli.endpoint.post_write(wr_id, rdma::LocalSlice::EMPTY, stag, 0).unwrap();
+        }
+        assert_eq!(cli.endpoint.post_write(64, rdma::LocalSlice::EMPTY, stag, 0), Err(PostError::Full));
+        run(&mut cli, &mut daemon, &mut segments(1448));
+        assert_eq!(daemon.stats.rdmap.in_rdma_writes, 64 + u64::from(expected == [WRITE]));
+    }
+}
+
+#[test]
+fn a_silent_peer_is_poked_until_it_speaks() {
+    let after = Duration::from_millis(50);
+    let private_data = encode_request("lab", BOTH, b"").unwrap();
+    let config = EndpointConfig { poke_after: Some(after), ..initiator_config() };
+    let mut cli = Side::initiator(config, &request(&private_data));
+    let mut daemon = Side::responder(EndpointConfig::default());
+    daemon.add_region("lab", vec![7; 8], BOTH);
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    assert_eq!(cli.endpoint.next_deadline(), None, "nothing was sent that could be overlooked");
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 8]).unwrap());
+    cli.endpoint.post_read(1, slice(local, 0, 8), stag, 0).unwrap();
+    cli.transmit();
+    // The peer has it and does not look at it.
+    let mut overlooked = cli.wire.take();
+    let mut waits = Vec::new();
+    while let Some(due) = cli.endpoint.next_deadline() {
+        waits.push(due - cli.now);
+        cli.pass_time(due - cli.now);
+        assert!(cli.endpoint.has_output());
+        cli.transmit();
+        let poke = cli.wire.take();
+        assert_eq!(ulpdus(&poke), [tagged(TAGGED_LAST, WRITE, 1, 0, &[])]);
+        overlooked.extend(poke);
+    }
+    assert_eq!(waits, (0..POKES_MAX).map(|n| after * (1 << n)).collect::<Vec<_>>());
+    assert_eq!(cli.stats.rdmap.pokes, u64::from(POKES_MAX));
+    daemon.deliver(&overlooked);
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    assert_eq!(cli.bytes(local), [7; 8]);
+    // From now on the peer is known to listen.
+    cli.endpoint.post_read(2, slice(local, 0, 8), stag, 0).unwrap();
+    cli.transmit();
+    assert_eq!(cli.endpoint.next_deadline(), None);
+}
+
+#[test]
+fn a_peer_that_sends_no_more_still_gets_what_it_asked_for() {
+    let (mut cli, mut daemon, _) = connected(pattern(5000, 2));
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 5000]).unwrap());
+    cli.endpoint.post_read(1, slice(local, 0, 5000), stag, 0).unwrap();
+    cli.transmit();
+    carry(&mut cli, &mut daemon, &mut segments(1448));
+    daemon.wire.limit = 2000;
+    daemon.endpoint.peer_closed(daemon.now, &mut daemon.stats);
+    while daemon.transmit().pending {
+        carry(&mut daemon, &mut cli, &mut segments(1448));
+    }
+    carry(&mut daemon, &mut cli, &mut segments(1448));
+    assert_eq!(cli.bytes(local), pattern(5000, 2));
+    assert_eq!(daemon.events.last(), Some(&Event::Close { how: CloseHow::Fin }));
+}
+
+#[test]
+fn a_stream_cut_off_gives_the_work_back() {
+    let (mut cli, mut daemon, _) = connected(pattern(5000, 2));
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 5000]).unwrap());
+    for wr_id in 0..20 {
+        cli.endpoint.post_read(wr_id, slice(local, 0, 5000), stag, 0).unwrap();
+    }
+    cli.endpoint.post_recv(99, slice(local, 0, 10)).unwrap();
+    cli.events.clear();
+    cli.transmit();
+    carry(&mut cli, &mut daemon, &mut segments(1448));
+    daemon.transmit();
+    let octets = daemon.wire.take();
+    cli.deliver(&octets[..octets.len() / 2 + 1]);
+    let done = cli.events.len();
+    assert!(done > 0 && done < 20);
+    cli.endpoint.peer_closed(cli.now, &mut cli.stats);
+    cli.collect();
+    let ids = |status| {
+        let of = |event: &Event| match event {
+            Event::Completion { wr_id, status: ended, .. } if *ended == status => Some(*wr_id),
+            _ => None,
+        };
+        cli.events.iter().filter_map(of).collect::<Vec<u64>>()
+    };
+    assert_eq!(ids(CompletionStatus::Success), (0..done as u64).collect::<Vec<_>>());
+    assert_eq!(ids(CompletionStatus::Flushed), (done as u64..20).chain([99]).collect::<Vec<_>>());
+    assert_eq!(cli.events.last(), Some(&Event::Close { how: CloseHow::Fin }));
+    assert_eq!(cli.stats.drops.cut_off, 1);
+    assert_eq!(cli.endpoint.post_read(1, slice(local, 0, 1), stag, 0), Err(PostError::NotReady));
+    assert_eq!(cli.endpoint.post_recv(1, slice(local, 0, 1)), Err(PostError::NotReady));
+
+    daemon.endpoint.transport_lost();
+    daemon.collect();
+    assert_eq!(daemon.events.last(), Some(&Event::Close { how: CloseHow::Reset }));
+    assert_eq!(daemon.endpoint.info().state, QpState::Closed);
+}
+
+#[test]
+fn access_out_of_bounds_and_after_revocation_ends_the_initiator_cleanly() {
+    let (mut cli, mut daemon, lab) = connected(vec![1; 100]);
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![9; 200]).unwrap());
+    cli.endpoint.post_write(1, slice(local, 0, 101), stag, 0).unwrap();
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    let bounds = ErrorCode { layer: 1, etype: 1, code: 1 };
+    let raw = [0x11, 0x01, 0xc0, 0x00];
+    assert_eq!(
+        cli.events[cli.events.len() - 2..],
+        [
+            Event::TerminateReceived { code: bounds, raw, siw_order: false },
+            Event::Close { how: CloseHow::Fin }
+        ]
+    );
+    assert_eq!(daemon.bytes(lab), [1; 100]);
+
+    let (mut cli, mut daemon, lab) = connected(vec![1; 100]);
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![9; 200]).unwrap());
+    assert_eq!(daemon.stags.revoke_region(lab), 1);
+    cli.endpoint.post_read(1, slice(local, 0, 1), stag, 0).unwrap();
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    assert_eq!(cli.endpoint.info().terminate, Some(ErrorCode { layer: 0, etype: 1, code: 0 }));
+    assert_eq!(cli.bytes(local), [9; 200]);
+}
+
+#[test]
+fn work_is_refused_where_it_cannot_be_done() {
+    let mut cli = Side::initiator(initiator_config(), &ConnectRequest { ord: 0, ..request(b"") });
+    let local = cli.memory.add(vec![0; 8]).unwrap();
+    let part = slice(local, 0, 8);
+    assert_eq!(cli.endpoint.post_write(1, part, Stag(1), 0), Err(PostError::NotReady));
+    cli.transmit();
+    cli.deliver(&mpa(REPLY, 0, 0, b""));
+    assert_eq!(cli.endpoint.post_read(1, part, Stag(1), 0), Err(PostError::NoReads));
+    for wr_id in 0..64 {
+        cli.endpoint.post_send(wr_id, part, false, None).unwrap();
+    }
+    assert_eq!(cli.endpoint.post_send(64, part, false, None), Err(PostError::Full));
+    for wr_id in 0..16 {
+        cli.endpoint.post_recv(wr_id, part).unwrap();
+    }
+    assert_eq!(cli.endpoint.post_recv(16, part), Err(PostError::Full));
+    // The places of finished work are free when the owner has heard of it.
+    cli.wire.take();
+    let mut env = rdma::Env { stags: &mut cli.stags, memory: &mut cli.memory, stats: &mut cli.stats };
+    cli.endpoint.poll_transmit(Duration::ZERO, &mut env, &mut cli.wire);
+    assert_eq!(cli.endpoint.post_send(64, part, false, None), Err(PostError::Full));
+    while cli.endpoint.poll_event().is_some() {}
+    assert_eq!(cli.endpoint.post_send(64, part, false, None), Ok(()));
+    cli.endpoint.disconnect(Duration::ZERO);
+    assert_eq!(cli.endpoint.post_send(65, part, false, None), Err(PostError::NotReady));
+}
+
+#[test]
+fn a_deaf_transport_is_an_error_of_its_own() {
+    struct Wrong;
+    impl rdma::Sink for Wrong {
+        fn fpdu_max(&self) -> usize {
+            1448
+        }
+        fn room(&self) -> usize {
+            usize::MAX
+        }
+        fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+            build(&mut vec![0; len - 1]);
+            true
+        }
+    }
+    let (mut cli, _daemon, _) = connected(vec![0; 8]);
+    let stag = cli.grant().stag;
+    cli.endpoint.post_write(1, rdma::LocalSlice::EMPTY, stag, 0).unwrap();
+    let mut env = rdma::Env { stags: &mut cli.stags, memory: &mut cli.memory, stats: &mut cli.stats };
+    cli.endpoint.poll_transmit(Duration::ZERO, &mut env, &mut Wrong);
+    cli.collect();
+    assert_eq!(cli.events.last(), Some(&Event::Close { how: CloseHow::Reset }));
+}
+
+#[test]
+fn a_gap_in_the_stream_is_a_fault_of_this_side() {
+    let (mut cli, mut daemon, lab) = connected(vec![1; 100]);
+    let stag = cli.grant().stag;
+    let segment = fpdu(&tagged(TAGGED_LAST, WRITE, stag.0, 0, &[9; 8]));
+    let mut env =
+        rdma::Env { stags: &mut daemon.stags, memory: &mut daemon.memory, stats: &mut daemon.stats };
+    daemon.endpoint.receive(Duration::ZERO, 1 << 40, segment, &mut env);
+    daemon.transmit();
+    let error = StreamError::Local;
+    let sent = Event::TerminateSent { code: error.code().0, error };
+    assert_eq!(daemon.events[daemon.events.len() - 2..], [sent, Event::Close { how: CloseHow::Fin }]);
+    assert_eq!(daemon.bytes(lab), [1; 100]);
+    let _ = cli.transmit();
+}

@@ -1,0 +1,403 @@
+//! FPDUs: built, cut into chunks in every way, damaged, found again.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use proptest::prelude::*;
+use rdma::mpa::crc::{Crc32c, crc32c};
+use rdma::mpa::deframer::SPILL_MAX;
+use rdma::mpa::framer::{MULPDU_MAX, MULPDU_MIN};
+use rdma::mpa::{Deframer, FPDU_LEN_MAX, FpduError, FrameError, Framer, MpaStats, fpdu_len, mulpdu};
+use std::cell::Cell;
+use std::rc::Rc;
+
+const START: u64 = 0xFFFF_FFF0;
+
+fn fpdu(crc: bool, ulpdu: &[u8]) -> Vec<u8> {
+    let framer = Framer::new(crc);
+    let mut out = vec![0xEE; framer.fpdu_len(ulpdu.len())];
+    framer.frame(&mut out, ulpdu.len(), |to| to.copy_from_slice(ulpdu)).unwrap();
+    out
+}
+
+/// An FPDU that a sender may not build, but a receiver may meet: up to 65535 octets of ULPDU.
+fn longest_fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut out = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
+    out.extend_from_slice(ulpdu);
+    out.resize(fpdu_len(ulpdu.len()) - 4, 0);
+    out.extend_from_slice(&crc32c(&out));
+    out
+}
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| u8::try_from((i * 31 + salt * 7 + i / 251) % 256).unwrap()).collect()
+}
+
+/// A chunk that says how many of its kind are alive.
+struct Chunk {
+    octets: Vec<u8>,
+    alive: Rc<Cell<usize>>,
+}
+
+impl Chunk {
+    fn new(octets: &[u8], alive: &Rc<Cell<usize>>) -> Self {
+        alive.set(alive.get() + 1);
+        Self { octets: octets.to_vec(), alive: Rc::clone(alive) }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.alive.set(self.alive.get() - 1);
+    }
+}
+
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        &self.octets
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    fpdus: Vec<(u64, Vec<u8>)>,
+    errors: Vec<FpduError>,
+}
+
+struct Receiver {
+    deframer: Deframer<Chunk>,
+    stats: MpaStats,
+    outcome: Outcome,
+    offset: u64,
+    alive: Rc<Cell<usize>>,
+    alive_max: usize,
+}
+
+impl Receiver {
+    fn new(crc: bool, spill_max: usize) -> Self {
+        Self {
+            deframer: Deframer::new(START, crc, spill_max),
+            stats: MpaStats::default(),
+            outcome: Outcome::default(),
+            offset: START,
+            alive: Rc::new(Cell::new(0)),
+            alive_max: 0,
+        }
+    }
+
+    fn push(&mut self, octets: &[u8]) {
+        let chunk = Chunk::new(octets, &self.alive);
+        if let Err(error) = self.deframer.push(self.offset, chunk, &mut self.stats) {
+            self.outcome.errors.push(error);
+        }
+        self.offset += octets.len() as u64;
+        self.alive_max = self.alive_max.max(self.alive.get());
+        while let Some(fpdu) = self.deframer.next_fpdu(&mut self.stats) {
+            match fpdu {
+                Ok(fpdu) => {
+                    let ulpdu = fpdu.pieces(0).collect::<Vec<_>>().concat();
+                    assert_eq!(ulpdu.len(), fpdu.len());
+                    for skip in [1, 14, 18, fpdu.len() / 2, fpdu.len(), fpdu.len() + 1] {
+                        let rest = fpdu.pieces(skip).collect::<Vec<_>>().concat();
+                        assert_eq!(rest, ulpdu.get(skip..).unwrap_or_default());
+                    }
+                    assert!(fpdu.pieces(0).all(|piece| !piece.is_empty()));
+                    for room in [0, 1, 14, 18, 4000] {
+                        let mut prefix = vec![0; room];
+                        let copied = fpdu.copy_prefix(&mut prefix);
+                        assert_eq!(prefix[..copied], ulpdu[..room.min(ulpdu.len())]);
+                    }
+                    if let Some(whole) = fpdu.contiguous() {
+                        assert_eq!(whole, ulpdu);
+                    }
+                    self.outcome.fpdus.push((fpdu.offset(), ulpdu));
+                }
+                Err(error) => self.outcome.errors.push(error),
+            }
+        }
+    }
+
+    fn push_in_chunks(&mut self, stream: &[u8], cuts: &mut dyn FnMut() -> usize) {
+        let mut rest = stream;
+        while !rest.is_empty() {
+            let (chunk, behind) = rest.split_at(cuts().clamp(1, rest.len()));
+            self.push(chunk);
+            rest = behind;
+        }
+    }
+}
+
+#[test]
+fn crc32c_is_the_one_of_the_rfc() {
+    // RFC 5044 §4.4, Figure 5: the marker that opens the stream, a ULPDU of 42 octets.
+    let mut first = vec![0, 0, 0, 0, 0x00, 0x2A, 0x41, 0x43];
+    first.resize(0x30, 0);
+    first[0x13] = 1;
+    assert_eq!(crc32c(&first), [0x52, 0x23, 0x99, 0x83]);
+
+    // Figure 6: a marker in the midst, 20 octets behind the FPDU's start.
+    let mut second = vec![0; 0x30];
+    second[..4].copy_from_slice(&[0x00, 0x2A, 0x41, 0x43]);
+    second[0x0F] = 2;
+    second[0x17] = 0x14;
+    assert_eq!(crc32c(&second), [0x84, 0x92, 0x58, 0x98]);
+
+    // The check value that every description of CRC-32C gives, low octet first.
+    assert_eq!(crc32c(b"123456789"), 0xE306_9283_u32.to_le_bytes());
+}
+
+#[test]
+fn an_fpdu_without_markers_is_framed_and_found() {
+    // Figure 5 without its marker.
+    let mut ulpdu = vec![0; 42];
+    ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
+    ulpdu[13] = 1;
+    let octets = fpdu(true, &ulpdu);
+    assert_eq!(octets[..4], [0x00, 0x2A, 0x41, 0x43]);
+    assert_eq!(octets[44..], [0xB7, 0x24, 0x3E, 0xC3]);
+}
+
+#[test]
+fn the_trailer_follows_the_pad() {
+    for (len, total) in [(0, 8), (1, 8), (2, 8), (3, 12), (4, 12), (6, 12), (7, 16), (1442, 1448)] {
+        assert_eq!(fpdu_len(len), total);
+        let octets = fpdu(false, &vec![0xAA; len]);
+        assert_eq!(octets.len(), total);
+        // RFC 5044 §4.1: "The pad data MUST be set to zero by the sender"; no CRC is all zeros too.
+        assert!(octets[2 + len..].iter().all(|octet| *octet == 0));
+        assert!(octets[2..2 + len].iter().all(|octet| *octet == 0xAA));
+    }
+    assert_eq!(FPDU_LEN_MAX, 65544);
+}
+
+#[test]
+fn mulpdu_is_the_formula_of_the_rfc_within_its_limits() {
+    for emss in 0..70_000usize {
+        // RFC 5044 §4.5: "MULPDU = EMSS - (6 + EMSS mod 4)", and §3: "between 128 octets and 64768 octets".
+        let formula = emss.saturating_sub(6 + emss % 4).clamp(MULPDU_MIN, MULPDU_MAX);
+        assert_eq!(mulpdu(emss), formula);
+        let sent = Framer::new(true).ulpdu_max(emss);
+        assert!(sent <= mulpdu(emss));
+        if (136..=MULPDU_MAX).contains(&emss) {
+            assert!(fpdu_len(mulpdu(emss)) <= emss);
+            assert_eq!((fpdu_len(sent), sent % 8), (emss / 8 * 8, 2));
+        }
+    }
+}
+
+#[test]
+fn lengths_that_disagree_are_refused_before_anything_is_written() {
+    let framer = Framer::new(true);
+    let mut out = vec![0x55; 20];
+    for (len, error) in [
+        (13, FrameError::Buffer { need: 20, have: 20 }),
+        (15, FrameError::Buffer { need: 24, have: 20 }),
+        (5, FrameError::Buffer { need: 12, have: 20 }),
+        (MULPDU_MAX + 1, FrameError::TooLong { ulpdu: MULPDU_MAX + 1 }),
+        (usize::MAX, FrameError::TooLong { ulpdu: usize::MAX }),
+    ] {
+        let mut called = false;
+        let result = framer.frame(&mut out, len, |_| called = true);
+        if len == 13 {
+            assert_eq!((result, called), (Ok(()), true));
+            out.fill(0x55);
+        } else {
+            assert_eq!((result, called), (Err(error), false));
+            assert!(out.iter().all(|octet| *octet == 0x55));
+        }
+    }
+}
+
+#[test]
+fn an_fpdu_in_one_chunk_is_lent_from_that_chunk() {
+    let (one, two) = (pattern(1442, 1), pattern(30, 2));
+    let stream = [fpdu(true, &one), fpdu(true, &two)].concat();
+    let memory = stream.as_ptr_range();
+    let mut stats = MpaStats::default();
+    let mut deframer = Deframer::new(START, true, SPILL_MAX);
+    deframer.push(START, &stream[..], &mut stats).unwrap();
+    for ulpdu in [&one, &two] {
+        let fpdu = deframer.next_fpdu(&mut stats).unwrap().unwrap();
+        let lent = fpdu.contiguous().unwrap();
+        assert_eq!(lent, ulpdu);
+        assert!(memory.contains(&lent.as_ptr()));
+    }
+    assert!(deframer.next_fpdu(&mut stats).is_none());
+    assert_eq!((stats.fpdus_in, stats.fpdus_in_split, stats.ulpdu_octets_in), (2, 0, 1472));
+    assert_eq!((deframer.pending(), deframer.end()), (0, START + stream.len() as u64));
+}
+
+#[test]
+fn a_split_fpdu_is_not_copied() {
+    let ulpdu = pattern(4000, 3);
+    let stream = fpdu(true, &ulpdu);
+    let memory = stream.as_ptr_range();
+    let mut stats = MpaStats::default();
+    let mut deframer = Deframer::new(START, true, SPILL_MAX);
+    let mut offset = START;
+    for chunk in stream.chunks(1500) {
+        assert!(deframer.next_fpdu(&mut stats).is_none());
+        deframer.push(offset, chunk, &mut stats).unwrap();
+        offset += chunk.len() as u64;
+    }
+    let fpdu = deframer.next_fpdu(&mut stats).unwrap().unwrap();
+    assert_eq!(fpdu.contiguous(), None);
+    assert!(fpdu.pieces(0).all(|piece| memory.contains(&piece.as_ptr())));
+    assert_eq!((stats.octets_spilled, stats.fpdus_in_split), (0, 1));
+}
+
+#[test]
+fn a_chunk_may_begin_with_octets_of_the_startup_phase() {
+    let stream = [b"reply".to_vec(), fpdu(true, b"first")].concat();
+    let mut stats = MpaStats::default();
+    let mut deframer = Deframer::new(START, true, SPILL_MAX);
+    deframer.push(START - 7, &b"re"[..], &mut stats).unwrap();
+    deframer.push(START - 5, &stream[..], &mut stats).unwrap();
+    let fpdu = deframer.next_fpdu(&mut stats).unwrap().unwrap();
+    assert_eq!((fpdu.offset(), fpdu.contiguous().unwrap()), (START, &b"first"[..]));
+    assert!(deframer.next_fpdu(&mut stats).is_none());
+}
+
+#[test]
+fn what_the_caller_may_not_do_ends_the_stream() {
+    let octets = fpdu(true, &[7; 100]);
+    for (offset, name) in [(START + 1, "gap"), (START + 500, "far"), (START - 1, "overlap")] {
+        let mut stats = MpaStats::default();
+        let mut deframer = Deframer::new(START - 10, true, SPILL_MAX);
+        deframer.push(START - 10, &octets[..10], &mut stats).unwrap();
+        let error = deframer.push(offset, &octets[10..], &mut stats).unwrap_err();
+        assert_eq!(error, FpduError::Gap { expected: START, offset }, "{name}");
+        assert_eq!(stats.stream_gaps, 1);
+        assert!(deframer.push(START, &octets[10..], &mut stats).is_ok());
+        assert!(deframer.next_fpdu(&mut stats).is_none());
+    }
+    let mut stats = MpaStats::default();
+    let mut deframer = Deframer::new(0, true, SPILL_MAX);
+    let many = octets.repeat(700);
+    deframer.push(0, &many[..], &mut stats).unwrap();
+    let error = deframer.push(many.len() as u64, &many[..], &mut stats).unwrap_err();
+    assert_eq!(error, FpduError::Undrained);
+}
+
+// A peer may send single octets; what that pins is bounded all the same.
+#[test]
+fn small_chunks_do_not_pile_up() {
+    let ulpdu = pattern(65535, 4);
+    let stream = [longest_fpdu(&ulpdu), fpdu(true, b"next"), longest_fpdu(&ulpdu)].concat();
+    for size in [1, 2, 3, 63, 64, 65, 536, 1023, 1024, 1448, 9000] {
+        let mut receiver = Receiver::new(true, SPILL_MAX);
+        receiver.push_in_chunks(&stream, &mut || size);
+        let lens: Vec<_> = receiver.outcome.fpdus.iter().map(|(_, ulpdu)| ulpdu.len()).collect();
+        assert_eq!((lens, receiver.outcome.errors.len()), (vec![65535, 4, 65535], 0), "{size}");
+        assert!(receiver.outcome.fpdus.iter().step_by(2).all(|(_, got)| *got == ulpdu));
+        assert!(receiver.alive_max <= 75, "{} chunks of {size} octets", receiver.alive_max);
+        assert_eq!(receiver.alive.get(), 0);
+        assert_eq!(receiver.stats.octets_spilled >= 1024, size < 1024, "{size}");
+    }
+}
+
+#[test]
+fn a_chunk_that_is_used_up_is_dropped() {
+    let stream = [fpdu(true, &[1; 2000]), fpdu(true, &[2; 2000])].concat();
+    let mut receiver = Receiver::new(true, SPILL_MAX);
+    receiver.push(&stream[..1500]);
+    receiver.push(&stream[1500..3000]);
+    assert_eq!(receiver.alive.get(), 1);
+    receiver.push(&stream[3000..]);
+    assert_eq!((receiver.alive.get(), receiver.outcome.fpdus.len()), (0, 2));
+}
+
+#[test]
+fn a_smaller_buffer_ends_the_stream_that_overflows_it() {
+    let stream = fpdu(true, &pattern(3000, 5));
+    let mut receiver = Receiver::new(true, 512);
+    receiver.push_in_chunks(&stream, &mut || 1);
+    assert_eq!(receiver.outcome.errors, [FpduError::Fragmented]);
+    assert_eq!((receiver.stats.fpdus_fragmented, receiver.outcome.fpdus.len()), (1, 0));
+    assert_eq!(receiver.alive.get(), 0);
+}
+
+// RFC 5044 §4.1: "When CRCs are not enabled, this field […] MUST NOT be checked."
+#[test]
+fn without_crc_the_field_may_be_anything() {
+    let mut stream = fpdu(false, b"hello");
+    let field = stream.len() - 4;
+    stream[field..].copy_from_slice(&[1, 2, 3, 4]);
+    let mut receiver = Receiver::new(false, SPILL_MAX);
+    receiver.push_in_chunks(&stream, &mut || 5);
+    assert_eq!(receiver.outcome, Outcome { fpdus: vec![(START, b"hello".to_vec())], errors: vec![] });
+}
+
+fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let len = prop_oneof![6 => 0usize..60, 3 => 60usize..3000, 1 => 9000usize..20000];
+    prop::collection::vec((len, any::<u8>()).prop_map(|(len, salt)| pattern(len, salt.into())), 1..12)
+}
+
+fn cuts() -> impl Strategy<Value = Vec<usize>> {
+    let cut = prop_oneof![4 => 1usize..80, 2 => 80usize..1100, 2 => 1100usize..3000, 1 => 3000usize..40000];
+    prop::collection::vec(cut, 1..24)
+}
+
+proptest! {
+    #[test]
+    fn crc32c_agrees_with_another_implementation(pieces: Vec<Vec<u8>>) {
+        let reference = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(&pieces.concat()).to_le_bytes();
+        let mut crc = Crc32c::default();
+        pieces.iter().for_each(|piece| crc.update(piece));
+        prop_assert_eq!(crc.finish(), reference);
+        prop_assert_eq!(crc32c(&pieces.concat()), reference);
+    }
+
+    #[test]
+    fn any_cut_of_a_stream_gives_the_same_fpdus(ulpdus in ulpdus(), cuts in cuts(), crc: bool) {
+        let mut expected = Vec::new();
+        let mut stream = Vec::new();
+        for ulpdu in ulpdus {
+            let octets = fpdu(crc, &ulpdu);
+            expected.push((START + stream.len() as u64, ulpdu));
+            stream.extend(octets);
+        }
+        let mut receiver = Receiver::new(crc, SPILL_MAX);
+        let mut cuts = cuts.into_iter().cycle();
+        receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
+        prop_assert_eq!(receiver.outcome, Outcome { fpdus: expected, errors: vec![] });
+        prop_assert!(receiver.alive_max <= 75);
+        prop_assert_eq!(receiver.alive.get(), 0);
+    }
+
+    #[test]
+    fn one_wrong_bit_stops_the_stream(
+        ulpdus in ulpdus(), cuts in cuts(), which: prop::sample::Index, octet: prop::sample::Index, bit in 0u8..8,
+    ) {
+        let which = which.index(ulpdus.len());
+        let mut good = Vec::new();
+        let mut stream = Vec::new();
+        for (index, ulpdu) in ulpdus.iter().enumerate() {
+            let mut octets = fpdu(true, ulpdu);
+            if index < which {
+                good.push((START + stream.len() as u64, ulpdu.clone()));
+            }
+            if index == which {
+                let octet = octet.index(octets.len());
+                octets[octet] ^= 1 << bit;
+            }
+            stream.extend(octets);
+        }
+        // A longer length than was meant has to find its octets, or it would wait for them.
+        stream.extend(vec![0x3C; FPDU_LEN_MAX]);
+        let mut receiver = Receiver::new(true, SPILL_MAX);
+        let mut cuts = cuts.into_iter().cycle();
+        receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
+        prop_assert_eq!(receiver.outcome, Outcome { fpdus: good, errors: vec![FpduError::Crc] });
+        prop_assert_eq!(receiver.stats.crc_errors, 1);
+        prop_assert_eq!(receiver.alive.get(), 0);
+    }
+
+    #[test]
+    fn arbitrary_octets_do_not_panic(stream in prop::collection::vec(any::<u8>(), 0..4000), cuts in cuts(), crc: bool) {
+        let mut receiver = Receiver::new(crc, SPILL_MAX);
+        let mut cuts = cuts.into_iter().cycle();
+        receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
+        prop_assert!(receiver.outcome.errors.len() <= 1);
+        prop_assert!(receiver.alive_max <= 75);
+    }
+}

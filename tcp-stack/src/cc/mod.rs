@@ -1,0 +1,178 @@
+//! Congestion control.
+//!
+//! Loss detection and the pace of retransmission live in [`recovery`](crate::recovery); an algorithm
+//! only decides how the window grows and how far it falls. All is integer arithmetic in octets, so that
+//! it gives the same numbers everywhere.
+
+mod cubic;
+mod new_reno;
+
+use core::time::Duration;
+
+use crate::config::Congestion;
+use crate::time::Instant;
+use cubic::Cubic;
+use new_reno::NewReno;
+
+/// The congestion window. Values are octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// What may be in flight.
+    pub(crate) cwnd: u32,
+    /// Where slow start ends.
+    pub(crate) ssthresh: u32,
+    /// A full segment's payload: RFC 5681's SMSS.
+    pub(crate) mss: u32,
+}
+
+/// No window is larger: TCP's own limit (RFC 7323 §2.3).
+pub(crate) const CWND_MAX: u32 = 1 << 30;
+
+impl Window {
+    /// The initial window (RFC 6928 §2: "min (10*MSS, max (2*MSS, 14600))", with the configured number
+    /// of segments in place of 10).
+    pub(crate) fn initial(mss: u32, segments: u32) -> Self {
+        let mss = mss.max(1);
+        let octets = (mss.saturating_mul(2)).max(14_600);
+        let cwnd = mss.saturating_mul(segments.max(1)).min(octets);
+        Self { cwnd, ssthresh: CWND_MAX, mss }
+    }
+
+    pub(crate) fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Slow start by one acknowledgement (RFC 5681 equation 2, RFC 3465 with L = 2); returns the octets
+    /// acknowledged beyond what `ssthresh` needed.
+    fn slow_start(&mut self, acked: u32) -> u32 {
+        let step = acked.min(self.mss.saturating_mul(2)).min(self.ssthresh.saturating_sub(self.cwnd));
+        self.cwnd = self.cwnd.saturating_add(step).min(CWND_MAX);
+        if self.in_slow_start() { 0 } else { acked.saturating_sub(step) }
+    }
+}
+
+/// What one acknowledgement said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckSample {
+    pub(crate) now: Instant,
+    /// Octets cumulatively acknowledged by it.
+    pub(crate) acked: u32,
+    /// The smoothed round-trip time.
+    pub(crate) srtt: Option<Duration>,
+    /// Whether the window was what limited the sender: RFC 7661 §4.3: it must not grow otherwise.
+    pub(crate) cwnd_limited: bool,
+}
+
+/// The algorithm of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Controller {
+    NewReno(NewReno),
+    Cubic(Cubic),
+}
+
+impl Controller {
+    pub(crate) fn new(algorithm: Congestion) -> Self {
+        match algorithm {
+            Congestion::NewReno => Self::NewReno(NewReno::default()),
+            Congestion::Cubic => Self::Cubic(Cubic::default()),
+        }
+    }
+
+    /// New data was acknowledged outside of recovery.
+    pub(crate) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
+        if !sample.cwnd_limited {
+            return;
+        }
+        match self {
+            Self::NewReno(cc) => cc.on_ack(window, sample),
+            Self::Cubic(cc) => cc.on_ack(window, sample),
+        }
+    }
+
+    /// Data was lost: sets the new `ssthresh`. Called once per loss episode; `in_flight` is RFC 5681's
+    /// FlightSize.
+    pub(crate) fn on_loss(&mut self, window: &mut Window, in_flight: u32) {
+        let ssthresh = match self {
+            Self::NewReno(cc) => cc.ssthresh_after_loss(window, in_flight),
+            Self::Cubic(cc) => cc.ssthresh_after_loss(window),
+        };
+        // RFC 5681 equation 4: never below two segments.
+        window.ssthresh = ssthresh.max(window.mss.saturating_mul(2));
+    }
+
+    /// The retransmission timer expired (RFC 5681 §3.1: cwnd "MUST be set to no more than the loss
+    /// window, LW, which equals 1 full-sized segment").
+    pub(crate) fn on_timeout(&mut self, window: &mut Window) {
+        window.cwnd = window.mss;
+        if let Self::Cubic(cc) = self {
+            cc.restart();
+        }
+    }
+
+    /// The connection was idle for longer than a retransmission timeout (RFC 5681 §4.1).
+    pub(crate) fn on_idle(&mut self, window: &mut Window, initial: u32) {
+        window.cwnd = window.cwnd.min(initial);
+        if let Self::Cubic(cc) = self {
+            cc.restart();
+        }
+    }
+
+    /// The name that is shown to operators.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::NewReno(_) => "newreno",
+            Self::Cubic(_) => "cubic",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_windows_of_rfc_6928() {
+        assert_eq!(Window::initial(1460, 10).cwnd, 14_600);
+        assert_eq!(Window::initial(536, 10).cwnd, 5_360);
+        assert_eq!(Window::initial(8960, 10).cwnd, 17_920);
+    }
+
+    #[test]
+    fn slow_start_doubles_per_round_and_stops_at_ssthresh() {
+        let mut window = Window::initial(1000, 10);
+        window.ssthresh = 15_000;
+        for _ in 0..5 {
+            assert_eq!(window.slow_start(1000), 0);
+        }
+        assert_eq!(window.cwnd, 15_000 - 1000 + 1000);
+        assert_eq!(window.slow_start(1000), 1000);
+        assert_eq!(window.cwnd, 15_000);
+    }
+
+    #[test]
+    fn an_idle_or_limited_sender_does_not_grow() {
+        for algorithm in [Congestion::NewReno, Congestion::Cubic] {
+            let mut cc = Controller::new(algorithm);
+            let mut window = Window::initial(1000, 10);
+            let sample =
+                AckSample { now: Instant::ZERO, acked: 1000, srtt: None, cwnd_limited: false };
+            cc.on_ack(&mut window, &sample);
+            assert_eq!(window.cwnd, 10_000);
+            window.cwnd = 500_000;
+            cc.on_idle(&mut window, 10_000);
+            assert_eq!(window.cwnd, 10_000);
+        }
+    }
+
+    #[test]
+    fn loss_never_takes_ssthresh_below_two_segments() {
+        for algorithm in [Congestion::NewReno, Congestion::Cubic] {
+            let mut cc = Controller::new(algorithm);
+            let mut window = Window { cwnd: 1000, ssthresh: CWND_MAX, mss: 1000 };
+            cc.on_loss(&mut window, 1000);
+            assert_eq!(window.ssthresh, 2000);
+            cc.on_timeout(&mut window);
+            assert_eq!(window.cwnd, 1000);
+        }
+    }
+}

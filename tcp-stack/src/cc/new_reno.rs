@@ -1,0 +1,51 @@
+//! Standard congestion control (RFC 5681).
+
+use super::{AckSample, CWND_MAX, Window};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NewReno {
+    /// Octets acknowledged towards the next increase (RFC 3465 §2.1: bytes_acked).
+    acked: u32,
+}
+
+impl NewReno {
+    pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
+        let mut acked = sample.acked;
+        if window.in_slow_start() {
+            acked = window.slow_start(acked);
+        }
+        // RFC 5681 §3.1: in congestion avoidance, cwnd grows by one SMSS when cwnd octets were
+        // acknowledged.
+        self.acked = self.acked.saturating_add(acked);
+        if self.acked >= window.cwnd {
+            self.acked = self.acked.saturating_sub(window.cwnd).min(window.cwnd);
+            window.cwnd = window.cwnd.saturating_add(window.mss).min(CWND_MAX);
+        }
+    }
+
+    /// RFC 5681 equation 4: "ssthresh = max (FlightSize / 2, 2*SMSS)".
+    pub(super) fn ssthresh_after_loss(&mut self, _window: &Window, in_flight: u32) -> u32 {
+        self.acked = 0;
+        in_flight / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Instant;
+
+    #[test]
+    fn one_segment_per_window_in_congestion_avoidance() {
+        let mut cc = NewReno::default();
+        let mut window = Window { cwnd: 10_000, ssthresh: 10_000, mss: 1000 };
+        let sample = AckSample { now: Instant::ZERO, acked: 1000, srtt: None, cwnd_limited: true };
+        for _ in 0..9 {
+            cc.on_ack(&mut window, &sample);
+        }
+        assert_eq!(window.cwnd, 10_000);
+        cc.on_ack(&mut window, &sample);
+        assert_eq!(window.cwnd, 11_000);
+        assert_eq!(cc.ssthresh_after_loss(&window, 11_000), 5_500);
+    }
+}

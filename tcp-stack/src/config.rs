@@ -1,0 +1,194 @@
+//! What a stack is made from. All memory is sized from these values, once.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+
+use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
+
+/// The configuration of one stack: one worker's share of one port.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// Our link address.
+    pub mac: MacAddr,
+    /// The 802.1Q VLAN that all frames carry, 1..=4094; `None` for untagged frames.
+    pub vlan: Option<u16>,
+    /// The largest IP packet, octets: 576..=9600, at least 1280 for IPv6.
+    pub mtu: u16,
+    /// Our IPv4 address and its prefix.
+    pub ipv4: Option<Ipv4Cidr>,
+    /// Where IPv4 packets beyond the prefix go.
+    pub ipv4_gateway: Option<Ipv4Addr>,
+    /// Our IPv6 address and its prefix, beside the link-local address that [`Self::mac`] gives.
+    pub ipv6: Option<Ipv6Cidr>,
+    /// Where IPv6 packets beyond the prefix go.
+    pub ipv6_gateway: Option<Ipv6Addr>,
+    /// Whether this stack answers ARP, neighbor discovery and ping: exactly one of those that share a
+    /// port does; the others only learn.
+    pub primary: bool,
+    /// Whether the port fills in the IPv4 header checksum and the TCP checksum of what is sent.
+    pub tx_checksum_offload: bool,
+    /// Connections, half-open ones included: 1..=2^20. A connection that holds no data costs less than
+    /// 1 KiB, so 65536 of them 64 MiB. As many compact TIME-WAIT records are kept beside them.
+    pub connections_max: u32,
+    /// Entries of the neighbor cache.
+    pub neighbors_max: u32,
+    /// What segments held behind a gap may occupy, per connection, octets of true buffer size.
+    pub held_bytes_max: u32,
+    /// Segments held behind a gap, per connection.
+    pub held_segments_max: u32,
+    /// Frame buffers that all connections together may hold for sending, and as many again received:
+    /// what the pool they come from has. 96 octets of book-keeping each.
+    pub buffers_max: u32,
+    /// Payload queued or in flight, per connection, octets.
+    pub send_buffer_bytes: u32,
+    /// Receive window, per connection, octets: up to 2^30.
+    pub receive_window_bytes: u32,
+    /// TCP's own parameters.
+    pub tcp: TcpConfig,
+    /// Which of the workers of a port this is: `0..worker_count`.
+    pub worker_index: u16,
+    /// Workers that share the port; an active open picks a source port whose
+    /// [`flow_hash`](crate::flow_hash) modulo this is `worker_index`.
+    pub worker_count: u16,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        Self {
+            mac: MacAddr::UNSPECIFIED,
+            vlan: None,
+            mtu: 1500,
+            ipv4: None,
+            ipv4_gateway: None,
+            ipv6: None,
+            ipv6_gateway: None,
+            primary: true,
+            tx_checksum_offload: false,
+            connections_max: 4096,
+            neighbors_max: 1024,
+            held_bytes_max: 2 << 20,
+            held_segments_max: 1024,
+            buffers_max: 65_536,
+            send_buffer_bytes: 1 << 20,
+            receive_window_bytes: 1 << 20,
+            tcp: TcpConfig::default(),
+            worker_index: 0,
+            worker_count: 1,
+        }
+    }
+}
+
+/// Parameters of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// The least retransmission timeout, milliseconds. RFC 6298 §2.4 has one second; 200 is what hosts
+    /// use.
+    pub rto_min_ms: u32,
+    /// The greatest retransmission timeout, milliseconds (RFC 6298 §2.5: at least 60 seconds).
+    pub rto_max_ms: u32,
+    /// How often a SYN or SYN-ACK is sent again before the connection is given up.
+    pub syn_retries: u8,
+    /// How often a segment is sent again before the connection is given up (RFC 9293 §3.8.3: R2).
+    pub data_retries: u8,
+    /// How long TIME-WAIT lasts, milliseconds (RFC 9293 §3.6.1: 2 MSL).
+    pub time_wait_ms: u32,
+    /// The longest that an acknowledgement is delayed, milliseconds: below 500 (RFC 9293 §3.8.6.3).
+    pub delayed_ack_ms: u32,
+    /// Which congestion control.
+    pub congestion: Congestion,
+    /// Whether SACK is offered and accepted (RFC 2018).
+    pub sack: bool,
+    /// Whether timestamps are offered and accepted (RFC 7323 §3).
+    pub timestamps: bool,
+    /// Whether window scaling is offered and accepted (RFC 7323 §2).
+    pub window_scale: bool,
+    /// The initial window, full segments, bounded by the octets of RFC 6928 §2.
+    pub initial_window_segments: u8,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            rto_min_ms: 200,
+            rto_max_ms: 60_000,
+            syn_retries: 6,
+            data_retries: 15,
+            time_wait_ms: 60_000,
+            delayed_ack_ms: 40,
+            congestion: Congestion::default(),
+            sack: true,
+            timestamps: true,
+            window_scale: true,
+            initial_window_segments: 10,
+        }
+    }
+}
+
+impl TcpConfig {
+    pub(crate) fn rto_min(&self) -> Duration {
+        Duration::from_millis(u64::from(self.rto_min_ms))
+    }
+
+    pub(crate) fn rto_max(&self) -> Duration {
+        Duration::from_millis(u64::from(self.rto_max_ms.max(self.rto_min_ms)))
+    }
+
+    pub(crate) fn delayed_ack(&self) -> Duration {
+        Duration::from_millis(u64::from(self.delayed_ack_ms))
+    }
+
+    pub(crate) fn time_wait(&self) -> Duration {
+        Duration::from_millis(u64::from(self.time_wait_ms))
+    }
+}
+
+/// A congestion control algorithm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 5681 and RFC 6582.
+    NewReno,
+    /// RFC 8312.
+    #[default]
+    Cubic,
+}
+
+/// What can be chosen per connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnOptions {
+    /// Whether a segment that is not full waits while another is unacknowledged (RFC 9293 §3.7.4).
+    pub nagle: bool,
+    /// Whether and how an idle peer is asked for a sign of life (RFC 9293 §3.8.4).
+    pub keepalive: Option<Keepalive>,
+    /// How long data may stay unacknowledged before the connection is given up, milliseconds (RFC
+    /// 9293 §3.9.1.8, RFC 5482); `None` leaves it to [`TcpConfig::data_retries`].
+    pub user_timeout_ms: Option<u32>,
+    /// Congestion control, if not the stack's.
+    pub congestion: Option<Congestion>,
+}
+
+/// Keepalive parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// How long a connection must have been silent, milliseconds. RFC 9293 §3.8.4: no less than two
+    /// hours by default.
+    pub idle_ms: u32,
+    /// How long to wait for an answer, milliseconds.
+    pub interval_ms: u32,
+    /// Probes without an answer after which the connection is given up.
+    pub probes: u8,
+}
+
+/// What can be chosen per listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Half-open connections at a time; a SYN beyond it is dropped.
+    pub backlog: u32,
+    /// Options of the accepted connections.
+    pub conn: ConnOptions,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { backlog: 128, conn: ConnOptions::default() }
+    }
+}

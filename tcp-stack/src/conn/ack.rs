@@ -1,0 +1,388 @@
+//! The ACK field: what the peer has, and what follows from it.
+
+use core::time::Duration;
+
+use super::{Conn, Cx, TxNode};
+use crate::buf::Buf;
+use crate::cc::AckSample;
+use crate::recovery::{DUP_THRESH, Delivered, Phase, ProbeOutcome, Prr, TailLossProbe};
+use crate::seq::SeqNum;
+use crate::time::Instant;
+use crate::timer::TimerKind;
+use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions};
+
+/// What one acknowledgement delivered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delivery {
+    /// Sequence space cumulatively acknowledged, octets.
+    acked: u32,
+    /// Segments taken off the queue.
+    segments: u32,
+    /// Sequence space newly known to have arrived, cumulatively or selectively, octets.
+    delivered: u32,
+    /// When the first segment that was sent only once was sent.
+    sampled: Option<Instant>,
+    /// A duplicate was reported.
+    dsack: bool,
+    /// The acknowledgement repeats the last one (RFC 5681 §2: "duplicate acknowledgment").
+    duplicate: bool,
+}
+
+impl Conn {
+    /// Processes an acceptable ACK field; `len` is the payload of its segment.
+    pub(super) fn process_ack<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        header: &TcpHeader,
+        options: &TcpOptions,
+        len: u32,
+    ) {
+        let window_changed = self.update_window(header);
+        if header.ack.before(self.snd.una) {
+            return;
+        }
+        let mut delivery = Delivery::default();
+        let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
+        if header.ack.after(self.snd.una) {
+            self.advance_una(cx, header.ack, echo, &mut delivery);
+        } else {
+            delivery.duplicate = len == 0
+                && !window_changed
+                && self.snd.has_outstanding()
+                && !header.flags.intersects(TcpFlags::SYN | TcpFlags::FIN);
+        }
+        if self.negotiated.sack && !options.sack.is_empty() {
+            self.take_sack(cx, &options.sack, echo, &mut delivery);
+        }
+        self.sample_rtt(cx, echo, &delivery);
+        self.recover(cx, &delivery, options);
+        self.rearm_after_ack(cx, &delivery);
+        self.note_room(cx);
+    }
+
+    /// RFC 9293 §3.10.7.4: the window is taken from segments that are not older than the last one it
+    /// was taken from. One that acknowledges more is newer even when its own sequence number is older, as
+    /// that of a retransmission is; its window counts from what it acknowledges. Returns whether the
+    /// window changed.
+    fn update_window(&mut self, header: &TcpHeader) -> bool {
+        let snd = &mut self.snd;
+        let newer = header.ack.after(snd.una)
+            || snd.wl1.before(header.seq)
+            || (snd.wl1 == header.seq && snd.wl2.at_or_before(header.ack));
+        if !newer || header.ack.before(snd.una) {
+            return false;
+        }
+        let window = u32::from(header.window) << self.negotiated.snd_wscale;
+        let changed = window != snd.wnd;
+        snd.wnd = window;
+        snd.wl1 = header.seq;
+        snd.wl2 = header.ack;
+        snd.max_wnd = snd.max_wnd.max(window);
+        changed
+    }
+
+    /// SND.UNA <- SEG.ACK; what is acknowledged whole leaves the queue.
+    fn advance_una<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        ack: SeqNum,
+        echo: Option<u32>,
+        delivery: &mut Delivery,
+    ) {
+        let acked = ack.distance_from(self.snd.una);
+        let sacked_before = self.snd.queue.sacked();
+        self.snd.una = ack;
+        let mut payload = 0_u64;
+        while let Some(node) = self.snd.queue.pop_acked(cx.tx, ack) {
+            delivery.segments = delivery.segments.wrapping_add(1);
+            payload = payload.wrapping_add(u64::from(node.len));
+            if node.state != super::TxState::Sacked {
+                self.note_delivered(cx.now, &node, echo);
+                if !node.retransmitted() && delivery.sampled.is_none() {
+                    delivery.sampled = Some(node.sent_at);
+                }
+            }
+        }
+        self.counters.octets_acked = self.counters.octets_acked.wrapping_add(payload);
+        let sacked_now = sacked_before.saturating_sub(self.snd.queue.sacked());
+        delivery.acked = acked;
+        delivery.delivered = acked.saturating_sub(sacked_now);
+        self.snd.progress_at = cx.now;
+        self.attempts = 0;
+        self.recovery.backoff = 0;
+        self.soft_error = false;
+    }
+
+    fn note_delivered<B>(&mut self, now: Instant, node: &TxNode<B>, echo: Option<u32>) {
+        let sent = self.ts_clock(node.sent_at);
+        let delivered = Delivered {
+            sent_at: node.sent_at,
+            end_seq: node.end(),
+            retransmitted: node.retransmitted(),
+            echo_is_older: echo.is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0),
+        };
+        self.recovery.rack.on_delivered(now, &delivered, self.rtt.min_rtt());
+    }
+
+    /// Marks what a SACK option reports (RFC 2018 §4, RFC 2883 §4).
+    fn take_sack<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        blocks: &SackBlocks,
+        echo: Option<u32>,
+        delivery: &mut Delivery,
+    ) {
+        let ranges = blocks.as_slice();
+        delivery.dsack = self.is_dsack(ranges);
+        if delivery.dsack {
+            cx.stats.dsacks_in = cx.stats.dsacks_in.wrapping_add(1);
+        }
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let before = self.snd.queue.sacked();
+        for range in ranges {
+            let valid = range.start.before(range.end)
+                && range.start.at_or_after(una)
+                && range.end.at_or_before(nxt);
+            if !valid || self.snd.sack_seen.as_slice().contains(range) {
+                continue;
+            }
+            let (rack, min_rtt, offset) = (&mut self.recovery.rack, self.rtt.min_rtt(), self.ts_offset);
+            self.snd.queue.sack(cx.tx, range.start, range.end, |node| {
+                let sent = super::ts_clock(node.sent_at, offset);
+                let delivered = Delivered {
+                    sent_at: node.sent_at,
+                    end_seq: node.end(),
+                    retransmitted: node.retransmitted(),
+                    echo_is_older: echo.is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0),
+                };
+                rack.on_delivered(cx.now, &delivered, min_rtt);
+            });
+        }
+        self.snd.sack_seen = *blocks;
+        let newly = self.snd.queue.sacked().saturating_sub(before);
+        delivery.delivered = delivery.delivered.saturating_add(newly);
+        // RFC 6675 §2: an acknowledgement that reports new data is a duplicate one whatever its window.
+        delivery.duplicate &= newly == 0;
+    }
+
+    /// RFC 2883 §4: the first block reports a duplicate when the cumulative acknowledgement, or the
+    /// second block, covers it.
+    fn is_dsack(&self, ranges: &[SackRange]) -> bool {
+        let Some((first, rest)) = ranges.split_first() else { return false };
+        if !first.start.before(first.end) {
+            return false;
+        }
+        let below = first.end.at_or_before(self.snd.una)
+            && self.snd.una.distance_from(first.start) <= self.snd.max_wnd.max(1 << 16);
+        let inside = rest.first().is_some_and(|second| {
+            first.start.at_or_after(second.start) && first.end.at_or_before(second.end)
+        });
+        below || inside
+    }
+
+    /// RFC 6298 §3, Karn's algorithm: a segment that was sent again gives no sample, except by its
+    /// timestamp (RFC 7323 §4.1).
+    fn sample_rtt<B>(&mut self, cx: &Cx<'_, B>, echo: Option<u32>, delivery: &Delivery) {
+        if delivery.acked == 0 {
+            return;
+        }
+        if let Some(sent_at) = delivery.sampled {
+            self.rtt.sample(cx.now, cx.now.saturating_since(sent_at));
+            return;
+        }
+        let Some(echo) = echo.filter(|echo| *echo != 0) else { return };
+        let elapsed = self.ts_clock(cx.now).wrapping_sub(echo);
+        let age = cx.now.saturating_since(self.opened_at).as_millis();
+        // An echo of what we cannot have sent is not believed.
+        if u128::from(elapsed) <= age.saturating_add(1) {
+            self.rtt.sample(cx.now, Duration::from_millis(u64::from(elapsed.max(1))));
+        }
+    }
+
+    /// What the network holds: RFC 6675's pipe, or without SACK what is in flight less a segment per
+    /// duplicate acknowledgement.
+    pub(super) fn pipe(&self) -> u32 {
+        let gone = self.recovery.dup_acks.saturating_mul(self.window.mss);
+        self.snd.queue.in_flight().saturating_sub(gone)
+    }
+
+    /// Loss detection and congestion control.
+    fn recover<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery, options: &TcpOptions) {
+        let mut delivered = delivery.delivered;
+        if self.negotiated.sack {
+            self.recovery.rack.on_ack(self.snd.una, self.snd.nxt, delivery.dsack);
+            self.detect_losses(cx);
+        } else {
+            delivered = self.count_duplicates(cx, delivery);
+        }
+        let plain = delivery.duplicate && options.sack.is_empty();
+        if self.recovery.tlp.on_ack(self.snd.una, delivery.dsack, plain) == ProbeOutcome::RepairedLoss
+            && self.recovery.phase == Phase::Open
+        {
+            cx.stats.loss_probe_recoveries = cx.stats.loss_probe_recoveries.wrapping_add(1);
+            let cwnd = self.window.cwnd;
+            self.cc.on_loss(&mut self.window, cwnd);
+            self.window.cwnd = self.window.ssthresh;
+        }
+        let done = self.snd.una.at_or_after(self.recovery.point);
+        if self.recovery.in_recovery() && done && delivery.acked > 0 {
+            self.leave_recovery();
+        }
+        if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
+            self.enter_recovery(cx);
+        }
+        if self.recovery.phase == Phase::Fast {
+            let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
+            self.window.cwnd = self.recovery.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
+        } else if delivery.acked > 0 {
+            self.grow_window(cx.now, delivery.acked);
+        }
+    }
+
+    fn grow_window(&mut self, now: Instant, acked: u32) {
+        // RFC 7661 §4.3, as hosts do: in slow start half the window in use is enough.
+        let cwnd = self.window.cwnd;
+        let peak = self.snd.peak_flight;
+        let cwnd_limited = if self.window.in_slow_start() {
+            cwnd < peak.saturating_mul(2)
+        } else {
+            cwnd <= peak.saturating_add(self.window.mss)
+        };
+        let sample = AckSample { now, acked, srtt: self.rtt.srtt(), cwnd_limited };
+        self.cc.on_ack(&mut self.window, &sample);
+        if self.snd.una.at_or_after(self.snd.round_end) {
+            self.snd.round_end = self.snd.nxt;
+            self.snd.peak_flight = self.snd.queue.in_flight();
+        }
+    }
+
+    /// RFC 8985 §6.2 step 5, over the segments in flight in the order in which they were sent.
+    pub(super) fn detect_losses<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        let recovery = &self.recovery;
+        let window = recovery.rack.reordering_window(
+            recovery.in_recovery(),
+            self.snd.queue.sacked_segments(),
+            self.rtt.min_rtt(),
+            self.rtt.srtt(),
+        );
+        let mut timeout = None;
+        let mut index = self.snd.queue.oldest();
+        while let Some(node) = cx.tx.get(index) {
+            let newer = self.snd.queue.newer(cx.tx, index);
+            let Some(deadline) = recovery.rack.deadline(node.sent_at, node.end(), window) else { break };
+            if deadline <= cx.now {
+                self.snd.queue.mark_lost(cx.tx, index);
+            } else {
+                timeout = Some(deadline);
+            }
+            index = newer;
+        }
+        match timeout {
+            Some(deadline) => self.timers.set(TimerKind::Reordering, deadline),
+            None => self.timers.clear(TimerKind::Reordering),
+        }
+    }
+
+    /// Without SACK (RFC 5681 §3.2, RFC 6582 §3.2): counts duplicates, and knows from a partial
+    /// acknowledgement that the next segment is lost, too. Returns DeliveredData for RFC 6937.
+    fn count_duplicates<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery) -> u32 {
+        let mss = self.window.mss;
+        let head = self.snd.queue.head();
+        if delivery.acked > 0 {
+            let counted = self.recovery.dup_acks.saturating_mul(mss);
+            if self.recovery.phase == Phase::Fast {
+                let gone = delivery.segments.saturating_sub(1);
+                self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(gone);
+                if self.snd.una.before(self.recovery.point) {
+                    self.snd.queue.mark_lost(cx.tx, head);
+                }
+            } else {
+                self.recovery.dup_acks = 0;
+                if self.recovery.phase == Phase::Loss && self.snd.una.before(self.recovery.point) {
+                    self.snd.queue.mark_lost(cx.tx, head);
+                }
+            }
+            return delivery.acked.saturating_sub(counted).max(mss.min(delivery.acked));
+        }
+        // No more duplicates than segments that can have caused them.
+        if !delivery.duplicate || self.recovery.dup_acks >= self.snd.queue.flight_segments() {
+            return 0;
+        }
+        self.recovery.dup_acks = self.recovery.dup_acks.saturating_add(1);
+        // RFC 6582 §3.2 step 1: the acknowledgement must cover more than the last recovery did.
+        let fresh = self.snd.una.at_or_after(self.recovery.point);
+        if self.recovery.phase == Phase::Open && self.recovery.dup_acks == DUP_THRESH && fresh {
+            self.snd.queue.mark_lost(cx.tx, head);
+        }
+        mss
+    }
+
+    /// Enters fast recovery.
+    pub(super) fn enter_recovery<B>(&mut self, cx: &mut Cx<'_, B>) {
+        let flight = self.snd.nxt.distance_from(self.snd.una);
+        self.recovery.phase = Phase::Fast;
+        self.recovery.point = self.snd.nxt;
+        self.recovery.prr = Prr::new(flight);
+        self.recovery.tlp.reset();
+        self.timers.clear(TimerKind::LossProbe);
+        self.cc.on_loss(&mut self.window, flight);
+        self.counters.recoveries = self.counters.recoveries.wrapping_add(1);
+        cx.stats.fast_recoveries = cx.stats.fast_recoveries.wrapping_add(1);
+    }
+
+    fn leave_recovery(&mut self) {
+        if self.recovery.phase == Phase::Fast {
+            self.window.cwnd = self.window.ssthresh;
+        }
+        self.recovery.phase = Phase::Open;
+        self.recovery.dup_acks = 0;
+        self.recovery.rack.on_recovery_end();
+    }
+
+    /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2; RFC 9293 §3.8.6.1.
+    fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) {
+        if self.snd.wnd > 0 {
+            self.timers.clear(TimerKind::Persist);
+            self.pending.probe = false;
+        } else {
+            // The peer lives, it only has no room: probes of a closed window go on without end.
+            self.attempts = 0;
+        }
+        if !self.snd.has_outstanding() {
+            self.timers.clear(TimerKind::Retransmit);
+            self.timers.clear(TimerKind::LossProbe);
+            self.timers.clear(TimerKind::Reordering);
+        } else if delivery.acked > 0 {
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.arm_loss_probe(cx.now);
+        }
+    }
+
+    /// Schedules a tail loss probe, unless another mechanism is at work.
+    pub(super) fn arm_loss_probe(&mut self, now: Instant) {
+        let queue = &self.snd.queue;
+        let suitable = self.negotiated.sack
+            && self.recovery.phase == Phase::Open
+            && queue.sacked_segments() == 0
+            && queue.flight_segments() > 0
+            && self.recovery.tlp.may_probe(self.rtt.samples());
+        if !suitable {
+            self.timers.clear(TimerKind::LossProbe);
+            return;
+        }
+        let deadline = now + TailLossProbe::timeout(self.rtt.srtt(), queue.flight_segments() == 1);
+        // At the time of the retransmission timeout, it would be one probe too late.
+        if self.timers.get(TimerKind::Retransmit).is_none_or(|rto| deadline < rto) {
+            self.timers.set(TimerKind::LossProbe, deadline);
+        }
+    }
+
+    /// Tells the application of room that it was refused before, once a quarter of the queue is free.
+    pub(crate) fn note_room<B>(&mut self, cx: &Cx<'_, B>) {
+        let room = self.send_room(cx.config);
+        if self.snd.refused && room >= cx.config.send_buffer_bytes / 4 {
+            self.snd.refused = false;
+            self.notices.writable = true;
+        }
+    }
+}

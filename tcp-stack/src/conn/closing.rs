@@ -1,0 +1,121 @@
+//! CLOSE and FIN, and how a connection ends.
+
+use super::{Conn, Cx, Pending, Reply, State};
+use crate::buf::Buf;
+use crate::error::CloseReason;
+use crate::seq::SeqNum;
+use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
+
+impl Conn {
+    /// CLOSE (RFC 9293 §3.10.4): a FIN follows what is queued.
+    pub(crate) fn close<B>(&mut self, cx: &mut Cx<'_, B>) {
+        match self.state {
+            State::Established => self.state = State::FinWait1,
+            State::CloseWait => self.state = State::LastAck,
+            State::SynReceived => {
+                self.close_when_open = true;
+                return;
+            }
+            State::SynSent
+            | State::FinWait1
+            | State::FinWait2
+            | State::Closing
+            | State::LastAck
+            | State::Closed => return,
+        }
+        // A place in the pool is kept for each connection's FIN.
+        if self.snd.queue.push(cx.tx, self.snd.end, 0, true, None).is_ok() {
+            self.snd.end += 1;
+            self.snd.fin_queued = true;
+        }
+    }
+
+    /// Our FIN may have been acknowledged by the segment that was just processed.
+    pub(super) fn after_fin_acked<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        if !self.snd.fin_queued || self.snd.una != self.snd.end {
+            return;
+        }
+        match self.state {
+            State::FinWait1 => self.state = State::FinWait2,
+            State::Closing => self.enter_time_wait(cx),
+            State::LastAck => self.finish(cx, CloseReason::Normal),
+            _ => {}
+        }
+    }
+
+    /// Eighth: the FIN is in order.
+    pub(super) fn take_fin<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        self.rcv.nxt += 1;
+        self.rcv.held.clear_held(cx.rx);
+        self.notices.peer_closed = true;
+        self.pending.ack = true;
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(cx),
+            _ => {}
+        }
+    }
+
+    /// The connection has ended; a record of it answers what the network still holds.
+    fn enter_time_wait<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        cx.stats.time_wait = cx.stats.time_wait.wrapping_add(1);
+        self.lingers = true;
+        let owes_ack = self.pending.ack;
+        self.finish(cx, CloseReason::Normal);
+        self.pending.ack = owes_ack;
+    }
+
+    /// Enters CLOSED: frees what is queued; what was received in order can still be taken.
+    pub(crate) fn finish<B: Buf>(&mut self, cx: &mut Cx<'_, B>, reason: CloseReason) {
+        let counter = match reason {
+            CloseReason::Normal => &mut cx.stats.closed,
+            CloseReason::Reset => &mut cx.stats.resets_received,
+            CloseReason::TimedOut => &mut cx.stats.timed_out,
+            CloseReason::Refused | CloseReason::Unreachable => &mut cx.stats.refused,
+            CloseReason::Aborted => &mut cx.stats.aborted,
+        };
+        *counter = counter.wrapping_add(1);
+        self.state = State::Closed;
+        self.notices.closed = Some(reason);
+        self.notices.writable = false;
+        self.notices.emss_changed = false;
+        self.pending = Pending::default();
+        self.timers.clear_all();
+        while self.snd.queue.pop_head(cx.tx).is_some() {}
+        self.rcv.held.clear_held(cx.rx);
+        if reason == CloseReason::Aborted {
+            self.rcv.held.clear(cx.rx);
+        }
+    }
+
+    /// ABORT (RFC 9293 §3.10.5): the reset that tells the peer, if it knows of the connection.
+    pub(crate) fn reset_for_abort(&self) -> Option<Reply> {
+        match self.state {
+            State::SynSent | State::Closed => None,
+            State::SynReceived
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck => Some(self.bare_reply(self.snd.nxt, TcpFlags::RST | TcpFlags::ACK)),
+        }
+    }
+
+    fn bare_reply(&self, seq: SeqNum, flags: TcpFlags) -> Reply {
+        Reply {
+            local: self.local,
+            remote: self.remote,
+            header: TcpHeader {
+                src_port: self.local.port(),
+                dst_port: self.remote.port(),
+                seq,
+                ack: self.rcv.nxt,
+                flags,
+                ..TcpHeader::default()
+            },
+            options: TcpOptions::NONE,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! SEGMENT ARRIVES in the synchronized states (RFC 9293 §3.10.7.4), in its order of checks.
+
+use core::time::Duration;
+
+use super::{Conn, Cx, Incoming, Outcome, State};
+use crate::buf::Buf;
+use crate::error::CloseReason;
+use crate::iface::DropReason;
+use crate::wire::{SackRange, TcpFlags};
+
+/// RFC 5961 §7: at most so many challenge acknowledgements per interval and connection.
+const CHALLENGES_MAX: u8 = 10;
+const CHALLENGE_INTERVAL: Duration = Duration::from_secs(5);
+/// RFC 7323 §5.5: a TS.Recent as old as this is no longer compared with.
+const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
+
+impl Conn {
+    /// A segment in SYN-RECEIVED or a synchronized state.
+    pub(super) fn in_synchronized<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: Incoming<B>) -> Outcome {
+        if self.is_crossing_syn_ack(&segment) {
+            return self.on_crossing_syn_ack(cx, &segment);
+        }
+        if let Err(reason) = self.check_sequence(cx, &segment) {
+            return Outcome::Dropped(reason);
+        }
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::RST) {
+            return self.on_reset(cx, &segment);
+        }
+        // RFC 5961 §4: "If the SYN bit is set, irrespective of the sequence number, TCP MUST send an ACK".
+        if flags.contains(TcpFlags::SYN) {
+            return self.on_unexpected_syn(cx, &segment);
+        }
+        if !flags.contains(TcpFlags::ACK) {
+            return Outcome::Dropped(DropReason::TcpNoAck);
+        }
+        self.heard(cx.now);
+        if self.state == State::SynReceived
+            && let Some(answer) = self.leave_syn_received(cx, &segment)
+        {
+            return answer;
+        }
+        if !self.ack_is_acceptable(&segment) {
+            self.challenge(cx);
+            return Outcome::Dropped(DropReason::TcpBadAck);
+        }
+        self.take_timestamp(cx, &segment);
+        let Incoming { header, options, payload } = segment;
+        self.process_ack(cx, &header, &options, payload.len());
+        self.after_fin_acked(cx);
+        if self.state == State::Closed {
+            return Outcome::Accepted;
+        }
+        match self.take_text(cx, payload, flags.contains(TcpFlags::FIN)) {
+            Ok(()) => Outcome::Accepted,
+            Err(reason) => Outcome::Dropped(reason),
+        }
+    }
+
+    /// First: timestamps (RFC 7323 §5.3 R1), then the sequence number.
+    fn check_sequence<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        segment: &Incoming<B>,
+    ) -> Result<(), DropReason> {
+        let flags = segment.header.flags;
+        let reset = flags.contains(TcpFlags::RST);
+        if self.negotiated.timestamps && !reset && !flags.contains(TcpFlags::SYN) {
+            // RFC 7323 §3.2: "If a non-<RST> segment is received without a TSopt, a TCP SHOULD silently
+            // drop the segment."
+            let Some(ts) = segment.options.timestamps else { return Err(DropReason::TcpNoTimestamp) };
+            let older = ts.value.wrapping_sub(self.rcv.ts_recent).cast_signed() < 0;
+            let fresh = cx.now.saturating_since(self.rcv.ts_recent_at) < TS_RECENT_AGE_MAX;
+            if older && fresh {
+                self.answer_unacceptable(cx, segment);
+                return Err(DropReason::TcpPaws);
+            }
+        }
+        if self.is_acceptable(segment) {
+            return Ok(());
+        }
+        if reset {
+            return Err(DropReason::TcpBadReset);
+        }
+        let duplicate = segment.header.seq.before(self.rcv.nxt);
+        if !self.is_repeated_syn(segment) {
+            self.answer_unacceptable(cx, segment);
+        }
+        Err(if duplicate { DropReason::TcpDuplicate } else { DropReason::TcpOutOfWindow })
+    }
+
+    /// Table 6 of RFC 9293 §3.10.7.4, with its special allowance for a closed window: what begins at
+    /// RCV.NXT may be looked at for its ACK, and an ACK without text at the right edge, where the SND.NXT
+    /// of a peer that filled the window is, is as good as one inside.
+    fn is_acceptable<B>(&self, segment: &Incoming<B>) -> bool {
+        let (seq, nxt, window) = (segment.header.seq, self.rcv.nxt, self.current_window());
+        let len = segment.seq_len();
+        if len == 0 {
+            let allowed = if segment.header.flags.contains(TcpFlags::RST) {
+                window.max(1)
+            } else {
+                window.saturating_add(1)
+            };
+            return seq.is_within(nxt, allowed);
+        }
+        seq == nxt || seq.is_within(nxt, window) || (seq + (len.wrapping_sub(1))).is_within(nxt, window)
+    }
+
+    /// "An acknowledgment should be sent in reply": at once to text that came again, since its
+    /// acknowledgement may have been lost, and sparingly to what could be half of a loop.
+    fn answer_unacceptable<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) {
+        if segment.seq_len() == 0 {
+            self.challenge(cx);
+            return;
+        }
+        let range = SackRange { start: segment.payload.seq, end: segment.payload.end() };
+        if range.end.at_or_before(self.rcv.nxt) {
+            self.report_duplicate(cx, range);
+        }
+        self.pending.ack = true;
+    }
+
+    /// Second: RST (RFC 5961 §3).
+    fn on_reset<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) -> Outcome {
+        if segment.header.seq != self.rcv.nxt {
+            self.challenge(cx);
+            return Outcome::Dropped(DropReason::TcpBadReset);
+        }
+        let refused = self.state == State::SynReceived && self.listener.is_none();
+        let reason = match self.state {
+            State::LastAck | State::Closing => CloseReason::Normal,
+            _ if refused => CloseReason::Refused,
+            _ => CloseReason::Reset,
+        };
+        self.finish(cx, reason);
+        Outcome::Accepted
+    }
+
+    fn on_unexpected_syn<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) -> Outcome {
+        if self.is_repeated_syn(segment) {
+            return Outcome::Dropped(DropReason::TcpDuplicate);
+        }
+        self.challenge(cx);
+        Outcome::Dropped(DropReason::TcpBadSyn)
+    }
+
+    /// RFC 5961 §5: "(SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT".
+    fn ack_is_acceptable<B>(&self, segment: &Incoming<B>) -> bool {
+        let ack = segment.header.ack;
+        ack.at_or_before(self.snd.nxt)
+            && (ack.at_or_after(self.snd.una) || self.snd.una.distance_from(ack) <= self.snd.max_wnd)
+    }
+
+    /// RFC 7323 §4.3: "If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval is copied
+    /// to TS.Recent".
+    pub(super) fn take_timestamp<B>(&mut self, cx: &Cx<'_, B>, segment: &Incoming<B>) {
+        let Some(ts) = segment.options.timestamps.filter(|_| self.negotiated.timestamps) else { return };
+        if segment.header.seq.at_or_before(self.rcv.last_ack_sent) {
+            self.rcv.ts_recent = ts.value;
+            self.rcv.ts_recent_at = cx.now;
+        }
+    }
+
+    /// Owes a challenge acknowledgement, unless there were too many of late (RFC 5961 §7).
+    pub(super) fn challenge<B>(&mut self, cx: &mut Cx<'_, B>) {
+        if cx.now.saturating_since(self.challenges_since) >= CHALLENGE_INTERVAL {
+            self.challenges_since = cx.now;
+            self.challenges = 0;
+        }
+        if self.challenges >= CHALLENGES_MAX {
+            cx.stats.challenge_acks_limited = cx.stats.challenge_acks_limited.wrapping_add(1);
+            return;
+        }
+        self.challenges = self.challenges.saturating_add(1);
+        cx.stats.challenge_acks = cx.stats.challenge_acks.wrapping_add(1);
+        self.pending.ack = true;
+    }
+}

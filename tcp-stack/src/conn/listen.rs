@@ -1,0 +1,175 @@
+//! LISTEN (RFC 9293 §3.10.7.2), and what two SYNs agree on.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::{Conn, Origin, State};
+use crate::cc::Window;
+use crate::config::{ListenOptions, StackConfig};
+use crate::error::ListenError;
+use crate::event::ListenerId;
+use crate::time::Instant;
+use crate::wire::{SackBlocks, TcpHeader, TcpOptions, Timestamps};
+
+/// RFC 9293 §3.7.1: the MSS assumed without an option, for IPv4 and for IPv6.
+const MSS_DEFAULT: (u16, u16) = (536, 1220);
+/// A peer's MSS below this is taken as this: a segment must hold more than its options.
+const MSS_MIN: u16 = 64;
+/// What timestamps take of each segment, octets.
+pub(crate) const TIMESTAMPS_LEN: u16 = 12;
+
+/// A SYN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SynOffer {
+    pub(crate) header: TcpHeader,
+    pub(crate) options: TcpOptions,
+}
+
+/// A port that accepts connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listener {
+    pub(crate) port: u16,
+    pub(crate) generation: u32,
+    pub(crate) options: ListenOptions,
+    /// Connections in SYN-RECEIVED.
+    pub(crate) half_open: u32,
+}
+
+/// The ports that accept connections.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    slots: Vec<Option<Listener>>,
+    /// Ports and their slots, sorted.
+    ports: Vec<(u16, u32)>,
+    generation: u32,
+}
+
+impl Listeners {
+    const MAX: usize = 1024;
+
+    pub(crate) fn new() -> Self {
+        Self { slots: Vec::new(), ports: Vec::new(), generation: 0 }
+    }
+
+    pub(crate) fn add(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
+        if port == 0 {
+            return Err(ListenError::PortZero);
+        }
+        let Err(at) = self.ports.binary_search_by_key(&port, |entry| entry.0) else {
+            return Err(ListenError::InUse);
+        };
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if free >= Self::MAX {
+            return Err(ListenError::TooMany);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let listener = Listener { port, generation: self.generation, options, half_open: 0 };
+        match self.slots.get_mut(free) {
+            Some(slot) => *slot = Some(listener),
+            None => self.slots.push(Some(listener)),
+        }
+        let index = u32::try_from(free).unwrap_or(u32::MAX);
+        self.ports.insert(at, (port, index));
+        Ok(ListenerId { index, generation: self.generation })
+    }
+
+    /// Takes a listener out; `false` when it is gone already.
+    pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
+        let Some(port) = self.get_mut(id).map(|listener| listener.port) else { return false };
+        if let Some(slot) = self.slots.get_mut(id.index as usize) {
+            *slot = None;
+        }
+        self.ports.retain(|entry| entry.0 != port);
+        true
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        slot.as_mut().filter(|listener| listener.generation == id.generation)
+    }
+
+    /// The listener of a port.
+    pub(crate) fn find(&mut self, port: u16) -> Option<(ListenerId, &mut Listener)> {
+        let at = self.ports.binary_search_by_key(&port, |entry| entry.0).ok()?;
+        let index = self.ports.get(at)?.1;
+        let listener = self.slots.get_mut(index as usize)?.as_mut()?;
+        Some((ListenerId { index, generation: listener.generation }, listener))
+    }
+}
+
+impl Conn {
+    /// A connection in SYN-RECEIVED, for a SYN to a listener.
+    pub(crate) fn accept(now: Instant, origin: &Origin, config: &StackConfig, offer: &SynOffer) -> Self {
+        let mut conn = Self::new(now, origin, config, State::SynReceived);
+        conn.negotiate(now, config, offer);
+        conn
+    }
+
+    /// Takes what the peer's SYN says: its sequence number, window and options.
+    pub(super) fn negotiate(&mut self, now: Instant, config: &StackConfig, offer: &SynOffer) {
+        let SynOffer { header, options } = offer;
+        self.init_receive(header.seq);
+        self.snd.wnd = u32::from(header.window);
+        self.snd.max_wnd = self.snd.wnd;
+        self.snd.wl1 = header.seq;
+        self.snd.wl2 = header.ack;
+        let tcp = &config.tcp;
+        self.negotiated.sack = tcp.sack && options.sack_permitted;
+        if let Some(shift) = options.window_scale.filter(|_| tcp.window_scale) {
+            // RFC 7323 §2.3: "If a Window Scale option is received with a shift.cnt value larger than 14,
+            // the TCP SHOULD [...] use 14".
+            self.negotiated.window_scale = true;
+            self.negotiated.snd_wscale = shift.min(14);
+            self.negotiated.rcv_wscale = super::receive::offered_scale(config);
+        }
+        if let Some(ts) = options.timestamps.filter(|_| tcp.timestamps) {
+            self.negotiated.timestamps = true;
+            self.rcv.ts_recent = ts.value;
+            self.rcv.ts_recent_at = now;
+        }
+        let default = if self.remote.is_ipv4() { MSS_DEFAULT.0 } else { MSS_DEFAULT.1 };
+        self.snd.peer_mss = options.mss.unwrap_or(default).max(MSS_MIN);
+        self.set_emss();
+        let segments = u32::from(config.tcp.initial_window_segments);
+        self.window = Window::initial(u32::from(self.snd.emss), segments);
+    }
+
+    /// RFC 9293 §3.7.1: "Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize".
+    pub(super) fn set_emss(&mut self) {
+        let mss = self.snd.peer_mss.min(mss_for(self.local, self.path_mtu));
+        let options = if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 };
+        self.snd.emss = mss.saturating_sub(options).max(1);
+        self.window.mss = u32::from(self.snd.emss);
+    }
+
+    /// The options of our SYN, or of our SYN and ACK, which has only what the peer's SYN offered (RFC
+    /// 7323 §2.2 and §3.2, RFC 2018 §2).
+    pub(super) fn syn_options(&self, config: &StackConfig, now: Instant) -> TcpOptions {
+        let tcp = &config.tcp;
+        let mss = Some(mss_for(self.local, config.mtu));
+        let value = self.ts_clock(now);
+        if self.state == State::SynReceived {
+            let agreed = self.negotiated;
+            return TcpOptions {
+                mss,
+                window_scale: agreed.window_scale.then_some(agreed.rcv_wscale),
+                sack_permitted: agreed.sack,
+                timestamps: agreed.timestamps.then_some(Timestamps { value, echo: self.rcv.ts_recent }),
+                sack: SackBlocks::EMPTY,
+            };
+        }
+        TcpOptions {
+            mss,
+            window_scale: tcp.window_scale.then(|| super::receive::offered_scale(config)),
+            sack_permitted: tcp.sack,
+            timestamps: tcp.timestamps.then_some(Timestamps { value, echo: 0 }),
+            sack: SackBlocks::EMPTY,
+        }
+    }
+}
+
+/// The MSS that fits into a packet without options: what our SYN announces (RFC 6691 §2).
+pub(crate) fn mss_for(local: SocketAddr, mtu: u16) -> u16 {
+    let headers = if local.is_ipv4() { 40 } else { 60 };
+    mtu.saturating_sub(headers).max(MSS_MIN)
+}

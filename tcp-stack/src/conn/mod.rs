@@ -1,0 +1,510 @@
+//! One connection: its transmission control block, and what moves it.
+//!
+//! A connection is moved by segments ([`Conn::on_segment`]), by timers ([`Conn::on_timer`]) and by the
+//! application; each of these only changes the block and leaves notes on what is to be sent
+//! ([`Pending`]) and told ([`Notices`]). What is sent is decided when the port can take it
+//! ([`Conn::next_frame`]). Nothing here knows of Ethernet or IP.
+//!
+//! | file | RFC 9293 §3.10 |
+//! |---|---|
+//! | `listen`, `syn_sent`, `syn_received` | SEGMENT ARRIVES in LISTEN, SYN-SENT, SYN-RECEIVED |
+//! | `established` | SEGMENT ARRIVES in the synchronized states: sequence, RST, SYN |
+//! | `ack` | the ACK field: window, round-trip time, loss recovery, congestion control |
+//! | `receive` | segment text; when to acknowledge; the window that is offered |
+//! | `closing` | CLOSE, ABORT, FIN, and how a connection ends |
+//! | `time_wait` | TIME-WAIT, in a record of its own |
+//! | `output`, `timeout` | what is sent; USER, RETRANSMISSION and other timeouts |
+
+mod ack;
+mod closing;
+mod established;
+mod listen;
+mod output;
+mod reassembly;
+mod receive;
+mod send_queue;
+mod syn_received;
+mod syn_sent;
+mod table;
+mod time_wait;
+mod timeout;
+
+use core::net::SocketAddr;
+
+pub(crate) use listen::{Listeners, SynOffer};
+pub(crate) use output::Frame;
+pub(crate) use reassembly::{HoldLimits, Payload, Reassembly, RxNode};
+pub(crate) use send_queue::{SendQueue, TxNode, TxState};
+pub(crate) use table::{ConnTable, IndexQueue, List, Target};
+pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
+
+use crate::buf::Buf;
+use crate::cc::{Controller, Window};
+use crate::config::{ConnOptions, StackConfig};
+use crate::error::CloseReason;
+use crate::event::ListenerId;
+use crate::iface::DropReason;
+use crate::pool::{NIL, Pool};
+use crate::recovery::{Recovery, RttEstimator};
+use crate::seq::SeqNum;
+use crate::stats::TcpStats;
+use crate::time::Instant;
+use crate::timer::Timers;
+use crate::wire::{SackBlocks, SackRange, TcpHeader, TcpOptions};
+
+/// The state of a connection (RFC 9293 §3.3.2). LISTEN and TIME-WAIT have records of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A SYN was sent.
+    SynSent,
+    /// A SYN was received and one was sent.
+    SynReceived,
+    /// Data flows both ways.
+    Established,
+    /// We closed; our FIN is not acknowledged.
+    FinWait1,
+    /// We closed; the peer has not.
+    FinWait2,
+    /// The peer closed; we have not.
+    CloseWait,
+    /// Both closed at once; our FIN is not acknowledged.
+    Closing,
+    /// The peer closed, then we did; our FIN is not acknowledged.
+    LastAck,
+    /// It has ended; only its last events wait to be taken.
+    Closed,
+}
+
+impl State {
+    /// The name that is shown to operators.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SynSent => "syn-sent",
+            Self::SynReceived => "syn-received",
+            Self::Established => "established",
+            Self::FinWait1 => "fin-wait-1",
+            Self::FinWait2 => "fin-wait-2",
+            Self::CloseWait => "close-wait",
+            Self::Closing => "closing",
+            Self::LastAck => "last-ack",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// Whether the application may hand over data to send.
+    pub(crate) const fn can_send(self) -> bool {
+        matches!(self, Self::Established | Self::CloseWait)
+    }
+
+    /// Whether data from the peer is still expected.
+    pub(crate) const fn can_receive(self) -> bool {
+        matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
+    }
+
+    /// Whether both SYNs were acknowledged.
+    pub(crate) const fn is_synchronized(self) -> bool {
+        !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
+    }
+}
+
+/// What both SYNs agreed on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Negotiated {
+    pub(crate) timestamps: bool,
+    pub(crate) sack: bool,
+    pub(crate) window_scale: bool,
+    /// Shift of the windows that the peer offers.
+    pub(crate) snd_wscale: u8,
+    /// Shift of the windows that we offer.
+    pub(crate) rcv_wscale: u8,
+}
+
+/// The sending half; RFC 9293 §3.3.1's names.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) una: SeqNum,
+    /// The highest sequence number sent, plus one.
+    pub(crate) nxt: SeqNum,
+    pub(crate) wnd: u32,
+    pub(crate) wl1: SeqNum,
+    pub(crate) wl2: SeqNum,
+    /// MAX.SND.WND: the largest window that the peer ever offered.
+    pub(crate) max_wnd: u32,
+    /// What the next segment queued will begin with.
+    pub(crate) end: SeqNum,
+    /// Effective send MSS: payload of a full segment, octets.
+    pub(crate) emss: u16,
+    /// What the peer's MSS option said.
+    pub(crate) peer_mss: u16,
+    pub(crate) iss: SeqNum,
+    pub(crate) queue: SendQueue,
+    pub(crate) fin_queued: bool,
+    /// The application was refused room and is to be told when there is some.
+    pub(crate) refused: bool,
+    /// When something was acknowledged last, or the queue ceased to be empty.
+    pub(crate) progress_at: Instant,
+    pub(crate) last_sent_at: Instant,
+    /// The most that was in flight in this round trip, and where the round trip ends.
+    pub(crate) peak_flight: u32,
+    pub(crate) round_end: SeqNum,
+    /// The last SACK option, whose ranges need not be looked at again.
+    pub(crate) sack_seen: SackBlocks,
+}
+
+/// The receiving half; RFC 9293 §3.3.1's names.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub(crate) nxt: SeqNum,
+    /// The right edge of the window that was offered: never goes back.
+    pub(crate) edge: SeqNum,
+    pub(crate) irs: SeqNum,
+    pub(crate) last_ack_sent: SeqNum,
+    /// TS.Recent (RFC 7323 §4.3), and when it was taken.
+    pub(crate) ts_recent: u32,
+    pub(crate) ts_recent_at: Instant,
+    pub(crate) held: Reassembly,
+    /// In-order octets that the application has not let go of.
+    pub(crate) unread: u32,
+    /// Stream offset of the next octet that the application takes.
+    pub(crate) offset: u64,
+    /// Where the peer's FIN is, once it is known.
+    pub(crate) fin: Option<SeqNum>,
+    /// The largest payload seen, octets: what counts as a full segment.
+    pub(crate) mss: u16,
+    /// Octets received since an acknowledgement was sent.
+    pub(crate) unacked: u32,
+    /// The runs that arrived most recently, latest first.
+    pub(crate) recent: SackBlocks,
+    /// A duplicate to report (RFC 2883).
+    pub(crate) dsack: Option<SackRange>,
+}
+
+/// What is to be sent when the port can take it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pending {
+    /// The SYN, or the SYN and ACK.
+    pub(crate) syn: bool,
+    /// An acknowledgement, now.
+    pub(crate) ack: bool,
+    /// Duplicate acknowledgements beyond that one, owed to a peer that counts them.
+    pub(crate) dup_acks: u8,
+    /// The first lost segment, whatever the congestion window.
+    pub(crate) force: bool,
+    /// An octet into a closed window.
+    pub(crate) probe: bool,
+    /// Less than a segment into a small window.
+    pub(crate) small: bool,
+    /// A tail loss probe.
+    pub(crate) loss_probe: bool,
+    /// A keepalive.
+    pub(crate) keepalive: bool,
+}
+
+/// What the application is to be told, in this order; data comes after the first, and the last frees
+/// the connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Notices {
+    pub(crate) opened: bool,
+    pub(crate) peer_closed: bool,
+    pub(crate) writable: bool,
+    pub(crate) emss_changed: bool,
+    pub(crate) closed: Option<CloseReason>,
+}
+
+/// What is counted per connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ConnCounters {
+    pub(crate) segments_in: u64,
+    pub(crate) segments_out: u64,
+    pub(crate) octets_in: u64,
+    pub(crate) octets_acked: u64,
+    pub(crate) octets_retransmitted: u64,
+    pub(crate) segments_retransmitted: u64,
+    pub(crate) timeouts: u32,
+    pub(crate) recoveries: u32,
+}
+
+/// The transmission control block.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) state: State,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) pending: Pending,
+    pub(crate) notices: Notices,
+    pub(crate) rcv: Receiver,
+    pub(crate) snd: Sender,
+    pub(crate) window: Window,
+    pub(crate) timers: Timers,
+    pub(crate) rtt: RttEstimator,
+    pub(crate) recovery: Recovery,
+    pub(crate) cc: Controller,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// Keyed hash of the addresses and ports.
+    pub(crate) hash: u32,
+    /// Added to the clock in timestamps (RFC 7323 §5.4: "a random offset").
+    pub(crate) ts_offset: u32,
+    /// Who accepted it; `None` for an active open.
+    pub(crate) listener: Option<ListenerId>,
+    /// The application knows of it.
+    pub(crate) announced: bool,
+    /// It ends in TIME-WAIT.
+    pub(crate) lingers: bool,
+    /// It has ended and is no longer in the table of flows.
+    pub(crate) buried: bool,
+    /// Its listener counts it as half-open.
+    pub(crate) half_open: bool,
+    /// The largest packet that the path carries, octets, as far as known.
+    pub(crate) path_mtu: u16,
+    /// When the neighbor was last told that it is reachable.
+    pub(crate) confirmed_at: Instant,
+    /// CLOSE was called before the connection was established.
+    pub(crate) close_when_open: bool,
+    /// An ICMP error told that segments did not arrive (RFC 1122 §4.2.3.9).
+    pub(crate) soft_error: bool,
+    /// Timeouts or probes in a row without a sign of life.
+    pub(crate) attempts: u8,
+    pub(crate) keepalive_probes: u8,
+    /// Challenge acknowledgements sent in the current interval, and when it began (RFC 5961 §7).
+    pub(crate) challenges: u8,
+    pub(crate) challenges_since: Instant,
+    pub(crate) heard_at: Instant,
+    pub(crate) opened_at: Instant,
+    pub(crate) options: ConnOptions,
+    pub(crate) counters: ConnCounters,
+}
+
+/// What a connection needs of the stack while it is moved.
+#[derive(Debug)]
+pub(crate) struct Cx<'a, B> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a StackConfig,
+    pub(crate) tx: &'a mut Pool<TxNode<B>>,
+    pub(crate) rx: &'a mut Pool<RxNode<B>>,
+    pub(crate) stats: &'a mut TcpStats,
+}
+
+/// A segment that arrived for a connection.
+#[derive(Debug)]
+pub(crate) struct Incoming<B> {
+    pub(crate) header: TcpHeader,
+    pub(crate) options: TcpOptions,
+    pub(crate) payload: Payload<B>,
+}
+
+impl<B> Incoming<B> {
+    /// SEG.LEN: "the number of octets occupied by the data in the segment (counting SYN and FIN)".
+    pub(crate) fn seq_len(&self) -> u32 {
+        use crate::wire::TcpFlags;
+        let flags = self.header.flags;
+        self.payload
+            .len()
+            .wrapping_add(u32::from(flags.contains(TcpFlags::SYN)))
+            .wrapping_add(u32::from(flags.contains(TcpFlags::FIN)))
+    }
+}
+
+/// A segment that answers one without changing a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// Sequence and acknowledgement numbers, flags and window.
+    pub(crate) header: TcpHeader,
+    pub(crate) options: TcpOptions,
+}
+
+/// What became of a segment, and what else follows.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It was of use.
+    Accepted,
+    /// It was not.
+    Dropped(DropReason),
+    /// It was not, and a segment from outside of any connection's stream answers it.
+    Answered(DropReason, Reply),
+}
+
+/// Everything that a new connection starts from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) hash: u32,
+    pub(crate) iss: SeqNum,
+    pub(crate) ts_offset: u32,
+    pub(crate) listener: Option<ListenerId>,
+    pub(crate) options: ConnOptions,
+}
+
+impl Conn {
+    /// A connection that is about to send its SYN.
+    fn new(now: Instant, origin: &Origin, config: &StackConfig, state: State) -> Self {
+        let iss = origin.iss;
+        let congestion = origin.options.congestion.unwrap_or(config.tcp.congestion);
+        Self {
+            state,
+            negotiated: Negotiated::default(),
+            pending: Pending { syn: true, ..Pending::default() },
+            notices: Notices::default(),
+            rcv: Receiver::new(now),
+            snd: Sender::new(now, iss),
+            window: Window::initial(536, u32::from(config.tcp.initial_window_segments)),
+            timers: Timers::new(),
+            rtt: RttEstimator::new(),
+            recovery: Recovery::new(iss),
+            cc: Controller::new(congestion),
+            local: origin.local,
+            remote: origin.remote,
+            hash: origin.hash,
+            ts_offset: origin.ts_offset,
+            listener: origin.listener,
+            announced: origin.listener.is_none(),
+            lingers: false,
+            buried: false,
+            half_open: false,
+            path_mtu: config.mtu,
+            confirmed_at: now,
+            close_when_open: false,
+            soft_error: false,
+            attempts: 0,
+            keepalive_probes: 0,
+            challenges: 0,
+            challenges_since: now,
+            heard_at: now,
+            opened_at: now,
+            options: origin.options,
+            counters: ConnCounters::default(),
+        }
+    }
+
+    /// The timestamp clock: milliseconds (RFC 7323 §5.4: "between 1 ms and 1 sec per tick").
+    pub(crate) fn ts_clock(&self, at: Instant) -> u32 {
+        ts_clock(at, self.ts_offset)
+    }
+
+    /// A segment for this connection.
+    pub(crate) fn on_segment<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: Incoming<B>) -> Outcome {
+        self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
+        match self.state {
+            State::SynSent => self.in_syn_sent(cx, segment),
+            State::Closed => Outcome::Dropped(DropReason::TcpClosed),
+            State::SynReceived
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2
+            | State::CloseWait
+            | State::Closing
+            | State::LastAck => self.in_synchronized(cx, segment),
+        }
+    }
+
+    /// Whether there is something to tell the application.
+    pub(crate) fn has_events(&self) -> bool {
+        let Notices { opened, peer_closed, writable, emss_changed, closed } = self.notices;
+        self.announced
+            && (opened
+                || peer_closed
+                || writable
+                || emss_changed
+                || closed.is_some()
+                || self.rcv.held.has_ready())
+    }
+
+    /// Whether [`Conn::next_frame`] may have something.
+    pub(crate) fn wants_output(&self) -> bool {
+        let Pending { syn, ack, dup_acks, force, probe, small, loss_probe, keepalive } = self.pending;
+        syn || ack
+            || dup_acks > 0
+            || force
+            || probe
+            || small
+            || loss_probe
+            || keepalive
+            || self.snd.queue.lost() > 0
+            || self.snd.queue.unsent() != NIL
+    }
+
+    /// Octets that [`Stack::send`](crate::Stack::send) still takes.
+    pub(crate) fn send_room(&self, config: &StackConfig) -> u32 {
+        // Small segments are bounded by their number: a buffer costs the same however full it is.
+        let segments_max = (config.send_buffer_bytes / 512).max(64);
+        if self.snd.queue.segments() >= segments_max { 0 } else { self.append_room(config) }
+    }
+
+    /// Octets that may still be appended to a segment that is queued.
+    pub(crate) fn append_room(&self, config: &StackConfig) -> u32 {
+        if !self.state.can_send() || self.snd.fin_queued {
+            return 0;
+        }
+        config.send_buffer_bytes.saturating_sub(self.snd.queue.octets())
+    }
+}
+
+/// The timestamp clock with an offset.
+pub(crate) fn ts_clock(at: Instant, offset: u32) -> u32 {
+    let [.., a, b, c, d] = at.as_millis().to_be_bytes();
+    u32::from_be_bytes([a, b, c, d]).wrapping_add(offset)
+}
+
+impl Sender {
+    fn new(now: Instant, iss: SeqNum) -> Self {
+        Self {
+            una: iss,
+            nxt: iss,
+            wnd: 0,
+            wl1: iss,
+            wl2: iss,
+            max_wnd: 0,
+            end: iss + 1,
+            emss: 536,
+            peer_mss: 536,
+            iss,
+            queue: SendQueue::new(),
+            fin_queued: false,
+            refused: false,
+            progress_at: now,
+            last_sent_at: now,
+            peak_flight: 0,
+            round_end: iss,
+            sack_seen: SackBlocks::EMPTY,
+        }
+    }
+
+    /// Whether something was sent, or must be, that is not acknowledged.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.nxt.after(self.una)
+    }
+}
+
+impl Receiver {
+    const fn new(now: Instant) -> Self {
+        let zero = SeqNum::new(0);
+        Self {
+            nxt: zero,
+            edge: zero,
+            irs: zero,
+            last_ack_sent: zero,
+            ts_recent: 0,
+            ts_recent_at: now,
+            held: Reassembly::new(),
+            unread: 0,
+            offset: 0,
+            fin: None,
+            mss: 536,
+            unacked: 0,
+            recent: SackBlocks::EMPTY,
+            dsack: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_costs_less_than_a_kibibyte() {
+        assert!(size_of::<Conn>() <= 960, "{}", size_of::<Conn>());
+    }
+}

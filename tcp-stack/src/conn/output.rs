@@ -1,0 +1,366 @@
+//! What is sent next, and what a segment says.
+
+use super::timeout::SEND_OVERRIDE;
+use super::{Conn, Cx, State, TxNode};
+use crate::buf::Buf;
+use crate::config::StackConfig;
+use crate::recovery::Phase;
+use crate::seq::SeqNum;
+use crate::time::Instant;
+use crate::timer::TimerKind;
+use crate::wire::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
+
+/// What to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The SYN, or the SYN and ACK.
+    Syn,
+    /// A segment of the queue, the first time or again.
+    Data {
+        /// Its node.
+        node: u32,
+    },
+    /// Only so many octets of a segment fit: it must be split before.
+    Split {
+        /// Its node.
+        node: u32,
+        /// Octets of the first part.
+        len: u16,
+    },
+    /// One octet into a closed window.
+    Probe {
+        /// The node that it is of.
+        node: u32,
+        /// Which octet of its payload.
+        offset: u16,
+    },
+    /// An acknowledgement.
+    Ack,
+    /// A segment that makes the peer acknowledge.
+    Keepalive,
+}
+
+/// Why a new segment is not sent now.
+enum Blocked {
+    /// By nothing: send it.
+    No,
+    /// By the congestion window, by Nagle, or by a window that an acknowledgement will open.
+    Wait,
+    /// By the window; the first so many octets may go.
+    Partly(u16),
+}
+
+impl Conn {
+    /// Decides what is sent next; `None` when nothing is.
+    pub(crate) fn next_frame<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
+        if !self.state.is_synchronized() {
+            return match self.state {
+                State::Closed => None,
+                _ if self.pending.syn => Some(Frame::Syn),
+                State::SynReceived if self.pending.ack => Some(Frame::Ack),
+                _ => None,
+            };
+        }
+        if let Some(node) = self.next_retransmission(cx) {
+            return Some(self.fitted(cx, node));
+        }
+        if let Some(frame) = self.next_loss_probe(cx).or_else(|| self.next_new(cx)) {
+            return Some(frame);
+        }
+        if self.pending.ack || self.pending.dup_acks > 0 {
+            return Some(Frame::Ack);
+        }
+        self.pending.keepalive.then_some(Frame::Keepalive)
+    }
+
+    /// The first lost segment, if the congestion window has room for it.
+    fn next_retransmission<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<u32> {
+        let node = self.snd.queue.first_lost(cx.tx)?;
+        let len = cx.tx.get(node)?.seq_len();
+        if self.pending.force {
+            return Some(node);
+        }
+        // What a peer has closed its window to waits for the timer, which asks it one segment at a time.
+        let room = self.window.cwnd.saturating_sub(self.pipe());
+        (len <= room && self.snd.wnd > 0).then_some(node)
+    }
+
+    /// The segment, or its first part when it is longer than the path allows now.
+    fn fitted<B>(&self, cx: &Cx<'_, B>, node: u32) -> Frame {
+        match cx.tx.get(node) {
+            Some(segment) if segment.len > self.snd.emss => Frame::Split { node, len: self.snd.emss },
+            _ => Frame::Data { node },
+        }
+    }
+
+    /// RFC 8985 §7.3: the next new segment, or the last one again.
+    fn next_loss_probe<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
+        if !self.pending.loss_probe {
+            return None;
+        }
+        let fresh = self.snd.queue.unsent();
+        if let Some(segment) = cx.tx.get(fresh)
+            && segment.seq_len() <= self.usable(segment.seq)
+        {
+            return Some(self.fitted(cx, fresh));
+        }
+        let last = self.snd.queue.last_sent(cx.tx);
+        match cx.tx.get(last) {
+            Some(segment) if segment.state == super::TxState::Flight => Some(Frame::Data { node: last }),
+            _ => {
+                self.pending.loss_probe = false;
+                None
+            }
+        }
+    }
+
+    /// The next segment that was never sent, or what the window lets out of it.
+    fn next_new<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
+        let node = self.snd.queue.unsent();
+        let segment = cx.tx.get(node)?;
+        match self.blocked(segment) {
+            Blocked::No => Some(self.fitted(cx, node)),
+            Blocked::Partly(len) => Some(Frame::Split { node, len }),
+            Blocked::Wait => {
+                let (seq, len, seq_len) = (segment.seq, segment.len, segment.seq_len());
+                self.wait_for_window(cx, node, seq, len, seq_len)
+            }
+        }
+    }
+
+    /// What of the window lies at `seq` and after it, octets.
+    fn usable(&self, seq: SeqNum) -> u32 {
+        let edge = self.snd.una + self.snd.wnd;
+        if edge.after(seq) { edge.distance_from(seq) } else { 0 }
+    }
+
+    fn blocked<B>(&self, segment: &TxNode<B>) -> Blocked {
+        let usable = self.usable(segment.seq);
+        if segment.seq_len() > usable {
+            // RFC 9293 §3.8.6.2.1 (3): at least half of the largest window ever offered, or (4): the
+            // override timeout passed.
+            let half = usable >= self.snd.max_wnd / 2 || self.pending.small;
+            return match u16::try_from(usable) {
+                Ok(len) if half && len > 0 && len < segment.len => Blocked::Partly(len),
+                _ => Blocked::Wait,
+            };
+        }
+        let pipe = self.pipe();
+        if pipe > 0 && pipe.saturating_add(segment.seq_len()) > self.window.cwnd {
+            return Blocked::Wait;
+        }
+        // RFC 9293 §3.7.4: Nagle.
+        if self.options.nagle && segment.len < self.snd.emss && !segment.fin && self.snd.has_outstanding() {
+            return Blocked::Wait;
+        }
+        Blocked::No
+    }
+
+    /// Nothing in flight will open the window, so timers must.
+    fn wait_for_window<B>(
+        &mut self,
+        cx: &Cx<'_, B>,
+        node: u32,
+        seq: SeqNum,
+        len: u16,
+        seq_len: u32,
+    ) -> Option<Frame> {
+        let usable = self.usable(seq);
+        if seq_len <= usable || self.snd.queue.has_outstanding() {
+            return None;
+        }
+        if self.snd.wnd > 0 && usable > 0 {
+            if !self.timers.is_set(TimerKind::SendOverride) {
+                self.timers.set(TimerKind::SendOverride, cx.now + SEND_OVERRIDE);
+            }
+            return None;
+        }
+        if !self.pending.probe {
+            self.arm_persist(cx);
+            return None;
+        }
+        if seq_len <= 1 {
+            return Some(Frame::Data { node });
+        }
+        // The octet after what the peer has: an earlier probe's may be acknowledged.
+        let taken = if self.snd.una.after(seq) { self.snd.una.distance_from(seq) } else { 0 };
+        let offset = u16::try_from(taken).unwrap_or(0).min(len.saturating_sub(1));
+        Some(Frame::Probe { node, offset })
+    }
+
+    /// The header and options of a segment with `len` octets of payload.
+    pub(crate) fn header<B>(
+        &mut self,
+        cx: &Cx<'_, B>,
+        seq: SeqNum,
+        flags: TcpFlags,
+        len: u16,
+    ) -> (TcpHeader, TcpOptions) {
+        let options = self.options_for(cx, len);
+        let window = self.offer_window(cx.config, true);
+        (self.header_with(seq, flags, window), options)
+    }
+
+    /// The header and options of our SYN.
+    pub(crate) fn syn_header(&mut self, config: &StackConfig, now: Instant) -> (TcpHeader, TcpOptions) {
+        let flags = match self.state {
+            State::SynReceived => TcpFlags::SYN | TcpFlags::ACK,
+            _ => TcpFlags::SYN,
+        };
+        let window = self.offer_window(config, false);
+        let mut header = self.header_with(self.snd.iss, flags, window);
+        if self.state != State::SynReceived {
+            header.ack = SeqNum::new(0);
+        }
+        (header, self.syn_options(config, now))
+    }
+
+    fn header_with(&self, seq: SeqNum, flags: TcpFlags, window: u16) -> TcpHeader {
+        TcpHeader {
+            src_port: self.local.port(),
+            dst_port: self.remote.port(),
+            seq,
+            ack: self.rcv.nxt,
+            flags,
+            window,
+            urgent: 0,
+        }
+    }
+
+    fn options_for<B>(&self, cx: &Cx<'_, B>, len: u16) -> TcpOptions {
+        let timestamps = self
+            .negotiated
+            .timestamps
+            .then(|| Timestamps { value: self.ts_clock(cx.now), echo: self.rcv.ts_recent });
+        let mut options = TcpOptions { timestamps, ..TcpOptions::NONE };
+        let wanted = self.negotiated.sack && (self.rcv.dsack.is_some() || !self.rcv.held.has_no_gap());
+        if wanted {
+            options.sack = self.sack_blocks(cx);
+            // With payload only where a full segment's length is not passed.
+            let spare = self.snd.emss.saturating_sub(len);
+            if len > 0 && usize::from(spare) < options.sack.as_slice().len().saturating_mul(8) + 4 {
+                options.sack = SackBlocks::EMPTY;
+            }
+        }
+        options
+    }
+
+    /// A segment was handed to the port: `reported` tells whether it carried what SACK had to tell.
+    pub(crate) fn on_header_sent(&mut self, now: Instant, reported: bool, payload: bool) {
+        self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
+        self.snd.last_sent_at = now;
+        let silent = payload && !reported && self.negotiated.sack && self.has_sack_to_report();
+        if silent {
+            // The acknowledgement that carries it is still owed.
+            self.rcv.last_ack_sent = self.rcv.nxt;
+            return;
+        }
+        self.rcv.dsack = None;
+        if payload {
+            self.pending.ack = false;
+        } else if self.pending.ack {
+            self.pending.ack = false;
+        } else {
+            self.pending.dup_acks = self.pending.dup_acks.saturating_sub(1);
+        }
+        self.on_ack_sent();
+    }
+
+    fn has_sack_to_report(&self) -> bool {
+        self.rcv.dsack.is_some() || !self.rcv.held.has_no_gap()
+    }
+
+    /// The SYN was handed to the port.
+    pub(crate) fn on_syn_sent(&mut self, cx: &Cx<'_, impl Buf>) {
+        if self.snd.nxt != self.snd.iss {
+            // Sent before: which of them is answered cannot be told (RFC 6298 §3).
+            self.attempts = self.attempts.max(1);
+        }
+        self.snd.nxt = self.snd.iss + 1;
+        self.pending.syn = false;
+        if !self.timers.is_set(TimerKind::Retransmit) {
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+        }
+    }
+
+    /// A segment of the queue was handed to the port.
+    pub(crate) fn on_data_sent<B: Buf>(&mut self, cx: &mut Cx<'_, B>, node: u32) {
+        let Some(segment) = cx.tx.get(node) else { return };
+        let (len, seq_len, end) = (segment.len, segment.seq_len(), segment.end());
+        let again = segment.transmissions > 0;
+        let retransmission = segment.state != super::TxState::Ready;
+        if self.recovery.phase == Phase::Fast {
+            self.recovery.prr.on_sent(seq_len);
+        }
+        self.count_sent(cx, len, again);
+        self.snd.queue.mark_sent(cx.tx, node, cx.now);
+        self.snd.nxt = self.snd.nxt.max(end);
+        self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
+        self.pending.small = false;
+        self.pending.probe = false;
+        self.timers.clear(TimerKind::SendOverride);
+        self.timers.clear(TimerKind::Persist);
+        if self.pending.loss_probe {
+            self.pending.loss_probe = false;
+            self.recovery.tlp.on_probe(self.snd.nxt, retransmission, self.rtt.samples());
+            cx.stats.loss_probes = cx.stats.loss_probes.wrapping_add(1);
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            return;
+        }
+        // RFC 6298 §5.1: "if the timer is not running, start it".
+        if self.pending.force || !self.timers.is_set(TimerKind::Retransmit) {
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+        }
+        self.pending.force = false;
+        if !retransmission {
+            self.arm_loss_probe(cx.now);
+        }
+    }
+
+    fn count_sent<B>(&mut self, cx: &mut Cx<'_, B>, len: u16, again: bool) {
+        let octets = u64::from(len);
+        if again {
+            self.counters.segments_retransmitted = self.counters.segments_retransmitted.wrapping_add(1);
+            self.counters.octets_retransmitted = self.counters.octets_retransmitted.wrapping_add(octets);
+            cx.stats.retransmits = cx.stats.retransmits.wrapping_add(1);
+            cx.stats.octets_retransmitted = cx.stats.octets_retransmitted.wrapping_add(octets);
+        } else {
+            cx.stats.data_segments_out = cx.stats.data_segments_out.wrapping_add(1);
+            cx.stats.octets_out = cx.stats.octets_out.wrapping_add(octets);
+        }
+    }
+
+    /// A window probe was handed to the port.
+    pub(crate) fn on_probe_sent<B>(&mut self, cx: &mut Cx<'_, B>, seq: SeqNum) {
+        self.pending.probe = false;
+        self.snd.nxt = self.snd.nxt.max(seq + 1);
+        cx.stats.window_probes = cx.stats.window_probes.wrapping_add(1);
+    }
+
+    /// RFC 5681 §4.1: a connection that sent nothing for a timeout starts again with the initial window.
+    pub(crate) fn restart_after_idle(&mut self, now: Instant, config: &StackConfig) {
+        let idle = now.saturating_since(self.snd.last_sent_at);
+        if self.snd.queue.has_outstanding() || idle <= self.rto(config) {
+            return;
+        }
+        let segments = u32::from(config.tcp.initial_window_segments);
+        let initial = crate::cc::Window::initial(self.window.mss, segments).cwnd;
+        self.cc.on_idle(&mut self.window, initial);
+    }
+
+    /// Queues payload that is to be sent as one segment; gives the buffer back when the pool is full.
+    pub(crate) fn enqueue<B: Buf>(&mut self, cx: &mut Cx<'_, B>, len: u16, buf: B) -> Result<(), B> {
+        if self.snd.queue.is_empty() {
+            self.snd.progress_at = cx.now;
+            self.restart_after_idle(cx.now, cx.config);
+        }
+        match self.snd.queue.push(cx.tx, self.snd.end, len, false, Some(buf)) {
+            Ok(_) => {
+                self.snd.end += u32::from(len);
+                Ok(())
+            }
+            Err(Some(buf)) => Err(buf),
+            Err(None) => Ok(()),
+        }
+    }
+}

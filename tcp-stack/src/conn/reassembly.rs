@@ -1,0 +1,380 @@
+//! What was received and not handed to the application yet.
+//!
+//! Segments behind a gap are kept in the frames they came in, as *runs*: a run is a contiguous stretch
+//! of the sequence space, the runs are sorted and do not touch. A segment that continues the last run,
+//! the usual case behind a loss, costs the same however much is held. In-order segments wait in a second
+//! list until the application takes them.
+//!
+//! ```text
+//!   ready ──▶ [seg][seg][seg]            │ rcv_nxt
+//!   runs  ──▶ {[seg][seg]} ──▶ {[seg]} ──▶ {[seg][seg][seg]}
+//! ```
+
+use core::ops::Range;
+
+use crate::buf::Buf;
+use crate::pool::{NIL, Pool};
+use crate::seq::SeqNum;
+use crate::wire::SackRange;
+
+/// One received segment, or the part of it that is new.
+#[derive(Debug)]
+pub(crate) struct RxNode<B> {
+    seq: SeqNum,
+    len: u16,
+    /// Where the payload begins in the buffer.
+    at: u16,
+    buf: B,
+    /// The next segment of the run, or of the ready list.
+    next: u32,
+    /// Of a run's first segment only: where the run ends, its last segment, and the next run.
+    run_end: SeqNum,
+    run_tail: u32,
+    next_run: u32,
+}
+
+impl<B> RxNode<B> {
+    fn end(&self) -> SeqNum {
+        self.seq + u32::from(self.len)
+    }
+}
+
+/// A received payload: a range of a frame's buffer, beginning at a sequence number.
+#[derive(Debug)]
+pub(crate) struct Payload<B> {
+    pub(crate) seq: SeqNum,
+    pub(crate) range: Range<u16>,
+    pub(crate) buf: B,
+}
+
+impl<B> Payload<B> {
+    pub(crate) fn len(&self) -> u32 {
+        u32::from(self.range.end.saturating_sub(self.range.start))
+    }
+
+    pub(crate) fn end(&self) -> SeqNum {
+        self.seq + self.len()
+    }
+
+    /// Drops what lies before `seq`.
+    pub(crate) fn trim_before(&mut self, seq: SeqNum) {
+        if self.seq.before(seq) {
+            let cut = seq.distance_from(self.seq).min(self.len());
+            self.range.start = self.range.start.saturating_add(u16::try_from(cut).unwrap_or(u16::MAX));
+            self.seq += cut;
+        }
+    }
+
+    /// Drops what lies at `seq` or after it.
+    pub(crate) fn trim_after(&mut self, seq: SeqNum) {
+        let keep = if seq.after(self.seq) { seq.distance_from(self.seq) } else { 0 };
+        if keep < self.len() {
+            let keep = u16::try_from(keep).unwrap_or(u16::MAX);
+            self.range.end = self.range.start.saturating_add(keep);
+        }
+    }
+}
+
+/// Why a segment behind a gap was not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldError {
+    /// All of it is held already: the range that came again.
+    Duplicate,
+    /// The connection's limit, or the pool's.
+    Full,
+}
+
+/// How much may be held behind gaps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HoldLimits {
+    pub(crate) bytes: u32,
+    pub(crate) segments: u32,
+    /// Nodes that segments behind gaps leave in the pool for those in order.
+    pub(crate) reserve: u32,
+}
+
+/// What one connection has received. Without segments it owns no memory.
+#[derive(Debug)]
+pub(crate) struct Reassembly {
+    first_run: u32,
+    last_run: u32,
+    ready_head: u32,
+    ready_tail: u32,
+    held_bytes: u32,
+    held_segments: u32,
+}
+
+impl Reassembly {
+    pub(crate) const fn new() -> Self {
+        Self {
+            first_run: NIL,
+            last_run: NIL,
+            ready_head: NIL,
+            ready_tail: NIL,
+            held_bytes: 0,
+            held_segments: 0,
+        }
+    }
+
+    /// Whether nothing is held behind a gap.
+    pub(crate) fn has_no_gap(&self) -> bool {
+        self.first_run == NIL
+    }
+
+    /// Whether something waits for the application.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.ready_head != NIL
+    }
+
+    /// What is held behind gaps: octets of true buffer size.
+    pub(crate) fn held_bytes(&self) -> u32 {
+        self.held_bytes
+    }
+
+    /// What is held behind gaps: segments.
+    pub(crate) fn held_segments(&self) -> u32 {
+        self.held_segments
+    }
+
+    /// The runs, lowest first.
+    pub(crate) fn runs<'a, B>(&self, pool: &'a Pool<RxNode<B>>) -> impl Iterator<Item = SackRange> + 'a {
+        let mut index = self.first_run;
+        core::iter::from_fn(move || {
+            let node = pool.get(index)?;
+            index = node.next_run;
+            Some(SackRange { start: node.seq, end: node.run_end })
+        })
+    }
+
+    /// Queues an in-order segment for the application; gives it back when the pool is full.
+    pub(crate) fn push_ready<B: Buf>(
+        &mut self,
+        pool: &mut Pool<RxNode<B>>,
+        payload: Payload<B>,
+    ) -> Result<(), Payload<B>> {
+        let index = insert(pool, payload)?;
+        self.append_ready(pool, index, index);
+        Ok(())
+    }
+
+    fn append_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>, head: u32, tail: u32) {
+        match pool.get_mut(self.ready_tail) {
+            Some(last) => last.next = head,
+            None => self.ready_head = head,
+        }
+        self.ready_tail = tail;
+    }
+
+    /// Takes the next in-order segment.
+    pub(crate) fn pop_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>) -> Option<Payload<B>> {
+        let node = pool.remove(self.ready_head)?;
+        self.ready_head = node.next;
+        if node.next == NIL {
+            self.ready_tail = NIL;
+        }
+        let range = node.at..node.at.saturating_add(node.len);
+        Some(Payload { seq: node.seq, range, buf: node.buf })
+    }
+
+    /// Everything up to `rcv_nxt` has arrived in order: moves what continues it from the runs to the
+    /// ready list; returns the new `rcv_nxt`.
+    pub(crate) fn release<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, rcv_nxt: SeqNum) -> SeqNum {
+        let mut nxt = rcv_nxt;
+        while let Some(run) = pool.get(self.first_run) {
+            if run.seq.after(nxt) {
+                break;
+            }
+            let mut index = self.first_run;
+            let (end, next_run) = (run.run_end, run.next_run);
+            self.unlink_first_run(next_run);
+            while let Some(node) = pool.get(index) {
+                let next = node.next;
+                self.forget(node);
+                if node.end().at_or_before(nxt) {
+                    pool.remove(index);
+                } else if let Some(node) = pool.get_mut(index) {
+                    node.trim_before(nxt);
+                    node.next = NIL;
+                    nxt = node.end();
+                    self.append_ready(pool, index, index);
+                }
+                index = next;
+            }
+            nxt = nxt.max(end);
+        }
+        nxt
+    }
+
+    /// Keeps a segment behind a gap; returns the run that it is part of now.
+    pub(crate) fn hold<B: Buf>(
+        &mut self,
+        pool: &mut Pool<RxNode<B>>,
+        mut payload: Payload<B>,
+        limits: HoldLimits,
+    ) -> Result<SackRange, HoldError> {
+        let (prev, mut next) = self.neighbors(pool, payload.seq);
+        if let Some(run) = pool.get(prev) {
+            payload.trim_before(run.run_end);
+        }
+        if payload.len() == 0 {
+            return Err(HoldError::Duplicate);
+        }
+        let size = u32::try_from(payload.buf.true_size()).unwrap_or(u32::MAX);
+        if self.held_segments >= limits.segments
+            || self.held_bytes.saturating_add(size) > limits.bytes
+            || pool.available() <= limits.reserve
+        {
+            return Err(HoldError::Full);
+        }
+        // What it covers whole gives way; what it reaches into keeps its place.
+        while let Some(run) = pool.get(next) {
+            if run.seq.at_or_after(payload.end()) {
+                break;
+            }
+            if run.run_end.after(payload.end()) {
+                payload.trim_after(run.seq);
+                break;
+            }
+            next = self.drop_run(pool, prev, next);
+        }
+        let end = payload.end();
+        let index = insert(pool, payload).map_err(|_| HoldError::Full)?;
+        self.held_segments = self.held_segments.saturating_add(1);
+        self.held_bytes = self.held_bytes.saturating_add(size);
+        self.link(pool, index, prev, next);
+        let run = if pool.get(prev).is_some_and(|run| run.run_end.at_or_after(end)) { prev } else { index };
+        let range = pool.get(run).map(|run| SackRange { start: run.seq, end: run.run_end });
+        Ok(range.unwrap_or_default())
+    }
+
+    /// The last run that begins at `seq` or before it, and the one after that.
+    fn neighbors<B>(&self, pool: &Pool<RxNode<B>>, seq: SeqNum) -> (u32, u32) {
+        if let Some(last) = pool.get(self.last_run)
+            && last.seq.at_or_before(seq)
+        {
+            return (self.last_run, NIL);
+        }
+        let (mut prev, mut next) = (NIL, self.first_run);
+        while let Some(run) = pool.get(next) {
+            if run.seq.after(seq) {
+                break;
+            }
+            prev = next;
+            next = run.next_run;
+        }
+        (prev, next)
+    }
+
+    /// Makes the new node a run between two others, then joins it with those it touches.
+    fn link<B>(&mut self, pool: &mut Pool<RxNode<B>>, index: u32, prev: u32, next: u32) {
+        if let Some(node) = pool.get_mut(index) {
+            node.next_run = next;
+        }
+        match pool.get_mut(prev) {
+            Some(prev) => prev.next_run = index,
+            None => self.first_run = index,
+        }
+        if next == NIL {
+            self.last_run = index;
+        }
+        self.join(pool, index, next);
+        self.join(pool, prev, index);
+    }
+
+    /// Joins the run `second`, which follows `first`, to it if they touch.
+    fn join<B>(&mut self, pool: &mut Pool<RxNode<B>>, first: u32, second: u32) {
+        let (Some(a), Some(b)) = (pool.get(first), pool.get(second)) else { return };
+        if a.run_end != b.seq {
+            return;
+        }
+        let tail = a.run_tail;
+        let (run_end, run_tail, next_run) = (b.run_end, b.run_tail, b.next_run);
+        if let Some(tail) = pool.get_mut(tail) {
+            tail.next = second;
+        }
+        if let Some(run) = pool.get_mut(first) {
+            (run.run_end, run.run_tail, run.next_run) = (run_end, run_tail, next_run);
+        }
+        if self.last_run == second {
+            self.last_run = first;
+        }
+    }
+
+    /// Frees the run `index`, which follows `prev`; returns the one after it.
+    fn drop_run<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, prev: u32, index: u32) -> u32 {
+        let next_run = pool.get(index).map_or(NIL, |run| run.next_run);
+        match pool.get_mut(prev) {
+            Some(prev) => prev.next_run = next_run,
+            None => self.first_run = next_run,
+        }
+        if self.last_run == index {
+            self.last_run = prev;
+        }
+        let mut index = index;
+        while let Some(node) = pool.remove(index) {
+            self.forget(&node);
+            index = node.next;
+        }
+        next_run
+    }
+
+    fn unlink_first_run(&mut self, next_run: u32) {
+        if self.last_run == self.first_run {
+            self.last_run = NIL;
+        }
+        self.first_run = next_run;
+    }
+
+    fn forget<B: Buf>(&mut self, node: &RxNode<B>) {
+        let size = u32::try_from(node.buf.true_size()).unwrap_or(u32::MAX);
+        self.held_bytes = self.held_bytes.saturating_sub(size);
+        self.held_segments = self.held_segments.saturating_sub(1);
+    }
+
+    /// Frees everything held behind gaps.
+    pub(crate) fn clear_held<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>) {
+        while self.first_run != NIL {
+            self.drop_run(pool, NIL, self.first_run);
+        }
+    }
+
+    /// Frees everything.
+    pub(crate) fn clear<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>) {
+        self.clear_held(pool);
+        while self.pop_ready(pool).is_some() {}
+    }
+}
+
+impl<B> RxNode<B> {
+    fn trim_before(&mut self, seq: SeqNum) {
+        if self.seq.before(seq) {
+            let cut = u16::try_from(seq.distance_from(self.seq)).unwrap_or(u16::MAX).min(self.len);
+            self.at = self.at.saturating_add(cut);
+            self.len = self.len.saturating_sub(cut);
+            self.seq += u32::from(cut);
+        }
+    }
+}
+
+fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Result<u32, Payload<B>> {
+    let end = payload.end();
+    let Payload { seq, range, buf } = payload;
+    let len = range.end.saturating_sub(range.start);
+    let node =
+        RxNode { seq, len, at: range.start, buf, next: NIL, run_end: end, run_tail: NIL, next_run: NIL };
+    match pool.insert(node) {
+        Ok(index) => {
+            if let Some(node) = pool.get_mut(index) {
+                node.run_tail = index;
+            }
+            Ok(index)
+        }
+        Err(node) => {
+            let range = node.at..node.at.saturating_add(node.len);
+            Err(Payload { seq: node.seq, range, buf: node.buf })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+use super::*;
+use crate::testutil::HeapBuf;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+
+type RxPool = Pool<RxNode<HeapBuf>>;
+
+const BASE: u32 = u32::MAX - 500;
+const LIMITS: HoldLimits = HoldLimits { bytes: u32::MAX, segments: 1000, reserve: 0 };
+
+fn seq(offset: u32) -> SeqNum {
+    SeqNum::new(BASE) + offset
+}
+
+/// A segment whose octet at stream offset `n` is `n` modulo 251.
+fn segment(start: u32, len: u16) -> Payload<HeapBuf> {
+    let mut buf = HeapBuf::with_room(&[], usize::from(len) + 3);
+    let bytes = buf.append(usize::from(len) + 3).unwrap();
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = if i < 3 { 0xee } else { u8::try_from((start as usize + i - 3) % 251).unwrap() };
+    }
+    Payload { seq: seq(start), range: 3..3 + len, buf }
+}
+
+fn runs(held: &Reassembly, pool: &RxPool) -> Vec<(u32, u32)> {
+    held.runs(pool).map(|r| (r.start.distance_from(seq(0)), r.end.distance_from(seq(0)))).collect()
+}
+
+fn hold(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16) -> Result<(u32, u32), HoldError> {
+    let run = held.hold(pool, segment(start, len), LIMITS)?;
+    Ok((run.start.distance_from(seq(0)), run.end.distance_from(seq(0))))
+}
+
+#[test]
+fn runs_grow_join_and_are_released() {
+    let mut pool = RxPool::new(100);
+    let mut held = Reassembly::new();
+    assert_eq!(hold(&mut held, &mut pool, 100, 50), Ok((100, 150)));
+    assert_eq!(hold(&mut held, &mut pool, 150, 50), Ok((100, 200)), "continues the last run");
+    assert_eq!(hold(&mut held, &mut pool, 300, 50), Ok((300, 350)));
+    assert_eq!(hold(&mut held, &mut pool, 50, 20), Ok((50, 70)));
+    assert_eq!(hold(&mut held, &mut pool, 250, 50), Ok((250, 350)), "joins the run behind it");
+    assert_eq!(runs(&held, &pool), [(50, 70), (100, 200), (250, 350)]);
+    assert_eq!(hold(&mut held, &mut pool, 190, 70), Ok((100, 350)), "closes the gap between two");
+    assert_eq!(hold(&mut held, &mut pool, 120, 200), Err(HoldError::Duplicate));
+    assert_eq!(held.release(&mut pool, seq(40)), seq(40), "the gap is still there");
+    assert_eq!(held.release(&mut pool, seq(60)), seq(70));
+    assert_eq!(held.release(&mut pool, seq(110)), seq(350));
+    assert!(held.has_no_gap());
+    assert_eq!((held.held_bytes(), held.held_segments()), (0, 0));
+    held.clear(&mut pool);
+    assert_eq!(pool.used(), 0);
+}
+
+#[test]
+fn a_segment_that_covers_runs_takes_their_place() {
+    let mut pool = RxPool::new(100);
+    let mut held = Reassembly::new();
+    hold(&mut held, &mut pool, 100, 10).unwrap();
+    hold(&mut held, &mut pool, 120, 10).unwrap();
+    hold(&mut held, &mut pool, 140, 10).unwrap();
+    assert_eq!(hold(&mut held, &mut pool, 90, 55), Ok((90, 150)));
+    assert_eq!((held.held_segments(), pool.used()), (2, 2));
+}
+
+#[test]
+fn limits_hold_in_octets_segments_and_pool() {
+    let mut pool = RxPool::new(4);
+    let mut held = Reassembly::new();
+    let size = u32::try_from(segment(0, 10).buf.true_size()).unwrap();
+    let limits = HoldLimits { bytes: size * 2, ..LIMITS };
+    held.hold(&mut pool, segment(100, 10), limits).unwrap();
+    held.hold(&mut pool, segment(200, 10), limits).unwrap();
+    assert_eq!(held.hold(&mut pool, segment(300, 10), limits), Err(HoldError::Full));
+    let limits = HoldLimits { segments: 2, ..LIMITS };
+    assert_eq!(held.hold(&mut pool, segment(300, 10), limits), Err(HoldError::Full));
+    let limits = HoldLimits { reserve: 2, ..LIMITS };
+    assert_eq!(held.hold(&mut pool, segment(300, 10), limits), Err(HoldError::Full));
+    held.hold(&mut pool, segment(300, 10), LIMITS).unwrap();
+    assert_eq!(held.hold(&mut pool, segment(100, 10), limits), Err(HoldError::Duplicate));
+}
+
+proptest! {
+    /// Segments in any order and overlap: the stream comes out whole and right, the runs are sorted and
+    /// apart, and each run that is reported is one of them.
+    #[test]
+    fn the_stream_comes_out_whole(pieces in prop::collection::vec((0u32..1000, 1u16..120), 1..80)) {
+        let mut pool = RxPool::new(1000);
+        let mut held = Reassembly::new();
+        let mut nxt = seq(0);
+        let mut out = Vec::new();
+        let mut seen = [false; 1200];
+        // The last pieces fill every gap.
+        let rest = (0..20).map(|i| (i * 60, 60u16));
+        for (start, len) in pieces.into_iter().chain(rest) {
+            for slot in &mut seen[start as usize..start as usize + usize::from(len)] {
+                *slot = true;
+            }
+            let mut payload = segment(start, len);
+            payload.trim_before(nxt);
+            if payload.len() == 0 {
+                continue;
+            }
+            if payload.seq == nxt {
+                nxt = payload.end();
+                held.push_ready(&mut pool, payload).unwrap();
+                nxt = held.release(&mut pool, nxt);
+            } else {
+                match held.hold(&mut pool, payload, LIMITS) {
+                    Ok(run) => prop_assert!(held.runs(&pool).any(|r| r == run)),
+                    Err(error) => prop_assert_eq!(error, HoldError::Duplicate),
+                }
+            }
+            let mut end = nxt;
+            for run in held.runs(&pool) {
+                prop_assert!(run.start.after(end) && run.end.after(run.start));
+                end = run.end;
+            }
+            let covered: u32 = held.runs(&pool).map(|r| r.end.distance_from(r.start)).sum();
+            let beyond = nxt.distance_from(seq(0)) as usize;
+            prop_assert!(seen[..beyond].iter().all(|s| *s) && (beyond == 1200 || !seen[beyond]));
+            prop_assert_eq!(covered as usize, seen[beyond..].iter().filter(|s| **s).count());
+            while let Some(payload) = held.pop_ready(&mut pool) {
+                let range = usize::from(payload.range.start)..usize::from(payload.range.end);
+                out.extend_from_slice(&payload.buf.bytes()[range]);
+            }
+        }
+        prop_assert!(out.iter().enumerate().all(|(i, byte)| usize::from(*byte) == i % 251));
+        prop_assert_eq!(out.len(), 1200);
+        prop_assert_eq!((pool.used(), held.held_bytes(), held.held_segments()), (0, 0, 0));
+    }
+}

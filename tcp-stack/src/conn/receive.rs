@@ -1,0 +1,239 @@
+//! Segment text: what is kept, when it is acknowledged, and the window that is offered.
+
+use super::{Conn, Cx, HoldLimits, Payload};
+use crate::buf::Buf;
+use crate::config::StackConfig;
+use crate::iface::DropReason;
+use crate::seq::SeqNum;
+use crate::timer::TimerKind;
+use crate::wire::{SackBlocks, SackRange};
+
+/// Nodes of the pool that segments behind gaps leave to those in order, at most.
+const IN_ORDER_RESERVE: u32 = 1024;
+/// Duplicate acknowledgements owed at a time.
+const DUP_ACKS_MAX: u8 = 8;
+
+impl Conn {
+    /// Seventh and eighth step of RFC 9293 §3.10.7.4: text and FIN.
+    pub(super) fn take_text<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        payload: Payload<B>,
+        fin: bool,
+    ) -> Result<(), DropReason> {
+        if payload.len() == 0 && !fin {
+            return Ok(());
+        }
+        if !self.state.can_receive() {
+            // "This should not occur since a FIN has been received from the remote side."
+            self.pending.ack = true;
+            return Err(DropReason::TcpAfterFin);
+        }
+        if fin && payload.end().at_or_before(self.rcv.edge) && self.rcv.fin.is_none() {
+            self.rcv.fin = Some(payload.end());
+        }
+        let result = self.keep(cx, payload);
+        if self.rcv.fin == Some(self.rcv.nxt) {
+            self.take_fin(cx);
+        }
+        result
+    }
+
+    /// Keeps the part of a payload that is new and in the window.
+    fn keep<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mut payload: Payload<B>) -> Result<(), DropReason> {
+        let whole = payload.len();
+        if whole == 0 {
+            self.pending.ack |= self.rcv.fin.is_some_and(|fin| fin != self.rcv.nxt);
+            return Ok(());
+        }
+        payload.trim_before(self.rcv.nxt);
+        payload.trim_after(self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge)));
+        let len = payload.len();
+        if len == 0 {
+            self.pending.ack = true;
+            return Err(DropReason::TcpOutOfWindow);
+        }
+        if let Ok(len) = u16::try_from(whole)
+            && len > self.rcv.mss
+        {
+            self.rcv.mss = len;
+        }
+        if payload.seq == self.rcv.nxt {
+            self.keep_in_order(cx, payload, whole > len)
+        } else {
+            self.keep_behind_gap(cx, payload)
+        }
+    }
+
+    fn keep_in_order<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        payload: Payload<B>,
+        trimmed: bool,
+    ) -> Result<(), DropReason> {
+        let before = self.rcv.nxt;
+        let end = payload.end();
+        if self.rcv.held.push_ready(cx.rx, payload).is_err() {
+            return Err(DropReason::TcpNoMemory);
+        }
+        let had_gap = !self.rcv.held.has_no_gap();
+        self.rcv.nxt = if had_gap { self.rcv.held.release(cx.rx, end) } else { end };
+        let octets = self.rcv.nxt.distance_from(before);
+        self.rcv.unread = self.rcv.unread.saturating_add(octets);
+        self.counters.octets_in = self.counters.octets_in.wrapping_add(u64::from(octets));
+        cx.stats.octets_in = cx.stats.octets_in.wrapping_add(u64::from(octets));
+        self.rcv.unacked = self.rcv.unacked.saturating_add(octets);
+        // RFC 5681 §4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and
+        // an immediate one "when the incoming segment fills in all or part of a gap".
+        if had_gap || trimmed || self.rcv.unacked >= u32::from(self.rcv.mss).saturating_mul(2) {
+            self.pending.ack = true;
+        } else if !self.timers.is_set(TimerKind::DelayedAck) {
+            self.timers.set(TimerKind::DelayedAck, cx.now + cx.config.tcp.delayed_ack());
+        }
+        Ok(())
+    }
+
+    fn keep_behind_gap<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        payload: Payload<B>,
+    ) -> Result<(), DropReason> {
+        // RFC 5681 §4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
+        self.owe_duplicate_ack();
+        let limits = HoldLimits {
+            bytes: cx.config.held_bytes_max,
+            segments: cx.config.held_segments_max,
+            reserve: (cx.config.buffers_max / 8).min(IN_ORDER_RESERVE),
+        };
+        let range = SackRange { start: payload.seq, end: payload.end() };
+        match self.rcv.held.hold(cx.rx, payload, limits) {
+            Ok(run) => {
+                cx.stats.held_segments = cx.stats.held_segments.wrapping_add(1);
+                self.note_recent(run);
+                Ok(())
+            }
+            Err(super::reassembly::HoldError::Duplicate) => {
+                self.report_duplicate(cx, range);
+                Err(DropReason::TcpDuplicate)
+            }
+            Err(super::reassembly::HoldError::Full) => Err(DropReason::TcpHeldLimit),
+        }
+    }
+
+    /// An acknowledgement is owed at once. A peer without SACK counts duplicates, so each segment has
+    /// its own; one with SACK learns all from one.
+    fn owe_duplicate_ack(&mut self) {
+        if self.pending.ack && !self.negotiated.sack {
+            self.pending.dup_acks = self.pending.dup_acks.saturating_add(1).min(DUP_ACKS_MAX);
+        }
+        self.pending.ack = true;
+    }
+
+    /// RFC 2883 §4: "the first block of the SACK option specifies the range of the duplicate segment".
+    pub(super) fn report_duplicate<B>(&mut self, cx: &mut Cx<'_, B>, range: SackRange) {
+        if self.negotiated.sack && range.start.before(range.end) {
+            self.rcv.dsack = Some(range);
+            cx.stats.dsacks_out = cx.stats.dsacks_out.wrapping_add(1);
+        }
+    }
+
+    /// RFC 2018 §4: the first block "MUST specify the contiguous block of data containing the segment
+    /// which triggered this ACK", the others repeat the most recent ones.
+    fn note_recent(&mut self, run: SackRange) {
+        let mut recent = SackBlocks::EMPTY;
+        recent.push(run);
+        for old in self.rcv.recent.as_slice() {
+            let covered = old.start.at_or_after(run.start) && old.end.at_or_before(run.end);
+            if !covered && old.start.after(self.rcv.nxt) {
+                recent.push(*old);
+            }
+        }
+        self.rcv.recent = recent;
+    }
+
+    /// The SACK option of an acknowledgement that is sent now.
+    pub(super) fn sack_blocks<B>(&self, cx: &Cx<'_, B>) -> SackBlocks {
+        let mut blocks = SackBlocks::EMPTY;
+        if let Some(dsack) = self.rcv.dsack {
+            blocks.push(dsack);
+        }
+        if self.rcv.held.has_no_gap() {
+            return blocks;
+        }
+        for range in self.rcv.recent.as_slice() {
+            if range.start.after(self.rcv.nxt) && !blocks.push(*range) {
+                return blocks;
+            }
+        }
+        for run in self.rcv.held.runs(cx.rx) {
+            let reported = self.rcv.recent.as_slice().contains(&run);
+            if !reported && !blocks.push(run) {
+                break;
+            }
+        }
+        blocks
+    }
+
+    /// The window field of a segment that is sent now, and the right edge that it promises.
+    pub(super) fn offer_window(&mut self, config: &StackConfig, scaled: bool) -> u16 {
+        let shift = if scaled { self.negotiated.rcv_wscale } else { 0 };
+        let buffer = receive_buffer(config);
+        let free = buffer.saturating_sub(self.rcv.unread);
+        let current = self.current_window();
+        // RFC 9293 §3.8.6.2.2: the edge moves when it can move by a segment or half the buffer.
+        let step = (buffer / 2).min(u32::from(self.rcv.mss));
+        let grown = if free >= current.saturating_add(step) { free >> shift } else { 0 };
+        // Rounding must not take back what was offered (§3.8.6: "shrinking the window").
+        let kept = current.div_ceil(1 << shift);
+        let field = u16::try_from(grown.max(kept)).unwrap_or(u16::MAX);
+        self.rcv.edge = self.rcv.edge.max(self.rcv.nxt + (u32::from(field) << shift));
+        field
+    }
+
+    /// The window that the peer knows of, octets.
+    pub(crate) fn current_window(&self) -> u32 {
+        if self.rcv.edge.after(self.rcv.nxt) { self.rcv.edge.distance_from(self.rcv.nxt) } else { 0 }
+    }
+
+    /// The application has let go of delivered octets: a window that was nearly closed is opened at
+    /// once, one that is wide enough with the next acknowledgement.
+    pub(crate) fn on_consumed(&mut self, config: &StackConfig, octets: u32) {
+        self.rcv.unread = self.rcv.unread.saturating_sub(octets);
+        if !self.state.can_receive() {
+            return;
+        }
+        let buffer = receive_buffer(config);
+        let free = buffer.saturating_sub(self.rcv.unread);
+        let current = self.current_window();
+        let step = (buffer / 2).min(u32::from(self.rcv.mss));
+        if free >= current.saturating_mul(2) && free >= current.saturating_add(step) {
+            self.pending.ack = true;
+        }
+    }
+
+    /// An acknowledgement went out, alone or with data.
+    pub(super) fn on_ack_sent(&mut self) {
+        self.rcv.last_ack_sent = self.rcv.nxt;
+        self.rcv.unacked = 0;
+        self.timers.clear(TimerKind::DelayedAck);
+    }
+
+    /// The first window, and what it is scaled by (RFC 7323 §2.3).
+    pub(super) fn init_receive(&mut self, irs: SeqNum) {
+        self.rcv.irs = irs;
+        self.rcv.nxt = irs + 1;
+        self.rcv.edge = self.rcv.nxt;
+        self.rcv.last_ack_sent = self.rcv.nxt;
+    }
+}
+
+/// The largest unread amount, octets.
+pub(crate) fn receive_buffer(config: &StackConfig) -> u32 {
+    config.receive_window_bytes.clamp(1024, 1 << 30)
+}
+
+/// The window scale that we offer: the least with which the buffer can be expressed.
+pub(crate) fn offered_scale(config: &StackConfig) -> u8 {
+    let buffer = receive_buffer(config);
+    (0..=14).find(|shift| buffer >> shift <= u32::from(u16::MAX)).unwrap_or(14)
+}

@@ -1,0 +1,277 @@
+//! The tables that connections are found in.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use hashbrown::HashTable;
+use siphasher::sip::SipHasher13;
+
+use super::Conn;
+use crate::event::ConnId;
+use crate::pool::NIL;
+
+/// The lists that a place of the table can be linked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum List {
+    /// Something is to be told to the application.
+    Events,
+    /// Something may have to be sent.
+    Output,
+    /// Something is to be sent when the neighbor's link address is known.
+    Neighbor,
+    /// The application was refused room since the pool was full.
+    PoolRoom,
+}
+
+const LISTS: usize = 4;
+
+/// A queue of places, linked through the table. A place is in it once; a place that was freed
+/// meanwhile is harmless: whoever takes it out looks at what is there.
+#[derive(Debug)]
+pub(crate) struct IndexQueue {
+    list: List,
+    head: u32,
+    tail: u32,
+}
+
+impl IndexQueue {
+    pub(crate) const fn new(list: List) -> Self {
+        Self { list, head: NIL, tail: NIL }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
+
+    /// Appends a place, if it is not in the queue.
+    #[inline]
+    pub(crate) fn push(&mut self, table: &mut ConnTable, index: u32) {
+        let bit = 1_u8 << (self.list as u8);
+        let Some(slot) = table.slots.get_mut(index as usize) else { return };
+        if slot.queued & bit != 0 {
+            return;
+        }
+        slot.queued |= bit;
+        slot.set_link(self.list, NIL);
+        match table.slots.get_mut(self.tail as usize) {
+            Some(tail) => tail.set_link(self.list, index),
+            None => self.head = index,
+        }
+        self.tail = index;
+    }
+
+    /// The first place.
+    pub(crate) fn first(&self) -> Option<u32> {
+        (self.head != NIL).then_some(self.head)
+    }
+
+    /// Takes the first place out.
+    #[inline]
+    pub(crate) fn pop(&mut self, table: &mut ConnTable) -> Option<u32> {
+        let index = self.head;
+        let slot = table.slots.get_mut(index as usize)?;
+        slot.queued &= !(1_u8 << (self.list as u8));
+        self.head = slot.links.get(self.list as usize).copied().unwrap_or(NIL);
+        if self.head == NIL {
+            self.tail = NIL;
+        }
+        Some(index)
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    queued: u8,
+    links: [u32; LISTS],
+    /// The next free place, while this one is.
+    next_free: u32,
+    conn: Option<Conn>,
+}
+
+impl Slot {
+    fn set_link(&mut self, list: List, to: u32) {
+        if let Some(link) = self.links.get_mut(list as usize) {
+            *link = to;
+        }
+    }
+}
+
+/// What a flow leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A connection: its place.
+    Conn(u32),
+    /// A TIME-WAIT record.
+    TimeWait(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    target: Target,
+}
+
+/// All connections, by place and by flow. Its memory is reserved when it is made.
+#[derive(Debug)]
+pub(crate) struct ConnTable {
+    slots: Vec<Slot>,
+    free: u32,
+    used: u32,
+    limit: u32,
+    flows: HashTable<Entry>,
+    hasher: SipHasher13,
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Spreads the 32 bits of a flow's hash over the 64 that the table looks at.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl ConnTable {
+    /// A table of at most `limit` connections and as many TIME-WAIT records; `key` is secret.
+    pub(crate) fn new(limit: u32, key: (u64, u64)) -> Self {
+        let mut slots = Vec::new();
+        slots.reserve_exact(limit as usize);
+        Self {
+            slots,
+            free: NIL,
+            used: 0,
+            limit,
+            // Twice what is ever in it: it is then cleaned in place and never grows.
+            flows: HashTable::with_capacity((limit as usize).saturating_mul(4)),
+            hasher: SipHasher13::new_with_keys(key.0, key.1),
+        }
+    }
+
+    /// The keyed hash of a flow.
+    #[inline]
+    pub(crate) fn hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+        let [p0, p1] = local.port().to_be_bytes();
+        let [q0, q1] = remote.port().to_be_bytes();
+        let wide = match (local.ip(), remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let [a0, a1, a2, a3] = local.octets();
+                let [b0, b1, b2, b3] = remote.octets();
+                self.hasher.hash(&[a0, a1, a2, a3, b0, b1, b2, b3, p0, p1, q0, q1])
+            }
+            (local, remote) => {
+                let mut bytes = [0_u8; 36];
+                let parts = [&octets(local)[..], &octets(remote)[..], &[p0, p1, q0, q1][..]];
+                for (to, from) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+                    *to = *from;
+                }
+                self.hasher.hash(&bytes)
+            }
+        };
+        let [a, b, c, d, ..] = wide.to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// What a flow leads to; `matches` compares the flow itself.
+    #[inline]
+    pub(crate) fn find(&self, hash: u32, matches: impl Fn(&Self, Target) -> bool) -> Option<Target> {
+        let found = self.flows.find(spread(hash), |entry| entry.hash == hash && matches(self, entry.target));
+        found.map(|entry| entry.target)
+    }
+
+    /// Enters a flow.
+    pub(crate) fn insert_flow(&mut self, hash: u32, target: Target) {
+        self.flows.insert_unique(spread(hash), Entry { hash, target }, |entry| spread(entry.hash));
+    }
+
+    /// Takes a flow out; nothing happens when it is not in.
+    pub(crate) fn remove_flow(&mut self, hash: u32, target: Target) {
+        if let Ok(entry) =
+            self.flows.find_entry(spread(hash), |entry| entry.hash == hash && entry.target == target)
+        {
+            entry.remove();
+        }
+    }
+
+    /// Connections, half-open and ended ones included.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.used >= self.limit
+    }
+
+    /// How many places were ever used: all connections have an index below.
+    pub(crate) fn places(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(NIL)
+    }
+
+    /// Stores a connection; gives it back when the table is full.
+    #[allow(clippy::result_large_err, reason = "it goes back where it came from")]
+    pub(crate) fn insert(&mut self, conn: Conn) -> Result<ConnId, Conn> {
+        let mut index = self.free;
+        if index == NIL && self.slots.len() < self.limit as usize {
+            index = u32::try_from(self.slots.len()).unwrap_or(NIL);
+            self.slots.push(Slot {
+                generation: 0,
+                queued: 0,
+                links: [NIL; LISTS],
+                next_free: NIL,
+                conn: None,
+            });
+        }
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(conn) };
+        self.free = core::mem::replace(&mut slot.next_free, NIL);
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.conn = Some(conn);
+        self.used = self.used.saturating_add(1);
+        Ok(ConnId::new(index, slot.generation))
+    }
+
+    /// Frees a place.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Conn> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let conn = slot.conn.take()?;
+        slot.next_free = self.free;
+        self.free = index;
+        self.used = self.used.saturating_sub(1);
+        Some(conn)
+    }
+
+    /// The connection at a place.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> Option<&Conn> {
+        self.slots.get(index as usize)?.conn.as_ref()
+    }
+
+    /// The connection at a place, for writing.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut Conn> {
+        self.slots.get_mut(index as usize)?.conn.as_mut()
+    }
+
+    /// The name of the connection at a place.
+    #[inline]
+    pub(crate) fn id(&self, index: u32) -> Option<ConnId> {
+        let slot = self.slots.get(index as usize)?;
+        slot.conn.as_ref().map(|_| ConnId::new(index, slot.generation))
+    }
+
+    /// The connection of this name; `None` when it is gone.
+    #[inline]
+    pub(crate) fn get(&self, id: ConnId) -> Option<&Conn> {
+        let slot = self.slots.get(id.index() as usize)?;
+        slot.conn.as_ref().filter(|_| slot.generation == id.generation())
+    }
+
+    /// The connection of this name, for writing.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        if slot.generation == id.generation() { slot.conn.as_mut() } else { None }
+    }
+}

@@ -1,0 +1,211 @@
+//! TIME-WAIT: a record of a connection that has ended, in place of its control block.
+//!
+//! All records live equally long, so a list in the order of their ends is all the timer they need.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::listen::SynOffer;
+use super::{Conn, Incoming, Reply, ts_clock};
+use crate::pool::{NIL, Pool};
+use crate::seq::SeqNum;
+use crate::time::Instant;
+use crate::wire::{TcpFlags, TcpHeader, TcpOptions, Timestamps};
+
+/// What is left of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimeWait {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) hash: u32,
+    snd_nxt: SeqNum,
+    rcv_nxt: SeqNum,
+    /// TS.Recent, if timestamps were agreed on.
+    ts_recent: Option<u32>,
+    ts_offset: u32,
+    window: u16,
+    ends_at: Instant,
+    prev: u32,
+    next: u32,
+}
+
+/// What a segment for a record leads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TimeWaitVerdict {
+    /// Nothing.
+    Ignore,
+    /// An acknowledgement.
+    Answer(Reply),
+    /// A new connection may take the record's place; it must begin with this sequence number or a later
+    /// one.
+    Reuse(SeqNum),
+    /// The record is to be forgotten.
+    Forget,
+}
+
+impl TimeWait {
+    pub(crate) fn of(conn: &Conn) -> Self {
+        let window = conn.current_window() >> conn.negotiated.rcv_wscale;
+        Self {
+            local: conn.local,
+            remote: conn.remote,
+            hash: conn.hash,
+            snd_nxt: conn.snd.nxt,
+            rcv_nxt: conn.rcv.nxt,
+            ts_recent: conn.negotiated.timestamps.then_some(conn.rcv.ts_recent),
+            ts_offset: conn.ts_offset,
+            window: u16::try_from(window).unwrap_or(u16::MAX),
+            ends_at: Instant::MAX,
+            prev: NIL,
+            next: NIL,
+        }
+    }
+
+    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`.
+    pub(crate) fn acknowledgement(&self, now: Instant) -> Reply {
+        let echo = self.ts_recent;
+        Reply {
+            local: self.local,
+            remote: self.remote,
+            header: TcpHeader {
+                src_port: self.local.port(),
+                dst_port: self.remote.port(),
+                seq: self.snd_nxt,
+                ack: self.rcv_nxt,
+                flags: TcpFlags::ACK,
+                window: self.window,
+                urgent: 0,
+            },
+            options: TcpOptions {
+                timestamps: echo
+                    .map(|echo| Timestamps { value: ts_clock(now, self.ts_offset), echo }),
+                ..TcpOptions::NONE
+            },
+        }
+    }
+
+    /// SEGMENT ARRIVES in TIME-WAIT (RFC 9293 §3.10.7.4).
+    fn judge<B>(&self, now: Instant, segment: &Incoming<B>) -> TimeWaitVerdict {
+        let header = &segment.header;
+        if header.flags.contains(TcpFlags::RST) {
+            // RFC 1337 would keep the record; RFC 5961 §3 makes a blind reset unlikely enough.
+            let exact = header.seq == self.rcv_nxt;
+            return if exact { TimeWaitVerdict::Forget } else { TimeWaitVerdict::Ignore };
+        }
+        if header.flags.contains(TcpFlags::SYN) && !header.flags.contains(TcpFlags::ACK) {
+            let offer = SynOffer { header: *header, options: segment.options };
+            if self.may_be_reused(&offer) {
+                // RFC 9293 §3.6.1: "assigns its initial sequence number for the new connection to be
+                // larger than the largest sequence number it used on the previous connection".
+                return TimeWaitVerdict::Reuse(self.snd_nxt + (1 << 16));
+            }
+        }
+        let fin_again = header.flags.contains(TcpFlags::FIN);
+        if segment.seq_len() == 0 && header.seq == self.rcv_nxt && !fin_again {
+            return TimeWaitVerdict::Ignore;
+        }
+        TimeWaitVerdict::Answer(self.acknowledgement(now))
+    }
+
+    /// RFC 6191 §2: by timestamps where there are some, by sequence numbers otherwise.
+    fn may_be_reused(&self, offer: &SynOffer) -> bool {
+        let later_seq = offer.header.seq.after(self.rcv_nxt);
+        match (self.ts_recent, offer.options.timestamps) {
+            (Some(recent), Some(ts)) => {
+                let newer = ts.value.wrapping_sub(recent).cast_signed();
+                newer > 0 || (newer == 0 && later_seq)
+            }
+            _ => later_seq,
+        }
+    }
+}
+
+/// All records, in a memory of fixed size.
+#[derive(Debug)]
+pub(crate) struct TimeWaitTable {
+    pool: Pool<TimeWait>,
+    oldest: u32,
+    newest: u32,
+    length: Duration,
+}
+
+impl TimeWaitTable {
+    pub(crate) fn new(limit: u32, length: Duration) -> Self {
+        Self { pool: Pool::new(limit.max(1)), oldest: NIL, newest: NIL, length }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.pool.used()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.pool.available() == 0
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&TimeWait> {
+        self.pool.get(index)
+    }
+
+    /// Adds a record, which must have room.
+    pub(crate) fn insert(&mut self, now: Instant, record: TimeWait) -> Option<u32> {
+        let index = self.pool.insert(record).ok()?;
+        self.append(now, index);
+        Some(index)
+    }
+
+    fn append(&mut self, now: Instant, index: u32) {
+        let newest = self.newest;
+        if let Some(record) = self.pool.get_mut(index) {
+            record.ends_at = now + self.length;
+            record.prev = newest;
+            record.next = NIL;
+        }
+        match self.pool.get_mut(newest) {
+            Some(before) => before.next = index,
+            None => self.oldest = index,
+        }
+        self.newest = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Some(record) = self.pool.get(index) else { return };
+        let (prev, next) = (record.prev, record.next);
+        match self.pool.get_mut(prev) {
+            Some(before) => before.next = next,
+            None => self.oldest = next,
+        }
+        match self.pool.get_mut(next) {
+            Some(after) => after.prev = prev,
+            None => self.newest = prev,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<TimeWait> {
+        self.unlink(index);
+        self.pool.remove(index)
+    }
+
+    /// A segment for a record; a FIN that comes again restarts its time.
+    pub(crate) fn on_segment<B>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: &Incoming<B>,
+    ) -> TimeWaitVerdict {
+        let Some(record) = self.pool.get(index) else { return TimeWaitVerdict::Ignore };
+        let verdict = record.judge(now, segment);
+        let fin_again = matches!(verdict, TimeWaitVerdict::Answer(_))
+            && segment.header.flags.contains(TcpFlags::FIN)
+            && segment.header.seq + segment.seq_len() == record.rcv_nxt;
+        if fin_again {
+            self.unlink(index);
+            self.append(now, index);
+        }
+        verdict
+    }
+
+    /// The record that ends first, and when.
+    pub(crate) fn first(&self) -> Option<(u32, Instant)> {
+        self.pool.get(self.oldest).map(|record| (self.oldest, record.ends_at))
+    }
+}

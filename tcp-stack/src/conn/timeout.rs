@@ -1,0 +1,245 @@
+//! What timers do.
+
+use core::time::Duration;
+
+use super::{Conn, Cx, State};
+use crate::buf::Buf;
+use crate::config::StackConfig;
+use crate::error::CloseReason;
+use crate::iface::IcmpErrorKind;
+use crate::pool::NIL;
+use crate::recovery::Phase;
+use crate::seq::SeqNum;
+use crate::time::Instant;
+use crate::timer::TimerKind;
+
+/// How long a segment waits for a window that holds more of it (RFC 9293 §3.8.6.2.1: "0.1 - 1.0
+/// seconds").
+pub(super) const SEND_OVERRIDE: Duration = Duration::from_millis(200);
+
+/// The least path MTU that is believed: IPv4 (RFC 1122 §3.3.3), IPv6 (RFC 8200 §5).
+const PATH_MTU_MIN: (u16, u16) = (576, 1280);
+
+impl Conn {
+    /// The retransmission timeout, with backoff (RFC 6298 §5.5: "RTO <- RTO * 2").
+    pub(crate) fn rto(&self, config: &StackConfig) -> Duration {
+        let (min, max) = (config.tcp.rto_min(), config.tcp.rto_max());
+        let doubled = 1_u32.checked_shl(u32::from(self.recovery.backoff)).unwrap_or(u32::MAX);
+        self.rtt.rto(min, max).saturating_mul(doubled).min(max)
+    }
+
+    /// A timer has expired.
+    pub(crate) fn on_timer<B: Buf>(&mut self, cx: &mut Cx<'_, B>, kind: TimerKind) {
+        match kind {
+            TimerKind::Retransmit if self.state.is_synchronized() => self.on_retransmit_timeout(cx),
+            TimerKind::Retransmit => self.on_syn_timeout(cx),
+            TimerKind::LossProbe => {
+                // RFC 8985 §7.3.
+                if self.recovery.tlp.may_probe(self.rtt.samples()) && self.recovery.phase == Phase::Open {
+                    self.pending.loss_probe = true;
+                }
+            }
+            TimerKind::Reordering => {
+                self.detect_losses(cx);
+                if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
+                    self.enter_recovery(cx);
+                    let (pipe, mss) = (self.pipe(), self.window.mss);
+                    self.window.cwnd =
+                        self.recovery.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss);
+                }
+            }
+            TimerKind::Persist => self.on_persist_timeout(cx),
+            TimerKind::SendOverride => self.pending.small = true,
+            TimerKind::DelayedAck => self.pending.ack = true,
+            TimerKind::Keepalive => self.on_keepalive_timeout(cx),
+        }
+    }
+
+    /// RFC 6298 §5.4 to §5.7 for the SYN, or the SYN and ACK.
+    fn on_syn_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        if self.attempts >= cx.config.tcp.syn_retries || self.user_timeout_passed(cx) {
+            self.finish(cx, if self.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut });
+            return;
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        self.recovery.backoff = self.recovery.backoff.saturating_add(1);
+        self.pending.syn = true;
+        cx.stats.timeouts = cx.stats.timeouts.wrapping_add(1);
+        self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+    }
+
+    fn on_retransmit_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        if !self.snd.queue.has_outstanding() {
+            self.on_nothing_sent(cx);
+            return;
+        }
+        if self.give_up(cx) {
+            return;
+        }
+        cx.stats.timeouts = cx.stats.timeouts.wrapping_add(1);
+        self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
+        if self.recovery.phase == Phase::Open {
+            // RFC 5681 §3.1 (4): once, not when the same segment times out again.
+            let flight = self.snd.nxt.distance_from(self.snd.una);
+            self.cc.on_loss(&mut self.window, flight);
+        }
+        self.cc.on_timeout(&mut self.window);
+        self.recovery.phase = Phase::Loss;
+        self.recovery.point = self.snd.nxt;
+        self.recovery.dup_acks = 0;
+        self.recovery.tlp.reset();
+        self.mark_lost_on_timeout(cx);
+        self.pending.force = true;
+        self.pending.loss_probe = false;
+        self.timers.clear(TimerKind::LossProbe);
+        self.timers.clear(TimerKind::Reordering);
+        self.recovery.backoff = self.recovery.backoff.saturating_add(1);
+        self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+    }
+
+    /// The timer ran though nothing is in flight: at most a probe's octet, which the persist timer sees
+    /// to; or what was to be sent could not be, since the neighbor did not answer.
+    fn on_nothing_sent<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        if self.snd.queue.is_empty() {
+            return;
+        }
+        if self.snd.wnd == 0 {
+            self.arm_persist(cx);
+        } else if !self.give_up(cx) {
+            self.recovery.backoff = self.recovery.backoff.saturating_add(1);
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+        }
+    }
+
+    /// A segment could not be sent, since the neighbor is not known: the timer tries again.
+    pub(crate) fn on_no_neighbor(&mut self, now: Instant, config: &StackConfig, unreachable: bool) {
+        self.soft_error |= unreachable;
+        let waits = self.pending.syn || self.snd.queue.unsent() != NIL || self.snd.queue.lost() > 0;
+        if waits && !self.timers.is_set(TimerKind::Retransmit) {
+            self.timers.set(TimerKind::Retransmit, now + self.rto(config));
+        }
+    }
+
+    /// RFC 8985 §6.3: the first segment is lost, and those sent long enough ago. Without SACK, where
+    /// nothing better is known, all are (RFC 5681 §3.1).
+    fn mark_lost_on_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        let queue = &mut self.snd.queue;
+        let head_sacked = cx.tx.get(queue.head()).is_some_and(|node| node.state == super::TxState::Sacked);
+        if head_sacked {
+            // RFC 2018 §8: "the data sender MUST [...] turn off all of the SACKed bits" when the receiver
+            // has discarded what it reported.
+            let reneged = queue.renege(cx.tx);
+            self.snd.sack_seen = crate::wire::SackBlocks::EMPTY;
+            cx.stats.sack_reneged = cx.stats.sack_reneged.wrapping_add(u64::from(reneged));
+        }
+        let window = self.recovery.rack.reordering_window(
+            true,
+            queue.sacked_segments(),
+            self.rtt.min_rtt(),
+            self.rtt.srtt(),
+        );
+        let head = queue.head();
+        let all = !self.negotiated.sack;
+        let mut index = queue.oldest();
+        while let Some(node) = cx.tx.get(index) {
+            let newer = queue.newer(cx.tx, index);
+            let overdue = self.recovery.rack.overdue(node.sent_at, window) <= cx.now;
+            if index == head || all || overdue {
+                queue.mark_lost(cx.tx, index);
+            }
+            index = newer;
+        }
+    }
+
+    /// R2 (RFC 9293 §3.8.3) and the user timeout (§3.9.1.8).
+    fn give_up<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> bool {
+        if self.attempts < cx.config.tcp.data_retries && !self.user_timeout_passed(cx) {
+            self.attempts = self.attempts.saturating_add(1);
+            return false;
+        }
+        self.finish(cx, if self.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut });
+        true
+    }
+
+    fn user_timeout_passed<B>(&self, cx: &Cx<'_, B>) -> bool {
+        self.options.user_timeout_ms.is_some_and(|limit| {
+            cx.now.saturating_since(self.snd.progress_at) >= Duration::from_millis(u64::from(limit))
+        })
+    }
+
+    /// RFC 9293 §3.8.6.1: the first probe after a retransmission timeout, the next ones at
+    /// exponentially growing intervals.
+    pub(super) fn arm_persist<B>(&mut self, cx: &Cx<'_, B>) {
+        if !self.timers.is_set(TimerKind::Persist) {
+            self.timers.set(TimerKind::Persist, cx.now + self.rto(cx.config));
+        }
+    }
+
+    fn on_persist_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        if self.snd.wnd > 0 || self.snd.queue.is_empty() || self.give_up(cx) {
+            return;
+        }
+        self.recovery.backoff = self.recovery.backoff.saturating_add(1);
+        self.pending.probe = true;
+        self.timers.set(TimerKind::Persist, cx.now + self.rto(cx.config));
+    }
+
+    fn on_keepalive_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        let Some(keepalive) = self.options.keepalive else { return };
+        if matches!(self.state, State::SynSent | State::SynReceived | State::Closed) {
+            return;
+        }
+        let interval = Duration::from_millis(u64::from(keepalive.interval_ms));
+        self.timers.set(TimerKind::Keepalive, cx.now + interval);
+        // RFC 9293 §3.8.4: "Keep-alive packets MUST only be sent when no sent data is outstanding".
+        if self.snd.has_outstanding() {
+            return;
+        }
+        if self.keepalive_probes >= keepalive.probes {
+            self.finish(cx, CloseReason::TimedOut);
+            return;
+        }
+        self.keepalive_probes = self.keepalive_probes.saturating_add(1);
+        self.pending.keepalive = true;
+    }
+
+    /// An ICMP error about a segment of ours. RFC 5927: believed only about what is in flight, and never
+    /// so far that an established connection ends. Returns whether it was believed.
+    pub(crate) fn on_icmp<B: Buf>(&mut self, cx: &mut Cx<'_, B>, seq: SeqNum, kind: IcmpErrorKind) -> bool {
+        if seq.before(self.snd.una) || !seq.before(self.snd.nxt) || self.state == State::Closed {
+            return false;
+        }
+        match kind {
+            // §5.2: "treat hard errors as soft when in a synchronized state".
+            IcmpErrorKind::Hard if !self.state.is_synchronized() => {
+                self.finish(cx, CloseReason::Unreachable);
+            }
+            IcmpErrorKind::Hard | IcmpErrorKind::Soft => self.soft_error = true,
+            IcmpErrorKind::PacketTooBig { mtu } => return self.on_path_mtu(cx, mtu),
+        }
+        true
+    }
+
+    /// RFC 1191 §6.4, RFC 8201 §5.4: what is in flight and too long is sent again in parts.
+    fn on_path_mtu<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mtu: u32) -> bool {
+        let least = if self.remote.is_ipv4() { PATH_MTU_MIN.0 } else { PATH_MTU_MIN.1 };
+        let Ok(mtu) = u16::try_from(mtu) else { return false };
+        if mtu < least || mtu >= self.path_mtu || !self.state.is_synchronized() {
+            return false;
+        }
+        self.path_mtu = mtu;
+        let before = self.snd.emss;
+        self.set_emss();
+        self.notices.emss_changed |= self.snd.emss != before;
+        let mut index = self.snd.queue.oldest();
+        while let Some(node) = cx.tx.get(index) {
+            let newer = self.snd.queue.newer(cx.tx, index);
+            if node.len > self.snd.emss {
+                self.snd.queue.mark_lost(cx.tx, index);
+            }
+            index = newer;
+        }
+        self.pending.force = self.snd.queue.lost() > 0;
+        true
+    }
+}

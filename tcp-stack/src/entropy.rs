@@ -1,0 +1,118 @@
+//! Everything that must not be guessed, from one seed.
+
+use core::net::{IpAddr, SocketAddr};
+
+use siphasher::sip::SipHasher24;
+
+use crate::seq::SeqNum;
+use crate::time::Instant;
+
+/// Keyed functions and a generator of random numbers.
+#[derive(Debug)]
+pub(crate) struct Entropy {
+    sequence: SipHasher24,
+    timestamps: SipHasher24,
+    ports: SipHasher24,
+    random: SipHasher24,
+    counter: u64,
+}
+
+/// What a keyed function is applied to: both ends of a flow.
+fn flow_bytes(local: SocketAddr, remote: SocketAddr) -> [u8; 36] {
+    let mut bytes = [0; 36];
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    };
+    let (a, b) = (octets(local.ip()), octets(remote.ip()));
+    let (p, q) = (local.port().to_be_bytes(), remote.port().to_be_bytes());
+    for (to, from) in bytes.iter_mut().zip(a.iter().chain(&b).chain(&p).chain(&q)) {
+        *to = *from;
+    }
+    bytes
+}
+
+fn low32(value: u64) -> u32 {
+    let [.., a, b, c, d] = value.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+impl Entropy {
+    pub(crate) fn new(seed: [u8; 32]) -> Self {
+        let [a, b, c, d] = *seed.as_chunks::<8>().0 else {
+            // 32 octets are four chunks of eight.
+            return Self::from_keys([0; 4]);
+        };
+        Self::from_keys([a, b, c, d].map(u64::from_le_bytes))
+    }
+
+    fn from_keys([a, b, c, d]: [u64; 4]) -> Self {
+        let root = SipHasher24::new_with_keys(a, b);
+        let key = |n: u8| {
+            let half = |m: u8| {
+                let mut bytes = [0; 18];
+                let (c, d) = (c.to_le_bytes(), d.to_le_bytes());
+                for (to, from) in bytes.iter_mut().zip([n, m].iter().chain(&c).chain(&d)) {
+                    *to = *from;
+                }
+                root.hash(&bytes)
+            };
+            SipHasher24::new_with_keys(half(0), half(1))
+        };
+        Self { sequence: key(1), timestamps: key(2), ports: key(3), random: key(4), counter: 0 }
+    }
+
+    /// RFC 6528 §3: "ISN = M + F(localip, localport, remoteip, remoteport, secretkey)", M counting
+    /// every 4 microseconds.
+    pub(crate) fn initial_sequence(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> SeqNum {
+        let m = low32(now.as_micros() / 4);
+        SeqNum::new(m.wrapping_add(low32(self.sequence.hash(&flow_bytes(local, remote)))))
+    }
+
+    /// RFC 7323 §5.4: the offset of a flow's timestamps, the same for each of its connections, so that
+    /// TIME-WAIT can compare them.
+    pub(crate) fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+        low32(self.timestamps.hash(&flow_bytes(local, remote)))
+    }
+
+    /// RFC 6056 §3.3.3: where the search for a source port begins for a destination.
+    pub(crate) fn port_offset(&self, local: IpAddr, remote: SocketAddr) -> u32 {
+        low32(self.ports.hash(&flow_bytes(SocketAddr::new(local, 0), remote)))
+    }
+
+    /// A random number.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.counter = self.counter.wrapping_add(1);
+        self.random.hash(&self.counter.to_le_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn sequence_numbers_move_on_with_time_and_differ_per_flow_and_seed() {
+        let entropy = Entropy::new([1; 32]);
+        let at = |us| entropy.initial_sequence(Instant::from_micros(us), end(1), end(2));
+        assert_eq!(at(400).distance_from(at(0)), 100, "every 4 microseconds");
+        let other = entropy.initial_sequence(Instant::ZERO, end(1), end(3));
+        assert_ne!(at(0), other);
+        let reseeded = Entropy::new([2; 32]);
+        assert_ne!(at(0), reseeded.initial_sequence(Instant::ZERO, end(1), end(2)));
+    }
+
+    #[test]
+    fn every_octet_of_the_seed_counts() {
+        let mut seen = std::collections::BTreeSet::new();
+        for i in 0..32 {
+            let mut seed = [0; 32];
+            seed[i] = 1;
+            assert!(seen.insert(Entropy::new(seed).random()));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a call can fail with, and what a connection can end with.
+
+use core::fmt;
+
+/// Why a port cannot be listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenError {
+    /// Port 0.
+    PortZero,
+    /// There is a listener on this port already.
+    InUse,
+    /// The table of listeners is full.
+    TooMany,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PortZero => "port 0 cannot be listened on",
+            Self::InUse => "the port has a listener already",
+            Self::TooMany => "the table of listeners is full",
+        })
+    }
+}
+
+impl core::error::Error for ListenError {}
+
+/// Why a connection cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectError {
+    /// Port 0, or an address that is not one station's.
+    BadAddress,
+    /// We have no address of that family, or no route.
+    NoRoute,
+    /// As many connections as configured exist.
+    TooMany,
+    /// No source port is free that leads back to this worker.
+    NoPort,
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BadAddress => "not the address of one station and port",
+            Self::NoRoute => "no address of ours leads there",
+            Self::TooMany => "the table of connections is full",
+            Self::NoPort => "no source port is free",
+        })
+    }
+}
+
+impl core::error::Error for ConnectError {}
+
+/// Why a segment was not queued. Carries the buffer back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SendError<B> {
+    /// The queue is full; [`Event::Writable`](crate::Event::Writable) follows when it is not.
+    Full(B),
+    /// The connection is not established yet, is closing, or is gone.
+    NotConnected(B),
+    /// The payload is longer than [`Stack::emss`](crate::Stack::emss).
+    TooLong(B),
+}
+
+impl<B> SendError<B> {
+    /// The buffer.
+    pub fn into_inner(self) -> B {
+        match self {
+            Self::Full(buf) | Self::NotConnected(buf) | Self::TooLong(buf) => buf,
+        }
+    }
+}
+
+impl<B> fmt::Debug for SendError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full",
+            Self::NotConnected(_) => "NotConnected",
+            Self::TooLong(_) => "TooLong",
+        })
+    }
+}
+
+impl<B> fmt::Display for SendError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "the send queue is full",
+            Self::NotConnected(_) => "the connection cannot send",
+            Self::TooLong(_) => "the payload is longer than a segment",
+        })
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Both sides closed, and ours knows that the peer has everything.
+    Normal,
+    /// The peer reset it.
+    Reset,
+    /// The peer did not answer any more.
+    TimedOut,
+    /// The peer refused it.
+    Refused,
+    /// The network said that the peer cannot be reached.
+    Unreachable,
+    /// The application aborted it.
+    Aborted,
+}
+
+impl CloseReason {
+    /// The name that is shown to operators.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Reset => "reset",
+            Self::TimedOut => "timed-out",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Aborted => "aborted",
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What the stack tells the application, and the names of things.
+
+use core::net::SocketAddr;
+use core::ops::Range;
+use core::time::Duration;
+
+use crate::buf::Buf;
+use crate::conn::State;
+use crate::error::CloseReason;
+use crate::time::Instant;
+
+/// A connection. The index is below
+/// [`connections_max`](crate::StackConfig::connections_max), so it serves as the index of the
+/// application's own table; the generation tells apart the connections that had the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnId {
+    index: u32,
+    generation: u32,
+}
+
+impl ConnId {
+    pub(crate) const fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
+    /// Which place in the table: below [`connections_max`](crate::StackConfig::connections_max).
+    #[inline]
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Which connection in that place.
+    #[inline]
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+/// A listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl ListenerId {
+    /// Which place in the table.
+    #[inline]
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Which listener in that place.
+    #[inline]
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+/// Received payload: part of the frame that it came in.
+#[derive(Debug)]
+pub struct Segment<B> {
+    buf: B,
+    range: Range<u16>,
+}
+
+impl<B: Buf> Segment<B> {
+    pub(crate) fn new(buf: B, range: Range<u16>) -> Self {
+        Self { buf, range }
+    }
+
+    /// The payload.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.buf.bytes().get(usize::from(self.range.start)..usize::from(self.range.end)).unwrap_or(&[])
+    }
+
+    /// Length of the payload, octets: at least 1.
+    #[inline]
+    pub fn len(&self) -> usize {
+        usize::from(self.range.end.saturating_sub(self.range.start))
+    }
+
+    /// Whether there is none; the stack never hands out such a segment.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The frame, and where the payload is in it.
+    #[inline]
+    pub fn into_parts(self) -> (B, Range<usize>) {
+        (self.buf, usize::from(self.range.start)..usize::from(self.range.end))
+    }
+}
+
+impl<B: Buf> AsRef<[u8]> for Segment<B> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+/// What happened. The events of one connection come in their order; [`Event::Closed`] is always the
+/// last.
+#[derive(Debug)]
+pub enum Event<B> {
+    /// A connection to a listener is established.
+    Accepted {
+        /// The connection.
+        conn: ConnId,
+        /// The listener.
+        listener: ListenerId,
+    },
+    /// The connection that was opened is established.
+    Connected {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// Payload, in order. The receive window stays closed by its length until
+    /// [`Stack::consumed`](crate::Stack::consumed).
+    Data {
+        /// The connection.
+        conn: ConnId,
+        /// Where its first octet is in the stream, from 0.
+        offset: u64,
+        /// The payload.
+        segment: Segment<B>,
+    },
+    /// The peer will send no more; data may still be sent to it.
+    PeerClosed {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// A send was refused before, and there is room now.
+    Writable {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The payload of a full segment has changed.
+    EmssChanged {
+        /// The connection.
+        conn: ConnId,
+        /// Its new value, octets.
+        emss: usize,
+    },
+    /// The connection is gone, and its name with it.
+    Closed {
+        /// The connection.
+        conn: ConnId,
+        /// How it ended.
+        reason: CloseReason,
+    },
+}
+
+/// What is known of a connection, for people to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnInfo {
+    /// Its state.
+    pub state: State,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// The listener that accepted it; `None` when it was opened by us.
+    pub listener: Option<ListenerId>,
+    /// When it was opened.
+    pub opened_at: Instant,
+    /// When a segment of it arrived last.
+    pub heard_at: Instant,
+    /// Payload of a full segment, octets.
+    pub emss: u16,
+    /// The MSS that the peer announced, octets.
+    pub peer_mss: u16,
+    /// Congestion control.
+    pub congestion: &'static str,
+    /// Congestion window, octets.
+    pub cwnd: u32,
+    /// Slow start threshold, octets.
+    pub ssthresh: u32,
+    /// In flight, octets.
+    pub in_flight: u32,
+    /// Payload queued or in flight, octets.
+    pub send_queue_octets: u32,
+    /// Window that the peer offers, octets.
+    pub send_window: u32,
+    /// Window that we offer, octets.
+    pub receive_window: u32,
+    /// Received in order and not let go of by the application, octets.
+    pub unread_octets: u32,
+    /// Held behind gaps, octets of true buffer size.
+    pub held_octets: u32,
+    /// Held behind gaps, segments.
+    pub held_segments: u32,
+    /// Smoothed round-trip time; `None` before the first sample.
+    pub srtt: Option<Duration>,
+    /// Its variation.
+    pub rttvar: Duration,
+    /// The least round-trip time of late.
+    pub min_rtt: Option<Duration>,
+    /// Retransmission timeout, with backoff.
+    pub rto: Duration,
+    /// Whether SACK is in use.
+    pub sack: bool,
+    /// Whether timestamps are in use.
+    pub timestamps: bool,
+    /// Shift of the windows that the peer offers.
+    pub send_window_scale: u8,
+    /// Shift of the windows that we offer.
+    pub receive_window_scale: u8,
+    /// Whether reordering was seen on the way to the peer.
+    pub reordering_seen: bool,
+    /// Segments received.
+    pub segments_in: u64,
+    /// Segments sent.
+    pub segments_out: u64,
+    /// Payload received in order, octets.
+    pub octets_in: u64,
+    /// Payload sent and acknowledged, octets.
+    pub octets_acked: u64,
+    /// Segments sent again.
+    pub segments_retransmitted: u64,
+    /// Payload sent again, octets.
+    pub octets_retransmitted: u64,
+    /// Selectively acknowledged now, octets.
+    pub sacked_octets: u32,
+    /// Believed lost now, octets.
+    pub lost_octets: u32,
+    /// Retransmission timeouts.
+    pub timeouts: u32,
+    /// Fast recoveries.
+    pub recoveries: u32,
+}

@@ -1,0 +1,358 @@
+//! What a received frame is: a pure function of its bytes and our addresses.
+
+use super::{DropReason, IcmpError, IcmpErrorKind, Interface};
+use crate::buf::{Buf, RxChecksum};
+use crate::wire::{
+    ArpPacket, EtherType, EthernetHeader, Icmpv4Header, Icmpv4Message, Icmpv6Header, Icmpv6Message,
+    IpProtocol, Ipv4Header, Ipv6Header, MacAddr, NeighborAdvertisement, NeighborSolicitation, ParseError,
+    QuotedTcp, Sum, TcpHeader, TcpOptions, UpperLayer, solicited_node,
+};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::Range;
+
+/// A frame that is of use to us, as far as its bytes can tell.
+#[derive(Debug)]
+pub(super) enum Classified {
+    Tcp(Tcp),
+    Icmp(IcmpError),
+    Arp { packet: ArpPacket, to_us: bool },
+    Ndp(Ndp),
+    Echo(EchoRequest),
+}
+
+#[derive(Debug)]
+pub(super) struct Tcp {
+    pub(super) local: IpAddr,
+    pub(super) remote: IpAddr,
+    pub(super) header: TcpHeader,
+    pub(super) options: TcpOptions,
+    pub(super) payload: Range<usize>,
+    pub(super) traffic_class: u8,
+    pub(super) verified_in_software: bool,
+}
+
+/// A message of neighbor discovery.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ndp {
+    pub(super) src: Ipv6Addr,
+    pub(super) src_mac: MacAddr,
+    pub(super) body: NdpBody,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum NdpBody {
+    Solicitation(NeighborSolicitation),
+    Advertisement { advertisement: NeighborAdvertisement, solicited: bool, overrides: bool },
+}
+
+/// An echo request, and what the reply needs.
+#[derive(Clone, Debug)]
+pub(super) struct EchoRequest {
+    /// Whom the reply goes to.
+    pub(super) mac: MacAddr,
+    pub(super) remote: IpAddr,
+    pub(super) local: IpAddr,
+    /// Identifier and sequence number.
+    pub(super) id: [u8; 4],
+    /// The ICMP message in the frame.
+    pub(super) message: Range<usize>,
+}
+
+/// The parts of an IP packet that its upper layer needs.
+#[derive(Clone, Copy)]
+struct Packet<'a> {
+    ethernet: &'a EthernetHeader,
+    src: IpAddr,
+    dst: IpAddr,
+    traffic_class: u8,
+    /// The upper layer's bytes, and where in the frame they begin.
+    payload: &'a [u8],
+    offset: usize,
+}
+
+impl Packet<'_> {
+    fn range(&self) -> Range<usize> {
+        self.offset..self.offset.wrapping_add(self.payload.len())
+    }
+}
+
+/// The reason to drop an IP packet that does not parse.
+#[cold]
+fn ip_reason(error: ParseError) -> DropReason {
+    match error {
+        ParseError::Truncated { .. } => DropReason::IpTruncated,
+        ParseError::Version | ParseError::Length => DropReason::IpMalformed,
+        ParseError::TooManyExtensions | ParseError::Extension => DropReason::IpExtension,
+    }
+}
+
+impl<B: Buf> Interface<B> {
+    #[inline]
+    pub(super) fn classify(&self, frame: &[u8], checksum: RxChecksum) -> Result<Classified, DropReason> {
+        let Ok((ethernet, payload)) = EthernetHeader::parse(frame) else {
+            return Err(DropReason::EthernetTruncated);
+        };
+        // A port in promiscuous mode hands up what was sent to others.
+        if ethernet.dst != self.config.mac && !ethernet.dst.is_group() {
+            return Err(DropReason::EthernetNotForUs);
+        }
+        if ethernet.src.is_group() {
+            return Err(DropReason::EthernetSource);
+        }
+        if ethernet.vlan() != self.config.vlan {
+            return Err(DropReason::EthernetVlan);
+        }
+        match ethernet.ethertype {
+            EtherType::IPV4 => self.classify_ipv4(&ethernet, payload, checksum),
+            EtherType::IPV6 => self.classify_ipv6(&ethernet, payload, checksum),
+            EtherType::ARP => {
+                let packet = ArpPacket::parse(payload).map_err(|_| DropReason::ArpMalformed)?;
+                Ok(Classified::Arp { packet, to_us: !ethernet.dst.is_group() })
+            }
+            _ => Err(DropReason::EthernetType),
+        }
+    }
+
+    #[inline]
+    fn classify_ipv4(
+        &self,
+        ethernet: &EthernetHeader,
+        packet: &[u8],
+        checksum: RxChecksum,
+    ) -> Result<Classified, DropReason> {
+        let (header, header_bytes, payload) = Ipv4Header::parse(packet).map_err(ip_reason)?;
+        if checksum != RxChecksum::Good && !Ipv4Header::is_checksum_valid(header_bytes) {
+            return Err(DropReason::IpChecksum);
+        }
+        if self.config.ipv4.is_none_or(|ours| ours.address() != header.dst) {
+            return Err(DropReason::IpNotForUs);
+        }
+        // RFC 1122 §3.3.6: "A host SHOULD silently discard a datagram that is received via a link-layer
+        // broadcast [...] but does not specify an IP multicast or broadcast destination address."
+        if ethernet.dst.is_group() {
+            return Err(DropReason::IpLinkBroadcast);
+        }
+        if !self.is_ipv4_source(header.src) {
+            return Err(DropReason::IpSource);
+        }
+        if header.is_fragment() {
+            return Err(DropReason::IpFragment);
+        }
+        let packet = Packet {
+            ethernet,
+            src: header.src.into(),
+            dst: header.dst.into(),
+            traffic_class: header.traffic_class,
+            payload,
+            offset: ethernet.header_len().wrapping_add(header_bytes.len()),
+        };
+        match header.protocol {
+            IpProtocol::TCP => classify_tcp(packet, checksum),
+            IpProtocol::ICMPV4 => self.classify_icmpv4(packet),
+            _ => Err(DropReason::IpProtocol),
+        }
+    }
+
+    /// Whether a packet can have come from this address (RFC 1122 §3.2.1.3; RFC 1812 §5.3.7).
+    #[inline]
+    fn is_ipv4_source(&self, src: Ipv4Addr) -> bool {
+        let [first, ..] = src.octets();
+        let Some(ours) = self.config.ipv4 else { return false };
+        // 0/8 is "this network", 127/8 loopback, from 224 on there is multicast, class E and broadcast.
+        !matches!(first, 0 | 127 | 224..)
+            && src != ours.address()
+            && Some(src) != ours.broadcast()
+            && Some(src) != ours.network()
+    }
+
+    #[inline]
+    fn classify_ipv6(
+        &self,
+        ethernet: &EthernetHeader,
+        packet: &[u8],
+        checksum: RxChecksum,
+    ) -> Result<Classified, DropReason> {
+        let (header, payload) = Ipv6Header::parse(packet).map_err(ip_reason)?;
+        let to_us = self.is_local(header.dst.into());
+        if !to_us && !self.is_our_group(header.dst) {
+            return Err(DropReason::IpNotForUs);
+        }
+        if to_us && ethernet.dst.is_group() {
+            return Err(DropReason::IpLinkBroadcast);
+        }
+        if header.src.is_multicast()
+            || header.src.is_loopback()
+            || header.src.to_ipv4_mapped().is_some()
+            || self.is_local(header.src.into())
+        {
+            return Err(DropReason::IpSource);
+        }
+        let upper = UpperLayer::find(header.next_header, payload).map_err(ip_reason)?;
+        if upper.fragment.is_some_and(|fragment| fragment.is_fragment()) {
+            return Err(DropReason::IpFragment);
+        }
+        let walked = payload.len().wrapping_sub(upper.payload.len());
+        let packet = Packet {
+            ethernet,
+            src: header.src.into(),
+            dst: header.dst.into(),
+            traffic_class: header.traffic_class,
+            payload: upper.payload,
+            offset: ethernet.header_len().wrapping_add(Ipv6Header::LEN).wrapping_add(walked),
+        };
+        match upper.protocol {
+            // RFC 4291 §2.5.2: the unspecified address is a source only while a node has none.
+            IpProtocol::TCP if header.src.is_unspecified() => Err(DropReason::IpSource),
+            IpProtocol::TCP if !to_us => Err(DropReason::IpNotForUs),
+            IpProtocol::TCP => classify_tcp(packet, checksum),
+            IpProtocol::ICMPV6 => self.classify_icmpv6(&header, packet),
+            _ => Err(DropReason::IpProtocol),
+        }
+    }
+
+    /// Whether a multicast group is one that we listen to: all nodes, and those of our addresses.
+    fn is_our_group(&self, group: Ipv6Addr) -> bool {
+        const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        self.config.ipv6.is_some_and(|ours| {
+            group == ALL_NODES
+                || group == solicited_node(ours.address())
+                || group == solicited_node(self.link_local)
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn classify_icmpv4(&self, packet: Packet<'_>) -> Result<Classified, DropReason> {
+        let Ok((icmp, body)) = Icmpv4Header::parse(packet.payload) else {
+            return Err(DropReason::IcmpTruncated);
+        };
+        if !Icmpv4Header::is_checksum_valid(packet.payload) {
+            return Err(DropReason::IcmpChecksum);
+        }
+        let kind = match icmp.message {
+            Icmpv4Message::EchoRequest(id) => return Ok(Classified::Echo(echo(packet, packet.dst, id))),
+            Icmpv4Message::FragmentationNeeded { mtu } => IcmpErrorKind::PacketTooBig { mtu: mtu.into() },
+            // RFC 1122 §4.2.3.9, codes 2 to 4: "These are hard error conditions, so TCP SHOULD abort the
+            // connection" (but 4, fragmentation needed, is none since RFC 1191).
+            Icmpv4Message::Unreachable { code: 2 | 3 } => IcmpErrorKind::Hard,
+            Icmpv4Message::Unreachable { .. }
+            | Icmpv4Message::TimeExceeded { .. }
+            | Icmpv4Message::ParameterProblem { .. } => IcmpErrorKind::Soft,
+            Icmpv4Message::EchoReply(_) | Icmpv4Message::Unknown { .. } => {
+                return Err(DropReason::IcmpUnused);
+            }
+        };
+        self.classify_error(Icmpv4Header::quoted_tcp(body), kind)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn classify_icmpv6(&self, ip: &Ipv6Header, packet: Packet<'_>) -> Result<Classified, DropReason> {
+        let Ok((icmp, body)) = Icmpv6Header::parse(packet.payload) else {
+            return Err(DropReason::IcmpTruncated);
+        };
+        if !Icmpv6Header::is_checksum_valid(ip.src, ip.dst, packet.payload) {
+            return Err(DropReason::IcmpChecksum);
+        }
+        let kind = match icmp.message {
+            Icmpv6Message::NeighborSolicitation | Icmpv6Message::NeighborAdvertisement { .. } => {
+                let body = self.ndp_body(ip, icmp.message, body).ok_or(DropReason::NdpInvalid)?;
+                let src_mac = packet.ethernet.src;
+                return Ok(Classified::Ndp(Ndp { src: ip.src, src_mac, body }));
+            }
+            _ if ip.src.is_unspecified() => return Err(DropReason::IpSource),
+            Icmpv6Message::EchoRequest(id) => {
+                // RFC 4443 §4.2: the reply to a request that was sent to a multicast address has "a
+                // unicast address belonging to the interface" as its source.
+                let local =
+                    if ip.dst.is_multicast() { self.source_for(packet.src) } else { Some(packet.dst) };
+                let local = local.ok_or(DropReason::IpNotForUs)?;
+                return Ok(Classified::Echo(echo(packet, local, id)));
+            }
+            Icmpv6Message::PacketTooBig { mtu } => IcmpErrorKind::PacketTooBig { mtu },
+            // Port unreachable, and an upper-layer protocol that is not known, are the same to TCP as
+            // codes 2 and 3 of IPv4.
+            Icmpv6Message::Unreachable { code: 4 } | Icmpv6Message::ParameterProblem { code: 1 } => {
+                IcmpErrorKind::Hard
+            }
+            Icmpv6Message::Unreachable { .. }
+            | Icmpv6Message::TimeExceeded { .. }
+            | Icmpv6Message::ParameterProblem { .. } => IcmpErrorKind::Soft,
+            Icmpv6Message::EchoReply(_)
+            | Icmpv6Message::RouterSolicitation
+            | Icmpv6Message::RouterAdvertisement
+            | Icmpv6Message::Unknown { .. } => return Err(DropReason::IcmpUnused),
+        };
+        self.classify_error(Icmpv6Header::quoted_tcp(body), kind)
+    }
+
+    fn classify_error(
+        &self,
+        quoted: Option<QuotedTcp>,
+        kind: IcmpErrorKind,
+    ) -> Result<Classified, DropReason> {
+        match quoted {
+            Some(QuotedTcp { src, dst, seq }) if self.is_local(src.ip()) => {
+                Ok(Classified::Icmp(IcmpError { local: src, remote: dst, seq, kind }))
+            }
+            _ => Err(DropReason::IcmpQuote),
+        }
+    }
+
+    /// A message of neighbor discovery that RFC 4861 §7.1.1 or §7.1.2 calls valid.
+    fn ndp_body(&self, ip: &Ipv6Header, message: Icmpv6Message, body: &[u8]) -> Option<NdpBody> {
+        // "The IP Hop Limit field has a value of 255, i.e., the packet could not possibly have been
+        // forwarded by a router."
+        if ip.hop_limit != 255 {
+            return None;
+        }
+        if let Icmpv6Message::NeighborAdvertisement { solicited, overrides, .. } = message {
+            let advertisement = NeighborAdvertisement::parse(body).ok()?;
+            // "Target Address is not a multicast address", and "If the IP Destination Address is a
+            // multicast address the Solicited flag is zero."
+            let invalid = ip.src.is_unspecified()
+                || advertisement.target.is_multicast()
+                || ip.dst.is_multicast() && solicited;
+            let body = NdpBody::Advertisement { advertisement, solicited, overrides };
+            return (!invalid).then_some(body);
+        }
+        let solicitation = NeighborSolicitation::parse(body).ok()?;
+        // "If the IP source address is the unspecified address, the IP destination address is a
+        // solicited-node multicast address", and "there is no source link-layer address option".
+        let valid = !solicitation.target.is_multicast()
+            && (!ip.src.is_unspecified()
+                || (ip.dst == solicited_node(solicitation.target) && solicitation.source_mac.is_none()));
+        valid.then_some(NdpBody::Solicitation(solicitation))
+    }
+}
+
+fn echo(packet: Packet<'_>, local: IpAddr, id: [u8; 4]) -> EchoRequest {
+    EchoRequest { mac: packet.ethernet.src, remote: packet.src, local, id, message: packet.range() }
+}
+
+#[inline]
+fn classify_tcp(packet: Packet<'_>, checksum: RxChecksum) -> Result<Classified, DropReason> {
+    let (header, options, payload) = TcpHeader::parse(packet.payload).map_err(|error| match error {
+        ParseError::Truncated { .. } => DropReason::TcpTruncated,
+        _ => DropReason::TcpMalformed,
+    })?;
+    // A port that calls a checksum bad is not believed either: some do so for packets they do not know.
+    let verify = checksum != RxChecksum::Good;
+    if verify {
+        let len = packet.payload.len();
+        let pseudo_header = Sum::pseudo_header(packet.dst, packet.src, IpProtocol::TCP, len);
+        if !pseudo_header.join(Sum::of(packet.payload)).is_valid() {
+            return Err(DropReason::TcpChecksum);
+        }
+    }
+    let end = packet.offset.wrapping_add(packet.payload.len());
+    Ok(Classified::Tcp(Tcp {
+        local: packet.dst,
+        remote: packet.src,
+        header,
+        options: TcpOptions::parse(options),
+        payload: end.wrapping_sub(payload.len())..end,
+        traffic_class: packet.traffic_class,
+        verified_in_software: verify,
+    }))
+}

@@ -1,0 +1,156 @@
+//! ARP (RFC 826) and neighbor discovery (RFC 4861): what is learnt, and what is answered.
+
+use super::classify::{Ndp, NdpBody};
+use super::neighbor::{Advert, Solicit};
+use super::transmit::Own;
+use super::{DropReason, Interface};
+use crate::buf::Buf;
+use crate::time::Instant;
+use crate::wire::{ArpOperation, ArpPacket, MacAddr, NeighborSolicitation};
+use core::net::Ipv6Addr;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+impl<B: Buf> Interface<B> {
+    /// Queues a frame of ours.
+    fn queue(&mut self, own: Own<B>) {
+        if !self.queue.push(own) {
+            self.stats.tx_queue_full = self.stats.tx_queue_full.wrapping_add(1);
+        }
+    }
+
+    /// Queues a request for a neighbor's link address.
+    #[cold]
+    pub(super) fn solicit(&mut self, solicit: Solicit) {
+        self.queue(Own::Solicit(solicit));
+    }
+
+    /// Queues what tells our neighbors at start where our addresses are, so that those that remember a
+    /// former holder do not wait for their entries to age.
+    pub(super) fn announce(&mut self) {
+        if let Some(ours) = self.config.ipv4 {
+            // RFC 5227 §3: an announcement is a request with our address as sender's and target's.
+            self.queue(Own::Arp {
+                packet: ArpPacket {
+                    operation: ArpOperation::Request,
+                    sender_mac: self.config.mac,
+                    sender_ip: ours.address(),
+                    target_mac: MacAddr::UNSPECIFIED,
+                    target_ip: ours.address(),
+                },
+                to: MacAddr::BROADCAST,
+            });
+        }
+        if let Some(ours) = self.config.ipv6 {
+            for address in [ours.address(), self.link_local] {
+                self.queue(Own::Advertise {
+                    target: address,
+                    dst: ALL_NODES,
+                    to: MacAddr::of_ipv6_multicast(ALL_NODES),
+                    solicited: false,
+                });
+            }
+        }
+    }
+
+    pub(super) fn receive_arp(
+        &mut self,
+        now: Instant,
+        packet: &ArpPacket,
+        to_us: bool,
+    ) -> Result<(), DropReason> {
+        let Some(ours) = self.config.ipv4 else { return Err(DropReason::ArpNotForUs) };
+        let &ArpPacket { operation, sender_mac, sender_ip, target_ip, .. } = packet;
+        let is_request = operation == ArpOperation::Request;
+        if !is_request && operation != ArpOperation::Reply || !sender_mac.is_unicast() {
+            return Err(DropReason::ArpInvalid);
+        }
+        if sender_ip == ours.address() {
+            let own_echo = sender_mac == self.config.mac;
+            return Err(if own_echo { DropReason::ArpInvalid } else { DropReason::ArpConflict });
+        }
+        let for_us = target_ip == ours.address();
+        // RFC 5227 §1.1: a probe has an all-zero sender address; it is answered and teaches nothing.
+        let is_probe = sender_ip.is_unspecified();
+        if !is_probe && (!ours.contains(sender_ip) || Some(sender_ip) == ours.broadcast()) {
+            return Err(DropReason::ArpInvalid);
+        }
+        if !(is_request && for_us) {
+            let advert = Advert { mac: Some(sender_mac), solicited: !is_request && to_us, overrides: true };
+            let known = self.neighbors.on_advert(now, sender_ip.into(), advert);
+            if !known {
+                return Err(DropReason::ArpNotForUs);
+            }
+            self.stats.rx_arp = self.stats.rx_arp.wrapping_add(1);
+            return Ok(());
+        }
+        if !is_probe {
+            self.neighbors.on_solicited_by(sender_ip.into(), sender_mac);
+        }
+        if !self.config.primary {
+            return Err(DropReason::NotPrimary);
+        }
+        self.stats.rx_arp = self.stats.rx_arp.wrapping_add(1);
+        self.queue(Own::Arp {
+            packet: ArpPacket {
+                operation: ArpOperation::Reply,
+                sender_mac: self.config.mac,
+                sender_ip: ours.address(),
+                target_mac: sender_mac,
+                target_ip: sender_ip,
+            },
+            to: sender_mac,
+        });
+        Ok(())
+    }
+
+    pub(super) fn receive_ndp(&mut self, now: Instant, message: &Ndp) -> Result<(), DropReason> {
+        match message.body {
+            NdpBody::Solicitation(solicitation) => self.receive_solicitation(message, &solicitation)?,
+            NdpBody::Advertisement { advertisement, solicited, overrides } => {
+                if self.is_local(advertisement.target.into()) {
+                    return Err(DropReason::NdpConflict);
+                }
+                let mac = advertisement.target_mac.filter(|mac| mac.is_unicast());
+                let advert = Advert { mac, solicited, overrides };
+                if !self.neighbors.on_advert(now, advertisement.target.into(), advert) {
+                    return Err(DropReason::NdpNotForUs);
+                }
+            }
+        }
+        self.stats.rx_ndp = self.stats.rx_ndp.wrapping_add(1);
+        Ok(())
+    }
+
+    /// RFC 4861 §7.2.3 and §7.2.4.
+    fn receive_solicitation(
+        &mut self,
+        message: &Ndp,
+        solicitation: &NeighborSolicitation,
+    ) -> Result<(), DropReason> {
+        if !self.is_local(solicitation.target.into()) {
+            return Err(DropReason::NdpNotForUs);
+        }
+        let from_nobody = message.src.is_unspecified();
+        let source_mac = solicitation.source_mac.filter(|mac| mac.is_unicast());
+        let on_link = message.src.is_unicast_link_local()
+            || self.config.ipv6.is_some_and(|ours| ours.contains(message.src));
+        if let Some(mac) = source_mac
+            && on_link
+        {
+            self.neighbors.on_solicited_by(message.src.into(), mac);
+        }
+        if !self.config.primary {
+            return Err(DropReason::NotPrimary);
+        }
+        // "If the source of the solicitation is the unspecified address, the node MUST set the Solicited
+        // flag to zero and multicast the advertisement to the all-nodes address."
+        let (dst, to) = if from_nobody {
+            (ALL_NODES, MacAddr::of_ipv6_multicast(ALL_NODES))
+        } else {
+            (message.src, source_mac.unwrap_or(message.src_mac))
+        };
+        self.queue(Own::Advertise { target: solicitation.target, dst, to, solicited: !from_nobody });
+        Ok(())
+    }
+}

@@ -1,0 +1,347 @@
+//! Headers before segments, and the frames that the interface sends of its own accord.
+
+use super::Interface;
+use super::classify::EchoRequest;
+use super::neighbor::Solicit;
+use crate::buf::{Buf, BufClass, BufPool, TxFrame, TxOffload};
+use crate::wire::{
+    ArpOperation, ArpPacket, EtherType, EthernetHeader, Icmpv4Header, Icmpv4Message, Icmpv6Header,
+    Icmpv6Message, IpProtocol, Ipv4Header, Ipv6Header, MacAddr, NeighborAdvertisement, NeighborSolicitation,
+    Sum, TcpHeader, solicited_node,
+};
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, Ipv6Addr};
+
+/// Frames of the interface's own that may wait: twice what the largest burst can ask for.
+const QUEUE_MAX: usize = 64;
+/// Hops that our packets may make.
+const HOP_LIMIT: u8 = 64;
+
+/// A frame that the interface sends of its own accord.
+#[derive(Debug)]
+pub(super) enum Own<B> {
+    Arp { packet: ArpPacket, to: MacAddr },
+    Solicit(Solicit),
+    Advertise { target: Ipv6Addr, dst: Ipv6Addr, to: MacAddr, solicited: bool },
+    EchoReply { buf: B, request: EchoRequest },
+}
+
+/// The frames that wait, in the order in which they were asked for.
+#[derive(Debug)]
+pub(super) struct OwnQueue<B>(VecDeque<Own<B>>);
+
+impl<B> OwnQueue<B> {
+    pub(super) fn new() -> Self {
+        Self(VecDeque::with_capacity(QUEUE_MAX))
+    }
+
+    /// Adds a frame; `false`, and the frame is gone, when too many wait.
+    pub(super) fn push(&mut self, own: Own<B>) -> bool {
+        let has_room = self.0.len() < QUEUE_MAX;
+        if has_room {
+            self.0.push_back(own);
+        }
+        has_room
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Where a packet goes, and what its IP header says.
+#[derive(Clone, Copy, Debug)]
+struct Envelope {
+    mac: MacAddr,
+    local: IpAddr,
+    remote: IpAddr,
+    protocol: IpProtocol,
+    traffic_class: u8,
+    hop_limit: u8,
+    /// Whether the IPv4 header's checksum is made here.
+    checksum: bool,
+}
+
+/// What became of a frame of the interface's own.
+enum Built<B> {
+    Frame(TxFrame<B>),
+    /// No buffer: try again.
+    NoBuffer(Own<B>),
+    /// It cannot be sent.
+    Impossible,
+}
+
+impl<B: Buf> Interface<B> {
+    /// Puts IP and Ethernet headers before a TCP segment.
+    ///
+    /// `buf` begins with the TCP header, whose checksum is filled in here (or left to the port, as
+    /// configured), and ends with the payload. `mac` comes from [`Self::resolve`]. `None`, and the buffer
+    /// is of no use, when it is shared or has too little headroom.
+    #[inline]
+    pub(crate) fn encapsulate(
+        &mut self,
+        mac: MacAddr,
+        local: IpAddr,
+        remote: IpAddr,
+        traffic_class: u8,
+        buf: &mut B,
+    ) -> Option<TxOffload> {
+        let offloaded = self.config.tx_checksum_offload;
+        let segment = buf.bytes_mut()?;
+        let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment.len());
+        let written = if offloaded {
+            TcpHeader::set_partial_checksum(segment, pseudo_header)
+        } else {
+            TcpHeader::set_checksum(segment, pseudo_header)
+        };
+        let l4_len = (segment.get(12)? >> 4).wrapping_mul(4);
+        let envelope = Envelope {
+            mac,
+            local,
+            remote,
+            protocol: IpProtocol::TCP,
+            traffic_class,
+            hop_limit: HOP_LIMIT,
+            checksum: !offloaded,
+        };
+        let offload = self.wrap(&envelope, buf).filter(|_| written)?;
+        self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(1);
+        Some(TxOffload {
+            l4_len,
+            ip_checksum: offloaded && !offload.ipv6,
+            tcp_checksum: offloaded,
+            ..offload
+        })
+    }
+
+    #[inline]
+    fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
+        EthernetHeader { dst, src: self.config.mac, tci: self.config.vlan, ethertype }
+    }
+
+    /// Puts IP and Ethernet headers before what `buf` holds.
+    #[inline]
+    fn wrap(&self, envelope: &Envelope, buf: &mut B) -> Option<TxOffload> {
+        let payload_len = buf.bytes().len();
+        let (ethertype, l3_len) = match envelope.local {
+            IpAddr::V4(_) => (EtherType::IPV4, Ipv4Header::LEN),
+            IpAddr::V6(_) => (EtherType::IPV6, Ipv6Header::LEN),
+        };
+        let ethernet = self.ethernet(envelope.mac, ethertype);
+        let l2_len = ethernet.header_len();
+        let out = buf.prepend(l2_len.wrapping_add(l3_len))?;
+        if !ethernet.emit(out) {
+            return None;
+        }
+        let out = out.get_mut(l2_len..)?;
+        match (envelope.local, envelope.remote) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Ipv4Header {
+                src,
+                dst,
+                protocol: envelope.protocol,
+                traffic_class: envelope.traffic_class,
+                ttl: envelope.hop_limit,
+                // RFC 6864 §4.1: "Originating sources MAY set the IPv4 ID field of atomic datagrams to any
+                // value", and with DF they are atomic.
+                identification: 0,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+            }
+            .emit(payload_len, envelope.checksum, out.first_chunk_mut()?),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Ipv6Header {
+                src,
+                dst,
+                next_header: envelope.protocol,
+                traffic_class: envelope.traffic_class,
+                flow_label: 0,
+                hop_limit: envelope.hop_limit,
+            }
+            .emit(payload_len, out.first_chunk_mut()?),
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
+        }
+        Some(TxOffload {
+            l2_len: u8::try_from(l2_len).ok()?,
+            l3_len: u8::try_from(l3_len).ok()?,
+            l4_len: 0,
+            ipv6: envelope.local.is_ipv6(),
+            ip_checksum: false,
+            tcp_checksum: false,
+        })
+    }
+
+    /// Sends at most `max` of the frames that wait; returns how many were sent. Those for which the pool
+    /// has no buffer go on waiting.
+    pub(crate) fn poll_transmit<P: BufPool<Buf = B>>(
+        &mut self,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<B>),
+        max: usize,
+    ) -> usize {
+        let mut sent = 0_usize;
+        while sent < max {
+            let Some(own) = self.queue.0.pop_front() else { break };
+            match self.build(own, pool) {
+                Built::Frame(frame) => {
+                    out(frame);
+                    sent = sent.wrapping_add(1);
+                }
+                Built::NoBuffer(own) => {
+                    self.queue.0.push_front(own);
+                    break;
+                }
+                Built::Impossible => {
+                    self.stats.tx_no_room = self.stats.tx_no_room.wrapping_add(1);
+                }
+            }
+        }
+        sent
+    }
+
+    fn build<P: BufPool<Buf = B>>(&mut self, own: Own<B>, pool: &mut P) -> Built<B> {
+        if let Own::EchoReply { buf, request } = own {
+            return self.build_echo(buf, request, pool);
+        }
+        let Some(mut buf) = pool.alloc(BufClass::Control) else { return Built::NoBuffer(own) };
+        let (offload, counter) = match own {
+            Own::Arp { packet, to } => self.build_arp(&packet, to, &mut buf),
+            Own::Solicit(Solicit { target: IpAddr::V4(target), to }) => {
+                let packet = ArpPacket {
+                    operation: ArpOperation::Request,
+                    sender_mac: self.config.mac,
+                    sender_ip: self.config.ipv4.map_or(target, |ours| ours.address()),
+                    target_mac: MacAddr::UNSPECIFIED,
+                    target_ip: target,
+                };
+                self.build_arp(&packet, to.unwrap_or(MacAddr::BROADCAST), &mut buf)
+            }
+            Own::Solicit(Solicit { target: IpAddr::V6(target), to }) => {
+                let offload = self.build_solicitation(target, to, &mut buf);
+                (offload, &mut self.stats.tx_neighbor_solicitations)
+            }
+            Own::Advertise { target, dst, to, solicited } => {
+                let offload = self.build_advertisement(target, dst, to, solicited, &mut buf);
+                (offload, &mut self.stats.tx_neighbor_advertisements)
+            }
+            // Taken out above.
+            Own::EchoReply { .. } => return Built::Impossible,
+        };
+        let Some(offload) = offload else { return Built::Impossible };
+        *counter = counter.wrapping_add(1);
+        Built::Frame(TxFrame { buf, offload })
+    }
+
+    fn build_arp(&mut self, packet: &ArpPacket, to: MacAddr, buf: &mut B) -> (Option<TxOffload>, &mut u64) {
+        let ethernet = self.ethernet(to, EtherType::ARP);
+        let len = ethernet.header_len();
+        let written = (|| {
+            packet.emit(buf.append(ArpPacket::LEN)?.first_chunk_mut()?);
+            ethernet.emit(buf.prepend(len)?).then_some(())
+        })();
+        let offload =
+            written.map(|()| TxOffload { l2_len: u8::try_from(len).unwrap_or(0), ..TxOffload::default() });
+        let counter = match packet.operation {
+            ArpOperation::Reply => &mut self.stats.tx_arp_replies,
+            ArpOperation::Request | ArpOperation::Unknown(_) => &mut self.stats.tx_arp_requests,
+        };
+        (offload, counter)
+    }
+
+    fn build_solicitation(&self, target: Ipv6Addr, to: Option<MacAddr>, buf: &mut B) -> Option<TxOffload> {
+        // RFC 4861 §7.2.2: multicast to the target's group at first, unicast to probe it.
+        let dst = if to.is_some() { target } else { solicited_node(target) };
+        let mac = to.unwrap_or(MacAddr::of_ipv6_multicast(dst));
+        let IpAddr::V6(src) = self.source_for(target.into())? else { return None };
+        let body = NeighborSolicitation { target, source_mac: Some(self.config.mac) };
+        let mut bytes = [0; NeighborSolicitation::LEN];
+        body.emit(&mut bytes);
+        self.build_ndp(Icmpv6Message::NeighborSolicitation, (src, dst), mac, &bytes, buf)
+    }
+
+    fn build_advertisement(
+        &self,
+        target: Ipv6Addr,
+        dst: Ipv6Addr,
+        mac: MacAddr,
+        solicited: bool,
+        buf: &mut B,
+    ) -> Option<TxOffload> {
+        let body = NeighborAdvertisement { target, target_mac: Some(self.config.mac) };
+        let mut bytes = [0; NeighborAdvertisement::LEN];
+        body.emit(&mut bytes);
+        let message = Icmpv6Message::NeighborAdvertisement { router: false, solicited, overrides: true };
+        self.build_ndp(message, (target, dst), mac, &bytes, buf)
+    }
+
+    fn build_ndp(
+        &self,
+        message: Icmpv6Message,
+        (src, dst): (Ipv6Addr, Ipv6Addr),
+        mac: MacAddr,
+        body: &[u8],
+        buf: &mut B,
+    ) -> Option<TxOffload> {
+        let message_len = Icmpv6Header::LEN.wrapping_add(body.len());
+        let (header, to) = buf.append(message_len)?.split_first_chunk_mut()?;
+        Icmpv6Header { message }.emit(src, dst, body, header);
+        for (to, from) in to.iter_mut().zip(body) {
+            *to = *from;
+        }
+        let envelope = Envelope {
+            mac,
+            local: src.into(),
+            remote: dst.into(),
+            protocol: IpProtocol::ICMPV6,
+            traffic_class: 0,
+            hop_limit: 255,
+            checksum: true,
+        };
+        self.wrap(&envelope, buf)
+    }
+
+    /// Turns an echo request into its reply: in place, or in a copy while somebody else looks at it.
+    fn build_echo<P: BufPool<Buf = B>>(&mut self, buf: B, request: EchoRequest, pool: &mut P) -> Built<B> {
+        let mut reply = buf;
+        let message_len = request.message.len();
+        if !reply.trim_front(request.message.start) || !reply.truncate(message_len) {
+            let Some(mut copy) = pool.alloc(BufClass::Control) else {
+                return Built::NoBuffer(Own::EchoReply { buf: reply, request });
+            };
+            let from = reply.bytes().get(request.message.clone());
+            match (copy.append(message_len), from) {
+                (Some(to), Some(from)) if to.len() == from.len() => to.copy_from_slice(from),
+                _ => return Built::Impossible,
+            }
+            reply = copy;
+        }
+        let Some(offload) = self.finish_echo(&mut reply, &request) else { return Built::Impossible };
+        self.stats.tx_echo_replies = self.stats.tx_echo_replies.wrapping_add(1);
+        Built::Frame(TxFrame { buf: reply, offload })
+    }
+
+    fn finish_echo(&self, reply: &mut B, request: &EchoRequest) -> Option<TxOffload> {
+        let (header, body) = reply.bytes_mut()?.split_first_chunk_mut()?;
+        let protocol = match (request.local, request.remote) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let message = Icmpv6Message::EchoReply(request.id);
+                Icmpv6Header { message }.emit(src, dst, body, header);
+                IpProtocol::ICMPV6
+            }
+            _ => {
+                let message = Icmpv4Message::EchoReply(request.id);
+                Icmpv4Header { message }.emit(body, header);
+                IpProtocol::ICMPV4
+            }
+        };
+        let envelope = Envelope {
+            mac: request.mac,
+            local: request.local,
+            remote: request.remote,
+            protocol,
+            traffic_class: 0,
+            hop_limit: HOP_LIMIT,
+            checksum: true,
+        };
+        self.wrap(&envelope, reply)
+    }
+}

@@ -1,0 +1,64 @@
+//! TCP/IP as a pure function of frames, time and seed.
+//!
+//! ```text
+//!            frames                                                         frames
+//!   port ──handle_frames──▶ iface ──▶ conn::table ──▶ conn ──▶ poll_transmit ──▶ port
+//!                             │            │            │ ▲
+//!                  ARP, NDP,  │   TIME-WAIT│   timer::wheel
+//!                  ping       ▼   LISTEN   ▼            │ handle_timeouts(now)
+//!                                                       ▼
+//!                                  poll_event ◀── in-order payload, in the frames it came in
+//! ```
+//!
+//! One [`Stack`] belongs to one worker and shares nothing. It does no I/O, reads no clock, and has no
+//! lock; its memory is reserved when it is made. Its methods are of four kinds:
+//!
+//! * `handle_…` takes what happened: a burst of frames, the passing of time;
+//! * `poll_…` gives what follows: events for the application, frames for the port;
+//! * commands — `listen`, `connect`, `send`, `append`, `consumed`, `close`, `abort` — act for the
+//!   application;
+//! * the rest only looks.
+//!
+//! Received payload is handed over in the frame that it came in ([`Segment`]); what is sent stays in the
+//! buffer that the application filled ([`Buf`]) until it is acknowledged, and is sent again from there.
+//!
+//! # What it is not
+//! No sockets, no blocking, no copying buffers, no IP forwarding, no fragmentation or reassembly of IP
+//! packets, no urgent mode (the octets are delivered in line, the pointer is ignored), no data on SYN.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod buf;
+mod cc;
+mod config;
+mod conn;
+mod entropy;
+mod error;
+mod event;
+mod iface;
+mod pool;
+mod recovery;
+mod seq;
+mod stack;
+mod stats;
+#[cfg(any(test, feature = "testutil"))]
+pub mod testutil;
+mod time;
+mod timer;
+pub mod wire;
+
+pub use buf::{Buf, BufClass, BufPool, HEADROOM, RxChecksum, RxFrame, TxFrame, TxOffload};
+pub use config::{Congestion, ConnOptions, Keepalive, ListenOptions, StackConfig, TcpConfig};
+pub use conn::State;
+pub use error::{CloseReason, ConnectError, ListenError, SendError};
+pub use event::{ConnId, ConnInfo, Event, ListenerId, Segment};
+pub use iface::{DropReason, Drops, InterfaceStats};
+pub use seq::SeqNum;
+pub use stack::Stack;
+pub use stats::{StackStats, TcpStats};
+pub use time::{Duration, Instant};
+pub use wire::{Flow, Ipv4Cidr, Ipv6Cidr, MacAddr, flow_hash, peek_flow};

@@ -1,0 +1,122 @@
+//! Index-linked node memory shared by all connections of a stack.
+//!
+//! A connection that holds nothing owns nothing here. The memory is reserved once, when the stack is
+//! made; a node is touched for the first time when it is first needed.
+
+use alloc::vec::Vec;
+
+/// "No node": the end of every index-linked list.
+pub(crate) const NIL: u32 = u32::MAX;
+
+#[derive(Debug)]
+enum Slot<T> {
+    Free { next: u32 },
+    Used(T),
+}
+
+/// A bounded slab of `T` with a free list.
+#[derive(Debug)]
+pub(crate) struct Pool<T> {
+    slots: Vec<Slot<T>>,
+    free: u32,
+    used: u32,
+    limit: u32,
+}
+
+impl<T> Pool<T> {
+    /// A pool of at most `limit` nodes.
+    pub(crate) fn new(limit: u32) -> Self {
+        let limit = limit.min(NIL - 1);
+        let mut slots = Vec::new();
+        slots.reserve_exact(limit as usize);
+        Self { slots, free: NIL, used: 0, limit }
+    }
+
+    /// Nodes in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Nodes that can still be taken.
+    pub(crate) fn available(&self) -> u32 {
+        self.limit.saturating_sub(self.used)
+    }
+
+    /// Stores `value`; gives it back when the pool is full.
+    pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
+        let mut index = self.free;
+        if index == NIL && self.slots.len() < self.limit as usize {
+            index = u32::try_from(self.slots.len()).unwrap_or(NIL);
+            self.slots.push(Slot::Free { next: NIL });
+        }
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(value) };
+        if let Slot::Free { next } = core::mem::replace(slot, Slot::Used(value)) {
+            self.free = next;
+        }
+        self.used = self.used.saturating_add(1);
+        Ok(index)
+    }
+
+    /// Takes a node out.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let slot = self.slots.get_mut(index as usize)?;
+        if matches!(slot, Slot::Free { .. }) {
+            return None;
+        }
+        let old = core::mem::replace(slot, Slot::Free { next: self.free });
+        self.free = index;
+        self.used = self.used.saturating_sub(1);
+        match old {
+            Slot::Used(value) => Some(value),
+            Slot::Free { .. } => None,
+        }
+    }
+
+    /// The node at `index`.
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        match self.slots.get(index as usize) {
+            Some(Slot::Used(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The node at `index`, for writing.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        match self.slots.get_mut(index as usize) {
+            Some(Slot::Used(value)) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_reused_and_the_limit_holds() {
+        let mut pool = Pool::new(2);
+        let a = pool.insert('a').unwrap();
+        let b = pool.insert('b').unwrap();
+        assert_eq!(pool.insert('c'), Err('c'));
+        assert_eq!((pool.used(), pool.available()), (2, 0));
+        assert_eq!(pool.remove(a), Some('a'));
+        assert_eq!(pool.remove(a), None, "a freed index is dead");
+        assert_eq!(pool.get(a), None);
+        assert_eq!(pool.insert('d'), Ok(a), "the freed node is taken first");
+        assert_eq!(pool.get(b), Some(&'b'));
+        assert_eq!(pool.get(NIL), None);
+    }
+
+    #[test]
+    fn memory_is_reserved_once() {
+        let mut pool = Pool::new(100);
+        let before = pool.slots.capacity();
+        for i in 0..100 {
+            pool.insert(i).unwrap();
+        }
+        assert_eq!(pool.slots.capacity(), before);
+    }
+}

@@ -1,0 +1,65 @@
+//! Finding out what was lost, and how fast to send it again.
+//!
+//! Each piece is a small state machine over numbers: it is told what an acknowledgement said and answers
+//! what follows. What was sent is in the connection's send queue; the connection joins the two.
+
+mod prr;
+mod rack;
+mod rtt;
+mod tlp;
+
+pub(crate) use prr::Prr;
+pub(crate) use rack::{Delivered, Rack};
+pub(crate) use rtt::RttEstimator;
+pub(crate) use tlp::{ProbeOutcome, TailLossProbe};
+
+use crate::seq::SeqNum;
+
+/// Segments whose acknowledgement out of order means loss, in the absence of reordering (RFC 5681 §3.2,
+/// RFC 6675 §2: DupThresh).
+pub(crate) const DUP_THRESH: u32 = 3;
+
+/// Which kind of recovery a connection is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// None.
+    Open,
+    /// After a loss that acknowledgements showed (RFC 6675 §5, RFC 6582).
+    Fast,
+    /// After a retransmission timeout.
+    Loss,
+}
+
+/// The recovery state of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recovery {
+    pub(crate) phase: Phase,
+    /// The phase ends when everything before this is acknowledged (RFC 6675 §2: RecoveryPoint).
+    pub(crate) point: SeqNum,
+    /// Without SACK: duplicate acknowledgements in a row, each of which stands for a segment that has
+    /// left the network.
+    pub(crate) dup_acks: u32,
+    pub(crate) prr: Prr,
+    pub(crate) rack: Rack,
+    pub(crate) tlp: TailLossProbe,
+    /// How often the retransmission timer has expired in a row (RFC 6298 §5.5).
+    pub(crate) backoff: u8,
+}
+
+impl Recovery {
+    pub(crate) const fn new(iss: SeqNum) -> Self {
+        Self {
+            phase: Phase::Open,
+            point: iss,
+            dup_acks: 0,
+            prr: Prr::new(0),
+            rack: Rack::new(iss),
+            tlp: TailLossProbe::new(),
+            backoff: 0,
+        }
+    }
+
+    pub(crate) fn in_recovery(&self) -> bool {
+        self.phase != Phase::Open
+    }
+}

@@ -1,0 +1,94 @@
+//! Proportional rate reduction (RFC 6937), with the slow-start reduction bound.
+
+/// One recovery. All values are octets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prr {
+    /// RecoverFS: what was in flight when the recovery began.
+    recover_fs: u32,
+    /// prr_delivered: delivered to the receiver since.
+    delivered: u64,
+    /// prr_out: sent since.
+    out: u64,
+}
+
+impl Prr {
+    /// A recovery that begins with so much in flight.
+    pub(crate) const fn new(flight_size: u32) -> Self {
+        Self { recover_fs: flight_size, delivered: 0, out: 0 }
+    }
+
+    /// Octets were sent, old or new.
+    pub(crate) fn on_sent(&mut self, octets: u32) {
+        self.out = self.out.saturating_add(u64::from(octets));
+    }
+
+    /// An acknowledgement arrived that delivered so much (DeliveredData): how much may be in flight now.
+    pub(crate) fn on_ack(&mut self, delivered: u32, pipe: u32, ssthresh: u32, mss: u32) -> u32 {
+        self.delivered = self.delivered.saturating_add(u64::from(delivered));
+        let sndcnt = if pipe > ssthresh {
+            // sndcnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out
+            let share = self.delivered.saturating_mul(u64::from(ssthresh));
+            share.div_ceil(u64::from(self.recover_fs.max(1))).saturating_sub(self.out)
+        } else {
+            // limit = MAX(prr_delivered - prr_out, DeliveredData) + MSS
+            let banked = self.delivered.saturating_sub(self.out).max(u64::from(delivered));
+            let limit = banked.saturating_add(u64::from(mss));
+            limit.min(u64::from(ssthresh.saturating_sub(pipe)))
+        };
+        // The fast retransmit itself is always sent (RFC 6675 §5 (4.3)).
+        let least = if self.out == 0 { u64::from(mss) } else { 0 };
+        let sndcnt = u32::try_from(sndcnt.max(least)).unwrap_or(u32::MAX);
+        pipe.saturating_add(sndcnt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 6937 §3's example: 20 segments in flight, the first lost, ssthresh 10. Every other of the 19
+    /// acknowledgements lets one segment out, and the recovery ends with 10 in flight.
+    #[test]
+    fn one_loss_spreads_the_reduction_over_the_round_trip() {
+        let (mss, ssthresh) = (1000, 10_000);
+        let mut prr = Prr::new(20_000);
+        let mut pipe = 16_000;
+        let mut sent = 0;
+        for ack in 0..19 {
+            if ack >= 3 {
+                pipe -= mss;
+            }
+            // The three acknowledgements before the recovery count as delivered by the one that began it.
+            if ack < 3 {
+                continue;
+            }
+            let delivered = if ack == 3 { 4 * mss } else { mss };
+            let allowed = prr.on_ack(delivered, pipe, ssthresh, mss);
+            while pipe + mss <= allowed {
+                prr.on_sent(mss);
+                pipe += mss;
+                sent += 1;
+            }
+        }
+        assert!((9..=10).contains(&sent), "{sent}");
+        assert!(pipe <= ssthresh, "{pipe}");
+    }
+
+    /// The second example: 15 of 20 lost; below ssthresh each acknowledgement lets two out.
+    #[test]
+    fn heavy_loss_grows_back_like_slow_start() {
+        let (mss, ssthresh) = (1000, 10_000);
+        let mut prr = Prr::new(20_000);
+        let mut pipe: u32 = 4_000;
+        let mut out = alloc::vec::Vec::new();
+        for _ in 0..3 {
+            let allowed = prr.on_ack(mss, pipe, ssthresh, mss);
+            let n = (allowed - pipe) / mss;
+            prr.on_sent(n * mss);
+            out.push(n);
+            // The next acknowledgement takes one more out of the network.
+            pipe += n * mss - mss;
+        }
+        assert_eq!(out, [2, 2, 2]);
+    }
+}

@@ -1,0 +1,206 @@
+//! Recent acknowledgement: loss detection by time (RFC 8985 §6).
+
+use core::time::Duration;
+
+use super::DUP_THRESH;
+use crate::seq::SeqNum;
+use crate::time::Instant;
+
+/// Loss recoveries for which an enlarged reordering window is kept (§6.2 step 4).
+const REO_WND_PERSIST: u8 = 16;
+
+/// A segment that an acknowledgement reported delivered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivered {
+    pub(crate) sent_at: Instant,
+    pub(crate) end_seq: SeqNum,
+    pub(crate) retransmitted: bool,
+    /// The acknowledgement's timestamp echo shows that it does not answer the last transmission.
+    pub(crate) echo_is_older: bool,
+}
+
+/// RACK's variables for one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rack {
+    /// RACK.xmit_ts and RACK.end_seq: the most recently sent segment that was delivered.
+    xmit_ts: Instant,
+    end_seq: SeqNum,
+    rtt: Duration,
+    /// The highest sequence number acknowledged in whatever way.
+    fack: SeqNum,
+    reordering_seen: bool,
+    dsack_round: Option<SeqNum>,
+    reo_wnd_mult: u8,
+    reo_wnd_persist: u8,
+}
+
+impl Rack {
+    pub(crate) const fn new(iss: SeqNum) -> Self {
+        Self {
+            xmit_ts: Instant::ZERO,
+            end_seq: iss,
+            rtt: Duration::ZERO,
+            fack: iss,
+            reordering_seen: false,
+            dsack_round: None,
+            reo_wnd_mult: 1,
+            reo_wnd_persist: 0,
+        }
+    }
+
+    /// Whether segments were seen to arrive out of order.
+    pub(crate) fn reordering_seen(&self) -> bool {
+        self.reordering_seen
+    }
+
+    /// Steps 2 and 3 for one segment newly acknowledged, cumulatively or selectively.
+    pub(crate) fn on_delivered(&mut self, now: Instant, segment: &Delivered, min_rtt: Option<Duration>) {
+        if segment.end_seq.after(self.fack) {
+            self.fack = segment.end_seq;
+        } else if segment.end_seq.before(self.fack) && !segment.retransmitted {
+            self.reordering_seen = true;
+        }
+        let rtt = now.saturating_since(segment.sent_at);
+        if segment.retransmitted && (segment.echo_is_older || min_rtt.is_some_and(|min| rtt < min)) {
+            return;
+        }
+        self.rtt = rtt;
+        if sent_after(segment.sent_at, segment.end_seq, self.xmit_ts, self.end_seq) {
+            self.xmit_ts = segment.sent_at;
+            self.end_seq = segment.end_seq;
+        }
+    }
+
+    /// Step 4, the part that adapts the window by D-SACK.
+    pub(crate) fn on_ack(&mut self, una: SeqNum, nxt: SeqNum, dsack: bool) {
+        if self.dsack_round.is_some_and(|round| una.at_or_after(round)) {
+            self.dsack_round = None;
+        }
+        if self.dsack_round.is_none() && dsack {
+            self.dsack_round = Some(nxt);
+            self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
+            self.reo_wnd_persist = REO_WND_PERSIST;
+        }
+    }
+
+    /// Step 4: a recovery ends.
+    pub(crate) fn on_recovery_end(&mut self) {
+        self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
+        if self.reo_wnd_persist == 0 {
+            self.reo_wnd_mult = 1;
+        }
+    }
+
+    /// Step 4: how long a segment may be late before it counts as lost.
+    pub(crate) fn reordering_window(
+        &self,
+        in_recovery: bool,
+        sacked_segments: u32,
+        min_rtt: Option<Duration>,
+        srtt: Option<Duration>,
+    ) -> Duration {
+        if !self.reordering_seen && (in_recovery || sacked_segments >= DUP_THRESH) {
+            return Duration::ZERO;
+        }
+        let quarter = min_rtt.unwrap_or(Duration::ZERO) / 4;
+        quarter.saturating_mul(u32::from(self.reo_wnd_mult)).min(srtt.unwrap_or(Duration::MAX))
+    }
+
+    /// Step 5 for one segment in flight: `None` when nothing sent after it was delivered yet, else when
+    /// it is to be deemed lost.
+    pub(crate) fn deadline(&self, sent_at: Instant, end: SeqNum, window: Duration) -> Option<Instant> {
+        sent_after(self.xmit_ts, self.end_seq, sent_at, end)
+            .then(|| sent_at + self.rtt.saturating_add(window))
+    }
+
+    /// §6.3: when a segment counts as lost at a retransmission timeout, whatever was delivered.
+    pub(crate) fn overdue(&self, sent_at: Instant, window: Duration) -> Instant {
+        sent_at + self.rtt.saturating_add(window)
+    }
+}
+
+/// RACK_sent_after.
+fn sent_after(t1: Instant, seq1: SeqNum, t2: Instant, seq2: SeqNum) -> bool {
+    t1 > t2 || (t1 == t2 && seq1.after(seq2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    fn delivered(sent_ms: u64, end: u32) -> Delivered {
+        Delivered {
+            sent_at: ms(sent_ms),
+            end_seq: SeqNum::new(end),
+            retransmitted: false,
+            echo_is_older: false,
+        }
+    }
+
+    const MIN: Option<Duration> = Some(Duration::from_millis(40));
+    const SRTT: Option<Duration> = Some(Duration::from_millis(50));
+
+    #[test]
+    fn a_segment_is_lost_when_a_later_one_arrived_and_the_window_passed() {
+        let mut rack = Rack::new(SeqNum::new(0));
+        rack.on_delivered(ms(150), &delivered(100, 3000), MIN);
+        let window = rack.reordering_window(false, 1, MIN, SRTT);
+        assert_eq!(window, Duration::from_millis(10));
+        assert_eq!(rack.deadline(ms(90), SeqNum::new(1000), window), Some(ms(90 + 50 + 10)));
+        assert_eq!(rack.deadline(ms(100), SeqNum::new(2000), window), Some(ms(160)), "same time, earlier");
+        assert_eq!(rack.deadline(ms(101), SeqNum::new(4000), window), None, "sent later");
+    }
+
+    #[test]
+    fn three_sacked_segments_or_recovery_close_the_window() {
+        let rack = Rack::new(SeqNum::new(0));
+        assert_eq!(rack.reordering_window(false, 3, MIN, SRTT), Duration::ZERO);
+        assert_eq!(rack.reordering_window(true, 0, MIN, SRTT), Duration::ZERO);
+        assert_ne!(rack.reordering_window(false, 2, MIN, SRTT), Duration::ZERO);
+    }
+
+    #[test]
+    fn reordering_is_seen_in_originals_only_and_keeps_the_window_open() {
+        let mut rack = Rack::new(SeqNum::new(0));
+        rack.on_delivered(ms(50), &delivered(2, 3000), MIN);
+        rack.on_delivered(ms(51), &Delivered { retransmitted: true, ..delivered(1, 2000) }, MIN);
+        assert!(!rack.reordering_seen());
+        rack.on_delivered(ms(52), &delivered(0, 1000), MIN);
+        assert!(rack.reordering_seen());
+        assert_ne!(rack.reordering_window(true, 5, MIN, SRTT), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_spurious_retransmission_gives_no_time() {
+        let mut rack = Rack::new(SeqNum::new(0));
+        rack.on_delivered(ms(100), &delivered(50, 1000), MIN);
+        let quick = Delivered { retransmitted: true, ..delivered(95, 2000) };
+        rack.on_delivered(ms(100), &quick, MIN);
+        let old_echo = Delivered { retransmitted: true, echo_is_older: true, ..delivered(55, 2000) };
+        rack.on_delivered(ms(100), &old_echo, MIN);
+        assert_eq!((rack.xmit_ts, rack.rtt), (ms(50), Duration::from_millis(50)));
+    }
+
+    #[test]
+    fn duplicates_reported_widen_the_window_for_sixteen_recoveries() {
+        let mut rack = Rack::new(SeqNum::new(0));
+        rack.on_ack(SeqNum::new(10), SeqNum::new(100), true);
+        rack.on_ack(SeqNum::new(20), SeqNum::new(100), true);
+        assert_eq!(rack.reordering_window(false, 0, MIN, SRTT), Duration::from_millis(20), "once a round");
+        rack.on_ack(SeqNum::new(100), SeqNum::new(200), true);
+        assert_eq!(rack.reordering_window(false, 0, MIN, SRTT), Duration::from_millis(30));
+        for _ in 0..100 {
+            rack.on_ack(SeqNum::new(100), SeqNum::new(200), false);
+        }
+        for _ in 0..15 {
+            rack.on_recovery_end();
+        }
+        assert_eq!(rack.reordering_window(false, 0, MIN, SRTT), Duration::from_millis(30));
+        rack.on_recovery_end();
+        assert_eq!(rack.reordering_window(false, 0, MIN, SRTT), Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,148 @@
+//! Round-trip time and retransmission timeout (RFC 6298).
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// RFC 6298 §2.1: "Until a round-trip time (RTT) measurement has been made [...] the sender SHOULD set
+/// RTO <- 1 second".
+const RTO_INITIAL: Duration = Duration::from_secs(1);
+
+/// RFC 6298 §5.7: "If the timer expires awaiting the ACK of a SYN segment [...] the RTO MUST be
+/// re-initialized to 3 seconds when data transmission begins".
+const RTO_AFTER_SYN_LOSS: Duration = Duration::from_secs(3);
+
+/// How long a minimum is believed (RFC 8985 §6.2 step 1: a "windowed min-filtered estimate").
+const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
+
+/// The estimator of one connection. All values are nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RttEstimator {
+    srtt: u64,
+    rttvar: u64,
+    min_rtt: u64,
+    min_rtt_at: Instant,
+    /// RFC 6298 §2.3: at most one sample per round trip moves the average as it should; samples are
+    /// counted for the loss probe's rule (RFC 8985 §7.3).
+    samples: u32,
+    syn_lost: bool,
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl RttEstimator {
+    pub(crate) const fn new() -> Self {
+        Self { srtt: 0, rttvar: 0, min_rtt: u64::MAX, min_rtt_at: Instant::ZERO, samples: 0, syn_lost: false }
+    }
+
+    /// Takes a measurement (§2.2, §2.3).
+    pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
+        // Bounded so that nothing below can overflow: 2^42 ns are 73 minutes.
+        let rtt = nanos(rtt).clamp(1, 1 << 42);
+        if self.samples == 0 {
+            self.srtt = rtt;
+            self.rttvar = rtt / 2;
+        } else {
+            // RTTVAR <- (1 - beta) * RTTVAR + beta * |SRTT - R'|, beta = 1/4
+            let deviation = self.srtt.abs_diff(rtt);
+            self.rttvar = (self.rttvar - self.rttvar / 4).saturating_add(deviation / 4);
+            // SRTT <- (1 - alpha) * SRTT + alpha * R', alpha = 1/8
+            self.srtt = (self.srtt - self.srtt / 8).saturating_add(rtt / 8);
+        }
+        self.samples = self.samples.saturating_add(1);
+        if rtt <= self.min_rtt || now.saturating_since(self.min_rtt_at) > MIN_RTT_WINDOW {
+            self.min_rtt = rtt;
+            self.min_rtt_at = now;
+        }
+    }
+
+    /// The handshake needed more than one SYN.
+    pub(crate) fn on_syn_lost(&mut self) {
+        self.syn_lost = true;
+    }
+
+    /// RTO <- SRTT + max (G, K*RTTVAR), K = 4, within the configured bounds (§2.2 to §2.5), before any
+    /// backoff.
+    pub(crate) fn rto(&self, min: Duration, max: Duration) -> Duration {
+        if self.samples == 0 {
+            let initial = if self.syn_lost { RTO_AFTER_SYN_LOSS } else { RTO_INITIAL };
+            return initial.clamp(min, max.max(min));
+        }
+        // The clock of the wheel ticks every 131 µs.
+        let variance = self.rttvar.saturating_mul(4).max(1 << 17);
+        Duration::from_nanos(self.srtt.saturating_add(variance)).clamp(min, max.max(min))
+    }
+
+    /// The smoothed round-trip time; `None` before the first sample.
+    pub(crate) fn srtt(&self) -> Option<Duration> {
+        (self.samples > 0).then_some(Duration::from_nanos(self.srtt))
+    }
+
+    pub(crate) fn rttvar(&self) -> Duration {
+        Duration::from_nanos(self.rttvar)
+    }
+
+    /// The least recent round-trip time; `None` before the first sample.
+    pub(crate) fn min_rtt(&self) -> Option<Duration> {
+        (self.samples > 0).then_some(Duration::from_nanos(self.min_rtt))
+    }
+
+    /// How many samples were taken.
+    pub(crate) fn samples(&self) -> u32 {
+        self.samples
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIN: Duration = Duration::from_millis(1);
+    const MAX: Duration = Duration::from_secs(60);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn before_any_sample_the_timeout_is_one_second() {
+        let mut rtt = RttEstimator::new();
+        assert_eq!(rtt.rto(MIN, MAX), ms(1000));
+        rtt.on_syn_lost();
+        assert_eq!(rtt.rto(MIN, MAX), ms(3000));
+    }
+
+    #[test]
+    fn first_and_second_sample_follow_the_formulas() {
+        let mut rtt = RttEstimator::new();
+        rtt.sample(Instant::ZERO, ms(100));
+        // SRTT = R, RTTVAR = R/2, RTO = R + 4 * R/2.
+        assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(100)), ms(50)));
+        assert_eq!(rtt.rto(MIN, MAX), ms(300));
+        rtt.sample(Instant::ZERO, ms(180));
+        // RTTVAR = 3/4 * 50 + 1/4 * 80 = 57.5, SRTT = 7/8 * 100 + 1/8 * 180 = 110.
+        assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(110)), Duration::from_micros(57_500)));
+        assert_eq!(rtt.rto(MIN, MAX), ms(340));
+    }
+
+    #[test]
+    fn bounds_hold() {
+        let mut rtt = RttEstimator::new();
+        rtt.sample(Instant::ZERO, Duration::from_nanos(0));
+        assert_eq!(rtt.rto(ms(200), MAX), ms(200));
+        rtt.sample(Instant::ZERO, Duration::MAX);
+        assert_eq!(rtt.rto(ms(200), MAX), MAX);
+    }
+
+    #[test]
+    fn the_minimum_is_windowed() {
+        let mut rtt = RttEstimator::new();
+        rtt.sample(Instant::ZERO, ms(10));
+        rtt.sample(Instant::from_millis(1000), ms(50));
+        assert_eq!(rtt.min_rtt(), Some(ms(10)));
+        rtt.sample(Instant::from_millis(400_000), ms(50));
+        assert_eq!(rtt.min_rtt(), Some(ms(50)), "the path became longer");
+    }
+}

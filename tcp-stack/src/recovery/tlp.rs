@@ -1,0 +1,123 @@
+//! Tail loss probes (RFC 8985 §7).
+
+use core::time::Duration;
+
+use crate::seq::SeqNum;
+
+/// TLP.max_ack_delay: what a lone segment's acknowledgement may be delayed by.
+const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
+/// Never sooner than this: the wheel's tick, and a receiver that works in bursts.
+const PTO_MIN: Duration = Duration::from_millis(2);
+
+/// What an acknowledgement told about the probe in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeOutcome {
+    /// Nothing, or that it was not needed.
+    Nothing,
+    /// It repaired a loss: congestion control must react.
+    RepairedLoss,
+}
+
+/// The probe of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TailLossProbe {
+    /// TLP.end_seq: SND.NXT when the probe was sent, while it is in flight.
+    end_seq: Option<SeqNum>,
+    is_retrans: bool,
+    /// RTT samples when the last probe was sent.
+    samples: u32,
+}
+
+impl TailLossProbe {
+    pub(crate) const fn new() -> Self {
+        Self { end_seq: None, is_retrans: false, samples: 0 }
+    }
+
+    /// TLP_init (§7.1), keeping what §7.3's second condition needs.
+    pub(crate) fn reset(&mut self) {
+        self.end_seq = None;
+        self.is_retrans = false;
+    }
+
+    /// §7.3: no probe is in flight, and an RTT sample was taken since the last one.
+    pub(crate) fn may_probe(&self, samples: u32) -> bool {
+        self.end_seq.is_none() && samples > self.samples
+    }
+
+    /// A probe was sent.
+    pub(crate) fn on_probe(&mut self, snd_nxt: SeqNum, is_retrans: bool, samples: u32) {
+        *self = Self { end_seq: Some(snd_nxt), is_retrans, samples };
+    }
+
+    /// TLP_calc_PTO (§7.2), without the bound by the RTO.
+    pub(crate) fn timeout(srtt: Option<Duration>, lone: bool) -> Duration {
+        let Some(srtt) = srtt else { return Duration::from_secs(1) };
+        let delay = if lone { ACK_DELAY_MAX } else { PTO_MIN };
+        srtt.saturating_mul(2).saturating_add(delay)
+    }
+
+    /// TLP_process_ack (§7.4.2). `plain_duplicate`: a duplicate acknowledgement without SACK.
+    pub(crate) fn on_ack(&mut self, ack: SeqNum, dsack: bool, plain_duplicate: bool) -> ProbeOutcome {
+        let Some(end) = self.end_seq.filter(|end| ack.at_or_after(*end)) else {
+            return ProbeOutcome::Nothing;
+        };
+        if !self.is_retrans || dsack {
+            self.end_seq = None;
+        } else if ack.after(end) {
+            self.end_seq = None;
+            return ProbeOutcome::RepairedLoss;
+        } else if plain_duplicate {
+            self.end_seq = None;
+        }
+        ProbeOutcome::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seq(n: u32) -> SeqNum {
+        SeqNum::new(n)
+    }
+
+    #[test]
+    fn one_probe_at_a_time_and_a_sample_between_two() {
+        let mut tlp = TailLossProbe::new();
+        assert!(!tlp.may_probe(0));
+        assert!(tlp.may_probe(1));
+        tlp.on_probe(seq(100), false, 1);
+        assert!(!tlp.may_probe(2), "one is in flight");
+        assert_eq!(tlp.on_ack(seq(100), false, false), ProbeOutcome::Nothing);
+        assert!(!tlp.may_probe(1), "no sample since");
+        assert!(tlp.may_probe(2));
+    }
+
+    #[test]
+    fn a_repaired_loss_is_noticed() {
+        let mut tlp = TailLossProbe::new();
+        tlp.on_probe(seq(100), true, 1);
+        assert_eq!(tlp.on_ack(seq(99), false, false), ProbeOutcome::Nothing);
+        assert_eq!(tlp.on_ack(seq(100), false, false), ProbeOutcome::Nothing);
+        assert_eq!(tlp.on_ack(seq(101), false, false), ProbeOutcome::RepairedLoss);
+        assert_eq!(tlp.on_ack(seq(102), false, false), ProbeOutcome::Nothing, "once");
+    }
+
+    #[test]
+    fn a_spurious_probe_is_noticed() {
+        for (dsack, duplicate) in [(true, false), (false, true)] {
+            let mut tlp = TailLossProbe::new();
+            tlp.on_probe(seq(100), true, 1);
+            assert_eq!(tlp.on_ack(seq(100), dsack, duplicate), ProbeOutcome::Nothing);
+            assert_eq!(tlp.on_ack(seq(101), false, false), ProbeOutcome::Nothing);
+        }
+    }
+
+    #[test]
+    fn a_lone_segment_waits_for_a_delayed_acknowledgement() {
+        let srtt = Duration::from_millis(10);
+        assert_eq!(TailLossProbe::timeout(Some(srtt), true), Duration::from_millis(70));
+        assert_eq!(TailLossProbe::timeout(Some(srtt), false), Duration::from_millis(22));
+        assert_eq!(TailLossProbe::timeout(None, false), Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,265 @@
+//! Commands of the application, and what it can look at.
+
+use core::net::{IpAddr, SocketAddr};
+
+use super::Stack;
+use super::input::find;
+use crate::buf::Buf;
+use crate::config::{ConnOptions, ListenOptions};
+use crate::conn::{Conn, Origin, State, Target, TxState};
+use crate::error::{CloseReason, ConnectError, ListenError, SendError};
+use crate::event::{ConnId, ConnInfo, ListenerId};
+use crate::time::Instant;
+use crate::timer::TimerKind;
+use crate::wire::flow_hash;
+
+/// The source ports of active opens (RFC 6335 §6: dynamic ports).
+const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
+const PORT_COUNT: u32 = 16_384;
+
+impl<B: Buf> Stack<B> {
+    /// Accepts connections to a port, over IPv4 and IPv6.
+    pub fn listen(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
+        self.listeners.add(port, options)
+    }
+
+    /// Accepts no more. Connections that are established stay; half-open ones are reset.
+    pub fn unlisten(&mut self, listener: ListenerId) {
+        let now = self.now;
+        if !self.listeners.remove(listener) {
+            return;
+        }
+        for index in 0..self.conns.places() {
+            let half_open = self.conns.at(index).is_some_and(|conn| {
+                conn.listener == Some(listener) && conn.state == State::SynReceived
+            });
+            if half_open {
+                self.abort_at(now, index);
+            }
+        }
+    }
+
+    /// Opens a connection; [`Event::Connected`](crate::Event::Connected) or
+    /// [`Event::Closed`](crate::Event::Closed) follows.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        options: ConnOptions,
+    ) -> Result<ConnId, ConnectError> {
+        let ip = remote.ip();
+        let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+        if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
+            return Err(ConnectError::BadAddress);
+        }
+        if self.interface.is_local(ip) {
+            return Err(ConnectError::BadAddress);
+        }
+        let local = self.interface.source_for(ip).ok_or(ConnectError::NoRoute)?;
+        if self.conns.is_full() {
+            return Err(ConnectError::TooMany);
+        }
+        let local = self.choose_port(local, remote).ok_or(ConnectError::NoPort)?;
+        let origin = Origin {
+            local,
+            remote,
+            hash: self.conns.hash(local, remote),
+            iss: self.entropy.initial_sequence(now, local, remote),
+            ts_offset: self.entropy.timestamp_offset(local, remote),
+            listener: None,
+            options,
+        };
+        let mut conn = Conn::open(now, &origin, &self.config);
+        let rto = conn.rto(&self.config);
+        conn.timers.set(TimerKind::Retransmit, now + rto);
+        let Ok(id) = self.conns.insert(conn) else { return Err(ConnectError::TooMany) };
+        self.conns.insert_flow(origin.hash, Target::Conn(id.index()));
+        self.stats.active_opens = self.stats.active_opens.wrapping_add(1);
+        self.settle(now, id.index());
+        Ok(id)
+    }
+
+    /// RFC 6056 §3.3.3: a port from a place that depends on the destination, moved on each time; one whose
+    /// flow leads back to this worker.
+    fn choose_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
+        let workers = u32::from(self.config.worker_count.max(1));
+        let offset = self.entropy.port_offset(local, remote);
+        for _ in 0..PORT_COUNT {
+            let step = offset.wrapping_add(self.next_port) % PORT_COUNT;
+            self.next_port = self.next_port.wrapping_add(1);
+            let port = PORTS.start().saturating_add(u16::try_from(step).unwrap_or(0));
+            let end = SocketAddr::new(local, port);
+            if flow_hash(end, remote).checked_rem(workers) != Some(u32::from(self.config.worker_index)) {
+                continue;
+            }
+            let hash = self.conns.hash(end, remote);
+            if find(&self.conns, &self.time_wait, hash, end, remote).is_none() {
+                return Some(end);
+            }
+        }
+        None
+    }
+
+    /// Queues a payload, to be sent as one segment: it is never merged with another, is split only where
+    /// the peer's window or a smaller path MTU forces it, and is sent again from the same memory. The
+    /// buffer holds nothing but the payload, which must not be longer than [`Self::emss`], and has
+    /// [`HEADROOM`](crate::HEADROOM) before it. An empty payload is nothing.
+    pub fn send(&mut self, now: Instant, conn: ConnId, payload: B) -> Result<(), SendError<B>> {
+        let data_nodes = self.data_nodes();
+        let config_room = self.conns.get(conn).map(|conn| conn.send_room(&self.config));
+        let Some(block) = self.conns.get_mut(conn) else { return Err(SendError::NotConnected(payload)) };
+        if !block.state.can_send() || block.snd.fin_queued {
+            return Err(SendError::NotConnected(payload));
+        }
+        let len = match u16::try_from(payload.bytes().len()) {
+            Ok(0) => return Ok(()),
+            Ok(len) if len <= block.snd.emss => len,
+            _ => return Err(SendError::TooLong(payload)),
+        };
+        if config_room.unwrap_or(0) < u32::from(len) || data_nodes == 0 {
+            block.snd.refused = true;
+            if data_nodes == 0 {
+                self.pool_wait.push(&mut self.conns, conn.index());
+            }
+            return Err(SendError::Full(payload));
+        }
+        let queued = self.with_conn(now, conn.index(), |conn, cx| conn.enqueue(cx, len, payload));
+        match queued {
+            Some(Err(payload)) => Err(SendError::Full(payload)),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
+    /// Appends `len` octets, which `build` writes, to the last segment queued. `false`, and nothing done,
+    /// when some of that segment was sent already or there is no room: in the segment, its buffer, or the
+    /// queue.
+    pub fn append(&mut self, conn: ConnId, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        let Some(block) = self.conns.get_mut(conn) else { return false };
+        let room = block.append_room(&self.config);
+        let Ok(short) = u16::try_from(len) else { return false };
+        let Some(tail) = self.tx.get_mut(block.snd.queue.tail()) else { return false };
+        let fits = tail.state == TxState::Ready
+            && tail.transmissions == 0
+            && !tail.fin
+            && block.snd.nxt.at_or_before(tail.seq)
+            && tail.len.checked_add(short).is_some_and(|sum| sum <= block.snd.emss)
+            && u32::from(short) <= room;
+        let Some(space) = tail.buf.as_mut().filter(|_| fits).and_then(|buf| buf.append(len)) else {
+            return false;
+        };
+        build(space);
+        block.snd.queue.grow_tail(&mut self.tx, short);
+        block.snd.end += u32::from(short);
+        true
+    }
+
+    /// Octets that [`Self::send`] takes now: 0 while the connection is not established or is closing.
+    pub fn send_capacity(&self, conn: ConnId) -> usize {
+        let room = self.conns.get(conn).map_or(0, |conn| conn.send_room(&self.config));
+        if self.data_nodes() == 0 { 0 } else { usize::try_from(room).unwrap_or(0) }
+    }
+
+    /// Asks for one [`Event::Writable`](crate::Event::Writable) as soon as [`Self::send_capacity`] is a
+    /// quarter of the send buffer or more: by the next [`Self::poll_event`], if it is already.
+    pub fn notify_writable(&mut self, conn: ConnId) {
+        let pool_is_full = self.data_nodes() == 0;
+        let Some(block) = self.conns.get_mut(conn) else { return };
+        block.snd.refused = true;
+        if pool_is_full {
+            self.pool_wait.push(&mut self.conns, conn.index());
+            return;
+        }
+        self.with_conn(self.now, conn.index(), |conn, cx| conn.note_room(cx));
+    }
+
+    /// Effective send MSS: payload of a full segment, octets; 0 for a connection that is gone.
+    pub fn emss(&self, conn: ConnId) -> usize {
+        self.conns.get(conn).map_or(0, |conn| usize::from(conn.snd.emss))
+    }
+
+    /// The application has let go of so many octets of those that [`Event::Data`](crate::Event::Data)
+    /// delivered: the receive window opens by them.
+    pub fn consumed(&mut self, conn: ConnId, octets: usize) {
+        if self.conns.get(conn).is_none() {
+            return;
+        }
+        let octets = u32::try_from(octets).unwrap_or(u32::MAX);
+        self.with_conn(self.now, conn.index(), |conn, cx| conn.on_consumed(cx.config, octets));
+    }
+
+    /// Closes our direction: a FIN follows what is queued. Data is received until the peer closes, too.
+    pub fn close(&mut self, now: Instant, conn: ConnId) {
+        let Some(block) = self.conns.get(conn) else { return };
+        if block.state == State::SynSent {
+            // RFC 9293 §3.10.4: "Delete the TCB".
+            self.abort_at(now, conn.index());
+            return;
+        }
+        self.with_conn(now, conn.index(), |conn, cx| conn.close(cx));
+    }
+
+    /// Ends the connection at once: the peer is sent a reset, what is queued and undelivered is dropped.
+    pub fn abort(&mut self, now: Instant, conn: ConnId) {
+        if self.conns.get(conn).is_some() {
+            self.abort_at(now, conn.index());
+        }
+    }
+
+    fn abort_at(&mut self, now: Instant, index: u32) {
+        let Some(conn) = self.conns.at(index).filter(|conn| conn.state != State::Closed) else { return };
+        if let Some(reset) = conn.reset_for_abort() {
+            self.replies.push(reset);
+        }
+        self.with_conn(now, index, |conn, cx| conn.finish(cx, CloseReason::Aborted));
+    }
+
+    /// The connections, from the given place of the table on: a listing goes on behind the
+    /// [`ConnId::index`] where it stopped, whatever happened meanwhile.
+    pub fn connections_from(&self, cursor: u32) -> impl Iterator<Item = ConnId> {
+        (cursor..self.conns.places()).filter_map(|index| self.conns.id(index))
+    }
+
+    /// What is known of a connection.
+    pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
+        let conn = self.conns.get(conn)?;
+        Some(ConnInfo {
+            state: conn.state,
+            local: conn.local,
+            remote: conn.remote,
+            listener: conn.listener,
+            opened_at: conn.opened_at,
+            heard_at: conn.heard_at,
+            emss: conn.snd.emss,
+            peer_mss: conn.snd.peer_mss,
+            congestion: conn.cc.name(),
+            cwnd: conn.window.cwnd,
+            ssthresh: conn.window.ssthresh,
+            in_flight: conn.snd.queue.in_flight(),
+            send_queue_octets: conn.snd.queue.octets(),
+            send_window: conn.snd.wnd,
+            receive_window: conn.current_window(),
+            unread_octets: conn.rcv.unread,
+            held_octets: conn.rcv.held.held_bytes(),
+            held_segments: conn.rcv.held.held_segments(),
+            srtt: conn.rtt.srtt(),
+            rttvar: conn.rtt.rttvar(),
+            min_rtt: conn.rtt.min_rtt(),
+            rto: conn.rto(&self.config),
+            sack: conn.negotiated.sack,
+            timestamps: conn.negotiated.timestamps,
+            send_window_scale: conn.negotiated.snd_wscale,
+            receive_window_scale: conn.negotiated.rcv_wscale,
+            reordering_seen: conn.recovery.rack.reordering_seen(),
+            segments_in: conn.counters.segments_in,
+            segments_out: conn.counters.segments_out,
+            octets_in: conn.counters.octets_in,
+            octets_acked: conn.counters.octets_acked,
+            segments_retransmitted: conn.counters.segments_retransmitted,
+            octets_retransmitted: conn.counters.octets_retransmitted,
+            sacked_octets: conn.snd.queue.sacked(),
+            lost_octets: conn.snd.queue.lost(),
+            timeouts: conn.counters.timeouts,
+            recoveries: conn.counters.recoveries,
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! The stack: joins the interface and TCP, and is what an application sees.
+
+mod api;
+mod input;
+mod output;
+mod replies;
+
+use crate::buf::Buf;
+use crate::config::StackConfig;
+use crate::conn::{
+    Conn, ConnTable, Cx, IndexQueue, List, Listeners, RxNode, State, Target, TimeWait, TimeWaitTable, TxNode,
+};
+use crate::entropy::Entropy;
+use crate::error::CloseReason;
+use crate::event::{Event, Segment};
+use crate::iface::{Interface, InterfaceConfig};
+use crate::pool::{NIL, Pool};
+use crate::stats::{StackStats, TcpStats};
+use crate::time::Instant;
+use crate::timer::Wheel;
+use replies::Replies;
+
+/// Timer expirations and wheel movements per call of [`Stack::handle_timeouts`].
+const TIMER_BUDGET: u32 = 512;
+/// TIME-WAIT records that end per call.
+const TIME_WAIT_BUDGET: u32 = 64;
+
+/// TCP/IP for one worker.
+///
+/// Methods are of four kinds: *handle* takes frames or the passing of time; *poll* gives frames and
+/// events; commands act on a connection or listener; the rest only looks. None blocks, reads a clock, or
+/// allocates once the stack is made. One turn of a worker calls, in this order,
+///
+/// 1. [`handle_frames`](Self::handle_frames) with a burst from the port,
+/// 2. [`poll_event`](Self::poll_event) until there is none, acting on each,
+/// 3. [`handle_timeouts`](Self::handle_timeouts),
+/// 4. [`poll_transmit`](Self::poll_transmit) with as much as the port takes.
+///
+/// A name ([`ConnId`](crate::ConnId)) whose connection is gone is refused or ignored everywhere.
+#[derive(Debug)]
+pub struct Stack<B: Buf> {
+    config: StackConfig,
+    interface: Interface<B>,
+    conns: ConnTable,
+    time_wait: TimeWaitTable,
+    listeners: Listeners,
+    tx: Pool<TxNode<B>>,
+    rx: Pool<RxNode<B>>,
+    wheel: Wheel,
+    events: IndexQueue,
+    output: IndexQueue,
+    neighbor_wait: IndexQueue,
+    pool_wait: IndexQueue,
+    /// [`Interface::resolutions`] when `neighbor_wait` was looked at last.
+    resolutions: u32,
+    replies: Replies,
+    entropy: Entropy,
+    stats: TcpStats,
+    /// The place of the connection that the last segment was for: bursts come in runs.
+    last: u32,
+    /// Moves the search for a source port on (RFC 6056 §3.3.3).
+    next_port: u32,
+    /// The time of the last call that told it.
+    now: Instant,
+}
+
+impl<B: Buf> Stack<B> {
+    /// A stack. All its memory is reserved here. `seed` must be secret and random: sequence numbers, ports
+    /// and hash keys derive from it; the same seed and the same calls give the same frames.
+    pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
+        let mut entropy = Entropy::new(seed);
+        let mut key = || (entropy.random(), entropy.random());
+        let (flow_key, neighbor_key) = (key(), key());
+        let interface = Interface::new(
+            InterfaceConfig {
+                mac: config.mac,
+                vlan: config.vlan,
+                mtu: config.mtu,
+                ipv4: config.ipv4,
+                ipv4_gateway: config.ipv4_gateway,
+                ipv6: config.ipv6,
+                ipv6_gateway: config.ipv6_gateway,
+                primary: config.primary,
+                tx_checksum_offload: config.tx_checksum_offload,
+                neighbors_max: config.neighbors_max,
+            },
+            neighbor_key,
+        );
+        let connections = config.connections_max.clamp(1, 1 << 20);
+        // Beside the data, one node for each connection's FIN.
+        let tx_nodes = config.buffers_max.saturating_add(connections);
+        Self {
+            conns: ConnTable::new(connections, flow_key),
+            time_wait: TimeWaitTable::new(connections, config.tcp.time_wait()),
+            listeners: Listeners::new(),
+            tx: Pool::new(tx_nodes),
+            rx: Pool::new(config.buffers_max),
+            wheel: Wheel::new(connections),
+            events: IndexQueue::new(List::Events),
+            output: IndexQueue::new(List::Output),
+            neighbor_wait: IndexQueue::new(List::Neighbor),
+            pool_wait: IndexQueue::new(List::PoolRoom),
+            resolutions: interface.resolutions(),
+            replies: Replies::new(),
+            entropy,
+            stats: TcpStats::default(),
+            last: NIL,
+            next_port: 0,
+            now: Instant::ZERO,
+            interface,
+            config,
+        }
+    }
+
+    /// Applies `act` to the connection at a place, then links it to where its notes say.
+    #[inline]
+    fn with_conn<R>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        act: impl FnOnce(&mut Conn, &mut Cx<'_, B>) -> R,
+    ) -> Option<R> {
+        let Self { conns, tx, rx, stats, config, .. } = self;
+        let conn = conns.at_mut(index)?;
+        let result = act(conn, &mut Cx { now, config, tx, rx, stats });
+        self.settle(now, index);
+        Some(result)
+    }
+
+    /// Links a connection that was moved to the lists and timers that it needs.
+    #[inline]
+    fn settle(&mut self, now: Instant, index: u32) {
+        let Some(conn) = self.conns.at_mut(index) else { return };
+        if conn.half_open && conn.state != State::SynReceived {
+            conn.half_open = false;
+            if let Some(listener) = conn.listener.and_then(|id| self.listeners.get_mut(id)) {
+                listener.half_open = listener.half_open.saturating_sub(1);
+            }
+        }
+        if conn.state == State::Closed && !conn.buried {
+            self.bury(now, index);
+        }
+        let Some(conn) = self.conns.at(index) else { return };
+        let (events, output, deadline) = (conn.has_events(), conn.wants_output(), conn.timers.earliest());
+        if events {
+            self.events.push(&mut self.conns, index);
+        }
+        if output {
+            self.output.push(&mut self.conns, index);
+        }
+        if let Some(deadline) = deadline {
+            self.wheel.arm_by(index, deadline);
+        }
+    }
+
+    /// A connection has ended: its flow is free for another one, or for its TIME-WAIT record.
+    #[cold]
+    fn bury(&mut self, now: Instant, index: u32) {
+        self.wheel.cancel(index);
+        let Some(conn) = self.conns.at_mut(index) else { return };
+        conn.buried = true;
+        let (hash, announced) = (conn.hash, conn.announced);
+        let record = conn.lingers.then(|| TimeWait::of(conn));
+        let owes_ack = core::mem::take(&mut conn.pending.ack);
+        self.conns.remove_flow(hash, Target::Conn(index));
+        if let Some(record) = record {
+            if self.time_wait.is_full()
+                && let Some((oldest, _)) = self.time_wait.first()
+            {
+                self.forget_time_wait(oldest);
+                self.stats.time_wait_evicted = self.stats.time_wait_evicted.wrapping_add(1);
+            }
+            if owes_ack {
+                self.replies.push(record.acknowledgement(now));
+            }
+            if let Some(at) = self.time_wait.insert(now, record) {
+                self.conns.insert_flow(hash, Target::TimeWait(at));
+            }
+        }
+        if !announced {
+            self.free(index);
+        }
+    }
+
+    /// Frees the place of a connection that has ended and was told of.
+    fn free(&mut self, index: u32) {
+        if let Some(mut conn) = self.conns.remove(index) {
+            conn.rcv.held.clear(&mut self.rx);
+            while conn.snd.queue.pop_head(&mut self.tx).is_some() {}
+        }
+    }
+
+    fn forget_time_wait(&mut self, at: u32) {
+        if let Some(record) = self.time_wait.remove(at) {
+            self.conns.remove_flow(record.hash, Target::TimeWait(at));
+        }
+    }
+
+    /// The next event. Those of one connection come one after the other.
+    pub fn poll_event(&mut self) -> Option<Event<B>> {
+        loop {
+            let index = self.events.first()?;
+            if let Some(event) = self.next_event(index) {
+                return Some(event);
+            }
+            self.events.pop(&mut self.conns);
+        }
+    }
+
+    fn next_event(&mut self, index: u32) -> Option<Event<B>> {
+        let conn_id = self.conns.id(index)?;
+        let conn = self.conns.at_mut(index)?;
+        if !conn.announced {
+            return None;
+        }
+        let notices = &mut conn.notices;
+        if core::mem::take(&mut notices.opened) {
+            return Some(match conn.listener {
+                Some(listener) => Event::Accepted { conn: conn_id, listener },
+                None => Event::Connected { conn: conn_id },
+            });
+        }
+        if let Some(payload) = conn.rcv.held.pop_ready(&mut self.rx) {
+            let offset = conn.rcv.offset;
+            conn.rcv.offset = offset.wrapping_add(u64::from(payload.len()));
+            let segment = Segment::new(payload.buf, payload.range);
+            return Some(Event::Data { conn: conn_id, offset, segment });
+        }
+        if core::mem::take(&mut notices.peer_closed) {
+            return Some(Event::PeerClosed { conn: conn_id });
+        }
+        if core::mem::take(&mut notices.writable) {
+            return Some(Event::Writable { conn: conn_id });
+        }
+        if core::mem::take(&mut notices.emss_changed) {
+            return Some(Event::EmssChanged { conn: conn_id, emss: usize::from(conn.snd.emss) });
+        }
+        let reason: CloseReason = notices.closed.take()?;
+        self.free(index);
+        Some(Event::Closed { conn: conn_id, reason })
+    }
+
+    /// Lets time pass: retransmissions, probes, delayed acknowledgements, neighbors, TIME-WAIT. The work
+    /// per call is bounded; when more is due, [`Self::next_deadline`] is not in the future.
+    pub fn handle_timeouts(&mut self, now: Instant) {
+        self.now = now;
+        self.interface.handle_timeouts(now);
+        for _ in 0..TIME_WAIT_BUDGET {
+            match self.time_wait.first() {
+                Some((oldest, ends_at)) if ends_at <= now => self.forget_time_wait(oldest),
+                _ => break,
+            }
+        }
+        let mut budget = TIMER_BUDGET;
+        while let Some(index) = self.wheel.pop_expired(now, &mut budget) {
+            self.with_conn(now, index, |conn, cx| {
+                while let Some(kind) = conn.timers.take_expired(now) {
+                    conn.on_timer(cx, kind);
+                }
+            });
+        }
+    }
+
+    /// When [`Self::handle_timeouts`] has something to do: not later than the earliest timer, possibly
+    /// earlier; `None` when no timer runs.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let time_wait = self.time_wait.first().map(|(_, ends_at)| ends_at);
+        [self.interface.next_deadline(), time_wait, self.wheel.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Everything that was counted.
+    pub fn stats(&self) -> StackStats {
+        StackStats {
+            interface: self.interface.stats(),
+            tcp: self.stats,
+            drops: *self.interface.drops(),
+            connections: self.conns.used(),
+            time_wait_now: self.time_wait.used(),
+            send_buffers: self.tx.used(),
+            receive_buffers: self.rx.used(),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Frames out.
+
+use super::Stack;
+use crate::buf::{Buf, BufClass, BufPool, TxFrame};
+use crate::conn::{Conn, Cx, Frame, Reply};
+use crate::iface::{Interface, NotReady};
+use crate::time::Instant;
+use crate::wire::{MacAddr, TcpFlags, TcpHeader, TcpOptions};
+
+/// Segments that one connection sends before it is the next one's turn.
+const QUANTUM: usize = 16;
+
+/// How a connection's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It has nothing more to send.
+    Done,
+    /// It has, when it is its turn again.
+    More,
+    /// The pool has no buffer.
+    NoBuffer,
+    /// The neighbor's link address is not known.
+    NoNeighbor(NotReady),
+}
+
+/// Why a frame was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    NoBuffer,
+    /// A buffer had no room for headers: it cannot be sent.
+    NoRoom,
+}
+
+impl<B: Buf> Stack<B> {
+    /// Whether [`Self::poll_transmit`] may have something to send.
+    pub fn has_output(&self) -> bool {
+        self.interface.has_output()
+            || !self.replies.is_empty()
+            || !self.output.is_empty()
+            || (!self.neighbor_wait.is_empty() && self.interface.resolutions() != self.resolutions)
+    }
+
+    /// Gives the port at most `max` frames through `out`; returns how many. Connections take turns. What
+    /// cannot be sent for want of a buffer stays, and is tried again by the next call.
+    pub fn poll_transmit<P: BufPool<Buf = B>>(
+        &mut self,
+        now: Instant,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<B>),
+        max: usize,
+    ) -> usize {
+        let mut sent = self.interface.poll_transmit(pool, out, max);
+        sent = sent.saturating_add(self.send_replies(now, pool, out, max.saturating_sub(sent)));
+        self.wake_neighbor_waiters();
+        while sent < max {
+            let Some(index) = self.output.pop(&mut self.conns) else { break };
+            let quantum = QUANTUM.min(max.saturating_sub(sent));
+            let (count, turn) = self.take_turn(now, index, pool, out, quantum);
+            sent = sent.saturating_add(count);
+            if let Some(deadline) = self.conns.at(index).and_then(|conn| conn.timers.earliest()) {
+                self.wheel.arm_by(index, deadline);
+            }
+            match turn {
+                Turn::Done => {}
+                Turn::More => self.output.push(&mut self.conns, index),
+                Turn::NoBuffer => {
+                    self.stats.no_buffer = self.stats.no_buffer.wrapping_add(1);
+                    self.output.push(&mut self.conns, index);
+                    break;
+                }
+                Turn::NoNeighbor(why) => self.wait_for_neighbor(now, index, why),
+            }
+        }
+        sent
+    }
+
+    fn wait_for_neighbor(&mut self, now: Instant, index: u32, why: NotReady) {
+        self.stats.no_neighbor = self.stats.no_neighbor.wrapping_add(1);
+        let Some(conn) = self.conns.at_mut(index) else { return };
+        conn.on_no_neighbor(now, &self.config, why != NotReady::Resolving);
+        if let Some(deadline) = conn.timers.earliest() {
+            self.wheel.arm_by(index, deadline);
+        }
+        self.neighbor_wait.push(&mut self.conns, index);
+    }
+
+    /// A neighbor answered: those that wait for one try again.
+    fn wake_neighbor_waiters(&mut self) {
+        let resolutions = self.interface.resolutions();
+        if resolutions == self.resolutions {
+            return;
+        }
+        self.resolutions = resolutions;
+        while let Some(index) = self.neighbor_wait.pop(&mut self.conns) {
+            self.output.push(&mut self.conns, index);
+        }
+    }
+
+    fn take_turn<P: BufPool<Buf = B>>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<B>),
+        quantum: usize,
+    ) -> (usize, Turn) {
+        let Self { conns, tx, rx, stats, config, interface, .. } = self;
+        let Some(conn) = conns.at_mut(index) else { return (0, Turn::Done) };
+        let mut cx = Cx { now, config, tx, rx, stats };
+        let mut mac = None;
+        for count in 0..quantum {
+            let Some(frame) = conn.next_frame(&mut cx) else { return (count, Turn::Done) };
+            let to = match mac.map_or_else(|| interface.resolve(now, conn.remote.ip()), Ok) {
+                Ok(to) => to,
+                Err(why) => return (count, Turn::NoNeighbor(why)),
+            };
+            mac = Some(to);
+            let made = make(conn, &mut cx, interface, pool, frame, to);
+            match made {
+                Ok(frame) => out(frame),
+                Err(Failure::NoBuffer) => return (count, Turn::NoBuffer),
+                Err(Failure::NoRoom) => {
+                    cx.stats.no_headroom = cx.stats.no_headroom.wrapping_add(1);
+                    return (count, Turn::Done);
+                }
+            }
+            cx.stats.segments_out = cx.stats.segments_out.wrapping_add(1);
+        }
+        (quantum, Turn::More)
+    }
+
+    fn send_replies<P: BufPool<Buf = B>>(
+        &mut self,
+        now: Instant,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<B>),
+        max: usize,
+    ) -> usize {
+        let mut sent = 0_usize;
+        while sent < max {
+            let Some(reply) = self.replies.first().copied() else { break };
+            // A reply is not worth waiting for a neighbor.
+            if let Ok(mac) = self.interface.resolve(now, reply.remote.ip()) {
+                match make_reply(&mut self.interface, pool, &reply, mac) {
+                    Ok(frame) => out(frame),
+                    Err(Failure::NoBuffer) => break,
+                    Err(Failure::NoRoom) => {}
+                }
+                self.stats.segments_out = self.stats.segments_out.wrapping_add(1);
+                let counter = if reply.header.flags.contains(TcpFlags::RST) {
+                    &mut self.stats.resets_out
+                } else {
+                    &mut self.stats.acks_out
+                };
+                *counter = counter.wrapping_add(1);
+                sent = sent.saturating_add(1);
+            }
+            self.replies.drop_first();
+        }
+        sent
+    }
+}
+
+fn make_reply<B: Buf, P: BufPool<Buf = B>>(
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    reply: &Reply,
+    mac: MacAddr,
+) -> Result<TxFrame<B>, Failure> {
+    let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
+    let ends = (reply.local.ip(), reply.remote.ip());
+    wrap(interface, buf, &reply.header, &reply.options, ends, mac).map_err(|_| Failure::NoRoom)
+}
+
+/// Puts all headers before the payload in `buf`; gives it back when it has no room for them.
+#[inline]
+fn wrap<B: Buf>(
+    interface: &mut Interface<B>,
+    mut buf: B,
+    header: &TcpHeader,
+    options: &TcpOptions,
+    (local, remote): (core::net::IpAddr, core::net::IpAddr),
+    mac: MacAddr,
+) -> Result<TxFrame<B>, B> {
+    let written = match buf.prepend(TcpHeader::len_with(options)) {
+        Some(room) => header.emit(options, room),
+        None => false,
+    };
+    if !written {
+        return Err(buf);
+    }
+    match interface.encapsulate(mac, local, remote, 0, &mut buf) {
+        Some(offload) => Ok(TxFrame { buf, offload }),
+        None => Err(buf),
+    }
+}
+
+/// Makes a frame, and tells the connection that it was sent.
+#[inline]
+fn make<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    frame: Frame,
+    mac: MacAddr,
+) -> Result<TxFrame<B>, Failure> {
+    let ends = (conn.local.ip(), conn.remote.ip());
+    match frame {
+        Frame::Data { node } => make_data(conn, cx, interface, pool, node, mac),
+        Frame::Split { node, len } => {
+            let front = split(conn, cx, pool, node, len)?;
+            make_data(conn, cx, interface, pool, front, mac)
+        }
+        Frame::Syn => {
+            let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
+            let (header, options) = conn.syn_header(cx.config, cx.now);
+            let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
+            conn.on_header_sent(cx.now, true, false);
+            conn.on_syn_sent(cx);
+            Ok(frame)
+        }
+        Frame::Ack | Frame::Keepalive => {
+            let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
+            let keepalive = frame == Frame::Keepalive;
+            // RFC 9293 §3.8.4: "SEG.SEQ = SND.NXT-1".
+            let seq = if keepalive { conn.snd.nxt - 1 } else { conn.snd.nxt };
+            let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 0);
+            let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
+            conn.on_header_sent(cx.now, true, false);
+            let counter = if keepalive {
+                conn.pending.keepalive = false;
+                &mut cx.stats.keepalive_probes
+            } else {
+                &mut cx.stats.acks_out
+            };
+            *counter = counter.wrapping_add(1);
+            Ok(frame)
+        }
+        Frame::Probe { node, offset } => {
+            let (seq, octet) = octet_at(cx, node, offset).ok_or(Failure::NoRoom)?;
+            let mut buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
+            *buf.append(1).and_then(|room| room.first_mut()).ok_or(Failure::NoRoom)? = octet;
+            let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 1);
+            let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
+            conn.on_header_sent(cx.now, !options.sack.is_empty(), true);
+            conn.on_probe_sent(cx, seq);
+            Ok(frame)
+        }
+    }
+}
+
+/// An octet of a segment's payload, and its sequence number.
+fn octet_at<B: Buf>(cx: &Cx<'_, B>, node: u32, offset: u16) -> Option<(crate::seq::SeqNum, u8)> {
+    let segment = cx.tx.get(node)?;
+    let payload = payload_of(segment.buf.as_ref()?, segment.len)?;
+    Some((segment.seq + u32::from(offset), *payload.get(usize::from(offset))?))
+}
+
+/// A segment's payload: what its buffer ends with.
+fn payload_of<B: Buf>(buf: &B, len: u16) -> Option<&[u8]> {
+    let bytes = buf.bytes();
+    bytes.get(bytes.len().checked_sub(usize::from(len))?..)
+}
+
+/// Copies the first `len` octets of a segment into one of their own; returns its node.
+#[cold]
+fn split<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    pool: &mut P,
+    node: u32,
+    len: u16,
+) -> Result<u32, Failure> {
+    let segment = cx.tx.get(node).ok_or(Failure::NoRoom)?;
+    let source = segment.buf.as_ref().ok_or(Failure::NoRoom)?;
+    let front = payload_of(source, segment.len).and_then(|payload| payload.get(..usize::from(len)));
+    let copy = copy_of(pool, front.ok_or(Failure::NoRoom)?)?;
+    let front = conn.snd.queue.split(cx.tx, node, len, copy).ok_or(Failure::NoBuffer)?;
+    cx.stats.splits = cx.stats.splits.wrapping_add(1);
+    Ok(front)
+}
+
+/// A fresh buffer with these bytes. What must be sent again may use the reserve.
+#[cold]
+fn copy_of<B: Buf, P: BufPool<Buf = B>>(pool: &mut P, bytes: &[u8]) -> Result<B, Failure> {
+    let fresh = pool.alloc(BufClass::Data).or_else(|| pool.alloc(BufClass::Control));
+    let mut copy = fresh.ok_or(Failure::NoBuffer)?;
+    let room = copy.append(bytes.len()).ok_or(Failure::NoRoom)?;
+    for (to, from) in room.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    Ok(copy)
+}
+
+/// A segment of the queue, from the memory that it was given in.
+#[inline]
+fn make_data<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    node: u32,
+    mac: MacAddr,
+) -> Result<TxFrame<B>, Failure> {
+    let segment = cx.tx.get_mut(node).ok_or(Failure::NoRoom)?;
+    let (seq, len, fin) = (segment.seq, segment.len, segment.fin);
+    let mut flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
+    if conn.snd.queue.tail() == node && len > 0 {
+        flags |= TcpFlags::PSH;
+    }
+    let taken = segment.buf.take();
+    let (header, options) = conn.header(cx, seq, flags, len);
+    let ready = match taken {
+        Some(buf) => bare(cx, pool, buf, len),
+        None => pool.alloc(BufClass::Control).ok_or((None, Failure::NoBuffer)),
+    };
+    let ends = (conn.local.ip(), conn.remote.ip());
+    let made = ready.and_then(|buf| {
+        wrap(interface, buf, &header, &options, ends, mac).map_err(|buf| (Some(buf), Failure::NoRoom))
+    });
+    let (kept, result) = match made {
+        // A FIN alone needs no memory to be made again from.
+        Ok(frame) if len == 0 => (None, Ok(frame)),
+        Ok(TxFrame { buf, offload }) => {
+            let shared = buf.share();
+            (Some(buf), Ok(TxFrame { buf: shared, offload }))
+        }
+        Err((buf, failure)) => (buf, Err(failure)),
+    };
+    if let Some(segment) = cx.tx.get_mut(node) {
+        segment.buf = kept;
+    }
+    let frame = result?;
+    conn.on_header_sent(cx.now, !options.sack.is_empty(), true);
+    conn.on_data_sent(cx, node);
+    Ok(frame)
+}
+
+/// The buffer of a segment without the headers of its last transmission: itself, or a copy while the
+/// port still holds it.
+#[inline]
+fn bare<B: Buf, P: BufPool<Buf = B>>(
+    cx: &mut Cx<'_, B>,
+    pool: &mut P,
+    mut buf: B,
+    len: u16,
+) -> Result<B, (Option<B>, Failure)> {
+    let headers = buf.bytes().len().saturating_sub(usize::from(len));
+    if buf.trim_front(headers) {
+        return Ok(buf);
+    }
+    let copy = payload_of(&buf, len).ok_or(Failure::NoRoom).and_then(|payload| copy_of(pool, payload));
+    match copy {
+        Ok(copy) => {
+            cx.stats.retransmit_copies = cx.stats.retransmit_copies.wrapping_add(1);
+            Ok(copy)
+        }
+        Err(failure) => Err((Some(buf), failure)),
+    }
+}

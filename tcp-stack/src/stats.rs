@@ -1,0 +1,108 @@
+//! What is counted.
+
+use crate::iface::{Drops, InterfaceStats};
+
+iwarp_counters::counters! {
+    /// TCP's counters. Received segments that were dropped are in [`Drops`].
+    pub struct TcpStats {
+        /// Connections opened by a SYN of ours.
+        active_opens,
+        /// Connections opened by a peer's SYN.
+        passive_opens,
+        /// Connections that became established.
+        established,
+        /// Connections that ended in good order.
+        closed,
+        /// Connections that the peer reset.
+        resets_received,
+        /// Connections that were aborted by the application.
+        aborted,
+        /// Connections given up: the peer did not answer.
+        timed_out,
+        /// Connections given up: the peer, or the network, refused them.
+        refused,
+        /// Segments sent, all kinds.
+        segments_out,
+        /// Segments with payload or FIN sent, the first time.
+        data_segments_out,
+        /// Payload sent, the first time, octets.
+        octets_out,
+        /// Payload received in order, octets.
+        octets_in,
+        /// Segments received with a congestion mark (RFC 3168: CE).
+        ce_in,
+        /// Acknowledgements sent without payload.
+        acks_out,
+        /// Resets sent.
+        resets_out,
+        /// Segments sent again.
+        retransmits,
+        /// Payload sent again, octets.
+        octets_retransmitted,
+        /// Segments sent again from a copy, since the port still held the first.
+        retransmit_copies,
+        /// Segments split, since the peer's window or a smaller path MTU forced it.
+        splits,
+        /// Retransmission timeouts.
+        timeouts,
+        /// Loss recoveries without a timeout.
+        fast_recoveries,
+        /// Tail loss probes sent.
+        loss_probes,
+        /// Tail loss probes that repaired a loss.
+        loss_probe_recoveries,
+        /// Probes of closed windows sent.
+        window_probes,
+        /// Keepalive probes sent.
+        keepalive_probes,
+        /// Segments held behind a gap.
+        held_segments,
+        /// Duplicates that we reported (D-SACK).
+        dsacks_out,
+        /// Duplicates that the peer reported (D-SACK).
+        dsacks_in,
+        /// Selective acknowledgements that the peer took back.
+        sack_reneged,
+        /// Challenge acknowledgements sent (RFC 5961).
+        challenge_acks,
+        /// Challenge acknowledgements not sent: too many in a short time.
+        challenge_acks_limited,
+        /// Answers outside of connections not sent: too many in a short time.
+        replies_limited,
+        /// ICMP errors that were believed.
+        icmp_accepted,
+        /// ICMP errors that were not (RFC 5927).
+        icmp_ignored,
+        /// Connections that entered TIME-WAIT.
+        time_wait,
+        /// TIME-WAIT records forgotten early to make room.
+        time_wait_evicted,
+        /// TIME-WAIT records that gave way to a new connection.
+        time_wait_reused,
+        /// Frames not sent yet: no buffer.
+        no_buffer,
+        /// Frames not sent yet: the neighbor's link address is not known.
+        no_neighbor,
+        /// Segments not sent: no headroom for their headers.
+        no_headroom,
+    }
+}
+
+/// Everything that a stack counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackStats {
+    /// Ethernet, ARP, IP and ICMP.
+    pub interface: InterfaceStats,
+    /// TCP.
+    pub tcp: TcpStats,
+    /// Received frames dropped, by reason.
+    pub drops: Drops,
+    /// Connections now, half-open ones included.
+    pub connections: u32,
+    /// TIME-WAIT records now.
+    pub time_wait_now: u32,
+    /// Buffers held for sending now.
+    pub send_buffers: u32,
+    /// Buffers of received segments held now.
+    pub receive_buffers: u32,
+}

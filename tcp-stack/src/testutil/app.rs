@@ -1,0 +1,365 @@
+//! Applications that send, read, stall and leave, and know every byte that they should see.
+
+use super::{HeapBuf, HeapPool, Random};
+use crate::buf::{Buf, BufClass, BufPool};
+use crate::time::{Duration, Instant};
+use crate::{CloseReason, ConnId, SendError, Stack};
+use alloc::format;
+use alloc::string::String;
+
+/// What an application sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// So many octets, as fast as it may.
+    Bulk(u64),
+    /// Asks `rounds` times with `request` octets, each time after `reply` octets came for the last.
+    Ask {
+        /// Octets of a request.
+        request: u64,
+        /// Octets of the reply.
+        reply: u64,
+        /// How often.
+        rounds: u64,
+    },
+    /// Answers each `request` octets with `reply` octets.
+    Reply {
+        /// Octets of a request.
+        request: u64,
+        /// Octets of the reply.
+        reply: u64,
+    },
+}
+
+/// How an application lets go of what it received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// At once.
+    Prompt,
+    /// At once, but when this many octets have come not at all for this long.
+    Stall {
+        /// Octets before.
+        after: u64,
+        /// How long.
+        pause: Duration,
+    },
+    /// So many octets each millisecond.
+    Slow(u64),
+}
+
+/// When an application closes its side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// When all is sent.
+    WhenSent,
+    /// When the peer has closed and all is sent.
+    AfterPeer,
+    /// When this many octets have come, with what was sent till then; goes on reading.
+    Early(u64),
+    /// Aborts when this many octets have come.
+    Abort(u64),
+}
+
+/// What an application does on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What it sends.
+    pub sending: Sending,
+    /// Octets per send call, at least and at most; a segment's payload bounds them too.
+    pub chunk: (u64, u64),
+    /// Whether small messages are appended to the last segment where that is possible.
+    pub append: bool,
+    /// How it reads.
+    pub reading: Reading,
+    /// When it closes.
+    pub ending: Ending,
+}
+
+impl Plan {
+    /// Sends so many octets in full segments, reads promptly, closes when all is sent.
+    pub const fn bulk(octets: u64) -> Self {
+        Self {
+            sending: Sending::Bulk(octets),
+            chunk: (9000, 9000),
+            append: false,
+            reading: Reading::Prompt,
+            ending: Ending::WhenSent,
+        }
+    }
+
+    /// Sends nothing, reads promptly, closes after the peer.
+    pub const fn sink() -> Self {
+        Self { ending: Ending::AfterPeer, ..Self::bulk(0) }
+    }
+}
+
+/// The octet at `offset` of the stream that `key` names.
+pub const fn octet(key: u64, offset: u64) -> u8 {
+    // Each eight octets come from one number; neighbours, and equal offsets of other streams, differ.
+    let word = (key ^ (offset >> 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let word = word ^ (word >> 29);
+    let [byte, ..] = (word >> ((offset & 7) << 3)).to_le_bytes();
+    byte
+}
+
+/// How a connection went, on one side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Octets that the stack took.
+    pub sent: u64,
+    /// Octets that came, each of them right.
+    pub received: u64,
+    /// When it was established.
+    pub established: Option<Instant>,
+    /// When the last octet came.
+    pub last_data: Option<Instant>,
+    /// When the peer's end came.
+    pub peer_closed: bool,
+    /// When, and how, it was over.
+    pub closed: Option<(Instant, CloseReason)>,
+}
+
+/// An application with one connection.
+#[derive(Debug)]
+pub struct App {
+    plan: Plan,
+    conn: ConnId,
+    /// Names of the streams that it sends and receives.
+    keys: (u64, u64),
+    outcome: Outcome,
+    /// Came, and not let go of.
+    unread: u64,
+    stalled: bool,
+    stalled_until: Option<Instant>,
+    /// Refused for want of room: an event will say when there is some.
+    is_full: bool,
+    /// The pool had no buffer: try again then.
+    retry_at: Option<Instant>,
+    read_at: Option<Instant>,
+    is_closed: bool,
+    random: Random,
+}
+
+impl App {
+    /// An application on a new connection.
+    pub fn new(plan: Plan, conn: ConnId, keys: (u64, u64), random: Random) -> Self {
+        Self {
+            plan,
+            conn,
+            keys,
+            outcome: Outcome::default(),
+            unread: 0,
+            stalled: false,
+            stalled_until: None,
+            is_full: false,
+            retry_at: None,
+            read_at: None,
+            is_closed: false,
+            random,
+        }
+    }
+
+    /// How it went so far.
+    pub const fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Its connection.
+    pub const fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    /// The connection is established.
+    pub const fn on_established(&mut self, now: Instant) {
+        self.outcome.established = Some(now);
+    }
+
+    /// Octets came; an error when they are not the right ones.
+    pub fn on_data(&mut self, now: Instant, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        if offset != self.outcome.received || bytes.is_empty() {
+            let (expected, len) = (self.outcome.received, bytes.len());
+            return Err(format!("{len} octets at {offset}, not at {expected}"));
+        }
+        if self.outcome.peer_closed || self.outcome.closed.is_some() {
+            return Err(format!("octets behind the end, at {offset}"));
+        }
+        for (at, byte) in (offset..).zip(bytes) {
+            let right = octet(self.keys.1, at);
+            if *byte != right {
+                return Err(format!("octet {at} is {byte:#04x}, not {right:#04x}"));
+            }
+        }
+        let len = u64::try_from(bytes.len()).unwrap_or(0);
+        self.outcome.received = self.outcome.received.saturating_add(len);
+        self.outcome.last_data = Some(now);
+        self.unread = self.unread.saturating_add(len);
+        Ok(())
+    }
+
+    /// The peer closed its side.
+    pub fn on_peer_closed(&mut self) -> Result<(), String> {
+        if core::mem::replace(&mut self.outcome.peer_closed, true) {
+            return Err("the peer closed twice".into());
+        }
+        Ok(())
+    }
+
+    /// There is room again.
+    pub const fn on_writable(&mut self) {
+        self.is_full = false;
+    }
+
+    /// It is over.
+    pub fn on_closed(&mut self, now: Instant, reason: CloseReason) -> Result<(), String> {
+        if self.outcome.closed.replace((now, reason)).is_some() {
+            return Err("closed twice".into());
+        }
+        Ok(())
+    }
+
+    /// When it wants to be called without an event.
+    pub fn deadline(&self) -> Option<Instant> {
+        [self.stalled_until, self.retry_at, self.read_at].into_iter().flatten().min()
+    }
+
+    /// Reads, sends and closes as planned, as far as that is possible now. Returns how often it let go of
+    /// octets.
+    pub fn turn(&mut self, now: Instant, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) -> u64 {
+        if self.outcome.closed.is_some() {
+            return 0;
+        }
+        let reads = self.read(now, stack);
+        if self.outcome.established.is_none() || self.is_closed {
+            return reads;
+        }
+        if let Ending::Abort(after) = self.plan.ending
+            && self.outcome.received >= after
+        {
+            self.is_closed = true;
+            stack.abort(now, self.conn);
+            return reads;
+        }
+        let early = matches!(self.plan.ending, Ending::Early(after) if self.outcome.received >= after);
+        if !early {
+            self.send(now, stack, pool);
+        }
+        let sent = self.outcome.sent >= self.goal();
+        let close = match self.plan.ending {
+            Ending::WhenSent => sent,
+            Ending::AfterPeer => sent && self.outcome.peer_closed,
+            Ending::Early(_) => early || self.outcome.peer_closed,
+            Ending::Abort(_) => false,
+        };
+        if close {
+            self.is_closed = true;
+            stack.close(now, self.conn);
+        }
+        reads
+    }
+
+    fn read(&mut self, now: Instant, stack: &mut Stack<HeapBuf>) -> u64 {
+        let octets = match self.plan.reading {
+            Reading::Prompt => self.unread,
+            Reading::Stall { after, pause } => {
+                if !self.stalled && self.outcome.received >= after {
+                    self.stalled = true;
+                    self.stalled_until = Some(now + pause);
+                }
+                if self.stalled_until.is_some_and(|until| now < until) { 0 } else { self.unread }
+            }
+            Reading::Slow(rate) => {
+                if self.unread == 0 || self.read_at.is_some_and(|at| now < at) {
+                    0
+                } else {
+                    self.read_at = Some(now + Duration::from_millis(1));
+                    rate.min(self.unread)
+                }
+            }
+        };
+        if self.stalled_until.is_some_and(|until| now >= until) {
+            self.stalled_until = None;
+        }
+        if self.read_at.is_some_and(|at| now >= at) {
+            self.read_at = None;
+        }
+        if octets == 0 {
+            return 0;
+        }
+        self.unread = self.unread.saturating_sub(octets);
+        stack.consumed(self.conn, usize::try_from(octets).unwrap_or(usize::MAX));
+        1
+    }
+
+    /// Octets that it wants to have sent by now.
+    fn goal(&self) -> u64 {
+        match self.plan.sending {
+            Sending::Bulk(octets) => octets,
+            Sending::Ask { request, reply, rounds } => {
+                let answered = self.outcome.received.checked_div(reply).unwrap_or(rounds);
+                request.saturating_mul(answered.saturating_add(1).min(rounds))
+            }
+            Sending::Reply { request, reply } => {
+                let asked = self.outcome.received.checked_div(request).unwrap_or(0);
+                reply.saturating_mul(asked)
+            }
+        }
+    }
+
+    fn send(&mut self, now: Instant, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) {
+        if self.retry_at.is_some_and(|at| now >= at) {
+            self.retry_at = None;
+        }
+        let goal = self.goal();
+        while !self.is_full && self.retry_at.is_none() && self.outcome.sent < goal {
+            let (low, high) = self.plan.chunk;
+            let emss = u64::try_from(stack.emss(self.conn)).unwrap_or(0);
+            let wanted = self.random.between(low, high).min(goal.saturating_sub(self.outcome.sent));
+            let octets = usize::try_from(wanted.min(emss)).unwrap_or(0);
+            if octets == 0 {
+                return;
+            }
+            let (key, start) = (self.keys.0, self.outcome.sent);
+            let mut fill = |bytes: &mut [u8]| {
+                for (at, byte) in (start..).zip(bytes) {
+                    *byte = octet(key, at);
+                }
+            };
+            if self.plan.append && stack.append(self.conn, octets, &mut fill) {
+                self.count_sent(octets);
+                continue;
+            }
+            let buf = pool.alloc(BufClass::Data);
+            let Some(mut buf) = buf else {
+                self.retry_at = Some(now + Duration::from_millis(1));
+                return;
+            };
+            let Some(bytes) = buf.append(octets) else { return };
+            fill(bytes);
+            match stack.send(now, self.conn, buf) {
+                Ok(()) => self.count_sent(octets),
+                Err(SendError::Full(_)) => self.is_full = true,
+                // The peer's reset or the like: an event will say so.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn count_sent(&mut self, octets: usize) {
+        let octets = u64::try_from(octets).unwrap_or(0);
+        self.outcome.sent = self.outcome.sent.saturating_add(octets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::octet;
+
+    #[test]
+    fn a_shifted_or_foreign_stream_is_noticed() {
+        for (key, shift) in [(1, 1), (1, 8), (1, 1448), (2, 65_536), (3, 1 << 32)] {
+            let same = (0..4096).filter(|at| octet(key, *at) == octet(key, at + shift)).count();
+            assert!(same < 64, "{key} {shift}: {same}");
+            let same = (0..4096).filter(|at| octet(key, *at) == octet(key + 1, *at)).count();
+            assert!(same < 64, "{key}: {same}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Frame memory on the heap, for tests.
+
+use crate::buf::{Buf, BufClass, BufPool, HEADROOM};
+use alloc::rc::{Rc, Weak};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::fmt;
+
+/// Memory of one buffer, and the pool that it goes back to.
+struct Memory {
+    bytes: Vec<u8>,
+    pool: Weak<Shared>,
+}
+
+/// A handle on a buffer, with the sharing rules of [`Buf`]; dropped, it goes back to its pool.
+pub struct HeapBuf {
+    /// `None` only while it is dropped.
+    memory: Option<Rc<Memory>>,
+    start: usize,
+    end: usize,
+}
+
+impl HeapBuf {
+    /// A buffer of its own, of no pool, that holds `bytes` behind the usual headroom and has `tailroom`
+    /// bytes left.
+    pub fn with_room(bytes: &[u8], tailroom: usize) -> Self {
+        let mut all = vec![0; HEADROOM];
+        all.extend_from_slice(bytes);
+        let end = all.len();
+        all.resize(end.saturating_add(tailroom), 0);
+        let memory = Memory { bytes: all, pool: Weak::new() };
+        Self { memory: Some(Rc::new(memory)), start: HEADROOM, end }
+    }
+
+    /// As [`Self::with_room`], without tailroom.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self::with_room(bytes, 0)
+    }
+
+    fn all(&self) -> &[u8] {
+        self.memory.as_ref().map_or(&[], |memory| &memory.bytes)
+    }
+
+    /// The memory for writing; `None` while shared.
+    fn unique(&mut self) -> Option<&mut Vec<u8>> {
+        Some(&mut Rc::get_mut(self.memory.as_mut()?)?.bytes)
+    }
+}
+
+impl fmt::Debug for HeapBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HeapBuf({} bytes{})", self.bytes().len(), if self.is_shared() { ", shared" } else { "" })
+    }
+}
+
+impl Drop for HeapBuf {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        if Rc::strong_count(&memory) == 1
+            && let Some(pool) = memory.pool.upgrade()
+        {
+            pool.live.set(pool.live.get().saturating_sub(1));
+            pool.free.borrow_mut().push(memory);
+        }
+    }
+}
+
+impl Buf for HeapBuf {
+    fn bytes(&self) -> &[u8] {
+        self.all().get(self.start..self.end).unwrap_or(&[])
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let range = self.start..self.end;
+        self.unique()?.get_mut(range)
+    }
+
+    fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        let start = self.start.checked_sub(n)?;
+        self.unique()?;
+        let range = start..self.start;
+        self.start = start;
+        self.unique()?.get_mut(range)
+    }
+
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        let end = self.end.checked_add(n)?;
+        if end > self.unique()?.len() {
+            return None;
+        }
+        let range = self.end..end;
+        self.end = end;
+        self.unique()?.get_mut(range)
+    }
+
+    fn trim_front(&mut self, n: usize) -> bool {
+        let may = self.unique().is_some() && n <= self.end.saturating_sub(self.start);
+        if may {
+            self.start = self.start.saturating_add(n);
+        }
+        may
+    }
+
+    fn truncate(&mut self, len: usize) -> bool {
+        let may = self.unique().is_some() && len <= self.end.saturating_sub(self.start);
+        if may {
+            self.end = self.start.saturating_add(len);
+        }
+        may
+    }
+
+    fn share(&self) -> Self {
+        Self { memory: self.memory.clone(), start: self.start, end: self.end }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| Rc::strong_count(memory) > 1)
+    }
+
+    fn tailroom(&self) -> usize {
+        self.all().len().saturating_sub(self.end)
+    }
+
+    fn true_size(&self) -> usize {
+        self.all().len()
+    }
+}
+
+/// What a pool and its buffers share.
+struct Shared {
+    free: RefCell<Vec<Rc<Memory>>>,
+    live: Cell<usize>,
+}
+
+/// A pool of a fixed number of buffers. It allocates when it is made, not afterwards.
+pub struct HeapPool {
+    shared: Rc<Shared>,
+    capacity: usize,
+    reserve: usize,
+    data_room: usize,
+    refused: u64,
+}
+
+impl HeapPool {
+    /// A pool of `capacity` buffers that hold `data_room` bytes each, of which the last `reserve` are for
+    /// [`BufClass::Control`] only.
+    pub fn new(capacity: usize, reserve: usize, data_room: usize) -> Self {
+        let shared = Rc::new(Shared { free: RefCell::new(Vec::with_capacity(capacity)), live: Cell::new(0) });
+        for _ in 0..capacity {
+            let bytes = vec![0; HEADROOM.saturating_add(data_room)];
+            let memory = Memory { bytes, pool: Rc::downgrade(&shared) };
+            shared.free.borrow_mut().push(Rc::new(memory));
+        }
+        Self { shared, capacity, reserve, data_room, refused: 0 }
+    }
+
+    /// Buffers in use.
+    pub fn live(&self) -> usize {
+        self.shared.live.get()
+    }
+
+    /// Buffers in use and free together: always what the pool was made with, or one was lost.
+    pub fn total(&self) -> usize {
+        self.live().saturating_add(self.shared.free.borrow().len())
+    }
+
+    /// Buffers that the pool was made with.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How often it had none left.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// A buffer that holds a copy of `bytes`; `None` when the pool is exhausted or they do not fit.
+    pub fn copy(&mut self, bytes: &[u8]) -> Option<HeapBuf> {
+        let mut buf = self.alloc(BufClass::Control)?;
+        buf.append(bytes.len())?.copy_from_slice(bytes);
+        Some(buf)
+    }
+}
+
+impl fmt::Debug for HeapPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HeapPool({} of {} in use)", self.live(), self.capacity)
+    }
+}
+
+impl BufPool for HeapPool {
+    type Buf = HeapBuf;
+
+    fn alloc(&mut self, class: BufClass) -> Option<HeapBuf> {
+        let kept = if class == BufClass::Data { self.reserve } else { 0 };
+        let mut free = self.shared.free.borrow_mut();
+        let memory = if free.len() > kept { free.pop() } else { None };
+        let Some(memory) = memory else {
+            self.refused = self.refused.saturating_add(1);
+            return None;
+        };
+        self.shared.live.set(self.shared.live.get().saturating_add(1));
+        Some(HeapBuf { memory: Some(memory), start: HEADROOM, end: HEADROOM })
+    }
+
+    fn data_room(&self) -> usize {
+        self.data_room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_buffer_is_read_only() {
+        let mut a = HeapBuf::with_room(b"abc", 4);
+        let b = a.share();
+        assert!(a.is_shared() && b.is_shared());
+        assert_eq!(a.bytes_mut(), None);
+        assert_eq!(a.prepend(1), None);
+        assert_eq!(a.append(1), None);
+        assert!(!a.trim_front(1) && !a.truncate(1));
+        assert_eq!((a.bytes(), b.bytes()), (&b"abc"[..], &b"abc"[..]));
+        drop(b);
+        assert!(a.trim_front(1));
+        assert_eq!(a.bytes(), b"bc");
+    }
+
+    #[test]
+    fn room_is_respected() {
+        let mut buf = HeapBuf::with_room(b"abc", 4);
+        assert_eq!(buf.tailroom(), 4);
+        assert_eq!(buf.append(5), None);
+        buf.append(4).unwrap().copy_from_slice(b"defg");
+        assert_eq!((buf.bytes(), buf.tailroom()), (&b"abcdefg"[..], 0));
+        assert_eq!(buf.prepend(HEADROOM + 1), None);
+        assert_eq!(buf.prepend(HEADROOM).map(|bytes| bytes.len()), Some(HEADROOM));
+        assert!(!buf.trim_front(HEADROOM + 8) && buf.trim_front(HEADROOM + 1));
+        assert!(!buf.truncate(7) && buf.truncate(2));
+        assert_eq!(buf.bytes(), b"bc");
+        assert_eq!(buf.true_size(), HEADROOM + 7);
+    }
+
+    #[test]
+    fn a_pool_keeps_its_reserve_and_gets_all_back() {
+        let mut pool = HeapPool::new(3, 1, 100);
+        let first = pool.alloc(BufClass::Data).unwrap();
+        let second = pool.alloc(BufClass::Data).unwrap();
+        assert!(pool.alloc(BufClass::Data).is_none());
+        let third = pool.copy(&[7; 100]).unwrap();
+        assert!(pool.copy(&[]).is_none());
+        assert_eq!((pool.live(), pool.total(), pool.refused()), (3, 3, 2));
+        let other = third.share();
+        drop(third);
+        assert_eq!(pool.live(), 3);
+        drop((first, second, other));
+        assert_eq!((pool.live(), pool.total()), (0, 3));
+        let mut again = pool.alloc(BufClass::Data).unwrap();
+        assert_eq!((again.bytes().len(), again.tailroom()), (0, 100));
+        assert!(again.prepend(HEADROOM).is_some());
+    }
+}

@@ -1,0 +1,366 @@
+//! A link that does to frames what networks do.
+
+use super::Random;
+use crate::time::{Duration, Instant};
+use crate::wire::{
+    EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpHeader, UpperLayer,
+};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// Loss in bursts: Gilbert's model of a channel that is good or bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// How often, out of a million frames, the good channel becomes bad.
+    pub begins: u32,
+    /// How often, out of a million frames, the bad channel becomes good.
+    pub ends: u32,
+    /// Frames out of a million that the bad channel loses.
+    pub loss: u32,
+}
+
+/// What one direction of a link is like. Chances are out of a million frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Bits per second; zero for a link that takes no time to send on.
+    pub rate: u64,
+    /// How long every frame is under way.
+    pub delay: Duration,
+    /// How much longer it may be at most: frames that are closer together than this are reordered.
+    pub jitter: Duration,
+    /// Chance to be held back for [`Self::hold`] more.
+    pub reorder: u32,
+    /// How long such a frame is held back.
+    pub hold: Duration,
+    /// Chance to be lost.
+    pub loss: u32,
+    /// Loss in bursts, beside the other.
+    pub burst: Option<Burst>,
+    /// Chance to arrive twice.
+    pub duplicate: u32,
+    /// Chance that one bit arrives wrong.
+    pub corrupt: u32,
+    /// Chance that one bit arrives wrong, and the checksums fit it: what only a stronger check would
+    /// notice.
+    pub forge: u32,
+    /// Bytes that wait for the link at most; the next frame is lost.
+    pub queue: u64,
+    /// Largest IP packet, bytes; larger ones are lost without a word.
+    pub mtu: usize,
+    /// All frames are lost from the first of these times to the second.
+    pub outage: Option<(Duration, Duration)>,
+}
+
+impl LinkConfig {
+    /// A link that loses nothing: 1 Gbit/s, 50 µs, 256 KiB of queue.
+    pub const CLEAN: Self = Self {
+        rate: 1_000_000_000,
+        delay: Duration::from_micros(50),
+        jitter: Duration::ZERO,
+        reorder: 0,
+        hold: Duration::from_micros(500),
+        loss: 0,
+        burst: None,
+        duplicate: 0,
+        corrupt: 0,
+        forge: 0,
+        queue: 256 << 10,
+        mtu: 9600,
+        outage: None,
+    };
+}
+
+/// What a link did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounts {
+    /// Frames put on it.
+    pub sent: u64,
+    /// Frames lost by chance, or in an outage.
+    pub lost: u64,
+    /// Frames lost because the queue was full.
+    pub overflowed: u64,
+    /// Frames lost because they were too large.
+    pub too_large: u64,
+    /// Frames that arrived twice.
+    pub duplicated: u64,
+    /// Frames that arrived with a wrong bit.
+    pub corrupted: u64,
+    /// Frames held back.
+    pub held: u64,
+}
+
+/// One direction of a link.
+#[derive(Debug)]
+pub struct Link {
+    config: LinkConfig,
+    random: Random,
+    is_bad: bool,
+    /// When the last frame put on it will have been sent.
+    busy_until: Instant,
+    counts: LinkCounts,
+}
+
+impl Link {
+    /// A link; what it does depends on the seed of `random` alone.
+    pub const fn new(config: LinkConfig, random: Random) -> Self {
+        Self { config, random, is_bad: false, busy_until: Instant::ZERO, counts: LinkCounts::ZERO }
+    }
+
+    /// What it did so far.
+    pub const fn counts(&self) -> LinkCounts {
+        self.counts
+    }
+
+    /// When a frame put on it now will have been sent: until then the port holds its buffer.
+    pub fn busy_until(&self, now: Instant) -> Instant {
+        self.busy_until.max(now)
+    }
+
+    /// Puts a frame on the link; calls `arrive` for each time that it will arrive.
+    pub fn send(&mut self, now: Instant, frame: &[u8], arrive: &mut dyn FnMut(Instant, Vec<u8>)) {
+        self.counts.sent = self.counts.sent.saturating_add(1);
+        // As much as an untagged frame has before its packet.
+        if frame.len().saturating_sub(EthernetHeader::LEN_TAGGED) > self.config.mtu {
+            self.counts.too_large = self.counts.too_large.saturating_add(1);
+            return;
+        }
+        if self.has_no_room(now) {
+            self.counts.overflowed = self.counts.overflowed.saturating_add(1);
+            return;
+        }
+        let start = self.busy_until.max(now);
+        self.busy_until = start + self.sending_time(frame.len());
+        if self.loses() || self.is_down(now) {
+            self.counts.lost = self.counts.lost.saturating_add(1);
+            return;
+        }
+        let copies = if self.random.chance(self.config.duplicate) { 2 } else { 1 };
+        for _ in 1..copies {
+            self.counts.duplicated = self.counts.duplicated.saturating_add(1);
+        }
+        for _ in 0..copies {
+            let mut at = self.busy_until + self.config.delay;
+            let jitter = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(0);
+            at += Duration::from_nanos(self.random.between(0, jitter));
+            if self.random.chance(self.config.reorder) {
+                self.counts.held = self.counts.held.saturating_add(1);
+                at += self.config.hold;
+            }
+            arrive(at, self.damage(frame));
+        }
+    }
+
+    fn sending_time(&self, len: usize) -> Duration {
+        // Preamble, FCS and gap take as long as 24 bytes.
+        let bits = u64::try_from(len).unwrap_or(u64::MAX).saturating_add(24).saturating_mul(8);
+        let nanos = bits.saturating_mul(1_000_000_000).checked_div(self.config.rate);
+        Duration::from_nanos(nanos.unwrap_or(0))
+    }
+
+    fn has_no_room(&self, now: Instant) -> bool {
+        let waiting = (self.busy_until - now).as_nanos();
+        let bytes = waiting.saturating_mul(u128::from(self.config.rate)) / 8_000_000_000;
+        bytes > u128::from(self.config.queue)
+    }
+
+    fn is_down(&self, now: Instant) -> bool {
+        let since_start = now - Instant::ZERO;
+        self.config.outage.is_some_and(|(from, to)| (from..to).contains(&since_start))
+    }
+
+    fn loses(&mut self) -> bool {
+        let mut lost = self.random.chance(self.config.loss);
+        if let Some(burst) = self.config.burst {
+            let turns = if self.is_bad { burst.ends } else { burst.begins };
+            self.is_bad ^= self.random.chance(turns);
+            lost |= self.is_bad && self.random.chance(burst.loss);
+        }
+        lost
+    }
+
+    fn damage(&mut self, frame: &[u8]) -> Vec<u8> {
+        let mut frame = frame.to_vec();
+        let forged = self.random.chance(self.config.forge);
+        if forged || self.random.chance(self.config.corrupt) {
+            let at = self.random.index(frame.len());
+            let bit = self.random.below(8);
+            if let Some(byte) = frame.get_mut(at) {
+                *byte ^= 1 << bit;
+            }
+            self.counts.corrupted = self.counts.corrupted.saturating_add(1);
+        }
+        if forged {
+            repair(&mut frame);
+        }
+        frame
+    }
+}
+
+impl LinkCounts {
+    /// Adds what another link did.
+    pub const fn add(&mut self, other: &Self) {
+        let Self { sent, lost, overflowed, too_large, duplicated, corrupted, held } = other;
+        self.sent = self.sent.saturating_add(*sent);
+        self.lost = self.lost.saturating_add(*lost);
+        self.overflowed = self.overflowed.saturating_add(*overflowed);
+        self.too_large = self.too_large.saturating_add(*too_large);
+        self.duplicated = self.duplicated.saturating_add(*duplicated);
+        self.corrupted = self.corrupted.saturating_add(*corrupted);
+        self.held = self.held.saturating_add(*held);
+    }
+
+    const ZERO: Self =
+        Self { sent: 0, lost: 0, overflowed: 0, too_large: 0, duplicated: 0, corrupted: 0, held: 0 };
+}
+
+/// Makes a frame's checksums right, if it still is a TCP segment.
+fn repair(frame: &mut [u8]) -> Option<()> {
+    let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
+    let ip_at = ethernet.header_len();
+    let (local, remote, segment_len, segment_at): (IpAddr, IpAddr, usize, usize) = match ethernet.ethertype {
+        EtherType::IPV4 => {
+            let (ip, header, segment) = Ipv4Header::parse(packet).ok()?;
+            if ip.protocol != IpProtocol::TCP {
+                return None;
+            }
+            (ip.src.into(), ip.dst.into(), segment.len(), ip_at.checked_add(header.len())?)
+        }
+        EtherType::IPV6 => {
+            let (ip, payload) = Ipv6Header::parse(packet).ok()?;
+            let upper = UpperLayer::find(ip.next_header, payload).ok()?;
+            if upper.protocol != IpProtocol::TCP {
+                return None;
+            }
+            let before = payload.len().checked_sub(upper.payload.len())?;
+            let at = ip_at.checked_add(Ipv6Header::LEN)?.checked_add(before)?;
+            (ip.src.into(), ip.dst.into(), upper.payload.len(), at)
+        }
+        _ => return None,
+    };
+    let is_ipv4 = ethernet.ethertype == EtherType::IPV4;
+    let header = frame.get_mut(ip_at..segment_at).filter(|_| is_ipv4);
+    if let Some(header) = header {
+        header.get_mut(10..12)?.fill(0);
+        let [c0, c1] = Sum::of(header).checksum().to_be_bytes();
+        *header.get_mut(10..12)?.first_chunk_mut()? = [c0, c1];
+    }
+    let segment = frame.get_mut(segment_at..segment_at.checked_add(segment_len)?)?;
+    let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment_len);
+    TcpHeader::set_checksum(segment, pseudo_header).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(config: LinkConfig, frames: u32, gap: Duration) -> (Vec<(Instant, Vec<u8>)>, LinkCounts) {
+        let mut link = Link::new(config, Random::new(1));
+        let mut arrived = Vec::new();
+        for index in 0..frames {
+            let mut frame = [0; 100];
+            frame[..4].copy_from_slice(&index.to_be_bytes());
+            let now = Instant::ZERO + gap * index;
+            link.send(now, &frame, &mut |at, frame| arrived.push((at, frame)));
+        }
+        arrived.sort();
+        (arrived, link.counts())
+    }
+
+    #[test]
+    fn a_clean_link_is_fifo_and_has_a_rate() {
+        let config = LinkConfig { rate: 1_000_000, queue: u64::MAX, ..LinkConfig::CLEAN };
+        let (arrived, counts) = run(config, 10, Duration::ZERO);
+        // 124 bytes at 1 Mbit/s.
+        for (index, (at, frame)) in (0..).zip(&arrived) {
+            let sent = Duration::from_micros(992) * (index + 1);
+            assert_eq!(*at, Instant::ZERO + sent + config.delay);
+            assert_eq!(frame[..4], index.to_be_bytes());
+        }
+        assert_eq!(counts, LinkCounts { sent: 10, ..LinkCounts::ZERO });
+    }
+
+    #[test]
+    fn the_queue_has_an_end() {
+        let config = LinkConfig { rate: 1_000_000, queue: 1000, ..LinkConfig::CLEAN };
+        let (arrived, counts) = run(config, 100, Duration::ZERO);
+        assert_eq!((arrived.len(), counts.overflowed), (9, 91));
+    }
+
+    #[test]
+    fn chances_are_as_configured() {
+        let gap = Duration::from_millis(1);
+        let config = LinkConfig {
+            loss: 100_000,
+            duplicate: 50_000,
+            reorder: 50_000,
+            hold: gap * 3,
+            ..LinkConfig::CLEAN
+        };
+        let (arrived, counts) = run(config, 20_000, gap);
+        assert!(counts.lost.abs_diff(2_000) < 200, "{counts:?}");
+        assert!(counts.duplicated.abs_diff(900) < 100, "{counts:?}");
+        assert_eq!(arrived.len() as u64, 20_000 - counts.lost + counts.duplicated);
+        let inversions = arrived.windows(2).filter(|pair| pair[0].1 > pair[1].1).count();
+        assert!(inversions.abs_diff(950) < 150, "{inversions}");
+    }
+
+    #[test]
+    fn bursts_are_bursts() {
+        let burst = Burst { begins: 10_000, ends: 200_000, loss: 1_000_000 };
+        let config = LinkConfig { burst: Some(burst), ..LinkConfig::CLEAN };
+        let (arrived, counts) = run(config, 100_000, Duration::from_millis(1));
+        // A bad spell every hundred frames, five frames long.
+        assert!(counts.lost.abs_diff(4_760) < 500, "{counts:?}");
+        let number = |frame: &[u8]| u32::from_be_bytes(*frame.first_chunk().unwrap());
+        let gaps = arrived.windows(2).filter(|pair| number(&pair[1].1) - number(&pair[0].1) > 1).count();
+        assert!(gaps.abs_diff(950) < 150, "{gaps}");
+    }
+
+    #[test]
+    fn large_packets_disappear() {
+        let (arrived, counts) = run(LinkConfig { mtu: 81, ..LinkConfig::CLEAN }, 3, Duration::ZERO);
+        assert_eq!((arrived.len(), counts.too_large), (0, 3));
+        let (arrived, _) = run(LinkConfig { mtu: 82, ..LinkConfig::CLEAN }, 3, Duration::ZERO);
+        assert_eq!(arrived.len(), 3);
+    }
+
+    #[test]
+    fn nothing_passes_in_an_outage() {
+        let gap = Duration::from_millis(1);
+        let outage = Some((gap * 3, gap * 7));
+        let (arrived, counts) = run(LinkConfig { outage, ..LinkConfig::CLEAN }, 10, gap);
+        assert_eq!((arrived.len(), counts.lost), (6, 4));
+    }
+
+    #[test]
+    fn a_forged_segment_has_right_checksums() {
+        use crate::testutil::Seen;
+        use etherparse::PacketBuilder;
+        let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let mut frames = [Vec::new(), Vec::new()];
+        let [v4, v6] = &mut frames;
+        let tcp = ethernet().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1, 2, 100, 1000);
+        tcp.write(v4, &[7; 99]).unwrap();
+        ethernet().ipv6([1; 16], [2; 16], 64).tcp(1, 2, 100, 1000).write(v6, &[7; 99]).unwrap();
+        for frame in frames {
+            let mut other = frame.clone();
+            other[80] ^= 4;
+            assert!(Seen::parse(&other).is_err());
+            repair(&mut other).unwrap();
+            assert!(Seen::parse(&other).unwrap().is_some());
+            let mut same = frame.clone();
+            repair(&mut same).unwrap();
+            assert_eq!(same, frame);
+        }
+    }
+
+    #[test]
+    fn one_bit_is_wrong_and_the_same_seed_does_the_same() {
+        let config = LinkConfig { corrupt: 1_000_000, jitter: Duration::from_millis(9), ..LinkConfig::CLEAN };
+        let (arrived, counts) = run(config, 50, Duration::ZERO);
+        assert_eq!(counts.corrupted, 50);
+        assert_eq!(run(config, 50, Duration::ZERO).0, arrived);
+        let ones = |frame: &[u8]| frame[4..].iter().map(|byte| byte.count_ones()).sum::<u32>();
+        assert!(arrived.iter().all(|(_, frame)| ones(frame) <= 1));
+    }
+}

@@ -1,0 +1,29 @@
+//! What tests need: buffers on the heap, random numbers from a seed, and a network in virtual time.
+
+mod app;
+mod heap;
+mod link;
+mod random;
+mod scenario;
+mod sim;
+mod watch;
+
+pub use app::{App, Ending, Outcome, Plan, Reading, Sending, octet};
+pub use heap::{HeapBuf, HeapPool};
+pub use link::{Burst, Link, LinkConfig, LinkCounts};
+pub use random::Random;
+pub use scenario::{Dial, Report, Scenario};
+pub use sim::Simulation;
+pub use watch::{Seen, Watch};
+
+use alloc::vec::Vec;
+
+/// The bytes that a text of hexadecimal digits stands for; everything else in it is passed over.
+pub fn hex(text: &str) -> Vec<u8> {
+    let mut digits = text.chars().filter_map(|digit| digit.to_digit(16));
+    let mut bytes = Vec::new();
+    while let (Some(high), Some(low)) = (digits.next(), digits.next()) {
+        bytes.push(u8::try_from(high * 16 + low).unwrap_or(0));
+    }
+    bytes
+}

@@ -1,0 +1,62 @@
+//! What a simulation is made from, and what it comes to.
+
+use super::app::{Outcome, Plan};
+use super::link::{LinkConfig, LinkCounts};
+use crate::time::{Duration, Instant};
+use crate::{StackConfig, StackStats};
+use alloc::vec::Vec;
+
+/// A connection to be: who opens it to whom, when, and what both do.
+#[derive(Clone, Copy, Debug)]
+pub struct Dial {
+    /// When.
+    pub at: Duration,
+    /// The host that opens it.
+    pub from: usize,
+    /// The host that listens.
+    pub to: usize,
+    /// Whether over IPv6.
+    pub ipv6: bool,
+    /// What the opener does.
+    pub opener: Plan,
+    /// What the listener does.
+    pub listener: Plan,
+}
+
+/// A network.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The stacks. Every one has addresses of its own on one link.
+    pub hosts: Vec<StackConfig>,
+    /// The links between any two of them.
+    pub link: LinkConfig,
+    /// The links in the direction from a higher host to a lower one, if they are different.
+    pub link_back: Option<LinkConfig>,
+    /// The connections.
+    pub dials: Vec<Dial>,
+    /// Buffers of each host.
+    pub buffers: usize,
+    /// How long a host's worker is busy elsewhere at most, before it looks at its port.
+    pub poll_interval: Duration,
+    /// Whether frames may be forged, so that what arrives need not be what was sent.
+    pub hostile: bool,
+    /// Steps after which the run has failed.
+    pub steps_max: u64,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Per dial: the opener's side and the listener's.
+    pub outcomes: Vec<[Outcome; 2]>,
+    /// What each host counted.
+    pub stats: Vec<StackStats>,
+    /// What the links did, together.
+    pub links: LinkCounts,
+    /// A number for all that was on the wire: equal for equal seeds.
+    pub trace: u64,
+    /// When nothing was left to do.
+    pub end: Instant,
+    /// Steps that were needed.
+    pub steps: u64,
+}

@@ -1,0 +1,245 @@
+//! A tap on the wire that knows what no TCP may do.
+
+use crate::seq::SeqNum;
+use crate::wire::{
+    EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpFlags, TcpHeader, TcpOptions,
+    UpperLayer,
+};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use core::net::{IpAddr, SocketAddr};
+
+/// A TCP segment as seen on the wire.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Who sent it.
+    pub src: SocketAddr,
+    /// Whom it is for.
+    pub dst: SocketAddr,
+    /// Its header.
+    pub header: TcpHeader,
+    /// Its options.
+    pub options: TcpOptions,
+    /// Length of its payload, octets.
+    pub payload_len: u32,
+}
+
+impl Seen {
+    /// The segment in a frame; `None` for other frames. A segment with a wrong checksum is an error.
+    pub fn parse(frame: &[u8]) -> Result<Option<Self>, String> {
+        let Ok((ethernet, packet)) = EthernetHeader::parse(frame) else {
+            return Err("a frame shorter than its header".into());
+        };
+        let malformed = |error| format!("a malformed packet: {error:?}");
+        let (src, dst, protocol, segment): (IpAddr, IpAddr, _, _) = match ethernet.ethertype {
+            EtherType::IPV4 => {
+                let (ip, header, payload) = Ipv4Header::parse(packet).map_err(malformed)?;
+                if !Ipv4Header::is_checksum_valid(header) {
+                    return Err("a wrong IPv4 header checksum".into());
+                }
+                (ip.src.into(), ip.dst.into(), ip.protocol, payload)
+            }
+            EtherType::IPV6 => {
+                let (ip, payload) = Ipv6Header::parse(packet).map_err(malformed)?;
+                let upper = UpperLayer::find(ip.next_header, payload).map_err(malformed)?;
+                (ip.src.into(), ip.dst.into(), upper.protocol, upper.payload)
+            }
+            _ => return Ok(None),
+        };
+        if protocol != IpProtocol::TCP {
+            return Ok(None);
+        }
+        let sum = Sum::pseudo_header(src, dst, protocol, segment.len()).join(Sum::of(segment));
+        if !sum.is_valid() {
+            return Err("a wrong TCP checksum".into());
+        }
+        let (header, options, payload) = TcpHeader::parse(segment).map_err(malformed)?;
+        Ok(Some(Self {
+            src: SocketAddr::new(src, header.src_port),
+            dst: SocketAddr::new(dst, header.dst_port),
+            header,
+            options: TcpOptions::parse(options),
+            payload_len: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+        }))
+    }
+
+    /// Sequence numbers that it occupies.
+    pub fn seq_len(&self) -> u32 {
+        let flags = self.header.flags;
+        let controls = u32::from(flags.contains(TcpFlags::SYN)) + u32::from(flags.contains(TcpFlags::FIN));
+        self.payload_len.saturating_add(controls)
+    }
+
+    /// The sequence number after its last.
+    pub fn end(&self) -> SeqNum {
+        self.header.seq + self.seq_len()
+    }
+
+    /// Whether it does nothing but acknowledge.
+    pub fn is_pure_ack(&self) -> bool {
+        let controls = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
+        self.payload_len == 0 && !self.header.flags.intersects(controls)
+    }
+}
+
+/// What was seen of one direction of a connection.
+#[derive(Debug, Default)]
+struct Direction {
+    syn: Option<SeqNum>,
+    scale: Option<u8>,
+    mss: Option<u16>,
+    /// One past the highest sequence number that this end lets the other send.
+    right_edge: Option<SeqNum>,
+    /// Highest acknowledgement number.
+    acked: Option<SeqNum>,
+    /// Sequence number after the FIN.
+    fin_end: Option<SeqNum>,
+}
+
+/// Watches the segments that stacks put on the wire, in the order in which they do.
+#[derive(Debug, Default)]
+pub struct Watch {
+    directions: BTreeMap<(SocketAddr, SocketAddr), Direction>,
+}
+
+impl Watch {
+    /// Judges a segment; an error says what is wrong with it.
+    pub fn see(&mut self, seen: &Seen) -> Result<(), String> {
+        let header = &seen.header;
+        let flags = header.flags;
+        if flags.contains(TcpFlags::RST) {
+            return Ok(());
+        }
+        let back = self.directions.get(&(seen.dst, seen.src));
+        let peer_edge = back.and_then(|back| back.right_edge);
+        let peer_mss = back.and_then(|back| back.mss);
+        let peer_scales = back.is_some_and(|back| back.scale.is_some());
+        let peer_fin = back.and_then(|back| back.fin_end);
+        let direction = self.directions.entry((seen.src, seen.dst)).or_default();
+        if flags.contains(TcpFlags::SYN) && direction.syn != Some(header.seq) {
+            *direction = Direction { syn: Some(header.seq), ..Direction::default() };
+            direction.scale = seen.options.window_scale;
+            direction.mss = seen.options.mss;
+        }
+        if direction.syn.is_none() {
+            return Err(format!("a segment before any SYN: {seen:?}"));
+        }
+        if seen.payload_len > u32::from(peer_mss.unwrap_or(536)) {
+            return Err(format!("more than the peer's MSS of {peer_mss:?}: {seen:?}"));
+        }
+        // RFC 9293 §3.8.6.1: one octet may be sent into a closed window, to probe it. The SYN comes
+        // before any window.
+        let beyond = peer_edge.is_some_and(|edge| seen.end().after(edge + 1));
+        if beyond && !flags.contains(TcpFlags::SYN) {
+            return Err(format!("beyond the peer's window, which ends at {peer_edge:?}: {seen:?}"));
+        }
+        if flags.contains(TcpFlags::FIN) {
+            direction.fin_end = Some(seen.end());
+        }
+        if !flags.contains(TcpFlags::ACK) {
+            return Ok(());
+        }
+        if direction.acked.is_some_and(|acked| header.ack.before(acked)) {
+            return Err(format!("acknowledges less than before, {:?}: {seen:?}", direction.acked));
+        }
+        direction.acked = Some(header.ack);
+        // Behind the peer's FIN there is nothing that a window could be for.
+        if peer_fin.is_some_and(|fin| header.ack == fin) {
+            return Ok(());
+        }
+        // RFC 7323 §2.2: the window of a SYN is never scaled, and others are if both ends said so.
+        let scaled = !flags.contains(TcpFlags::SYN) && peer_scales;
+        let scale = if scaled { direction.scale.unwrap_or(0).min(14) } else { 0 };
+        let edge = header.ack + (u32::from(header.window) << scale);
+        // RFC 9293 §3.8.6 (SHLD-14): "A TCP receiver SHOULD NOT shrink the window".
+        if let Some(before) = direction.right_edge.filter(|before| edge.before(*before)) {
+            return Err(format!("the right edge goes back from {before} to {edge}: {seen:?}"));
+        }
+        direction.right_edge = Some(edge);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
+
+    /// A segment of one side: 0 or 1.
+    fn segment(side: u8, flags: TcpFlags, seq: u32, len: u32, ack: u32, window: u16) -> Seen {
+        let ends: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
+        let [src, dst] = if side == 0 { ends } else { [ends[1], ends[0]] };
+        let (seq, ack) = (SeqNum::new(seq), SeqNum::new(ack));
+        let header = TcpHeader { seq, ack, flags, window, ..TcpHeader::default() };
+        Seen { src, dst, header, options: TcpOptions::NONE, payload_len: len }
+    }
+
+    fn syn(side: u8, flags: TcpFlags, seq: u32, ack: u32) -> Seen {
+        let mut syn = segment(side, flags, seq, 0, ack, 1000);
+        syn.options = TcpOptions { mss: Some(500), window_scale: Some(2), ..TcpOptions::NONE };
+        syn
+    }
+
+    /// What the tap says of segments after a handshake: 0 sends from 101, 1 from 201, windows of 1000
+    /// until they are told otherwise.
+    fn judge(segments: &[Seen]) -> Vec<bool> {
+        let mut watch = Watch::default();
+        watch.see(&syn(0, TcpFlags::SYN, 100, 0)).unwrap();
+        watch.see(&syn(1, SYN_ACK, 200, 101)).unwrap();
+        watch.see(&segment(0, TcpFlags::ACK, 101, 0, 201, 250)).unwrap();
+        segments.iter().map(|segment| watch.see(segment).is_ok()).collect()
+    }
+
+    #[test]
+    fn good_segments_pass() {
+        let ack = TcpFlags::ACK;
+        let segments = [
+            segment(0, ack, 101, 500, 201, 250),
+            segment(0, ack, 601, 500, 201, 250),
+            segment(0, ack, 101, 500, 201, 250),
+            // The window is used up, and probed.
+            segment(1, ack, 201, 0, 1101, 0),
+            segment(0, ack, 1101, 1, 201, 250),
+            segment(1, ack, 201, 0, 1101, 250),
+            segment(0, ack | TcpFlags::FIN, 1101, 10, 201, 250),
+            segment(1, ack, 201, 0, 1112, 0),
+            segment(1, TcpFlags::RST, 5, 0, 0, 0),
+        ];
+        assert_eq!(judge(&segments), [true; 9]);
+    }
+
+    #[test]
+    fn bad_segments_do_not() {
+        let ack = TcpFlags::ACK;
+        for (what, bad) in [
+            ("more than the MSS", segment(0, ack, 101, 501, 201, 250)),
+            ("beyond the window", segment(0, ack, 1001, 102, 201, 250)),
+            ("the window goes back", segment(1, ack, 201, 0, 201, 224)),
+            ("the acknowledgement goes back", segment(1, ack, 201, 0, 100, 1000)),
+        ] {
+            assert_eq!(judge(&[bad]), [false], "{what}");
+        }
+        assert!(Watch::default().see(&segment(0, ack, 1, 0, 1, 1)).is_err());
+    }
+
+    #[test]
+    fn frames_are_read() {
+        use etherparse::PacketBuilder;
+        let mut frame = Vec::new();
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+        builder.tcp(1, 2, 100, 1000).ack(7).fin().write(&mut frame, b"abc").unwrap();
+        let seen = Seen::parse(&frame).unwrap().unwrap();
+        assert_eq!((seen.payload_len, seen.seq_len(), seen.end()), (3, 4, SeqNum::new(104)));
+        assert!(!seen.is_pure_ack() && segment(0, TcpFlags::ACK, 1, 0, 1, 1).is_pure_ack());
+        for at in [24, 50] {
+            let mut wrong = frame.clone();
+            wrong[at] ^= 1;
+            assert!(Seen::parse(&wrong).is_err());
+        }
+        frame[12] = 9;
+        assert!(Seen::parse(&frame).unwrap().is_none());
+    }
+}

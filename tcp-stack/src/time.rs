@@ -1,0 +1,120 @@
+//! Time as the stack sees it: an argument, never a clock that is read.
+
+use core::ops::{Add, AddAssign, Sub};
+pub use core::time::Duration;
+
+/// A point in time: nanoseconds since a start that the caller chose once and that never goes back.
+///
+/// Arithmetic saturates: 2^64 ns are 584 years.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The start.
+    pub const ZERO: Self = Self(0);
+    /// Later than anything that happens.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// So many nanoseconds after the start.
+    #[inline]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// So many microseconds after the start.
+    #[inline]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// So many milliseconds after the start.
+    #[inline]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the start.
+    #[inline]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole microseconds since the start.
+    #[inline]
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Whole milliseconds since the start.
+    #[inline]
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// The time from `earlier` to `self`; zero when `earlier` is later.
+    #[inline]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A duration in nanoseconds, saturated to 64 bits.
+#[inline]
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+    #[inline]
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(duration)))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    #[inline]
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Self;
+    #[inline]
+    fn sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(duration)))
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+    #[inline]
+    fn sub(self, earlier: Self) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, Instant};
+
+    #[test]
+    fn arithmetic_saturates() {
+        let second = Duration::from_secs(1);
+        assert_eq!(Instant::ZERO - second, Instant::ZERO);
+        assert_eq!(Instant::MAX + second, Instant::MAX);
+        assert_eq!(Instant::ZERO + Duration::MAX, Instant::MAX);
+        assert_eq!(Instant::ZERO - Instant::from_millis(1), Duration::ZERO);
+        assert_eq!(Instant::from_millis(3) - Instant::from_micros(1_000), Duration::from_millis(2));
+        assert_eq!(Instant::from_millis(u64::MAX), Instant::MAX);
+    }
+
+    #[test]
+    fn units_agree() {
+        let at = Instant::from_millis(1_234);
+        assert_eq!((at.as_nanos(), at.as_micros(), at.as_millis()), (1_234_000_000, 1_234_000, 1_234));
+        assert_eq!(at, Instant::from_micros(1_234_000));
+        assert_eq!(at, Instant::from_nanos(1_234_000_000));
+    }
+}
