@@ -88,11 +88,29 @@ fn refusals_of_the_region_service_reach_the_initiator() {
             let Event::Rejected { private_data } = &events[0] else { panic!("{events:?}") };
             assert_eq!(decode_reply(private_data), Err(ServiceError::Refused(*status)));
             assert_eq!(events[1..], [Event::Close { how: CloseHow::Fin }]);
+            // The connection is the peer's to close (RFC 5044 §7.1.2): a FIN of ours might overtake the Reply.
+            assert!(!daemon.drain_events().contains(&Event::Close { how: CloseHow::Fin }));
+            daemon.endpoint.peer_closed(daemon.now, &mut daemon.stats);
+            daemon.collect();
             assert_eq!(daemon.drain_events().last(), Some(&Event::Close { how: CloseHow::Fin }));
             assert!(daemon.stags.is_empty());
             assert_eq!(daemon.stats.mpa.rejects_out, 1);
         }
     }
+}
+
+/// A peer that was rejected and does not close is closed on, after a while.
+#[test]
+fn a_rejected_peer_is_not_waited_for_for_ever() {
+    let mut cli = Side::initiator(initiator_config(), &request(b"hello"));
+    let mut daemon = Side::responder(EndpointConfig::default());
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    let deadline = daemon.endpoint.next_deadline().expect("a time limit");
+    assert_eq!(deadline, daemon.now + EndpointConfig::default().reject_linger);
+    daemon.endpoint.handle_timeout(deadline, &mut daemon.stats);
+    daemon.collect();
+    assert_eq!(daemon.drain_events().last(), Some(&Event::Close { how: CloseHow::Fin }));
+    assert_eq!(daemon.endpoint.next_deadline(), None);
 }
 
 #[test]
@@ -286,6 +304,27 @@ fn a_silent_peer_is_poked_until_it_speaks() {
     cli.endpoint.post_read(2, slice(local, 0, 8), stag, 0).unwrap();
     cli.transmit();
     assert_eq!(cli.endpoint.next_deadline(), None);
+}
+
+#[test]
+fn a_poke_does_not_break_into_a_message() {
+    let after = Duration::from_millis(50);
+    let config = EndpointConfig { poke_after: Some(after), ..initiator_config() };
+    let mut cli = Side::initiator(config, &request(b""));
+    let local = cli.memory.add(vec![0; 4000]).unwrap();
+    cli.transmit();
+    cli.wire.take();
+    cli.deliver(&mpa(REPLY, 4, 4, b""));
+    cli.endpoint.post_write(1, slice(local, 0, 4000), Stag(9), 0).unwrap();
+    cli.wire.limit = 1448;
+    assert!(cli.transmit().pending);
+    cli.pass_time(after);
+    cli.wire.limit = usize::MAX;
+    cli.transmit();
+    let lengths: Vec<_> = ulpdus(&cli.wire.take()).iter().map(|segment| segment.len() - 14).collect();
+    assert_eq!(lengths, [1428, 1428, 1144]);
+    // The message was a sign of life itself: the wait starts anew.
+    assert_eq!(cli.endpoint.next_deadline(), Some(cli.now + after));
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct EndpointConfig {
     /// message. Linux soft-iWARP's responder may overlook that message until another segment comes. The wait
     /// doubles each time; [`super::POKES_MAX`] times at most.
     pub poke_after: Option<Duration>,
+    /// How long a peer that was rejected is given to close the connection itself.
+    pub reject_linger: Duration,
     /// How long a Terminate may wait for room in the transport before the connection is reset.
     pub terminate_timeout: Duration,
 }
@@ -41,6 +43,7 @@ impl Default for EndpointConfig {
             receive_queue: 0,
             spill_max: SPILL_MAX,
             poke_after: None,
+            reject_linger: Duration::from_secs(5),
             terminate_timeout: Duration::from_secs(5),
         }
     }

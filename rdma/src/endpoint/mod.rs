@@ -86,6 +86,9 @@ pub struct Endpoint<C> {
     position: u64,
     qp: QueuePair,
     drain: Option<Drain>,
+    /// The peer was rejected and is to close: until when it may.
+    rejected: bool,
+    linger_until: Option<Duration>,
     /// Since when a Terminate waits for room: until when it may.
     terminate_until: Option<Duration>,
     /// When to poke the peer if it stays silent.
@@ -133,6 +136,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             position: 0,
             qp: QueuePair::new(Origin { stream, pd: config.pd }, depths),
             drain: None,
+            rejected: false,
+            linger_until: None,
             terminate_until: None,
             poke_at: None,
             poke_due: false,
@@ -266,6 +271,9 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             count(&mut stats.rdmap.terminates_unsent, 1);
             self.end(CloseHow::Reset);
         }
+        if self.linger_until.is_some_and(|until| until <= now) {
+            self.end(CloseHow::Fin);
+        }
         if self.poke_at.is_some_and(|at| at <= now) {
             (self.poke_at, self.poke_due) = (None, true);
         }
@@ -275,7 +283,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// When [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let negotiation = self.negotiation.as_ref().and_then(|negotiation| negotiation.next_deadline());
-        [negotiation, self.terminate_until, self.poke_at].into_iter().flatten().min()
+        [negotiation, self.linger_until, self.terminate_until, self.poke_at].into_iter().flatten().min()
     }
 
     /// The next thing the owner must know. A finished work request's place is free from here on.
@@ -394,6 +402,9 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             QpState::Idle => {
                 if self.drain.is_some() {
                     self.end(CloseHow::Fin);
+                } else if self.rejected {
+                    let until = now.saturating_add(self.config.reject_linger);
+                    self.linger_until = self.linger_until.or(Some(until));
                 }
             }
             QpState::Terminating => {
@@ -410,7 +421,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.qp.close(how);
         self.negotiation = None;
         self.deframer = None;
-        (self.terminate_until, self.poke_at, self.poke_due) = (None, None, false);
+        (self.linger_until, self.terminate_until, self.poke_at, self.poke_due) = (None, None, None, false);
     }
 }
 

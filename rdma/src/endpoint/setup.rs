@@ -74,7 +74,12 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                 self.qp.events.push_back(Event::Rejected { private_data });
                 self.end(CloseHow::Fin);
             }
-            mpa::Event::RejectSent(_) => self.end(CloseHow::Fin),
+            // RFC 5044 §7.1.2: "the implementation MUST exit MPA, leaving the TCP connection open". The peer closes it;
+            // Linux soft-iWARP, for one, overlooks a Reply that a FIN follows at once.
+            mpa::Event::RejectSent(_) => {
+                self.negotiation = None;
+                self.rejected = true;
+            }
             mpa::Event::Failed(refusal) => {
                 let terms = negotiation.terms();
                 self.refused(refusal, terms, stats);

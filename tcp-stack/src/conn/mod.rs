@@ -79,15 +79,15 @@ impl State {
     /// The name that is shown to operators.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::SynSent => "syn-sent",
-            Self::SynReceived => "syn-received",
-            Self::Established => "established",
-            Self::FinWait1 => "fin-wait-1",
-            Self::FinWait2 => "fin-wait-2",
-            Self::CloseWait => "close-wait",
-            Self::Closing => "closing",
-            Self::LastAck => "last-ack",
-            Self::Closed => "closed",
+            Self::SynSent => "SYN-SENT",
+            Self::SynReceived => "SYN-RECEIVED",
+            Self::Established => "ESTABLISHED",
+            Self::FinWait1 => "FIN-WAIT-1",
+            Self::FinWait2 => "FIN-WAIT-2",
+            Self::CloseWait => "CLOSE-WAIT",
+            Self::Closing => "CLOSING",
+            Self::LastAck => "LAST-ACK",
+            Self::Closed => "CLOSED",
         }
     }
 
