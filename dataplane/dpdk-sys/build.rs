@@ -95,9 +95,9 @@ fn generate(flags: &[String], out: &Path) {
     for name in TYPES {
         builder = builder.allowlist_type(name);
     }
-    let bindings = builder
-        .generate()
-        .unwrap_or_else(|error| fail(&format!("DPDK's headers: {error}; apt-get install libdpdk-dev libclang-dev")));
+    let bindings = builder.generate().unwrap_or_else(|error| {
+        fail(&format!("DPDK's headers: {error}; apt-get install libdpdk-dev libclang-dev"))
+    });
     if let Err(error) = bindings.write_to_file(out.join("bindings.rs")) {
         fail(&format!("cannot write the bindings to {}: {error}", out.display()));
     }

@@ -307,6 +307,44 @@ fn a_silent_peer_is_poked_until_it_speaks() {
 }
 
 #[test]
+fn a_peer_that_has_spoken_is_not_poked() {
+    let private_data = encode_request("lab", BOTH, b"").unwrap();
+    let config = EndpointConfig { poke_after: Some(Duration::from_millis(50)), ..initiator_config() };
+    let mut cli = Side::initiator(config, &request(&private_data));
+    let mut daemon = Side::responder(EndpointConfig::default());
+    daemon.add_region("lab", vec![7; 8], BOTH);
+    run(&mut cli, &mut daemon, &mut segments(1448));
+    let stag = cli.grant().stag;
+    for wr_id in 0..2 {
+        assert_eq!(cli.endpoint.next_deadline(), None);
+        cli.endpoint.post_read(wr_id, rdma::LocalSlice::EMPTY, stag, 0).unwrap();
+        cli.transmit();
+        assert_eq!(cli.endpoint.next_deadline().is_some(), wr_id == 0);
+        run(&mut cli, &mut daemon, &mut segments(1448));
+    }
+    assert_eq!(cli.stats.rdmap.pokes, 0);
+}
+
+#[test]
+fn a_disconnect_waits_for_what_is_under_way() {
+    let (mut cli, mut daemon, _) = connected(pattern(5000, 2));
+    let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 5000]).unwrap());
+    cli.endpoint.post_read(1, slice(local, 0, 5000), stag, 0).unwrap();
+    cli.endpoint.disconnect(cli.now);
+    cli.transmit();
+    carry(&mut cli, &mut daemon, &mut segments(1448));
+    daemon.endpoint.disconnect(daemon.now);
+    daemon.collect();
+    let closed = |side: &Side| matches!(side.events.last(), Some(Event::Close { how: CloseHow::Fin }));
+    assert!(!closed(&cli) && !closed(&daemon));
+    daemon.transmit();
+    assert!(closed(&daemon), "all reads are answered");
+    carry(&mut daemon, &mut cli, &mut segments(1448));
+    assert!(closed(&cli), "all work is finished");
+    assert_eq!(cli.bytes(local), pattern(5000, 2));
+}
+
+#[test]
 fn a_poke_does_not_break_into_a_message() {
     let after = Duration::from_millis(50);
     let config = EndpointConfig { poke_after: Some(after), ..initiator_config() };

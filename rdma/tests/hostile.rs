@@ -173,6 +173,7 @@ fn a_flood_of_reads_is_bounded() {
     for msn in 1..=100 {
         side.deliver(&fpdu(&read_request(msn, 7, 16, stag, 0)));
     }
+    assert_eq!(side.endpoint.info().reads_owed, 0, "none is kept for later");
     side.wire.limit = usize::MAX;
     side.transmit();
     let sent = ulpdus(&side.wire.take());

@@ -148,3 +148,16 @@ fn the_queues_of_an_endpoint_do_not_grow() {
     }
     assert_eq!((rooms(&a), rooms(&b)), before);
 }
+
+#[test]
+fn a_stream_that_has_ended_holds_no_chunks() {
+    let mut b = Side::established(false, None);
+    let mut a = Side::established(true, None);
+    a.endpoint.post_write(1, local(0, 8), Stag(7), 0).unwrap();
+    a.endpoint.post_write(2, local(0, 8), Stag(7), 0).unwrap();
+    let mut octets = a.send();
+    octets.pop();
+    b.deliver(octets);
+    assert_eq!(b.endpoint.info().state, QpState::Terminating);
+    assert!(b.endpoint.deframer.is_none());
+}

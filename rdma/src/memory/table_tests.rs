@@ -167,3 +167,13 @@ fn grants_and_revocations_without_end_do_not_grow_the_table() {
     }
     assert_eq!((table.entries.allocation_size(), table.streams.allocation_size()), room);
 }
+
+#[test]
+fn index_zero_is_passed_over() {
+    let mut table = table(2);
+    let zero = core::iter::repeat_with(|| table.issuer.issue()).find(|(stag, _)| index_of(*stag) == 0);
+    table.issuer.next = zero.unwrap().1;
+    let stag = table.grant(RegionId(0), 1, BOTH, Scope::Stream(STREAM)).unwrap();
+    assert_ne!(index_of(stag), 0);
+    assert_eq!(table.issuer.next, zero.unwrap().1 + 2);
+}

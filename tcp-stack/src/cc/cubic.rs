@@ -188,12 +188,8 @@ mod tests {
         for _ in 0..422 {
             // Ten round trips of 10 ms per 100 ms: a window's worth of acknowledgements each.
             for _ in 0..window.cwnd / 1000 {
-                let sample = AckSample {
-                    now,
-                    acked: 1000,
-                    srtt: Some(Duration::from_millis(10)),
-                    cwnd_limited: true,
-                };
+                let sample =
+                    AckSample { now, acked: 1000, srtt: Some(Duration::from_millis(10)), cwnd_limited: true };
                 cc.on_ack(&mut window, &sample);
             }
             now += Duration::from_millis(10);

@@ -154,8 +154,7 @@ mod tests {
         for algorithm in [Congestion::NewReno, Congestion::Cubic] {
             let mut cc = Controller::new(algorithm);
             let mut window = Window::initial(1000, 10);
-            let sample =
-                AckSample { now: Instant::ZERO, acked: 1000, srtt: None, cwnd_limited: false };
+            let sample = AckSample { now: Instant::ZERO, acked: 1000, srtt: None, cwnd_limited: false };
             cc.on_ack(&mut window, &sample);
             assert_eq!(window.cwnd, 10_000);
             window.cwnd = 500_000;

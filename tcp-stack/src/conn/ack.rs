@@ -37,9 +37,13 @@ impl Conn {
         options: &TcpOptions,
         len: u32,
     ) {
+        let was_closed = self.snd.wnd == 0;
         let window_changed = self.update_window(header);
         if header.ack.before(self.snd.una) {
             return;
+        }
+        if was_closed && self.snd.wnd > 0 {
+            self.on_window_opened(cx);
         }
         let mut delivery = Delivery::default();
         let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
@@ -79,6 +83,17 @@ impl Conn {
         snd.wl2 = header.ack;
         snd.max_wnd = snd.max_wnd.max(window);
         changed
+    }
+
+    /// The window is no longer closed: the intervals of probes say nothing of the path.
+    fn on_window_opened<B>(&mut self, cx: &Cx<'_, B>) {
+        self.recovery.backoff = 0;
+        self.attempts = 0;
+        self.pending.probe = false;
+        self.timers.clear(TimerKind::Persist);
+        if self.snd.queue.has_outstanding() {
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+        }
     }
 
     /// SND.UNA <- SEG.ACK; what is acknowledged whole leaves the queue.
@@ -140,14 +155,15 @@ impl Conn {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let before = self.snd.queue.sacked();
         for range in ranges {
-            let valid = range.start.before(range.end)
-                && range.start.at_or_after(una)
-                && range.end.at_or_before(nxt);
+            // A range that an acknowledgement has overtaken still tells of what lies behind that.
+            let start = range.start.max(una);
+            let valid =
+                range.start.before(range.end) && start.before(range.end) && range.end.at_or_before(nxt);
             if !valid || self.snd.sack_seen.as_slice().contains(range) {
                 continue;
             }
             let (rack, min_rtt, offset) = (&mut self.recovery.rack, self.rtt.min_rtt(), self.ts_offset);
-            self.snd.queue.sack(cx.tx, range.start, range.end, |node| {
+            self.snd.queue.sack(cx.tx, start, range.end, |node| {
                 let sent = super::ts_clock(node.sent_at, offset);
                 let delivered = Delivered {
                     sent_at: node.sent_at,
@@ -225,7 +241,8 @@ impl Conn {
             self.window.cwnd = self.window.ssthresh;
         }
         let done = self.snd.una.at_or_after(self.recovery.point);
-        if self.recovery.in_recovery() && done && delivery.acked > 0 {
+        let leaves = self.recovery.in_recovery() && done && delivery.acked > 0;
+        if leaves {
             self.leave_recovery();
         }
         if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
@@ -234,7 +251,7 @@ impl Conn {
         if self.recovery.phase == Phase::Fast {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
             self.window.cwnd = self.recovery.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
-        } else if delivery.acked > 0 {
+        } else if delivery.acked > 0 && !leaves {
             self.grow_window(cx.now, delivery.acked);
         }
     }
@@ -324,6 +341,7 @@ impl Conn {
         self.recovery.point = self.snd.nxt;
         self.recovery.prr = Prr::new(flight);
         self.recovery.tlp.reset();
+        self.pending.loss_probe = false;
         self.timers.clear(TimerKind::LossProbe);
         self.cc.on_loss(&mut self.window, flight);
         self.counters.recoveries = self.counters.recoveries.wrapping_add(1);
@@ -341,10 +359,7 @@ impl Conn {
 
     /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2; RFC 9293 §3.8.6.1.
     fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) {
-        if self.snd.wnd > 0 {
-            self.timers.clear(TimerKind::Persist);
-            self.pending.probe = false;
-        } else {
+        if self.snd.wnd == 0 {
             // The peer lives, it only has no room: probes of a closed window go on without end.
             self.attempts = 0;
         }

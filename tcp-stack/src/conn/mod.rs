@@ -33,7 +33,7 @@ use core::net::SocketAddr;
 
 pub(crate) use listen::{Listeners, SynOffer};
 pub(crate) use output::Frame;
-pub(crate) use reassembly::{HoldLimits, Payload, Reassembly, RxNode};
+pub(crate) use reassembly::{HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
 pub(crate) use table::{ConnTable, IndexQueue, List, Target};
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
@@ -143,6 +143,7 @@ pub(crate) struct Sender {
     pub(crate) refused: bool,
     /// When something was acknowledged last, or the queue ceased to be empty.
     pub(crate) progress_at: Instant,
+    /// When the SYN, or a segment of the queue, was sent last.
     pub(crate) last_sent_at: Instant,
     /// The most that was in flight in this round trip, and where the round trip ends.
     pub(crate) peak_flight: u32,

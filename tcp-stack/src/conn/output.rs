@@ -149,8 +149,9 @@ impl Conn {
         if pipe > 0 && pipe.saturating_add(segment.seq_len()) > self.window.cwnd {
             return Blocked::Wait;
         }
-        // RFC 9293 §3.7.4: Nagle.
-        if self.options.nagle && segment.len < self.snd.emss && !segment.fin && self.snd.has_outstanding() {
+        // RFC 9293 §3.7.4: Nagle. The octet of a window probe is not what it waits for.
+        let small = segment.len < self.snd.emss && !segment.fin;
+        if self.options.nagle && small && self.snd.queue.has_outstanding() {
             return Blocked::Wait;
         }
         Blocked::No
@@ -246,9 +247,8 @@ impl Conn {
     }
 
     /// A segment was handed to the port: `reported` tells whether it carried what SACK had to tell.
-    pub(crate) fn on_header_sent(&mut self, now: Instant, reported: bool, payload: bool) {
+    pub(crate) fn on_header_sent(&mut self, reported: bool, payload: bool) {
         self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
-        self.snd.last_sent_at = now;
         let silent = payload && !reported && self.negotiated.sack && self.has_sack_to_report();
         if silent {
             // The acknowledgement that carries it is still owed.
@@ -256,11 +256,8 @@ impl Conn {
             return;
         }
         self.rcv.dsack = None;
-        if payload {
-            self.pending.ack = false;
-        } else if self.pending.ack {
-            self.pending.ack = false;
-        } else {
+        let owed = core::mem::take(&mut self.pending.ack);
+        if !owed && !payload {
             self.pending.dup_acks = self.pending.dup_acks.saturating_sub(1);
         }
         self.on_ack_sent();
@@ -276,6 +273,7 @@ impl Conn {
             // Sent before: which of them is answered cannot be told (RFC 6298 §3).
             self.attempts = self.attempts.max(1);
         }
+        self.snd.last_sent_at = cx.now;
         self.snd.nxt = self.snd.iss + 1;
         self.pending.syn = false;
         if !self.timers.is_set(TimerKind::Retransmit) {
@@ -295,6 +293,7 @@ impl Conn {
         self.count_sent(cx, len, again);
         self.snd.queue.mark_sent(cx.tx, node, cx.now);
         self.snd.nxt = self.snd.nxt.max(end);
+        self.snd.last_sent_at = cx.now;
         self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
         self.pending.small = false;
         self.pending.probe = false;
@@ -307,8 +306,10 @@ impl Conn {
             self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
             return;
         }
-        // RFC 6298 §5.1: "if the timer is not running, start it".
-        if self.pending.force || !self.timers.is_set(TimerKind::Retransmit) {
+        // RFC 6298 §5.1: "if the timer is not running, start it". When the first segment is sent again, the
+        // timeout counts from there: its answer cannot come sooner.
+        let first_again = again && self.snd.queue.head() == node;
+        if first_again || !self.timers.is_set(TimerKind::Retransmit) {
             self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
         }
         self.pending.force = false;

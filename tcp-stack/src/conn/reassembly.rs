@@ -78,8 +78,8 @@ impl<B> Payload<B> {
 /// Why a segment behind a gap was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldError {
-    /// All of it is held already: the range that came again.
-    Duplicate,
+    /// All of it is held already, in this run.
+    Duplicate(SackRange),
     /// The connection's limit, or the pool's.
     Full,
 }
@@ -217,7 +217,8 @@ impl Reassembly {
             payload.trim_before(run.run_end);
         }
         if payload.len() == 0 {
-            return Err(HoldError::Duplicate);
+            let run = pool.get(prev).map(|run| SackRange { start: run.seq, end: run.run_end });
+            return Err(HoldError::Duplicate(run.unwrap_or_default()));
         }
         let size = u32::try_from(payload.buf.true_size()).unwrap_or(u32::MAX);
         if self.held_segments >= limits.segments

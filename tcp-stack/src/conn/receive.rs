@@ -1,6 +1,6 @@
 //! Segment text: what is kept, when it is acknowledged, and the window that is offered.
 
-use super::{Conn, Cx, HoldLimits, Payload};
+use super::{Conn, Cx, HoldError, HoldLimits, Payload};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::iface::DropReason;
@@ -93,11 +93,7 @@ impl Conn {
         Ok(())
     }
 
-    fn keep_behind_gap<B: Buf>(
-        &mut self,
-        cx: &mut Cx<'_, B>,
-        payload: Payload<B>,
-    ) -> Result<(), DropReason> {
+    fn keep_behind_gap<B: Buf>(&mut self, cx: &mut Cx<'_, B>, payload: Payload<B>) -> Result<(), DropReason> {
         // RFC 5681 §4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
         self.owe_duplicate_ack();
         let limits = HoldLimits {
@@ -112,11 +108,13 @@ impl Conn {
                 self.note_recent(run);
                 Ok(())
             }
-            Err(super::reassembly::HoldError::Duplicate) => {
+            Err(HoldError::Duplicate(run)) => {
+                // RFC 2883 §4: the second block is the one that the duplicate lies in.
+                self.note_recent(run);
                 self.report_duplicate(cx, range);
                 Err(DropReason::TcpDuplicate)
             }
-            Err(super::reassembly::HoldError::Full) => Err(DropReason::TcpHeldLimit),
+            Err(HoldError::Full) => Err(DropReason::TcpHeldLimit),
         }
     }
 
@@ -178,7 +176,9 @@ impl Conn {
     pub(super) fn offer_window(&mut self, config: &StackConfig, scaled: bool) -> u16 {
         let shift = if scaled { self.negotiated.rcv_wscale } else { 0 };
         let buffer = receive_buffer(config);
-        let free = buffer.saturating_sub(self.rcv.unread);
+        // Until the handshake is over, a SYN may have to repeat what was offered, and it cannot scale.
+        let most = if self.state.is_synchronized() { buffer } else { buffer.min(u16::MAX.into()) };
+        let free = most.saturating_sub(self.rcv.unread);
         let current = self.current_window();
         // RFC 9293 §3.8.6.2.2: the edge moves when it can move by a segment or half the buffer.
         let step = (buffer / 2).min(u32::from(self.rcv.mss));

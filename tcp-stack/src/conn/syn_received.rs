@@ -72,8 +72,7 @@ impl Conn {
         self.timers.clear(TimerKind::Retransmit);
         let snd = &mut self.snd;
         // RFC 7323 §2.2: "The window field in a segment where the SYN bit is set [...] MUST NOT be scaled".
-        let shift =
-            if header.flags.contains(TcpFlags::SYN) { 0 } else { self.negotiated.snd_wscale };
+        let shift = if header.flags.contains(TcpFlags::SYN) { 0 } else { self.negotiated.snd_wscale };
         snd.wnd = u32::from(header.window) << shift;
         snd.max_wnd = snd.wnd;
         snd.wl1 = header.seq;
@@ -85,6 +84,7 @@ impl Conn {
         self.recovery.backoff = 0;
         cx.stats.established = cx.stats.established.wrapping_add(1);
         self.arm_keepalive(cx.now);
+        self.note_room(cx);
         if self.close_when_open {
             self.close(cx);
         }

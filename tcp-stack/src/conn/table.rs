@@ -275,3 +275,97 @@ impl ConnTable {
         if slot.generation == id.generation() { slot.conn.as_mut() } else { None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ConnOptions, StackConfig};
+    use crate::conn::Origin;
+    use crate::seq::SeqNum;
+    use crate::time::Instant;
+
+    fn end(n: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], n))
+    }
+
+    fn conn(table: &ConnTable, port: u16) -> Conn {
+        let (local, remote) = (end(7), end(port));
+        let hash = table.hash(local, remote);
+        let options = ConnOptions::default();
+        let iss = SeqNum::new(0);
+        let origin = Origin { local, remote, hash, iss, ts_offset: 0, listener: None, options };
+        Conn::open(Instant::ZERO, &origin, &StackConfig::default())
+    }
+
+    fn find(table: &ConnTable, port: u16) -> Option<Target> {
+        let hash = table.hash(end(7), end(port));
+        table.find(hash, |table, target| match target {
+            Target::Conn(index) => table.at(index).is_some_and(|conn| conn.remote == end(port)),
+            Target::TimeWait(_) => false,
+        })
+    }
+
+    #[test]
+    fn a_name_dies_with_its_connection() {
+        let mut table = ConnTable::new(1, (1, 2));
+        let first = table.insert(conn(&table, 1)).unwrap();
+        assert!(table.is_full() && table.insert(conn(&table, 2)).is_err());
+        table.remove(first.index()).unwrap();
+        let second = table.insert(conn(&table, 2)).unwrap();
+        assert_eq!(first.index(), second.index());
+        assert!(table.get(first).is_none() && table.get_mut(first).is_none());
+        assert_eq!(table.get(second).map(|conn| conn.remote), Some(end(2)));
+        assert!(table.remove(second.index()).is_some() && table.remove(second.index()).is_none());
+    }
+
+    #[test]
+    fn flows_come_and_go_without_the_table_growing() {
+        let mut table = ConnTable::new(64, (1, 2));
+        let capacity = table.flows.capacity();
+        for round in 0..1000_u16 {
+            for i in 0..64 {
+                let conn = conn(&table, 1 + i + round % 7 * 64);
+                let hash = conn.hash;
+                let id = table.insert(conn).unwrap();
+                table.insert_flow(hash, Target::Conn(id.index()));
+            }
+            for i in 0..64 {
+                let port = 1 + i + round % 7 * 64;
+                let Some(Target::Conn(index)) = find(&table, port) else { panic!("{port} is not found") };
+                let conn = table.remove(index).unwrap();
+                table.remove_flow(conn.hash, Target::Conn(index));
+                assert_eq!(find(&table, port), None);
+            }
+        }
+        assert_eq!((table.used(), table.flows.len(), table.flows.capacity()), (0, 0, capacity));
+        assert_eq!(table.places(), 64, "places are used again");
+    }
+
+    #[test]
+    fn hashes_depend_on_the_key_and_on_each_part() {
+        let (one, other) = (ConnTable::new(1, (1, 2)), ConnTable::new(1, (1, 3)));
+        assert_ne!(one.hash(end(1), end(2)), other.hash(end(1), end(2)));
+        assert_ne!(one.hash(end(1), end(2)), one.hash(end(2), end(1)));
+        let v6 = |n| SocketAddr::new(IpAddr::V6([0xfd77, 0, 0, 0, 0, 0, 0, n].into()), 7);
+        assert_ne!(one.hash(v6(1), v6(2)), one.hash(v6(1), v6(3)));
+        assert_ne!(one.hash(v6(1), v6(2)), one.hash(v6(3), v6(2)));
+    }
+
+    #[test]
+    fn a_queue_holds_a_place_once_and_in_order() {
+        let mut table = ConnTable::new(4, (1, 2));
+        for port in 1..4 {
+            table.insert(conn(&table, port)).unwrap();
+        }
+        let (mut a, mut b) = (IndexQueue::new(List::Events), IndexQueue::new(List::Output));
+        for index in [2, 0, 2, 1, 0, 9] {
+            a.push(&mut table, index);
+            b.push(&mut table, 2 - index.min(2));
+        }
+        let mut drain =
+            |queue: &mut IndexQueue| -> Vec<u32> { core::iter::from_fn(|| queue.pop(&mut table)).collect() };
+        assert_eq!(drain(&mut a), [2, 0, 1]);
+        assert_eq!(drain(&mut b), [0, 2, 1], "the lists are apart");
+        assert!(a.is_empty() && b.is_empty());
+    }
+}

@@ -77,8 +77,7 @@ impl TimeWait {
                 urgent: 0,
             },
             options: TcpOptions {
-                timestamps: echo
-                    .map(|echo| Timestamps { value: ts_clock(now, self.ts_offset), echo }),
+                timestamps: echo.map(|echo| Timestamps { value: ts_clock(now, self.ts_offset), echo }),
                 ..TcpOptions::NONE
             },
         }
@@ -207,5 +206,39 @@ impl TimeWaitTable {
     /// The record that ends first, and when.
     pub(crate) fn first(&self) -> Option<(u32, Instant)> {
         self.pool.get(self.oldest).map(|record| (self.oldest, record.ends_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ConnOptions, StackConfig};
+    use crate::conn::Origin;
+
+    fn record(port: u16) -> TimeWait {
+        let local = SocketAddr::from(([10, 0, 0, 1], 7));
+        let remote = SocketAddr::from(([10, 0, 0, 2], port));
+        let (iss, options) = (SeqNum::new(0), ConnOptions::default());
+        let origin = Origin { local, remote, hash: 0, iss, ts_offset: 0, listener: None, options };
+        TimeWait::of(&Conn::open(Instant::ZERO, &origin, &StackConfig::default()))
+    }
+
+    #[test]
+    fn records_end_in_their_order_wherever_one_is_taken_out() {
+        let mut table = TimeWaitTable::new(3, Duration::from_secs(60));
+        let [a, b, c] = [1, 2, 3].map(|n| table.insert(Instant::from_millis(n), record(1)).unwrap());
+        assert!(table.is_full());
+        assert_eq!(table.insert(Instant::from_millis(4), record(4)), None);
+        assert_eq!(table.first(), Some((a, Instant::from_millis(60_001))));
+        table.remove(b).unwrap();
+        table.remove(a).unwrap();
+        assert_eq!(table.first(), Some((c, Instant::from_millis(60_003))));
+        table.remove(c).unwrap();
+        assert_eq!((table.first(), table.used()), (None, 0));
+    }
+
+    #[test]
+    fn a_record_is_small() {
+        assert!(size_of::<TimeWait>() <= 128, "{}", size_of::<TimeWait>());
     }
 }

@@ -44,8 +44,7 @@ impl Conn {
                 if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
                     self.enter_recovery(cx);
                     let (pipe, mss) = (self.pipe(), self.window.mss);
-                    self.window.cwnd =
-                        self.recovery.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss);
+                    self.window.cwnd = self.recovery.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss);
                 }
             }
             TimerKind::Persist => self.on_persist_timeout(cx),

@@ -35,8 +35,6 @@ pub(crate) struct InterfaceConfig {
     pub(crate) mac: MacAddr,
     /// The VLAN, 1..=4094, that we are in; `None` for untagged frames.
     pub(crate) vlan: Option<u16>,
-    /// Largest IP packet that the link carries, bytes.
-    pub(crate) mtu: u16,
     /// Our IPv4 address and its link's prefix.
     pub(crate) ipv4: Option<Ipv4Cidr>,
     /// Where IPv4 packets for other links go.
@@ -248,12 +246,6 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Largest IP packet that the link carries, bytes.
-    #[inline]
-    pub(crate) fn mtu(&self) -> usize {
-        usize::from(self.config.mtu)
-    }
-
     /// The address on the link that a packet for `remote` goes to first.
     #[inline]
     fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
@@ -299,6 +291,16 @@ impl<B: Buf> Interface<B> {
     pub(crate) fn confirm(&mut self, now: Instant, remote: IpAddr) {
         if let Some(hop) = self.next_hop(remote) {
             self.neighbors.confirm(now, hop);
+        }
+    }
+
+    /// What was sent to `remote` does not seem to arrive: its next hop is probed.
+    ///
+    /// RFC 1122 §3.3.1.4: "TCP or any connection-oriented transport protocol should be able to give
+    /// negative advice, e.g., triggered by excessive retransmissions."
+    pub(crate) fn doubt(&mut self, now: Instant, remote: IpAddr) {
+        if let Some(hop) = self.next_hop(remote) {
+            self.neighbors.doubt(now, hop);
         }
     }
 

@@ -14,6 +14,8 @@
 //!     |                 3 × 1 s                   PROBE <------------------+
 //!     +---------------------------------------------+
 //! ```
+//!
+//! Doubt of the layer above leads to PROBE from wherever an address is known.
 
 use crate::time::{Duration, Instant};
 use crate::wire::MacAddr;
@@ -281,6 +283,18 @@ impl NeighborCache {
             && entry.state.has_mac()
         {
             entry.state = reachable;
+        }
+    }
+
+    /// What was sent to this neighbor does not arrive, as far as the layer above can tell: it is asked at
+    /// once whether it is there.
+    pub(super) fn doubt(&mut self, now: Instant, ip: IpAddr) {
+        let Some(slot) = self.slot(ip) else { return };
+        let Some(entry) = self.entries.get_mut(slot) else { return };
+        if matches!(entry.state, State::Reachable { .. } | State::Stale | State::Delay { .. }) {
+            let next = tick(now);
+            entry.state = State::Probe { sent: 0, next };
+            self.arm(next);
         }
     }
 

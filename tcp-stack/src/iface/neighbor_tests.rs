@@ -208,6 +208,29 @@ fn confirmation_needs_an_address() {
 }
 
 #[test]
+fn doubt_leads_to_a_probe() {
+    for (before, after) in [
+        ("none", "none"),
+        ("incomplete", "incomplete"),
+        ("failed", "failed"),
+        ("reachable", "probe"),
+        ("stale", "probe"),
+        ("delay", "probe"),
+        ("probe", "probe"),
+    ] {
+        let (mut cache, now) = in_state(before);
+        cache.doubt(now, ip(1));
+        assert_eq!(state(&cache, ip(1)), after);
+    }
+    // Three requests, the first at once; then the next packet starts from the beginning.
+    let (mut cache, now) = in_state("reachable");
+    cache.doubt(now, ip(1));
+    cache.doubt(now, ip(1));
+    assert_eq!(run(&mut cache, now + SECOND * 9), [(0, Some(A)), (1, Some(A)), (2, Some(A))]);
+    assert!(matches!(cache.resolve(now + SECOND * 9, ip(1)), Lookup::Resolving(Some(_))));
+}
+
+#[test]
 fn memory_is_bounded_and_those_in_use_stay() {
     let mut cache = cache(8);
     for last in 0..8 {

@@ -22,7 +22,6 @@ fn config() -> InterfaceConfig {
     InterfaceConfig {
         mac: OURS,
         vlan: None,
-        mtu: 1500,
         ipv4: Ipv4Cidr::new(V4, 24),
         ipv4_gateway: Some(V4_GATEWAY),
         ipv6: Ipv6Cidr::new(v6("fd77::2"), 64),
@@ -722,7 +721,6 @@ fn sources_and_routes() {
     assert_eq!(source("fe80::1").as_deref(), Some("fe80::ff:fe00:2"));
     assert!(lab.interface.is_local(V4.into()) && lab.interface.is_local(v6("fe80::ff:fe00:2").into()));
     assert!(!lab.interface.is_local(V4_PEER.into()));
-    assert_eq!(lab.interface.mtu(), 1500);
     // Another link is reached through the gateway, a link-local address directly.
     let now = Instant::ZERO;
     assert_eq!(lab.interface.resolve(now, v6("2001:db8::1").into()), Err(NotReady::Resolving));

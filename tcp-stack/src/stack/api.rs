@@ -30,9 +30,10 @@ impl<B: Buf> Stack<B> {
             return;
         }
         for index in 0..self.conns.places() {
-            let half_open = self.conns.at(index).is_some_and(|conn| {
-                conn.listener == Some(listener) && conn.state == State::SynReceived
-            });
+            let half_open = self
+                .conns
+                .at(index)
+                .is_some_and(|conn| conn.listener == Some(listener) && conn.state == State::SynReceived);
             if half_open {
                 self.abort_at(now, index);
             }

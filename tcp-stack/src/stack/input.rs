@@ -72,8 +72,7 @@ impl<B: Buf> Stack<B> {
         let outcome = self.with_conn(now, index, |conn, cx| {
             let una = conn.snd.una;
             let outcome = conn.on_segment(cx, incoming);
-            let progress = conn.snd.una != una
-                && now.saturating_since(conn.confirmed_at) >= CONFIRM_INTERVAL;
+            let progress = conn.snd.una != una && now.saturating_since(conn.confirmed_at) >= CONFIRM_INTERVAL;
             if progress {
                 conn.confirmed_at = now;
             }
@@ -201,8 +200,7 @@ impl<B: Buf> Stack<B> {
                 .unwrap_or(false),
             Some(Target::TimeWait(_)) | None => false,
         };
-        let counter =
-            if believed { &mut self.stats.icmp_accepted } else { &mut self.stats.icmp_ignored };
+        let counter = if believed { &mut self.stats.icmp_accepted } else { &mut self.stats.icmp_ignored };
         *counter = counter.wrapping_add(1);
     }
 

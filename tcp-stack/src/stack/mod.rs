@@ -75,7 +75,6 @@ impl<B: Buf> Stack<B> {
             InterfaceConfig {
                 mac: config.mac,
                 vlan: config.vlan,
-                mtu: config.mtu,
                 ipv4: config.ipv4,
                 ipv4_gateway: config.ipv4_gateway,
                 ipv6: config.ipv6,
@@ -253,11 +252,17 @@ impl<B: Buf> Stack<B> {
         }
         let mut budget = TIMER_BUDGET;
         while let Some(index) = self.wheel.pop_expired(now, &mut budget) {
-            self.with_conn(now, index, |conn, cx| {
+            let in_vain = self.with_conn(now, index, |conn, cx| {
+                let before = conn.attempts;
                 while let Some(kind) = conn.timers.take_expired(now) {
                     conn.on_timer(cx, kind);
                 }
+                (conn.attempts > before && conn.attempts > 1).then_some(conn.remote.ip())
             });
+            if let Some(remote) = in_vain.flatten() {
+                // RFC 1122 §3.3.1.4: the second timeout in a row casts doubt on the next hop.
+                self.interface.doubt(now, remote);
+            }
         }
     }
 
@@ -281,3 +286,6 @@ impl<B: Buf> Stack<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

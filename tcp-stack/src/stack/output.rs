@@ -216,7 +216,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
             let (header, options) = conn.syn_header(cx.config, cx.now);
             let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
-            conn.on_header_sent(cx.now, true, false);
+            conn.on_header_sent(true, false);
             conn.on_syn_sent(cx);
             Ok(frame)
         }
@@ -227,7 +227,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let seq = if keepalive { conn.snd.nxt - 1 } else { conn.snd.nxt };
             let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 0);
             let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
-            conn.on_header_sent(cx.now, true, false);
+            conn.on_header_sent(true, false);
             let counter = if keepalive {
                 conn.pending.keepalive = false;
                 &mut cx.stats.keepalive_probes
@@ -243,7 +243,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             *buf.append(1).and_then(|room| room.first_mut()).ok_or(Failure::NoRoom)? = octet;
             let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 1);
             let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
-            conn.on_header_sent(cx.now, !options.sack.is_empty(), true);
+            conn.on_header_sent(!options.sack.is_empty(), true);
             conn.on_probe_sent(cx, seq);
             Ok(frame)
         }
@@ -332,7 +332,7 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
         segment.buf = kept;
     }
     let frame = result?;
-    conn.on_header_sent(cx.now, !options.sack.is_empty(), true);
+    conn.on_header_sent(!options.sack.is_empty(), true);
     conn.on_data_sent(cx, node);
     Ok(frame)
 }

@@ -26,11 +26,7 @@ pub(super) struct Replies {
 
 impl Replies {
     pub(super) fn new() -> Self {
-        Self {
-            queue: VecDeque::with_capacity(QUEUE_MAX),
-            credit: BURST * NANOS_PER_REPLY,
-            at: Instant::ZERO,
-        }
+        Self { queue: VecDeque::with_capacity(QUEUE_MAX), credit: BURST * NANOS_PER_REPLY, at: Instant::ZERO }
     }
 
     /// Queues a reply to a segment that anybody could have sent; `false` when there are too many.
@@ -69,12 +65,7 @@ impl Replies {
 }
 
 /// RFC 9293 §3.10.7.1: the reset that answers a segment for which there is no connection.
-pub(super) fn reset_for(
-    local: SocketAddr,
-    remote: SocketAddr,
-    header: &TcpHeader,
-    seq_len: u32,
-) -> Reply {
+pub(super) fn reset_for(local: SocketAddr, remote: SocketAddr, header: &TcpHeader, seq_len: u32) -> Reply {
     let answer = TcpHeader { src_port: local.port(), dst_port: remote.port(), ..TcpHeader::default() };
     let header = if header.flags.contains(TcpFlags::ACK) {
         TcpHeader { seq: header.ack, flags: TcpFlags::RST, ..answer }

@@ -1,14 +1,17 @@
 //! What tests need: buffers on the heap, random numbers from a seed, and a network in virtual time.
 
 mod app;
+mod attack;
 mod heap;
 mod link;
 mod random;
 mod scenario;
 mod sim;
+mod trace;
 mod watch;
 
 pub use app::{App, Ending, Outcome, Plan, Reading, Sending, octet};
+pub use attack::blind_segment;
 pub use heap::{HeapBuf, HeapPool};
 pub use link::{Burst, Link, LinkConfig, LinkCounts};
 pub use random::Random;

@@ -3,7 +3,7 @@
 use super::app::{Outcome, Plan};
 use super::link::{LinkConfig, LinkCounts};
 use crate::time::{Duration, Instant};
-use crate::{StackConfig, StackStats};
+use crate::{ConnOptions, StackConfig, StackStats};
 use alloc::vec::Vec;
 
 /// A connection to be: who opens it to whom, when, and what both do.
@@ -34,10 +34,16 @@ pub struct Scenario {
     pub link_back: Option<LinkConfig>,
     /// The connections.
     pub dials: Vec<Dial>,
+    /// Options of both ends of all of them.
+    pub conn: ConnOptions,
     /// Buffers of each host.
     pub buffers: usize,
     /// How long a host's worker is busy elsewhere at most, before it looks at its port.
     pub poll_interval: Duration,
+    /// All connections that are left are aborted then.
+    pub abort_at: Option<Duration>,
+    /// Somebody sends a blind segment to one of the ends this often.
+    pub attack: Option<Duration>,
     /// Whether frames may be forged, so that what arrives need not be what was sent.
     pub hostile: bool,
     /// Steps after which the run has failed.

@@ -12,14 +12,16 @@
 //! or its drop counted.
 
 use super::app::{App, Outcome};
+use super::attack::blind_segment;
 use super::link::{Link, LinkCounts};
 use super::scenario::{Report, Scenario};
+use super::trace::{describe, digest};
 use super::watch::{Seen, Watch};
 use super::{HeapBuf, HeapPool, Random};
 use crate::buf::{Buf, RxChecksum, RxFrame};
 use crate::time::{Duration, Instant};
 use crate::wire::EthernetHeader;
-use crate::{ConnId, Event, ListenOptions, Stack};
+use crate::{ConnId, Event, ListenOptions, Stack, State};
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +44,10 @@ enum Happening {
     Sent { host: usize },
     /// A connection is opened.
     Dial(usize),
+    /// Somebody sends a segment of his own.
+    Attack,
+    /// What is left is aborted.
+    AbortAll,
 }
 
 #[derive(Debug)]
@@ -164,12 +170,19 @@ impl Simulation {
     fn prepare(&mut self) -> Result<(), String> {
         for (index, dial) in self.scenario.dials.clone().iter().enumerate() {
             let host = self.hosts.get_mut(dial.to).ok_or("a dial to no host")?;
-            let listened = host.stack.listen(port(index), ListenOptions::default());
+            let options = ListenOptions { conn: self.scenario.conn, ..ListenOptions::default() };
+            let listened = host.stack.listen(port(index), options);
             listened.map_err(|error| format!("{error}"))?;
             self.plan(Instant::ZERO + dial.at, Happening::Dial(index));
         }
         for host in 0..self.hosts.len() {
             self.plan_turn(host, Instant::ZERO);
+        }
+        if let Some(pause) = self.scenario.attack {
+            self.plan(Instant::ZERO + pause, Happening::Attack);
+        }
+        if let Some(at) = self.scenario.abort_at {
+            self.plan(Instant::ZERO + at, Happening::AbortAll);
         }
         Ok(())
     }
@@ -210,6 +223,8 @@ impl Simulation {
                     host.sending.pop_front();
                 }
                 Happening::Dial(index) => self.dial(index)?,
+                Happening::Attack => self.attack(),
+                Happening::AbortAll => self.abort_all(),
                 Happening::Turn { host } => {
                     let planned = self.hosts.get_mut(host).map(|host| &mut host.turn_at);
                     if let Some(planned) = planned.filter(|planned| **planned == Some(at)) {
@@ -231,6 +246,43 @@ impl Simulation {
         self.plan_turn(index, at);
     }
 
+    fn abort_all(&mut self) {
+        for index in 0..self.hosts.len() {
+            if let Some(host) = self.hosts.get_mut(index) {
+                for (_, _, app) in host.apps.values() {
+                    host.stack.abort(self.now, app.conn());
+                }
+            }
+            self.plan_turn(index, self.now);
+        }
+    }
+
+    /// Aims a blind segment at one end of an established connection, as long as there is one. (One that is
+    /// being opened must take a SYN for a simultaneous open, and one that is gone for a new one.)
+    fn attack(&mut self) {
+        let Some(pause) = self.scenario.attack.filter(|_| self.has_work()) else { return };
+        self.plan(self.now + pause, Happening::Attack);
+        let mut targets = Vec::new();
+        for (index, host) in self.hosts.iter().enumerate() {
+            let established = host.apps.values().filter(|(_, _, app)| app.outcome().established.is_some());
+            targets.extend(established.map(|(_, _, app)| (index, app.conn())));
+        }
+        let Some(&(index, conn)) = targets.get(self.random.index(targets.len())) else { return };
+        let info = self.hosts.get(index).and_then(|host| host.stack.info(conn));
+        let mac = self.scenario.hosts.get(index).map(|host| host.mac);
+        if let (Some(info), Some(mac)) = (info.filter(|info| info.state == State::Established), mac) {
+            let frame = blind_segment(&mut self.random, mac, info.remote, info.local);
+            self.arrive(index, frame);
+        }
+    }
+
+    /// Whether a connection is to come, or has not ended.
+    fn has_work(&self) -> bool {
+        self.outcomes.iter().any(|[opener, listener]| {
+            opener.closed.is_none() || (listener.established.is_some() && listener.closed.is_none())
+        })
+    }
+
     fn dial(&mut self, index: usize) -> Result<(), String> {
         let dial = *self.scenario.dials.get(index).ok_or("no such dial")?;
         let to = self.scenario.hosts.get(dial.to).ok_or("no such host")?;
@@ -241,7 +293,7 @@ impl Simulation {
         };
         let remote = SocketAddr::new(address.ok_or("a host without an address")?, port(index));
         let host = self.hosts.get_mut(dial.from).ok_or("no such host")?;
-        let conn = host.stack.connect(self.now, remote, crate::ConnOptions::default());
+        let conn = host.stack.connect(self.now, remote, self.scenario.conn);
         let conn = conn.map_err(|error| format!("{error}"))?;
         let app = App::new(dial.opener, conn, keys(index, 0), self.random.fork());
         host.apps.insert(key(conn), (index, 0, app));
@@ -310,7 +362,9 @@ impl Simulation {
                     app.on_established(now);
                     Ok(())
                 }
-                Event::Data { offset, segment, .. } => app.on_data(now, offset, segment.bytes()),
+                Event::Data { offset, segment, .. } => {
+                    app.on_data(now, offset, segment.bytes(), self.scenario.hostile)
+                }
                 Event::PeerClosed { .. } => app.on_peer_closed(),
                 Event::Writable { .. } => {
                     app.on_writable();
@@ -319,9 +373,7 @@ impl Simulation {
                 Event::Closed { reason, .. } => app.on_closed(now, reason),
                 Event::Accepted { .. } | Event::EmssChanged { .. } => Ok(()),
             };
-            judged
-                .or_else(|error| if self.scenario.hostile { Ok(()) } else { Err(error) })
-                .map_err(|error| format!("dial {dial}, side {side}: {error}"))?;
+            judged.map_err(|error| format!("dial {dial}, side {side}: {error}"))?;
             self.settle(index, conn, dial, side)?;
         }
     }
@@ -443,11 +495,23 @@ impl Simulation {
             return Err(format!("{acks} acknowledgements for {causes} causes"));
         }
         let waits = host.stack.next_deadline().is_some() || host.stack.has_output();
+        let config = self.scenario.hosts.get(index).ok_or("no such host")?;
         for (dial, side, app) in host.apps.values() {
-            let info = host.stack.info(app.conn());
-            if info.is_some_and(|info| info.send_queue_octets > 0 || info.in_flight > 0) && !waits {
-                return Err(format!("dial {dial}, side {side}: data waits, and no timer does"));
-            }
+            let Some(info) = host.stack.info(app.conn()) else { continue };
+            let wrong = if (info.send_queue_octets > 0 || info.in_flight > 0) && !waits {
+                "data waits, and no timer does"
+            } else if u64::from(info.unread_octets) != app.unread() {
+                "another count of octets not let go of"
+            } else if info.held_octets > config.held_bytes_max
+                || info.held_segments > config.held_segments_max
+            {
+                "more is held behind gaps than may be"
+            } else if info.send_queue_octets > config.send_buffer_bytes {
+                "more is queued than may be"
+            } else {
+                continue;
+            };
+            return Err(format!("dial {dial}, side {side}: {wrong}: {info:?}"));
         }
         Ok(())
     }
@@ -531,35 +595,4 @@ fn keys(dial: usize, side: u64) -> (u64, u64) {
     let base = u64::try_from(dial).unwrap_or(0).wrapping_mul(2).wrapping_add(0x5eed);
     let key = |side: u64| base.wrapping_add(side).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (key(side), key(1_u64.wrapping_sub(side)))
-}
-
-fn describe(seen: &Seen) -> String {
-    let header = &seen.header;
-    let options = &seen.options;
-    format!(
-        "{} -> {} {:?} seq {} len {} ack {} win {} ts {:?} sack {:?}",
-        seen.src,
-        seen.dst,
-        header.flags,
-        header.seq,
-        seen.payload_len,
-        header.ack,
-        header.window,
-        options.timestamps.map(|timestamps| (timestamps.value, timestamps.echo)),
-        options.sack,
-    )
-}
-
-/// The trace's number with one frame more.
-fn digest(trace: u64, now: Instant, host: usize, bytes: &[u8]) -> u64 {
-    let mut hash = trace ^ now.as_nanos().rotate_left(17) ^ u64::try_from(host).unwrap_or(0);
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    for word in words.iter().chain(core::iter::once(&last)) {
-        hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29);
-    }
-    hash
 }

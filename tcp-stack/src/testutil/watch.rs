@@ -130,7 +130,7 @@ impl Watch {
         }
         // RFC 9293 §3.8.6.1: one octet may be sent into a closed window, to probe it. The SYN comes
         // before any window.
-        let beyond = peer_edge.is_some_and(|edge| seen.end().after(edge + 1));
+        let beyond = seen.seq_len() > 0 && peer_edge.is_some_and(|edge| seen.end().after(edge + 1));
         if beyond && !flags.contains(TcpFlags::SYN) {
             return Err(format!("beyond the peer's window, which ends at {peer_edge:?}: {seen:?}"));
         }

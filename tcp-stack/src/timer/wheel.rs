@@ -63,13 +63,7 @@ impl Wheel {
     pub(crate) fn new(limit: u32) -> Self {
         let mut nodes = Vec::new();
         nodes.reserve_exact(limit as usize);
-        Self {
-            nodes,
-            heads: [NIL; LEVELS * SLOTS],
-            occupied: [0; LEVELS],
-            cascading: NIL,
-            elapsed: 0,
-        }
+        Self { nodes, heads: [NIL; LEVELS * SLOTS], occupied: [0; LEVELS], cascading: NIL, elapsed: 0 }
     }
 
     /// Arms the node, unless it will be handed out by `deadline` anyway: whoever gets it early arms it
@@ -296,7 +290,7 @@ mod tests {
                     model.remove(&index);
                 }
                 _ => {
-                    now = now + Duration::from_nanos(1 << rng.random_range(10..36));
+                    now += Duration::from_nanos(1 << rng.random_range(10..36));
                     while let Some(index) = pop(&mut wheel, now) {
                         let deadline = model.remove(&index).expect("armed");
                         assert!(deadline <= now);

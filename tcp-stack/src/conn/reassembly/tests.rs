@@ -42,7 +42,7 @@ fn runs_grow_join_and_are_released() {
     assert_eq!(hold(&mut held, &mut pool, 250, 50), Ok((250, 350)), "joins the run behind it");
     assert_eq!(runs(&held, &pool), [(50, 70), (100, 200), (250, 350)]);
     assert_eq!(hold(&mut held, &mut pool, 190, 70), Ok((100, 350)), "closes the gap between two");
-    assert_eq!(hold(&mut held, &mut pool, 120, 200), Err(HoldError::Duplicate));
+    assert!(matches!(hold(&mut held, &mut pool, 120, 200), Err(HoldError::Duplicate(_))));
     assert_eq!(held.release(&mut pool, seq(40)), seq(40), "the gap is still there");
     assert_eq!(held.release(&mut pool, seq(60)), seq(70));
     assert_eq!(held.release(&mut pool, seq(110)), seq(350));
@@ -77,7 +77,8 @@ fn limits_hold_in_octets_segments_and_pool() {
     let limits = HoldLimits { reserve: 2, ..LIMITS };
     assert_eq!(held.hold(&mut pool, segment(300, 10), limits), Err(HoldError::Full));
     held.hold(&mut pool, segment(300, 10), LIMITS).unwrap();
-    assert_eq!(held.hold(&mut pool, segment(100, 10), limits), Err(HoldError::Duplicate));
+    let run = SackRange { start: seq(100), end: seq(110) };
+    assert_eq!(held.hold(&mut pool, segment(100, 10), limits), Err(HoldError::Duplicate(run)));
 }
 
 proptest! {
@@ -108,7 +109,8 @@ proptest! {
             } else {
                 match held.hold(&mut pool, payload, LIMITS) {
                     Ok(run) => prop_assert!(held.runs(&pool).any(|r| r == run)),
-                    Err(error) => prop_assert_eq!(error, HoldError::Duplicate),
+                    Err(HoldError::Duplicate(run)) => prop_assert!(held.runs(&pool).any(|r| r == run)),
+                    Err(HoldError::Full) => prop_assert!(false, "within the limits"),
                 }
             }
             let mut end = nxt;

@@ -95,9 +95,10 @@ proptest! {
             }
             let state = pool.get(index).map(|node| node.state);
             match (op, state) {
-                (0 | 1, _) => if queue.push(&mut pool, end, 100, false, Some(HeapBuf::new(&[]))).is_ok() {
-                    end += 100;
-                },
+                (0 | 1, _) => {
+                    let pushed = queue.push(&mut pool, end, 100, false, Some(HeapBuf::new(&[])));
+                    end += if pushed.is_ok() { 100 } else { 0 };
+                }
                 (2, _) if queue.unsent != NIL => queue.mark_sent(&mut pool, queue.unsent, now),
                 (3, Some(TxState::Flight)) => queue.mark_lost(&mut pool, index),
                 (4, Some(TxState::Flight | TxState::Lost)) => queue.mark_sacked(&mut pool, index),

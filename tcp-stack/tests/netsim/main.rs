@@ -1,120 +1,16 @@
 //! Stacks in simulated networks: what the links do to the frames must not show in the streams.
 //!
-//! A failure names its seed and shows what happened last; `TCP_SEED=… cargo test --test netsim NAME` runs
-//! that seed again, and `TCP_LOG=…` sets how many lines of it are shown.
+//! A failure names its seed and shows what happened last; `TCP_SEED=7 cargo test --test netsim NAME` runs
+//! that seed again, `TCP_SEED=0..10000` more of them, and `TCP_LOG=…` sets how many lines are shown.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use tcp_stack::testutil::{
-    Burst, Dial, Ending, LinkConfig, Outcome, Plan, Random, Reading, Report, Scenario, Sending, Simulation,
-};
-use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
-use tcp_stack::{CloseReason, Congestion, Duration, StackConfig, TcpConfig};
+mod harness;
+mod random;
 
-const MS: Duration = Duration::from_millis(1);
-const PERCENT: u32 = 10_000;
-
-/// The configuration of host number `index`.
-fn host(index: u8) -> StackConfig {
-    let number = index + 1;
-    StackConfig {
-        mac: MacAddr([2, 0, 0, 0, 0, number]),
-        ipv4: Ipv4Cidr::new(Ipv4Addr::new(10, 77, 0, number), 24),
-        ipv6: Ipv6Cidr::new(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number.into()), 64),
-        connections_max: 64,
-        neighbors_max: 16,
-        buffers_max: 4096,
-        held_segments_max: 512,
-        send_buffer_bytes: 256 << 10,
-        receive_window_bytes: 256 << 10,
-        ..StackConfig::default()
-    }
-}
-
-fn dial(ipv6: bool, opener: Plan, listener: Plan) -> Dial {
-    Dial { at: Duration::ZERO, from: 0, to: 1, ipv6, opener, listener }
-}
-
-/// Two hosts, and between them a link.
-fn two_hosts(link: LinkConfig, dials: Vec<Dial>) -> Scenario {
-    Scenario {
-        hosts: vec![host(0), host(1)],
-        link,
-        link_back: None,
-        dials,
-        buffers: 2048,
-        poll_interval: Duration::from_micros(20),
-        hostile: false,
-        steps_max: 3_000_000,
-    }
-}
-
-/// The seeds to run: those given, or the one in `TCP_SEED`.
-fn seeds(default: Range<u64>) -> Range<u64> {
-    match std::env::var("TCP_SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().unwrap();
-            seed..seed + 1
-        }
-        Err(_) => default,
-    }
-}
-
-/// Runs a scenario. A failure is told with the seed and the end of the log, from a second run that keeps
-/// one.
-#[track_caller]
-fn run(scenario: &Scenario, seed: u64) -> Report {
-    let mut simulation = Simulation::new(scenario, seed).unwrap();
-    let error = match catch_unwind(AssertUnwindSafe(|| simulation.run())) {
-        Ok(Ok(report)) => return report,
-        Ok(Err(error)) => error,
-        Err(_) => "a panic".into(),
-    };
-    let mut again = Simulation::new(scenario, seed).unwrap();
-    again.keep_log(std::env::var("TCP_LOG").map_or(200, |lines| lines.parse().unwrap()));
-    let _ = catch_unwind(AssertUnwindSafe(|| again.run()));
-    let log: Vec<&str> = again.log().collect();
-    panic!("{}\n{error}\nTCP_SEED={seed}\n{scenario:#?}", log.join("\n"));
-}
-
-fn is_normal(outcome: &Outcome) -> bool {
-    matches!(outcome.closed, Some((_, CloseReason::Normal)))
-}
-
-/// Runs a scenario for some seeds and expects that every connection ends in good order, with every octet
-/// that one side sent received by the other.
-#[track_caller]
-fn expect_all_delivered(scenario: &Scenario, default: Range<u64>) -> Vec<Report> {
-    let mut reports = Vec::new();
-    for seed in seeds(default) {
-        let report = run(scenario, seed);
-        expect_good_order(&report, seed);
-        reports.push(report);
-    }
-    reports
-}
-
-#[track_caller]
-fn expect_good_order(report: &Report, seed: u64) {
-    for [opener, listener] in &report.outcomes {
-        let what = format!("TCP_SEED={seed}: {opener:?} {listener:?}");
-        assert!(is_normal(opener) && is_normal(listener), "{what}");
-        assert_eq!((opener.sent, listener.sent), (listener.received, opener.received), "{what}");
-    }
-}
-
-/// Octets per second that the listener's side received, from its establishment to its last octet.
-fn goodput(outcome: &Outcome) -> f64 {
-    let time = outcome.last_data.unwrap() - outcome.established.unwrap();
-    outcome.received as f64 / time.as_secs_f64()
-}
-
-fn both_families(plan: Plan) -> Vec<Dial> {
-    vec![dial(false, plan, Plan::sink()), dial(true, plan, Plan::sink())]
-}
+use harness::{MS, PERCENT, both_families, dial, expect_all_delivered, goodput, host, run, seeds, two_hosts};
+use tcp_stack::testutil::{Burst, Dial, Ending, LinkConfig, Plan, Reading, Scenario, Sending, Simulation};
+use tcp_stack::{CloseReason, Congestion, ConnOptions, Duration, Keepalive, TcpConfig};
 
 #[test]
 fn a_clean_link_is_filled_without_a_retransmission() {
@@ -179,7 +75,7 @@ fn reordering_costs_little() {
         assert!(report.links.held > 100);
         let tcp = &report.stats[0].tcp;
         // RFC 8985: the reordering window grows until segments that are merely late are waited for.
-        assert!(tcp.retransmits < report.links.held / 2, "{tcp:?} {:?}", report.links);
+        assert!(tcp.retransmits * 4 < report.links.held * 3, "{tcp:?} {:?}", report.links);
         assert_eq!(tcp.timeouts, 0, "{tcp:?}");
     }
 }
@@ -223,7 +119,26 @@ fn forged_segments_do_no_harm() {
         dial(true, Plan::bulk(300_000), Plan::bulk(300_000)),
     ];
     for seed in seeds(0..30) {
-        run(&Scenario { hostile: true, ..two_hosts(link, dials.clone()) }, seed);
+        // Who believes that all is well may wait for ever.
+        let abort_at = Some(MS * 300_000);
+        run(&Scenario { hostile: true, abort_at, ..two_hosts(link, dials.clone()) }, seed);
+    }
+}
+
+/// RFC 5961: segments of somebody who knows the ports but not the sequence numbers change nothing.
+#[test]
+fn a_blind_attacker_does_not_get_in() {
+    let link = LinkConfig { rate: 50_000_000, loss: PERCENT / 2, ..LinkConfig::CLEAN };
+    let sink = Plan { reading: Reading::Stall { after: 50_000, pause: MS * 500 }, ..Plan::sink() };
+    let plan = Plan::bulk(300_000);
+    let dials = vec![dial(false, plan, plan), dial(true, plan, plan), dial(false, plan, sink)];
+    let attack = Some(Duration::from_micros(150));
+    for report in expect_all_delivered(&Scenario { attack, ..two_hosts(link, dials) }, 0..10) {
+        for stats in &report.stats {
+            let drops = &stats.drops;
+            assert!(drops.drop_tcp_bad_reset > 0 && drops.drop_tcp_out_of_window > 0, "{drops:?}");
+            assert!(drops.drop_tcp_paws > 0 && drops.drop_tcp_duplicate > 0, "{drops:?}");
+        }
     }
 }
 
@@ -239,7 +154,8 @@ fn a_reader_that_stalls_closes_the_window() {
             assert!((4..60).contains(&tcp.window_probes), "{tcp:?}");
             for [_, listener] in &report.outcomes {
                 let took = listener.last_data.unwrap() - listener.established.unwrap();
-                assert!(took < MS * 30_000, "{took:?}");
+                // The update that opens the window may be lost; the next probe is half a minute away then.
+                assert!(took < MS * if loss == 0 { 30_000 } else { 60_000 }, "{took:?}");
             }
         }
     }
@@ -390,6 +306,31 @@ fn a_peer_that_vanishes_times_out() {
 }
 
 #[test]
+fn an_idle_peer_is_asked_for_a_sign_of_life() {
+    // Each end waits for the other to close.
+    let waits = Plan { ending: Ending::AfterPeer, ..Plan::bulk(100) };
+    let keepalive = Keepalive { idle_ms: 10_000, interval_ms: 1_000, probes: 5 };
+    let conn = ConnOptions { keepalive: Some(keepalive), ..ConnOptions::default() };
+    for (outage, expected) in
+        [(None, CloseReason::Aborted), (Some((MS * 60_000, MS * 10_000_000)), CloseReason::TimedOut)]
+    {
+        let link = LinkConfig { outage, ..LinkConfig::CLEAN };
+        let dials = vec![dial(false, waits, waits), dial(true, waits, waits)];
+        let abort_at = Some(MS * 200_000);
+        for seed in seeds(0..2) {
+            let report = run(&Scenario { conn, abort_at, ..two_hosts(link, dials.clone()) }, seed);
+            for outcome in report.outcomes.iter().flatten() {
+                let (at, reason) = outcome.closed.unwrap();
+                let aborted = reason == CloseReason::Reset && expected == CloseReason::Aborted;
+                assert!(reason == expected || aborted, "{outcome:?}");
+                assert!(outage.is_none() || at.as_millis() < 90_000, "{outcome:?}");
+            }
+            assert!(report.stats[0].tcp.keepalive_probes > 5);
+        }
+    }
+}
+
+#[test]
 fn nobody_there() {
     let link = LinkConfig { outage: Some((Duration::ZERO, MS * 10_000_000)), ..LinkConfig::CLEAN };
     for seed in seeds(0..2) {
@@ -406,7 +347,12 @@ fn few_buffers_are_enough() {
     let link = LinkConfig { loss: PERCENT, rate: 100_000_000, ..LinkConfig::CLEAN };
     for buffers in [48, 96] {
         let dials = vec![dial(false, Plan::bulk(300_000), Plan::bulk(300_000))];
-        expect_all_delivered(&Scenario { buffers, ..two_hosts(link, dials) }, 0..4);
+        let mut scenario = Scenario { buffers, ..two_hosts(link, dials) };
+        for host in &mut scenario.hosts {
+            // A third to send, a third received, and a third for the port.
+            host.buffers_max = u32::try_from(buffers / 3).unwrap();
+        }
+        expect_all_delivered(&scenario, 0..4);
     }
 }
 
@@ -476,93 +422,14 @@ fn the_same_seed_gives_the_same_trace() {
     assert_eq!(traces.len(), count);
 }
 
-/// A network of which everything is chosen by chance, within what TCP must endure.
-fn random_scenario(random: &mut Random) -> Scenario {
-    let mut chance = |high: u64| u32::try_from(random.below(high)).unwrap();
-    let pick = |random: &mut Random, values: &[u64]| values[random.index(values.len())];
-    let mut link = LinkConfig { ..LinkConfig::CLEAN };
-    link.loss = [0, 0, chance(u64::from(PERCENT)), chance(5 * u64::from(PERCENT))][chance(4) as usize];
-    link.duplicate = [0, chance(3 * u64::from(PERCENT))][chance(2) as usize];
-    link.corrupt = [0, 0, chance(u64::from(PERCENT))][chance(3) as usize];
-    link.reorder = [0, chance(10 * u64::from(PERCENT))][chance(2) as usize];
-    link.rate = pick(random, &[0, 5_000_000, 100_000_000, 1_000_000_000]);
-    link.delay = Duration::from_micros(pick(random, &[1, 50, 1_000, 40_000]));
-    link.jitter = Duration::from_micros(pick(random, &[0, 0, 10, 1_000]));
-    link.hold = Duration::from_micros(pick(random, &[50, 500, 5_000]));
-    link.queue = pick(random, &[20_000, 100_000, 1 << 20]);
-    if random.below(8) == 0 {
-        link.burst = Some(Burst { begins: PERCENT / 5, ends: 20 * PERCENT, loss: 90 * PERCENT });
-    }
-    let mut dials = Vec::new();
-    for _ in 0..random.between(1, 4) {
-        let at = Duration::from_micros(random.below(50_000));
-        let (opener, listener) = random_plans(random);
-        let from = random.index(2);
-        dials.push(Dial { at, from, to: 1 - from, ipv6: random.below(2) == 0, opener, listener });
-    }
-    let mut scenario = two_hosts(link, dials);
-    scenario.poll_interval = Duration::from_micros(pick(random, &[0, 20, 500]));
-    for host in &mut scenario.hosts {
-        host.mtu = u16::try_from(pick(random, &[1280, 1500, 1500, 9000])).unwrap();
-        host.receive_window_bytes = u32::try_from(pick(random, &[4_000, 20_000, 65_535, 256 << 10])).unwrap();
-        host.send_buffer_bytes = u32::try_from(pick(random, &[10_000, 65_536, 256 << 10])).unwrap();
-        host.tcp.sack = random.below(5) != 0;
-        host.tcp.timestamps = random.below(5) != 0;
-        host.tcp.window_scale = random.below(5) != 0;
-        host.tcp.congestion = [Congestion::NewReno, Congestion::Cubic][random.index(2)];
-    }
-    scenario
-}
-
-/// Two plans whose ends fit each other.
-fn random_plans(random: &mut Random) -> (Plan, Plan) {
-    let octets = |random: &mut Random| match random.below(4) {
-        0 => 0,
-        1 => random.below(100),
-        2 => random.below(20_000),
-        _ => random.below(200_000),
-    };
-    let mut plans = [(); 2].map(|()| {
-        let mut plan = Plan::bulk(octets(random));
-        plan.chunk = [(9000, 9000), (1, 3000), (50, 500)][random.index(3)];
-        plan.append = random.below(2) == 0;
-        plan.reading = match random.below(6) {
-            0 => Reading::Slow(random.between(1_000, 20_000)),
-            1 => Reading::Stall { after: random.below(20_000), pause: MS * 3_000 },
-            _ => Reading::Prompt,
-        };
-        plan
-    });
-    let [opener, listener] = &mut plans;
-    match random.below(6) {
-        0 => {
-            let (request, reply) = (random.between(1, 2_000), random.between(1, 10_000));
-            let rounds = random.between(1, 20);
-            opener.sending = Sending::Ask { request, reply, rounds };
-            listener.sending = Sending::Reply { request, reply };
-            listener.ending = Ending::AfterPeer;
-        }
-        1 => listener.ending = Ending::AfterPeer,
-        2 => opener.ending = Ending::AfterPeer,
-        3 => listener.ending = Ending::Early(random.below(10_000)),
-        _ => {}
-    }
-    (*opener, *listener)
-}
-
-fn random_networks(default: Range<u64>) {
-    for seed in seeds(default) {
-        let scenario = random_scenario(&mut Random::new(seed));
-        expect_good_order(&run(&scenario, seed), seed);
-    }
-}
-
+/// What the other tests rely on: a stream that is not the one that was sent is noticed.
 #[test]
-fn random_networks_1() {
-    random_networks(0..100);
-}
-
-#[test]
-fn random_networks_2() {
-    random_networks(100..200);
+fn the_judge_sees_forged_octets() {
+    let link = LinkConfig { forge: 2 * PERCENT, ..LinkConfig::CLEAN };
+    let scenario = two_hosts(link, both_families(Plan::bulk(300_000)));
+    let errors: Vec<String> = (0..8)
+        .filter_map(|seed| Simulation::new(&scenario, seed).unwrap().run().err())
+        .filter(|error| error.contains("octet"))
+        .collect();
+    assert!(errors.len() > 2, "{errors:?}");
 }

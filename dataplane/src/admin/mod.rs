@@ -1,0 +1,300 @@
+//! The daemon's desk: carries out what comes in over the control socket.
+
+mod crew;
+mod regions;
+mod report;
+
+use std::path::PathBuf;
+
+use iwarp_config::{Access, RegionName, Token};
+use iwarp_control::bounds::API;
+use iwarp_control::{
+    ConnCounts, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind,
+    ErrorObject, Hugepages, Idle, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod,
+    RegionAttached, RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister,
+    RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod,
+    params,
+};
+use tokio::sync::Mutex;
+
+pub use crew::Member;
+pub use regions::{Region, RegionSpec, Regions};
+use report::Load;
+pub use report::PortEntry;
+
+use crate::control::{Handler, Peer, Reply, SharedStats};
+use crate::worker::{Clock, Command};
+
+/// What the daemon says of itself.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Where the configuration came from.
+    pub config_path: PathBuf,
+    /// What is less than the configuration would like.
+    pub degraded: Vec<String>,
+    /// Whether hugepages are required.
+    pub hugepages_required: bool,
+    /// DPDK's version.
+    pub dpdk_version: String,
+    /// How idle workers behave.
+    pub idle: Idle,
+    /// Connections that all workers can have.
+    pub connections_max: u64,
+}
+
+/// The daemon's desk.
+#[derive(Debug)]
+pub struct Desk {
+    about: About,
+    clock: Clock,
+    crew: Vec<Member>,
+    ports: Vec<PortEntry>,
+    regions: Mutex<Regions>,
+    loads: std::sync::Mutex<Vec<Load>>,
+    control: SharedStats,
+}
+
+impl Desk {
+    /// A desk for running workers.
+    pub fn new(
+        about: About,
+        clock: Clock,
+        crew: Vec<Member>,
+        ports: Vec<PortEntry>,
+        regions: Regions,
+        control: SharedStats,
+    ) -> Self {
+        let loads = std::sync::Mutex::new(vec![Load::default(); crew.len()]);
+        Self { about, clock, crew, ports, regions: Mutex::new(regions), loads, control }
+    }
+
+    /// Notes how busy the workers are; called once a second.
+    pub fn sample_loads(&self) {
+        let mut loads = self.loads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (load, member) in loads.iter_mut().zip(&self.crew) {
+            load.sample(member);
+        }
+    }
+
+    /// Tells every worker to end.
+    pub fn stop(&self) {
+        for member in &self.crew {
+            // A worker that takes no commands has ended already.
+            let _ = member.send(Command::Stop);
+        }
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        self.loads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Makes a region and offers it on every worker.
+    ///
+    /// # Errors
+    /// As [`Regions::make`]; or a worker refuses.
+    pub async fn region_add(&self, spec: RegionSpec) -> Result<RegionInfo, ErrorObject> {
+        let mut regions = self.regions.lock().await;
+        let name = spec.name.to_string();
+        let offered = match regions.make(spec)?.offer(&self.crew).await {
+            Ok(()) => regions.find(&name)?.info(&self.crew).await,
+            Err(error) => Err(error),
+        };
+        if offered.is_err() {
+            regions.forget(&name);
+        }
+        offered
+    }
+
+    async fn region_remove(
+        &self,
+        name: &str,
+        force: bool,
+    ) -> Result<iwarp_control::RegionDeregistered, ErrorObject> {
+        let mut regions = self.regions.lock().await;
+        let done = regions.find(name)?.withdraw(&self.crew, force).await?;
+        regions.forget(name);
+        Ok(done)
+    }
+
+    async fn status(&self) -> Result<Status, ErrorObject> {
+        let conns = report::conns(&self.crew, &*self.regions.lock().await, self.clock.now()).await?;
+        let (established, opening, closing) = report::count_states(&conns);
+        let huge = crate::memory::hugepages();
+        let mut degraded = self.about.degraded.clone();
+        let (count, max, bytes) = {
+            let regions = self.regions.lock().await;
+            degraded.extend(regions.on_ordinary_pages().map(|name| format!("region {name}: ordinary pages")));
+            regions.totals()
+        };
+        let ports = self.ports.iter().map(report::port).collect::<Result<Vec<_>, _>>()?;
+        degraded.extend(
+            ports
+                .iter()
+                .filter(|port| port.link == iwarp_control::Link::Down)
+                .map(|port| format!("port {}: no link", port.name)),
+        );
+        Ok(Status {
+            api: API,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ms: self.clock.now().as_nanos() / 1_000_000,
+            state: if degraded.is_empty() { State::Ok } else { State::Degraded },
+            degraded,
+            dpdk_version: self.about.dpdk_version.clone(),
+            config_path: self.about.config_path.clone(),
+            hugepages: Hugepages {
+                required: self.about.hugepages_required,
+                page_bytes: huge.page_bytes,
+                total: huge.total,
+                free: huge.free,
+            },
+            workers: report::workers(&self.crew, &self.loads(), self.about.idle),
+            connections: ConnCounts {
+                established,
+                opening,
+                closing,
+                time_wait: self.crew.iter().map(|member| member.published.value("now", "time_wait")).sum(),
+                max: self.about.connections_max,
+            },
+            regions: RegionTotals { count: count as u64, bytes, max: max as u64 },
+            pools: report::pools(&self.ports),
+            ports,
+            rss_bytes: resident_bytes(),
+        })
+    }
+}
+
+impl Desk {
+    async fn region_attach(&self, name: &str) -> Result<Reply, ErrorObject> {
+        let regions = self.regions.lock().await;
+        let region = regions.find(name)?;
+        let info = region.info(&self.crew).await?;
+        let fd = region.memory.descriptor().try_clone_to_owned().map_err(|error| {
+            ErrorObject::new(
+                ErrorKind::NoResources,
+                format!("region `{name}`: its descriptor cannot be shared: {error}"),
+            )
+        })?;
+        let RegionInfo { name, bytes, page_bytes, access, .. } = info;
+        Ok(Reply::new(RegionAttached { name, bytes, page_bytes, access }).with_fd(fd))
+    }
+
+    async fn region_list(&self) -> Result<Vec<RegionInfo>, ErrorObject> {
+        let regions = self.regions.lock().await;
+        let mut infos = Vec::new();
+        for name in regions.names() {
+            infos.push(regions.find(&name)?.info(&self.crew).await?);
+        }
+        Ok(infos)
+    }
+
+    /// The control socket's own counters, as a group like those of the workers.
+    fn control_group(&self) -> CounterGroup {
+        let mut counters = Vec::new();
+        self.control.read().visit(&mut |name, help, value| {
+            counters.push(CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value });
+        });
+        CounterGroup { group: "control".to_owned(), counters }
+    }
+}
+
+impl Handler for Desk {
+    async fn handle(&self, peer: &Peer, request: Request) -> Result<Reply, ErrorObject> {
+        let (method, given) = (request.method.as_str(), request.params);
+        tracing::debug!(method, pid = peer.pid, uid = peer.uid, "request");
+        match method {
+            StatusMethod::NAME => {
+                params::<StatusMethod>(given)?;
+                Ok(Reply::new(self.status().await?))
+            }
+            RegionRegisterMethod::NAME => {
+                let spec = spec(params::<RegionRegisterMethod>(given)?)?;
+                Ok(Reply::new(self.region_add(spec).await?))
+            }
+            RegionListMethod::NAME => {
+                params::<RegionListMethod>(given)?;
+                Ok(Reply::new(self.region_list().await?))
+            }
+            RegionShowMethod::NAME => {
+                let name = params::<RegionShowMethod>(given)?.name;
+                Ok(Reply::new(self.regions.lock().await.find(&name)?.info(&self.crew).await?))
+            }
+            RegionDeregisterMethod::NAME => {
+                let asked = params::<RegionDeregisterMethod>(given)?;
+                Ok(Reply::new(self.region_remove(&asked.name, asked.force).await?))
+            }
+            RegionAttachMethod::NAME => self.region_attach(&params::<RegionAttachMethod>(given)?.name).await,
+            ConnListMethod::NAME => {
+                params::<ConnListMethod>(given)?;
+                Ok(Reply::new(
+                    report::conns(&self.crew, &*self.regions.lock().await, self.clock.now()).await?,
+                ))
+            }
+            ConnShowMethod::NAME => {
+                let id = params::<ConnShowMethod>(given)?.id;
+                Ok(Reply::new(
+                    report::conn(&self.crew, &*self.regions.lock().await, self.clock.now(), id).await?,
+                ))
+            }
+            PortListMethod::NAME => {
+                params::<PortListMethod>(given)?;
+                Ok(Reply::new(self.ports.iter().map(report::port).collect::<Result<Vec<_>, _>>()?))
+            }
+            PortStatsMethod::NAME => {
+                let name = params::<PortStatsMethod>(given)?.name;
+                Ok(Reply::new(report::port_stats(&self.ports, name.as_deref())?))
+            }
+            StatsMethod::NAME => {
+                params::<StatsMethod>(given)?;
+                Ok(Reply::new(report::stats(
+                    &self.crew,
+                    &self.loads(),
+                    self.about.idle,
+                    self.control_group(),
+                )))
+            }
+            DropsMethod::NAME => {
+                params::<DropsMethod>(given)?;
+                Ok(Reply::new(report::drops(&self.crew, self.control_group())))
+            }
+            unknown => {
+                Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("there is no method `{unknown}`"))
+                    .with_help(format!("the methods are: {}", iwarp_control::METHODS.join(", "))))
+            }
+        }
+    }
+}
+
+/// A region as the control socket asks for it.
+fn spec(request: RegionRegister) -> Result<RegionSpec, ErrorObject> {
+    let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
+    let name = RegionName::new(&request.name).map_err(|error| invalid(format!("name: {error}")))?;
+    let names: Vec<&str> = request.access.iter().map(|access| access.name()).collect();
+    let access = Access::from_names(names).map_err(|error| invalid(format!("access: {error}")))?;
+    let token = match &request.token_hex {
+        Some(hex) => Some(
+            Token::from_text(&format!("hex:{hex}"))
+                .map_err(|error| invalid(format!("token_hex: {error}")))?,
+        ),
+        None => None,
+    };
+    if request.bytes == 0 {
+        return Err(invalid("bytes: a region has at least one byte".to_owned()));
+    }
+    Ok(RegionSpec {
+        name,
+        bytes: request.bytes,
+        access,
+        token,
+        allow: request.allow,
+        origin: Origin::Control,
+    })
+}
+
+/// The resident memory of this process in bytes, hugepages not included; 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages =
+        pages.and_then(|text| text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()));
+    pages.unwrap_or(0).saturating_mul(4096)
+}

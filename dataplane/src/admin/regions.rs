@@ -1,0 +1,253 @@
+//! The regions that the daemon offers: made, offered to every worker, taken back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use iwarp_config::{Access, RegionName, Token};
+use iwarp_control::{Backing, ErrorKind, ErrorObject, Origin, RegionDeregistered, RegionInfo};
+use rdma::RegionId;
+use rdma::service::{Prefix, RegionEntry};
+
+use super::crew::Member;
+use crate::memory::{HUGEPAGE_BYTES, MemoryError, Pages, RegionMemory};
+use crate::worker::{Command, RegionUse};
+
+/// What a region is made from.
+#[derive(Clone, Debug)]
+pub struct RegionSpec {
+    /// Its name.
+    pub name: RegionName,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// What peers may do.
+    pub access: Access,
+    /// What they must show.
+    pub token: Option<Token>,
+    /// Where they must come from; empty: anywhere.
+    pub allow: Vec<IpNet>,
+    /// Who asked for it.
+    pub origin: Origin,
+}
+
+/// A region that is offered.
+#[derive(Debug)]
+pub struct Region {
+    spec: RegionSpec,
+    id: RegionId,
+    /// Its memory.
+    pub memory: Arc<RegionMemory>,
+}
+
+/// All regions, by name.
+#[derive(Debug)]
+pub struct Regions {
+    regions: BTreeMap<String, Region>,
+    free: Vec<RegionId>,
+    max: usize,
+    /// Whether ordinary pages do where there are not enough hugepages.
+    ordinary_too: bool,
+    /// What all may take together, bytes of whole pages.
+    bytes_max: Option<u64>,
+}
+
+impl Regions {
+    /// None yet, and at most `max`, of no more than `bytes_max` in all. Their memory is hugepages; where there are
+    /// not enough it is ordinary pages, if `ordinary_too`.
+    pub fn new(max: u32, ordinary_too: bool, bytes_max: Option<u64>) -> Self {
+        let free = (0..max).rev().map(RegionId).collect();
+        Self { regions: BTreeMap::new(), free, max: max as usize, ordinary_too, bytes_max }
+    }
+
+    /// Names of the regions that are made of ordinary pages.
+    pub fn on_ordinary_pages(&self) -> impl Iterator<Item = &str> {
+        self.regions.iter().filter(|(_, region)| !region.memory.is_huge()).map(|(name, _)| name.as_str())
+    }
+
+    fn memory(&self, name: &str, bytes: u64) -> Result<RegionMemory, MemoryError> {
+        RegionMemory::new(name, bytes, Pages::Huge).or_else(|error| {
+            if self.ordinary_too { RegionMemory::new(name, bytes, Pages::Ordinary) } else { Err(error) }
+        })
+    }
+
+    /// Refuses a region that the configured limit leaves no room for.
+    fn check_room(&self, spec: &RegionSpec) -> Result<(), ErrorObject> {
+        let Some(max) = self.bytes_max else { return Ok(()) };
+        let taken: u64 = self.regions.values().map(|region| region.memory.mapped_bytes()).sum();
+        let left = max.saturating_sub(taken);
+        if spec.bytes.checked_next_multiple_of(HUGEPAGE_BYTES).is_some_and(|bytes| bytes <= left) {
+            return Ok(());
+        }
+        let what = format!(
+            "region `{}`: {} bytes asked for, {left} are left of memory.hugepage_limit",
+            spec.name, spec.bytes
+        );
+        Err(ErrorObject::new(ErrorKind::NoResources, what)
+            .with_help("deregister another region, or raise memory.hugepage_limit and restart"))
+    }
+
+    /// How many there are, how many there may be, and what they take in bytes.
+    pub fn totals(&self) -> (usize, usize, u64) {
+        (self.regions.len(), self.max, self.regions.values().map(|region| region.spec.bytes).sum())
+    }
+
+    /// One region.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn find(&self, name: &str) -> Result<&Region, ErrorObject> {
+        self.regions.get(name).ok_or_else(|| {
+            ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no region `{name}`"))
+                .with_help("`iwarpctl region list` shows those there are")
+        })
+    }
+
+    /// The name of the region with a number.
+    pub fn name_of(&self, id: RegionId) -> Option<String> {
+        self.regions.values().find(|region| region.id == id).map(|region| region.spec.name.to_string())
+    }
+
+    /// Every name, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.regions.keys().cloned().collect()
+    }
+
+    /// Makes a region's memory and reserves its name; [`Region::offer`] then tells the workers.
+    ///
+    /// # Errors
+    /// The name is taken, there are too many regions, or there is no memory for it.
+    pub fn make(&mut self, spec: RegionSpec) -> Result<&Region, ErrorObject> {
+        let name = spec.name.to_string();
+        if self.regions.contains_key(&name) {
+            return Err(ErrorObject::new(ErrorKind::Exists, format!("a region `{name}` exists already"))
+                .with_help(format!("choose another name, or first `iwarpctl region deregister {name}`")));
+        }
+        self.check_room(&spec)?;
+        let Some(id) = self.free.pop() else {
+            return Err(ErrorObject::new(
+                ErrorKind::NoResources,
+                format!("there are {} regions, as many as limits.regions_max allows", self.max),
+            )
+            .with_help("deregister one, or raise limits.regions_max and restart"));
+        };
+        let memory = self.memory(&name, spec.bytes).map_err(|error| {
+            self.free.push(id);
+            ErrorObject::new(ErrorKind::NoResources, format!("region `{name}`: {error}"))
+                .with_help("a smaller size, or more hugepages: `iwarpctl status` shows how many are free")
+        })?;
+        Ok(self.regions.entry(name).or_insert(Region { spec, id, memory: Arc::new(memory) }))
+    }
+
+    /// Forgets a region that no worker knows any more.
+    pub fn forget(&mut self, name: &str) {
+        if let Some(region) = self.regions.remove(name) {
+            self.free.push(region.id);
+        }
+    }
+}
+
+impl Region {
+    fn entry(&self) -> RegionEntry {
+        let RegionSpec { name, bytes, access, token, allow, .. } = &self.spec;
+        RegionEntry {
+            name: name.to_string(),
+            region: self.id,
+            bytes: *bytes,
+            access: crate::engine::access_of(*access),
+            token: token.as_ref().and_then(|token| rdma::service::Token::new(token.as_bytes())),
+            allow: allow.iter().filter_map(|net| Prefix::new(net.addr(), net.prefix_len())).collect(),
+        }
+    }
+
+    /// Offers the region on every worker; takes it back from all when one refuses.
+    ///
+    /// # Errors
+    /// A worker refused.
+    pub async fn offer(&self, crew: &[Member]) -> Result<(), ErrorObject> {
+        self.tell(crew, true).await
+    }
+
+    async fn tell(&self, crew: &[Member], new: bool) -> Result<(), ErrorObject> {
+        for member in crew {
+            let (entry, memory) = (Box::new(self.entry()), new.then(|| Arc::clone(&self.memory)));
+            let offered = member.ask(|reply| Command::RegionAdd { entry, memory, reply }).await?;
+            if let Err(refused) = offered {
+                self.revoke(crew).await?;
+                return Err(ErrorObject::new(ErrorKind::NoResources, refused.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the region back from every worker: when this returns, none touches its memory any more.
+    ///
+    /// # Errors
+    /// A worker does not answer.
+    pub async fn revoke(&self, crew: &[Member]) -> Result<u64, ErrorObject> {
+        let mut revoked = 0;
+        for member in crew {
+            let name = self.spec.name.to_string();
+            member.ask(|reply| Command::RegionHide { name, region: self.id, reply }).await?;
+            revoked += member.ask(|reply| Command::RegionRevoke { region: self.id, reply }).await?;
+        }
+        Ok(revoked)
+    }
+
+    /// Takes the region back, unless peers hold grants on it and `force` is not set.
+    ///
+    /// # Errors
+    /// It is in use; or a worker does not answer.
+    pub async fn withdraw(&self, crew: &[Member], force: bool) -> Result<RegionDeregistered, ErrorObject> {
+        let mut grants = 0;
+        for member in crew {
+            let name = self.spec.name.to_string();
+            grants += member.ask(|reply| Command::RegionHide { name, region: self.id, reply }).await?;
+        }
+        let name = self.spec.name.to_string();
+        if grants > 0 && !force {
+            self.tell(crew, false).await?;
+            return Err(ErrorObject::new(
+                ErrorKind::InUse,
+                format!("region `{name}` is in use by {grants} connections"),
+            )
+            .with_help("`iwarpctl conn list` shows them; --force revokes their STags and so ends them"));
+        }
+        Ok(RegionDeregistered { name, grants_revoked: self.revoke(crew).await? })
+    }
+
+    /// What to tell of it.
+    ///
+    /// # Errors
+    /// A worker does not answer.
+    pub async fn info(&self, crew: &[Member]) -> Result<RegionInfo, ErrorObject> {
+        let mut sum = RegionUse::default();
+        for member in crew {
+            let used = member.ask(|reply| Command::RegionUse { region: self.id, reply }).await?;
+            sum.grants += used.grants;
+            sum.bytes_placed += used.bytes_placed;
+            sum.bytes_fetched += used.bytes_fetched;
+        }
+        Ok(RegionInfo {
+            name: self.spec.name.to_string(),
+            bytes: self.spec.bytes,
+            access: access_names(self.spec.access),
+            backing: if self.memory.is_huge() { Backing::Hugepages } else { Backing::Pages },
+            page_bytes: self.memory.page_bytes(),
+            token_required: self.spec.token.is_some(),
+            allow: self.spec.allow.clone(),
+            origin: self.spec.origin,
+            grants: sum.grants,
+            bytes_placed: sum.bytes_placed,
+            bytes_fetched: sum.bytes_fetched,
+        })
+    }
+
+    /// What peers may do with it.
+    pub fn access(&self) -> Vec<iwarp_control::Access> {
+        access_names(self.spec.access)
+    }
+}
+
+fn access_names(access: Access) -> Vec<iwarp_control::Access> {
+    access.names().iter().filter_map(|name| name.parse().ok()).collect()
+}

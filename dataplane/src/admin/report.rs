@@ -1,0 +1,370 @@
+//! Reports: what `status`, `stats`, `drops`, `port …` and `conn …` answer.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use iwarp_config::Driver;
+use iwarp_control::{
+    ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind, ErrorObject, Idle, Link,
+    NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
+};
+use rdma::EndpointInfo;
+use tcp_stack::{Instant, State};
+
+use super::crew::Member;
+use super::regions::Regions;
+use crate::dpdk::Mempool;
+use crate::engine::ConnRow;
+use crate::port::Port;
+use crate::worker::{Command, Row};
+
+/// Connections that a list shows at most.
+const CONNS_MAX: usize = 65_536;
+/// Connections that a worker reports between two rounds.
+const CONN_PAGE: usize = 64;
+
+/// What a worker had counted a moment ago, to tell its load of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    busy_ns: u64,
+    total_ns: u64,
+    permille: u32,
+}
+
+impl Load {
+    /// Takes a new sample.
+    pub(super) fn sample(&mut self, member: &Member) {
+        let busy_ns = member.published.value("worker", "busy_ns");
+        let total_ns = member.published.value("worker", "total_ns");
+        let (busy, total) = (busy_ns.saturating_sub(self.busy_ns), total_ns.saturating_sub(self.total_ns));
+        let permille = (busy.saturating_mul(1000)).checked_div(total).unwrap_or(0);
+        *self = Self { busy_ns, total_ns, permille: u32::try_from(permille.min(1000)).unwrap_or(1000) };
+    }
+}
+
+/// How each worker does.
+pub(super) fn workers(crew: &[Member], loads: &[Load], idle: Idle) -> Vec<WorkerStatus> {
+    crew.iter()
+        .zip(loads)
+        .zip(0..)
+        .map(|((member, load), worker)| {
+            let value = |group, name| member.published.value(group, name);
+            let rx_bursts = value("rx_queue", "polls").saturating_sub(value("rx_queue", "polls_empty"));
+            let rx_packets = value("rx_queue", "frames");
+            WorkerStatus {
+                worker,
+                core: u32::from(member.core),
+                idle,
+                iterations: value("worker", "rounds"),
+                busy_permille: load.permille,
+                rx_bursts,
+                rx_packets_per_burst_x100: rx_packets.saturating_mul(100).checked_div(rx_bursts).unwrap_or(0),
+                rx_packets,
+                tx_packets: value("tx_queue", "frames"),
+                sleeps: value("worker", "sleeps"),
+            }
+        })
+        .collect()
+}
+
+/// All counters, summed over workers and ports.
+fn sums<'a>(crew: &'a [Member]) -> impl Iterator<Item = (Row, u64)> + 'a {
+    let rows: Vec<Row> = crew.first().map(|member| member.published.rows().collect()).unwrap_or_default();
+    rows.into_iter()
+        .map(move |row| (row, crew.iter().map(|member| member.published.value(row.group, row.name)).sum()))
+}
+
+/// `stats`.
+pub(super) fn stats(crew: &[Member], loads: &[Load], idle: Idle, control: CounterGroup) -> StatsReply {
+    let mut groups: Vec<CounterGroup> = Vec::new();
+    for (row, value) in sums(crew) {
+        let counter = CounterRow { name: row.name.to_owned(), help: row.help.trim().to_owned(), value };
+        match groups.iter_mut().find(|group| group.group == row.group) {
+            Some(group) => group.counters.push(counter),
+            None => groups.push(CounterGroup { group: row.group.to_owned(), counters: vec![counter] }),
+        }
+    }
+    groups.push(control);
+    StatsReply { groups, workers: workers(crew, loads, idle) }
+}
+
+/// `drops`: the counters that say why something was dropped or refused.
+pub(super) fn drops(crew: &[Member], control: CounterGroup) -> Vec<DropRow> {
+    let dropped = sums(crew).filter(|(row, _)| is_drop(row.group, row.name)).map(|(row, count)| DropRow {
+        layer: layer(row.group).to_owned(),
+        reason: row.name.strip_prefix("drop_").unwrap_or(row.name).to_owned(),
+        help: row.help.trim().to_owned(),
+        count,
+    });
+    let refused = control.counters.into_iter().filter(|row| is_drop("control", &row.name)).map(|row| {
+        DropRow { layer: "control".to_owned(), reason: row.name, help: row.help, count: row.value }
+    });
+    dropped.chain(refused).collect()
+}
+
+fn is_drop(group: &str, name: &str) -> bool {
+    let prefixed = ["drop_", "refused_", "startup_", "bad_"].iter().any(|prefix| name.starts_with(prefix));
+    let named = matches!(name, "crc_errors" | "fpdus_fragmented" | "stream_gaps" | "replies_limited");
+    prefixed || named || group.ends_with("_drops") || (group == "region_service" && name != "granted")
+}
+
+/// Where in the way of a packet a group of counters stands.
+fn layer(group: &str) -> &str {
+    match group {
+        "rx_queue" | "tx_queue" | "steering" => "port",
+        "frame_drops" => "ip-tcp",
+        "segment_drops" => "rdma",
+        "region_service" => "region",
+        "services" => "service",
+        other => other,
+    }
+}
+
+/// A port as the desk knows it.
+#[derive(Debug)]
+pub struct PortEntry {
+    /// The port.
+    pub port: Port,
+    /// Its addresses.
+    pub addresses: Vec<IpNet>,
+    /// Its queue pairs.
+    pub queues: u16,
+    /// The packet buffers of each worker.
+    pub pools: Vec<Arc<Mempool>>,
+    /// Buffers of each pool that data may not take.
+    pub reserve: u32,
+}
+
+fn unanswered(port: &Port, error: &crate::dpdk::DpdkError) -> ErrorObject {
+    ErrorObject::new(ErrorKind::Internal, format!("port {}: {error}", port.name()))
+}
+
+/// `port list`.
+///
+/// # Errors
+/// A port does not answer.
+pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
+    let PortEntry { port, addresses, queues, .. } = entry;
+    let stats = port.stats().map_err(|error| unanswered(port, &error))?;
+    let link = port.link().map_err(|error| unanswered(port, &error))?;
+    let offloads = [
+        ("rx-checksum", port.rx_checksum()),
+        ("tx-checksum", port.tx_checksum()),
+        ("rss", port.rss().is_some()),
+    ];
+    let [a, b, c, d, e, f] = port.mac();
+    Ok(PortInfo {
+        name: port.name().to_owned(),
+        driver: driver_name(port.driver()).to_owned(),
+        device: port.info().driver.clone(),
+        mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+        mtu: u32::from(port.mtu()),
+        link: if link.up { Link::Up } else { Link::Down },
+        speed_mbps: link.megabits_per_second.map_or(0, u64::from),
+        addresses: addresses.clone(),
+        rx_queues: *queues,
+        tx_queues: *queues,
+        offloads: offloads.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()).collect(),
+        rx_packets: stats.rx_frames,
+        tx_packets: stats.tx_frames,
+        rx_bytes: stats.rx_bytes,
+        tx_bytes: stats.tx_bytes,
+        rx_missed: stats.rx_missed,
+        rx_errors: stats.rx_errors,
+        tx_errors: stats.tx_errors,
+        rx_nombuf: stats.rx_no_buffer,
+    })
+}
+
+fn driver_name(driver: &Driver) -> &'static str {
+    match driver {
+        Driver::Pci { .. } => "pci",
+        Driver::Tap { .. } => "tap",
+        Driver::Pcap(_) => "pcap",
+        Driver::Ring => "ring",
+        Driver::Memif(_) => "memif",
+        Driver::AfPacket { .. } => "af_packet",
+        Driver::AfXdp { .. } => "af_xdp",
+    }
+}
+
+/// `port stats`.
+///
+/// # Errors
+/// There is no such port, or it does not answer.
+pub(super) fn port_stats(ports: &[PortEntry], name: Option<&str>) -> Result<Vec<PortStatsRow>, ErrorObject> {
+    let chosen: Vec<&Port> = ports
+        .iter()
+        .map(|entry| &entry.port)
+        .filter(|port| name.is_none_or(|name| port.name() == name))
+        .collect();
+    if let (true, Some(name)) = (chosen.is_empty(), name) {
+        return Err(ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no port `{name}`"))
+            .with_help("`iwarpctl port list` shows those there are"));
+    }
+    let row = |port: &Port| {
+        let counters = port.extended_stats().map_err(|error| unanswered(port, &error))?;
+        Ok(PortStatsRow { name: port.name().to_owned(), counters: NamedCounters(counters) })
+    };
+    chosen.into_iter().map(row).collect()
+}
+
+/// The packet buffers of every worker and port.
+pub(super) fn pools(ports: &[PortEntry]) -> Vec<PoolStatus> {
+    let of_port = |entry: &PortEntry| {
+        let status = |(worker, pool): (usize, &Arc<Mempool>)| PoolStatus {
+            name: format!("{}.{worker}", entry.port.name()),
+            buffers: u64::from(pool.capacity()),
+            in_use: u64::from(pool.in_use()),
+            reserve: u64::from(entry.reserve),
+            data_room_bytes: u32::from(pool.data_room()),
+        };
+        entry.pools.iter().enumerate().map(status).collect::<Vec<_>>()
+    };
+    ports.iter().flat_map(of_port).collect()
+}
+
+/// `conn list`.
+///
+/// # Errors
+/// A worker does not answer.
+pub(super) async fn conns(
+    crew: &[Member],
+    regions: &Regions,
+    now: Instant,
+) -> Result<Vec<ConnInfo>, ErrorObject> {
+    let mut all = Vec::new();
+    for (worker, member) in crew.iter().enumerate() {
+        let mut from = Some((0, 0));
+        while let Some(at) = from
+            && all.len() < CONNS_MAX
+        {
+            let rows = Vec::with_capacity(CONN_PAGE);
+            let page = member.ask(|reply| Command::Conns { from: at, rows, reply }).await?;
+            all.extend(page.rows.into_iter().map(|(lane, row)| conn_info(worker, lane, &row, regions, now)));
+            from = page.next;
+        }
+    }
+    Ok(all)
+}
+
+/// `conn show`.
+///
+/// # Errors
+/// There is no such connection, or its worker does not answer.
+pub(super) async fn conn(
+    crew: &[Member],
+    regions: &Regions,
+    now: Instant,
+    id: u64,
+) -> Result<ConnInfo, ErrorObject> {
+    let none = || {
+        ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no connection {id}"))
+            .with_help("`iwarpctl conn list` shows those there are")
+    };
+    let Unpacked { worker, lane, index } = unpack(id);
+    let member = crew.get(worker).ok_or_else(none)?;
+    let row = member.ask(|reply| Command::Conn { lane, index, reply }).await?.ok_or_else(none)?;
+    let info = conn_info(worker, lane, &row, regions, now);
+    if info.id == id { Ok(info) } else { Err(none()) }
+}
+
+/// A connection's number: worker (8 bits), lane (4), slab index (20), generation (20). It fits the 53 bits that
+/// every JSON reader keeps exactly.
+fn pack(worker: usize, lane: usize, index: u32, generation: u32) -> u64 {
+    (worker as u64 & 0xff) << 44
+        | (lane as u64 & 0xf) << 40
+        | u64::from(index & 0xf_ffff) << 20
+        | u64::from(generation & 0xf_ffff)
+}
+
+struct Unpacked {
+    worker: usize,
+    lane: usize,
+    index: u32,
+}
+
+fn unpack(id: u64) -> Unpacked {
+    let part = |shift: u32, mask: u64| u32::try_from(id >> shift & mask).unwrap_or_default();
+    Unpacked { worker: part(44, 0xff) as usize, lane: part(40, 0xf) as usize, index: part(20, 0xf_ffff) }
+}
+
+fn conn_info(worker: usize, lane: usize, row: &ConnRow, regions: &Regions, now: Instant) -> ConnInfo {
+    let ConnRow { id, tcp, service, rdma, region } = row;
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    ConnInfo {
+        id: pack(worker, lane, id.index(), id.generation()),
+        worker: u32::try_from(worker).unwrap_or(u32::MAX),
+        local: tcp.local,
+        remote: tcp.remote,
+        state: tcp.state.as_str().to_owned(),
+        service: (*service).to_owned(),
+        age_ms: micros(now.saturating_since(tcp.opened_at)) / 1000,
+        bytes_in: tcp.octets_in,
+        bytes_out: tcp.octets_acked,
+        segments_in: tcp.segments_in,
+        segments_out: tcp.segments_out,
+        retransmits: tcp.segments_retransmitted,
+        rtt_us: tcp.srtt.map_or(0, micros),
+        rttvar_us: micros(tcp.rttvar),
+        rto_ms: micros(tcp.rto) / 1000,
+        cwnd_bytes: u64::from(tcp.cwnd),
+        ssthresh_bytes: u64::from(tcp.ssthresh),
+        mss: u32::from(tcp.emss),
+        snd_wnd: u64::from(tcp.send_window),
+        rcv_wnd: u64::from(tcp.receive_window),
+        sack: tcp.sack,
+        timestamps: tcp.timestamps,
+        wscale: [tcp.send_window_scale, tcp.receive_window_scale],
+        rdma: rdma.as_ref().map(|rdma| rdma_info(rdma, region.and_then(|region| regions.name_of(region)))),
+    }
+}
+
+fn rdma_info(rdma: &EndpointInfo, region: Option<String>) -> ConnRdmaInfo {
+    ConnRdmaInfo {
+        mpa_revision: rdma.rev,
+        crc: rdma.crc,
+        ird: rdma.ird,
+        ord: rdma.ord,
+        region,
+        state: format!("{:?}", rdma.state),
+        in_writes: rdma.counters.in_writes,
+        in_reads: rdma.counters.in_reads,
+        bytes_placed: rdma.counters.bytes_placed,
+        bytes_fetched: rdma.counters.bytes_fetched,
+        last_terminate: rdma.terminate.map(|code| code.to_string()),
+    }
+}
+
+/// How many connections are in which phase.
+pub(super) fn count_states(conns: &[ConnInfo]) -> (u64, u64, u64) {
+    let count = |names: &[State]| {
+        conns.iter().filter(|conn| names.iter().any(|state| state.as_str() == conn.state)).count() as u64
+    };
+    (
+        count(&[State::Established, State::CloseWait]),
+        count(&[State::SynSent, State::SynReceived]),
+        count(&[State::FinWait1, State::FinWait2, State::Closing, State::LastAck]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_s_number_leads_back_to_it() {
+        let number = pack(200, 13, 0xabcde, 0x1234_5678);
+        assert!(number < 1 << 53);
+        let Unpacked { worker, lane, index } = unpack(number);
+        assert_eq!((worker, lane, index), (200, 13, 0xabcde));
+    }
+
+    #[test]
+    fn drops_are_told_from_other_counters() {
+        assert!(is_drop("frame_drops", "drop_tcp_checksum"));
+        assert!(is_drop("mpa", "refused_key") && is_drop("mpa", "crc_errors"));
+        assert!(is_drop("region_service", "malformed") && !is_drop("region_service", "granted"));
+        assert!(!is_drop("tcp", "segments_out"));
+    }
+}

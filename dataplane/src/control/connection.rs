@@ -1,0 +1,326 @@
+//! One client: lines in, replies out, one request at a time.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use iwarp_control::bounds::{API, REQUEST_BYTES_MAX};
+use iwarp_control::{
+    ErrorKind, ErrorObject, Hello, HelloReply, Id, Method, Request, Response, params, transfer,
+};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::peer::Peer;
+use super::stats::SharedStats;
+
+/// Octets read at a time.
+const CHUNK: usize = 4096;
+
+/// What the methods do.
+pub trait Handler {
+    /// Does what a request asks. Runs on the server's thread: it waits by awaiting, never by blocking.
+    ///
+    /// # Errors
+    /// Why the request is refused.
+    fn handle(&self, peer: &Peer, request: Request) -> impl Future<Output = Result<Reply, ErrorObject>>;
+}
+
+/// What a method returns, and a descriptor that goes with it.
+pub struct Reply {
+    line: Box<dyn FnOnce(Option<Id>) -> serde_json::Result<Vec<u8>>>,
+    fd: Option<OwnedFd>,
+}
+
+impl Reply {
+    /// A reply of a method's type. It is written as JSON from that type, so its members keep their order.
+    pub fn new<T: Serialize + 'static>(result: T) -> Self {
+        Self { line: Box::new(move |id| Response::success(id, result).to_line()), fd: None }
+    }
+
+    /// Sends a descriptor along.
+    #[must_use]
+    pub fn with_fd(mut self, fd: OwnedFd) -> Self {
+        self.fd = Some(fd);
+        self
+    }
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+/// Why a connection ended, if not by the client's wish.
+enum End {
+    Idle,
+    SlowReader,
+    Broken,
+}
+
+/// How long the server waits for a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// To send a whole line.
+    pub(super) line: Duration,
+    /// To take its reply.
+    pub(super) reply: Duration,
+}
+
+/// One client's connection.
+pub(super) struct Connection<'h, H> {
+    stream: UnixStream,
+    peer: Peer,
+    handler: &'h H,
+    stats: SharedStats,
+    patience: Patience,
+    lines: Lines,
+}
+
+impl<'h, H: Handler> Connection<'h, H> {
+    pub(super) fn new(
+        stream: UnixStream,
+        peer: Peer,
+        handler: &'h H,
+        stats: SharedStats,
+        patience: Patience,
+    ) -> Self {
+        Self { stream, peer, handler, stats, patience, lines: Lines::default() }
+    }
+
+    /// Serves the client until it leaves, fails or falls silent.
+    pub(super) async fn serve(mut self) {
+        match self.serve_lines().await {
+            Ok(()) => self.stats.count(|s| &mut s.closed_by_peer),
+            Err(End::Idle) => self.stats.count(|s| &mut s.closed_idle),
+            Err(End::SlowReader) => self.stats.count(|s| &mut s.closed_slow_reader),
+            Err(End::Broken) => self.stats.count(|s| &mut s.closed_error),
+        }
+    }
+
+    async fn serve_lines(&mut self) -> Result<(), End> {
+        loop {
+            // The time is for a whole line: octets that trickle in do not extend it.
+            let deadline = deadline(self.patience.line);
+            let line = match timeout_at(deadline, self.lines.next(&mut self.stream)).await {
+                Err(_) => return Err(End::Idle),
+                Ok(Err(_)) => return Err(End::Broken),
+                Ok(Ok(line)) => line,
+            };
+            match line {
+                Line::End => return Ok(()),
+                Line::Whole(line) => self.answer(&line).await?,
+                Line::TooLong => {
+                    self.stats.count(|s| &mut s.bad_too_long);
+                    let message = format!("the line is longer than {REQUEST_BYTES_MAX} octets");
+                    self.refuse(None, ErrorObject::new(ErrorKind::TooLarge, message)).await?;
+                }
+                Line::Unfinished => {
+                    self.stats.count(|s| &mut s.bad_unfinished);
+                    let error = ErrorObject::new(ErrorKind::InvalidRequest, "the line was not ended")
+                        .with_help("end each request with a newline");
+                    self.refuse(None, error).await?;
+                    return Ok(());
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Answers one line.
+    async fn answer(&mut self, line: &[u8]) -> Result<(), End> {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(());
+        }
+        let request = match read_request(line) {
+            Ok(request) => request,
+            Err(BadLine::NotJson(error)) => {
+                self.stats.count(|s| &mut s.bad_not_json);
+                return self.refuse(None, error).await;
+            }
+            Err(BadLine::NotARequest(id, error)) => {
+                self.stats.count(|s| &mut s.bad_not_a_request);
+                return self.refuse(id, error).await;
+            }
+        };
+        self.stats.count(|s| &mut s.requests);
+        let id = request.id.clone();
+        let outcome = if request.method == Hello::NAME {
+            hello(request.params)
+        } else {
+            self.handler.handle(&self.peer, request).await
+        };
+        let (line, fd) = match outcome {
+            Ok(Reply { line, fd }) => (line(id.clone()), fd),
+            Err(error) => {
+                self.stats.count(|s| &mut s.requests_refused);
+                (Response::<()>::failure(id.clone(), error).to_line(), None)
+            }
+        };
+        if id.is_none() {
+            // JSON-RPC 2.0 §4.1: "The Server MUST NOT reply to a Notification".
+            return Ok(());
+        }
+        match line {
+            Ok(line) => {
+                if fd.is_some() {
+                    self.stats.count(|s| &mut s.descriptors_sent);
+                }
+                self.send(&line, fd).await
+            }
+            Err(e) => self.refuse(id, ErrorObject::new(ErrorKind::Internal, format!("the reply: {e}"))).await,
+        }
+    }
+
+    async fn refuse(&mut self, id: Option<Id>, error: ErrorObject) -> Result<(), End> {
+        match Response::<()>::failure(id, error).to_line() {
+            Ok(line) => self.send(&line, None).await,
+            Err(_) => Err(End::Broken),
+        }
+    }
+
+    async fn send(&mut self, line: &[u8], fd: Option<OwnedFd>) -> Result<(), End> {
+        match timeout(self.patience.reply, write(&self.stream, line, fd)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Broken),
+            Err(_) => Err(End::SlowReader),
+        }
+    }
+}
+
+/// Writes a line; the descriptor goes with its first octet.
+async fn write(stream: &UnixStream, line: &[u8], mut fd: Option<OwnedFd>) -> io::Result<()> {
+    let mut rest = line;
+    while !rest.is_empty() {
+        let borrowed = fd.as_ref().map(AsFd::as_fd);
+        let sent = stream
+            .async_io(Interest::WRITABLE, || transfer::send(stream, rest, borrowed).map_err(io::Error::from))
+            .await?;
+        if sent > 0 {
+            fd = None;
+        }
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Tells a client that it is not admitted, as far as its socket takes it at once.
+pub(super) fn turn_away(stream: &UnixStream, kind: ErrorKind, message: &str, help: &str) {
+    let error = ErrorObject::new(kind, message).with_help(help);
+    if let Ok(line) = Response::<()>::failure(None, error).to_line() {
+        // A new connection's socket is empty and takes a short line; a client that is gone needs none.
+        transfer::send(stream, &line, None).ok();
+    }
+}
+
+fn hello(given: Value) -> Result<Reply, ErrorObject> {
+    params::<Hello>(given)?;
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Ok(Reply::new(HelloReply { api: API, version, pid: std::process::id() }))
+}
+
+fn deadline(after: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(after).unwrap_or(now)
+}
+
+/// What is wrong with a line.
+enum BadLine {
+    NotJson(ErrorObject),
+    NotARequest(Option<Id>, ErrorObject),
+}
+
+fn read_request(line: &[u8]) -> Result<Request, BadLine> {
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|e| BadLine::NotJson(ErrorObject::not_json(format!("the line is not JSON: {e}"))))?;
+    if value.is_array() {
+        let error = ErrorObject::new(ErrorKind::InvalidRequest, "batches are not served")
+            .with_help("send one request object per line");
+        return Err(BadLine::NotARequest(None, error));
+    }
+    let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+    serde_json::from_value(value).map_err(|e| {
+        let message = format!("not a JSON-RPC 2.0 request: {e}");
+        let help = r#"send {"jsonrpc":"2.0","id":1,"method":"status"}"#;
+        BadLine::NotARequest(id, ErrorObject::new(ErrorKind::InvalidRequest, message).with_help(help))
+    })
+}
+
+/// What the stream holds next.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    /// A line, without its newline.
+    Whole(Vec<u8>),
+    /// A line that was longer than the bound; it is skipped.
+    TooLong,
+    /// The stream ended within a line.
+    Unfinished,
+    /// The stream ended.
+    End,
+}
+
+/// Cuts a stream into lines of at most [`REQUEST_BYTES_MAX`] octets, newline included.
+#[derive(Debug, Default)]
+struct Lines {
+    /// What was read and not yet handed out; never more than the bound and one chunk.
+    pending: Vec<u8>,
+    /// Octets at the start of `pending` in which no newline was found.
+    searched: usize,
+    /// The current line is too long: its rest is thrown away.
+    skipping: bool,
+}
+
+impl Lines {
+    async fn next(&mut self, stream: &mut UnixStream) -> io::Result<Line> {
+        let mut chunk = [0; CHUNK];
+        loop {
+            if let Some(line) = self.take() {
+                return Ok(line);
+            }
+            let received = stream.read(&mut chunk).await?;
+            if received == 0 {
+                let unfinished = !self.skipping && !self.pending.is_empty();
+                self.pending = Vec::new();
+                return Ok(if unfinished { Line::Unfinished } else { Line::End });
+            }
+            self.pending.extend_from_slice(chunk.get(..received).unwrap_or_default());
+        }
+    }
+
+    /// The next line, if what was read decides it.
+    fn take(&mut self) -> Option<Line> {
+        loop {
+            let rest = self.pending.get(self.searched..).unwrap_or_default();
+            let Some(at) = rest.iter().position(|&octet| octet == b'\n') else {
+                self.searched = self.pending.len();
+                if self.skipping {
+                    self.pending.clear();
+                    self.searched = 0;
+                } else if self.pending.len() >= REQUEST_BYTES_MAX {
+                    self.pending = Vec::new();
+                    self.searched = 0;
+                    self.skipping = true;
+                    return Some(Line::TooLong);
+                }
+                return None;
+            };
+            let end = self.searched.saturating_add(at);
+            let rest = self.pending.split_off(end.saturating_add(1));
+            let mut line = std::mem::replace(&mut self.pending, rest);
+            self.searched = 0;
+            if std::mem::take(&mut self.skipping) {
+                continue;
+            }
+            if line.len() > REQUEST_BYTES_MAX {
+                return Some(Line::TooLong);
+            }
+            line.truncate(end);
+            return Some(Line::Whole(line));
+        }
+    }
+}

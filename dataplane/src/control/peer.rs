@@ -1,0 +1,126 @@
+//! Who a client is, and whether it may rule the daemon.
+
+use std::io;
+
+use tokio::net::UnixStream;
+
+/// Who a client is: what the kernel noted when it connected (SO_PEERCRED).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its process, 0 if that is not visible from here.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// Its supplementary groups, as far as they are visible.
+    pub groups: Vec<u32>,
+}
+
+/// Who may use the socket. The kernel asks the socket file's mode before it lets anyone connect; this is asked again
+/// of everyone who came in, whatever the file's mode was at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The daemon's user.
+    pub uid: u32,
+    /// The socket's group, if its mode lets the group in.
+    pub gid: Option<u32>,
+}
+
+impl Policy {
+    /// Root, the daemon's own user, and the members of the socket's group.
+    pub fn admits(&self, peer: &Peer) -> bool {
+        let member = |gid| peer.gid == gid || peer.groups.contains(&gid);
+        peer.uid == 0 || peer.uid == self.uid || self.gid.is_some_and(member)
+    }
+}
+
+impl Peer {
+    /// Asks the kernel who is at the other end.
+    pub(super) fn of(stream: &UnixStream) -> io::Result<Self> {
+        let credentials = stream.peer_cred()?;
+        let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
+        let (uid, gid) = (credentials.uid(), credentials.gid());
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        Ok(Self { pid, uid, gid, groups: groups(&status, uid) })
+    }
+}
+
+/// The supplementary groups in the text of `/proc/PID/status`; none if the process is another user's by now.
+fn groups(status: &str, uid: u32) -> Vec<u32> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    // Real, effective, saved, file system.
+    let effective = field("Uid:").split_whitespace().nth(1).and_then(|id| id.parse().ok());
+    if effective != Some(uid) {
+        return Vec::new();
+    }
+    field("Groups:").split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// The number of a group, which may be given by number or by its name in `/etc/group`.
+///
+/// # Errors
+/// The file cannot be read, or has no such name.
+pub fn group_id(name: &str) -> io::Result<u32> {
+    if let Ok(id) = name.parse() {
+        return Ok(id);
+    }
+    find_group(&std::fs::read_to_string("/etc/group")?, name).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("there is no group `{name}` in /etc/group"))
+    })
+}
+
+fn find_group(file: &str, name: &str) -> Option<u32> {
+    let mut entries = file.lines().map(|line| line.split(':'));
+    entries
+        .find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, gid: u32, groups: &[u32]) -> Peer {
+        Peer { pid: 1, uid, gid, groups: groups.to_vec() }
+    }
+
+    #[test]
+    fn root_the_daemon_and_the_group_are_admitted() {
+        let policy = Policy { uid: 500, gid: Some(77) };
+        assert!(policy.admits(&peer(0, 0, &[])));
+        assert!(policy.admits(&peer(500, 500, &[])));
+        assert!(policy.admits(&peer(1000, 77, &[])));
+        assert!(policy.admits(&peer(1000, 1000, &[4, 77])));
+    }
+
+    #[test]
+    fn everyone_else_is_not() {
+        let policy = Policy { uid: 500, gid: Some(77) };
+        assert!(!policy.admits(&peer(1000, 1000, &[])));
+        assert!(!policy.admits(&peer(77, 1000, &[500])), "a user's number is not a group's");
+        let private = Policy { uid: 500, gid: None };
+        assert!(!private.admits(&peer(1000, 77, &[77])));
+        assert!(!private.admits(&peer(1000, 0, &[0])), "root's group is not root");
+    }
+
+    #[test]
+    fn groups_are_read_only_of_the_same_user() {
+        let status = "Name:\tx\nUid:\t7\t1000\t7\t7\nGid:\t1\t1\t1\t1\nGroups:\t4 24 77 \nNgid:\t0\n";
+        assert_eq!(groups(status, 1000), [4, 24, 77]);
+        assert_eq!(groups(status, 7), [0u32; 0]);
+        assert_eq!(groups("", 1000), [0u32; 0]);
+        assert_eq!(groups("Uid:\t0 0\nGroups: x -1 5", 0), [5]);
+    }
+
+    #[test]
+    fn group_names() {
+        let file = "root:x:0:\nbad\niwarp:x:77:alice,bob\nempty:x::\n";
+        assert_eq!(find_group(file, "iwarp"), Some(77));
+        assert_eq!(find_group(file, "bad"), None);
+        assert_eq!(find_group(file, "empty"), None);
+        assert_eq!(find_group(file, "alice"), None);
+        assert_eq!(group_id("42").unwrap(), 42);
+        assert_eq!(group_id("root").unwrap(), 0);
+        assert!(group_id("no such group").is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! The socket file: taken over from a daemon that died, never from one that lives.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+/// Why the control socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// A daemon holds the socket's lock file, or answers on the socket.
+    #[error("another iwarpd serves {}: stop it, or give this one another control.socket", .0.display())]
+    Taken(PathBuf),
+    /// Something that is not a socket stands at the path.
+    #[error("{} is there and is not a socket: remove it, or choose another control.socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The group of the configuration does not exist.
+    #[error("control.group: {0}")]
+    Group(#[source] io::Error),
+    /// The system refused.
+    #[error("cannot make the control socket {}: {what}: {source}", path.display())]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// What was refused.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The listening socket and its file, which goes when this does.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode of the file that was made: a later one at the same path is not ours to remove.
+    identity: (u64, u64),
+    /// Held for as long as the daemon lives; the kernel lets go of it even if the daemon is killed.
+    _lock: File,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+            // Nobody is left to hear that this failed; the next start removes the file as stale.
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+/// Makes the socket file and listens on it.
+pub(super) fn listen(
+    path: &Path,
+    mode: u32,
+    gid: Option<u32>,
+) -> Result<(UnixListener, SocketFile), BindError> {
+    let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, source };
+    make_folder(path).map_err(failed("its folder"))?;
+    let lock = lock(path)?;
+    remove_stale(path)?;
+    let listener = UnixListener::bind(path).map_err(failed("bind"))?;
+    let file = SocketFile {
+        path: path.to_path_buf(),
+        identity: identity(path).map_err(failed("stat"))?,
+        _lock: lock,
+    };
+    chown(path, None, gid).map_err(failed("its group"))?;
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("its mode"))?;
+    listener.set_nonblocking(true).map_err(failed("non-blocking mode"))?;
+    Ok((listener, file))
+}
+
+/// The folder of the socket, made if it is not there; the one above it must be.
+fn make_folder(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
+    match std::fs::DirBuilder::new().mode(0o755).create(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Two daemons that start at once would both find the socket stale; the lock lets one of them go on.
+fn lock(path: &Path) -> Result<File, BindError> {
+    let failed = |source| BindError::System { path: path.to_path_buf(), what: "its lock file", source };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
+    let mut options = OpenOptions::new();
+    let file =
+        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(no_follow).open(&name);
+    let file = file.map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(BindError::Taken(path.to_path_buf())),
+        Err(e) => Err(failed(e.into())),
+    }
+}
+
+/// Removes a socket on which nobody listens.
+fn remove_stale(path: &Path) -> Result<(), BindError> {
+    let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, source };
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed("stat")(e)),
+        Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket(path.to_path_buf())),
+        Ok(_) => {}
+    }
+    match probe(path) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed("removing the stale one")),
+        // EAGAIN: somebody listens, and has a full queue.
+        Ok(()) | Err(Errno::AGAIN) => Err(BindError::Taken(path.to_path_buf())),
+        Err(e) => Err(failed("asking who listens")(e.into())),
+    }
+}
+
+/// Connects without waiting.
+fn probe(path: &Path) -> rustix::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn mode_group_and_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/control.sock");
+        let gid = rustix::process::getgid().as_raw();
+        let (_listener, file) = listen(&path, 0o660, Some(gid)).unwrap();
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.mode() & 0o777, found.gid()), (0o660, gid));
+        drop(file);
+        assert!(!path.exists(), "the file goes with the daemon");
+    }
+
+    #[test]
+    fn a_stale_socket_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let (_listener, _file) = listen(&path, 0o600, None).unwrap();
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn a_living_daemon_is_not_disturbed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (_listener, _file) = listen(&path, 0o600, None).unwrap();
+        assert!(matches!(listen(&path, 0o600, None), Err(BindError::Taken(_))), "by its lock");
+        UnixStream::connect(&path).unwrap();
+
+        let other = folder.path().join("other");
+        let listener = UnixListener::bind(&other).unwrap();
+        assert!(matches!(listen(&other, 0o600, None), Err(BindError::Taken(_))), "by its answer");
+        // Even if its queue is full.
+        rustix::net::listen(&listener, 0).unwrap();
+        while probe(&other).is_ok() {}
+        assert!(matches!(listen(&other, 0o600, None), Err(BindError::Taken(_))), "by its full queue");
+        drop(listener);
+        assert!(listen(&other, 0o600, None).is_ok());
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(listen(&path, 0o600, None), Err(BindError::NotASocket(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+        let deep = folder.path().join("no/such/folder");
+        assert!(matches!(listen(&deep, 0o600, None), Err(BindError::System { .. })));
+    }
+
+    #[test]
+    fn a_later_socket_at_the_same_path_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (_listener, file) = listen(&path, 0o600, None).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _later = UnixListener::bind(&path).unwrap();
+        drop(file);
+        assert!(path.exists());
+    }
+}

@@ -1,0 +1,133 @@
+//! The daemon's life: built from its configuration, run until a signal says stop, taken down in order.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use iwarp_config::{Config, Idle, LogLevel};
+use iwarp_control::Origin;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::admin::{About, Desk, RegionSpec};
+use crate::control::{Server, ServerConfig};
+use crate::dpdk::{Eal, RegisteredThread};
+use crate::setup::{self, House};
+use crate::worker::{Clock, Worker};
+
+/// Runs the daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// It cannot start: the message says what stands in the way and what to do. Or a worker ended by itself.
+pub fn run(config_path: &Path, config: &Config) -> Result<()> {
+    log_to_stderr(config.log.level);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no control thread")?;
+    runtime.block_on(serve(config_path, config))
+}
+
+async fn serve(config_path: &Path, config: &Config) -> Result<()> {
+    // Before anything is built: a signal that comes early must not be lost, and a second daemon must not get far.
+    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    let server = Server::bind(&ServerConfig::from(&config.control))?;
+    let clock = Clock::start();
+    let House { eal, regions, degraded, ports, workers, crew } = setup::build(config, clock)?;
+    for entry in &ports {
+        tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
+    }
+    let about = about(config_path, config, degraded, workers.len());
+    let desk = Rc::new(Desk::new(about, clock, crew, ports, regions, server.stats()));
+    let threads = workers.into_iter().map(|worker| spawn(worker, eal.clone())).collect::<Result<Vec<_>>>()?;
+    let served = match offer(config, &desk).await {
+        Ok(()) => {
+            tracing::info!(socket = %config.control.socket.display(), "ready");
+            let stop = async {
+                tokio::select! {
+                    _ = terminate.recv() => tracing::info!("SIGTERM: going down"),
+                    _ = interrupt.recv() => tracing::info!("SIGINT: going down"),
+                    () = sample(&desk) => {}
+                }
+            };
+            server.run(Rc::clone(&desk), stop).await.context("the control socket failed")
+        }
+        Err(error) => Err(error),
+    };
+    desk.stop();
+    let ended = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
+    served.and(ended.map(drop))
+}
+
+/// Offers the regions of the configuration.
+async fn offer(config: &Config, desk: &Desk) -> Result<()> {
+    for region in &config.regions {
+        let spec = RegionSpec {
+            name: region.name.clone(),
+            bytes: region.bytes,
+            access: region.access,
+            token: region.token.clone(),
+            allow: region.allow.clone(),
+            origin: Origin::Config,
+        };
+        desk.region_add(spec).await.with_context(|| format!("region {}", region.name))?;
+    }
+    Ok(())
+}
+
+/// Notes once a second how busy the workers are; never ends.
+async fn sample(desk: &Desk) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        desk.sample_loads();
+    }
+}
+
+fn spawn(worker: Worker, eal: Eal) -> Result<JoinHandle<Result<()>>> {
+    let name = format!("worker-{}", worker.index);
+    let run = move || {
+        let core = worker.core;
+        let pinned = core_affinity::set_for_current(core_affinity::CoreId { id: usize::from(core) });
+        anyhow::ensure!(pinned, "cannot pin a worker to CPU {core}");
+        let registered = RegisteredThread::new(&eal).context("DPDK does not take a worker thread")?;
+        worker.run(&registered);
+        Ok(())
+    };
+    std::thread::Builder::new().name(name).spawn(run).context("no thread for a worker")
+}
+
+fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
+    thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))
+}
+
+fn about(config_path: &Path, config: &Config, degraded: Vec<String>, workers: usize) -> About {
+    let lanes = (workers * config.ports.len()) as u64;
+    About {
+        config_path: config_path.to_owned(),
+        degraded,
+        hugepages_required: matches!(config.memory.hugepages, iwarp_config::Hugepages::Require),
+        dpdk_version: Eal::version(),
+        idle: match config.workers.idle {
+            Idle::Spin => iwarp_control::Idle::Spin,
+            Idle::Adaptive { .. } => iwarp_control::Idle::Adaptive,
+        },
+        connections_max: u64::from(config.tcp.connections_max).saturating_mul(lanes),
+    }
+}
+
+fn log_to_stderr(level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => tracing::Level::ERROR,
+        LogLevel::Warn => tracing::Level::WARN,
+        LogLevel::Info => tracing::Level::INFO,
+        LogLevel::Debug => tracing::Level::DEBUG,
+    };
+    // A second call (a test that runs two daemons in one process) keeps the first one's level.
+    let _ = tracing_subscriber::fmt()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .try_init();
+}

@@ -1,0 +1,536 @@
+//! One Ethernet device of DPDK's, whatever its driver.
+#![allow(unsafe_code, reason = "configures and queries DPDK devices")]
+
+use std::ffi::{CStr, CString};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::eal::Eal;
+use super::error::{DpdkError, Errno, check_for, check_optional};
+use super::mempool::Mempool;
+use super::queue::{RxQueue, TxQueue};
+use super::ring::Ring;
+use super::rss::Rss;
+
+/// Ethernet header and frame check sequence, octets.
+const ETHERNET_OVERHEAD: u32 = 18;
+
+/// A device. Dropping the last handle (queues are handles too) stops and closes it.
+#[derive(Debug)]
+pub struct Device {
+    id: u16,
+    name: String,
+    kind: Kind,
+    started: AtomicBool,
+    queues: u16,
+    /// What its queues allocate from and transmit into.
+    pools: Vec<Arc<Mempool>>,
+    eal: Eal,
+}
+
+/// How the device came to be, and so how it goes.
+#[derive(Debug)]
+enum Kind {
+    Pci,
+    Virtual,
+    Rings(Vec<Arc<Ring>>),
+}
+
+/// What a device can do.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// DPDK's name of the driver, e.g. `net_tap`.
+    pub driver: String,
+    /// Smallest MTU, octets.
+    pub mtu_min: u16,
+    /// Largest MTU, octets.
+    pub mtu_max: u16,
+    /// Most queue pairs.
+    pub queues_max: u16,
+    /// The device verifies IPv4, TCP and UDP checksums.
+    pub rx_checksum: bool,
+    /// The device fills in IPv4 header checksums.
+    pub tx_ip_checksum: bool,
+    /// The device fills in TCP checksums.
+    pub tx_tcp_checksum: bool,
+    /// The device cuts large TCP segments itself.
+    pub tcp_segmentation: bool,
+    /// The device spreads TCP over its queues by Toeplitz hash.
+    pub rss: bool,
+    /// Octets of the hash's key.
+    pub rss_key_bytes: u8,
+    /// Entries of the redirection table.
+    pub rss_table_entries: u16,
+}
+
+/// What a device is started with.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+    /// Whether the driver is told the MTU beyond its configuration: for devices that are nobody else's.
+    pub set_mtu: bool,
+    /// Use the device's receive checksum verification.
+    pub rx_checksum: bool,
+    /// Use the device's transmit checksums.
+    pub tx_checksum: bool,
+    /// Spread TCP over the queues with this key.
+    pub rss_key: Option<Vec<u8>>,
+    /// Have an interrupt per receive queue, to sleep on. Done without if the device cannot.
+    pub rx_interrupt: bool,
+    /// Receive descriptors per queue; the device may round.
+    pub rx_descriptors: u16,
+    /// Transmit descriptors per queue; the device may round.
+    pub tx_descriptors: u16,
+}
+
+/// The two ends of a worker's share in a device.
+#[derive(Debug)]
+pub struct QueuePair {
+    /// Where its frames come from.
+    pub rx: RxQueue,
+    /// Where its frames go.
+    pub tx: TxQueue,
+}
+
+/// State of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Whether there is one.
+    pub up: bool,
+    /// Its speed, Mb/s, if the driver knows one.
+    pub megabits_per_second: Option<u32>,
+}
+
+/// What every device counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Octets received.
+    pub rx_bytes: u64,
+    /// Octets sent.
+    pub tx_bytes: u64,
+    /// Frames that the device dropped because nobody fetched them in time.
+    pub rx_missed: u64,
+    /// Frames received with an error.
+    pub rx_errors: u64,
+    /// Frames that could not be sent.
+    pub tx_errors: u64,
+    /// Times that no buffer was left for a frame.
+    pub rx_no_buffer: u64,
+}
+
+impl Device {
+    /// Makes a virtual device: `name` begins with its driver's, `arguments` are the driver's `key=value,…`.
+    ///
+    /// # Errors
+    /// The driver refuses; its reasons are in the log.
+    pub fn virtual_device(eal: &Eal, name: &str, arguments: &str) -> Result<Self, DpdkError> {
+        let operation = || format!("device {name} ({arguments})");
+        let (device, parameters) = (c_string(name)?, c_string(arguments)?);
+        // SAFETY: three C strings, copied by the call; DPDK is up, as `eal` proves.
+        let returned =
+            unsafe { dpdk_sys::rte_eal_hotplug_add(c"vdev".as_ptr(), device.as_ptr(), parameters.as_ptr()) };
+        check_for(returned, operation)?;
+        Self::by_name(eal, name, Kind::Virtual)
+    }
+
+    /// A PCI device that the [`Eal`] was started with.
+    ///
+    /// # Errors
+    /// It is not there, or not bound to a driver that DPDK can use.
+    pub fn pci(eal: &Eal, address: &str) -> Result<Self, DpdkError> {
+        Self::by_name(eal, address, Kind::Pci)
+    }
+
+    /// A device whose queue *i* receives from `rx[i]` and sends into `tx[i]`, at most [`super::RING_QUEUES_MAX`].
+    ///
+    /// # Errors
+    /// Too many rings, or not enough memory.
+    pub fn from_rings(eal: &Eal, name: &str, rx: &[Arc<Ring>], tx: &[Arc<Ring>]) -> Result<Self, DpdkError> {
+        let operation = || format!("ring device {name}");
+        let name_c = c_string(name)?;
+        let raw = |rings: &[Arc<Ring>]| rings.iter().map(|ring| ring.raw()).collect::<Vec<_>>();
+        let (rx_raw, tx_raw) = (raw(rx), raw(tx));
+        let count = |rings: &[_]| u32::try_from(rings.len()).unwrap_or(u32::MAX);
+        if rx.len().max(tx.len()) > super::RING_QUEUES_MAX {
+            return Err(DpdkError::new(operation(), Errno::INVALID));
+        }
+        // SAFETY: both arrays hold as many live rings as said, copied by the call; the name is a C string.
+        let returned = unsafe {
+            dpdk_sys::rte_eth_from_rings(
+                name_c.as_ptr(),
+                rx_raw.as_ptr(),
+                count(&rx_raw),
+                tx_raw.as_ptr(),
+                count(&tx_raw),
+                0,
+            )
+        };
+        check_for(returned, operation)?;
+        let rings = rx.iter().chain(tx).cloned().collect();
+        Self::by_name(eal, &format!("net_ring_{name}"), Kind::Rings(rings))
+    }
+
+    fn by_name(eal: &Eal, name: &str, kind: Kind) -> Result<Self, DpdkError> {
+        let name_c = c_string(name)?;
+        let mut id = 0;
+        // SAFETY: a C string and a writable integer.
+        let returned = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(name_c.as_ptr(), &raw mut id) };
+        check_for(returned, || format!("device {name} not found"))?;
+        Ok(Self {
+            id,
+            name: name.to_owned(),
+            kind,
+            started: AtomicBool::new(false),
+            queues: 0,
+            pools: Vec::new(),
+            eal: eal.clone(),
+        })
+    }
+
+    /// DPDK's name of the device.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What DPDK was started as.
+    pub fn eal(&self) -> &Eal {
+        &self.eal
+    }
+
+    /// DPDK's number of the device.
+    pub(super) fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// What the device can do.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn info(&self) -> Result<DeviceInfo, DpdkError> {
+        let mut raw = dpdk_sys::rte_eth_dev_info::default();
+        // SAFETY: the device exists while `self` does; `raw` is writable.
+        let returned = unsafe { dpdk_sys::rte_eth_dev_info_get(self.id, &raw mut raw) };
+        check_for(returned, || self.operation("capabilities"))?;
+        let driver = if raw.driver_name.is_null() {
+            String::new()
+        } else {
+            // SAFETY: not null: a constant, NUL-terminated string of the driver's.
+            unsafe { CStr::from_ptr(raw.driver_name) }.to_string_lossy().into_owned()
+        };
+        let overhead = match raw.max_rx_pktlen.checked_sub(u32::from(raw.max_mtu)) {
+            Some(overhead) if raw.max_mtu != u16::MAX && overhead > 0 => overhead,
+            _ => ETHERNET_OVERHEAD,
+        };
+        let mtu_max = raw.max_rx_pktlen.saturating_sub(overhead).min(u32::from(raw.max_mtu));
+        let rx = dpdk_sys::DPDK_RX_OFFLOAD_IPV4_CKSUM
+            | dpdk_sys::DPDK_RX_OFFLOAD_UDP_CKSUM
+            | dpdk_sys::DPDK_RX_OFFLOAD_TCP_CKSUM;
+        let tcp = dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP | dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP;
+        let tx = |flag: u64| raw.tx_offload_capa & flag != 0;
+        Ok(DeviceInfo {
+            driver,
+            mtu_min: raw.min_mtu,
+            mtu_max: u16::try_from(mtu_max).unwrap_or(u16::MAX),
+            queues_max: raw.max_rx_queues.min(raw.max_tx_queues),
+            rx_checksum: raw.rx_offload_capa & rx == rx,
+            tx_ip_checksum: tx(dpdk_sys::DPDK_TX_OFFLOAD_IPV4_CKSUM),
+            tx_tcp_checksum: tx(dpdk_sys::DPDK_TX_OFFLOAD_TCP_CKSUM),
+            tcp_segmentation: tx(dpdk_sys::DPDK_TX_OFFLOAD_TCP_TSO),
+            rss: raw.flow_type_rss_offloads & tcp == tcp && raw.reta_size > 0,
+            rss_key_bytes: raw.hash_key_size,
+            rss_table_entries: raw.reta_size,
+        })
+    }
+
+    /// The device's station address.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn mac(&self) -> Result<[u8; 6], DpdkError> {
+        let mut mac = dpdk_sys::rte_ether_addr::default();
+        // SAFETY: the device exists while `self` does; `mac` is writable.
+        let returned = unsafe { dpdk_sys::rte_eth_macaddr_get(self.id, &raw mut mac) };
+        check_for(returned, || self.operation("station address"))?;
+        Ok(mac.addr_bytes)
+    }
+
+    /// Gives the device another station address; `false` if its driver cannot.
+    ///
+    /// # Errors
+    /// The driver can, but refuses this one.
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<bool, DpdkError> {
+        let mut mac = dpdk_sys::rte_ether_addr { addr_bytes: mac };
+        // SAFETY: the device exists while `self` does; the address is copied.
+        let returned = unsafe { dpdk_sys::rte_eth_dev_default_mac_addr_set(self.id, &raw mut mac) };
+        check_optional(returned, || self.operation("setting the station address"))
+    }
+
+    /// Receives all multicast frames; `false` if the driver cannot choose.
+    ///
+    /// # Errors
+    /// The driver can, but failed.
+    pub fn receive_multicast(&self) -> Result<bool, DpdkError> {
+        // SAFETY: the device exists while `self` does.
+        let returned = unsafe { dpdk_sys::rte_eth_allmulticast_enable(self.id) };
+        check_optional(returned, || self.operation("receiving multicast"))
+    }
+
+    /// Receives all frames; `false` if the driver cannot choose.
+    ///
+    /// # Errors
+    /// The driver can, but failed.
+    pub fn receive_all(&self) -> Result<bool, DpdkError> {
+        // SAFETY: the device exists while `self` does.
+        let returned = unsafe { dpdk_sys::rte_eth_promiscuous_enable(self.id) };
+        check_optional(returned, || self.operation("receiving all frames"))
+    }
+
+    /// Configures the device with one queue pair per pool and starts it; queue *i* receives into `pools[i]`.
+    ///
+    /// # Errors
+    /// Whatever the driver refuses.
+    pub fn start(
+        mut self,
+        config: &DeviceConfig,
+        pools: &[Arc<Mempool>],
+    ) -> Result<(Arc<Self>, Vec<QueuePair>), DpdkError> {
+        self.queues = u16::try_from(pools.len()).unwrap_or(u16::MAX);
+        self.pools = pools.to_vec();
+        if let Kind::Rings(rings) = &self.kind {
+            for (ring, pool) in rings.iter().flat_map(|ring| self.pools.iter().map(move |pool| (ring, pool)))
+            {
+                ring.keep(pool);
+            }
+        }
+        let interrupts = match self.configure(config, config.rx_interrupt) {
+            Ok(()) => config.rx_interrupt,
+            Err(error) if config.rx_interrupt => {
+                tracing::warn!(%error, device = self.name, "no receive interrupts: trying without");
+                self.configure(config, false)?;
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        self.started.store(true, Ordering::Release);
+        let device = Arc::new(self);
+        // DPDK's own loopback hands over the very buffer that was sent, which the sender may still share.
+        let copies = matches!(device.kind, Kind::Rings(_));
+        let frame_max = usize::from(config.mtu).saturating_add(14 + 4);
+        let pair = |(index, pool): (u16, &Arc<Mempool>)| {
+            let descriptor = interrupts.then(|| device.interrupt_descriptor(index)).flatten();
+            let copy_to = copies.then(|| Arc::clone(pool));
+            QueuePair {
+                rx: RxQueue::new(Arc::clone(&device), index, descriptor, device.is_hardware()),
+                tx: TxQueue::new(Arc::clone(&device), index, frame_max, config.tx_checksum, copy_to),
+            }
+        };
+        let pairs = (0..device.queues).zip(pools).map(pair).collect();
+        Ok((device, pairs))
+    }
+
+    /// Configures and starts.
+    fn configure(&self, config: &DeviceConfig, interrupts: bool) -> Result<(), DpdkError> {
+        let raw = raw_config(config, interrupts);
+        // SAFETY: the device exists while `self` does; `raw` is copied, and the key that it points to lives
+        // in `config`.
+        let returned =
+            unsafe { dpdk_sys::rte_eth_dev_configure(self.id, self.queues, self.queues, &raw const raw) };
+        check_for(returned, || self.operation(&format!("{} queues, MTU {}", self.queues, config.mtu)))?;
+        if config.set_mtu {
+            // SAFETY: the device exists while `self` does.
+            let returned = unsafe { dpdk_sys::rte_eth_dev_set_mtu(self.id, config.mtu) };
+            check_optional(returned, || self.operation(&format!("MTU {}", config.mtu)))?;
+        }
+        let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
+        // SAFETY: the device exists while `self` does; both integers are writable.
+        let returned =
+            unsafe { dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &raw mut rx, &raw mut tx) };
+        check_for(returned, || self.operation("descriptors"))?;
+        for (queue, pool) in (0..self.queues).zip(&self.pools) {
+            self.set_up_queue(queue, pool, rx, tx)?;
+        }
+        // SAFETY: configured, with all queues set up.
+        let returned = unsafe { dpdk_sys::rte_eth_dev_start(self.id) };
+        check_for(returned, || self.operation("start")).map(drop)
+    }
+
+    fn set_up_queue(&self, queue: u16, pool: &Mempool, rx: u16, tx: u16) -> Result<(), DpdkError> {
+        let socket = dpdk_sys::DPDK_SOCKET_ID_ANY.cast_unsigned();
+        // SAFETY: the device is configured; null asks for the driver's defaults; the pool lives in `self.pools`
+        // as long as the device.
+        let returned = unsafe {
+            dpdk_sys::rte_eth_rx_queue_setup(self.id, queue, rx, socket, null(), pool.raw().as_ptr())
+        };
+        check_for(returned, || self.operation(&format!("receive queue {queue}")))?;
+        // SAFETY: as above.
+        let returned = unsafe { dpdk_sys::rte_eth_tx_queue_setup(self.id, queue, tx, socket, null()) };
+        check_for(returned, || self.operation(&format!("transmit queue {queue}"))).map(drop)
+    }
+
+    /// Whether real hardware is behind it.
+    fn is_hardware(&self) -> bool {
+        matches!(self.kind, Kind::Pci)
+    }
+
+    /// What a receive queue's interrupt makes readable, if it has one.
+    fn interrupt_descriptor(&self, queue: u16) -> Option<i32> {
+        // SAFETY: the device is started; a queue without an interrupt answers -1.
+        let descriptor = unsafe { dpdk_sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id, queue) };
+        (descriptor >= 0).then_some(descriptor)
+    }
+
+    /// How the started device spreads connections over its queues; `None` if it does not say.
+    pub fn rss(&self, info: &DeviceInfo) -> Option<Rss> {
+        let mut key = vec![0; usize::from(info.rss_key_bytes)];
+        let mut conf = dpdk_sys::rte_eth_rss_conf {
+            rss_key: key.as_mut_ptr(),
+            rss_key_len: info.rss_key_bytes,
+            rss_hf: 0,
+        };
+        // SAFETY: `conf` points to as many writable octets as it says.
+        let returned = unsafe { dpdk_sys::rte_eth_dev_rss_hash_conf_get(self.id, &raw mut conf) };
+        if returned != 0 {
+            return None;
+        }
+        let groups = usize::from(info.rss_table_entries).div_ceil(64);
+        let mut table = vec![dpdk_sys::rte_eth_rss_reta_entry64 { mask: u64::MAX, reta: [0; 64] }; groups];
+        // SAFETY: `table` has room for `rss_table_entries` entries.
+        let returned = unsafe {
+            dpdk_sys::rte_eth_dev_rss_reta_query(self.id, table.as_mut_ptr(), info.rss_table_entries)
+        };
+        if returned != 0 {
+            return None;
+        }
+        let entries = table.iter().flat_map(|group| group.reta).take(usize::from(info.rss_table_entries));
+        Rss::new(key, entries.collect())
+    }
+
+    /// State of the link, as last seen by the driver.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn link(&self) -> Result<Link, DpdkError> {
+        let mut link = dpdk_sys::rte_eth_link::default();
+        // SAFETY: the device exists while `self` does; `link` is writable.
+        let returned = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &raw mut link) };
+        check_for(returned, || self.operation("link"))?;
+        let speed = Some(link.link_speed).filter(|&speed| speed != 0 && speed != u32::MAX);
+        Ok(Link { up: link.link_status() != 0, megabits_per_second: speed })
+    }
+
+    /// What the device has counted since it was made.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn stats(&self) -> Result<PortStats, DpdkError> {
+        let mut raw = dpdk_sys::rte_eth_stats::default();
+        // SAFETY: the device exists while `self` does; `raw` is writable.
+        let returned = unsafe { dpdk_sys::rte_eth_stats_get(self.id, &raw mut raw) };
+        check_for(returned, || self.operation("statistics"))?;
+        Ok(PortStats {
+            rx_frames: raw.ipackets,
+            tx_frames: raw.opackets,
+            rx_bytes: raw.ibytes,
+            tx_bytes: raw.obytes,
+            rx_missed: raw.imissed,
+            rx_errors: raw.ierrors,
+            tx_errors: raw.oerrors,
+            rx_no_buffer: raw.rx_nombuf,
+        })
+    }
+
+    /// What this kind of device counts beside, by DPDK's names.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn extended_stats(&self) -> Result<Vec<(String, u64)>, DpdkError> {
+        let operation = || self.operation("extended statistics");
+        // SAFETY: null and 0 ask for the number only.
+        let count = unsafe { dpdk_sys::rte_eth_xstats_get_names(self.id, null_mut(), 0) };
+        let count = check_for(count, operation)?.cast_unsigned();
+        let mut names = vec![dpdk_sys::rte_eth_xstat_name { name: [0; 64] }; count as usize];
+        // SAFETY: `names` has room for `count` names.
+        let named = unsafe { dpdk_sys::rte_eth_xstats_get_names(self.id, names.as_mut_ptr(), count) };
+        let named = check_for(named, operation)?.cast_unsigned();
+        let mut values = vec![dpdk_sys::rte_eth_xstat { id: 0, value: 0 }; count as usize];
+        // SAFETY: `values` has room for `count` values.
+        let valued = unsafe { dpdk_sys::rte_eth_xstats_get(self.id, values.as_mut_ptr(), count) };
+        let valued = check_for(valued, operation)?.cast_unsigned();
+        let name_of = |name: &dpdk_sys::rte_eth_xstat_name| {
+            let text =
+                name.name.iter().map(|c| c.cast_unsigned()).take_while(|&c| c != 0).collect::<Vec<_>>();
+            String::from_utf8_lossy(&text).into_owned()
+        };
+        let valid = values.iter().take(valued.min(named) as usize);
+        Ok(valid
+            .filter_map(|value| {
+                let name = names.get(usize::try_from(value.id).ok()?)?;
+                Some((name_of(name), value.value))
+            })
+            .collect())
+    }
+
+    fn operation(&self, what: &str) -> String {
+        format!("device {}: {what}", self.name)
+    }
+
+    /// Takes the device down. Errors are logged: there is nobody left to answer.
+    fn close(&self) {
+        let report = |what: &str, returned| {
+            if let Err(error) = check_optional(returned, || self.operation(what)) {
+                tracing::warn!(%error, "closing a device");
+            }
+        };
+        if self.started.load(Ordering::Acquire) {
+            // SAFETY: all queues are gone: each holds a handle on the device.
+            report("stop", unsafe { dpdk_sys::rte_eth_dev_stop(self.id) });
+        }
+        // SAFETY: stopped, and nobody uses it any more.
+        report("close", unsafe { dpdk_sys::rte_eth_dev_close(self.id) });
+        if !self.is_hardware() {
+            let Ok(name) = c_string(&self.name) else { return };
+            // SAFETY: two C strings; the device is closed.
+            report("remove", unsafe { dpdk_sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr()) });
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// DPDK's form of the configuration. Points into `config`.
+fn raw_config(config: &DeviceConfig, interrupts: bool) -> dpdk_sys::rte_eth_conf {
+    let mut raw = dpdk_sys::rte_eth_conf::default();
+    raw.rxmode.mtu = u32::from(config.mtu);
+    if config.rx_checksum {
+        raw.rxmode.offloads |= dpdk_sys::DPDK_RX_OFFLOAD_IPV4_CKSUM
+            | dpdk_sys::DPDK_RX_OFFLOAD_UDP_CKSUM
+            | dpdk_sys::DPDK_RX_OFFLOAD_TCP_CKSUM;
+    }
+    if config.tx_checksum {
+        raw.txmode.offloads |= dpdk_sys::DPDK_TX_OFFLOAD_IPV4_CKSUM | dpdk_sys::DPDK_TX_OFFLOAD_TCP_CKSUM;
+    }
+    if let Some(key) = &config.rss_key {
+        raw.rxmode.mq_mode = dpdk_sys::DPDK_MQ_RX_RSS;
+        raw.rx_adv_conf.rss_conf = dpdk_sys::rte_eth_rss_conf {
+            rss_key: key.as_ptr().cast_mut(), // read only
+            rss_key_len: u8::try_from(key.len()).unwrap_or(u8::MAX),
+            rss_hf: dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP | dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP,
+        };
+    }
+    raw.intr_conf.set_rxq(u32::from(interrupts));
+    raw
+}
+
+fn c_string(text: &str) -> Result<CString, DpdkError> {
+    CString::new(text).map_err(|_| DpdkError::new(format!("{text:?} holds a NUL"), Errno::INVALID))
+}

@@ -1,0 +1,292 @@
+//! One handle on one packet buffer.
+//!
+//! ```text
+//! rte_mbuf (128 bytes) │ headroom │ bytes │ tailroom
+//!                      └ buf_addr └ + data_off (data_len)
+//! ```
+//!
+//! Every buffer behind an [`Mbuf`] is a single segment out of a pktmbuf pool: the pool allocates such ones,
+//! and the receive queue hands over no others. Header fields other than the reference count and the transmit
+//! flags are written only while there is one handle, so that they can be read without synchronisation.
+#![allow(unsafe_code, reason = "reads and writes DPDK's packet buffers")]
+
+use std::fmt;
+use std::process::abort;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+
+use dpdk_sys::rte_mbuf;
+use tcp_stack::{Buf, RxChecksum, TxOffload};
+
+/// A buffer whose bytes lie elsewhere: a fact about the memory, not an offload; to be kept.
+const ATTACHED: u64 = dpdk_sys::DPDK_MBUF_EXTERNAL | dpdk_sys::DPDK_MBUF_INDIRECT;
+
+/// One owned handle on one packet buffer; dropping it gives the buffer back once no other handle is left.
+///
+/// See [`Buf`] for what sharing means.
+#[repr(transparent)]
+pub struct Mbuf(NonNull<rte_mbuf>);
+
+// SAFETY: a handle owns its buffer or shares it read-only; the reference count is atomic (DPDK is built with
+// RTE_MBUF_REFCNT_ATOMIC), the transmit flags are accessed atomically, and pools take buffers from any thread.
+unsafe impl Send for Mbuf {}
+
+impl Mbuf {
+    /// Takes over one reference to a buffer.
+    ///
+    /// # Safety
+    /// `mbuf` is a single-segment buffer of a pktmbuf pool that lives as long as any of its buffers is out,
+    /// and the caller gives up the one reference that it owns.
+    pub(super) unsafe fn from_raw(mbuf: NonNull<rte_mbuf>) -> Self {
+        Self(mbuf)
+    }
+
+    /// The buffer, the handle keeping its reference.
+    pub(super) fn raw(&self) -> NonNull<rte_mbuf> {
+        self.0
+    }
+
+    fn ptr(&self) -> *mut rte_mbuf {
+        self.0.as_ptr()
+    }
+
+    fn data_off(&self) -> u16 {
+        // SAFETY: the handle keeps the buffer alive; written by sole owners only.
+        unsafe { (*self.ptr()).data_off }
+    }
+
+    fn data_len(&self) -> u16 {
+        // SAFETY: as for `data_off`.
+        unsafe { (*self.ptr()).data_len }
+    }
+
+    fn buf_len(&self) -> u16 {
+        // SAFETY: as for `data_off`; constant once the pool is made.
+        unsafe { (*self.ptr()).buf_len }
+    }
+
+    fn refcnt(&self) -> &AtomicU16 {
+        // SAFETY: the handle keeps the buffer alive, and DPDK too accesses the field atomically.
+        let field = unsafe { &raw mut (*self.ptr()).refcnt };
+        // SAFETY: valid, aligned for u16, accessed atomically only, for as long as `self` is borrowed.
+        unsafe { AtomicU16::from_ptr(field) }
+    }
+
+    fn flags(&self) -> &AtomicU64 {
+        // SAFETY: the handle keeps the buffer alive.
+        let field = unsafe { &raw mut (*self.ptr()).ol_flags };
+        // SAFETY: valid, aligned for u64 (the struct's offset is checked by the bindings); handles access it
+        // atomically only, and a driver only while it owns a reference to a frame that it was given.
+        unsafe { AtomicU64::from_ptr(field) }
+    }
+
+    fn tx_offload(&self) -> &AtomicU64 {
+        // SAFETY: the handle keeps the buffer alive; all fields of the union are plain integers.
+        let field = unsafe { &raw mut (*self.ptr()).__bindgen_anon_3.tx_offload };
+        // SAFETY: as for `flags`.
+        unsafe { AtomicU64::from_ptr(field) }
+    }
+
+    /// The first byte.
+    fn data(&self) -> *mut u8 {
+        // SAFETY: the handle keeps the buffer alive.
+        let start = unsafe { (*self.ptr()).buf_addr };
+        start.cast::<u8>().wrapping_add(usize::from(self.data_off()))
+    }
+
+    /// Moves the bytes' start and length. The caller has checked both against the buffer, and owns it alone.
+    fn set_data(&mut self, offset: u16, len: u16) {
+        debug_assert!(usize::from(offset) + usize::from(len) <= usize::from(self.buf_len()));
+        // SAFETY: the sole owner may write the header.
+        unsafe { (*self.ptr()).data_off = offset };
+        // SAFETY: as above.
+        unsafe { (*self.ptr()).data_len = len };
+        // SAFETY: as above. One segment: both lengths are the same.
+        unsafe { (*self.ptr()).pkt_len = u32::from(len) };
+    }
+
+    /// `len` bytes from `offset` on, for writing.
+    fn span(&mut self, offset: u16, len: u16) -> &mut [u8] {
+        // SAFETY: the handle keeps the buffer alive.
+        let start = unsafe { (*self.ptr()).buf_addr };
+        let start = start.cast::<u8>().wrapping_add(usize::from(offset));
+        // SAFETY: the caller has checked that the span lies within the buffer and that this is the only
+        // handle. The pool's memory was mapped zeroed and has been written since: it is initialised.
+        unsafe { slice::from_raw_parts_mut(start, usize::from(len)) }
+    }
+
+    /// What the port says of the frame's checksums. Good only if it verified both that of the IP header (which
+    /// IPv6 does not have) and that of TCP or UDP.
+    pub fn rx_checksum(&self) -> RxChecksum {
+        use dpdk_sys::{
+            DPDK_MBUF_RX_IP_CKSUM_BAD, DPDK_MBUF_RX_IP_CKSUM_GOOD, DPDK_MBUF_RX_IP_CKSUM_MASK,
+            DPDK_MBUF_RX_L4_CKSUM_BAD, DPDK_MBUF_RX_L4_CKSUM_GOOD, DPDK_MBUF_RX_L4_CKSUM_MASK,
+        };
+        let flags = self.flags().load(Ordering::Relaxed);
+        let ip = flags & DPDK_MBUF_RX_IP_CKSUM_MASK;
+        let l4 = flags & DPDK_MBUF_RX_L4_CKSUM_MASK;
+        if ip == DPDK_MBUF_RX_IP_CKSUM_BAD || l4 == DPDK_MBUF_RX_L4_CKSUM_BAD {
+            RxChecksum::Bad
+        } else if l4 == DPDK_MBUF_RX_L4_CKSUM_GOOD && (ip == DPDK_MBUF_RX_IP_CKSUM_GOOD || self.is_ipv6()) {
+            RxChecksum::Good
+        } else {
+            RxChecksum::Unknown
+        }
+    }
+
+    /// Whether the frame's EtherType, behind at most one VLAN tag, is IPv6's.
+    fn is_ipv6(&self) -> bool {
+        match self.bytes().get(12..18) {
+            Some([0x86, 0xdd, ..] | [0x81, 0x00, _, _, 0x86, 0xdd]) => true,
+            Some(_) | None => false,
+        }
+    }
+
+    /// Notes what the port must do to the frame when it sends it. Handles on the same bytes share the note.
+    pub(super) fn set_offload(&self, offload: &TxOffload) {
+        let mut flags = 0;
+        if offload.tcp_checksum {
+            flags |= dpdk_sys::DPDK_MBUF_TX_TCP_CKSUM;
+        }
+        if offload.tcp_checksum || offload.ip_checksum {
+            flags |= if offload.ipv6 { dpdk_sys::DPDK_MBUF_TX_IPV6 } else { dpdk_sys::DPDK_MBUF_TX_IPV4 };
+        }
+        if offload.ip_checksum && !offload.ipv6 {
+            flags |= dpdk_sys::DPDK_MBUF_TX_IP_CKSUM;
+        }
+        let kept = self.flags().load(Ordering::Relaxed) & ATTACHED;
+        self.flags().store(kept | flags, Ordering::Relaxed);
+        // l2_len: 7 bits, l3_len: 9 bits, l4_len: 8 bits. rte_mbuf_core.h lays them out from the lowest bit on.
+        let lengths = u64::from(offload.l2_len & 0x7f)
+            | u64::from(offload.l3_len) << 7
+            | u64::from(offload.l4_len) << 16;
+        self.tx_offload().store(lengths, Ordering::Relaxed);
+    }
+
+    /// The transmit flags, and the lengths of the link, network and transport headers, as DPDK's own
+    /// accessors read them.
+    #[cfg(test)]
+    pub(super) fn offload_fields(&self) -> (u64, (u64, u64, u64)) {
+        // SAFETY: the handle keeps the buffer alive.
+        let both = unsafe { (*self.ptr()).__bindgen_anon_3 };
+        // SAFETY: both fields of the union are plain integers.
+        let bits = unsafe { both.__bindgen_anon_1 };
+        (self.flags().load(Ordering::Relaxed), (bits.l2_len(), bits.l3_len(), bits.l4_len()))
+    }
+
+    /// Asks the cache for the frame's headers, which will be read soon.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which cannot fault whatever the address.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(self.data().cast());
+        }
+    }
+}
+
+impl Buf for Mbuf {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `data_off + data_len` lies within the buffer, as kept by `set_data` and by DPDK's drivers;
+        // bytes are written by sole owners only, and a sole owner cannot be borrowed here as well.
+        unsafe { slice::from_raw_parts(self.data(), usize::from(self.data_len())) }
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if self.is_shared() {
+            return None;
+        }
+        Some(self.span(self.data_off(), self.data_len()))
+    }
+
+    fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        if self.is_shared() {
+            return None;
+        }
+        let n = u16::try_from(n).ok()?;
+        let offset = self.data_off().checked_sub(n)?;
+        self.set_data(offset, self.data_len().checked_add(n)?);
+        Some(self.span(offset, n))
+    }
+
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        if self.is_shared() || n > self.tailroom() {
+            return None;
+        }
+        let n = u16::try_from(n).ok()?;
+        let (offset, len) = (self.data_off(), self.data_len());
+        let tail = offset.checked_add(len)?;
+        self.set_data(offset, len.checked_add(n)?);
+        Some(self.span(tail, n))
+    }
+
+    fn trim_front(&mut self, n: usize) -> bool {
+        let (Ok(n), false) = (u16::try_from(n), self.is_shared()) else { return false };
+        let (Some(offset), Some(len)) = (self.data_off().checked_add(n), self.data_len().checked_sub(n))
+        else {
+            return false;
+        };
+        self.set_data(offset, len);
+        true
+    }
+
+    fn truncate(&mut self, len: usize) -> bool {
+        match u16::try_from(len) {
+            Ok(len) if len <= self.data_len() && !self.is_shared() => {
+                self.set_data(self.data_off(), len);
+                true
+            }
+            Ok(_) | Err(_) => false,
+        }
+    }
+
+    fn share(&self) -> Self {
+        let before = self.refcnt().fetch_add(1, Ordering::Relaxed);
+        if before == u16::MAX {
+            abort(); // the count has wrapped: 65535 handles on one buffer, a leak that would become a double free
+        }
+        Self(self.0)
+    }
+
+    #[inline]
+    fn is_shared(&self) -> bool {
+        let shared = self.refcnt().load(Ordering::Relaxed) != 1;
+        if !shared {
+            // What other handles read happens before what this one writes, now that they are gone.
+            fence(Ordering::Acquire);
+        }
+        shared
+    }
+
+    fn tailroom(&self) -> usize {
+        let used = usize::from(self.data_off()).saturating_add(usize::from(self.data_len()));
+        usize::from(self.buf_len()).saturating_sub(used)
+    }
+
+    fn true_size(&self) -> usize {
+        size_of::<rte_mbuf>().saturating_add(usize::from(self.buf_len()))
+    }
+}
+
+impl AsRef<[u8]> for Mbuf {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl Drop for Mbuf {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: gives up the one reference that this handle owns; DPDK frees the buffer with the last.
+        unsafe { dpdk_sys::rte_pktmbuf_free(self.ptr()) };
+    }
+}
+
+impl fmt::Debug for Mbuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mbuf").field("len", &self.data_len()).field("shared", &self.is_shared()).finish()
+    }
+}

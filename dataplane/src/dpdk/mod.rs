@@ -1,0 +1,47 @@
+//! The safe layer over DPDK: everything that may touch a raw DPDK pointer lives here.
+//!
+//! ```text
+//! Eal ── once per process; the last handle on it shuts DPDK down
+//!  ├─ Mempool ── the packet buffers of one worker; counts what is out
+//!  │   ├─ MbufPool ── allocates from it on that worker, keeping a reserve for control frames
+//!  │   └─ Mbuf ── one handle on one buffer; dropping it frees or un-shares
+//!  ├─ Device ── one ethdev: configure, start, statistics; dropping it stops and closes
+//!  │   └─ RxQueue, TxQueue ── bursts; each owned by one worker thread
+//!  └─ RegisteredThread ── what a worker thread holds, so that it has a buffer cache of its own
+//! ```
+//!
+//! Nothing outlives what it stands on: queues hold their device, devices their pools and the `Eal`; a pool
+//! that is dropped while buffers are still out leaks instead of freeing.
+//!
+//! JUSTIFICATION: DPDK is a C library; calling it is unsafe by nature. Each file says in its `SAFETY:` lines
+//! who keeps the invariant it relies on.
+
+mod device;
+mod eal;
+mod error;
+mod mbuf;
+mod mempool;
+mod pool;
+mod queue;
+mod ring;
+mod rss;
+mod signals;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod testutil;
+
+pub use device::{Device, DeviceConfig, DeviceInfo, Link, PortStats, QueuePair};
+pub use eal::{Eal, EalConfig, EalMemory, Iova};
+pub(crate) use error::check_for;
+pub use error::{DpdkError, Errno};
+pub use mbuf::Mbuf;
+pub use mempool::{Mempool, MempoolConfig};
+pub use pool::MbufPool;
+pub use queue::{BURST, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats, Wake};
+pub use ring::{RING_QUEUES_MAX, Ring};
+pub use rss::Rss;
+pub use signals::RealtimeSignalsOccupied;
+pub use thread::RegisteredThread;

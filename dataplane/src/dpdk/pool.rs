@@ -1,0 +1,114 @@
+//! Where a worker's packet buffers come from.
+#![allow(unsafe_code, reason = "allocates DPDK packet buffers in bulk")]
+
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use dpdk_sys::rte_mbuf;
+use tcp_stack::{BufClass, BufPool};
+
+use super::mbuf::Mbuf;
+use super::mempool::Mempool;
+
+/// Buffers fetched at a time, and data buffers given out between two looks at what is left.
+const BULK: usize = 32;
+const BULK_U32: u32 = 32;
+
+/// One worker's way to allocate from its pool.
+///
+/// Buffers for data are refused while no more than `reserve` are left, so that acknowledgements can always
+/// be sent and received, and thus data buffers come back. What is left is looked at every 32 data buffers, so
+/// the reserve is kept to within 32. The pool should not be smaller than `reserve` + 32 + what the receive
+/// queues and transmit queues hold.
+#[derive(Debug)]
+pub struct MbufPool {
+    pool: Arc<Mempool>,
+    reserve: u32,
+    /// Data buffers to give out before looking again.
+    data_left: u32,
+    /// Fetched and not yet given out.
+    fresh: ArrayVec<Mbuf, BULK>,
+}
+
+impl MbufPool {
+    /// Allocates from `pool`, keeping `reserve` buffers for control frames and reception.
+    pub fn new(pool: Arc<Mempool>, reserve: u32) -> Self {
+        Self { pool, reserve, data_left: 0, fresh: ArrayVec::new() }
+    }
+
+    /// The pool behind it.
+    pub fn mempool(&self) -> &Arc<Mempool> {
+        &self.pool
+    }
+
+    /// Buffers that this worker could have now.
+    pub fn available(&self) -> u32 {
+        let fresh = u32::try_from(self.fresh.len()).unwrap_or(BULK_U32);
+        self.pool.available_here().saturating_add(fresh)
+    }
+
+    /// Whether a data buffer may be given out; if so, it is counted.
+    fn take_data(&mut self) -> bool {
+        if self.data_left == 0 {
+            self.data_left = self.available().saturating_sub(self.reserve).min(BULK_U32);
+        }
+        match self.data_left.checked_sub(1) {
+            Some(left) => {
+                self.data_left = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Fetches buffers; `false` if there are none.
+    fn refill(&mut self) -> bool {
+        // All or none: with fewer than a bulk left, one is still one.
+        [BULK_U32, 1].into_iter().any(|count| self.fetch(count))
+    }
+
+    /// Fetches exactly `count` (at most a bulk) buffers, or none. `fresh` is empty.
+    fn fetch(&mut self, count: u32) -> bool {
+        let mut raw = [const { MaybeUninit::<*mut rte_mbuf>::uninit() }; BULK];
+        // SAFETY: `raw` has room for `count` ≤ 32 pointers, and the pool is alive.
+        let returned = unsafe {
+            dpdk_sys::rte_pktmbuf_alloc_bulk(
+                self.pool.raw().as_ptr(),
+                raw.as_mut_ptr().cast(),
+                count.min(BULK_U32),
+            )
+        };
+        if returned != 0 {
+            return false;
+        }
+        for slot in raw.iter().take(count as usize) {
+            // SAFETY: the call succeeded, so it wrote `count` pointers.
+            let mbuf = unsafe { slot.assume_init() };
+            let Some(mbuf) = NonNull::new(mbuf) else { continue };
+            // SAFETY: fresh from a pktmbuf pool: one segment, one reference, ours. The pool outlives it: it
+            // is leaked rather than freed while a buffer is out.
+            self.fresh.push(unsafe { Mbuf::from_raw(mbuf) });
+        }
+        true
+    }
+}
+
+impl BufPool for MbufPool {
+    type Buf = Mbuf;
+
+    fn alloc(&mut self, class: BufClass) -> Option<Mbuf> {
+        if self.fresh.is_empty() && !self.refill() {
+            return None;
+        }
+        if class == BufClass::Data && !self.take_data() {
+            return None;
+        }
+        self.fresh.pop()
+    }
+
+    fn data_room(&self) -> usize {
+        usize::from(self.pool.frame_room())
+    }
+}

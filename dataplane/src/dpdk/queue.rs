@@ -1,0 +1,376 @@
+//! Bursts of frames, in and out. Each queue is owned by one worker thread.
+#![allow(unsafe_code, reason = "the packet path's calls into DPDK")]
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use dpdk_sys::rte_mbuf;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tcp_stack::{Buf, TxFrame};
+
+use super::device::Device;
+use super::mbuf::Mbuf;
+use super::mempool::Mempool;
+
+/// Most frames that are received or sent at a time.
+pub const BURST: usize = 32;
+const BURST_U16: u16 = 32;
+
+/// An Ethernet header, octets: nothing shorter is a frame.
+const FRAME_MIN: usize = 14;
+
+iwarp_counters::counters! {
+    /// What a receive queue counts.
+    pub struct RxQueueStats {
+        /// Times that the port was asked for frames.
+        polls,
+        /// Times that it had none.
+        polls_empty,
+        /// Frames handed up.
+        frames,
+        /// Octets of these.
+        bytes,
+        /// Frames dropped: they came in several buffers and do not fit into one.
+        drop_scattered,
+    }
+}
+
+iwarp_counters::counters! {
+    /// What a transmit queue counts.
+    pub struct TxQueueStats {
+        /// Frames that the port took.
+        frames,
+        /// Octets of these.
+        bytes,
+        /// Frames that the port did not take at the first try.
+        deferred,
+        /// Frames dropped: longer than the MTU allows, or without a whole Ethernet header.
+        drop_length,
+        /// Frames dropped: the device cannot do what they ask for.
+        drop_offload,
+    }
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The port has frames.
+    Frames,
+    /// The other descriptor became readable.
+    Other,
+    /// Time is up, or a signal came.
+    Timeout,
+}
+
+/// One receive queue.
+#[derive(Debug)]
+pub struct RxQueue {
+    device: Arc<Device>,
+    queue: u16,
+    /// Readable when frames have arrived.
+    descriptor: Option<RawFd>,
+    /// The descriptor is an event counter, to be armed before and read after, rather than the frames' own.
+    event: bool,
+    stats: RxQueueStats,
+    /// Not `Sync`: a queue has one user.
+    _one_user: PhantomData<Cell<()>>,
+}
+
+impl RxQueue {
+    pub(super) fn new(device: Arc<Device>, queue: u16, descriptor: Option<RawFd>, event: bool) -> Self {
+        Self { device, queue, descriptor, event, stats: RxQueueStats::default(), _one_user: PhantomData }
+    }
+
+    /// What this queue has counted.
+    pub fn stats(&self) -> &RxQueueStats {
+        &self.stats
+    }
+
+    /// Appends the frames that have arrived to `out`, as many as it has room for; how many those are.
+    #[inline]
+    pub fn burst(&mut self, out: &mut ArrayVec<Mbuf, BURST>) -> usize {
+        let mut raw = [const { MaybeUninit::<*mut rte_mbuf>::uninit() }; BURST];
+        let room = u16::try_from(out.remaining_capacity()).unwrap_or(BURST_U16);
+        // SAFETY: the queue was set up and the device runs while `self.device` is held; `raw` has room for 32
+        // pointers, and `room` is no more; `&mut self` makes this the only caller.
+        let count = unsafe {
+            dpdk_sys::rte_eth_rx_burst(self.device.id(), self.queue, raw.as_mut_ptr().cast(), room)
+        };
+        self.stats.polls = self.stats.polls.wrapping_add(1);
+        if count == 0 {
+            self.stats.polls_empty = self.stats.polls_empty.wrapping_add(1);
+            return 0;
+        }
+        let before = out.len();
+        for slot in raw.iter().take(usize::from(count)) {
+            // SAFETY: the call wrote the first `count` pointers.
+            let mbuf = unsafe { slot.assume_init() };
+            let Some(mbuf) = NonNull::new(mbuf).filter(|&mbuf| self.in_one_piece(mbuf)) else { continue };
+            // SAFETY: one segment, checked above; out of the queue's pool; the driver gave up its reference.
+            let mbuf = unsafe { Mbuf::from_raw(mbuf) };
+            self.stats.bytes = self.stats.bytes.wrapping_add(mbuf.bytes().len() as u64);
+            // There is room: no more was asked for.
+            let _ = out.try_push(mbuf);
+        }
+        let frames = out.len().saturating_sub(before);
+        self.stats.frames = self.stats.frames.wrapping_add(frames as u64);
+        frames
+    }
+
+    /// Makes a frame one segment; one that cannot be is dropped.
+    #[inline]
+    fn in_one_piece(&mut self, mbuf: NonNull<rte_mbuf>) -> bool {
+        // SAFETY: a received buffer, owned by the caller.
+        let segments = unsafe { (*mbuf.as_ptr()).nb_segs };
+        segments == 1 || self.linearise(mbuf)
+    }
+
+    #[cold]
+    fn linearise(&mut self, mbuf: NonNull<rte_mbuf>) -> bool {
+        // SAFETY: a received buffer, owned by the caller; unchanged if it does not fit.
+        if unsafe { dpdk_sys::rte_pktmbuf_linearize(mbuf.as_ptr()) } == 0 {
+            return true;
+        }
+        // SAFETY: owned by the caller, who is told by `false` that it is gone.
+        unsafe { dpdk_sys::rte_pktmbuf_free(mbuf.as_ptr()) };
+        self.stats.drop_scattered = self.stats.drop_scattered.wrapping_add(1);
+        false
+    }
+
+    /// Whether [`RxQueue::wait`] wakes up for frames.
+    pub fn has_descriptor(&self) -> bool {
+        self.descriptor.is_some()
+    }
+
+    /// Sleeps until frames arrive (where the port can tell), `other` is readable, or `timeout` has passed.
+    /// Frames that arrive while the interrupt is being armed may be noticed by the timeout only.
+    pub fn wait(&mut self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Wake {
+        let armed = self.event && self.descriptor.is_some() && self.interrupt(true);
+        let mut set = ArrayVec::<PollFd<'_>, 2>::new();
+        if let Some(descriptor) = self.descriptor.filter(|_| armed || !self.event) {
+            // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+            let _ = set.try_push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        }
+        let ports = set.len();
+        if let Some(other) = other {
+            let _ = set.try_push(PollFd::from_borrowed_fd(other, PollFlags::IN));
+        }
+        let wake = match (poll(&mut set, Some(&timespec(timeout))), set.as_slice()) {
+            (Ok(1..), [first, ..]) if ports == 1 && !first.revents().is_empty() => Wake::Frames,
+            (Ok(1..), _) => Wake::Other,
+            (Ok(0) | Err(_), _) => Wake::Timeout,
+        };
+        if armed {
+            self.interrupt(false);
+            self.clear_event(wake);
+        }
+        wake
+    }
+
+    /// Arms or disarms the queue's interrupt.
+    fn interrupt(&mut self, on: bool) -> bool {
+        let (device, queue) = (self.device.id(), self.queue);
+        let returned = if on {
+            // SAFETY: the device runs while `self.device` is held.
+            unsafe { dpdk_sys::rte_eth_dev_rx_intr_enable(device, queue) }
+        } else {
+            // SAFETY: as above.
+            unsafe { dpdk_sys::rte_eth_dev_rx_intr_disable(device, queue) }
+        };
+        returned == 0
+    }
+
+    /// Takes the interrupt's event, so that it does not wake the next wait.
+    fn clear_event(&mut self, wake: Wake) {
+        let Some(descriptor) = self.descriptor.filter(|_| wake == Wake::Frames) else { return };
+        // SAFETY: the device keeps it open while `self.device` is held, which outlives this call.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let mut count = [0; 8];
+        let _ = rustix::io::read(descriptor, &mut count);
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+/// Frames waiting to be sent, oldest first.
+#[derive(Debug, Default)]
+pub struct TxBatch {
+    frames: ArrayVec<Mbuf, BURST>,
+}
+
+impl TxBatch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a frame.
+    ///
+    /// # Errors
+    /// The batch is full: the frame is handed back.
+    #[inline]
+    pub fn push(&mut self, frame: TxFrame<Mbuf>) -> Result<(), TxFrame<Mbuf>> {
+        let TxFrame { buf, offload } = frame;
+        buf.set_offload(&offload);
+        self.frames.try_push(buf).map_err(|error| TxFrame { buf: error.element(), offload })
+    }
+
+    /// Frames in the batch.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Whether no other fits.
+    pub fn is_full(&self) -> bool {
+        self.frames.is_full()
+    }
+
+    /// Drops all frames.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+    }
+
+    /// Gives up the first `count` frames without freeing them: somebody else owns them now.
+    fn forget_first(&mut self, count: usize) {
+        let len = self.frames.len();
+        let count = count.min(len);
+        let left = len.saturating_sub(count);
+        let start = self.frames.as_mut_ptr();
+        // SAFETY: `count` ≤ `len`: within the array, or one past its last element.
+        let tail = unsafe { start.add(count) };
+        // SAFETY: `left` elements from `tail` on are initialised, `left` places from `start` on are writable.
+        unsafe { std::ptr::copy(tail, start, left) };
+        // SAFETY: the first `left` places are initialised; what was behind them moved forward or is given up.
+        unsafe { self.frames.set_len(left) };
+    }
+}
+
+/// One transmit queue.
+#[derive(Debug)]
+pub struct TxQueue {
+    device: Arc<Device>,
+    queue: u16,
+    /// The longest frame, octets, Ethernet and VLAN headers included.
+    frame_max: usize,
+    /// The device computes checksums, and may have to look at the frames before.
+    checksum: bool,
+    /// Shared frames are copied into buffers from here before they are sent.
+    copy_to: Option<Arc<Mempool>>,
+    stats: TxQueueStats,
+    /// Frames at the front of the batch that were counted as deferred already.
+    deferred: usize,
+    _one_user: PhantomData<Cell<()>>,
+}
+
+impl TxQueue {
+    pub(super) fn new(
+        device: Arc<Device>,
+        queue: u16,
+        frame_max: usize,
+        checksum: bool,
+        copy_to: Option<Arc<Mempool>>,
+    ) -> Self {
+        let stats = TxQueueStats::default();
+        Self { device, queue, frame_max, checksum, copy_to, stats, deferred: 0, _one_user: PhantomData }
+    }
+
+    /// What this queue has counted.
+    pub fn stats(&self) -> &TxQueueStats {
+        &self.stats
+    }
+
+    /// Sends from the front of the batch what the port takes now; how many frames those are. The rest stays in
+    /// the batch, in order. Frames that the port could never send are dropped and counted: they would hold up
+    /// the others for good.
+    #[inline]
+    pub fn burst(&mut self, batch: &mut TxBatch) -> usize {
+        if batch.is_empty() {
+            return 0;
+        }
+        self.drop_unsendable(batch);
+        let ready = if self.copy_to.is_some() { self.copy_shared(batch) } else { batch.len() };
+        let ready = if self.checksum { self.prepare(batch, ready) } else { ready };
+        let bytes = batch.frames.iter().take(ready).map(|frame| frame.bytes().len() as u64);
+        let mut lengths = [0; BURST];
+        for (slot, len) in lengths.iter_mut().zip(bytes) {
+            *slot = len;
+        }
+        let frames = batch.frames.as_mut_ptr().cast::<*mut rte_mbuf>();
+        let count = u16::try_from(ready).unwrap_or(BURST_U16);
+        // SAFETY: `Mbuf` is a transparent pointer, so the batch is an array of at least `count` of them; the
+        // device runs while `self.device` is held; `&mut self` makes this the only caller. The driver takes
+        // over one reference to each of the frames that it says it took.
+        let sent = unsafe { dpdk_sys::rte_eth_tx_burst(self.device.id(), self.queue, frames, count) };
+        let sent = usize::from(sent);
+        batch.forget_first(sent);
+        let bytes = lengths.iter().take(sent).fold(0, |sum: u64, &len| sum.wrapping_add(len));
+        self.stats.frames = self.stats.frames.wrapping_add(sent as u64);
+        self.stats.bytes = self.stats.bytes.wrapping_add(bytes);
+        let newly = batch.len().saturating_sub(self.deferred.saturating_sub(sent));
+        self.stats.deferred = self.stats.deferred.wrapping_add(newly as u64);
+        self.deferred = batch.len();
+        sent
+    }
+
+    /// Drops frames that are too short or too long. Some drivers stop at such a frame forever, others free it
+    /// silently.
+    fn drop_unsendable(&mut self, batch: &mut TxBatch) {
+        let sendable = FRAME_MIN..=self.frame_max;
+        if batch.frames.iter().all(|frame| sendable.contains(&frame.bytes().len())) {
+            return;
+        }
+        let before = batch.len();
+        batch.frames.retain(|frame| sendable.contains(&frame.bytes().len()));
+        let dropped = before.saturating_sub(batch.len());
+        self.stats.drop_length = self.stats.drop_length.wrapping_add(dropped as u64);
+    }
+
+    /// Replaces shared frames by copies; how many frames from the front on are ready.
+    fn copy_shared(&self, batch: &mut TxBatch) -> usize {
+        let Some(pool) = &self.copy_to else { return batch.len() };
+        for (index, frame) in batch.frames.iter_mut().enumerate() {
+            if !frame.is_shared() {
+                continue;
+            }
+            // SAFETY: a buffer that the handle keeps alive, read only; a live pool.
+            let copy =
+                unsafe { dpdk_sys::rte_pktmbuf_copy(frame.raw().as_ptr(), pool.raw().as_ptr(), 0, u32::MAX) };
+            let Some(copy) = NonNull::new(copy) else { return index };
+            // SAFETY: fresh from the pool, ours. One segment: pools of one device have buffers of one size.
+            *frame = unsafe { Mbuf::from_raw(copy) };
+        }
+        batch.len()
+    }
+
+    /// Lets the driver look at frames whose checksums it shall compute; how many from the front on are ready. A
+    /// frame that it refuses is dropped.
+    fn prepare(&mut self, batch: &mut TxBatch, ready: usize) -> usize {
+        let frames = batch.frames.as_mut_ptr().cast::<*mut rte_mbuf>();
+        let count = u16::try_from(ready).unwrap_or(BURST_U16);
+        // SAFETY: as for the burst; the driver takes nothing over.
+        let good = unsafe { dpdk_sys::rte_eth_tx_prepare(self.device.id(), self.queue, frames, count) };
+        let good = usize::from(good);
+        if good < ready && good < batch.len() {
+            drop(batch.frames.remove(good));
+            self.stats.drop_offload = self.stats.drop_offload.wrapping_add(1);
+        }
+        good
+    }
+}

@@ -1,0 +1,199 @@
+//! Buffers, pools and threads, on a real EAL.
+
+use std::sync::Arc;
+
+use tcp_stack::{Buf, BufClass, BufPool, HEADROOM, RxChecksum};
+
+use super::testutil::{eal, frame, pool};
+use super::{Mbuf, MbufPool, Mempool, MempoolConfig, RegisteredThread};
+
+const BYTES: &[u8] = b"frame memory";
+
+#[test]
+fn a_fresh_buffer_has_the_promised_room() {
+    let pool = pool(64);
+    let mut buffers = MbufPool::new(Arc::clone(&pool), 0);
+    let mut buf = buffers.alloc(BufClass::Control).unwrap();
+    assert_eq!(buf.bytes(), b"");
+    assert_eq!(buffers.data_room(), 2048);
+    assert_eq!(buf.tailroom(), buffers.data_room());
+    assert_eq!(buf.true_size(), 128 + HEADROOM + 2048);
+    assert_eq!(buf.rx_checksum(), RxChecksum::Unknown);
+    assert_eq!(buf.prepend(HEADROOM).map(|room| room.len()), Some(HEADROOM));
+    assert!(buf.prepend(1).is_none());
+    assert_eq!(buf.append(2048).map(|room| room.len()), Some(2048));
+    assert!(buf.append(1).is_none());
+    assert_eq!(buf.bytes().len(), HEADROOM + 2048);
+}
+
+#[test]
+fn bytes_are_written_moved_and_cut() {
+    let pool = pool(64);
+    let mut buf = frame(&pool, BYTES);
+    buf.prepend(4).unwrap().copy_from_slice(b"the ");
+    assert_eq!(buf.bytes(), b"the frame memory");
+    buf.append(1).unwrap().copy_from_slice(b"!");
+    buf.bytes_mut().unwrap()[0] = b'T';
+    assert_eq!(buf.bytes(), b"The frame memory!");
+    assert!(buf.trim_front(4));
+    assert!(buf.truncate(5));
+    assert_eq!(buf.bytes(), b"frame");
+    assert!(!buf.trim_front(6) && !buf.truncate(6), "more than there is");
+    assert!(!buf.trim_front(usize::MAX) && !buf.truncate(usize::MAX) && buf.append(usize::MAX).is_none());
+    assert_eq!(buf.bytes(), b"frame");
+    assert!(buf.prepend(8).is_some(), "what was trimmed is headroom");
+}
+
+#[test]
+fn shared_bytes_are_read_only_until_the_other_handle_goes() {
+    let pool = pool(64);
+    let mut first = frame(&pool, BYTES);
+    assert!(!first.is_shared());
+    let mut second = first.share();
+    for handle in [&mut first, &mut second] {
+        assert!(handle.is_shared());
+        assert_eq!(handle.bytes(), BYTES);
+        assert!(handle.bytes_mut().is_none());
+        assert!(handle.prepend(1).is_none());
+        assert!(handle.append(1).is_none());
+        assert!(!handle.trim_front(1));
+        assert!(!handle.truncate(1));
+        assert_eq!(handle.bytes(), BYTES, "nothing changed");
+    }
+    assert_eq!(first.bytes().as_ptr(), second.bytes().as_ptr());
+    drop(first);
+    assert!(!second.is_shared());
+    assert_eq!(second.bytes(), BYTES);
+    assert!(second.trim_front(6));
+    assert_eq!(second.bytes(), b"memory");
+}
+
+#[test]
+fn sharing_takes_no_second_buffer_and_the_last_handle_frees() {
+    let pool = pool(64);
+    let first = frame(&pool, BYTES);
+    assert_eq!(pool.in_use(), 1);
+    let others = (0..100).map(|_| first.share()).collect::<Vec<_>>();
+    assert_eq!(pool.in_use(), 1);
+    drop(first);
+    assert_eq!(others.last().unwrap().bytes(), BYTES);
+    drop(others);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn a_handle_may_be_dropped_on_another_thread() {
+    let pool = pool(64);
+    let mut kept = frame(&pool, BYTES);
+    let sent = kept.share();
+    let thread = std::thread::spawn(move || sent.bytes().to_vec());
+    assert_eq!(thread.join().unwrap(), BYTES);
+    assert!(kept.bytes_mut().is_some());
+    drop(kept);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn data_leaves_the_reserve_to_control() {
+    let pool = pool(256);
+    let mut buffers = MbufPool::new(Arc::clone(&pool), 100);
+    let data = std::iter::from_fn(|| buffers.alloc(BufClass::Data)).collect::<Vec<_>>();
+    assert_eq!(data.len(), 156, "exactly down to the reserve, with nobody else allocating");
+    let control = std::iter::from_fn(|| buffers.alloc(BufClass::Control)).collect::<Vec<_>>();
+    assert_eq!(control.len(), 100, "the whole reserve");
+    assert!(buffers.alloc(BufClass::Control).is_none(), "exhausted");
+    drop(control);
+    assert!(buffers.alloc(BufClass::Data).is_none(), "only the reserve is back");
+    let mut data = data;
+    data.truncate(150);
+    let more = std::iter::from_fn(|| buffers.alloc(BufClass::Data)).collect::<Vec<_>>();
+    assert_eq!(more.len(), 6);
+    drop((data, more, buffers));
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn an_exhausted_pool_recovers() {
+    let pool = pool(40);
+    let mut buffers = MbufPool::new(Arc::clone(&pool), 0);
+    for _ in 0..3 {
+        let all = std::iter::from_fn(|| buffers.alloc(BufClass::Data)).collect::<Vec<_>>();
+        assert_eq!(all.len(), 40, "the last buffers are had though they are no whole bulk");
+        assert!(buffers.alloc(BufClass::Data).is_none());
+    }
+    drop(buffers);
+    assert_eq!((pool.in_use(), pool.available()), (0, 40));
+}
+
+#[test]
+fn buffers_are_fresh_when_they_come_back() {
+    let pool = pool(1);
+    for _ in 0..2 {
+        let mut buf = frame(&pool, BYTES);
+        buf.set_offload(&tcp_stack::TxOffload { tcp_checksum: true, ..Default::default() });
+        assert!(buf.trim_front(3));
+    }
+    let mut buffers = MbufPool::new(Arc::clone(&pool), 0);
+    let buf = buffers.alloc(BufClass::Data).unwrap();
+    assert_eq!((buf.bytes(), buf.tailroom()), (&b""[..], 2048));
+}
+
+#[test]
+fn threads_keep_caches_of_their_own_once_registered() {
+    let config = MempoolConfig { count: 1023, cache: 64, data_room: 2176 };
+    let pool = Arc::new(Mempool::new(eal(), config).unwrap());
+    let in_thread = Arc::clone(&pool);
+    let worker = std::thread::spawn(move || {
+        let guard = RegisteredThread::new(eal()).unwrap();
+        assert!(guard.lcore().is_some());
+        assert!(RegisteredThread::new(eal()).is_err(), "once is enough");
+        let buf = frame(&in_thread, BYTES);
+        drop(buf);
+        let (here, all) = (in_thread.available_here(), in_thread.available());
+        assert_eq!((here, all), (1023, 1023), "what is cached here is available here");
+    });
+    worker.join().unwrap();
+    assert_eq!(pool.in_use(), 0);
+    std::thread::spawn(|| drop(RegisteredThread::new(eal()).unwrap())).join().unwrap();
+}
+
+#[test]
+fn pools_that_make_no_sense_are_refused() {
+    for (count, cache, data_room) in [(64, 0, 128), (64, 64, 2176), (4096, 513, 2176), (0, 0, 2176)] {
+        let config = MempoolConfig { count, cache, data_room };
+        assert!(Mempool::new(eal(), config).is_err(), "{config:?}");
+    }
+    let config = MempoolConfig { count: 1 << 24, cache: 0, data_room: 2176 };
+    assert!(Mempool::new(eal(), config).unwrap_err().to_string().contains("Cannot allocate memory"));
+}
+
+#[test]
+fn offload_requests_stand_where_dpdk_reads_them() {
+    let pool = pool(4);
+    let buf = frame(&pool, BYTES);
+    let offload = tcp_stack::TxOffload {
+        l2_len: 18,
+        l3_len: 40,
+        l4_len: 32,
+        ipv6: true,
+        ip_checksum: true,
+        tcp_checksum: true,
+    };
+    buf.set_offload(&offload);
+    let (flags, lengths) = buf.offload_fields();
+    assert_eq!(flags, dpdk_sys::DPDK_MBUF_TX_IPV6 | dpdk_sys::DPDK_MBUF_TX_TCP_CKSUM);
+    assert_eq!(lengths, (18, 40, 32));
+    buf.set_offload(&tcp_stack::TxOffload { ipv6: false, ..offload });
+    let ipv4 = dpdk_sys::DPDK_MBUF_TX_IPV4 | dpdk_sys::DPDK_MBUF_TX_IP_CKSUM;
+    assert_eq!(buf.offload_fields().0, ipv4 | dpdk_sys::DPDK_MBUF_TX_TCP_CKSUM);
+    buf.set_offload(&tcp_stack::TxOffload::default());
+    assert_eq!(buf.offload_fields(), (0, (0, 0, 0)));
+}
+
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Mbuf>();
+    is_send::<MbufPool>();
+    is_send::<super::RxQueue>();
+    is_send::<super::TxQueue>();
+};

@@ -1,0 +1,68 @@
+//! RFC 864: a stream of characters for whoever connects, and deaf ears.
+
+/// Octets of one line: 72 characters, CR, LF.
+const LINE: u64 = 74;
+/// The printing characters of ASCII, space included.
+const PRINTING: u64 = 95;
+/// After so many octets the pattern repeats: every line starts one character later.
+const PERIOD: u64 = LINE * PRINTING;
+
+/// Where one connection's stream stands.
+#[derive(Debug, Default)]
+pub(super) struct Chargen {
+    position: u64,
+}
+
+impl Chargen {
+    /// Fills `out` with the next octets of the stream.
+    pub(super) fn fill(&mut self, out: &mut [u8]) {
+        for (octet, at) in out.iter_mut().zip(self.position..) {
+            *octet = octet_at(at);
+        }
+        self.position = (self.position + out.len() as u64) % PERIOD;
+    }
+}
+
+/// The octet at a position of the stream.
+fn octet_at(position: u64) -> u8 {
+    let (line, column) = (position / LINE, position % LINE);
+    match column {
+        72 => b'\r',
+        73 => b'\n',
+        // Below 95: it fits.
+        _ => b' ' + u8::try_from((line + column) % PRINTING).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_rfc_864() {
+        let mut stream = Chargen::default();
+        let mut text = vec![0; 3 * LINE as usize];
+        stream.fill(&mut text);
+        let lines: Vec<&[u8]> = text.chunks(LINE as usize).collect();
+        // RFC 864 shows the same pattern one character further on; any starting point is allowed.
+        assert!(lines[0].starts_with(b" !\"#$%&'()*+,-./0123456789:;<=>?@ABC"));
+        assert!(lines[1].starts_with(b"!\"#$%&'()*+,-./0123456789:;<=>?@ABCD"));
+        assert!(lines.iter().all(|line| line.ends_with(b"\r\n")));
+    }
+
+    #[test]
+    fn pieces_of_any_size_make_the_same_stream() {
+        let mut whole = vec![0; 2 * PERIOD as usize];
+        Chargen::default().fill(&mut whole);
+        let (mut stream, mut pieces) = (Chargen::default(), Vec::new());
+        for size in (1..400).cycle() {
+            let mut piece = vec![0; size.min(whole.len() - pieces.len())];
+            stream.fill(&mut piece);
+            pieces.extend(piece);
+            if pieces.len() == whole.len() {
+                break;
+            }
+        }
+        assert!(pieces == whole);
+    }
+}

@@ -1,0 +1,491 @@
+//! One port's protocols on one worker: our TCP, the services that listen on it, the RDMA engine.
+//!
+//! ```text
+//!  frames ──▶ Stack::handle_frames ──▶ events ──▶ services ──▶ Stack::send ──▶ poll_transmit ──▶ frames
+//!                                        │            │
+//!                                        │            ├─ echo, discard, chargen
+//!                                        │            └─ region: rdma::Endpoint ──▶ region memory
+//! ```
+//! It knows neither DPDK nor a clock: the buffers, the pool and the memory are type parameters, so that
+//! the same code runs under a test's heap buffers.
+
+mod chargen;
+mod echo;
+mod region;
+mod sink;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rdma::service::{AddError, RegionEntry, RegionService};
+use rdma::{EndpointConfig, EndpointInfo, Memory, RdmaStats, RegionId, StagTable, StreamId};
+use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame};
+use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
+
+pub use region::access_of;
+use region::{RdmaSide, RegionStream, Turn, Verdict};
+use slots::{Service, Slots};
+
+/// Connections that get a turn to send in one step, at most.
+const TURNS_MAX: usize = 64;
+
+iwarp_counters::counters! {
+    /// What the services of a lane count.
+    pub struct ServiceStats {
+        /// Connections of the echo service.
+        echo_connections,
+        /// Connections of the discard service.
+        discard_connections,
+        /// Connections of the chargen service.
+        chargen_connections,
+        /// Connections of the region service.
+        region_connections,
+        /// Octets taken in by the discard service.
+        discard_octets,
+        /// Echo connections reset because no packet buffer was left for their octets.
+        drop_echo_no_buffer,
+    }
+}
+
+/// What a listener serves.
+#[derive(Clone, Debug)]
+pub enum ListenerService {
+    /// RFC 862.
+    Echo,
+    /// RFC 863.
+    Discard,
+    /// RFC 864.
+    Chargen,
+    /// The region service: MPA and RDMA.
+    Region(EndpointConfig),
+}
+
+/// What an engine is made from.
+#[derive(Debug)]
+pub struct EngineConfig {
+    /// The stack's part.
+    pub stack: StackConfig,
+    /// Connections at most; as in `stack`.
+    pub connections_max: u32,
+    /// STags at most.
+    pub grants_max: u32,
+    /// Regions at most.
+    pub regions_max: u32,
+    /// Of all randomness.
+    pub seed: [u8; 32],
+    /// The upper half of every stream's number, so that streams of several engines differ.
+    pub stream_prefix: u32,
+}
+
+/// One row of a list of connections.
+#[derive(Clone, Debug)]
+pub struct ConnRow {
+    /// Which connection.
+    pub id: ConnId,
+    /// Its TCP side.
+    pub tcp: ConnInfo,
+    /// What serves it.
+    pub service: &'static str,
+    /// Its RDMA side.
+    pub rdma: Option<EndpointInfo>,
+    /// The region that it was granted.
+    pub region: Option<RegionId>,
+}
+
+/// One port's protocols on one worker.
+#[derive(Debug)]
+pub struct Engine<P: BufPool, M> {
+    stack: Stack<P::Buf>,
+    slots: Slots<P::Buf>,
+    listeners: Vec<(ListenerId, ListenerService)>,
+    side: RdmaSide<M>,
+    stats: ServiceStats,
+    /// Connections that have something to send, each at most once.
+    turns: VecDeque<ConnId>,
+    /// When something of an RDMA connection runs out of time, soonest first: its handshake, mostly.
+    limits: VecDeque<(Duration, ConnId)>,
+    stream_prefix: u32,
+    streams: u32,
+    /// Octets.
+    receive_window: usize,
+}
+
+impl<P: BufPool, M: Memory> Engine<P, M> {
+    /// Sizes everything from the configuration.
+    pub fn new(config: EngineConfig, memory: M) -> Self {
+        let connections = config.connections_max as usize;
+        let receive_window = config.stack.receive_window_bytes as usize;
+        Self {
+            slots: Slots::new(connections),
+            turns: VecDeque::with_capacity(connections),
+            limits: VecDeque::with_capacity(connections),
+            listeners: Vec::new(),
+            side: RdmaSide {
+                stags: StagTable::new(config.grants_max as usize, config.seed),
+                regions: RegionService::new(config.regions_max as usize, service_seed(&config.seed)),
+                memory,
+                stats: RdmaStats::default(),
+            },
+            stack: Stack::new(config.stack, config.seed),
+            stats: ServiceStats::default(),
+            stream_prefix: config.stream_prefix,
+            streams: 0,
+            receive_window,
+        }
+    }
+
+    /// Binds a TCP port to a service.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`]: the port is taken, or there are too many listeners.
+    pub fn listen(
+        &mut self,
+        port: u16,
+        options: ListenOptions,
+        service: ListenerService,
+    ) -> Result<(), ListenError> {
+        let listener = self.stack.listen(port, options)?;
+        self.listeners.push((listener, service));
+        Ok(())
+    }
+
+    /// One round: takes a burst of frames, lets the services act on what they brought, emits at most
+    /// `max` frames. Returns how many it emitted.
+    pub fn step(
+        &mut self,
+        now: Instant,
+        frames: &mut dyn Iterator<Item = RxFrame<P::Buf>>,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<P::Buf>),
+        max: usize,
+    ) -> usize {
+        self.stack.handle_frames(now, frames);
+        self.handle_events(now, pool);
+        self.handle_timeouts(now, pool);
+        self.give_turns(now, pool);
+        self.stack.poll_transmit(now, pool, out, max)
+    }
+
+    /// When the engine must be stepped at the latest though no frame arrives.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let limit = self.limits.front().map(|(deadline, _)| instant(*deadline));
+        [self.stack.next_deadline(), limit].into_iter().flatten().min()
+    }
+
+    /// Whether a further step would send something at once.
+    pub fn has_output(&self) -> bool {
+        !self.turns.is_empty() || self.stack.has_output()
+    }
+
+    /// Resets every connection: the daemon is going down.
+    pub fn abort_all(&mut self, now: Instant) {
+        for id in self.slots.ids() {
+            self.stack.abort(now, id);
+        }
+    }
+
+    fn handle_events(&mut self, now: Instant, pool: &mut P) {
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
+                Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment, pool),
+                Event::PeerClosed { conn } => self.peer_closed(now, conn),
+                Event::Writable { conn } => self.queue_turn(conn),
+                Event::Closed { conn, .. } => self.closed(conn),
+                Event::Connected { .. } | Event::EmssChanged { .. } => {}
+            }
+        }
+    }
+
+    fn accepted(&mut self, now: Instant, conn: ConnId, listener: ListenerId) {
+        let found = self.listeners.iter().find(|(id, _)| *id == listener);
+        let (Some((_, service)), Some(info)) = (found, self.stack.info(conn)) else {
+            self.stack.abort(now, conn);
+            return;
+        };
+        let service = match service {
+            ListenerService::Echo => {
+                self.stats.echo_connections += 1;
+                Service::Echo(echo::Echo::new(self.receive_window, usize::from(info.emss)))
+            }
+            ListenerService::Discard => {
+                self.stats.discard_connections += 1;
+                Service::Discard
+            }
+            ListenerService::Chargen => {
+                self.stats.chargen_connections += 1;
+                Service::Chargen(chargen::Chargen::default())
+            }
+            ListenerService::Region(config) => {
+                self.stats.region_connections += 1;
+                self.streams = self.streams.wrapping_add(1);
+                let stream = StreamId((u64::from(self.stream_prefix) << 32) | u64::from(self.streams));
+                let stream = RegionStream::new(config, stream, info.remote.ip(), now);
+                Service::Region(Box::new(stream))
+            }
+        };
+        let (speaks_first, has_limit) =
+            (matches!(service, Service::Chargen(_)), matches!(service, Service::Region(_)));
+        self.slots.open(conn, service);
+        if speaks_first {
+            self.queue_turn(conn);
+        }
+        if has_limit {
+            self.arm(conn);
+        }
+    }
+
+    fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<P::Buf>, pool: &mut P) {
+        let octets = segment.bytes().len();
+        let Some(service) = self.slots.service(conn) else {
+            self.stack.consumed(conn, octets);
+            return;
+        };
+        match service {
+            Service::Discard => {
+                self.stats.discard_octets += octets as u64;
+                self.stack.consumed(conn, octets);
+            }
+            Service::Chargen(_) => self.stack.consumed(conn, octets),
+            Service::Echo(echo) => match echo.receive(&mut self.stack, pool, conn, segment.bytes()) {
+                Ok(()) => self.queue_turn(conn),
+                Err(echo::NoBuffer) => {
+                    self.stats.drop_echo_no_buffer += 1;
+                    self.stack.abort(now, conn);
+                }
+            },
+            Service::Region(stream) => {
+                let verdict = stream.receive(now, offset, segment, &mut self.side);
+                self.stack.consumed(conn, octets);
+                self.queue_turn(conn);
+                self.obey(now, conn, verdict);
+            }
+        }
+    }
+
+    fn peer_closed(&mut self, now: Instant, conn: ConnId) {
+        match self.slots.service(conn) {
+            // What is on its way back goes first: `give_turns` closes behind it.
+            Some(Service::Echo(_)) => self.queue_turn(conn),
+            Some(Service::Region(stream)) => {
+                let verdict = stream.peer_closed(now, &mut self.side);
+                self.queue_turn(conn);
+                self.obey(now, conn, verdict);
+            }
+            Some(Service::Discard | Service::Chargen(_)) | None => self.stack.close(now, conn),
+        }
+        self.slots.peer_closed(conn);
+    }
+
+    fn closed(&mut self, conn: ConnId) {
+        if let Some(Service::Region(mut stream)) = self.slots.close(conn) {
+            self.disarm(conn, stream.armed());
+            stream.close(&mut self.side);
+        }
+    }
+
+    fn handle_timeouts(&mut self, now: Instant, pool: &mut P) {
+        self.stack.handle_timeouts(now);
+        self.handle_events(now, pool);
+        while let Some(&(deadline, conn)) = self.limits.front() {
+            if instant(deadline) > now {
+                break;
+            }
+            self.limits.pop_front();
+            if let Some(Service::Region(stream)) = self.slots.service(conn) {
+                let verdict = stream.handle_timeout(now, &mut self.side);
+                self.obey(now, conn, verdict);
+            }
+        }
+    }
+
+    fn give_turns(&mut self, now: Instant, pool: &mut P) {
+        for _ in 0..self.turns.len().min(TURNS_MAX) {
+            let Some(conn) = self.turns.pop_front() else { break };
+            self.slots.turn_taken(conn);
+            let peer_closed = self.slots.is_peer_closed(conn);
+            let Some(service) = self.slots.service(conn) else { continue };
+            let turn = match service {
+                Service::Discard => Turn::Idle,
+                Service::Chargen(chargen) => generate(now, conn, chargen, &mut self.stack, pool),
+                Service::Echo(echo) => {
+                    let drained = echo.pump(now, &mut self.stack, conn);
+                    if drained && peer_closed {
+                        self.stack.close(now, conn);
+                    }
+                    if drained { Turn::Idle } else { Turn::Blocked }
+                }
+                Service::Region(stream) => {
+                    let (turn, verdict) = stream.pump(now, conn, &mut self.stack, pool, &mut self.side);
+                    self.obey(now, conn, verdict);
+                    turn
+                }
+            };
+            match turn {
+                Turn::Idle => {}
+                Turn::Again => self.queue_turn(conn),
+                Turn::Blocked => self.stack.notify_writable(conn),
+            }
+        }
+    }
+
+    fn queue_turn(&mut self, conn: ConnId) {
+        if self.slots.claim_turn(conn) {
+            self.turns.push_back(conn);
+        }
+    }
+
+    /// Keeps the time limit of an RDMA connection, if it has a new one.
+    fn arm(&mut self, conn: ConnId) {
+        let Some(Service::Region(stream)) = self.slots.service(conn) else { return };
+        let (before, deadline) = stream.arm();
+        if before != deadline {
+            self.disarm(conn, before);
+            if let Some(deadline) = deadline {
+                let at = self.limits.partition_point(|(other, _)| *other <= deadline);
+                self.limits.insert(at, (deadline, conn));
+            }
+        }
+    }
+
+    /// Forgets a time limit, so that a connection has one at most.
+    fn disarm(&mut self, conn: ConnId, deadline: Option<Duration>) {
+        let Some(deadline) = deadline else { return };
+        let first = self.limits.partition_point(|(other, _)| *other < deadline);
+        let mut same = self.limits.iter().skip(first).take_while(|(other, _)| *other == deadline);
+        if let Some(behind) = same.position(|(_, other)| *other == conn) {
+            self.limits.remove(first.saturating_add(behind));
+        }
+    }
+
+    fn obey(&mut self, now: Instant, conn: ConnId, verdict: Verdict) {
+        self.arm(conn);
+        match verdict {
+            Verdict::Keep => {}
+            Verdict::Close => self.stack.close(now, conn),
+            Verdict::Abort => self.stack.abort(now, conn),
+        }
+    }
+}
+
+/// Regions and reports: what the control side asks for between two steps.
+impl<P: BufPool, M: Memory> Engine<P, M> {
+    /// Offers a region to peers.
+    ///
+    /// # Errors
+    /// As [`RegionService::add`].
+    pub fn region_add(&mut self, entry: RegionEntry) -> Result<(), AddError> {
+        self.side.regions.add(entry)
+    }
+
+    /// Takes a region out of the offer; grants made before stay valid. Returns how many there are.
+    pub fn region_hide(&mut self, name: &str, region: RegionId) -> usize {
+        self.side.regions.remove(name);
+        self.side.stags.grants_of(region)
+    }
+
+    /// Revokes every grant on a region: when this returns, this engine touches its memory no more.
+    pub fn region_revoke(&mut self, region: RegionId) -> usize {
+        self.side.stags.revoke_region(region)
+    }
+
+    /// Grants on a region.
+    pub fn region_grants(&self, region: RegionId) -> usize {
+        self.side.stags.grants_of(region)
+    }
+
+    /// The memory that segments are placed into.
+    pub fn memory_mut(&mut self) -> &mut M {
+        &mut self.side.memory
+    }
+
+    /// The memory that segments are placed into.
+    pub fn memory(&self) -> &M {
+        &self.side.memory
+    }
+
+    /// The stack, for its counters and addresses.
+    pub fn stack(&self) -> &Stack<P::Buf> {
+        &self.stack
+    }
+
+    /// The RDMA engine's counters.
+    pub fn rdma_stats(&self) -> &RdmaStats {
+        &self.side.stats
+    }
+
+    /// The services' counters.
+    pub fn service_stats(&self) -> &ServiceStats {
+        &self.stats
+    }
+
+    /// One connection.
+    pub fn conn(&self, id: ConnId) -> Option<ConnRow> {
+        let tcp = self.stack.info(id)?;
+        let (service, rdma, region) = match self.slots.peek(id) {
+            Some(Service::Echo(_)) => ("echo", None, None),
+            Some(Service::Discard) => ("discard", None, None),
+            Some(Service::Chargen(_)) => ("chargen", None, None),
+            Some(Service::Region(stream)) => ("region", Some(stream.info()), stream.region()),
+            None => ("none", None, None),
+        };
+        Some(ConnRow { id, tcp, service, rdma, region })
+    }
+
+    /// The connection in a place of the slab, if there is one.
+    pub fn conn_at(&self, index: u32) -> Option<ConnRow> {
+        self.stack
+            .connections_from(index)
+            .next()
+            .filter(|id| id.index() == index)
+            .and_then(|id| self.conn(id))
+    }
+
+    /// Calls `take` for the connections from slab index `cursor` on, until it answers `false` (it has not
+    /// taken that one); returns the index to go on at, `None` at the end.
+    pub fn conns(&self, cursor: u32, take: &mut dyn FnMut(ConnRow) -> bool) -> Option<u32> {
+        for id in self.stack.connections_from(cursor) {
+            if let Some(row) = self.conn(id)
+                && !take(row)
+            {
+                return Some(id.index());
+            }
+        }
+        None
+    }
+}
+
+/// A key of its own for the region service's table of names.
+fn service_seed(seed: &[u8; 32]) -> u64 {
+    let [.., a, b, c, d, e, f, g, h] = *seed;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+fn instant(since_start: Duration) -> Instant {
+    Instant::from_nanos(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Keeps the send queue of a chargen connection full.
+fn generate<P: BufPool>(
+    now: Instant,
+    conn: ConnId,
+    chargen: &mut chargen::Chargen,
+    stack: &mut Stack<P::Buf>,
+    pool: &mut P,
+) -> Turn {
+    use rdma::Sink;
+    let mut sink = sink::StreamSink { stack, pool, conn, now, budget: 64 << 10 };
+    let segment = sink.fpdu_max();
+    if segment == 0 {
+        return Turn::Idle;
+    }
+    while sink.room() >= segment {
+        if !sink.push(segment, &mut |out| chargen.fill(out)) {
+            return Turn::Again;
+        }
+    }
+    if sink.budget < segment { Turn::Again } else { Turn::Blocked }
+}

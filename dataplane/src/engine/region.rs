@@ -1,0 +1,192 @@
+//! A connection of the region service: an RDMA responder on one of our TCP streams.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rdma::service::RegionService;
+use rdma::{
+    Access, CloseHow, Endpoint, EndpointConfig, EndpointInfo, Env, Event, Memory, RdmaStats, RegionId,
+};
+use rdma::{StagTable, StreamId};
+use tcp_stack::{Buf, BufPool, ConnId, Instant, Segment, Stack};
+
+use super::sink::StreamSink;
+
+/// How long a connection that we have closed may wait for the peer to close too: as long as Linux's
+/// `tcp_fin_timeout`. A peer that never does would hold its place for ever.
+const LINGER: Duration = Duration::from_secs(60);
+/// Octets that one connection may queue before others get their turn.
+const BUDGET: usize = 64 << 10;
+
+/// What all RDMA connections of a lane share.
+#[derive(Debug)]
+pub(super) struct RdmaSide<M> {
+    pub(super) stags: StagTable,
+    pub(super) regions: RegionService,
+    pub(super) memory: M,
+    pub(super) stats: RdmaStats,
+}
+
+/// What became of a connection's turn to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nothing is left to send.
+    Idle,
+    /// More is to be sent, and there is room: it goes to the end of the queue.
+    Again,
+    /// More is to be sent when the stack says that there is room again.
+    Blocked,
+}
+
+/// What the owner of the connection must do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing.
+    Keep,
+    /// Close the stream in an orderly way.
+    Close,
+    /// Reset it.
+    Abort,
+}
+
+/// One stream of the region service.
+#[derive(Debug)]
+pub(super) struct RegionStream<B: Buf> {
+    endpoint: Endpoint<Segment<B>>,
+    stream: StreamId,
+    peer: IpAddr,
+    region: Option<RegionId>,
+    /// The time limit that the owner keeps for it.
+    armed: Option<Duration>,
+    /// We have closed: until when the peer may take to do so.
+    linger_until: Option<Duration>,
+}
+
+/// Time as the RDMA engine counts it.
+pub(super) fn since_start(now: Instant) -> Duration {
+    Duration::from_nanos(now.as_nanos())
+}
+
+impl<B: Buf> RegionStream<B> {
+    pub(super) fn new(config: &EndpointConfig, stream: StreamId, peer: IpAddr, now: Instant) -> Self {
+        Self {
+            endpoint: Endpoint::responder(*config, stream, since_start(now)),
+            stream,
+            peer,
+            region: None,
+            armed: None,
+            linger_until: None,
+        }
+    }
+
+    /// Takes one in-order segment of the stream and acts on what it brings.
+    pub(super) fn receive<M: Memory>(
+        &mut self,
+        now: Instant,
+        offset: u64,
+        segment: Segment<B>,
+        side: &mut RdmaSide<M>,
+    ) -> Verdict {
+        let RdmaSide { stags, memory, stats, .. } = side;
+        self.endpoint.receive(since_start(now), offset, segment, &mut Env { stags, memory, stats });
+        self.handle_events(now, side)
+    }
+
+    pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {
+        self.endpoint.peer_closed(since_start(now), &mut side.stats);
+        self.handle_events(now, side)
+    }
+
+    /// Acts on a time limit that has passed.
+    pub(super) fn handle_timeout<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {
+        if self.linger_until.is_some_and(|until| until <= since_start(now)) {
+            return Verdict::Abort;
+        }
+        self.endpoint.handle_timeout(since_start(now), &mut side.stats);
+        self.handle_events(now, side)
+    }
+
+    /// The time limit that the owner keeps for it, and the one that it is to keep from now on.
+    pub(super) fn arm(&mut self) -> (Option<Duration>, Option<Duration>) {
+        let deadline = [self.endpoint.next_deadline(), self.linger_until].into_iter().flatten().min();
+        (std::mem::replace(&mut self.armed, deadline), deadline)
+    }
+
+    /// The time limit that the owner keeps for it.
+    pub(super) fn armed(&self) -> Option<Duration> {
+        self.armed
+    }
+
+    /// Queues what the endpoint wants to send, as far as its turn goes.
+    pub(super) fn pump<P: BufPool<Buf = B>, M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        stack: &mut Stack<B>,
+        pool: &mut P,
+        side: &mut RdmaSide<M>,
+    ) -> (Turn, Verdict) {
+        let RdmaSide { stags, memory, stats, .. } = side;
+        let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
+        let progress =
+            self.endpoint.poll_transmit(since_start(now), &mut Env { stags, memory, stats }, &mut sink);
+        let budget_left = sink.budget;
+        let turn = if !progress.pending {
+            Turn::Idle
+        } else if stack.send_capacity(conn) < stack.emss(conn) && budget_left > 0 {
+            Turn::Blocked
+        } else {
+            Turn::Again
+        };
+        (turn, self.handle_events(now, side))
+    }
+
+    /// The region that this connection was granted, if any.
+    pub(super) fn region(&self) -> Option<RegionId> {
+        self.region
+    }
+
+    pub(super) fn info(&self) -> EndpointInfo {
+        self.endpoint.info()
+    }
+
+    /// The connection is gone: so are its grants.
+    pub(super) fn close<M>(&mut self, side: &mut RdmaSide<M>) {
+        side.stags.revoke_stream(self.stream);
+    }
+
+    fn handle_events<M>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {
+        let mut verdict = Verdict::Keep;
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::ConnectRequest { private_data, .. } => {
+                    let RdmaSide { regions, stags, stats, .. } = side;
+                    let answer = regions.answer(&private_data, self.peer, self.stream, stags);
+                    stats.service.count(answer.status);
+                    self.region = answer.region;
+                    let answered = if answer.accept {
+                        self.endpoint.accept(&answer.reply)
+                    } else {
+                        self.endpoint.reject(&answer.reply)
+                    };
+                    // Refused only when the negotiation is over already, which an event of its own tells.
+                    let _ = answered;
+                }
+                Event::Close { how: CloseHow::Fin } => {
+                    self.linger_until = Some(since_start(now).saturating_add(LINGER));
+                    verdict = Verdict::Close;
+                }
+                Event::Close { how: CloseHow::Reset } => verdict = Verdict::Abort,
+                // A region has no receive queue and starts nothing of its own; what the stream did is
+                // in its counters.
+                _ => {}
+            }
+        }
+        verdict
+    }
+}
+
+/// The rights that a configuration names.
+pub fn access_of(access: iwarp_config::Access) -> Access {
+    Access::from_bits(access.bits()).unwrap_or(Access::NONE)
+}

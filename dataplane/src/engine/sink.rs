@@ -1,0 +1,53 @@
+//! The adapter that joins the RDMA engine's sending side to our TCP: one FPDU, one buffer, one segment.
+
+use rdma::Sink;
+use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
+
+/// FPDUs up to this many octets may share a segment with the one before them.
+///
+/// A small message costs a packet of its own otherwise; a larger one would only push its neighbour's
+/// start away from a segment's start, which is where a receiver looks for it behind a gap.
+const SHARE_MAX: usize = 256;
+
+/// One connection's sending side, for the length of one step.
+pub(super) struct StreamSink<'a, P: BufPool> {
+    pub(super) stack: &'a mut Stack<P::Buf>,
+    pub(super) pool: &'a mut P,
+    pub(super) conn: ConnId,
+    pub(super) now: Instant,
+    /// Octets that this connection may still queue in this step, so that one long Read does not starve
+    /// its neighbours.
+    pub(super) budget: usize,
+}
+
+impl<P: BufPool> StreamSink<'_, P> {
+    /// Queues `len` octets as a segment of their own; `false` when there is no room or no buffer.
+    fn push_segment(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
+        let Some(bytes) = buf.append(len) else { return false };
+        build(bytes);
+        self.stack.send(self.now, self.conn, buf).is_ok()
+    }
+}
+
+impl<P: BufPool> Sink for StreamSink<'_, P> {
+    fn fpdu_max(&self) -> usize {
+        self.stack.emss(self.conn).min(self.pool.data_room())
+    }
+
+    fn room(&self) -> usize {
+        self.stack.send_capacity(self.conn).min(self.budget)
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        if len > self.room() {
+            return false;
+        }
+        let taken =
+            (len <= SHARE_MAX && self.stack.append(self.conn, len, build)) || self.push_segment(len, build);
+        if taken {
+            self.budget = self.budget.saturating_sub(len);
+        }
+        taken
+    }
+}

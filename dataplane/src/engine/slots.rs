@@ -1,0 +1,88 @@
+//! What serves each connection, found by the connection's own slab index.
+
+use tcp_stack::{Buf, ConnId};
+
+use super::chargen::Chargen;
+use super::echo::Echo;
+use super::region::RegionStream;
+
+/// What serves a connection, with its state.
+#[derive(Debug)]
+pub(super) enum Service<B: Buf> {
+    Echo(Echo<B>),
+    Discard,
+    Chargen(Chargen),
+    Region(Box<RegionStream<B>>),
+}
+
+#[derive(Debug)]
+struct Slot<B: Buf> {
+    id: ConnId,
+    service: Service<B>,
+    /// It waits in the queue of turns.
+    has_turn: bool,
+    peer_closed: bool,
+}
+
+/// One slot per connection that the stack can have.
+#[derive(Debug)]
+pub(super) struct Slots<B: Buf> {
+    slots: Vec<Option<Slot<B>>>,
+}
+
+impl<B: Buf> Slots<B> {
+    pub(super) fn new(connections_max: usize) -> Self {
+        Self { slots: (0..connections_max).map(|_| None).collect() }
+    }
+
+    pub(super) fn open(&mut self, id: ConnId, service: Service<B>) {
+        if let Some(slot) = self.slots.get_mut(id.index() as usize) {
+            *slot = Some(Slot { id, service, has_turn: false, peer_closed: false });
+        }
+    }
+
+    pub(super) fn close(&mut self, id: ConnId) -> Option<Service<B>> {
+        let slot = self.slots.get_mut(id.index() as usize)?;
+        slot.take_if(|slot| slot.id == id).map(|slot| slot.service)
+    }
+
+    pub(super) fn service(&mut self, id: ConnId) -> Option<&mut Service<B>> {
+        self.slot(id).map(|slot| &mut slot.service)
+    }
+
+    pub(super) fn peek(&self, id: ConnId) -> Option<&Service<B>> {
+        let slot = self.slots.get(id.index() as usize)?.as_ref();
+        slot.filter(|slot| slot.id == id).map(|slot| &slot.service)
+    }
+
+    /// Notes that the connection waits for its turn; `false` when it did already, or is gone.
+    pub(super) fn claim_turn(&mut self, id: ConnId) -> bool {
+        self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.has_turn, true))
+    }
+
+    pub(super) fn turn_taken(&mut self, id: ConnId) {
+        if let Some(slot) = self.slot(id) {
+            slot.has_turn = false;
+        }
+    }
+
+    pub(super) fn peer_closed(&mut self, id: ConnId) {
+        if let Some(slot) = self.slot(id) {
+            slot.peer_closed = true;
+        }
+    }
+
+    pub(super) fn is_peer_closed(&self, id: ConnId) -> bool {
+        let slot = self.slots.get(id.index() as usize).and_then(Option::as_ref);
+        slot.is_some_and(|slot| slot.id == id && slot.peer_closed)
+    }
+
+    /// Every open connection.
+    pub(super) fn ids(&self) -> impl Iterator<Item = ConnId> + '_ {
+        self.slots.iter().flatten().map(|slot| slot.id)
+    }
+
+    fn slot(&mut self, id: ConnId) -> Option<&mut Slot<B>> {
+        self.slots.get_mut(id.index() as usize)?.as_mut().filter(|slot| slot.id == id)
+    }
+}

@@ -1,0 +1,53 @@
+//! The whole engine in memory, with an initiator across a link: what it serves, what it refuses, what it survives.
+//!
+//! Every run is a function of its seed, which a failing assertion names.
+
+mod client;
+mod hostile;
+mod lab;
+mod region;
+mod services;
+
+use tcp_stack::{ConnId, Duration};
+
+use self::client::Session;
+use self::lab::{CONNECTIONS, Lab};
+use crate::engine;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Asserts that nothing is left of any connection: no buffer, no STag, no slot, no turn.
+fn assert_empty(lab: &mut Lab) {
+    lab.settle();
+    let stats = lab.engine.stack().stats();
+    assert_eq!((stats.connections, stats.send_buffers, stats.receive_buffers), (0, 0, 0), "{stats:?}");
+    assert_eq!((lab.pool.live(), lab.pool.total()), (0, lab.pool.capacity()), "buffers of the engine");
+    assert_eq!(lab.engine.side.stags.len(), 0, "STags");
+    assert_eq!(lab.engine.slots.ids().count(), 0, "slots");
+    assert_eq!((lab.conns(), lab.engine.turns.len()), (0, 0), "connections, turns");
+    lab.assert_frames_accounted();
+}
+
+/// Asserts that the engine's own queues are no longer than its connections are many.
+fn assert_bounded(lab: &Lab) {
+    let (turns, limits) = (lab.engine.turns.len(), lab.engine.limits.len());
+    assert!(
+        turns <= CONNECTIONS as usize && limits <= CONNECTIONS as usize,
+        "{turns} turns, {limits} time limits"
+    );
+}
+
+/// Resets every connection of the client's, and lets the engine see it.
+fn hang_up(lab: &mut Lab, conns: &[ConnId]) {
+    for conn in conns {
+        lab.client.stack.abort(lab.now, *conn);
+    }
+    lab.run_for(SECOND / 100);
+}
+
+/// Opens a session of octets and waits until it is established.
+fn open_octets(lab: &mut Lab, port: u16, session: Session) -> ConnId {
+    let conn = lab.connect(port, session);
+    lab.run_until("connect", SECOND * 5, |lab| lab.client.octets(conn).connected);
+    conn
+}

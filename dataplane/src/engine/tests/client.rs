@@ -1,0 +1,397 @@
+//! The laboratory's other side: sessions of octets, and of RDMA as an initiator, on a stack of its own.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use rdma::service::{self, Grant, ServiceError};
+use rdma::{
+    Access, CloseHow, CompletionOp, CompletionStatus, ConnectRequest, CrcPolicy, Endpoint, EndpointConfig,
+    Env, ErrorCode, Event as Rdma, LocalSlice, RdmaStats, RegionId, Sink, StagTable, StreamId, VecMemory,
+};
+use tcp_stack::testutil::{HeapBuf, HeapPool, octet};
+use tcp_stack::{
+    Buf, BufClass, BufPool, CloseReason, ConnId, ConnOptions, Duration, Event, Instant, RxChecksum, RxFrame,
+    Segment, Stack, StackConfig,
+};
+
+/// Names the octets of every stream and file here.
+pub(crate) const KEY: u64 = 0x1badb002;
+/// Octets of received streams that are kept to be looked at.
+const KEPT: usize = 64 << 10;
+
+/// Fills a slice with the octets that a stream has from `at` on.
+pub(crate) fn fill(at: u64, out: &mut [u8]) {
+    for (octet_at, out) in (at..).zip(out) {
+        *out = octet(KEY, octet_at);
+    }
+}
+
+/// A stream of octets.
+#[derive(Debug, Default)]
+pub(crate) struct Octets {
+    /// To be sent first.
+    pub(crate) script: VecDeque<u8>,
+    /// Octets of the stream to be sent then.
+    pub(crate) bulk: u64,
+    /// Octets of a segment at most; 0 for as many as fit.
+    pub(crate) chunk: usize,
+    /// Octets may be unacknowledged by the service's answer; 0 for any number.
+    pub(crate) lead: u64,
+    /// Close when all is sent.
+    pub(crate) ends: bool,
+    /// Do not read.
+    pub(crate) deaf: bool,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    /// Received octets that are not those of the stream.
+    pub(crate) wrong: u64,
+    pub(crate) kept: Vec<u8>,
+    pub(crate) connected: bool,
+    pub(crate) peer_closed: bool,
+    pub(crate) closed: Option<CloseReason>,
+    /// Closed, as `ends` wants it.
+    pub(crate) closing: bool,
+}
+
+/// An RDMA stream.
+pub(crate) struct Stream {
+    request: Vec<u8>,
+    config: EndpointConfig,
+    endpoint: Option<Endpoint<Segment<HeapBuf>>>,
+    /// What the region service answered.
+    pub(crate) answer: Option<Result<Grant, ServiceError>>,
+    pub(crate) completed: u64,
+    pub(crate) flushed: u64,
+    pub(crate) terminated: Option<ErrorCode>,
+    pub(crate) ended: Option<CloseHow>,
+    pub(crate) closed: Option<CloseReason>,
+}
+
+/// What a connection is for.
+pub(crate) enum Session {
+    Octets(Octets),
+    Rdma(Box<Stream>),
+}
+
+impl Session {
+    /// An initiator that asks for a region.
+    pub(crate) fn region(name: &str, access: Access, token: &[u8], crc: CrcPolicy) -> Self {
+        Self::initiator(service::encode_request(name, access, token).unwrap(), crc)
+    }
+
+    /// An initiator with this private data.
+    pub(crate) fn initiator(request: Vec<u8>, crc: CrcPolicy) -> Self {
+        let mut config = EndpointConfig { send_queue: 64, ..EndpointConfig::default() };
+        config.mpa.crc = crc;
+        Self::Rdma(Box::new(Stream {
+            request,
+            config,
+            endpoint: None,
+            answer: None,
+            completed: 0,
+            flushed: 0,
+            terminated: None,
+            ended: None,
+            closed: None,
+        }))
+    }
+
+    /// A stream that sends these octets.
+    pub(crate) fn script(octets: &[u8]) -> Self {
+        Self::Octets(Octets { script: octets.iter().copied().collect(), ..Octets::default() })
+    }
+}
+
+pub(crate) struct Client {
+    pub(crate) stack: Stack<HeapBuf>,
+    pub(crate) pool: HeapPool,
+    pub(crate) inbox: VecDeque<Vec<u8>>,
+    pub(crate) memory: VecMemory,
+    pub(crate) stats: RdmaStats,
+    pub(crate) crc: CrcPolicy,
+    sessions: HashMap<ConnId, Session>,
+    stags: StagTable,
+    streams: u64,
+}
+
+impl Client {
+    pub(crate) fn new(config: StackConfig, seed: [u8; 32], pool: HeapPool, crc: CrcPolicy) -> Self {
+        Self {
+            stack: Stack::new(config, seed),
+            pool,
+            inbox: VecDeque::new(),
+            memory: VecMemory::new(),
+            stats: RdmaStats::default(),
+            crc,
+            sessions: HashMap::new(),
+            stags: StagTable::new(64, seed),
+            streams: 0,
+        }
+    }
+
+    pub(crate) fn connect(&mut self, now: Instant, to: SocketAddr, session: Session) -> ConnId {
+        let conn = self.stack.connect(now, to, ConnOptions::default()).unwrap();
+        self.sessions.insert(conn, session);
+        conn
+    }
+
+    pub(crate) fn octets(&mut self, conn: ConnId) -> &mut Octets {
+        match self.sessions.get_mut(&conn) {
+            Some(Session::Octets(octets)) => octets,
+            _ => panic!("not a session of octets"),
+        }
+    }
+
+    pub(crate) fn stream(&mut self, conn: ConnId) -> &mut Stream {
+        match self.sessions.get_mut(&conn) {
+            Some(Session::Rdma(stream)) => stream,
+            _ => panic!("not a session of RDMA"),
+        }
+    }
+
+    pub(crate) fn forget(&mut self, conn: ConnId) {
+        self.sessions.remove(&conn);
+    }
+
+    /// Posts a Write of so many octets of a local region.
+    pub(crate) fn write(&mut self, conn: ConnId, local: (RegionId, u64), len: u32, to: u64) {
+        let (stag, endpoint) = self.established(conn);
+        endpoint.post_write(0, slice(local, len), stag, to).unwrap();
+    }
+
+    /// Posts a Read of so many octets into a local region.
+    pub(crate) fn read(&mut self, conn: ConnId, local: (RegionId, u64), len: u32, from: u64) {
+        let (stag, endpoint) = self.established(conn);
+        endpoint.post_read(0, slice(local, len), stag, from).unwrap();
+    }
+
+    /// The STag that was granted, and the endpoint.
+    pub(crate) fn established(&mut self, conn: ConnId) -> (rdma::Stag, &mut Endpoint<Segment<HeapBuf>>) {
+        let stream = self.stream(conn);
+        let Some(Ok(grant)) = &stream.answer else { panic!("no grant: {:?}", stream.answer) };
+        (grant.stag, stream.endpoint.as_mut().expect("an endpoint"))
+    }
+
+    pub(crate) fn has_output(&self) -> bool {
+        !self.inbox.is_empty() || self.stack.has_output()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let endpoints = self.sessions.values().filter_map(|session| match session {
+            Session::Rdma(stream) => stream.endpoint.as_ref()?.next_deadline(),
+            Session::Octets(_) => None,
+        });
+        let endpoint = endpoints.min().map(|at| Instant::ZERO + at);
+        [self.stack.next_deadline(), endpoint].into_iter().flatten().min()
+    }
+
+    /// Takes what came, lets every session act, sends. Whether anything moved.
+    pub(crate) fn turn(&mut self, now: Instant, emit: &mut dyn FnMut(&[u8])) -> bool {
+        let Self { stack, pool, inbox, .. } = self;
+        let mut brought = 0;
+        let frames = inbox.drain(..inbox.len().min(32)).filter_map(|frame| {
+            brought += 1;
+            Some(RxFrame { buf: pool.copy(&frame)?, checksum: RxChecksum::Unknown })
+        });
+        let frames: Vec<_> = frames.collect();
+        stack.handle_frames(now, &mut frames.into_iter());
+        self.take_events(now);
+        self.stack.handle_timeouts(now);
+        self.take_events(now);
+        let conns: Vec<ConnId> = self.sessions.keys().copied().collect();
+        for conn in conns {
+            self.act(now, conn);
+        }
+        let Self { stack, pool, .. } = self;
+        let sent = stack.poll_transmit(now, pool, &mut |frame| emit(frame.buf.bytes()), 32);
+        brought + sent > 0
+    }
+
+    fn take_events(&mut self, now: Instant) {
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Connected { conn } => self.connected(now, conn),
+                Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment),
+                Event::PeerClosed { conn } => match self.sessions.get_mut(&conn) {
+                    Some(Session::Octets(octets)) => octets.peer_closed = true,
+                    Some(Session::Rdma(stream)) => {
+                        if let Some(endpoint) = &mut stream.endpoint {
+                            endpoint.peer_closed(time(now), &mut self.stats);
+                        }
+                    }
+                    None => self.stack.close(now, conn),
+                },
+                Event::Closed { conn, reason } => match self.sessions.get_mut(&conn) {
+                    Some(Session::Octets(octets)) => octets.closed = Some(reason),
+                    Some(Session::Rdma(stream)) => {
+                        stream.closed = Some(reason);
+                        if let Some(endpoint) = &mut stream.endpoint {
+                            endpoint.transport_lost();
+                        }
+                    }
+                    None => {}
+                },
+                Event::Accepted { .. } | Event::Writable { .. } | Event::EmssChanged { .. } => {}
+            }
+        }
+    }
+
+    fn connected(&mut self, now: Instant, conn: ConnId) {
+        match self.sessions.get_mut(&conn) {
+            Some(Session::Octets(octets)) => octets.connected = true,
+            Some(Session::Rdma(stream)) => {
+                self.streams += 1;
+                let request = ConnectRequest {
+                    private_data: &stream.request,
+                    revision: 2,
+                    ird: 16,
+                    ord: 16,
+                    rtr: None,
+                };
+                let id = StreamId(self.streams);
+                let endpoint = Endpoint::initiator(stream.config, id, &request, time(now), &mut self.stats);
+                stream.endpoint = Some(endpoint.unwrap());
+            }
+            None => self.stack.abort(now, conn),
+        }
+    }
+
+    fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<HeapBuf>) {
+        let len = segment.len();
+        match self.sessions.get_mut(&conn) {
+            Some(Session::Octets(octets)) => {
+                octets.take(segment.bytes());
+                if octets.deaf {
+                    return;
+                }
+            }
+            Some(Session::Rdma(stream)) => {
+                if let Some(endpoint) = &mut stream.endpoint {
+                    let Self { stags, memory, stats, .. } = self;
+                    endpoint.receive(time(now), offset, segment, &mut Env { stags, memory, stats });
+                }
+            }
+            None => {}
+        }
+        self.stack.consumed(conn, len);
+    }
+
+    fn act(&mut self, now: Instant, conn: ConnId) {
+        let Self { stack, pool, sessions, stags, memory, stats, .. } = self;
+        match sessions.get_mut(&conn) {
+            Some(Session::Octets(octets)) => octets.send(now, conn, stack, pool),
+            Some(Session::Rdma(stream)) => {
+                let Some(endpoint) = &mut stream.endpoint else { return };
+                endpoint.handle_timeout(time(now), stats);
+                let mut sink = Outlet { stack, pool, conn, now };
+                endpoint.poll_transmit(time(now), &mut Env { stags, memory, stats }, &mut sink);
+                stream.take_events();
+                match stream.ended {
+                    Some(CloseHow::Fin) => stack.close(now, conn),
+                    Some(CloseHow::Reset) => stack.abort(now, conn),
+                    None => {}
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+impl Stream {
+    fn take_events(&mut self) {
+        while let Some(event) = self.endpoint.as_mut().and_then(Endpoint::poll_event) {
+            match event {
+                Rdma::Established { private_data, .. } | Rdma::Rejected { private_data } => {
+                    self.answer = Some(service::decode_reply(&private_data));
+                }
+                Rdma::Completion { status: CompletionStatus::Success, op, .. } => {
+                    assert!(matches!(op, CompletionOp::Write | CompletionOp::Read));
+                    self.completed += 1;
+                }
+                Rdma::Completion { status: CompletionStatus::Flushed, .. } => self.flushed += 1,
+                Rdma::TerminateReceived { code, siw_order, .. } => {
+                    assert!(!siw_order);
+                    self.terminated = Some(code);
+                }
+                Rdma::Close { how } => self.ended = Some(how),
+                other => panic!("an event that no initiator has here: {other:?}"),
+            }
+        }
+    }
+}
+
+impl Octets {
+    fn take(&mut self, bytes: &[u8]) {
+        for (at, byte) in (self.received..).zip(bytes) {
+            self.wrong += u64::from(*byte != octet(KEY, at));
+        }
+        self.received += bytes.len() as u64;
+        self.kept.extend(bytes.iter().take(KEPT - self.kept.len().min(KEPT)));
+    }
+
+    fn send(&mut self, now: Instant, conn: ConnId, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) {
+        if !self.connected || self.closed.is_some() {
+            return;
+        }
+        loop {
+            let most = if self.chunk == 0 { stack.emss(conn) } else { self.chunk.min(stack.emss(conn)) };
+            let lead =
+                if self.lead == 0 { u64::MAX } else { self.lead - self.sent.saturating_sub(self.received) };
+            let waiting = self.script.len() as u64 + self.bulk;
+            let len = usize::try_from(waiting.min(most as u64).min(lead)).unwrap();
+            if len == 0 || stack.send_capacity(conn) < len {
+                break;
+            }
+            let Some(mut buf) = pool.alloc(BufClass::Data) else { break };
+            for out in buf.append(len).unwrap() {
+                *out = self.script.pop_front().unwrap_or_else(|| {
+                    self.bulk -= 1;
+                    octet(KEY, self.sent)
+                });
+                self.sent += 1;
+            }
+            stack.send(now, conn, buf).unwrap();
+        }
+        if self.ends && self.script.is_empty() && self.bulk == 0 && !self.closing {
+            self.closing = true;
+            stack.close(now, conn);
+        }
+    }
+}
+
+fn slice((region, offset): (RegionId, u64), len: u32) -> LocalSlice {
+    LocalSlice { region, offset, len }
+}
+
+fn time(now: Instant) -> Duration {
+    Duration::from_nanos(now.as_nanos())
+}
+
+/// The sending side of an initiator's stream: one FPDU, one segment.
+struct Outlet<'a> {
+    stack: &'a mut Stack<HeapBuf>,
+    pool: &'a mut HeapPool,
+    conn: ConnId,
+    now: Instant,
+}
+
+impl Sink for Outlet<'_> {
+    fn fpdu_max(&self) -> usize {
+        self.stack.emss(self.conn)
+    }
+
+    fn room(&self) -> usize {
+        self.stack.send_capacity(self.conn)
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        if len > self.room() {
+            return false;
+        }
+        let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
+        let Some(bytes) = buf.append(len) else { return false };
+        build(bytes);
+        self.stack.send(self.now, self.conn, buf).is_ok()
+    }
+}

@@ -1,0 +1,318 @@
+//! A laboratory in memory: an engine, and across a link an initiator on a stack of its own. Virtual time, one seed.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rdma::service::{Prefix, RegionEntry, Token};
+use rdma::{Access, CrcPolicy, EndpointConfig, RegionId, VecMemory};
+use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
+use tcp_stack::{
+    Buf, ConnId, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame,
+    StackConfig,
+};
+
+use super::client::{Client, Session};
+use super::engine::{Engine, EngineConfig, ListenerService};
+
+pub(crate) const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const ENGINE6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+pub(crate) const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+pub(crate) const TOKEN: &[u8] = b"open sesame";
+pub(crate) const REGION: u16 = 7400;
+pub(crate) const ECHO: u16 = 7;
+pub(crate) const DISCARD: u16 = 9;
+pub(crate) const CHARGEN: u16 = 19;
+/// Connections that the engine has room for.
+pub(crate) const CONNECTIONS: u32 = 64;
+/// Frames in a burst.
+const BURST: usize = 32;
+/// How long a turn of both hosts takes.
+const TURN: Duration = Duration::from_micros(2);
+/// Frames that a port holds until they are on the wire.
+const DESCRIPTORS: usize = 256;
+
+/// A link that loses nothing.
+pub(crate) const CLEAN: LinkConfig = LinkConfig {
+    rate: 10_000_000_000,
+    delay: Duration::from_micros(20),
+    queue: 64 << 20,
+    ..LinkConfig::CLEAN
+};
+/// A link that loses one frame of a hundred, and lets two of a hundred arrive late.
+pub(crate) const ROUGH: LinkConfig =
+    LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
+
+/// What a laboratory is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) link: LinkConfig,
+    pub(crate) seed: u64,
+    pub(crate) mtu: u16,
+    /// Buffers of the engine, and as many of the client.
+    pub(crate) buffers: usize,
+    /// Octets of the region `lab`.
+    pub(crate) lab_bytes: usize,
+    pub(crate) crc: CrcPolicy,
+    pub(crate) handshake: Duration,
+    pub(crate) time_wait_ms: u32,
+    /// STags that the engine can grant.
+    pub(crate) grants: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            link: CLEAN,
+            seed: 1,
+            mtu: 1500,
+            buffers: 8192,
+            lab_bytes: 4 << 20,
+            crc: CrcPolicy::Required,
+            handshake: Duration::from_secs(10),
+            time_wait_ms: 60_000,
+            grants: CONNECTIONS,
+        }
+    }
+}
+
+/// A frame under way: when it arrives, in which order it was sent, whether at the engine.
+type Flight = (Instant, u64, bool, Vec<u8>);
+
+pub(crate) struct Lab {
+    pub(crate) now: Instant,
+    pub(crate) engine: Engine<HeapPool, VecMemory>,
+    pub(crate) pool: HeapPool,
+    pub(crate) client: Client,
+    pub(crate) lab: RegionId,
+    /// Told before (`true`) and after each step of the engine.
+    pub(crate) watch: fn(bool),
+    links: [Link; 2],
+    flying: BinaryHeap<Reverse<Flight>>,
+    order: u64,
+    inbox: VecDeque<Vec<u8>>,
+    /// Frames that the engine's port has not put on the wire yet.
+    sending: VecDeque<(Instant, HeapBuf)>,
+    received: Vec<RxFrame<HeapBuf>>,
+    emitted: Vec<HeapBuf>,
+    /// The most buffers of the engine's that were in use at a time.
+    pub(crate) buffers_used_max: usize,
+}
+
+impl Lab {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let mut random = Random::new(setup.seed);
+        let (memory, lab, others) = regions(setup.lab_bytes);
+        let config = EngineConfig {
+            stack: stack_config(&setup, [2, 0, 0, 0, 0, 2], ENGINE, CONNECTIONS),
+            connections_max: CONNECTIONS,
+            grants_max: setup.grants,
+            regions_max: 8,
+            seed: random.seed(),
+            stream_prefix: 5,
+        };
+        let mut engine = Engine::new(config, memory);
+        let mut endpoint = EndpointConfig::default();
+        endpoint.mpa.crc = setup.crc;
+        endpoint.mpa.timeout = setup.handshake;
+        for (port, service) in [
+            (REGION, ListenerService::Region(endpoint)),
+            (ECHO, ListenerService::Echo),
+            (DISCARD, ListenerService::Discard),
+            (CHARGEN, ListenerService::Chargen),
+        ] {
+            engine.listen(port, ListenOptions::default(), service).unwrap();
+        }
+        for entry in others {
+            engine.region_add(entry).unwrap();
+        }
+        let room = usize::from(setup.mtu) + 64;
+        let client_config = stack_config(&setup, [2, 0, 0, 0, 0, 1], CLIENT, 4096);
+        Self {
+            now: Instant::ZERO,
+            engine,
+            pool: HeapPool::new(setup.buffers, setup.buffers / 16, room),
+            client: Client::new(
+                client_config,
+                random.seed(),
+                HeapPool::new(setup.buffers, 64, room),
+                setup.crc,
+            ),
+            lab,
+            watch: |_| {},
+            links: [Link::new(setup.link, random.fork()), Link::new(setup.link, random.fork())],
+            flying: BinaryHeap::new(),
+            order: 0,
+            inbox: VecDeque::new(),
+            sending: VecDeque::new(),
+            received: Vec::with_capacity(BURST),
+            emitted: Vec::with_capacity(BURST),
+            buffers_used_max: 0,
+        }
+    }
+
+    /// One turn of both hosts; if nothing moved, time goes on to when something will.
+    pub(crate) fn turn(&mut self) {
+        while let Some(Reverse((at, ..))) = self.flying.peek()
+            && *at <= self.now
+        {
+            let Some(Reverse((_, _, to_engine, frame))) = self.flying.pop() else { break };
+            if to_engine { self.inbox.push_back(frame) } else { self.client.inbox.push_back(frame) }
+        }
+        let moved = self.turn_engine() | self.turn_client();
+        let busy = moved || self.engine.has_output() || self.client.has_output() || !self.inbox.is_empty();
+        let soonest = self.now + TURN;
+        let wakes = [
+            self.flying.peek().map(|Reverse((at, ..))| *at),
+            self.engine.next_deadline(),
+            self.client.next_deadline(),
+        ];
+        let later = wakes.into_iter().flatten().min().unwrap_or(self.now + Duration::from_secs(1));
+        self.now = if busy { soonest } else { later.max(soonest) };
+    }
+
+    fn turn_engine(&mut self) -> bool {
+        let Self { inbox, pool, received, emitted, engine, now, sending, links, .. } = self;
+        while sending.len() >= DESCRIPTORS || sending.front().is_some_and(|(until, _)| until <= now) {
+            sending.pop_front();
+        }
+        for frame in inbox.drain(..inbox.len().min(BURST)) {
+            // As a port without a buffer does, the frame is lost.
+            let Some(buf) = pool.copy(&frame) else { continue };
+            received.push(RxFrame { buf, checksum: RxChecksum::Unknown });
+        }
+        let brought = received.len();
+        (self.watch)(true);
+        let sent =
+            engine.step(*now, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
+        (self.watch)(false);
+        assert_eq!(sent, emitted.len());
+        self.buffers_used_max = self.buffers_used_max.max(pool.live());
+        let [_, to_client] = links;
+        for buf in emitted.drain(..) {
+            let (order, flying) = (&mut self.order, &mut self.flying);
+            to_client.send(*now, buf.bytes(), &mut |at, frame| {
+                *order += 1;
+                flying.push(Reverse((at, *order, false, frame)));
+            });
+            sending.push_back((to_client.busy_until(*now), buf));
+        }
+        brought + sent > 0
+    }
+
+    fn turn_client(&mut self) -> bool {
+        let [to_engine, _] = &mut self.links;
+        let (now, order, flying) = (self.now, &mut self.order, &mut self.flying);
+        self.client.turn(now, &mut |frame| {
+            to_engine.send(now, frame, &mut |at, frame| {
+                *order += 1;
+                flying.push(Reverse((at, *order, true, frame)));
+            });
+        })
+    }
+
+    /// Runs until `done`; fails after so much virtual time.
+    pub(crate) fn run_until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) {
+        let end = self.now + limit;
+        while !done(self) {
+            let stats = self.engine.stack().stats();
+            assert!(
+                self.now < end,
+                "{what}: not within {limit:?}; {:?}\n{stats:?}",
+                self.engine.rdma_stats()
+            );
+            self.turn();
+        }
+    }
+
+    /// Runs for so much virtual time.
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.turn();
+        }
+    }
+
+    /// Opens a connection to a port of the engine, for a session.
+    pub(crate) fn connect(&mut self, port: u16, session: Session) -> ConnId {
+        self.connect_to(ENGINE.into(), port, session)
+    }
+
+    /// As [`Self::connect`], to either address of the engine.
+    pub(crate) fn connect_to(&mut self, address: IpAddr, port: u16, session: Session) -> ConnId {
+        self.client.connect(self.now, SocketAddr::new(address, port), session)
+    }
+
+    /// A bare frame from the client's side.
+    pub(crate) fn inject(&mut self, frame: Vec<u8>) {
+        self.inbox.push_back(frame);
+    }
+
+    /// Connections that the engine shows.
+    pub(crate) fn conns(&self) -> usize {
+        let mut count = 0;
+        let rest = self.engine.conns(0, &mut |_| {
+            count += 1;
+            true
+        });
+        assert_eq!(rest, None);
+        count
+    }
+
+    /// Every frame that the engine took was delivered or its drop was counted.
+    pub(crate) fn assert_frames_accounted(&self) {
+        let stats = self.engine.stack().stats();
+        assert_eq!(stats.interface.rx_frames, stats.interface.rx_delivered + stats.drops.total());
+    }
+
+    /// Every frame is off the wire, and all that the engine holds is counted.
+    pub(crate) fn settle(&mut self) {
+        self.run_for(Duration::from_millis(50));
+        self.sending.clear();
+    }
+
+    pub(crate) fn region_bytes(&self) -> &[u8] {
+        self.engine.memory().bytes(self.lab).unwrap()
+    }
+}
+
+fn stack_config(setup: &Setup, mac: [u8; 6], address: Ipv4Addr, connections_max: u32) -> StackConfig {
+    let v6 = if address == ENGINE { ENGINE6 } else { CLIENT6 };
+    let mut config = StackConfig {
+        mac: MacAddr(mac),
+        mtu: setup.mtu,
+        ipv4: Ipv4Cidr::new(address, 24),
+        ipv6: Ipv6Cidr::new(v6, 64).filter(|_| setup.mtu >= 1280),
+        connections_max,
+        buffers_max: u32::try_from(setup.buffers).unwrap(),
+        ..StackConfig::default()
+    };
+    config.tcp.time_wait_ms = setup.time_wait_ms;
+    config
+}
+
+/// The memory; the region `lab`; all regions as peers may ask for them.
+fn regions(lab_bytes: usize) -> (VecMemory, RegionId, Vec<RegionEntry>) {
+    let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let prefix = |a, b, c, d, len| Prefix::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), len).unwrap();
+    let mut memory = VecMemory::new();
+    let mut entry = |name: &str, bytes: usize, access, token: &[u8], allow| RegionEntry {
+        name: name.to_owned(),
+        region: memory.add(vec![0; bytes]).unwrap(),
+        bytes: bytes as u64,
+        access,
+        token: Token::new(token),
+        allow,
+    };
+    let entries = vec![
+        entry("lab", lab_bytes, both, b"", Vec::new()),
+        entry("lab-ro", 4096, Access::REMOTE_READ, b"", Vec::new()),
+        entry("secret", 4096, both, TOKEN, Vec::new()),
+        entry("fenced", 4096, both, b"", vec![prefix(192, 0, 2, 0, 24)]),
+        entry("admitted", 4096, both, b"", vec![prefix(192, 0, 2, 0, 24), prefix(10, 77, 0, 1, 32)]),
+    ];
+    let lab = entries.first().map(|entry| entry.region).unwrap();
+    (memory, lab, entries)
+}

@@ -1,0 +1,96 @@
+//! Echo, discard and chargen; the end of the daemon.
+
+use tcp_stack::{CloseReason, ConnId};
+
+use super::client::{Octets, Session};
+use super::lab::{CHARGEN, CLEAN, CONNECTIONS, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
+use super::{SECOND, assert_empty, hang_up, open_octets};
+
+fn stream(bulk: u64, chunk: usize) -> Session {
+    Session::Octets(Octets { bulk, chunk, ends: true, ..Octets::default() })
+}
+
+fn closed(lab: &mut Lab, conn: ConnId) -> bool {
+    lab.client.octets(conn).closed.is_some()
+}
+
+#[test]
+fn echo_gives_back_every_octet_and_then_closes() {
+    for (seed, (link, bulk, chunk)) in (1..).zip([
+        (CLEAN, 3_000_000, 0),
+        (CLEAN, 30_000, 1),
+        (CLEAN, 0, 0),
+        (ROUGH, 3_000_000, 700),
+        (ROUGH, 5, 1),
+    ]) {
+        let mut lab = Lab::new(Setup { link, seed, ..Setup::default() });
+        let conn = lab.connect(ECHO, stream(bulk, chunk));
+        lab.run_until("the end", SECOND * 100, |lab| closed(lab, conn));
+        let octets = lab.client.octets(conn);
+        assert_eq!((octets.received, octets.wrong), (bulk, 0), "seed {seed}");
+        assert_eq!((octets.peer_closed, octets.closed), (true, Some(CloseReason::Normal)), "seed {seed}");
+        assert_empty(&mut lab);
+    }
+}
+
+#[test]
+fn discard_takes_everything_and_says_nothing() {
+    let mut lab = Lab::new(Setup { link: ROUGH, ..Setup::default() });
+    let conn = lab.connect(DISCARD, stream(5_000_000, 0));
+    lab.run_until("the end", SECOND * 100, |lab| closed(lab, conn));
+    assert_eq!(lab.client.octets(conn).received, 0);
+    assert_eq!(lab.engine.service_stats().discard_octets, 5_000_000);
+    assert_empty(&mut lab);
+}
+
+#[test]
+fn chargen_sends_lines_until_the_peer_closes() {
+    let mut lab = Lab::new(Setup::default());
+    let conn = lab.connect(CHARGEN, Session::script(b"deaf ears"));
+    lab.run_until("lines", SECOND * 5, |lab| lab.client.octets(conn).received > 1_000_000);
+    let kept = lab.client.octets(conn).kept.clone();
+    let ring: Vec<u8> = (b' '..=b'~').collect();
+    for (number, line) in kept.chunks_exact(74).enumerate() {
+        let expected = (0..72).map(|column| ring[(number + column) % ring.len()]).chain(*b"\r\n");
+        assert!(line.iter().copied().eq(expected), "line {number}: {}", line.escape_ascii());
+    }
+    assert!(kept.len() > 60_000);
+    lab.client.octets(conn).ends = true;
+    lab.run_until("the end", SECOND * 5, |lab| closed(lab, conn));
+    assert_empty(&mut lab);
+}
+
+#[test]
+fn going_down_resets_every_connection() {
+    let mut lab = Lab::new(Setup::default());
+    let conns: Vec<ConnId> = [ECHO, DISCARD, CHARGEN, REGION]
+        .into_iter()
+        .map(|port| open_octets(&mut lab, port, Session::Octets(Octets { bulk: 1, ..Octets::default() })))
+        .collect();
+    lab.engine.abort_all(lab.now);
+    for conn in conns {
+        lab.run_until("the reset", SECOND, |lab| closed(lab, conn));
+        assert_eq!(lab.client.octets(conn).closed, Some(CloseReason::Reset));
+    }
+    assert_empty(&mut lab);
+}
+
+#[test]
+fn a_full_table_turns_newcomers_away_and_serves_on() {
+    let mut lab = Lab::new(Setup::default());
+    let open = |lab: &mut Lab| open_octets(lab, ECHO, Session::Octets(Octets::default()));
+    let conns: Vec<ConnId> = (0..CONNECTIONS).map(|_| open(&mut lab)).collect();
+    let late = lab.connect(ECHO, Session::Octets(Octets { bulk: 10, ends: true, ..Octets::default() }));
+    lab.run_for(SECOND / 2);
+    assert!(!lab.client.octets(late).connected);
+    assert!(lab.engine.stack().stats().drops.drop_tcp_table_full > 0);
+    for conn in &conns {
+        lab.client.octets(*conn).bulk = 1000;
+        lab.run_until("the echo", SECOND, |lab| lab.client.octets(*conn).received == 1000);
+    }
+    hang_up(&mut lab, &conns);
+    // Its SYN comes again.
+    lab.run_until("the late one", SECOND * 10, |lab| closed(lab, late));
+    assert_eq!(lab.client.octets(late).received, 10);
+    assert_empty(&mut lab);
+}

@@ -1,0 +1,18 @@
+//! The daemon iwarpd: DPDK ports, poll-mode workers, region memory, control socket.
+//!
+//! ```text
+//! daemon ─ setup ─┬─ port ── dpdk            frames in and out
+//!                 ├─ worker ─ lane ─ engine  one thread per core: the protocols
+//!                 ├─ memory                  regions, the only place that segments are copied to
+//!                 └─ control ─ admin         the Unix socket and what its methods do
+//! ```
+
+pub mod admin;
+pub mod control;
+pub mod daemon;
+pub mod dpdk;
+pub mod engine;
+pub mod memory;
+pub mod port;
+mod setup;
+pub mod worker;

@@ -1,0 +1,169 @@
+//! Region memory on ordinary pages and on hugepages, and a worker's table of it.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rdma::{Access, Memory, Origin, RegionId, Scope, StagTable, StreamId};
+
+use super::{AttachError, HUGEPAGE_BYTES, MemoryError, Pages, RegionMemory, WorkerMemory, hugepages};
+
+fn ordinary(bytes: u64) -> RegionMemory {
+    RegionMemory::new("test", bytes, Pages::Ordinary).unwrap()
+}
+
+/// A file on the region's pages, as another process would have it.
+fn file_of(memory: &RegionMemory) -> File {
+    memory.descriptor().try_clone_to_owned().unwrap().into()
+}
+
+#[test]
+fn a_region_is_zeroed_bounded_and_shared() {
+    let memory = ordinary(10_000);
+    assert_eq!((memory.bytes(), memory.mapped_bytes()), (10_000, 12_288));
+    assert_eq!((memory.is_huge(), memory.page_bytes()), (false, 4096));
+    let mut all = vec![1; 10_000];
+    assert!(memory.read(0, &mut all));
+    assert!(all.iter().all(|&byte| byte == 0));
+
+    assert!(memory.write(9_990, b"the end 10"));
+    assert!(!memory.write(9_991, b"the end 10"), "one too far");
+    assert!(
+        !memory.write(10_000, b"x") && !memory.write(u64::MAX, b"x") && !memory.write(u64::MAX - 5, &[0; 10])
+    );
+    assert!(memory.write(10_000, b""), "nothing fits everywhere");
+    let mut out = [0; 10];
+    assert!(!memory.read(9_991, &mut out) && !memory.read(u64::MAX, &mut out));
+    assert_eq!(out, [0; 10], "unchanged when refused");
+
+    let file = file_of(&memory);
+    file.read_exact_at(&mut out, 9_990).unwrap();
+    assert_eq!(&out, b"the end 10");
+    file.write_all_at(b"from outside", 5).unwrap();
+    let mut seen = [0; 12];
+    assert!(memory.read(5, &mut seen));
+    assert_eq!(&seen, b"from outside");
+}
+
+#[test]
+fn the_file_can_be_neither_cut_nor_grown() {
+    let memory = ordinary(8192);
+    let file = file_of(&memory);
+    assert!(file.set_len(4096).is_err());
+    assert!(file.set_len(1 << 20).is_err());
+    assert!(memory.write(8191, b"x"));
+}
+
+#[test]
+fn a_read_only_descriptor_reads_only() {
+    let memory = ordinary(4096);
+    assert!(memory.write(0, b"read me"));
+    let mut file = File::from(memory.read_only_descriptor().unwrap());
+    let mut out = [0; 7];
+    file.read_exact(&mut out).unwrap();
+    assert_eq!(&out, b"read me");
+    file.seek(SeekFrom::Start(0)).unwrap();
+    assert!(file.write_all(b"no").is_err());
+    let mode = rustix::fs::fstat(&file).unwrap().st_mode & 0o777;
+    assert_eq!(mode, 0o600, "it cannot be opened again by others");
+}
+
+#[test]
+fn sizes_that_make_no_sense_are_refused() {
+    for pages in [Pages::Ordinary, Pages::Huge] {
+        assert!(matches!(RegionMemory::new("test", 0, pages), Err(MemoryError::Empty)));
+        for bytes in [u64::MAX, 1 << 63] {
+            assert!(matches!(RegionMemory::new("test", bytes, pages), Err(MemoryError::TooLarge { .. })));
+        }
+    }
+    let refused = RegionMemory::new("test", 1 << 62, Pages::Ordinary).unwrap_err();
+    assert!(matches!(refused, MemoryError::System { .. }), "{refused}");
+}
+
+#[test]
+fn too_few_hugepages_are_named() {
+    let status = hugepages();
+    let needed = status.total + 1;
+    let refused = RegionMemory::new("test", needed * HUGEPAGE_BYTES, Pages::Huge).unwrap_err();
+    let MemoryError::Hugepages { needed: said, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(*said, needed);
+    assert!(refused.to_string().contains("hugepages of 2 MiB needed"), "{refused}");
+}
+
+/// Tokens for all of region `number`, of `bytes` octets.
+struct Grants {
+    stags: StagTable,
+    origin: Origin,
+}
+
+impl Grants {
+    fn new() -> Self {
+        Self { stags: StagTable::new(16, [7; 32]), origin: Origin { stream: StreamId(1), pd: None } }
+    }
+
+    fn stag(&mut self, number: u32, bytes: u64) -> rdma::Stag {
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        self.stags.grant(RegionId(number), bytes, access, Scope::Stream(StreamId(1))).unwrap()
+    }
+}
+
+#[test]
+fn a_worker_places_and_fetches() {
+    let memory = Arc::new(ordinary(4096));
+    let mut worker = WorkerMemory::new(4);
+    worker.attach(RegionId(3), Arc::clone(&memory)).unwrap();
+    let mut grants = Grants::new();
+    let stag = grants.stag(3, 4096);
+    worker.place(grants.stags.check_place(stag, 4090, 6, grants.origin).unwrap(), b"placed");
+    let mut seen = [0; 6];
+    assert!(memory.read(4090, &mut seen));
+    assert_eq!(&seen, b"placed");
+    let mut out = [9; 7];
+    worker.fetch(grants.stags.check_fetch(stag, 4089, 7, grants.origin).unwrap(), &mut out);
+    assert_eq!(&out, b"\0placed");
+    let octets = worker.octets(RegionId(3));
+    assert_eq!((octets.placed, octets.fetched, worker.faults()), (6, 7, 0));
+}
+
+#[test]
+fn a_wrong_token_touches_nothing() {
+    let memory = Arc::new(ordinary(100));
+    let mut worker = WorkerMemory::new(4);
+    worker.attach(RegionId(0), Arc::clone(&memory)).unwrap();
+    let mut grants = Grants::new();
+    // Grants that lie: longer than the region, for a region that is not attached, or beyond the table.
+    let stags = [grants.stag(0, 4096), grants.stag(1, 100), grants.stag(9, 100)];
+    for stag in stags {
+        worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten octets");
+    }
+    assert_eq!(worker.faults(), 2);
+    worker.place(grants.stags.check_place(stags[0], 91, 10, grants.origin).unwrap(), b"ten octets");
+    worker.place(grants.stags.check_place(stags[0], 0, 9, grants.origin).unwrap(), b"ten octets");
+    assert_eq!(worker.faults(), 4);
+    let mut out = [1; 10];
+    worker.fetch(grants.stags.check_fetch(stags[0], 95, 10, grants.origin).unwrap(), &mut out);
+    assert_eq!((out, worker.faults()), ([0; 10], 5));
+    let mut all = [0; 100];
+    assert!(memory.read(0, &mut all));
+    assert_eq!((&all[..90], &all[90..]), (&[0; 90][..], &b"ten octets"[..]));
+}
+
+#[test]
+fn memory_goes_when_the_last_worker_lets_go() {
+    let memory = Arc::new(ordinary(4096));
+    let gone = Arc::downgrade(&memory);
+    let (mut first, mut second) = (WorkerMemory::new(1), WorkerMemory::new(1));
+    first.attach(RegionId(0), Arc::clone(&memory)).unwrap();
+    second.attach(RegionId(0), memory).unwrap();
+    assert_eq!(first.attach(RegionId(0), Arc::new(ordinary(1))), Err(AttachError::InUse(0)));
+    assert_eq!(
+        first.attach(RegionId(1), Arc::new(ordinary(1))),
+        Err(AttachError::Full { number: 1, places: 1 })
+    );
+    assert!(first.detach(RegionId(0)).is_some());
+    assert!(first.detach(RegionId(0)).is_none() && first.detach(RegionId(9)).is_none());
+    assert!(gone.upgrade().is_some());
+    drop(second);
+    assert!(gone.upgrade().is_none());
+}

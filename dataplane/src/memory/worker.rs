@@ -1,0 +1,127 @@
+//! The regions that one worker can reach.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use rdma::{Fetch, Memory, Placement, RegionId};
+
+use super::region::RegionMemory;
+
+/// Octets moved for peers since the region was attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionOctets {
+    /// Placed into the region.
+    pub placed: u64,
+    /// Fetched out of it.
+    pub fetched: u64,
+}
+
+/// Why a region was not attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// The number is beyond the table.
+    #[error("region number {number} is beyond the {places} places for regions")]
+    Full {
+        /// The region's number.
+        number: u32,
+        /// Places that there are.
+        places: usize,
+    },
+    /// The number is taken.
+    #[error("region number {0} is in use")]
+    InUse(u32),
+}
+
+#[derive(Debug)]
+struct Place {
+    memory: Arc<RegionMemory>,
+    placed: u64,
+    fetched: Cell<u64>,
+}
+
+/// One worker's table of regions. Its size is fixed; an access takes no lock and touches no shared count.
+#[derive(Debug)]
+pub struct WorkerMemory {
+    places: Box<[Option<Place>]>,
+    faults: Cell<u64>,
+}
+
+impl WorkerMemory {
+    /// An empty table for regions numbered from 0 to `places` − 1.
+    pub fn new(places: usize) -> Self {
+        Self { places: (0..places).map(|_| None).collect(), faults: Cell::new(0) }
+    }
+
+    /// Makes a region reachable.
+    ///
+    /// # Errors
+    /// The number is out of range or in use.
+    pub fn attach(&mut self, region: RegionId, memory: Arc<RegionMemory>) -> Result<(), AttachError> {
+        let places = self.places.len();
+        let full = AttachError::Full { number: region.0, places };
+        match usize::try_from(region.0).ok().and_then(|number| self.places.get_mut(number)).ok_or(full)? {
+            Some(_) => Err(AttachError::InUse(region.0)),
+            free @ None => {
+                *free = Some(Place { memory, placed: 0, fetched: Cell::new(0) });
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a region unreachable; its memory, which may go with this handle.
+    pub fn detach(&mut self, region: RegionId) -> Option<Arc<RegionMemory>> {
+        let number = usize::try_from(region.0).ok()?;
+        self.places.get_mut(number)?.take().map(|place| place.memory)
+    }
+
+    /// What was moved into and out of a region; nothing for one that is not attached.
+    pub fn octets(&self, region: RegionId) -> RegionOctets {
+        self.place_of(region).map_or_else(RegionOctets::default, |place| RegionOctets {
+            placed: place.placed,
+            fetched: place.fetched.get(),
+        })
+    }
+
+    /// Copies refused because the region has no such octets. Not zero means that a check before was wrong.
+    pub fn faults(&self) -> u64 {
+        self.faults.get()
+    }
+
+    fn place_of(&self, region: RegionId) -> Option<&Place> {
+        self.places.get(usize::try_from(region.0).ok()?)?.as_ref()
+    }
+
+    #[cold]
+    fn fault(&self) {
+        self.faults.set(self.faults.get().wrapping_add(1));
+    }
+}
+
+impl Memory for WorkerMemory {
+    #[inline]
+    fn place(&mut self, at: Placement, bytes: &[u8]) {
+        let number = usize::try_from(at.region().0).ok();
+        let place = number.and_then(|number| self.places.get_mut(number)?.as_mut());
+        match place.filter(|_| at.len() == bytes.len()) {
+            Some(place) if place.memory.write(at.offset(), bytes) => {
+                place.placed = place.placed.wrapping_add(bytes.len() as u64);
+            }
+            Some(_) | None => self.fault(),
+        }
+    }
+
+    /// Octets that the region does not have are zero.
+    #[inline]
+    fn fetch(&self, from: Fetch, out: &mut [u8]) {
+        let place = self.place_of(from.region()).filter(|_| from.len() == out.len());
+        match place {
+            Some(place) if place.memory.read(from.offset(), out) => {
+                place.fetched.set(place.fetched.get().wrapping_add(out.len() as u64));
+            }
+            Some(_) | None => {
+                out.fill(0);
+                self.fault();
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What the kernel says of its interfaces.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::spec::PortSpec;
+
+/// The MTU of a kernel interface, octets; `None` if there is no such interface in this network namespace.
+pub(super) fn mtu(interface: &str) -> Option<u32> {
+    attribute(interface, "mtu")?.parse().ok()
+}
+
+/// The station address of a kernel interface.
+pub(super) fn mac(interface: &str) -> Option<[u8; 6]> {
+    parse_mac(&attribute(interface, "address")?)
+}
+
+fn attribute(interface: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/sys/class/net/{interface}/{name}")).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16).ok());
+    let mut mac = [0; 6];
+    for octet in &mut mac {
+        *octet = octets.next()??;
+    }
+    (octets.next().is_none() && mac != [0; 6]).then_some(mac)
+}
+
+/// A locally administered address for a port without one: the same at each start, so that neighbours need not
+/// learn it again; different for other ports and other machines.
+pub(super) fn made_up_mac(spec: &PortSpec) -> [u8; 6] {
+    let mut hasher = DefaultHasher::new();
+    fs::read("/etc/machine-id").unwrap_or_default().hash(&mut hasher);
+    spec.name.hash(&mut hasher);
+    format!("{:?}", spec.driver).hash(&mut hasher);
+    let [_, a, b, c, d, e, ..] = hasher.finish().to_be_bytes();
+    [0x02, a, b, c, d, e]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed_whole_or_not_at_all() {
+        assert_eq!(parse_mac("02:00:5e:00:53:ff"), Some([2, 0, 0x5e, 0, 0x53, 0xff]));
+        for text in ["", "02:00:5e:00:53", "02:00:5e:00:53:ff:00", "02:00:5e:00:53:xx", "00:00:00:00:00:00"] {
+            assert_eq!(parse_mac(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_loopback_interface_has_an_mtu_and_no_address() {
+        assert!(mtu("lo").is_some_and(|mtu| mtu >= 576));
+        assert_eq!(mac("lo"), None);
+        assert_eq!(mtu("no-such-if"), None);
+    }
+}

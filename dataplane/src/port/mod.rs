@@ -1,0 +1,390 @@
+//! One DPDK port, whatever the driver behind it: PCI cards, TAP, pcap, rings, memif, AF_PACKET, AF_XDP.
+//!
+//! A [`PortSpec`] says what is wanted; [`Port::open`] makes it so and hands out one queue pair per worker.
+//! What the drivers differ in stands in `spec.rs` (how they are made) and in [`Port::open`] (what they are
+//! asked for), and nowhere else.
+
+mod interface;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use iwarp_config::Driver;
+
+use crate::dpdk::{
+    Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, PortStats, RING_QUEUES_MAX,
+    RealtimeSignalsOccupied, Ring, Rss,
+};
+
+pub use crate::dpdk::QueuePair;
+pub use spec::PortSpec;
+
+/// Ethernet header and one VLAN tag, octets.
+const FRAME_OVERHEAD: u32 = 18;
+
+/// Octets of a Toeplitz key that every device takes.
+const RSS_KEY_BYTES: usize = 40;
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// A string would be taken for something else among DPDK's device arguments.
+    #[error("port {port}: {what} {value:?} cannot be passed to DPDK")]
+    Argument {
+        /// The port's name.
+        port: String,
+        /// What the string is.
+        what: &'static str,
+        /// The string.
+        value: String,
+    },
+    /// The device cannot do the MTU.
+    #[error("port {port}: MTU {mtu} is out of range: {driver} does {min} to {max}")]
+    Mtu {
+        /// The port's name.
+        port: String,
+        /// The MTU asked for.
+        mtu: u16,
+        /// DPDK's name of the driver.
+        driver: String,
+        /// The smallest MTU possible.
+        min: u16,
+        /// The largest MTU possible.
+        max: u16,
+    },
+    /// A kernel interface has a smaller MTU than the port.
+    #[error("port {port}: MTU {mtu} is more than that of the interface {interface}, {interface_mtu}")]
+    InterfaceMtu {
+        /// The port's name.
+        port: String,
+        /// The MTU asked for.
+        mtu: u16,
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        interface_mtu: u32,
+    },
+    /// No queue.
+    #[error("port {port}: no queue, with {workers} workers and {max} queue pairs of {driver}")]
+    Queues {
+        /// The port's name.
+        port: String,
+        /// For how many workers.
+        workers: usize,
+        /// DPDK's name of the driver.
+        driver: String,
+        /// How many the device has.
+        max: u16,
+    },
+    /// The ends of a wire have different numbers of queues.
+    #[error("ports {ports}: a wire needs as many queues on both ends")]
+    Ends {
+        /// The names of both.
+        ports: String,
+    },
+    /// A whole frame does not fit into a packet buffer.
+    #[error("port {port}: packet buffers hold {room} bytes, MTU {mtu} needs {needed}")]
+    Buffers {
+        /// The port's name.
+        port: String,
+        /// The MTU asked for.
+        mtu: u16,
+        /// Octets behind a buffer's headroom.
+        room: u32,
+        /// Octets of the longest frame.
+        needed: u32,
+    },
+    /// DPDK refused.
+    #[error("port {port}")]
+    Device {
+        /// The port's name.
+        port: String,
+        /// What it refused.
+        #[source]
+        source: DpdkError,
+    },
+}
+
+/// A started port, as the control thread holds it. The device goes when this and all queues are dropped.
+#[derive(Debug)]
+pub struct Port {
+    name: String,
+    driver: Driver,
+    device: Arc<Device>,
+    info: DeviceInfo,
+    mac: [u8; 6],
+    mtu: u16,
+    rx_checksum: bool,
+    tx_checksum: bool,
+    rss: Option<Rss>,
+    queues: u16,
+}
+
+impl Port {
+    /// Opens and starts a port for as many workers as there are pools, worker *i* allocating from `pools[i]`.
+    /// Hands out one queue pair per worker, or as many as the device has, if these are fewer.
+    ///
+    /// # Errors
+    /// The device cannot be had, or cannot do what `spec` says.
+    pub fn open(
+        eal: &Eal,
+        spec: &PortSpec,
+        pools: &[Arc<Mempool>],
+    ) -> Result<(Self, Vec<QueuePair>), PortError> {
+        // The TAP driver looks for a free signal when it opens the device, and again for each queue.
+        let _signals = matches!(spec.driver, Driver::Tap { .. }).then(RealtimeSignalsOccupied::new);
+        let device = match &spec.driver {
+            Driver::Pci { address } => Device::pci(eal, address),
+            Driver::Ring => {
+                let wires = wires(eal, spec, pools.len().min(RING_QUEUES_MAX))?;
+                Device::from_rings(eal, &spec::unique("p"), &wires, &wires)
+            }
+            Driver::Tap { .. }
+            | Driver::Pcap(_)
+            | Driver::Memif(_)
+            | Driver::AfPacket { .. }
+            | Driver::AfXdp { .. } => {
+                let (name, arguments) = spec.virtual_device(pools.len())?;
+                Device::virtual_device(eal, &name, &arguments)
+            }
+        };
+        Self::start(device.map_err(|source| spec.refused(source))?, spec, pools)
+    }
+
+    /// Opens two ring ports with a wire between them: what one sends, the other receives. `specs` and `pools`
+    /// are those of the two ends; both have as many queues.
+    ///
+    /// # Errors
+    /// As [`Port::open`]; or the ends have different numbers of queues.
+    pub fn open_pair(
+        eal: &Eal,
+        specs: [&PortSpec; 2],
+        pools: [&[Arc<Mempool>]; 2],
+    ) -> Result<[(Self, Vec<QueuePair>); 2], PortError> {
+        let ([left, right], [left_pools, right_pools]) = (specs, pools);
+        let queues = left_pools.len().min(RING_QUEUES_MAX);
+        if left_pools.len() != right_pools.len() {
+            return Err(PortError::Ends { ports: format!("{} and {}", left.name, right.name) });
+        }
+        let east = wires(eal, left, queues)?;
+        let west = wires(eal, right, queues)?;
+        let open = |spec: &PortSpec, rx, tx, pools| {
+            let device = Device::from_rings(eal, &spec::unique("p"), rx, tx);
+            Self::start(device.map_err(|source| spec.refused(source))?, spec, pools)
+        };
+        Ok([open(left, &west, &east, left_pools)?, open(right, &east, &west, right_pools)?])
+    }
+
+    /// Configures the device as far as it can do what is wanted, and starts it.
+    fn start(
+        device: Device,
+        spec: &PortSpec,
+        pools: &[Arc<Mempool>],
+    ) -> Result<(Self, Vec<QueuePair>), PortError> {
+        let refused = |source| spec.refused(source);
+        let info = device.info().map_err(refused)?;
+        check_fit(spec, &info, pools)?;
+        let mac = station_address(&device, spec)?;
+        let rx_checksum = spec.checksum_offload && info.rx_checksum;
+        let tx_checksum = spec.checksum_offload && info.tx_ip_checksum && info.tx_tcp_checksum;
+        // Only hardware spreads by Toeplitz hash; net_tap says so too, but leaves it to the kernel's own hash.
+        let served = pools.get(..usize::from(info.queues_max)).unwrap_or(pools);
+        let rss_wanted = served.len() > 1 && info.rss && matches!(spec.driver, Driver::Pci { .. });
+        let config = DeviceConfig {
+            mtu: spec.mtu,
+            // The MTU of an interface that the kernel uses too is not ours to change.
+            set_mtu: matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
+            rx_checksum,
+            tx_checksum,
+            rss_key: rss_wanted.then(|| rss_key(&info)),
+            rx_interrupt: spec.rx_interrupt && matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
+            // For net_tap, "descriptors" are segments of one frame: the MTU fits one.
+            rx_descriptors: if matches!(spec.driver, Driver::Tap { .. }) { 1 } else { spec.rx_descriptors },
+            tx_descriptors: spec.tx_descriptors,
+        };
+        let (device, pairs) = device.start(&config, served).map_err(refused)?;
+        admit_frames(&device, spec, mac)?;
+        let rss = if rss_wanted { device.rss(&info) } else { None };
+        let port = Self {
+            name: spec.name.clone(),
+            driver: spec.driver.clone(),
+            device,
+            info,
+            mac,
+            mtu: spec.mtu,
+            rx_checksum,
+            tx_checksum,
+            rss,
+            queues: u16::try_from(pairs.len()).unwrap_or(u16::MAX),
+        };
+        Ok((port, pairs))
+    }
+
+    /// What the port is called in listings.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The device behind it, as configured.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// DPDK's name of the device: a PCI address, or that of a virtual device.
+    pub fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// What the device can do.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The station address to send from. On a TAP the kernel's end has another.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Largest IP packet, octets.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// Whether received frames come with the device's verdict on their checksums.
+    pub fn rx_checksum(&self) -> bool {
+        self.rx_checksum
+    }
+
+    /// Whether IPv4 and TCP checksums may be left to the device. If not, a frame that asks for it goes out with
+    /// a wrong checksum.
+    pub fn tx_checksum(&self) -> bool {
+        self.tx_checksum
+    }
+
+    /// How connections are spread over the queues; `None` if there is one queue, or the device does not say.
+    pub fn rss(&self) -> Option<&Rss> {
+        self.rss.as_ref()
+    }
+
+    /// Queue pairs in use.
+    pub fn queues(&self) -> u16 {
+        self.queues
+    }
+
+    /// State of the link.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn link(&self) -> Result<Link, DpdkError> {
+        self.device.link()
+    }
+
+    /// What the device has counted.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn stats(&self) -> Result<PortStats, DpdkError> {
+        self.device.stats()
+    }
+
+    /// What this kind of device counts beside, by DPDK's names.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn extended_stats(&self) -> Result<Vec<(String, u64)>, DpdkError> {
+        self.device.extended_stats()
+    }
+}
+
+/// One ring per queue.
+fn wires(eal: &Eal, spec: &PortSpec, queues: usize) -> Result<Vec<Arc<Ring>>, PortError> {
+    (0..queues)
+        .map(|_| Ring::new(eal, spec.rx_descriptors).map(Arc::new))
+        .collect::<Result<_, _>>()
+        .map_err(|source| spec.refused(source))
+}
+
+/// Refuses what would fail later with a worse message.
+fn check_fit(spec: &PortSpec, info: &DeviceInfo, pools: &[Arc<Mempool>]) -> Result<(), PortError> {
+    let port = || spec.name.clone();
+    if pools.is_empty() || info.queues_max == 0 {
+        let (workers, driver, max) = (pools.len(), info.driver.clone(), info.queues_max);
+        return Err(PortError::Queues { port: port(), workers, driver, max });
+    }
+    if !(info.mtu_min..=info.mtu_max).contains(&spec.mtu) {
+        let (driver, min, max) = (info.driver.clone(), info.mtu_min, info.mtu_max);
+        return Err(PortError::Mtu { port: port(), mtu: spec.mtu, driver, min, max });
+    }
+    if let Some(interface) = spec.kernel_interface()
+        && let Some(interface_mtu) = interface::mtu(interface)
+        && interface_mtu < u32::from(spec.mtu)
+    {
+        let interface = interface.to_owned();
+        return Err(PortError::InterfaceMtu { port: port(), mtu: spec.mtu, interface, interface_mtu });
+    }
+    let needed = u32::from(spec.mtu).saturating_add(FRAME_OVERHEAD);
+    match pools.iter().map(|pool| u32::from(pool.frame_room())).min() {
+        Some(room) if room < needed => Err(PortError::Buffers { port: port(), mtu: spec.mtu, room, needed }),
+        _ => Ok(()),
+    }
+}
+
+/// The address to send from: the configured one, else the device's own, where it has one of its own.
+fn station_address(device: &Device, spec: &PortSpec) -> Result<[u8; 6], PortError> {
+    if let Some(mac) = spec.mac {
+        return Ok(mac);
+    }
+    match &spec.driver {
+        // The device's address is that of the kernel's end.
+        Driver::Tap { .. } => return Ok(interface::made_up_mac(spec)),
+        Driver::Pcap(iwarp_config::Pcap::Interface(name)) => {
+            if let Some(mac) = interface::mac(name) {
+                return Ok(mac);
+            }
+        }
+        Driver::Pcap(_) | Driver::Pci { .. } | Driver::Ring | Driver::Memif(_) => {}
+        Driver::AfPacket { .. } | Driver::AfXdp { .. } => {}
+    }
+    match device.mac().map_err(|source| spec.refused(source))? {
+        [0, 0, 0, 0, 0, 0] => Ok(interface::made_up_mac(spec)),
+        mac => Ok(mac),
+    }
+}
+
+/// Has the device hand up what is addressed to `mac`, and multicast (IPv6 needs it). Where nothing filters,
+/// nothing is done.
+fn admit_frames(device: &Device, spec: &PortSpec, mac: [u8; 6]) -> Result<(), PortError> {
+    let refused = |source| spec.refused(source);
+    let mut all = false;
+    match &spec.driver {
+        Driver::Tap { .. } | Driver::Pcap(_) | Driver::Ring | Driver::Memif(_) => return Ok(()),
+        Driver::Pci { .. } => {
+            if device.mac().map_err(refused)? != mac {
+                all |= !device.set_mac(mac).map_err(refused)?;
+            }
+        }
+        // The kernel's address on an interface that it uses too is not ours to change.
+        Driver::AfPacket { .. } | Driver::AfXdp { .. } => all |= device.mac().map_err(refused)? != mac,
+    }
+    all |= !device.receive_multicast().map_err(refused)?;
+    if all && !device.receive_all().map_err(refused)? {
+        tracing::warn!(port = spec.name, "the device cannot be told to receive multicast or other addresses");
+    }
+    Ok(())
+}
+
+/// A random Toeplitz key of the length that the device wants, so that nobody outside can aim connections at
+/// one worker. (It is no secret from those who can observe the workers.)
+fn rss_key(info: &DeviceInfo) -> Vec<u8> {
+    let bytes = if info.rss_key_bytes == 0 { RSS_KEY_BYTES } else { usize::from(info.rss_key_bytes) };
+    let mut key = vec![0; bytes];
+    if getrandom::fill(&mut key).is_err() {
+        // Any key spreads; only its being unguessable is lost.
+        for (octet, value) in key.iter_mut().zip([0x6d, 0x5a].into_iter().cycle()) {
+            *octet = value;
+        }
+    }
+    key
+}

@@ -1,0 +1,213 @@
+//! What a port shall be, and how DPDK is told.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use iwarp_config::{Driver, MemifRole, Pcap};
+
+use super::PortError;
+use crate::dpdk::DpdkError;
+
+/// What a port shall be.
+#[derive(Clone, Debug)]
+pub struct PortSpec {
+    /// What it is called in listings and messages.
+    pub name: String,
+    /// The device behind it.
+    pub driver: Driver,
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+    /// Station address; `None` takes the device's own, or makes one up where that is not ours.
+    pub mac: Option<[u8; 6]>,
+    /// Receive descriptors per queue; the device may round.
+    pub rx_descriptors: u16,
+    /// Transmit descriptors per queue; the device may round.
+    pub tx_descriptors: u16,
+    /// Use the device's checksum computation where it has one.
+    pub checksum_offload: bool,
+    /// Provide something to sleep on until frames arrive, where the device can (PCI, TAP).
+    pub rx_interrupt: bool,
+}
+
+impl From<&iwarp_config::Port> for PortSpec {
+    /// As configured. Checksums are left to hardware only: net_tap, which offers to compute them, does so in
+    /// software. No receive interrupts.
+    fn from(port: &iwarp_config::Port) -> Self {
+        Self {
+            name: port.name.clone(),
+            driver: port.driver.clone(),
+            mtu: port.mtu,
+            mac: port.mac,
+            rx_descriptors: port.rx_descriptors,
+            tx_descriptors: port.tx_descriptors,
+            checksum_offload: matches!(port.driver, Driver::Pci { .. }),
+            rx_interrupt: false,
+        }
+    }
+}
+
+impl PortSpec {
+    /// A port with the usual number of descriptors (1024), MTU 1500, and nothing special.
+    pub fn new(name: &str, driver: Driver) -> Self {
+        let hardware = matches!(driver, Driver::Pci { .. });
+        Self {
+            name: name.to_owned(),
+            driver,
+            mtu: 1500,
+            mac: None,
+            rx_descriptors: 1024,
+            tx_descriptors: 1024,
+            checksum_offload: hardware,
+            rx_interrupt: false,
+        }
+    }
+
+    /// The kernel interface that the port shares with the kernel.
+    pub(super) fn kernel_interface(&self) -> Option<&str> {
+        match &self.driver {
+            Driver::Pcap(Pcap::Interface(interface))
+            | Driver::AfPacket { interface }
+            | Driver::AfXdp { interface, .. } => Some(interface),
+            Driver::Pci { .. } | Driver::Tap { .. } | Driver::Pcap(_) | Driver::Ring | Driver::Memif(_) => {
+                None
+            }
+        }
+    }
+
+    /// Name and arguments of the virtual device, with `queues` queue pairs.
+    pub(super) fn virtual_device(&self, queues: usize) -> Result<(String, String), PortError> {
+        let (driver, arguments) = match &self.driver {
+            Driver::Tap { interface } => ("net_tap", format!("iface={}", self.interface(interface)?)),
+            Driver::Pcap(Pcap::Interface(interface)) => {
+                let interface = self.interface(interface)?;
+                // Inbound only: a plain capture also sees what is sent, our own frames among it.
+                ("net_pcap", format!("rx_iface_in={interface},tx_iface={interface}"))
+            }
+            Driver::Pcap(Pcap::Files { rx_file, tx_file }) => {
+                let (rx, tx) =
+                    (self.path("capture to read", rx_file)?, self.path("capture to write", tx_file)?);
+                ("net_pcap", format!("rx_pcap={rx},tx_pcap={tx}"))
+            }
+            Driver::Memif(memif) => {
+                let role = match memif.role {
+                    MemifRole::Server => "server",
+                    MemifRole::Client => "client",
+                };
+                let socket = self.path("socket", &memif.socket)?;
+                let log2 = self.rx_descriptors.max(2).ilog2();
+                let mac = self.mac.map(|mac| format!(",mac={}", text_of(mac))).unwrap_or_default();
+                let id = memif.id;
+                (
+                    "net_memif",
+                    format!("id={id},role={role},socket={socket},socket-abstract=no,rsize={log2}{mac}"),
+                )
+            }
+            Driver::AfPacket { interface } => {
+                let interface = self.interface(interface)?;
+                let frames = self.rx_descriptors.max(2);
+                // Two frames of 2048 octets per page: the MTU is at most 1500 with this driver.
+                (
+                    "net_af_packet",
+                    format!("iface={interface},qpairs={queues},framecnt={frames},qdisc_bypass=1"),
+                )
+            }
+            Driver::AfXdp { interface, start_queue, queue_count } => {
+                let interface = self.interface(interface)?;
+                (
+                    "net_af_xdp",
+                    format!("iface={interface},start_queue={start_queue},queue_count={queue_count}"),
+                )
+            }
+            Driver::Pci { address } => return Err(self.argument("address", address)),
+            Driver::Ring => return Err(self.argument("driver", "ring")),
+        };
+        Ok((unique(driver), arguments))
+    }
+
+    fn interface<'a>(&self, name: &'a str) -> Result<&'a str, PortError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
+        if (1..=15).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.') {
+            Ok(name)
+        } else {
+            Err(self.argument("interface", name))
+        }
+    }
+
+    fn path<'a>(&self, what: &'static str, path: &'a Path) -> Result<&'a str, PortError> {
+        // What `rte_kvargs` treats as syntax.
+        let syntax = |c: char| c.is_control() || matches!(c, ',' | '=' | '[' | ']' | '"' | '\'');
+        match path.to_str() {
+            Some(text) if !text.is_empty() && !text.contains(syntax) => Ok(text),
+            Some(_) | None => Err(self.argument(what, &path.to_string_lossy())),
+        }
+    }
+
+    fn argument(&self, what: &'static str, value: &str) -> PortError {
+        PortError::Argument { port: self.name.clone(), what, value: value.to_owned() }
+    }
+
+    /// The error that DPDK refused something.
+    pub(super) fn refused(&self, source: DpdkError) -> PortError {
+        PortError::Device { port: self.name.clone(), source }
+    }
+}
+
+/// `stem` and a number that no other device of this process has.
+pub(super) fn unique(stem: &str) -> String {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    format!("{stem}{}", MADE.fetch_add(1, Ordering::Relaxed))
+}
+
+fn text_of(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use iwarp_config::Memif;
+
+    use super::*;
+
+    fn arguments(driver: Driver) -> Result<String, String> {
+        let spec = PortSpec { mac: Some([2, 0, 0, 0, 0, 0xfe]), ..PortSpec::new("p0", driver) };
+        spec.virtual_device(2).map(|(_, arguments)| arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn drivers_are_told_what_they_need() {
+        let tap = Driver::Tap { interface: "iw0".into() };
+        assert_eq!(arguments(tap).unwrap(), "iface=iw0");
+        let pcap = Driver::Pcap(Pcap::Interface("eth0".into()));
+        assert_eq!(arguments(pcap).unwrap(), "rx_iface_in=eth0,tx_iface=eth0");
+        let files = Pcap::Files { rx_file: "/tmp/a.pcap".into(), tx_file: "/tmp/b.pcap".into() };
+        assert_eq!(arguments(Driver::Pcap(files)).unwrap(), "rx_pcap=/tmp/a.pcap,tx_pcap=/tmp/b.pcap");
+        let memif = Memif { id: 3, role: MemifRole::Client, socket: "/run/m.sock".into() };
+        assert_eq!(
+            arguments(Driver::Memif(memif)).unwrap(),
+            "id=3,role=client,socket=/run/m.sock,socket-abstract=no,rsize=10,mac=02:00:00:00:00:fe"
+        );
+        let af_packet = Driver::AfPacket { interface: "eth0".into() };
+        assert_eq!(arguments(af_packet).unwrap(), "iface=eth0,qpairs=2,framecnt=1024,qdisc_bypass=1");
+        let af_xdp = Driver::AfXdp { interface: "eth0".into(), start_queue: 1, queue_count: 2 };
+        assert_eq!(arguments(af_xdp).unwrap(), "iface=eth0,start_queue=1,queue_count=2");
+    }
+
+    #[test]
+    fn names_that_are_syntax_are_refused() {
+        for interface in ["", "a,b", "iw0,remote=eth0", "a/b", "..", "0123456789abcdef", "ä"] {
+            let driver = Driver::Tap { interface: interface.into() };
+            assert!(arguments(driver).is_err(), "{interface:?}");
+        }
+        for path in ["", "/tmp/a,b", "/tmp/a=b", "/tmp/[a]", "/tmp/\n"] {
+            let memif = Memif { id: 0, role: MemifRole::Server, socket: PathBuf::from(path) };
+            assert!(arguments(Driver::Memif(memif)).is_err(), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn device_names_are_unique() {
+        assert_ne!(unique("net_tap"), unique("net_tap"));
+    }
+}

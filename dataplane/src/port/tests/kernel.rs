@@ -1,0 +1,321 @@
+//! Ports whose other end is the kernel, in a network namespace of the test's own.
+
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iwarp_config::{Driver, Pcap};
+use tcp_stack::{Buf, RxChecksum, TxFrame, TxOffload};
+
+use super::{batch_of, frame_bytes, receive, send};
+use crate::dpdk::testutil::{Namespace, eal, eventually, frame, ip, pool};
+use crate::dpdk::{TxBatch, Wake};
+use crate::port::{Port, PortError, PortSpec, QueuePair};
+
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const KERNELS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// An IPv4 packet to the kernel, in an Ethernet frame to `to`.
+fn packet(to: [u8; 6], from: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, protocol, 0, 0];
+    ip.extend(OURS.octets());
+    ip.extend(KERNELS.octets());
+    let total = u16::try_from(20 + payload.len()).unwrap();
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let checksum = !sum(&ip);
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    [&to[..], &from, &[0x08, 0x00], &ip, payload].concat()
+}
+
+/// The ones' complement sum of 16-bit words (RFC 1071).
+fn sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let mut sum: u32 = words.sum();
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).unwrap()
+}
+
+fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(8 + payload.len()).unwrap();
+    // Without a checksum, as IPv4 allows.
+    [&source.to_be_bytes()[..], &destination.to_be_bytes(), &len.to_be_bytes(), &[0, 0], payload].concat()
+}
+
+/// A SYN whose checksum field holds the pseudo-header's sum, as for a port that completes it.
+fn syn(source: u16, destination: u16) -> Vec<u8> {
+    let mut tcp = vec![0; 20];
+    tcp[..2].copy_from_slice(&source.to_be_bytes());
+    tcp[2..4].copy_from_slice(&destination.to_be_bytes());
+    tcp[12] = 5 << 4;
+    tcp[13] = 0x02;
+    tcp[14..16].copy_from_slice(&[0xff, 0xff]);
+    let pseudo = [&OURS.octets()[..], &KERNELS.octets(), &[0, 6, 0, 20]].concat();
+    tcp[16..18].copy_from_slice(&sum(&pseudo).to_be_bytes());
+    tcp
+}
+
+fn is_udp(bytes: &[u8]) -> bool {
+    bytes.get(12..14) == Some(&[0x08, 0x00]) && bytes.get(23) == Some(&17)
+}
+
+fn is_tcp(bytes: &[u8]) -> bool {
+    bytes.get(12..14) == Some(&[0x08, 0x00]) && bytes.get(23) == Some(&6)
+}
+
+fn text(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+/// Gives the kernel's end its address, and tells it ours.
+fn introduce(interface: &str, mac: [u8; 6]) {
+    ip(&format!("addr add {KERNELS}/24 dev {interface}"));
+    ip(&format!("link set {interface} up"));
+    ip(&format!("neigh add {OURS} lladdr {} dev {interface}", text(mac)));
+}
+
+/// A datagram each way between a socket of the kernel and the port.
+fn exchange_datagrams(port: &Port, pair: &mut QueuePair, kernel_mac: impl Fn(&[u8]) -> [u8; 6]) {
+    let pool = pool(255);
+    let socket = UdpSocket::bind((KERNELS, 4000)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let payload = (0..1400).map(|i: u32| i.to_le_bytes()[0]).collect::<Vec<_>>();
+    socket.send_to(&payload, (OURS, 5000)).unwrap();
+    let got = receive(pair, is_udp);
+    assert_eq!(got.bytes()[..6], port.mac(), "to our address");
+    assert_eq!(&got.bytes()[42..], payload);
+    let to = kernel_mac(got.bytes());
+    send(pair, frame(&pool, &packet(to, port.mac(), 17, &udp(5000, 4000, b"the answer"))));
+    let mut answer = [0; 64];
+    let (len, from) = socket.recv_from(&mut answer).unwrap();
+    assert_eq!((&answer[..len], from), (&b"the answer"[..], (OURS, 5000).into()));
+}
+
+fn source_of(bytes: &[u8]) -> [u8; 6] {
+    bytes[6..12].try_into().unwrap()
+}
+
+fn tap(name: &str) -> PortSpec {
+    PortSpec::new("p0", Driver::Tap { interface: name.into() })
+}
+
+#[test]
+fn a_tap_talks_to_the_kernel() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let pool = pool(1023);
+    let (port, mut pairs) = Port::open(eal, &tap("iw0"), &[Arc::clone(&pool)]).unwrap();
+    introduce("iw0", port.mac());
+    exchange_datagrams(&port, &mut pairs[0], source_of);
+    assert!(port.link().unwrap().up);
+    let held = pool.in_use();
+    assert_eq!(held, 1, "the driver keeps one buffer to receive into");
+    drop((port, pairs));
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn a_taps_checksums_are_right() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let pool = pool(1023);
+    let spec = PortSpec { checksum_offload: true, mac: Some([2, 0, 0x5e, 0, 0x53, 9]), ..tap("iw0") };
+    let (port, mut pairs) = Port::open(eal, &spec, &[Arc::clone(&pool)]).unwrap();
+    assert_eq!(port.mac(), [2, 0, 0x5e, 0, 0x53, 9]);
+    assert!(port.rx_checksum() && port.tx_checksum());
+    introduce("iw0", port.mac());
+    let _listener = TcpListener::bind((KERNELS, 4000)).unwrap();
+    let mut bytes = packet(kernel_mac("iw0"), port.mac(), 6, &syn(5000, 4000));
+    bytes[24..26].fill(0); // the port fills in the IP header's checksum too
+    let offload =
+        TxOffload { l2_len: 14, l3_len: 20, l4_len: 20, ip_checksum: true, tcp_checksum: true, ipv6: false };
+    let held = frame(&pool, &bytes);
+    for _ in 0..2 {
+        let mut batch = TxBatch::new();
+        batch.push(TxFrame { buf: held.share(), offload }).unwrap();
+        eventually("the tap takes a frame", || (pairs[0].tx.burst(&mut batch) == 1).then_some(()));
+        let answer = receive(&mut pairs[0], is_tcp);
+        assert_eq!(answer.bytes()[47], 0x12, "SYN and ACK: the kernel found both checksums right");
+        assert_eq!(answer.rx_checksum(), RxChecksum::Good);
+        assert_eq!(held.bytes(), bytes, "a retransmission sends the same bytes");
+    }
+}
+
+/// The address of the kernel's end.
+fn kernel_mac(interface: &str) -> [u8; 6] {
+    let output = std::process::Command::new("ip").args(["-br", "link", "show", interface]).output().unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    let mac = line.split_whitespace().nth(2).unwrap();
+    let octets = mac.split(':').map(|octet| u8::from_str_radix(octet, 16).unwrap()).collect::<Vec<_>>();
+    octets.try_into().unwrap()
+}
+
+#[test]
+fn a_tap_does_not_take_signals() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let handled = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        status
+            .lines()
+            .filter(|line| line.starts_with("SigCgt") || line.starts_with("SigIgn"))
+            .collect::<String>()
+    };
+    let before = handled();
+    let (_port, _pairs) = Port::open(eal, &tap("iw0"), &[pool(255)]).unwrap();
+    assert_eq!(handled(), before);
+}
+
+#[test]
+fn a_worker_sleeps_on_a_tap_until_frames_come() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let pool = pool(255);
+    let spec = PortSpec { rx_interrupt: true, ..tap("iw0") };
+    let (port, mut pairs) = Port::open(eal, &spec, &[Arc::clone(&pool)]).unwrap();
+    let pair = &mut pairs[0];
+    assert!(pair.rx.has_descriptor());
+    ip("link set iw0 addrgenmode none"); // no IPv6, so that the kernel says nothing of its own
+    introduce("iw0", port.mac());
+    eventually("the kernel is silent", || {
+        let mut burst = arrayvec::ArrayVec::new();
+        while pair.rx.burst(&mut burst) > 0 {
+            burst.clear();
+        }
+        (pair.rx.wait(None, Duration::from_millis(50)) == Wake::Timeout).then_some(())
+    });
+    let (ours, others) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(pair.rx.wait(Some(ours.as_fd()), Duration::from_millis(10)), Wake::Timeout);
+    std::io::Write::write_all(&mut &others, b"x").unwrap();
+    assert_eq!(pair.rx.wait(Some(ours.as_fd()), Duration::from_secs(5)), Wake::Other);
+    let socket = UdpSocket::bind((KERNELS, 4000)).unwrap();
+    socket.send_to(b"wake up", (OURS, 5000)).unwrap();
+    assert_eq!(pair.rx.wait(None, Duration::from_secs(5)), Wake::Frames);
+    assert_eq!(&receive(pair, is_udp).bytes()[42..], b"wake up");
+    assert_eq!(pair.rx.wait(None, Duration::from_millis(10)), Wake::Timeout);
+}
+
+#[test]
+fn a_tap_has_as_many_queues_as_workers() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let pools = [pool(255), pool(255)];
+    let (port, mut pairs) = Port::open(eal, &tap("iw0"), &pools).unwrap();
+    introduce("iw0", port.mac());
+    let socket = UdpSocket::bind((KERNELS, 4000)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    for (queue, pool) in pools.iter().enumerate() {
+        let tag = [u8::try_from(queue).unwrap()];
+        let bytes = packet(kernel_mac("iw0"), port.mac(), 17, &udp(5000, 4000, &tag));
+        send(&mut pairs[queue], frame(pool, &bytes));
+        let mut got = [0; 8];
+        assert_eq!(socket.recv(&mut got).unwrap(), 1);
+        assert_eq!(got[0], tag[0]);
+    }
+    assert_eq!(port.queues(), 2);
+}
+
+#[test]
+fn a_tap_says_what_mtu_it_can_do() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let pool = crate::dpdk::testutil::pool_for(63, 9000);
+    let (port, pairs) = Port::open(eal, &PortSpec { mtu: 1400, ..tap("iw0") }, &[Arc::clone(&pool)]).unwrap();
+    let shown = std::process::Command::new("ip").args(["link", "show", "iw0"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("mtu 1400"), "the kernel's end has it too");
+    let max = port.info().mtu_max;
+    assert!(max >= 1500);
+    drop((port, pairs));
+    if max < 9000 {
+        let refused = Port::open(eal, &PortSpec { mtu: 9000, ..tap("iw1") }, &[pool]).unwrap_err();
+        let PortError::Mtu { mtu: 9000, max: said, .. } = refused else { panic!("{refused}") };
+        assert_eq!(said, max);
+    }
+}
+
+#[test]
+fn an_interface_that_cannot_be_made_is_an_error() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let first = Port::open(eal, &tap("iw0"), &[pool(63)]).unwrap();
+    ip("link add veth0 type veth peer name veth1");
+    let refused = Port::open(eal, &tap("veth0"), &[pool(63)]).unwrap_err();
+    assert!(matches!(refused, PortError::Device { .. }), "{refused}");
+    drop(first);
+    let again = Port::open(eal, &tap("iw0"), &[pool(63)]);
+    assert!(again.is_ok(), "the name is free again");
+}
+
+/// A veth pair: the kernel's stack on `iw0`, the port on `iw1`, with nothing left to hardware that is not there.
+fn veth() {
+    ip("link add iw0 type veth peer name iw1");
+    for interface in ["iw0", "iw1"] {
+        let features = ["-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
+        // Without ethtool datagrams of the kernel go out without a checksum, which these tests do not look at.
+        let _ = std::process::Command::new("ethtool").args(features).status();
+        ip(&format!("link set {interface} up"));
+    }
+}
+
+#[test]
+fn af_packet_talks_to_a_veth() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    veth();
+    let pool = pool(1023);
+    let spec = PortSpec::new("p0", Driver::AfPacket { interface: "iw1".into() });
+    let (port, mut pairs) = Port::open(eal, &spec, &[Arc::clone(&pool)]).unwrap();
+    assert_eq!(port.mac(), kernel_mac("iw1"), "the interface's own address");
+    introduce("iw0", port.mac());
+    exchange_datagrams(&port, &mut pairs[0], source_of);
+    drop((port, pairs));
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn af_packet_takes_another_address_when_told() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    veth();
+    let driver = Driver::AfPacket { interface: "iw1".into() };
+    let spec = PortSpec { mac: Some([2, 0, 0x5e, 0, 0x53, 9]), ..PortSpec::new("p0", driver) };
+    let before = kernel_mac("iw1");
+    let (port, mut pairs) = Port::open(eal, &spec, &[pool(1023)]).unwrap();
+    introduce("iw0", port.mac());
+    exchange_datagrams(&port, &mut pairs[0], source_of);
+    assert_eq!(kernel_mac("iw1"), before, "the kernel keeps its own");
+}
+
+#[test]
+fn pcap_talks_to_a_veth() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    veth();
+    let driver = Driver::Pcap(Pcap::Interface("iw1".into()));
+    let (port, mut pairs) = Port::open(eal, &PortSpec::new("p0", driver), &[pool(1023)]).unwrap();
+    introduce("iw0", port.mac());
+    exchange_datagrams(&port, &mut pairs[0], source_of);
+    let sent = frame(&pool(63), &frame_bytes(60, 0x77));
+    let mut batch = batch_of(sent);
+    assert_eq!(pairs[0].tx.burst(&mut batch), 1);
+    let mut burst = arrayvec::ArrayVec::new();
+    for _ in 0..100 {
+        pairs[0].rx.burst(&mut burst);
+        assert!(burst.iter().all(|mbuf| mbuf.bytes().last() != Some(&0x77)), "what is sent is not received");
+        burst.clear();
+        pairs[0].rx.wait(None, Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn af_xdp_talks_to_a_veth() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    veth();
+    let driver = Driver::AfXdp { interface: "iw1".into(), start_queue: 0, queue_count: 1 };
+    let (port, mut pairs) = Port::open(eal, &PortSpec::new("p0", driver), &[pool(8191)]).unwrap();
+    introduce("iw0", port.mac());
+    exchange_datagrams(&port, &mut pairs[0], source_of);
+}

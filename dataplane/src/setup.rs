@@ -1,0 +1,347 @@
+//! From a checked configuration to ports, buffers and workers that are ready to run.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ipnet::IpNet;
+use iwarp_config::{Config, Congestion, Crc, Driver, Hugepages, MemoryPlan, Service, memory_plan};
+use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig};
+use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
+use tcp_stack::{ListenOptions, StackConfig, TcpConfig};
+
+use crate::admin::{Member, PortEntry, Regions};
+use crate::dpdk::{Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig};
+use crate::engine::{Engine, EngineConfig, ListenerService};
+use crate::memory::{HUGEPAGE_BYTES, WorkerMemory};
+use crate::port::{Port, PortError, PortSpec, QueuePair};
+use crate::worker::{Clock, Lane, Published, Relays, Transmit, Worker, WorkerStats, mesh};
+
+/// Commands that wait for a worker at most.
+const COMMANDS: usize = 64;
+/// Buffers of a pool that only control frames may take.
+const RESERVE: u32 = 256;
+/// Buffers that a thread's cache keeps.
+const CACHE: u32 = 256;
+
+/// Everything that is there before the first worker runs.
+#[derive(Debug)]
+pub(crate) struct House {
+    pub(crate) eal: Eal,
+    pub(crate) regions: Regions,
+    pub(crate) degraded: Vec<String>,
+    pub(crate) ports: Vec<PortEntry>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) crew: Vec<Member>,
+}
+
+/// Builds it.
+///
+/// # Errors
+/// There is not enough memory, or DPDK or a port refuses. Nothing is left behind.
+pub(crate) fn build(config: &Config, clock: Clock) -> Result<House> {
+    let plan = memory_plan(config);
+    let (huge, degraded) = choose_pages(config, &plan)?;
+    let eal = start_eal(config, huge)?;
+    let workers = config.workers.cores.len();
+    let mut lanes: Vec<Vec<Lane>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut ports = Vec::new();
+    for (index, port) in config.ports.iter().enumerate() {
+        let pools = pools(config, &eal)?;
+        let (entry, pairs) = open(config, port, &eal, pools)?;
+        let places = mesh(workers, entry.port.rss().is_some());
+        for ((worker, place), lane) in (0..).zip(places).zip(join(config, index, &entry, pairs)?) {
+            let lane = lane(worker, place);
+            if let Some(lanes) = lanes.get_mut(usize::from(worker)) {
+                lanes.push(lane?);
+            }
+        }
+        ports.push(entry);
+    }
+    let (workers, crew) = hire(config, lanes, clock);
+    Ok(House { eal, regions: regions(config, &plan), degraded, ports, workers, crew })
+}
+
+/// No region yet, and the memory that regions may take.
+fn regions(config: &Config, plan: &MemoryPlan) -> Regions {
+    let ordinary_too = matches!(config.memory.hugepages, Hugepages::Prefer);
+    let configured: u64 = config
+        .regions
+        .iter()
+        .map(|region| region.bytes.checked_next_multiple_of(HUGEPAGE_BYTES).unwrap_or(u64::MAX))
+        .sum();
+    let bytes_max = plan.region_room_bytes().map(|room| room.saturating_add(configured));
+    Regions::new(config.limits.regions_max, ordinary_too, bytes_max)
+}
+
+/// Whether there are enough hugepages; if not, whether the configuration puts up with ordinary ones.
+fn choose_pages(config: &Config, plan: &MemoryPlan) -> Result<(bool, Vec<String>)> {
+    let huge = crate::memory::hugepages();
+    let (needed, free) = (plan.hugepages(), huge.available());
+    if free >= needed {
+        return Ok((true, Vec::new()));
+    }
+    let short = format!("{needed} hugepages of 2 MiB are needed and {free} are free");
+    match config.memory.hugepages {
+        Hugepages::Prefer => {
+            tracing::warn!("{short}: going on with ordinary pages");
+            Ok((false, vec![format!("ordinary pages: {short}")]))
+        }
+        Hugepages::Require => bail!(
+            "{short}. Reserve them (sysctl vm.nr_hugepages={}), or allow ordinary pages with `hugepages = \"prefer\"` \
+             in [memory]",
+            huge.total + needed - free
+        ),
+    }
+}
+
+fn start_eal(config: &Config, huge: bool) -> Result<Eal> {
+    let online = online_cpus();
+    if let Some(core) = config.workers.cores.iter().find(|core| !online.contains(core)) {
+        bail!("workers.cores: CPU {core} is not online; this machine has {online:?}");
+    }
+    let pci: Vec<String> = config
+        .ports
+        .iter()
+        .filter_map(|port| match &port.driver {
+            Driver::Pci { address } => Some(address.clone()),
+            _ => None,
+        })
+        .collect();
+    let memory = if huge { EalMemory::Hugepages } else { EalMemory::Ordinary { mib: ordinary_mib(config) } };
+    let eal = EalConfig {
+        control_cpus: control_cpus(config, &online),
+        file_prefix: config.memory.file_prefix.clone(),
+        memory,
+        iova: if pci.is_empty() { Iova::Virtual } else { Iova::Auto },
+        pci,
+        telemetry: true,
+    };
+    Eal::start(&eal).context("DPDK did not start")
+}
+
+/// The packet buffers, and what DPDK keeps beside them.
+fn ordinary_mib(config: &Config) -> u32 {
+    let bytes =
+        u64::from(config.memory.packet_buffers).saturating_mul(u64::from(config.data_room_bytes()) + 512);
+    u32::try_from((bytes >> 20) + 64).unwrap_or(u32::MAX)
+}
+
+/// The CPUs that this machine runs on, isolated ones included.
+fn online_cpus() -> Vec<u16> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".to_owned());
+    let range = |part: &str| {
+        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+/// Where everything runs that is not a worker: on the configured core, else off the workers' cores as far as there
+/// are others.
+pub(crate) fn control_cpus(config: &Config, online: &[u16]) -> Vec<u16> {
+    if let Some(core) = config.workers.control_core {
+        return vec![core];
+    }
+    let others: Vec<u16> = online.iter().copied().filter(|cpu| !config.workers.cores.contains(cpu)).collect();
+    if others.is_empty() { online.to_vec() } else { others }
+}
+
+/// One pool of packet buffers per worker, for one port.
+fn pools(config: &Config, eal: &Eal) -> Result<Vec<Arc<Mempool>>> {
+    let shares = u32::try_from(config.workers.cores.len() * config.ports.len()).unwrap_or(u32::MAX);
+    let count = config.memory.packet_buffers / shares.max(1);
+    let data_room = config.data_room_bytes();
+    (0..config.workers.cores.len())
+        .map(|_| Ok(Arc::new(Mempool::new(eal, MempoolConfig { count, cache: CACHE, data_room })?)))
+        .collect::<Result<_>>()
+        .with_context(|| {
+            format!("no memory for {count} packet buffers of {data_room} bytes per worker and port")
+        })
+}
+
+/// Opens a port with a queue pair per worker, or with as many as it has.
+fn open(
+    config: &Config,
+    port: &iwarp_config::Port,
+    eal: &Eal,
+    pools: Vec<Arc<Mempool>>,
+) -> Result<(PortEntry, Vec<QueuePair>)> {
+    let mut spec = PortSpec::from(port);
+    spec.rx_interrupt = !matches!(config.workers.idle, iwarp_config::Idle::Spin);
+    let opened = match Port::open(eal, &spec, &pools) {
+        Err(PortError::Queues { max, .. }) if max > 0 => {
+            tracing::info!(port = spec.name, queues = max, "fewer queues than workers: steering in software");
+            Port::open(eal, &spec, pools.get(..usize::from(max)).unwrap_or(&pools))
+        }
+        opened => opened,
+    };
+    let (opened, pairs) = opened?;
+    let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
+    let queues = u16::try_from(pairs.len()).unwrap_or(u16::MAX);
+    Ok((PortEntry { port: opened, addresses, queues, pools, reserve: RESERVE }, pairs))
+}
+
+type MakeLane<'a> = Box<dyn FnOnce(u16, crate::worker::Mesh<crate::dpdk::Mbuf>) -> Result<Lane> + 'a>;
+
+/// What makes each worker's lane on a port, once its place in the mesh is known.
+fn join<'a>(
+    config: &'a Config,
+    index: usize,
+    entry: &'a PortEntry,
+    pairs: Vec<QueuePair>,
+) -> Result<Vec<MakeLane<'a>>> {
+    let without = entry.pools.len().saturating_sub(pairs.len());
+    let Relays { to_first, mut from_others } = Relays::new(without);
+    let mut to_first = Some(to_first);
+    let mut pairs = pairs.into_iter();
+    let mut makers: Vec<MakeLane<'a>> = Vec::new();
+    for pool in &entry.pools {
+        let pool = MbufPool::new(Arc::clone(pool), RESERVE);
+        let (rx, tx) = match (pairs.next(), from_others.pop_front()) {
+            (Some(QueuePair { rx, tx }), other) => {
+                from_others.extend(other);
+                (Some(rx), Transmit::Queue { queue: tx, relayed: to_first.take().unwrap_or_default() })
+            }
+            (None, Some(ring)) => (None, Transmit::Relay(ring)),
+            (None, None) => bail!("port {}: a worker has no way to send", entry.port.name()),
+        };
+        makers.push(Box::new(move |worker, place| {
+            Ok(Lane::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
+        }));
+    }
+    Ok(makers)
+}
+
+/// One port's protocols on one worker, its listeners open.
+fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Engine<MbufPool, WorkerMemory>> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).context("no randomness from the system")?;
+    let spec = config.ports.get(index).context("a port without a configuration")?;
+    let workers = u16::try_from(config.workers.cores.len()).unwrap_or(u16::MAX);
+    let connections_max = config.tcp.connections_max;
+    let mut engine = Engine::new(
+        EngineConfig {
+            stack: StackConfig {
+                mac: MacAddr(port.mac()),
+                vlan: spec.vlan,
+                mtu: spec.mtu,
+                ipv4: spec.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
+                ipv4_gateway: spec.gateway,
+                ipv6: spec.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
+                ipv6_gateway: spec.gateway6,
+                primary: worker == 0,
+                tx_checksum_offload: port.tx_checksum(),
+                connections_max,
+                neighbors_max: config.limits.neighbors_max,
+                held_bytes_max: config.tcp.held_bytes_max,
+                held_segments_max: u32::from(config.tcp.held_segments_max),
+                buffers_max: config.memory.packet_buffers,
+                send_buffer_bytes: config.tcp.send_buffer_bytes,
+                receive_window_bytes: config.tcp.receive_window_bytes,
+                tcp: tcp(config),
+                worker_index: worker,
+                worker_count: workers,
+            },
+            connections_max,
+            grants_max: config.limits.grants_max,
+            regions_max: config.limits.regions_max,
+            seed,
+            stream_prefix: u32::from(worker) << 8 | u32::try_from(index).unwrap_or(0xff),
+        },
+        WorkerMemory::new(config.limits.regions_max as usize),
+    );
+    for listener in &config.listeners {
+        let service = match listener.service {
+            Service::Echo => ListenerService::Echo,
+            Service::Discard => ListenerService::Discard,
+            Service::Chargen => ListenerService::Chargen,
+            Service::Region => ListenerService::Region(endpoint(config, listener.crc)),
+        };
+        let options = ListenOptions { backlog: u32::from(listener.backlog), ..ListenOptions::default() };
+        engine
+            .listen(listener.port, options, service)
+            .with_context(|| format!("listener {}", listener.port))?;
+    }
+    Ok(engine)
+}
+
+fn tcp(config: &Config) -> TcpConfig {
+    let tcp = &config.tcp;
+    TcpConfig {
+        rto_min_ms: tcp.rto_min_ms,
+        rto_max_ms: tcp.rto_max_ms,
+        syn_retries: tcp.syn_retries,
+        data_retries: tcp.data_retries,
+        time_wait_ms: tcp.time_wait_ms,
+        delayed_ack_ms: tcp.delayed_ack_ms,
+        congestion: match tcp.congestion {
+            Congestion::Cubic => tcp_stack::Congestion::Cubic,
+            Congestion::NewReno => tcp_stack::Congestion::NewReno,
+        },
+        sack: tcp.sack,
+        timestamps: tcp.timestamps,
+        window_scale: tcp.window_scale,
+        ..TcpConfig::default()
+    }
+}
+
+fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
+    let mpa = NegotiationConfig {
+        crc: match crc {
+            Crc::On => CrcPolicy::Required,
+            Crc::Off => CrcPolicy::IfPeerAsks,
+        },
+        ird_max: config.mpa.ird_max,
+        ord_max: config.mpa.ord_max,
+        timeout: Duration::from_millis(u64::from(config.mpa.handshake_timeout_ms)),
+        ..NegotiationConfig::default()
+    };
+    EndpointConfig { mpa, ..EndpointConfig::default() }
+}
+
+/// The workers, and what the desk knows of each.
+fn hire(config: &Config, lanes: Vec<Vec<Lane>>, clock: Clock) -> (Vec<Worker>, Vec<Member>) {
+    let hire = |(index, (lanes, core)): (usize, (Vec<Lane>, &u16))| {
+        let stats = WorkerStats::default();
+        let published = Arc::new(Published::new(&(&stats, lanes.as_slice())));
+        let (producer, commands) = rtrb::RingBuffer::new(COMMANDS);
+        let member = Member::new(*core, Arc::clone(&published), producer);
+        let idle = config.workers.idle;
+        (Worker { index, core: *core, lanes, commands, published, idle, clock, stats }, member)
+    };
+    lanes.into_iter().zip(&config.workers.cores).enumerate().map(hire).unzip()
+}
+
+/// The networks of a port, for messages.
+pub(crate) fn addresses(entry: &PortEntry) -> String {
+    let text = |net: &IpNet| match net.addr() {
+        IpAddr::V4(addr) => format!("{addr}/{}", net.prefix_len()),
+        IpAddr::V6(addr) => format!("{addr}/{}", net.prefix_len()),
+    };
+    entry.addresses.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(cores: &str) -> Config {
+        let text = format!(
+            "[[port]]\nname = \"p\"\ndriver = \"ring\"\naddresses = [\"10.0.0.1/24\"]\n[workers]\ncores = {cores}\n"
+        );
+        Config::parse("test.toml", &text).unwrap()
+    }
+
+    #[test]
+    fn control_threads_keep_off_the_workers_cores_where_they_can() {
+        assert_eq!(control_cpus(&config("[1]"), &[0, 1, 2]), [0, 2]);
+        assert_eq!(control_cpus(&config("[0, 1]"), &[0, 1]), [0, 1]);
+    }
+
+    #[test]
+    fn this_machine_has_cpus() {
+        assert!(!online_cpus().is_empty());
+    }
+}

@@ -1,0 +1,100 @@
+//! What the control side asks of a worker, between two rounds.
+//!
+//! A command goes through a bounded ring and is answered through a one-shot channel. That answer is the
+//! quiescent point: when a worker has answered [`Command::RegionRevoke`], it touches the region no more.
+
+use std::sync::Arc;
+
+use rdma::RegionId;
+use rdma::service::RegionEntry;
+use tokio::sync::oneshot;
+
+use crate::engine::ConnRow;
+use crate::memory::RegionMemory;
+
+/// Why a worker could not do as it was told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("worker {worker}: {what}")]
+pub struct Refused {
+    /// Which worker.
+    pub worker: usize,
+    /// What stood in the way.
+    pub what: String,
+}
+
+/// What one worker knows of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionUse {
+    /// Grants that are valid now.
+    pub grants: u64,
+    /// Octets placed by peers since the region exists.
+    pub bytes_placed: u64,
+    /// Octets fetched by peers since the region exists.
+    pub bytes_fetched: u64,
+}
+
+/// A page of a worker's connections.
+#[derive(Debug)]
+pub struct ConnPage {
+    /// Rows, at most as many as the vector sent had capacity for.
+    pub rows: Vec<(usize, ConnRow)>,
+    /// Where the next page begins, `None` after the last.
+    pub next: Option<(usize, u32)>,
+}
+
+/// A command.
+#[derive(Debug)]
+pub enum Command {
+    /// Offer a region to peers.
+    RegionAdd {
+        /// The region, as the service sees it.
+        entry: Box<RegionEntry>,
+        /// Its memory; `None` for a region that was hidden and is offered again.
+        memory: Option<Arc<RegionMemory>>,
+        /// Whether it worked.
+        reply: oneshot::Sender<Result<(), Refused>>,
+    },
+    /// Grant no more on a region; answers how many grants there are.
+    RegionHide {
+        /// Its name.
+        name: String,
+        /// Its number.
+        region: RegionId,
+        /// Grants that are valid.
+        reply: oneshot::Sender<u64>,
+    },
+    /// Revoke every grant and let go of the memory; answers how many grants were revoked.
+    RegionRevoke {
+        /// Its number.
+        region: RegionId,
+        /// Grants revoked.
+        reply: oneshot::Sender<u64>,
+    },
+    /// What the worker knows of a region.
+    RegionUse {
+        /// Its number.
+        region: RegionId,
+        /// The answer.
+        reply: oneshot::Sender<RegionUse>,
+    },
+    /// A page of connections.
+    Conns {
+        /// Lane (port) and slab index to begin at.
+        from: (usize, u32),
+        /// An empty vector with room for the page: the worker does not allocate it.
+        rows: Vec<(usize, ConnRow)>,
+        /// The answer.
+        reply: oneshot::Sender<ConnPage>,
+    },
+    /// One connection.
+    Conn {
+        /// Lane (port).
+        lane: usize,
+        /// Its slab index.
+        index: u32,
+        /// The answer.
+        reply: oneshot::Sender<Option<ConnRow>>,
+    },
+    /// Reset every connection, send what that takes, and end.
+    Stop,
+}

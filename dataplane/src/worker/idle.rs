@@ -1,0 +1,81 @@
+//! What a worker does when there is nothing to do.
+
+use std::time::Duration;
+
+use iwarp_config::Idle;
+
+/// Empty rounds in a row before an adaptive worker sleeps for the first time.
+const EMPTY_ROUNDS: u32 = 512;
+/// Its first sleep; each further one is twice as long, up to the configured bound.
+const FIRST_SLEEP: Duration = Duration::from_micros(5);
+
+/// Decides how long a worker sleeps, from what the last rounds brought.
+#[derive(Debug)]
+pub(super) struct Idler {
+    sleep_max: Option<Duration>,
+    empty_rounds: u32,
+    sleep: Duration,
+}
+
+impl Idler {
+    pub(super) fn new(idle: &Idle) -> Self {
+        let sleep_max = match idle {
+            Idle::Spin => None,
+            Idle::Adaptive { sleep_us_max } => Some(Duration::from_micros(u64::from(*sleep_us_max))),
+        };
+        Self { sleep_max, empty_rounds: 0, sleep: FIRST_SLEEP }
+    }
+
+    /// How long to sleep after this round; `None`: go on at once. Never past `until_deadline`.
+    pub(super) fn after_round(&mut self, busy: bool, until_deadline: Option<Duration>) -> Option<Duration> {
+        let sleep_max = self.sleep_max?;
+        if busy {
+            self.empty_rounds = 0;
+            self.sleep = FIRST_SLEEP;
+            return None;
+        }
+        self.empty_rounds = self.empty_rounds.saturating_add(1);
+        if self.empty_rounds < EMPTY_ROUNDS {
+            return None;
+        }
+        let sleep = self.sleep.min(sleep_max);
+        self.sleep = self.sleep.saturating_mul(2).min(sleep_max);
+        match until_deadline {
+            Some(left) if left.is_zero() => None,
+            Some(left) => Some(sleep.min(left)),
+            None => Some(sleep),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spinning_worker_never_sleeps() {
+        let mut idler = Idler::new(&Idle::Spin);
+        assert!((0..10_000).all(|_| idler.after_round(false, None).is_none()));
+    }
+
+    #[test]
+    fn an_adaptive_worker_sleeps_longer_and_longer_up_to_its_bound_and_wakes_for_work() {
+        let mut idler = Idler::new(&Idle::Adaptive { sleep_us_max: 30 });
+        assert!((1..EMPTY_ROUNDS).all(|_| idler.after_round(false, None).is_none()));
+        let sleeps: Vec<_> = (0..5).map(|_| idler.after_round(false, None).unwrap().as_micros()).collect();
+        assert_eq!(sleeps, [5, 10, 20, 30, 30]);
+        assert_eq!(idler.after_round(true, None), None);
+        assert_eq!(idler.after_round(false, None), None);
+    }
+
+    #[test]
+    fn a_deadline_cuts_the_sleep_short() {
+        let mut idler = Idler::new(&Idle::Adaptive { sleep_us_max: 100 });
+        for _ in 1..EMPTY_ROUNDS {
+            idler.after_round(false, None);
+        }
+        let two = Duration::from_micros(2);
+        assert_eq!(idler.after_round(false, Some(two)), Some(two));
+        assert_eq!(idler.after_round(false, Some(Duration::ZERO)), None);
+    }
+}

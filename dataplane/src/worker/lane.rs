@@ -1,0 +1,205 @@
+//! One port on one worker: its queues, its buffers, its engine.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use rdma::RegionId;
+use rtrb::{Consumer, Producer};
+use tcp_stack::{Instant, RxFrame, TxFrame};
+
+use super::steer::Mesh;
+use crate::dpdk::{BURST, Mbuf, MbufPool, RxQueue, TxBatch, TxQueue};
+use crate::engine::Engine;
+use crate::memory::WorkerMemory;
+
+/// Frames of other workers that wait for the one transmit queue of a port at most.
+const RELAY_FRAMES: usize = 512;
+
+/// How a lane's frames reach the port.
+#[derive(Debug)]
+pub enum Transmit {
+    /// A queue of its own, and the workers that have none and send through it.
+    Queue {
+        /// The queue.
+        queue: TxQueue,
+        /// Frames of the other workers.
+        relayed: Vec<Consumer<TxFrame<Mbuf>>>,
+    },
+    /// The port has fewer queues than workers: through worker 0.
+    Relay(Producer<TxFrame<Mbuf>>),
+}
+
+/// One port on one worker.
+#[derive(Debug)]
+pub struct Lane {
+    engine: Engine<MbufPool, WorkerMemory>,
+    /// `None` where the port has fewer queues than workers.
+    rx: Option<RxQueue>,
+    tx: Transmit,
+    pool: MbufPool,
+    mesh: Mesh<Mbuf>,
+    received: ArrayVec<Mbuf, BURST>,
+    frames: ArrayVec<RxFrame<Mbuf>, BURST>,
+    /// What the port has not taken yet.
+    batch: TxBatch,
+}
+
+impl Lane {
+    /// Joins the parts.
+    pub fn new(
+        engine: Engine<MbufPool, WorkerMemory>,
+        rx: Option<RxQueue>,
+        tx: Transmit,
+        pool: MbufPool,
+        mesh: Mesh<Mbuf>,
+    ) -> Self {
+        Self {
+            engine,
+            rx,
+            tx,
+            pool,
+            mesh,
+            received: ArrayVec::new(),
+            frames: ArrayVec::new(),
+            batch: TxBatch::new(),
+        }
+    }
+
+    /// One round: a burst in, a step of the engine, a burst out. Returns how many frames it moved.
+    pub fn round(&mut self, now: Instant) -> usize {
+        let received = self.receive();
+        let room = self.room();
+        let Self { engine, pool, tx, batch, frames, .. } = self;
+        let mut drain = frames.drain(..);
+        // `room` has counted the places: neither can be full.
+        let mut emit = |frame: TxFrame<Mbuf>| match tx {
+            Transmit::Queue { .. } => drop(batch.push(frame)),
+            Transmit::Relay(ring) => drop(ring.push(frame)),
+        };
+        let emitted = engine.step(now, &mut drain, pool, &mut emit, room);
+        drop(drain);
+        self.transmit();
+        received + emitted
+    }
+
+    /// Fills `frames` with what is this worker's; returns how many frames the port or a ring brought.
+    fn receive(&mut self) -> usize {
+        let Self { rx, received, frames, mesh, pool, .. } = self;
+        let mut brought = rx.as_mut().map_or(0, |queue| queue.burst(received));
+        let alone = mesh.is_alone();
+        for mbuf in received.drain(..) {
+            let kept = if alone { Some(mbuf) } else { mesh.keep(mbuf, pool) };
+            frames.extend(kept.map(frame));
+        }
+        while !alone && !frames.is_full() {
+            let Some(mbuf) = mesh.take() else { break };
+            brought += 1;
+            frames.push(frame(mbuf));
+        }
+        brought
+    }
+
+    /// Frames that may be emitted in this round.
+    fn room(&self) -> usize {
+        match &self.tx {
+            Transmit::Queue { .. } => BURST.saturating_sub(self.batch.len()),
+            Transmit::Relay(ring) => ring.slots().min(BURST),
+        }
+    }
+
+    fn transmit(&mut self) {
+        let Self { tx: Transmit::Queue { queue, relayed }, batch, .. } = self else { return };
+        for ring in relayed {
+            while !batch.is_full() {
+                let Ok(frame) = ring.pop() else { break };
+                drop(batch.push(frame));
+            }
+        }
+        queue.burst(batch);
+    }
+
+    /// Revokes every grant on a region and lets go of its memory; returns how many grants there were.
+    pub fn region_revoke(&mut self, region: RegionId) -> u64 {
+        let revoked = self.engine.region_revoke(region);
+        self.engine.memory_mut().detach(region);
+        revoked as u64
+    }
+
+    /// Sleeps until a frame arrives or the time is up; `false` when this port cannot tell.
+    pub fn wait(&mut self, time: Duration) -> bool {
+        match &mut self.rx {
+            Some(queue) if queue.has_descriptor() => {
+                queue.wait(None, time);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Resets every connection and lets the frames that say so leave, in a bounded number of rounds.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.engine.abort_all(now);
+        for _ in 0..4096 {
+            self.round(now);
+            if self.batch.is_empty() && !self.engine.has_output() {
+                break;
+            }
+        }
+    }
+
+    /// When the next round is due at the latest, though no frame arrives.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.engine.next_deadline()
+    }
+
+    /// Whether frames wait to be sent.
+    pub fn has_output(&self) -> bool {
+        !self.batch.is_empty() || self.engine.has_output()
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine<MbufPool, WorkerMemory> {
+        &self.engine
+    }
+
+    /// The engine.
+    pub fn engine_mut(&mut self) -> &mut Engine<MbufPool, WorkerMemory> {
+        &mut self.engine
+    }
+
+    /// What it passed on to other workers.
+    pub fn steer_stats(&self) -> &super::steer::SteerStats {
+        &self.mesh.stats
+    }
+
+    /// The receive queue's own counters, and the transmit queue's.
+    pub fn queues(&self) -> (Option<&RxQueue>, Option<&TxQueue>) {
+        let tx = match &self.tx {
+            Transmit::Queue { queue, .. } => Some(queue),
+            Transmit::Relay(_) => None,
+        };
+        (self.rx.as_ref(), tx)
+    }
+}
+
+/// One port's places for all workers: who has a queue, and who sends through whom.
+#[derive(Debug)]
+pub struct Relays {
+    /// For worker 0: from each worker without a queue.
+    pub to_first: Vec<Consumer<TxFrame<Mbuf>>>,
+    /// For each worker without a queue, in order.
+    pub from_others: VecDeque<Producer<TxFrame<Mbuf>>>,
+}
+
+impl Relays {
+    /// Rings for `workers` workers without a queue of their own.
+    pub fn new(workers: usize) -> Self {
+        let (from_others, to_first) = (0..workers).map(|_| rtrb::RingBuffer::new(RELAY_FRAMES)).unzip();
+        Self { to_first, from_others }
+    }
+}
+
+fn frame(mbuf: Mbuf) -> RxFrame<Mbuf> {
+    RxFrame { checksum: mbuf.rx_checksum(), buf: mbuf }
+}

@@ -1,0 +1,257 @@
+//! Poll-mode workers: one pinned thread each, one round after the other.
+//!
+//! ```text
+//! round: every lane receives, steps, transmits ─▶ every 256 rounds (or when idle): commands, counters ─▶ idle?
+//! ```
+//! A worker shares nothing that it writes: commands reach it through a ring, its counters leave it as a
+//! published copy.
+
+mod command;
+mod idle;
+mod lane;
+mod published;
+mod steer;
+mod visit;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use iwarp_config::Idle;
+use rdma::service::RegionEntry;
+use rtrb::Consumer;
+use tcp_stack::Instant;
+
+pub use command::{Command, ConnPage, Refused, RegionUse};
+use idle::Idler;
+pub use lane::{Lane, Relays, Transmit};
+pub use published::{Published, Row, Visit};
+pub use steer::{Mesh, SteerStats, mesh};
+
+use crate::dpdk::RegisteredThread;
+use crate::memory::RegionMemory;
+
+/// Rounds between two looks at the command ring.
+const HOUSEKEEPING_ROUNDS: u32 = 256;
+/// How often the counters are published at least while rounds go on.
+const PUBLISH_EVERY: Duration = Duration::from_millis(20);
+
+iwarp_counters::counters! {
+    /// What a worker counts.
+    pub struct WorkerStats {
+        /// Rounds.
+        rounds,
+        /// Rounds that moved at least one frame.
+        busy_rounds,
+        /// Time spent in rounds that moved a frame, nanoseconds.
+        busy_ns,
+        /// Time since the worker started, nanoseconds.
+        total_ns,
+        /// Times it slept.
+        sleeps,
+        /// Time slept, nanoseconds.
+        slept_ns,
+        /// Commands carried out.
+        commands,
+    }
+}
+
+/// Reads the clock of all workers: nanoseconds since the daemon started.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(std::time::Instant);
+
+impl Clock {
+    /// Starts the clock.
+    #[allow(clippy::disallowed_methods, reason = "this is the edge that reads the clock")]
+    pub fn start() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// One worker, before it runs.
+#[derive(Debug)]
+pub struct Worker {
+    /// Which worker.
+    pub index: usize,
+    /// The CPU that it is pinned to.
+    pub core: u16,
+    /// One lane per port.
+    pub lanes: Vec<Lane>,
+    /// From the control side.
+    pub commands: Consumer<Command>,
+    /// Where its counters are published.
+    pub published: Arc<Published>,
+    /// What it does when there is nothing to do.
+    pub idle: Idle,
+    /// The daemon's clock.
+    pub clock: Clock,
+    /// Its counters.
+    pub stats: WorkerStats,
+}
+
+impl Visit for (&WorkerStats, &[Lane]) {
+    fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
+        let (stats, lanes) = self;
+        stats.visit(&mut |name, help, value| f("worker", name, help, value));
+        for lane in *lanes {
+            lane.visit(f);
+        }
+    }
+}
+
+impl Worker {
+    /// Runs until [`Command::Stop`]. Call it on a thread of its own.
+    pub fn run(mut self, _registered: &RegisteredThread) {
+        let mut idler = Idler::new(&self.idle);
+        let started = self.clock.now();
+        let (mut round, mut last, mut published_at) = (0_u32, started, started);
+        loop {
+            let now = self.clock.now();
+            let moved: usize = self.lanes.iter_mut().map(|lane| lane.round(now)).sum();
+            self.account(now.saturating_since(last), moved > 0);
+            last = now;
+            round = round.wrapping_add(1);
+            let sleep = self.sleep_after(now, moved > 0, &mut idler);
+            if round.is_multiple_of(HOUSEKEEPING_ROUNDS) || sleep.is_some() {
+                if !self.obey() {
+                    break;
+                }
+                if now.saturating_since(published_at) >= PUBLISH_EVERY {
+                    published_at = now;
+                    self.publish();
+                }
+            }
+            if let Some(sleep) = sleep {
+                self.sleep(sleep);
+                let woken = self.clock.now();
+                let slept = woken.saturating_since(last);
+                self.stats.slept_ns += nanos(slept);
+                self.stats.total_ns += nanos(slept);
+                last = woken;
+            }
+        }
+        let now = self.clock.now();
+        for lane in &mut self.lanes {
+            lane.shut_down(now);
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        self.published.publish(&(&self.stats, self.lanes.as_slice()));
+    }
+
+    fn account(&mut self, elapsed: Duration, busy: bool) {
+        self.stats.rounds += 1;
+        self.stats.total_ns += nanos(elapsed);
+        if busy {
+            self.stats.busy_rounds += 1;
+            self.stats.busy_ns += nanos(elapsed);
+        }
+    }
+
+    fn sleep_after(&self, now: Instant, busy: bool, idler: &mut Idler) -> Option<Duration> {
+        let busy = busy || self.lanes.iter().any(Lane::has_output);
+        let deadline = self.lanes.iter().filter_map(Lane::next_deadline).min();
+        idler.after_round(busy, deadline.map(|deadline| deadline.saturating_since(now)))
+    }
+
+    fn sleep(&mut self, time: Duration) {
+        self.stats.sleeps += 1;
+        // With one port the port itself can end the sleep.
+        if let [lane] = self.lanes.as_mut_slice()
+            && lane.wait(time)
+        {
+            return;
+        }
+        let time = rustix::thread::Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        // A signal may cut it short: the next round finds out whether there is something to do.
+        let _ = rustix::thread::nanosleep(&time);
+    }
+
+    /// Carries out what waits in the command ring; `false` when it said stop.
+    fn obey(&mut self) -> bool {
+        while let Ok(command) = self.commands.pop() {
+            self.stats.commands += 1;
+            match command {
+                Command::Stop => return false,
+                Command::RegionAdd { entry, memory, reply } => {
+                    // Whoever asked may have gone: nothing depends on the answer then.
+                    let _ = reply.send(self.region_add(&entry, memory.as_ref()));
+                }
+                Command::RegionHide { name, region, reply } => {
+                    let hidden =
+                        self.lanes.iter_mut().map(|lane| lane.engine_mut().region_hide(&name, region) as u64);
+                    let _ = reply.send(hidden.sum());
+                }
+                Command::RegionRevoke { region, reply } => {
+                    let revoked = self.lanes.iter_mut().map(|lane| lane.region_revoke(region)).sum();
+                    let _ = reply.send(revoked);
+                }
+                Command::RegionUse { region, reply } => {
+                    let _ = reply.send(self.region_use(region));
+                }
+                Command::Conns { from, mut rows, reply } => {
+                    let next = self.conns(from, &mut rows);
+                    let _ = reply.send(ConnPage { rows, next });
+                }
+                Command::Conn { lane, index, reply } => {
+                    let _ = reply.send(self.lanes.get(lane).and_then(|lane| lane.engine().conn_at(index)));
+                }
+            }
+        }
+        true
+    }
+
+    fn region_add(&mut self, entry: &RegionEntry, memory: Option<&Arc<RegionMemory>>) -> Result<(), Refused> {
+        for lane in &mut self.lanes {
+            let refused = |what: String| Refused { worker: self.index, what };
+            if let Some(memory) = memory {
+                let attached = lane.engine_mut().memory_mut().attach(entry.region, Arc::clone(memory));
+                attached.map_err(|error| refused(error.to_string()))?;
+            }
+            lane.engine_mut().region_add(entry.clone()).map_err(|error| refused(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn region_use(&self, region: rdma::RegionId) -> RegionUse {
+        let mut sum = RegionUse::default();
+        for lane in &self.lanes {
+            let engine = lane.engine();
+            sum.grants += engine.region_grants(region) as u64;
+            let octets = engine.memory().octets(region);
+            sum.bytes_placed += octets.placed;
+            sum.bytes_fetched += octets.fetched;
+        }
+        sum
+    }
+
+    fn conns(
+        &self,
+        (first, cursor): (usize, u32),
+        rows: &mut Vec<(usize, crate::engine::ConnRow)>,
+    ) -> Option<(usize, u32)> {
+        let mut cursor = cursor;
+        for (index, lane) in self.lanes.iter().enumerate().skip(first) {
+            if let Some(next) = lane.engine().conns(cursor, &mut |row| {
+                rows.len() < rows.capacity() && {
+                    rows.push((index, row));
+                    true
+                }
+            }) {
+                return Some((index, next));
+            }
+            cursor = 0;
+        }
+        None
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

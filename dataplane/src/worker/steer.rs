@@ -1,0 +1,204 @@
+//! Software steering: the mesh of rings by which workers pass frames on to one another.
+//!
+//! A connection lives on one worker. Where a port spreads flows itself (RSS) every frame of a connection
+//! reaches the same queue and nothing needs passing on. Where it does not, or spreads them by a rule of its
+//! own (a TAP's queues), the worker that receives a segment passes it on to the one that
+//! [`flow_hash`](tcp_stack::wire::flow_hash) names. In both cases what is not TCP belongs to worker 0, which answers
+//! it; the others get a copy, since their neighbour caches learn from it.
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use tcp_stack::wire::{Flow, peek_flow};
+use tcp_stack::{Buf, BufClass, BufPool};
+
+/// Frames that wait between two workers at most; more are dropped and counted.
+const RING_FRAMES: usize = 512;
+
+iwarp_counters::counters! {
+    /// What a lane counts of the frames that it passes on.
+    pub struct SteerStats {
+        /// Frames passed on to the worker of their connection.
+        steered,
+        /// Copies of frames that are not TCP, passed on to the other workers.
+        copied,
+        /// Frames dropped because the ring to their worker was full.
+        drop_ring_full,
+        /// Copies not made because no packet buffer was left.
+        drop_no_buffer,
+    }
+}
+
+/// One worker's place in the mesh of one port.
+#[derive(Debug)]
+pub struct Mesh<B> {
+    me: usize,
+    /// The port spreads flows by itself: segments stay where they arrive.
+    port_spreads: bool,
+    /// To each worker; `None` at the own place.
+    to: Vec<Option<Producer<B>>>,
+    /// From each other worker.
+    from: Vec<Consumer<B>>,
+    /// What it counts.
+    pub stats: SteerStats,
+}
+
+/// The places of `workers` workers, in order.
+pub fn mesh<B>(workers: usize, port_spreads: bool) -> Vec<Mesh<B>> {
+    let mut places: Vec<Mesh<B>> = (0..workers)
+        .map(|me| Mesh { me, port_spreads, to: Vec::new(), from: Vec::new(), stats: SteerStats::default() })
+        .collect();
+    for sender in 0..workers {
+        for receiver in 0..workers {
+            let ring = (sender != receiver).then(|| RingBuffer::new(RING_FRAMES));
+            let (producer, consumer) = ring.unzip();
+            if let Some(place) = places.get_mut(sender) {
+                place.to.push(producer);
+            }
+            if let Some(place) = places.get_mut(receiver) {
+                place.from.extend(consumer);
+            }
+        }
+    }
+    places
+}
+
+impl<B: Buf> Mesh<B> {
+    /// Whether there is anybody to pass frames on to.
+    pub fn is_alone(&self) -> bool {
+        self.to.len() < 2
+    }
+
+    /// Decides on a frame that the port handed to this worker: gives it back if it is this worker's.
+    pub fn keep<P: BufPool<Buf = B>>(&mut self, frame: B, pool: &mut P) -> Option<B> {
+        match peek_flow(frame.bytes()) {
+            Flow::Tcp(_) if self.port_spreads => Some(frame),
+            Flow::Tcp(hash) => {
+                let owner = hash as usize % self.to.len().max(1);
+                if owner == self.me {
+                    return Some(frame);
+                }
+                self.pass(owner, frame, true);
+                None
+            }
+            Flow::Other => {
+                for other in 0..self.to.len() {
+                    if other != self.me && other != 0 {
+                        self.pass_copy(other, &frame, pool);
+                    }
+                }
+                if self.me == 0 {
+                    return Some(frame);
+                }
+                // A copy for this worker too: the frame itself goes to worker 0.
+                let copy = copy_of(&frame, pool);
+                self.stats.drop_no_buffer += u64::from(copy.is_none());
+                self.pass(0, frame, true);
+                copy
+            }
+        }
+    }
+
+    /// The next frame that another worker passed on to this one.
+    pub fn take(&mut self) -> Option<B> {
+        self.from.iter_mut().find_map(|ring| ring.pop().ok())
+    }
+
+    fn pass(&mut self, worker: usize, frame: B, original: bool) {
+        let Some(ring) = self.to.get_mut(worker).and_then(Option::as_mut) else { return };
+        match ring.push(frame) {
+            Ok(()) if original => self.stats.steered += 1,
+            Ok(()) => self.stats.copied += 1,
+            Err(rtrb::PushError::Full(_)) => self.stats.drop_ring_full += 1,
+        }
+    }
+
+    fn pass_copy<P: BufPool<Buf = B>>(&mut self, worker: usize, frame: &B, pool: &mut P) {
+        match copy_of(frame, pool) {
+            Some(copy) => self.pass(worker, copy, false),
+            None => self.stats.drop_no_buffer += 1,
+        }
+    }
+}
+
+fn copy_of<P: BufPool>(frame: &P::Buf, pool: &mut P) -> Option<P::Buf> {
+    let mut copy = pool.alloc(BufClass::Control)?;
+    copy.append(frame.bytes().len())?.copy_from_slice(frame.bytes());
+    Some(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use tcp_stack::testutil::HeapPool;
+
+    use super::*;
+
+    fn frame(pool: &mut HeapPool, bytes: &[u8]) -> <HeapPool as BufPool>::Buf {
+        let mut buf = pool.alloc(BufClass::Data).unwrap();
+        buf.append(bytes.len()).unwrap().copy_from_slice(bytes);
+        buf
+    }
+
+    /// An IPv4 segment from 10.0.0.1:`port` to 10.0.0.2:7400, headers only.
+    fn segment(port: u16) -> Vec<u8> {
+        let mut bytes = vec![2; 12];
+        bytes.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend(port.to_be_bytes());
+        bytes.extend(7400_u16.to_be_bytes());
+        bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        bytes
+    }
+
+    #[test]
+    fn every_segment_of_a_connection_reaches_the_same_worker() {
+        let mut pool = HeapPool::new(4096, 0, 2048);
+        let mut places = mesh(3, false);
+        let mut owners = vec![0; 3];
+        for port in 1000..1300 {
+            let mut owner = None;
+            for receiver in 0..3 {
+                let kept = places[receiver].keep(frame(&mut pool, &segment(port)), &mut pool);
+                let passed = (0..3).filter(|worker| places[*worker].take().is_some()).collect::<Vec<_>>();
+                let found = if kept.is_some() { vec![receiver] } else { passed };
+                assert_eq!(found.len(), 1);
+                assert_eq!(*owner.get_or_insert(found[0]), found[0]);
+            }
+            owners[owner.unwrap()] += 1;
+        }
+        assert!(owners.iter().all(|count| *count > 50), "spread: {owners:?}");
+    }
+
+    #[test]
+    fn a_port_that_spreads_flows_is_trusted() {
+        let mut pool = HeapPool::new(64, 0, 2048);
+        let mut places = mesh(2, true);
+        for port in 1..30 {
+            assert!(places[1].keep(frame(&mut pool, &segment(port)), &mut pool).is_some());
+        }
+    }
+
+    #[test]
+    fn what_is_not_tcp_goes_to_worker_0_and_in_copy_to_the_others() {
+        let mut pool = HeapPool::new(64, 0, 2048);
+        let mut places = mesh(3, true);
+        let arp = [[0xff; 12].as_slice(), &[8, 6], &[0; 28]].concat();
+        let kept = places[1].keep(frame(&mut pool, &arp), &mut pool);
+        assert_eq!(kept.unwrap().bytes(), arp);
+        for worker in [0, 2] {
+            assert_eq!(places[worker].take().unwrap().bytes(), arp);
+            assert!(places[worker].take().is_none());
+        }
+        assert_eq!((places[1].stats.steered, places[1].stats.copied), (1, 1));
+    }
+
+    #[test]
+    fn a_full_ring_drops_and_counts() {
+        let mut pool = HeapPool::new(4 * RING_FRAMES, 0, 2048);
+        let mut places = mesh(2, false);
+        let port = (1..)
+            .find(|port| places[0].keep(frame(&mut pool, &segment(*port)), &mut pool).is_none())
+            .unwrap();
+        for _ in 0..RING_FRAMES + 9 {
+            assert!(places[0].keep(frame(&mut pool, &segment(port)), &mut pool).is_none());
+        }
+        assert_eq!(places[0].stats.drop_ring_full, 10);
+    }
+}

@@ -1,0 +1,215 @@
+//! No allocation per packet: an allocator that counts, around every step of an engine whose connections are
+//! established.
+// JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
+#![allow(unsafe_code, reason = "a global allocator that counts")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+#[path = "../src/engine/tests/client.rs"]
+mod client;
+#[path = "../src/engine/tests/lab.rs"]
+mod lab;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use client::{Octets, Session, fill};
+use dataplane::engine;
+use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
+use rdma::{Access, CrcPolicy, RegionId};
+use tcp_stack::testutil::LinkConfig;
+use tcp_stack::{ConnId, Duration};
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator; counts what the watched part of a thread takes from it.
+struct Counting;
+
+fn count() {
+    if WATCHED.get() {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    }
+}
+
+// SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
+// two thread-locals that are initialised at compile time and have no destructor, so it allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the block is of this allocator, hence of the system's; the caller keeps the rest.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the block is of this allocator, hence of the system's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MIB: u64 = 1 << 20;
+const PIECE: u32 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A laboratory with a stream that may read and write, and memory at its client.
+struct Bench {
+    lab: Lab,
+    conn: ConnId,
+    local: RegionId,
+    echo: ConnId,
+}
+
+impl Bench {
+    fn new(link: LinkConfig, mtu: u16) -> Self {
+        let mut lab = Lab::new(Setup { link, mtu, seed: u64::from(mtu), ..Setup::default() });
+        let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let conn = lab.connect(REGION, Session::region("lab", both, b"", CrcPolicy::Required));
+        lab.run_until("a grant", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
+        let mut source = vec![0; lab.region_bytes().len()];
+        fill(0, &mut source);
+        let local = lab.client.memory.add(source).unwrap();
+        let echo =
+            lab.connect(ECHO, Session::Octets(Octets { bulk: 1, lead: 256 << 10, ..Octets::default() }));
+        lab.run_until("an echo", PATIENCE, |lab| lab.client.octets(echo).received == 1);
+        Self { lab, conn, local, echo }
+    }
+
+    /// Writes, or reads, so many octets in pieces of a mebibyte, each at its own place.
+    fn bulk(&mut self, reads: bool, octets: u64) {
+        let region = self.lab.region_bytes().len() as u64;
+        for at in (0..octets).step_by(PIECE as usize) {
+            self.post(reads, at % region, PIECE);
+        }
+        self.drain();
+    }
+
+    /// Writes so many times a few octets at odd places, and reads them.
+    fn small(&mut self, count: u64) {
+        for number in 0..count {
+            self.post(number % 8 == 7, number * 67 % 100_000, 1 + u32::try_from(number % 90).unwrap());
+        }
+        self.drain();
+    }
+
+    fn post(&mut self, reads: bool, at: u64, len: u32) {
+        let conn = self.conn;
+        self.lab.run_until("a place in the queue", PATIENCE, |lab| {
+            lab.client.established(conn).1.info().work_pending < 16
+        });
+        if reads {
+            self.lab.client.read(conn, (self.local, at), len, at);
+        } else {
+            self.lab.client.write(conn, (self.local, at), len, at);
+        }
+    }
+
+    fn drain(&mut self) {
+        let conn = self.conn;
+        self.lab
+            .run_until("all work", PATIENCE, |lab| lab.client.established(conn).1.info().work_pending == 0);
+    }
+
+    fn echo(&mut self, octets: u64) {
+        let conn = self.echo;
+        let stream = self.lab.client.octets(conn);
+        stream.bulk += octets;
+        let all = stream.sent + stream.bulk;
+        self.lab.run_until("the echo", PATIENCE, |lab| lab.client.octets(conn).received == all);
+        assert_eq!(self.lab.client.octets(conn).wrong, 0);
+    }
+
+    fn all(&mut self, octets: u64, small: u64) {
+        self.bulk(false, octets);
+        self.bulk(true, octets);
+        self.small(small);
+        self.echo(octets / 4);
+    }
+
+    /// Allocations inside of the engine's steps while `work` goes on.
+    fn allocations(&mut self, work: impl FnOnce(&mut Self)) -> u64 {
+        ALLOCATIONS.set(0);
+        self.lab.watch = |on| WATCHED.set(on);
+        work(self);
+        self.lab.watch = |_| {};
+        ALLOCATIONS.get()
+    }
+}
+
+/// Moves 64 MiB each way, with small messages and an echo stream beside them; asserts that nothing is allocated.
+fn run(link: LinkConfig, mtu: u16) -> Bench {
+    let mut bench = Bench::new(link, mtu);
+    let before = *bench.lab.engine.rdma_stats();
+    let allocations = bench.allocations(|bench| bench.all(64 * MIB, 10_000));
+    let after = bench.lab.engine.rdma_stats();
+    let moved = |of: fn(&rdma::RdmapStats) -> u64| of(&after.rdmap) - of(&before.rdmap);
+    assert!(moved(|stats| stats.payload_bytes_placed) >= 64 * MIB, "octets written");
+    assert!(moved(|stats| stats.payload_bytes_fetched) >= 64 * MIB, "octets read");
+    assert_eq!(allocations, 0, "allocations in the engine's steps");
+    let frames = bench.lab.engine.stack().stats().interface.rx_frames;
+    println!("mtu {mtu}: {frames} frames received, no allocation");
+    bench
+}
+
+#[test]
+fn no_allocation_on_a_good_link() {
+    run(CLEAN, 1500);
+    run(CLEAN, 9000);
+}
+
+#[test]
+fn no_allocation_on_a_link_that_loses_and_reorders() {
+    let bench = run(ROUGH, 1500);
+    let stats = bench.lab.engine.stack().stats();
+    assert!(stats.tcp.retransmits > 500, "{stats:?}");
+    assert!(stats.tcp.held_segments > 500, "{stats:?}");
+}
+
+#[test]
+fn no_allocation_in_discard_and_chargen() {
+    let mut bench = Bench::new(CLEAN, 1500);
+    let lab = &mut bench.lab;
+    let discard = lab.connect(DISCARD, Session::Octets(Octets { bulk: MIB, ..Octets::default() }));
+    let chargen = lab.connect(CHARGEN, Session::Octets(Octets::default()));
+    lab.run_until("a start", PATIENCE, |lab| lab.client.octets(chargen).received > MIB);
+    let allocations = bench.allocations(|bench| {
+        bench.lab.client.octets(discard).bulk += 16 * MIB;
+        bench.lab.run_until("the end", PATIENCE, |lab| {
+            lab.engine.service_stats().discard_octets == 17 * MIB
+                && lab.client.octets(chargen).received > 16 * MIB
+        });
+    });
+    assert_eq!(allocations, 0);
+}
+
+/// The counter itself: what happens inside is counted, what happens outside is not.
+#[test]
+fn allocations_are_counted() {
+    let mut bench = Bench::new(CLEAN, 1500);
+    // A new connection takes memory for its endpoint: this is what the count would be if it were per packet.
+    let allocations = bench.allocations(|bench| {
+        let conn =
+            bench.lab.connect(REGION, Session::region("lab", Access::REMOTE_READ, b"", CrcPolicy::Required));
+        bench.lab.run_until("a grant", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
+    });
+    assert!((1..100).contains(&allocations), "{allocations}");
+    WATCHED.set(true);
+    let grown: Vec<u64> = std::hint::black_box((0..100).collect());
+    WATCHED.set(false);
+    assert_eq!((ALLOCATIONS.get() - allocations, grown.len()), (1, 100));
+}

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""garbage.py INTERFACE COUNT [SEED]: throws malformed frames at whatever is behind an interface.
+
+Random bytes, truncations of good headers, and TCP segments to open ports with lying lengths, options and
+checksums; seeded, so that a run can be repeated.
+"""
+import random
+import socket
+import struct
+import sys
+
+interface, count = sys.argv[1], int(sys.argv[2])
+rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+port.bind((interface, 0))
+with open(f"/sys/class/net/{interface}/address", encoding="ascii") as file:
+    mac = bytes.fromhex(file.read().strip().replace(":", ""))
+
+
+def checksum(data):
+    if len(data) % 2:
+        data += b"\0"
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def tcp():
+    """A segment to a listener of ours whose header may lie anywhere."""
+    options = rng.randbytes(rng.choice((0, 4, 8, 20, 40)))
+    payload = rng.randbytes(rng.choice((0, 1, 20, 400)))
+    offset = rng.choice((len(options) // 4 + 5, rng.randrange(16)))
+    header = struct.pack("!HHIIBBHHH", rng.randrange(65536), rng.choice((7, 9, 19, 7400, rng.randrange(65536))),
+                         rng.getrandbits(32), rng.getrandbits(32), offset << 4, rng.randrange(256),
+                         rng.randrange(65536), 0, rng.randrange(65536))
+    segment = bytearray(header + options + payload)
+    source, target = bytes((10, 77, 0, rng.randrange(1, 255))), bytes((10, 77, 0, 2))
+    pseudo = source + target + struct.pack("!BBH", 0, 6, len(segment))
+    if rng.random() < 0.8:
+        segment[16:18] = struct.pack("!H", checksum(pseudo + bytes(segment)))
+    length = 20 + len(segment) if rng.random() < 0.8 else rng.randrange(65536)
+    ip = bytearray(struct.pack("!BBHHHBBH4s4s", 0x45 if rng.random() < 0.9 else rng.randrange(256), 0, length,
+                               rng.randrange(65536), rng.choice((0, 0x4000, 0x2000, rng.randrange(65536))), 64, 6, 0,
+                               source, target))
+    ip[10:12] = struct.pack("!H", checksum(bytes(ip)))
+    return struct.pack("!6s6sH", mac, b"\x02garba", 0x0800) + bytes(ip) + bytes(segment)
+
+
+def noise():
+    kind = rng.choice((0x0800, 0x86DD, 0x0806, 0x8100, rng.randrange(65536)))
+    return struct.pack("!6s6sH", rng.choice((mac, b"\xff" * 6)), b"\x02garba", kind) + rng.randbytes(rng.randrange(1, 1400))
+
+
+for _ in range(count):
+    frame = tcp() if rng.random() < 0.6 else noise()
+    if rng.random() < 0.3:
+        frame = frame[:rng.randrange(14, len(frame) + 1)]
+    try:
+        port.send(frame)
+    except OSError:
+        pass
+print(f"{count} frames sent")

@@ -1,0 +1,101 @@
+//! DPDK and region memory on hugepages, from start to end. One test: DPDK starts once per process.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use dataplane::dpdk::{Eal, EalConfig, EalMemory, Iova, Mempool, MempoolConfig};
+use dataplane::memory::{HUGEPAGE_BYTES, Pages, RegionMemory, hugepages};
+use dataplane::port::{Port, PortSpec};
+use iwarp_config::Driver;
+use rustix::thread::sched_getaffinity;
+
+/// Hugepages that the test takes at most.
+const NEEDED: u64 = 32;
+const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Hugepages set aside for the test, given back at its end.
+struct SetAside(u64);
+
+impl SetAside {
+    fn new() -> Self {
+        let missing = NEEDED.saturating_sub(hugepages().available());
+        change(|count| count + missing);
+        let available = hugepages().available();
+        assert!(available >= NEEDED, "the machine has {available} hugepages to spare, {NEEDED} needed");
+        Self(missing)
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        change(|count| count.saturating_sub(self.0));
+    }
+}
+
+/// Hugepages that this process has mapped. (Other processes take and give back theirs meanwhile.)
+fn mapped() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024 / HUGEPAGE_BYTES
+}
+
+fn change(to: impl Fn(u64) -> u64) {
+    let count = fs::read_to_string(NR_HUGEPAGES).unwrap().trim_end().parse().unwrap();
+    if to(count) != count {
+        fs::write(NR_HUGEPAGES, to(count).to_string()).expect("tests run as root");
+    }
+}
+
+fn config() -> EalConfig {
+    EalConfig {
+        control_cpus: vec![],
+        file_prefix: "iwarp-test".into(), // nothing is shared under this name
+        memory: EalMemory::Hugepages,
+        pci: vec![],
+        iova: Iova::Virtual,
+        telemetry: false,
+    }
+}
+
+#[test]
+fn everything_is_taken_and_given_back() {
+    let _set_aside = SetAside::new();
+    let affinity = sched_getaffinity(None).unwrap();
+    let eal = Eal::start(&config()).unwrap();
+    assert_eq!(sched_getaffinity(None).unwrap(), affinity, "the calling thread is not pinned");
+    assert!(Eal::version().starts_with(|first: char| first.is_ascii_digit()));
+    assert!(Eal::start(&config()).is_err(), "once per process");
+
+    let pool = MempoolConfig { count: 4095, cache: 0, data_room: 2176 };
+    let pool = Arc::new(Mempool::new(&eal, pool).unwrap());
+    assert!(mapped() >= 4095 * 2176 / HUGEPAGE_BYTES, "buffers are in hugepages");
+    let opened = Port::open(&eal, &PortSpec::new("p0", Driver::Ring), &[Arc::clone(&pool)]).unwrap();
+    region(&eal);
+    drop((opened, pool));
+    assert!(mapped() <= 2, "DPDK's own heap is all that is left");
+    drop(eal);
+    assert!(Eal::start(&config()).is_err(), "nor does it start a second time");
+}
+
+fn region(eal: &Eal) {
+    let before = mapped();
+    let memory = RegionMemory::new("huge", 3 * HUGEPAGE_BYTES - 1, Pages::Huge).unwrap();
+    assert!(memory.is_huge());
+    assert_eq!((memory.mapped_bytes(), memory.page_bytes()), (3 * HUGEPAGE_BYTES, HUGEPAGE_BYTES));
+    assert_eq!(mapped(), before + 3, "all pages are there from the start");
+    memory.register(eal).unwrap();
+    assert!(memory.register(eal).is_err(), "DPDK knows it already");
+    let mut out = [1; 4];
+    assert!(memory.read(3 * HUGEPAGE_BYTES - 5, &mut out));
+    assert_eq!(out, [0; 4]);
+    assert!(memory.write(3 * HUGEPAGE_BYTES - 5, b"last"));
+    assert!(!memory.write(3 * HUGEPAGE_BYTES - 4, b"last"), "beyond the region, though not beyond its pages");
+    let file = fs::File::from(memory.read_only_descriptor().unwrap());
+    assert!(file.set_len(0).is_err());
+    file.read_exact_at(&mut out, 3 * HUGEPAGE_BYTES - 5).unwrap();
+    assert_eq!(&out, b"last");
+    drop((memory, file));
+    assert_eq!(mapped(), before);
+}

@@ -1,0 +1,105 @@
+# Sourced by the scripts beside it: a laboratory of one namespace, one iwarpd in it, and a score.
+# shellcheck shell=bash
+
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+
+IWARPD=${IWARPD:-target/release/iwarpd}
+IWARPCTL=${IWARPCTL:-target/release/iwarpctl}
+WATCH=${WATCH:-target/release/examples/watch}
+PASSED=0
+FAILED=0
+
+lab_need_root() {
+    [ "$(id -u)" = 0 ] || { echo "$0: needs root, for a network namespace and a TAP" >&2; exit 1; }
+    [ -c /dev/net/tun ] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; } 2>/dev/null
+    [ -c /dev/net/tun ] || { echo "$0: /dev/net/tun is missing: modprobe tun" >&2; exit 1; }
+}
+
+# lab_open NAME: a namespace and a scratch directory, both gone when the script ends.
+lab_open() {
+    lab_need_root
+    NS="$1-$$"
+    LAB=$(mktemp -d "${TMPDIR:-/tmp}/$1.XXXXXX")
+    SOCKET="$LAB/control.sock"
+    DAEMON_PID=
+    trap lab_close EXIT
+    trap 'exit 130' INT TERM
+    ip netns add "$NS"
+    ip -n "$NS" link set lo up
+}
+
+lab_close() {
+    local status=$?
+    trap - EXIT
+    [ -z "$DAEMON_PID" ] || daemon_stop || true
+    ip netns pids "$NS" 2>/dev/null | xargs -r kill 2>/dev/null
+    ip netns del "$NS" 2>/dev/null
+    if [ "$status" != 0 ] && [ -f "$LAB/iwarpd.log" ]; then
+        echo "--- the end of iwarpd's log" >&2
+        tail -n 40 "$LAB/iwarpd.log" >&2
+    fi
+    rm -rf "$LAB"
+    exit "$status"
+}
+
+in_ns() { ip netns exec "$NS" "$@"; }
+ctl() { "$IWARPCTL" --socket "$SOCKET" "$@"; }
+remote() { in_ns "$IWARPCTL" remote "$@"; }
+
+# daemon_start CONFIG: starts iwarpd in the namespace and waits until it answers.
+daemon_start() {
+    # Not through `in_ns`: the job must be iwarpd itself, not a subshell around it.
+    ip netns exec "$NS" "$IWARPD" --config "$1" >>"$LAB/iwarpd.log" 2>&1 &
+    DAEMON_PID=$!
+    local tries
+    for tries in $(seq 200); do
+        if ctl status >/dev/null 2>&1 || [ $? = 6 ]; then
+            return 0
+        fi
+        kill -0 "$DAEMON_PID" 2>/dev/null || break
+        sleep 0.1
+    done
+    echo "iwarpd did not come up (after $tries tries):" >&2
+    tail -n 20 "$LAB/iwarpd.log" >&2
+    DAEMON_PID=
+    return 1
+}
+
+# daemon_stop: SIGTERM, and the exit status that the daemon ends with.
+daemon_stop() {
+    local pid=$DAEMON_PID
+    DAEMON_PID=
+    kill -TERM "$pid" 2>/dev/null
+    wait "$pid"
+}
+
+# kernel_side IFACE [NET]: the kernel's end of the TAP, 10.NET.0.1 and fdNET::1.
+kernel_side() {
+    local net=${2:-77}
+    ip -n "$NS" addr add "10.$net.0.1/24" dev "$1"
+    ip -n "$NS" -6 addr add "fd$net::1/64" dev "$1" nodad
+    ip -n "$NS" link set "$1" up
+}
+
+# check NAME COMMAND…: one line of the score.
+check() {
+    local name=$1 begin=$SECONDS
+    shift
+    if "$@" >"$LAB/check.out" 2>&1; then
+        PASSED=$((PASSED + 1))
+        echo "ok    $name ($((SECONDS - begin)) s)"
+    else
+        FAILED=$((FAILED + 1))
+        echo "FAIL  $name"
+        sed 's/^/      /' "$LAB/check.out" | tail -n 30
+    fi
+}
+
+# score: the closing line; fails when something failed.
+score() {
+    echo "$PASSED passed, $FAILED failed"
+    [ "$FAILED" = 0 ] && [ "$PASSED" -gt 0 ]
+}
+
+digest() { sha256sum "$1" | cut -d' ' -f1; }

@@ -1,0 +1,225 @@
+#!/bin/bash
+# iwarpd against the kernel's own TCP, over a TAP in a namespace of its own: the test services, RDMA by
+# `iwarpctl remote`, a path that loses, a path that reorders, hostile input. `make tap`.
+source "$(dirname "$0")/lib.sh"
+
+lab_open ironwarp-tap
+.ci/hugepages.sh 320 || true
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/tap.toml"
+daemon_start "$LAB/tap.toml" || exit 1
+kernel_side iw0
+
+head -c 10000000 /dev/urandom >"$LAB/10M"
+head -c 67108864 /dev/urandom >"$LAB/64M"
+
+counter() { ctl -j stats | jq "[.groups[] | select(.group == \"$1\") | .counters[] | select(.name == \"$2\") | .value] | add"; }
+resets() { ctl -j stats | jq -e '[.groups[] | select(.group == "tcp") | .counters[] | select(.name == "resets_out" or .name == "resets_received") | .value] | if length == 2 then add else error("no such counters") end'; }
+
+echo_round_trip() { # HOST
+    in_ns nc -N "$1" 7 <"$LAB/10M" >"$LAB/echoed" && cmp "$LAB/10M" "$LAB/echoed"
+}
+
+chargen_pattern() { # HOST: RFC 864's rotating lines
+    in_ns timeout 20 nc -d "$1" 19 2>/dev/null | head -c 7030000 >"$LAB/chars"
+    python3 - "$LAB/chars" <<'PYTHON'
+import sys
+text = open(sys.argv[1], "rb").read()
+ring = bytes(range(32, 127)) * 2
+want = b"".join(ring[k % 95:k % 95 + 72] + b"\r\n" for k in range(len(text) // 74 + 1))
+sys.exit(0 if len(text) == 7030000 and text == want[:len(text)] else 1)
+PYTHON
+}
+
+discard_all() { # HOST
+    local before after
+    before=$(counter services discard_octets)
+    in_ns nc -N "$1" 9 <"$LAB/64M" || return 1
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        after=$(counter services discard_octets)
+        [ $((after - before)) = 67108864 ] && return 0
+        sleep 0.2
+    done
+    echo "discarded $((after - before)) octets"
+    return 1
+}
+
+refused() { # HOST: nobody listens there, and we are told so at once
+    ! in_ns nc -z -w 2 "$1" 4444
+}
+
+put_get() { # HOST FILE REGION [options]
+    local host=$1 file=$2 region=$3 size
+    shift 3
+    size=$(stat -c %s "$file")
+    rm -f "$LAB/got"
+    remote put "$file" "$host:7400/$region" "$@" && remote get "$host:7400/$region" "$LAB/got" --length "$size" "$@" &&
+        cmp "$file" "$LAB/got"
+}
+
+mapped_is() { # REGION FILE: the local mapping holds the file's bytes
+    [ "$("$WATCH" --socket "$SOCKET" --digest "$1" --length "$(stat -c %s "$2")")" = "$(digest "$2")" ]
+}
+
+exits_with() { # STATUS COMMAND…
+    local want=$1 got
+    shift
+    "$@"
+    got=$?
+    [ "$got" = "$want" ] || { echo "exit status $got, not $want"; return 1; }
+}
+
+many_at_once() { # PORT N: N connections, each echoing its own bytes
+    local pids=() k
+    for k in $(seq "$2"); do
+        (head -c 20000 "$LAB/64M" | tail -c $((10000 + k)) >"$LAB/in.$k" && in_ns nc -N 10.77.0.2 "$1" <"$LAB/in.$k" >"$LAB/out.$k" && cmp "$LAB/in.$k" "$LAB/out.$k") &
+        pids+=($!)
+    done
+    for k in "${pids[@]}"; do wait "$k" || return 1; done
+}
+
+for host in 10.77.0.2 fd77::2; do
+    check "ping $host" in_ns ping -c 3 -i 0.2 -W 2 "$host"
+    check "ping $host, full size" in_ns ping -c 3 -i 0.2 -W 2 -M do -s $([ $host = fd77::2 ] && echo 1452 || echo 1472) "$host"
+    check "echo, 10 MB, $host" echo_round_trip "$host"
+    check "discard, 64 MiB, $host" discard_all "$host"
+    check "chargen, 7 MB, $host" chargen_pattern "$host"
+    check "no listener: refused, $host" refused "$host"
+done
+check "20 echo connections at once" many_at_once 7 20
+check "put and get 64 MiB, IPv4" put_get 10.77.0.2 "$LAB/64M" lab
+check "a local program sees the bytes" mapped_is lab "$LAB/64M"
+check "put and get 10 MB, IPv6" put_get '[fd77::2]' "$LAB/10M" lab
+check "put and get at an odd offset" put_get 10.77.0.2 "$LAB/10M" lab+4097
+check "put and get, CRC off asked, MPA 1" put_get 10.77.0.2 "$LAB/10M" lab --crc off --mpa-revision 1
+check "no such region: exit 4" exits_with 4 remote put "$LAB/10M" 10.77.0.2:7400/nowhere
+check "read-only region: exit 5" exits_with 5 remote put "$LAB/10M" 10.77.0.2:7400/lab-ro
+check "beyond the end: exit 1" exits_with 1 remote get 10.77.0.2:7400/lab+67108800 "$LAB/got" --length 128
+check "remote ping" remote ping 10.77.0.2:7400/lab -c 100
+
+# --- a region of its own: token, prefix, deregistration
+printf 'open sesame' >"$LAB/token"
+printf 'wrong' >"$LAB/wrong"
+check "register with a token" ctl region register vault --size 1M --access remote-read,remote-write --token-file "$LAB/token"
+check "registered twice: exit 1" exits_with 1 ctl region register vault --size 1M --access remote-read
+check "no token: exit 5" exits_with 5 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16
+check "wrong token: exit 5" exits_with 5 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 --token-file "$LAB/wrong"
+check "right token" remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 --token-file "$LAB/token"
+check "register for one prefix" ctl region register far --size 1M --access remote-read --allow 192.0.2.0/24
+check "from elsewhere: exit 5" exits_with 5 remote get 10.77.0.2:7400/far "$LAB/got" --length 16
+check "deregister" ctl region deregister vault
+check "deregistered: exit 4" exits_with 4 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 --token-file "$LAB/token"
+check "deregister twice: exit 4" exits_with 4 ctl region deregister vault
+
+# --- hostile input: refused, counted, and the next honest peer is served
+hostile_mpa() {
+    local before after k
+    before=$(ctl -j drops | jq '[.[].count] | add')
+    for k in 1 2 3 4 5 6 7 8; do
+        head -c $((k * 97)) /dev/urandom | in_ns timeout 5 nc -N -w 2 10.77.0.2 7400 >/dev/null
+    done
+    after=$(ctl -j drops | jq '[.[].count] | add')
+    echo "refusals counted: $before, then $after"
+    [ "$after" -ge $((before + 8)) ]
+}
+hostile_control() {
+    head -c 200000 /dev/zero | tr '\0' 'x' | timeout 5 nc -NU -w 2 "$SOCKET" >/dev/null
+    printf '{"jsonrpc":"2.0","id":1,"method":"status","params":17}\n{{{\n\377\376\n' | timeout 5 nc -NU -w 2 "$SOCKET"
+    ctl status >/dev/null
+}
+check "garbage instead of an MPA request" hostile_mpa
+check "garbage on the control socket" hostile_control
+check "garbage frames" in_ns python3 dataplane/tests/garbage.py iw0 20000
+check "served after all that" put_get 10.77.0.2 "$LAB/10M" lab
+
+# --- 1 % of the packets lost in each direction, by nftables on the TAP
+lossy_on() {
+    in_ns nft -f - <<'NFT'
+table netdev lossy {
+    counter from_daemon { }
+    counter to_daemon { }
+    chain in { type filter hook ingress device "iw0" priority 0; numgen random mod 100 == 0 counter name from_daemon drop; }
+    chain out { type filter hook egress device "iw0" priority 0; numgen random mod 100 == 0 counter name to_daemon drop; }
+}
+NFT
+}
+lost() { in_ns nft -j list counters table netdev lossy | jq '[.nftables[].counter? | select(. != null) | .packets] | add'; }
+put_get_lossy() {
+    local before
+    before=$(resets) || return 1
+    put_get 10.77.0.2 "$LAB/256M" big || return 1
+    echo "$(lost) packets lost; resets before and after: $before $(resets)"
+    [ "$(lost)" -gt 100 ] && [ "$(resets)" = "$before" ]
+}
+head -c 268435456 /dev/urandom >"$LAB/256M"
+check "a region of 256 MiB" ctl region register big --size 256M --access remote-read,remote-write
+check "put and get 256 MiB" put_get 10.77.0.2 "$LAB/256M" big
+check "lose 1 % in each direction" lossy_on
+check "put and get 256 MiB with 1 % loss, no reset" put_get_lossy
+check "echo with 1 % loss" echo_round_trip 10.77.0.2
+check "stop losing" in_ns nft delete table netdev lossy
+
+# --- reordering: a relay between iw0 and a second host behind a veth
+bad_wire() { # options of impair.py; the host `far` (10.77.0.9) is behind it
+    ip netns add "$NS-far"
+    in_ns ip link add wire type veth peer name far0 netns "$NS-far"
+    in_ns ip addr flush dev iw0
+    for interface in iw0 wire; do
+        in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1
+        in_ns sysctl -qw "net.ipv6.conf.$interface.disable_ipv6=1"
+        in_ns ip link set "$interface" up promisc on
+    done
+    ip netns exec "$NS-far" ethtool -K far0 tso off gso off gro off tx off >/dev/null 2>&1
+    ip -n "$NS-far" addr add 10.77.0.9/24 dev far0
+    ip -n "$NS-far" link set far0 up
+    ip netns exec "$NS" python3 dataplane/tests/impair.py iw0 wire "$@" >"$LAB/impair.json" 2>&1 &
+    IMPAIR_PID=$!
+    for _ in $(seq 50); do grep -q ready "$LAB/impair.json" && return 0; sleep 0.1; done
+    cat "$LAB/impair.json"
+    return 1
+}
+bad_wire_off() {
+    kill "$IMPAIR_PID" && wait "$IMPAIR_PID"
+    ip netns del "$NS-far"
+    in_ns ip link del wire 2>/dev/null
+    tail -n 1 "$LAB/impair.json"
+    tail -n 1 "$LAB/impair.json" | jq -e "$1"
+}
+put_get_far() { # FILE REGION
+    local before
+    before=$(resets) || return 1
+    rm -f "$LAB/got"
+    ip netns exec "$NS-far" "$IWARPCTL" remote put "$1" "10.77.0.2:7400/$2" &&
+        ip netns exec "$NS-far" "$IWARPCTL" remote get "10.77.0.2:7400/$2" "$LAB/got" --length "$(stat -c %s "$1")" &&
+        cmp "$1" "$LAB/got" || return 1
+    echo "resets before and after: $before $(resets)"
+    [ "$(resets)" = "$before" ]
+}
+check "a wire that reorders 2 %" bad_wire --reorder 0.02 --reorder-ms 2 --delay-ms 0.2
+check "put and get 256 MiB with reordering, no reset" put_get_far "$LAB/256M" big
+check "frames were reordered" bad_wire_off '.reordered > 1000'
+check "a wire that loses, reorders, duplicates and damages" bad_wire --loss 0.005 --reorder 0.01 --duplicate 0.01 --corrupt 0.002 --delay-ms 0.5 --seed 7
+check "put and get 64 MiB over it, no reset" put_get_far "$LAB/64M" big
+check "all of it happened" bad_wire_off '.lost > 50 and .reordered > 50 and .duplicated > 50 and .corrupted > 20'
+
+check "SIGTERM ends it cleanly" daemon_stop
+
+# --- two workers on one TAP: the kernel spreads its queues as it likes, the mesh puts every flow right
+two_workers() {
+    sed 's/^cores *=.*/cores = [0, 1]/' "$LAB/tap.toml" >"$LAB/two.toml"
+    daemon_start "$LAB/two.toml" || return 1
+    ip -n "$NS" addr flush dev iw0
+    kernel_side iw0
+}
+both_serve() { # at least one connection was served by each worker
+    local served
+    served=$(ctl -j status | jq -c '[.workers[].tx_packets]')
+    echo "packets sent by worker: $served; steered: $(counter steering steered)"
+    jq -e 'length == 2 and min > 100' <<<"$served"
+}
+check "two workers" two_workers
+check "20 echo connections at once, two workers" many_at_once 7 20
+check "put and get 64 MiB, two workers" put_get 10.77.0.2 "$LAB/64M" lab
+check "put and get 10 MB, IPv6, two workers" put_get '[fd77::2]' "$LAB/10M" lab
+check "both workers served" both_serve
+check "SIGTERM ends them cleanly" daemon_stop
+score

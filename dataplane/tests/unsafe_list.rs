@@ -1,0 +1,65 @@
+//! UNSAFE.md lists exactly the files that may say `unsafe`.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// All Rust files below a folder, build products and hidden folders left out.
+fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            rust_files(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// Whether a file has code that the compiler does not check, or may have it. Comments and strings do not count.
+fn is_unsafe(text: &str) -> bool {
+    text.lines().any(|line| {
+        let code = line.split("//").next().unwrap_or_default();
+        let outside_strings = code.split('"').step_by(2).collect::<String>();
+        let words = || outside_strings.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words().any(|word| word == "unsafe")
+            || words().any(|word| word == "unsafe_code")
+                && !words().any(|word| word == "forbid" || word == "deny")
+    })
+}
+
+#[test]
+fn the_list_is_complete_and_no_longer_than_needed() {
+    let root = root();
+    let mut files = Vec::new();
+    rust_files(&root, &mut files);
+    let found = files
+        .iter()
+        .filter(|path| is_unsafe(&fs::read_to_string(path).unwrap()))
+        .map(|path| path.strip_prefix(&root).unwrap().to_string_lossy().into_owned())
+        .collect::<BTreeSet<_>>();
+    let list = fs::read_to_string(root.join("UNSAFE.md")).unwrap();
+    let listed = list
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .map(str::to_owned)
+        .collect::<BTreeSet<_>>();
+    assert_eq!(found, listed);
+}
+
+#[test]
+fn code_is_told_from_prose() {
+    assert!(is_unsafe("    let x = unsafe { f() };"));
+    assert!(is_unsafe(r#"#![allow(unsafe_code, reason = "…")]"#));
+    assert!(is_unsafe("unsafe impl Send for X {}"));
+    assert!(!is_unsafe("#![forbid(unsafe_code)]"));
+    assert!(!is_unsafe("//! This is unsafe."));
+    assert!(!is_unsafe(&format!("let text = {:?};", "unsafe")));
+    assert!(!is_unsafe("fn unsafe_list() {}"));
+}

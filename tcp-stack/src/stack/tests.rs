@@ -1,0 +1,108 @@
+use core::net::{Ipv4Addr, SocketAddr};
+
+use super::*;
+use crate::config::{ConnOptions, ListenOptions};
+use crate::error::{ConnectError, ListenError, SendError};
+use crate::testutil::{HeapBuf, HeapPool};
+use crate::wire::{Ipv4Cidr, MacAddr, flow_hash};
+
+const PEER: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7);
+
+fn config() -> StackConfig {
+    StackConfig {
+        mac: MacAddr([2, 0, 0, 0, 0, 1]),
+        ipv4: Ipv4Cidr::new(Ipv4Addr::new(10, 0, 0, 1), 24),
+        connections_max: 8,
+        buffers_max: 64,
+        ..StackConfig::default()
+    }
+}
+
+fn stack(config: StackConfig) -> Stack<HeapBuf> {
+    Stack::new(config, [3; 32])
+}
+
+#[test]
+fn a_dead_name_is_harmless_everywhere() {
+    let mut stack = stack(config());
+    let now = Instant::ZERO;
+    let conn = stack.connect(now, PEER, ConnOptions::default()).unwrap();
+    stack.abort(now, conn);
+    assert!(matches!(stack.poll_event(), Some(Event::Closed { reason: CloseReason::Aborted, .. })));
+    assert!(stack.poll_event().is_none());
+    stack.abort(now, conn);
+    stack.close(now, conn);
+    stack.consumed(conn, 100);
+    stack.notify_writable(conn);
+    assert!(!stack.append(conn, 1, &mut |_| panic!("nothing to build")));
+    let sent = stack.send(now, conn, HeapBuf::new(b"abc"));
+    assert!(matches!(sent, Err(SendError::NotConnected(_))));
+    assert_eq!((stack.emss(conn), stack.send_capacity(conn), stack.info(conn)), (0, 0, None));
+    assert!(stack.poll_event().is_none());
+    assert_eq!(stack.connections_from(0).count(), 0);
+}
+
+#[test]
+fn source_ports_lead_back_to_the_worker() {
+    for worker_index in 0..4 {
+        let mut stack = stack(StackConfig { worker_index, worker_count: 4, ..config() });
+        for _ in 0..8 {
+            let conn = stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
+            let local = stack.info(conn).unwrap().local;
+            assert!(local.port() >= 49_152);
+            assert_eq!(flow_hash(local, PEER) % 4, u32::from(worker_index));
+        }
+        let full = stack.connect(Instant::ZERO, PEER, ConnOptions::default());
+        assert_eq!(full, Err(ConnectError::TooMany));
+    }
+}
+
+#[test]
+fn addresses_that_lead_nowhere_are_refused() {
+    let mut stack = stack(config());
+    for (address, error) in [
+        ("10.0.0.2:0", ConnectError::BadAddress),
+        ("0.0.0.0:7", ConnectError::BadAddress),
+        ("224.0.0.1:7", ConnectError::BadAddress),
+        ("255.255.255.255:7", ConnectError::BadAddress),
+        ("10.0.0.1:7", ConnectError::BadAddress),
+        ("[fd77::1]:7", ConnectError::NoRoute),
+    ] {
+        let remote = address.parse().unwrap();
+        assert_eq!(stack.connect(Instant::ZERO, remote, ConnOptions::default()), Err(error), "{address}");
+    }
+}
+
+#[test]
+fn a_port_has_one_listener() {
+    let mut stack = stack(config());
+    let options = ListenOptions::default();
+    assert_eq!(stack.listen(0, options), Err(ListenError::PortZero));
+    let first = stack.listen(7, options).unwrap();
+    assert_eq!(stack.listen(7, options), Err(ListenError::InUse));
+    stack.unlisten(first);
+    let second = stack.listen(7, options).unwrap();
+    assert_ne!(first, second);
+    stack.unlisten(first);
+    assert_eq!(stack.listen(7, options), Err(ListenError::InUse), "a dead name removes nothing");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_frames() {
+    let frames = |seed: u8| {
+        let mut stack: Stack<HeapBuf> = Stack::new(config(), [seed; 32]);
+        let mut pool = HeapPool::new(16, 0, 1600);
+        stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
+        let conn = stack.connections_from(0).next().unwrap();
+        let mut bytes = std::vec::Vec::new();
+        stack.poll_transmit(
+            Instant::ZERO,
+            &mut pool,
+            &mut |frame| bytes.extend_from_slice(frame.buf.bytes()),
+            16,
+        );
+        (stack.info(conn).unwrap().local, bytes)
+    };
+    assert_eq!(frames(1), frames(1));
+    assert_ne!(frames(1).0, frames(2).0);
+}

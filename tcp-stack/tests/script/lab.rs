@@ -1,0 +1,494 @@
+//! One stack, and a script as its peer and application.
+
+use crate::line::{flags, number, parse_line};
+use crate::setup::Setup;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use tcp_stack::testutil::{HeapPool, hex};
+use tcp_stack::wire::{
+    ArpOperation, ArpPacket, EtherType, EthernetHeader, Icmpv4Header, Icmpv4Message, IpProtocol, Ipv4Header,
+    SackRange, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps,
+};
+use tcp_stack::{
+    Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, ListenOptions, ListenerId,
+    MacAddr, RxChecksum, RxFrame, SeqNum, Stack, TxFrame, testutil::HeapBuf,
+};
+
+pub(crate) const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(crate) const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const PORT: u16 = 7;
+/// The peer's sequence numbers wrap early.
+const PEER_ISS: u32 = u32::MAX - 2000;
+const TOLERANCE: Duration = Duration::from_millis(2);
+
+fn pattern(offset: u64) -> u8 {
+    u8::try_from(offset % 251).unwrap()
+}
+
+/// A segment that the stack sent.
+#[derive(Debug)]
+struct Sent {
+    at: Instant,
+    port: u16,
+    header: TcpHeader,
+    options: TcpOptions,
+    payload: Vec<u8>,
+}
+
+/// The laboratory.
+pub(crate) struct Lab {
+    stack: Stack<HeapBuf>,
+    pool: HeapPool,
+    now: Instant,
+    sent: VecDeque<Sent>,
+    events: VecDeque<String>,
+    conns: Vec<ConnId>,
+    listener: Option<ListenerId>,
+    options: ConnOptions,
+    consume: bool,
+    our_port: u16,
+    peer_port: u16,
+    our_iss: Option<SeqNum>,
+    peer_iss: SeqNum,
+    sent_octets: u64,
+    last_tsval: u32,
+}
+
+impl Lab {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let mut lab = Self {
+            stack: Stack::new(setup.stack.clone(), [7; 32]),
+            pool: HeapPool::new(setup.pool, 16.min(setup.pool / 4), 1600),
+            now: Instant::from_millis(1000),
+            sent: VecDeque::new(),
+            events: VecDeque::new(),
+            conns: Vec::new(),
+            listener: None,
+            options: setup.options,
+            consume: setup.consume,
+            our_port: PORT,
+            peer_port: 40_000,
+            our_iss: None,
+            peer_iss: SeqNum::new(PEER_ISS),
+            sent_octets: 0,
+            last_tsval: 0,
+        };
+        lab.arp(ArpOperation::Request);
+        lab
+    }
+
+    /// The peer tells its link address.
+    fn arp(&mut self, operation: ArpOperation) {
+        let target_mac = OUR_MAC;
+        let arp = ArpPacket { operation, sender_mac: PEER_MAC, sender_ip: PEER, target_mac, target_ip: US };
+        let mut body = [0; ArpPacket::LEN];
+        arp.emit(&mut body);
+        self.frame(EtherType::ARP, &body);
+    }
+
+    fn frame(&mut self, ethertype: EtherType, body: &[u8]) {
+        let ethernet = EthernetHeader { dst: OUR_MAC, src: PEER_MAC, tci: None, ethertype };
+        let mut bytes = vec![0; ethernet.header_len()];
+        assert!(ethernet.emit(&mut bytes));
+        bytes.extend_from_slice(body);
+        let buf = HeapBuf::new(&bytes);
+        let frame = RxFrame { buf, checksum: RxChecksum::Unknown };
+        self.stack.handle_frames(self.now, [frame]);
+        self.settle();
+    }
+
+    fn ip(&mut self, protocol: IpProtocol, payload: &[u8]) {
+        let ip = Ipv4Header {
+            src: PEER,
+            dst: US,
+            protocol,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+        };
+        let mut packet = vec![0; Ipv4Header::LEN];
+        ip.emit(payload.len(), true, packet.first_chunk_mut().unwrap());
+        packet.extend_from_slice(payload);
+        self.frame(EtherType::IPV4, &packet);
+    }
+
+    /// Takes events, then what the stack sends.
+    fn settle(&mut self) {
+        while let Some(event) = self.stack.poll_event() {
+            self.take_event(event);
+        }
+        let (now, sent) = (self.now, &mut self.sent);
+        let mut asked = false;
+        let mut take = |frame: TxFrame<HeapBuf>| {
+            let bytes = frame.buf.bytes();
+            asked |= is_arp_request(bytes);
+            sent.extend(parse(now, bytes));
+        };
+        self.stack.poll_transmit(now, &mut self.pool, &mut take, usize::MAX);
+        for segment in sent {
+            if segment.header.flags.contains(TcpFlags::SYN) && segment.at == now {
+                self.our_iss = Some(segment.header.seq);
+            }
+            self.last_tsval = segment.options.timestamps.map_or(self.last_tsval, |ts| ts.value);
+        }
+        if asked {
+            self.arp(ArpOperation::Reply);
+        }
+    }
+
+    fn take_event(&mut self, event: Event<HeapBuf>) {
+        let text = match event {
+            Event::Accepted { conn, listener } => {
+                assert_eq!(Some(listener), self.listener);
+                self.conns.push(conn);
+                "accepted".into()
+            }
+            Event::Connected { .. } => "connected".into(),
+            Event::Data { conn, offset, segment } => {
+                for (i, byte) in segment.bytes().iter().enumerate() {
+                    assert_eq!(
+                        *byte,
+                        pattern(offset + i as u64),
+                        "octet {} of the stream",
+                        offset + i as u64
+                    );
+                }
+                if self.consume {
+                    self.stack.consumed(conn, segment.len());
+                }
+                format!("data {offset} {}", segment.len())
+            }
+            Event::PeerClosed { .. } => "peer-closed".into(),
+            Event::Writable { .. } => "writable".into(),
+            Event::EmssChanged { emss, .. } => format!("emss {emss}"),
+            Event::Closed { reason, .. } => format!("closed {}", reason.as_str()),
+        };
+        self.events.push_back(text);
+    }
+
+    /// Lets time pass, timer by timer, until `until` or until something was sent when `stop` is set.
+    fn advance(&mut self, until: Instant, stop: bool) {
+        for _ in 0..100_000 {
+            if stop && !self.sent.is_empty() {
+                return;
+            }
+            let next = self.stack.next_deadline().filter(|next| *next <= until).unwrap_or(until);
+            self.now = self.now.max(next);
+            self.stack.handle_timeouts(self.now);
+            self.settle();
+            if self.now >= until && self.stack.next_deadline().is_none_or(|next| next > until) {
+                return;
+            }
+        }
+        panic!("timers do not come to rest");
+    }
+
+    fn conn(&self) -> ConnId {
+        *self.conns.last().unwrap()
+    }
+}
+
+fn is_arp_request(frame: &[u8]) -> bool {
+    let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
+    ethernet.ethertype == EtherType::ARP
+        && ArpPacket::parse(packet)
+            .is_ok_and(|arp| arp.operation == ArpOperation::Request && arp.target_ip == PEER)
+}
+
+/// The TCP segment in a frame.
+fn parse(at: Instant, frame: &[u8]) -> Option<Sent> {
+    let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
+    if ethernet.ethertype != EtherType::IPV4 {
+        return None;
+    }
+    let (ip, _, segment) = Ipv4Header::parse(packet).unwrap();
+    assert_eq!((ip.src, ip.dst, ip.protocol), (US, PEER, IpProtocol::TCP));
+    let sum = Sum::pseudo_header(US.into(), PEER.into(), IpProtocol::TCP, segment.len());
+    assert!(sum.join(Sum::of(segment)).is_valid(), "a wrong checksum was sent");
+    let (header, options, payload) = TcpHeader::parse(segment).unwrap();
+    let port = header.dst_port;
+    Some(Sent { at, port, header, options: TcpOptions::parse(options), payload: payload.to_vec() })
+}
+
+impl Lab {
+    fn options(&self, text: &str) -> (TcpOptions, Option<Vec<u8>>) {
+        let mut options = TcpOptions::NONE;
+        let ours = self.our_iss.unwrap_or_default();
+        for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            let words: Vec<&str> = option.split_whitespace().collect();
+            match words.as_slice() {
+                ["raw", digits] => return (options, Some(hex(digits))),
+                ["mss", mss] => options.mss = Some(number(mss)),
+                ["ws", shift] => options.window_scale = Some(number(shift)),
+                ["sackok"] => options.sack_permitted = true,
+                ["ts", value, echo] => {
+                    let echo = if *echo == "last" { self.last_tsval } else { number(echo) };
+                    options.timestamps = Some(Timestamps { value: number(value), echo });
+                }
+                ["sack", ranges @ ..] => {
+                    for range in ranges {
+                        let (start, end) = range.split_once('-').unwrap();
+                        let at = |text: &str| ours + number::<u32>(text);
+                        assert!(options.sack.push(SackRange { start: at(start), end: at(end) }));
+                    }
+                }
+                _ => panic!("unknown option {option}"),
+            }
+        }
+        (options, None)
+    }
+
+    /// The peer sends.
+    fn inject(&mut self, text: &str) {
+        let line = parse_line(text);
+        let ours = self.our_iss.unwrap_or_default();
+        let flags = flags(line.flags);
+        let header = TcpHeader {
+            src_port: self.peer_port,
+            dst_port: self.our_port,
+            seq: self.peer_iss + line.seq,
+            ack: if flags.contains(TcpFlags::ACK) { ours + line.ack.unwrap() } else { SeqNum::new(0) },
+            flags,
+            window: line.win.unwrap_or(65_535),
+            urgent: line.urg,
+        };
+        let (options, raw) = self.options(line.options.unwrap_or(""));
+        let mut segment = vec![0; TcpHeader::len_with(&options)];
+        assert!(header.emit(&options, &mut segment));
+        if let Some(raw) = raw {
+            assert_eq!(raw.len() % 4, 0);
+            segment.truncate(TcpHeader::LEN);
+            segment[12] = u8::try_from((TcpHeader::LEN + raw.len()) / 4).unwrap() << 4;
+            segment.extend_from_slice(&raw);
+        }
+        let first = u64::from(line.seq.wrapping_sub(1));
+        segment.extend((0..line.len as u64).map(|i| pattern(first.wrapping_add(i) & 0xffff_ffff)));
+        let sum = Sum::pseudo_header(PEER.into(), US.into(), IpProtocol::TCP, segment.len());
+        assert!(TcpHeader::set_checksum(&mut segment, sum));
+        self.ip(IpProtocol::TCP, &segment);
+    }
+
+    /// What was sent, as a script would have it.
+    fn describe(&self, sent: &Sent) -> String {
+        let ours = self.our_iss.unwrap_or_default();
+        let seq = sent.header.seq.offset_from(ours);
+        let mut text = format!("{:?} {seq}({})", sent.header.flags, sent.payload.len());
+        if sent.header.flags.contains(TcpFlags::ACK) {
+            write!(text, " ack {}", sent.header.ack.offset_from(self.peer_iss)).unwrap();
+        }
+        write!(text, " win {} <{}>", sent.header.window, self.describe_options(&sent.options)).unwrap();
+        text
+    }
+
+    fn describe_options(&self, options: &TcpOptions) -> String {
+        let mut list = Vec::new();
+        list.extend(options.mss.map(|mss| format!("mss {mss}")));
+        list.extend(options.window_scale.map(|shift| format!("ws {shift}")));
+        list.extend(options.sack_permitted.then(|| "sackok".into()));
+        list.extend(options.timestamps.map(|ts| format!("ts * {}", ts.echo)));
+        if !options.sack.is_empty() {
+            let place = |seq: SeqNum| seq.offset_from(self.peer_iss);
+            let ranges = options.sack.as_slice().iter();
+            let ranges: Vec<_> = ranges.map(|r| format!("{}-{}", place(r.start), place(r.end))).collect();
+            list.push(format!("sack {}", ranges.join(" ")));
+        }
+        list.join(", ")
+    }
+
+    /// The stack must send.
+    fn expect(&mut self, after: Duration, text: &str) {
+        let due = self.now + after;
+        if after > TOLERANCE {
+            self.advance(due - TOLERANCE, true);
+            self.expect_silence();
+        }
+        self.advance(due + TOLERANCE, true);
+        let Some(sent) = self.sent.pop_front() else { panic!("nothing was sent") };
+        let line = parse_line(text);
+        let described = self.describe(&sent);
+        assert_eq!(sent.port, self.peer_port, "{described}");
+        let ours = self.our_iss.unwrap_or_default();
+        let same = sent.header.flags == flags(line.flags)
+            && sent.header.seq == if line.absolute { SeqNum::new(line.seq) } else { ours + line.seq }
+            && sent.payload.len() == line.len
+            && line.ack.is_none_or(|ack| sent.header.ack == self.peer_iss + ack)
+            && line.win.is_none_or(|win| sent.header.window == win)
+            && line.options.is_none_or(|options| options == self.describe_options(&sent.options));
+        assert!(same, "sent:     {described}\nexpected: {text}");
+        let first = u64::from(line.seq.wrapping_sub(1));
+        for (i, byte) in sent.payload.iter().enumerate() {
+            assert_eq!(*byte, pattern(first + i as u64), "octet {i} of {described}");
+        }
+    }
+
+    fn expect_silence(&self) {
+        if let Some(sent) = self.sent.front() {
+            panic!("sent at {} us: {}", sent.at.as_micros(), self.describe(sent));
+        }
+    }
+
+    fn expect_event(&mut self, text: &str) {
+        assert_eq!(self.events.pop_front().as_deref(), Some(text));
+    }
+
+    /// The application acts.
+    fn act(&mut self, text: &str) {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        match words.as_slice() {
+            ["listen"] => self.listen(128),
+            ["listen", backlog] => self.listen(number(backlog)),
+            ["unlisten"] => self.stack.unlisten(self.listener.unwrap()),
+            ["connect"] => {
+                let remote = SocketAddr::from((PEER, self.peer_port));
+                let conn = self.stack.connect(self.now, remote, self.options).unwrap();
+                self.our_port = self.stack.info(conn).unwrap().local.port();
+                self.conns.push(conn);
+            }
+            ["send", len] => assert!(self.send(number(len)), "refused"),
+            ["refused", len] => assert!(!self.send(number(len)), "not refused"),
+            ["append", len] => self.append(number(len)),
+            ["notify"] => self.stack.notify_writable(self.conn()),
+            ["consume", octets] => self.stack.consumed(self.conn(), number(octets)),
+            ["close"] => self.stack.close(self.now, self.conn()),
+            ["abort"] => self.stack.abort(self.now, self.conn()),
+            ["port", port] => self.peer_port = number(port),
+            ["iss", offset] => self.peer_iss = SeqNum::new(PEER_ISS) + number::<u32>(offset),
+            ["icmp", kind, seq] => self.icmp(kind, number(seq)),
+            _ => panic!("unknown action {text}"),
+        }
+        self.settle();
+    }
+
+    fn listen(&mut self, backlog: u32) {
+        let options = ListenOptions { backlog, conn: self.options };
+        self.listener = Some(self.stack.listen(PORT, options).unwrap());
+    }
+
+    fn send(&mut self, len: usize) -> bool {
+        let mut buf = self.pool.alloc(BufClass::Data).unwrap();
+        for (i, byte) in buf.append(len).unwrap().iter_mut().enumerate() {
+            *byte = pattern(self.sent_octets + i as u64);
+        }
+        let sent = self.stack.send(self.now, self.conn(), buf).is_ok();
+        self.sent_octets += if sent { len as u64 } else { 0 };
+        sent
+    }
+
+    fn append(&mut self, len: usize) {
+        let first = self.sent_octets;
+        let done = self.stack.append(self.conn(), len, &mut |bytes| {
+            for (i, byte) in bytes.iter_mut().enumerate() {
+                *byte = pattern(first + i as u64);
+            }
+        });
+        assert!(done, "not appended");
+        self.sent_octets += len as u64;
+    }
+
+    /// An ICMP error about a segment of the stack.
+    fn icmp(&mut self, kind: &str, seq: u32) {
+        let message = match kind.split_once(':') {
+            None if kind == "hard" => Icmpv4Message::Unreachable { code: 3 },
+            None if kind == "soft" => Icmpv4Message::Unreachable { code: 1 },
+            Some(("big", mtu)) => Icmpv4Message::FragmentationNeeded { mtu: number(mtu) },
+            _ => panic!("unknown error {kind}"),
+        };
+        let quoted = Ipv4Header {
+            src: US,
+            dst: PEER,
+            protocol: IpProtocol::TCP,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+        };
+        let mut body = vec![0; Ipv4Header::LEN];
+        quoted.emit(8, true, body.first_chunk_mut().unwrap());
+        body.extend(self.our_port.to_be_bytes());
+        body.extend(self.peer_port.to_be_bytes());
+        body.extend((self.our_iss.unwrap() + seq).get().to_be_bytes());
+        let mut icmp = vec![0; Icmpv4Header::LEN];
+        Icmpv4Header { message }.emit(&body, icmp.first_chunk_mut().unwrap());
+        icmp.extend(body);
+        self.ip(IpProtocol::ICMPV4, &icmp);
+    }
+
+    /// What can be looked at.
+    fn look(&self, text: &str) {
+        let (key, value) = text.split_once(' ').unwrap();
+        let info = || self.stack.info(self.conn()).unwrap();
+        let stats = self.stack.stats();
+        let mut counters = std::collections::BTreeMap::new();
+        stats.tcp.visit(&mut |name, _, value| {
+            counters.insert(name, value);
+        });
+        stats.drops.visit(&mut |name, _, value| {
+            counters.insert(name, value);
+        });
+        let seen = match key {
+            "state" => info().state.as_str().to_lowercase(),
+            "cwnd" => info().cwnd.to_string(),
+            "ssthresh" => info().ssthresh.to_string(),
+            "in_flight" => info().in_flight.to_string(),
+            "lost" => info().lost_octets.to_string(),
+            "sacked" => info().sacked_octets.to_string(),
+            "held" => info().held_segments.to_string(),
+            "send_window" => info().send_window.to_string(),
+            "emss" => info().emss.to_string(),
+            "rto" => info().rto.as_millis().to_string(),
+            "reordering" => info().reordering_seen.to_string(),
+            "connections" => stats.connections.to_string(),
+            "time_wait" => stats.time_wait_now.to_string(),
+            "send_buffers" => stats.send_buffers.to_string(),
+            "receive_buffers" => stats.receive_buffers.to_string(),
+            "capacity" => self.stack.send_capacity(self.conn()).to_string(),
+            _ => counters.get(key).unwrap_or_else(|| panic!("unknown key {key}")).to_string(),
+        };
+        assert_eq!(seen, value, "{key}");
+    }
+
+    /// One line.
+    pub(crate) fn step(&mut self, line: &str) {
+        if let Some(event) = line.strip_prefix("* ") {
+            return self.expect_event(event.trim());
+        }
+        if let Some(look) = line.strip_prefix("? ") {
+            return self.look(look.trim());
+        }
+        let (time, rest) = line.split_once(char::is_whitespace).unwrap_or((line, "-"));
+        let after = Duration::from_millis(number(time.strip_prefix('+').unwrap()));
+        let rest = rest.trim();
+        if let Some(expected) = rest.strip_prefix("> ") {
+            return self.expect(after, expected);
+        }
+        self.advance(self.now + after, true);
+        self.expect_silence();
+        if let Some(segment) = rest.strip_prefix("< ") {
+            self.inject(segment);
+        } else if let Some(action) = rest.strip_prefix("! ") {
+            self.act(action);
+        } else {
+            assert_eq!(rest, "-");
+        }
+    }
+
+    /// The script has ended: nothing may be left over.
+    pub(crate) fn finish(self) {
+        self.expect_silence();
+        assert!(self.events.is_empty(), "not in the script: {:?}", self.events);
+        let stats = self.stack.stats();
+        let (interface, dropped) = (stats.interface, stats.drops.total());
+        assert_eq!(interface.rx_frames, interface.rx_delivered + dropped, "a frame was not accounted for");
+        let Self { stack, pool, .. } = self;
+        drop(stack);
+        assert_eq!(pool.live(), 0, "buffers were lost");
+    }
+}

@@ -1,0 +1,69 @@
+//! The lines of a script.
+
+use tcp_stack::wire::TcpFlags;
+
+/// What a line says of a segment.
+#[derive(Default)]
+pub(crate) struct Line<'a> {
+    pub(crate) flags: &'a str,
+    pub(crate) seq: u32,
+    /// The sequence number is not relative.
+    pub(crate) absolute: bool,
+    pub(crate) len: usize,
+    pub(crate) ack: Option<u32>,
+    pub(crate) win: Option<u16>,
+    pub(crate) urg: u16,
+    pub(crate) options: Option<&'a str>,
+}
+
+/// Reads the part of a line behind its direction.
+pub(crate) fn parse_line(text: &str) -> Line<'_> {
+    let (text, options) = match text.split_once('<') {
+        Some((text, options)) => (text, Some(options.trim().strip_suffix('>').unwrap())),
+        None => (text, None),
+    };
+    let mut words = text.split_whitespace();
+    let flags = words.next().unwrap();
+    let place = words.next().unwrap_or("0(0)");
+    let (seq, len) = place.strip_suffix(')').and_then(|place| place.split_once('(')).unwrap();
+    let mut line = Line { flags, options, ..Line::default() };
+    line.absolute = seq.starts_with('=');
+    line.seq = relative(seq.trim_start_matches('='));
+    line.len = number(len);
+    while let Some(key) = words.next() {
+        let value = words.next().unwrap();
+        match key {
+            "ack" => line.ack = Some(relative(value)),
+            "win" => line.win = Some(number(value)),
+            "urg" => line.urg = number(value),
+            _ => panic!("unknown word {key}"),
+        }
+    }
+    line
+}
+
+/// The control bits that letters stand for.
+pub(crate) fn flags(text: &str) -> TcpFlags {
+    text.chars().fold(TcpFlags::NONE, |flags, letter| {
+        flags
+            | match letter {
+                'S' => TcpFlags::SYN,
+                'F' => TcpFlags::FIN,
+                'R' => TcpFlags::RST,
+                'P' => TcpFlags::PSH,
+                '.' => TcpFlags::ACK,
+                'U' => TcpFlags::URG,
+                '-' => TcpFlags::NONE,
+                _ => panic!("unknown flag {letter}"),
+            }
+    })
+}
+
+pub(crate) fn number<T: std::str::FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| panic!("not a number: {text:?}"))
+}
+
+/// A relative sequence number, which may be negative.
+fn relative(text: &str) -> u32 {
+    u32::try_from(number::<i64>(text).rem_euclid(1 << 32)).unwrap()
+}

@@ -1,0 +1,83 @@
+//! Scripts of segments against one stack: `tests/scripts/<mechanism>/*.pkt`.
+//!
+//! A script plays the peer and the application; everything that the stack sends or tells must be in it.
+//!
+//! ```text
+//! config sack on                    before the rest; see `configure`
+//! +0   ! listen                     after so many ms, the application acts; see `act`
+//! +0   < S 0(0) win 1000 <mss 1460> the peer sends: flags, sequence number, length, ack, win, options
+//! +0   > S. 0(0) ack 1              the stack must send; what is not given is not compared
+//! +40  > . 1(0) ack 1001            … 40 ms later, within 2 ms
+//!      * data 0 1000                the stack must tell
+//! +500 -                            nothing happens for so long
+//!      ? state established          what can be looked at; see `look`
+//! ```
+//! Sequence numbers are relative to each side's initial one, except after `=`. Both streams carry a
+//! pattern that is checked octet for octet, retransmissions included.
+
+#![allow(clippy::unwrap_used, reason = "what a test builds is right")]
+
+mod lab;
+mod line;
+mod setup;
+
+use lab::Lab;
+use setup::{Setup, configure};
+use std::path::Path;
+
+fn run(script: &str) {
+    let mut setup = Setup::new();
+    let lines = script.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
+    let lines: Vec<_> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+    for (_, line) in &lines {
+        if let Some(config) = line.strip_prefix("config ") {
+            let (key, value) = config.split_once(' ').unwrap();
+            configure(&mut setup, key, value.trim());
+        }
+    }
+    let mut lab = Lab::new(&setup);
+    for (number, line) in lines.into_iter().filter(|(_, line)| !line.starts_with("config ")) {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lab.step(line)));
+        assert!(done.is_ok(), "line {number}: {line}");
+    }
+    lab.finish();
+}
+
+/// Runs all scripts of a folder.
+fn folder(name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(name);
+    let mut paths: Vec<_> = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    let mut failed = Vec::new();
+    for path in paths {
+        let script = std::fs::read_to_string(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        println!("--- {name}");
+        if std::panic::catch_unwind(|| run(&script)).is_err() {
+            failed.push(name);
+        }
+    }
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+macro_rules! folders {
+    ($($name:ident),+) => {
+        $(#[test]
+        fn $name() {
+            folder(stringify!($name));
+        })+
+
+        #[test]
+        fn every_folder_is_run() {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+            for entry in std::fs::read_dir(path).unwrap() {
+                let name = entry.unwrap().file_name();
+                let known = [$(stringify!($name)),+];
+                assert!(known.iter().any(|known| name == *known), "{name:?} is not run");
+            }
+        }
+    };
+}
+
+folders!(handshake, close, reset, data, loss, window, options, time_wait, icmp);

@@ -1,0 +1,72 @@
+//! What a script's stack is made from.
+
+use crate::lab::{OUR_MAC, US};
+use crate::line::number;
+use tcp_stack::{Congestion, ConnOptions, Ipv4Cidr, Keepalive, StackConfig, TcpConfig};
+
+/// What a script's `config` lines say.
+pub(crate) struct Setup {
+    pub(crate) stack: StackConfig,
+    pub(crate) options: ConnOptions,
+    pub(crate) consume: bool,
+    pub(crate) pool: usize,
+}
+
+impl Setup {
+    /// Nothing optional, so that a script says what it is about.
+    pub(crate) fn new() -> Self {
+        Self {
+            stack: StackConfig {
+                mac: OUR_MAC,
+                ipv4: Ipv4Cidr::new(US, 24),
+                connections_max: 16,
+                buffers_max: 1024,
+                receive_window_bytes: 65_535,
+                send_buffer_bytes: 100_000,
+                tcp: TcpConfig {
+                    sack: false,
+                    timestamps: false,
+                    window_scale: false,
+                    congestion: Congestion::NewReno,
+                    ..TcpConfig::default()
+                },
+                ..StackConfig::default()
+            },
+            options: ConnOptions::default(),
+            consume: true,
+            pool: 1024,
+        }
+    }
+}
+
+pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
+    let tcp = &mut setup.stack.tcp;
+    let on = value == "on";
+    match key {
+        "sack" => tcp.sack = on,
+        "timestamps" => tcp.timestamps = on,
+        "scale" => tcp.window_scale = on,
+        "cubic" => tcp.congestion = if on { Congestion::Cubic } else { Congestion::NewReno },
+        "syn_retries" => tcp.syn_retries = number(value),
+        "data_retries" => tcp.data_retries = number(value),
+        "window" => setup.stack.receive_window_bytes = number(value),
+        "send_buffer" => setup.stack.send_buffer_bytes = number(value),
+        "held_segments" => setup.stack.held_segments_max = number(value),
+        "connections" => setup.stack.connections_max = number(value),
+        "buffers" => setup.stack.buffers_max = number(value),
+        "pool" => setup.pool = number(value),
+        "nagle" => setup.options.nagle = on,
+        "consume" => setup.consume = on,
+        "user_timeout" => setup.options.user_timeout_ms = Some(number(value)),
+        "keepalive" => {
+            let mut parts = value.split('/');
+            let mut next = || parts.next().unwrap();
+            setup.options.keepalive = Some(Keepalive {
+                idle_ms: number(next()),
+                interval_ms: number(next()),
+                probes: number(next()),
+            });
+        }
+        _ => panic!("unknown key {key}"),
+    }
+}
