@@ -7,7 +7,7 @@ IWARPD := target/release/iwarpd
 IWARPCTL := target/release/iwarpctl
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help deps tools build demo run test check fmt clippy doc unit wire-proof tap cli-proof interop flat clean
+.PHONY: help deps tools build demo run test check fmt clippy doc unit wire-proof ports tap cli-proof interop flat clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -28,7 +28,7 @@ run: build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: check unit build tap wire-proof flat interop ## everything; at most 25 minutes on two cores
+test: check unit build ports tap wire-proof flat interop ## everything; at most 25 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -49,6 +49,9 @@ unit: tools ## unit and property tests, simulations, CLI, DPDK in process
 
 tap: build ## against the kernel's TCP, over a TAP in a namespace
 	dataplane/tests/tap.sh
+
+ports: build ## starting, refusing to, and a put and get over each kind of port
+	dataplane/tests/ports.sh
 
 wire-proof: build ## a pcap round trip, judged by tshark
 	dataplane/tests/pcap.sh

@@ -73,6 +73,28 @@ check "nothing malformed" none "$LAB/answers.pcap" '_ws.malformed'
 check "checksums verified" at_least 2 "$LAB/answers.pcap" 'ip.checksum.status == 1 && tcp.checksum.status == 1'
 check "every checksum right" none "$LAB/answers.pcap" 'ip.checksum.status == 0 || tcp.checksum.status == 0 || icmpv6.checksum.status == 0'
 
+# --- the same in a VLAN, and what is not in it stays unanswered
+python3 dataplane/tests/questions.py 42 >"$LAB/questions.pcap"
+config "driver = \"pcap\"
+vlan = 42
+rx_file = \"$LAB/questions.pcap\"
+tx_file = \"$LAB/tagged.pcap\"" >"$LAB/tagged.toml"
+check "iwarpd in VLAN 42" daemon_start "$LAB/tagged.toml"
+sleep 1
+check "and ends" daemon_stop
+for answer in 'arp.opcode == 2' 'icmp.type == 0' 'icmpv6.type == 136' 'icmpv6.type == 129' 'tcp.flags.syn == 1 && tcp.flags.ack == 1'; do
+    check "tagged: $answer" at_least 1 "$LAB/tagged.pcap" "vlan.id == 42 && $answer"
+done
+check "everything is tagged" none "$LAB/tagged.pcap" 'not vlan'
+check "nothing malformed" none "$LAB/tagged.pcap" '_ws.malformed'
+python3 dataplane/tests/questions.py 43 >"$LAB/questions.pcap"
+foreign() { [ "$(ctl -j drops | jq '[.[] | select(.reason == "ethernet_vlan") | .count] | add')" -ge 6 ]; }
+check "iwarpd in VLAN 42, frames of VLAN 43" daemon_start "$LAB/tagged.toml"
+sleep 1
+check "each is dropped, and counted" foreign
+check "and ends" daemon_stop
+check "none is answered" none "$LAB/tagged.pcap" 'arp.opcode == 2 || icmp || icmpv6.type == 129 || tcp'
+
 # --- a live peer
 in_ns ip link add wire0 type veth peer name wire1
 for interface in wire0 wire1; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a capture to standard output: one frame of each kind that 10.77.0.2 / fd77::2 must answer."""
+"""questions.py [VLAN]: a capture, on standard output, of frames that 10.77.0.2 / fd77::2 must answer."""
 import struct
 import sys
 from ipaddress import ip_address
@@ -21,8 +21,11 @@ def put(data, at, two):
     return data[:at] + two + data[at + 2:]
 
 
+TAG = struct.pack("!HH", 0x8100, int(sys.argv[1])) if len(sys.argv) > 1 else b""
+
+
 def ethernet(kind, payload, target=US):
-    return target + PEER + struct.pack("!H", kind) + payload
+    return target + PEER + TAG + struct.pack("!H", kind) + payload
 
 
 def ipv4(protocol, payload):

@@ -408,5 +408,5 @@ fn tick(at: Instant) -> Instant {
 }
 
 #[cfg(test)]
-#[path = "neighbor_tests.rs"]
+#[path = "tests/neighbor.rs"]
 mod tests;

@@ -8,13 +8,14 @@ use crate::wire::{
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// Loss in bursts: Gilbert's model of a channel that is good or bad.
+/// Loss in bursts: a channel that is good or bad, after Gilbert. A bad spell has a duration, not a number
+/// of frames, so that it ends for those, too, who send ever more rarely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
     /// How often, out of a million frames, the good channel becomes bad.
     pub begins: u32,
-    /// How often, out of a million frames, the bad channel becomes good.
-    pub ends: u32,
+    /// How long it then is bad, on average; twice that at most.
+    pub lasts: Duration,
     /// Frames out of a million that the bad channel loses.
     pub loss: u32,
 }
@@ -94,7 +95,7 @@ pub struct LinkCounts {
 pub struct Link {
     config: LinkConfig,
     random: Random,
-    is_bad: bool,
+    bad_until: Instant,
     /// When the last frame put on it will have been sent.
     busy_until: Instant,
     counts: LinkCounts,
@@ -103,7 +104,7 @@ pub struct Link {
 impl Link {
     /// A link; what it does depends on the seed of `random` alone.
     pub const fn new(config: LinkConfig, random: Random) -> Self {
-        Self { config, random, is_bad: false, busy_until: Instant::ZERO, counts: LinkCounts::ZERO }
+        Self { config, random, bad_until: Instant::ZERO, busy_until: Instant::ZERO, counts: LinkCounts::ZERO }
     }
 
     /// What it did so far.
@@ -130,7 +131,7 @@ impl Link {
         }
         let start = self.busy_until.max(now);
         self.busy_until = start + self.sending_time(frame.len());
-        if self.loses() || self.is_down(now) {
+        if self.loses(now) || self.is_down(now) {
             self.counts.lost = self.counts.lost.saturating_add(1);
             return;
         }
@@ -168,12 +169,15 @@ impl Link {
         self.config.outage.is_some_and(|(from, to)| (from..to).contains(&since_start))
     }
 
-    fn loses(&mut self) -> bool {
+    fn loses(&mut self, now: Instant) -> bool {
         let mut lost = self.random.chance(self.config.loss);
         if let Some(burst) = self.config.burst {
-            let turns = if self.is_bad { burst.ends } else { burst.begins };
-            self.is_bad ^= self.random.chance(turns);
-            lost |= self.is_bad && self.random.chance(burst.loss);
+            if now >= self.bad_until && self.random.chance(burst.begins) {
+                let mean = u64::try_from(burst.lasts.as_nanos()).unwrap_or(0);
+                let spell = self.random.between(1, mean.saturating_mul(2).saturating_add(1));
+                self.bad_until = now + Duration::from_nanos(spell);
+            }
+            lost |= now < self.bad_until && self.random.chance(burst.loss);
         }
         lost
     }
@@ -306,11 +310,11 @@ mod tests {
 
     #[test]
     fn bursts_are_bursts() {
-        let burst = Burst { begins: 10_000, ends: 200_000, loss: 1_000_000 };
+        let burst = Burst { begins: 10_000, lasts: Duration::from_millis(5), loss: 1_000_000 };
         let config = LinkConfig { burst: Some(burst), ..LinkConfig::CLEAN };
         let (arrived, counts) = run(config, 100_000, Duration::from_millis(1));
-        // A bad spell every hundred frames, five frames long.
-        assert!(counts.lost.abs_diff(4_760) < 500, "{counts:?}");
+        // A bad spell every hundred frames, of one frame and up to ten more.
+        assert!(counts.lost.abs_diff(5_260) < 500, "{counts:?}");
         let number = |frame: &[u8]| u32::from_be_bytes(*frame.first_chunk().unwrap());
         let gaps = arrived.windows(2).filter(|pair| number(&pair[1].1) - number(&pair[0].1) > 1).count();
         assert!(gaps.abs_diff(950) < 150, "{gaps}");

@@ -96,7 +96,7 @@ fn duplicates_are_harmless() {
 
 #[test]
 fn loss_in_bursts() {
-    let burst = Burst { begins: PERCENT / 2, ends: 15 * PERCENT, loss: 100 * PERCENT };
+    let burst = Burst { begins: PERCENT / 2, lasts: MS / 5, loss: 100 * PERCENT };
     let link = LinkConfig { burst: Some(burst), ..LinkConfig::CLEAN };
     expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(1 << 20))), 0..6);
 }

@@ -30,7 +30,7 @@ fn random_scenario(random: &mut Random) -> Scenario {
     link.hold = Duration::from_micros(pick(random, &[50, 500, 5_000]));
     link.queue = pick(random, &[20_000, 100_000, 1 << 20]);
     if random.below(8) == 0 {
-        link.burst = Some(Burst { begins: PERCENT / 5, ends: 20 * PERCENT, loss: 90 * PERCENT });
+        link.burst = Some(Burst { begins: PERCENT / 5, lasts: MS, loss: 90 * PERCENT });
     }
     if random.below(8) == 0 {
         let from = Duration::from_micros(random.below(200_000));

@@ -195,7 +195,7 @@ impl Client {
             Some(RxFrame { buf: pool.copy(&frame)?, checksum: RxChecksum::Unknown })
         });
         let frames: Vec<_> = frames.collect();
-        stack.handle_frames(now, &mut frames.into_iter());
+        stack.handle_frames(now, frames);
         self.take_events(now);
         self.stack.handle_timeouts(now);
         self.take_events(now);

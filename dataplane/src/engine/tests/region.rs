@@ -200,16 +200,16 @@ fn post(lab: &mut Lab, conn: ConnId, reads: bool, (region, len): (RegionId, u32)
 fn an_access_that_was_not_granted_ends_the_stream_and_touches_nothing() {
     let end = Setup::default().lab_bytes as u64;
     // (layer, error type, code), the rights granted, a Read rather than a Write, bits of the STag changed, TO, length.
-    let cases: [((u8, u8, u8), Access, bool, u32, u64, u32); 9] = [
-        ((1, 1, 1), BOTH, false, 0, end - 9, 10),
-        ((1, 1, 1), BOTH, false, 0, 1 << 40, 1),
-        ((1, 1, 3), BOTH, false, 0, u64::MAX, 2),
-        ((1, 1, 0), BOTH, false, 1, 0, 8),
-        ((1, 1, 0), BOTH, false, 1 << 31, 0, 8),
-        ((1, 1, 0), Access::REMOTE_READ, false, 0, 0, 8),
-        ((0, 1, 1), BOTH, true, 0, end - 9, 10),
-        ((0, 1, 0), BOTH, true, 0x100, 0, 8),
-        ((0, 1, 2), Access::REMOTE_WRITE, true, 0, 0, 8),
+    let cases: [([u8; 3], Access, bool, u32, u64, u32); 9] = [
+        ([1, 1, 1], BOTH, false, 0, end - 9, 10),
+        ([1, 1, 1], BOTH, false, 0, 1 << 40, 1),
+        ([1, 1, 3], BOTH, false, 0, u64::MAX, 2),
+        ([1, 1, 0], BOTH, false, 1, 0, 8),
+        ([1, 1, 0], BOTH, false, 1 << 31, 0, 8),
+        ([1, 1, 0], Access::REMOTE_READ, false, 0, 0, 8),
+        ([0, 1, 1], BOTH, true, 0, end - 9, 10),
+        ([0, 1, 0], BOTH, true, 0x100, 0, 8),
+        ([0, 1, 2], Access::REMOTE_WRITE, true, 0, 0, 8),
     ];
     let mut lab = Lab::new(Setup::default());
     let local = lab.client.memory.add(vec![0xff; 64]).unwrap();
@@ -218,7 +218,7 @@ fn an_access_that_was_not_granted_ends_the_stream_and_touches_nothing() {
         let stag = Stag(answer.unwrap().stag.0 ^ flip);
         post(&mut lab, conn, reads, (local, len), stag, to);
         let terminated = wait_for_end(&mut lab, conn);
-        let (layer, etype, code) = code;
+        let [layer, etype, code] = code;
         assert_eq!(terminated, Some(ErrorCode { layer, etype, code }), "{access:?} {reads} {to:#x}+{len}");
     }
     assert!(lab.region_bytes().iter().all(|octet| *octet == 0), "the region is touched");

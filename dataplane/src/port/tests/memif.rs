@@ -11,7 +11,9 @@ use super::{frame_bytes, receive, receive_bytes, send, send_bytes};
 use crate::dpdk::testutil::{eal, eventually, pool};
 use crate::port::{Port, PortSpec};
 
-/// Tells the other process which socket to connect to.
+/// The test, as the test runner calls it.
+const TEST: &str = "port::tests::memif::frames_go_to_another_process_and_back";
+/// Set in the other process: the socket to connect to.
 const SOCKET: &str = "IWARP_TEST_MEMIF_SOCKET";
 
 fn spec(role: MemifRole, socket: PathBuf) -> PortSpec {
@@ -20,6 +22,9 @@ fn spec(role: MemifRole, socket: PathBuf) -> PortSpec {
 
 #[test]
 fn frames_go_to_another_process_and_back() {
+    if let Some(socket) = std::env::var_os(SOCKET) {
+        return other_process(PathBuf::from(socket));
+    }
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("memif.sock");
     let pool = pool(1023);
@@ -28,7 +33,7 @@ fn frames_go_to_another_process_and_back() {
     let pair = &mut pairs[0];
     assert!(!port.link().unwrap().up, "nobody is there yet");
     let mut other = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "port::tests::memif::the_other_process", "--ignored", "--nocapture"])
+        .args(["--exact", TEST])
         .env(SOCKET, &socket)
         .spawn()
         .unwrap();
@@ -44,10 +49,7 @@ fn frames_go_to_another_process_and_back() {
 }
 
 /// Sends back what it receives, 100 added to each byte of payload, until that is 0.
-#[test]
-#[ignore = "run by frames_go_to_another_process_and_back"]
-fn the_other_process() {
-    let socket = PathBuf::from(std::env::var_os(SOCKET).expect("run by the other test"));
+fn other_process(socket: PathBuf) {
     let (port, mut pairs) = Port::open(eal(), &spec(MemifRole::Client, socket), &[pool(1023)]).unwrap();
     eventually("the server answers", || port.link().unwrap().up.then_some(()));
     loop {

@@ -1,0 +1,167 @@
+#!/bin/bash
+# Starting and not starting: what iwarpd refuses and how it says so, ordinary pages, and a put and get over
+# each kind of port and network that one machine can offer. `make ports`.
+source "$(dirname "$0")/lib.sh"
+
+lab_open ironwarp-ports
+.ci/hugepages.sh 320 || true
+head -c 10000000 /dev/urandom >"$LAB/file"
+
+# config DRIVER-LINES [REGION-SIZE [MEMORY-LINES [WORKER-LINES]]]
+config() {
+    cat >"$LAB/config.toml" <<TOML
+[memory]
+${3:-hugepages = \"prefer\"}
+[control]
+socket = "$SOCKET"
+[workers]
+${4:-cores = [0]
+idle = \"adaptive\"}
+[[port]]
+name = "p0"
+addresses = ["10.77.0.2/24", "fd77::2/64"]
+gateway = "10.77.0.1"
+gateway6 = "fd77::1"
+$1
+[[listener]]
+port = 7400
+service = "region"
+[[region]]
+name = "lab"
+size = "${2:-16M}"
+access = ["remote-read", "remote-write"]
+TOML
+}
+starts() { config "$@" && daemon_start "$LAB/config.toml"; }
+
+put_get() { # HOST, run in the namespace $NS or in $2
+    local there=${2:-$NS}
+    rm -f "$LAB/got"
+    ip netns exec "$there" "$IWARPCTL" remote put "$LAB/file" "$1:7400/lab+1" &&
+        ip netns exec "$there" "$IWARPCTL" remote get "$1:7400/lab+1" "$LAB/got" --length 10000000 && cmp "$LAB/file" "$LAB/got"
+}
+both() { put_get 10.77.0.2 "${1:-}" && put_get '[fd77::2]' "${1:-}"; }
+
+# refuses STATUS PATTERN COMMAND…: it ends by itself, with that status and a message that helps
+refuses() {
+    local want=$1 pattern=$2 got
+    shift 2
+    timeout 20 "$@" >"$LAB/refused" 2>&1
+    got=$?
+    cat "$LAB/refused"
+    [ "$got" = "$want" ] && grep -qE "$pattern" "$LAB/refused"
+}
+iwarpd_refuses() { refuses "$1" "$2" ip netns exec "$NS" "$IWARPD" --config "$LAB/config.toml"; }
+
+# --- mistakes
+mistaken() {
+    config 'driver = "tap"
+interface = "iw0"
+mtu = 99'
+    echo 'flavour = "vanilla"' >>"$LAB/config.toml"
+    iwarpd_refuses 2 'mtu' && grep -q 576 "$LAB/refused" && grep -q flavour "$LAB/refused"
+}
+no_hugepages() { # far more than any machine has set aside
+    config 'driver = "tap"
+interface = "iw0"' 512G 'hugepages = "require"'
+    iwarpd_refuses 1 'hugepages.*are free'
+}
+no_such_core() {
+    config 'driver = "tap"
+interface = "iw0"' 16M '' 'cores = [999]'
+    iwarpd_refuses 1 'CPU 999'
+}
+check "two mistakes, both told with their allowed range: exit 2" mistaken
+check "no such file: exit 2" refuses 2 'nowhere' "$IWARPD" --config /nowhere.toml
+check "too few hugepages: refused, says how many" no_hugepages
+check "a core that does not exist: refused" no_such_core
+check "--check: says what a configuration takes" "$IWARPD" --config configs/tap.toml --check
+
+# --- ordinary pages, if the configuration allows them
+tap='driver = "tap"
+interface = "iw0"'
+on_ordinary_pages() { # more than the hugepages that are free, with room to spare in ordinary memory
+    local free
+    free=$(awk '/HugePages_Free/ {print $2 * 2}' /proc/meminfo)
+    starts "$tap" "$((free + 64))M" && kernel_side iw0
+}
+says_degraded() {
+    ctl -j status >"$LAB/status"
+    [ $? = 6 ] && jq -e '.state == "degraded" and (.degraded | length > 0)' "$LAB/status"
+}
+check "too few hugepages and \"prefer\": starts" on_ordinary_pages
+check "and says degraded: exit 6" says_degraded
+check "put and get on ordinary pages" both
+check "a second daemon on the same socket is refused" iwarpd_refuses 1 'socket|running|answers'
+check "SIGTERM ends it" daemon_stop
+
+# --- spinning
+spinning() { starts "$tap" 16M '' 'cores = [1]
+idle = "spin"' && kernel_side iw0; }
+never_slept() { ctl -j stats | jq -e '.workers[0] | .sleeps == 0 and .iterations > 100000'; }
+check "a spinning worker" spinning
+check "put and get" both
+check "it never slept" never_slept
+check "SIGTERM ends it" daemon_stop
+
+# --- a peer behind the gateway
+routed() {
+    starts "$tap" && kernel_side iw0 || return 1
+    ip netns add "$NS-far"
+    in_ns ip link add road type veth peer name road netns "$NS-far"
+    for net in "$NS 1" "$NS-far 2"; do
+        set -- $net
+        ip -n "$1" addr add "10.88.0.$2/24" dev road
+        ip -n "$1" addr add "fd88::$2/64" dev road nodad
+        ip -n "$1" link set road up
+    done
+    ip -n "$NS-far" route add default via 10.88.0.1
+    ip -n "$NS-far" route add default via fd88::1
+    in_ns sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+}
+check "a peer behind the gateway" routed
+check "put and get through it" both "$NS-far"
+ip netns del "$NS-far"
+check "SIGTERM ends it" daemon_stop
+
+# --- the other drivers over a veth pair
+veth() { # [MTU]
+    in_ns ip link del wire0 2>/dev/null
+    in_ns ip link add wire0 type veth peer name wire1
+    for interface in wire0 wire1; do
+        in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1
+        in_ns ip link set "$interface" mtu "${1:-1500}" up
+    done
+    kernel_side wire1
+}
+for driver in af_packet af_xdp; do
+    veth
+    check "$driver on a veth" starts "driver = \"$driver\"
+interface = \"wire0\"
+mac = \"02:49:57:00:00:02\""
+    check "put and get over $driver" both
+    check "SIGTERM ends it" daemon_stop
+done
+# DPDK 22.11's net_tap ends at MTU 1504 and its net_af_packet at 1500.
+too_long() { config "$tap
+mtu = 9000" && iwarpd_refuses 1 'MTU 9000 is out of range'; }
+check "a TAP with MTU 9000: refused, says the range" too_long
+jumbo() { veth 9000 && starts 'driver = "pcap"
+interface = "wire0"
+mac = "02:49:57:00:00:02"
+mtu = 9000'; }
+mean_length() { ctl -j port list | jq '.[0].rx_bytes / .[0].rx_packets'; }
+segments_were_jumbo() { mean_length; [ "$(mean_length | cut -d. -f1)" -gt 4000 ]; }
+check "net_pcap on a veth, MTU 9000" jumbo
+check "put and get in jumbo frames" both
+check "segments were jumbo" segments_were_jumbo
+check "SIGTERM ends it" daemon_stop
+check "ring" starts 'driver = "ring"'
+check "SIGTERM ends it" daemon_stop
+check "memif" starts "driver = \"memif\"
+id = 0
+role = \"server\"
+socket = \"$LAB/memif.sock\""
+check "its link is down, and status says so: exit 6" says_degraded
+check "SIGTERM ends it" daemon_stop
+score
