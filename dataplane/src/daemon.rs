@@ -48,7 +48,7 @@ async fn serve(config_path: &Path, config: &Config) -> Result<()> {
                 tokio::select! {
                     _ = terminate.recv() => tracing::info!("SIGTERM: going down"),
                     _ = interrupt.recv() => tracing::info!("SIGINT: going down"),
-                    () = sample(&desk) => {}
+                    () = sample(&desk) => tracing::error!("a worker has ended: going down"),
                 }
             };
             server.run(Rc::clone(&desk), stop).await.context("the control socket failed")
@@ -57,7 +57,8 @@ async fn serve(config_path: &Path, config: &Config) -> Result<()> {
     };
     desk.stop();
     let ended = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
-    served.and(ended.map(drop))
+    // Why a worker ended says more than that it did not answer.
+    ended.and(served)
 }
 
 /// Offers the regions of the configuration.
@@ -76,10 +77,10 @@ async fn offer(config: &Config, desk: &Desk) -> Result<()> {
     Ok(())
 }
 
-/// Notes once a second how busy the workers are; never ends.
+/// Notes once a second how busy the workers are, until one of them is gone.
 async fn sample(desk: &Desk) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
-    loop {
+    while !desk.has_lost_a_worker() {
         second.tick().await;
         desk.sample_loads();
     }

@@ -9,13 +9,13 @@ use ipnet::IpNet;
 use iwarp_config::{Config, Congestion, Crc, Driver, Hugepages, MemoryPlan, Service, memory_plan};
 use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
-use tcp_stack::{ListenOptions, StackConfig, TcpConfig};
+use tcp_stack::{ConnOptions, Keepalive, ListenOptions, StackConfig, TcpConfig};
 
 use crate::admin::{Member, PortEntry, Regions};
 use crate::dpdk::{Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig};
 use crate::engine::{Engine, EngineConfig, ListenerService};
 use crate::memory::{HUGEPAGE_BYTES, WorkerMemory};
-use crate::port::{Port, PortError, PortSpec, QueuePair};
+use crate::port::{Port, PortSpec, QueuePair};
 use crate::worker::{Clock, Lane, Published, Relays, Transmit, Worker, WorkerStats, mesh};
 
 /// Commands that wait for a worker at most.
@@ -24,6 +24,10 @@ const COMMANDS: usize = 64;
 const RESERVE: u32 = 256;
 /// Buffers that a thread's cache keeps.
 const CACHE: u32 = 256;
+/// How long a silent peer has to answer a keepalive probe; less where the silence before the first is shorter.
+const KEEPALIVE_INTERVAL_MS: u32 = 30_000;
+/// Probes without an answer after which a connection is given up.
+const KEEPALIVE_PROBES: u8 = 5;
 
 /// Everything that is there before the first worker runs.
 #[derive(Debug)]
@@ -170,14 +174,10 @@ fn open(
 ) -> Result<(PortEntry, Vec<QueuePair>)> {
     let mut spec = PortSpec::from(port);
     spec.rx_interrupt = !matches!(config.workers.idle, iwarp_config::Idle::Spin);
-    let opened = match Port::open(eal, &spec, &pools) {
-        Err(PortError::Queues { max, .. }) if max > 0 => {
-            tracing::info!(port = spec.name, queues = max, "fewer queues than workers: steering in software");
-            Port::open(eal, &spec, pools.get(..usize::from(max)).unwrap_or(&pools))
-        }
-        opened => opened,
-    };
-    let (opened, pairs) = opened?;
+    let (opened, pairs) = Port::open(eal, &spec, &pools)?;
+    if pairs.len() < pools.len() {
+        tracing::info!(port = spec.name, queues = pairs.len(), "fewer queues than workers: steering in software");
+    }
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
     let queues = u16::try_from(pairs.len()).unwrap_or(u16::MAX);
     Ok((PortEntry { port: opened, addresses, queues, pools, reserve: RESERVE }, pairs))
@@ -259,12 +259,19 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
             Service::Chargen => ListenerService::Chargen,
             Service::Region => ListenerService::Region(endpoint(config, listener.crc)),
         };
-        let options = ListenOptions { backlog: u32::from(listener.backlog), ..ListenOptions::default() };
+        let conn = ConnOptions { keepalive: keepalive(config), ..ConnOptions::default() };
+        let options = ListenOptions { backlog: u32::from(listener.backlog), conn };
         engine
             .listen(listener.port, options, service)
             .with_context(|| format!("listener {}", listener.port))?;
     }
     Ok(engine)
+}
+
+/// How a peer that fell silent is told from one that vanished, which must not hold its place and STag for ever.
+fn keepalive(config: &Config) -> Option<Keepalive> {
+    let idle_ms = config.tcp.keepalive_s?.saturating_mul(1000);
+    Some(Keepalive { idle_ms, interval_ms: idle_ms.min(KEEPALIVE_INTERVAL_MS), probes: KEEPALIVE_PROBES })
 }
 
 fn tcp(config: &Config) -> TcpConfig {

@@ -247,6 +247,8 @@ pub struct Tcp {
     pub time_wait_ms: u32,
     /// How long an ACK may wait for company, at most 500 ms (RFC 9293 §3.8.6.3); 0 sends it at once.
     pub delayed_ack_ms: u32,
+    /// Silence after which a peer is asked for a sign of life, seconds (RFC 9293 §3.8.4); `None` never asks.
+    pub keepalive_s: Option<u32>,
     /// Congestion control.
     pub congestion: Congestion,
     /// Whether SACK is offered and accepted (RFC 2018).

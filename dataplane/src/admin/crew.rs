@@ -1,12 +1,16 @@
 //! The workers, as the control side sees them: somewhere to send commands, counters to read.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use iwarp_control::{ErrorKind, ErrorObject};
 use rtrb::Producer;
 use tokio::sync::oneshot;
 
 use crate::worker::{Command, Published};
+
+/// How often whoever waits for an answer looks whether the worker still lives.
+const PULSE: Duration = Duration::from_millis(100);
 
 /// One worker.
 #[derive(Debug)]
@@ -49,10 +53,44 @@ impl Member {
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, ErrorObject> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
         self.send(command(reply))?;
-        answer.await.map_err(|_| {
-            ErrorObject::new(ErrorKind::Internal, format!("the worker on core {} has ended", self.core))
-        })
+        loop {
+            // A command that a worker leaves behind keeps its reply open: nothing would ever come of it.
+            let ended = self.has_ended();
+            match tokio::time::timeout(PULSE, &mut answer).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Err(_) if !ended => {}
+                Ok(Err(_)) | Err(_) => break,
+            }
+        }
+        Err(ErrorObject::new(ErrorKind::Internal, format!("the worker on core {} has ended", self.core)))
+    }
+
+    /// Whether the worker is gone and takes no commands any more.
+    pub fn has_ended(&self) -> bool {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_abandoned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::WorkerStats;
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_worker_that_has_ended() {
+        let stats = WorkerStats::default();
+        let published = Arc::new(Published::new(&(&stats, [].as_slice())));
+        let (producer, commands) = rtrb::RingBuffer::new(4);
+        let member = Member::new(3, published, producer);
+        let asked = member.ask(|reply| Command::RegionUse { region: rdma::RegionId(0), reply });
+        let (answer, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(5), asked), async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(commands);
+        });
+        let refused = answer.expect("it does not wait for ever").unwrap_err();
+        assert!(refused.to_string().contains("the worker on core 3 has ended"), "{refused}");
+        assert!(member.has_ended());
     }
 }

@@ -76,6 +76,11 @@ impl Desk {
         }
     }
 
+    /// Whether a worker is gone though nobody told it to.
+    pub fn has_lost_a_worker(&self) -> bool {
+        self.crew.iter().any(Member::has_ended)
+    }
+
     /// Tells every worker to end.
     pub fn stop(&self) {
         for member in &self.crew {

@@ -182,13 +182,20 @@ fn take_log() -> Result<(), DpdkError> {
     if returned == 0 { Ok(()) } else { Err(DpdkError::new("DPDK's log stream", Errno::INVALID)) }
 }
 
-/// Warnings that are none: what `RealtimeSignalsOccupied` provokes on purpose, hugepages of a size that is not
-/// wanted, and a telemetry protocol that nobody speaks any more.
-const EXPECTED: [&str; 4] = [
-    "rt-signals are in use",
-    "No Rx trigger signal",
-    "No free 1048576 kB hugepages",
-    "legacy socket not created",
+/// Messages that DPDK gives more weight than they have here, each with why it is harmless.
+const HARMLESS: [(&str, &str); 12] = [
+    ("rt-signals are in use", "provoked by RealtimeSignalsOccupied: the TAP is polled"),
+    ("No Rx trigger signal", "the same"),
+    ("No free 1048576 kB hugepages", "pages of 2 MiB are used"),
+    ("No legacy callbacks, legacy socket not created", "nobody speaks that telemetry protocol any more"),
+    ("tap_nl_dump_ext_ack(): ", "the kernel's word on the qdisc for flow rules, of which there are none"),
+    ("qdisc_create_multiq(): ", "the same"),
+    ("failed to create multiq qdisc", "the same"),
+    ("Disabling rte flow support", "the same"),
+    ("tap_mp_req_on_rxtx(): Failed to send start req", "there is no secondary process"),
+    ("Failed to register mp action callback", "the same"),
+    ("Failed to register IPC callback", "the same"),
+    ("Failed to register multi-process IPC callback", "the same"),
 ];
 
 /// Called by DPDK for each message, on whatever thread.
@@ -199,10 +206,11 @@ unsafe extern "C" fn log_line(level: u32, text: *const c_char, bytes: usize) {
         let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), bytes) };
         let text = String::from_utf8_lossy(text);
         let text = text.trim_end();
-        let expected = EXPECTED.iter().any(|part| text.contains(part));
-        if level <= dpdk_sys::DPDK_LOG_ERR {
+        if let Some((_, why)) = HARMLESS.iter().find(|(part, _)| text.contains(part)) {
+            tracing::debug!(target: "dpdk", why, "{text}");
+        } else if level <= dpdk_sys::DPDK_LOG_ERR {
             tracing::error!(target: "dpdk", "{text}");
-        } else if level == dpdk_sys::DPDK_LOG_WARNING && !expected {
+        } else if level == dpdk_sys::DPDK_LOG_WARNING {
             tracing::warn!(target: "dpdk", "{text}");
         } else if level <= dpdk_sys::DPDK_LOG_INFO {
             // DPDK announces every step of its start at these levels.

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::eal::Eal;
 use super::error::{DpdkError, Errno};
@@ -36,6 +36,8 @@ pub struct MempoolConfig {
 pub struct Mempool {
     pool: NonNull<dpdk_sys::rte_mempool>,
     config: MempoolConfig,
+    /// Its device does not give every buffer back.
+    lent_for_good: AtomicBool,
     eal: Eal,
 }
 
@@ -76,7 +78,7 @@ impl Mempool {
             )
         };
         let pool = NonNull::new(pool).ok_or_else(|| DpdkError::last(operation()))?;
-        Ok(Self { pool, config, eal: eal.clone() })
+        Ok(Self { pool, config, lent_for_good: AtomicBool::new(false), eal: eal.clone() })
     }
 
     /// Buffers in all.
@@ -126,6 +128,12 @@ impl Mempool {
         self.config.data_room.saturating_sub(HEADROOM)
     }
 
+    /// Says that the device keeps buffers when it is closed, as net_af_xdp does with those in its fill queue: that
+    /// some are out at the end is then no defect.
+    pub fn lend_for_good(&self) {
+        self.lent_for_good.store(true, Ordering::Relaxed);
+    }
+
     /// What the buffers were taken from.
     pub fn eal(&self) -> &Eal {
         &self.eal
@@ -142,7 +150,11 @@ impl Drop for Mempool {
         let in_use = self.in_use();
         if in_use != 0 {
             // A buffer that is still out would be freed into memory that is gone. Keep the pool, and DPDK.
-            tracing::error!(in_use, "packet buffers are still out: their pool is leaked");
+            if self.lent_for_good.load(Ordering::Relaxed) {
+                tracing::debug!(in_use, "the device keeps packet buffers, and their pool with them");
+            } else {
+                tracing::error!(in_use, "packet buffers are still out: their pool is leaked");
+            }
             std::mem::forget(self.eal.clone());
             return;
         }

@@ -8,8 +8,10 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use parking::Serial;
+/// Two of them at once would put back each other's dispositions.
+static ONE: Mutex<()> = Mutex::new(());
 
 /// While this lives, no real-time signal looks free. Dropping it puts the dispositions back.
 ///
@@ -18,19 +20,19 @@ use parking::Serial;
 #[derive(Debug)]
 pub struct RealtimeSignalsOccupied {
     occupied: Vec<i32>,
-    _serial: Serial,
+    _one: MutexGuard<'static, ()>,
 }
 
 impl RealtimeSignalsOccupied {
     /// Occupies every real-time signal that has its default disposition.
     pub fn new() -> Self {
-        let serial = Serial::enter();
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         // SIGRTMIN itself is not considered by the driver.
         let occupied = (libc::SIGRTMIN().saturating_add(1)..libc::SIGRTMAX())
             .filter(|&signal| disposition(signal) == Some(libc::SIG_DFL))
             .filter(|&signal| set_disposition(signal, libc::SIG_IGN))
             .collect();
-        Self { occupied, _serial: serial }
+        Self { occupied, _one: one }
     }
 }
 
@@ -46,22 +48,6 @@ impl Drop for RealtimeSignalsOccupied {
             if disposition(signal) == Some(libc::SIG_IGN) {
                 set_disposition(signal, libc::SIG_DFL);
             }
-        }
-    }
-}
-
-/// Two of them at once would put back each other's dispositions.
-mod parking {
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-
-    static ONE: Mutex<()> = Mutex::new(());
-
-    #[derive(Debug)]
-    pub(super) struct Serial(#[expect(dead_code, reason = "held, not read")] MutexGuard<'static, ()>);
-
-    impl Serial {
-        pub(super) fn enter() -> Self {
-            Self(ONE.lock().unwrap_or_else(PoisonError::into_inner))
         }
     }
 }

@@ -38,12 +38,15 @@ fn octet_at(position: u64) -> u8 {
 mod tests {
     use super::*;
 
+    /// One line and one period of the stream, octets.
+    const LENGTHS: (usize, usize) = (74, 74 * 95);
+
     #[test]
     fn lines_are_those_of_rfc_864() {
         let mut stream = Chargen::default();
-        let mut text = vec![0; 3 * LINE as usize];
+        let mut text = vec![0; 3 * LENGTHS.0];
         stream.fill(&mut text);
-        let lines: Vec<&[u8]> = text.chunks(LINE as usize).collect();
+        let lines: Vec<&[u8]> = text.chunks(LENGTHS.0).collect();
         // RFC 864 shows the same pattern one character further on; any starting point is allowed.
         assert!(lines[0].starts_with(b" !\"#$%&'()*+,-./0123456789:;<=>?@ABC"));
         assert!(lines[1].starts_with(b"!\"#$%&'()*+,-./0123456789:;<=>?@ABCD"));
@@ -52,7 +55,7 @@ mod tests {
 
     #[test]
     fn pieces_of_any_size_make_the_same_stream() {
-        let mut whole = vec![0; 2 * PERIOD as usize];
+        let mut whole = vec![0; 2 * LENGTHS.1];
         Chargen::default().fill(&mut whole);
         let (mut stream, mut pieces) = (Chargen::default(), Vec::new());
         for size in (1..400).cycle() {

@@ -150,6 +150,9 @@ impl Port {
                 Device::virtual_device(eal, &name, &arguments)
             }
         };
+        if matches!(spec.driver, Driver::AfXdp { .. }) {
+            pools.iter().for_each(|pool| pool.lend_for_good());
+        }
         Self::start(device.map_err(|source| spec.refused(source))?, spec, pools)
     }
 

@@ -183,8 +183,12 @@ impl Conn {
         // RFC 9293 §3.8.6.2.2: the edge moves when it can move by a segment or half the buffer.
         let step = (buffer / 2).min(u32::from(self.rcv.mss));
         let grown = if free >= current.saturating_add(step) { free >> shift } else { 0 };
-        // Rounding must not take back what was offered (§3.8.6: "shrinking the window").
-        let kept = current.div_ceil(1 << shift);
+        // Rounding must not take back what was offered (§3.8.6: "shrinking the window"), as long as the buffer
+        // has that much. Rounded up each time, the window would move on with every segment and never close;
+        // RFC 7323 §2.4: "or will have to advertise a smaller window". What was offered is still taken.
+        let unit = 1_u32 << shift;
+        let up = current.div_ceil(unit);
+        let kept = if up << shift < free.saturating_add(unit) { up } else { current >> shift };
         let field = u16::try_from(grown.max(kept)).unwrap_or(u16::MAX);
         self.rcv.edge = self.rcv.edge.max(self.rcv.nxt + (u32::from(field) << shift));
         field

@@ -153,10 +153,12 @@ impl Watch {
         let scale = if scaled { direction.scale.unwrap_or(0).min(14) } else { 0 };
         let edge = header.ack + (u32::from(header.window) << scale);
         // RFC 9293 §3.8.6 (SHLD-14): "A TCP receiver SHOULD NOT shrink the window".
-        if let Some(before) = direction.right_edge.filter(|before| edge.before(*before)) {
+        // RFC 7323 §2.4: less than a unit of the scale is rounding.
+        let unit = 1 << scale;
+        if let Some(before) = direction.right_edge.filter(|before| (edge + (unit - 1)).before(*before)) {
             return Err(format!("the right edge goes back from {before} to {edge}: {seen:?}"));
         }
-        direction.right_edge = Some(edge);
+        direction.right_edge = Some(direction.right_edge.map_or(edge, |before| before.max(edge)));
         Ok(())
     }
 }

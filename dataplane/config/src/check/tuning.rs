@@ -22,6 +22,10 @@ const READS_MAX: u16 = 1024;
 /// STags per worker: 1 Mi of the 16 Mi that a 24-bit index tells apart, so that a guess seldom hits one.
 const GRANTS_MAX: u32 = 1 << 20;
 
+/// RFC 9293 §3.8.4 has "no less than two hours" as the default of an application that asks for keepalives. A region's
+/// peer that vanished holds an STag and a place for that long, so the daemon asks sooner.
+const KEEPALIVE_S: u32 = 600;
+
 pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
     let cores = cores(&mut section, report).unwrap_or_else(|| vec![1]);
     let modes = [("spin", false), ("adaptive", true)];
@@ -102,6 +106,12 @@ pub(super) fn tcp(mut section: Section<'_>, report: &Report) -> Tcp {
         delayed_ack_ms: section
             .number("delayed_ack_ms", 0..=500, "the longest delay of an ACK")
             .unwrap_or(40),
+        keepalive_s: Some(
+            section
+                .number("keepalive_s", 0..=86_400, "the silence before a peer is asked for a sign of life")
+                .unwrap_or(KEEPALIVE_S),
+        )
+        .filter(|seconds| *seconds > 0),
         congestion: section
             .choice("congestion", &congestion, "this is the congestion control")
             .unwrap_or(Congestion::Cubic),

@@ -1,0 +1,101 @@
+//! What one packet costs, step by step. `cargo bench -p benches`.
+#![allow(missing_docs, reason = "criterion's macros make public functions")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
+
+use std::hint::black_box;
+
+use benches::{PAYLOADS, build_write, parse_frame, tcp_frame, write_len};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rdma::mpa::crc::crc32c;
+use rdma::mpa::{Deframer, Framer, MpaStats};
+use rdma::wire::Stag;
+use rdma::{Access, Memory, Origin, Scope, StagTable, StreamId, VecMemory};
+
+/// FPDUs that a deframer takes in one measurement: its own making is not measured.
+const RUN: u64 = 64;
+
+fn per_payload(
+    criterion: &mut Criterion,
+    name: &str,
+    packets: u64,
+    mut measure: impl FnMut(&mut criterion::Bencher<'_>, usize),
+) {
+    let mut group = criterion.benchmark_group(name);
+    for payload in PAYLOADS {
+        group.throughput(Throughput::Bytes(payload as u64 * packets));
+        group.bench_function(BenchmarkId::from_parameter(payload), |bencher| measure(bencher, payload));
+    }
+    group.finish();
+}
+
+fn crc(criterion: &mut Criterion) {
+    per_payload(criterion, "crc32c", 1, |bencher, payload| {
+        let octets = vec![0x5a; payload];
+        bencher.iter(|| crc32c(black_box(&octets)));
+    });
+    per_payload(criterion, "memcpy, for scale", 1, |bencher, payload| {
+        let (from, mut to) = (vec![0x5a_u8; payload], vec![0; payload]);
+        bencher.iter(|| to.copy_from_slice(black_box(&from)));
+    });
+}
+
+fn fpdu(criterion: &mut Criterion) {
+    let framer = Framer::new(true);
+    per_payload(criterion, "fpdu build", 1, |bencher, payload| {
+        let (octets, mut out) = (vec![0x5a; payload], vec![0; write_len(payload)]);
+        bencher.iter(|| build_write(framer, Stag(1), black_box(&octets), &mut out));
+    });
+    per_payload(criterion, "fpdu check, 64 of them", RUN, |bencher, payload| {
+        let mut fpdu = vec![0; write_len(payload)];
+        assert!(build_write(framer, Stag(1), &vec![0x5a; payload], &mut fpdu));
+        let mut stats = MpaStats::default();
+        let setup = || Deframer::<&[u8]>::new(0, true, rdma::mpa::deframer::SPILL_MAX);
+        bencher.iter_batched_ref(
+            setup,
+            |deframer| {
+                for number in 0..RUN {
+                    deframer.push(number * fpdu.len() as u64, &fpdu, &mut stats).unwrap();
+                    let taken = deframer.next_fpdu(&mut stats).unwrap().unwrap().len();
+                    assert_eq!(taken, payload + 14);
+                    assert!(deframer.next_fpdu(&mut stats).is_none());
+                }
+            },
+            BatchSize::SmallInput,
+        );
+    });
+}
+
+fn wire(criterion: &mut Criterion) {
+    per_payload(criterion, "frame parse, with checksums", 1, |bencher, payload| {
+        let frame = tcp_frame(&vec![0x5a; write_len(payload)]).unwrap();
+        bencher.iter(|| parse_frame(black_box(&frame)).unwrap().len());
+    });
+    per_payload(criterion, "frame parse, headers only", 1, |bencher, payload| {
+        let frame = tcp_frame(&vec![0x5a; write_len(payload)]).unwrap();
+        bencher.iter(|| tcp_stack::peek_flow(black_box(&frame)));
+    });
+}
+
+fn placement(criterion: &mut Criterion) {
+    per_payload(criterion, "check and place", 1, |bencher, payload| {
+        let mut memory = VecMemory::new();
+        let (region, bytes) = (memory.add(vec![0; 64 << 20]).unwrap(), 64 << 20);
+        let origin = Origin { stream: StreamId(1), pd: None };
+        let mut stags = StagTable::new(8192, [7; 32]);
+        let granted: Vec<Stag> = (0..8192)
+            .map(|stream| {
+                stags.grant(region, bytes, Access::REMOTE_WRITE, Scope::Stream(StreamId(stream))).unwrap()
+            })
+            .collect();
+        let stag = granted.get(1).copied().unwrap();
+        let (octets, mut at) = (vec![0x5a; payload], 0);
+        bencher.iter(|| {
+            let token = stags.check_place(black_box(stag), at, octets.len(), origin).unwrap();
+            memory.place(token, &octets);
+            at = (at + 8928) % (bytes - 8928);
+        });
+    });
+}
+
+criterion_group!(micro, crc, fpdu, wire, placement);
+criterion_main!(micro);

@@ -1,0 +1,312 @@
+//! What the whole tree must look like: small files, small functions, nothing left for later, documents whose
+//! links lead somewhere and whose configurations are configurations.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a source file, at most.
+const FILE_LINES_MAX: usize = 600;
+/// Lines of a function from `fn` to its last brace, at most.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Files that may be longer. This list only shrinks.
+const LONG_FILES: &[&str] = &[];
+/// Functions that may be longer, as `path:name`. This list only shrinks.
+const LONG_FUNCTIONS: &[&str] = &[];
+
+/// What says that something is left for later; spelt so that this file does not say it.
+const LEFT_FOR_LATER: [&str; 5] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+    concat!("to", "do!"),
+    concat!("unimpl", "emented!"),
+];
+/// A test that is not run; spelt in the same way.
+const NOT_RUN: &str = concat!("#[ig", "nore");
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("dataplane/ lies in the repository").to_path_buf()
+}
+
+/// Every file below the root with one of these extensions, as path from the root and text.
+fn files(extensions: &[&str]) -> Vec<(String, String)> {
+    let root = root();
+    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                let hidden = name.starts_with('.') && name != ".ci" && name != ".cargo";
+                if !hidden && name != "target" {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|it| extensions.iter().any(|wanted| it == *wanted)) {
+                let from_root = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+                found.push((from_root, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no file with extension {extensions:?} below {}", root.display());
+    found.sort();
+    found
+}
+
+/// Fails with all the offences at once.
+fn assert_none(offences: &[String]) {
+    assert!(offences.is_empty(), "{} offences:\n{}", offences.len(), offences.join("\n"));
+}
+
+/// The length of the literal or comment that `text` starts with, if it starts with one.
+fn opaque_len(text: &[u8]) -> Option<usize> {
+    let until = |from: usize, end: &[u8]| {
+        let rest = text.get(from..).unwrap_or_default();
+        rest.windows(end.len()).position(|at| at == end).map_or(text.len(), |at| from + at + end.len())
+    };
+    match text {
+        [b'/', b'/', ..] => Some(text.iter().position(|it| *it == b'\n').unwrap_or(text.len())),
+        [b'/', b'*', ..] => Some(until(2, b"*/")),
+        [b'r', b'"' | b'#', ..] => {
+            let hashes = text[1..].iter().take_while(|it| **it == b'#').count();
+            let end: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
+            (text.get(1 + hashes) == Some(&b'"')).then(|| until(2 + hashes, &end))
+        }
+        [b'"', rest @ ..] => {
+            let mut escaped = false;
+            let end = rest.iter().position(|it| {
+                let ends = *it == b'"' && !escaped;
+                escaped = *it == b'\\' && !escaped;
+                ends
+            });
+            Some(end.map_or(text.len(), |at| at + 2))
+        }
+        // A character, not a lifetime.
+        [b'\'', b'\\', _, ..] => Some(until(3, b"'")),
+        [b'\'', _, b'\'', ..] => Some(3),
+        _ => None,
+    }
+}
+
+/// The source with literals and comments blanked out, line for line.
+fn code_of(source: &str) -> String {
+    let (mut code, mut rest) = (String::with_capacity(source.len()), source.as_bytes());
+    while !rest.is_empty() {
+        let opaque = opaque_len(rest);
+        let len = opaque.unwrap_or(1).min(rest.len());
+        for octet in &rest[..len] {
+            let kept = if *octet == b'\n' || opaque.is_none() { char::from(*octet) } else { ' ' };
+            code.push(kept);
+        }
+        rest = &rest[len..];
+    }
+    code
+}
+
+/// Name, first line and number of lines of every function with a body.
+fn functions(source: &str) -> Vec<(String, usize, usize)> {
+    let code = code_of(source);
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("fn ") {
+        let starts_word =
+            code[..at].chars().next_back().is_none_or(|it| !(it.is_alphanumeric() || it == '_'));
+        let name: String =
+            code[at + 3..].chars().take_while(|it| it.is_alphanumeric() || *it == '_').collect();
+        if !starts_word || name.is_empty() {
+            continue;
+        }
+        let (mut nested, mut braces, mut end) = (0_i32, 0_i32, None);
+        for (offset, it) in code[at..].char_indices() {
+            match it {
+                '(' | '[' => nested += 1,
+                ')' | ']' => nested -= 1,
+                '{' => braces += 1,
+                '}' => braces -= 1,
+                // A function without a body, or of a trait.
+                ';' if nested == 0 && braces == 0 => break,
+                _ => continue,
+            }
+            if it == '}' && braces == 0 && nested == 0 {
+                end = Some(at + offset);
+                break;
+            }
+        }
+        if let Some(end) = end {
+            let line = |at: usize| code[..at].matches('\n').count() + 1;
+            found.push((name, line(at), line(end) - line(at) + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_scanner_sees_functions_and_nothing_else() {
+    let source = r##"
+        fn one() { let _ = "} fn no() {"; let _ = '}'; let _: &'static str = r#"" } "#; }
+        // fn comment() {}
+        trait T { fn bodiless(&self) -> [u8; 4]; fn two<const N: usize>(x: [u8; 2])
+            where T: Sized
+        { /* } */ let _ = b'{'; let _ = '\''; } }
+        const F: fn(u8) = no; fn r#three() {}
+    "##;
+    let names = functions(source);
+    let expected = [("one", 2, 1), ("two", 4, 3)];
+    for (name, line, lines) in expected {
+        assert!(names.contains(&(name.to_owned(), line, lines)), "{name} is not in {names:?}");
+    }
+    assert!(
+        !names.iter().any(|(name, ..)| ["no", "comment", "bodiless"].contains(&name.as_str())),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn files_are_short() {
+    let mut offences = Vec::new();
+    for (path, text) in files(&["rs", "sh", "py", "c", "h"]) {
+        let lines = text.lines().count();
+        let excepted = LONG_FILES.contains(&path.as_str());
+        if lines > FILE_LINES_MAX && !excepted {
+            offences.push(format!("{path}: {lines} lines, {FILE_LINES_MAX} at most"));
+        } else if lines <= FILE_LINES_MAX && excepted {
+            offences.push(format!("{path} is short now: take it from the list of exceptions"));
+        }
+    }
+    assert_none(&offences);
+}
+
+#[test]
+fn functions_are_short() {
+    let (mut offences, mut long) = (Vec::new(), Vec::new());
+    let mut count = 0;
+    for (path, text) in files(&["rs"]) {
+        for (name, line, lines) in functions(&text) {
+            count += 1;
+            if lines > FUNCTION_LINES_MAX {
+                let name = format!("{path}:{name}");
+                if !LONG_FUNCTIONS.contains(&name.as_str()) {
+                    offences
+                        .push(format!("{name}, line {line}: {lines} lines, {FUNCTION_LINES_MAX} at most"));
+                }
+                long.push(name);
+            }
+        }
+    }
+    let gone = LONG_FUNCTIONS.iter().filter(|known| !long.iter().any(|name| name == *known));
+    offences.extend(gone.map(|name| format!("{name} is short now: take it from the list of exceptions")));
+    assert!(count > 1000, "only {count} functions seen: the scanner is blind");
+    assert_none(&offences);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let mut offences = Vec::new();
+    for (path, text) in files(&["rs", "sh", "py", "c", "h", "toml", "md"]) {
+        for (number, line) in (1..).zip(text.lines()) {
+            let word = |word: &str| {
+                line.match_indices(word).any(|(at, _)| {
+                    let before = line[..at].chars().next_back();
+                    let after = line[at + word.len()..].chars().next();
+                    let joined = |it: Option<char>| it.is_some_and(|it| it.is_alphanumeric() || it == '_');
+                    !joined(before) && !joined(after)
+                })
+            };
+            offences.extend(
+                LEFT_FOR_LATER.iter().filter(|it| word(it)).map(|it| format!("{path}:{number}: {it}")),
+            );
+            if path.ends_with(".rs") && line.contains(NOT_RUN) {
+                offences.push(format!("{path}:{number}: a test that is not run"));
+            }
+        }
+    }
+    assert_none(&offences);
+}
+
+/// The fenced blocks of a Markdown text: the line they start on, what they say they are, their lines.
+fn fenced_blocks(text: &str) -> Vec<(usize, String, String)> {
+    let (mut blocks, mut open): (Vec<_>, Option<(usize, String, String)>) = (Vec::new(), None);
+    for (number, line) in (1..).zip(text.lines()) {
+        let fence = line.trim_start().strip_prefix("```");
+        match (&mut open, fence) {
+            (None, Some(info)) => open = Some((number, info.trim().to_owned(), String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some((_, _, body)), None) => {
+                body.push_str(line);
+                body.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// Markdown without its fenced blocks.
+fn prose(text: &str) -> String {
+    let mut fenced = false;
+    let kept = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence
+    });
+    kept.collect::<Vec<_>>().join("\n")
+}
+
+/// The texts between `open` and `close`.
+fn between<'a>(text: &'a str, open: &'a str, close: char) -> impl Iterator<Item = &'a str> {
+    text.split(open).skip(1).filter_map(move |rest| rest.split_once(close)).map(|(inner, _)| inner)
+}
+
+#[test]
+fn configurations_in_documents_are_configurations() {
+    let (mut offences, mut seen) = (Vec::new(), 0);
+    for (path, text) in files(&["md"]) {
+        for (line, info, body) in fenced_blocks(&text) {
+            if info != "toml" {
+                continue;
+            }
+            seen += 1;
+            // What a part of a configuration shows must be right in one that has a port.
+            let port = "\n[[port]]\ndriver = \"tap\"\ninterface = \"iw0\"\naddresses = [\"10.77.0.2/24\"]\n";
+            let whole = if body.contains("[[port]]") { body } else { body + port };
+            if let Err(errors) = iwarp_config::Config::parse(&format!("{path}:{line}"), &whole) {
+                offences.push(format!("{path}:{line}: {}", errors.plain()));
+            }
+        }
+    }
+    assert!(seen > 0, "no document shows a configuration");
+    assert_none(&offences);
+}
+
+#[test]
+fn links_and_paths_in_documents_lead_somewhere() {
+    let (root, mut offences, mut seen) = (root(), Vec::new(), 0);
+    for (path, text) in files(&["md"]) {
+        let folder = root.join(&path).parent().unwrap().to_path_buf();
+        let text = prose(&text);
+        for link in between(&text, "](", ')') {
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            seen += 1;
+            if !folder.join(target).exists() {
+                offences.push(format!("{path}: the link {link}"));
+            }
+        }
+        // `dataplane/src/main.rs` and the like: a name that begins with a folder of ours and has an extension.
+        for name in text.split('`').skip(1).step_by(2) {
+            let top = name.split('/').next().unwrap_or_default();
+            let ours = name.contains('/') && !top.is_empty() && root.join(top).is_dir();
+            if ours && Path::new(name).extension().is_some() && !name.contains([' ', '*', '{', '<']) {
+                seen += 1;
+                if !root.join(name).exists() {
+                    offences.push(format!("{path}: the file `{name}`"));
+                }
+            }
+        }
+    }
+    assert!(seen > 0, "no document names a file");
+    assert_none(&offences);
+}
