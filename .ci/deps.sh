@@ -3,8 +3,8 @@
 set -eu
 
 packages="libdpdk-dev libclang-dev pkg-config gcc make iproute2 nftables ethtool iputils-ping netcat-openbsd
- iperf3 jq tshark tcpdump qemu-system-x86 cpio xz-utils busybox-static python3 librdmacm-dev libibverbs-dev
- ibverbs-providers rdmacm-utils kmod bc bison flex libelf-dev libssl-dev dpkg-dev"
+ procps jq tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
+ libibverbs-dev ibverbs-providers rdmacm-utils kmod"
 
 missing=""
 for package in $packages; do

@@ -152,10 +152,15 @@ pub(crate) fn control_cpus(config: &Config, online: &[u16]) -> Vec<u16> {
     if others.is_empty() { online.to_vec() } else { others }
 }
 
+/// Packet buffers of one pool.
+fn pool_buffers(config: &Config) -> u32 {
+    let pools = u32::try_from(config.workers.cores.len() * config.ports.len()).unwrap_or(u32::MAX);
+    config.memory.packet_buffers / pools.max(1)
+}
+
 /// One pool of packet buffers per worker, for one port.
 fn pools(config: &Config, eal: &Eal) -> Result<Vec<Arc<Mempool>>> {
-    let shares = u32::try_from(config.workers.cores.len() * config.ports.len()).unwrap_or(u32::MAX);
-    let count = config.memory.packet_buffers / shares.max(1);
+    let count = pool_buffers(config);
     let data_room = config.data_room_bytes();
     (0..config.workers.cores.len())
         .map(|_| Ok(Arc::new(Mempool::new(eal, MempoolConfig { count, cache: CACHE, data_room })?)))
@@ -176,7 +181,11 @@ fn open(
     spec.rx_interrupt = !matches!(config.workers.idle, iwarp_config::Idle::Spin);
     let (opened, pairs) = Port::open(eal, &spec, &pools)?;
     if pairs.len() < pools.len() {
-        tracing::info!(port = spec.name, queues = pairs.len(), "fewer queues than workers: steering in software");
+        tracing::info!(
+            port = spec.name,
+            queues = pairs.len(),
+            "fewer queues than workers: steering in software"
+        );
     }
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
     let queues = u16::try_from(pairs.len()).unwrap_or(u16::MAX);
@@ -237,7 +246,7 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
                 neighbors_max: config.limits.neighbors_max,
                 held_bytes_max: config.tcp.held_bytes_max,
                 held_segments_max: u32::from(config.tcp.held_segments_max),
-                buffers_max: config.memory.packet_buffers,
+                buffers_max: pool_buffers(config).saturating_sub(RESERVE),
                 send_buffer_bytes: config.tcp.send_buffer_bytes,
                 receive_window_bytes: config.tcp.receive_window_bytes,
                 tcp: tcp(config),

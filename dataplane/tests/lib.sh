@@ -16,7 +16,8 @@ lab_need_root() {
     [ -c /dev/net/tun ] || { echo "$0: /dev/net/tun is missing: modprobe tun" >&2; exit 1; }
 }
 
-# lab_open NAME: a namespace and a scratch directory, both gone when the script ends.
+# lab_open NAME: a namespace and a scratch directory, both gone when the script ends, and with them what it
+# made beside them: a second namespace `$NS-far`, DPDK's runtime directory `$NS`.
 lab_open() {
     lab_need_root
     NS="$1-$$"
@@ -24,22 +25,27 @@ lab_open() {
     SOCKET="$LAB/control.sock"
     DAEMON_PID=
     trap lab_close EXIT
-    trap 'exit 130' INT TERM
-    ip netns add "$NS"
-    ip -n "$NS" link set lo up
+    trap 'exit 130' INT TERM HUP
+    ip netns add "$NS" && in_ns ip link set lo up && return
+    echo "$0: no network namespace to be had; a container must be privileged for that" >&2
+    exit 1
 }
 
 lab_close() {
-    local status=$?
+    local status=$? name
     trap - EXIT
+    trap '' INT TERM HUP
+    set +e
     [ -z "$DAEMON_PID" ] || daemon_stop || true
-    ip netns pids "$NS" 2>/dev/null | xargs -r kill 2>/dev/null
-    ip netns del "$NS" 2>/dev/null
-    if [ "$status" != 0 ] && [ -f "$LAB/iwarpd.log" ]; then
+    for name in "$NS" "$NS-far"; do
+        ip netns pids "$name" 2>/dev/null | xargs -r kill 2>/dev/null
+        ip netns del "$name" 2>/dev/null
+    done
+    if [ "$status" != 0 ] && [ "$status" != 130 ] && [ -f "$LAB/iwarpd.log" ]; then
         echo "--- the end of iwarpd's log" >&2
         tail -n 40 "$LAB/iwarpd.log" >&2
     fi
-    rm -rf "$LAB"
+    rm -rf "$LAB" "/var/run/dpdk/$NS"
     exit "$status"
 }
 
@@ -66,11 +72,16 @@ daemon_start() {
     return 1
 }
 
-# daemon_stop: SIGTERM, and the exit status that the daemon ends with.
+# daemon_stop: SIGTERM, and the exit status that the daemon ends with; one that hangs is killed.
 daemon_stop() {
-    local pid=$DAEMON_PID
+    local pid=$DAEMON_PID tries
     DAEMON_PID=
     kill -TERM "$pid" 2>/dev/null
+    for tries in $(seq 400); do
+        kill -0 "$pid" 2>/dev/null || break
+        [ "$tries" -lt 400 ] || { echo "iwarpd goes on after SIGTERM: killed" >&2; kill -KILL "$pid"; }
+        sleep 0.05
+    done
     wait "$pid"
 }
 

@@ -10,7 +10,7 @@ config() { # PORT LINES…: the rest of a configuration around a [[port]] entry'
     cat <<TOML
 [memory]
 hugepages = "prefer"
-file_prefix = "pcap$$"
+file_prefix = "$NS"
 [control]
 socket = "$SOCKET"
 [workers]

@@ -109,11 +109,12 @@ routed() {
     starts "$tap" && kernel_side iw0 || return 1
     ip netns add "$NS-far"
     in_ns ip link add road type veth peer name road netns "$NS-far"
-    for net in "$NS 1" "$NS-far 2"; do
-        set -- $net
-        ip -n "$1" addr add "10.88.0.$2/24" dev road
-        ip -n "$1" addr add "fd88::$2/64" dev road nodad
-        ip -n "$1" link set road up
+    local host=1 there
+    for there in "$NS" "$NS-far"; do
+        ip -n "$there" addr add "10.88.0.$host/24" dev road
+        ip -n "$there" addr add "fd88::$host/64" dev road nodad
+        ip -n "$there" link set road up
+        host=2
     done
     ip -n "$NS-far" route add default via 10.88.0.1
     ip -n "$NS-far" route add default via fd88::1

@@ -79,7 +79,8 @@ many_at_once() { # PORT N: N connections, each echoing its own bytes
 
 for host in 10.77.0.2 fd77::2; do
     check "ping $host" in_ns ping -c 3 -i 0.2 -W 2 "$host"
-    check "ping $host, full size" in_ns ping -c 3 -i 0.2 -W 2 -M do -s $([ $host = fd77::2 ] && echo 1452 || echo 1472) "$host"
+    full=$([ "$host" = fd77::2 ] && echo 1452 || echo 1472)
+    check "ping $host, full size" in_ns ping -c 3 -i 0.2 -W 2 -M "do" -s "$full" "$host"
     check "echo, 10 MB, $host" echo_round_trip "$host"
     check "discard, 64 MiB, $host" discard_all "$host"
     check "chargen, 7 MB, $host" chargen_pattern "$host"

@@ -122,7 +122,7 @@ impl Output {
 
 impl Failure {
     /// The reader of stdout has gone, which ends the command and is a success.
-    fn nobody_reads() -> Self {
+    pub(crate) fn nobody_reads() -> Self {
         Self::new(Exit::Ok, "closed", "the reader has gone")
     }
 }

@@ -11,6 +11,7 @@
 //! its length.
 
 mod chunk;
+mod destination;
 mod get;
 mod link;
 mod outbox;
@@ -36,7 +37,13 @@ const WINDOW: u32 = 16 << 20;
 pub(crate) fn run(command: &Remote, global: &Global, output: &Output) -> Result<(), Failure> {
     match command {
         Remote::Put(put) => output.result(&put::run(put, global, output)?, render::remote::transfer),
-        Remote::Get(get) => output.result(&get::run(get, global, output)?, render::remote::transfer),
+        Remote::Get(get) => {
+            let transfer = get::run(get, global, output)?;
+            if destination::is_stdout(&get.file) {
+                return Ok(());
+            }
+            output.result(&transfer, render::remote::transfer)
+        }
         Remote::Ping(ping) => output.result(&ping::run(ping, global, output)?, render::remote::ping),
     }
 }

@@ -387,6 +387,21 @@ fn a_read_whose_right_ends_midway_tells_how_far_it_came() {
 }
 
 #[test]
+fn a_write_whose_right_ends_midway_is_placed_no_further() {
+    let mut target = Target::new();
+    let old = pattern(LAB, 0x5a);
+    // What is placed before shows in the counters; in memory it changes nothing.
+    target.send(&tagged(TAGGED_MORE, WRITE, target.stag, 0, &old[..64]));
+    assert_eq!(target.side.stats.rdmap.payload_bytes_placed, 64);
+    assert_eq!(target.side.stags.revoke_region(target.lab), 4);
+    let rest = tagged(TAGGED_LAST, WRITE, target.stag, 64, &[0xff; 64]);
+    target.send(&rest);
+    assert_eq!(target.side.stats.rdmap.payload_bytes_placed, 64);
+    let expected = terminate_about(0x11, 0x00, 0xc0, &rest, &[]);
+    target.ends_with(&expected, StreamError::Tagged(AccessError::InvalidStag));
+}
+
+#[test]
 fn stags_that_may_not_be_invalidated() {
     use AccessError::*;
     type Named = fn(&Target) -> u32;

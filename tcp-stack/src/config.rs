@@ -92,6 +92,9 @@ pub struct TcpConfig {
     pub data_retries: u8,
     /// How long TIME-WAIT lasts, milliseconds (RFC 9293 §3.6.1: 2 MSL).
     pub time_wait_ms: u32,
+    /// How long the peer may stay silent once our FIN is acknowledged and all that it sent is consumed,
+    /// milliseconds; 0 for ever. RFC 9293 §3.6 sets no limit to FIN-WAIT-2; hosts wait for a minute.
+    pub fin_wait_2_ms: u32,
     /// The longest that an acknowledgement is delayed, milliseconds: below 500 (RFC 9293 §3.8.6.3).
     pub delayed_ack_ms: u32,
     /// Which congestion control.
@@ -114,6 +117,7 @@ impl Default for TcpConfig {
             syn_retries: 6,
             data_retries: 15,
             time_wait_ms: 60_000,
+            fin_wait_2_ms: 60_000,
             delayed_ack_ms: 40,
             congestion: Congestion::default(),
             sack: true,
@@ -121,6 +125,26 @@ impl Default for TcpConfig {
             window_scale: true,
             initial_window_segments: 10,
         }
+    }
+}
+
+/// Nodes of the send pool that are kept for the front parts of segments that must be split.
+const SPLITS_MAX: u32 = 256;
+
+impl StackConfig {
+    /// [`Self::connections_max`] within its bounds.
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections_max.clamp(1, 1 << 20)
+    }
+
+    /// Nodes of the send pool beside those for data: one for each connection's FIN, and those for splits.
+    pub(crate) fn kept_nodes(&self) -> u32 {
+        self.connections().saturating_add(SPLITS_MAX)
+    }
+
+    /// Of so many free nodes of the send pool, those that are left for data.
+    pub(crate) fn data_nodes(&self, available: u32) -> u32 {
+        available.saturating_sub(self.kept_nodes())
     }
 }
 

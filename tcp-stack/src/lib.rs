@@ -58,7 +58,7 @@ pub use error::{CloseReason, ConnectError, ListenError, SendError};
 pub use event::{ConnId, ConnInfo, Event, ListenerId, Segment};
 pub use iface::{DropReason, Drops, InterfaceStats};
 pub use seq::SeqNum;
-pub use stack::Stack;
+pub use stack::{SEND_LEAST, Stack};
 pub use stats::{StackStats, TcpStats};
 pub use time::{Duration, Instant};
 pub use wire::{Flow, Ipv4Cidr, Ipv6Cidr, MacAddr, flow_hash, peek_flow};

@@ -19,6 +19,8 @@ iwarp_counters::counters! {
         aborted,
         /// Connections given up: the peer did not answer.
         timed_out,
+        /// Half-open connections given up early to make room for a SYN.
+        half_open_recycled,
         /// Connections given up: the peer, or the network, refused them.
         refused,
         /// Segments sent, all kinds.

@@ -31,16 +31,16 @@ macro_rules! counters {
 
         impl $name {
             /// How many counters the block has.
-            pub const COUNT: usize = [$(stringify!($field)),+].len();
+            $vis const COUNT: usize = [$(stringify!($field)),+].len();
 
             /// Calls `f(name, help, value)` once per counter, in the order of declaration.
-            pub fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
+            $vis fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, u64)) {
                 let Self { $($field),+ } = self;
                 $(f(stringify!($field), concat!($($help),+), *$field);)+
             }
 
             /// Adds another block to this one, counter by counter, wrapping.
-            pub fn add(&mut self, other: &Self) {
+            $vis fn add(&mut self, other: &Self) {
                 let Self { $($field),+ } = other;
                 $(self.$field = self.$field.wrapping_add(*$field);)+
             }

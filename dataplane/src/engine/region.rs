@@ -10,7 +10,7 @@ use rdma::{
 use rdma::{StagTable, StreamId};
 use tcp_stack::{Buf, BufPool, ConnId, Instant, Segment, Stack};
 
-use super::sink::StreamSink;
+use super::sink::{FPDU_LEAST, StreamSink};
 
 /// How long a connection that we have closed may wait for the peer to close too: as long as Linux's
 /// `tcp_fin_timeout`. A peer that never does would hold its place for ever.
@@ -133,7 +133,7 @@ impl<B: Buf> RegionStream<B> {
         let budget_left = sink.budget;
         let turn = if !progress.pending {
             Turn::Idle
-        } else if stack.send_capacity(conn) < stack.emss(conn) && budget_left > 0 {
+        } else if stack.send_capacity(conn) < stack.emss(conn).max(FPDU_LEAST) && budget_left > 0 {
             Turn::Blocked
         } else {
             Turn::Again

@@ -1,6 +1,7 @@
 //! The adapter that joins the RDMA engine's sending side to our TCP: one FPDU, one buffer, one segment.
 
 use rdma::Sink;
+use rdma::mpa::{fpdu_len, framer::MULPDU_MIN};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 
 /// FPDUs up to this many octets may share a segment with the one before them.
@@ -8,6 +9,10 @@ use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 /// A small message costs a packet of its own otherwise; a larger one would only push its neighbour's
 /// start away from a segment's start, which is where a receiver looks for it behind a gap.
 const SHARE_MAX: usize = 256;
+
+/// The longest FPDU for a peer whose segments are shorter still: RFC 5044 §4.5 lets MPA cut no shorter ones.
+pub(super) const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN);
+const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
 
 /// One connection's sending side, for the length of one step.
 pub(super) struct StreamSink<'a, P: BufPool> {
@@ -21,7 +26,8 @@ pub(super) struct StreamSink<'a, P: BufPool> {
 }
 
 impl<P: BufPool> StreamSink<'_, P> {
-    /// Queues `len` octets as a segment of their own; `false` when there is no room or no buffer.
+    /// Queues `len` octets as a segment of their own, of which TCP makes several for a peer of tiny ones; `false`
+    /// when there is no room or no buffer.
     fn push_segment(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
         let Some(bytes) = buf.append(len) else { return false };

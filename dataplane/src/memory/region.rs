@@ -53,6 +53,14 @@ pub enum MemoryError {
         /// What the kernel answered.
         source: Errno,
     },
+    /// Not enough ordinary memory: to take it would have the kernel end some process, this one most likely.
+    #[error("{needed} bytes of ordinary memory needed, {available} available")]
+    Ordinary {
+        /// Octets needed.
+        needed: u64,
+        /// Octets that can be had.
+        available: u64,
+    },
     /// The kernel refused.
     #[error("{operation}: {source}")]
     System {
@@ -116,6 +124,11 @@ impl RegionMemory {
         let rounded = bytes.checked_next_multiple_of(page_bytes).filter(|&size| i64::try_from(size).is_ok());
         let rounded = rounded.ok_or_else(too_large)?;
         let mapped = usize::try_from(rounded).map_err(|_| too_large())?;
+        if page_bytes == PAGE_BYTES
+            && let Some(available) = memory_available().filter(|available| *available < rounded)
+        {
+            return Err(MemoryError::Ordinary { needed: bytes, available });
+        }
         let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         if page_bytes == HUGEPAGE_BYTES {
             flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -268,6 +281,13 @@ impl fmt::Debug for RegionMemory {
             .field("page_bytes", &self.page_bytes)
             .finish()
     }
+}
+
+/// Octets of ordinary memory that can be had without taking any from a process; `None` where the system does not tell.
+fn memory_available() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Maps all of a file for reading and writing.

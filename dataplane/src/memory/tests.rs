@@ -77,8 +77,18 @@ fn sizes_that_make_no_sense_are_refused() {
             assert!(matches!(RegionMemory::new("test", bytes, pages), Err(MemoryError::TooLarge { .. })));
         }
     }
-    let refused = RegionMemory::new("test", 1 << 62, Pages::Ordinary).unwrap_err();
-    assert!(matches!(refused, MemoryError::System { .. }), "{refused}");
+}
+
+/// The pages are taken at once: without this the kernel would look for a process to end.
+#[test]
+fn more_ordinary_memory_than_there_is_is_refused() {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
+    for bytes in [total, 1 << 62] {
+        let refused = RegionMemory::new("test", bytes, Pages::Ordinary).unwrap_err();
+        let MemoryError::Ordinary { needed, available } = refused else { panic!("{refused}") };
+        assert!(needed == bytes && available < total, "{refused}");
+    }
 }
 
 #[test]

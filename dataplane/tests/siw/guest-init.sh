@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # First process of the guest: loads the modules, brings up eth0 and siw0, then serves the control line
 # (ttyS1): each line read is `ID COMMAND`, answered by the command's output and `<SOH>EXIT ID CODE`.
 # Commands run in one shell, so that a later one can `wait` for what an earlier one left in the background.

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Library of bash functions that run soft-iWARP guests under QEMU's software emulation. Source it.
 #
 #   guest_boot NAME TAP MAC IPV4/LEN IPV6/LEN   boots a guest on an existing TAP interface

@@ -198,7 +198,7 @@ refusals() {
 }
 
 violations() {
-    local secret=($CRC_ON --region secret --token open-sesame) name
+    local secret=("$CRC_ON" --region secret --token open-sesame) name
     try "fill" client "${secret[@]}" --ops write,read --seed 77
     # RFC 5041 §7.1 and RFC 5040 §4.8: layer, error type, error code.
     for name in past-end at-end far; do

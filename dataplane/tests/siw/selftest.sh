@@ -40,8 +40,7 @@ not_client() { ! client "$@"; }
 
 # siw closes TCP right behind its Reject; the initiator then often loses the Reject's private data.
 reject() {
-    local try
-    for try in 1 2 3 4 5 6 7 8 9 10; do
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
         client --expect-reject "$@" && return 0
     done
     return 1

@@ -47,7 +47,7 @@ pub(crate) struct Put {
 pub(crate) struct Get {
     /// Where it comes from: HOST:PORT/REGION[+OFFSET].
     pub(crate) target: Target,
-    /// The file.
+    /// The file; `-` is stdout, where no report is written then.
     pub(crate) file: PathBuf,
     /// How much: octets, or with a unit of 1024: 64k, 64M, 1G. Without, up to the region's end.
     #[arg(short, long, value_parser = parse_size)]

@@ -1,9 +1,11 @@
 //! A file into a peer's region: RDMA Writes, then an RDMA Read that proves that they were placed.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use iwarp_control::Exit;
 use rdma::Access;
 
 use super::link::{Link, Reach};
@@ -51,6 +53,16 @@ fn open(path: &Path) -> Result<(File, u64), Failure> {
     Ok((file, metadata.len()))
 }
 
+/// Reads octets of the file, which has been found long enough.
+pub(super) fn read(file: &File, path: &Path, octets: &mut [u8], at: u64) -> Result<(), Failure> {
+    file.read_exact_at(octets, at).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => {
+            Failure::new(Exit::Failed, "file", format!("{} is shorter than it was", path.display()))
+        }
+        _ => Failure::file(path, "read", &error),
+    })
+}
+
 /// Posts Writes as long as there is a free piece of the window, and reads the file into pieces that are free.
 fn write(link: &mut Link, file: &File, path: &Path, reach: &Reach, output: &Output) -> Result<(), Failure> {
     let bar = progress::of_bytes(output, "put", reach.length);
@@ -61,8 +73,7 @@ fn write(link: &mut Link, file: &File, path: &Path, reach: &Reach, output: &Outp
         match free.pop() {
             Some(piece) if left > 0 => {
                 let offset = u64::from(piece) * u64::from(PIECE);
-                file.read_exact_at(link.window(offset, left), at)
-                    .map_err(|error| Failure::file(path, "read", &error))?;
+                read(file, path, link.window(offset, left), at)?;
                 link.write(piece.into(), offset, left, reach.at(at))?;
                 at = at.saturating_add(left.into());
             }

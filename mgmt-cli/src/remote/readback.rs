@@ -1,13 +1,12 @@
 //! Many RDMA Reads at a time, handed out in order.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use iwarp_control::Exit;
 
 use super::link::{Link, Reach};
-use super::{WINDOW, progress};
+use super::{WINDOW, progress, put};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -53,7 +52,7 @@ pub(super) fn verify(
     let mut expected = Vec::new();
     each(link, reach, &mut |at, octets| {
         expected.resize(octets.len(), 0);
-        file.read_exact_at(&mut expected, at).map_err(|error| Failure::file(path, "read", &error))?;
+        put::read(file, path, &mut expected, at)?;
         if let Some(differs) = expected.iter().zip(octets).position(|(ours, theirs)| ours != theirs) {
             let octet = at.saturating_add(differs as u64);
             let message = format!("the peer does not hold what was put: octet {octet} of the file differs");

@@ -177,6 +177,46 @@ fn a_peer_that_falls_silent_is_given_up() {
 }
 
 #[test]
+fn a_get_that_is_interrupted_leaves_no_file() {
+    let responder = Responder::start(Manner::FallsSilent);
+    let dir = tempfile::tempdir().unwrap();
+    for signal in ["-INT", "-TERM", "-KILL"] {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_iwarpctl"))
+            .args(["remote", "get", &place(responder.address, "lab"), text(&dir.path().join("got"))])
+            .spawn()
+            .unwrap();
+        let granted =
+            |shared: &mut crate::responder::Shared| std::mem::take(&mut shared.stats.mpa.accepts_out);
+        while granted(&mut responder.shared.lock().unwrap()) == 0 {
+            std::thread::yield_now();
+        }
+        let kill = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), None, "{signal} ends it");
+        assert_eq!(names(dir.path()), [""; 0], "{signal}");
+    }
+}
+
+#[test]
+fn a_file_that_is_shorter_than_it_says() {
+    // The kernel says a page of each of these.
+    let path = Path::new("/sys/kernel/uevent_seqnum");
+    assert_eq!(fs::metadata(path).unwrap().len(), 4096);
+    let responder = Responder::start(Manner::Honest);
+    let run = remote(&["put", text(path), &place(responder.address, "lab")]);
+    assert_eq!((run.code, run.kind().as_str()), (1, "file"));
+    assert!(run.error()["message"].as_str().unwrap().contains("shorter"), "{}", run.stderr);
+}
+
+#[test]
+fn a_disk_that_is_full() {
+    let responder = Responder::start(Manner::Honest);
+    let run = remote(&["get", &place(responder.address, "lab"), "/dev/full"]);
+    assert_eq!((run.code, run.kind().as_str()), (1, "file"));
+    assert!(run.error()["message"].as_str().unwrap().contains("No space left"), "{}", run.stderr);
+}
+
+#[test]
 fn files_that_are_not_there() {
     let responder = Responder::start(Manner::Honest);
     let target = place(responder.address, "lab");

@@ -122,6 +122,14 @@ fn an_ipv6_peer() {
 }
 
 #[test]
+fn an_ipv6_peer_with_a_zone() {
+    let responder = Responder::start_at("[::1]:0", Manner::Honest);
+    let target = format!("[::1%1]:{}/lab", responder.address.port());
+    let report = remote(&["ping", &target, "-c", "1"]).json();
+    assert_eq!(report["peer"], format!("[::1%1]:{}", responder.address.port()));
+}
+
+#[test]
 fn text_for_people() {
     let responder = Responder::start(Manner::Honest);
     let dir = tempfile::tempdir().unwrap();
@@ -141,4 +149,63 @@ fn text_for_people() {
     );
     let shown = run(&["remote", "ping", &target, "-c", "10"]);
     assert!(shown.starts_with(&format!("ping {target}+0: 10 reads of 8 B\nmin ")), "{shown}");
+}
+
+#[test]
+fn get_to_stdout_writes_the_octets_and_nothing_else() {
+    let responder = Responder::start(Manner::Honest);
+    let octets = noise(100_000);
+    responder.fill_lab(&octets);
+    let target = place(responder.address, "lab");
+    for name in ["-", "/dev/stdout"] {
+        for options in [&[][..], &["--json"]] {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_iwarpctl"))
+                .args([&["remote", "get", &target, name, "--length", "100000"], options].concat())
+                .output()
+                .unwrap();
+            assert!(output.status.success() && output.stderr.is_empty(), "{name} {options:?}");
+            assert!(output.stdout == octets, "{name} {options:?}: {} octets", output.stdout.len());
+        }
+    }
+    assert!(!std::path::Path::new("-").exists());
+}
+
+#[test]
+fn names_may_have_what_addresses_have() {
+    let responder = Responder::start(Manner::Honest);
+    for region in ["a/b+c", "a/b+c+0", "a/b+c+1k"] {
+        assert_eq!(remote(&["ping", &place(responder.address, region), "-c", "1"]).code, 0, "{region}");
+    }
+    assert_eq!(remote(&["ping", &place(responder.address, "a/b+1"), "-c", "1"]).kind(), "no_such_object");
+}
+
+/// What a person at a terminal sees of a command: `script` gives it a terminal for stdout and stderr.
+fn at_a_terminal(arguments: &[&str]) -> String {
+    let command = [&[env!("CARGO_BIN_EXE_iwarpctl"), "remote"], arguments].concat().join(" ");
+    let output = std::process::Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn progress_is_for_people() {
+    let responder = Responder::start(Manner::Honest);
+    let dir = tempfile::tempdir().unwrap();
+    let (sent, got) = (dir.path().join("sent"), dir.path().join("got"));
+    fs::write(&sent, noise(LAB)).unwrap();
+    let target = place(responder.address, "lab");
+    for (arguments, bar) in [
+        (&["put", text(&sent), &target, "--verify"][..], &["put [", "verify ["][..]),
+        (&["get", &target, text(&got)], &["get ["]),
+        (&["ping", &target], &["ping ["]),
+    ] {
+        let seen = at_a_terminal(arguments);
+        assert!(bar.iter().all(|bar| seen.contains(bar)), "{seen}");
+        let seen = at_a_terminal(&[arguments, &["--json"]].concat());
+        assert!(!seen.contains(" ["), "{seen}");
+    }
 }

@@ -94,6 +94,7 @@ impl Shared {
         add("lab", LAB, both, None, &[]);
         add("lab-ro", 4096, Access::REMOTE_READ, None, &[]);
         add("lab-wo", 4096, Access::REMOTE_WRITE, None, &[]);
+        add("a/b+c", 4096, both, None, &[]);
         add("secret", 4096, both, Some(TOKEN), &[]);
         add("elsewhere", 4096, both, None, &["192.0.2.1"]);
         Self { memory, stats: RdmaStats::default(), service, stags: StagTable::new(64, [7; 32]) }

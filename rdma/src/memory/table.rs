@@ -252,10 +252,8 @@ impl StagTable {
     /// Ends an entry: at once, or when its index comes round if that is sooner than [`QUARANTINE`] grants.
     fn retire(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(&index) else { return };
-        let age = self.issuer.next.wrapping_sub(entry.serial) % CYCLE;
-        if CYCLE.saturating_sub(age) <= QUARANTINE {
-            entry.live = None;
-        } else {
+        entry.live = None;
+        if !entry.is_in_quarantine(self.issuer.next) {
             self.entries.remove(&index);
         }
         self.live = self.live.saturating_sub(1);
@@ -273,17 +271,26 @@ impl StagTable {
         count
     }
 
-    /// Revokes every STag of a region. Says how many there were. Looks at every STag for each of them.
+    /// Revokes every STag of a region. Says how many there were. Looks at every STag, twice.
     pub fn revoke_region(&mut self, region: RegionId) -> usize {
-        let mut count = 0usize;
-        while let Some(stag) = self.entries.values().find(|entry| entry.opens(region)).map(|entry| entry.stag)
-        {
-            if !self.revoke(stag) {
-                break;
+        let Self { entries, streams, issuer, live, capacity: _ } = self;
+        streams.retain(|_, first| match list_without(entries, *first, region) {
+            Some(kept) => {
+                *first = kept;
+                true
             }
-            count = count.saturating_add(1);
-        }
-        count
+            None => false,
+        });
+        let before = *live;
+        entries.retain(|_, entry| {
+            if !entry.opens(region) {
+                return true;
+            }
+            entry.live = None;
+            *live = live.saturating_sub(1);
+            entry.is_in_quarantine(issuer.next)
+        });
+        before.saturating_sub(*live)
     }
 
     /// May this stream place `len` octets there? The whole check.
@@ -351,7 +358,35 @@ impl StagTable {
     }
 }
 
+/// Leaves the STags of a region out of a stream's list; says where the list begins then.
+fn list_without(entries: &mut HashMap<u32, Entry, FixedState>, first: u32, region: RegionId) -> Option<u32> {
+    let (mut begin, mut last, mut at) = (None, None, Some(first));
+    while let Some(index) = at {
+        let Some(live) = entries.get(&index).and_then(|entry| entry.live.as_ref()) else { break };
+        at = live.next;
+        if live.window.region != region {
+            begin = begin.or(Some(index));
+            link(entries, last, Some(index));
+            last = Some(index);
+        }
+    }
+    link(entries, last, None);
+    begin
+}
+
+fn link(entries: &mut HashMap<u32, Entry, FixedState>, from: Option<u32>, to: Option<u32>) {
+    if let Some(live) = from.and_then(|from| entries.get_mut(&from)?.live.as_mut()) {
+        live.next = to;
+    }
+}
+
 impl Entry {
+    /// Whether its index comes round in fewer than [`QUARANTINE`] grants.
+    const fn is_in_quarantine(&self, next_serial: u64) -> bool {
+        let age = next_serial.wrapping_sub(self.serial) % CYCLE;
+        CYCLE.saturating_sub(age) <= QUARANTINE
+    }
+
     fn opens(&self, region: RegionId) -> bool {
         self.live.as_ref().is_some_and(|live| live.window.region == region)
     }

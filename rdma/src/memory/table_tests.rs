@@ -108,9 +108,31 @@ fn a_region_takes_its_stags_with_it() {
     assert_eq!(table.grants_of(RegionId(1)), 10);
     assert_eq!(table.revoke_region(RegionId(1)), 10);
     assert_eq!((table.grants_of(RegionId(1)), table.grants_of(RegionId(0)), table.len()), (0, 10, 10));
-    let of_streams: usize = (0..3).map(|stream| table.revoke_stream(StreamId(stream))).sum();
-    assert_eq!(of_streams, 10);
+    table.issuer.next = CYCLE - 10;
+    let domain = Scope::Pd(PdId(1));
+    let of_domain = table.grant(RegionId(0), 1, BOTH, domain).unwrap();
+    assert_eq!(table.revoke_region(RegionId(0)), 11);
+    assert!(!table.revoke(of_domain));
     assert!(table.is_empty() && table.streams.is_empty());
+    assert_eq!(table.entries.len(), 10, "the old ones are in quarantine");
+}
+
+/// A worker revokes between two bursts, and serves nobody meanwhile.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "what is tested is how long it takes")]
+fn a_region_with_very_many_stags_takes_them_with_it_at_once() {
+    const COUNT: u32 = 1 << 17;
+    let mut table = table(COUNT as usize);
+    for at in 0..COUNT {
+        table.grant(RegionId(at % 2), 1, BOTH, Scope::Stream(StreamId(u64::from(at / 3)))).unwrap();
+    }
+    let start = std::time::Instant::now();
+    assert_eq!(table.revoke_region(RegionId(1)), COUNT as usize / 2);
+    assert!(start.elapsed() < core::time::Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(table.len(), COUNT as usize / 2);
+    let of_streams: usize = (0..COUNT).map(|at| table.revoke_stream(StreamId(at.into()))).sum();
+    assert_eq!(of_streams, COUNT as usize / 2);
+    assert!(table.is_empty() && table.entries.is_empty() && table.streams.is_empty());
 }
 
 #[test]

@@ -5,9 +5,10 @@
 //! has come, and is lent as a row of slices. Chunks are dropped as soon as they hold nothing that is still
 //! wanted.
 //!
-//! A peer may cut its stream into single octets. So that such chunks, whose buffers are much larger than what
-//! they hold, do not pile up, small ones behind an unfinished FPDU are copied into a buffer that the
-//! deframer was given at the start. What it holds is bounded by the longest FPDU whatever the peer does.
+//! A peer may cut its stream into single octets, or begin a long FPDU and never end it, on every connection that it
+//! may have. So that chunks, whose buffers come from a pool that reception lives on, are not all held for that, a
+//! few are; what comes behind them and does not complete the FPDU is copied into a buffer that the deframer was
+//! given at the start. FPDUs as long as a segment, which is what a sender should make of them, are never copied.
 //!
 //! Every reader goes through [`Pieces`]; markers, once asked for, are octets that it leaves out.
 
@@ -16,20 +17,17 @@ use super::{CRC_LEN, FPDU_LEN_MAX, LENGTH_LEN, MpaStats, fpdu_len};
 use core::fmt;
 use std::collections::{VecDeque, vec_deque};
 
-/// So many chunks are held as they are unless they are tiny.
-const CHUNKS_FREE: usize = 8;
-/// Octets below which a chunk is copied aside, while few are held.
+/// Chunks held while an FPDU is not complete. One that is no longer than a segment lies in two, or in three if it is
+/// not aligned, the last of which completes it.
+pub const CHUNKS_MAX: usize = 2;
+/// Octets below which a chunk is copied aside although fewer are held.
 const TINY: usize = 64;
-/// Octets below which a chunk is copied aside, while [`CHUNKS_FREE`] or more are held.
-const SMALL: usize = 1024;
-/// Chunks held at most: the free ones, one that is used up in part, and others of at least `SMALL` octets
-/// until the longest FPDU is complete.
-const CHUNKS_MAX: usize = CHUNKS_FREE + 1 + FPDU_LEN_MAX.div_ceil(SMALL);
-/// Between two chunks there is at most one run of octets copied aside.
-const PIECES_MAX: usize = 2 * CHUNKS_MAX + 1;
+/// Between two chunks, and behind the last, there is at most one run of octets copied aside; one chunk more completes
+/// the FPDU.
+const PIECES_MAX: usize = 2 * (CHUNKS_MAX + 1);
 
 /// Octets of the copy-aside buffer that no legal stream overflows.
-pub const SPILL_MAX: usize = FPDU_LEN_MAX + SMALL;
+pub const SPILL_MAX: usize = FPDU_LEN_MAX + TINY;
 
 /// Why no more FPDUs come out of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +162,8 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             return Err(FpduError::Undrained);
         }
         let len = fresh.len();
-        let small = if self.chunks < CHUNKS_FREE { TINY } else { SMALL };
-        if len < small && self.held > 0 {
+        let aside = len < TINY || (self.chunks >= CHUNKS_MAX && !self.completes(len));
+        if aside && self.held > 0 {
             self.spill(chunk.as_ref())?;
             stats.octets_spilled = stats.octets_spilled.wrapping_add(len as u64);
         } else {
@@ -177,6 +175,12 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         }
         self.held = self.held.saturating_add(len);
         Ok(())
+    }
+
+    /// Whether so many octets more complete the FPDU at the front.
+    fn completes(&self, len: usize) -> bool {
+        let due = self.ulpdu_length().map(|ulpdu_len| fpdu_len(ulpdu_len.into()));
+        due.is_some_and(|due| self.held.saturating_add(len) >= due)
     }
 
     fn spill(&mut self, octets: &[u8]) -> Result<(), FpduError> {

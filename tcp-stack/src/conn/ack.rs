@@ -45,6 +45,10 @@ impl Conn {
         if was_closed && self.snd.wnd > 0 {
             self.on_window_opened(cx);
         }
+        if header.ack == self.snd.una && !self.snd.has_outstanding() && options.sack.is_empty() {
+            // The usual segment of a peer that only sends: there is nothing that it could acknowledge.
+            return;
+        }
         let mut delivery = Delivery::default();
         let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
         if header.ack.after(self.snd.una) {
@@ -359,8 +363,9 @@ impl Conn {
 
     /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2; RFC 9293 §3.8.6.1.
     fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) {
-        if self.snd.wnd == 0 {
-            // The peer lives, it only has no room: probes of a closed window go on without end.
+        if self.snd.wnd == 0 && !self.snd.fin_queued {
+            // The peer lives, it only has no room: probes of a closed window go on without end, unless the
+            // application has closed and nobody is left to lose patience (RFC 6429).
             self.attempts = 0;
         }
         if !self.snd.has_outstanding() {
@@ -392,10 +397,10 @@ impl Conn {
         }
     }
 
-    /// Tells the application of room that it was refused before, once a quarter of the queue is free.
+    /// Tells the application of room that it was refused before, once there is much of it.
     pub(crate) fn note_room<B>(&mut self, cx: &Cx<'_, B>) {
-        let room = self.send_room(cx.config);
-        if self.snd.refused && room >= cx.config.send_buffer_bytes / 4 {
+        let free = cx.config.data_nodes(cx.tx.available());
+        if self.snd.refused && self.has_much_room(cx.config, free) {
             self.snd.refused = false;
             self.notices.writable = true;
         }

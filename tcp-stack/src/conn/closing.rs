@@ -36,7 +36,10 @@ impl Conn {
             return;
         }
         match self.state {
-            State::FinWait1 => self.state = State::FinWait2,
+            State::FinWait1 => {
+                self.state = State::FinWait2;
+                self.arm_fin_wait_2(cx);
+            }
             State::Closing => self.enter_time_wait(cx),
             State::LastAck => self.finish(cx, CloseReason::Normal),
             _ => {}

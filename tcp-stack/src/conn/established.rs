@@ -107,9 +107,12 @@ impl Conn {
     }
 
     /// "An acknowledgment should be sent in reply": at once to text that came again, since its
-    /// acknowledgement may have been lost, and sparingly to what could be half of a loop.
+    /// acknowledgement may have been lost, and sparingly to what could be half of a loop or a blind guess
+    /// (RFC 5961 §7).
     fn answer_unacceptable<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) {
-        if segment.seq_len() == 0 {
+        let (seq, nxt) = (segment.header.seq, self.rcv.nxt);
+        let again = seq.before(nxt) && nxt.distance_from(seq) <= super::receive::receive_buffer(cx.config);
+        if segment.seq_len() == 0 || !again {
             self.challenge(cx);
             return;
         }

@@ -1,5 +1,6 @@
 //! LISTEN (RFC 9293 §3.10.7.2), and what two SYNs agree on.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -7,7 +8,7 @@ use super::{Conn, Origin, State};
 use crate::cc::Window;
 use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
-use crate::event::ListenerId;
+use crate::event::{ConnId, ListenerId};
 use crate::time::Instant;
 use crate::wire::{SackBlocks, TcpHeader, TcpOptions, Timestamps};
 
@@ -26,13 +27,45 @@ pub(crate) struct SynOffer {
 }
 
 /// A port that accepts connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) port: u16,
     pub(crate) generation: u32,
     pub(crate) options: ListenOptions,
     /// Connections in SYN-RECEIVED.
     pub(crate) half_open: u32,
+    /// These connections in the order of their SYNs, and some that have left SYN-RECEIVED since. Room for
+    /// twice the backlog, so that sorting those out when it is full costs little per SYN.
+    waiting: VecDeque<ConnId>,
+}
+
+impl Listener {
+    fn new(port: u16, generation: u32, options: ListenOptions, connections_max: u32) -> Self {
+        let backlog = options.backlog.clamp(1, connections_max.max(1));
+        let waiting = VecDeque::with_capacity(backlog as usize * 2);
+        Self { port, generation, options, half_open: 0, waiting }
+    }
+
+    /// A connection entered SYN-RECEIVED; `waits` tells which ones still are in it.
+    pub(crate) fn note_waiting(&mut self, conn: ConnId, mut waits: impl FnMut(ConnId) -> bool) {
+        if self.waiting.len() == self.waiting.capacity() {
+            self.waiting.retain(|conn| waits(*conn));
+        }
+        if self.waiting.len() < self.waiting.capacity() {
+            self.waiting.push_back(conn);
+        }
+    }
+
+    /// The connection that is in SYN-RECEIVED longest.
+    pub(crate) fn oldest_waiting(&mut self, mut waits: impl FnMut(ConnId) -> bool) -> Option<ConnId> {
+        while let Some(oldest) = self.waiting.front().copied() {
+            if waits(oldest) {
+                return Some(oldest);
+            }
+            self.waiting.pop_front();
+        }
+        None
+    }
 }
 
 /// The ports that accept connections.
@@ -42,13 +75,14 @@ pub(crate) struct Listeners {
     /// Ports and their slots, sorted.
     ports: Vec<(u16, u32)>,
     generation: u32,
+    connections_max: u32,
 }
 
 impl Listeners {
     const MAX: usize = 1024;
 
-    pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), ports: Vec::new(), generation: 0 }
+    pub(crate) fn new(connections_max: u32) -> Self {
+        Self { slots: Vec::new(), ports: Vec::new(), generation: 0, connections_max }
     }
 
     pub(crate) fn add(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
@@ -63,7 +97,7 @@ impl Listeners {
             return Err(ListenError::TooMany);
         }
         self.generation = self.generation.wrapping_add(1);
-        let listener = Listener { port, generation: self.generation, options, half_open: 0 };
+        let listener = Listener::new(port, self.generation, options, self.connections_max);
         match self.slots.get_mut(free) {
             Some(slot) => *slot = Some(listener),
             None => self.slots.push(Some(listener)),
@@ -172,4 +206,29 @@ impl Conn {
 pub(crate) fn mss_for(local: SocketAddr, mtu: u16) -> u16 {
     let headers = if local.is_ipv4() { 40 } else { 60 };
     mtu.saturating_sub(headers).max(MSS_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_half_open_connections_takes_bounded_memory_and_loses_none() {
+        let mut listener = Listener::new(7, 1, ListenOptions { backlog: 4, ..ListenOptions::default() }, 64);
+        let capacity = listener.waiting.capacity();
+        let id = |n| ConnId::new(n, 1);
+        // All but every hundredth leave at once.
+        for n in 0..300 {
+            listener.note_waiting(id(n), |conn| conn.index() % 100 == 0 || conn.index() == n);
+        }
+        let oldest = |listener: &mut Listener, gone| {
+            listener.oldest_waiting(|conn| conn.index() % 100 == 0 && conn.index() >= gone)
+        };
+        assert_eq!(oldest(&mut listener, 0), Some(id(0)));
+        assert_eq!(oldest(&mut listener, 1), Some(id(100)));
+        assert_eq!(oldest(&mut listener, 101), Some(id(200)));
+        assert_eq!(oldest(&mut listener, 201), None);
+        assert_eq!(listener.waiting.capacity(), capacity);
+        assert!(capacity <= 16, "{capacity}");
+    }
 }

@@ -225,6 +225,11 @@ pub(crate) struct ConnCounters {
     pub(crate) recoveries: u32,
 }
 
+/// A connection queues segments up to this part of the nodes that are free: n connections that do so leave 4/(n + 4).
+const SHARE_OF_FREE: u32 = 4;
+/// But always so many.
+const SHARE_MIN: u32 = 8;
+
 /// The transmission control block.
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -426,11 +431,26 @@ impl Conn {
             || self.snd.queue.unsent() != NIL
     }
 
-    /// Octets that [`Stack::send`](crate::Stack::send) still takes.
-    pub(crate) fn send_room(&self, config: &StackConfig) -> u32 {
+    /// Segments that may be queued, with `free` nodes left for data of all connections.
+    fn segments_max(&self, config: &StackConfig, free: u32) -> u32 {
         // Small segments are bounded by their number: a buffer costs the same however full it is.
         let segments_max = (config.send_buffer_bytes / 512).max(64);
-        if self.snd.queue.segments() >= segments_max { 0 } else { self.append_room(config) }
+        // No more than a part of what is left: peers that do not read could otherwise take all buffers together, and
+        // keep them from everyone else for as long as they like.
+        segments_max.min((free / SHARE_OF_FREE).max(SHARE_MIN))
+    }
+
+    /// Octets that [`Stack::send`](crate::Stack::send) still takes, with `free` nodes left for data.
+    pub(crate) fn send_room(&self, config: &StackConfig, free: u32) -> u32 {
+        let segments = self.segments_max(config, free).saturating_sub(self.snd.queue.segments());
+        self.append_room(config).min(segments.saturating_mul(self.snd.emss.into()))
+    }
+
+    /// Whether there is so much room that it is worth telling: a quarter of the queue, or half of its segments.
+    pub(crate) fn has_much_room(&self, config: &StackConfig, free: u32) -> bool {
+        let segments = self.segments_max(config, free) / 2;
+        let much = (config.send_buffer_bytes / 4).min(segments.saturating_mul(self.snd.emss.into()));
+        self.send_room(config, free) >= much.max(1)
     }
 
     /// Octets that may still be appended to a segment that is queued.

@@ -83,6 +83,7 @@ impl Conn {
         self.counters.octets_in = self.counters.octets_in.wrapping_add(u64::from(octets));
         cx.stats.octets_in = cx.stats.octets_in.wrapping_add(u64::from(octets));
         self.rcv.unacked = self.rcv.unacked.saturating_add(octets);
+        self.arm_fin_wait_2(cx);
         // RFC 5681 §4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and
         // an immediate one "when the incoming segment fills in all or part of a gap".
         if had_gap || trimmed || self.rcv.unacked >= u32::from(self.rcv.mss).saturating_mul(2) {

@@ -51,6 +51,7 @@ impl Conn {
             TimerKind::SendOverride => self.pending.small = true,
             TimerKind::DelayedAck => self.pending.ack = true,
             TimerKind::Keepalive => self.on_keepalive_timeout(cx),
+            TimerKind::FinWait2 => self.on_fin_wait_2_timeout(cx),
         }
     }
 
@@ -200,6 +201,23 @@ impl Conn {
         }
         self.keepalive_probes = self.keepalive_probes.saturating_add(1);
         self.pending.keepalive = true;
+    }
+
+    /// The peer has our FIN; its own is to follow within a bounded time of its last octet.
+    pub(super) fn arm_fin_wait_2<B>(&mut self, cx: &Cx<'_, B>) {
+        let limit = cx.config.tcp.fin_wait_2_ms;
+        if self.state == State::FinWait2 && limit > 0 {
+            self.timers.set(TimerKind::FinWait2, cx.now + Duration::from_millis(u64::from(limit)));
+        }
+    }
+
+    fn on_fin_wait_2_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        if self.rcv.unread > 0 {
+            // It may be our window that keeps the peer silent.
+            self.arm_fin_wait_2(cx);
+        } else if self.state == State::FinWait2 {
+            self.finish(cx, CloseReason::TimedOut);
+        }
     }
 
     /// An ICMP error about a segment of ours. RFC 5927: believed only about what is in flight, and never

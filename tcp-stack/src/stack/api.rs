@@ -17,6 +17,10 @@ use crate::wire::flow_hash;
 const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 const PORT_COUNT: u32 = 16_384;
 
+/// Octets that [`Stack::send`] takes at a time however short the peer's segments are: it makes several of them then.
+/// RFC 5044 §4.5 lets MPA hand down no less (a MULPDU of 128, framed).
+pub const SEND_LEAST: usize = 136;
+
 impl<B: Buf> Stack<B> {
     /// Accepts connections to a port, over IPv4 and IPv6.
     pub fn listen(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
@@ -103,18 +107,20 @@ impl<B: Buf> Stack<B> {
 
     /// Queues a payload, to be sent as one segment: it is never merged with another, is split only where
     /// the peer's window or a smaller path MTU forces it, and is sent again from the same memory. The
-    /// buffer holds nothing but the payload, which must not be longer than [`Self::emss`], and has
+    /// buffer holds nothing but the payload, which must not be longer than [`Self::emss`] or [`SEND_LEAST`], and has
     /// [`HEADROOM`](crate::HEADROOM) before it. An empty payload is nothing.
     pub fn send(&mut self, now: Instant, conn: ConnId, payload: B) -> Result<(), SendError<B>> {
         let data_nodes = self.data_nodes();
-        let config_room = self.conns.get(conn).map(|conn| conn.send_room(&self.config));
+        // A little more than `send_capacity` says: what it said shrinks as it is used.
+        let free = data_nodes.saturating_add(16);
+        let config_room = self.conns.get(conn).map(|conn| conn.send_room(&self.config, free));
         let Some(block) = self.conns.get_mut(conn) else { return Err(SendError::NotConnected(payload)) };
         if !block.state.can_send() || block.snd.fin_queued {
             return Err(SendError::NotConnected(payload));
         }
         let len = match u16::try_from(payload.bytes().len()) {
             Ok(0) => return Ok(()),
-            Ok(len) if len <= block.snd.emss => len,
+            Ok(len) if usize::from(len) <= usize::from(block.snd.emss).max(SEND_LEAST) => len,
             _ => return Err(SendError::TooLong(payload)),
         };
         if config_room.unwrap_or(0) < u32::from(len) || data_nodes == 0 {
@@ -156,8 +162,9 @@ impl<B: Buf> Stack<B> {
 
     /// Octets that [`Self::send`] takes now: 0 while the connection is not established or is closing.
     pub fn send_capacity(&self, conn: ConnId) -> usize {
-        let room = self.conns.get(conn).map_or(0, |conn| conn.send_room(&self.config));
-        if self.data_nodes() == 0 { 0 } else { usize::try_from(room).unwrap_or(0) }
+        let free = self.data_nodes();
+        let room = self.conns.get(conn).map_or(0, |conn| conn.send_room(&self.config, free));
+        if free == 0 { 0 } else { usize::try_from(room).unwrap_or(0) }
     }
 
     /// Asks for one [`Event::Writable`](crate::Event::Writable) as soon as [`Self::send_capacity`] is a

@@ -10,6 +10,8 @@ use crate::conn::{
     Conn, ConnTable, Incoming, Origin, Outcome, Payload, State, SynOffer, Target, TimeWaitTable,
     TimeWaitVerdict,
 };
+use crate::error::CloseReason;
+use crate::event::ListenerId;
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -17,6 +19,8 @@ use crate::wire::{TcpFlags, TcpHeader};
 
 /// How often a neighbor is told that it is reachable.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
+/// What a peer has to answer our SYN and ACK, whoever else knocks: several of the longest round trips.
+const HALF_OPEN_LEAST: Duration = Duration::from_millis(500);
 
 impl<B: Buf> Stack<B> {
     /// Takes a burst of frames from the port. Nothing is sent: replies are only noted, so that a burst is
@@ -162,16 +166,14 @@ impl<B: Buf> Stack<B> {
         offer: &SynOffer,
         least: Option<SeqNum>,
     ) -> Result<(), DropReason> {
-        if self.conns.is_full() {
-            return Err(DropReason::TcpTableFull);
-        }
         let Some((id, listener)) = self.listeners.find(local.port()) else {
             return Err(DropReason::TcpNoConnection);
         };
-        if listener.half_open >= listener.options.backlog {
-            return Err(DropReason::TcpBacklog);
-        }
         let options = listener.options.conn;
+        let backlog_is_full = listener.half_open >= listener.options.backlog;
+        if (backlog_is_full || self.conns.is_full()) && !self.recycle_half_open(now, id) {
+            return Err(if backlog_is_full { DropReason::TcpBacklog } else { DropReason::TcpTableFull });
+        }
         let mut iss = self.entropy.initial_sequence(now, local, remote);
         if let Some(least) = least {
             iss = iss.max(least);
@@ -183,11 +185,29 @@ impl<B: Buf> Stack<B> {
         let Ok(conn) = self.conns.insert(conn) else { return Err(DropReason::TcpTableFull) };
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.half_open = listener.half_open.saturating_add(1);
+            let conns = &self.conns;
+            listener.note_waiting(conn, |conn| conns.get(conn).is_some_and(|conn| conn.half_open));
         }
         self.conns.insert_flow(hash, Target::Conn(conn.index()));
         self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
         self.settle(now, conn.index());
         Ok(())
+    }
+
+    /// RFC 4987 §3.4: the half-open connection that is oldest gives way to a SYN, so that a few SYNs that
+    /// nobody stands behind do not shut a listener for minutes. Returns whether one did.
+    fn recycle_half_open(&mut self, now: Instant, id: ListenerId) -> bool {
+        let Some(listener) = self.listeners.get_mut(id) else { return false };
+        let conns = &self.conns;
+        let half_open = |id| conns.get(id).filter(|conn| conn.half_open);
+        let Some(oldest) = listener.oldest_waiting(|conn| half_open(conn).is_some()) else { return false };
+        let had_time =
+            half_open(oldest).is_some_and(|conn| now.saturating_since(conn.opened_at) >= HALF_OPEN_LEAST);
+        if had_time {
+            self.stats.half_open_recycled = self.stats.half_open_recycled.wrapping_add(1);
+            self.with_conn(now, oldest.index(), |conn, cx| conn.finish(cx, CloseReason::TimedOut));
+        }
+        had_time
     }
 
     #[cold]
@@ -206,7 +226,7 @@ impl<B: Buf> Stack<B> {
 
     /// Tells connections that found the pool full that it no longer is.
     fn wake_pool_waiters(&mut self, now: Instant) {
-        if self.pool_wait.is_empty() || self.data_nodes() < self.config.buffers_max / 8 {
+        if self.pool_wait.is_empty() || self.data_nodes() < (self.config.buffers_max / 8).min(64) {
             return;
         }
         for _ in 0..32 {
@@ -222,8 +242,7 @@ impl<B: Buf> Stack<B> {
 
     /// Nodes of the send pool that are left for data.
     pub(super) fn data_nodes(&self) -> u32 {
-        let kept = self.config.connections_max.clamp(1, 1 << 20);
-        self.tx.available().saturating_sub(kept)
+        self.config.data_nodes(self.tx.available())
     }
 }
 

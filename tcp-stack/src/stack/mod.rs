@@ -5,6 +5,8 @@ mod input;
 mod output;
 mod replies;
 
+pub use api::SEND_LEAST;
+
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
@@ -85,13 +87,12 @@ impl<B: Buf> Stack<B> {
             },
             neighbor_key,
         );
-        let connections = config.connections_max.clamp(1, 1 << 20);
-        // Beside the data, one node for each connection's FIN.
-        let tx_nodes = config.buffers_max.saturating_add(connections);
+        let connections = config.connections();
+        let tx_nodes = config.buffers_max.saturating_add(config.kept_nodes());
         Self {
             conns: ConnTable::new(connections, flow_key),
             time_wait: TimeWaitTable::new(connections, config.tcp.time_wait()),
-            listeners: Listeners::new(),
+            listeners: Listeners::new(connections),
             tx: Pool::new(tx_nodes),
             rx: Pool::new(config.buffers_max),
             wheel: Wheel::new(connections),

@@ -272,6 +272,10 @@ fn split<B: Buf, P: BufPool<Buf = B>>(
     node: u32,
     len: u16,
 ) -> Result<u32, Failure> {
+    if cx.tx.available() <= cx.config.connections() {
+        // The last nodes are for FINs.
+        return Err(Failure::NoBuffer);
+    }
     let segment = cx.tx.get(node).ok_or(Failure::NoRoom)?;
     let source = segment.buf.as_ref().ok_or(Failure::NoRoom)?;
     let front = payload_of(source, segment.len).and_then(|payload| payload.get(..usize::from(len)));

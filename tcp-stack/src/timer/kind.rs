@@ -20,10 +20,12 @@ pub(crate) enum TimerKind {
     DelayedAck,
     /// When to ask an idle peer whether it is there (RFC 9293 §3.8.4).
     Keepalive,
+    /// When to stop waiting for the peer's FIN.
+    FinWait2,
 }
 
 impl TimerKind {
-    pub(crate) const COUNT: usize = 7;
+    pub(crate) const COUNT: usize = 8;
 
     const ALL: [Self; Self::COUNT] = [
         Self::Retransmit,
@@ -33,6 +35,7 @@ impl TimerKind {
         Self::SendOverride,
         Self::DelayedAck,
         Self::Keepalive,
+        Self::FinWait2,
     ];
 }
 

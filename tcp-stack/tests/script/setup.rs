@@ -48,6 +48,7 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "scale" => tcp.window_scale = on,
         "cubic" => tcp.congestion = if on { Congestion::Cubic } else { Congestion::NewReno },
         "syn_retries" => tcp.syn_retries = number(value),
+        "fin_wait_2" => tcp.fin_wait_2_ms = number(value),
         "data_retries" => tcp.data_retries = number(value),
         "window" => setup.stack.receive_window_bytes = number(value),
         "send_buffer" => setup.stack.send_buffer_bytes = number(value),

@@ -12,7 +12,7 @@ const WINDOW_MAX: u32 = 65535 << 14;
 /// What a window can be without scaling (RFC 9293 §3.1).
 const WINDOW_UNSCALED_MAX: u32 = 65535;
 
-/// Connections per worker and port: 1 Mi × about 16 KiB (with the read queues at their default) = 16 GiB.
+/// Connections per worker and port: 1 Mi × about 16 KiB (with the read queue at its default) = 16 GiB.
 const CONNECTIONS_MAX: u32 = 1 << 20;
 
 /// RFC 6581 §4 reserves 0x3FFF of the 14 bits, and each entry is memory on every connection:

@@ -292,6 +292,8 @@ fn numbers_out_of_range() {
         ("tcp", "time_wait_ms", "240001"),
         ("tcp", "delayed_ack_ms", "-1"),
         ("tcp", "delayed_ack_ms", "501"),
+        ("tcp", "keepalive_s", "-1"),
+        ("tcp", "keepalive_s", "86401"),
         ("tcp", "receive_window_bytes", "4095"),
         ("tcp", "receive_window_bytes", "\"1G\""),
         ("tcp", "send_buffer_bytes", "\"8k\""),

@@ -200,7 +200,9 @@ fn the_plan_adds_up() {
     assert_eq!(plan.region_room_bytes(), Some((1 << 30) - plan.hugepage_bytes()));
     let heap: u64 = plan.items().iter().filter(|i| i.kind == Kind::Heap).map(|i| i.bytes).sum();
     assert_eq!(plan.heap_bytes(), heap);
-    assert_eq!(heap, 4096 * (4224 + 256 * 48) + 8192 * 96 + 1024 * 96 + (64 << 16));
+    let connections = 4096 * (1280 + 8192 + 128 * 56 + (66 << 10));
+    let tables = 26272 * 96 + 8192 * 512 + 1024 * 160 + 256 * 1024;
+    assert_eq!(heap, (40 << 20) + connections + tables + (64 << 16));
 }
 
 /// Two workers on two ports: four pools, each of whole pages.
@@ -213,6 +215,29 @@ fn pools_are_per_worker_and_port() {
     // 8192 descriptors and four times 64 + 384 + 256.
     let least = text.replace("16384", "11007");
     assert!(Config::parse("t", &least).is_err_and(|e| e.plain().contains("11008 to")));
+}
+
+/// All pools are of one size: that of the port with the longest queues.
+#[test]
+fn every_pool_fills_the_longest_queues() {
+    let ring = |n: u8, descriptors: u32| {
+        format!(
+            "[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.{n}.2/24\"]\nrx_descriptors = {descriptors}\n"
+        )
+    };
+    let config = parse(&format!("{}{}", ring(0, 16384), ring(1, 64)));
+    assert!(config.memory.packet_buffers / 2 >= 16384 + 1024 + 64 + 384 + 256);
+}
+
+#[test]
+fn a_silent_peer_is_probed_unless_the_file_says_not_to() {
+    let keepalive = |lines: &str| {
+        let ring = "[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n";
+        parse(&format!("{ring}[tcp]\n{lines}\n")).tcp.keepalive_s
+    };
+    assert_eq!(keepalive(""), Some(600));
+    assert_eq!(keepalive("keepalive_s = 7200"), Some(7200));
+    assert_eq!(keepalive("keepalive_s = 0"), None);
 }
 
 proptest! {

@@ -356,3 +356,20 @@ fn a_peer_of_tiny_segments_holds_no_more_buffers_than_others() {
     lab.run_until("the end", SECOND * 130, |lab| lab.conns() == 0);
     assert_empty(&mut lab);
 }
+
+/// A peer that owes itself 64 MiB of answers and never reads gets a share of the buffers, not all of them.
+#[test]
+fn many_peers_that_do_not_read_leave_buffers_to_others() {
+    let mut lab = Lab::new(Setup::default());
+    let mut conns = Vec::new();
+    for _ in 0..16 {
+        let (conn, grant) = shake_hands(&mut lab, true);
+        let requests: Vec<u8> = (1..=100).flat_map(|msn| read_request(grant.stag.0, msn, 4 << 20)).collect();
+        say(&mut lab, conn, &requests);
+        lab.run_for(SECOND * 2);
+        conns.push(conn);
+    }
+    lab.run_for(SECOND * 10);
+    assert_serves(&mut lab);
+    hang_up(&mut lab, &conns);
+}

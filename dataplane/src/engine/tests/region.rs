@@ -119,6 +119,21 @@ fn put_and_get_over_a_good_link() {
     }
 }
 
+/// A peer that takes 52 octets at a time: the shortest FPDU that RFC 5044 lets us cut to needs three segments.
+#[test]
+fn a_peer_with_the_smallest_segments_is_answered() {
+    let mut lab = Lab::new(Setup { mtu: 104, lab_bytes: 64 << 10, ..Setup::default() });
+    let bytes = lab.region_bytes().len();
+    let (conn, answer) = open(&mut lab, "lab", BOTH, b"");
+    assert_eq!((answer.unwrap().bytes, lab.client.stack.emss(conn)), (bytes as u64, 52));
+    let to = lab.client.memory.add(vec![1; bytes]).unwrap();
+    lab.client.read(conn, (to, 0), u32::try_from(bytes).unwrap(), 0);
+    wait_for(&mut lab, conn, 1);
+    assert!(lab.client.memory.bytes(to) == Some(lab.region_bytes()));
+    close(&mut lab, conn);
+    assert_empty(&mut lab);
+}
+
 #[test]
 fn put_and_get_over_ipv6() {
     live(Setup { lab_bytes: 1 << 20, seed: 6, ..Setup::default() }, ENGINE6.into());

@@ -1,0 +1,52 @@
+"""hold.py HOST PORT REGION N [--read]: opens N connections to the region service, has each granted the region, and
+keeps them open until it is ended. Says how many were granted. With --read each asks for the whole region, and takes
+nothing of it."""
+
+import resource
+import socket
+import struct
+import sys
+import time
+
+host, port, region, count = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode(), int(sys.argv[4])
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+private = b"IWR1" + bytes([3, len(region), 0, 0]) + region
+request = b"MPA ID Req Frame" + struct.pack(">BBH", 0x40, 1, len(private)) + private
+REPLY = 20 + 32
+
+
+def crc32c(octets):
+    crc = 0xFFFFFFFF
+    for octet in octets:
+        crc ^= octet
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def read_request(reply):
+    """An FPDU with an RDMA Read Request (RFC 5040 4.4) for what the reply of the region service offers."""
+    stag, base, length = struct.unpack(">I4xQQ", reply[28:52])
+    header = bytes([0x41, 0x41]) + struct.pack(">IIII", 0, 1, 1, 0)
+    ulpdu = header + struct.pack(">IQIIQ", 1, 0, length, stag, base)
+    fpdu = struct.pack(">H", len(ulpdu)) + ulpdu
+    fpdu += bytes(-len(fpdu) % 4)
+    return fpdu + struct.pack("<I", crc32c(fpdu))
+
+
+held, granted = [], 0
+for _ in range(count):
+    sock = socket.create_connection((host, port), timeout=10)
+    sock.sendall(request)
+    held.append(sock)
+for sock in held:
+    reply = b""
+    while len(reply) < REPLY and (octets := sock.recv(REPLY - len(reply))):
+        reply += octets
+    if "--read" in sys.argv:
+        sock.sendall(read_request(reply))
+    granted += reply[:16] == b"MPA ID Rep Frame" and len(reply) == REPLY and reply[24] == 0
+print(f"{granted} of {count} granted", flush=True)
+while True:
+    time.sleep(60)

@@ -1,0 +1,104 @@
+#!/bin/bash
+# Connections that do nothing: what they take stays within what the configuration said, those whose peer has
+# vanished are let go of, and regions come and go beneath those that work. `make idle`.
+source "$(dirname "$0")/lib.sh"
+
+CONNECTIONS=${CONNECTIONS:-4000}
+lab_open ironwarp-idle
+.ci/hugepages.sh 320 || true
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/idle.toml"
+printf '[tcp]\nkeepalive_s = 2\n' >>"$LAB/idle.toml"
+daemon_start "$LAB/idle.toml" || exit 1
+kernel_side iw0
+head -c 4000000 /dev/urandom >"$LAB/file"
+
+connections() { ctl -j conn list | jq length; }
+grants() { ctl -j region show "$1" | jq .grants; }
+becomes() { # WANTED SECONDS COMMAND…
+    local wanted=$1 tries=$(($2 * 5)) got
+    shift 2
+    for _ in $(seq "$tries"); do
+        got=$("$@") && [ "$got" = "$wanted" ] && return 0
+        sleep 0.2
+    done
+    echo "$*: $got, not $wanted"
+    return 1
+}
+
+# --- many connections
+fill() { # they stay open until $HOLDER ends
+    ip netns exec "$NS" python3 dataplane/tests/hold.py 10.77.0.2 7400 lab "$1" &
+    HOLDER=$!
+    becomes "$1" 60 grants lab
+}
+empty() { kill "$HOLDER" 2>/dev/null; becomes 0 20 connections && becomes 0 5 grants lab; }
+planned() { "$IWARPCTL" -j config check "$LAB/idle.toml" | jq ".${1}_bytes / 1024 | floor"; }
+taken() { awk -v name="$1:" '$1 == name {print $2}' "/proc/$DAEMON_PID/status"; }
+within_plan() {
+    echo "resident $(taken VmRSS) of $(planned heap) KiB, hugepages $(taken HugetlbPages) of $(planned hugepage) KiB"
+    [ "$(taken VmRSS)" -le "$(planned heap)" ] && [ "$(taken HugetlbPages)" -le "$(planned hugepage)" ]
+}
+check "$CONNECTIONS connections, each granted its region" fill "$CONNECTIONS"
+check "the daemon takes no more than its configuration said" within_plan
+check "they are asked for a sign of life, and stay" eval 'sleep 6; becomes '"$CONNECTIONS"' 1 connections'
+check "closed: no connection and no STag is left" empty
+
+# --- a peer that vanishes
+vanish() {
+    fill 20 && in_ns nft -f - <<'NFT'
+table inet vanish {
+    chain out {
+        type filter hook output priority 0
+        ip daddr 10.77.0.2 drop
+    }
+}
+NFT
+}
+check "20 peers vanish" vanish
+check "their connections go, and their STags" eval 'becomes 0 30 connections && becomes 0 1 grants lab'
+in_ns nft delete table inet vanish
+kill "$HOLDER" 2>/dev/null
+
+# --- regions come and go beneath connections that write and read
+churn() {
+    local k peers
+    for k in put get; do
+        while [ ! -e "$LAB/enough" ]; do
+            case $k in
+            put) remote put "$LAB/file" 10.77.0.2:7400/churn ;;
+            get) remote get 10.77.0.2:7400/churn "$LAB/got" --length 4000000 ;;
+            esac >/dev/null 2>&1
+        done &
+        peers+=" $!"
+    done
+    for k in $(seq 60); do
+        ctl region register churn --size 4M --access remote-read,remote-write >/dev/null || return 1
+        sleep "0.0$((k % 9))"
+        ctl region deregister churn --force >/dev/null || return 1
+    done
+    touch "$LAB/enough"
+    # shellcheck disable=SC2086 # a list; how its last transfer ended does not matter
+    wait $peers || true
+}
+put_get() {
+    remote put "$LAB/file" 10.77.0.2:7400/lab && remote get 10.77.0.2:7400/lab "$LAB/got" --length 4000000 && cmp "$LAB/file" "$LAB/got"
+}
+# --- peers that ask for 64 MiB and do not read them
+stall() {
+    ip netns exec "$NS" python3 dataplane/tests/hold.py 10.77.0.2 7400 lab 100 --read &
+    HOLDER=$!
+    becomes 100 30 grants lab
+}
+served() { sleep 2 && time timeout 5 bash -c "$(declare -f in_ns remote put_get); $(declare -p NS LAB IWARPCTL); put_get"; }
+check "100 peers ask for a whole region and do not read it" stall
+check "a peer that reads is served at once" served
+check "and the daemon is rid of the others when they go" empty
+
+before=$(ctl -j status | jq -c .regions)
+check "a region is registered and taken away 60 times under load" churn
+check "it leaves no connection behind" becomes 0 20 connections
+check "and no region" becomes "$before" 1 eval 'ctl -j status | jq -c .regions'
+check "the daemon still serves" put_get
+check "the daemon takes no more than its configuration said" within_plan
+check "SIGTERM ends it cleanly" daemon_stop
+score

@@ -1,0 +1,212 @@
+//! Where `get` puts what it has read.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
+
+use crate::failure::Failure;
+
+/// A file that appears under its name when it is whole, and not at all if it is not finished.
+///
+/// What is not a regular file (stdout, a device, a pipe) is written as it is.
+#[derive(Debug)]
+pub(super) struct Destination {
+    file: File,
+    path: PathBuf,
+    until: Until,
+}
+
+/// Where the octets are until they are all there.
+#[derive(Debug)]
+enum Until {
+    /// Where they are to be.
+    Placed,
+    /// In a file without a name: nothing is left of it, whatever ends this program.
+    Nameless,
+    /// In a file of another name, on a file system that has no nameless ones.
+    Named(PathBuf),
+}
+
+/// Whether the octets themselves go to stdout, where then nothing else may.
+pub(super) fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-") || path == Path::new("/dev/stdout")
+}
+
+impl Destination {
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        let unwritable = |error| Failure::file(path, "write", &error);
+        if is_stdout(path) {
+            let file = io::stdout().as_fd().try_clone_to_owned().map_err(unwritable)?.into();
+            return Ok(Self { file, path: path.to_path_buf(), until: Until::Placed });
+        }
+        // Through a symbolic link, so that its target is replaced and not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let there = fs::metadata(&path).ok();
+        if there.as_ref().is_some_and(|metadata| !metadata.is_file()) {
+            let file = OpenOptions::new().write(true).open(&path).map_err(unwritable)?;
+            return Ok(Self { file, path, until: Until::Placed });
+        }
+        let temporary = hidden(&path).ok_or_else(|| unwritable(io::Error::other("it has no file name")))?;
+        let destination = match nameless(&path) {
+            Some(file) => Self { file, path, until: Until::Nameless },
+            None => {
+                let file =
+                    OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(unwritable)?;
+                Self { file, path, until: Until::Named(temporary) }
+            }
+        };
+        // Who may not read the file that is replaced may not read the new one either.
+        if let Some(metadata) = there {
+            destination.file.set_permissions(metadata.permissions()).map_err(unwritable)?;
+        }
+        Ok(destination)
+    }
+
+    /// Appends octets.
+    pub(super) fn write(&mut self, octets: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(octets).map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe if is_stdout(&self.path) => Failure::nobody_reads(),
+            _ => Failure::file(&self.path, "write", &error),
+        })
+    }
+
+    /// All octets are there.
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        let path = self.path.clone();
+        self.appear().map_err(|error| Failure::file(&path, "write", &error))
+    }
+
+    fn appear(&mut self) -> io::Result<()> {
+        if let Until::Nameless = self.until {
+            // A link does not replace what is there, a rename does.
+            let temporary = hidden(&self.path).ok_or(ErrorKind::InvalidInput)?;
+            linkat(CWD, in_proc(&self.file), CWD, &temporary, AtFlags::SYMLINK_FOLLOW)?;
+            self.until = Until::Named(temporary);
+        }
+        if let Until::Named(temporary) = &self.until {
+            fs::rename(temporary, &self.path)?;
+        }
+        self.until = Until::Placed;
+        Ok(())
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        if let Until::Named(temporary) = &self.until {
+            // The failure that led here is worth more than this one.
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}
+
+/// A file without a name in the folder of `path`, if there can be one and it can be given a name later.
+fn nameless(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = Mode::from_raw_mode(0o666);
+    let file =
+        File::from(rustix::fs::open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode).ok()?);
+    fs::exists(in_proc(&file)).is_ok_and(|exists| exists).then_some(file)
+}
+
+/// The file as /proc knows it, through which a nameless one is given a name (open(2), O_TMPFILE).
+fn in_proc(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// A name beside `path` that nobody looks at; `None` if that has no file name.
+fn hidden(path: &Path) -> Option<PathBuf> {
+    let mut hidden = OsString::from(".");
+    hidden.push(path.file_name()?);
+    hidden.push(format!(".{}.part", std::process::id()));
+    Some(path.with_file_name(hidden))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// As where there are no files without a name.
+    fn named(path: &Path) -> Destination {
+        let temporary = hidden(path).unwrap();
+        let file = File::create_new(&temporary).unwrap();
+        Destination { file, path: path.to_path_buf(), until: Until::Named(temporary) }
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        for open in [|path: &Path| Destination::open(path).unwrap(), named] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("copy");
+            let mut destination = open(&path);
+            destination.write(b"half").unwrap();
+            assert!(!path.exists());
+            drop(destination);
+            assert_eq!(names(dir.path()), [""; 0]);
+            for content in [&b"whole"[..], b"new"] {
+                let mut destination = open(&path);
+                destination.write(content).unwrap();
+                destination.finish().unwrap();
+                assert_eq!(fs::read(&path).unwrap(), content);
+                assert_eq!(names(dir.path()), ["copy"]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        fs::write(&path, b"old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        Destination::open(&path).unwrap().finish().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_cannot_appear_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("copy");
+        let destination = Destination::open(&path).unwrap();
+        // Somebody else makes a folder of that name meanwhile.
+        fs::create_dir_all(path.join("full")).unwrap();
+        assert!(destination.finish().is_err());
+        assert_eq!(names(dir.path()), ["copy"]);
+    }
+
+    #[test]
+    fn a_link_stays_a_link_and_a_device_a_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        fs::write(&real, b"old").unwrap();
+        symlink(&real, &link).unwrap();
+        Destination::open(&link).unwrap().finish().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&real).unwrap(), b"");
+        Destination::open(Path::new("/dev/null")).unwrap().finish().unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        assert!(Destination::open(dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_full_device_is_an_error() {
+        let mut destination = Destination::open(Path::new("/dev/full")).unwrap();
+        let failure = destination.write(b"octets").unwrap_err();
+        assert_eq!((failure.kind, failure.exit), ("file", iwarp_control::Exit::Failed));
+    }
+}
