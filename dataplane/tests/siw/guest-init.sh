@@ -1,7 +1,9 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
 # First process of the guest: loads the modules, brings up eth0 and siw0, then serves the control line
-# (ttyS1): each line read is `ID COMMAND`, answered by the command's output and `<SOH>EXIT ID CODE`.
+# (ttyS1): each line read is `ID LENGTH COMMAND`, answered by `<SOH>GOT ID`, the command's output and
+# `<SOH>EXIT ID CODE`. The emulated line loses characters now and then: a line whose command has not that length is
+# answered by `<SOH>AGAIN`, and a command that comes twice is not run twice.
 # Commands run in one shell, so that a later one can `wait` for what an earlier one left in the background.
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/
@@ -30,7 +32,16 @@ ulimit -l unlimited
 stty -F /dev/ttyS1 raw -echo
 exec </dev/ttyS1 >/dev/ttyS1 2>&1
 printf '\001READY\n'
-while IFS=' ' read -r id command; do
-    eval "$command" </dev/null
-    printf '\001EXIT %s %s\n' "$id" "$?"
+last=none code=0
+while IFS=' ' read -r id length command; do
+    if [ "${#command}" != "$length" ]; then
+        printf '\001AGAIN\n'
+        continue
+    fi
+    if [ "$id" != "$last" ]; then
+        printf '\001GOT %s\n' "$id"
+        eval "$command" </dev/null
+        code=$? last=$id
+    fi
+    printf '\001EXIT %s %s\n' "$last" "$code"
 done

@@ -15,7 +15,7 @@
 #
 # A command is one line of shell, of at most 3500 bytes; a guest runs one at a time. Exit code 124: no answer in time; 125: guest gone.
 
-declare -gA _guest_pid _guest_in _guest_out _guest_serial
+declare -gA _guest_pid _guest_in _guest_out
 _guest_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 _guest_qemu() {
@@ -47,7 +47,7 @@ guest_boot() {
     mkfifo "$control.in" "$control.out" || return 1
     # Opened for reading and writing: neither side's open waits for the other.
     exec {fd_in}<>"$control.in" {fd_out}<>"$control.out"
-    _guest_in[$name]=$fd_in _guest_out[$name]=$fd_out _guest_serial[$name]=0
+    _guest_in[$name]=$fd_in _guest_out[$name]=$fd_out
     _guest_qemu "$@" "$control" &
     _guest_pid[$name]=$!
     local deadline=$((SECONDS + ${GUEST_BOOT_SECONDS:-120}))
@@ -63,11 +63,16 @@ guest_boot() {
 }
 
 guest_run() {
-    local name=$1 command=$2 deadline=$((SECONDS + ${3:-120})) id line part=''
+    local LC_ALL=C name=$1 command=$2 deadline=$((SECONDS + ${3:-120})) id line part='' got='' sent=0 again=0
     [ -n "${_guest_pid[$name]:-}" ] || return 125
-    id=$((++_guest_serial[$name]))
-    printf '%s %s\n' "$id" "$command" >&"${_guest_in[$name]}"
+    # The time, not a counter: a counter would stand still in a subshell.
+    id=${EPOCHREALTIME//[.,]/}
     while [ $SECONDS -lt $deadline ]; do
+        # Characters get lost on the way: what is not confirmed is said again.
+        if [ -z "$got" ] && [ $SECONDS -ge $again ] && [ $sent -lt 8 ]; then
+            printf '%s %s %s\n' "$id" "${#command}" "$command" >&"${_guest_in[$name]}"
+            sent=$((sent + 1)) again=$((SECONDS + 5))
+        fi
         # A read that times out leaves what it has in `line`: it is the head of the next one.
         if ! IFS= read -r -t 1 -u "${_guest_out[$name]}" line; then
             part+=$line
@@ -75,6 +80,11 @@ guest_run() {
             continue
         fi
         line=$part$line part=''
+        case $line in
+            $'\001'"GOT $id") got=yes && continue ;;
+            $'\001GOT '*) continue ;;
+            $'\001AGAIN') again=0 && continue ;;
+        esac
         if [[ $line =~ ^(.*)$'\001'"EXIT "([0-9]+)" "([0-9]+)$ ]]; then
             # The answer to an earlier command that ran out of time is not ours.
             [ "${BASH_REMATCH[2]}" = "$id" ] || continue
@@ -110,7 +120,7 @@ guest_stop() {
     for fd in "${_guest_in[$name]}" "${_guest_out[$name]}"; do
         exec {fd}>&-
     done
-    unset "_guest_pid[$name]" "_guest_in[$name]" "_guest_out[$name]" "_guest_serial[$name]"
+    unset "_guest_pid[$name]" "_guest_in[$name]" "_guest_out[$name]"
 }
 
 guest_stop_all() {
