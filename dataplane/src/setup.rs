@@ -1,6 +1,5 @@
 //! From a checked configuration to ports, buffers and workers that are ready to run.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,12 +53,8 @@ pub(crate) fn build(config: &Config, clock: Clock) -> Result<House> {
     for (index, port) in config.ports.iter().enumerate() {
         let pools = pools(config, &eal)?;
         let (entry, pairs) = open(config, port, &eal, pools)?;
-        let places = mesh(workers, entry.port.rss().is_some());
-        for ((worker, place), lane) in (0..).zip(places).zip(join(config, index, &entry, pairs)?) {
-            let lane = lane(worker, place);
-            if let Some(lanes) = lanes.get_mut(usize::from(worker)) {
-                lanes.push(lane?);
-            }
+        for (lanes, lane) in lanes.iter_mut().zip(join(config, index, &entry, pairs)?) {
+            lanes.push(lane);
         }
         ports.push(entry);
     }
@@ -192,35 +187,20 @@ fn open(
     Ok((PortEntry { port: opened, addresses, queues, pools, reserve: RESERVE }, pairs))
 }
 
-type MakeLane<'a> = Box<dyn FnOnce(u16, crate::worker::Mesh<crate::dpdk::Mbuf>) -> Result<Lane> + 'a>;
-
-/// What makes each worker's lane on a port, once its place in the mesh is known.
-fn join<'a>(
-    config: &'a Config,
-    index: usize,
-    entry: &'a PortEntry,
-    pairs: Vec<QueuePair>,
-) -> Result<Vec<MakeLane<'a>>> {
-    let without = entry.pools.len().saturating_sub(pairs.len());
-    let Relays { to_first, mut from_others } = Relays::new(without);
-    let mut to_first = Some(to_first);
-    let mut pairs = pairs.into_iter();
-    let mut makers: Vec<MakeLane<'a>> = Vec::new();
-    for pool in &entry.pools {
+/// Each worker's lane on a port. The workers beyond its queues send through worker 0.
+fn join(config: &Config, index: usize, entry: &PortEntry, pairs: Vec<QueuePair>) -> Result<Vec<Lane>> {
+    let workers = entry.pools.len();
+    let Relays { mut to_first, from_others } = Relays::new(workers.saturating_sub(pairs.len()));
+    let queues = pairs.into_iter().map(|QueuePair { rx, tx }| {
+        (Some(rx), Transmit::Queue { queue: tx, relayed: std::mem::take(&mut to_first) })
+    });
+    let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
+    let places = mesh(workers, entry.port.rss().is_some());
+    let make = |(((worker, pool), place), (rx, tx))| {
         let pool = MbufPool::new(Arc::clone(pool), RESERVE);
-        let (rx, tx) = match (pairs.next(), from_others.pop_front()) {
-            (Some(QueuePair { rx, tx }), other) => {
-                from_others.extend(other);
-                (Some(rx), Transmit::Queue { queue: tx, relayed: to_first.take().unwrap_or_default() })
-            }
-            (None, Some(ring)) => (None, Transmit::Relay(ring)),
-            (None, None) => bail!("port {}: a worker has no way to send", entry.port.name()),
-        };
-        makers.push(Box::new(move |worker, place| {
-            Ok(Lane::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
-        }));
-    }
-    Ok(makers)
+        Ok(Lane::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
+    };
+    (0..).zip(&entry.pools).zip(places).zip(queues.chain(relays)).map(make).collect()
 }
 
 /// One port's protocols on one worker, its listeners open.
@@ -332,11 +312,7 @@ fn hire(config: &Config, lanes: Vec<Vec<Lane>>, clock: Clock) -> (Vec<Worker>, V
 
 /// The networks of a port, for messages.
 pub(crate) fn addresses(entry: &PortEntry) -> String {
-    let text = |net: &IpNet| match net.addr() {
-        IpAddr::V4(addr) => format!("{addr}/{}", net.prefix_len()),
-        IpAddr::V6(addr) => format!("{addr}/{}", net.prefix_len()),
-    };
-    entry.addresses.iter().map(text).collect::<Vec<_>>().join(" ")
+    entry.addresses.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! One port on one worker: its queues, its buffers, its engine.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -189,7 +188,7 @@ pub struct Relays {
     /// For worker 0: from each worker without a queue.
     pub to_first: Vec<Consumer<TxFrame<Mbuf>>>,
     /// For each worker without a queue, in order.
-    pub from_others: VecDeque<Producer<TxFrame<Mbuf>>>,
+    pub from_others: Vec<Producer<TxFrame<Mbuf>>>,
 }
 
 impl Relays {
