@@ -222,6 +222,7 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
                 ipv6_gateway: spec.gateway6,
                 primary: worker == 0,
                 tx_checksum_offload: port.tx_checksum(),
+                segmentation: port.segmentation(),
                 connections_max,
                 neighbors_max: config.limits.neighbors_max,
                 held_bytes_max: config.tcp.held_bytes_max,

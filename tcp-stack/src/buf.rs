@@ -38,6 +38,18 @@ pub trait Buf: Sized {
     fn tailroom(&self) -> usize;
     /// What the buffer really occupies, in bytes: memory limits count this, not `bytes().len()`.
     fn true_size(&self) -> usize;
+    /// Makes `next`'s bytes the last of the frame that this handle begins; [`Buf::bytes`] stays what it
+    /// was. Only frames for a port that cuts them ([`Segmentation`](crate::Segmentation)) are made of
+    /// several buffers.
+    ///
+    /// `next` must be a handle on a buffer that no port holds. It comes back, and nothing changed, from
+    /// buffers that cannot do it, as those of a port without segmentation need not.
+    fn link(&mut self, next: Self) -> Result<(), Self> {
+        Err(next)
+    }
+    /// Forgets what followed this buffer in a frame that the port has let go of. Called on a buffer that
+    /// is not shared, before it is sent on its own.
+    fn unlink(&mut self) {}
 }
 
 /// What a buffer is asked for.
@@ -95,14 +107,18 @@ pub struct TxOffload {
     pub ipv6: bool,
     /// The IPv4 header checksum is left to the port.
     pub ip_checksum: bool,
-    /// The TCP checksum is left to the port: the field holds the pseudo-header's sum.
+    /// The TCP checksum is left to the port: the field holds the pseudo-header's sum, without the length if
+    /// the port cuts the frame.
     pub tcp_checksum: bool,
+    /// Payload octets of the segments that the port must cut the frame into, the last of which may be
+    /// shorter; 0 if the frame is one segment.
+    pub segment: u16,
 }
 
 /// A frame to transmit, complete from its Ethernet header on.
 #[derive(Debug)]
 pub struct TxFrame<B> {
-    /// The frame's memory.
+    /// The frame's memory: its first buffer, which the others are linked to.
     pub buf: B,
     /// What the port must still do.
     pub offload: TxOffload,

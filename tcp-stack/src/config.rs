@@ -27,6 +27,9 @@ pub struct StackConfig {
     pub primary: bool,
     /// Whether the port fills in the IPv4 header checksum and the TCP checksum of what is sent.
     pub tx_checksum_offload: bool,
+    /// What the port can cut into segments by itself (TSO); `None` if it cannot, or shall not. Needs
+    /// [`Self::tx_checksum_offload`] and buffers that can be [linked](crate::Buf::link).
+    pub segmentation: Option<Segmentation>,
     /// Connections, half-open ones included: 1..=2^20. A connection that holds no data costs less than
     /// 1 KiB, so 65536 of them 64 MiB. As many compact TIME-WAIT records are kept beside them.
     pub connections_max: u32,
@@ -64,6 +67,7 @@ impl Default for StackConfig {
             ipv6_gateway: None,
             primary: true,
             tx_checksum_offload: false,
+            segmentation: None,
             connections_max: 4096,
             neighbors_max: 1024,
             held_bytes_max: 2 << 20,
@@ -76,6 +80,16 @@ impl Default for StackConfig {
             worker_count: 1,
         }
     }
+}
+
+/// How much a port cuts into segments at a time. Only segments of the same length are given to it as one
+/// frame, a shorter one being the last: what was handed over as one segment leaves as one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segmentation {
+    /// Payload of a frame, octets: at most 65 000 are used.
+    pub octets_max: u32,
+    /// Buffers that a frame may consist of, that of the headers included; below 3 there is nothing to cut.
+    pub buffers_max: u16,
 }
 
 /// Parameters of TCP.

@@ -52,7 +52,7 @@ mod timer;
 pub mod wire;
 
 pub use buf::{Buf, BufClass, BufPool, HEADROOM, RxChecksum, RxFrame, TxFrame, TxOffload};
-pub use config::{Congestion, ConnOptions, Keepalive, ListenOptions, StackConfig, TcpConfig};
+pub use config::{Congestion, ConnOptions, Keepalive, ListenOptions, Segmentation, StackConfig, TcpConfig};
 pub use conn::State;
 pub use error::{CloseReason, ConnectError, ListenError, SendError};
 pub use event::{ConnId, ConnInfo, Event, ListenerId, Segment};

@@ -43,6 +43,8 @@ iwarp_counters::counters! {
         octets_retransmitted,
         /// Segments sent again from a copy, since the port still held the first.
         retransmit_copies,
+        /// Frames of several segments, for a port that cuts them.
+        runs_out,
         /// Segments split, since the peer's window or a smaller path MTU forced it.
         splits,
         /// Retransmission timeouts.

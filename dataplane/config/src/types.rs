@@ -119,6 +119,9 @@ pub struct Port {
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue, a power of two.
     pub tx_descriptors: u16,
+    /// Leave checksums and the cutting of segments to a network card that can. Virtual devices, which would do it in
+    /// software, are not asked to.
+    pub offloads: bool,
 }
 
 /// The device behind a port. No string holds what would break DPDK's `key=value,…` device arguments.

@@ -150,6 +150,7 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
     let offloads = [
         ("rx-checksum", port.rx_checksum()),
         ("tx-checksum", port.tx_checksum()),
+        ("tx-segmentation", port.segmentation().is_some()),
         ("rss", port.rss().is_some()),
     ];
     let [a, b, c, d, e, f] = port.mac();

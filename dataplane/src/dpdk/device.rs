@@ -56,6 +56,8 @@ pub struct DeviceInfo {
     pub tx_tcp_checksum: bool,
     /// The device cuts large TCP segments itself.
     pub tcp_segmentation: bool,
+    /// Most buffers of one frame to send; 0 if the driver names no limit.
+    pub tx_buffers_max: u16,
     /// The device spreads TCP over its queues by Toeplitz hash.
     pub rss: bool,
     /// Octets of the hash's key.
@@ -75,6 +77,8 @@ pub struct DeviceConfig {
     pub rx_checksum: bool,
     /// Use the device's transmit checksums.
     pub tx_checksum: bool,
+    /// Let the device cut frames into segments.
+    pub segmentation: bool,
     /// Spread TCP over the queues with this key.
     pub rss_key: Option<Vec<u8>>,
     /// Have an interrupt per receive queue, to sleep on. Done without if the device cannot.
@@ -241,7 +245,9 @@ impl Device {
             rx_checksum: raw.rx_offload_capa & rx == rx,
             tx_ip_checksum: tx(dpdk_sys::DPDK_TX_OFFLOAD_IPV4_CKSUM),
             tx_tcp_checksum: tx(dpdk_sys::DPDK_TX_OFFLOAD_TCP_CKSUM),
-            tcp_segmentation: tx(dpdk_sys::DPDK_TX_OFFLOAD_TCP_TSO),
+            tcp_segmentation: tx(dpdk_sys::DPDK_TX_OFFLOAD_TCP_TSO)
+                && tx(dpdk_sys::DPDK_TX_OFFLOAD_MULTI_SEGS),
+            tx_buffers_max: raw.tx_desc_lim.nb_seg_max,
             rss: raw.flow_type_rss_offloads & tcp == tcp && raw.reta_size > 0,
             rss_key_bytes: raw.hash_key_size,
             rss_table_entries: raw.reta_size,
@@ -518,6 +524,9 @@ fn raw_config(config: &DeviceConfig, interrupts: bool) -> dpdk_sys::rte_eth_conf
     }
     if config.tx_checksum {
         raw.txmode.offloads |= dpdk_sys::DPDK_TX_OFFLOAD_IPV4_CKSUM | dpdk_sys::DPDK_TX_OFFLOAD_TCP_CKSUM;
+    }
+    if config.segmentation {
+        raw.txmode.offloads |= dpdk_sys::DPDK_TX_OFFLOAD_TCP_TSO | dpdk_sys::DPDK_TX_OFFLOAD_MULTI_SEGS;
     }
     if let Some(key) = &config.rss_key {
         raw.rxmode.mq_mode = dpdk_sys::DPDK_MQ_RX_RSS;

@@ -8,11 +8,15 @@
 //! Every buffer behind an [`Mbuf`] is a single segment out of a pktmbuf pool: the pool allocates such ones,
 //! and the receive queue hands over no others. Header fields other than the reference count and the transmit
 //! flags are written only while there is one handle, so that they can be read without synchronisation.
+//!
+//! A frame for a card that cuts it (TSO) is a chain ([`Buf::link`]): the handle on its first buffer, which is
+//! nobody else's, owns a reference to each. A buffer that was in a chain keeps DPDK's `next` until it is sent
+//! again ([`Buf::unlink`]) or freed, so only the first buffer's handle follows it.
 #![allow(unsafe_code, reason = "reads and writes DPDK's packet buffers")]
 
 use std::fmt;
 use std::process::abort;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::slice;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
@@ -95,15 +99,28 @@ impl Mbuf {
         start.cast::<u8>().wrapping_add(usize::from(self.data_off()))
     }
 
+    /// Buffers of the frame that this handle begins.
+    fn segments(&self) -> u16 {
+        // SAFETY: as for `data_off`.
+        unsafe { (*self.ptr()).nb_segs }
+    }
+
+    /// The frame's length over all its buffers, octets.
+    pub(super) fn frame_len(&self) -> u32 {
+        // SAFETY: as for `data_off`.
+        unsafe { (*self.ptr()).pkt_len }
+    }
+
     /// Moves the bytes' start and length. The caller has checked both against the buffer, and owns it alone.
     fn set_data(&mut self, offset: u16, len: u16) {
         debug_assert!(usize::from(offset) + usize::from(len) <= usize::from(self.buf_len()));
+        let linked = self.frame_len().saturating_sub(u32::from(self.data_len()));
         // SAFETY: the sole owner may write the header.
         unsafe { (*self.ptr()).data_off = offset };
         // SAFETY: as above.
         unsafe { (*self.ptr()).data_len = len };
-        // SAFETY: as above. One segment: both lengths are the same.
-        unsafe { (*self.ptr()).pkt_len = u32::from(len) };
+        // SAFETY: as above.
+        unsafe { (*self.ptr()).pkt_len = linked.saturating_add(u32::from(len)) };
     }
 
     /// `len` bytes from `offset` on, for writing.
@@ -155,24 +172,32 @@ impl Mbuf {
         if offload.ip_checksum && !offload.ipv6 {
             flags |= dpdk_sys::DPDK_MBUF_TX_IP_CKSUM;
         }
+        if offload.segment > 0 {
+            flags |= dpdk_sys::DPDK_MBUF_TX_TCP_SEG;
+        }
         let kept = self.flags().load(Ordering::Relaxed) & ATTACHED;
         self.flags().store(kept | flags, Ordering::Relaxed);
-        // l2_len: 7 bits, l3_len: 9 bits, l4_len: 8 bits. rte_mbuf_core.h lays them out from the lowest bit on.
+        // l2_len: 7 bits, l3_len: 9 bits, l4_len: 8 bits, tso_segsz: 16 bits. rte_mbuf_core.h lays them out from
+        // the lowest bit on.
         let lengths = u64::from(offload.l2_len & 0x7f)
             | u64::from(offload.l3_len) << 7
-            | u64::from(offload.l4_len) << 16;
+            | u64::from(offload.l4_len) << 16
+            | u64::from(offload.segment) << 24;
         self.tx_offload().store(lengths, Ordering::Relaxed);
     }
 
     /// The transmit flags, and the lengths of the link, network and transport headers, as DPDK's own
     /// accessors read them.
     #[cfg(test)]
-    pub(super) fn offload_fields(&self) -> (u64, (u64, u64, u64)) {
+    pub(super) fn offload_fields(&self) -> (u64, (u64, u64, u64, u64)) {
         // SAFETY: the handle keeps the buffer alive.
         let both = unsafe { (*self.ptr()).__bindgen_anon_3 };
         // SAFETY: both fields of the union are plain integers.
         let bits = unsafe { both.__bindgen_anon_1 };
-        (self.flags().load(Ordering::Relaxed), (bits.l2_len(), bits.l3_len(), bits.l4_len()))
+        (
+            self.flags().load(Ordering::Relaxed),
+            (bits.l2_len(), bits.l3_len(), bits.l4_len(), bits.tso_segsz()),
+        )
     }
 
     /// Asks the cache for the frame's headers, which will be read soon.
@@ -269,6 +294,38 @@ impl Buf for Mbuf {
     fn true_size(&self) -> usize {
         size_of::<rte_mbuf>().saturating_add(usize::from(self.buf_len()))
     }
+
+    fn link(&mut self, next: Self) -> Result<(), Self> {
+        // `next` is in no other chain: its owner's handle and this one are all there is.
+        let references = next.refcnt().load(Ordering::Acquire);
+        if self.is_shared() || references > 2 || next.segments() != 1 || self.segments() == u16::MAX {
+            return Err(next);
+        }
+        let added = u32::from(next.data_len());
+        let mut last = self.ptr();
+        for _ in 1..self.segments() {
+            // SAFETY: the chain has as many buffers as `nb_segs` says, which its first handle keeps alive.
+            last = unsafe { (*last).next };
+        }
+        // SAFETY: `next` is alive, in no other chain, and no port holds it: nobody reads its `next` meanwhile.
+        unsafe { (*next.ptr()).next = null_mut() };
+        // SAFETY: the last buffer of a chain that this handle owns.
+        unsafe { (*last).next = next.ptr() };
+        // SAFETY: the sole owner of the first buffer may write its header.
+        unsafe { (*self.ptr()).nb_segs = self.segments().saturating_add(1) };
+        // SAFETY: as above.
+        unsafe { (*self.ptr()).pkt_len = self.frame_len().saturating_add(added) };
+        // The chain owns the reference now.
+        std::mem::forget(next);
+        Ok(())
+    }
+
+    fn unlink(&mut self) {
+        if !self.is_shared() && self.segments() == 1 {
+            // SAFETY: the sole owner may write the header; what followed belongs to its own handles.
+            unsafe { (*self.ptr()).next = null_mut() };
+        }
+    }
 }
 
 impl AsRef<[u8]> for Mbuf {
@@ -280,8 +337,14 @@ impl AsRef<[u8]> for Mbuf {
 impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: gives up the one reference that this handle owns; DPDK frees the buffer with the last.
-        unsafe { dpdk_sys::rte_pktmbuf_free(self.ptr()) };
+        if self.segments() > 1 {
+            // SAFETY: gives up the references that this handle and its chain own; DPDK frees with the last.
+            unsafe { dpdk_sys::rte_pktmbuf_free(self.ptr()) };
+        } else {
+            // SAFETY: gives up the one reference that this handle owns. A `next` left from a chain is not
+            // followed, and is cleared with the last reference.
+            unsafe { dpdk_sys::rte_pktmbuf_free_seg(self.ptr()) };
+        }
     }
 }
 

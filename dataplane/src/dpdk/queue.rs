@@ -307,7 +307,7 @@ impl TxQueue {
         self.drop_unsendable(batch);
         let ready = if self.copy_to.is_some() { self.copy_shared(batch) } else { batch.len() };
         let ready = if self.checksum { self.prepare(batch, ready) } else { ready };
-        let bytes = batch.frames.iter().take(ready).map(|frame| frame.bytes().len() as u64);
+        let bytes = batch.frames.iter().take(ready).map(|frame| u64::from(frame.frame_len()));
         let mut lengths = [0; BURST];
         for (slot, len) in lengths.iter_mut().zip(bytes) {
             *slot = len;

@@ -178,16 +178,54 @@ fn offload_requests_stand_where_dpdk_reads_them() {
         ipv6: true,
         ip_checksum: true,
         tcp_checksum: true,
+        segment: 0,
     };
     buf.set_offload(&offload);
     let (flags, lengths) = buf.offload_fields();
     assert_eq!(flags, dpdk_sys::DPDK_MBUF_TX_IPV6 | dpdk_sys::DPDK_MBUF_TX_TCP_CKSUM);
-    assert_eq!(lengths, (18, 40, 32));
+    assert_eq!(lengths, (18, 40, 32, 0));
     buf.set_offload(&tcp_stack::TxOffload { ipv6: false, ..offload });
     let ipv4 = dpdk_sys::DPDK_MBUF_TX_IPV4 | dpdk_sys::DPDK_MBUF_TX_IP_CKSUM;
     assert_eq!(buf.offload_fields().0, ipv4 | dpdk_sys::DPDK_MBUF_TX_TCP_CKSUM);
     buf.set_offload(&tcp_stack::TxOffload::default());
-    assert_eq!(buf.offload_fields(), (0, (0, 0, 0)));
+    assert_eq!(buf.offload_fields(), (0, (0, 0, 0, 0)));
+    buf.set_offload(&tcp_stack::TxOffload { segment: 8948, ..offload });
+    assert_eq!(buf.offload_fields().0 & dpdk_sys::DPDK_MBUF_TX_TCP_SEG, dpdk_sys::DPDK_MBUF_TX_TCP_SEG);
+    assert_eq!(buf.offload_fields().1, (18, 40, 32, 8948));
+}
+
+#[test]
+fn a_chain_owns_a_reference_to_each_of_its_buffers() {
+    let pool = pool(8);
+    let parts = [b"first".as_slice(), b"second", b"third"].map(|bytes| frame(&pool, bytes));
+    let mut head = frame(&pool, b"head");
+    for part in &parts {
+        head.link(part.share()).unwrap();
+    }
+    assert!(head.prepend(2).is_some());
+    assert_eq!((head.bytes().len(), head.frame_len()), (6, 2 + 4 + 5 + 6 + 5));
+    // One that a port still holds is in a chain already.
+    let busy = frame(&pool, b"busy");
+    let _sent = busy.share();
+    assert!(head.link(busy.share()).is_err());
+    drop((busy, _sent));
+    let [first, mut second, third] = parts;
+    drop(third);
+    assert_eq!(pool.in_use(), 4, "the chain keeps what its owner let go of");
+    drop(head);
+    assert_eq!(pool.in_use(), 2);
+    // What is left of the chain is not followed.
+    drop(first);
+    assert_eq!(pool.in_use(), 1);
+    second.unlink();
+    assert!(second.prepend(4).is_some());
+    assert_eq!((second.bytes().len(), second.frame_len()), (10, 10));
+    let mut other = frame(&pool, b"other");
+    other.link(second.share()).unwrap();
+    drop((second, other));
+    assert_eq!((pool.in_use(), pool.available()), (0, 8));
+    let all = (0..8).map(|_| frame(&pool, b"")).collect::<Vec<_>>();
+    assert!(all.iter().all(|buf| buf.frame_len() == 0));
 }
 
 const _: () = {

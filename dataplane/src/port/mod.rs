@@ -12,6 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use iwarp_config::Driver;
+use tcp_stack::Segmentation;
 
 use crate::dpdk::{
     Device, DeviceConfig, DeviceInfo, DpdkError, Eal, Link, Mempool, PortStats, RING_QUEUES_MAX,
@@ -118,6 +119,7 @@ pub struct Port {
     mtu: u16,
     rx_checksum: bool,
     tx_checksum: bool,
+    segmentation: Option<Segmentation>,
     rss: Option<Rss>,
     queues: u16,
 }
@@ -192,6 +194,7 @@ impl Port {
         let mac = station_address(&device, spec)?;
         let rx_checksum = spec.checksum_offload && info.rx_checksum;
         let tx_checksum = spec.checksum_offload && info.tx_ip_checksum && info.tx_tcp_checksum;
+        let segmentation = (spec.segmentation && tx_checksum).then(|| segmentation(&info)).flatten();
         // Only hardware spreads by Toeplitz hash; net_tap says so too, but leaves it to the kernel's own hash.
         let served = pools.get(..usize::from(info.queues_max)).unwrap_or(pools);
         let rss_wanted = served.len() > 1 && info.rss && matches!(spec.driver, Driver::Pci { .. });
@@ -201,6 +204,7 @@ impl Port {
             set_mtu: matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
             rx_checksum,
             tx_checksum,
+            segmentation: segmentation.is_some(),
             rss_key: rss_wanted.then(|| rss_key(&info)),
             rx_interrupt: spec.rx_interrupt && matches!(spec.driver, Driver::Pci { .. } | Driver::Tap { .. }),
             // For net_tap, "descriptors" are segments of one frame: the MTU fits one.
@@ -219,6 +223,7 @@ impl Port {
             mtu: spec.mtu,
             rx_checksum,
             tx_checksum,
+            segmentation,
             rss,
             queues: u16::try_from(pairs.len()).unwrap_or(u16::MAX),
         };
@@ -266,6 +271,11 @@ impl Port {
         self.tx_checksum
     }
 
+    /// What the device cuts into segments by itself; `None` if it cannot, or shall not.
+    pub fn segmentation(&self) -> Option<Segmentation> {
+        self.segmentation
+    }
+
     /// How connections are spread over the queues; `None` if there is one queue, or the device does not say.
     pub fn rss(&self) -> Option<&Rss> {
         self.rss.as_ref()
@@ -307,6 +317,16 @@ fn wires(eal: &Eal, spec: &PortSpec, queues: usize) -> Result<Vec<Arc<Ring>>, Po
         .map(|_| Ring::new(eal, spec.rx_descriptors).map(Arc::new))
         .collect::<Result<_, _>>()
         .map_err(|source| spec.refused(source))
+}
+
+/// Most buffers of a frame for devices that name no limit: what an IP packet takes at the usual MTU, and headers.
+const FRAME_BUFFERS: u16 = 46;
+
+/// What a device that cuts frames takes at a time.
+fn segmentation(info: &DeviceInfo) -> Option<Segmentation> {
+    let buffers_max =
+        if info.tx_buffers_max == 0 { FRAME_BUFFERS } else { info.tx_buffers_max.min(FRAME_BUFFERS) };
+    info.tcp_segmentation.then_some(Segmentation { octets_max: 65_000, buffers_max })
 }
 
 /// Refuses what would fail later with a worse message.

@@ -25,14 +25,17 @@ pub struct PortSpec {
     pub tx_descriptors: u16,
     /// Use the device's checksum computation where it has one.
     pub checksum_offload: bool,
+    /// Let the device cut frames into segments where it can, and computes checksums.
+    pub segmentation: bool,
     /// Provide something to sleep on until frames arrive, where the device can (PCI, TAP).
     pub rx_interrupt: bool,
 }
 
 impl From<&iwarp_config::Port> for PortSpec {
-    /// As configured. Checksums are left to hardware only: net_tap, which offers to compute them, does so in
-    /// software. No receive interrupts.
+    /// As configured. Checksums and segmentation are left to hardware only: net_tap, which offers both, does them
+    /// in software. No receive interrupts.
     fn from(port: &iwarp_config::Port) -> Self {
+        let offloads = port.offloads && matches!(port.driver, Driver::Pci { .. });
         Self {
             name: port.name.clone(),
             driver: port.driver.clone(),
@@ -40,7 +43,8 @@ impl From<&iwarp_config::Port> for PortSpec {
             mac: port.mac,
             rx_descriptors: port.rx_descriptors,
             tx_descriptors: port.tx_descriptors,
-            checksum_offload: matches!(port.driver, Driver::Pci { .. }),
+            checksum_offload: offloads,
+            segmentation: offloads,
             rx_interrupt: false,
         }
     }
@@ -58,6 +62,7 @@ impl PortSpec {
             rx_descriptors: 1024,
             tx_descriptors: 1024,
             checksum_offload: hardware,
+            segmentation: hardware,
             rx_interrupt: false,
         }
     }

@@ -131,6 +131,10 @@ impl SendQueue {
     pub(crate) fn unsent(&self) -> u32 {
         self.unsent
     }
+    /// The segment after one, or `NIL`.
+    pub(crate) fn next_of<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
+        pool.get(index).map_or(NIL, |node| node.next)
+    }
     /// The segment in flight that was sent longest ago.
     pub(crate) fn oldest(&self) -> u32 {
         self.oldest

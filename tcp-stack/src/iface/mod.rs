@@ -17,6 +17,7 @@ mod transmit;
 
 pub use drops::{DropReason, Drops};
 pub use stats::InterfaceStats;
+pub(crate) use transmit::Run;
 
 use crate::buf::{Buf, RxFrame};
 use crate::seq::SeqNum;

@@ -49,6 +49,17 @@ impl<B> OwnQueue<B> {
     }
 }
 
+/// Segments that the port cuts out of one frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// How many.
+    pub(crate) segments: u16,
+    /// Payload of each but the last, octets.
+    pub(crate) segment: u16,
+    /// Payload of all, octets: it follows in the buffers that are linked to the first.
+    pub(crate) octets: usize,
+}
+
 /// Where a packet goes, and what its IP header says.
 #[derive(Clone, Copy, Debug)]
 struct Envelope {
@@ -60,6 +71,8 @@ struct Envelope {
     hop_limit: u8,
     /// Whether the IPv4 header's checksum is made here.
     checksum: bool,
+    /// What follows in other buffers, octets.
+    linked: usize,
 }
 
 /// What became of a frame of the interface's own.
@@ -103,6 +116,7 @@ impl<B: Buf> Interface<B> {
             traffic_class,
             hop_limit: HOP_LIMIT,
             checksum: !offloaded,
+            linked: 0,
         };
         let offload = self.wrap(&envelope, buf).filter(|_| written)?;
         self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(1);
@@ -114,6 +128,39 @@ impl<B: Buf> Interface<B> {
         })
     }
 
+    /// As [`Self::encapsulate`], before a TCP header whose payload is in the buffers that are linked to
+    /// `buf`, for a port that computes the checksums and cuts the frame.
+    pub(crate) fn encapsulate_run(
+        &mut self,
+        mac: MacAddr,
+        (local, remote): (IpAddr, IpAddr),
+        traffic_class: u8,
+        run: Run,
+        buf: &mut B,
+    ) -> Option<TxOffload> {
+        let cut = run.segments > 1;
+        let header = buf.bytes_mut()?;
+        // Each segment gets its own length from the port.
+        let summed = if cut { 0 } else { header.len().saturating_add(run.octets) };
+        let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, summed);
+        let written = TcpHeader::set_partial_checksum(header, pseudo_header);
+        let l4_len = (header.get(12)? >> 4).wrapping_mul(4);
+        let envelope = Envelope {
+            mac,
+            local,
+            remote,
+            protocol: IpProtocol::TCP,
+            traffic_class,
+            hop_limit: HOP_LIMIT,
+            checksum: false,
+            linked: run.octets,
+        };
+        let offload = self.wrap(&envelope, buf).filter(|_| written)?;
+        self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(u64::from(run.segments));
+        let segment = if cut { run.segment } else { 0 };
+        Some(TxOffload { l4_len, ip_checksum: !offload.ipv6, tcp_checksum: true, segment, ..offload })
+    }
+
     #[inline]
     fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
         EthernetHeader { dst, src: self.config.mac, tci: self.config.vlan, ethertype }
@@ -122,7 +169,7 @@ impl<B: Buf> Interface<B> {
     /// Puts IP and Ethernet headers before what `buf` holds.
     #[inline]
     fn wrap(&self, envelope: &Envelope, buf: &mut B) -> Option<TxOffload> {
-        let payload_len = buf.bytes().len();
+        let payload_len = buf.bytes().len().saturating_add(envelope.linked);
         let (ethertype, l3_len) = match envelope.local {
             IpAddr::V4(_) => (EtherType::IPV4, Ipv4Header::LEN),
             IpAddr::V6(_) => (EtherType::IPV6, Ipv6Header::LEN),
@@ -167,6 +214,7 @@ impl<B: Buf> Interface<B> {
             ipv6: envelope.local.is_ipv6(),
             ip_checksum: false,
             tcp_checksum: false,
+            segment: 0,
         })
     }
 
@@ -295,6 +343,7 @@ impl<B: Buf> Interface<B> {
             traffic_class: 0,
             hop_limit: 255,
             checksum: true,
+            linked: 0,
         };
         self.wrap(&envelope, buf)
     }
@@ -341,6 +390,7 @@ impl<B: Buf> Interface<B> {
             traffic_class: 0,
             hop_limit: HOP_LIMIT,
             checksum: true,
+            linked: 0,
         };
         self.wrap(&envelope, reply)
     }

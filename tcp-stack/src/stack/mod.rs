@@ -4,6 +4,7 @@ mod api;
 mod input;
 mod output;
 mod replies;
+mod segmentation;
 
 pub use api::SEND_LEAST;
 

@@ -1,6 +1,7 @@
 //! Frames out.
 
 use super::Stack;
+use super::segmentation::make_run;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
 use crate::conn::{Conn, Cx, Frame, Reply};
 use crate::iface::{Interface, NotReady};
@@ -25,7 +26,7 @@ enum Turn {
 
 /// Why a frame was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
+pub(super) enum Failure {
     NoBuffer,
     /// A buffer had no room for headers: it cannot be sent.
     NoRoom,
@@ -116,6 +117,7 @@ impl<B: Buf> Stack<B> {
             };
             mac = Some(to);
             let made = make(conn, &mut cx, interface, pool, frame, to);
+            let is_run = made.as_ref().is_ok_and(|frame| frame.offload.segment > 0);
             match made {
                 Ok(frame) => out(frame),
                 Err(Failure::NoBuffer) => return (count, Turn::NoBuffer),
@@ -125,6 +127,9 @@ impl<B: Buf> Stack<B> {
                 }
             }
             cx.stats.segments_out = cx.stats.segments_out.wrapping_add(1);
+            if is_run {
+                return (count.saturating_add(1), Turn::More);
+            }
         }
         (quantum, Turn::More)
     }
@@ -207,7 +212,8 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
 ) -> Result<TxFrame<B>, Failure> {
     let ends = (conn.local.ip(), conn.remote.ip());
     match frame {
-        Frame::Data { node } => make_data(conn, cx, interface, pool, node, mac),
+        Frame::Data { node } => make_run(conn, cx, interface, pool, node, mac)
+            .unwrap_or_else(|| make_data(conn, cx, interface, pool, node, mac)),
         Frame::Split { node, len } => {
             let front = split(conn, cx, pool, node, len)?;
             make_data(conn, cx, interface, pool, front, mac)
@@ -309,6 +315,7 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
 ) -> Result<TxFrame<B>, Failure> {
     let segment = cx.tx.get_mut(node).ok_or(Failure::NoRoom)?;
     let (seq, len, fin) = (segment.seq, segment.len, segment.fin);
+    let again = segment.transmissions > 0;
     let mut flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
     if conn.snd.queue.tail() == node && len > 0 {
         flags |= TcpFlags::PSH;
@@ -316,7 +323,7 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     let taken = segment.buf.take();
     let (header, options) = conn.header(cx, seq, flags, len);
     let ready = match taken {
-        Some(buf) => bare(cx, pool, buf, len),
+        Some(buf) => bare(cx, pool, buf, len, again),
         None => pool.alloc(BufClass::Control).ok_or((None, Failure::NoBuffer)),
     };
     let ends = (conn.local.ip(), conn.remote.ip());
@@ -349,9 +356,13 @@ fn bare<B: Buf, P: BufPool<Buf = B>>(
     pool: &mut P,
     mut buf: B,
     len: u16,
+    again: bool,
 ) -> Result<B, (Option<B>, Failure)> {
     let headers = buf.bytes().len().saturating_sub(usize::from(len));
     if buf.trim_front(headers) {
+        if again {
+            buf.unlink();
+        }
         return Ok(buf);
     }
     let copy = payload_of(&buf, len).ok_or(Failure::NoRoom).and_then(|payload| copy_of(pool, payload));

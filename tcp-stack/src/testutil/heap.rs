@@ -1,6 +1,7 @@
 //! Frame memory on the heap, for tests.
 
 use crate::buf::{Buf, BufClass, BufPool, HEADROOM};
+use alloc::boxed::Box;
 use alloc::rc::{Rc, Weak};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,9 +20,16 @@ pub struct HeapBuf {
     memory: Option<Rc<Memory>>,
     start: usize,
     end: usize,
+    /// What follows in the same frame.
+    next: Option<Box<Self>>,
 }
 
 impl HeapBuf {
+    /// The bytes of the frame that this buffer begins, buffer by buffer.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        core::iter::successors(Some(self), |part| part.next.as_deref()).map(Buf::bytes)
+    }
+
     /// A buffer of its own, of no pool, that holds `bytes` behind the usual headroom and has `tailroom`
     /// bytes left.
     pub fn with_room(bytes: &[u8], tailroom: usize) -> Self {
@@ -30,7 +38,7 @@ impl HeapBuf {
         let end = all.len();
         all.resize(end.saturating_add(tailroom), 0);
         let memory = Memory { bytes: all, pool: Weak::new() };
-        Self { memory: Some(Rc::new(memory)), start: HEADROOM, end }
+        Self { memory: Some(Rc::new(memory)), start: HEADROOM, end, next: None }
     }
 
     /// As [`Self::with_room`], without tailroom.
@@ -111,7 +119,7 @@ impl Buf for HeapBuf {
     }
 
     fn share(&self) -> Self {
-        Self { memory: self.memory.clone(), start: self.start, end: self.end }
+        Self { memory: self.memory.clone(), start: self.start, end: self.end, next: None }
     }
 
     fn is_shared(&self) -> bool {
@@ -124,6 +132,15 @@ impl Buf for HeapBuf {
 
     fn true_size(&self) -> usize {
         self.all().len()
+    }
+
+    fn link(&mut self, next: Self) -> Result<(), Self> {
+        let mut end = &mut self.next;
+        while let Some(part) = end {
+            end = &mut part.next;
+        }
+        *end = Some(Box::new(next));
+        Ok(())
     }
 }
 
@@ -201,7 +218,7 @@ impl BufPool for HeapPool {
             return None;
         };
         self.shared.live.set(self.shared.live.get().saturating_add(1));
-        Some(HeapBuf { memory: Some(memory), start: HEADROOM, end: HEADROOM })
+        Some(HeapBuf { memory: Some(memory), start: HEADROOM, end: HEADROOM, next: None })
     }
 
     fn data_room(&self) -> usize {

@@ -2,6 +2,7 @@
 
 mod app;
 mod attack;
+mod cut;
 mod heap;
 mod link;
 mod random;
@@ -12,6 +13,7 @@ mod watch;
 
 pub use app::{App, Ending, Outcome, Plan, Reading, Sending, octet};
 pub use attack::blind_segment;
+pub use cut::cut;
 pub use heap::{HeapBuf, HeapPool};
 pub use link::{Burst, Link, LinkConfig, LinkCounts};
 pub use random::Random;

@@ -85,6 +85,7 @@ fn read(mut section: Section<'_>, report: &Report, index: usize) -> Option<Port>
     let gateway6 = section.parsed("gateway6", "an IPv6 address", ipv6_address);
     let rx_descriptors = descriptors(&mut section, report, "rx_descriptors");
     let tx_descriptors = descriptors(&mut section, report, "tx_descriptors");
+    let offloads = section.flag("offloads").unwrap_or(true);
     let driver = driver(&mut section, report);
     if ipv6.is_some() && mtu < IPV6_MTU_MIN {
         report.not_allowed(
@@ -98,7 +99,20 @@ fn read(mut section: Section<'_>, report: &Report, index: usize) -> Option<Port>
     section.finish();
     let name = name.unwrap_or_else(|| format!("p{index}"));
     let driver = driver?;
-    Some(Port { name, driver, mtu, mac, vlan, ipv4, ipv6, gateway, gateway6, rx_descriptors, tx_descriptors })
+    Some(Port {
+        name,
+        driver,
+        mtu,
+        mac,
+        vlan,
+        ipv4,
+        ipv6,
+        gateway,
+        gateway6,
+        rx_descriptors,
+        tx_descriptors,
+        offloads,
+    })
 }
 
 fn descriptors(section: &mut Section<'_>, report: &Report, key: &'static str) -> u16 {

@@ -59,6 +59,7 @@ fn everything_stated_is_kept() {
         gateway6 = 'fe80::1'
         rx_descriptors = 64
         tx_descriptors = 16384
+        offloads = false
         [workers]
         cores = [3, 1]
         idle = 'adaptive'
@@ -90,7 +91,7 @@ fn everything_stated_is_kept() {
     let p = &c.ports[0];
     assert_eq!((p.name.as_str(), p.mtu, p.vlan), ("x", 9600, Some(4094)));
     assert_eq!(p.mac, Some([2, 0, 0, 0, 0, 255]));
-    assert_eq!((p.rx_descriptors, p.tx_descriptors), (64, 16384));
+    assert_eq!((p.rx_descriptors, p.tx_descriptors, p.offloads), (64, 16384, false));
     assert_eq!(p.gateway6, Some("fe80::1".parse().unwrap()));
     assert_eq!(c.data_room_bytes(), 9792, "9600 + 18 + 128, in lines of 64");
     assert_eq!(c.workers.cores, [3, 1]);

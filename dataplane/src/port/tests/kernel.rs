@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iwarp_config::{Driver, Pcap};
+use rustix::net::sockopt::Timeout;
+use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto};
 use tcp_stack::{Buf, RxChecksum, TxFrame, TxOffload};
 
 use super::{batch_of, frame_bytes, receive, send};
@@ -129,8 +131,14 @@ fn a_taps_checksums_are_right() {
     let _listener = TcpListener::bind((KERNELS, 4000)).unwrap();
     let mut bytes = packet(kernel_mac("iw0"), port.mac(), 6, &syn(5000, 4000));
     bytes[24..26].fill(0); // the port fills in the IP header's checksum too
-    let offload =
-        TxOffload { l2_len: 14, l3_len: 20, l4_len: 20, ip_checksum: true, tcp_checksum: true, ipv6: false };
+    let offload = TxOffload {
+        l2_len: 14,
+        l3_len: 20,
+        l4_len: 20,
+        ip_checksum: true,
+        tcp_checksum: true,
+        ..Default::default()
+    };
     let held = frame(&pool, &bytes);
     for _ in 0..2 {
         let mut batch = TxBatch::new();
@@ -141,6 +149,65 @@ fn a_taps_checksums_are_right() {
         assert_eq!(answer.rx_checksum(), RxChecksum::Good);
         assert_eq!(held.bytes(), bytes, "a retransmission sends the same bytes");
     }
+}
+
+#[test]
+fn a_tap_cuts_a_chain_into_its_segments() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    let pool = pool(1023);
+    let spec = PortSpec { checksum_offload: true, segmentation: true, ..tap("iw0") };
+    let (port, mut pairs) = Port::open(eal, &spec, &[Arc::clone(&pool)]).unwrap();
+    assert!(port.segmentation().is_some_and(|limits| limits.buffers_max >= 4), "{:?}", port.segmentation());
+    introduce("iw0", port.mac());
+    let held = pool.in_use();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::TCP)).unwrap();
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(5))).unwrap();
+
+    let payloads = [vec![1_u8; 1000], vec![2; 1000], vec![3; 300]];
+    let parts = payloads.each_ref().map(|payload| frame(&pool, payload));
+    let mut bytes = packet(kernel_mac("iw0"), port.mac(), 6, &data(5000, 4000));
+    bytes[16..18].copy_from_slice(&2340_u16.to_be_bytes());
+    bytes[24..26].fill(0);
+    let mut head = frame(&pool, &bytes);
+    for part in &parts {
+        head.link(part.share()).unwrap();
+    }
+    let offload = TxOffload {
+        l2_len: 14,
+        l3_len: 20,
+        l4_len: 20,
+        ip_checksum: true,
+        tcp_checksum: true,
+        segment: 1000,
+        ..Default::default()
+    };
+    let mut batch = TxBatch::new();
+    batch.push(TxFrame { buf: head, offload }).unwrap();
+    eventually("the tap takes the frame", || (pairs[0].tx.burst(&mut batch) == 1).then_some(()));
+    for (payload, seq) in payloads.iter().zip([7, 1007, 2007]) {
+        let mut packet = [0; 2048];
+        let (len, _) = rustix::net::recv(&socket, &mut packet, RecvFlags::empty()).unwrap();
+        let packet = &packet[..len];
+        assert_eq!(packet[2..4], u16::try_from(len).unwrap().to_be_bytes());
+        assert_eq!(packet[24..28], u32::to_be_bytes(seq));
+        assert_eq!(&packet[40..], payload);
+        let pseudo = [&packet[12..20], &[0, 6], &u16::try_from(len - 20).unwrap().to_be_bytes()].concat();
+        assert_eq!(sum(&[&pseudo, &packet[20..]].concat()), 0xffff, "the segment's checksum");
+    }
+    assert!(parts.iter().all(|part| !part.is_shared()), "the port let go of the chain");
+    drop(parts);
+    assert_eq!(pool.in_use(), held);
+}
+
+/// The header of data segments whose checksum field holds the pseudo-header's sum without the length.
+fn data(source: u16, destination: u16) -> Vec<u8> {
+    let mut tcp = syn(source, destination);
+    tcp[4..8].copy_from_slice(&7_u32.to_be_bytes());
+    tcp[13] = 0x10;
+    let pseudo = [&OURS.octets()[..], &KERNELS.octets(), &[0, 6, 0, 0]].concat();
+    tcp[16..18].copy_from_slice(&sum(&pseudo).to_be_bytes());
+    tcp
 }
 
 /// The address of the kernel's end.

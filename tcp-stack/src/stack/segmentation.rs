@@ -1,0 +1,114 @@
+//! Several segments of one connection as one frame, for a port that cuts it (TSO).
+//!
+//! ```text
+//!   send queue   [1428] [1428] [1428] [900] [1428] …
+//!                └──────── one run ───────┘
+//!   frame        headers ─▶ payload ─▶ payload ─▶ payload ─▶ payload        linked buffers, none copied
+//!   on the wire  headers payload │ headers payload │ …                      cut where the segments were
+//! ```
+//!
+//! A port cuts at equal distances. So a run is made of new segments of one length, of which the last may be
+//! shorter: every segment leaves as it was handed over, and an MPA receiver finds its FPDUs aligned (RFC 5044
+//! §5.1). What is sent again is sent by itself.
+
+use super::output::Failure;
+use crate::buf::{Buf, BufClass, BufPool, TxFrame};
+use crate::config::Segmentation;
+use crate::conn::{Conn, Cx, Frame, TxState};
+use crate::iface::{Interface, Run};
+use crate::pool::NIL;
+use crate::wire::{MacAddr, TcpFlags, TcpHeader};
+
+/// The longest payload of a frame, octets: with all headers it stays below the 65 535 of an IP packet.
+const OCTETS_MAX: u32 = 65_000;
+
+/// The run that `node` begins, as one frame; `None`, and nothing changed, when it is to be sent by itself.
+#[inline]
+pub(super) fn make_run<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    node: u32,
+    mac: MacAddr,
+) -> Option<Result<TxFrame<B>, Failure>> {
+    let limits = cx.config.segmentation?;
+    let segment = cx.tx.get(node).filter(|segment| segment.state == TxState::Ready)?.len;
+    let second = conn.snd.queue.next_of(cx.tx, node);
+    if limits.buffers_max < 3 || !may_follow(cx, second, segment) || !has_bare_payload(cx, node) {
+        return None;
+    }
+    collect(conn, cx, interface, pool, (node, segment, limits), mac)
+}
+
+/// Whether a node is a new segment that can stand behind others of `segment` octets.
+fn may_follow<B: Buf>(cx: &Cx<'_, B>, node: u32, segment: u16) -> bool {
+    node != NIL
+        && cx.tx.get(node).is_some_and(|next| {
+            next.state == TxState::Ready && !next.fin && next.len > 0 && next.len <= segment
+        })
+        && has_bare_payload(cx, node)
+}
+
+/// Whether a segment's buffer holds its payload only, and no port holds the buffer.
+fn has_bare_payload<B: Buf>(cx: &Cx<'_, B>, node: u32) -> bool {
+    let buf = cx.tx.get(node).and_then(|segment| Some((segment.buf.as_ref()?, segment.len)));
+    buf.is_some_and(|(buf, len)| len > 0 && buf.bytes().len() == usize::from(len) && !buf.is_shared())
+}
+
+#[inline]
+fn collect<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    (first, segment, limits): (u32, u16, Segmentation),
+    mac: MacAddr,
+) -> Option<Result<TxFrame<B>, Failure>> {
+    // Alone, a segment needs no buffer for its headers.
+    let mut frame = pool.alloc(BufClass::Data)?;
+    let seq = cx.tx.get(first)?.seq;
+    let (mut header, options) = conn.header(cx, seq, TcpFlags::ACK, segment);
+    let mut run = Run { segments: 0, segment, octets: 0 };
+    let mut node = first;
+    loop {
+        let Some((payload, len)) =
+            cx.tx.get(node).and_then(|segment| Some((segment.buf.as_ref()?.share(), segment.len)))
+        else {
+            break;
+        };
+        if frame.link(payload).is_err() {
+            break;
+        }
+        run.segments = run.segments.saturating_add(1);
+        run.octets = run.octets.saturating_add(usize::from(len));
+        if conn.snd.queue.tail() == node {
+            header.flags |= TcpFlags::PSH;
+        }
+        conn.on_header_sent(!options.sack.is_empty(), true);
+        conn.on_data_sent(cx, node);
+        let room = run.segments.saturating_add(1) < limits.buffers_max
+            && run.octets.saturating_add(usize::from(segment)) <= limits.octets_max.min(OCTETS_MAX) as usize;
+        let next = conn.snd.queue.unsent();
+        if !room || len < segment || !may_follow(cx, next, segment) {
+            break;
+        }
+        // Windows and pacing decide for each segment as if it were sent by itself.
+        match conn.next_frame(cx) {
+            Some(Frame::Data { node: chosen }) if chosen == next => node = chosen,
+            _ => break,
+        }
+    }
+    if run.segments == 0 {
+        return None;
+    }
+    cx.stats.segments_out = cx.stats.segments_out.wrapping_add(u64::from(run.segments.saturating_sub(1)));
+    if run.segments > 1 {
+        cx.stats.runs_out = cx.stats.runs_out.wrapping_add(1);
+    }
+    let ends = (conn.local.ip(), conn.remote.ip());
+    let written =
+        frame.prepend(TcpHeader::len_with(&options)).is_some_and(|room| header.emit(&options, room));
+    let offload = interface.encapsulate_run(mac, ends, 0, run, &mut frame).filter(|_| written);
+    Some(offload.map(|offload| TxFrame { buf: frame, offload }).ok_or(Failure::NoRoom))
+}
