@@ -17,7 +17,7 @@
 //! An [`Endpoint`] is one stream. Many of them share a worker's [`StagTable`], [`Memory`] and [`RdmaStats`], lent
 //! to each call as [`Env`]. The [`service`] tells peers, while they connect, by which STag a region is known.
 //!
-//! Non-features: markers in either direction; the messages of RFC 7306; gather lists; shared receive queues.
+//! Non-features: markers in either direction; gather lists; shared receive queues.
 #![forbid(unsafe_code)]
 
 mod ddp;
@@ -34,10 +34,11 @@ pub mod wire;
 pub use endpoint::{Endpoint, EndpointConfig, EndpointInfo, Env, POKES_MAX, Progress, Sink};
 pub use memory::{
     Access, AccessError, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId, Scope,
-    StagTable, StreamId, VecMemory, Window,
+    StagTable, StreamId, VecMemory, Window, Word,
 };
 pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig};
 pub use qp::{CloseHow, CompletionOp, CompletionStatus, Event, PostError, QpState, StreamCounters};
 pub use stats::{RdmaStats, RdmapStats, SegmentDrops, ServiceStats};
 pub use terminate::{Attach, ErrorCode, StreamError};
 pub use wire::Stag;
+pub use wire::atomic::AtomicOp;

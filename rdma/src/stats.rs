@@ -18,6 +18,12 @@ iwarp_counters::counters! {
         in_read_responses,
         /// Sends received whole.
         in_sends,
+        /// Atomic operations done for the peer.
+        in_atomics,
+        /// Atomic Responses received.
+        in_atomic_responses,
+        /// Immediate Data received.
+        in_immediates,
         /// RDMA Writes sent.
         out_rdma_writes,
         /// RDMA Read Requests sent.
@@ -26,6 +32,12 @@ iwarp_counters::counters! {
         out_read_responses,
         /// Sends sent.
         out_sends,
+        /// Atomic Requests sent.
+        out_atomics,
+        /// Atomic Responses sent.
+        out_atomic_responses,
+        /// Immediate Data sent.
+        out_immediates,
         /// Octets placed in regions: Writes, Read Responses and Sends.
         payload_bytes_placed,
         /// Octets fetched from regions: Writes, Read Responses and Sends.
@@ -104,6 +116,24 @@ iwarp_counters::counters! {
         read_bounds,
         /// Reads whose end exceeds 2^64.
         read_wrap,
+        /// Atomic operations with an STag that is not valid.
+        atomic_stag,
+        /// Atomic operations with an STag that is valid on other streams only.
+        atomic_stream,
+        /// Atomic operations with an STag that does not carry the right.
+        atomic_rights,
+        /// Atomic operations outside their buffer.
+        atomic_bounds,
+        /// Atomic operations whose end exceeds 2^64.
+        atomic_wrap,
+        /// Atomic operations at an address that is not a multiple of eight.
+        atomic_alignment,
+        /// Atomic Requests of a wrong length, or for an unknown operation.
+        atomic_request,
+        /// Atomic Responses of a wrong length, or not the one that was due.
+        atomic_response,
+        /// Immediate Data of a wrong length.
+        immediate_length,
         /// Sends that may not invalidate the STag they name.
         invalidate,
         /// Streams ended for a fault of this side.
@@ -175,6 +205,17 @@ impl SegmentDrops {
                 AccessError::Bounds => &mut self.read_bounds,
                 AccessError::Wrap => &mut self.read_wrap,
             },
+            StreamError::Atomic(error) => match error {
+                AccessError::InvalidStag => &mut self.atomic_stag,
+                AccessError::NotAssociated => &mut self.atomic_stream,
+                AccessError::Rights => &mut self.atomic_rights,
+                AccessError::Bounds => &mut self.atomic_bounds,
+                AccessError::Wrap => &mut self.atomic_wrap,
+            },
+            StreamError::AtomicAlignment => &mut self.atomic_alignment,
+            StreamError::AtomicRequest => &mut self.atomic_request,
+            StreamError::AtomicResponse => &mut self.atomic_response,
+            StreamError::ImmediateLength => &mut self.immediate_length,
             StreamError::Invalidate(_) => &mut self.invalidate,
             StreamError::Local => &mut self.local,
         };

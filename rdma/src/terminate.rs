@@ -1,5 +1,5 @@
 //! What ends a stream, and what the peer is told of it: the only place where an error becomes a layer, type and
-//! code (RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8).
+//! code (RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8, RFC 7306 §8).
 
 use core::fmt;
 
@@ -30,7 +30,7 @@ pub enum StreamError {
     Tagged(AccessError),
     /// A queue number that is not there, or not that of the message's opcode.
     QueueNumber,
-    /// A message for which no buffer is there: none posted, or more Read Requests than the IRD.
+    /// A message for which no buffer is there: none posted, or more Read and Atomic Requests than the IRD.
     NoBuffer,
     /// A message out of sequence.
     MsnRange,
@@ -48,6 +48,16 @@ pub enum StreamError {
     ReadResponseShort,
     /// A Read Request for what may not be fetched.
     Read(AccessError),
+    /// An atomic operation on what may not be changed.
+    Atomic(AccessError),
+    /// An atomic operation at an address that is not a multiple of eight.
+    AtomicAlignment,
+    /// An Atomic Request of another length, or an operation that is not known.
+    AtomicRequest,
+    /// An Atomic Response of another length, or not that of the request whose response is due.
+    AtomicResponse,
+    /// Immediate Data of another length than eight octets.
+    ImmediateLength,
     /// A Send with Invalidate of what may not be invalidated.
     Invalidate(AccessError),
     /// A fault of this side that no message of the peer has caused.
@@ -153,8 +163,14 @@ impl StreamError {
             Self::MessageTooLong => (2, 0x05),
             Self::RdmapVersion => return operation(0x05),
             Self::UnexpectedOpcode => return operation(0x06),
-            Self::ReadRequestLength | Self::ReadResponseShort => return operation(0xff),
-            Self::Read(error) => return protection(read_code(error)),
+            // RFC 7306 §8.2: "Catastrophic error, localized to RDMAP Stream".
+            Self::AtomicAlignment => return operation(0x07),
+            Self::ReadRequestLength
+            | Self::ReadResponseShort
+            | Self::AtomicRequest
+            | Self::AtomicResponse
+            | Self::ImmediateLength => return operation(0xff),
+            Self::Read(error) | Self::Atomic(error) => return protection(read_code(error)),
             Self::Invalidate(_) => return protection(0x09),
             Self::Local => return (ErrorCode::new(layer::RDMAP, 0, 0x00), Attach::Nothing),
         };
@@ -236,7 +252,7 @@ mod tests {
     use AccessError::*;
 
     /// Every error, with its layer, type and code and the M, D and R bits.
-    const TABLE: [(StreamError, [u8; 3]); 32] = [
+    const TABLE: [(StreamError, [u8; 3]); 41] = [
         (StreamError::Crc, [0x20, 0x02, 0x00]),
         (StreamError::FpduLength, [0x20, 0x03, 0x00]),
         (StreamError::SetupFailed, [0x20, 0x05, 0x00]),
@@ -263,6 +279,15 @@ mod tests {
         (StreamError::Read(Rights), [0x01, 0x02, 0xe0]),
         (StreamError::Read(NotAssociated), [0x01, 0x03, 0xe0]),
         (StreamError::Read(Wrap), [0x01, 0x04, 0xe0]),
+        (StreamError::Atomic(InvalidStag), [0x01, 0x00, 0xe0]),
+        (StreamError::Atomic(Bounds), [0x01, 0x01, 0xe0]),
+        (StreamError::Atomic(Rights), [0x01, 0x02, 0xe0]),
+        (StreamError::Atomic(NotAssociated), [0x01, 0x03, 0xe0]),
+        (StreamError::Atomic(Wrap), [0x01, 0x04, 0xe0]),
+        (StreamError::AtomicAlignment, [0x02, 0x07, 0xc0]),
+        (StreamError::AtomicRequest, [0x02, 0xff, 0xc0]),
+        (StreamError::AtomicResponse, [0x02, 0xff, 0xc0]),
+        (StreamError::ImmediateLength, [0x02, 0xff, 0xc0]),
         (StreamError::Invalidate(InvalidStag), [0x01, 0x09, 0xe0]),
         (StreamError::Invalidate(NotAssociated), [0x01, 0x09, 0xe0]),
         (StreamError::Invalidate(Rights), [0x01, 0x09, 0xe0]),

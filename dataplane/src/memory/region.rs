@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -236,6 +237,22 @@ impl RegionMemory {
         // SAFETY: as for `write`.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         true
+    }
+
+    /// Changes the eight octets at `offset`, a number in this machine's byte order, to what `update` makes of it, as
+    /// one step for every thread and process that does the same; what they were. `None`, and nothing changed, if
+    /// the region does not have them or they are not aligned. `update` may be called several times.
+    #[must_use]
+    pub fn update(&self, offset: u64, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        let at = self.at(offset, size_of::<u64>())?.cast::<u64>();
+        if !at.is_aligned() {
+            return None;
+        }
+        // SAFETY: `at` has checked that the octets lie within the mapping, which outlives this call; aligned. Copies
+        // of other peers' data may touch them meanwhile, as any process that maps them may: that is theirs to order.
+        let value = unsafe { AtomicU64::from_ptr(at) };
+        let outcome = value.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+        Some(outcome.unwrap_or_else(|unchanged| unchanged))
     }
 
     /// Makes the memory known to DPDK, so that devices can be given addresses within it.

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use rdma::{Access, Memory, Origin, RegionId, Scope, StagTable, StreamId};
+use rdma::{Access, AtomicOp, Memory, Origin, RegionId, Scope, StagTable, StreamId};
 
 use super::{AttachError, HUGEPAGE_BYTES, MemoryError, Pages, RegionMemory, WorkerMemory, hugepages};
 
@@ -134,6 +134,44 @@ fn a_worker_places_and_fetches() {
     assert_eq!(&out, b"\0placed");
     let octets = worker.octets(RegionId(3));
     assert_eq!((octets.placed, octets.fetched, worker.faults()), (6, 7, 0));
+}
+
+#[test]
+fn atomic_operations_of_workers_do_not_get_lost() {
+    const ROUNDS: u64 = 20_000;
+    let memory = Arc::new(ordinary(4096));
+    let add = |number: u32| {
+        let memory = Arc::clone(&memory);
+        move || {
+            let mut worker = WorkerMemory::new(4);
+            worker.attach(RegionId(number), memory).unwrap();
+            let mut grants = Grants::new();
+            let access = Access::REMOTE_ATOMIC;
+            let stag =
+                grants.stags.grant(RegionId(number), 4096, access, Scope::Stream(StreamId(1))).unwrap();
+            let mut seen = Vec::new();
+            for _ in 0..ROUNDS {
+                let word = grants.stags.check_atomic(stag, 64, grants.origin).unwrap().unwrap();
+                seen.push(worker.atomic(word, AtomicOp::FetchAdd { add: 1, mask: 0 }));
+            }
+            assert_eq!(
+                grants.stags.check_atomic(stag, 4088, grants.origin).map(|word| word.is_some()),
+                Ok(true)
+            );
+            assert_eq!(grants.stags.check_atomic(stag, 4084, grants.origin), Ok(None));
+            assert_eq!(worker.faults(), 0);
+            seen
+        }
+    };
+    let workers = [add(0), add(1)].map(std::thread::spawn);
+    let mut seen = workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..2 * ROUNDS), "every value was found once");
+    let mut value = [0; 8];
+    assert!(memory.read(64, &mut value));
+    assert_eq!(u64::from_ne_bytes(value), 2 * ROUNDS);
+    assert_eq!(memory.update(4, |_| Some(1)), None, "not aligned");
+    assert_eq!(memory.update(4096, |_| Some(1)), None, "not there");
 }
 
 #[test]

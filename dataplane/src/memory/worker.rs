@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use rdma::{Fetch, Memory, Placement, RegionId};
+use rdma::{AtomicOp, Fetch, Memory, Placement, RegionId, Word};
 
 use super::region::RegionMemory;
 
@@ -123,5 +123,15 @@ impl Memory for WorkerMemory {
                 self.fault();
             }
         }
+    }
+
+    fn atomic(&mut self, at: Word, op: AtomicOp) -> u64 {
+        let number = usize::try_from(at.region().0).ok();
+        let place = number.and_then(|number| self.places.get_mut(number)?.as_mut());
+        let original = place.and_then(|place| place.memory.update(at.offset(), |value| op.apply(value)));
+        if original.is_none() {
+            self.fault();
+        }
+        original.unwrap_or(0)
     }
 }

@@ -296,7 +296,7 @@ impl Wire {
         match post(&mut self.endpoint) {
             // The stream has ended: an event that waits says why.
             Ok(()) | Err(PostError::NotReady) => Ok(()),
-            Err(error @ (PostError::Full | PostError::NoReads)) => {
+            Err(error @ (PostError::Full | PostError::NoReads | PostError::Length)) => {
                 Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer)))
             }
         }

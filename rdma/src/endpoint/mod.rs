@@ -13,6 +13,7 @@ use crate::qp::{CloseHow, Depths, Event, Kind, PostError, QpState, QueuePair, Wo
 use crate::rdmap::Step;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
+use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
 /// How often an initiator pokes a silent peer.
@@ -330,6 +331,31 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         invalidate: Option<Stag>,
     ) -> Result<(), PostError> {
         self.post(wr_id, Kind::Send { solicited, invalidate }, local)
+    }
+
+    /// Does an atomic operation in the peer's memory, on the eight octets at `to`, whose address there must be a
+    /// multiple of eight. Finished when what they were, in the byte order of this machine, is in `local`.
+    pub fn post_atomic(
+        &mut self,
+        wr_id: u64,
+        local: LocalSlice,
+        remote: Stag,
+        to: u64,
+        op: AtomicOp,
+    ) -> Result<(), PostError> {
+        if usize::try_from(local.len).ok() != Some(size_of::<u64>()) {
+            return Err(PostError::Length);
+        }
+        if self.qp.state == QpState::ReadyToSend && self.qp.ord == 0 {
+            return Err(PostError::NoReads);
+        }
+        self.post(wr_id, Kind::Atomic { stag: remote, to: TaggedOffset(to), op }, local)
+    }
+
+    /// Sends eight octets to the peer's next posted buffer, which they use up without being put there. Finished
+    /// when the transport has them.
+    pub fn post_immediate(&mut self, wr_id: u64, data: [u8; 8], solicited: bool) -> Result<(), PostError> {
+        self.post(wr_id, Kind::Immediate { data, solicited }, LocalSlice::EMPTY)
     }
 
     fn post(&mut self, wr_id: u64, kind: Kind, local: LocalSlice) -> Result<(), PostError> {

@@ -15,8 +15,11 @@ mod vec;
 
 pub use access::Access;
 pub use table::{AccessError, GrantError, Origin, PdId, Scope, StagTable, StreamId, Window};
-pub use token::{Fetch, LocalSlice, Placement};
+pub use token::{Fetch, LocalSlice, Placement, Word};
+
 pub use vec::VecMemory;
+
+use crate::wire::atomic::AtomicOp;
 
 /// A region as this worker knows it; its meaning belongs to the [`Memory`] behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,4 +36,11 @@ pub trait Memory {
 
     /// Copies the octets out. `out` is as long as the token says.
     fn fetch(&self, from: Fetch, out: &mut [u8]);
+
+    /// Changes a value, in the byte order of this machine, to what the operation makes of it; what it was.
+    ///
+    /// RFC 7306 §5.3: "Atomicity of the Read-Modify-Write (RMW) on the Responder's node by the Atomic Operation
+    /// MUST be assured in the context of concurrent atomic accesses by other RDMAP Streams on the same RNIC":
+    /// other workers reach the same memory.
+    fn atomic(&mut self, at: Word, op: AtomicOp) -> u64;
 }

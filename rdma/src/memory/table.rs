@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::issue::{CYCLE, QUARANTINE, StagIssuer};
-use super::{Access, Fetch, Placement, RegionId};
+use super::{Access, Fetch, Placement, RegionId, Word};
 use crate::wire::Stag;
 
 /// A stream, for as long as the worker lives: never given to two connections.
@@ -311,6 +311,13 @@ impl StagTable {
     pub fn check_fetch(&self, stag: Stag, to: u64, len: usize, origin: Origin) -> Result<Fetch, AccessError> {
         let (region, offset) = self.check(Access::REMOTE_READ, stag, to, len as u64, origin)?;
         Ok(Fetch::checked(region, offset, len))
+    }
+
+    /// May this stream do an atomic operation there? The whole check; `None` where only the alignment is wrong.
+    pub fn check_atomic(&self, stag: Stag, to: u64, origin: Origin) -> Result<Option<Word>, AccessError> {
+        let (region, offset) =
+            self.check(Access::REMOTE_ATOMIC, stag, to, size_of::<u64>() as u64, origin)?;
+        Ok(Word::checked(region, offset))
     }
 
     /// Invalidates an STag on behalf of the peer of a stream.

@@ -87,6 +87,32 @@ token! {
     Fetch
 }
 
+/// The right to change eight octets of a region as one, at a multiple of eight from its start.
+///
+/// Made by a check only; used up by the operation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Word {
+    region: RegionId,
+    offset: u64,
+}
+
+impl Word {
+    /// `None` where the octets are not aligned.
+    pub(super) const fn checked(region: RegionId, offset: u64) -> Option<Self> {
+        if offset.is_multiple_of(8) { Some(Self { region, offset }) } else { None }
+    }
+
+    /// The region.
+    pub const fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// Octets from the start of the region.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{LocalSlice, Placement};

@@ -1,6 +1,7 @@
 //! Regions in ordinary memory.
 
-use super::{Fetch, Memory, Placement, RegionId};
+use super::{Fetch, Memory, Placement, RegionId, Word};
+use crate::wire::atomic::AtomicOp;
 
 /// [`Memory`] over vectors, numbered from 0: for initiators and tests.
 #[derive(Debug, Default)]
@@ -61,12 +62,28 @@ impl Memory for VecMemory {
             _ => out.fill(0),
         }
     }
+
+    /// A value that the region does not have is zero, and stays so.
+    fn atomic(&mut self, at: Word, op: AtomicOp) -> u64 {
+        let range = Self::range(at.offset(), size_of::<u64>());
+        let bytes = range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)?.first_chunk_mut());
+        let Some(bytes) = bytes else {
+            self.faults = self.faults.saturating_add(1);
+            return 0;
+        };
+        let original = u64::from_ne_bytes(*bytes);
+        if let Some(value) = op.apply(original) {
+            *bytes = value.to_ne_bytes();
+        }
+        original
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::VecMemory;
-    use crate::memory::{Fetch, Memory, Placement, RegionId};
+    use crate::memory::{Fetch, Memory, Placement, RegionId, Word};
+    use crate::wire::atomic::AtomicOp;
 
     #[test]
     fn copies_in_and_out() {
@@ -88,6 +105,9 @@ mod tests {
         memory.place(Placement::checked(region, u64::MAX, 1), &[1]);
         assert_eq!(memory.bytes(region), Some(&[7; 8][..]));
         assert_eq!(memory.faults(), 3);
+        let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
+        assert_eq!(memory.atomic(Word::checked(region, 8).unwrap(), add), 0);
+        assert_eq!((memory.bytes(region), memory.faults()), (Some(&[7; 8][..]), 4));
         let mut out = [9; 2];
         memory.fetch(Fetch::checked(region, 7, 2), &mut out);
         assert_eq!(out, [0, 0]);

@@ -12,6 +12,10 @@ pub enum CompletionOp {
     Read,
     /// A Send: the transport has it.
     Send,
+    /// An atomic operation: what the peer's memory held before is there.
+    Atomic,
+    /// Immediate Data: the transport has it.
+    Immediate,
     /// A posted buffer.
     Receive,
 }
@@ -89,6 +93,15 @@ pub enum Event {
         solicited: bool,
         /// The STag that the peer has invalidated.
         invalidated: Option<Stag>,
+    },
+    /// Immediate Data has come, and has used up a posted buffer, which is as it was.
+    Immediate {
+        /// The number the buffer was posted with.
+        wr_id: u64,
+        /// The octets.
+        data: [u8; 8],
+        /// The peer asks for an event.
+        solicited: bool,
     },
     /// A Terminate was handed to the transport.
     TerminateSent {

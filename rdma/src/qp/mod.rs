@@ -26,6 +26,7 @@ use crate::mpa::Framer;
 use crate::stats::RdmaStats;
 use crate::terminate::{Fault, StreamError};
 use crate::wire::Msn;
+use crate::wire::atomic::AtomicResponse;
 use crate::wire::ddp::UntaggedHeader;
 use crate::wire::rdmap::ReadRequest;
 use crate::wire::terminate::Terminate;
@@ -43,6 +44,15 @@ pub enum QpState {
     Closed,
 }
 
+/// An answer that is owed to the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reply {
+    /// To a Read Request.
+    Read(ReadReply),
+    /// To an Atomic Request, which was carried out.
+    Atomic(AtomicResponse),
+}
+
 /// A Read Request of the peer, answered in part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadReply {
@@ -55,7 +65,7 @@ pub(crate) struct ReadReply {
 /// The message that is being sent. Its segments are not mixed with those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The oldest Read Response owed.
+    /// The oldest response owed.
     Response,
     /// The next of the send queue.
     Work,
@@ -76,6 +86,10 @@ pub struct StreamCounters {
     pub out_reads: u64,
     /// Sends sent.
     pub out_sends: u64,
+    /// Atomic operations of the peer.
+    pub in_atomics: u64,
+    /// Atomic operations sent.
+    pub out_atomics: u64,
     /// Octets placed.
     pub bytes_placed: u64,
     /// Octets fetched.
@@ -112,7 +126,9 @@ pub(crate) struct QueuePair {
     pub(crate) in_reads: Msn,
     pub(crate) out_sends: Msn,
     pub(crate) out_reads: Msn,
-    pub(crate) irq: VecDeque<ReadReply>,
+    pub(crate) out_atomic_responses: Msn,
+    pub(crate) in_atomic_responses: Msn,
+    pub(crate) irq: VecDeque<Reply>,
     pub(crate) sq: SendQueue,
     pub(crate) rq: ReceiveQueue,
     pub(crate) current: Option<Source>,
@@ -142,6 +158,8 @@ impl QueuePair {
             in_reads: Msn::FIRST,
             out_sends: Msn::FIRST,
             out_reads: Msn::FIRST,
+            out_atomic_responses: Msn::FIRST,
+            in_atomic_responses: Msn::FIRST,
             irq: VecDeque::new(),
             sq: SendQueue::new(depths.send),
             rq: ReceiveQueue::new(depths.receive),
@@ -167,7 +185,9 @@ impl QueuePair {
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         match &event {
-            Event::Completion { op: CompletionOp::Receive, .. } | Event::Received { .. } => {
+            Event::Completion { op: CompletionOp::Receive, .. }
+            | Event::Received { .. }
+            | Event::Immediate { .. } => {
                 self.rq.completion_taken();
             }
             Event::Completion { .. } => self.sq.completion_taken(),
@@ -236,7 +256,7 @@ const fn flushed(wr_id: u64, op: CompletionOp) -> Event {
 
 // What the documentation of `EndpointConfig` promises.
 const _: () = {
-    assert!(size_of::<ReadReply>() <= 56);
-    assert!(size_of::<WorkRequest>() + size_of::<Event>() <= 88);
+    assert!(size_of::<Reply>() <= 56);
+    assert!(size_of::<WorkRequest>() + size_of::<Event>() <= 136);
     assert!(size_of::<receive_queue::Buffer>() + size_of::<Event>() <= 56);
 };

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::CompletionOp;
 use crate::memory::LocalSlice;
+use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
 /// Why work is not taken.
@@ -14,8 +15,10 @@ pub enum PostError {
     NotReady,
     /// The queue is full; take completions with `poll_event`.
     Full,
-    /// The negotiated ORD is 0: this stream does not read.
+    /// The negotiated ORD is 0: this stream does not read, and has no atomic operations.
     NoReads,
+    /// An atomic operation needs eight octets for what it finds.
+    Length,
 }
 
 impl fmt::Display for PostError {
@@ -24,6 +27,7 @@ impl fmt::Display for PostError {
             Self::NotReady => "the stream is not in full operation",
             Self::Full => "the queue is full",
             Self::NoReads => "no RDMA Reads were negotiated on this stream",
+            Self::Length => "an atomic operation needs eight octets for its result",
         })
     }
 }
@@ -36,6 +40,8 @@ pub(crate) enum Kind {
     Write { stag: Stag, to: TaggedOffset },
     Read { stag: Stag, to: TaggedOffset },
     Send { solicited: bool, invalidate: Option<Stag> },
+    Atomic { stag: Stag, to: TaggedOffset, op: AtomicOp },
+    Immediate { data: [u8; 8], solicited: bool },
 }
 
 impl Kind {
@@ -44,7 +50,15 @@ impl Kind {
             Self::Write { .. } => CompletionOp::Write,
             Self::Read { .. } => CompletionOp::Read,
             Self::Send { .. } => CompletionOp::Send,
+            Self::Atomic { .. } => CompletionOp::Atomic,
+            Self::Immediate { .. } => CompletionOp::Immediate,
         }
+    }
+
+    /// Whether it is finished by an answer of the peer's. RFC 7306 §5.2: Atomic Requests share the queue, and the
+    /// depth, of Read Requests.
+    pub(crate) const fn is_answered(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 }
 
@@ -56,7 +70,7 @@ pub(crate) struct WorkRequest {
     pub(crate) local: LocalSlice,
     /// Octets sent of a Write or Send; octets that have come of a Read.
     pub(crate) progress: u32,
-    /// The STag that the peer's Read Response must name.
+    /// The STag that the peer's Read Response must name; the identifier that its Atomic Response must.
     pub(crate) sink: Stag,
     /// Not posted by the owner, who is not told of it.
     internal: bool,
@@ -76,7 +90,7 @@ pub(crate) struct SendQueue {
     queue: VecDeque<WorkRequest>,
     /// How many at the head are sent whole.
     sent: usize,
-    /// How many of those are reads that the peer owes.
+    /// How many of those are reads and atomic operations that the peer owes an answer.
     reads: usize,
     /// Completions that the owner has not taken.
     untaken: usize,
@@ -108,7 +122,7 @@ impl SendQueue {
         self.queue.len()
     }
 
-    /// Reads that the peer owes.
+    /// Reads and atomic operations that the peer owes an answer.
     pub(crate) const fn reads(&self) -> usize {
         self.reads
     }
@@ -127,14 +141,15 @@ impl SendQueue {
     pub(crate) fn next_sent(&mut self) {
         let Some(request) = self.queue.get_mut(self.sent) else { return };
         self.sent = self.sent.saturating_add(1);
-        if matches!(request.kind, Kind::Read { .. }) {
+        if request.kind.is_answered() {
             self.reads = self.reads.saturating_add(1);
         } else {
             request.done = true;
         }
     }
 
-    /// The read whose response is due: the oldest that is sent and not finished.
+    /// The read or atomic operation whose response is due: the oldest that is sent and not finished. Responses come
+    /// in the order of the requests (RFC 7306 §7).
     pub(crate) fn due(&mut self) -> Option<&mut WorkRequest> {
         if self.reads == 0 {
             return None;

@@ -4,16 +4,17 @@ use crate::Env;
 use crate::ddp::UntaggedQueue;
 use crate::memory::{AccessError, Memory, Placement};
 use crate::mpa::Fpdu;
-use crate::qp::{CloseHow, Event, QpState, QueuePair, ReadReply};
+use crate::qp::{CloseHow, Event, Kind, QpState, QueuePair, ReadReply, Reply, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{ErrorCode, Fault, StreamError};
+use crate::wire::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
 use crate::wire::ddp::{self, Header, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{self, ControlField, Opcode, OpcodeRow, ReadRequest};
 use crate::wire::terminate::{BitOrder, Control};
 use crate::wire::{MessageOffset, QueueNumber, Stag};
 
-/// Octets of a ULPDU that suffice for everything but payload: DDP header and Read Request.
-const PREFIX_LEN: usize = UntaggedHeader::LEN + ReadRequest::LEN;
+/// Octets of a ULPDU that suffice for everything but payload: DDP header and Atomic Request.
+const PREFIX_LEN: usize = UntaggedHeader::LEN + AtomicRequest::LEN;
 
 impl QueuePair {
     /// Takes an FPDU. After an error nothing more is taken: RFC 5041 §7.1: "DDP MUST silently drop any
@@ -124,7 +125,8 @@ impl QueuePair {
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
         let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
-        let due = self.sq.due().ok_or(StreamError::UnexpectedOpcode)?;
+        let is_read = |due: &&mut WorkRequest| matches!(due.kind, Kind::Read { .. });
+        let due = self.sq.due().filter(is_read).ok_or(StreamError::UnexpectedOpcode)?;
         if len > 0 {
             let tagged = |error| Err(StreamError::Tagged(error));
             if header.stag != due.sink {
@@ -183,14 +185,22 @@ impl QueuePair {
                 self.terminated(rest, env);
                 Ok(())
             }
-            // The messages of RFC 7306 are not spoken; the tagged ones have their T bit wrong.
-            Opcode::RdmaWrite
-            | Opcode::ReadResponse
-            | Opcode::ImmediateData
-            | Opcode::ImmediateDataSolicited
-            | Opcode::AtomicRequest
-            | Opcode::AtomicResponse
-            | Opcode::Reserved(_) => Err(StreamError::UnexpectedOpcode),
+            Opcode::AtomicRequest => {
+                of_queue(QueueNumber::READ_REQUEST)?;
+                self.atomic_request(header, rest, len, env)
+            }
+            Opcode::AtomicResponse => {
+                of_queue(QueueNumber::ATOMIC_RESPONSE)?;
+                self.atomic_response(header, rest, len, env)
+            }
+            Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
+                of_queue(QueueNumber::SEND)?;
+                self.immediate(header, row, rest, len, env)
+            }
+            // The tagged ones have their T bit wrong.
+            Opcode::RdmaWrite | Opcode::ReadResponse | Opcode::Reserved(_) => {
+                Err(StreamError::UnexpectedOpcode)
+            }
         }
     }
 
@@ -221,10 +231,95 @@ impl QueuePair {
             let (stag, to, size) = (request.source_stag, request.source_offset.0, request.size as usize);
             env.stags.check_fetch(stag, to, size, self.origin).map_err(StreamError::Read)?;
         }
-        self.irq.push_back(ReadReply { header: *header, request });
+        self.irq.push_back(Reply::Read(ReadReply { header: *header, request }));
         self.in_reads = self.in_reads.next();
         count(&mut self.counters.in_reads, 1);
         count(&mut env.stats.rdmap.in_rdma_reads, 1);
+        Ok(())
+    }
+
+    /// RFC 7306 §5.2.1: carried out here and now, "in the order they were sent"; the answer waits its turn among
+    /// those that are owed.
+    fn atomic_request<M: Memory>(
+        &mut self,
+        header: &UntaggedHeader,
+        rest: &[u8],
+        len: usize,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let queue = UntaggedQueue { msn: self.in_reads, offset: MessageOffset(0) };
+        queue.check_msn(header)?;
+        if self.irq.len() >= self.ird {
+            return Err(StreamError::NoBuffer);
+        }
+        queue.check_offset(header, len, AtomicRequest::LEN as u64)?;
+        let (request, _) = AtomicRequest::parse(rest).map_err(|_| StreamError::AtomicRequest)?;
+        if !header.last {
+            return Err(StreamError::AtomicRequest);
+        }
+        let op = request.op.map_err(|_| StreamError::AtomicRequest)?;
+        let word = env.stags.check_atomic(request.stag, request.to.0, self.origin);
+        let word = word.map_err(StreamError::Atomic)?.ok_or(StreamError::AtomicAlignment)?;
+        let original = env.memory.atomic(word, op);
+        self.irq.push_back(Reply::Atomic(AtomicResponse { id: request.id, original }));
+        self.in_reads = self.in_reads.next();
+        count(&mut self.counters.in_atomics, 1);
+        count(&mut env.stats.rdmap.in_atomics, 1);
+        Ok(())
+    }
+
+    /// RFC 7306 §5.2.2: the answer to the oldest request that waits for one.
+    fn atomic_response<M: Memory>(
+        &mut self,
+        header: &UntaggedHeader,
+        rest: &[u8],
+        len: usize,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let is_atomic = |due: &&mut WorkRequest| matches!(due.kind, Kind::Atomic { .. });
+        let due = self.sq.due().filter(is_atomic).ok_or(StreamError::UnexpectedOpcode)?;
+        let queue = UntaggedQueue { msn: self.in_atomic_responses, offset: MessageOffset(0) };
+        queue.check_msn(header)?;
+        queue.check_offset(header, len, AtomicResponse::LEN as u64)?;
+        let (response, _) = AtomicResponse::parse(rest).map_err(|_| StreamError::AtomicResponse)?;
+        if !header.last || response.id != due.sink.0 {
+            return Err(StreamError::AtomicResponse);
+        }
+        let octets = response.original.to_ne_bytes();
+        let at = Placement::local(&due.local, 0, octets.len()).ok_or(StreamError::Local)?;
+        env.memory.place(at, &octets);
+        self.in_atomic_responses = self.in_atomic_responses.next();
+        self.sq.due_done();
+        self.complete();
+        count(&mut env.stats.rdmap.in_atomic_responses, 1);
+        Ok(())
+    }
+
+    /// RFC 7306 §6.3: one message "MUST consume one Untagged Buffer", and the receiver "MUST check that \[it\]
+    /// include\[s\] exactly 8 bytes of data".
+    fn immediate<M: Memory>(
+        &mut self,
+        header: &UntaggedHeader,
+        row: &OpcodeRow,
+        rest: &[u8],
+        len: usize,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        self.in_sends.check_msn(header)?;
+        if self.rq.front().is_none() {
+            return Err(StreamError::NoBuffer);
+        }
+        // What does not begin a message continues a Send, which this is not.
+        if header.offset.0 != 0 || self.in_sends.offset.0 != 0 {
+            return Err(StreamError::MessageOffset);
+        }
+        let data = rest.first_chunk::<IMMEDIATE_LEN>().filter(|_| len == IMMEDIATE_LEN && header.last);
+        let data = *data.ok_or(StreamError::ImmediateLength)?;
+        self.in_sends.advance(len, true);
+        if let Some(buffer) = self.rq.pop() {
+            self.events.push_back(Event::Immediate { wr_id: buffer.wr_id, data, solicited: row.solicited });
+        }
+        count(&mut env.stats.rdmap.in_immediates, 1);
         Ok(())
     }
 

@@ -2,9 +2,10 @@
 
 use crate::ddp::{Segment, cut};
 use crate::memory::{Fetch, LocalSlice, Memory};
-use crate::qp::{CloseHow, Event, Kind, QpState, QueuePair, Source, WorkRequest};
+use crate::qp::{CloseHow, Event, Kind, QpState, QueuePair, Reply, Source, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
+use crate::wire::atomic::{AtomicOp, AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
 use crate::wire::ddp::{self, Header, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{ControlField, Opcode, ReadRequest};
 use crate::wire::terminate::Terminate;
@@ -114,16 +115,18 @@ impl QueuePair {
     /// that the peer can no longer answer waits for good.
     fn work_is_ready(&self) -> bool {
         match self.sq.peek_next() {
-            Some(WorkRequest { kind: Kind::Read { .. }, .. }) => {
-                !self.peer_ended && self.sq.reads() < self.ord
-            }
+            Some(work) if work.kind.is_answered() => !self.peer_ended && self.sq.reads() < self.ord,
             Some(_) => true,
             None => false,
         }
     }
 
     fn send_response<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
-        let Some(reply) = self.irq.front().copied() else { return Step::Idle };
+        let reply = match self.irq.front().copied() {
+            Some(Reply::Read(reply)) => reply,
+            Some(Reply::Atomic(response)) => return self.send_atomic_response(&response, env, sink),
+            None => return Step::Idle,
+        };
         let mut request = reply.request;
         let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
         let Some(segment) = cut(mulpdu, TaggedHeader::LEN, request.size) else { return Step::NoRoom };
@@ -150,6 +153,7 @@ impl QueuePair {
             }
         });
         let Step::Sent(_) = step else { return step };
+        self.fetched(segment.len, env);
         if segment.last {
             self.irq.pop_front();
             self.current = None;
@@ -159,7 +163,7 @@ impl QueuePair {
             request.size = request.size.saturating_sub(u32::try_from(sent).unwrap_or(u32::MAX));
             request.sink_offset = TaggedOffset(request.sink_offset.0.wrapping_add(sent));
             request.source_offset = TaggedOffset(request.source_offset.0.wrapping_add(sent));
-            if let Some(front) = self.irq.front_mut() {
+            if let Some(Reply::Read(front)) = self.irq.front_mut() {
                 front.request = request;
             }
             self.current = Some(Source::Response);
@@ -171,6 +175,8 @@ impl QueuePair {
         let Some(work) = self.sq.peek_next().copied() else { return Step::Idle };
         match work.kind {
             Kind::Read { stag, to } => self.send_read(&work.local, stag, to, env, sink),
+            Kind::Atomic { stag, to, op } => self.send_atomic(stag, to, op, env, sink),
+            Kind::Immediate { data, solicited } => self.send_immediate(data, solicited, env, sink),
             Kind::Write { stag, to } => {
                 let remaining = work.local.len.saturating_sub(work.progress);
                 let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
@@ -212,6 +218,7 @@ impl QueuePair {
             None => out.fill(0),
         });
         let Step::Sent(_) = step else { return step };
+        self.fetched(segment.len, env);
         if let Some(next) = self.sq.next() {
             next.progress = next.progress.saturating_add(u32::try_from(segment.len).unwrap_or(u32::MAX));
         }
@@ -266,6 +273,79 @@ impl QueuePair {
         step
     }
 
+    /// Sends an atomic operation (RFC 7306 §5.2.1).
+    fn send_atomic<M: Memory>(
+        &mut self,
+        stag: Stag,
+        to: TaggedOffset,
+        op: AtomicOp,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Step {
+        let msn = self.out_reads;
+        let request = AtomicRequest { id: msn.0, stag, to, op: Ok(op) };
+        let front = Front::Untagged(untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, msn, 0, true));
+        let step = self.push(front, AtomicRequest::LEN, env, sink, |_, out| {
+            if let Some((octets, _)) = out.split_first_chunk_mut() {
+                request.emit(octets);
+            }
+        });
+        let Step::Sent(_) = step else { return step };
+        self.out_reads = msn.next();
+        if let Some(next) = self.sq.next() {
+            next.sink = Stag(request.id);
+        }
+        self.sq.next_sent();
+        count(&mut self.counters.out_atomics, 1);
+        count(&mut env.stats.rdmap.out_atomics, 1);
+        step
+    }
+
+    /// Sends what an atomic operation of the peer found (RFC 7306 §5.2.2).
+    fn send_atomic_response<M: Memory>(
+        &mut self,
+        response: &AtomicResponse,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Step {
+        let msn = self.out_atomic_responses;
+        let queue = QueueNumber::ATOMIC_RESPONSE;
+        let front = Front::Untagged(untagged(Opcode::AtomicResponse, queue, msn, 0, true));
+        let step = self.push(front, AtomicResponse::LEN, env, sink, |_, out| {
+            if let Some((octets, _)) = out.split_first_chunk_mut() {
+                response.emit(octets);
+            }
+        });
+        let Step::Sent(_) = step else { return step };
+        self.out_atomic_responses = msn.next();
+        self.irq.pop_front();
+        count(&mut env.stats.rdmap.out_atomic_responses, 1);
+        step
+    }
+
+    /// Sends Immediate Data (RFC 7306 §6), which takes its turn among the Sends.
+    fn send_immediate<M: Memory>(
+        &mut self,
+        data: [u8; IMMEDIATE_LEN],
+        solicited: bool,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Step {
+        let opcode = if solicited { Opcode::ImmediateDataSolicited } else { Opcode::ImmediateData };
+        let front = Front::Untagged(untagged(opcode, QueueNumber::SEND, self.out_sends, 0, true));
+        let step = self.push(front, IMMEDIATE_LEN, env, sink, |_, out| {
+            if let Some((octets, _)) = out.split_first_chunk_mut() {
+                *octets = data;
+            }
+        });
+        let Step::Sent(_) = step else { return step };
+        self.out_sends = self.out_sends.next();
+        count(&mut env.stats.rdmap.out_immediates, 1);
+        self.sq.next_sent();
+        self.complete();
+        step
+    }
+
     /// Sends an RDMA Write of no octets, which changes nothing at the peer: between messages only, for within
     /// one the rest of it goes out anyway.
     pub(crate) fn poke<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
@@ -298,6 +378,12 @@ impl QueuePair {
             self.close(CloseHow::Fin);
         }
         step
+    }
+
+    /// Counts what went out of a region.
+    fn fetched<M>(&mut self, len: usize, env: &mut Env<'_, M>) {
+        count(&mut self.counters.bytes_fetched, len);
+        count(&mut env.stats.rdmap.payload_bytes_fetched, len);
     }
 
     /// Builds an FPDU in the transport's buffer: header, then `len` octets that `fill` writes.
@@ -333,10 +419,6 @@ impl QueuePair {
         }
         self.sent_any = true;
         env.stats.mpa.count_fpdu_out(ulpdu_len);
-        if !matches!(front, Front::Untagged(header) if header.queue != QueueNumber::SEND) {
-            count(&mut self.counters.bytes_fetched, len);
-            count(&mut env.stats.rdmap.payload_bytes_fetched, len);
-        }
         Step::Sent(fpdu_len)
     }
 }

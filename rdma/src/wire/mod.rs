@@ -4,6 +4,7 @@
 //! allowed. Reserved bits are sent as zero and ignored on receipt. Numbers leave this module as types of
 //! their own, so that a queue number cannot be taken for a message sequence number.
 
+pub mod atomic;
 pub mod ddp;
 pub mod mpa;
 pub mod rdmap;

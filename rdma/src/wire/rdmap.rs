@@ -1,5 +1,6 @@
 //! RDMAP's control field, its opcodes, and the RDMA Read Request header (RFC 5040 §4, RFC 7306 §4).
 
+use super::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
 use super::{ParseError, QueueNumber, Stag, TaggedOffset, truncated};
 
 /// The version of RFC 5040 §4.1: "01b for an RNIC that complies with this RDMA protocol specification".
@@ -87,13 +88,13 @@ pub const OPCODES: [OpcodeRow; 12] = [
     send(Opcode::SendSolicited, "Send with SE", true, false),
     send(Opcode::SendSolicitedInvalidate, "Send with SE and Invalidate", true, true),
     fixed(Opcode::Terminate, "Terminate", QueueNumber::TERMINATE, super::terminate::Control::LEN),
-    fixed(Opcode::ImmediateData, "Immediate Data", QueueNumber::SEND, 8),
+    fixed(Opcode::ImmediateData, "Immediate Data", QueueNumber::SEND, IMMEDIATE_LEN),
     OpcodeRow {
         solicited: true,
-        ..fixed(Opcode::ImmediateDataSolicited, "Immediate Data with SE", QueueNumber::SEND, 8)
+        ..fixed(Opcode::ImmediateDataSolicited, "Immediate Data with SE", QueueNumber::SEND, IMMEDIATE_LEN)
     },
-    fixed(Opcode::AtomicRequest, "Atomic Request", QueueNumber::READ_REQUEST, 52),
-    fixed(Opcode::AtomicResponse, "Atomic Response", QueueNumber::ATOMIC_RESPONSE, 12),
+    fixed(Opcode::AtomicRequest, "Atomic Request", QueueNumber::READ_REQUEST, AtomicRequest::LEN),
+    fixed(Opcode::AtomicResponse, "Atomic Response", QueueNumber::ATOMIC_RESPONSE, AtomicResponse::LEN),
 ];
 
 impl Opcode {
@@ -253,13 +254,13 @@ impl ReadRequest {
 }
 
 #[inline]
-fn offset(high: [u8; 4], low: [u8; 4]) -> TaggedOffset {
+pub(super) fn offset(high: [u8; 4], low: [u8; 4]) -> TaggedOffset {
     let ([h0, h1, h2, h3], [l0, l1, l2, l3]) = (high, low);
     TaggedOffset(u64::from_be_bytes([h0, h1, h2, h3, l0, l1, l2, l3]))
 }
 
 #[inline]
-fn halves(offset: TaggedOffset) -> [[u8; 4]; 2] {
+pub(super) fn halves(offset: TaggedOffset) -> [[u8; 4]; 2] {
     let [h0, h1, h2, h3, l0, l1, l2, l3] = offset.0.to_be_bytes();
     [[h0, h1, h2, h3], [l0, l1, l2, l3]]
 }

@@ -210,10 +210,15 @@ pub(crate) fn request(private_data: &[u8]) -> ConnectRequest<'_> {
 
 /// An initiator and a responder, connected by the region service to the region `lab` of these octets.
 pub(crate) fn connected(lab: Vec<u8>) -> (Side, Side, RegionId) {
-    let private_data = service::encode_request("lab", BOTH, b"").unwrap();
+    connected_for(BOTH, lab)
+}
+
+/// The same, with these rights.
+pub(crate) fn connected_for(access: Access, lab: Vec<u8>) -> (Side, Side, RegionId) {
+    let private_data = service::encode_request("lab", access, b"").unwrap();
     let mut initiator = Side::initiator(initiator_config(), &request(&private_data));
     let mut responder = Side::responder(initiator_config());
-    let region = responder.add_region("lab", lab, BOTH);
+    let region = responder.add_region("lab", lab, access);
     run(&mut initiator, &mut responder, &mut segments(1448));
     (initiator, responder, region)
 }
