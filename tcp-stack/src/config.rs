@@ -113,6 +113,11 @@ pub struct TcpConfig {
     pub delayed_ack_ms: u32,
     /// Which congestion control.
     pub congestion: Congestion,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: Ecn,
+    /// Whether pure acknowledgements, retransmissions and probes of a DCTCP connection are marked
+    /// ECN-capable, too, so that switches mark them where they drop others (RFC 8257 §4.1).
+    pub dctcp_ect_control: bool,
     /// Whether SACK is offered and accepted (RFC 2018).
     pub sack: bool,
     /// Whether timestamps are offered and accepted (RFC 7323 §3).
@@ -134,6 +139,8 @@ impl Default for TcpConfig {
             fin_wait_2_ms: 60_000,
             delayed_ack_ms: 40,
             congestion: Congestion::default(),
+            ecn: Ecn::default(),
+            dctcp_ect_control: true,
             sack: true,
             timestamps: true,
             window_scale: true,
@@ -188,6 +195,21 @@ pub enum Congestion {
     /// RFC 8312.
     #[default]
     Cubic,
+    /// RFC 8257: for data centers whose switches mark packets, with both ends alike. Asks for ECN unless
+    /// that is [`Ecn::Off`]; without it, as [`Self::NewReno`].
+    Dctcp,
+}
+
+/// Explicit congestion notification (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Neither asked for nor accepted.
+    Off,
+    /// Accepted when the peer asks for it.
+    #[default]
+    Accept,
+    /// Asked for, and accepted.
+    On,
 }
 
 /// What can be chosen per connection.
@@ -202,6 +224,8 @@ pub struct ConnOptions {
     pub user_timeout_ms: Option<u32>,
     /// Congestion control, if not the stack's.
     pub congestion: Option<Congestion>,
+    /// Explicit congestion notification, if not as the stack has it.
+    pub ecn: Option<Ecn>,
 }
 
 /// Keepalive parameters.

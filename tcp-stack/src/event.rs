@@ -152,6 +152,28 @@ pub enum Event<B> {
     },
 }
 
+/// How far explicit congestion notification goes on a connection (RFC 3168 §6.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EcnState {
+    /// Not agreed on.
+    Off,
+    /// The peer's marks are echoed; nothing is sent ECN-capable, since a SYN had to go without.
+    Echo,
+    /// In use in both directions.
+    On,
+}
+
+impl EcnState {
+    /// The name that is shown to operators.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Echo => "echo",
+            Self::On => "on",
+        }
+    }
+}
+
 /// What is known of a connection, for people to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnInfo {
@@ -173,6 +195,8 @@ pub struct ConnInfo {
     pub peer_mss: u16,
     /// Congestion control.
     pub congestion: &'static str,
+    /// Explicit congestion notification.
+    pub ecn: EcnState,
     /// Congestion window, octets.
     pub cwnd: u32,
     /// Slow start threshold, octets.

@@ -52,10 +52,12 @@ mod timer;
 pub mod wire;
 
 pub use buf::{Buf, BufClass, BufPool, HEADROOM, RxChecksum, RxFrame, TxFrame, TxOffload};
-pub use config::{Congestion, ConnOptions, Keepalive, ListenOptions, Segmentation, StackConfig, TcpConfig};
+pub use config::{
+    Congestion, ConnOptions, Ecn, Keepalive, ListenOptions, Segmentation, StackConfig, TcpConfig,
+};
 pub use conn::State;
 pub use error::{CloseReason, ConnectError, ListenError, SendError};
-pub use event::{ConnId, ConnInfo, Event, ListenerId, Segment};
+pub use event::{ConnId, ConnInfo, EcnState, Event, ListenerId, Segment};
 pub use iface::{DropReason, Drops, InterfaceStats};
 pub use seq::SeqNum;
 pub use stack::{SEND_LEAST, Stack};

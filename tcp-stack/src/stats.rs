@@ -31,8 +31,22 @@ iwarp_counters::counters! {
         octets_out,
         /// Payload received in order, octets.
         octets_in,
+        /// Connections established with ECN agreed on (RFC 3168).
+        ecn_negotiated,
+        /// SYNs sent again without asking for ECN, since the one that asked was not answered.
+        ecn_fallbacks,
+        /// Segments sent that routers may mark instead of dropping (RFC 3168: ECT).
+        ect_out,
         /// Segments received with a congestion mark (RFC 3168: CE).
         ce_in,
+        /// Acknowledgements received that echo a congestion mark (RFC 3168: ECE).
+        ece_in,
+        /// Segments received that tell that the peer has reduced its window (RFC 3168: CWR).
+        cwr_in,
+        /// Segments sent that tell that our window was reduced (RFC 3168: CWR).
+        cwr_out,
+        /// Window reductions that an echoed congestion mark caused.
+        ecn_reductions,
         /// Acknowledgements sent without payload.
         acks_out,
         /// Resets sent.

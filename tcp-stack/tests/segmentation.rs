@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use tcp_stack::testutil::{HeapBuf, HeapPool, Random, cut};
-use tcp_stack::wire::{EthernetHeader, Ipv4Header, Ipv6Header};
+use tcp_stack::testutil::{HeapBuf, HeapPool, Random, Seen, cut, mark_congestion};
+use tcp_stack::wire::{EthernetHeader, Ipv4Header, Ipv6Header, TcpFlags};
 use tcp_stack::{
-    Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions,
-    MacAddr, RxChecksum, RxFrame, Segmentation, Stack, StackConfig,
+    Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Ecn, Event, Instant, Ipv4Cidr, Ipv6Cidr,
+    ListenOptions, MacAddr, RxChecksum, RxFrame, Segmentation, Stack, StackConfig, TcpConfig,
 };
 
 /// Two stacks and two wires; the first stack's port cuts.
@@ -22,6 +22,12 @@ struct Pair {
     runs: Vec<usize>,
     loss: Random,
     per_mille: u64,
+    /// A router marks one in so many of the first stack's segments, if they are ECN-capable.
+    mark_every: usize,
+    /// Its segments that carry CWR, by the number of segments in their frames.
+    reduced: Vec<usize>,
+    /// How many were marked.
+    marked: usize,
 }
 
 const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
@@ -37,6 +43,7 @@ impl Pair {
                 ipv6: Ipv6Cidr::new(V6[index].parse().unwrap(), 64),
                 tx_checksum_offload: host == 0,
                 segmentation: segmentation.filter(|_| host == 0),
+                tcp: TcpConfig { ecn: Ecn::On, ..TcpConfig::default() },
                 connections_max: 4,
                 buffers_max: 2048,
                 ..StackConfig::default()
@@ -52,6 +59,9 @@ impl Pair {
             runs: Vec::new(),
             loss: Random::new(seed),
             per_mille,
+            mark_every: usize::MAX,
+            reduced: Vec::new(),
+            marked: 0,
         }
     }
 
@@ -74,9 +84,16 @@ impl Pair {
     fn transmit(&mut self, host: usize) {
         let (segments, runs, wire) = (&mut self.segments, &mut self.runs, &mut self.wires[host]);
         let (loss, per_mille) = (&mut self.loss, self.per_mille);
+        let (mark_every, reduced, marked) = (self.mark_every, &mut self.reduced, &mut self.marked);
         let mut out = |frame| {
-            let parts = cut(&frame);
+            let mut parts = cut(&frame);
             if host == 0 {
+                let sent = parts.iter().filter_map(|part| Seen::parse(part).unwrap());
+                let reduces = |seen: &Seen| seen.payload_len > 0 && seen.header.flags.contains(TcpFlags::CWR);
+                reduced.extend(sent.filter(reduces).map(|_| parts.len()));
+                for (at, part) in (segments.len() + 1..).zip(&mut parts) {
+                    *marked += usize::from(at % mark_every == 0 && mark_congestion(part));
+                }
                 let lengths = parts.iter().filter_map(|part| payload_len(part));
                 segments.extend(lengths.filter(|len| *len > 0));
                 runs.push(parts.len());
@@ -195,6 +212,24 @@ fn lost_parts_of_a_run_are_sent_again_one_by_one() {
         assert!(pair.stacks[0].stats().tcp.retransmits > 0);
         assert!(pair.segments.iter().all(|len| lengths.contains(len)), "seed {seed}");
         assert_eq!(pair.pools[0].live(), 0, "every buffer came back");
+    }
+}
+
+/// RFC 3168: every segment of a run is ECN-capable, and CWR goes by itself: not every card takes it off the
+/// segments that it cuts behind the first.
+#[test]
+fn runs_are_ecn_capable_and_cwr_goes_alone() {
+    for addresses in [V4, V6] {
+        let lengths = [1428; 2000];
+        let mut pair = Pair::new(Some(CARD), 1, 0);
+        pair.mark_every = 100;
+        let arrived = pair.transfer(addresses, &lengths);
+        assert!(arrived.iter().copied().eq((0..lengths.iter().sum()).map(pattern)));
+        let tcp = pair.stacks[0].stats().tcp;
+        assert_eq!((tcp.ect_out, pair.marked, tcp.retransmits), (2000, 20, 0), "{tcp:?}");
+        assert!(tcp.ecn_reductions > 5 && tcp.cwr_out > 5, "{tcp:?}");
+        assert_eq!(pair.reduced, vec![1; usize::try_from(tcp.cwr_out).unwrap()]);
+        assert!(pair.runs.iter().any(|segments| *segments > 5), "{:?}", pair.runs);
     }
 }
 

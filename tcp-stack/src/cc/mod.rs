@@ -5,6 +5,7 @@
 //! it gives the same numbers everywhere.
 
 mod cubic;
+mod dctcp;
 mod new_reno;
 
 use core::time::Duration;
@@ -12,6 +13,8 @@ use core::time::Duration;
 use crate::config::Congestion;
 use crate::time::Instant;
 use cubic::Cubic;
+use dctcp::Dctcp;
+pub(crate) use dctcp::MarkSample;
 use new_reno::NewReno;
 
 /// The congestion window. Values are octets.
@@ -68,6 +71,7 @@ pub(crate) struct AckSample {
 pub(crate) enum Controller {
     NewReno(NewReno),
     Cubic(Cubic),
+    Dctcp(Dctcp),
 }
 
 impl Controller {
@@ -75,6 +79,7 @@ impl Controller {
         match algorithm {
             Congestion::NewReno => Self::NewReno(NewReno::default()),
             Congestion::Cubic => Self::Cubic(Cubic::default()),
+            Congestion::Dctcp => Self::Dctcp(Dctcp::new()),
         }
     }
 
@@ -86,6 +91,7 @@ impl Controller {
         match self {
             Self::NewReno(cc) => cc.on_ack(window, sample),
             Self::Cubic(cc) => cc.on_ack(window, sample),
+            Self::Dctcp(cc) => cc.on_ack(window, sample),
         }
     }
 
@@ -95,9 +101,30 @@ impl Controller {
         let ssthresh = match self {
             Self::NewReno(cc) => cc.ssthresh_after_loss(window, in_flight),
             Self::Cubic(cc) => cc.ssthresh_after_loss(window),
+            Self::Dctcp(cc) => cc.ssthresh_after_loss(window, in_flight),
         };
         // RFC 5681 equation 4: never below two segments.
         window.ssthresh = ssthresh.max(window.mss.saturating_mul(2));
+    }
+
+    /// Data was acknowledged on a connection that uses ECN, with or without an echo of congestion marks.
+    #[inline]
+    pub(crate) fn on_marks(&mut self, sample: &MarkSample) {
+        if let Self::Dctcp(cc) = self {
+            cc.on_marks(sample);
+        }
+    }
+
+    /// The peer echoed a congestion mark: reduces the window. Called once per window of data; `in_flight` is
+    /// RFC 5681's FlightSize. RFC 3168 §6.1.2: "treated just as a congestion loss in non-ECN-Capable TCP".
+    pub(crate) fn on_ecn_echo(&mut self, window: &mut Window, in_flight: u32) {
+        match self {
+            Self::Dctcp(cc) => {
+                window.ssthresh = cc.ssthresh_after_mark(window).max(window.mss.saturating_mul(2));
+            }
+            Self::NewReno(_) | Self::Cubic(_) => self.on_loss(window, in_flight),
+        }
+        window.cwnd = window.cwnd.min(window.ssthresh);
     }
 
     /// The retransmission timer expired (RFC 5681 §3.1: cwnd "MUST be set to no more than the loss
@@ -122,6 +149,7 @@ impl Controller {
         match self {
             Self::NewReno(_) => "newreno",
             Self::Cubic(_) => "cubic",
+            Self::Dctcp(_) => "dctcp",
         }
     }
 }
@@ -151,7 +179,7 @@ mod tests {
 
     #[test]
     fn an_idle_or_limited_sender_does_not_grow() {
-        for algorithm in [Congestion::NewReno, Congestion::Cubic] {
+        for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
             let mut window = Window::initial(1000, 10);
             let sample = AckSample { now: Instant::ZERO, acked: 1000, srtt: None, cwnd_limited: false };
@@ -165,13 +193,26 @@ mod tests {
 
     #[test]
     fn loss_never_takes_ssthresh_below_two_segments() {
-        for algorithm in [Congestion::NewReno, Congestion::Cubic] {
+        for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
             let mut window = Window { cwnd: 1000, ssthresh: CWND_MAX, mss: 1000 };
             cc.on_loss(&mut window, 1000);
             assert_eq!(window.ssthresh, 2000);
             cc.on_timeout(&mut window);
             assert_eq!(window.cwnd, 1000);
+        }
+    }
+
+    #[test]
+    fn an_echoed_mark_counts_as_a_loss_and_never_raises_the_window() {
+        for (algorithm, after) in [(Congestion::NewReno, 50_000), (Congestion::Cubic, 70_000)] {
+            let mut cc = Controller::new(algorithm);
+            let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
+            cc.on_ecn_echo(&mut window, 100_000);
+            assert_eq!((window.cwnd, window.ssthresh), (after, after));
+            window.cwnd = 1000;
+            cc.on_ecn_echo(&mut window, 1000);
+            assert_eq!((window.cwnd, window.ssthresh), (1000, 2000));
         }
     }
 }

@@ -24,6 +24,8 @@ struct Delivery {
     sampled: Option<Instant>,
     /// A duplicate was reported.
     dsack: bool,
+    /// A congestion mark was echoed (RFC 3168: ECE).
+    echoed: bool,
     /// The acknowledgement repeats the last one (RFC 5681 §2: "duplicate acknowledgment").
     duplicate: bool,
 }
@@ -49,7 +51,8 @@ impl Conn {
             // The usual segment of a peer that only sends: there is nothing that it could acknowledge.
             return;
         }
-        let mut delivery = Delivery::default();
+        let echoed = header.flags.contains(TcpFlags::ECE) && self.ecn.is_on();
+        let mut delivery = Delivery { echoed, ..Delivery::default() };
         let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
         if header.ack.after(self.snd.una) {
             self.advance_una(cx, header.ack, echo, &mut delivery);
@@ -229,6 +232,7 @@ impl Conn {
     /// Loss detection and congestion control.
     fn recover<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery, options: &TcpOptions) {
         let mut delivered = delivery.delivered;
+        self.take_echo(cx, delivery.echoed, delivery.acked);
         if self.negotiated.sack {
             self.recovery.rack.on_ack(self.snd.una, self.snd.nxt, delivery.dsack);
             self.detect_losses(cx);
@@ -243,6 +247,7 @@ impl Conn {
             let cwnd = self.window.cwnd;
             self.cc.on_loss(&mut self.window, cwnd);
             self.window.cwnd = self.window.ssthresh;
+            self.ecn.on_loss(self.snd.nxt);
         }
         let done = self.snd.una.at_or_after(self.recovery.point);
         let leaves = self.recovery.in_recovery() && done && delivery.acked > 0;
@@ -256,11 +261,11 @@ impl Conn {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
             self.window.cwnd = self.recovery.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
         } else if delivery.acked > 0 && !leaves {
-            self.grow_window(cx.now, delivery.acked);
+            self.grow_window(cx.now, delivery.acked, delivery.echoed);
         }
     }
 
-    fn grow_window(&mut self, now: Instant, acked: u32) {
+    fn grow_window(&mut self, now: Instant, acked: u32, echoed: bool) {
         // RFC 7661 §4.3, as hosts do: in slow start half the window in use is enough.
         let cwnd = self.window.cwnd;
         let peak = self.snd.peak_flight;
@@ -269,6 +274,9 @@ impl Conn {
         } else {
             cwnd <= peak.saturating_add(self.window.mss)
         };
+        // RFC 3168 §6.1.2: "SHOULD NOT increase the congestion window in response to the receipt of an ECN-Echo
+        // ACK packet".
+        let cwnd_limited = cwnd_limited && !echoed;
         let sample = AckSample { now, acked, srtt: self.rtt.srtt(), cwnd_limited };
         self.cc.on_ack(&mut self.window, &sample);
         if self.snd.una.at_or_after(self.snd.round_end) {
@@ -347,7 +355,10 @@ impl Conn {
         self.recovery.tlp.reset();
         self.pending.loss_probe = false;
         self.timers.clear(TimerKind::LossProbe);
-        self.cc.on_loss(&mut self.window, flight);
+        if !self.ecn.stands_for_loss(self.snd.una) {
+            self.cc.on_loss(&mut self.window, flight);
+        }
+        self.ecn.on_loss(self.snd.nxt);
         self.counters.recoveries = self.counters.recoveries.wrapping_add(1);
         cx.stats.fast_recoveries = cx.stats.fast_recoveries.wrapping_add(1);
     }
@@ -369,7 +380,9 @@ impl Conn {
             self.attempts = 0;
         }
         if !self.snd.has_outstanding() {
-            self.timers.clear(TimerKind::Retransmit);
+            if !self.ecn.holds() {
+                self.timers.clear(TimerKind::Retransmit);
+            }
             self.timers.clear(TimerKind::LossProbe);
             self.timers.clear(TimerKind::Reordering);
         } else if delivery.acked > 0 {
@@ -385,6 +398,7 @@ impl Conn {
             && self.recovery.phase == Phase::Open
             && queue.sacked_segments() == 0
             && queue.flight_segments() > 0
+            && !self.ecn.holds()
             && self.recovery.tlp.may_probe(self.rtt.samples());
         if !suitable {
             self.timers.clear(TimerKind::LossProbe);

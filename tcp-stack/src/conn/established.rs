@@ -45,13 +45,16 @@ impl Conn {
             return Outcome::Dropped(DropReason::TcpBadAck);
         }
         self.take_timestamp(cx, &segment);
-        let Incoming { header, options, payload } = segment;
+        let Incoming { header, options, payload, ecn } = segment;
         self.process_ack(cx, &header, &options, payload.len());
         self.after_fin_acked(cx);
         if self.state == State::Closed {
             return Outcome::Accepted;
         }
-        match self.take_text(cx, payload, flags.contains(TcpFlags::FIN)) {
+        let at_once = payload.len() > 0 && self.take_marks(cx, flags, ecn);
+        let result = self.take_text(cx, payload, flags.contains(TcpFlags::FIN));
+        self.pending.ack |= at_once;
+        match result {
             Ok(()) => Outcome::Accepted,
             Err(reason) => Outcome::Dropped(reason),
         }

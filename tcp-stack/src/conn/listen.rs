@@ -10,7 +10,7 @@ use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
 use crate::event::{ConnId, ListenerId};
 use crate::time::Instant;
-use crate::wire::{SackBlocks, TcpHeader, TcpOptions, Timestamps};
+use crate::wire::{EcnField, SackBlocks, TcpHeader, TcpOptions, Timestamps};
 
 /// RFC 9293 §3.7.1: the MSS assumed without an option, for IPv4 and for IPv6.
 const MSS_DEFAULT: (u16, u16) = (536, 1220);
@@ -24,6 +24,8 @@ pub(crate) const TIMESTAMPS_LEN: u16 = 12;
 pub(crate) struct SynOffer {
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
+    /// The ECN field of its IP header.
+    pub(crate) ecn: EcnField,
 }
 
 /// A port that accepts connections.
@@ -141,7 +143,8 @@ impl Conn {
 
     /// Takes what the peer's SYN says: its sequence number, window and options.
     pub(super) fn negotiate(&mut self, now: Instant, config: &StackConfig, offer: &SynOffer) {
-        let SynOffer { header, options } = offer;
+        let SynOffer { header, options, ecn } = offer;
+        self.ecn.on_syn(header.flags, *ecn);
         self.init_receive(header.seq);
         self.snd.wnd = u32::from(header.window);
         self.snd.max_wnd = self.snd.wnd;

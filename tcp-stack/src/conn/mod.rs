@@ -13,10 +13,12 @@
 //! | `receive` | segment text; when to acknowledge; the window that is offered |
 //! | `closing` | CLOSE, ABORT, FIN, and how a connection ends |
 //! | `time_wait` | TIME-WAIT, in a record of its own |
+//! | `ecn` | explicit congestion notification, both halves |
 //! | `output`, `timeout` | what is sent; USER, RETRANSMISSION and other timeouts |
 
 mod ack;
 mod closing;
+mod ecn;
 mod established;
 mod listen;
 mod output;
@@ -31,6 +33,7 @@ mod timeout;
 
 use core::net::SocketAddr;
 
+pub(crate) use ecn::Ecn;
 pub(crate) use listen::{Listeners, SynOffer};
 pub(crate) use output::Frame;
 pub(crate) use reassembly::{HoldError, HoldLimits, Payload, Reassembly, RxNode};
@@ -50,7 +53,7 @@ use crate::seq::SeqNum;
 use crate::stats::TcpStats;
 use crate::time::Instant;
 use crate::timer::Timers;
-use crate::wire::{SackBlocks, SackRange, TcpHeader, TcpOptions};
+use crate::wire::{EcnField, SackBlocks, SackRange, TcpHeader, TcpOptions};
 
 /// The state of a connection (RFC 9293 §3.3.2). LISTEN and TIME-WAIT have records of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +247,7 @@ pub(crate) struct Conn {
     pub(crate) rtt: RttEstimator,
     pub(crate) recovery: Recovery,
     pub(crate) cc: Controller,
+    pub(crate) ecn: Ecn,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     /// Keyed hash of the addresses and ports.
@@ -296,6 +300,8 @@ pub(crate) struct Incoming<B> {
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
     pub(crate) payload: Payload<B>,
+    /// The ECN field of its IP header.
+    pub(crate) ecn: EcnField,
 }
 
 impl<B> Incoming<B> {
@@ -360,6 +366,7 @@ impl Conn {
             rtt: RttEstimator::new(),
             recovery: Recovery::new(iss),
             cc: Controller::new(congestion),
+            ecn: Ecn::new(&config.tcp, &origin.options),
             local: origin.local,
             remote: origin.remote,
             hash: origin.hash,

@@ -34,6 +34,8 @@ pub(crate) enum Frame {
         /// Which octet of its payload.
         offset: u16,
     },
+    /// The acknowledgement that was due before the marks of what arrives changed (RFC 8257 §3.2).
+    Turn,
     /// An acknowledgement.
     Ack,
     /// A segment that makes the peer acknowledge.
@@ -60,6 +62,9 @@ impl Conn {
                 State::SynReceived if self.pending.ack => Some(Frame::Ack),
                 _ => None,
             };
+        }
+        if self.ecn.has_turns() {
+            return Some(Frame::Turn);
         }
         if let Some(node) = self.next_retransmission(cx) {
             return Some(self.fitted(cx, node));
@@ -145,6 +150,9 @@ impl Conn {
                 _ => Blocked::Wait,
             };
         }
+        if self.ecn.holds() {
+            return Blocked::Wait;
+        }
         let pipe = self.pipe();
         if pipe > 0 && pipe.saturating_add(segment.seq_len()) > self.window.cwnd {
             return Blocked::Wait;
@@ -199,7 +207,7 @@ impl Conn {
     ) -> (TcpHeader, TcpOptions) {
         let options = self.options_for(cx, len);
         let window = self.offer_window(cx.config, true);
-        (self.header_with(seq, flags, window), options)
+        (self.header_with(seq, flags | self.ecn.echo(), window), options)
     }
 
     /// The header and options of our SYN.
@@ -209,6 +217,7 @@ impl Conn {
             _ => TcpFlags::SYN,
         };
         let window = self.offer_window(config, false);
+        let flags = flags | self.ecn.syn_flags(self.state);
         let mut header = self.header_with(self.snd.iss, flags, window);
         if self.state != State::SynReceived {
             header.ack = SeqNum::new(0);
@@ -268,7 +277,10 @@ impl Conn {
     }
 
     /// The SYN was handed to the port.
-    pub(crate) fn on_syn_sent(&mut self, cx: &Cx<'_, impl Buf>) {
+    pub(crate) fn on_syn_sent(&mut self, cx: &mut Cx<'_, impl Buf>) {
+        if self.ecn.on_syn_sent(self.state) {
+            cx.stats.ecn_fallbacks = cx.stats.ecn_fallbacks.wrapping_add(1);
+        }
         if self.snd.nxt != self.snd.iss {
             // Sent before: which of them is answered cannot be told (RFC 6298 §3).
             self.attempts = self.attempts.max(1);

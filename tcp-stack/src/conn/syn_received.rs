@@ -33,7 +33,10 @@ impl Conn {
             && flags.contains(TcpFlags::SYN)
             && !flags.contains(TcpFlags::RST)
             && segment.header.seq == self.rcv.irs;
-        self.pending.syn |= repeated;
+        if repeated {
+            self.pending.syn = true;
+            self.ecn.on_syn(flags, segment.ecn);
+        }
         repeated
     }
 
@@ -55,6 +58,7 @@ impl Conn {
         segment: &Incoming<B>,
     ) -> Outcome {
         self.heard(cx.now);
+        self.ecn.on_syn(segment.header.flags, segment.ecn);
         self.sample_handshake(cx.now, &segment.options);
         self.become_established(cx, &segment.header);
         // What the peer sent behind its SYN, it sends again.
@@ -83,6 +87,7 @@ impl Conn {
         self.recovery.point = snd.una;
         self.recovery.backoff = 0;
         cx.stats.established = cx.stats.established.wrapping_add(1);
+        cx.stats.ecn_negotiated = cx.stats.ecn_negotiated.wrapping_add(u64::from(self.ecn.is_on()));
         self.arm_keepalive(cx.now);
         self.note_room(cx);
         if self.close_when_open {

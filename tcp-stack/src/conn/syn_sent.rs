@@ -38,7 +38,7 @@ impl Conn {
             return Outcome::Dropped(DropReason::TcpInvalid);
         }
         self.heard(cx.now);
-        let offer = SynOffer { header, options: segment.options };
+        let offer = SynOffer { header, options: segment.options, ecn: segment.ecn };
         self.negotiate(cx.now, cx.config, &offer);
         if acks {
             self.on_syn_ack(cx, segment)

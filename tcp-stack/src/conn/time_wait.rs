@@ -92,7 +92,7 @@ impl TimeWait {
             return if exact { TimeWaitVerdict::Forget } else { TimeWaitVerdict::Ignore };
         }
         if header.flags.contains(TcpFlags::SYN) && !header.flags.contains(TcpFlags::ACK) {
-            let offer = SynOffer { header: *header, options: segment.options };
+            let offer = SynOffer { header: *header, options: segment.options, ecn: segment.ecn };
             if self.may_be_reused(&offer) {
                 // RFC 9293 §3.6.1: "assigns its initial sequence number for the new connection to be
                 // larger than the largest sequence number it used on the previous connection".

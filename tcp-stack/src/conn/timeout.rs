@@ -69,8 +69,11 @@ impl Conn {
     }
 
     fn on_retransmit_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        let held = self.ecn.release();
         if !self.snd.queue.has_outstanding() {
-            self.on_nothing_sent(cx);
+            if !held {
+                self.on_nothing_sent(cx);
+            }
             return;
         }
         if self.give_up(cx) {
@@ -78,12 +81,13 @@ impl Conn {
         }
         cx.stats.timeouts = cx.stats.timeouts.wrapping_add(1);
         self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
-        if self.recovery.phase == Phase::Open {
+        if self.recovery.phase == Phase::Open && !self.ecn.stands_for_loss(self.snd.una) {
             // RFC 5681 §3.1 (4): once, not when the same segment times out again.
             let flight = self.snd.nxt.distance_from(self.snd.una);
             self.cc.on_loss(&mut self.window, flight);
         }
         self.cc.on_timeout(&mut self.window);
+        self.ecn.on_loss(self.snd.nxt);
         self.recovery.phase = Phase::Loss;
         self.recovery.point = self.snd.nxt;
         self.recovery.dup_acks = 0;

@@ -240,6 +240,7 @@ impl<B: Buf> Stack<B> {
             emss: conn.snd.emss,
             peer_mss: conn.snd.peer_mss,
             congestion: conn.cc.name(),
+            ecn: conn.ecn.state(),
             cwnd: conn.window.cwnd,
             ssthresh: conn.window.ssthresh,
             in_flight: conn.snd.queue.in_flight(),

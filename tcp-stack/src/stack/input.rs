@@ -15,7 +15,7 @@ use crate::event::ListenerId;
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::seq::SeqNum;
 use crate::time::Instant;
-use crate::wire::{TcpFlags, TcpHeader};
+use crate::wire::{EcnField, TcpFlags, TcpHeader};
 
 /// How often a neighbor is told that it is reachable.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
@@ -41,8 +41,8 @@ impl<B: Buf> Stack<B> {
     #[inline]
     fn on_tcp(&mut self, now: Instant, segment: TcpSegment<B>) {
         let TcpSegment { local, remote, header, options, buf, payload, traffic_class } = segment;
-        // RFC 3168 §5: both bits set is "congestion experienced".
-        self.stats.ce_in = self.stats.ce_in.wrapping_add(u64::from(traffic_class & 3 == 3));
+        let ecn = EcnField::of(traffic_class);
+        self.stats.ce_in = self.stats.ce_in.wrapping_add(u64::from(ecn == EcnField::Ce));
         let local = SocketAddr::new(local, header.dst_port);
         let remote = SocketAddr::new(remote, header.src_port);
         let (Ok(start), Ok(end)) = (u16::try_from(payload.start), u16::try_from(payload.end)) else {
@@ -50,7 +50,7 @@ impl<B: Buf> Stack<B> {
             return;
         };
         let seq = header.seq + u32::from(header.flags.contains(TcpFlags::SYN));
-        let incoming = Incoming { header, options, payload: Payload { seq, range: start..end, buf } };
+        let incoming = Incoming { header, options, payload: Payload { seq, range: start..end, buf }, ecn };
         // The flow of the last segment, mostly.
         if let Some(conn) = self.conns.at(self.last)
             && conn.remote == remote
@@ -152,7 +152,7 @@ impl<B: Buf> Stack<B> {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
             return;
         }
-        let offer = SynOffer { header: *header, options: incoming.options };
+        let offer = SynOffer { header: *header, options: incoming.options, ecn: incoming.ecn };
         if let Err(reason) = self.accept(now, (local, remote), hash, &offer, least) {
             self.interface.drop_delivered(reason);
         }

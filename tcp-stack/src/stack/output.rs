@@ -6,7 +6,7 @@ use crate::buf::{Buf, BufClass, BufPool, TxFrame};
 use crate::conn::{Conn, Cx, Frame, Reply};
 use crate::iface::{Interface, NotReady};
 use crate::time::Instant;
-use crate::wire::{MacAddr, TcpFlags, TcpHeader, TcpOptions};
+use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader, TcpOptions};
 
 /// Segments that one connection sends before it is the next one's turn.
 const QUANTUM: usize = 16;
@@ -174,7 +174,8 @@ fn make_reply<B: Buf, P: BufPool<Buf = B>>(
 ) -> Result<TxFrame<B>, Failure> {
     let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
     let ends = (reply.local.ip(), reply.remote.ip());
-    wrap(interface, buf, &reply.header, &reply.options, ends, mac).map_err(|_| Failure::NoRoom)
+    wrap(interface, buf, &reply.header, &reply.options, ends, mac, EcnField::NotEct)
+        .map_err(|_| Failure::NoRoom)
 }
 
 /// Puts all headers before the payload in `buf`; gives it back when it has no room for them.
@@ -186,6 +187,7 @@ fn wrap<B: Buf>(
     options: &TcpOptions,
     (local, remote): (core::net::IpAddr, core::net::IpAddr),
     mac: MacAddr,
+    ecn: EcnField,
 ) -> Result<TxFrame<B>, B> {
     let written = match buf.prepend(TcpHeader::len_with(options)) {
         Some(room) => header.emit(options, room),
@@ -194,7 +196,7 @@ fn wrap<B: Buf>(
     if !written {
         return Err(buf);
     }
-    match interface.encapsulate(mac, local, remote, 0, &mut buf) {
+    match interface.encapsulate(mac, local, remote, ecn.bits(), &mut buf) {
         Some(offload) => Ok(TxFrame { buf, offload }),
         None => Err(buf),
     }
@@ -221,39 +223,61 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
         Frame::Syn => {
             let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
             let (header, options) = conn.syn_header(cx.config, cx.now);
-            let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
+            let ecn = conn.ecn.syn_field(conn.state);
+            let frame =
+                wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(true, false);
             conn.on_syn_sent(cx);
             Ok(frame)
         }
-        Frame::Ack | Frame::Keepalive => {
-            let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
-            let keepalive = frame == Frame::Keepalive;
-            // RFC 9293 §3.8.4: "SEG.SEQ = SND.NXT-1".
-            let seq = if keepalive { conn.snd.nxt - 1 } else { conn.snd.nxt };
-            let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 0);
-            let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
-            conn.on_header_sent(true, false);
-            let counter = if keepalive {
-                conn.pending.keepalive = false;
-                &mut cx.stats.keepalive_probes
-            } else {
-                &mut cx.stats.acks_out
-            };
-            *counter = counter.wrapping_add(1);
-            Ok(frame)
-        }
+        Frame::Turn | Frame::Ack | Frame::Keepalive => make_ack(conn, cx, interface, pool, frame, mac),
         Frame::Probe { node, offset } => {
             let (seq, octet) = octet_at(cx, node, offset).ok_or(Failure::NoRoom)?;
             let mut buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
             *buf.append(1).and_then(|room| room.first_mut()).ok_or(Failure::NoRoom)? = octet;
             let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 1);
-            let frame = wrap(interface, buf, &header, &options, ends, mac).map_err(|_| Failure::NoRoom)?;
+            let ecn = conn.ecn.control_field();
+            let frame =
+                wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(!options.sack.is_empty(), true);
             conn.on_probe_sent(cx, seq);
             Ok(frame)
         }
     }
+}
+
+/// A segment that only acknowledges.
+#[inline]
+fn make_ack<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    frame: Frame,
+    mac: MacAddr,
+) -> Result<TxFrame<B>, Failure> {
+    let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
+    let (header, options) = match frame {
+        Frame::Turn => conn.turn_header(cx),
+        // RFC 9293 §3.8.4: "SEG.SEQ = SND.NXT-1".
+        Frame::Keepalive => conn.header(cx, conn.snd.nxt - 1, TcpFlags::ACK, 0),
+        _ => conn.header(cx, conn.snd.nxt, TcpFlags::ACK, 0),
+    };
+    let (ends, ecn) = ((conn.local.ip(), conn.remote.ip()), conn.ecn.control_field());
+    let made = wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    if frame == Frame::Turn {
+        conn.on_turn_sent();
+    } else {
+        conn.on_header_sent(true, false);
+    }
+    let counter = if frame == Frame::Keepalive {
+        conn.pending.keepalive = false;
+        &mut cx.stats.keepalive_probes
+    } else {
+        &mut cx.stats.acks_out
+    };
+    *counter = counter.wrapping_add(1);
+    Ok(made)
 }
 
 /// An octet of a segment's payload, and its sequence number.
@@ -321,6 +345,8 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
         flags |= TcpFlags::PSH;
     }
     let taken = segment.buf.take();
+    let (ecn, cwr) = conn.data_marks(seq, len);
+    flags |= cwr;
     let (header, options) = conn.header(cx, seq, flags, len);
     let ready = match taken {
         Some(buf) => bare(cx, pool, buf, len, again),
@@ -328,7 +354,7 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     };
     let ends = (conn.local.ip(), conn.remote.ip());
     let made = ready.and_then(|buf| {
-        wrap(interface, buf, &header, &options, ends, mac).map_err(|buf| (Some(buf), Failure::NoRoom))
+        wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
     });
     let (kept, result) = match made {
         // A FIN alone needs no memory to be made again from.
@@ -344,6 +370,7 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     }
     let frame = result?;
     conn.on_header_sent(!options.sack.is_empty(), true);
+    conn.on_data_marked(cx, ecn, flags);
     conn.on_data_sent(cx, node);
     Ok(frame)
 }

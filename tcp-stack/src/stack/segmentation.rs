@@ -17,7 +17,7 @@ use crate::config::Segmentation;
 use crate::conn::{Conn, Cx, Frame, TxState};
 use crate::iface::{Interface, Run};
 use crate::pool::NIL;
-use crate::wire::{MacAddr, TcpFlags, TcpHeader};
+use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader};
 
 /// The longest payload of a frame, octets: with all headers it stays below the 65 535 of an IP packet.
 const OCTETS_MAX: u32 = 65_000;
@@ -34,11 +34,12 @@ pub(super) fn make_run<B: Buf, P: BufPool<Buf = B>>(
 ) -> Option<Result<TxFrame<B>, Failure>> {
     let limits = cx.config.segmentation?;
     let segment = cx.tx.get(node).filter(|segment| segment.state == TxState::Ready)?.len;
+    let ecn = conn.run_field(cx.tx.get(node)?.seq)?;
     let second = conn.snd.queue.next_of(cx.tx, node);
     if limits.buffers_max < 3 || !may_follow(cx, second, segment) || !has_bare_payload(cx, node) {
         return None;
     }
-    collect(conn, cx, interface, pool, (node, segment, limits), mac)
+    collect(conn, cx, interface, pool, (node, segment, limits), ecn, mac)
 }
 
 /// Whether a node is a new segment that can stand behind others of `segment` octets.
@@ -63,6 +64,7 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
     interface: &mut Interface<B>,
     pool: &mut P,
     (first, segment, limits): (u32, u16, Segmentation),
+    ecn: EcnField,
     mac: MacAddr,
 ) -> Option<Result<TxFrame<B>, Failure>> {
     // Alone, a segment needs no buffer for its headers.
@@ -86,6 +88,7 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
             header.flags |= TcpFlags::PSH;
         }
         conn.on_header_sent(!options.sack.is_empty(), true);
+        conn.on_data_marked(cx, ecn, TcpFlags::NONE);
         conn.on_data_sent(cx, node);
         let room = run.segments.saturating_add(1) < limits.buffers_max
             && run.octets.saturating_add(usize::from(segment)) <= limits.octets_max.min(OCTETS_MAX) as usize;
@@ -109,6 +112,6 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
     let ends = (conn.local.ip(), conn.remote.ip());
     let written =
         frame.prepend(TcpHeader::len_with(&options)).is_some_and(|room| header.emit(&options, room));
-    let offload = interface.encapsulate_run(mac, ends, 0, run, &mut frame).filter(|_| written);
+    let offload = interface.encapsulate_run(mac, ends, ecn.bits(), run, &mut frame).filter(|_| written);
     Some(offload.map(|offload| TxFrame { buf: frame, offload }).ok_or(Failure::NoRoom))
 }

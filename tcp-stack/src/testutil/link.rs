@@ -1,9 +1,10 @@
 //! A link that does to frames what networks do.
 
 use super::Random;
+use super::mark::{mark_congestion, rewrite};
 use crate::time::{Duration, Instant};
 use crate::wire::{
-    EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpHeader, UpperLayer,
+    EcnField, EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpHeader, UpperLayer,
 };
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -46,6 +47,11 @@ pub struct LinkConfig {
     pub forge: u32,
     /// Bytes that wait for the link at most; the next frame is lost.
     pub queue: u64,
+    /// Bytes that wait for the link from which on packets that are ECN-capable are marked (RFC 3168, RFC 8257
+    /// §3.1).
+    pub mark: Option<u64>,
+    /// Whether the ECN field of every packet is cleared, as some networks do.
+    pub bleach: bool,
     /// Largest IP packet, bytes; larger ones are lost without a word.
     pub mtu: usize,
     /// All frames are lost from the first of these times to the second.
@@ -66,6 +72,8 @@ impl LinkConfig {
         corrupt: 0,
         forge: 0,
         queue: 256 << 10,
+        mark: None,
+        bleach: false,
         mtu: 9600,
         outage: None,
     };
@@ -88,6 +96,12 @@ pub struct LinkCounts {
     pub corrupted: u64,
     /// Frames held back.
     pub held: u64,
+    /// Packets marked.
+    pub marked: u64,
+    /// Bytes that waited before each frame that was taken, all together.
+    pub waited: u64,
+    /// The most of them.
+    pub waited_max: u64,
 }
 
 /// One direction of a link.
@@ -125,7 +139,8 @@ impl Link {
             self.counts.too_large = self.counts.too_large.saturating_add(1);
             return;
         }
-        if self.has_no_room(now) {
+        let waiting = self.waiting(now);
+        if waiting > self.config.queue {
             self.counts.overflowed = self.counts.overflowed.saturating_add(1);
             return;
         }
@@ -134,6 +149,15 @@ impl Link {
         if self.loses(now) || self.is_down(now) {
             self.counts.lost = self.counts.lost.saturating_add(1);
             return;
+        }
+        self.counts.waited = self.counts.waited.saturating_add(waiting);
+        self.counts.waited_max = self.counts.waited_max.max(waiting);
+        let mut frame = frame.to_vec();
+        if self.config.mark.is_some_and(|limit| waiting >= limit) && mark_congestion(&mut frame) {
+            self.counts.marked = self.counts.marked.saturating_add(1);
+        }
+        if self.config.bleach {
+            rewrite(&mut frame, |_| EcnField::NotEct);
         }
         let copies = if self.random.chance(self.config.duplicate) { 2 } else { 1 };
         for _ in 1..copies {
@@ -147,7 +171,7 @@ impl Link {
                 self.counts.held = self.counts.held.saturating_add(1);
                 at += self.config.hold;
             }
-            arrive(at, self.damage(frame));
+            arrive(at, self.damage(&frame));
         }
     }
 
@@ -158,10 +182,11 @@ impl Link {
         Duration::from_nanos(nanos.unwrap_or(0))
     }
 
-    fn has_no_room(&self, now: Instant) -> bool {
+    /// Bytes that wait for the link.
+    fn waiting(&self, now: Instant) -> u64 {
         let waiting = (self.busy_until - now).as_nanos();
         let bytes = waiting.saturating_mul(u128::from(self.config.rate)) / 8_000_000_000;
-        bytes > u128::from(self.config.queue)
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     fn is_down(&self, now: Instant) -> bool {
@@ -203,7 +228,18 @@ impl Link {
 impl LinkCounts {
     /// Adds what another link did.
     pub const fn add(&mut self, other: &Self) {
-        let Self { sent, lost, overflowed, too_large, duplicated, corrupted, held } = other;
+        let Self {
+            sent,
+            lost,
+            overflowed,
+            too_large,
+            duplicated,
+            corrupted,
+            held,
+            marked,
+            waited,
+            waited_max,
+        } = other;
         self.sent = self.sent.saturating_add(*sent);
         self.lost = self.lost.saturating_add(*lost);
         self.overflowed = self.overflowed.saturating_add(*overflowed);
@@ -211,10 +247,25 @@ impl LinkCounts {
         self.duplicated = self.duplicated.saturating_add(*duplicated);
         self.corrupted = self.corrupted.saturating_add(*corrupted);
         self.held = self.held.saturating_add(*held);
+        self.marked = self.marked.saturating_add(*marked);
+        self.waited = self.waited.saturating_add(*waited);
+        if *waited_max > self.waited_max {
+            self.waited_max = *waited_max;
+        }
     }
 
-    const ZERO: Self =
-        Self { sent: 0, lost: 0, overflowed: 0, too_large: 0, duplicated: 0, corrupted: 0, held: 0 };
+    const ZERO: Self = Self {
+        sent: 0,
+        lost: 0,
+        overflowed: 0,
+        too_large: 0,
+        duplicated: 0,
+        corrupted: 0,
+        held: 0,
+        marked: 0,
+        waited: 0,
+        waited_max: 0,
+    };
 }
 
 /// Makes a frame's checksums right, if it still is a TCP segment.
@@ -280,7 +331,8 @@ mod tests {
             assert_eq!(*at, Instant::ZERO + sent + config.delay);
             assert_eq!(frame[..4], index.to_be_bytes());
         }
-        assert_eq!(counts, LinkCounts { sent: 10, ..LinkCounts::ZERO });
+        let waited = 124 * (0..10).sum::<u64>();
+        assert_eq!(counts, LinkCounts { sent: 10, waited, waited_max: 9 * 124, ..LinkCounts::ZERO });
     }
 
     #[test]

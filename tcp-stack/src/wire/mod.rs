@@ -6,6 +6,7 @@
 mod address;
 mod arp;
 mod checksum;
+mod ecn;
 mod ethernet;
 mod flow;
 mod icmpv4;
@@ -21,6 +22,7 @@ pub(crate) use address::solicited_node;
 pub use address::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 pub use arp::{ArpOperation, ArpPacket};
 pub use checksum::Sum;
+pub use ecn::EcnField;
 pub use ethernet::{EtherType, EthernetHeader};
 pub use flow::{Flow, flow_hash, peek_flow};
 pub use icmpv4::{Icmpv4Header, Icmpv4Message};

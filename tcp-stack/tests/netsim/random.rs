@@ -3,7 +3,7 @@
 use crate::harness::{MS, PERCENT, expect_good_order, run_and, seeds, two_hosts};
 use std::ops::Range;
 use tcp_stack::testutil::{Burst, Dial, Ending, LinkConfig, Plan, Random, Reading, Scenario, Sending};
-use tcp_stack::{Congestion, Duration};
+use tcp_stack::{Congestion, Duration, Ecn};
 
 fn chance(random: &mut Random, high: u32) -> u32 {
     u32::try_from(random.below(u64::from(high))).unwrap()
@@ -61,7 +61,29 @@ fn random_scenario(random: &mut Random) -> Scenario {
         host.tcp.window_scale = random.below(5) != 0;
         host.tcp.congestion = [Congestion::NewReno, Congestion::Cubic][random.index(2)];
     }
+    add_marks(random, &mut scenario);
     scenario
+}
+
+/// Links that mark, or clear marks, and hosts that care or do not.
+fn add_marks(random: &mut Random, scenario: &mut Scenario) {
+    scenario.link.bleach = random.below(8) == 0;
+    scenario.link.mark = match random.below(4) {
+        0 => None,
+        // Everything that can be marked.
+        1 if random.below(4) == 0 => Some(0),
+        _ => Some(random.between(1_000, 100_000)),
+    };
+    if let Some(back) = &mut scenario.link_back {
+        back.mark = scenario.link.mark;
+    }
+    for host in &mut scenario.hosts {
+        host.tcp.ecn = [Ecn::Off, Ecn::Accept, Ecn::On, Ecn::On][random.index(4)];
+        if random.below(5) == 0 {
+            host.tcp.congestion = Congestion::Dctcp;
+        }
+        host.tcp.dctcp_ect_control = random.below(2) == 0;
+    }
 }
 
 /// Two plans whose ends fit each other.

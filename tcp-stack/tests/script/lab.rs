@@ -1,24 +1,21 @@
 //! One stack, and a script as its peer and application.
 
 use crate::line::{flags, number, parse_line};
+use crate::net::{Net, PEER, US};
 use crate::setup::Setup;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use tcp_stack::testutil::{HeapPool, hex};
 use tcp_stack::wire::{
-    ArpOperation, ArpPacket, EtherType, EthernetHeader, Icmpv4Header, Icmpv4Message, IpProtocol, Ipv4Header,
-    SackRange, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps,
+    EcnField, Icmpv4Header, Icmpv4Message, IpProtocol, Ipv4Header, SackRange, Sum, TcpFlags, TcpHeader,
+    TcpOptions, Timestamps,
 };
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, ListenOptions, ListenerId,
-    MacAddr, RxChecksum, RxFrame, SeqNum, Stack, TxFrame, testutil::HeapBuf,
+    RxChecksum, RxFrame, SeqNum, Stack, TxFrame, testutil::HeapBuf,
 };
 
-pub(crate) const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-pub(crate) const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const PORT: u16 = 7;
 /// The peer's sequence numbers wrap early.
 const PEER_ISS: u32 = u32::MAX - 2000;
@@ -33,6 +30,7 @@ fn pattern(offset: u64) -> u8 {
 struct Sent {
     at: Instant,
     port: u16,
+    ecn: EcnField,
     header: TcpHeader,
     options: TcpOptions,
     payload: Vec<u8>,
@@ -40,6 +38,7 @@ struct Sent {
 
 /// The laboratory.
 pub(crate) struct Lab {
+    net: Net,
     stack: Stack<HeapBuf>,
     pool: HeapPool,
     now: Instant,
@@ -60,6 +59,7 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(setup: &Setup) -> Self {
         let mut lab = Self {
+            net: Net::new(setup.ipv6),
             stack: Stack::new(setup.stack.clone(), [7; 32]),
             pool: HeapPool::new(setup.pool, 16.min(setup.pool / 4), 1600),
             now: Instant::from_millis(1000),
@@ -76,46 +76,21 @@ impl Lab {
             sent_octets: 0,
             last_tsval: 0,
         };
-        lab.arp(ArpOperation::Request);
+        let greeting = lab.net.greeting();
+        lab.frame(&greeting);
         lab
     }
 
-    /// The peer tells its link address.
-    fn arp(&mut self, operation: ArpOperation) {
-        let target_mac = OUR_MAC;
-        let arp = ArpPacket { operation, sender_mac: PEER_MAC, sender_ip: PEER, target_mac, target_ip: US };
-        let mut body = [0; ArpPacket::LEN];
-        arp.emit(&mut body);
-        self.frame(EtherType::ARP, &body);
-    }
-
-    fn frame(&mut self, ethertype: EtherType, body: &[u8]) {
-        let ethernet = EthernetHeader { dst: OUR_MAC, src: PEER_MAC, tci: None, ethertype };
-        let mut bytes = vec![0; ethernet.header_len()];
-        assert!(ethernet.emit(&mut bytes));
-        bytes.extend_from_slice(body);
-        let buf = HeapBuf::new(&bytes);
+    fn frame(&mut self, bytes: &[u8]) {
+        let buf = HeapBuf::new(bytes);
         let frame = RxFrame { buf, checksum: RxChecksum::Unknown };
         self.stack.handle_frames(self.now, [frame]);
         self.settle();
     }
 
-    fn ip(&mut self, protocol: IpProtocol, payload: &[u8]) {
-        let ip = Ipv4Header {
-            src: PEER,
-            dst: US,
-            protocol,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-        };
-        let mut packet = vec![0; Ipv4Header::LEN];
-        ip.emit(payload.len(), true, packet.first_chunk_mut().unwrap());
-        packet.extend_from_slice(payload);
-        self.frame(EtherType::IPV4, &packet);
+    fn ip(&mut self, protocol: IpProtocol, ecn: EcnField, payload: &[u8]) {
+        let frame = self.net.packet(protocol, ecn, payload);
+        self.frame(&frame);
     }
 
     /// Takes events, then what the stack sends.
@@ -123,12 +98,12 @@ impl Lab {
         while let Some(event) = self.stack.poll_event() {
             self.take_event(event);
         }
-        let (now, sent) = (self.now, &mut self.sent);
+        let (net, now, sent) = (self.net, self.now, &mut self.sent);
         let mut asked = false;
         let mut take = |frame: TxFrame<HeapBuf>| {
             let bytes = frame.buf.bytes();
-            asked |= is_arp_request(bytes);
-            sent.extend(parse(now, bytes));
+            asked |= net.asks(bytes);
+            sent.extend(parse(net, now, bytes));
         };
         self.stack.poll_transmit(now, &mut self.pool, &mut take, usize::MAX);
         for segment in sent {
@@ -138,7 +113,8 @@ impl Lab {
             self.last_tsval = segment.options.timestamps.map_or(self.last_tsval, |ts| ts.value);
         }
         if asked {
-            self.arp(ArpOperation::Reply);
+            let answer = self.net.link_address();
+            self.frame(&answer);
         }
     }
 
@@ -194,26 +170,12 @@ impl Lab {
     }
 }
 
-fn is_arp_request(frame: &[u8]) -> bool {
-    let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
-    ethernet.ethertype == EtherType::ARP
-        && ArpPacket::parse(packet)
-            .is_ok_and(|arp| arp.operation == ArpOperation::Request && arp.target_ip == PEER)
-}
-
 /// The TCP segment in a frame.
-fn parse(at: Instant, frame: &[u8]) -> Option<Sent> {
-    let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
-    if ethernet.ethertype != EtherType::IPV4 {
-        return None;
-    }
-    let (ip, _, segment) = Ipv4Header::parse(packet).unwrap();
-    assert_eq!((ip.src, ip.dst, ip.protocol), (US, PEER, IpProtocol::TCP));
-    let sum = Sum::pseudo_header(US.into(), PEER.into(), IpProtocol::TCP, segment.len());
-    assert!(sum.join(Sum::of(segment)).is_valid(), "a wrong checksum was sent");
+fn parse(net: Net, at: Instant, frame: &[u8]) -> Option<Sent> {
+    let (ecn, segment) = net.segment(frame)?;
     let (header, options, payload) = TcpHeader::parse(segment).unwrap();
     let port = header.dst_port;
-    Some(Sent { at, port, header, options: TcpOptions::parse(options), payload: payload.to_vec() })
+    Some(Sent { at, port, ecn, header, options: TcpOptions::parse(options), payload: payload.to_vec() })
 }
 
 impl Lab {
@@ -267,11 +229,13 @@ impl Lab {
             segment[12] = u8::try_from((TcpHeader::LEN + raw.len()) / 4).unwrap() << 4;
             segment.extend_from_slice(&raw);
         }
+        // AE (RFC 9768) is the last of what were reserved bits.
+        segment[12] |= u8::from(line.flags.contains('A'));
         let first = u64::from(line.seq.wrapping_sub(1));
         segment.extend((0..line.len as u64).map(|i| pattern(first.wrapping_add(i) & 0xffff_ffff)));
-        let sum = Sum::pseudo_header(PEER.into(), US.into(), IpProtocol::TCP, segment.len());
+        let sum = Sum::pseudo_header(self.net.peer, self.net.us, IpProtocol::TCP, segment.len());
         assert!(TcpHeader::set_checksum(&mut segment, sum));
-        self.ip(IpProtocol::TCP, &segment);
+        self.ip(IpProtocol::TCP, line.ecn.unwrap_or_default(), &segment);
     }
 
     /// What was sent, as a script would have it.
@@ -282,7 +246,14 @@ impl Lab {
         if sent.header.flags.contains(TcpFlags::ACK) {
             write!(text, " ack {}", sent.header.ack.offset_from(self.peer_iss)).unwrap();
         }
-        write!(text, " win {} <{}>", sent.header.window, self.describe_options(&sent.options)).unwrap();
+        write!(
+            text,
+            " ecn {:?} win {} <{}>",
+            sent.ecn,
+            sent.header.window,
+            self.describe_options(&sent.options)
+        )
+        .unwrap();
         text
     }
 
@@ -318,6 +289,7 @@ impl Lab {
             && sent.header.seq == if line.absolute { SeqNum::new(line.seq) } else { ours + line.seq }
             && sent.payload.len() == line.len
             && line.ack.is_none_or(|ack| sent.header.ack == self.peer_iss + ack)
+            && line.ecn.is_none_or(|ecn| sent.ecn == ecn)
             && line.win.is_none_or(|win| sent.header.window == win)
             && line.options.is_none_or(|options| options == self.describe_options(&sent.options));
         assert!(same, "sent:     {described}\nexpected: {text}");
@@ -345,7 +317,7 @@ impl Lab {
             ["listen", backlog] => self.listen(number(backlog)),
             ["unlisten"] => self.stack.unlisten(self.listener.unwrap()),
             ["connect"] => {
-                let remote = SocketAddr::from((PEER, self.peer_port));
+                let remote = SocketAddr::new(self.net.peer, self.peer_port);
                 let conn = self.stack.connect(self.now, remote, self.options).unwrap();
                 self.our_port = self.stack.info(conn).unwrap().local.port();
                 self.conns.push(conn);
@@ -418,7 +390,7 @@ impl Lab {
         let mut icmp = vec![0; Icmpv4Header::LEN];
         Icmpv4Header { message }.emit(&body, icmp.first_chunk_mut().unwrap());
         icmp.extend(body);
-        self.ip(IpProtocol::ICMPV4, &icmp);
+        self.ip(IpProtocol::ICMPV4, EcnField::NotEct, &icmp);
     }
 
     /// What can be looked at.
@@ -435,6 +407,7 @@ impl Lab {
         });
         let seen = match key {
             "state" => info().state.as_str().to_lowercase(),
+            "ecn" => info().ecn.as_str().into(),
             "cwnd" => info().cwnd.to_string(),
             "ssthresh" => info().ssthresh.to_string(),
             "in_flight" => info().in_flight.to_string(),

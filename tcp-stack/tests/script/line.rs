@@ -1,6 +1,6 @@
 //! The lines of a script.
 
-use tcp_stack::wire::TcpFlags;
+use tcp_stack::wire::{EcnField, TcpFlags};
 
 /// What a line says of a segment.
 #[derive(Default)]
@@ -13,6 +13,7 @@ pub(crate) struct Line<'a> {
     pub(crate) ack: Option<u32>,
     pub(crate) win: Option<u16>,
     pub(crate) urg: u16,
+    pub(crate) ecn: Option<EcnField>,
     pub(crate) options: Option<&'a str>,
 }
 
@@ -36,10 +37,22 @@ pub(crate) fn parse_line(text: &str) -> Line<'_> {
             "ack" => line.ack = Some(relative(value)),
             "win" => line.win = Some(number(value)),
             "urg" => line.urg = number(value),
+            "ecn" => line.ecn = Some(ecn(value)),
             _ => panic!("unknown word {key}"),
         }
     }
     line
+}
+
+/// The ECN field of a packet.
+fn ecn(text: &str) -> EcnField {
+    match text {
+        "none" => EcnField::NotEct,
+        "ect0" => EcnField::Ect0,
+        "ect1" => EcnField::Ect1,
+        "ce" => EcnField::Ce,
+        _ => panic!("unknown ECN field {text}"),
+    }
 }
 
 /// The control bits that letters stand for.
@@ -53,6 +66,10 @@ pub(crate) fn flags(text: &str) -> TcpFlags {
                 'P' => TcpFlags::PSH,
                 '.' => TcpFlags::ACK,
                 'U' => TcpFlags::URG,
+                'E' => TcpFlags::ECE,
+                'W' => TcpFlags::CWR,
+                // Not in the same octet; only the peer sends it.
+                'A' => TcpFlags::NONE,
                 '-' => TcpFlags::NONE,
                 _ => panic!("unknown flag {letter}"),
             }

@@ -12,6 +12,8 @@
 //! +500 -                            nothing happens for so long
 //!      ? state established          what can be looked at; see `look`
 //! ```
+//! Flags are `S F R P . U`, `E` for ECE, `W` for CWR and `A` for AE; `ecn none|ect0|ect1|ce` behind the length is
+//! the ECN field of the IP header, which the peer leaves at zero without it.
 //! Sequence numbers are relative to each side's initial one, except after `=`. Both streams carry a
 //! pattern that is checked octet for octet, retransmissions included.
 
@@ -19,14 +21,18 @@
 
 mod lab;
 mod line;
+mod net;
 mod setup;
 
 use lab::Lab;
 use setup::{Setup, configure};
 use std::path::Path;
 
-fn run(script: &str) {
-    let mut setup = Setup::new();
+/// Folders whose scripts hold for IPv4 and IPv6 alike, and are run over both.
+const BOTH_FAMILIES: [&str; 1] = ["ecn"];
+
+fn run(script: &str, ipv6: bool) {
+    let mut setup = Setup::new(ipv6);
     let lines = script.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let lines: Vec<_> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
     for (_, line) in &lines {
@@ -52,10 +58,12 @@ fn folder(name: &str) {
     let mut failed = Vec::new();
     for path in paths {
         let script = std::fs::read_to_string(&path).unwrap();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        println!("--- {name}");
-        if std::panic::catch_unwind(|| run(&script)).is_err() {
-            failed.push(name);
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        for ipv6 in [false, true].into_iter().take(if BOTH_FAMILIES.contains(&name) { 2 } else { 1 }) {
+            println!("--- {file}, IPv6 {ipv6}");
+            if std::panic::catch_unwind(|| run(&script, ipv6)).is_err() {
+                failed.push(format!("{file}, IPv6 {ipv6}"));
+            }
         }
     }
     assert!(failed.is_empty(), "failed: {failed:?}");
@@ -80,4 +88,4 @@ macro_rules! folders {
     };
 }
 
-folders!(handshake, close, reset, data, loss, window, options, time_wait, icmp);
+folders!(handshake, close, reset, data, loss, window, options, time_wait, icmp, ecn);

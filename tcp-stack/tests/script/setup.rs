@@ -1,8 +1,8 @@
 //! What a script's stack is made from.
 
-use crate::lab::{OUR_MAC, US};
 use crate::line::number;
-use tcp_stack::{Congestion, ConnOptions, Ipv4Cidr, Keepalive, StackConfig, TcpConfig};
+use crate::net::{OUR_MAC, US, US_V6};
+use tcp_stack::{Congestion, ConnOptions, Ecn, Ipv4Cidr, Ipv6Cidr, Keepalive, StackConfig, TcpConfig};
 
 /// What a script's `config` lines say.
 pub(crate) struct Setup {
@@ -10,15 +10,18 @@ pub(crate) struct Setup {
     pub(crate) options: ConnOptions,
     pub(crate) consume: bool,
     pub(crate) pool: usize,
+    /// Whether the peer speaks IPv6 instead of IPv4.
+    pub(crate) ipv6: bool,
 }
 
 impl Setup {
     /// Nothing optional, so that a script says what it is about.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(ipv6: bool) -> Self {
         Self {
             stack: StackConfig {
                 mac: OUR_MAC,
                 ipv4: Ipv4Cidr::new(US, 24),
+                ipv6: if ipv6 { Ipv6Cidr::new(US_V6, 64) } else { None },
                 connections_max: 16,
                 buffers_max: 1024,
                 receive_window_bytes: 65_535,
@@ -35,6 +38,7 @@ impl Setup {
             options: ConnOptions::default(),
             consume: true,
             pool: 1024,
+            ipv6,
         }
     }
 }
@@ -47,6 +51,10 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "timestamps" => tcp.timestamps = on,
         "scale" => tcp.window_scale = on,
         "cubic" => tcp.congestion = if on { Congestion::Cubic } else { Congestion::NewReno },
+        "dctcp" if on => tcp.congestion = Congestion::Dctcp,
+        "ect_control" => tcp.dctcp_ect_control = on,
+        "ecn" => tcp.ecn = ecn(value),
+        "conn_ecn" => setup.options.ecn = Some(ecn(value)),
         "syn_retries" => tcp.syn_retries = number(value),
         "fin_wait_2" => tcp.fin_wait_2_ms = number(value),
         "data_retries" => tcp.data_retries = number(value),
@@ -69,5 +77,14 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
             });
         }
         _ => panic!("unknown key {key}"),
+    }
+}
+
+fn ecn(value: &str) -> Ecn {
+    match value {
+        "off" => Ecn::Off,
+        "accept" => Ecn::Accept,
+        "on" => Ecn::On,
+        _ => panic!("unknown {value}"),
     }
 }

@@ -1,0 +1,477 @@
+//! Explicit congestion notification (RFC 3168 §6.1), and DCTCP's way of echoing it (RFC 8257 §3.2).
+//!
+//! ```text
+//!   sender                 network              receiver
+//!     │  new data, ECT(0)     │                     │
+//!     ├───────────────────────┤  congested: CE      │
+//!     │                       ├────────────────────▶│ echo begins
+//!     │◀────────────────────────────── ACK, ECE ────┤ in every ACK …
+//!     │ window reduced, once                        │
+//!     ├── new data, ECT(0), CWR ───────────────────▶│ … until CWR
+//! ```
+//! A DCTCP receiver's echo follows the marks instead, segment by segment; where the marks change between two
+//! segments that one acknowledgement would cover, the first ones get one of their own.
+//!
+//! The window falls when the first echo of a window of data arrives, for DCTCP, too, and not again before
+//! something that was sent after that is acknowledged. What an echo did is never undone: unlike a loss, it
+//! cannot have been a mistake.
+
+use super::{Conn, Cx, State};
+use crate::buf::Buf;
+use crate::cc::MarkSample;
+use crate::config::{Congestion, ConnOptions, Ecn as Mode, TcpConfig};
+use crate::event::EcnState;
+use crate::seq::SeqNum;
+use crate::timer::TimerKind;
+use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
+
+/// Changes of the marks that one burst may bring before the shortest run between them is ignored.
+const TURNS_MAX: usize = 2;
+
+/// We ask for it when we open a connection.
+const ASKS: u16 = 1 << 0;
+/// We accept it when the peer asks.
+const ACCEPTS: u16 = 1 << 1;
+/// DCTCP's echo and its wider use of ECT.
+const DCTCP: u16 = 1 << 2;
+/// What carries no new data is sent ECN-capable, too.
+const ECT_CONTROL: u16 = 1 << 3;
+/// RFC 3168 §6.1.1: we "sent at least one ECN-setup SYN or ECN-setup SYN-ACK packet".
+const SENT_SETUP: u16 = 1 << 4;
+/// We sent a "non-ECN-setup SYN or non-ECN-setup SYN-ACK packet".
+const SENT_PLAIN: u16 = 1 << 5;
+/// We received a SYN or SYN-ACK of the first kind.
+const GOT_SETUP: u16 = 1 << 6;
+/// We received one of the second kind.
+const GOT_PLAIN: u16 = 1 << 7;
+/// Receiver: acknowledgements carry ECE. In a DCTCP connection this is DCTCP.CE.
+const ECHO: u16 = 1 << 8;
+/// Sender: the next new data carries CWR.
+const OWES_CWR: u16 = 1 << 9;
+/// Sender: the window was reduced, and nothing sent after that is acknowledged.
+const REDUCED: u16 = 1 << 10;
+/// Sender: it was reduced by an echo that counted as a loss.
+const STANDS_FOR_LOSS: u16 = 1 << 11;
+/// Sender: new data waits for the retransmission timer.
+const HOLDS: u16 = 1 << 12;
+
+/// The part of a connection that ECN needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ecn {
+    bits: u16,
+    /// ECN-setup SYNs sent, not counting SYN-ACKs.
+    setup_syns: u8,
+    /// How many of `turns` are in use.
+    turn_count: u8,
+    /// SND.NXT when the window was reduced last; counts while `REDUCED` is set.
+    point: SeqNum,
+    /// DCTCP receiver: RCV.NXT each time that the marks changed and something before was not acknowledged.
+    turns: [SeqNum; TURNS_MAX],
+}
+
+impl Ecn {
+    /// ECN for a connection that is about to be opened or accepted.
+    pub(crate) fn new(config: &TcpConfig, options: &ConnOptions) -> Self {
+        let dctcp = options.congestion.unwrap_or(config.congestion) == Congestion::Dctcp;
+        let mut bits = match options.ecn.unwrap_or(config.ecn) {
+            Mode::Off => 0,
+            Mode::Accept if !dctcp => ACCEPTS,
+            Mode::Accept | Mode::On => ASKS | ACCEPTS,
+        };
+        if dctcp {
+            bits |= DCTCP;
+            bits |= if config.dctcp_ect_control { ECT_CONTROL } else { 0 };
+        }
+        let zero = SeqNum::new(0);
+        Self { bits, setup_syns: 0, turn_count: 0, point: zero, turns: [zero; TURNS_MAX] }
+    }
+
+    #[inline]
+    const fn has(&self, bits: u16) -> bool {
+        self.bits & bits == bits
+    }
+
+    const fn set(&mut self, bits: u16, on: bool) {
+        if on {
+            self.bits |= bits;
+        } else {
+            self.bits &= !bits;
+        }
+    }
+
+    /// Whether we may send ECN-capable segments, and believe echoes. RFC 3168 §6.1.1: "A host MUST NOT set ECT
+    /// on data packets unless it has sent at least one ECN-setup SYN [...], and has received at least one
+    /// [...], and has sent no non-ECN-setup SYN".
+    #[inline]
+    pub(crate) const fn is_on(&self) -> bool {
+        let all = SENT_SETUP | SENT_PLAIN | GOT_SETUP | GOT_PLAIN;
+        self.bits & all == SENT_SETUP | GOT_SETUP
+    }
+
+    /// Whether we echo marks. §6.1.1: who has sent an ECN-setup SYN and received no other "MUST process these
+    /// packets as specified for an ECN-capable connection", whatever else was sent.
+    #[inline]
+    const fn echoes(&self) -> bool {
+        self.bits & (SENT_SETUP | GOT_SETUP | GOT_PLAIN) == SENT_SETUP | GOT_SETUP
+    }
+
+    pub(crate) const fn state(&self) -> EcnState {
+        if self.is_on() {
+            EcnState::On
+        } else if self.echoes() {
+            EcnState::Echo
+        } else {
+            EcnState::Off
+        }
+    }
+
+    /// The peer's SYN, or SYN and ACK; every one of them counts.
+    pub(crate) fn on_syn(&mut self, flags: TcpFlags, field: EcnField) {
+        let both = TcpFlags::ECE | TcpFlags::CWR;
+        let setup = if flags.contains(TcpFlags::ACK) {
+            // §6.1.1.2: one that reflects both bits understands neither.
+            flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
+        } else {
+            // §6.1.1: "A host MUST NOT set ECT on SYN": a DCTCP host does, to whom only DCTCP is an answer, and
+            // so do networks that write what they like into the field.
+            flags.contains(both) && (field == EcnField::NotEct || self.has(DCTCP))
+        };
+        self.set(if setup { GOT_SETUP } else { GOT_PLAIN }, true);
+    }
+
+    /// What our SYN, or our SYN and ACK, says.
+    pub(crate) fn syn_flags(&self, state: State) -> TcpFlags {
+        if state == State::SynReceived {
+            let accepted = self.has(ACCEPTS | GOT_SETUP) && self.bits & (GOT_PLAIN | SENT_PLAIN) == 0;
+            return if accepted { TcpFlags::ECE } else { TcpFlags::NONE };
+        }
+        // §6.1.1.1: a host that receives no reply "MAY resend the SYN and any subsequent SYN retransmissions with
+        // CWR and ECE cleared". In a data center it is loss that keeps the answer away, not a firewall.
+        let tries = if self.has(DCTCP) { 3 } else { 1 };
+        if self.has(ASKS) && self.setup_syns < tries { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::NONE }
+    }
+
+    /// The IP header's field of our SYN. RFC 8257 §3.6: "the sender SHOULD set ECT for SYN, SYN-ACK".
+    pub(crate) fn syn_field(&self, state: State) -> EcnField {
+        let setup = self.syn_flags(state) != TcpFlags::NONE;
+        if setup && self.has(DCTCP) { EcnField::Ect0 } else { EcnField::NotEct }
+    }
+
+    /// The SYN was handed to the port; returns whether it was the first to go without the request.
+    pub(crate) fn on_syn_sent(&mut self, state: State) -> bool {
+        let setup = self.syn_flags(state) != TcpFlags::NONE;
+        let falls_back = !setup && state == State::SynSent && self.has(SENT_SETUP) && !self.has(SENT_PLAIN);
+        if setup && state == State::SynSent {
+            self.setup_syns = self.setup_syns.saturating_add(1);
+        }
+        self.set(if setup { SENT_SETUP } else { SENT_PLAIN }, true);
+        falls_back
+    }
+
+    /// The field of what carries no new data: RFC 3168 §6.1.4 to §6.1.6 forbid it, RFC 8257 §4.1 asks for a knob.
+    #[inline]
+    pub(crate) const fn control_field(&self) -> EcnField {
+        if self.is_on() && self.has(DCTCP | ECT_CONTROL) { EcnField::Ect0 } else { EcnField::NotEct }
+    }
+
+    /// What every segment but a SYN says.
+    #[inline]
+    pub(crate) const fn echo(&self) -> TcpFlags {
+        if self.has(ECHO) { TcpFlags::ECE } else { TcpFlags::NONE }
+    }
+
+    /// Whether [`Conn::turn_header`] has something.
+    #[inline]
+    pub(crate) const fn has_turns(&self) -> bool {
+        self.turn_count > 0
+    }
+
+    /// Whether new data waits for the retransmission timer.
+    #[inline]
+    pub(crate) const fn holds(&self) -> bool {
+        self.has(HOLDS)
+    }
+
+    /// The retransmission timer has expired; returns whether new data waited for it.
+    pub(crate) fn release(&mut self) -> bool {
+        let held = self.has(HOLDS);
+        self.set(HOLDS, false);
+        held
+    }
+
+    /// A loss reduced the window: §6.1.2: CWR tells of a reduction "for any reason".
+    pub(crate) fn on_loss(&mut self, nxt: SeqNum) {
+        self.on_reduced(nxt);
+        self.set(STANDS_FOR_LOSS, false);
+    }
+
+    fn on_reduced(&mut self, nxt: SeqNum) {
+        self.point = nxt;
+        self.set(OWES_CWR | REDUCED, true);
+    }
+
+    /// Whether an echo has reduced the window for the data up to `una`, so that a loss in it does not. RFC 3168
+    /// §6.1.2: "reduced only once in response to a series of dropped and/or CE packets from a single window".
+    /// DCTCP may have reduced it by next to nothing.
+    pub(crate) fn stands_for_loss(&self, una: SeqNum) -> bool {
+        self.has(REDUCED | STANDS_FOR_LOSS) && una.before(self.point)
+    }
+
+    /// Notes that the marks change at `nxt`.
+    fn turn(&mut self, nxt: SeqNum, unacked: bool) {
+        self.bits ^= ECHO;
+        let count = usize::from(self.turn_count);
+        let last = self.turns.get(count.wrapping_sub(1)).copied();
+        if last == Some(nxt) || count == TURNS_MAX {
+            // Nothing lies between the two changes, or there is no room to tell of it.
+            self.turn_count = self.turn_count.saturating_sub(1);
+        } else if (unacked || count > 0)
+            && let Some(turn) = self.turns.get_mut(count)
+        {
+            *turn = nxt;
+            self.turn_count = self.turn_count.saturating_add(1);
+        }
+    }
+
+    fn pop_turn(&mut self) -> Option<SeqNum> {
+        let [first, rest @ ..] = self.turns;
+        self.turn_count = self.turn_count.checked_sub(1)?;
+        for (to, from) in self.turns.iter_mut().zip(rest) {
+            *to = from;
+        }
+        Some(first)
+    }
+}
+
+impl Conn {
+    /// Text in the window has arrived (RFC 3168 §6.1.3). What lies outside does not come here (§6.1.5: "SHOULD
+    /// ignore the CE codepoint on out-of-window packets"), a window probe does (§6.1.6). Returns whether an
+    /// acknowledgement is owed at once.
+    #[inline]
+    pub(super) fn take_marks<B>(&mut self, cx: &mut Cx<'_, B>, flags: TcpFlags, field: EcnField) -> bool {
+        if !self.ecn.echoes() {
+            return false;
+        }
+        let (marked, cwr) = (field == EcnField::Ce, flags.contains(TcpFlags::CWR));
+        if cwr {
+            cx.stats.cwr_in = cx.stats.cwr_in.wrapping_add(1);
+        }
+        if self.ecn.has(DCTCP) {
+            // RFC 8257 §3.2, rules 1 and 2. Each segment brings the new state, so that CWR has nothing to clear.
+            let turns = marked != self.ecn.has(ECHO);
+            if turns {
+                let unacked = self.rcv.nxt.after(self.rcv.last_ack_sent);
+                self.ecn.turn(self.rcv.nxt, unacked);
+            }
+            return turns || cwr;
+        }
+        // RFC 8257 §3.2, erratum 3639 to RFC 3168: "CWR is processed first and then CE".
+        if cwr {
+            self.ecn.set(ECHO, false);
+        }
+        let begins = marked && !self.ecn.has(ECHO);
+        self.ecn.set(ECHO, begins || self.ecn.has(ECHO));
+        // A sender that was told has a window that may be one segment: a delayed acknowledgement would be all
+        // that it waits for.
+        begins || cwr
+    }
+
+    /// RFC 8257 §3.2: "one for previously unacknowledged packets": the acknowledgement that was due when the
+    /// marks changed, as it would have been sent then.
+    pub(crate) fn turn_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, TcpOptions) {
+        let (now, before) = (self.ecn, self.rcv.nxt);
+        self.rcv.nxt = self.ecn.turns.first().copied().unwrap_or(before);
+        // Each change turned the echo round.
+        self.ecn.set(ECHO, now.has(ECHO) != (now.turn_count % 2 == 1));
+        let (header, mut options) = self.header(cx, self.snd.nxt, TcpFlags::ACK, 0);
+        // What was received out of order, the acknowledgement right behind this one tells.
+        options.sack = crate::wire::SackBlocks::EMPTY;
+        self.ecn = now;
+        self.rcv.nxt = before;
+        (header, options)
+    }
+
+    /// The acknowledgement of [`Self::turn_header`] was handed to the port.
+    pub(crate) fn on_turn_sent(&mut self) {
+        self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
+        if let Some(turn) = self.ecn.pop_turn() {
+            self.rcv.last_ack_sent = turn;
+        }
+    }
+
+    /// An acknowledgement of `acked` octets, which echoed a mark or did not (RFC 3168 §6.1.2).
+    #[inline]
+    pub(super) fn take_echo<B>(&mut self, cx: &mut Cx<'_, B>, echoed: bool, acked: u32) {
+        if !self.ecn.is_on() {
+            return;
+        }
+        // "CWR is to be held" until something above the point is acknowledged: what was sent before it
+        // cannot know of the reduction.
+        if self.ecn.has(REDUCED) && self.snd.una.after(self.ecn.point) {
+            self.ecn.set(REDUCED, false);
+        }
+        if acked > 0 {
+            let (una, nxt) = (self.snd.una, self.snd.nxt);
+            self.cc.on_marks(&MarkSample { acked, marked: echoed, una, nxt });
+        }
+        if echoed {
+            cx.stats.ece_in = cx.stats.ece_in.wrapping_add(1);
+            self.reduce_on_echo(cx, acked);
+        }
+    }
+
+    #[cold]
+    fn reduce_on_echo<B>(&mut self, cx: &mut Cx<'_, B>, acked: u32) {
+        // "TCP should not react to congestion indications more than once every window of data".
+        if self.ecn.has(REDUCED) || self.recovery.in_recovery() {
+            return;
+        }
+        cx.stats.ecn_reductions = cx.stats.ecn_reductions.wrapping_add(1);
+        if self.window.cwnd <= self.window.mss {
+            // "The sending TCP MUST reset the retransmit timer on receiving the ECN-Echo packet when the
+            // congestion window is one. The sending TCP will then be able to send a new packet only when the
+            // retransmit timer expires."
+            self.ecn.set(HOLDS, true);
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+        }
+        let flight = self.snd.nxt.distance_from(self.snd.una).saturating_add(acked);
+        self.cc.on_ecn_echo(&mut self.window, flight);
+        self.ecn.on_reduced(self.snd.nxt);
+        let dctcp = self.ecn.has(DCTCP);
+        self.ecn.set(STANDS_FOR_LOSS, !dctcp);
+    }
+
+    /// The IP header's field of a segment of the queue, and the control bit that it carries beside the usual
+    /// ones. RFC 3168 §6.1.5: no ECT on retransmissions; §6.1.6: neither on window probes; §6.1.2: CWR on
+    /// "the first new data packet sent after the window reduction".
+    #[inline]
+    pub(crate) fn data_marks(&self, seq: SeqNum, len: u16) -> (EcnField, TcpFlags) {
+        if !self.ecn.is_on() {
+            return (EcnField::NotEct, TcpFlags::NONE);
+        }
+        // A segment of which a probe has taken the first octet begins before SND.NXT.
+        if len == 0 || seq.before(self.snd.nxt) || self.pending.probe {
+            return (self.ecn.control_field(), TcpFlags::NONE);
+        }
+        (EcnField::Ect0, if self.ecn.has(OWES_CWR) { TcpFlags::CWR } else { TcpFlags::NONE })
+    }
+
+    /// The field that all segments of a run from `seq` on share; `None` when the first differs from the others,
+    /// as one that carries CWR does: not every card keeps it off those that it cuts behind.
+    #[inline]
+    pub(crate) fn run_field(&self, seq: SeqNum) -> Option<EcnField> {
+        if !self.ecn.is_on() {
+            return Some(EcnField::NotEct);
+        }
+        let (first, others) = (self.data_marks(seq, 1), (EcnField::Ect0, TcpFlags::NONE));
+        (first == others).then_some(EcnField::Ect0)
+    }
+
+    /// A segment with these marks was handed to the port.
+    #[inline]
+    pub(crate) fn on_data_marked<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: EcnField, flags: TcpFlags) {
+        cx.stats.ect_out = cx.stats.ect_out.wrapping_add(u64::from(field == EcnField::Ect0));
+        if flags.contains(TcpFlags::CWR) {
+            cx.stats.cwr_out = cx.stats.cwr_out.wrapping_add(1);
+            self.ecn.set(OWES_CWR, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::StackConfig;
+
+    fn agreed(congestion: Congestion) -> Ecn {
+        let config = TcpConfig { congestion, ecn: Mode::On, ..StackConfig::default().tcp };
+        let mut ecn = Ecn::new(&config, &ConnOptions::default());
+        assert!(!ecn.on_syn_sent(State::SynSent));
+        ecn.on_syn(TcpFlags::SYN | TcpFlags::ACK | TcpFlags::ECE, EcnField::NotEct);
+        assert_eq!(ecn.state(), EcnState::On);
+        ecn
+    }
+
+    fn seq(n: u32) -> SeqNum {
+        SeqNum::new(n)
+    }
+
+    /// What a burst's acknowledgements say: where each ends, and whether it echoes.
+    fn drain(ecn: &mut Ecn, nxt: u32) -> alloc::vec::Vec<(u32, bool)> {
+        let mut told = alloc::vec::Vec::new();
+        while ecn.has_turns() {
+            let echo = ecn.has(ECHO) != (ecn.turn_count % 2 == 1);
+            told.push((ecn.pop_turn().unwrap().get(), echo));
+        }
+        told.push((nxt, ecn.has(ECHO)));
+        told
+    }
+
+    #[test]
+    fn each_run_of_a_burst_is_told_of() {
+        let mut ecn = agreed(Congestion::Dctcp);
+        // Nothing before the first change: one acknowledgement.
+        ecn.turn(seq(0), false);
+        assert_eq!(drain(&mut ecn, 1000), [(1000, true)]);
+        // Marked up to 2000, not up to 5000, marked up to 6000.
+        ecn.turn(seq(2000), true);
+        ecn.turn(seq(5000), true);
+        assert_eq!(drain(&mut ecn, 6000), [(2000, true), (5000, false), (6000, true)]);
+        // Nothing new between two changes: they cancel each other out.
+        ecn.turn(seq(6500), true);
+        ecn.turn(seq(6500), true);
+        assert_eq!(drain(&mut ecn, 7000), [(7000, true)]);
+    }
+
+    #[test]
+    fn runs_that_cannot_be_told_of_count_as_those_around_them() {
+        let mut ecn = agreed(Congestion::Dctcp);
+        for change in 1..=4 {
+            ecn.turn(seq(change * 1000), true);
+        }
+        assert_eq!(drain(&mut ecn, 5000), [(1000, false), (4000, true), (5000, false)]);
+        for change in 1..=3 {
+            ecn.turn(seq(5000 + change * 1000), true);
+        }
+        assert_eq!(drain(&mut ecn, 9000), [(6000, false), (9000, true)]);
+    }
+
+    /// RFC 3168 §6.1.1, all that the two SYNs can say.
+    #[test]
+    fn negotiation() {
+        let both = TcpFlags::ECE | TcpFlags::CWR;
+        for (mode, bits, answer, state) in [
+            (Mode::Off, both, TcpFlags::NONE, EcnState::Off),
+            (Mode::Accept, both, TcpFlags::ECE, EcnState::On),
+            (Mode::On, both, TcpFlags::ECE, EcnState::On),
+            (Mode::On, TcpFlags::ECE, TcpFlags::NONE, EcnState::Off),
+            (Mode::On, TcpFlags::CWR, TcpFlags::NONE, EcnState::Off),
+            (Mode::On, TcpFlags::NONE, TcpFlags::NONE, EcnState::Off),
+        ] {
+            let config = TcpConfig { ecn: mode, ..TcpConfig::default() };
+            let mut ecn = Ecn::new(&config, &ConnOptions::default());
+            ecn.on_syn(TcpFlags::SYN | bits, EcnField::NotEct);
+            assert_eq!(ecn.syn_flags(State::SynReceived), answer, "{mode:?} {bits:?}");
+            ecn.on_syn_sent(State::SynReceived);
+            assert_eq!(ecn.state(), state, "{mode:?} {bits:?}");
+        }
+    }
+
+    #[test]
+    fn an_echo_stands_for_the_losses_of_its_window_but_not_with_dctcp() {
+        for (congestion, stands) in [(Congestion::Cubic, true), (Congestion::Dctcp, false)] {
+            let mut ecn = agreed(congestion);
+            ecn.on_reduced(seq(10_000));
+            ecn.set(STANDS_FOR_LOSS, !ecn.has(DCTCP));
+            assert_eq!(ecn.stands_for_loss(seq(9_999)), stands);
+            assert!(!ecn.stands_for_loss(seq(10_000)));
+            ecn.on_loss(seq(12_000));
+            assert!(!ecn.stands_for_loss(seq(11_000)));
+        }
+    }
+
+    #[test]
+    fn the_state_is_small() {
+        assert_eq!(size_of::<Ecn>(), 16);
+    }
+}

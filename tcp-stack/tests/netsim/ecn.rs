@@ -1,0 +1,153 @@
+//! Links that mark instead of dropping, and networks that do neither.
+
+use crate::harness::{MS, both_families, dial, expect_all_delivered, goodput, two_hosts};
+use tcp_stack::testutil::{Dial, LinkConfig, Plan, Report, Scenario};
+use tcp_stack::{Congestion, Duration, Ecn};
+
+/// 100 Mbit/s and a round trip of 2 ms: 25 kB of path, and a queue that holds four times as much.
+const BOTTLENECK: LinkConfig =
+    LinkConfig { rate: 100_000_000, delay: MS, queue: 100_000, ..LinkConfig::CLEAN };
+/// Where switches begin to mark: RFC 8257 §3.1: "K > (RTT * C)/7".
+const K: u64 = 10_000;
+/// 1448 octets of 1538 on the link.
+const BEST: f64 = 12.5e6 * 1448.0 / 1538.0;
+
+fn scenario(link: LinkConfig, congestion: Congestion, dials: Vec<Dial>) -> Scenario {
+    let mut scenario = two_hosts(link, dials);
+    for host in &mut scenario.hosts {
+        host.tcp.congestion = congestion;
+        host.tcp.ecn = Ecn::On;
+        // A queue of acknowledgements is none of the senders' that are looked at.
+        host.receive_window_bytes = 1 << 20;
+        host.send_buffer_bytes = 1 << 20;
+    }
+    scenario.link_back = Some(LinkConfig { mark: None, ..link });
+    scenario
+}
+
+/// Bytes that waited before a data segment, on average: acknowledgements do not wait.
+fn queue(report: &Report) -> u64 {
+    report.links.waited / report.stats[0].tcp.segments_out
+}
+
+#[test]
+fn dctcp_keeps_the_queue_short_and_the_link_busy() {
+    for ipv6 in [false, true] {
+        let dials = vec![dial(ipv6, Plan::bulk(16 << 20), Plan::sink())];
+        let link = LinkConfig { mark: Some(K), ..BOTTLENECK };
+        for report in expect_all_delivered(&scenario(link, Congestion::Dctcp, dials), 0..3) {
+            let [_, listener] = report.outcomes[0];
+            let (queue, tcp) = (queue(&report), &report.stats[0].tcp);
+            assert_eq!((report.links.overflowed, tcp.retransmits), (0, 0), "{tcp:?}");
+            assert!(goodput(&listener) > 0.97 * BEST, "{}", goodput(&listener));
+            assert!((K / 2..K * 3 / 2).contains(&queue), "{queue}");
+        }
+    }
+}
+
+/// The same path without marks: what the queue holds is all that ends a window's growth.
+#[test]
+fn without_marks_the_queue_fills() {
+    let dials = vec![dial(false, Plan::bulk(16 << 20), Plan::sink())];
+    for report in expect_all_delivered(&scenario(BOTTLENECK, Congestion::Dctcp, dials), 0..1) {
+        assert!(report.links.overflowed > 0);
+        assert!(report.links.waited_max > 98_000, "{:?}", report.links);
+        assert!(queue(&report) > 3 * K, "{}", queue(&report));
+    }
+}
+
+#[test]
+fn nothing_is_lost_where_a_link_marks() {
+    for congestion in [Congestion::NewReno, Congestion::Cubic] {
+        for (ipv6, mark) in [(false, 30_000), (true, 30_000), (false, 50_000)] {
+            let dials = vec![dial(ipv6, Plan::bulk(16 << 20), Plan::sink())];
+            // Slow start doubles what is on its way before the first echo is back.
+            let link = LinkConfig { mark: Some(mark), queue: 200_000, ..BOTTLENECK };
+            for report in expect_all_delivered(&scenario(link, congestion, dials), 0..2) {
+                let [_, listener] = report.outcomes[0];
+                let tcp = &report.stats[0].tcp;
+                assert_eq!((report.links.overflowed, tcp.retransmits, tcp.timeouts), (0, 0, 0), "{tcp:?}");
+                assert!(report.links.marked > 0 && tcp.ecn_reductions > 1, "{tcp:?}");
+                // Marks of one window are one reduction, and each is answered.
+                assert!(tcp.ecn_reductions.abs_diff(tcp.cwr_out) <= 1, "{tcp:?}");
+                assert_eq!(report.stats[1].tcp.cwr_in, tcp.cwr_out);
+                assert!(goodput(&listener) > 0.9 * BEST, "{}", goodput(&listener));
+            }
+        }
+    }
+}
+
+/// Several windows meet in one queue.
+#[test]
+fn connections_share_a_link_that_marks() {
+    for congestion in [Congestion::Dctcp, Congestion::Cubic] {
+        let dials = (0..6).map(|index| dial(index % 2 == 0, Plan::bulk(2 << 20), Plan::sink())).collect();
+        let link = LinkConfig { mark: Some(30_000), queue: 400_000, ..BOTTLENECK };
+        let mut scenario = scenario(link, congestion, dials);
+        for host in &mut scenario.hosts {
+            host.vlan = Some(100);
+        }
+        for report in expect_all_delivered(&scenario, 0..2) {
+            assert_eq!(report.links.overflowed, 0, "{congestion:?} {:?}", report.links);
+            assert!(report.links.marked > 0);
+            for [_, listener] in &report.outcomes {
+                assert!(goodput(listener) > BEST / 6.0 * 0.6, "{congestion:?} {}", goodput(listener) / BEST);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_network_that_clears_the_field_costs_no_connection() {
+    let link = LinkConfig { mark: Some(K), bleach: true, ..BOTTLENECK };
+    for congestion in [Congestion::Cubic, Congestion::Dctcp] {
+        let scenario = scenario(link, congestion, both_families(Plan::bulk(4 << 20)));
+        for report in expect_all_delivered(&scenario, 0..2) {
+            assert!(report.links.marked > 0 && report.links.overflowed > 0);
+            assert_eq!((report.stats[0].tcp.ece_in, report.stats[1].tcp.ce_in), (0, 0));
+        }
+    }
+}
+
+/// Every packet is marked, for ever: a window of two segments is what is left, and the stream gets through.
+#[test]
+fn a_network_that_marks_everything_is_endured() {
+    let link = LinkConfig { mark: Some(0), ..BOTTLENECK };
+    for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
+        let plan = Plan::bulk(300_000);
+        let dials = vec![dial(false, plan, plan), dial(true, plan, plan)];
+        let mut scenario = scenario(link, congestion, dials);
+        scenario.link_back = Some(link);
+        for report in expect_all_delivered(&scenario, 0..2) {
+            let tcp = &report.stats[0].tcp;
+            assert_eq!((tcp.timeouts, report.links.overflowed), (0, 0), "{tcp:?}");
+            for outcome in report.outcomes.iter().flatten() {
+                // Two segments each round trip of 2 ms.
+                let took = outcome.last_data.unwrap() - outcome.established.unwrap();
+                assert!((MS * 150..MS * 500).contains(&took), "{congestion:?} {took:?}");
+            }
+        }
+    }
+}
+
+/// Marks and losses together, on a path that also reorders and repeats.
+#[test]
+fn marks_amid_losses() {
+    for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
+        let link = LinkConfig {
+            mark: Some(20_000),
+            loss: 5_000,
+            reorder: 10_000,
+            duplicate: 5_000,
+            jitter: Duration::from_micros(20),
+            ..BOTTLENECK
+        };
+        let plan = Plan::bulk(1 << 20);
+        let dials = vec![dial(false, plan, plan), dial(true, plan, plan)];
+        let mut scenario = scenario(link, congestion, dials);
+        scenario.link_back = Some(link);
+        for report in expect_all_delivered(&scenario, 0..6) {
+            assert!(report.links.marked > 0 && report.links.lost > 0);
+        }
+    }
+}
