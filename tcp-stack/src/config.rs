@@ -111,6 +111,9 @@ pub struct TcpConfig {
     pub fin_wait_2_ms: u32,
     /// The longest that an acknowledgement is delayed, milliseconds: below 500 (RFC 9293 §3.8.6.3).
     pub delayed_ack_ms: u32,
+    /// The longest that peers are expected to delay an acknowledgement, milliseconds: how much longer a tail
+    /// loss probe waits for that of a lone segment (RFC 8985 §7.2: TLP.max_ack_delay).
+    pub peer_delayed_ack_ms: u32,
     /// Which congestion control.
     pub congestion: Congestion,
     /// Explicit congestion notification (RFC 3168).
@@ -138,6 +141,7 @@ impl Default for TcpConfig {
             time_wait_ms: 60_000,
             fin_wait_2_ms: 60_000,
             delayed_ack_ms: 40,
+            peer_delayed_ack_ms: 50,
             congestion: Congestion::default(),
             ecn: Ecn::default(),
             dctcp_ect_control: true,
@@ -170,6 +174,15 @@ impl StackConfig {
 }
 
 impl TcpConfig {
+    /// For a network whose round trips take less than a millisecond and whose hosts are all configured like
+    /// this: timeouts of 5 ms, acknowledgements delayed by 1 ms at most, so that a timeout is no sooner than
+    /// the acknowledgement that it waits for. A peer that delays its acknowledgements by more than 4 ms, as
+    /// hosts do by default, causes timeouts that are spurious, and undone (RFC 5682), at the price of one
+    /// segment each.
+    pub fn data_center() -> Self {
+        Self { rto_min_ms: 5, delayed_ack_ms: 1, peer_delayed_ack_ms: 1, ..Self::default() }
+    }
+
     pub(crate) fn rto_min(&self) -> Duration {
         Duration::from_millis(u64::from(self.rto_min_ms))
     }
@@ -192,7 +205,7 @@ impl TcpConfig {
 pub enum Congestion {
     /// RFC 5681 and RFC 6582.
     NewReno,
-    /// RFC 8312.
+    /// RFC 8312, with the changes of RFC 9438.
     #[default]
     Cubic,
     /// RFC 8257: for data centers whose switches mark packets, with both ends alike. Asks for ECN unless

@@ -63,8 +63,12 @@ iwarp_counters::counters! {
         splits,
         /// Retransmission timeouts.
         timeouts,
+        /// Retransmission timeouts that were found to be spurious, and undone.
+        spurious_timeouts,
         /// Loss recoveries without a timeout.
         fast_recoveries,
+        /// Loss recoveries without a timeout that were found to be spurious, and undone.
+        spurious_recoveries,
         /// Tail loss probes sent.
         loss_probes,
         /// Tail loss probes that repaired a loss.

@@ -1,4 +1,4 @@
-//! CUBIC (RFC 8312).
+//! CUBIC (RFC 8312), with the changes of RFC 9438.
 
 use core::time::Duration;
 
@@ -15,20 +15,34 @@ const BETA_DEN: u64 = 10;
 /// segment fits 64 bits, and the window is at its limit long before.
 const DISTANCE_MS_MAX: u64 = 65_536;
 
+/// Where congestion avoidance is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cubic {
-    /// W_max: the window before the last reduction, octets.
-    w_max: u32,
+struct Curve {
     /// When the current epoch of congestion avoidance began.
     epoch: Option<Instant>,
+    /// W_max: the window before the last reduction, octets.
+    w_max: u32,
+    /// cwnd_prior: the same, without fast convergence.
+    cwnd_prior: u32,
     /// K: how long after the epoch's start the curve is back at the plateau, milliseconds.
-    k_ms: u64,
+    k_ms: u32,
     /// Where the curve's plateau is, octets: W_max, or the window at the start of an epoch without loss.
     origin: u32,
-    /// W_est: what standard TCP would have (§4.2), octets.
+    /// W_est: what standard TCP would have (RFC 8312 §4.2), octets.
     w_est: u32,
-    /// Octets acknowledged towards the next increase of W_est.
-    acked_est: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cubic {
+    curve: Curve,
+    /// The curve before the last reduction, should that turn out to be spurious (RFC 9438 §4.9).
+    before: Curve,
+    /// When the window was last allowed to grow.
+    grown_at: Instant,
+    /// An acknowledgement came since that found the window unused.
+    was_limited: bool,
+    /// Octets acknowledged towards the next octet of W_est.
+    acked_est: u64,
     /// Octets acknowledged towards the next increase of the window.
     acked: u64,
 }
@@ -43,10 +57,11 @@ impl Cubic {
             }
         }
         let epoch = self.begin_epoch(window, sample.now);
+        self.grown_at = sample.now;
         self.grow_estimate(window, acked);
         let srtt = sample.srtt.unwrap_or(Duration::ZERO);
         let elapsed = sample.now.saturating_since(epoch).saturating_add(srtt);
-        let target = self.curve(window.mss, u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        let target = self.curve.at(window.mss, u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
         // §4.1: no more than half as much again per round trip.
         let ceiling = u64::from(window.cwnd).saturating_mul(3) / 2;
         let target = target.clamp(u64::from(window.cwnd), ceiling);
@@ -56,66 +71,98 @@ impl Cubic {
         let cwnd = u64::from(window.cwnd).max(1);
         let growth = (self.acked / cwnd).min(gain);
         self.acked = if gain == 0 { 0 } else { self.acked % cwnd };
-        let grown = u64::from(window.cwnd).saturating_add(growth).max(u64::from(self.w_est));
+        let grown = u64::from(window.cwnd).saturating_add(growth).max(u64::from(self.curve.w_est));
         window.cwnd = u32::try_from(grown).unwrap_or(CWND_MAX).min(CWND_MAX);
+    }
+
+    /// The window was not used: the time passes for the curve as little as for the window. RFC 9438 §5.8:
+    /// growth must not make up for times in which the application, not the network, was the limit.
+    pub(super) fn on_limited(&mut self) {
+        self.was_limited = true;
     }
 
     /// §4.5: multiplicative decrease; §4.6: fast convergence.
     pub(super) fn ssthresh_after_loss(&mut self, window: &Window) -> u32 {
         let cwnd = u64::from(window.cwnd);
-        let w_max = if window.cwnd < self.w_max {
+        self.before = self.curve;
+        let w_max = if window.cwnd < self.curve.w_max {
             cwnd.saturating_mul(BETA_DEN.saturating_add(BETA_NUM)) / (2 * BETA_DEN)
         } else {
             cwnd
         };
-        self.w_max = u32::try_from(w_max).unwrap_or(u32::MAX);
-        self.epoch = None;
+        self.curve.w_max = u32::try_from(w_max).unwrap_or(u32::MAX);
+        self.curve.cwnd_prior = window.cwnd;
+        self.curve.epoch = None;
         u32::try_from(cwnd.saturating_mul(BETA_NUM) / BETA_DEN).unwrap_or(u32::MAX)
     }
 
     /// Forgets the epoch: the next acknowledgement in congestion avoidance begins one.
     pub(super) fn restart(&mut self) {
-        self.epoch = None;
+        self.curve.epoch = None;
+    }
+
+    /// §4.7: "During the first congestion avoidance after a timeout [...] K is set to 0, and W_max is set to
+    /// the congestion window size at the beginning of the current congestion avoidance."
+    pub(super) fn on_timeout(&mut self) {
+        self.curve.w_max = 0;
+        self.curve.epoch = None;
+    }
+
+    /// RFC 9438 §4.9: what the last reduction changed is restored.
+    pub(super) fn undo(&mut self) {
+        self.curve = self.before;
     }
 
     fn begin_epoch(&mut self, window: &Window, now: Instant) -> Instant {
-        if let Some(epoch) = self.epoch {
-            return epoch;
+        let pause = now.saturating_since(self.grown_at);
+        let was_limited = core::mem::take(&mut self.was_limited);
+        let curve = &mut self.curve;
+        if let Some(epoch) = &mut curve.epoch {
+            if was_limited {
+                *epoch += pause;
+            }
+            return *epoch;
         }
-        self.epoch = Some(now);
         self.acked = 0;
         self.acked_est = 0;
-        self.w_est = window.cwnd;
-        if window.cwnd < self.w_max {
-            // K = cubic_root(W_max*(1-beta_cubic)/C) (equation 2), with the distance that there is.
-            let distance = u64::from(self.w_max.saturating_sub(window.cwnd));
+        curve.epoch = Some(now);
+        curve.w_est = window.cwnd;
+        if window.cwnd < curve.w_max {
+            // K = cubic_root((W_max - cwnd_epoch)/C) (RFC 9438 §4.2).
+            let distance = u64::from(curve.w_max.saturating_sub(window.cwnd));
             let cubed = distance.saturating_mul(1_000_000_000 / C_NUM * C_DEN) / u64::from(window.mss.max(1));
-            self.k_ms = cube_root(cubed);
-            self.origin = self.w_max;
+            curve.k_ms = u32::try_from(cube_root(cubed)).unwrap_or(u32::MAX);
+            curve.origin = curve.w_max;
         } else {
-            self.k_ms = 0;
-            self.origin = window.cwnd;
+            curve.k_ms = 0;
+            curve.origin = window.cwnd;
         }
         now
     }
 
+    /// RFC 9438 §4.3: W_est grows by alpha segments per window acknowledged: by 3*(1-beta)/(1+beta) = 9/17
+    /// until it is where the window was before the reduction, and by 1, as standard TCP does, from there.
+    fn grow_estimate(&mut self, window: &Window, acked: u32) {
+        let (numerator, denominator) =
+            if self.curve.w_est < self.curve.cwnd_prior { (9, 17) } else { (1, 1) };
+        let step = u64::from(window.mss).saturating_mul(numerator) / denominator;
+        let cwnd = u64::from(window.cwnd).max(1);
+        self.acked_est = self.acked_est.saturating_add(u64::from(acked).saturating_mul(step));
+        let grown = u32::try_from(self.acked_est / cwnd).unwrap_or(CWND_MAX);
+        self.acked_est %= cwnd;
+        self.curve.w_est = self.curve.w_est.saturating_add(grown).min(CWND_MAX);
+    }
+}
+
+impl Curve {
     /// W_cubic(t) = C*(t-K)^3 + W_max (equation 1), octets.
-    fn curve(&self, mss: u32, t_ms: u64) -> u64 {
-        let distance = t_ms.abs_diff(self.k_ms).min(DISTANCE_MS_MAX);
+    fn at(&self, mss: u32, t_ms: u64) -> u64 {
+        let k_ms = u64::from(self.k_ms);
+        let distance = t_ms.abs_diff(k_ms).min(DISTANCE_MS_MAX);
         let cube = distance.saturating_mul(distance).saturating_mul(distance);
         let octets = cube.saturating_mul(u64::from(mss)).saturating_mul(C_NUM) / (C_DEN * 1_000_000_000);
         let origin = u64::from(self.origin);
-        if t_ms < self.k_ms { origin.saturating_sub(octets) } else { origin.saturating_add(octets) }
-    }
-
-    /// §4.2: W_est grows by 3*(1-beta)/(1+beta) = 9/17 of a segment per window acknowledged.
-    fn grow_estimate(&mut self, window: &Window, acked: u32) {
-        self.acked_est = self.acked_est.saturating_add(acked);
-        if self.acked_est >= self.w_est.max(1) {
-            self.acked_est = self.acked_est.saturating_sub(self.w_est).min(self.w_est);
-            let step = u64::from(window.mss).saturating_mul(9) / 17;
-            self.w_est = self.w_est.saturating_add(u32::try_from(step).unwrap_or(0)).min(CWND_MAX);
-        }
+        if t_ms < k_ms { origin.saturating_sub(octets) } else { origin.saturating_add(octets) }
     }
 }
 
@@ -160,11 +207,62 @@ mod tests {
         window.cwnd = window.ssthresh;
         assert_eq!(window.cwnd, 70_000);
         cc.begin_epoch(&window, Instant::ZERO);
-        assert_eq!(cc.k_ms, 4217);
-        assert_eq!(cc.curve(1000, 0) / 100, 70_000 / 100);
-        assert_eq!(cc.curve(1000, 4217), 100_000);
+        assert_eq!(cc.curve.k_ms, 4217);
+        assert_eq!(cc.curve.at(1000, 0) / 100, 70_000 / 100);
+        assert_eq!(cc.curve.at(1000, 4217), 100_000);
         // One second past K: C * 1 = 0.4 segments.
-        assert_eq!(cc.curve(1000, 5217), 100_400);
+        assert_eq!(cc.curve.at(1000, 5217), 100_400);
+    }
+
+    #[test]
+    fn a_spurious_reduction_leaves_no_trace() {
+        let mut cc = Cubic::default();
+        let mut window = Window { cwnd: 100_000, ssthresh: 50_000, mss: 1000 };
+        cc.ssthresh_after_loss(&window);
+        window.cwnd = 70_000;
+        cc.begin_epoch(&window, Instant::from_millis(100));
+        let (k_ms, w_max) = (cc.curve.k_ms, cc.curve.w_max);
+        for timeout in [false, true] {
+            cc.ssthresh_after_loss(&window);
+            if timeout {
+                cc.on_timeout();
+                cc.begin_epoch(&window, Instant::from_millis(150));
+                assert_eq!((cc.curve.k_ms, cc.curve.origin), (0, 70_000), "§4.7");
+            }
+            cc.undo();
+            assert_eq!((cc.curve.k_ms, cc.curve.w_max), (k_ms, w_max));
+            assert_eq!(cc.curve.epoch, Some(Instant::from_millis(100)));
+        }
+    }
+
+    #[test]
+    fn time_does_not_pass_while_the_window_is_not_used() {
+        let mut cc = Cubic::default();
+        let mut window = Window { cwnd: 100_000, ssthresh: 50_000, mss: 1000 };
+        let sample = |ms| AckSample {
+            now: Instant::from_millis(ms),
+            acked: 1000,
+            srtt: Some(Duration::from_millis(10)),
+            cwnd_limited: true,
+        };
+        cc.on_ack(&mut window, &sample(1000));
+        cc.on_ack(&mut window, &sample(1010));
+        assert_eq!(cc.curve.epoch, Some(Instant::from_millis(1000)));
+        cc.on_limited();
+        cc.on_ack(&mut window, &sample(6010));
+        assert_eq!(cc.curve.epoch, Some(Instant::from_millis(6000)));
+    }
+
+    /// The estimate alone, with W_max far above: 9/17 of a segment per window up to cwnd_prior, then 1.
+    #[test]
+    fn the_estimate_grows_as_standard_tcp_from_the_old_window_on() {
+        let mut cc = Cubic::default();
+        let window = Window { cwnd: 10_000, ssthresh: 5000, mss: 1000 };
+        cc.curve = Curve { w_est: 10_000, cwnd_prior: 11_000, ..Curve::default() };
+        for expected in [10_529, 11_058, 12_058] {
+            cc.grow_estimate(&window, 10_000);
+            assert!(cc.curve.w_est.abs_diff(expected) <= 1, "{} {expected}", cc.curve.w_est);
+        }
     }
 
     #[test]
@@ -172,10 +270,10 @@ mod tests {
         let mut cc = Cubic::default();
         let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
         cc.ssthresh_after_loss(&window);
-        assert_eq!(cc.w_max, 100_000);
+        assert_eq!(cc.curve.w_max, 100_000);
         window.cwnd = 80_000;
         cc.ssthresh_after_loss(&window);
-        assert_eq!(cc.w_max, 68_000, "80 * (1 + 0.7) / 2");
+        assert_eq!(cc.curve.w_max, 68_000, "80 * (1 + 0.7) / 2");
     }
 
     #[test]

@@ -86,6 +86,9 @@ impl Controller {
     /// New data was acknowledged outside of recovery.
     pub(crate) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
         if !sample.cwnd_limited {
+            if let Self::Cubic(cc) = self {
+                cc.on_limited();
+            }
             return;
         }
         match self {
@@ -132,7 +135,14 @@ impl Controller {
     pub(crate) fn on_timeout(&mut self, window: &mut Window) {
         window.cwnd = window.mss;
         if let Self::Cubic(cc) = self {
-            cc.restart();
+            cc.on_timeout();
+        }
+    }
+
+    /// The last response was to no loss, and the window is about to be what it was.
+    pub(crate) fn undo(&mut self) {
+        if let Self::Cubic(cc) = self {
+            cc.undo();
         }
     }
 

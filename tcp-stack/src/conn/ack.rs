@@ -5,29 +5,39 @@ use core::time::Duration;
 use super::{Conn, Cx, TxNode};
 use crate::buf::Buf;
 use crate::cc::AckSample;
-use crate::recovery::{DUP_THRESH, Delivered, Phase, ProbeOutcome, Prr, TailLossProbe};
+use crate::recovery::{DUP_THRESH, Delivered, FRto, Phase, ProbeOutcome, Prr, TailLossProbe, Undo};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions};
 
+/// Steps over the scoreboard, beside those to segments that are newly reported, that the SACK option of one
+/// acknowledgement is worth.
+const SACK_STEPS_MAX: u32 = 256;
+
 /// What one acknowledgement delivered.
 #[derive(Clone, Copy, Debug, Default)]
-struct Delivery {
+pub(super) struct Delivery {
     /// Sequence space cumulatively acknowledged, octets.
-    acked: u32,
+    pub(super) acked: u32,
     /// Segments taken off the queue.
-    segments: u32,
+    pub(super) segments: u32,
     /// Sequence space newly known to have arrived, cumulatively or selectively, octets.
     delivered: u32,
     /// When the first segment that was sent only once was sent.
     sampled: Option<Instant>,
-    /// A duplicate was reported.
-    dsack: bool,
+    /// Of that, what was selectively acknowledged, octets.
+    pub(super) newly_sacked: u32,
+    /// The end of the highest range that was selectively acknowledged.
+    pub(super) highest: SeqNum,
+    /// The timestamp that was echoed.
+    pub(super) echo: Option<u32>,
+    /// The duplicate that was reported.
+    pub(super) dsack: Option<SackRange>,
     /// A congestion mark was echoed (RFC 3168: ECE).
-    echoed: bool,
+    pub(super) echoed: bool,
     /// The acknowledgement repeats the last one (RFC 5681 §2: "duplicate acknowledgment").
-    duplicate: bool,
+    pub(super) duplicate: bool,
 }
 
 impl Conn {
@@ -51,11 +61,12 @@ impl Conn {
             // The usual segment of a peer that only sends: there is nothing that it could acknowledge.
             return;
         }
-        let echoed = header.flags.contains(TcpFlags::ECE) && self.ecn.is_on();
-        let mut delivery = Delivery { echoed, ..Delivery::default() };
         let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
+        let echoed = header.flags.contains(TcpFlags::ECE) && self.ecn.is_on();
+        let mut delivery = Delivery { echo, echoed, highest: self.snd.una, ..Delivery::default() };
+        self.recovery.rack.begin_ack();
         if header.ack.after(self.snd.una) {
-            self.advance_una(cx, header.ack, echo, &mut delivery);
+            self.advance_una(cx, header.ack, &mut delivery);
         } else {
             delivery.duplicate = len == 0
                 && !window_changed
@@ -63,9 +74,9 @@ impl Conn {
                 && !header.flags.intersects(TcpFlags::SYN | TcpFlags::FIN);
         }
         if self.negotiated.sack && !options.sack.is_empty() {
-            self.take_sack(cx, &options.sack, echo, &mut delivery);
+            self.take_sack(cx, &options.sack, &mut delivery);
         }
-        self.sample_rtt(cx, echo, &delivery);
+        self.sample_rtt(cx, &delivery);
         self.recover(cx, &delivery, options);
         self.rearm_after_ack(cx, &delivery);
         self.note_room(cx);
@@ -104,13 +115,7 @@ impl Conn {
     }
 
     /// SND.UNA <- SEG.ACK; what is acknowledged whole leaves the queue.
-    fn advance_una<B: Buf>(
-        &mut self,
-        cx: &mut Cx<'_, B>,
-        ack: SeqNum,
-        echo: Option<u32>,
-        delivery: &mut Delivery,
-    ) {
+    fn advance_una<B: Buf>(&mut self, cx: &mut Cx<'_, B>, ack: SeqNum, delivery: &mut Delivery) {
         let acked = ack.distance_from(self.snd.una);
         let sacked_before = self.snd.queue.sacked();
         self.snd.una = ack;
@@ -119,7 +124,7 @@ impl Conn {
             delivery.segments = delivery.segments.wrapping_add(1);
             payload = payload.wrapping_add(u64::from(node.len));
             if node.state != super::TxState::Sacked {
-                self.note_delivered(cx.now, &node, echo);
+                self.note_delivered(cx.now, &node, delivery.echo);
                 if !node.retransmitted() && delivery.sampled.is_none() {
                     delivery.sampled = Some(node.sent_at);
                 }
@@ -131,7 +136,6 @@ impl Conn {
         delivery.delivered = acked.saturating_sub(sacked_now);
         self.snd.progress_at = cx.now;
         self.attempts = 0;
-        self.recovery.backoff = 0;
         self.soft_error = false;
     }
 
@@ -147,20 +151,16 @@ impl Conn {
     }
 
     /// Marks what a SACK option reports (RFC 2018 §4, RFC 2883 §4).
-    fn take_sack<B: Buf>(
-        &mut self,
-        cx: &mut Cx<'_, B>,
-        blocks: &SackBlocks,
-        echo: Option<u32>,
-        delivery: &mut Delivery,
-    ) {
+    fn take_sack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, blocks: &SackBlocks, delivery: &mut Delivery) {
         let ranges = blocks.as_slice();
-        delivery.dsack = self.is_dsack(ranges);
-        if delivery.dsack {
+        delivery.dsack = self.dsack(ranges);
+        if delivery.dsack.is_some() {
+            self.recovery.dsack_seen = true;
             cx.stats.dsacks_in = cx.stats.dsacks_in.wrapping_add(1);
         }
         let (una, nxt) = (self.snd.una, self.snd.nxt);
-        let before = self.snd.queue.sacked();
+        let (before, echo) = (self.snd.queue.sacked(), delivery.echo);
+        let mut steps = SACK_STEPS_MAX;
         for range in ranges {
             // A range that an acknowledgement has overtaken still tells of what lies behind that.
             let start = range.start.max(una);
@@ -169,8 +169,10 @@ impl Conn {
             if !valid || self.snd.sack_seen.as_slice().contains(range) {
                 continue;
             }
+            delivery.highest = delivery.highest.max(range.end);
             let (rack, min_rtt, offset) = (&mut self.recovery.rack, self.rtt.min_rtt(), self.ts_offset);
-            self.snd.queue.sack(cx.tx, start, range.end, |node| {
+            let range = SackRange { start, end: range.end };
+            self.snd.queue.sack(cx.tx, range, &mut steps, |node| {
                 let sent = super::ts_clock(node.sent_at, offset);
                 let delivered = Delivered {
                     sent_at: node.sent_at,
@@ -181,8 +183,10 @@ impl Conn {
                 rack.on_delivered(cx.now, &delivered, min_rtt);
             });
         }
-        self.snd.sack_seen = *blocks;
+        // What was not looked at to the end is looked at again when it is reported again.
+        self.snd.sack_seen = if steps > 0 { *blocks } else { SackBlocks::EMPTY };
         let newly = self.snd.queue.sacked().saturating_sub(before);
+        delivery.newly_sacked = newly;
         delivery.delivered = delivery.delivered.saturating_add(newly);
         // RFC 6675 §2: an acknowledgement that reports new data is a duplicate one whatever its window.
         delivery.duplicate &= newly == 0;
@@ -190,36 +194,40 @@ impl Conn {
 
     /// RFC 2883 §4: the first block reports a duplicate when the cumulative acknowledgement, or the
     /// second block, covers it.
-    fn is_dsack(&self, ranges: &[SackRange]) -> bool {
-        let Some((first, rest)) = ranges.split_first() else { return false };
-        if !first.start.before(first.end) {
-            return false;
-        }
+    fn dsack(&self, ranges: &[SackRange]) -> Option<SackRange> {
+        let (first, rest) = ranges.split_first().filter(|(first, _)| first.start.before(first.end))?;
         let below = first.end.at_or_before(self.snd.una)
             && self.snd.una.distance_from(first.start) <= self.snd.max_wnd.max(1 << 16);
         let inside = rest.first().is_some_and(|second| {
             first.start.at_or_after(second.start) && first.end.at_or_before(second.end)
         });
-        below || inside
+        (below || inside).then_some(*first)
     }
 
     /// RFC 6298 §3, Karn's algorithm: a segment that was sent again gives no sample, except by its
     /// timestamp (RFC 7323 §4.1).
-    fn sample_rtt<B>(&mut self, cx: &Cx<'_, B>, echo: Option<u32>, delivery: &Delivery) {
+    fn sample_rtt<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) {
         if delivery.acked == 0 {
             return;
         }
         if let Some(sent_at) = delivery.sampled {
-            self.rtt.sample(cx.now, cx.now.saturating_since(sent_at));
+            self.take_rtt(cx.now, cx.now.saturating_since(sent_at));
             return;
         }
-        let Some(echo) = echo.filter(|echo| *echo != 0) else { return };
+        let Some(echo) = delivery.echo.filter(|echo| *echo != 0) else { return };
         let elapsed = self.ts_clock(cx.now).wrapping_sub(echo);
         let age = cx.now.saturating_since(self.opened_at).as_millis();
         // An echo of what we cannot have sent is not believed.
         if u128::from(elapsed) <= age.saturating_add(1) {
-            self.rtt.sample(cx.now, Duration::from_millis(u64::from(elapsed.max(1))));
+            self.take_rtt(cx.now, Duration::from_millis(u64::from(elapsed.max(1))));
         }
+    }
+
+    /// RFC 6298 §5: "once a new RTT measurement is obtained [...] the computations outlined in Section 2 are
+    /// performed, including the computation of RTO, which may result in "collapsing" RTO back down".
+    fn take_rtt(&mut self, now: Instant, rtt: Duration) {
+        self.rtt.sample(now, rtt);
+        self.recovery.backoff = 0;
     }
 
     /// What the network holds: RFC 6675's pipe, or without SACK what is in flight less a segment per
@@ -234,21 +242,24 @@ impl Conn {
         let mut delivered = delivery.delivered;
         self.take_echo(cx, delivery.echoed, delivery.acked);
         if self.negotiated.sack {
-            self.recovery.rack.on_ack(self.snd.una, self.snd.nxt, delivery.dsack);
+            self.recovery.rack.on_ack(self.snd.una, self.snd.nxt, delivery.dsack.is_some());
             self.detect_losses(cx);
         } else {
             delivered = self.count_duplicates(cx, delivery);
         }
         let plain = delivery.duplicate && options.sack.is_empty();
-        if self.recovery.tlp.on_ack(self.snd.una, delivery.dsack, plain) == ProbeOutcome::RepairedLoss
+        let dsack_end = delivery.dsack.map(|range| range.end);
+        if self.recovery.tlp.on_ack(self.snd.una, dsack_end, plain) == ProbeOutcome::RepairedLoss
             && self.recovery.phase == Phase::Open
         {
             cx.stats.loss_probe_recoveries = cx.stats.loss_probe_recoveries.wrapping_add(1);
+            self.recovery.undo = Undo::NONE;
             let cwnd = self.window.cwnd;
             self.cc.on_loss(&mut self.window, cwnd);
             self.window.cwnd = self.window.ssthresh;
             self.ecn.on_loss(self.snd.nxt);
         }
+        let settled = self.undo_if_spurious(cx, delivery);
         let done = self.snd.una.at_or_after(self.recovery.point);
         let leaves = self.recovery.in_recovery() && done && delivery.acked > 0;
         if leaves {
@@ -260,8 +271,14 @@ impl Conn {
         if self.recovery.phase == Phase::Fast {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
             self.window.cwnd = self.recovery.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
-        } else if delivery.acked > 0 && !leaves {
-            self.grow_window(cx.now, delivery.acked, delivery.echoed);
+        } else if !leaves && !settled {
+            // A late segment keeps back the cumulative acknowledgement of all that came before it; where
+            // segments are known to be late, what is reported by SACK counts at once.
+            let late = self.recovery.rack.reordering_seen();
+            let octets = if late { delivery.delivered } else { delivery.acked };
+            if octets > 0 {
+                self.grow_window(cx.now, octets, delivery.echoed);
+            }
         }
     }
 
@@ -294,19 +311,10 @@ impl Conn {
             self.rtt.min_rtt(),
             self.rtt.srtt(),
         );
-        let mut timeout = None;
-        let mut index = self.snd.queue.oldest();
-        while let Some(node) = cx.tx.get(index) {
-            let newer = self.snd.queue.newer(cx.tx, index);
-            let Some(deadline) = recovery.rack.deadline(node.sent_at, node.end(), window) else { break };
-            if deadline <= cx.now {
-                self.snd.queue.mark_lost(cx.tx, index);
-            } else {
-                timeout = Some(deadline);
-            }
-            index = newer;
-        }
-        match timeout {
+        // The timer runs for the first of those that are left, and then for the next: each is found when
+        // its own time has come.
+        let overdue = |node: &TxNode<B>| recovery.rack.deadline(node.sent_at, node.end(), window);
+        match self.snd.queue.lose_overdue(cx.tx, cx.now, overdue) {
             Some(deadline) => self.timers.set(TimerKind::Reordering, deadline),
             None => self.timers.clear(TimerKind::Reordering),
         }
@@ -326,10 +334,8 @@ impl Conn {
                     self.snd.queue.mark_lost(cx.tx, head);
                 }
             } else {
+                // After a timeout everything is marked already, and what was sent again since is under way.
                 self.recovery.dup_acks = 0;
-                if self.recovery.phase == Phase::Loss && self.snd.una.before(self.recovery.point) {
-                    self.snd.queue.mark_lost(cx.tx, head);
-                }
             }
             return delivery.acked.saturating_sub(counted).max(mss.min(delivery.acked));
         }
@@ -338,8 +344,10 @@ impl Conn {
             return 0;
         }
         self.recovery.dup_acks = self.recovery.dup_acks.saturating_add(1);
-        // RFC 6582 §3.2 step 1: the acknowledgement must cover more than the last recovery did.
-        let fresh = self.snd.una.at_or_after(self.recovery.point);
+        // RFC 6582 §3.2 step 2: "the sender first checks the value of recover to see if the Cumulative
+        // Acknowledgment field covers more than recover": duplicates at the end of a recovery may be of what
+        // it sent again without need.
+        let fresh = !self.recovery.has_ended || self.snd.una.after(self.recovery.point);
         if self.recovery.phase == Phase::Open && self.recovery.dup_acks == DUP_THRESH && fresh {
             self.snd.queue.mark_lost(cx.tx, head);
         }
@@ -349,7 +357,9 @@ impl Conn {
     /// Enters fast recovery.
     pub(super) fn enter_recovery<B>(&mut self, cx: &mut Cx<'_, B>) {
         let flight = self.snd.nxt.distance_from(self.snd.una);
+        self.begin_episode();
         self.recovery.phase = Phase::Fast;
+        self.recovery.partial_ack = false;
         self.recovery.point = self.snd.nxt;
         self.recovery.prr = Prr::new(flight);
         self.recovery.tlp.reset();
@@ -368,7 +378,10 @@ impl Conn {
             self.window.cwnd = self.window.ssthresh;
         }
         self.recovery.phase = Phase::Open;
+        self.recovery.f_rto = FRto::Off;
         self.recovery.dup_acks = 0;
+        self.recovery.has_ended = true;
+        self.recovery.undo.on_recovery_end(self.snd.nxt);
         self.recovery.rack.on_recovery_end();
     }
 
@@ -386,13 +399,19 @@ impl Conn {
             self.timers.clear(TimerKind::LossProbe);
             self.timers.clear(TimerKind::Reordering);
         } else if delivery.acked > 0 {
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
-            self.arm_loss_probe(cx.now);
+            // RFC 6582 §3.2 step 3, without SACK: "For the first partial ACK that arrives during fast
+            // recovery, also reset the retransmit timer": with many holes the timeout is the faster way.
+            let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
+            if !(newreno && self.recovery.partial_ack) {
+                self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            }
+            self.recovery.partial_ack = newreno;
+            self.arm_loss_probe(cx);
         }
     }
 
     /// Schedules a tail loss probe, unless another mechanism is at work.
-    pub(super) fn arm_loss_probe(&mut self, now: Instant) {
+    pub(super) fn arm_loss_probe<B>(&mut self, cx: &Cx<'_, B>) {
         let queue = &self.snd.queue;
         let suitable = self.negotiated.sack
             && self.recovery.phase == Phase::Open
@@ -404,11 +423,13 @@ impl Conn {
             self.timers.clear(TimerKind::LossProbe);
             return;
         }
-        let deadline = now + TailLossProbe::timeout(self.rtt.srtt(), queue.flight_segments() == 1);
-        // At the time of the retransmission timeout, it would be one probe too late.
-        if self.timers.get(TimerKind::Retransmit).is_none_or(|rto| deadline < rto) {
-            self.timers.set(TimerKind::LossProbe, deadline);
-        }
+        let max_ack_delay = Duration::from_millis(cx.config.tcp.peer_delayed_ack_ms.into());
+        let lone = queue.flight_segments() == 1;
+        let deadline = cx.now + TailLossProbe::timeout(self.rtt.srtt(), lone, max_ack_delay);
+        // RFC 8985 §7.2: "if the time at which an RTO would fire [...] is sooner than the computed time for the
+        // PTO, then the sender schedules a TLP to be sent at that RTO time."
+        let rto = self.timers.get(TimerKind::Retransmit).unwrap_or(deadline);
+        self.timers.set(TimerKind::LossProbe, deadline.min(rto));
     }
 
     /// Tells the application of room that it was refused before, once there is much of it.

@@ -21,6 +21,7 @@ use crate::buf::Buf;
 use crate::cc::MarkSample;
 use crate::config::{Congestion, ConnOptions, Ecn as Mode, TcpConfig};
 use crate::event::EcnState;
+use crate::recovery::Undo;
 use crate::seq::SeqNum;
 use crate::timer::TimerKind;
 use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
@@ -323,9 +324,15 @@ impl Conn {
     #[cold]
     fn reduce_on_echo<B>(&mut self, cx: &mut Cx<'_, B>, acked: u32) {
         // "TCP should not react to congestion indications more than once every window of data".
-        if self.ecn.has(REDUCED) || self.recovery.in_recovery() {
+        if self.recovery.in_recovery() {
+            // Whatever was lost or late, there is congestion: the response stands.
+            self.recovery.undo = Undo::NONE;
             return;
         }
+        if self.ecn.has(REDUCED) {
+            return;
+        }
+        self.recovery.undo = Undo::NONE;
         cx.stats.ecn_reductions = cx.stats.ecn_reductions.wrapping_add(1);
         if self.window.cwnd <= self.window.mss {
             // "The sending TCP MUST reset the retransmit timer on receiving the ECN-Echo packet when the

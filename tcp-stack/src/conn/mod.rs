@@ -10,6 +10,7 @@
 //! | `listen`, `syn_sent`, `syn_received` | SEGMENT ARRIVES in LISTEN, SYN-SENT, SYN-RECEIVED |
 //! | `established` | SEGMENT ARRIVES in the synchronized states: sequence, RST, SYN |
 //! | `ack` | the ACK field: window, round-trip time, loss recovery, congestion control |
+//! | `undo` | taking back what a spurious timeout or recovery did |
 //! | `receive` | segment text; when to acknowledge; the window that is offered |
 //! | `closing` | CLOSE, ABORT, FIN, and how a connection ends |
 //! | `time_wait` | TIME-WAIT, in a record of its own |
@@ -30,13 +31,14 @@ mod syn_sent;
 mod table;
 mod time_wait;
 mod timeout;
+mod undo;
 
 use core::net::SocketAddr;
 
 pub(crate) use ecn::Ecn;
 pub(crate) use listen::{Listeners, SynOffer};
 pub(crate) use output::Frame;
-pub(crate) use reassembly::{HoldError, HoldLimits, Payload, Reassembly, RxNode};
+pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
 pub(crate) use table::{ConnTable, IndexQueue, List, Target};
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};

@@ -4,7 +4,7 @@ use super::timeout::SEND_OVERRIDE;
 use super::{Conn, Cx, State, TxNode};
 use crate::buf::Buf;
 use crate::config::StackConfig;
-use crate::recovery::Phase;
+use crate::recovery::{FRto, Phase, Undo};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::timer::TimerKind;
@@ -80,10 +80,13 @@ impl Conn {
 
     /// The first lost segment, if the congestion window has room for it.
     fn next_retransmission<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<u32> {
-        let node = self.snd.queue.first_lost(cx.tx)?;
+        let node = self.snd.queue.first_lost()?;
         let len = cx.tx.get(node)?.seq_len();
         if self.pending.force {
             return Some(node);
+        }
+        if self.recovery.f_rto == FRto::NewData {
+            return None;
         }
         // What a peer has closed its window to waits for the timer, which asks it one segment at a time.
         let room = self.window.cwnd.saturating_sub(self.pipe());
@@ -299,6 +302,9 @@ impl Conn {
         let (len, seq_len, end) = (segment.len, segment.seq_len(), segment.end());
         let again = segment.transmissions > 0;
         let retransmission = segment.state != super::TxState::Ready;
+        if retransmission && self.recovery.in_recovery() {
+            self.recovery.undo.on_retransmission(end, self.ts_clock(cx.now));
+        }
         if self.recovery.phase == Phase::Fast {
             self.recovery.prr.on_sent(seq_len);
         }
@@ -320,13 +326,14 @@ impl Conn {
         }
         // RFC 6298 §5.1: "if the timer is not running, start it". When the first segment is sent again, the
         // timeout counts from there: its answer cannot come sooner.
-        let first_again = again && self.snd.queue.head() == node;
+        let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
+        let first_again = again && self.snd.queue.head() == node && !newreno;
         if first_again || !self.timers.is_set(TimerKind::Retransmit) {
             self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
         }
         self.pending.force = false;
         if !retransmission {
-            self.arm_loss_probe(cx.now);
+            self.arm_loss_probe(cx);
         }
     }
 
@@ -358,6 +365,7 @@ impl Conn {
         }
         let segments = u32::from(config.tcp.initial_window_segments);
         let initial = crate::cc::Window::initial(self.window.mss, segments).cwnd;
+        self.recovery.undo = Undo::NONE;
         self.cc.on_idle(&mut self.window, initial);
     }
 

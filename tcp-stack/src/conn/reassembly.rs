@@ -84,6 +84,15 @@ pub(crate) enum HoldError {
     Full,
 }
 
+/// A segment that was kept behind a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// The run that it is part of now.
+    pub(crate) run: SackRange,
+    /// The first part of it that was held already (RFC 2883 §4.2).
+    pub(crate) duplicate: Option<SackRange>,
+}
+
 /// How much may be held behind gaps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HoldLimits {
@@ -146,6 +155,11 @@ impl Reassembly {
         })
     }
 
+    /// The lowest run.
+    pub(crate) fn first_run<B>(&self, pool: &Pool<RxNode<B>>) -> Option<SackRange> {
+        pool.get(self.first_run).map(|node| SackRange { start: node.seq, end: node.run_end })
+    }
+
     /// Queues an in-order segment for the application; gives it back when the pool is full.
     pub(crate) fn push_ready<B: Buf>(
         &mut self,
@@ -205,14 +219,15 @@ impl Reassembly {
         nxt
     }
 
-    /// Keeps a segment behind a gap; returns the run that it is part of now.
+    /// Keeps a segment behind a gap.
     pub(crate) fn hold<B: Buf>(
         &mut self,
         pool: &mut Pool<RxNode<B>>,
         mut payload: Payload<B>,
         limits: HoldLimits,
-    ) -> Result<SackRange, HoldError> {
+    ) -> Result<Held, HoldError> {
         let (prev, mut next) = self.neighbors(pool, payload.seq);
+        let duplicate = overlap(pool, prev, &payload).or_else(|| overlap(pool, next, &payload));
         if let Some(run) = pool.get(prev) {
             payload.trim_before(run.run_end);
         }
@@ -245,7 +260,7 @@ impl Reassembly {
         self.link(pool, index, prev, next);
         let run = if pool.get(prev).is_some_and(|run| run.run_end.at_or_after(end)) { prev } else { index };
         let range = pool.get(run).map(|run| SackRange { start: run.seq, end: run.run_end });
-        Ok(range.unwrap_or_default())
+        Ok(Held { run: range.unwrap_or_default(), duplicate })
     }
 
     /// The last run that begins at `seq` or before it, and the one after that.
@@ -355,6 +370,13 @@ impl<B> RxNode<B> {
             self.seq += u32::from(cut);
         }
     }
+}
+
+/// What a payload and the run `index` have in common.
+fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Option<SackRange> {
+    let run = pool.get(index)?;
+    let range = SackRange { start: payload.seq.max(run.seq), end: payload.end().min(run.run_end) };
+    range.start.before(range.end).then_some(range)
 }
 
 fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Result<u32, Payload<B>> {

@@ -1,6 +1,6 @@
 //! Segment text: what is kept, when it is acknowledged, and the window that is offered.
 
-use super::{Conn, Cx, HoldError, HoldLimits, Payload};
+use super::{Conn, Cx, Held, HoldError, HoldLimits, Payload};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::iface::DropReason;
@@ -46,7 +46,17 @@ impl Conn {
             self.pending.ack |= self.rcv.fin.is_some_and(|fin| fin != self.rcv.nxt);
             return Ok(());
         }
-        payload.trim_before(self.rcv.nxt);
+        // RFC 2883 §4.2: "the first D-SACK block reports the first duplicate sub-segment".
+        let nxt = self.rcv.nxt;
+        let duplicate = SackRange { start: payload.seq, end: nxt.min(payload.end()) };
+        if payload.seq.before(nxt) {
+            self.report_duplicate(cx, duplicate);
+        } else if payload.seq == nxt
+            && let Some(SackRange { start, end }) = self.rcv.held.first_run(cx.rx)
+        {
+            self.report_duplicate(cx, SackRange { start, end: end.min(payload.end()) });
+        }
+        payload.trim_before(nxt);
         payload.trim_after(self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge)));
         let len = payload.len();
         if len == 0 {
@@ -104,9 +114,12 @@ impl Conn {
         };
         let range = SackRange { start: payload.seq, end: payload.end() };
         match self.rcv.held.hold(cx.rx, payload, limits) {
-            Ok(run) => {
+            Ok(Held { run, duplicate }) => {
                 cx.stats.held_segments = cx.stats.held_segments.wrapping_add(1);
                 self.note_recent(run);
+                if let Some(duplicate) = duplicate {
+                    self.report_duplicate(cx, duplicate);
+                }
                 Ok(())
             }
             Err(HoldError::Duplicate(run)) => {
@@ -131,7 +144,12 @@ impl Conn {
     /// RFC 2883 §4: "the first block of the SACK option specifies the range of the duplicate segment".
     pub(super) fn report_duplicate<B>(&mut self, cx: &mut Cx<'_, B>, range: SackRange) {
         if self.negotiated.sack && range.start.before(range.end) {
-            self.rcv.dsack = Some(range);
+            // Duplicates of one burst that adjoin are one "contiguous sequence of data".
+            self.rcv.dsack = Some(match self.rcv.dsack {
+                Some(before) if before.end == range.start => SackRange { start: before.start, ..range },
+                Some(before) if before.start == range.end => SackRange { end: before.end, ..range },
+                _ => range,
+            });
             cx.stats.dsacks_out = cx.stats.dsacks_out.wrapping_add(1);
         }
     }

@@ -2,17 +2,25 @@
 //!
 //! The queue is the retransmission queue, the scoreboard of selective acknowledgements (RFC 6675) and
 //! the list of transmissions in time (RFC 8985 §6.1) in one: its nodes, taken from the stack's pool, are
-//! linked twice. Each holds one segment's payload in the buffer it was given in; sending it again sends
-//! the same memory.
+//! linked twice, in sequence and among those of their state. Each holds one segment's payload in the buffer
+//! it was given in; sending it again sends the same memory.
 //!
 //! ```text
-//!   head                         unsent          tail
-//!    │  in sequence               │               │
-//!    ▼                            ▼               ▼
-//!   [acked? no, sacked] [lost] [flight] [flight] [ready] [ready]
-//!                                 ▲        ▲
-//!                              oldest   newest      in the order of transmission
+//!   head                                              unsent          tail
+//!    │  in sequence                                    │               │
+//!    ▼                                                 ▼               ▼
+//!   [lost] [sacked] [sacked] [sacked] [lost] [flight] [ready] [ready] [ready]
+//!               ╰────────────────╯
+//!     flight: in the order of transmission, the oldest first
+//!     lost:   in sequence, the next to be sent again first
+//!     sacked: the two ends of a run know each other
 //! ```
+//!
+//! What a peer reports decides how far the scoreboard is walked. A run of sacked segments is one step, the
+//! search starts where the last one ended, and its steps per acknowledgement are bounded, whatever the
+//! window: [`SendQueue::sack`]. Everything else costs in proportion to the segments whose state changes.
+
+mod scoreboard;
 
 use crate::buf::Buf;
 use crate::pool::{NIL, Pool};
@@ -49,8 +57,49 @@ pub(crate) struct TxNode<B> {
     pub(crate) buf: Option<B>,
     prev: u32,
     next: u32,
-    older: u32,
-    newer: u32,
+    /// The neighbors in the list of those in flight, or of those lost. Of a sacked segment at the end of a
+    /// run, `later` is the other end.
+    prior: u32,
+    later: u32,
+}
+
+/// The ends of a list.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+impl Ends {
+    const EMPTY: Self = Self { first: NIL, last: NIL };
+
+    /// Links `index` behind `at`; `NIL` is before the first.
+    fn insert_behind<B>(&mut self, pool: &mut Pool<TxNode<B>>, at: u32, index: u32) {
+        let later = pool.get(at).map_or(self.first, |node| node.later);
+        if let Some(node) = pool.get_mut(index) {
+            (node.prior, node.later) = (at, later);
+        }
+        match pool.get_mut(at) {
+            Some(node) => node.later = index,
+            None => self.first = index,
+        }
+        match pool.get_mut(later) {
+            Some(node) => node.prior = index,
+            None => self.last = index,
+        }
+    }
+
+    fn unlink<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
+        let Some((prior, later)) = pool.get(index).map(|node| (node.prior, node.later)) else { return };
+        match pool.get_mut(prior) {
+            Some(node) => node.later = later,
+            None => self.first = later,
+        }
+        match pool.get_mut(later) {
+            Some(node) => node.prior = prior,
+            None => self.last = prior,
+        }
+    }
 }
 
 impl<B> TxNode<B> {
@@ -80,14 +129,14 @@ pub(crate) struct SendQueue {
     tail: u32,
     /// The first node that was never sent whole.
     unsent: u32,
-    oldest: u32,
-    newest: u32,
-    /// The first lost node, or `NIL` when there is none or it must be looked for.
+    /// Those in flight, by time of transmission.
+    flight: Ends,
+    /// Those believed lost, by sequence.
+    losses: Ends,
+    /// The segment that was found to be lost last, if it still is.
     lost_hint: u32,
-    /// Where the walk over the last SACK range ended: all nodes from `sack_start` up to this one are
-    /// sacked.
+    /// Where the walk over the last SACK range ended: a segment that is not sacked, or begins a run.
     sack_hint: u32,
-    sack_start: SeqNum,
     segments: u32,
     /// Payload, octets.
     octets: u32,
@@ -96,7 +145,12 @@ pub(crate) struct SendQueue {
     sacked: u32,
     sacked_segments: u32,
     flight_segments: u32,
+    /// Segments in flight that were sent more than once.
+    flight_again: u32,
 }
+
+/// Steps to find the place of a segment among those lost.
+const LOST_STEPS_MAX: u32 = 32;
 
 impl SendQueue {
     pub(crate) const fn new() -> Self {
@@ -104,11 +158,10 @@ impl SendQueue {
             head: NIL,
             tail: NIL,
             unsent: NIL,
-            oldest: NIL,
-            newest: NIL,
+            flight: Ends::EMPTY,
+            losses: Ends::EMPTY,
             lost_hint: NIL,
             sack_hint: NIL,
-            sack_start: SeqNum::new(0),
             segments: 0,
             octets: 0,
             in_flight: 0,
@@ -116,6 +169,7 @@ impl SendQueue {
             sacked: 0,
             sacked_segments: 0,
             flight_segments: 0,
+            flight_again: 0,
         }
     }
 
@@ -137,7 +191,7 @@ impl SendQueue {
     }
     /// The segment in flight that was sent longest ago.
     pub(crate) fn oldest(&self) -> u32 {
-        self.oldest
+        self.flight.first
     }
     /// Segments queued.
     pub(crate) fn segments(&self) -> u32 {
@@ -154,6 +208,10 @@ impl SendQueue {
     /// Segments in flight.
     pub(crate) fn flight_segments(&self) -> u32 {
         self.flight_segments
+    }
+    /// Segments in flight that were sent more than once.
+    pub(crate) fn flight_again(&self) -> u32 {
+        self.flight_again
     }
     /// Sequence space believed lost and not sent again, octets.
     pub(crate) fn lost(&self) -> u32 {
@@ -174,7 +232,7 @@ impl SendQueue {
 
     /// The node sent after `index`, in time.
     pub(crate) fn newer<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
-        pool.get(index).map_or(NIL, |node| node.newer)
+        pool.get(index).map_or(NIL, |node| node.later)
     }
 
     /// The last node that was sent.
@@ -204,8 +262,8 @@ impl SendQueue {
             buf,
             prev: self.tail,
             next: NIL,
-            older: NIL,
-            newer: NIL,
+            prior: NIL,
+            later: NIL,
         };
         let index = pool.insert(node).map_err(|node| node.buf)?;
         match pool.get_mut(self.tail) {
@@ -241,7 +299,7 @@ impl SendQueue {
         let node = pool.get(index).filter(|node| {
             len > 0 && len < node.len && matches!(node.state, TxState::Ready | TxState::Lost)
         })?;
-        let prev = node.prev;
+        let (prev, prior, lost) = (node.prev, node.prior, node.state == TxState::Lost);
         let front = TxNode {
             seq: node.seq,
             len,
@@ -252,8 +310,8 @@ impl SendQueue {
             buf: Some(buf),
             prev,
             next: index,
-            older: NIL,
-            newer: NIL,
+            prior: NIL,
+            later: NIL,
         };
         let front = pool.insert(front).ok()?;
         if let Some(node) = pool.get_mut(index) {
@@ -268,11 +326,8 @@ impl SendQueue {
         if self.unsent == index {
             self.unsent = front;
         }
-        if self.lost_hint == index {
-            self.lost_hint = front;
-        }
-        if self.sack_hint == index {
-            self.sack_hint = front;
+        if lost {
+            self.losses.insert_behind(pool, prior, front);
         }
         self.segments = self.segments.saturating_add(1);
         Some(front)
@@ -282,119 +337,119 @@ impl SendQueue {
     pub(crate) fn mark_sent<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, now: Instant) {
         self.leave(pool, index);
         let Some(node) = pool.get_mut(index) else { return };
-        node.state = TxState::Flight;
         node.sent_at = now;
         node.transmissions = node.transmissions.saturating_add(1);
-        node.older = self.newest;
-        node.newer = NIL;
-        let (len, next) = (node.seq_len(), node.next);
-        self.in_flight = self.in_flight.saturating_add(len);
-        self.flight_segments = self.flight_segments.saturating_add(1);
+        let next = node.next;
         if self.unsent == index {
             self.unsent = next;
         }
-        match pool.get_mut(self.newest) {
-            Some(newest) => newest.newer = index,
-            None => self.oldest = index,
-        }
-        self.newest = index;
+        self.enter_flight(pool, index, self.flight.last);
+    }
+
+    /// Puts a segment among those in flight, behind `at`.
+    fn enter_flight<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, at: u32) {
+        let Some(node) = pool.get_mut(index) else { return };
+        node.state = TxState::Flight;
+        self.in_flight = self.in_flight.saturating_add(node.seq_len());
+        self.flight_segments = self.flight_segments.saturating_add(1);
+        self.flight_again = self.flight_again.saturating_add(u32::from(node.retransmitted()));
+        self.flight.insert_behind(pool, at, index);
     }
 
     /// The segment in flight is believed lost.
     pub(crate) fn mark_lost<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
-        if !pool.get(index).is_some_and(|node| node.state == TxState::Flight) {
-            return;
-        }
-        let hint = pool.get(self.lost_hint).map(|hint| hint.seq);
-        let had_none = self.lost == 0;
-        self.leave(pool, index);
-        let Some(node) = pool.get_mut(index) else { return };
-        node.state = TxState::Lost;
-        self.lost = self.lost.saturating_add(node.seq_len());
-        if had_none || hint.is_some_and(|hint| node.seq.before(hint)) {
-            self.lost_hint = index;
+        if pool.get(index).is_some_and(|node| node.state == TxState::Flight) {
+            self.enter_losses(pool, index);
         }
     }
 
-    /// The octets from `start` to `end` were selectively acknowledged: marks the segments that lie in
-    /// there whole, and tells of each that is marked now.
-    pub(crate) fn sack<B>(
+    /// Marks lost what is overdue, beginning with what was sent longest ago; returns when the first of the
+    /// others will be. `deadline` must not fall from one segment to what was sent after it, so that the
+    /// first that is not overdue ends the walk.
+    pub(crate) fn lose_overdue<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
-        start: SeqNum,
-        end: SeqNum,
-        mut newly: impl FnMut(&TxNode<B>),
-    ) {
-        let known = pool.get(self.sack_hint).map(|hint| hint.seq);
-        let continues = start.at_or_after(self.sack_start)
-            && known.is_some_and(|known| known.before(end) && known.at_or_after(start));
-        let mut index = if continues { self.sack_hint } else { self.head };
-        while let Some(node) = pool.get(index) {
-            if node.end().after(end) || node.state == TxState::Ready {
-                break;
+        now: Instant,
+        mut deadline: impl FnMut(&TxNode<B>) -> Option<Instant>,
+    ) -> Option<Instant> {
+        while let Some(node) = pool.get(self.flight.first) {
+            let deadline = deadline(node)?;
+            if deadline > now {
+                return Some(deadline);
             }
-            let next = node.next;
-            if node.seq.at_or_after(start) && node.state != TxState::Sacked {
-                newly(node);
-                self.mark_sacked(pool, index);
-            }
-            index = next;
+            self.enter_losses(pool, self.flight.first);
         }
-        if !continues {
-            self.sack_start = start;
-        }
-        self.sack_hint = index;
+        None
     }
 
-    /// The receiver took its selective acknowledgements back; returns how many segments that concerns.
-    pub(crate) fn renege<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> u32 {
-        let count = self.sacked_segments;
-        self.sack_hint = NIL;
-        let mut index = self.head;
-        while self.sacked_segments > 0
-            && let Some(node) = pool.get(index)
-        {
-            let next = node.next;
-            self.mark_reneged(pool, index);
-            index = next;
-        }
-        count
-    }
-
-    /// The segment was selectively acknowledged.
-    fn mark_sacked<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
-        self.leave(pool, index);
-        let Some(node) = pool.get_mut(index) else { return };
-        node.state = TxState::Sacked;
-        self.sacked = self.sacked.saturating_add(node.seq_len());
-        self.sacked_segments = self.sacked_segments.saturating_add(1);
-    }
-
-    fn mark_reneged<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
-        if !pool.get(index).is_some_and(|node| node.state == TxState::Sacked) {
-            return;
-        }
+    /// Puts a segment among those lost, in its place in sequence. When that is not found in a few steps, a
+    /// place near it will do; the first of all always is.
+    fn enter_losses<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         self.leave(pool, index);
         let Some(node) = pool.get_mut(index) else { return };
         node.state = TxState::Lost;
+        let seq = node.seq;
         self.lost = self.lost.saturating_add(node.seq_len());
-        self.lost_hint = NIL;
+        let at = self.place_among_losses(pool, seq);
+        self.losses.insert_behind(pool, at, index);
+        self.lost_hint = index;
     }
 
-    /// The first segment that is believed lost.
-    pub(crate) fn first_lost<B>(&mut self, pool: &Pool<TxNode<B>>) -> Option<u32> {
-        if self.lost == 0 {
-            return None;
+    /// Behind which lost segment one that begins at `seq` belongs; `NIL` for before the first.
+    fn place_among_losses<B>(&self, pool: &Pool<TxNode<B>>, seq: SeqNum) -> u32 {
+        let is_before = |index: u32| pool.get(index).is_some_and(|node| node.seq.before(seq));
+        if !is_before(self.losses.first) {
+            return NIL;
         }
-        let mut index = if self.lost_hint == NIL { self.head } else { self.lost_hint };
-        while let Some(node) = pool.get(index) {
-            if node.state == TxState::Lost {
-                self.lost_hint = index;
-                return Some(index);
+        if is_before(self.losses.last) {
+            return self.losses.last;
+        }
+        let mut at = if self.lost_hint == NIL { self.losses.last } else { self.lost_hint };
+        for _ in 0..LOST_STEPS_MAX {
+            let Some(node) = pool.get(at) else { break };
+            if node.seq.after(seq) {
+                at = node.prior;
+            } else if is_before(node.later) {
+                at = node.later;
+            } else {
+                break;
             }
-            index = node.next;
         }
-        None
+        at
+    }
+
+    /// What was believed lost was not: puts it back in flight. Segments that were sent again before they
+    /// were believed lost are taken to have been sent as late as possible.
+    pub(crate) fn revert_lost<B>(&mut self, pool: &mut Pool<TxNode<B>>) {
+        let (mut at, mut next) = (NIL, self.flight.first);
+        let mut index = self.losses.first;
+        while let Some(node) = pool.get(index) {
+            let (later, sent_at, again) = (node.later, node.sent_at, node.retransmitted());
+            let in_order = pool.get(at).is_none_or(|before| before.sent_at <= sent_at);
+            if !again && in_order {
+                while let Some(node) = pool.get(next).filter(|node| node.sent_at <= sent_at) {
+                    (at, next) = (next, node.later);
+                }
+                self.leave(pool, index);
+                self.enter_flight(pool, index, at);
+                at = index;
+            }
+            index = later;
+        }
+        while let Some(node) = pool.get(self.losses.first) {
+            let (index, sent_at) = (self.losses.first, node.sent_at);
+            let newest = pool.get(self.flight.last).map_or(sent_at, |newest| newest.sent_at.max(sent_at));
+            self.leave(pool, index);
+            if let Some(node) = pool.get_mut(index) {
+                node.sent_at = newest;
+            }
+            self.enter_flight(pool, index, self.flight.last);
+        }
+    }
+
+    /// The segment that is to be sent again first.
+    pub(crate) fn first_lost(&self) -> Option<u32> {
+        (self.losses.first != NIL).then_some(self.losses.first)
     }
 
     /// Takes the first segment out if it ends at `una` or before.
@@ -410,11 +465,9 @@ impl SendQueue {
     /// Takes the first segment out.
     pub(crate) fn pop_head<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> Option<TxNode<B>> {
         let index = self.head;
+        self.shorten_run(pool, index);
         self.leave(pool, index);
         let node = pool.remove(index)?;
-        if self.lost_hint == index {
-            self.lost_hint = NIL;
-        }
         if self.sack_hint == index {
             self.sack_hint = NIL;
         }
@@ -431,7 +484,7 @@ impl SendQueue {
         Some(node)
     }
 
-    /// Undoes what the node's state means to the sums and to the list in time.
+    /// Undoes what the node's state means to the sums and lists.
     fn leave<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         let Some(node) = pool.get(index) else { return };
         let len = node.seq_len();
@@ -440,9 +493,9 @@ impl SendQueue {
             TxState::Lost => {
                 self.lost = self.lost.saturating_sub(len);
                 if self.lost_hint == index {
-                    // The next one can only come later.
-                    self.lost_hint = node.next;
+                    self.lost_hint = node.prior;
                 }
+                self.losses.unlink(pool, index);
             }
             TxState::Sacked => {
                 self.sacked = self.sacked.saturating_sub(len);
@@ -451,15 +504,8 @@ impl SendQueue {
             TxState::Flight => {
                 self.in_flight = self.in_flight.saturating_sub(len);
                 self.flight_segments = self.flight_segments.saturating_sub(1);
-                let (older, newer) = (node.older, node.newer);
-                match pool.get_mut(older) {
-                    Some(older) => older.newer = newer,
-                    None => self.oldest = newer,
-                }
-                match pool.get_mut(newer) {
-                    Some(newer) => newer.older = older,
-                    None => self.newest = older,
-                }
+                self.flight_again = self.flight_again.saturating_sub(u32::from(node.retransmitted()));
+                self.flight.unlink(pool, index);
             }
         }
     }

@@ -76,11 +76,20 @@ impl Conn {
             }
             return;
         }
+        if self.timers.get(TimerKind::LossProbe).is_some_and(|probe| probe <= cx.now) {
+            // RFC 8985 §7.2: the probe goes first, and the timeout follows it.
+            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            return;
+        }
         if self.give_up(cx) {
             return;
         }
         cx.stats.timeouts = cx.stats.timeouts.wrapping_add(1);
         self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
+        self.start_f_rto();
+        if self.recovery.phase == Phase::Open {
+            self.begin_episode();
+        }
         if self.recovery.phase == Phase::Open && !self.ecn.stands_for_loss(self.snd.una) {
             // RFC 5681 §3.1 (4): once, not when the same segment times out again.
             let flight = self.snd.nxt.distance_from(self.snd.una);

@@ -3,15 +3,19 @@
 //! Each piece is a small state machine over numbers: it is told what an acknowledgement said and answers
 //! what follows. What was sent is in the connection's send queue; the connection joins the two.
 
+mod f_rto;
 mod prr;
 mod rack;
 mod rtt;
 mod tlp;
+mod undo;
 
+pub(crate) use f_rto::{FRto, FRtoAck, FRtoVerdict};
 pub(crate) use prr::Prr;
 pub(crate) use rack::{Delivered, Rack};
 pub(crate) use rtt::RttEstimator;
 pub(crate) use tlp::{ProbeOutcome, TailLossProbe};
+pub(crate) use undo::Undo;
 
 use crate::seq::SeqNum;
 
@@ -44,6 +48,14 @@ pub(crate) struct Recovery {
     pub(crate) tlp: TailLossProbe,
     /// How often the retransmission timer has expired in a row (RFC 6298 §5.5).
     pub(crate) backoff: u8,
+    pub(crate) f_rto: FRto,
+    pub(crate) undo: Undo,
+    /// Without SACK: an acknowledgement of a part came in this recovery (RFC 6582 §3.2).
+    pub(crate) partial_ack: bool,
+    /// A recovery has ended at [`Self::point`], as recoveries should.
+    pub(crate) has_ended: bool,
+    /// The peer has reported a duplicate, so it knows how to.
+    pub(crate) dsack_seen: bool,
 }
 
 impl Recovery {
@@ -56,6 +68,11 @@ impl Recovery {
             rack: Rack::new(iss),
             tlp: TailLossProbe::new(),
             backoff: 0,
+            f_rto: FRto::Off,
+            undo: Undo::NONE,
+            partial_ack: false,
+            has_ended: false,
+            dsack_seen: false,
         }
     }
 

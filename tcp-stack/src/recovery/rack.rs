@@ -26,6 +26,8 @@ pub(crate) struct Rack {
     xmit_ts: Instant,
     end_seq: SeqNum,
     rtt: Duration,
+    /// [`Self::rtt`] is of the acknowledgement that is being looked at.
+    rtt_is_new: bool,
     /// The highest sequence number acknowledged in whatever way.
     fack: SeqNum,
     reordering_seen: bool,
@@ -40,6 +42,7 @@ impl Rack {
             xmit_ts: Instant::ZERO,
             end_seq: iss,
             rtt: Duration::ZERO,
+            rtt_is_new: false,
             fack: iss,
             reordering_seen: false,
             dsack_round: None,
@@ -53,6 +56,11 @@ impl Rack {
         self.reordering_seen
     }
 
+    /// An acknowledgement is about to be looked at.
+    pub(crate) fn begin_ack(&mut self) {
+        self.rtt_is_new = false;
+    }
+
     /// Steps 2 and 3 for one segment newly acknowledged, cumulatively or selectively.
     pub(crate) fn on_delivered(&mut self, now: Instant, segment: &Delivered, min_rtt: Option<Duration>) {
         if segment.end_seq.after(self.fack) {
@@ -64,7 +72,10 @@ impl Rack {
         if segment.retransmitted && (segment.echo_is_older || min_rtt.is_some_and(|min| rtt < min)) {
             return;
         }
-        self.rtt = rtt;
+        // "in ascending order of Segment.xmit_ts": of those that one acknowledgement delivers, the one that
+        // was sent last tells.
+        self.rtt = if self.rtt_is_new { self.rtt.min(rtt) } else { rtt };
+        self.rtt_is_new = true;
         if sent_after(segment.sent_at, segment.end_seq, self.xmit_ts, self.end_seq) {
             self.xmit_ts = segment.sent_at;
             self.end_seq = segment.end_seq;
@@ -81,6 +92,13 @@ impl Rack {
             self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
             self.reo_wnd_persist = REO_WND_PERSIST;
         }
+    }
+
+    /// A retransmission was shown to be spurious: segments arrive later than the window allows for. Widens it
+    /// as a D-SACK does, which not every peer sends.
+    pub(crate) fn on_spurious(&mut self, una: SeqNum, nxt: SeqNum) {
+        self.reordering_seen = true;
+        self.on_ack(una, nxt, true);
     }
 
     /// Step 4: a recovery ends.
@@ -172,6 +190,26 @@ mod tests {
         rack.on_delivered(ms(52), &delivered(0, 1000), MIN);
         assert!(rack.reordering_seen());
         assert_ne!(rack.reordering_window(true, 5, MIN, SRTT), Duration::ZERO);
+    }
+
+    #[test]
+    fn of_what_one_acknowledgement_delivers_the_last_that_was_sent_tells_the_time() {
+        let mut rack = Rack::new(SeqNum::new(0));
+        rack.begin_ack();
+        rack.on_delivered(ms(100), &delivered(60, 3000), MIN);
+        rack.on_delivered(ms(100), &delivered(10, 1000), MIN);
+        assert_eq!((rack.xmit_ts, rack.rtt), (ms(60), Duration::from_millis(40)));
+        rack.begin_ack();
+        rack.on_delivered(ms(110), &delivered(50, 2000), MIN);
+        assert_eq!((rack.xmit_ts, rack.rtt), (ms(60), Duration::from_millis(60)));
+    }
+
+    #[test]
+    fn what_was_spuriously_sent_again_widens_the_window() {
+        let mut rack = Rack::new(SeqNum::new(0));
+        rack.on_spurious(SeqNum::new(10), SeqNum::new(100));
+        assert!(rack.reordering_seen());
+        assert_eq!(rack.reordering_window(true, 9, MIN, SRTT), Duration::from_millis(20));
     }
 
     #[test]

@@ -4,8 +4,6 @@ use core::time::Duration;
 
 use crate::seq::SeqNum;
 
-/// TLP.max_ack_delay: what a lone segment's acknowledgement may be delayed by.
-const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
 /// Never sooner than this: the wheel's tick, and a receiver that works in bursts.
 const PTO_MIN: Duration = Duration::from_millis(2);
 
@@ -49,19 +47,26 @@ impl TailLossProbe {
         *self = Self { end_seq: Some(snd_nxt), is_retrans, samples };
     }
 
-    /// TLP_calc_PTO (§7.2), without the bound by the RTO.
-    pub(crate) fn timeout(srtt: Option<Duration>, lone: bool) -> Duration {
+    /// TLP_calc_PTO (§7.2), without the bound by the RTO. `max_ack_delay`: TLP.max_ack_delay, by which the
+    /// acknowledgement of a lone segment may be delayed.
+    pub(crate) fn timeout(srtt: Option<Duration>, lone: bool, max_ack_delay: Duration) -> Duration {
         let Some(srtt) = srtt else { return Duration::from_secs(1) };
-        let delay = if lone { ACK_DELAY_MAX } else { PTO_MIN };
+        let delay = if lone { max_ack_delay.max(PTO_MIN) } else { PTO_MIN };
         srtt.saturating_mul(2).saturating_add(delay)
     }
 
-    /// TLP_process_ack (§7.4.2). `plain_duplicate`: a duplicate acknowledgement without SACK.
-    pub(crate) fn on_ack(&mut self, ack: SeqNum, dsack: bool, plain_duplicate: bool) -> ProbeOutcome {
+    /// TLP_process_ack (§7.4.2). `dsack`: where the duplicate ends that was reported; `plain_duplicate`: a
+    /// duplicate acknowledgement without SACK.
+    pub(crate) fn on_ack(
+        &mut self,
+        ack: SeqNum,
+        dsack: Option<SeqNum>,
+        plain_duplicate: bool,
+    ) -> ProbeOutcome {
         let Some(end) = self.end_seq.filter(|end| ack.at_or_after(*end)) else {
             return ProbeOutcome::Nothing;
         };
-        if !self.is_retrans || dsack {
+        if !self.is_retrans || dsack == Some(end) {
             self.end_seq = None;
         } else if ack.after(end) {
             self.end_seq = None;
@@ -88,7 +93,7 @@ mod tests {
         assert!(tlp.may_probe(1));
         tlp.on_probe(seq(100), false, 1);
         assert!(!tlp.may_probe(2), "one is in flight");
-        assert_eq!(tlp.on_ack(seq(100), false, false), ProbeOutcome::Nothing);
+        assert_eq!(tlp.on_ack(seq(100), None, false), ProbeOutcome::Nothing);
         assert!(!tlp.may_probe(1), "no sample since");
         assert!(tlp.may_probe(2));
     }
@@ -97,27 +102,29 @@ mod tests {
     fn a_repaired_loss_is_noticed() {
         let mut tlp = TailLossProbe::new();
         tlp.on_probe(seq(100), true, 1);
-        assert_eq!(tlp.on_ack(seq(99), false, false), ProbeOutcome::Nothing);
-        assert_eq!(tlp.on_ack(seq(100), false, false), ProbeOutcome::Nothing);
-        assert_eq!(tlp.on_ack(seq(101), false, false), ProbeOutcome::RepairedLoss);
-        assert_eq!(tlp.on_ack(seq(102), false, false), ProbeOutcome::Nothing, "once");
+        assert_eq!(tlp.on_ack(seq(99), None, false), ProbeOutcome::Nothing);
+        assert_eq!(tlp.on_ack(seq(100), Some(seq(90)), false), ProbeOutcome::Nothing, "another duplicate");
+        assert_eq!(tlp.on_ack(seq(101), None, false), ProbeOutcome::RepairedLoss);
+        assert_eq!(tlp.on_ack(seq(102), None, false), ProbeOutcome::Nothing, "once");
     }
 
     #[test]
     fn a_spurious_probe_is_noticed() {
-        for (dsack, duplicate) in [(true, false), (false, true)] {
+        for (dsack, duplicate) in [(Some(seq(100)), false), (None, true)] {
             let mut tlp = TailLossProbe::new();
             tlp.on_probe(seq(100), true, 1);
             assert_eq!(tlp.on_ack(seq(100), dsack, duplicate), ProbeOutcome::Nothing);
-            assert_eq!(tlp.on_ack(seq(101), false, false), ProbeOutcome::Nothing);
+            assert_eq!(tlp.on_ack(seq(101), None, false), ProbeOutcome::Nothing);
         }
     }
 
     #[test]
     fn a_lone_segment_waits_for_a_delayed_acknowledgement() {
         let srtt = Duration::from_millis(10);
-        assert_eq!(TailLossProbe::timeout(Some(srtt), true), Duration::from_millis(70));
-        assert_eq!(TailLossProbe::timeout(Some(srtt), false), Duration::from_millis(22));
-        assert_eq!(TailLossProbe::timeout(None, false), Duration::from_secs(1));
+        let delay = Duration::from_millis(50);
+        assert_eq!(TailLossProbe::timeout(Some(srtt), true, delay), Duration::from_millis(70));
+        assert_eq!(TailLossProbe::timeout(Some(srtt), true, Duration::ZERO), Duration::from_millis(22));
+        assert_eq!(TailLossProbe::timeout(Some(srtt), false, delay), Duration::from_millis(22));
+        assert_eq!(TailLossProbe::timeout(None, false, delay), Duration::from_secs(1));
     }
 }

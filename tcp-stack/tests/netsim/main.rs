@@ -434,3 +434,29 @@ fn the_judge_sees_forged_octets() {
         .collect();
     assert!(errors.len() > 2, "{errors:?}");
 }
+
+/// Frames held back for longer than a round trip look lost. Nothing is, so the link is to be filled as if all
+/// came in order: every response of congestion control must be taken back.
+#[test]
+fn reordering_by_more_than_a_round_trip_is_not_congestion() {
+    for (delay, hold, least) in [(MS / 20, MS, 110e6), (MS * 5, MS * 15, 70e6)] {
+        let link = LinkConfig { delay, reorder: PERCENT, hold, queue: 8 << 20, ..LinkConfig::CLEAN };
+        for congestion in [Congestion::NewReno, Congestion::Cubic] {
+            let mut scenario = two_hosts(link, vec![dial(false, Plan::bulk(32 << 20), Plan::sink())]);
+            scenario.buffers = 8192;
+            for host in &mut scenario.hosts {
+                host.tcp.congestion = congestion;
+                (host.send_buffer_bytes, host.receive_window_bytes) = (4 << 20, 4 << 20);
+                (host.held_bytes_max, host.held_segments_max, host.buffers_max) = (8 << 20, 4096, 16_384);
+            }
+            for report in expect_all_delivered(&scenario, 0..2) {
+                let [_, listener] = report.outcomes[0];
+                let (tcp, goodput) = (&report.stats[0].tcp, goodput(&listener));
+                println!("{congestion:?}, {hold:?} late: {:.1} MB/s of 125", goodput / 1e6);
+                assert!(goodput > least, "{congestion:?} {hold:?}: {goodput} {tcp:?}");
+                assert!(tcp.spurious_recoveries > 5, "{tcp:?}");
+                assert!(tcp.retransmits < tcp.data_segments_out / 20, "{tcp:?}");
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use crate::line::{flags, number, parse_line};
 use crate::net::{Net, PEER, US};
 use crate::setup::Setup;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use tcp_stack::testutil::{HeapPool, hex};
@@ -54,6 +54,7 @@ pub(crate) struct Lab {
     peer_iss: SeqNum,
     sent_octets: u64,
     last_tsval: u32,
+    named_tsvals: BTreeMap<String, u32>,
 }
 
 impl Lab {
@@ -75,6 +76,7 @@ impl Lab {
             peer_iss: SeqNum::new(PEER_ISS),
             sent_octets: 0,
             last_tsval: 0,
+            named_tsvals: BTreeMap::new(),
         };
         let greeting = lab.net.greeting();
         lab.frame(&greeting);
@@ -190,7 +192,9 @@ impl Lab {
                 ["ws", shift] => options.window_scale = Some(number(shift)),
                 ["sackok"] => options.sack_permitted = true,
                 ["ts", value, echo] => {
-                    let echo = if *echo == "last" { self.last_tsval } else { number(echo) };
+                    let named = self.named_tsvals.get(*echo).copied();
+                    let echo = if *echo == "last" { Some(self.last_tsval) } else { named };
+                    let echo = echo.unwrap_or_else(|| number(words[2]));
                     options.timestamps = Some(Timestamps { value: number(value), echo });
                 }
                 ["sack", ranges @ ..] => {
@@ -398,7 +402,7 @@ impl Lab {
         let (key, value) = text.split_once(' ').unwrap();
         let info = || self.stack.info(self.conn()).unwrap();
         let stats = self.stack.stats();
-        let mut counters = std::collections::BTreeMap::new();
+        let mut counters = BTreeMap::new();
         stats.tcp.visit(&mut |name, _, value| {
             counters.insert(name, value);
         });
@@ -432,6 +436,10 @@ impl Lab {
     pub(crate) fn step(&mut self, line: &str) {
         if let Some(event) = line.strip_prefix("* ") {
             return self.expect_event(event.trim());
+        }
+        if let Some(name) = line.strip_prefix("= ") {
+            self.named_tsvals.insert(name.into(), self.last_tsval);
+            return;
         }
         if let Some(look) = line.strip_prefix("? ") {
             return self.look(look.trim());

@@ -11,6 +11,7 @@
 //!      * data 0 1000                the stack must tell
 //! +500 -                            nothing happens for so long
 //!      ? state established          what can be looked at; see `look`
+//!      = first                      names the stack's last timestamp, for `<ts 7 first>`
 //! ```
 //! Flags are `S F R P . U`, `E` for ECE, `W` for CWR and `A` for AE; `ecn none|ect0|ect1|ce` behind the length is
 //! the ECN field of the IP header, which the peer leaves at zero without it.

@@ -55,6 +55,10 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "ect_control" => tcp.dctcp_ect_control = on,
         "ecn" => tcp.ecn = ecn(value),
         "conn_ecn" => setup.options.ecn = Some(ecn(value)),
+        "data_center" => {
+            let TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, .. } = TcpConfig::data_center();
+            *tcp = TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, ..*tcp };
+        }
         "syn_retries" => tcp.syn_retries = number(value),
         "fin_wait_2" => tcp.fin_wait_2_ms = number(value),
         "data_retries" => tcp.data_retries = number(value),

@@ -27,7 +27,7 @@ fn runs(held: &Reassembly, pool: &RxPool) -> Vec<(u32, u32)> {
 }
 
 fn hold(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16) -> Result<(u32, u32), HoldError> {
-    let run = held.hold(pool, segment(start, len), LIMITS)?;
+    let Held { run, .. } = held.hold(pool, segment(start, len), LIMITS)?;
     Ok((run.start.distance_from(seq(0)), run.end.distance_from(seq(0))))
 }
 
@@ -108,7 +108,7 @@ proptest! {
                 nxt = held.release(&mut pool, nxt);
             } else {
                 match held.hold(&mut pool, payload, LIMITS) {
-                    Ok(run) => prop_assert!(held.runs(&pool).any(|r| r == run)),
+                    Ok(Held { run, .. }) => prop_assert!(held.runs(&pool).any(|r| r == run)),
                     Err(HoldError::Duplicate(run)) => prop_assert!(held.runs(&pool).any(|r| r == run)),
                     Err(HoldError::Full) => prop_assert!(false, "within the limits"),
                 }

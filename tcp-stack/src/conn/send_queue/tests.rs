@@ -1,5 +1,6 @@
 use super::*;
 use crate::testutil::HeapBuf;
+use crate::wire::SackRange;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
@@ -39,17 +40,48 @@ fn check(queue: &SendQueue, pool: &TxPool) {
     assert_eq!((queue.segments, queue.octets), (segments, octets));
     assert_eq!((queue.in_flight, queue.lost, queue.sacked), (flight, lost, sacked));
     let mut in_time = Vec::new();
-    let (mut index, mut at) = (queue.oldest, Instant::ZERO);
+    let (mut index, mut at) = (queue.flight.first, Instant::ZERO);
     while let Some(node) = pool.get(index) {
         assert!(node.sent_at >= at);
         at = node.sent_at;
         in_time.push(index);
-        index = node.newer;
+        index = node.later;
     }
     assert_eq!(queue.flight_segments as usize, in_time.len());
     in_time.sort_unstable();
     in_flight.sort_unstable();
     assert_eq!(in_time, in_flight);
+    check_losses(queue, pool);
+    check_runs(queue, pool);
+}
+
+fn check_losses(queue: &SendQueue, pool: &TxPool) {
+    let (mut octets, mut index, mut prior) = (0, queue.losses.first, NIL);
+    while let Some(node) = pool.get(index) {
+        assert_eq!((node.state, node.prior), (TxState::Lost, prior));
+        assert!(pool.get(prior).is_none_or(|prior| prior.seq.before(node.seq)), "in sequence");
+        octets += node.seq_len();
+        (prior, index) = (index, node.later);
+    }
+    assert_eq!((queue.losses.last, queue.lost), (prior, octets));
+    assert!(pool.get(queue.lost_hint).is_none_or(|node| node.state == TxState::Lost));
+}
+
+fn check_runs(queue: &SendQueue, pool: &TxPool) {
+    let sacked = |index: u32| pool.get(index).is_some_and(|node| node.state == TxState::Sacked);
+    let (mut first, mut index) = (NIL, queue.head);
+    while let Some(node) = pool.get(index) {
+        if sacked(index) && !sacked(node.prev) {
+            first = index;
+        }
+        if sacked(index) && !sacked(node.next) {
+            assert_eq!((node.later, pool.get(first).unwrap().later), (first, index), "the ends of a run");
+        }
+        if index == queue.sack_hint {
+            assert!(!sacked(index) || first == index, "the hint is no place inside of a run");
+        }
+        index = node.next;
+    }
 }
 
 fn first_lost_by_walking(queue: &SendQueue, pool: &TxPool) -> Option<u32> {
@@ -74,7 +106,8 @@ fn sack_by_walking(queue: &mut SendQueue, pool: &mut TxPool, range: &core::ops::
         index = node.next;
     }
     let mut newly = Vec::new();
-    queue.sack(pool, range.start, range.end, |node| newly.push(node.seq));
+    let range = SackRange { start: range.start, end: range.end };
+    queue.sack(pool, range, &mut 1000, |node| newly.push(node.seq));
     assert_eq!(newly, expected);
 }
 
@@ -105,12 +138,13 @@ proptest! {
                 (5, Some(TxState::Sacked)) if nth == 19 => {
                     queue.renege(&mut pool);
                 }
+                (5, _) if nth == 0 => queue.revert_lost(&mut pool),
                 (9, Some(state)) if state != TxState::Ready => {
                     let start = pool.get(index).unwrap().seq;
                     let range = start..start + 100 * (1 + nth % 4);
                     sack_by_walking(&mut queue, &mut pool, &range);
                 }
-                (6, _) => if let Some(lost) = queue.first_lost(&pool) {
+                (6, _) => if let Some(lost) = queue.first_lost() {
                     queue.mark_sent(&mut pool, lost, now);
                 },
                 (7, Some(TxState::Ready | TxState::Lost)) => {
@@ -123,10 +157,103 @@ proptest! {
                 _ => {}
             }
             check(&queue, &pool);
-            prop_assert_eq!(queue.first_lost(&pool), first_lost_by_walking(&queue, &pool));
+            prop_assert_eq!(queue.first_lost(), first_lost_by_walking(&queue, &pool));
         }
+        queue.revert_lost(&mut pool);
+        prop_assert_eq!(queue.lost(), 0);
+        check(&queue, &pool);
         while queue.pop_head(&mut pool).is_some() {}
         check(&queue, &pool);
         prop_assert_eq!(pool.used(), 0);
     }
+}
+
+/// A queue of so many segments of 100 octets, all in flight, each sent a microsecond after the one before.
+fn in_flight(count: u32) -> (TxPool, SendQueue) {
+    let (mut pool, mut queue) = (TxPool::new(count), SendQueue::new());
+    for nth in 0..count {
+        let index = queue.push(&mut pool, seq(nth * 100), 100, false, Some(HeapBuf::new(&[]))).unwrap();
+        queue.mark_sent(&mut pool, index, Instant::from_nanos(u64::from(nth) * 1000));
+    }
+    (pool, queue)
+}
+
+fn segments(range: core::ops::Range<u32>) -> SackRange {
+    SackRange { start: seq(range.start * 100), end: seq(range.end * 100) }
+}
+
+/// Far from where the search begins, a range is not found in the steps that there are; when it is reported
+/// again, the search goes on. No acknowledgement costs more than its steps and the segments it reports.
+#[test]
+fn a_search_is_bounded_and_goes_on() {
+    const STEPS: u32 = 64;
+    for count in [1000, 8000] {
+        let (mut pool, mut queue) = in_flight(count);
+        let (mut acks, mut newly) = (0, 0);
+        while newly == 0 {
+            let (mut steps, middle) = (STEPS, count / 2);
+            queue.sack(&mut pool, segments(middle..middle + 2), &mut steps, |_| newly += 1);
+            acks += 1;
+        }
+        assert_eq!((newly, acks), (2, (count / 2).div_ceil(STEPS)));
+        check(&queue, &pool);
+    }
+}
+
+/// Blocks that jump from one end of the scoreboard to the other, over every second segment: a run is one
+/// step, the ends are near, and what is found costs nothing but itself.
+#[test]
+fn runs_are_passed_in_one_step() {
+    let (mut pool, mut queue) = in_flight(8000);
+    let mut steps = 1000;
+    queue.sack(&mut pool, segments(1..4000), &mut steps, |_| ());
+    queue.sack(&mut pool, segments(4001..7999), &mut steps, |_| ());
+    assert_eq!(queue.sacked_segments(), 3999 + 3998);
+    let before = steps;
+    let mut newly = 0;
+    for range in [0..1, 7999..8000, 4000..4001] {
+        queue.sack(&mut pool, segments(range), &mut steps, |_| newly += 1);
+    }
+    assert_eq!(newly, 3);
+    assert!(before - steps <= 8, "{} steps", before - steps);
+    check(&queue, &pool);
+}
+
+/// Loss detection looks at those that it marks, and at one more, however many are in flight.
+#[test]
+fn detection_ends_at_the_first_that_is_not_overdue() {
+    let (mut pool, mut queue) = in_flight(5000);
+    let mut looked = 0;
+    for (now_us, lost) in [(9, 10), (9, 0), (10, 1), (110, 100)] {
+        let (before, seen) = (queue.lost(), looked);
+        let now = Instant::from_nanos(now_us * 1000);
+        let next = queue.lose_overdue(&mut pool, now, |node| {
+            looked += 1;
+            Some(node.sent_at)
+        });
+        assert_eq!((queue.lost() - before, looked - seen), (lost * 100, lost + 1));
+        assert_eq!(next, Some(Instant::from_nanos((now_us + 1) * 1000)));
+    }
+    assert_eq!(queue.lose_overdue(&mut pool, Instant::ZERO, |_| None), None);
+}
+
+#[test]
+fn what_was_not_lost_returns_to_its_place_in_time() {
+    let (mut pool, mut queue) = in_flight(10);
+    for index in [0, 1, 4] {
+        queue.mark_lost(&mut pool, index);
+    }
+    // One of them is sent again, and believed lost again.
+    queue.mark_sent(&mut pool, 1, Instant::from_nanos(50_000));
+    assert_eq!(queue.flight_again(), 1);
+    queue.mark_lost(&mut pool, 1);
+    queue.revert_lost(&mut pool);
+    check(&queue, &pool);
+    let (mut order, mut index) = (Vec::new(), queue.oldest());
+    while let Some(node) = pool.get(index) {
+        order.push(index);
+        index = node.later;
+    }
+    assert_eq!(order, [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]);
+    assert_eq!((queue.lost(), queue.flight_again()), (0, 1));
 }
