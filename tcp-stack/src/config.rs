@@ -121,6 +121,9 @@ pub struct TcpConfig {
     /// Whether pure acknowledgements, retransmissions and probes of a DCTCP connection are marked
     /// ECN-capable, too, so that switches mark them where they drop others (RFC 8257 §4.1).
     pub dctcp_ect_control: bool,
+    /// Whether NewReno and CUBIC send at a rate, too, of a little more than a window per round trip; BBR
+    /// always does.
+    pub pacing: bool,
     /// Whether SACK is offered and accepted (RFC 2018).
     pub sack: bool,
     /// Whether timestamps are offered and accepted (RFC 7323 §3).
@@ -145,6 +148,7 @@ impl Default for TcpConfig {
             congestion: Congestion::default(),
             ecn: Ecn::default(),
             dctcp_ect_control: true,
+            pacing: false,
             sack: true,
             timestamps: true,
             window_scale: true,
@@ -211,6 +215,9 @@ pub enum Congestion {
     /// RFC 8257: for data centers whose switches mark packets, with both ends alike. Asks for ECN unless
     /// that is [`Ecn::Off`]; without it, as [`Self::NewReno`].
     Dctcp,
+    /// BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00): paces by a model of the path's
+    /// bandwidth and round-trip time, and does not take loss for congestion.
+    Bbr,
 }
 
 /// Explicit congestion notification (RFC 3168).

@@ -5,6 +5,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::buf::Buf;
+use crate::cc::BbrInfo;
 use crate::conn::State;
 use crate::error::CloseReason;
 use crate::time::Instant;
@@ -193,10 +194,18 @@ pub struct ConnInfo {
     pub emss: u16,
     /// The MSS that the peer announced, octets.
     pub peer_mss: u16,
-    /// Congestion control.
+    /// Congestion control: `newreno`, `cubic`, `bbr`.
     pub congestion: &'static str,
     /// Explicit congestion notification.
     pub ecn: EcnState,
+    /// What BBR knows of the path, where it is in use.
+    pub bbr: Option<BbrInfo>,
+    /// The rate at which segments leave, octets per second; `None` without pacing.
+    pub pacing_rate: Option<u64>,
+    /// The rate at which data was delivered of late, octets per second; `None` before the first sample.
+    pub delivery_rate: Option<u64>,
+    /// Whether it was the application, or the peer's window, and not the network that limited that rate.
+    pub delivery_app_limited: bool,
     /// Congestion window, octets.
     pub cwnd: u32,
     /// Slow start threshold, octets.

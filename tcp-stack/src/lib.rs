@@ -52,6 +52,7 @@ mod timer;
 pub mod wire;
 
 pub use buf::{Buf, BufClass, BufPool, HEADROOM, RxChecksum, RxFrame, TxFrame, TxOffload};
+pub use cc::BbrInfo;
 pub use config::{
     Congestion, ConnOptions, Ecn, Keepalive, ListenOptions, Segmentation, StackConfig, TcpConfig,
 };

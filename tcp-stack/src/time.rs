@@ -58,6 +58,26 @@ impl Instant {
     }
 }
 
+/// A point in time in units of 256 ns, modulo 2^32, for what is kept per segment: two of them tell how far
+/// apart they are if that is less than 18 minutes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamp(u32);
+
+impl Stamp {
+    /// When.
+    #[inline]
+    pub(crate) fn of(at: Instant) -> Self {
+        let [.., a, b, c, d] = (at.0 >> 8).to_be_bytes();
+        Self(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    /// From `earlier` to `self`, nanoseconds, exact to 256.
+    #[inline]
+    pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
+        u64::from(self.0.wrapping_sub(earlier.0)) << 8
+    }
+}
+
 /// A duration in nanoseconds, saturated to 64 bits.
 #[inline]
 fn nanos(duration: Duration) -> u64 {
@@ -97,7 +117,7 @@ impl Sub for Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Instant};
+    use super::{Duration, Instant, Stamp};
 
     #[test]
     fn arithmetic_saturates() {
@@ -116,5 +136,12 @@ mod tests {
         assert_eq!((at.as_nanos(), at.as_micros(), at.as_millis()), (1_234_000_000, 1_234_000, 1_234));
         assert_eq!(at, Instant::from_micros(1_234_000));
         assert_eq!(at, Instant::from_nanos(1_234_000_000));
+    }
+
+    #[test]
+    fn stamps_wrap() {
+        let before = Instant::from_nanos((1 << 40) - 1000);
+        let after = before + Duration::from_micros(100);
+        assert!(Stamp::of(after).nanos_since(Stamp::of(before)).abs_diff(100_000) <= 256);
     }
 }

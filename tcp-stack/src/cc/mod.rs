@@ -3,19 +3,37 @@
 //! Loss detection and the pace of retransmission live in [`recovery`](crate::recovery); an algorithm
 //! only decides how the window grows and how far it falls. All is integer arithmetic in octets, so that
 //! it gives the same numbers everywhere.
+//!
+//! | event | when | for whom |
+//! |---|---|---|
+//! | `start` | the connection is established | BBR |
+//! | `on_ack` | new data was acknowledged outside of recovery | those that grow a window |
+//! | `on_path_sample` | something was delivered or lost, in whatever phase | those that model the path |
+//! | `on_loss` | a loss episode begins | all |
+//! | `on_timeout` | the retransmission timer expired | all |
+//! | `on_recovery_exit` | the episode is over | BBR |
+//! | `on_idle` | data is queued after a timeout's length without sending | those that grow a window |
+//! | `on_restart` | a segment leaves, with nothing else under way | BBR |
 
+mod bbr;
 mod cubic;
 mod dctcp;
 mod new_reno;
+mod pacing;
+mod windowed_max;
 
 use core::time::Duration;
 
 use crate::config::Congestion;
+use crate::recovery::RateSample;
 use crate::time::Instant;
+use bbr::Bbr;
+pub use bbr::BbrInfo;
 use cubic::Cubic;
 use dctcp::Dctcp;
 pub(crate) use dctcp::MarkSample;
 use new_reno::NewReno;
+pub(crate) use pacing::Pacer;
 
 /// The congestion window. Values are octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +59,16 @@ impl Window {
         Self { cwnd, ssthresh: CWND_MAX, mss }
     }
 
+    /// The rate at which to pace what an algorithm without a rate of its own sends, octets per second: fast enough
+    /// that the window stays the limit, twice a window per round trip while it doubles and a fifth more than one
+    /// later, as Linux has it; 0 before a round-trip time is known.
+    pub(crate) fn pacing_rate(&self, srtt: Option<Duration>) -> u64 {
+        let nanos = srtt.map_or(0, |srtt| u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX));
+        let percent = if self.cwnd < self.ssthresh / 2 { 200 } else { 120 };
+        let octets = u64::from(self.cwnd).saturating_mul(percent);
+        octets.saturating_mul(10_000_000).checked_div(nanos).unwrap_or(0)
+    }
+
     pub(crate) fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
@@ -52,6 +80,25 @@ impl Window {
         self.cwnd = self.cwnd.saturating_add(step).min(CWND_MAX);
         if self.in_slow_start() { 0 } else { acked.saturating_sub(step) }
     }
+}
+
+/// What one acknowledgement said of the path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathSample {
+    pub(crate) now: Instant,
+    /// A round-trip time, of a segment that was sent only once.
+    pub(crate) rtt: Option<Duration>,
+    pub(crate) rate: Option<RateSample>,
+    /// Octets newly delivered, cumulatively or selectively.
+    pub(crate) delivered: u32,
+    /// Octets delivered so far, modulo 2^32.
+    pub(crate) delivered_total: u32,
+    /// Octets believed lost so far, modulo 2^32.
+    pub(crate) lost: u32,
+    /// Octets that are in flight now.
+    pub(crate) in_flight: u32,
+    /// Octets that were in flight before.
+    pub(crate) prior_in_flight: u32,
 }
 
 /// What one acknowledgement said.
@@ -72,6 +119,7 @@ pub(crate) enum Controller {
     NewReno(NewReno),
     Cubic(Cubic),
     Dctcp(Dctcp),
+    Bbr(Bbr),
 }
 
 impl Controller {
@@ -80,7 +128,65 @@ impl Controller {
             Congestion::NewReno => Self::NewReno(NewReno::default()),
             Congestion::Cubic => Self::Cubic(Cubic::default()),
             Congestion::Dctcp => Self::Dctcp(Dctcp::new()),
+            Congestion::Bbr => Self::Bbr(Bbr::new(0)),
         }
+    }
+
+    /// The same, with a number of its own to draw random ones from.
+    pub(crate) fn with_seed(self, seed: u32) -> Self {
+        match self {
+            Self::Bbr(_) => Self::Bbr(Bbr::new(seed)),
+            other => other,
+        }
+    }
+
+    /// Whether [`Self::on_path_sample`] sets the window, in recovery, too.
+    #[inline]
+    pub(crate) const fn models_path(&self) -> bool {
+        matches!(self, Self::Bbr(_))
+    }
+
+    /// The connection is established.
+    pub(crate) fn start(&mut self, window: &Window, srtt: Option<Duration>) {
+        if let Self::Bbr(cc) = self {
+            cc.init_pacing(window, srtt);
+        }
+    }
+
+    /// Something was delivered or lost.
+    pub(crate) fn on_path_sample(&mut self, window: &mut Window, sample: &PathSample) {
+        if let Self::Bbr(cc) = self {
+            cc.on_ack(window, sample);
+        }
+    }
+
+    /// What was lost is repaired.
+    pub(crate) fn on_recovery_exit(&mut self, window: &mut Window) {
+        if let Self::Bbr(cc) = self {
+            cc.on_recovery_exit(window);
+        }
+    }
+
+    /// A segment leaves after a pause of the application's making, with nothing else under way.
+    pub(crate) fn on_restart(&mut self, window: &mut Window, now: Instant) {
+        if let Self::Bbr(cc) = self {
+            cc.on_restart(window, now);
+        }
+    }
+
+    /// Whether the algorithm keeps less in flight than the path takes, to measure it.
+    pub(crate) fn is_probing_rtt(&self) -> bool {
+        matches!(self, Self::Bbr(cc) if cc.is_probing_rtt())
+    }
+
+    /// The pacing rate that the algorithm wants, octets per second.
+    pub(crate) fn pacing_rate(&self) -> Option<u64> {
+        if let Self::Bbr(cc) = self { Some(cc.pacing_rate()) } else { None }
+    }
+
+    /// What BBR knows of the path, where it is in use.
+    pub(crate) fn bbr_info(&self) -> Option<BbrInfo> {
+        if let Self::Bbr(cc) = self { Some(cc.info()) } else { None }
     }
 
     /// New data was acknowledged outside of recovery.
@@ -95,6 +201,8 @@ impl Controller {
             Self::NewReno(cc) => cc.on_ack(window, sample),
             Self::Cubic(cc) => cc.on_ack(window, sample),
             Self::Dctcp(cc) => cc.on_ack(window, sample),
+            // It takes path samples.
+            Self::Bbr(_) => {}
         }
     }
 
@@ -105,6 +213,7 @@ impl Controller {
             Self::NewReno(cc) => cc.ssthresh_after_loss(window, in_flight),
             Self::Cubic(cc) => cc.ssthresh_after_loss(window),
             Self::Dctcp(cc) => cc.ssthresh_after_loss(window, in_flight),
+            Self::Bbr(cc) => cc.on_loss(window),
         };
         // RFC 5681 equation 4: never below two segments.
         window.ssthresh = ssthresh.max(window.mss.saturating_mul(2));
@@ -126,6 +235,8 @@ impl Controller {
                 window.ssthresh = cc.ssthresh_after_mark(window).max(window.mss.saturating_mul(2));
             }
             Self::NewReno(_) | Self::Cubic(_) => self.on_loss(window, in_flight),
+            // Version 1 has no answer to marks, so its connections do not ask for any.
+            Self::Bbr(_) => return,
         }
         window.cwnd = window.cwnd.min(window.ssthresh);
     }
@@ -135,6 +246,9 @@ impl Controller {
     pub(crate) fn on_timeout(&mut self, window: &mut Window) {
         window.cwnd = window.mss;
         if let Self::Cubic(cc) = self {
+            cc.on_timeout();
+        }
+        if let Self::Bbr(cc) = self {
             cc.on_timeout();
         }
     }
@@ -148,6 +262,10 @@ impl Controller {
 
     /// The connection was idle for longer than a retransmission timeout (RFC 5681 §4.1).
     pub(crate) fn on_idle(&mut self, window: &mut Window, initial: u32) {
+        if self.models_path() {
+            // The model outlives the pause, and pacing keeps the restart from being a burst.
+            return;
+        }
         window.cwnd = window.cwnd.min(initial);
         if let Self::Cubic(cc) = self {
             cc.restart();
@@ -160,6 +278,7 @@ impl Controller {
             Self::NewReno(_) => "newreno",
             Self::Cubic(_) => "cubic",
             Self::Dctcp(_) => "dctcp",
+            Self::Bbr(_) => "bbr",
         }
     }
 }
@@ -188,6 +307,40 @@ mod tests {
     }
 
     #[test]
+    fn a_window_is_paced_a_little_faster_than_it_is_used_up() {
+        let srtt = Some(Duration::from_millis(100));
+        let mut window = Window { cwnd: 10_000, ssthresh: CWND_MAX, mss: 1000 };
+        assert_eq!(window.pacing_rate(srtt), 200_000);
+        window.ssthresh = 10_000;
+        assert_eq!(window.pacing_rate(srtt), 120_000);
+        assert_eq!(window.pacing_rate(None), 0, "not paced");
+        window.cwnd = CWND_MAX;
+        assert!(window.pacing_rate(Some(Duration::from_nanos(1))) > 0);
+    }
+
+    #[test]
+    fn a_pause_leaves_the_model_as_it_is() {
+        let mut cc = Controller::new(Congestion::Bbr).with_seed(7);
+        let mut window = Window { cwnd: 500_000, ssthresh: CWND_MAX, mss: 1000 };
+        cc.on_idle(&mut window, 10_000);
+        assert_eq!(window.cwnd, 500_000);
+    }
+
+    #[test]
+    fn only_bbr_paces_by_itself() {
+        let window = Window::initial(1000, 10);
+        for algorithm in [Congestion::NewReno, Congestion::Cubic] {
+            let mut cc = Controller::new(algorithm);
+            cc.start(&window, None);
+            assert_eq!((cc.pacing_rate(), cc.bbr_info(), cc.models_path()), (None, None, false));
+        }
+        let mut cc = Controller::new(Congestion::Bbr);
+        cc.start(&window, None);
+        assert!(cc.pacing_rate().is_some_and(|rate| rate > 0));
+        assert_eq!(cc.bbr_info().map(|bbr| bbr.state), Some("startup"));
+    }
+
+    #[test]
     fn an_idle_or_limited_sender_does_not_grow() {
         for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
@@ -203,7 +356,7 @@ mod tests {
 
     #[test]
     fn loss_never_takes_ssthresh_below_two_segments() {
-        for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
+        for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp, Congestion::Bbr] {
             let mut cc = Controller::new(algorithm);
             let mut window = Window { cwnd: 1000, ssthresh: CWND_MAX, mss: 1000 };
             cc.on_loss(&mut window, 1000);

@@ -5,15 +5,19 @@ use core::time::Duration;
 use super::{Conn, Cx, TxNode};
 use crate::buf::Buf;
 use crate::cc::AckSample;
-use crate::recovery::{DUP_THRESH, Delivered, FRto, Phase, ProbeOutcome, Prr, TailLossProbe, Undo};
+use crate::recovery::{
+    DUP_THRESH, Delivered, FRto, Newest, Phase, ProbeOutcome, Prr, RateSample, TailLossProbe, Undo,
+};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions};
 
-/// Steps over the scoreboard, beside those to segments that are newly reported, that the SACK option of one
-/// acknowledgement is worth.
-const SACK_STEPS_MAX: u32 = 256;
+/// Steps over the scoreboard, beside those to segments that are newly reported, that an acknowledgement with a SACK
+/// option is worth, and how many of them are saved up: an honest peer needs many now and then, when a hole in the
+/// middle of a large window is filled; one that asks for many each time gets few.
+const SACK_STEPS: u16 = 256;
+pub(super) const SACK_STEPS_SAVED_MAX: u16 = 16_384;
 
 /// What one acknowledgement delivered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +42,11 @@ pub(super) struct Delivery {
     pub(super) echoed: bool,
     /// The acknowledgement repeats the last one (RFC 5681 §2: "duplicate acknowledgment").
     pub(super) duplicate: bool,
+    /// What was in flight before it, octets.
+    pub(super) prior_in_flight: u32,
+    /// What it says of the rate of delivery.
+    pub(super) newest: Newest,
+    pub(super) rate: Option<RateSample>,
 }
 
 impl Conn {
@@ -63,7 +72,13 @@ impl Conn {
         }
         let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
         let echoed = header.flags.contains(TcpFlags::ECE) && self.ecn.is_on();
-        let mut delivery = Delivery { echo, echoed, highest: self.snd.una, ..Delivery::default() };
+        let mut delivery = Delivery {
+            echo,
+            echoed,
+            highest: self.snd.una,
+            prior_in_flight: self.pipe(),
+            ..Delivery::default()
+        };
         self.recovery.rack.begin_ack();
         if header.ack.after(self.snd.una) {
             self.advance_una(cx, header.ack, &mut delivery);
@@ -77,7 +92,9 @@ impl Conn {
             self.take_sack(cx, &options.sack, &mut delivery);
         }
         self.sample_rtt(cx, &delivery);
+        delivery.rate = self.rate.on_ack(cx.now, &delivery.newest, self.rtt.min_rtt());
         self.recover(cx, &delivery, options);
+        self.set_pace(cx);
         self.rearm_after_ack(cx, &delivery);
         self.note_room(cx);
     }
@@ -125,6 +142,8 @@ impl Conn {
             payload = payload.wrapping_add(u64::from(node.len));
             if node.state != super::TxState::Sacked {
                 self.note_delivered(cx.now, &node, delivery.echo);
+                let (len, again) = (node.seq_len(), node.retransmitted());
+                delivery.newest.on_delivered(len, node.rate, node.sent_at, again);
                 if !node.retransmitted() && delivery.sampled.is_none() {
                     delivery.sampled = Some(node.sent_at);
                 }
@@ -160,7 +179,7 @@ impl Conn {
         }
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let (before, echo) = (self.snd.queue.sacked(), delivery.echo);
-        let mut steps = SACK_STEPS_MAX;
+        let mut steps = u32::from(self.snd.sack_steps);
         for range in ranges {
             // A range that an acknowledgement has overtaken still tells of what lies behind that.
             let start = range.start.max(una);
@@ -172,6 +191,7 @@ impl Conn {
             delivery.highest = delivery.highest.max(range.end);
             let (rack, min_rtt, offset) = (&mut self.recovery.rack, self.rtt.min_rtt(), self.ts_offset);
             let range = SackRange { start, end: range.end };
+            let newest = &mut delivery.newest;
             self.snd.queue.sack(cx.tx, range, &mut steps, |node| {
                 let sent = super::ts_clock(node.sent_at, offset);
                 let delivered = Delivered {
@@ -181,10 +201,13 @@ impl Conn {
                     echo_is_older: echo.is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0),
                 };
                 rack.on_delivered(cx.now, &delivered, min_rtt);
+                newest.on_delivered(node.seq_len(), node.rate, node.sent_at, node.retransmitted());
             });
         }
         // What was not looked at to the end is looked at again when it is reported again.
         self.snd.sack_seen = if steps > 0 { *blocks } else { SackBlocks::EMPTY };
+        let saved = u16::try_from(steps).unwrap_or(u16::MAX).saturating_add(SACK_STEPS);
+        self.snd.sack_steps = saved.min(SACK_STEPS_SAVED_MAX);
         let newly = self.snd.queue.sacked().saturating_sub(before);
         delivery.newly_sacked = newly;
         delivery.delivered = delivery.delivered.saturating_add(newly);
@@ -258,6 +281,7 @@ impl Conn {
             self.cc.on_loss(&mut self.window, cwnd);
             self.window.cwnd = self.window.ssthresh;
             self.ecn.on_loss(self.snd.nxt);
+            self.cc.on_recovery_exit(&mut self.window);
         }
         let settled = self.undo_if_spurious(cx, delivery);
         let done = self.snd.una.at_or_after(self.recovery.point);
@@ -268,7 +292,9 @@ impl Conn {
         if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
             self.enter_recovery(cx);
         }
-        if self.recovery.phase == Phase::Fast {
+        if self.cc.models_path() {
+            self.model_path(cx.now, delivery);
+        } else if self.recovery.phase == Phase::Fast {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
             self.window.cwnd = self.recovery.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
         } else if !leaves && !settled {
@@ -377,6 +403,7 @@ impl Conn {
         if self.recovery.phase == Phase::Fast {
             self.window.cwnd = self.window.ssthresh;
         }
+        self.cc.on_recovery_exit(&mut self.window);
         self.recovery.phase = Phase::Open;
         self.recovery.f_rto = FRto::Off;
         self.recovery.dup_acks = 0;

@@ -73,8 +73,11 @@ pub(crate) struct Ecn {
 impl Ecn {
     /// ECN for a connection that is about to be opened or accepted.
     pub(crate) fn new(config: &TcpConfig, options: &ConnOptions) -> Self {
-        let dctcp = options.congestion.unwrap_or(config.congestion) == Congestion::Dctcp;
+        let congestion = options.congestion.unwrap_or(config.congestion);
+        let dctcp = congestion == Congestion::Dctcp;
         let mut bits = match options.ecn.unwrap_or(config.ecn) {
+            // A sender that does not answer marks must not ask for them.
+            _ if congestion == Congestion::Bbr => 0,
             Mode::Off => 0,
             Mode::Accept if !dctcp => ACCEPTS,
             Mode::Accept | Mode::On => ASKS | ACCEPTS,

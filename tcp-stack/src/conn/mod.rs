@@ -16,6 +16,7 @@
 //! | `time_wait` | TIME-WAIT, in a record of its own |
 //! | `ecn` | explicit congestion notification, both halves |
 //! | `output`, `timeout` | what is sent; USER, RETRANSMISSION and other timeouts |
+//! | `pace` | the rate of delivery, and of sending |
 
 mod ack;
 mod closing;
@@ -23,6 +24,7 @@ mod ecn;
 mod established;
 mod listen;
 mod output;
+mod pace;
 mod reassembly;
 mod receive;
 mod send_queue;
@@ -44,13 +46,13 @@ pub(crate) use table::{ConnTable, IndexQueue, List, Target};
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 
 use crate::buf::Buf;
-use crate::cc::{Controller, Window};
+use crate::cc::{Controller, Pacer, Window};
 use crate::config::{ConnOptions, StackConfig};
 use crate::error::CloseReason;
 use crate::event::ListenerId;
 use crate::iface::DropReason;
 use crate::pool::{NIL, Pool};
-use crate::recovery::{Recovery, RttEstimator};
+use crate::recovery::{DeliveryRate, Recovery, RttEstimator};
 use crate::seq::SeqNum;
 use crate::stats::TcpStats;
 use crate::time::Instant;
@@ -155,6 +157,8 @@ pub(crate) struct Sender {
     pub(crate) round_end: SeqNum,
     /// The last SACK option, whose ranges need not be looked at again.
     pub(crate) sack_seen: SackBlocks,
+    /// Steps over the scoreboard that SACK options may cost now.
+    pub(crate) sack_steps: u16,
 }
 
 /// The receiving half; RFC 9293 §3.3.1's names.
@@ -250,6 +254,8 @@ pub(crate) struct Conn {
     pub(crate) recovery: Recovery,
     pub(crate) cc: Controller,
     pub(crate) ecn: Ecn,
+    pub(crate) pacer: Pacer,
+    pub(crate) rate: DeliveryRate,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     /// Keyed hash of the addresses and ports.
@@ -367,7 +373,9 @@ impl Conn {
             timers: Timers::new(),
             rtt: RttEstimator::new(),
             recovery: Recovery::new(iss),
-            cc: Controller::new(congestion),
+            cc: Controller::new(congestion).with_seed(iss.get()),
+            pacer: Pacer::new(),
+            rate: DeliveryRate::default(),
             ecn: Ecn::new(&config.tcp, &origin.options),
             local: origin.local,
             remote: origin.remote,
@@ -498,6 +506,7 @@ impl Sender {
             peak_flight: 0,
             round_end: iss,
             sack_seen: SackBlocks::EMPTY,
+            sack_steps: ack::SACK_STEPS_SAVED_MAX,
         }
     }
 
@@ -535,6 +544,11 @@ mod tests {
 
     #[test]
     fn an_idle_connection_costs_less_than_a_kibibyte() {
-        assert!(size_of::<Conn>() <= 960, "{}", size_of::<Conn>());
+        assert!(size_of::<Conn>() <= 992, "{}", size_of::<Conn>());
+    }
+
+    #[test]
+    fn a_queued_segment_is_one_cache_line_beside_its_buffer() {
+        assert!(size_of::<TxNode<core::ptr::NonNull<u8>>>() <= 64);
     }
 }

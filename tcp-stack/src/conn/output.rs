@@ -90,7 +90,7 @@ impl Conn {
         }
         // What a peer has closed its window to waits for the timer, which asks it one segment at a time.
         let room = self.window.cwnd.saturating_sub(self.pipe());
-        (len <= room && self.snd.wnd > 0).then_some(node)
+        (len <= room && self.snd.wnd > 0 && !self.must_wait(cx.now)).then_some(node)
     }
 
     /// The segment, or its first part when it is longer than the path allows now.
@@ -127,6 +127,7 @@ impl Conn {
         let node = self.snd.queue.unsent();
         let segment = cx.tx.get(node)?;
         match self.blocked(segment) {
+            Blocked::No if self.must_wait(cx.now) => None,
             Blocked::No => Some(self.fitted(cx, node)),
             Blocked::Partly(len) => Some(Frame::Split { node, len }),
             Blocked::Wait => {
@@ -178,6 +179,9 @@ impl Conn {
         seq_len: u32,
     ) -> Option<Frame> {
         let usable = self.usable(seq);
+        if seq_len > usable {
+            self.note_window_limit();
+        }
         if seq_len <= usable || self.snd.queue.has_outstanding() {
             return None;
         }
@@ -302,6 +306,10 @@ impl Conn {
         let (len, seq_len, end) = (segment.len, segment.seq_len(), segment.end());
         let again = segment.transmissions > 0;
         let retransmission = segment.state != super::TxState::Ready;
+        let stamp = self.note_departure(cx, seq_len);
+        if let Some(segment) = cx.tx.get_mut(node) {
+            segment.rate = stamp;
+        }
         if retransmission && self.recovery.in_recovery() {
             self.recovery.undo.on_retransmission(end, self.ts_clock(cx.now));
         }
@@ -375,6 +383,7 @@ impl Conn {
             self.snd.progress_at = cx.now;
             self.restart_after_idle(cx.now, cx.config);
         }
+        self.note_queueing();
         match self.snd.queue.push(cx.tx, self.snd.end, len, false, Some(buf)) {
             Ok(_) => {
                 self.snd.end += u32::from(len);

@@ -24,6 +24,7 @@ mod scoreboard;
 
 use crate::buf::Buf;
 use crate::pool::{NIL, Pool};
+use crate::recovery::RateStamp;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
@@ -53,6 +54,8 @@ pub(crate) struct TxNode<B> {
     pub(crate) transmissions: u8,
     /// When it was sent last.
     pub(crate) sent_at: Instant,
+    /// What was delivered by then.
+    pub(crate) rate: RateStamp,
     /// The memory; `None` only for a FIN without payload.
     pub(crate) buf: Option<B>,
     prev: u32,
@@ -142,6 +145,8 @@ pub(crate) struct SendQueue {
     octets: u32,
     in_flight: u32,
     lost: u32,
+    /// Sequence space that was ever believed lost, octets, modulo 2^32.
+    lost_ever: u32,
     sacked: u32,
     sacked_segments: u32,
     flight_segments: u32,
@@ -166,6 +171,7 @@ impl SendQueue {
             octets: 0,
             in_flight: 0,
             lost: 0,
+            lost_ever: 0,
             sacked: 0,
             sacked_segments: 0,
             flight_segments: 0,
@@ -217,6 +223,10 @@ impl SendQueue {
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
+    /// Sequence space that was ever believed lost, octets, modulo 2^32.
+    pub(crate) fn lost_ever(&self) -> u32 {
+        self.lost_ever
+    }
     /// Sequence space selectively acknowledged, octets.
     pub(crate) fn sacked(&self) -> u32 {
         self.sacked
@@ -259,6 +269,7 @@ impl SendQueue {
             fin,
             transmissions: 0,
             sent_at: Instant::ZERO,
+            rate: RateStamp::default(),
             buf,
             prev: self.tail,
             next: NIL,
@@ -307,6 +318,7 @@ impl SendQueue {
             fin: false,
             transmissions: node.transmissions,
             sent_at: node.sent_at,
+            rate: node.rate,
             buf: Some(buf),
             prev,
             next: index,
@@ -390,6 +402,7 @@ impl SendQueue {
         node.state = TxState::Lost;
         let seq = node.seq;
         self.lost = self.lost.saturating_add(node.seq_len());
+        self.lost_ever = self.lost_ever.wrapping_add(node.seq_len());
         let at = self.place_among_losses(pool, seq);
         self.losses.insert_behind(pool, at, index);
         self.lost_hint = index;

@@ -88,6 +88,7 @@ impl Conn {
         self.recovery.backoff = 0;
         cx.stats.established = cx.stats.established.wrapping_add(1);
         cx.stats.ecn_negotiated = cx.stats.ecn_negotiated.wrapping_add(u64::from(self.ecn.is_on()));
+        self.start_pace(cx);
         self.arm_keepalive(cx.now);
         self.note_room(cx);
         if self.close_when_open {

@@ -44,7 +44,11 @@ impl Conn {
                 if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
                     self.enter_recovery(cx);
                     let (pipe, mss) = (self.pipe(), self.window.mss);
-                    self.window.cwnd = self.recovery.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss);
+                    self.window.cwnd = if self.cc.models_path() {
+                        pipe.saturating_add(mss)
+                    } else {
+                        self.recovery.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss)
+                    };
                 }
             }
             TimerKind::Persist => self.on_persist_timeout(cx),
@@ -52,6 +56,8 @@ impl Conn {
             TimerKind::DelayedAck => self.pending.ack = true,
             TimerKind::Keepalive => self.on_keepalive_timeout(cx),
             TimerKind::FinWait2 => self.on_fin_wait_2_timeout(cx),
+            // What waits is sent when it is the connection's turn.
+            TimerKind::Pacing => {}
         }
     }
 

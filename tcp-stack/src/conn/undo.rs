@@ -131,6 +131,7 @@ impl Conn {
             // RFC 5682 §3.1: "RecoveryPoint is set to SND.UNA, thus allowing fast recovery".
             self.recovery.point = self.snd.una;
             self.recovery.has_ended = false;
+            self.cc.on_recovery_exit(&mut self.window);
             self.recovery.rack.on_recovery_end();
         }
     }

@@ -6,6 +6,7 @@
 mod f_rto;
 mod prr;
 mod rack;
+mod rate;
 mod rtt;
 mod tlp;
 mod undo;
@@ -13,6 +14,7 @@ mod undo;
 pub(crate) use f_rto::{FRto, FRtoAck, FRtoVerdict};
 pub(crate) use prr::Prr;
 pub(crate) use rack::{Delivered, Rack};
+pub(crate) use rate::{DeliveryRate, Newest, RateSample, RateStamp};
 pub(crate) use rtt::RttEstimator;
 pub(crate) use tlp::{ProbeOutcome, TailLossProbe};
 pub(crate) use undo::Undo;

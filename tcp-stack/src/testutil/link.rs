@@ -102,6 +102,8 @@ pub struct LinkCounts {
     pub waited: u64,
     /// The most of them.
     pub waited_max: u64,
+    /// How long frames waited in the queue, together, microseconds.
+    pub waited_us: u64,
 }
 
 /// One direction of a link.
@@ -145,6 +147,8 @@ impl Link {
             return;
         }
         let start = self.busy_until.max(now);
+        let waited = u64::try_from((start - now).as_micros()).unwrap_or(0);
+        self.counts.waited_us = self.counts.waited_us.saturating_add(waited);
         self.busy_until = start + self.sending_time(frame.len());
         if self.loses(now) || self.is_down(now) {
             self.counts.lost = self.counts.lost.saturating_add(1);
@@ -239,6 +243,7 @@ impl LinkCounts {
             marked,
             waited,
             waited_max,
+            waited_us,
         } = other;
         self.sent = self.sent.saturating_add(*sent);
         self.lost = self.lost.saturating_add(*lost);
@@ -252,6 +257,7 @@ impl LinkCounts {
         if *waited_max > self.waited_max {
             self.waited_max = *waited_max;
         }
+        self.waited_us = self.waited_us.saturating_add(*waited_us);
     }
 
     const ZERO: Self = Self {
@@ -265,6 +271,7 @@ impl LinkCounts {
         marked: 0,
         waited: 0,
         waited_max: 0,
+        waited_us: 0,
     };
 }
 
@@ -331,8 +338,11 @@ mod tests {
             assert_eq!(*at, Instant::ZERO + sent + config.delay);
             assert_eq!(frame[..4], index.to_be_bytes());
         }
+        // Each waits for all before it: 0 + 1 + … + 9 times 992 µs.
         let waited = 124 * (0..10).sum::<u64>();
-        assert_eq!(counts, LinkCounts { sent: 10, waited, waited_max: 9 * 124, ..LinkCounts::ZERO });
+        let counts_of =
+            LinkCounts { sent: 10, waited, waited_max: 9 * 124, waited_us: 45 * 992, ..LinkCounts::ZERO };
+        assert_eq!(counts, counts_of);
     }
 
     #[test]

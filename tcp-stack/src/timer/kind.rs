@@ -22,10 +22,12 @@ pub(crate) enum TimerKind {
     Keepalive,
     /// When to stop waiting for the peer's FIN.
     FinWait2,
+    /// When the next burst of a paced connection may leave.
+    Pacing,
 }
 
 impl TimerKind {
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 9;
 
     const ALL: [Self; Self::COUNT] = [
         Self::Retransmit,
@@ -36,6 +38,7 @@ impl TimerKind {
         Self::DelayedAck,
         Self::Keepalive,
         Self::FinWait2,
+        Self::Pacing,
     ];
 }
 

@@ -59,7 +59,8 @@ fn random_scenario(random: &mut Random) -> Scenario {
         host.tcp.sack = random.below(5) != 0;
         host.tcp.timestamps = random.below(5) != 0;
         host.tcp.window_scale = random.below(5) != 0;
-        host.tcp.congestion = [Congestion::NewReno, Congestion::Cubic][random.index(2)];
+        host.tcp.congestion = [Congestion::NewReno, Congestion::Cubic, Congestion::Bbr][random.index(3)];
+        host.tcp.pacing = random.below(4) == 0;
     }
     add_marks(random, &mut scenario);
     scenario

@@ -89,4 +89,4 @@ macro_rules! folders {
     };
 }
 
-folders!(handshake, close, reset, data, loss, window, options, time_wait, icmp, ecn);
+folders!(handshake, close, reset, data, loss, window, options, time_wait, icmp, congestion, ecn);

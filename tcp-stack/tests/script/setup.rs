@@ -59,6 +59,15 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
             let TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, .. } = TcpConfig::data_center();
             *tcp = TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, ..*tcp };
         }
+        "congestion" => {
+            tcp.congestion = match value {
+                "newreno" => Congestion::NewReno,
+                "cubic" => Congestion::Cubic,
+                "bbr" => Congestion::Bbr,
+                _ => panic!("unknown congestion control {value}"),
+            }
+        }
+        "pacing" => tcp.pacing = on,
         "syn_retries" => tcp.syn_retries = number(value),
         "fin_wait_2" => tcp.fin_wait_2_ms = number(value),
         "data_retries" => tcp.data_retries = number(value),

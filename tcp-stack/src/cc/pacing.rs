@@ -1,0 +1,191 @@
+//! Pacing: segments leave at a rate, in short bursts, instead of as fast as acknowledgements let them.
+//!
+//! ```text
+//!   departure ──▶ moves on with each segment by the time it takes at the rate
+//!      now ─────────┼──── ahead ────┤   a burst goes on while departure is in here,
+//!                   ▲                   then all waits until now has caught up
+//! ```
+//!
+//! Bursts are as long as the timer wheel is coarse, so that a fast connection costs one timer per burst, not
+//! one per segment. A worker that looks at its timers late makes up for it.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// The length of a burst as a part of a second: 2^-13, 122 µs.
+const BURST_SHIFT: u32 = 13;
+/// No burst has more octets, unless two segments have.
+const BURST_MAX: u64 = 64 << 10;
+/// How late a worker may come and still make up for it.
+const LATE_MAX: Duration = Duration::from_millis(10);
+
+/// Where a connection is in its bursts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// In a burst, or idle.
+    Open,
+    /// Between two.
+    Waiting,
+    /// In the burst of one that waited for longer than it had to.
+    Late,
+}
+
+/// The pacing state of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pacer {
+    /// Octets per second; 0: not paced.
+    rate: u64,
+    /// When the next segment is due.
+    departure: Instant,
+    /// What a burst takes at the rate, less half a segment, nanoseconds.
+    ahead_ns: u32,
+    turn: Turn,
+}
+
+impl Pacer {
+    /// One that lets everything through.
+    pub(crate) const fn new() -> Self {
+        Self { rate: 0, departure: Instant::ZERO, ahead_ns: 0, turn: Turn::Open }
+    }
+
+    /// Octets per second; `None` when nothing is held back.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        (self.rate > 0).then_some(self.rate)
+    }
+
+    /// Octets of one burst at such a rate (BBR.send_quantum): two segments or 122 µs, up to 64 KiB.
+    pub(crate) fn quantum(rate: u64, mss: u32) -> u32 {
+        let octets = u32::try_from((rate >> BURST_SHIFT).min(BURST_MAX)).unwrap_or(u32::MAX);
+        octets.max(mss.saturating_mul(2))
+    }
+
+    /// Sets the rate, octets per second; 0 stops pacing. Costs two divisions when it differs.
+    #[inline]
+    pub(crate) fn set_rate(&mut self, rate: u64, mss: u32) {
+        if rate != self.rate {
+            self.rate = rate;
+            // Half a segment less, so that a timer that is a little late does not add one to each burst.
+            let burst = self.time_of(Self::quantum(rate, mss).saturating_sub(mss / 2)).as_nanos();
+            self.ahead_ns = u32::try_from(burst).unwrap_or(u32::MAX);
+        }
+    }
+
+    fn time_of(&self, octets: u32) -> Duration {
+        let nanos = u64::from(octets).saturating_mul(1_000_000_000);
+        Duration::from_nanos(nanos.checked_div(self.rate).unwrap_or(0))
+    }
+
+    /// Whether a segment may leave now; otherwise when one may.
+    #[inline]
+    pub(crate) fn wait(&mut self, now: Instant) -> Option<Instant> {
+        if self.rate == 0 {
+            return None;
+        }
+        let ahead = Duration::from_nanos(u64::from(self.ahead_ns));
+        if self.turn == Turn::Waiting {
+            if now < self.departure {
+                return Some(self.departure);
+            }
+            self.turn = Turn::Late;
+            self.departure = self.departure.max(now - LATE_MAX);
+        } else if self.departure >= now + ahead {
+            self.turn = Turn::Waiting;
+            return Some(self.departure);
+        }
+        None
+    }
+
+    /// A segment of so many octets leaves.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, now: Instant, octets: u32) {
+        if self.rate == 0 {
+            return;
+        }
+        if self.turn == Turn::Late && self.departure >= now {
+            self.turn = Turn::Open;
+        }
+        let floor = if self.turn == Turn::Late { now - LATE_MAX } else { now };
+        self.departure = self.departure.max(floor) + self.time_of(octets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: u64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    /// Sends what may leave at `now`; returns octets.
+    fn burst(pacer: &mut Pacer, now: Instant) -> u32 {
+        let mut octets = 0;
+        while pacer.wait(now).is_none() && octets < 20_000_000 {
+            pacer.on_sent(now, 1000);
+            octets += 1000;
+        }
+        octets
+    }
+
+    #[test]
+    fn without_a_rate_nothing_waits() {
+        let mut pacer = Pacer::new();
+        assert_eq!(burst(&mut pacer, us(0)), 20_000_000);
+        assert_eq!(pacer.rate(), None);
+    }
+
+    #[test]
+    fn a_burst_leaves_at_once_and_the_next_one_when_its_time_has_passed() {
+        let mut pacer = Pacer::new();
+        // 1 MB/s: two segments of 1000 octets, 2 ms.
+        pacer.set_rate(1_000_000, 1000);
+        assert_eq!(burst(&mut pacer, us(10_000)), 2000);
+        assert_eq!(pacer.wait(us(10_000)), Some(us(12_000)));
+        assert_eq!(burst(&mut pacer, us(11_999)), 0);
+        assert_eq!(burst(&mut pacer, us(12_000)), 2000);
+        // After a pause no more than a burst.
+        assert_eq!(
+            burst(&mut pacer, us(500_000)),
+            2000 + 10_000,
+            "late by more than 10 ms: these are made up for"
+        );
+        assert_eq!(burst(&mut pacer, us(900_000)), 12_000);
+    }
+
+    #[test]
+    fn an_idle_connection_saves_nothing() {
+        let mut pacer = Pacer::new();
+        pacer.set_rate(1_000_000, 1000);
+        pacer.on_sent(us(0), 1000);
+        assert_eq!(burst(&mut pacer, us(500_000)), 2000);
+    }
+
+    #[test]
+    fn bursts_are_as_long_as_the_rate_wants() {
+        assert_eq!(Pacer::quantum(1_000, 1000), 2000);
+        // 1 Gbit/s, 122 µs.
+        assert_eq!(Pacer::quantum(125_000_000, 1448), 15_258);
+        assert_eq!(Pacer::quantum(12_500_000_000, 1448), 65_536);
+        assert_eq!(Pacer::quantum(12_500_000_000, 40_000), 80_000);
+        assert_eq!(Pacer::quantum(u64::MAX, u32::MAX), u32::MAX);
+    }
+
+    /// However late the worker comes, up to 10 ms, the rate is kept.
+    #[test]
+    fn the_rate_is_kept_whatever_the_timer() {
+        for step in [1, 16, 131, 777, 5_000, 9_000] {
+            for rate in [100_000, 12_500_000, 1_250_000_000_u64] {
+                let mut pacer = Pacer::new();
+                pacer.set_rate(rate, 1000);
+                let (mut octets, mut now) = (0_u64, 0);
+                while now < 1_000_000 {
+                    octets += u64::from(burst(&mut pacer, us(now)));
+                    now += step;
+                }
+                let slack = rate / 100 + 5 * u64::from(Pacer::quantum(rate, 1000));
+                assert!(octets.abs_diff(rate) <= slack, "{rate} every {step} us: {octets}");
+            }
+        }
+    }
+}

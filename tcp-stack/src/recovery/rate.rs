@@ -1,0 +1,296 @@
+//! How fast the network delivers (draft-cheng-iccrg-delivery-rate-estimation).
+//!
+//! Each segment carries, from its last transmission, what had been delivered by then. When it is
+//! delivered itself, what was delivered in between, over the time that took, is a sample of the rate:
+//!
+//! ```text
+//!            first_sent ──────── sent                    the segments of the sample leave
+//!   delivered_at (before) ─────────────── delivered_at   … and are acknowledged
+//! ```
+//!
+//! The longer of the two times counts: acknowledgements that come in a bunch do not make the path faster.
+
+use core::time::Duration;
+
+use crate::time::{Instant, Stamp};
+
+/// Segments that were under way for longer give no sample: their stamps may have wrapped.
+const AGE_MAX: Duration = Duration::from_secs(500);
+
+/// What a segment remembers of the moment when it was sent last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RateStamp {
+    /// P.delivered: octets delivered by then, modulo 2^32.
+    delivered: u32,
+    /// P.delivered_time: when the last of these were.
+    delivered_at: Stamp,
+    /// P.first_sent_time: when the segment delivered last by then had been sent.
+    first_sent_at: Stamp,
+    /// P.is_app_limited: the network was not what limited the sender.
+    app_limited: bool,
+}
+
+/// A sample of the delivery rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RateSample {
+    /// Octets delivered in the interval.
+    pub(crate) delivered: u32,
+    /// The interval, nanoseconds: at least 1.
+    pub(crate) interval_ns: u64,
+    /// Octets that had been delivered when the segment of the sample was sent, modulo 2^32.
+    pub(crate) prior_delivered: u32,
+    /// The rate may be less than the network's.
+    pub(crate) app_limited: bool,
+}
+
+impl RateSample {
+    /// Octets per second.
+    pub(crate) fn rate(&self) -> u64 {
+        let octets = u64::from(self.delivered).saturating_mul(1_000_000_000);
+        octets.checked_div(self.interval_ns).unwrap_or(0)
+    }
+}
+
+/// The segment that was sent last of those that one acknowledgement delivered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Newest {
+    /// Its stamp, and when it was sent.
+    segment: Option<(RateStamp, Instant)>,
+    /// When the last one of those that were sent only once was sent.
+    sent_once_at: Option<Instant>,
+    /// Octets delivered.
+    pub(crate) delivered: u32,
+}
+
+impl Newest {
+    /// A segment of `len` octets of sequence space is newly known to have arrived.
+    #[inline]
+    pub(crate) fn on_delivered(&mut self, len: u32, stamp: RateStamp, sent_at: Instant, again: bool) {
+        self.delivered = self.delivered.saturating_add(len);
+        if self.segment.is_none_or(|(_, at)| sent_at >= at) {
+            self.segment = Some((stamp, sent_at));
+        }
+        if !again {
+            self.sent_once_at = self.sent_once_at.max(Some(sent_at));
+        }
+    }
+
+    /// The round-trip time that it shows (RFC 6298 §3: "RTT samples MUST NOT be made using segments that
+    /// were retransmitted").
+    pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
+        self.sent_once_at.map(|at| now.saturating_since(at))
+    }
+}
+
+/// The estimator of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeliveryRate {
+    /// C.delivered: octets, modulo 2^32.
+    delivered: u32,
+    delivered_at: Stamp,
+    first_sent_at: Stamp,
+    /// C.app_limited: what is sent before so much is delivered is application-limited.
+    app_limited_until: Option<u32>,
+    /// The last sample that counts: its octets, and its interval in units of 256 ns.
+    sampled: (u32, u32),
+    sample_app_limited: bool,
+}
+
+impl DeliveryRate {
+    /// Octets delivered so far, modulo 2^32.
+    pub(crate) const fn delivered(&self) -> u32 {
+        self.delivered
+    }
+
+    /// Whether what is sent now is application-limited.
+    pub(crate) const fn is_app_limited(&self) -> bool {
+        self.app_limited_until.is_some()
+    }
+
+    /// A segment is being sent; `alone` tells that nothing else is outstanding.
+    #[inline]
+    pub(crate) fn on_send(&mut self, now: Instant, alone: bool) -> RateStamp {
+        if alone {
+            self.first_sent_at = Stamp::of(now);
+            self.delivered_at = self.first_sent_at;
+        }
+        RateStamp {
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            app_limited: self.app_limited_until.is_some(),
+        }
+    }
+
+    /// There was nothing to send although the network would have taken more, `in_flight` octets being
+    /// under way: samples of these are no measure of the network.
+    pub(crate) fn mark_app_limited(&mut self, in_flight: u32) {
+        self.app_limited_until = Some(self.delivered.wrapping_add(in_flight));
+    }
+
+    /// An acknowledgement delivered something: the sample that it gives. `min_rtt`: no interval can be
+    /// shorter unless something was sent again and the first copy arrived after all.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Instant,
+        newest: &Newest,
+        min_rtt: Option<Duration>,
+    ) -> Option<RateSample> {
+        let (segment, sent_at) = newest.segment?;
+        self.delivered = self.delivered.wrapping_add(newest.delivered);
+        self.delivered_at = Stamp::of(now);
+        self.first_sent_at = Stamp::of(sent_at);
+        if self.app_limited_until.is_some_and(|until| self.delivered.wrapping_sub(until).cast_signed() > 0) {
+            self.app_limited_until = None;
+        }
+        let send = self.first_sent_at.nanos_since(segment.first_sent_at);
+        let ack = self.delivered_at.nanos_since(segment.delivered_at);
+        let interval_ns = send.max(ack);
+        let least = min_rtt.map_or(0, |min| u64::try_from(min.as_nanos()).unwrap_or(u64::MAX));
+        // One unit of the stamps may be missing.
+        if interval_ns == 0
+            || interval_ns.saturating_add(1 << 8) < least
+            || now.saturating_since(sent_at) > AGE_MAX
+        {
+            return None;
+        }
+        let delivered = self.delivered.wrapping_sub(segment.delivered);
+        let sample = RateSample {
+            delivered,
+            interval_ns,
+            prior_delivered: segment.delivered,
+            app_limited: segment.app_limited,
+        };
+        self.keep(&sample);
+        Some(sample)
+    }
+
+    /// A sample that may be too low replaces only one that is lower.
+    fn keep(&mut self, sample: &RateSample) {
+        let units = u32::try_from(sample.interval_ns >> 8).unwrap_or(u32::MAX).max(1);
+        let (delivered, interval) = self.sampled;
+        let higher = u64::from(sample.delivered).saturating_mul(interval.into())
+            >= u64::from(delivered).saturating_mul(units.into());
+        if !sample.app_limited || higher || interval == 0 {
+            self.sampled = (sample.delivered, units);
+            self.sample_app_limited = sample.app_limited;
+        }
+    }
+
+    /// The rate of late, octets per second, and whether it was the application that limited it; `None`
+    /// before the first sample.
+    pub(crate) fn latest(&self) -> Option<(u64, bool)> {
+        let (delivered, units) = self.sampled;
+        let interval_ns = u64::from(units) << 8;
+        let rate = u64::from(delivered).saturating_mul(1_000_000_000).checked_div(interval_ns)?;
+        Some((rate, self.sample_app_limited))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: u64) -> Instant {
+        Instant::from_nanos(us * 1024)
+    }
+
+    fn newest(segments: &[(u32, RateStamp, Instant)]) -> Newest {
+        let mut newest = Newest::default();
+        for (len, stamp, sent_at) in segments {
+            newest.on_delivered(*len, *stamp, *sent_at, false);
+        }
+        newest
+    }
+
+    /// Ten segments leave one after the other, each is acknowledged after 100 units: the rate is that of
+    /// the line.
+    #[test]
+    fn a_steady_line_is_measured_exactly() {
+        let mut rate = DeliveryRate::default();
+        let sent: [_; 10] = core::array::from_fn(|i| {
+            let at = us(10 * i as u64);
+            (1000, rate.on_send(at, i == 0), at)
+        });
+        for (i, segment) in (0..).zip(&sent) {
+            let now = us(100 + 10 * u64::from(i));
+            let sample = rate.on_ack(now, &newest(&[*segment]), None).unwrap();
+            // All were sent before anything was delivered: what came since the start, in that time.
+            assert_eq!(sample.delivered, 1000 * (i + 1));
+            assert_eq!(sample.interval_ns, (100 + 10 * u64::from(i)) * 1024);
+        }
+        // The eleventh is clocked out by the first acknowledgement.
+        let at = us(190);
+        let stamp = rate.on_send(at, false);
+        assert_eq!(rate.delivered(), 10_000);
+        let sample = rate.on_ack(us(290), &newest(&[(1000, stamp, at)]), Some(Duration::ZERO)).unwrap();
+        assert_eq!((sample.delivered, sample.interval_ns, sample.prior_delivered), (1000, 102_400, 10_000));
+        assert_eq!(rate.latest(), Some((1000 * 1_000_000_000 / 102_400, false)));
+    }
+
+    /// Acknowledgements of segments that were sent slowly come at once: the time of sending counts.
+    #[test]
+    fn compressed_acknowledgements_do_not_speed_up_the_path() {
+        let mut rate = DeliveryRate::default();
+        let first = (1000, rate.on_send(us(0), true), us(0));
+        rate.on_ack(us(50), &newest(&[first]), None).unwrap();
+        let a = (1000, rate.on_send(us(50), true), us(50));
+        let b = (1000, rate.on_send(us(1050), false), us(1050));
+        let c = (1000, rate.on_send(us(2050), false), us(2050));
+        rate.on_ack(us(2060), &newest(&[a]), None).unwrap();
+        rate.on_ack(us(2061), &newest(&[b]), None).unwrap();
+        let sample = rate.on_ack(us(2062), &newest(&[c]), None).unwrap();
+        assert_eq!((sample.delivered, sample.interval_ns), (3000, 2012 * 1024));
+    }
+
+    #[test]
+    fn an_interval_below_the_least_round_trip_is_no_sample() {
+        let mut rate = DeliveryRate::default();
+        let again = rate.on_send(us(1000), true);
+        let segment = newest(&[(1000, again, us(1000))]);
+        assert_eq!(rate.on_ack(us(1001), &segment, Some(Duration::from_micros(50))), None);
+        assert_eq!(rate.delivered(), 1000, "what came counts all the same");
+    }
+
+    #[test]
+    fn what_follows_a_pause_is_marked_until_it_has_passed() {
+        let mut rate = DeliveryRate::default();
+        rate.mark_app_limited(0);
+        let (a, at) = (rate.on_send(us(0), true), us(0));
+        assert!(a.app_limited);
+        let sample = rate.on_ack(us(10), &newest(&[(1000, a, at)]), None).unwrap();
+        assert!(sample.app_limited);
+        let b = rate.on_send(us(10), true);
+        assert!(!b.app_limited);
+        // A lower sample of the application's making does not hide what was measured.
+        let before = rate.latest().unwrap();
+        rate.mark_app_limited(1000);
+        rate.on_ack(us(20), &newest(&[(1000, b, us(10))]), None).unwrap();
+        let slow = rate.on_send(us(20), true);
+        rate.on_ack(us(1000), &newest(&[(1000, slow, us(20))]), None).unwrap();
+        assert_eq!(rate.latest().unwrap().0, before.0);
+    }
+
+    #[test]
+    fn stamps_wrap() {
+        let mut rate = DeliveryRate::default();
+        let start = Instant::from_nanos((u64::from(u32::MAX) << 8) - 100);
+        let stamp = rate.on_send(start, true);
+        let now = start + Duration::from_nanos(51_200);
+        let sample = rate.on_ack(now, &newest(&[(1000, stamp, start)]), None).unwrap();
+        assert!(sample.interval_ns.abs_diff(51_200) <= 256);
+        let old = rate.on_send(now, true);
+        let late = now + AGE_MAX + Duration::from_secs(1);
+        assert_eq!(rate.on_ack(late, &newest(&[(1000, old, now)]), None), None);
+    }
+
+    #[test]
+    fn only_segments_sent_once_tell_a_round_trip_time() {
+        let mut newest = Newest::default();
+        newest.on_delivered(1, RateStamp::default(), us(5), true);
+        assert_eq!(newest.rtt(us(9)), None);
+        newest.on_delivered(1, RateStamp::default(), us(2), false);
+        newest.on_delivered(1, RateStamp::default(), us(1), false);
+        assert_eq!(newest.rtt(us(9)), Some(us(7) - Instant::ZERO));
+    }
+}

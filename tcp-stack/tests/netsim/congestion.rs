@@ -1,0 +1,134 @@
+//! Congestion control on paths whose numbers are known.
+
+use crate::harness::{PERCENT, both_families, dial, expect_all_delivered, goodput, seeds, two_hosts};
+use tcp_stack::testutil::{LinkConfig, Plan, Report, Scenario, Sending};
+use tcp_stack::{Congestion, Duration};
+
+/// 100 Mbit/s, 40 ms there and back: a BDP of 500 kB, and a queue of as much.
+const LONG: LinkConfig =
+    LinkConfig { rate: 100_000_000, delay: Duration::from_millis(20), queue: 500_000, ..LinkConfig::CLEAN };
+const BDP: f64 = 500_000.0;
+
+/// Payload that a link carries per second: 1448 octets of each 1538 on the wire.
+fn best(link: &LinkConfig) -> f64 {
+    link.rate as f64 / 8.0 * 1448.0 / 1538.0
+}
+
+/// Flows that begin together, half of them over IPv6, between hosts whose buffers are no limit.
+fn flows(link: LinkConfig, congestion: Congestion, count: usize, octets: u64) -> Scenario {
+    let dials = (0..count).map(|index| dial(index % 2 == 1, Plan::bulk(octets), Plan::sink())).collect();
+    let mut scenario = Scenario { buffers: 16_384, steps_max: 20_000_000, ..two_hosts(link, dials) };
+    for host in &mut scenario.hosts {
+        host.buffers_max = 8192;
+        host.held_segments_max = 4096;
+        host.held_bytes_max = 16 << 20;
+        host.send_buffer_bytes = 4 << 20;
+        host.receive_window_bytes = 4 << 20;
+        host.tcp.congestion = congestion;
+    }
+    scenario
+}
+
+/// Goodput of each flow, as a part of what the link carries.
+fn shares(report: &Report, link: &LinkConfig) -> Vec<f64> {
+    report.outcomes.iter().map(|[_, listener]| goodput(listener) / best(link)).collect()
+}
+
+/// How many octets were in the queue on average, before each frame of data.
+fn mean_queue(report: &Report, link: &LinkConfig) -> f64 {
+    let frames = report.stats[0].tcp.segments_out as f64;
+    report.links.waited_us as f64 / frames * link.rate as f64 / 8e6
+}
+
+#[test]
+fn bbr_fills_a_long_path_and_leaves_its_queue_short() {
+    let scenario = flows(LONG, Congestion::Bbr, 1, 40 << 20);
+    for report in expect_all_delivered(&scenario, 0..1) {
+        let (share, queue) = (shares(&report, &LONG)[0], mean_queue(&report, &LONG));
+        assert!(share > 0.93, "{share}");
+        // The round-trip time is longer by this part, Startup and its overflow included.
+        assert!(queue < 0.2 * BDP, "{queue}");
+        assert_eq!(report.stats[0].tcp.timeouts, 0);
+    }
+    // What fills the queue before it goes slower is seen to.
+    let scenario = flows(LONG, Congestion::Cubic, 1, 40 << 20);
+    for report in expect_all_delivered(&scenario, 0..1) {
+        assert!(mean_queue(&report, &LONG) > 0.3 * BDP, "{}", mean_queue(&report, &LONG));
+    }
+}
+
+#[test]
+fn bbr_does_not_take_random_loss_for_congestion() {
+    for (percent, least) in [(1, 0.88), (2, 0.84), (3, 0.8)] {
+        let link = LinkConfig { loss: percent * PERCENT, ..LONG };
+        for report in expect_all_delivered(&flows(link, Congestion::Bbr, 1, 60 << 20), 0..1) {
+            let (share, tcp) = (shares(&report, &link)[0], &report.stats[0].tcp);
+            assert!(share > least, "{percent} %: {share} {tcp:?}");
+            assert!(tcp.retransmits < report.links.lost * 2, "{tcp:?} {:?}", report.links);
+        }
+    }
+}
+
+#[test]
+fn two_bbr_flows_share() {
+    for report in expect_all_delivered(&flows(LONG, Congestion::Bbr, 2, 30 << 20), 0..2) {
+        let shares = shares(&report, &LONG);
+        let sum: f64 = shares.iter().sum();
+        for share in &shares {
+            assert!((0.3..0.7).contains(&(share / sum)), "{shares:?}");
+        }
+        assert!(sum > 0.85, "{shares:?}");
+    }
+}
+
+/// A link whose round trip is shorter than the timer's tick, and workers that look seldom.
+#[test]
+fn pacing_does_not_starve_a_short_path() {
+    let link = LinkConfig { queue: 4 << 20, ..LinkConfig::CLEAN };
+    for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Bbr] {
+        for poll_us in [0, 20, 500] {
+            let mut scenario = flows(link, congestion, 1, 16 << 20);
+            scenario.poll_interval = Duration::from_micros(poll_us);
+            scenario.hosts[0].tcp.pacing = true;
+            for report in expect_all_delivered(&scenario, 0..1) {
+                let share = shares(&report, &link)[0];
+                assert!(share > 0.95, "{congestion:?}, looked at every {poll_us} us: {share}");
+            }
+        }
+    }
+}
+
+/// Many paced connections at once, and the requests of one more: all of them go on.
+#[test]
+fn paced_connections_take_turns() {
+    let link = LinkConfig { rate: 100_000_000, queue: 200_000, ..LinkConfig::CLEAN };
+    for congestion in [Congestion::Cubic, Congestion::Bbr] {
+        let mut scenario = flows(link, congestion, 12, 1 << 20);
+        let ask = Plan { sending: Sending::Ask { request: 100, reply: 3_000, rounds: 50 }, ..Plan::bulk(0) };
+        let reply = Plan { sending: Sending::Reply { request: 100, reply: 3_000 }, ..Plan::sink() };
+        scenario.dials.push(dial(false, ask, reply));
+        for host in &mut scenario.hosts {
+            host.tcp.pacing = true;
+        }
+        for report in expect_all_delivered(&scenario, 0..2) {
+            let ends = report.outcomes.iter().take(12).map(|[_, listener]| listener.last_data.unwrap());
+            let (first, last) = (ends.clone().min().unwrap(), ends.max().unwrap());
+            assert!(last.as_millis() < 3 * first.as_millis(), "{congestion:?}: {first:?} to {last:?}");
+            assert!(last.as_millis() < 1_500, "12 MiB at 100 Mbit/s: {last:?}");
+        }
+    }
+}
+
+/// The same loss and the same queue, with what an old peer lacks.
+#[test]
+fn bbr_without_sack_or_timestamps() {
+    let link = LinkConfig { loss: PERCENT, rate: 100_000_000, ..LinkConfig::CLEAN };
+    for (sack, timestamps) in [(false, false), (false, true), (true, false)] {
+        let mut scenario = two_hosts(link, both_families(Plan::bulk(1 << 20)));
+        for host in &mut scenario.hosts {
+            host.tcp.congestion = Congestion::Bbr;
+            (host.tcp.sack, host.tcp.timestamps) = (sack, timestamps);
+        }
+        expect_all_delivered(&scenario, seeds(0..3));
+    }
+}
