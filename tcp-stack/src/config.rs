@@ -130,6 +130,11 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Whether window scaling is offered and accepted (RFC 7323 §2).
     pub window_scale: bool,
+    /// Connections that may be half-open, over all listeners: peers that have not acknowledged our SYN-ACK. Each is
+    /// a record of about a tenth of a kibibyte. 1..=[`StackConfig::connections_max`].
+    pub half_open_max: u32,
+    /// When a SYN is answered without keeping anything of it (RFC 4987 §3.6).
+    pub syn_cookies: SynCookies,
     /// The initial window, full segments, bounded by the octets of RFC 6928 §2.
     pub initial_window_segments: u8,
 }
@@ -152,6 +157,8 @@ impl Default for TcpConfig {
             sack: true,
             timestamps: true,
             window_scale: true,
+            half_open_max: 4096,
+            syn_cookies: SynCookies::default(),
             initial_window_segments: 10,
         }
     }
@@ -164,6 +171,11 @@ impl StackConfig {
     /// [`Self::connections_max`] within its bounds.
     pub(crate) fn connections(&self) -> u32 {
         self.connections_max.clamp(1, 1 << 20)
+    }
+
+    /// [`TcpConfig::half_open_max`] within its bounds.
+    pub(crate) fn half_open(&self) -> u32 {
+        self.tcp.half_open_max.clamp(1, self.connections())
     }
 
     /// Nodes of the send pool beside those for data: one for each connection's FIN, and those for splits.
@@ -202,6 +214,19 @@ impl TcpConfig {
     pub(crate) fn time_wait(&self) -> Duration {
         Duration::from_millis(u64::from(self.time_wait_ms))
     }
+}
+
+/// When a SYN is answered with a cookie: a connection that opens on one keeps all that both SYNs agree on, but
+/// without timestamps only the MSS. A cookie is good for 64 to 128 seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynCookies {
+    /// Never: while the backlog is full, a SYN is dropped.
+    Never,
+    /// While the listener's backlog, or the table of half-open connections, is full.
+    #[default]
+    WhenFull,
+    /// Always: half-open connections take no memory.
+    Always,
 }
 
 /// A congestion control algorithm.
@@ -263,7 +288,8 @@ pub struct Keepalive {
 /// What can be chosen per listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Half-open connections at a time; a SYN beyond it is dropped.
+    /// Half-open connections at a time; a SYN beyond it is dropped, or answered with a cookie
+    /// ([`TcpConfig::syn_cookies`]).
     pub backlog: u32,
     /// Options of the accepted connections.
     pub conn: ConnOptions,

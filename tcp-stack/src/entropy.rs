@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
+use crate::conn::Ends;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
@@ -15,21 +16,6 @@ pub(crate) struct Entropy {
     ports: SipHasher24,
     random: SipHasher24,
     counter: u64,
-}
-
-/// What a keyed function is applied to: both ends of a flow.
-fn flow_bytes(local: SocketAddr, remote: SocketAddr) -> [u8; 36] {
-    let mut bytes = [0; 36];
-    let octets = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    };
-    let (a, b) = (octets(local.ip()), octets(remote.ip()));
-    let (p, q) = (local.port().to_be_bytes(), remote.port().to_be_bytes());
-    for (to, from) in bytes.iter_mut().zip(a.iter().chain(&b).chain(&p).chain(&q)) {
-        *to = *from;
-    }
-    bytes
 }
 
 fn low32(value: u64) -> u32 {
@@ -66,18 +52,18 @@ impl Entropy {
     /// every 4 microseconds.
     pub(crate) fn initial_sequence(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> SeqNum {
         let m = low32(now.as_micros() / 4);
-        SeqNum::new(m.wrapping_add(low32(self.sequence.hash(&flow_bytes(local, remote)))))
+        SeqNum::new(m.wrapping_add(low32(self.sequence.hash(Ends::new(local, remote).bytes()))))
     }
 
     /// RFC 7323 §5.4: the offset of a flow's timestamps, the same for each of its connections, so that
     /// TIME-WAIT can compare them.
     pub(crate) fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        low32(self.timestamps.hash(&flow_bytes(local, remote)))
+        low32(self.timestamps.hash(Ends::new(local, remote).bytes()))
     }
 
     /// RFC 6056 §3.3.3: where the search for a source port begins for a destination.
     pub(crate) fn port_offset(&self, local: IpAddr, remote: SocketAddr) -> u32 {
-        low32(self.ports.hash(&flow_bytes(SocketAddr::new(local, 0), remote)))
+        low32(self.ports.hash(Ends::new(SocketAddr::new(local, 0), remote).bytes()))
     }
 
     /// A random number.

@@ -1,6 +1,7 @@
 //! What the stack tells the application, and the names of things.
 
 use core::net::SocketAddr;
+use core::num::NonZeroU32;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -41,7 +42,7 @@ impl ConnId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId {
     pub(crate) index: u32,
-    pub(crate) generation: u32,
+    pub(crate) generation: NonZeroU32,
 }
 
 impl ListenerId {
@@ -54,7 +55,7 @@ impl ListenerId {
     /// Which listener in that place.
     #[inline]
     pub const fn generation(self) -> u32 {
-        self.generation
+        self.generation.get()
     }
 }
 

@@ -14,6 +14,12 @@ enum Slot<T> {
     Used(T),
 }
 
+/// What a node of `T` takes, octets.
+#[cfg(test)]
+pub(crate) const fn node_octets<T>() -> usize {
+    size_of::<Slot<T>>()
+}
+
 /// A bounded slab of `T` with a free list.
 #[derive(Debug)]
 pub(crate) struct Pool<T> {

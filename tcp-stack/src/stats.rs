@@ -21,6 +21,14 @@ iwarp_counters::counters! {
         timed_out,
         /// Half-open connections given up early to make room for a SYN.
         half_open_recycled,
+        /// SYNs answered with a cookie.
+        syn_cookies_out,
+        /// Connections opened by a cookie that came back.
+        syn_cookies_in,
+        /// Acknowledgements that may have been a cookie's and were not.
+        syn_cookies_failed,
+        /// SYN-ACKs not sent again: too many SYNs are not answered.
+        syn_acks_withheld,
         /// Connections given up: the peer, or the network, refused them.
         refused,
         /// Segments sent, all kinds.
@@ -121,6 +129,8 @@ pub struct StackStats {
     pub drops: Drops,
     /// Connections now, half-open ones included.
     pub connections: u32,
+    /// Those of them that are half-open, in records of their own.
+    pub half_open_now: u32,
     /// TIME-WAIT records now.
     pub time_wait_now: u32,
     /// Buffers held for sending now.

@@ -108,11 +108,11 @@ impl Conn {
 
     fn bare_reply(&self, seq: SeqNum, flags: TcpFlags) -> Reply {
         Reply {
-            local: self.local,
-            remote: self.remote,
+            local: self.local(),
+            remote: self.remote(),
             header: TcpHeader {
-                src_port: self.local.port(),
-                dst_port: self.remote.port(),
+                src_port: self.local().port(),
+                dst_port: self.remote().port(),
                 seq,
                 ack: self.rcv.nxt,
                 flags,

@@ -45,7 +45,7 @@ impl Conn {
             return Outcome::Dropped(DropReason::TcpBadAck);
         }
         self.take_timestamp(cx, &segment);
-        let Incoming { header, options, payload, ecn } = segment;
+        let Incoming { header, options, payload, ecn, .. } = segment;
         self.process_ack(cx, &header, &options, payload.len());
         self.after_fin_acked(cx);
         if self.state == State::Closed {

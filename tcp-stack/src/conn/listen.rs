@@ -1,14 +1,14 @@
 //! LISTEN (RFC 9293 §3.10.7.2), and what two SYNs agree on.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::num::NonZeroU32;
 
-use super::{Conn, Origin, State};
+use super::{Chain, Conn, Origin, State};
 use crate::cc::Window;
 use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
-use crate::event::{ConnId, ListenerId};
+use crate::event::ListenerId;
 use crate::time::Instant;
 use crate::wire::{EcnField, SackBlocks, TcpHeader, TcpOptions, Timestamps};
 
@@ -32,41 +32,19 @@ pub(crate) struct SynOffer {
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) port: u16,
-    pub(crate) generation: u32,
+    pub(crate) generation: NonZeroU32,
     pub(crate) options: ListenOptions,
     /// Connections in SYN-RECEIVED.
     pub(crate) half_open: u32,
-    /// These connections in the order of their SYNs, and some that have left SYN-RECEIVED since. Room for
-    /// twice the backlog, so that sorting those out when it is full costs little per SYN.
-    waiting: VecDeque<ConnId>,
+    /// These connections in the order of their SYNs.
+    pub(crate) waiting: Chain,
+    /// Until when acknowledgements out of nowhere may be those of cookies.
+    pub(crate) cookies_until: Instant,
 }
 
 impl Listener {
-    fn new(port: u16, generation: u32, options: ListenOptions, connections_max: u32) -> Self {
-        let backlog = options.backlog.clamp(1, connections_max.max(1));
-        let waiting = VecDeque::with_capacity(backlog as usize * 2);
-        Self { port, generation, options, half_open: 0, waiting }
-    }
-
-    /// A connection entered SYN-RECEIVED; `waits` tells which ones still are in it.
-    pub(crate) fn note_waiting(&mut self, conn: ConnId, mut waits: impl FnMut(ConnId) -> bool) {
-        if self.waiting.len() == self.waiting.capacity() {
-            self.waiting.retain(|conn| waits(*conn));
-        }
-        if self.waiting.len() < self.waiting.capacity() {
-            self.waiting.push_back(conn);
-        }
-    }
-
-    /// The connection that is in SYN-RECEIVED longest.
-    pub(crate) fn oldest_waiting(&mut self, mut waits: impl FnMut(ConnId) -> bool) -> Option<ConnId> {
-        while let Some(oldest) = self.waiting.front().copied() {
-            if waits(oldest) {
-                return Some(oldest);
-            }
-            self.waiting.pop_front();
-        }
-        None
+    const fn new(port: u16, generation: NonZeroU32, options: ListenOptions) -> Self {
+        Self { port, generation, options, half_open: 0, waiting: Chain::EMPTY, cookies_until: Instant::ZERO }
     }
 }
 
@@ -76,15 +54,14 @@ pub(crate) struct Listeners {
     slots: Vec<Option<Listener>>,
     /// Ports and their slots, sorted.
     ports: Vec<(u16, u32)>,
-    generation: u32,
-    connections_max: u32,
+    generation: NonZeroU32,
 }
 
 impl Listeners {
     const MAX: usize = 1024;
 
-    pub(crate) fn new(connections_max: u32) -> Self {
-        Self { slots: Vec::new(), ports: Vec::new(), generation: 0, connections_max }
+    pub(crate) const fn new() -> Self {
+        Self { slots: Vec::new(), ports: Vec::new(), generation: NonZeroU32::MIN }
     }
 
     pub(crate) fn add(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
@@ -98,8 +75,8 @@ impl Listeners {
         if free >= Self::MAX {
             return Err(ListenError::TooMany);
         }
-        self.generation = self.generation.wrapping_add(1);
-        let listener = Listener::new(port, self.generation, options, self.connections_max);
+        self.generation = self.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        let listener = Listener::new(port, self.generation, options);
         match self.slots.get_mut(free) {
             Some(slot) => *slot = Some(listener),
             None => self.slots.push(Some(listener)),
@@ -109,17 +86,15 @@ impl Listeners {
         Ok(ListenerId { index, generation: self.generation })
     }
 
-    /// Takes a listener out; `false` when it is gone already.
-    pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
-        let Some(port) = self.get_mut(id).map(|listener| listener.port) else { return false };
-        if let Some(slot) = self.slots.get_mut(id.index as usize) {
-            *slot = None;
-        }
-        self.ports.retain(|entry| entry.0 != port);
-        true
+    /// Takes a listener out; `None` when it is gone already.
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
+        self.get_mut(id)?;
+        let listener = self.slots.get_mut(id.index as usize)?.take()?;
+        self.ports.retain(|entry| entry.0 != listener.port);
+        Some(listener)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+    fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         let slot = self.slots.get_mut(id.index as usize)?;
         slot.as_mut().filter(|listener| listener.generation == id.generation)
     }
@@ -134,10 +109,25 @@ impl Listeners {
 }
 
 impl Conn {
-    /// A connection in SYN-RECEIVED, for a SYN to a listener.
-    pub(crate) fn accept(now: Instant, origin: &Origin, config: &StackConfig, offer: &SynOffer) -> Self {
+    /// A connection in SYN-RECEIVED, whose SYN-ACK is on its way since `sent`, after `attempts` earlier ones.
+    pub(crate) fn accept(
+        now: Instant,
+        origin: &Origin,
+        config: &StackConfig,
+        offer: &SynOffer,
+        (opened, sent, attempts): (Instant, Instant, u8),
+    ) -> Self {
         let mut conn = Self::new(now, origin, config, State::SynReceived);
         conn.negotiate(now, config, offer);
+        conn.offer_window(config, false);
+        conn.ecn.on_syn_sent(State::SynReceived);
+        conn.pending.syn = false;
+        conn.snd.nxt = origin.iss + 1;
+        conn.snd.last_sent_at = sent;
+        conn.opened_at = opened;
+        conn.attempts = attempts;
+        conn.counters.segments_in = 1;
+        conn.counters.segments_out = u64::from(attempts).saturating_add(1);
         conn
     }
 
@@ -164,8 +154,7 @@ impl Conn {
             self.rcv.ts_recent = ts.value;
             self.rcv.ts_recent_at = now;
         }
-        let default = if self.remote.is_ipv4() { MSS_DEFAULT.0 } else { MSS_DEFAULT.1 };
-        self.snd.peer_mss = options.mss.unwrap_or(default).max(MSS_MIN);
+        self.snd.peer_mss = mss_of(options, self.remote().is_ipv4());
         self.set_emss();
         let segments = u32::from(config.tcp.initial_window_segments);
         self.window = Window::initial(u32::from(self.snd.emss), segments);
@@ -173,7 +162,7 @@ impl Conn {
 
     /// RFC 9293 §3.7.1: "Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize".
     pub(super) fn set_emss(&mut self) {
-        let mss = self.snd.peer_mss.min(mss_for(self.local, self.path_mtu));
+        let mss = self.snd.peer_mss.min(mss_for(self.local(), self.path_mtu));
         let options = if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 };
         self.snd.emss = mss.saturating_sub(options).max(1);
         self.window.mss = u32::from(self.snd.emss);
@@ -183,7 +172,7 @@ impl Conn {
     /// 7323 §2.2 and §3.2, RFC 2018 §2).
     pub(super) fn syn_options(&self, config: &StackConfig, now: Instant) -> TcpOptions {
         let tcp = &config.tcp;
-        let mss = Some(mss_for(self.local, config.mtu));
+        let mss = Some(mss_for(self.local(), config.mtu));
         let value = self.ts_clock(now);
         if self.state == State::SynReceived {
             let agreed = self.negotiated;
@@ -205,33 +194,14 @@ impl Conn {
     }
 }
 
+/// The MSS that a SYN announces, or leaves to be assumed, octets.
+pub(super) fn mss_of(options: &TcpOptions, is_ipv4: bool) -> u16 {
+    let default = if is_ipv4 { MSS_DEFAULT.0 } else { MSS_DEFAULT.1 };
+    options.mss.unwrap_or(default).max(MSS_MIN)
+}
+
 /// The MSS that fits into a packet without options: what our SYN announces (RFC 6691 §2).
 pub(crate) fn mss_for(local: SocketAddr, mtu: u16) -> u16 {
     let headers = if local.is_ipv4() { 40 } else { 60 };
     mtu.saturating_sub(headers).max(MSS_MIN)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_order_of_half_open_connections_takes_bounded_memory_and_loses_none() {
-        let mut listener = Listener::new(7, 1, ListenOptions { backlog: 4, ..ListenOptions::default() }, 64);
-        let capacity = listener.waiting.capacity();
-        let id = |n| ConnId::new(n, 1);
-        // All but every hundredth leave at once.
-        for n in 0..300 {
-            listener.note_waiting(id(n), |conn| conn.index() % 100 == 0 || conn.index() == n);
-        }
-        let oldest = |listener: &mut Listener, gone| {
-            listener.oldest_waiting(|conn| conn.index() % 100 == 0 && conn.index() >= gone)
-        };
-        assert_eq!(oldest(&mut listener, 0), Some(id(0)));
-        assert_eq!(oldest(&mut listener, 1), Some(id(100)));
-        assert_eq!(oldest(&mut listener, 101), Some(id(200)));
-        assert_eq!(oldest(&mut listener, 201), None);
-        assert_eq!(listener.waiting.capacity(), capacity);
-        assert!(capacity <= 16, "{capacity}");
-    }
 }

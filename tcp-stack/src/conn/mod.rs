@@ -8,6 +8,7 @@
 //! | file | RFC 9293 §3.10 |
 //! |---|---|
 //! | `listen`, `syn_sent`, `syn_received` | SEGMENT ARRIVES in LISTEN, SYN-SENT, SYN-RECEIVED |
+//! | `half_open`, `syn_cookie`, `terms` | SYN-RECEIVED of a passive open: in a record of its own, or in nothing |
 //! | `established` | SEGMENT ARRIVES in the synchronized states: sequence, RST, SYN |
 //! | `ack` | the ACK field: window, round-trip time, loss recovery, congestion control |
 //! | `undo` | taking back what a spurious timeout or recovery did |
@@ -21,16 +22,22 @@
 mod ack;
 mod closing;
 mod ecn;
+mod ends;
 mod established;
+mod half_open;
 mod listen;
 mod output;
 mod pace;
 mod reassembly;
 mod receive;
 mod send_queue;
+#[cfg(test)]
+mod shape;
+mod syn_cookie;
 mod syn_received;
 mod syn_sent;
 mod table;
+mod terms;
 mod time_wait;
 mod timeout;
 mod undo;
@@ -38,11 +45,16 @@ mod undo;
 use core::net::SocketAddr;
 
 pub(crate) use ecn::Ecn;
-pub(crate) use listen::{Listeners, SynOffer};
+pub(crate) use ends::Ends;
+pub(crate) use half_open::{Chain, HalfOpen, HalfOpenTable, HalfOpenVerdict, syn_ack};
+pub(crate) use listen::{Listener, Listeners, SynOffer};
 pub(crate) use output::Frame;
 pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
+pub(crate) use syn_cookie::{COOKIE_LIFE, Cookies};
+pub(crate) use syn_received::NOT_TIMED;
 pub(crate) use table::{ConnTable, IndexQueue, List, Target};
+pub(crate) use terms::Terms;
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 
 use crate::buf::Buf;
@@ -57,7 +69,7 @@ use crate::seq::SeqNum;
 use crate::stats::TcpStats;
 use crate::time::Instant;
 use crate::timer::Timers;
-use crate::wire::{EcnField, SackBlocks, SackRange, TcpHeader, TcpOptions};
+use crate::wire::{EcnField, MacAddr, SackBlocks, SackRange, TcpHeader, TcpOptions};
 
 /// The state of a connection (RFC 9293 §3.3.2). LISTEN and TIME-WAIT have records of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,8 +268,7 @@ pub(crate) struct Conn {
     pub(crate) ecn: Ecn,
     pub(crate) pacer: Pacer,
     pub(crate) rate: DeliveryRate,
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
+    pub(crate) ends: Ends,
     /// Keyed hash of the addresses and ports.
     pub(crate) hash: u32,
     /// Added to the clock in timestamps (RFC 7323 §5.4: "a random offset").
@@ -270,8 +281,6 @@ pub(crate) struct Conn {
     pub(crate) lingers: bool,
     /// It has ended and is no longer in the table of flows.
     pub(crate) buried: bool,
-    /// Its listener counts it as half-open.
-    pub(crate) half_open: bool,
     /// The largest packet that the path carries, octets, as far as known.
     pub(crate) path_mtu: u16,
     /// When the neighbor was last told that it is reachable.
@@ -308,6 +317,8 @@ pub(crate) struct Incoming<B> {
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
     pub(crate) payload: Payload<B>,
+    /// The station that it came from: the peer, or a router.
+    pub(crate) src_mac: MacAddr,
     /// The ECN field of its IP header.
     pub(crate) ecn: EcnField,
 }
@@ -377,15 +388,13 @@ impl Conn {
             pacer: Pacer::new(),
             rate: DeliveryRate::default(),
             ecn: Ecn::new(&config.tcp, &origin.options),
-            local: origin.local,
-            remote: origin.remote,
+            ends: Ends::new(origin.local, origin.remote),
             hash: origin.hash,
             ts_offset: origin.ts_offset,
             listener: origin.listener,
             announced: origin.listener.is_none(),
             lingers: false,
             buried: false,
-            half_open: false,
             path_mtu: config.mtu,
             confirmed_at: now,
             close_when_open: false,
@@ -399,6 +408,16 @@ impl Conn {
             options: origin.options,
             counters: ConnCounters::default(),
         }
+    }
+
+    /// Our end.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.ends.local()
+    }
+
+    /// The other end.
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.ends.remote()
     }
 
     /// The timestamp clock: milliseconds (RFC 7323 §5.4: "between 1 ms and 1 sec per tick").
@@ -535,20 +554,5 @@ impl Receiver {
             recent: SackBlocks::EMPTY,
             dsack: None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_idle_connection_costs_less_than_a_kibibyte() {
-        assert!(size_of::<Conn>() <= 992, "{}", size_of::<Conn>());
-    }
-
-    #[test]
-    fn a_queued_segment_is_one_cache_line_beside_its_buffer() {
-        assert!(size_of::<TxNode<core::ptr::NonNull<u8>>>() <= 64);
     }
 }

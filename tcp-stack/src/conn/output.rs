@@ -234,8 +234,8 @@ impl Conn {
 
     fn header_with(&self, seq: SeqNum, flags: TcpFlags, window: u16) -> TcpHeader {
         TcpHeader {
-            src_port: self.local.port(),
-            dst_port: self.remote.port(),
+            src_port: self.local().port(),
+            dst_port: self.remote().port(),
             seq,
             ack: self.rcv.nxt,
             flags,

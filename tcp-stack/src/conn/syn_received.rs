@@ -9,6 +9,9 @@ use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
+/// [`Conn::attempts`] of a connection whose SYN-ACK nobody knows the time of: it was a cookie.
+pub(crate) const NOT_TIMED: u8 = u8::MAX;
+
 impl Conn {
     /// RFC 9293 §3.10.7.4, fifth: "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state";
     /// `None` to go on with the segment.
@@ -99,6 +102,9 @@ impl Conn {
     /// RFC 6298 §5.7 and RFC 9293 §3.8.1: the handshake gives the first sample, unless our SYN was sent
     /// more than once and no timestamp tells which one was answered.
     pub(super) fn sample_handshake(&mut self, now: Instant, options: &TcpOptions) {
+        if self.attempts == NOT_TIMED {
+            return;
+        }
         if self.attempts == 0 {
             self.rtt.sample(now, now.saturating_since(self.snd.last_sent_at));
         } else if let Some(ts) = options.timestamps.filter(|_| self.negotiated.timestamps) {

@@ -70,11 +70,11 @@ impl Conn {
     /// `<SEQ=SEG.ACK><CTL=RST>`.
     pub(super) fn reset_for_ack(&self, header: &TcpHeader) -> Reply {
         Reply {
-            local: self.local,
-            remote: self.remote,
+            local: self.local(),
+            remote: self.remote(),
             header: TcpHeader {
-                src_port: self.local.port(),
-                dst_port: self.remote.port(),
+                src_port: self.local().port(),
+                dst_port: self.remote().port(),
                 seq: header.ack,
                 flags: TcpFlags::RST,
                 ..TcpHeader::default()

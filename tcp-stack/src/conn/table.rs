@@ -1,12 +1,11 @@
 //! The tables that connections are found in.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
-use super::Conn;
+use super::{Conn, Ends};
 use crate::event::ConnId;
 use crate::pool::NIL;
 
@@ -80,7 +79,7 @@ impl IndexQueue {
 }
 
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     generation: u32,
     queued: u8,
     links: [u32; LISTS],
@@ -102,14 +101,45 @@ impl Slot {
 pub(crate) enum Target {
     /// A connection: its place.
     Conn(u32),
+    /// A record of a connection in SYN-RECEIVED.
+    HalfOpen(u32),
     /// A TIME-WAIT record.
     TimeWait(u32),
 }
 
+/// A [`Target`] in 32 bits: what it is in the upper two, its place in the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed(u32);
+
+/// No table has more places.
+const PLACES_MAX: u32 = 1 << 30;
+
+impl From<Target> for Packed {
+    fn from(target: Target) -> Self {
+        let (kind, place) = match target {
+            Target::Conn(place) => (0, place),
+            Target::HalfOpen(place) => (1, place),
+            Target::TimeWait(place) => (2, place),
+        };
+        Self(kind << 30 | (place & (PLACES_MAX - 1)))
+    }
+}
+
+impl From<Packed> for Target {
+    fn from(packed: Packed) -> Self {
+        let place = packed.0 & (PLACES_MAX - 1);
+        match packed.0 >> 30 {
+            0 => Self::Conn(place),
+            1 => Self::HalfOpen(place),
+            _ => Self::TimeWait(place),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(super) struct Entry {
     hash: u32,
-    target: Target,
+    target: Packed,
 }
 
 /// All connections, by place and by flow. Its memory is reserved when it is made.
@@ -123,20 +153,14 @@ pub(crate) struct ConnTable {
     hasher: SipHasher13,
 }
 
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
 /// Spreads the 32 bits of a flow's hash over the 64 that the table looks at.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl ConnTable {
-    /// A table of at most `limit` connections and as many TIME-WAIT records; `key` is secret.
+    /// A table of at most `limit` connections, half-open ones included, and as many TIME-WAIT records; `key` is
+    /// secret.
     pub(crate) fn new(limit: u32, key: (u64, u64)) -> Self {
         let mut slots = Vec::new();
         slots.reserve_exact(limit as usize);
@@ -153,50 +177,35 @@ impl ConnTable {
 
     /// The keyed hash of a flow.
     #[inline]
-    pub(crate) fn hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        let [p0, p1] = local.port().to_be_bytes();
-        let [q0, q1] = remote.port().to_be_bytes();
-        let wide = match (local.ip(), remote.ip()) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let [a0, a1, a2, a3] = local.octets();
-                let [b0, b1, b2, b3] = remote.octets();
-                self.hasher.hash(&[a0, a1, a2, a3, b0, b1, b2, b3, p0, p1, q0, q1])
-            }
-            (local, remote) => {
-                let mut bytes = [0_u8; 36];
-                let parts = [&octets(local)[..], &octets(remote)[..], &[p0, p1, q0, q1][..]];
-                for (to, from) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
-                    *to = *from;
-                }
-                self.hasher.hash(&bytes)
-            }
-        };
-        let [a, b, c, d, ..] = wide.to_be_bytes();
+    pub(crate) fn hash(&self, ends: &Ends) -> u32 {
+        let [a, b, c, d, ..] = ends.essence(|bytes| self.hasher.hash(bytes)).to_be_bytes();
         u32::from_be_bytes([a, b, c, d])
     }
 
     /// What a flow leads to; `matches` compares the flow itself.
     #[inline]
     pub(crate) fn find(&self, hash: u32, matches: impl Fn(&Self, Target) -> bool) -> Option<Target> {
-        let found = self.flows.find(spread(hash), |entry| entry.hash == hash && matches(self, entry.target));
-        found.map(|entry| entry.target)
+        let found =
+            self.flows.find(spread(hash), |entry| entry.hash == hash && matches(self, entry.target.into()));
+        found.map(|entry| entry.target.into())
     }
 
     /// Enters a flow.
     pub(crate) fn insert_flow(&mut self, hash: u32, target: Target) {
-        self.flows.insert_unique(spread(hash), Entry { hash, target }, |entry| spread(entry.hash));
+        self.flows
+            .insert_unique(spread(hash), Entry { hash, target: target.into() }, |entry| spread(entry.hash));
     }
 
     /// Takes a flow out; nothing happens when it is not in.
     pub(crate) fn remove_flow(&mut self, hash: u32, target: Target) {
         if let Ok(entry) =
-            self.flows.find_entry(spread(hash), |entry| entry.hash == hash && entry.target == target)
+            self.flows.find_entry(spread(hash), |entry| entry.hash == hash && entry.target == target.into())
         {
             entry.remove();
         }
     }
 
-    /// Connections, half-open and ended ones included.
+    /// Connections, ended ones included that were not told of.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }
@@ -283,6 +292,7 @@ mod tests {
     use crate::conn::Origin;
     use crate::seq::SeqNum;
     use crate::time::Instant;
+    use core::net::{IpAddr, SocketAddr};
 
     fn end(n: u16) -> SocketAddr {
         SocketAddr::from(([10, 0, 0, 1], n))
@@ -290,7 +300,7 @@ mod tests {
 
     fn conn(table: &ConnTable, port: u16) -> Conn {
         let (local, remote) = (end(7), end(port));
-        let hash = table.hash(local, remote);
+        let hash = table.hash(&Ends::new(local, remote));
         let options = ConnOptions::default();
         let iss = SeqNum::new(0);
         let origin = Origin { local, remote, hash, iss, ts_offset: 0, listener: None, options };
@@ -298,10 +308,10 @@ mod tests {
     }
 
     fn find(table: &ConnTable, port: u16) -> Option<Target> {
-        let hash = table.hash(end(7), end(port));
+        let hash = table.hash(&Ends::new(end(7), end(port)));
         table.find(hash, |table, target| match target {
-            Target::Conn(index) => table.at(index).is_some_and(|conn| conn.remote == end(port)),
-            Target::TimeWait(_) => false,
+            Target::Conn(index) => table.at(index).is_some_and(|conn| conn.remote() == end(port)),
+            Target::HalfOpen(_) | Target::TimeWait(_) => false,
         })
     }
 
@@ -314,7 +324,7 @@ mod tests {
         let second = table.insert(conn(&table, 2)).unwrap();
         assert_eq!(first.index(), second.index());
         assert!(table.get(first).is_none() && table.get_mut(first).is_none());
-        assert_eq!(table.get(second).map(|conn| conn.remote), Some(end(2)));
+        assert_eq!(table.get(second).map(|conn| conn.remote()), Some(end(2)));
         assert!(table.remove(second.index()).is_some() && table.remove(second.index()).is_none());
     }
 
@@ -344,11 +354,62 @@ mod tests {
     #[test]
     fn hashes_depend_on_the_key_and_on_each_part() {
         let (one, other) = (ConnTable::new(1, (1, 2)), ConnTable::new(1, (1, 3)));
-        assert_ne!(one.hash(end(1), end(2)), other.hash(end(1), end(2)));
-        assert_ne!(one.hash(end(1), end(2)), one.hash(end(2), end(1)));
+        assert_ne!(one.hash(&Ends::new(end(1), end(2))), other.hash(&Ends::new(end(1), end(2))));
+        assert_ne!(one.hash(&Ends::new(end(1), end(2))), one.hash(&Ends::new(end(2), end(1))));
         let v6 = |n| SocketAddr::new(IpAddr::V6([0xfd77, 0, 0, 0, 0, 0, 0, n].into()), 7);
-        assert_ne!(one.hash(v6(1), v6(2)), one.hash(v6(1), v6(3)));
-        assert_ne!(one.hash(v6(1), v6(2)), one.hash(v6(3), v6(2)));
+        assert_ne!(one.hash(&Ends::new(v6(1), v6(2))), one.hash(&Ends::new(v6(1), v6(3))));
+        assert_ne!(one.hash(&Ends::new(v6(1), v6(2))), one.hash(&Ends::new(v6(3), v6(2))));
+    }
+
+    /// How many flows begin their search in the fullest of the places that are looked at together.
+    fn fullest(table: &ConnTable, flows: &[Ends]) -> u32 {
+        let buckets = (table.flows.capacity() * 8 / 7).next_power_of_two();
+        let mut groups = std::vec![0; buckets / 16];
+        for flow in flows {
+            let place = usize::try_from(spread(table.hash(flow))).unwrap() & (buckets - 1);
+            groups[place / 16] += 1;
+        }
+        groups.into_iter().max().unwrap()
+    }
+
+    #[test]
+    fn flows_chosen_to_collide_do_not_under_another_key() {
+        const FLOWS: usize = 100_000;
+        // What an attacker can do who has a stack, but not its key: choose flows that share 1/16 of its table.
+        let (guessed, real) = (ConnTable::new(1 << 16, (1, 2)), ConnTable::new(1 << 16, (1, 3)));
+        let tuples = (0..u32::MAX).map(|n| {
+            let [a, b, c, d] = n.to_be_bytes();
+            let remote = SocketAddr::from(([198, 18, a, b], u16::from_be_bytes([c, d])));
+            Ends::new(end(7), remote)
+        });
+        let chosen: Vec<Ends> =
+            tuples.filter(|flow| spread(guessed.hash(flow)) >> 8 & 15 == 0).take(FLOWS).collect();
+        assert!(fullest(&guessed, &chosen) > 16);
+        assert!(fullest(&real, &chosen) <= 16, "{}", fullest(&real, &chosen));
+        // Nor do those that differ as little as they can.
+        let neighbors: Vec<Ends> = (0..FLOWS)
+            .map(|n| {
+                let [.., a, b, c] = n.to_be_bytes();
+                let remote = [0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(a)];
+                let ours = SocketAddr::new(IpAddr::V6([0xfd77, 0, 0, 0, 0, 0, 0, 1].into()), 7);
+                Ends::new(ours, SocketAddr::new(IpAddr::V6(remote.into()), u16::from_be_bytes([b, c])))
+            })
+            .collect();
+        assert!(fullest(&real, &neighbors) <= 16, "{}", fullest(&real, &neighbors));
+        // And all are found, each after being compared with nothing but itself.
+        let mut table = real;
+        for (flow, index) in chosen.iter().zip(0..) {
+            table.insert_flow(table.hash(flow), Target::HalfOpen(index));
+        }
+        let compared = core::cell::Cell::new(0);
+        for (flow, index) in chosen.iter().zip(0..) {
+            let found = table.find(table.hash(flow), |_, target| {
+                compared.set(compared.get() + 1);
+                target == Target::HalfOpen(index)
+            });
+            assert_eq!(found, Some(Target::HalfOpen(index)));
+        }
+        assert!(compared.get() < FLOWS + 10, "{}", compared.get());
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! All records live equally long, so a list in the order of their ends is all the timer they need.
 
-use core::net::SocketAddr;
 use core::time::Duration;
 
+use super::ends::Ends;
 use super::listen::SynOffer;
 use super::{Conn, Incoming, Reply, ts_clock};
 use crate::pool::{NIL, Pool};
@@ -15,8 +15,7 @@ use crate::wire::{TcpFlags, TcpHeader, TcpOptions, Timestamps};
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
+    pub(crate) ends: Ends,
     pub(crate) hash: u32,
     snd_nxt: SeqNum,
     rcv_nxt: SeqNum,
@@ -47,8 +46,7 @@ impl TimeWait {
     pub(crate) fn of(conn: &Conn) -> Self {
         let window = conn.current_window() >> conn.negotiated.rcv_wscale;
         Self {
-            local: conn.local,
-            remote: conn.remote,
+            ends: conn.ends,
             hash: conn.hash,
             snd_nxt: conn.snd.nxt,
             rcv_nxt: conn.rcv.nxt,
@@ -65,11 +63,11 @@ impl TimeWait {
     pub(crate) fn acknowledgement(&self, now: Instant) -> Reply {
         let echo = self.ts_recent;
         Reply {
-            local: self.local,
-            remote: self.remote,
+            local: self.ends.local(),
+            remote: self.ends.remote(),
             header: TcpHeader {
-                src_port: self.local.port(),
-                dst_port: self.remote.port(),
+                src_port: self.ends.local().port(),
+                dst_port: self.ends.remote().port(),
                 seq: self.snd_nxt,
                 ack: self.rcv_nxt,
                 flags: TcpFlags::ACK,
@@ -216,8 +214,8 @@ mod tests {
     use crate::conn::Origin;
 
     fn record(port: u16) -> TimeWait {
-        let local = SocketAddr::from(([10, 0, 0, 1], 7));
-        let remote = SocketAddr::from(([10, 0, 0, 2], port));
+        let local = core::net::SocketAddr::from(([10, 0, 0, 1], 7));
+        let remote = core::net::SocketAddr::from(([10, 0, 0, 2], port));
         let (iss, options) = (SeqNum::new(0), ConnOptions::default());
         let origin = Origin { local, remote, hash: 0, iss, ts_offset: 0, listener: None, options };
         TimeWait::of(&Conn::open(Instant::ZERO, &origin, &StackConfig::default()))

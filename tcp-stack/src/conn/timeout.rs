@@ -258,7 +258,7 @@ impl Conn {
 
     /// RFC 1191 §6.4, RFC 8201 §5.4: what is in flight and too long is sent again in parts.
     fn on_path_mtu<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mtu: u32) -> bool {
-        let least = if self.remote.is_ipv4() { PATH_MTU_MIN.0 } else { PATH_MTU_MIN.1 };
+        let least = if self.remote().is_ipv4() { PATH_MTU_MIN.0 } else { PATH_MTU_MIN.1 };
         let Ok(mtu) = u16::try_from(mtu) else { return false };
         if mtu < least || mtu >= self.path_mtu || !self.state.is_synchronized() {
             return false;

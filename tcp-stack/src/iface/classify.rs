@@ -28,6 +28,7 @@ pub(super) struct Tcp {
     pub(super) options: TcpOptions,
     pub(super) payload: Range<usize>,
     pub(super) traffic_class: u8,
+    pub(super) src_mac: MacAddr,
     pub(super) verified_in_software: bool,
 }
 
@@ -353,6 +354,7 @@ fn classify_tcp(packet: Packet<'_>, checksum: RxChecksum) -> Result<Classified, 
         options: TcpOptions::parse(options),
         payload: end.wrapping_sub(payload.len())..end,
         traffic_class: packet.traffic_class,
+        src_mac: packet.ethernet.src,
         verified_in_software: verify,
     }))
 }

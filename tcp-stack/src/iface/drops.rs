@@ -105,7 +105,7 @@ drops! {
     TcpStrayReset => drop_tcp_stray_reset,
     /// TCP: flags or addresses that no honest segment has.
     TcpInvalid => drop_tcp_invalid,
-    /// TCP: a SYN, while the listener has as many half-open connections as configured.
+    /// TCP: a SYN, while the listener has as many half-open connections as configured and gives no cookies.
     TcpBacklog => drop_tcp_backlog,
     /// TCP: a SYN, while as many connections as configured exist.
     TcpTableFull => drop_tcp_table_full,

@@ -80,6 +80,8 @@ pub(crate) struct TcpSegment<B> {
     pub(crate) payload: Range<usize>,
     /// DSCP and ECN bits of its IP header.
     pub(crate) traffic_class: u8,
+    /// The station that the frame came from.
+    pub(crate) src_mac: MacAddr,
 }
 
 /// What somebody reports on a TCP segment that we sent. Not verified: RFC 5927 says how far to believe it.
@@ -171,6 +173,7 @@ impl<B: Buf> Interface<B> {
                     buf,
                     payload: tcp.payload,
                     traffic_class: tcp.traffic_class,
+                    src_mac: tcp.src_mac,
                 })
             }
             Ok(other) => self.receive_other(now, buf, other),

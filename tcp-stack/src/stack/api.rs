@@ -3,10 +3,9 @@
 use core::net::{IpAddr, SocketAddr};
 
 use super::Stack;
-use super::input::find;
 use crate::buf::Buf;
 use crate::config::{ConnOptions, ListenOptions};
-use crate::conn::{Conn, Origin, State, Target, TxState};
+use crate::conn::{Conn, Ends, Origin, State, Target, TxState};
 use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
 use crate::time::Instant;
@@ -30,17 +29,8 @@ impl<B: Buf> Stack<B> {
     /// Accepts no more. Connections that are established stay; half-open ones are reset.
     pub fn unlisten(&mut self, listener: ListenerId) {
         let now = self.now;
-        if !self.listeners.remove(listener) {
-            return;
-        }
-        for index in 0..self.conns.places() {
-            let half_open = self
-                .conns
-                .at(index)
-                .is_some_and(|conn| conn.listener == Some(listener) && conn.state == State::SynReceived);
-            if half_open {
-                self.abort_at(now, index);
-            }
+        if let Some(listener) = self.listeners.remove(listener) {
+            self.reset_half_open(now, listener);
         }
     }
 
@@ -61,14 +51,14 @@ impl<B: Buf> Stack<B> {
             return Err(ConnectError::BadAddress);
         }
         let local = self.interface.source_for(ip).ok_or(ConnectError::NoRoute)?;
-        if self.conns.is_full() {
+        if self.all_connections() >= self.config.connections() {
             return Err(ConnectError::TooMany);
         }
         let local = self.choose_port(local, remote).ok_or(ConnectError::NoPort)?;
         let origin = Origin {
             local,
             remote,
-            hash: self.conns.hash(local, remote),
+            hash: self.conns.hash(&Ends::new(local, remote)),
             iss: self.entropy.initial_sequence(now, local, remote),
             ts_offset: self.entropy.timestamp_offset(local, remote),
             listener: None,
@@ -97,8 +87,8 @@ impl<B: Buf> Stack<B> {
             if flow_hash(end, remote).checked_rem(workers) != Some(u32::from(self.config.worker_index)) {
                 continue;
             }
-            let hash = self.conns.hash(end, remote);
-            if find(&self.conns, &self.time_wait, hash, end, remote).is_none() {
+            let ends = Ends::new(end, remote);
+            if self.find(self.conns.hash(&ends), &ends).is_none() {
                 return Some(end);
             }
         }
@@ -232,8 +222,8 @@ impl<B: Buf> Stack<B> {
         let conn = self.conns.get(conn)?;
         Some(ConnInfo {
             state: conn.state,
-            local: conn.local,
-            remote: conn.remote,
+            local: conn.local(),
+            remote: conn.remote(),
             listener: conn.listener,
             opened_at: conn.opened_at,
             heard_at: conn.heard_at,

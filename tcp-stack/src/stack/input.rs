@@ -4,14 +4,10 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::Stack;
+use super::passive::Knock;
 use super::replies::reset_for;
 use crate::buf::{Buf, RxFrame};
-use crate::conn::{
-    Conn, ConnTable, Incoming, Origin, Outcome, Payload, State, SynOffer, Target, TimeWaitTable,
-    TimeWaitVerdict,
-};
-use crate::error::CloseReason;
-use crate::event::ListenerId;
+use crate::conn::{Ends, Incoming, Outcome, Payload, State, Target, TimeWaitVerdict};
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -19,8 +15,6 @@ use crate::wire::{EcnField, TcpFlags, TcpHeader};
 
 /// How often a neighbor is told that it is reachable.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
-/// What a peer has to answer our SYN and ACK, whoever else knocks: several of the longest round trips.
-const HALF_OPEN_LEAST: Duration = Duration::from_millis(500);
 
 impl<B: Buf> Stack<B> {
     /// Takes a burst of frames from the port. Nothing is sent: replies are only noted, so that a burst is
@@ -40,7 +34,7 @@ impl<B: Buf> Stack<B> {
 
     #[inline]
     fn on_tcp(&mut self, now: Instant, segment: TcpSegment<B>) {
-        let TcpSegment { local, remote, header, options, buf, payload, traffic_class } = segment;
+        let TcpSegment { local, remote, header, options, buf, payload, traffic_class, src_mac } = segment;
         let ecn = EcnField::of(traffic_class);
         self.stats.ce_in = self.stats.ce_in.wrapping_add(u64::from(ecn == EcnField::Ce));
         let local = SocketAddr::new(local, header.dst_port);
@@ -50,29 +44,31 @@ impl<B: Buf> Stack<B> {
             return;
         };
         let seq = header.seq + u32::from(header.flags.contains(TcpFlags::SYN));
-        let incoming = Incoming { header, options, payload: Payload { seq, range: start..end, buf }, ecn };
+        let payload = Payload { seq, range: start..end, buf };
+        let incoming = Incoming { header, options, payload, src_mac, ecn };
+        let ends = Ends::new(local, remote);
         // The flow of the last segment, mostly.
         if let Some(conn) = self.conns.at(self.last)
-            && conn.remote == remote
-            && conn.local == local
+            && conn.ends == ends
             && conn.state != State::Closed
         {
             self.on_conn(now, self.last, incoming);
             return;
         }
-        let hash = self.conns.hash(local, remote);
-        match find(&self.conns, &self.time_wait, hash, local, remote) {
+        let hash = self.conns.hash(&ends);
+        match self.find(hash, &ends) {
             Some(Target::Conn(index)) => {
                 self.last = index;
                 self.on_conn(now, index, incoming);
             }
-            Some(Target::TimeWait(at)) => self.on_time_wait(now, at, &incoming),
-            None => self.on_unknown(now, (local, remote), hash, &incoming, None),
+            Some(Target::HalfOpen(at)) => self.on_half_open(now, at, incoming),
+            Some(Target::TimeWait(at)) => self.on_time_wait(now, at, incoming),
+            None => self.on_unknown(now, (local, remote), hash, incoming, None),
         }
     }
 
     #[inline]
-    fn on_conn(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
+    pub(super) fn on_conn(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let outcome = self.with_conn(now, index, |conn, cx| {
             let una = conn.snd.una;
             let outcome = conn.on_segment(cx, incoming);
@@ -80,7 +76,7 @@ impl<B: Buf> Stack<B> {
             if progress {
                 conn.confirmed_at = now;
             }
-            (outcome, progress.then_some(conn.remote))
+            (outcome, progress.then_some(conn.remote()))
         });
         let Some((outcome, reachable)) = outcome else { return };
         if let Some(remote) = reachable {
@@ -96,16 +92,16 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    fn answer(&mut self, now: Instant, reply: crate::conn::Reply) {
+    pub(super) fn answer(&mut self, now: Instant, reply: crate::conn::Reply) {
         if !self.replies.push_limited(now, reply) {
             self.stats.replies_limited = self.stats.replies_limited.wrapping_add(1);
         }
     }
 
     #[cold]
-    fn on_time_wait(&mut self, now: Instant, at: u32, incoming: &Incoming<B>) {
+    fn on_time_wait(&mut self, now: Instant, at: u32, incoming: Incoming<B>) {
         let Some(record) = self.time_wait.get(at).copied() else { return };
-        match self.time_wait.on_segment(now, at, incoming) {
+        match self.time_wait.on_segment(now, at, &incoming) {
             TimeWaitVerdict::Ignore => self.interface.drop_delivered(DropReason::TcpTimeWait),
             TimeWaitVerdict::Answer(reply) => {
                 self.interface.drop_delivered(DropReason::TcpTimeWait);
@@ -114,11 +110,11 @@ impl<B: Buf> Stack<B> {
             TimeWaitVerdict::Forget => self.forget_time_wait(at),
             TimeWaitVerdict::Reuse(least) => {
                 // Without a listener the record stays: it still guards the old connection.
-                if self.listeners.find(record.local.port()).is_some() {
+                if self.listeners.find(record.ends.local().port()).is_some() {
                     self.stats.time_wait_reused = self.stats.time_wait_reused.wrapping_add(1);
                     self.forget_time_wait(at);
                 }
-                let ends = (record.local, record.remote);
+                let ends = (record.ends.local(), record.ends.remote());
                 self.on_unknown(now, ends, record.hash, incoming, Some(least));
             }
         }
@@ -131,7 +127,7 @@ impl<B: Buf> Stack<B> {
         now: Instant,
         (local, remote): (SocketAddr, SocketAddr),
         hash: u32,
-        incoming: &Incoming<B>,
+        incoming: Incoming<B>,
         least: Option<SeqNum>,
     ) {
         let header = &incoming.header;
@@ -147,77 +143,34 @@ impl<B: Buf> Stack<B> {
             return;
         }
         let opens = header.flags.contains(TcpFlags::SYN) && !header.flags.contains(TcpFlags::ACK);
-        if !opens || self.listeners.find(local.port()).is_none() {
-            self.interface.drop_delivered(DropReason::TcpNoConnection);
-            self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
+        let knock = Knock { local, remote, hash, incoming: &incoming, least };
+        if opens && self.listeners.find(local.port()).is_some() {
+            if let Err(reason) = self.on_syn(now, &knock) {
+                self.interface.drop_delivered(reason);
+            }
             return;
         }
-        let offer = SynOffer { header: *header, options: incoming.options, ecn: incoming.ecn };
-        if let Err(reason) = self.accept(now, (local, remote), hash, &offer, least) {
-            self.interface.drop_delivered(reason);
+        let cookie = self.cookie_in(now, &knock);
+        if let Some(Ok(terms)) = cookie {
+            self.open_by_cookie(now, (local, remote), hash, terms, incoming);
+            return;
         }
-    }
-
-    fn accept(
-        &mut self,
-        now: Instant,
-        (local, remote): (SocketAddr, SocketAddr),
-        hash: u32,
-        offer: &SynOffer,
-        least: Option<SeqNum>,
-    ) -> Result<(), DropReason> {
-        let Some((id, listener)) = self.listeners.find(local.port()) else {
-            return Err(DropReason::TcpNoConnection);
-        };
-        let options = listener.options.conn;
-        let backlog_is_full = listener.half_open >= listener.options.backlog;
-        if (backlog_is_full || self.conns.is_full()) && !self.recycle_half_open(now, id) {
-            return Err(if backlog_is_full { DropReason::TcpBacklog } else { DropReason::TcpTableFull });
+        self.interface.drop_delivered(DropReason::TcpNoConnection);
+        // What comes before the acknowledgement that opens the connection comes again behind it: no reset.
+        let too_early = cookie.is_some() && incoming.seq_len() > 0;
+        if !too_early {
+            self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }
-        let mut iss = self.entropy.initial_sequence(now, local, remote);
-        if let Some(least) = least {
-            iss = iss.max(least);
-        }
-        let ts_offset = self.entropy.timestamp_offset(local, remote);
-        let origin = Origin { local, remote, hash, iss, ts_offset, listener: Some(id), options };
-        let mut conn = Conn::accept(now, &origin, &self.config, offer);
-        conn.half_open = true;
-        let Ok(conn) = self.conns.insert(conn) else { return Err(DropReason::TcpTableFull) };
-        if let Some(listener) = self.listeners.get_mut(id) {
-            listener.half_open = listener.half_open.saturating_add(1);
-            let conns = &self.conns;
-            listener.note_waiting(conn, |conn| conns.get(conn).is_some_and(|conn| conn.half_open));
-        }
-        self.conns.insert_flow(hash, Target::Conn(conn.index()));
-        self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
-        self.settle(now, conn.index());
-        Ok(())
-    }
-
-    /// RFC 4987 §3.4: the half-open connection that is oldest gives way to a SYN, so that a few SYNs that
-    /// nobody stands behind do not shut a listener for minutes. Returns whether one did.
-    fn recycle_half_open(&mut self, now: Instant, id: ListenerId) -> bool {
-        let Some(listener) = self.listeners.get_mut(id) else { return false };
-        let conns = &self.conns;
-        let half_open = |id| conns.get(id).filter(|conn| conn.half_open);
-        let Some(oldest) = listener.oldest_waiting(|conn| half_open(conn).is_some()) else { return false };
-        let had_time =
-            half_open(oldest).is_some_and(|conn| now.saturating_since(conn.opened_at) >= HALF_OPEN_LEAST);
-        if had_time {
-            self.stats.half_open_recycled = self.stats.half_open_recycled.wrapping_add(1);
-            self.with_conn(now, oldest.index(), |conn, cx| conn.finish(cx, CloseReason::TimedOut));
-        }
-        had_time
     }
 
     #[cold]
     fn on_icmp(&mut self, now: Instant, error: &IcmpError) {
-        let hash = self.conns.hash(error.local, error.remote);
-        let target = find(&self.conns, &self.time_wait, hash, error.local, error.remote);
-        let believed = match target {
+        let ends = Ends::new(error.local, error.remote);
+        let believed = match self.find(self.conns.hash(&ends), &ends) {
             Some(Target::Conn(index)) => self
                 .with_conn(now, index, |conn, cx| conn.on_icmp(cx, error.seq, error.kind))
                 .unwrap_or(false),
+            Some(Target::HalfOpen(at)) => self.on_half_open_icmp(at, error.seq, error.kind),
             Some(Target::TimeWait(_)) | None => false,
         };
         let counter = if believed { &mut self.stats.icmp_accepted } else { &mut self.stats.icmp_ignored };
@@ -240,29 +193,20 @@ impl<B: Buf> Stack<B> {
         }
     }
 
+    /// What the flow between two ends leads to.
+    #[inline]
+    pub(super) fn find(&self, hash: u32, ends: &Ends) -> Option<Target> {
+        self.conns.find(hash, |conns, target| match target {
+            Target::Conn(index) => conns.at(index).is_some_and(|conn| conn.ends == *ends),
+            Target::HalfOpen(at) => self.half_open.get(at).is_some_and(|record| record.ends == *ends),
+            Target::TimeWait(at) => self.time_wait.get(at).is_some_and(|record| record.ends == *ends),
+        })
+    }
+
     /// Nodes of the send pool that are left for data.
     pub(super) fn data_nodes(&self) -> u32 {
         self.config.data_nodes(self.tx.available())
     }
-}
-
-/// What the flow between two ends leads to.
-#[inline]
-pub(super) fn find(
-    conns: &ConnTable,
-    time_wait: &TimeWaitTable,
-    hash: u32,
-    local: SocketAddr,
-    remote: SocketAddr,
-) -> Option<Target> {
-    conns.find(hash, |conns, target| match target {
-        Target::Conn(index) => {
-            conns.at(index).is_some_and(|conn| conn.remote == remote && conn.local == local)
-        }
-        Target::TimeWait(at) => {
-            time_wait.get(at).is_some_and(|record| record.remote == remote && record.local == local)
-        }
-    })
 }
 
 /// Whether an honest host can have sent this to open or continue a connection.

@@ -3,6 +3,7 @@
 mod api;
 mod input;
 mod output;
+mod passive;
 mod replies;
 mod segmentation;
 
@@ -11,7 +12,8 @@ pub use api::SEND_LEAST;
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
-    Conn, ConnTable, Cx, IndexQueue, List, Listeners, RxNode, State, Target, TimeWait, TimeWaitTable, TxNode,
+    Conn, ConnTable, Cookies, Cx, HalfOpenTable, IndexQueue, List, Listeners, RxNode, State, Target,
+    TimeWait, TimeWaitTable, TxNode,
 };
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
@@ -45,6 +47,8 @@ pub struct Stack<B: Buf> {
     config: StackConfig,
     interface: Interface<B>,
     conns: ConnTable,
+    half_open: HalfOpenTable,
+    cookies: Cookies,
     time_wait: TimeWaitTable,
     listeners: Listeners,
     tx: Pool<TxNode<B>>,
@@ -73,7 +77,7 @@ impl<B: Buf> Stack<B> {
     pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
-        let (flow_key, neighbor_key) = (key(), key());
+        let (flow_key, neighbor_key, cookie_key) = (key(), key(), key());
         let interface = Interface::new(
             InterfaceConfig {
                 mac: config.mac,
@@ -92,8 +96,10 @@ impl<B: Buf> Stack<B> {
         let tx_nodes = config.buffers_max.saturating_add(config.kept_nodes());
         Self {
             conns: ConnTable::new(connections, flow_key),
+            half_open: HalfOpenTable::new(config.half_open()),
+            cookies: Cookies::new(cookie_key),
             time_wait: TimeWaitTable::new(connections, config.tcp.time_wait()),
-            listeners: Listeners::new(connections),
+            listeners: Listeners::new(),
             tx: Pool::new(tx_nodes),
             rx: Pool::new(config.buffers_max),
             wheel: Wheel::new(connections),
@@ -132,12 +138,6 @@ impl<B: Buf> Stack<B> {
     #[inline]
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.conns.at_mut(index) else { return };
-        if conn.half_open && conn.state != State::SynReceived {
-            conn.half_open = false;
-            if let Some(listener) = conn.listener.and_then(|id| self.listeners.get_mut(id)) {
-                listener.half_open = listener.half_open.saturating_sub(1);
-            }
-        }
         if conn.state == State::Closed && !conn.buried {
             self.bury(now, index);
         }
@@ -253,13 +253,16 @@ impl<B: Buf> Stack<B> {
             }
         }
         let mut budget = TIMER_BUDGET;
+        while let Some(index) = self.half_open.pop_expired(now, &mut budget) {
+            self.on_half_open_timeout(now, index);
+        }
         while let Some(index) = self.wheel.pop_expired(now, &mut budget) {
             let in_vain = self.with_conn(now, index, |conn, cx| {
                 let before = conn.attempts;
                 while let Some(kind) = conn.timers.take_expired(now) {
                     conn.on_timer(cx, kind);
                 }
-                (conn.attempts > before && conn.attempts > 1).then_some(conn.remote.ip())
+                (conn.attempts > before && conn.attempts > 1).then_some(conn.remote().ip())
             });
             if let Some(remote) = in_vain.flatten() {
                 // RFC 1122 §3.3.1.4: the second timeout in a row casts doubt on the next hop.
@@ -272,7 +275,8 @@ impl<B: Buf> Stack<B> {
     /// earlier; `None` when no timer runs.
     pub fn next_deadline(&self) -> Option<Instant> {
         let time_wait = self.time_wait.first().map(|(_, ends_at)| ends_at);
-        [self.interface.next_deadline(), time_wait, self.wheel.next_deadline()].into_iter().flatten().min()
+        let timers = [self.wheel.next_deadline(), self.half_open.next_deadline()];
+        [self.interface.next_deadline(), time_wait].into_iter().chain(timers).flatten().min()
     }
 
     /// Everything that was counted.
@@ -281,7 +285,8 @@ impl<B: Buf> Stack<B> {
             interface: self.interface.stats(),
             tcp: self.stats,
             drops: *self.interface.drops(),
-            connections: self.conns.used(),
+            connections: self.all_connections(),
+            half_open_now: self.half_open.used(),
             time_wait_now: self.time_wait.used(),
             send_buffers: self.tx.used(),
             receive_buffers: self.rx.used(),

@@ -38,7 +38,8 @@ impl<B: Buf> Stack<B> {
         self.interface.has_output()
             || !self.replies.is_empty()
             || !self.output.is_empty()
-            || (!self.neighbor_wait.is_empty() && self.interface.resolutions() != self.resolutions)
+            || self.half_open.next_output().is_some()
+            || (self.waits_for_neighbor() && self.interface.resolutions() != self.resolutions)
     }
 
     /// Gives the port at most `max` frames through `out`; returns how many. Connections take turns. What
@@ -53,6 +54,7 @@ impl<B: Buf> Stack<B> {
         let mut sent = self.interface.poll_transmit(pool, out, max);
         sent = sent.saturating_add(self.send_replies(now, pool, out, max.saturating_sub(sent)));
         self.wake_neighbor_waiters();
+        sent = sent.saturating_add(self.send_syn_acks(now, pool, out, max.saturating_sub(sent)));
         while sent < max {
             let Some(index) = self.output.pop(&mut self.conns) else { break };
             let quantum = QUANTUM.min(max.saturating_sub(sent));
@@ -92,9 +94,49 @@ impl<B: Buf> Stack<B> {
             return;
         }
         self.resolutions = resolutions;
+        self.half_open.wake();
         while let Some(index) = self.neighbor_wait.pop(&mut self.conns) {
             self.output.push(&mut self.conns, index);
         }
+    }
+
+    fn waits_for_neighbor(&self) -> bool {
+        !self.neighbor_wait.is_empty() || self.half_open.waits_for_neighbor()
+    }
+
+    /// Sends the SYN-ACKs of half-open connections.
+    fn send_syn_acks<P: BufPool<Buf = B>>(
+        &mut self,
+        now: Instant,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<B>),
+        max: usize,
+    ) -> usize {
+        let mut sent = 0_usize;
+        while sent < max {
+            let Some(index) = self.half_open.next_output() else { break };
+            let Some(record) = self.half_open.get(index) else { break };
+            let (local, remote) = (record.ends.local(), record.ends.remote());
+            let Ok(mac) = self.interface.resolve(now, remote.ip()) else {
+                self.stats.no_neighbor = self.stats.no_neighbor.wrapping_add(1);
+                self.half_open.wait_for_neighbor(index);
+                continue;
+            };
+            let ecn = record.terms.field();
+            let syn_ack = record.syn_ack(&self.config, now, self.entropy.timestamp_offset(local, remote));
+            match make_reply(&mut self.interface, pool, &syn_ack, mac, ecn) {
+                Ok(frame) => out(frame),
+                Err(Failure::NoBuffer) => {
+                    self.stats.no_buffer = self.stats.no_buffer.wrapping_add(1);
+                    break;
+                }
+                Err(Failure::NoRoom) => {}
+            }
+            self.half_open.on_sent(now, index);
+            self.stats.segments_out = self.stats.segments_out.wrapping_add(1);
+            sent = sent.saturating_add(1);
+        }
+        sent
     }
 
     fn take_turn<P: BufPool<Buf = B>>(
@@ -111,7 +153,7 @@ impl<B: Buf> Stack<B> {
         let mut mac = None;
         for count in 0..quantum {
             let Some(frame) = conn.next_frame(&mut cx) else { return (count, Turn::Done) };
-            let to = match mac.map_or_else(|| interface.resolve(now, conn.remote.ip()), Ok) {
+            let to = match mac.map_or_else(|| interface.resolve(now, conn.remote().ip()), Ok) {
                 Ok(to) => to,
                 Err(why) => return (count, Turn::NoNeighbor(why)),
             };
@@ -143,21 +185,21 @@ impl<B: Buf> Stack<B> {
     ) -> usize {
         let mut sent = 0_usize;
         while sent < max {
-            let Some(reply) = self.replies.first().copied() else { break };
+            let Some((reply, mac)) = self.replies.first().copied() else { break };
             // A reply is not worth waiting for a neighbor.
-            if let Ok(mac) = self.interface.resolve(now, reply.remote.ip()) {
-                match make_reply(&mut self.interface, pool, &reply, mac) {
+            if let Ok(mac) = mac.map_or_else(|| self.interface.resolve(now, reply.remote.ip()), Ok) {
+                match make_reply(&mut self.interface, pool, &reply, mac, EcnField::NotEct) {
                     Ok(frame) => out(frame),
                     Err(Failure::NoBuffer) => break,
                     Err(Failure::NoRoom) => {}
                 }
                 self.stats.segments_out = self.stats.segments_out.wrapping_add(1);
-                let counter = if reply.header.flags.contains(TcpFlags::RST) {
-                    &mut self.stats.resets_out
-                } else {
-                    &mut self.stats.acks_out
-                };
-                *counter = counter.wrapping_add(1);
+                let flags = reply.header.flags;
+                if flags.contains(TcpFlags::RST) {
+                    self.stats.resets_out = self.stats.resets_out.wrapping_add(1);
+                } else if !flags.contains(TcpFlags::SYN) {
+                    self.stats.acks_out = self.stats.acks_out.wrapping_add(1);
+                }
                 sent = sent.saturating_add(1);
             }
             self.replies.drop_first();
@@ -171,11 +213,11 @@ fn make_reply<B: Buf, P: BufPool<Buf = B>>(
     pool: &mut P,
     reply: &Reply,
     mac: MacAddr,
+    ecn: EcnField,
 ) -> Result<TxFrame<B>, Failure> {
     let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
     let ends = (reply.local.ip(), reply.remote.ip());
-    wrap(interface, buf, &reply.header, &reply.options, ends, mac, EcnField::NotEct)
-        .map_err(|_| Failure::NoRoom)
+    wrap(interface, buf, &reply.header, &reply.options, ends, mac, ecn).map_err(|_| Failure::NoRoom)
 }
 
 /// Puts all headers before the payload in `buf`; gives it back when it has no room for them.
@@ -212,7 +254,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
     frame: Frame,
     mac: MacAddr,
 ) -> Result<TxFrame<B>, Failure> {
-    let ends = (conn.local.ip(), conn.remote.ip());
+    let ends = (conn.local().ip(), conn.remote().ip());
     match frame {
         Frame::Data { node } => make_run(conn, cx, interface, pool, node, mac)
             .unwrap_or_else(|| make_data(conn, cx, interface, pool, node, mac)),
@@ -263,7 +305,7 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
         Frame::Keepalive => conn.header(cx, conn.snd.nxt - 1, TcpFlags::ACK, 0),
         _ => conn.header(cx, conn.snd.nxt, TcpFlags::ACK, 0),
     };
-    let (ends, ecn) = ((conn.local.ip(), conn.remote.ip()), conn.ecn.control_field());
+    let (ends, ecn) = ((conn.local().ip(), conn.remote().ip()), conn.ecn.control_field());
     let made = wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
     if frame == Frame::Turn {
         conn.on_turn_sent();
@@ -352,7 +394,7 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
         Some(buf) => bare(cx, pool, buf, len, again),
         None => pool.alloc(BufClass::Control).ok_or((None, Failure::NoBuffer)),
     };
-    let ends = (conn.local.ip(), conn.remote.ip());
+    let ends = (conn.local().ip(), conn.remote().ip());
     let made = ready.and_then(|buf| {
         wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
     });

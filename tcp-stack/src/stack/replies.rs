@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use crate::conn::Reply;
 use crate::seq::SeqNum;
 use crate::time::Instant;
-use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
+use crate::wire::{MacAddr, TcpFlags, TcpHeader, TcpOptions};
 
 /// Replies that wait at most.
 const QUEUE_MAX: usize = 256;
@@ -18,7 +18,8 @@ const NANOS_PER_REPLY: u64 = 1_000_000_000 / PER_SECOND;
 /// The replies that wait to be sent; unsolicited ones are limited by a token bucket.
 #[derive(Debug)]
 pub(super) struct Replies {
-    queue: VecDeque<Reply>,
+    /// Replies, and the stations that they go to where that is known.
+    queue: VecDeque<(Reply, Option<MacAddr>)>,
     /// Nanoseconds of credit: a reply costs [`NANOS_PER_REPLY`].
     credit: u64,
     at: Instant,
@@ -44,14 +45,23 @@ impl Replies {
 
     /// Queues a reply of our own accord.
     pub(super) fn push(&mut self, reply: Reply) -> bool {
+        self.push_any(reply, None)
+    }
+
+    /// Queues an answer to a SYN: one for each, to the station that it came from.
+    pub(super) fn push_to(&mut self, reply: Reply, mac: MacAddr) -> bool {
+        self.push_any(reply, Some(mac))
+    }
+
+    fn push_any(&mut self, reply: Reply, mac: Option<MacAddr>) -> bool {
         let has_room = self.queue.len() < QUEUE_MAX;
         if has_room {
-            self.queue.push_back(reply);
+            self.queue.push_back((reply, mac));
         }
         has_room
     }
 
-    pub(super) fn first(&self) -> Option<&Reply> {
+    pub(super) fn first(&self) -> Option<&(Reply, Option<MacAddr>)> {
         self.queue.front()
     }
 

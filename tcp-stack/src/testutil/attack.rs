@@ -55,6 +55,35 @@ pub fn blind_segment(random: &mut Random, mac: MacAddr, src: SocketAddr, dst: So
     frame
 }
 
+/// A SYN that seems to come from `src`, as hosts send it: with every option or, one in four, with none but the
+/// MSS. Checksums are right.
+pub fn blind_syn(random: &mut Random, mac: MacAddr, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
+    let mut word = || u32::try_from(random.below(1 << 32)).unwrap_or(0);
+    let (seq, value) = (SeqNum::new(word()), word());
+    let header = TcpHeader {
+        src_port: src.port(),
+        dst_port: dst.port(),
+        seq,
+        ack: SeqNum::new(0),
+        flags: TcpFlags::SYN,
+        window: 64_240,
+        urgent: 0,
+    };
+    let mut options = TcpOptions { mss: Some(1460), ..TcpOptions::NONE };
+    if random.below(4) > 0 {
+        options.window_scale = Some(7);
+        options.sack_permitted = true;
+        options.timestamps = Some(Timestamps { value, echo: 0 });
+    }
+    let mut segment = vec![0; TcpHeader::len_with(&options)];
+    header.emit(&options, &mut segment);
+    let pseudo_header = Sum::pseudo_header(src.ip(), dst.ip(), IpProtocol::TCP, segment.len());
+    TcpHeader::set_checksum(&mut segment, pseudo_header);
+    let mut frame = headers(mac, src.ip(), dst.ip(), segment.len());
+    frame.append(&mut segment);
+    frame
+}
+
 fn headers(mac: MacAddr, src: IpAddr, dst: IpAddr, payload_len: usize) -> Vec<u8> {
     let is_ipv4 = src.is_ipv4();
     let ethertype = if is_ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
@@ -115,6 +144,11 @@ mod tests {
                 .filter(|seen| (seen.src, seen.dst) == (src, dst))
                 .count();
             assert!(good.abs_diff(875) < 50, "{good}");
+            let frames = (0..100).map(|_| blind_syn(&mut random, MacAddr::BROADCAST, src, dst));
+            for seen in frames.map(|frame| Seen::parse(&frame).unwrap().unwrap()) {
+                assert_eq!((seen.src, seen.dst, seen.header.flags), (src, dst, TcpFlags::SYN));
+                assert_eq!(seen.options.mss, Some(1460));
+            }
         }
     }
 }

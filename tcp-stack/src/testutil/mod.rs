@@ -13,7 +13,7 @@ mod trace;
 mod watch;
 
 pub use app::{App, Ending, Outcome, Plan, Reading, Sending, octet};
-pub use attack::blind_segment;
+pub use attack::{blind_segment, blind_syn};
 pub use cut::cut;
 pub use heap::{HeapBuf, HeapPool};
 pub use link::{Burst, Link, LinkConfig, LinkCounts};

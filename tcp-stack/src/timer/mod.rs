@@ -4,4 +4,6 @@ mod kind;
 mod wheel;
 
 pub(crate) use kind::{TimerKind, Timers};
+#[cfg(test)]
+pub(crate) use wheel::NODE_OCTETS;
 pub(crate) use wheel::Wheel;

@@ -29,6 +29,10 @@ struct Node {
 const UNARMED: u16 = u16::MAX;
 const CASCADING: u16 = u16::MAX - 1;
 
+/// What a node takes, octets.
+#[cfg(test)]
+pub(crate) const NODE_OCTETS: usize = size_of::<Node>();
+
 impl Node {
     const IDLE: Self = Self { deadline: 0, prev: NIL, next: NIL, place: UNARMED };
 }

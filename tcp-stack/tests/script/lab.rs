@@ -427,6 +427,7 @@ impl Lab {
             "bbr_state" => info().bbr.map_or("none", |bbr| bbr.state).into(),
             "rto" => info().rto.as_millis().to_string(),
             "reordering" => info().reordering_seen.to_string(),
+            "half_open" => stats.half_open_now.to_string(),
             "connections" => stats.connections.to_string(),
             "time_wait" => stats.time_wait_now.to_string(),
             "send_buffers" => stats.send_buffers.to_string(),

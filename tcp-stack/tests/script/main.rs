@@ -3,7 +3,7 @@
 //! A script plays the peer and the application; everything that the stack sends or tells must be in it.
 //!
 //! ```text
-//! config sack on                    before the rest; see `configure`
+//! config sack on                    before the rest; see `configure`; `ipv6 on`: over IPv6
 //! +0   ! listen                     after so many ms, the application acts; see `act`
 //! +0   < S 0(0) win 1000 <mss 1460> the peer sends: flags, sequence number, length, ack, win, options
 //! +0   > S. 0(0) ack 1              the stack must send; what is not given is not compared
@@ -89,4 +89,4 @@ macro_rules! folders {
     };
 }
 
-folders!(handshake, close, reset, data, loss, window, options, time_wait, icmp, congestion, ecn);
+folders!(handshake, cookies, close, reset, data, loss, window, options, time_wait, icmp, congestion, ecn);

@@ -2,7 +2,9 @@
 
 use crate::line::number;
 use crate::net::{OUR_MAC, US, US_V6};
-use tcp_stack::{Congestion, ConnOptions, Ecn, Ipv4Cidr, Ipv6Cidr, Keepalive, StackConfig, TcpConfig};
+use tcp_stack::{
+    Congestion, ConnOptions, Ecn, Ipv4Cidr, Ipv6Cidr, Keepalive, StackConfig, SynCookies, TcpConfig,
+};
 
 /// What a script's `config` lines say.
 pub(crate) struct Setup {
@@ -30,6 +32,7 @@ impl Setup {
                     sack: false,
                     timestamps: false,
                     window_scale: false,
+                    syn_cookies: SynCookies::Never,
                     congestion: Congestion::NewReno,
                     ..TcpConfig::default()
                 },
@@ -47,6 +50,19 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
     let tcp = &mut setup.stack.tcp;
     let on = value == "on";
     match key {
+        "ipv6" => {
+            setup.ipv6 = on;
+            setup.stack.ipv6 = Ipv6Cidr::new(US_V6, 64);
+        }
+        "cookies" => {
+            tcp.syn_cookies = match value {
+                "never" => SynCookies::Never,
+                "when-full" => SynCookies::WhenFull,
+                "always" => SynCookies::Always,
+                _ => panic!("unknown value {value}"),
+            };
+        }
+        "half_open" => tcp.half_open_max = number(value),
         "sack" => tcp.sack = on,
         "timestamps" => tcp.timestamps = on,
         "scale" => tcp.window_scale = on,

@@ -1,0 +1,117 @@
+//! Both ends of a flow, in 36 octets.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The addresses and ports of a flow: our address, the other, our port, the other; in network byte order, as
+/// keyed functions take them. IPv4 addresses are kept as IPv4-mapped ones (RFC 4291 §2.5.5.2), which never are
+/// on the wire themselves: our own address, and with it the family, cannot be mistaken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ends([[u8; 4]; 9]);
+
+type Words = [[u8; 4]; 4];
+
+/// How an IPv4-mapped address begins.
+const MAPPED: [[u8; 4]; 3] = [[0; 4], [0; 4], [0, 0, 0xff, 0xff]];
+
+#[inline]
+const fn words(ip: IpAddr) -> Words {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [a, b, c] = MAPPED;
+            [a, b, c, ip.octets()]
+        }
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = ip.octets();
+            [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]]
+        }
+    }
+}
+
+#[inline]
+const fn address(words: Words, is_ipv4: bool) -> IpAddr {
+    if is_ipv4 {
+        let [.., octets] = words;
+        return IpAddr::V4(Ipv4Addr::from_octets(octets));
+    }
+    let [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]] = words;
+    IpAddr::V6(Ipv6Addr::from_octets([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]))
+}
+
+impl Ends {
+    #[inline]
+    pub(crate) const fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        let ([a, b, c, d], [e, f, g, h]) = (words(local.ip()), words(remote.ip()));
+        let ([p0, p1], [q0, q1]) = (local.port().to_be_bytes(), remote.port().to_be_bytes());
+        Self([a, b, c, d, e, f, g, h, [p0, p1, q0, q1]])
+    }
+
+    /// Whether the flow is one of IPv4.
+    #[inline]
+    pub(crate) fn is_ipv4(&self) -> bool {
+        self.0.starts_with(&MAPPED)
+    }
+
+    /// Our end.
+    #[inline]
+    pub(crate) fn local(&self) -> SocketAddr {
+        let [a, b, c, d, .., [p0, p1, _, _]] = self.0;
+        SocketAddr::new(address([a, b, c, d], self.is_ipv4()), u16::from_be_bytes([p0, p1]))
+    }
+
+    /// The other end.
+    #[inline]
+    pub(crate) fn remote(&self) -> SocketAddr {
+        let [_, _, _, _, e, f, g, h, [_, _, q0, q1]] = self.0;
+        SocketAddr::new(address([e, f, g, h], self.is_ipv4()), u16::from_be_bytes([q0, q1]))
+    }
+
+    /// What keyed functions of a flow are applied to.
+    #[inline]
+    pub(crate) const fn bytes(&self) -> &[u8] {
+        self.0.as_flattened()
+    }
+
+    /// As [`Self::bytes`], with two words behind them.
+    #[inline]
+    pub(crate) const fn with(&self, more: [[u8; 4]; 2]) -> [[u8; 4]; 11] {
+        let ([a, b, c, d, e, f, g, h, i], [j, k]) = (self.0, more);
+        [a, b, c, d, e, f, g, h, i, j, k]
+    }
+
+    /// What tells apart flows of one family: without what all IPv4 flows begin with.
+    #[inline]
+    pub(crate) fn essence<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
+        if self.is_ipv4() {
+            let [_, _, _, local, _, _, _, remote, ports] = self.0;
+            return use_bytes([local, remote, ports].as_flattened());
+        }
+        use_bytes(self.bytes())
+    }
+}
+
+impl core::fmt::Debug for Ends {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} <- {}", self.local(), self.remote())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        for (local, remote) in [
+            ("10.0.0.1:7", "10.0.0.2:65535"),
+            ("[fd77::1]:7", "[fd77::2]:1"),
+            // Nobody has such an address, but anybody can claim it.
+            ("[fd77::1]:7", "[::ffff:10.0.0.2]:1"),
+        ] {
+            let (local, remote): (SocketAddr, SocketAddr) = (local.parse().unwrap(), remote.parse().unwrap());
+            let ends = Ends::new(local, remote);
+            assert_eq!((ends.local(), ends.remote()), (local, remote));
+            assert_eq!(ends.is_ipv4(), local.is_ipv4());
+        }
+        assert_eq!(size_of::<Ends>(), 36);
+    }
+}

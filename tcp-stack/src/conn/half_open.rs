@@ -1,0 +1,545 @@
+//! SYN-RECEIVED of passive opens: a small record, in place of a control block, until the peer's
+//! acknowledgement shows that it exists.
+//!
+//! A record is in the list of its listener, oldest first, and, while a SYN-ACK of it is to be sent, in one of
+//! two more: of those that are sent next, and of those that wait for a neighbor's link address.
+
+use core::time::Duration;
+
+use super::ends::Ends;
+use super::listen::mss_for;
+use super::receive::{offered_scale, receive_buffer};
+use super::syn_received::NOT_TIMED;
+use super::terms::Terms;
+use super::{Incoming, Reply, ts_clock};
+use crate::config::{StackConfig, TcpConfig};
+use crate::iface::DropReason;
+use crate::pool::{NIL, Pool};
+use crate::recovery::RttEstimator;
+use crate::seq::SeqNum;
+use crate::time::Instant;
+use crate::timer::Wheel;
+use crate::wire::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
+
+/// Which SYN-ACKs are to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queued {
+    No,
+    /// When the port can take it.
+    Output,
+    /// When the neighbor's link address is known.
+    Neighbor,
+}
+
+/// A place in a doubly linked list.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    prev: u32,
+    next: u32,
+}
+
+impl Link {
+    const NONE: Self = Self { prev: NIL, next: NIL };
+}
+
+/// A list of records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    first: u32,
+    last: u32,
+}
+
+impl Chain {
+    pub(crate) const EMPTY: Self = Self { first: NIL, last: NIL };
+
+    /// The record that has been in it longest.
+    pub(crate) fn first(&self) -> Option<u32> {
+        (self.first != NIL).then_some(self.first)
+    }
+
+    fn push(&mut self, pool: &mut Pool<HalfOpen>, index: u32, link: fn(&mut HalfOpen) -> &mut Link) {
+        let prev = core::mem::replace(&mut self.last, index);
+        if let Some(record) = pool.get_mut(index) {
+            *link(record) = Link { prev, next: NIL };
+        }
+        match pool.get_mut(prev) {
+            Some(before) => link(before).next = index,
+            None => self.first = index,
+        }
+    }
+
+    fn unlink(&mut self, pool: &mut Pool<HalfOpen>, index: u32, link: fn(&mut HalfOpen) -> &mut Link) {
+        let Some(record) = pool.get_mut(index) else { return };
+        let Link { prev, next } = core::mem::replace(link(record), Link::NONE);
+        match pool.get_mut(prev) {
+            Some(before) => link(before).next = next,
+            None => self.first = next,
+        }
+        match pool.get_mut(next) {
+            Some(after) => link(after).prev = prev,
+            None => self.last = prev,
+        }
+    }
+}
+
+/// A connection of which only the SYN was seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HalfOpen {
+    pub(crate) ends: Ends,
+    pub(crate) terms: Terms,
+    pub(crate) iss: SeqNum,
+    pub(crate) irs: SeqNum,
+    /// The TSval of the SYN, or of a later one.
+    pub(crate) ts_recent: u32,
+    /// When the SYN-ACK was sent last: microseconds, of which the low 32 bits are more than it can live.
+    sent_us: u32,
+    /// When the SYN came, milliseconds, the low 32 bits.
+    opened_ms: u32,
+    age: Link,
+    out: Link,
+    queued: Queued,
+    /// The peer's SYN came again, and was answered again.
+    repeated: bool,
+    /// How often the answer did not come in time.
+    pub(crate) attempts: u8,
+}
+
+/// What a segment for a record leads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HalfOpenVerdict {
+    /// Nothing.
+    Ignore(DropReason),
+    /// The SYN-ACK once more.
+    Repeat,
+    /// A reset: the peer acknowledges what was never sent.
+    Reset,
+    /// An acknowledgement: the segment cannot be of this connection, or comes from its past.
+    Challenge(DropReason),
+    /// The peer has reset the connection.
+    Forget,
+    /// The connection is established.
+    Establish,
+}
+
+/// The low 32 bits.
+fn low(value: u64) -> u32 {
+    let [.., a, b, c, d] = value.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+impl HalfOpen {
+    pub(crate) fn new(
+        now: Instant,
+        ends: Ends,
+        terms: Terms,
+        iss: SeqNum,
+        irs: SeqNum,
+        ts_recent: u32,
+    ) -> Self {
+        Self {
+            ends,
+            terms,
+            iss,
+            irs,
+            ts_recent,
+            sent_us: low(now.as_micros()),
+            opened_ms: low(now.as_millis()),
+            age: Link::NONE,
+            out: Link::NONE,
+            queued: Queued::No,
+            repeated: false,
+            attempts: 0,
+        }
+    }
+
+    /// How long ago the SYN came.
+    pub(crate) fn age(&self, now: Instant) -> Duration {
+        Duration::from_millis(low(now.as_millis()).wrapping_sub(self.opened_ms).into())
+    }
+
+    /// How long ago the SYN-ACK was sent last.
+    pub(crate) fn since_sent(&self, now: Instant) -> Duration {
+        Duration::from_micros(low(now.as_micros()).wrapping_sub(self.sent_us).into())
+    }
+
+    /// SYN-ACKs sent before the last: with any, which one is answered cannot be told (RFC 6298 §3).
+    pub(crate) fn earlier(&self) -> u8 {
+        self.attempts.max(u8::from(self.repeated)).min(NOT_TIMED - 1)
+    }
+
+    /// SEGMENT ARRIVES in SYN-RECEIVED (RFC 9293 §3.10.7.4), in its order, for a connection whose window is
+    /// the one of its SYN-ACK.
+    pub(crate) fn judge<B>(&self, config: &StackConfig, segment: &Incoming<B>) -> HalfOpenVerdict {
+        let TcpHeader { seq, ack, flags, .. } = segment.header;
+        let first = self.irs + 1;
+        let (reset, syn) = (flags.contains(TcpFlags::RST), flags.contains(TcpFlags::SYN));
+        if syn && !reset && seq == self.irs {
+            return HalfOpenVerdict::Repeat;
+        }
+        if self.terms.timestamps() && !reset && !syn {
+            // RFC 7323 §3.2 and §5.3 R1.
+            let Some(ts) = segment.options.timestamps else {
+                return HalfOpenVerdict::Ignore(DropReason::TcpNoTimestamp);
+            };
+            if ts.value.wrapping_sub(self.ts_recent).cast_signed() < 0 {
+                return HalfOpenVerdict::Challenge(DropReason::TcpPaws);
+            }
+        }
+        let window = syn_window(config);
+        let len = segment.seq_len();
+        let begins_within = seq.is_within(first, window) || (len == 0 && !reset && seq == first + window);
+        let ends_within = len > 0 && (seq + len.wrapping_sub(1)).is_within(first, window);
+        if !(begins_within || ends_within) {
+            return match seq.before(first) {
+                _ if reset => HalfOpenVerdict::Ignore(DropReason::TcpBadReset),
+                true => HalfOpenVerdict::Challenge(DropReason::TcpDuplicate),
+                false => HalfOpenVerdict::Challenge(DropReason::TcpOutOfWindow),
+            };
+        }
+        // RFC 5961 §3 and §4: only an exact reset counts, and a SYN never does.
+        match (reset, syn) {
+            (true, _) if seq == first => HalfOpenVerdict::Forget,
+            (true, _) => HalfOpenVerdict::Challenge(DropReason::TcpBadReset),
+            (_, true) => HalfOpenVerdict::Challenge(DropReason::TcpBadSyn),
+            _ if !flags.contains(TcpFlags::ACK) => HalfOpenVerdict::Ignore(DropReason::TcpNoAck),
+            _ if ack == self.iss + 1 => HalfOpenVerdict::Establish,
+            _ => HalfOpenVerdict::Reset,
+        }
+    }
+
+    /// The SYN-ACK.
+    pub(crate) fn syn_ack(&self, config: &StackConfig, now: Instant, ts_offset: u32) -> Reply {
+        syn_ack(
+            config,
+            &self.ends,
+            (self.iss, self.irs),
+            self.terms,
+            (ts_clock(now, ts_offset), self.ts_recent),
+        )
+    }
+
+    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, or a reset of the same numbers.
+    pub(crate) fn reply(&self, config: &StackConfig, now: Instant, ts_offset: u32, flags: TcpFlags) -> Reply {
+        let syn_ack = self.syn_ack(config, now, ts_offset);
+        let resets = flags.contains(TcpFlags::RST);
+        let scale = self.terms.window_scale().map_or(0, |_| offered_scale(config));
+        let window = u16::try_from(syn_window(config) >> scale).unwrap_or(u16::MAX);
+        Reply {
+            header: TcpHeader {
+                seq: self.iss + 1,
+                flags,
+                window: if resets { 0 } else { window },
+                ..syn_ack.header
+            },
+            options: TcpOptions {
+                timestamps: syn_ack.options.timestamps.filter(|_| !resets),
+                ..TcpOptions::NONE
+            },
+            ..syn_ack
+        }
+    }
+}
+
+/// The window of a SYN-ACK, which cannot be scaled (RFC 7323 §2.2).
+fn syn_window(config: &StackConfig) -> u32 {
+    receive_buffer(config).min(u16::MAX.into())
+}
+
+/// `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>` with what both agree on: never an option that the SYN did not have,
+/// but for the MSS, so that the answer is at most four octets longer than what it answers.
+pub(crate) fn syn_ack(
+    config: &StackConfig,
+    ends: &Ends,
+    (iss, irs): (SeqNum, SeqNum),
+    terms: Terms,
+    (value, echo): (u32, u32),
+) -> Reply {
+    let (local, remote) = (ends.local(), ends.remote());
+    Reply {
+        local,
+        remote,
+        header: TcpHeader {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            seq: iss,
+            ack: irs + 1,
+            flags: TcpFlags::SYN | TcpFlags::ACK | if terms.ecn() { TcpFlags::ECE } else { TcpFlags::NONE },
+            window: u16::try_from(syn_window(config)).unwrap_or(u16::MAX),
+            urgent: 0,
+        },
+        options: TcpOptions {
+            mss: Some(mss_for(local, config.mtu)),
+            window_scale: terms.window_scale().map(|_| offered_scale(config)),
+            sack_permitted: terms.sack(),
+            timestamps: terms.timestamps().then_some(Timestamps { value, echo }),
+            sack: SackBlocks::EMPTY,
+        },
+    }
+}
+
+/// How long an answer to the SYN-ACK is waited for that was sent again `attempts` times (RFC 6298 §5.5: "RTO <-
+/// RTO * 2").
+fn timeout(tcp: &TcpConfig, attempts: u8) -> Duration {
+    let doubled = 1_u32.checked_shl(u32::from(attempts)).unwrap_or(u32::MAX);
+    let first = RttEstimator::new().rto(tcp.rto_min(), tcp.rto_max());
+    first.saturating_mul(doubled).min(tcp.rto_max())
+}
+
+/// SYN-ACKs that may be sent again without a cause, at the beginning and per SYN.
+const CREDIT_MAX: u32 = 1024;
+const CREDIT_PER_SYN: u32 = 2;
+
+/// All records, in a memory of fixed size.
+#[derive(Debug)]
+pub(crate) struct HalfOpenTable {
+    pool: Pool<HalfOpen>,
+    wheel: Wheel,
+    output: Chain,
+    neighbor: Chain,
+    /// SYN-ACKs that may be sent again when nobody asks for them: whoever forges SYNs in somebody's name makes
+    /// us send that host at most three times as many frames, but for the first [`CREDIT_MAX`].
+    credit: u32,
+}
+
+impl HalfOpenTable {
+    pub(crate) fn new(limit: u32) -> Self {
+        let (output, neighbor) = (Chain::EMPTY, Chain::EMPTY);
+        Self { pool: Pool::new(limit), wheel: Wheel::new(limit), output, neighbor, credit: CREDIT_MAX }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.pool.used()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.pool.available() == 0
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&HalfOpen> {
+        self.pool.get(index)
+    }
+
+    /// Adds a record to those of its listener, and has its SYN-ACK sent; `None` when there is no room.
+    pub(crate) fn insert(
+        &mut self,
+        now: Instant,
+        tcp: &TcpConfig,
+        record: HalfOpen,
+        listener: &mut Chain,
+    ) -> Option<u32> {
+        let index = self.pool.insert(record).ok()?;
+        listener.push(&mut self.pool, index, |record| &mut record.age);
+        self.wheel.arm(index, now + timeout(tcp, 0));
+        self.credit = self.credit.saturating_add(CREDIT_PER_SYN).min(CREDIT_MAX);
+        self.queue(index, Queued::Output);
+        Some(index)
+    }
+
+    /// Takes a record out of the table and of its listener's list.
+    pub(crate) fn remove(&mut self, index: u32, listener: Option<&mut Chain>) -> Option<HalfOpen> {
+        self.queue(index, Queued::No);
+        self.wheel.cancel(index);
+        if let Some(listener) = listener {
+            listener.unlink(&mut self.pool, index, |record| &mut record.age);
+        }
+        self.pool.remove(index)
+    }
+
+    fn queue(&mut self, index: u32, to: Queued) {
+        let Some(record) = self.pool.get_mut(index) else { return };
+        let from = core::mem::replace(&mut record.queued, to);
+        let Self { pool, output, neighbor, .. } = self;
+        match from {
+            Queued::No => {}
+            Queued::Output => output.unlink(pool, index, |record| &mut record.out),
+            Queued::Neighbor => neighbor.unlink(pool, index, |record| &mut record.out),
+        }
+        match to {
+            Queued::No => {}
+            Queued::Output => output.push(pool, index, |record| &mut record.out),
+            Queued::Neighbor => neighbor.push(pool, index, |record| &mut record.out),
+        }
+    }
+
+    /// Has the SYN-ACK sent once more, since its SYN came again, on `terms`.
+    pub(crate) fn repeat(&mut self, index: u32, terms: Terms) {
+        let Some(record) = self.pool.get_mut(index) else { return };
+        if !terms.ecn() {
+            record.terms = record.terms.without_ecn();
+        }
+        if record.queued == Queued::No {
+            record.repeated = true;
+            self.queue(index, Queued::Output);
+        }
+    }
+
+    /// A record whose answer did not come in time: has the SYN-ACK sent once more; `None` when it is to be
+    /// given up, otherwise whether the credit allowed it.
+    pub(crate) fn retry(&mut self, now: Instant, tcp: &TcpConfig, index: u32) -> Option<bool> {
+        let record = self.pool.get_mut(index).filter(|record| record.attempts < tcp.syn_retries)?;
+        record.attempts = record.attempts.saturating_add(1);
+        let (attempts, waits) = (record.attempts, record.queued != Queued::No);
+        self.wheel.arm(index, now + timeout(tcp, attempts));
+        if waits {
+            // The last one has not been sent: what is sent now is no more than that.
+            self.queue(index, Queued::Output);
+            return Some(true);
+        }
+        let left = self.credit.checked_sub(1);
+        if let Some(left) = left {
+            self.credit = left;
+            self.queue(index, Queued::Output);
+        }
+        Some(left.is_some())
+    }
+
+    /// The record whose SYN-ACK is to be sent next.
+    pub(crate) fn next_output(&self) -> Option<u32> {
+        self.output.first()
+    }
+
+    /// The SYN-ACK was handed to the port.
+    pub(crate) fn on_sent(&mut self, now: Instant, index: u32) {
+        if let Some(record) = self.pool.get_mut(index) {
+            record.sent_us = low(now.as_micros());
+        }
+        self.queue(index, Queued::No);
+    }
+
+    /// The SYN-ACK waits until a neighbor's link address is known.
+    pub(crate) fn wait_for_neighbor(&mut self, index: u32) {
+        self.queue(index, Queued::Neighbor);
+    }
+
+    /// Whether a SYN-ACK waits for a neighbor.
+    pub(crate) fn waits_for_neighbor(&self) -> bool {
+        self.neighbor.first().is_some()
+    }
+
+    /// A neighbor's link address has become known.
+    pub(crate) fn wake(&mut self) {
+        while let Some(index) = self.neighbor.first() {
+            self.queue(index, Queued::Output);
+        }
+    }
+
+    /// A record whose timer has expired; as [`Wheel::pop_expired`].
+    pub(crate) fn pop_expired(&mut self, now: Instant, budget: &mut u32) -> Option<u32> {
+        self.wheel.pop_expired(now, budget)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.wheel.next_deadline()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConnOptions;
+    use crate::conn::SynOffer;
+    use crate::wire::EcnField;
+
+    fn record(port: u16) -> HalfOpen {
+        let remote = std::net::SocketAddr::from(([10, 0, 0, 2], port));
+        let ends = Ends::new("10.0.0.1:7".parse().unwrap(), remote);
+        HalfOpen::new(Instant::ZERO, ends, Terms::bare(536), SeqNum::new(1), SeqNum::new(2), 0)
+    }
+
+    fn ports(table: &HalfOpenTable, chain: Chain, next: fn(&HalfOpen) -> u32) -> std::vec::Vec<u16> {
+        let step = |index: &u32| table.get(*index).map(next).filter(|next| *next != NIL);
+        core::iter::successors(chain.first(), step)
+            .map(|index| table.get(index).unwrap().ends.remote().port())
+            .collect()
+    }
+
+    #[test]
+    fn records_are_listed_by_age_wherever_one_is_taken_out() {
+        let mut table = HalfOpenTable::new(4);
+        let mut chain = Chain::EMPTY;
+        let all = [1, 2, 3, 4]
+            .map(|n| table.insert(Instant::ZERO, &TcpConfig::default(), record(n), &mut chain).unwrap());
+        assert!(
+            table.is_full()
+                && table.insert(Instant::ZERO, &TcpConfig::default(), record(5), &mut chain).is_none()
+        );
+        let listed = |table: &HalfOpenTable, chain| ports(table, chain, |record| record.age.next);
+        assert_eq!(listed(&table, chain), [1, 2, 3, 4]);
+        for (n, left) in [(1, &[1, 3, 4][..]), (0, &[3, 4]), (3, &[3]), (2, &[])] {
+            assert!(table.remove(all[n], Some(&mut chain)).is_some());
+            assert_eq!(listed(&table, chain), left);
+            assert_eq!(ports(&table, table.output, |record| record.out.next), left, "nothing of it is sent");
+        }
+        assert_eq!((table.used(), table.next_output(), table.next_deadline()), (0, None, None));
+    }
+
+    #[test]
+    fn a_syn_ack_waits_for_its_neighbor_and_is_then_sent() {
+        let mut table = HalfOpenTable::new(4);
+        let mut chain = Chain::EMPTY;
+        let [a, b] = [1, 2]
+            .map(|n| table.insert(Instant::ZERO, &TcpConfig::default(), record(n), &mut chain).unwrap());
+        assert_eq!(table.next_output(), Some(a));
+        table.wait_for_neighbor(a);
+        table.on_sent(Instant::from_millis(3), b);
+        assert_eq!((table.next_output(), table.waits_for_neighbor()), (None, true));
+        table.repeat(a, Terms::bare(536));
+        assert_eq!(table.next_output(), None, "it waits already");
+        table.wake();
+        assert_eq!((table.next_output(), table.waits_for_neighbor()), (Some(a), false));
+        assert_eq!(table.get(b).unwrap().since_sent(Instant::from_millis(5)), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn what_is_sent_of_our_own_accord_is_a_multiple_of_what_came() {
+        let tcp = TcpConfig { syn_retries: u8::MAX, ..TcpConfig::default() };
+        let mut table = HalfOpenTable::new(64);
+        let mut chain = Chain::EMPTY;
+        let all: std::vec::Vec<u32> =
+            (0..64).map(|n| table.insert(Instant::ZERO, &tcp, record(n), &mut chain).unwrap()).collect();
+        let mut sent = 0;
+        for _ in 0..100 {
+            for index in &all {
+                table.on_sent(Instant::ZERO, *index);
+                sent += u32::from(table.retry(Instant::ZERO, &tcp, *index).unwrap());
+            }
+        }
+        assert_eq!(sent, CREDIT_MAX);
+        table.on_sent(Instant::ZERO, all[0]);
+        table.remove(all[1], Some(&mut chain)).unwrap();
+        table.insert(Instant::ZERO, &tcp, record(99), &mut chain).unwrap();
+        let again = [0; 3].map(|_| {
+            table.on_sent(Instant::ZERO, all[0]);
+            table.retry(Instant::ZERO, &tcp, all[0])
+        });
+        assert_eq!(again, [Some(true), Some(true), Some(false)]);
+    }
+
+    #[test]
+    fn an_answer_is_hardly_longer_than_its_syn() {
+        let config = StackConfig::default();
+        let ends = record(1).ends;
+        for n in 0..16 {
+            let bit = |i: u32| n >> i & 1 == 1;
+            let options = TcpOptions {
+                mss: bit(0).then_some(1460),
+                window_scale: bit(1).then_some(7),
+                sack_permitted: bit(2),
+                timestamps: bit(3).then_some(Timestamps::default()),
+                sack: SackBlocks::EMPTY,
+            };
+            let header = TcpHeader { flags: TcpFlags::SYN, ..TcpHeader::default() };
+            let syn = SynOffer { header, options, ecn: EcnField::NotEct };
+            let terms = Terms::of(&syn, &config, &ConnOptions::default(), true);
+            let answer = syn_ack(&config, &ends, (SeqNum::new(1), SeqNum::new(2)), terms, (0, 0));
+            let longer = TcpHeader::len_with(&answer.options).saturating_sub(TcpHeader::len_with(&options));
+            assert_eq!(longer, if bit(0) { 0 } else { 4 }, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn timeouts_double_up_to_the_greatest() {
+        let seconds = |attempts| timeout(&TcpConfig::default(), attempts).as_secs();
+        assert_eq!([0, 1, 2, 5, 6, 40, 255].map(seconds), [1, 2, 4, 32, 60, 60, 60]);
+    }
+}

@@ -1,0 +1,154 @@
+//! What is kept of a SYN until the connection is made of it: two numbers, in four octets.
+
+use super::State;
+use super::ecn::Ecn;
+use super::listen::{SynOffer, mss_of};
+use crate::config::{ConnOptions, StackConfig};
+use crate::seq::SeqNum;
+use crate::wire::{EcnField, SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
+
+/// What a SYN offers of what we take up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The peer's MSS, octets.
+    pub(crate) mss: u16,
+    /// ```text
+    ///   bit 7    6           5    4     3..0
+    ///       ECT  timestamps  ECN  SACK  window scale, 15: none
+    /// ```
+    bits: u8,
+}
+
+const NO_WINDOW_SCALE: u8 = 15;
+const SACK: u8 = 1 << 4;
+const ECN: u8 = 1 << 5;
+const TIMESTAMPS: u8 = 1 << 6;
+const ECT: u8 = 1 << 7;
+
+impl Terms {
+    /// The terms of a SYN; what the configuration does not allow is not among them.
+    pub(crate) fn of(offer: &SynOffer, config: &StackConfig, conn: &ConnOptions, is_ipv4: bool) -> Self {
+        let (options, tcp) = (&offer.options, &config.tcp);
+        // RFC 7323 §2.3: a shift above 14 counts as 14.
+        let scale = options.window_scale.filter(|_| tcp.window_scale).map(|shift| shift.min(14));
+        let mut ecn = Ecn::new(tcp, conn);
+        ecn.on_syn(offer.header.flags, offer.ecn);
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let bits = scale.unwrap_or(NO_WINDOW_SCALE)
+            | flag(tcp.sack && options.sack_permitted, SACK)
+            | flag(tcp.timestamps && options.timestamps.is_some(), TIMESTAMPS)
+            | flag(ecn.syn_flags(State::SynReceived).contains(TcpFlags::ECE), ECN)
+            | flag(ecn.syn_field(State::SynReceived) != EcnField::NotEct, ECT);
+        Self { mss: mss_of(options, is_ipv4), bits }
+    }
+
+    /// Terms of nothing but an MSS: what a SYN without options offers.
+    pub(crate) const fn bare(mss: u16) -> Self {
+        Self { mss, bits: NO_WINDOW_SCALE }
+    }
+
+    pub(crate) const fn timestamps(self) -> bool {
+        self.bits & TIMESTAMPS != 0
+    }
+
+    pub(crate) const fn sack(self) -> bool {
+        self.bits & SACK != 0
+    }
+
+    /// The SYN was an ECN-setup SYN (RFC 3168 §6.1.1), and so is its answer.
+    pub(crate) const fn ecn(self) -> bool {
+        self.bits & ECN != 0
+    }
+
+    /// The peer has sent a SYN that asks for no ECN: neither does an answer from now on (RFC 3168 §6.1.1.1).
+    pub(crate) const fn without_ecn(self) -> Self {
+        Self { bits: self.bits & !(ECN | ECT), ..self }
+    }
+
+    /// The ECN field of the SYN-ACK's packet.
+    pub(crate) const fn field(self) -> EcnField {
+        if self.bits & ECT == 0 { EcnField::NotEct } else { EcnField::Ect0 }
+    }
+
+    pub(crate) fn window_scale(self) -> Option<u8> {
+        Some(self.bits & 0xf).filter(|scale| *scale != NO_WINDOW_SCALE)
+    }
+
+    /// All but the MSS and that there are timestamps, which they say themselves: in six bits.
+    pub(crate) const fn low_bits(self) -> u8 {
+        self.bits & 0x3f
+    }
+
+    /// What [`Self::low_bits`] came from, when there are timestamps.
+    pub(crate) const fn from_low_bits(mss: u16, low_bits: u8) -> Self {
+        Self { mss, bits: (low_bits & 0x3f) | TIMESTAMPS }
+    }
+
+    /// The SYN as far as it matters, for [`Conn::accept`](super::Conn::accept).
+    pub(crate) fn offer(self, irs: SeqNum, ts_recent: u32) -> SynOffer {
+        let ecn = if self.ecn() { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::NONE };
+        SynOffer {
+            header: TcpHeader { seq: irs, flags: TcpFlags::SYN | ecn, ..TcpHeader::default() },
+            options: TcpOptions {
+                mss: Some(self.mss),
+                window_scale: self.window_scale(),
+                sack_permitted: self.sack(),
+                timestamps: self.timestamps().then_some(Timestamps { value: ts_recent, echo: 0 }),
+                sack: SackBlocks::EMPTY,
+            },
+            ecn: EcnField::NotEct,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_syn_becomes_terms_and_again_a_syn() {
+        let config = StackConfig::default();
+        for scale in (0..=14).map(Some).chain([None]) {
+            for n in 0..8 {
+                let bit = |i: u32| n >> i & 1 == 1;
+                let flags = if bit(0) { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::NONE };
+                let header =
+                    TcpHeader { seq: SeqNum::new(9), flags: TcpFlags::SYN | flags, ..TcpHeader::default() };
+                let options = TcpOptions {
+                    mss: Some(1400),
+                    window_scale: scale,
+                    sack_permitted: bit(1),
+                    timestamps: bit(2).then_some(Timestamps { value: 77, echo: 0 }),
+                    sack: SackBlocks::EMPTY,
+                };
+                let offer = SynOffer { header, options, ecn: EcnField::NotEct };
+                let terms = Terms::of(&offer, &config, &ConnOptions::default(), true);
+                let again = terms.offer(SeqNum::new(9), 77);
+                assert_eq!((again.header, again.options), (header, options));
+                if terms.timestamps() {
+                    assert_eq!(Terms::from_low_bits(1400, terms.low_bits()), terms);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_switched_off_is_not_taken_up() {
+        let mut config = StackConfig::default();
+        (config.tcp.sack, config.tcp.timestamps, config.tcp.window_scale) = (false, false, false);
+        let options = TcpOptions {
+            mss: None,
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some(Timestamps::default()),
+            sack: SackBlocks::EMPTY,
+        };
+        let offer = SynOffer { header: TcpHeader::default(), options, ecn: EcnField::NotEct };
+        let conn = ConnOptions::default();
+        assert_eq!(Terms::of(&offer, &config, &conn, true), Terms::bare(536));
+        assert_eq!(Terms::of(&offer, &config, &conn, false), Terms::bare(1220));
+        config.tcp.window_scale = true;
+        let steep = SynOffer { options: TcpOptions { window_scale: Some(200), ..options }, ..offer };
+        assert_eq!(Terms::of(&steep, &config, &conn, true).window_scale(), Some(14));
+    }
+}

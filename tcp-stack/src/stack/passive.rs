@@ -1,0 +1,306 @@
+//! Passive opens: from a peer's SYN to a connection, by way of a record or of a cookie.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::Stack;
+use super::replies::reset_for;
+use crate::buf::Buf;
+use crate::config::SynCookies;
+use crate::conn::{
+    COOKIE_LIFE, Conn, Cookies, Ends, HalfOpen, HalfOpenVerdict, Incoming, Listener, NOT_TIMED, Origin,
+    SynOffer, Target, Terms, syn_ack, ts_clock,
+};
+use crate::iface::{DropReason, IcmpErrorKind};
+use crate::seq::SeqNum;
+use crate::time::Instant;
+use crate::timer::TimerKind;
+use crate::wire::{TcpFlags, TcpHeader};
+
+/// What a peer has to answer our SYN and ACK, whoever else knocks: several of the longest round trips; and with
+/// room for our SYN-ACK to be lost, when a cookie is as good.
+const HALF_OPEN_LEAST: Duration = Duration::from_millis(500);
+const HALF_OPEN_LEAST_WITH_COOKIES: Duration = Duration::from_secs(3);
+
+/// A segment that may open a connection.
+#[derive(Debug)]
+pub(super) struct Knock<'a, B> {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) hash: u32,
+    pub(super) incoming: &'a Incoming<B>,
+    /// The new connection must begin with this sequence number or a later one.
+    pub(super) least: Option<SeqNum>,
+}
+
+impl<B: Buf> Stack<B> {
+    /// SEGMENT ARRIVES in LISTEN, third: a SYN (RFC 9293 §3.10.7.2).
+    pub(super) fn on_syn(&mut self, now: Instant, knock: &Knock<'_, B>) -> Result<(), DropReason> {
+        let Knock { local, remote, incoming, least, .. } = *knock;
+        if self.conns.is_full() {
+            return Err(DropReason::TcpTableFull);
+        }
+        let terms = self.terms_of(local, incoming);
+        let may_bake = match self.config.tcp.syn_cookies {
+            SynCookies::Always => return self.send_cookie(now, knock, terms),
+            SynCookies::WhenFull => true,
+            SynCookies::Never => false,
+        };
+        if let Err(reason) = self.room_for_half_open(local.port()) {
+            let least_age = if may_bake { HALF_OPEN_LEAST_WITH_COOKIES } else { HALF_OPEN_LEAST };
+            let recycled = self.recycle_half_open(now, local.port(), least_age);
+            if !recycled {
+                return if may_bake { self.send_cookie(now, knock, terms) } else { Err(reason) };
+            }
+        }
+        let mut iss = self.entropy.initial_sequence(now, local, remote);
+        if let Some(least) = least {
+            iss = iss.max(least);
+        }
+        let ts_recent = incoming.options.timestamps.map_or(0, |ts| ts.value);
+        let irs = incoming.header.seq;
+        let record = HalfOpen::new(now, Ends::new(local, remote), terms, iss, irs, ts_recent);
+        let Some((_, listener)) = self.listeners.find(local.port()) else {
+            return Err(DropReason::TcpNoConnection);
+        };
+        let placed = self.half_open.insert(now, &self.config.tcp, record, &mut listener.waiting);
+        let index = placed.ok_or(DropReason::TcpTableFull)?;
+        listener.half_open = listener.half_open.saturating_add(1);
+        self.conns.insert_flow(knock.hash, Target::HalfOpen(index));
+        self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
+        Ok(())
+    }
+
+    /// What a SYN offers of what its listener takes up.
+    fn terms_of(&mut self, local: SocketAddr, incoming: &Incoming<B>) -> Terms {
+        let Incoming { header, options, ecn, .. } = *incoming;
+        let conn = self.listeners.find(local.port()).map(|(_, listener)| listener.options.conn);
+        let offer = SynOffer { header, options, ecn };
+        Terms::of(&offer, &self.config, &conn.unwrap_or_default(), local.is_ipv4())
+    }
+
+    /// Whether a SYN to this port can be kept: every record can become a connection.
+    fn room_for_half_open(&mut self, port: u16) -> Result<(), DropReason> {
+        let is_full = self.half_open.is_full() || self.all_connections() >= self.config.connections();
+        let within = |listener: &Listener| listener.half_open < listener.options.backlog;
+        match self.listeners.find(port) {
+            Some((_, listener)) if !within(listener) => Err(DropReason::TcpBacklog),
+            _ if is_full => Err(DropReason::TcpTableFull),
+            _ => Ok(()),
+        }
+    }
+
+    /// Connections, half-open ones included.
+    pub(super) fn all_connections(&self) -> u32 {
+        self.conns.used().saturating_add(self.half_open.used())
+    }
+
+    /// RFC 4987 §3.4: the half-open connection that is oldest gives way to a SYN, so that a few SYNs that
+    /// nobody stands behind do not shut a listener for minutes. Returns whether one did.
+    fn recycle_half_open(&mut self, now: Instant, port: u16, least_age: Duration) -> bool {
+        let Some((_, listener)) = self.listeners.find(port) else { return false };
+        let Some(oldest) = listener.waiting.first() else { return false };
+        let had_time = self.half_open.get(oldest).is_some_and(|record| record.age(now) >= least_age);
+        if had_time {
+            self.stats.half_open_recycled = self.stats.half_open_recycled.wrapping_add(1);
+            self.stats.timed_out = self.stats.timed_out.wrapping_add(1);
+            self.forget_half_open(oldest);
+        }
+        had_time
+    }
+
+    /// Takes a record out of everything that knows of it.
+    pub(super) fn forget_half_open(&mut self, index: u32) -> Option<(HalfOpen, u32)> {
+        let ends = self.half_open.get(index)?.ends;
+        let mut listener = self.listeners.find(ends.local().port()).map(|(_, listener)| listener);
+        let record = self.half_open.remove(index, listener.as_mut().map(|listener| &mut listener.waiting))?;
+        if let Some(listener) = listener {
+            listener.half_open = listener.half_open.saturating_sub(1);
+        }
+        let hash = self.conns.hash(&record.ends);
+        self.conns.remove_flow(hash, Target::HalfOpen(index));
+        Some((record, hash))
+    }
+
+    /// Answers a SYN with a cookie, and forgets it. Never again of our own accord: the peer repeats its SYN.
+    fn send_cookie(&mut self, now: Instant, knock: &Knock<'_, B>, terms: Terms) -> Result<(), DropReason> {
+        let Knock { local, remote, incoming, least, .. } = *knock;
+        let ends = Ends::new(local, remote);
+        let terms = Cookies::kept(terms, local.is_ipv4());
+        let irs = incoming.header.seq;
+        let iss = self.cookies.make(now, &ends, irs, terms);
+        // RFC 9293 §3.6.1: what TIME-WAIT asks of a new connection's sequence numbers, timestamps serve as well.
+        if !terms.timestamps() && least.is_some_and(|least| iss.before(least)) {
+            return Err(DropReason::TcpBacklog);
+        }
+        let times = incoming.options.timestamps.filter(|_| terms.timestamps()).map_or((0, 0), |ts| {
+            let clock = ts_clock(now, self.entropy.timestamp_offset(local, remote));
+            (Cookies::timestamp(clock, terms), ts.value)
+        });
+        let reply = syn_ack(&self.config, &ends, (iss, irs), terms, times);
+        // It goes back to where the SYN came from: a flood must not make us ask for stations that do not exist.
+        if !self.replies.push_to(reply, incoming.src_mac) {
+            return Err(DropReason::TcpBacklog);
+        }
+        if let Some((_, listener)) = self.listeners.find(local.port()) {
+            listener.cookies_until = now + COOKIE_LIFE;
+        }
+        self.stats.syn_cookies_out = self.stats.syn_cookies_out.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The terms of the cookie that an acknowledgement to no connection brings back; `None` when it brings none, or
+    /// the listener has given none of late.
+    pub(super) fn cookie_in(&mut self, now: Instant, knock: &Knock<'_, B>) -> Option<Result<Terms, ()>> {
+        let Knock { local, remote, incoming, .. } = *knock;
+        let TcpHeader { seq, ack, flags, .. } = incoming.header;
+        let expected = flags.contains(TcpFlags::ACK)
+            && !flags.contains(TcpFlags::SYN)
+            && self.listeners.find(local.port()).is_some_and(|(_, listener)| now < listener.cookies_until);
+        if !expected {
+            return None;
+        }
+        let ends = Ends::new(local, remote);
+        let echo = incoming.options.timestamps.filter(|_| self.config.tcp.timestamps).map(|ts| ts.echo);
+        let terms = self.cookies.check(now, &ends, seq - 1, ack - 1, echo);
+        if terms.is_none() {
+            self.stats.syn_cookies_failed = self.stats.syn_cookies_failed.wrapping_add(1);
+        }
+        Some(terms.ok_or(()))
+    }
+
+    /// A cookie came back: the connection begins, with what came along.
+    pub(super) fn open_by_cookie(
+        &mut self,
+        now: Instant,
+        (local, remote): (SocketAddr, SocketAddr),
+        hash: u32,
+        terms: Terms,
+        incoming: Incoming<B>,
+    ) {
+        let is_full = self.all_connections() >= self.config.connections();
+        // Who has answered goes before who may not exist.
+        let has_room =
+            !is_full || (!self.conns.is_full() && self.recycle_half_open(now, local.port(), Duration::ZERO));
+        let id = self.listeners.find(local.port()).map(|(id, listener)| (id, listener.options.conn));
+        let Some((id, options)) = id.filter(|_| has_room) else {
+            // No reset: the peer sends again what it has to say, and there may be room then.
+            self.interface.drop_delivered(DropReason::TcpTableFull);
+            return;
+        };
+        let TcpHeader { seq, ack, .. } = incoming.header;
+        let ts_offset = self.entropy.timestamp_offset(local, remote);
+        let listener = Some(id);
+        let origin = Origin { local, remote, hash, iss: ack - 1, ts_offset, listener, options };
+        let offer = terms.offer(seq - 1, incoming.options.timestamps.map_or(0, |ts| ts.value));
+        let conn = Conn::accept(now, &origin, &self.config, &offer, (now, now, NOT_TIMED));
+        self.stats.syn_cookies_in = self.stats.syn_cookies_in.wrapping_add(1);
+        self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
+        self.establish(now, conn, incoming);
+    }
+
+    /// A segment for a half-open connection.
+    #[cold]
+    pub(super) fn on_half_open(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
+        let Some(record) = self.half_open.get(index).copied() else { return };
+        let (local, remote) = (record.ends.local(), record.ends.remote());
+        match record.judge(&self.config, &incoming) {
+            HalfOpenVerdict::Ignore(reason) => self.interface.drop_delivered(reason),
+            HalfOpenVerdict::Repeat => {
+                self.interface.drop_delivered(DropReason::TcpDuplicate);
+                let terms = self.terms_of(local, &incoming);
+                self.half_open.repeat(index, terms);
+            }
+            HalfOpenVerdict::Reset => {
+                self.interface.drop_delivered(DropReason::TcpBadAck);
+                self.answer(now, reset_for(local, remote, &incoming.header, 0));
+            }
+            HalfOpenVerdict::Challenge(reason) => {
+                self.interface.drop_delivered(reason);
+                self.stats.challenge_acks = self.stats.challenge_acks.wrapping_add(1);
+                let ts_offset = self.entropy.timestamp_offset(local, remote);
+                self.answer(now, record.reply(&self.config, now, ts_offset, TcpFlags::ACK));
+            }
+            HalfOpenVerdict::Forget => {
+                self.stats.resets_received = self.stats.resets_received.wrapping_add(1);
+                self.forget_half_open(index);
+            }
+            HalfOpenVerdict::Establish => self.complete(now, index, incoming),
+        }
+    }
+
+    /// The acknowledgement of a SYN-ACK: a connection takes the place of the record.
+    fn complete(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
+        let Some((record, hash)) = self.forget_half_open(index) else { return };
+        let (local, remote) = (record.ends.local(), record.ends.remote());
+        let Some((id, listener)) = self.listeners.find(local.port()) else { return };
+        let options = listener.options.conn;
+        let ts_offset = self.entropy.timestamp_offset(local, remote);
+        let origin = Origin { local, remote, hash, iss: record.iss, ts_offset, listener: Some(id), options };
+        let offer = record.terms.offer(record.irs, record.ts_recent);
+        let sent = (now - record.age(now), now - record.since_sent(now), record.earlier());
+        let conn = Conn::accept(now, &origin, &self.config, &offer, sent);
+        self.establish(now, conn, incoming);
+    }
+
+    fn establish(&mut self, now: Instant, mut conn: Conn, incoming: Incoming<B>) {
+        let hash = conn.hash;
+        // Should the segment not establish it after all, it goes the way of every SYN that is not answered.
+        let rto = conn.rto(&self.config);
+        conn.timers.set(TimerKind::Retransmit, now + rto);
+        let Ok(id) = self.conns.insert(conn) else {
+            self.interface.drop_delivered(DropReason::TcpTableFull);
+            return;
+        };
+        self.conns.insert_flow(hash, Target::Conn(id.index()));
+        self.on_conn(now, id.index(), incoming);
+    }
+
+    /// RFC 6298 §5.4 to §5.7 for a SYN-ACK.
+    pub(super) fn on_half_open_timeout(&mut self, now: Instant, index: u32) {
+        let Some(record) = self.half_open.get(index).copied() else { return };
+        let (local, remote) = (record.ends.local(), record.ends.remote());
+        let limit = self.listeners.find(local.port()).and_then(|(_, it)| it.options.conn.user_timeout_ms);
+        let is_over = limit.is_some_and(|ms| record.age(now) >= Duration::from_millis(u64::from(ms)));
+        let sent_again = if is_over { None } else { self.half_open.retry(now, &self.config.tcp, index) };
+        let counter = match sent_again {
+            Some(true) => &mut self.stats.timeouts,
+            Some(false) => &mut self.stats.syn_acks_withheld,
+            None => &mut self.stats.timed_out,
+        };
+        *counter = counter.wrapping_add(1);
+        if sent_again.is_none() {
+            self.forget_half_open(index);
+        } else if record.attempts > 0 {
+            // RFC 1122 §3.3.1.4: the second timeout in a row casts doubt on the next hop.
+            self.interface.doubt(now, remote.ip());
+        }
+    }
+
+    /// An ICMP error about a SYN-ACK (RFC 5927). Returns whether it was believed.
+    pub(super) fn on_half_open_icmp(&mut self, index: u32, seq: SeqNum, kind: IcmpErrorKind) -> bool {
+        let about_syn_ack = self.half_open.get(index).is_some_and(|record| record.iss == seq);
+        match kind {
+            _ if !about_syn_ack => false,
+            IcmpErrorKind::PacketTooBig { .. } => false,
+            IcmpErrorKind::Soft => true,
+            IcmpErrorKind::Hard => {
+                self.stats.refused = self.stats.refused.wrapping_add(1);
+                self.forget_half_open(index).is_some()
+            }
+        }
+    }
+
+    /// Resets what is half-open with a listener that is gone.
+    pub(super) fn reset_half_open(&mut self, now: Instant, mut listener: Listener) {
+        while let Some(index) = listener.waiting.first() {
+            let Some(record) = self.half_open.remove(index, Some(&mut listener.waiting)) else { return };
+            let (local, remote) = (record.ends.local(), record.ends.remote());
+            let hash = self.conns.hash(&record.ends);
+            self.conns.remove_flow(hash, Target::HalfOpen(index));
+            self.stats.aborted = self.stats.aborted.wrapping_add(1);
+            let ts_offset = self.entropy.timestamp_offset(local, remote);
+            self.replies.push(record.reply(&self.config, now, ts_offset, TcpFlags::RST | TcpFlags::ACK));
+        }
+    }
+}
