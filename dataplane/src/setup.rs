@@ -233,6 +233,7 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
                 tcp: tcp(config),
                 worker_index: worker,
                 worker_count: workers,
+                ..StackConfig::default()
             },
             connections_max,
             grants_max: config.limits.grants_max,

@@ -35,6 +35,16 @@ pub struct StackConfig {
     pub connections_max: u32,
     /// Entries of the neighbor cache.
     pub neighbors_max: u32,
+    /// IP packets that may wait for their fragments at a time, 0..=1024; with 0 fragments are dropped. No source
+    /// has more than a quarter of them.
+    pub fragments_datagrams_max: u16,
+    /// What fragments that wait may occupy, octets of true buffer size. No source has more than a quarter.
+    pub fragments_bytes_max: u32,
+    /// How long a packet waits for its fragments, milliseconds: 60 seconds for IPv6 (RFC 8200 §4.5), 60 to
+    /// 120 for IPv4 (RFC 1122 §3.3.2).
+    pub fragments_timeout_ms: u32,
+    /// Destinations behind a smaller MTU than ours that are remembered, 0..=2^20.
+    pub path_mtu_entries_max: u32,
     /// What segments held behind a gap may occupy, per connection, octets of true buffer size.
     pub held_bytes_max: u32,
     /// Segments held behind a gap, per connection.
@@ -70,6 +80,10 @@ impl Default for StackConfig {
             segmentation: None,
             connections_max: 4096,
             neighbors_max: 1024,
+            fragments_datagrams_max: 64,
+            fragments_bytes_max: 256 << 10,
+            fragments_timeout_ms: 60_000,
+            path_mtu_entries_max: 1024,
             held_bytes_max: 2 << 20,
             held_segments_max: 1024,
             buffers_max: 65_536,
@@ -137,6 +151,15 @@ pub struct TcpConfig {
     pub syn_cookies: SynCookies,
     /// The initial window, full segments, bounded by the octets of RFC 6928 §2.
     pub initial_window_segments: u8,
+    /// The least path MTU that is believed or fallen back to, octets: 68..=[`StackConfig::mtu`], for IPv6 no less than
+    /// 1280 whatever is said here.
+    pub path_mtu_min: u16,
+    /// How long a smaller path MTU holds before a larger one is tried, seconds (RFC 1191 §6.3, RFC 8201 §5.3: 600,
+    /// no less than 300); 0 for ever, and nothing is tried after a black hole either.
+    pub path_mtu_age_s: u32,
+    /// Timeouts in a row of a segment longer than the base (1024 octets, for IPv6 1280) that make the path a black
+    /// hole (RFC 4821 §7.7: R1, at least 3); 0 to look for none.
+    pub black_hole_timeouts: u8,
 }
 
 impl Default for TcpConfig {
@@ -160,6 +183,9 @@ impl Default for TcpConfig {
             half_open_max: 4096,
             syn_cookies: SynCookies::default(),
             initial_window_segments: 10,
+            path_mtu_min: 552,
+            path_mtu_age_s: 600,
+            black_hole_timeouts: 3,
         }
     }
 }
@@ -205,6 +231,11 @@ impl TcpConfig {
 
     pub(crate) fn rto_max(&self) -> Duration {
         Duration::from_millis(u64::from(self.rto_max_ms.max(self.rto_min_ms)))
+    }
+
+    /// How long a smaller path MTU holds; `None` for ever.
+    pub(crate) fn path_mtu_age(&self) -> Option<Duration> {
+        (self.path_mtu_age_s > 0).then(|| Duration::from_secs(u64::from(self.path_mtu_age_s)))
     }
 
     pub(crate) fn delayed_ack(&self) -> Duration {

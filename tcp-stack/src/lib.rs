@@ -23,8 +23,8 @@
 //! buffer that the application filled ([`Buf`]) until it is acknowledged, and is sent again from there.
 //!
 //! # What it is not
-//! No sockets, no blocking, no copying buffers, no IP forwarding, no fragmentation or reassembly of IP
-//! packets, no urgent mode (the octets are delivered in line, the pointer is ignored), no data on SYN.
+//! No sockets, no blocking, no copying buffers, no IP forwarding, no fragmentation of IP packets that are
+//! sent, no urgent mode (the octets are delivered in line, the pointer is ignored), no data on SYN.
 #![no_std]
 #![forbid(unsafe_code)]
 

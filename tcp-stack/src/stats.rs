@@ -103,6 +103,18 @@ iwarp_counters::counters! {
         icmp_accepted,
         /// ICMP errors that were not (RFC 5927).
         icmp_ignored,
+        /// Path MTUs lowered: reported by a router, known from another connection, or a black hole.
+        path_mtu_lowered,
+        /// Reports of a smaller path MTU than what did arrive, which a timeout has to confirm (RFC 5927 §7.2).
+        path_mtu_doubted,
+        /// Paths that swallowed long segments without a word (RFC 4821 §7.7).
+        path_black_holes,
+        /// Probes for a larger path MTU sent.
+        path_probes,
+        /// Probes for a larger path MTU lost.
+        path_probes_lost,
+        /// Path MTUs raised by a probe.
+        path_mtu_raised,
         /// Connections that entered TIME-WAIT.
         time_wait,
         /// TIME-WAIT records forgotten early to make room.

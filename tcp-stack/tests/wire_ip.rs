@@ -212,6 +212,7 @@ fn quoted_segments() {
         src: SocketAddr::new(src, 0x1ce8),
         dst: SocketAddr::new(dst, 0xc001),
         seq: SeqNum::new(0x0102_0304),
+        packet_len: 1500,
     };
     // Eight bytes of TCP behind a header that promises 1500.
     let v4 = hex("450005dc 00004000 4006 0000 0a4d0002 0a4d0001 1ce8c00101020304");

@@ -140,6 +140,7 @@ impl Conn {
         while let Some(node) = self.snd.queue.pop_acked(cx.tx, ack) {
             delivery.segments = delivery.segments.wrapping_add(1);
             payload = payload.wrapping_add(u64::from(node.len));
+            self.path.acked = self.path.acked.max(node.len);
             if node.state != super::TxState::Sacked {
                 self.note_delivered(cx.now, &node, delivery.echo);
                 let (len, again) = (node.seq_len(), node.retransmitted());
@@ -151,6 +152,9 @@ impl Conn {
         }
         self.counters.octets_acked = self.counters.octets_acked.wrapping_add(payload);
         let sacked_now = sacked_before.saturating_sub(self.snd.queue.sacked());
+        if self.path.awaits_acknowledgement() {
+            self.confirm_path(cx);
+        }
         delivery.acked = acked;
         delivery.delivered = acked.saturating_sub(sacked_now);
         self.snd.progress_at = cx.now;
@@ -289,7 +293,7 @@ impl Conn {
         if leaves {
             self.leave_recovery();
         }
-        if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
+        if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 && !self.only_probe_lost(cx) {
             self.enter_recovery(cx);
         }
         if self.cc.models_path() {

@@ -162,7 +162,7 @@ impl Conn {
 
     /// RFC 9293 §3.7.1: "Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize".
     pub(super) fn set_emss(&mut self) {
-        let mss = self.snd.peer_mss.min(mss_for(self.local(), self.path_mtu));
+        let mss = self.snd.peer_mss.min(mss_for(self.local(), self.path.mtu));
         let options = if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 };
         self.snd.emss = mss.saturating_sub(options).max(1);
         self.window.mss = u32::from(self.snd.emss);

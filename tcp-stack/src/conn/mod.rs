@@ -15,6 +15,7 @@
 //! | `receive` | segment text; when to acknowledge; the window that is offered |
 //! | `closing` | CLOSE, ABORT, FIN, and how a connection ends |
 //! | `time_wait` | TIME-WAIT, in a record of its own |
+//! | `path_mtu` | how long segments may be |
 //! | `ecn` | explicit congestion notification, both halves |
 //! | `output`, `timeout` | what is sent; USER, RETRANSMISSION and other timeouts |
 //! | `pace` | the rate of delivery, and of sending |
@@ -28,6 +29,7 @@ mod half_open;
 mod listen;
 mod output;
 mod pace;
+mod path_mtu;
 mod reassembly;
 mod receive;
 mod send_queue;
@@ -49,6 +51,7 @@ pub(crate) use ends::Ends;
 pub(crate) use half_open::{Chain, HalfOpen, HalfOpenTable, HalfOpenVerdict, syn_ack};
 pub(crate) use listen::{Listener, Listeners, SynOffer};
 pub(crate) use output::Frame;
+pub(crate) use path_mtu::PathMtu;
 pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
 pub(crate) use syn_cookie::{COOKIE_LIFE, Cookies};
@@ -62,7 +65,7 @@ use crate::cc::{Controller, Pacer, Window};
 use crate::config::{ConnOptions, StackConfig};
 use crate::error::CloseReason;
 use crate::event::ListenerId;
-use crate::iface::DropReason;
+use crate::iface::{DropReason, PathMtuCache};
 use crate::pool::{NIL, Pool};
 use crate::recovery::{DeliveryRate, Recovery, RttEstimator};
 use crate::seq::SeqNum;
@@ -281,8 +284,7 @@ pub(crate) struct Conn {
     pub(crate) lingers: bool,
     /// It has ended and is no longer in the table of flows.
     pub(crate) buried: bool,
-    /// The largest packet that the path carries, octets, as far as known.
-    pub(crate) path_mtu: u16,
+    pub(crate) path: PathMtu,
     /// When the neighbor was last told that it is reachable.
     pub(crate) confirmed_at: Instant,
     /// CLOSE was called before the connection was established.
@@ -309,6 +311,7 @@ pub(crate) struct Cx<'a, B> {
     pub(crate) tx: &'a mut Pool<TxNode<B>>,
     pub(crate) rx: &'a mut Pool<RxNode<B>>,
     pub(crate) stats: &'a mut TcpStats,
+    pub(crate) paths: &'a mut PathMtuCache,
 }
 
 /// A segment that arrived for a connection.
@@ -366,6 +369,8 @@ pub(crate) struct Origin {
     pub(crate) ts_offset: u32,
     pub(crate) listener: Option<ListenerId>,
     pub(crate) options: ConnOptions,
+    /// The longest packet that is known to reach the other end, octets.
+    pub(crate) path_mtu: u16,
 }
 
 impl Conn {
@@ -395,7 +400,7 @@ impl Conn {
             announced: origin.listener.is_none(),
             lingers: false,
             buried: false,
-            path_mtu: config.mtu,
+            path: PathMtu::new(now, origin.path_mtu.min(config.mtu)),
             confirmed_at: now,
             close_when_open: false,
             soft_error: false,

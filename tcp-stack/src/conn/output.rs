@@ -27,6 +27,14 @@ pub(crate) enum Frame {
         /// Octets of the first part.
         len: u16,
     },
+    /// The first octets of several segments that were never sent, in one packet longer than the path is
+    /// known to carry.
+    PathProbe {
+        /// The first node.
+        node: u32,
+        /// Octets of payload.
+        len: u16,
+    },
     /// One octet into a closed window.
     Probe {
         /// The node that it is of.
@@ -128,7 +136,10 @@ impl Conn {
         let segment = cx.tx.get(node)?;
         match self.blocked(segment) {
             Blocked::No if self.must_wait(cx.now) => None,
-            Blocked::No => Some(self.fitted(cx, node)),
+            Blocked::No => match self.path_probe_due(cx, node) {
+                Some(len) => Some(Frame::PathProbe { node, len }),
+                None => Some(self.fitted(cx, node)),
+            },
             Blocked::Partly(len) => Some(Frame::Split { node, len }),
             Blocked::Wait => {
                 let (seq, len, seq_len) = (segment.seq, segment.len, segment.seq_len());
@@ -138,7 +149,7 @@ impl Conn {
     }
 
     /// What of the window lies at `seq` and after it, octets.
-    fn usable(&self, seq: SeqNum) -> u32 {
+    pub(super) fn usable(&self, seq: SeqNum) -> u32 {
         let edge = self.snd.una + self.snd.wnd;
         if edge.after(seq) { edge.distance_from(seq) } else { 0 }
     }

@@ -303,7 +303,8 @@ mod tests {
         let hash = table.hash(&Ends::new(local, remote));
         let options = ConnOptions::default();
         let iss = SeqNum::new(0);
-        let origin = Origin { local, remote, hash, iss, ts_offset: 0, listener: None, options };
+        let origin =
+            Origin { local, remote, hash, iss, ts_offset: 0, listener: None, options, path_mtu: 1500 };
         Conn::open(Instant::ZERO, &origin, &StackConfig::default())
     }
 

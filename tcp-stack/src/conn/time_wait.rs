@@ -217,7 +217,8 @@ mod tests {
         let local = core::net::SocketAddr::from(([10, 0, 0, 1], 7));
         let remote = core::net::SocketAddr::from(([10, 0, 0, 2], port));
         let (iss, options) = (SeqNum::new(0), ConnOptions::default());
-        let origin = Origin { local, remote, hash: 0, iss, ts_offset: 0, listener: None, options };
+        let origin =
+            Origin { local, remote, hash: 0, iss, ts_offset: 0, listener: None, options, path_mtu: 1500 };
         TimeWait::of(&Conn::open(Instant::ZERO, &origin, &StackConfig::default()))
     }
 

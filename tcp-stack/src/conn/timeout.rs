@@ -6,19 +6,15 @@ use super::{Conn, Cx, State};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::error::CloseReason;
-use crate::iface::IcmpErrorKind;
+use crate::iface::{IcmpError, IcmpErrorKind};
 use crate::pool::NIL;
 use crate::recovery::Phase;
-use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::timer::TimerKind;
 
 /// How long a segment waits for a window that holds more of it (RFC 9293 §3.8.6.2.1: "0.1 - 1.0
 /// seconds").
 pub(super) const SEND_OVERRIDE: Duration = Duration::from_millis(200);
-
-/// The least path MTU that is believed: IPv4 (RFC 1122 §3.3.3), IPv6 (RFC 8200 §5).
-const PATH_MTU_MIN: (u16, u16) = (576, 1280);
 
 impl Conn {
     /// The retransmission timeout, with backoff (RFC 6298 §5.5: "RTO <- RTO * 2").
@@ -41,7 +37,8 @@ impl Conn {
             }
             TimerKind::Reordering => {
                 self.detect_losses(cx);
-                if self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0 {
+                let lost = self.recovery.phase == Phase::Open && self.snd.queue.lost() > 0;
+                if lost && !self.only_probe_lost(cx) {
                     self.enter_recovery(cx);
                     let (pipe, mss) = (self.pipe(), self.window.mss);
                     self.window.cwnd = if self.cc.models_path() {
@@ -108,6 +105,7 @@ impl Conn {
         self.recovery.dup_acks = 0;
         self.recovery.tlp.reset();
         self.mark_lost_on_timeout(cx);
+        self.suspect_path(cx, self.recovery.backoff.saturating_add(1));
         self.pending.force = true;
         self.pending.loss_probe = false;
         self.timers.clear(TimerKind::LossProbe);
@@ -241,7 +239,8 @@ impl Conn {
 
     /// An ICMP error about a segment of ours. RFC 5927: believed only about what is in flight, and never
     /// so far that an established connection ends. Returns whether it was believed.
-    pub(crate) fn on_icmp<B: Buf>(&mut self, cx: &mut Cx<'_, B>, seq: SeqNum, kind: IcmpErrorKind) -> bool {
+    pub(crate) fn on_icmp<B: Buf>(&mut self, cx: &mut Cx<'_, B>, error: &IcmpError) -> bool {
+        let IcmpError { seq, packet_len, kind, .. } = *error;
         if seq.before(self.snd.una) || !seq.before(self.snd.nxt) || self.state == State::Closed {
             return false;
         }
@@ -251,31 +250,8 @@ impl Conn {
                 self.finish(cx, CloseReason::Unreachable);
             }
             IcmpErrorKind::Hard | IcmpErrorKind::Soft => self.soft_error = true,
-            IcmpErrorKind::PacketTooBig { mtu } => return self.on_path_mtu(cx, mtu),
+            IcmpErrorKind::PacketTooBig { mtu } => return self.on_too_big(cx, seq, packet_len, mtu),
         }
-        true
-    }
-
-    /// RFC 1191 §6.4, RFC 8201 §5.4: what is in flight and too long is sent again in parts.
-    fn on_path_mtu<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mtu: u32) -> bool {
-        let least = if self.remote().is_ipv4() { PATH_MTU_MIN.0 } else { PATH_MTU_MIN.1 };
-        let Ok(mtu) = u16::try_from(mtu) else { return false };
-        if mtu < least || mtu >= self.path_mtu || !self.state.is_synchronized() {
-            return false;
-        }
-        self.path_mtu = mtu;
-        let before = self.snd.emss;
-        self.set_emss();
-        self.notices.emss_changed |= self.snd.emss != before;
-        let mut index = self.snd.queue.oldest();
-        while let Some(node) = cx.tx.get(index) {
-            let newer = self.snd.queue.newer(cx.tx, index);
-            if node.len > self.snd.emss {
-                self.snd.queue.mark_lost(cx.tx, index);
-            }
-            index = newer;
-        }
-        self.pending.force = self.snd.queue.lost() > 0;
         true
     }
 }

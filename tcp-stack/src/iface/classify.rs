@@ -1,5 +1,6 @@
 //! What a received frame is: a pure function of its bytes and our addresses.
 
+use super::fragments::{Fragment, Key};
 use super::{DropReason, IcmpError, IcmpErrorKind, Interface};
 use crate::buf::{Buf, RxChecksum};
 use crate::wire::{
@@ -18,6 +19,7 @@ pub(super) enum Classified {
     Arp { packet: ArpPacket, to_us: bool },
     Ndp(Ndp),
     Echo(EchoRequest),
+    Fragment(Fragment),
 }
 
 #[derive(Debug)]
@@ -136,8 +138,9 @@ impl<B: Buf> Interface<B> {
         if !self.is_ipv4_source(header.src) {
             return Err(DropReason::IpSource);
         }
+        let offset = ethernet.header_len().wrapping_add(header_bytes.len());
         if header.is_fragment() {
-            return Err(DropReason::IpFragment);
+            return fragment_ipv4(&header, ethernet.header_len(), offset, payload);
         }
         let packet = Packet {
             ethernet,
@@ -145,7 +148,7 @@ impl<B: Buf> Interface<B> {
             dst: header.dst.into(),
             traffic_class: header.traffic_class,
             payload,
-            offset: ethernet.header_len().wrapping_add(header_bytes.len()),
+            offset,
         };
         match header.protocol {
             IpProtocol::TCP => classify_tcp(packet, checksum),
@@ -184,15 +187,30 @@ impl<B: Buf> Interface<B> {
         if header.src.is_multicast()
             || header.src.is_loopback()
             || header.src.to_ipv4_mapped().is_some()
-            || self.is_local(header.src.into())
+            // Who has our address, too, is noticed by his neighbor discovery.
+            || (self.is_local(header.src.into()) && header.next_header != IpProtocol::ICMPV6)
         {
             return Err(DropReason::IpSource);
         }
         let upper = UpperLayer::find(header.next_header, payload).map_err(ip_reason)?;
-        if upper.fragment.is_some_and(|fragment| fragment.is_fragment()) {
-            return Err(DropReason::IpFragment);
-        }
         let walked = payload.len().wrapping_sub(upper.payload.len());
+        if let Some(fragment) = upper.fragment {
+            if fragment.is_fragment() {
+                // A packet in parts for a whole group is nothing that we have a use for.
+                let ours = to_us && !header.src.is_unspecified();
+                let at = ethernet.header_len();
+                return if ours {
+                    fragment_ipv6(&header, &upper, at, walked)
+                } else {
+                    Err(DropReason::IpNotForUs)
+                };
+            }
+            // RFC 6980 §5: "Nodes MUST silently ignore" messages of neighbor discovery that have a fragment
+            // header, be it an atomic one.
+            if upper.protocol == IpProtocol::ICMPV6 && matches!(upper.payload, [133..=137, ..]) {
+                return Err(DropReason::NdpInvalid);
+            }
+        }
         let packet = Packet {
             ethernet,
             src: header.src.into(),
@@ -261,7 +279,7 @@ impl<B: Buf> Interface<B> {
                 let src_mac = packet.ethernet.src;
                 return Ok(Classified::Ndp(Ndp { src: ip.src, src_mac, body }));
             }
-            _ if ip.src.is_unspecified() => return Err(DropReason::IpSource),
+            _ if ip.src.is_unspecified() || self.is_local(ip.src.into()) => return Err(DropReason::IpSource),
             Icmpv6Message::EchoRequest(id) => {
                 // RFC 4443 §4.2: the reply to a request that was sent to a multicast address has "a
                 // unicast address belonging to the interface" as its source.
@@ -293,8 +311,8 @@ impl<B: Buf> Interface<B> {
         kind: IcmpErrorKind,
     ) -> Result<Classified, DropReason> {
         match quoted {
-            Some(QuotedTcp { src, dst, seq }) if self.is_local(src.ip()) => {
-                Ok(Classified::Icmp(IcmpError { local: src, remote: dst, seq, kind }))
+            Some(QuotedTcp { src, dst, seq, packet_len }) if self.is_local(src.ip()) => {
+                Ok(Classified::Icmp(IcmpError { local: src, remote: dst, seq, packet_len, kind }))
             }
             _ => Err(DropReason::IcmpQuote),
         }
@@ -325,6 +343,89 @@ impl<B: Buf> Interface<B> {
                 || (ip.dst == solicited_node(solicitation.target) && solicitation.source_mac.is_none()));
         valid.then_some(NdpBody::Solicitation(solicitation))
     }
+}
+
+/// Whether what follows the headers of a first fragment begins with a whole upper-layer header.
+fn has_upper_header(protocol: IpProtocol, payload: &[u8]) -> Result<(), DropReason> {
+    let whole = match protocol {
+        IpProtocol::TCP => TcpHeader::parse(payload).is_ok(),
+        IpProtocol::ICMPV4 | IpProtocol::ICMPV6 => payload.len() >= Icmpv6Header::LEN,
+        _ => return Err(DropReason::IpProtocol),
+    };
+    if whole { Ok(()) } else { Err(DropReason::FragmentHeaders) }
+}
+
+/// A fragment, if it may be part of a packet that is of use.
+fn sound(fragment: Fragment) -> Result<Classified, DropReason> {
+    if fragment.is_sound() { Ok(Classified::Fragment(fragment)) } else { Err(DropReason::FragmentMalformed) }
+}
+
+#[cold]
+#[inline(never)]
+fn fragment_ipv4(
+    header: &Ipv4Header,
+    ip_at: usize,
+    offset: usize,
+    payload: &[u8],
+) -> Result<Classified, DropReason> {
+    if !matches!(header.protocol, IpProtocol::TCP | IpProtocol::ICMPV4) {
+        return Err(DropReason::IpProtocol);
+    }
+    // RFC 1858 §3: "tiny fragments" would hide the header from who filters by it.
+    if header.fragment_offset == 0 {
+        has_upper_header(header.protocol, payload)?;
+    }
+    sound(Fragment {
+        key: Key {
+            src: header.src.into(),
+            dst: header.dst.into(),
+            identification: header.identification.into(),
+            protocol: header.protocol.0,
+        },
+        ip_at,
+        payload: offset..offset.wrapping_add(payload.len()),
+        offset: u32::from(header.fragment_offset).wrapping_mul(8),
+        more: header.more_fragments,
+        ecn: header.traffic_class & 3,
+    })
+}
+
+/// `walked` is what the extension headers take, the fragment header included.
+#[cold]
+#[inline(never)]
+fn fragment_ipv6(
+    header: &Ipv6Header,
+    upper: &UpperLayer<'_>,
+    ip_at: usize,
+    walked: usize,
+) -> Result<Classified, DropReason> {
+    let Some(fragment) = upper.fragment else { return Err(DropReason::IpExtension) };
+    if fragment.offset == 0 {
+        // RFC 8200 §4.5: "If the first fragment does not include all headers through an Upper-Layer
+        // header, then that fragment should be discarded".
+        let inner = UpperLayer::find(upper.protocol, upper.payload).map_err(|error| match error {
+            ParseError::Truncated { .. } => DropReason::FragmentHeaders,
+            error => ip_reason(error),
+        })?;
+        if inner.fragment.is_some() {
+            return Err(DropReason::IpExtension);
+        }
+        has_upper_header(inner.protocol, inner.payload)?;
+    }
+    let offset = ip_at.wrapping_add(Ipv6Header::LEN).wrapping_add(walked);
+    sound(Fragment {
+        key: Key {
+            src: header.src.into(),
+            dst: header.dst.into(),
+            identification: fragment.identification,
+            protocol: 0,
+        },
+        ip_at,
+        payload: offset..offset.wrapping_add(upper.payload.len()),
+        offset: u32::from(fragment.offset).wrapping_mul(8),
+        more: fragment.more_fragments,
+        ecn: header.traffic_class & 3,
+    })
 }
 
 fn echo(packet: Packet<'_>, local: IpAddr, id: [u8; 4]) -> EchoRequest {

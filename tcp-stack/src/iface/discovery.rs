@@ -5,9 +5,13 @@ use super::neighbor::{Advert, Solicit};
 use super::transmit::Own;
 use super::{DropReason, Interface};
 use crate::buf::Buf;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::{ArpOperation, ArpPacket, MacAddr, NeighborSolicitation};
 use core::net::Ipv6Addr;
+
+/// RFC 5227 §1.1: ANNOUNCE_INTERVAL and DEFEND_INTERVAL.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
@@ -25,8 +29,30 @@ impl<B: Buf> Interface<B> {
         self.queue(Own::Solicit(solicit));
     }
 
-    /// Queues what tells our neighbors at start where our addresses are, so that those that remember a
-    /// former holder do not wait for their entries to age.
+    /// Announces our addresses the next time, if it is time.
+    pub(super) fn announce_again(&mut self, now: Instant) {
+        if self.announcements == 0 || self.announce_at.is_some_and(|at| now < at) {
+            return;
+        }
+        // The first time there was no clock yet.
+        if self.announce_at.is_some() {
+            self.announcements = self.announcements.saturating_sub(1);
+            self.announce();
+        }
+        self.announce_at = Some(now + ANNOUNCE_INTERVAL);
+    }
+
+    /// Somebody else claims an address of ours: says once in a while whose it is (RFC 5227 §2.4 (b)).
+    #[cold]
+    fn defend(&mut self, now: Instant) {
+        if self.config.primary && now >= self.defend_from {
+            self.defend_from = now + DEFEND_INTERVAL;
+            self.announce();
+        }
+    }
+
+    /// Queues what tells our neighbors where our addresses are, so that those that remember a former holder
+    /// do not wait for their entries to age.
     pub(super) fn announce(&mut self) {
         if let Some(ours) = self.config.ipv4 {
             // RFC 5227 §3: an announcement is a request with our address as sender's and target's.
@@ -66,13 +92,18 @@ impl<B: Buf> Interface<B> {
             return Err(DropReason::ArpInvalid);
         }
         if sender_ip == ours.address() {
-            let own_echo = sender_mac == self.config.mac;
-            return Err(if own_echo { DropReason::ArpInvalid } else { DropReason::ArpConflict });
+            if sender_mac == self.config.mac {
+                return Err(DropReason::ArpInvalid);
+            }
+            self.defend(now);
+            return Err(DropReason::ArpConflict);
         }
         let for_us = target_ip == ours.address();
         // RFC 5227 §1.1: a probe has an all-zero sender address; it is answered and teaches nothing.
         let is_probe = sender_ip.is_unspecified();
-        if !is_probe && (!ours.contains(sender_ip) || Some(sender_ip) == ours.broadcast()) {
+        if !is_probe
+            && (!ours.contains(sender_ip) || [ours.broadcast(), ours.network()].contains(&Some(sender_ip)))
+        {
             return Err(DropReason::ArpInvalid);
         }
         if !(is_request && for_us) {
@@ -85,7 +116,7 @@ impl<B: Buf> Interface<B> {
             return Ok(());
         }
         if !is_probe {
-            self.neighbors.on_solicited_by(sender_ip.into(), sender_mac);
+            self.neighbors.on_solicited_by(now, sender_ip.into(), sender_mac);
         }
         if !self.config.primary {
             return Err(DropReason::NotPrimary);
@@ -105,12 +136,20 @@ impl<B: Buf> Interface<B> {
     }
 
     pub(super) fn receive_ndp(&mut self, now: Instant, message: &Ndp) -> Result<(), DropReason> {
+        let claimed = match message.body {
+            NdpBody::Advertisement { advertisement, .. } => self.is_local(advertisement.target.into()),
+            NdpBody::Solicitation(_) => false,
+        };
+        if claimed || self.is_local(message.src.into()) {
+            if message.src_mac == self.config.mac {
+                return Err(DropReason::NdpInvalid);
+            }
+            self.defend(now);
+            return Err(DropReason::NdpConflict);
+        }
         match message.body {
-            NdpBody::Solicitation(solicitation) => self.receive_solicitation(message, &solicitation)?,
+            NdpBody::Solicitation(solicitation) => self.receive_solicitation(now, message, &solicitation)?,
             NdpBody::Advertisement { advertisement, solicited, overrides } => {
-                if self.is_local(advertisement.target.into()) {
-                    return Err(DropReason::NdpConflict);
-                }
                 let mac = advertisement.target_mac.filter(|mac| mac.is_unicast());
                 let advert = Advert { mac, solicited, overrides };
                 if !self.neighbors.on_advert(now, advertisement.target.into(), advert) {
@@ -125,6 +164,7 @@ impl<B: Buf> Interface<B> {
     /// RFC 4861 §7.2.3 and §7.2.4.
     fn receive_solicitation(
         &mut self,
+        now: Instant,
         message: &Ndp,
         solicitation: &NeighborSolicitation,
     ) -> Result<(), DropReason> {
@@ -138,7 +178,7 @@ impl<B: Buf> Interface<B> {
         if let Some(mac) = source_mac
             && on_link
         {
-            self.neighbors.on_solicited_by(message.src.into(), mac);
+            self.neighbors.on_solicited_by(now, message.src.into(), mac);
         }
         if !self.config.primary {
             return Err(DropReason::NotPrimary);

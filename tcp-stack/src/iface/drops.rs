@@ -71,8 +71,24 @@ drops! {
     IpNotForUs => drop_ip_not_for_us,
     /// IP: addressed to us alone, but sent to every station.
     IpLinkBroadcast => drop_ip_link_broadcast,
-    /// IP: a fragment.
+    /// IP: a fragment, and none are put together as configured.
     IpFragment => drop_ip_fragment,
+    /// Fragment: no packet can have such a part, or parts with such ECN bits together.
+    FragmentMalformed => drop_fragment_malformed,
+    /// Fragment: the first of its packet, without all headers of it (RFC 8200 §4.5).
+    FragmentHeaders => drop_fragment_headers,
+    /// Fragment: of a packet of which fragments overlap (RFC 5722).
+    FragmentOverlap => drop_fragment_overlap,
+    /// Fragment: there already.
+    FragmentDuplicate => drop_fragment_duplicate,
+    /// Fragment: its packet waited too long for the others.
+    FragmentTimeout => drop_fragment_timeout,
+    /// Fragment: its packet gave way to others, or has too many fragments.
+    FragmentLimit => drop_fragment_limit,
+    /// Fragment: its packet does not fit into the buffer of the first one.
+    FragmentTooLarge => drop_fragment_too_large,
+    /// Fragment: of a TCP segment whose connection, if there is one, another worker has.
+    FragmentWorker => drop_fragment_worker,
     /// IP: carries neither TCP nor ICMP.
     IpProtocol => drop_ip_protocol,
     /// ICMP: truncated.

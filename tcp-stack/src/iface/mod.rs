@@ -1,33 +1,46 @@
-//! Everything between the port and TCP: frames are classified, neighbors resolved, headers put before
-//! segments, ARP, neighbor discovery and echo answered.
+//! Everything between the port and TCP: frames are classified, fragments put together, neighbors resolved,
+//! headers put before segments, ARP, neighbor discovery and echo answered.
 //!
 //! ```text
 //!   port ── RxFrame ──> receive ──┬── Tcp ────────> the stack
 //!                                 ├── Icmp errors ─> the stack
-//!                                 └── ARP, NDP, echo ──> neighbor cache, queue
+//!                                 ├── ARP, NDP, echo ──> neighbor cache, queue
+//!                                 └── fragments ─> wait; as a packet, receive again
 //!   stack ── resolve, encapsulate ──> TxFrame        queue ── poll_transmit ──> TxFrame
 //! ```
 
 mod classify;
 mod discovery;
 mod drops;
+mod fragments;
 mod neighbor;
+mod path_mtu;
 mod stats;
 mod transmit;
 
 pub use drops::{DropReason, Drops};
+pub(crate) use fragments::FragmentLimits;
+pub(crate) use path_mtu::PathMtuCache;
 pub use stats::InterfaceStats;
 pub(crate) use transmit::Run;
 
-use crate::buf::{Buf, RxFrame};
+use crate::buf::{Buf, RxChecksum, RxFrame};
 use crate::seq::SeqNum;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr, TcpHeader, TcpOptions};
-use classify::{Classified, EchoRequest};
+use classify::{Classified, EchoRequest, Tcp};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
-use neighbor::{Lookup, NeighborCache};
+use fragments::{Fragment, Fragments, Taken};
+use neighbor::{Keys, Lookup, NeighborCache};
 use transmit::{Own, OwnQueue};
+
+/// The least time between two ICMP errors of ours.
+const ERROR_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often our addresses are announced at start, 2 s apart: RFC 5227 §1.1 has ANNOUNCE_NUM of 2 and
+/// ANNOUNCE_INTERVAL of 2 s, RFC 4861 §7.2.6 up to three advertisements no less than 1 s apart.
+const ANNOUNCEMENTS: u8 = 3;
 
 /// What an interface is.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +63,8 @@ pub(crate) struct InterfaceConfig {
     pub(crate) tx_checksum_offload: bool,
     /// Neighbors that are remembered at most.
     pub(crate) neighbors_max: u32,
+    /// What reassembly may take.
+    pub(crate) fragments: FragmentLimits,
 }
 
 /// What became of a received frame.
@@ -82,6 +97,8 @@ pub(crate) struct TcpSegment<B> {
     pub(crate) traffic_class: u8,
     /// The station that the frame came from.
     pub(crate) src_mac: MacAddr,
+    /// It came in fragments.
+    pub(crate) reassembled: bool,
 }
 
 /// What somebody reports on a TCP segment that we sent. Not verified: RFC 5927 says how far to believe it.
@@ -93,6 +110,8 @@ pub(crate) struct IcmpError {
     pub(crate) remote: SocketAddr,
     /// Sequence number of the segment.
     pub(crate) seq: SeqNum,
+    /// How long its packet was, as the error quotes it, octets.
+    pub(crate) packet_len: u32,
     /// What is reported.
     pub(crate) kind: IcmpErrorKind,
 }
@@ -128,7 +147,14 @@ pub(crate) struct Interface<B> {
     config: InterfaceConfig,
     link_local: Ipv6Addr,
     neighbors: NeighborCache,
+    fragments: Fragments<B>,
     queue: OwnQueue<B>,
+    /// When an ICMP error may be sent next.
+    errors_from: Instant,
+    /// Announcements of our addresses still to be sent, and when; and since when they may be defended again.
+    announcements: u8,
+    announce_at: Option<Instant>,
+    defend_from: Instant,
     stats: InterfaceStats,
     drops: Drops,
 }
@@ -141,12 +167,18 @@ impl<B: Buf> Interface<B> {
             config,
             link_local: config.mac.link_local(),
             neighbors: NeighborCache::new(neighbors_max, keys),
+            fragments: Fragments::new(config.fragments, Keys(keys.0, keys.1)),
             queue: OwnQueue::new(),
+            errors_from: Instant::ZERO,
+            announcements: 0,
+            announce_at: None,
+            defend_from: Instant::ZERO,
             stats: InterfaceStats::default(),
             drops: Drops::default(),
         };
         if config.primary {
             interface.announce();
+            interface.announcements = ANNOUNCEMENTS - 1;
         }
         interface
     }
@@ -162,21 +194,12 @@ impl<B: Buf> Interface<B> {
         match self.classify(bytes, checksum) {
             Ok(Classified::Tcp(tcp)) => {
                 self.stats.rx_delivered = self.stats.rx_delivered.wrapping_add(1);
-                self.stats.rx_tcp_segments = self.stats.rx_tcp_segments.wrapping_add(1);
-                self.stats.rx_software_checksums =
-                    self.stats.rx_software_checksums.wrapping_add(u64::from(tcp.verified_in_software));
-                Received::Tcp(TcpSegment {
-                    local: tcp.local,
-                    remote: tcp.remote,
-                    header: tcp.header,
-                    options: tcp.options,
-                    buf,
-                    payload: tcp.payload,
-                    traffic_class: tcp.traffic_class,
-                    src_mac: tcp.src_mac,
-                })
+                self.receive_tcp(buf, tcp, false)
             }
-            Ok(other) => self.receive_other(now, buf, other),
+            Ok(other) => {
+                self.stats.rx_delivered = self.stats.rx_delivered.wrapping_add(1);
+                self.receive_other(now, buf, other)
+            }
             Err(reason) => {
                 self.drops.count(reason);
                 Received::Done
@@ -184,30 +207,71 @@ impl<B: Buf> Interface<B> {
         }
     }
 
+    #[inline]
+    fn receive_tcp(&mut self, buf: B, tcp: Tcp, reassembled: bool) -> Received<B> {
+        self.stats.rx_tcp_segments = self.stats.rx_tcp_segments.wrapping_add(1);
+        self.stats.rx_software_checksums =
+            self.stats.rx_software_checksums.wrapping_add(u64::from(tcp.verified_in_software));
+        Received::Tcp(TcpSegment {
+            local: tcp.local,
+            remote: tcp.remote,
+            header: tcp.header,
+            options: tcp.options,
+            buf,
+            payload: tcp.payload,
+            traffic_class: tcp.traffic_class,
+            src_mac: tcp.src_mac,
+            reassembled,
+        })
+    }
+
+    /// A frame that carries no TCP segment, or not a whole one; it counts as delivered until it is dropped.
     #[cold]
     #[inline(never)]
     fn receive_other(&mut self, now: Instant, buf: B, frame: Classified) -> Received<B> {
         let outcome = match frame {
-            // Dealt with before.
-            Classified::Tcp(_) => Ok(None),
+            // Only as what fragments come to.
+            Classified::Tcp(tcp) => return self.receive_tcp(buf, tcp, true),
+            Classified::Fragment(fragment) => return self.receive_fragment(now, buf, &fragment),
             Classified::Icmp(error) => {
                 self.stats.rx_icmp_errors = self.stats.rx_icmp_errors.wrapping_add(1);
-                Ok(Some(error))
+                return Received::Icmp(error);
             }
-            Classified::Arp { packet, to_us } => self.receive_arp(now, &packet, to_us).map(|()| None),
-            Classified::Ndp(message) => self.receive_ndp(now, &message).map(|()| None),
-            Classified::Echo(request) => self.receive_echo(buf, request).map(|()| None),
+            Classified::Arp { packet, to_us } => self.receive_arp(now, &packet, to_us),
+            Classified::Ndp(message) => self.receive_ndp(now, &message),
+            Classified::Echo(request) => self.receive_echo(buf, request),
         };
-        match outcome {
-            Ok(error) => {
-                self.stats.rx_delivered = self.stats.rx_delivered.wrapping_add(1);
-                error.map_or(Received::Done, Received::Icmp)
-            }
-            Err(reason) => {
-                self.drops.count(reason);
-                Received::Done
-            }
+        if let Err(reason) = outcome {
+            self.drop_delivered(reason);
         }
+        Received::Done
+    }
+
+    /// Puts a fragment to the others of its packet; the last one goes on as the packet.
+    fn receive_fragment(&mut self, now: Instant, buf: B, fragment: &Fragment) -> Received<B> {
+        self.stats.rx_fragments = self.stats.rx_fragments.wrapping_add(1);
+        let Self { fragments, stats, drops, .. } = self;
+        let mut lost = |reason| {
+            stats.rx_delivered = stats.rx_delivered.wrapping_sub(1);
+            drops.count(reason);
+        };
+        let whole = match fragments.take(now, fragment, buf, &mut lost) {
+            Taken::Held => return Received::Done,
+            Taken::Whole(whole) => whole,
+            Taken::Dropped(reason) => {
+                lost(reason);
+                return Received::Done;
+            }
+        };
+        self.stats.rx_reassembled = self.stats.rx_reassembled.wrapping_add(1);
+        let reason = match self.classify(whole.bytes(), RxChecksum::Unknown) {
+            // A fragment in fragments.
+            Ok(Classified::Fragment(_)) => DropReason::FragmentMalformed,
+            Ok(packet) => return self.receive_other(now, whole, packet),
+            Err(reason) => reason,
+        };
+        self.drop_delivered(reason);
+        Received::Done
     }
 
     fn receive_echo(&mut self, buf: B, request: EchoRequest) -> Result<(), DropReason> {
@@ -308,8 +372,11 @@ impl<B: Buf> Interface<B> {
         }
     }
 
-    /// Asks neighbors again, and gives up on those that do not answer.
+    /// Asks neighbors again, gives up on those that do not answer, and on packets of which fragments are
+    /// missing.
     pub(crate) fn handle_timeouts(&mut self, now: Instant) {
+        self.expire_fragments(now);
+        self.announce_again(now);
         let Self { neighbors, queue, stats, .. } = self;
         neighbors.handle_timeouts(now, &mut |solicit| {
             if !queue.push(Own::Solicit(solicit)) {
@@ -320,7 +387,28 @@ impl<B: Buf> Interface<B> {
 
     /// When [`Self::handle_timeouts`] must be called next.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.neighbors.next_deadline()
+        let announce = (self.announcements > 0).then_some(self.announce_at.unwrap_or(Instant::ZERO));
+        [self.neighbors.next_deadline(), self.fragments.next_deadline(), announce].into_iter().flatten().min()
+    }
+
+    /// RFC 1122 §3.3.2: "If this timeout expires, the partially-reassembled datagram MUST be discarded and
+    /// an ICMP Time Exceeded message sent to the source host (if fragment zero has been received)."
+    fn expire_fragments(&mut self, now: Instant) {
+        let Self { fragments, queue, stats, drops, errors_from, config, .. } = self;
+        let (mut frames_lost, mut errors) = (0_u64, 0_u64);
+        let mut lost = |reason| {
+            frames_lost = frames_lost.wrapping_add(1);
+            drops.count(reason);
+        };
+        fragments.handle_timeouts(now, &mut lost, &mut |first| {
+            // RFC 4443 §2.4 (f): "an IPv6 node MUST limit the rate of ICMPv6 error messages it originates."
+            if config.primary && now >= *errors_from {
+                *errors_from = now + ERROR_INTERVAL;
+                errors = errors.wrapping_add(u64::from(!queue.push(Own::TimeExceeded { first })));
+            }
+        });
+        stats.rx_delivered = stats.rx_delivered.wrapping_sub(frames_lost);
+        stats.tx_queue_full = stats.tx_queue_full.wrapping_add(errors);
     }
 
     /// Whether frames of the interface's own wait to be sent.
@@ -330,12 +418,14 @@ impl<B: Buf> Interface<B> {
 
     /// What was counted, but for drops.
     pub(crate) fn stats(&self) -> InterfaceStats {
-        let neighbor::Tally { resolved, failed, evicted, refused } = self.neighbors.tally;
+        let neighbor::Tally { resolved, failed, evicted, refused, moved, flapping } = self.neighbors.tally;
         InterfaceStats {
             neighbors_resolved: resolved,
             neighbors_failed: failed,
             neighbors_evicted: evicted,
             neighbors_refused: refused,
+            neighbors_moved: moved,
+            neighbors_flapping: flapping,
             ..self.stats
         }
     }

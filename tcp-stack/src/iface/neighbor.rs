@@ -35,6 +35,11 @@ const FIRST_PROBE: Duration = Duration::from_secs(5);
 /// RFC 4861 §10: REACHABLE_TIME, "30,000 milliseconds", to be multiplied by a random number between 0.5
 /// and 1.5.
 const REACHABLE_BASE_MS: u64 = 30_000;
+/// How long a neighbor's link address stays after it has changed: who claims it again and again moves it no more
+/// often than that.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long a neighbor with whom a connection made progress keeps its place, whoever else wants one.
+const KEEP: Duration = Duration::from_secs(60);
 /// How long an address that did not answer is not asked again.
 const HOLD_DOWN: Duration = Duration::from_secs(1);
 /// Deadlines are rounded up to this.
@@ -106,6 +111,25 @@ struct Entry {
     state: State,
     /// Looked up since the hand passed last.
     referenced: bool,
+    /// When the layer above confirmed it last, and when its link address changed last.
+    confirmed: Option<Instant>,
+    moved: Option<Instant>,
+}
+
+impl Entry {
+    fn new(ip: IpAddr, mac: MacAddr, state: State, referenced: bool) -> Self {
+        Self { ip, mac, state, referenced, confirmed: None, moved: None }
+    }
+
+    /// Whether a connection makes progress through it.
+    fn is_in_use(&self, now: Instant) -> bool {
+        self.confirmed.is_some_and(|at| now.saturating_since(at) < KEEP)
+    }
+
+    /// Whether its link address changed just now.
+    fn has_just_moved(&self, now: Instant) -> bool {
+        self.moved.is_some_and(|at| now.saturating_since(at) < SETTLE)
+    }
 }
 
 /// Events worth counting.
@@ -115,11 +139,13 @@ pub(super) struct Tally {
     pub(super) failed: u64,
     pub(super) evicted: u64,
     pub(super) refused: u64,
+    pub(super) moved: u64,
+    pub(super) flapping: u64,
 }
 
 /// SipHash with the cache's keys: what neighbors there are must not tell which of them collide.
 #[derive(Clone, Copy, Debug)]
-struct Keys(u64, u64);
+pub(super) struct Keys(pub(super) u64, pub(super) u64);
 
 impl BuildHasher for Keys {
     type Hasher = SipHasher13;
@@ -215,7 +241,7 @@ impl NeighborCache {
     fn ask(&mut self, now: Instant, ip: IpAddr) -> Lookup {
         let next = tick(now + RETRANSMIT);
         let state = State::Incomplete { sent: 1, next };
-        if !self.insert(Entry { ip, mac: MacAddr::UNSPECIFIED, state, referenced: true }, true) {
+        if !self.insert(now, Entry::new(ip, MacAddr::UNSPECIFIED, state, true), true) {
             return Lookup::Unreachable;
         }
         self.arm(next);
@@ -223,9 +249,9 @@ impl NeighborCache {
     }
 
     /// A neighbor has asked for us, and gave its link address (RFC 4861 §7.2.3; RFC 826).
-    pub(super) fn on_solicited_by(&mut self, ip: IpAddr, mac: MacAddr) {
+    pub(super) fn on_solicited_by(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         let Some(slot) = self.slot(ip) else {
-            self.insert(Entry { ip, mac, state: State::Stale, referenced: false }, false);
+            self.insert(now, Entry::new(ip, mac, State::Stale, false), false);
             return;
         };
         let Some(entry) = self.entries.get_mut(slot) else { return };
@@ -233,6 +259,9 @@ impl NeighborCache {
             return;
         }
         let was_known = entry.state.has_mac();
+        if was_known && !note_move(&mut self.tally, now, entry) {
+            return;
+        }
         entry.mac = mac;
         entry.state = State::Stale;
         if !was_known {
@@ -264,6 +293,9 @@ impl NeighborCache {
             }
             return true;
         }
+        if differs && !note_move(&mut self.tally, now, entry) {
+            return true;
+        }
         if let Some(mac) = advert.mac {
             entry.mac = mac;
         }
@@ -281,8 +313,11 @@ impl NeighborCache {
         let Some(slot) = self.slot(ip) else { return };
         if let Some(entry) = self.entries.get_mut(slot)
             && entry.state.has_mac()
+            && !entry.has_just_moved(now)
         {
+            // What was sent to where it was before says nothing of where it is now, hence the last condition.
             entry.state = reachable;
+            entry.confirmed = Some(now);
         }
     }
 
@@ -332,14 +367,14 @@ impl NeighborCache {
     }
 
     /// Adds an entry, in the place of another if need be; `wanted` when we have something to send there.
-    fn insert(&mut self, entry: Entry, wanted: bool) -> bool {
+    fn insert(&mut self, now: Instant, entry: Entry, wanted: bool) -> bool {
         if self.entries.len() < self.capacity {
             let Ok(slot) = u32::try_from(self.entries.len()) else { return false };
             self.entries.push(entry);
             self.index.insert(entry.ip, slot);
             return true;
         }
-        let Some(slot) = self.victim(wanted) else {
+        let Some(slot) = self.victim(now, wanted) else {
             self.tally.refused = self.tally.refused.wrapping_add(1);
             return false;
         };
@@ -354,14 +389,18 @@ impl NeighborCache {
     }
 
     /// An entry to forget: one that was not looked up since the hand passed last. If the few that are
-    /// looked at all were, the last of them must go for one that is wanted.
-    fn victim(&mut self, wanted: bool) -> Option<usize> {
+    /// looked at all were, the last of them must go for one that is wanted; but none through which a
+    /// connection makes progress, lest anybody who makes us ask for many addresses cuts those off.
+    fn victim(&mut self, now: Instant, wanted: bool) -> Option<usize> {
         let mut last = None;
         for _ in 0..EVICTION_STEPS.min(self.entries.len()) {
             let slot = self.hand;
             let next = slot.wrapping_add(1);
             self.hand = if next >= self.entries.len() { 0 } else { next };
             let entry = self.entries.get_mut(slot)?;
+            if entry.is_in_use(now) {
+                continue;
+            }
             if !entry.referenced {
                 return Some(slot);
             }
@@ -373,6 +412,17 @@ impl NeighborCache {
         }
         last.filter(|_| wanted)
     }
+}
+
+/// A neighbor's link address is to change; `false` when it did so just now, and stays.
+fn note_move(tally: &mut Tally, now: Instant, entry: &mut Entry) -> bool {
+    if entry.has_just_moved(now) {
+        tally.flapping = tally.flapping.wrapping_add(1);
+        return false;
+    }
+    tally.moved = tally.moved.wrapping_add(1);
+    entry.moved = Some(now);
+    true
 }
 
 /// What is due for an entry whose deadline has passed; `None` when it has not answered.

@@ -19,6 +19,10 @@ iwarp_counters::counters! {
         rx_arp,
         /// Neighbor solicitations and advertisements of use.
         rx_ndp,
+        /// Fragments taken for reassembly, those that were dropped later included.
+        rx_fragments,
+        /// Packets put together from fragments.
+        rx_reassembled,
         /// TCP segments whose checksum was verified in software.
         rx_software_checksums,
         /// Frames sent that carry a TCP segment.
@@ -33,6 +37,8 @@ iwarp_counters::counters! {
         tx_neighbor_advertisements,
         /// Echo replies sent.
         tx_echo_replies,
+        /// ICMP errors sent: the time for reassembly was exceeded.
+        tx_time_exceeded,
         /// Frames of the interface's own that were not sent: too many waited already.
         tx_queue_full,
         /// Frames of the interface's own that were not sent: no buffer had room for them.
@@ -43,6 +49,10 @@ iwarp_counters::counters! {
         neighbors_failed,
         /// Neighbors forgotten to make room for others.
         neighbors_evicted,
+        /// Neighbors whose link address changed.
+        neighbors_moved,
+        /// Changes of a neighbor's link address that came too soon after the last one to be followed.
+        neighbors_flapping,
         /// Neighbors not taken up, since those known are all in use.
         neighbors_refused,
     }

@@ -17,13 +17,32 @@ const QUEUE_MAX: usize = 64;
 /// Hops that our packets may make.
 const HOP_LIMIT: u8 = 64;
 
+/// What an ICMP error quotes at most, octets, by family: RFC 1812 §4.3.2.3 keeps the whole within 576, RFC 4443
+/// §2.4 (c) within 1280.
+const QUOTE_MAX: (usize, usize) = (576 - 28, 1280 - 48);
+
 /// A frame that the interface sends of its own accord.
 #[derive(Debug)]
 pub(super) enum Own<B> {
-    Arp { packet: ArpPacket, to: MacAddr },
+    Arp {
+        packet: ArpPacket,
+        to: MacAddr,
+    },
     Solicit(Solicit),
-    Advertise { target: Ipv6Addr, dst: Ipv6Addr, to: MacAddr, solicited: bool },
-    EchoReply { buf: B, request: EchoRequest },
+    Advertise {
+        target: Ipv6Addr,
+        dst: Ipv6Addr,
+        to: MacAddr,
+        solicited: bool,
+    },
+    EchoReply {
+        buf: B,
+        request: EchoRequest,
+    },
+    /// The frame of the first fragment of a packet that never became whole.
+    TimeExceeded {
+        first: B,
+    },
 }
 
 /// The frames that wait, in the order in which they were asked for.
@@ -251,6 +270,11 @@ impl<B: Buf> Interface<B> {
             return self.build_echo(buf, request, pool);
         }
         let Some(mut buf) = pool.alloc(BufClass::Control) else { return Built::NoBuffer(own) };
+        if let Own::TimeExceeded { first } = own {
+            let Some(offload) = self.build_time_exceeded(&first, &mut buf) else { return Built::Impossible };
+            self.stats.tx_time_exceeded = self.stats.tx_time_exceeded.wrapping_add(1);
+            return Built::Frame(TxFrame { buf, offload });
+        }
         let (offload, counter) = match own {
             Own::Arp { packet, to } => self.build_arp(&packet, to, &mut buf),
             Own::Solicit(Solicit { target: IpAddr::V4(target), to }) => {
@@ -272,7 +296,7 @@ impl<B: Buf> Interface<B> {
                 (offload, &mut self.stats.tx_neighbor_advertisements)
             }
             // Taken out above.
-            Own::EchoReply { .. } => return Built::Impossible,
+            Own::EchoReply { .. } | Own::TimeExceeded { .. } => return Built::Impossible,
         };
         let Some(offload) = offload else { return Built::Impossible };
         *counter = counter.wrapping_add(1);
@@ -393,5 +417,50 @@ impl<B: Buf> Interface<B> {
             linked: 0,
         };
         self.wrap(&envelope, reply)
+    }
+    /// Fragment reassembly time exceeded: type 11 code 1 (RFC 792), type 3 code 1 (RFC 4443 §3.3). It quotes
+    /// what it is about, and is never longer than that.
+    fn build_time_exceeded(&self, first: &B, buf: &mut B) -> Option<TxOffload> {
+        let (ethernet, packet) = EthernetHeader::parse(first.bytes()).ok()?;
+        let (local, remote, quote_max): (IpAddr, IpAddr, usize) = match ethernet.ethertype {
+            EtherType::IPV4 => {
+                let (header, _, _) = Ipv4Header::parse(packet).ok()?;
+                (header.dst.into(), header.src.into(), QUOTE_MAX.0)
+            }
+            EtherType::IPV6 => {
+                let (header, _) = Ipv6Header::parse(packet).ok()?;
+                (header.dst.into(), header.src.into(), QUOTE_MAX.1)
+            }
+            _ => return None,
+        };
+        let quote = packet.get(..packet.len().min(quote_max))?;
+        let message_len = Icmpv6Header::LEN.wrapping_add(quote.len());
+        let (header, body) = buf.append(message_len)?.split_first_chunk_mut()?;
+        for (to, from) in body.iter_mut().zip(quote) {
+            *to = *from;
+        }
+        let protocol = match (local, remote) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let message = Icmpv6Message::TimeExceeded { code: 1 };
+                Icmpv6Header { message }.emit(src, dst, quote, header);
+                IpProtocol::ICMPV6
+            }
+            _ => {
+                let message = Icmpv4Message::TimeExceeded { code: 1 };
+                Icmpv4Header { message }.emit(quote, header);
+                IpProtocol::ICMPV4
+            }
+        };
+        let envelope = Envelope {
+            mac: ethernet.src,
+            local,
+            remote,
+            protocol,
+            traffic_class: 0,
+            hop_limit: HOP_LIMIT,
+            checksum: true,
+            linked: 0,
+        };
+        self.wrap(&envelope, buf)
     }
 }

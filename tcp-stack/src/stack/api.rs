@@ -63,6 +63,7 @@ impl<B: Buf> Stack<B> {
             ts_offset: self.entropy.timestamp_offset(local, remote),
             listener: None,
             options,
+            path_mtu: self.path_mtu_to(now, ip),
         };
         let mut conn = Conn::open(now, &origin, &self.config);
         let rto = conn.rto(&self.config);

@@ -1,6 +1,6 @@
 //! Frames in.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use super::Stack;
@@ -34,7 +34,8 @@ impl<B: Buf> Stack<B> {
 
     #[inline]
     fn on_tcp(&mut self, now: Instant, segment: TcpSegment<B>) {
-        let TcpSegment { local, remote, header, options, buf, payload, traffic_class, src_mac } = segment;
+        let TcpSegment { local, remote, header, options, buf, payload, traffic_class, src_mac, reassembled } =
+            segment;
         let ecn = EcnField::of(traffic_class);
         self.stats.ce_in = self.stats.ce_in.wrapping_add(u64::from(ecn == EcnField::Ce));
         let local = SocketAddr::new(local, header.dst_port);
@@ -63,6 +64,10 @@ impl<B: Buf> Stack<B> {
             }
             Some(Target::HalfOpen(at)) => self.on_half_open(now, at, incoming),
             Some(Target::TimeWait(at)) => self.on_time_wait(now, at, incoming),
+            // Every worker puts the fragments together; the connection is one's.
+            None if reassembled && self.config.worker_count > 1 => {
+                self.interface.drop_delivered(DropReason::FragmentWorker);
+            }
             None => self.on_unknown(now, (local, remote), hash, incoming, None),
         }
     }
@@ -163,13 +168,18 @@ impl<B: Buf> Stack<B> {
         }
     }
 
+    /// The longest packet that is known to reach `ip`, octets.
+    pub(super) fn path_mtu_to(&mut self, now: Instant, ip: IpAddr) -> u16 {
+        self.paths.get(now, ip).unwrap_or(self.config.mtu)
+    }
+
     #[cold]
     fn on_icmp(&mut self, now: Instant, error: &IcmpError) {
         let ends = Ends::new(error.local, error.remote);
         let believed = match self.find(self.conns.hash(&ends), &ends) {
-            Some(Target::Conn(index)) => self
-                .with_conn(now, index, |conn, cx| conn.on_icmp(cx, error.seq, error.kind))
-                .unwrap_or(false),
+            Some(Target::Conn(index)) => {
+                self.with_conn(now, index, |conn, cx| conn.on_icmp(cx, error)).unwrap_or(false)
+            }
             Some(Target::HalfOpen(at)) => self.on_half_open_icmp(at, error.seq, error.kind),
             Some(Target::TimeWait(_)) | None => false,
         };

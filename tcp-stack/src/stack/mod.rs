@@ -18,10 +18,10 @@ use crate::conn::{
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
 use crate::event::{Event, Segment};
-use crate::iface::{Interface, InterfaceConfig};
+use crate::iface::{FragmentLimits, Interface, InterfaceConfig, PathMtuCache};
 use crate::pool::{NIL, Pool};
 use crate::stats::{StackStats, TcpStats};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timer::Wheel;
 use replies::Replies;
 
@@ -63,6 +63,7 @@ pub struct Stack<B: Buf> {
     replies: Replies,
     entropy: Entropy,
     stats: TcpStats,
+    paths: PathMtuCache,
     /// The place of the connection that the last segment was for: bursts come in runs.
     last: u32,
     /// Moves the search for a source port on (RFC 6056 §3.3.3).
@@ -77,7 +78,7 @@ impl<B: Buf> Stack<B> {
     pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
-        let (flow_key, neighbor_key, cookie_key) = (key(), key(), key());
+        let (flow_key, neighbor_key, cookie_key, path_key) = (key(), key(), key(), key());
         let interface = Interface::new(
             InterfaceConfig {
                 mac: config.mac,
@@ -89,6 +90,11 @@ impl<B: Buf> Stack<B> {
                 primary: config.primary,
                 tx_checksum_offload: config.tx_checksum_offload,
                 neighbors_max: config.neighbors_max,
+                fragments: FragmentLimits {
+                    datagrams_max: config.fragments_datagrams_max,
+                    bytes_max: config.fragments_bytes_max,
+                    timeout: Duration::from_millis(config.fragments_timeout_ms.into()),
+                },
             },
             neighbor_key,
         );
@@ -111,6 +117,7 @@ impl<B: Buf> Stack<B> {
             replies: Replies::new(),
             entropy,
             stats: TcpStats::default(),
+            paths: PathMtuCache::new(config.path_mtu_entries_max, config.tcp.path_mtu_age(), path_key),
             last: NIL,
             next_port: 0,
             now: Instant::ZERO,
@@ -127,9 +134,9 @@ impl<B: Buf> Stack<B> {
         index: u32,
         act: impl FnOnce(&mut Conn, &mut Cx<'_, B>) -> R,
     ) -> Option<R> {
-        let Self { conns, tx, rx, stats, config, .. } = self;
+        let Self { conns, tx, rx, stats, config, paths, .. } = self;
         let conn = conns.at_mut(index)?;
-        let result = act(conn, &mut Cx { now, config, tx, rx, stats });
+        let result = act(conn, &mut Cx { now, config, tx, rx, stats, paths });
         self.settle(now, index);
         Some(result)
     }

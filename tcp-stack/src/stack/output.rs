@@ -147,9 +147,9 @@ impl<B: Buf> Stack<B> {
         out: &mut impl FnMut(TxFrame<B>),
         quantum: usize,
     ) -> (usize, Turn) {
-        let Self { conns, tx, rx, stats, config, interface, .. } = self;
+        let Self { conns, tx, rx, stats, config, interface, paths, .. } = self;
         let Some(conn) = conns.at_mut(index) else { return (0, Turn::Done) };
-        let mut cx = Cx { now, config, tx, rx, stats };
+        let mut cx = Cx { now, config, tx, rx, stats, paths };
         let mut mac = None;
         for count in 0..quantum {
             let Some(frame) = conn.next_frame(&mut cx) else { return (count, Turn::Done) };
@@ -262,6 +262,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let front = split(conn, cx, pool, node, len)?;
             make_data(conn, cx, interface, pool, front, mac)
         }
+        Frame::PathProbe { node, len } => make_path_probe(conn, cx, interface, pool, (node, len), mac),
         Frame::Syn => {
             let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
             let (header, options) = conn.syn_header(cx.config, cx.now);
@@ -441,5 +442,74 @@ fn bare<B: Buf, P: BufPool<Buf = B>>(
             Ok(copy)
         }
         Err(failure) => Err((Some(buf), failure)),
+    }
+}
+
+/// A packet longer than the path is known to carry, from the segments that are queued (RFC 4821 §7.4). Without a
+/// buffer that holds it, the first of them goes alone.
+#[cold]
+fn make_path_probe<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    (node, len): (u32, u16),
+    mac: MacAddr,
+) -> Result<TxFrame<B>, Failure> {
+    let Some((buf, first, last)) = gather(conn, cx, pool, node, len) else {
+        conn.on_path_probe(cx, None, 0);
+        return make_data(conn, cx, interface, pool, node, mac);
+    };
+    let seq = cx.tx.get(first).ok_or(Failure::NoRoom)?.seq;
+    let (ecn, cwr) = conn.data_marks(seq, len);
+    let (header, options) = conn.header(cx, seq, TcpFlags::ACK | cwr, len);
+    let ends = (conn.local().ip(), conn.remote().ip());
+    let frame = wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    conn.on_header_sent(!options.sack.is_empty(), true);
+    let mut at = first;
+    loop {
+        let next = conn.snd.queue.next_of(cx.tx, at);
+        conn.on_data_sent(cx, at);
+        if at == last || next == crate::pool::NIL {
+            break;
+        }
+        at = next;
+    }
+    conn.on_path_probe(cx, Some(seq), len);
+    Ok(frame)
+}
+
+/// A copy of the first `len` octets that are queued from `node` on, and the first and the last node of them: what
+/// of the last belongs to the probe has become a segment of its own.
+fn gather<B: Buf, P: BufPool<Buf = B>>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    pool: &mut P,
+    node: u32,
+    len: u16,
+) -> Option<(B, u32, u32)> {
+    let mut probe = pool.alloc(BufClass::Data)?;
+    let mut room = probe.append(usize::from(len))?;
+    let (mut first, mut at) = (node, node);
+    loop {
+        let segment = cx.tx.get(at)?;
+        let left = u16::try_from(room.len()).ok()?;
+        let last = left <= segment.len;
+        if left < segment.len {
+            // What is split off comes before the rest, which keeps the node.
+            let front = split(conn, cx, pool, at, left).ok()?;
+            first = if at == first { front } else { first };
+            at = front;
+        }
+        let segment = cx.tx.get(at)?;
+        let payload = payload_of(segment.buf.as_ref()?, segment.len)?;
+        let (to, rest) = room.split_at_mut_checked(payload.len())?;
+        for (to, from) in to.iter_mut().zip(payload) {
+            *to = *from;
+        }
+        if last {
+            return Some((probe, first, at));
+        }
+        (room, at) = (rest, conn.snd.queue.next_of(cx.tx, at));
     }
 }

@@ -191,7 +191,16 @@ impl<B: Buf> Stack<B> {
         let TcpHeader { seq, ack, .. } = incoming.header;
         let ts_offset = self.entropy.timestamp_offset(local, remote);
         let listener = Some(id);
-        let origin = Origin { local, remote, hash, iss: ack - 1, ts_offset, listener, options };
+        let origin = Origin {
+            local,
+            remote,
+            hash,
+            iss: ack - 1,
+            ts_offset,
+            listener,
+            options,
+            path_mtu: self.path_mtu_to(now, remote.ip()),
+        };
         let offer = terms.offer(seq - 1, incoming.options.timestamps.map_or(0, |ts| ts.value));
         let conn = Conn::accept(now, &origin, &self.config, &offer, (now, now, NOT_TIMED));
         self.stats.syn_cookies_in = self.stats.syn_cookies_in.wrapping_add(1);
@@ -236,7 +245,16 @@ impl<B: Buf> Stack<B> {
         let Some((id, listener)) = self.listeners.find(local.port()) else { return };
         let options = listener.options.conn;
         let ts_offset = self.entropy.timestamp_offset(local, remote);
-        let origin = Origin { local, remote, hash, iss: record.iss, ts_offset, listener: Some(id), options };
+        let origin = Origin {
+            local,
+            remote,
+            hash,
+            iss: record.iss,
+            ts_offset,
+            listener: Some(id),
+            options,
+            path_mtu: self.path_mtu_to(now, remote.ip()),
+        };
         let offer = record.terms.offer(record.irs, record.ts_recent);
         let sent = (now - record.age(now), now - record.since_sent(now), record.earlier());
         let conn = Conn::accept(now, &origin, &self.config, &offer, sent);

@@ -1,6 +1,7 @@
 use core::net::{Ipv4Addr, SocketAddr};
 
 use super::*;
+use crate::buf::RxFrame;
 use crate::config::{ConnOptions, ListenOptions};
 use crate::error::{ConnectError, ListenError, SendError};
 use crate::testutil::{HeapBuf, HeapPool};
@@ -105,4 +106,39 @@ fn the_same_seed_gives_the_same_frames() {
     };
     assert_eq!(frames(1), frames(1));
     assert_ne!(frames(1).0, frames(2).0);
+}
+
+/// Every worker of a port that steers in software gets the fragments, and puts them together; the one that has no such
+/// connection keeps silent, since another may have it.
+#[test]
+fn a_segment_in_fragments_is_reset_by_no_other_worker() {
+    use crate::buf::RxChecksum;
+    use crate::wire::{EthernetHeader, Ipv4Header};
+    use etherparse::PacketBuilder;
+    let mut frame = std::vec::Vec::new();
+    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 1])
+        .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
+        .tcp(7, 7, 1, 1000)
+        .ack(1)
+        .write(&mut frame, &[7; 300])
+        .unwrap();
+    let (ip, _, payload) = Ipv4Header::parse(&frame[EthernetHeader::LEN..]).unwrap();
+    let parts = [0, 160].map(|start: u16| {
+        let part = payload.get(usize::from(start)..).unwrap();
+        let part = part.get(..160).unwrap_or(part);
+        let mut out = frame[..34].to_vec();
+        let header = Ipv4Header { more_fragments: start == 0, fragment_offset: start / 8, ..ip };
+        header.emit(part.len(), true, out[14..].first_chunk_mut().unwrap());
+        out.extend(part);
+        RxFrame { buf: HeapBuf::new(&out), checksum: RxChecksum::Unknown }
+    });
+    for worker_count in [1, 2] {
+        let mut stack = stack(StackConfig { worker_count, ..config() });
+        let copy = |part: &RxFrame<HeapBuf>| HeapBuf::with_room(part.buf.bytes(), 2048);
+        let copies = parts.each_ref().map(|part| RxFrame { buf: copy(part), checksum: part.checksum });
+        stack.handle_frames(Instant::ZERO, copies);
+        let drops = stack.stats().drops;
+        let alone = u64::from(worker_count == 1);
+        assert_eq!((drops.drop_tcp_no_connection, drops.drop_fragment_worker), (alone, 1 - alone));
+    }
 }

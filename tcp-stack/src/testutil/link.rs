@@ -52,8 +52,10 @@ pub struct LinkConfig {
     pub mark: Option<u64>,
     /// Whether the ECN field of every packet is cleared, as some networks do.
     pub bleach: bool,
-    /// Largest IP packet, bytes; larger ones are lost without a word.
+    /// Largest IP packet, bytes; larger ones are lost.
     pub mtu: usize,
+    /// Whether the sender of a packet that is too large is told (RFC 792, RFC 4443), rather than not.
+    pub tells: bool,
     /// All frames are lost from the first of these times to the second.
     pub outage: Option<(Duration, Duration)>,
 }
@@ -75,6 +77,7 @@ impl LinkConfig {
         mark: None,
         bleach: false,
         mtu: 9600,
+        tells: false,
         outage: None,
     };
 }
@@ -128,6 +131,19 @@ impl Link {
         self.counts
     }
 
+    /// The error that the sender of a frame is told when it is too large, unless the link is a black hole.
+    pub fn too_big(&self, frame: &[u8]) -> Option<Vec<u8>> {
+        if !self.config.tells || !self.is_too_large(frame) {
+            return None;
+        }
+        super::router::too_big(frame, self.config.mtu)
+    }
+
+    fn is_too_large(&self, frame: &[u8]) -> bool {
+        // As much as an untagged frame has before its packet.
+        frame.len().saturating_sub(EthernetHeader::LEN_TAGGED) > self.config.mtu
+    }
+
     /// When a frame put on it now will have been sent: until then the port holds its buffer.
     pub fn busy_until(&self, now: Instant) -> Instant {
         self.busy_until.max(now)
@@ -136,8 +152,7 @@ impl Link {
     /// Puts a frame on the link; calls `arrive` for each time that it will arrive.
     pub fn send(&mut self, now: Instant, frame: &[u8], arrive: &mut dyn FnMut(Instant, Vec<u8>)) {
         self.counts.sent = self.counts.sent.saturating_add(1);
-        // As much as an untagged frame has before its packet.
-        if frame.len().saturating_sub(EthernetHeader::LEN_TAGGED) > self.config.mtu {
+        if self.is_too_large(frame) {
             self.counts.too_large = self.counts.too_large.saturating_add(1);
             return;
         }

@@ -7,6 +7,7 @@ mod heap;
 mod link;
 mod mark;
 mod random;
+mod router;
 mod scenario;
 mod sim;
 mod trace;

@@ -467,6 +467,7 @@ impl Simulation {
             }
             let link = self.links.get_mut(from).and_then(|row| row.get_mut(to)).ok_or("no such link")?;
             link.send(now, bytes, &mut |at, frame| arrivals.push((at, to, frame)));
+            arrivals.extend(link.too_big(bytes).map(|error| (now + Duration::from_micros(50), from, error)));
             sent_at = sent_at.max(link.busy_until(now));
         }
         for (at, to, frame) in arrivals {

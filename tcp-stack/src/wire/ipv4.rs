@@ -65,11 +65,12 @@ impl Ipv4Header {
         Ok((header, header_bytes, payload))
     }
 
-    /// The header of a packet that was cut short, as an ICMP error quotes it, and what follows.
-    pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
-        let (header, header_len, _) = Self::parse_fixed(packet)?;
+    /// The header of a packet that was cut short, as an ICMP error quotes it, what follows, and how long the
+    /// packet was, octets.
+    pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8], usize), ParseError> {
+        let (header, header_len, total_len) = Self::parse_fixed(packet)?;
         match packet.get(header_len..) {
-            Some(payload) => Ok((header, payload)),
+            Some(payload) => Ok((header, payload, total_len)),
             None => Err(truncated(header_len, packet.len())),
         }
     }

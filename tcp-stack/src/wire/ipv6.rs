@@ -48,9 +48,11 @@ impl Ipv6Header {
         }
     }
 
-    /// The header of a packet that was cut short, as an ICMPv6 error quotes it, and what follows.
-    pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
-        Self::parse_fixed(packet).map(|(header, rest, _)| (header, rest))
+    /// The header of a packet that was cut short, as an ICMPv6 error quotes it, what follows, and how long
+    /// the packet was, octets.
+    pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8], usize), ParseError> {
+        let (header, rest, payload_len) = Self::parse_fixed(packet)?;
+        Ok((header, rest, payload_len.wrapping_add(Self::LEN)))
     }
 
     #[inline]

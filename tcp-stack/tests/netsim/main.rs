@@ -8,6 +8,7 @@
 mod congestion;
 mod ecn;
 mod harness;
+mod path;
 mod random;
 
 use harness::{MS, PERCENT, both_families, dial, expect_all_delivered, goodput, host, run, seeds, two_hosts};

@@ -1,16 +1,14 @@
 //! One stack, and a script as its peer and application.
 
 use crate::line::{flags, number, parse_line};
-use crate::net::{Net, PEER, US};
+use crate::net::Net;
+use crate::path::cut;
 use crate::setup::Setup;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use tcp_stack::testutil::{HeapPool, hex};
-use tcp_stack::wire::{
-    EcnField, Icmpv4Header, Icmpv4Message, IpProtocol, Ipv4Header, SackRange, Sum, TcpFlags, TcpHeader,
-    TcpOptions, Timestamps,
-};
+use tcp_stack::wire::{EcnField, IpProtocol, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, ListenOptions, ListenerId,
     RxChecksum, RxFrame, SeqNum, Stack, TxFrame, testutil::HeapBuf,
@@ -54,6 +52,10 @@ pub(crate) struct Lab {
     peer_iss: SeqNum,
     sent_octets: u64,
     last_tsval: u32,
+    /// What the peer sends comes in fragments of so many octets, unless it is zero; and one of the next is lost.
+    cut: usize,
+    lose: Option<usize>,
+    identification: u16,
     named_tsvals: BTreeMap<String, u32>,
 }
 
@@ -76,6 +78,9 @@ impl Lab {
             peer_iss: SeqNum::new(PEER_ISS),
             sent_octets: 0,
             last_tsval: 0,
+            cut: 0,
+            lose: None,
+            identification: 0,
             named_tsvals: BTreeMap::new(),
         };
         let greeting = lab.net.greeting();
@@ -84,15 +89,25 @@ impl Lab {
     }
 
     fn frame(&mut self, bytes: &[u8]) {
-        let buf = HeapBuf::new(bytes);
+        let buf = HeapBuf::with_room(bytes, 2048);
         let frame = RxFrame { buf, checksum: RxChecksum::Unknown };
         self.stack.handle_frames(self.now, [frame]);
         self.settle();
     }
 
     fn ip(&mut self, protocol: IpProtocol, ecn: EcnField, payload: &[u8]) {
-        let frame = self.net.packet(protocol, ecn, payload);
-        self.frame(&frame);
+        let packet = self.net.packet(protocol, ecn, payload);
+        if self.cut == 0 {
+            return self.frame(&packet);
+        }
+        // The last one first, as routers with several ways may have it.
+        self.identification += 1;
+        let lose = self.lose.take();
+        for (index, part) in cut(&packet, self.cut, self.identification).iter().enumerate().rev() {
+            if lose != Some(index) {
+                self.frame(part);
+            }
+        }
     }
 
     /// Takes events, then what the stack sends.
@@ -335,7 +350,10 @@ impl Lab {
             ["abort"] => self.stack.abort(self.now, self.conn()),
             ["port", port] => self.peer_port = number(port),
             ["iss", offset] => self.peer_iss = SeqNum::new(PEER_ISS) + number::<u32>(offset),
-            ["icmp", kind, seq] => self.icmp(kind, number(seq)),
+            ["icmp", kind, seq] => self.icmp(kind, number(seq), 1500),
+            ["icmp", kind, seq, len] => self.icmp(kind, number(seq), number(len)),
+            ["cut", size] => self.cut = number(size),
+            ["lose", index] => self.lose = Some(number(index)),
             _ => panic!("unknown action {text}"),
         }
         self.settle();
@@ -367,34 +385,13 @@ impl Lab {
         self.sent_octets += len as u64;
     }
 
-    /// An ICMP error about a segment of the stack.
-    fn icmp(&mut self, kind: &str, seq: u32) {
-        let message = match kind.split_once(':') {
-            None if kind == "hard" => Icmpv4Message::Unreachable { code: 3 },
-            None if kind == "soft" => Icmpv4Message::Unreachable { code: 1 },
-            Some(("big", mtu)) => Icmpv4Message::FragmentationNeeded { mtu: number(mtu) },
-            _ => panic!("unknown error {kind}"),
-        };
-        let quoted = Ipv4Header {
-            src: US,
-            dst: PEER,
-            protocol: IpProtocol::TCP,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-        };
-        let mut body = vec![0; Ipv4Header::LEN];
-        quoted.emit(8, true, body.first_chunk_mut().unwrap());
-        body.extend(self.our_port.to_be_bytes());
-        body.extend(self.peer_port.to_be_bytes());
-        body.extend((self.our_iss.unwrap() + seq).get().to_be_bytes());
-        let mut icmp = vec![0; Icmpv4Header::LEN];
-        Icmpv4Header { message }.emit(&body, icmp.first_chunk_mut().unwrap());
-        icmp.extend(body);
-        self.ip(IpProtocol::ICMPV4, EcnField::NotEct, &icmp);
+    /// An ICMP error about a segment of the stack, whose packet had `len` octets.
+    fn icmp(&mut self, kind: &str, seq: u32, len: usize) {
+        let [a, b] = self.our_port.to_be_bytes();
+        let [c, d] = self.peer_port.to_be_bytes();
+        let [e, f, g, h] = (self.our_iss.unwrap() + seq).get().to_be_bytes();
+        let error = self.net.error(kind, [a, b, c, d, e, f, g, h], len);
+        self.frame(&error);
     }
 
     /// What can be looked at.
@@ -404,6 +401,9 @@ impl Lab {
         let stats = self.stack.stats();
         let mut counters = BTreeMap::new();
         stats.tcp.visit(&mut |name, _, value| {
+            counters.insert(name, value);
+        });
+        stats.interface.visit(&mut |name, _, value| {
             counters.insert(name, value);
         });
         stats.drops.visit(&mut |name, _, value| {

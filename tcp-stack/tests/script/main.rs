@@ -23,6 +23,7 @@
 mod lab;
 mod line;
 mod net;
+mod path;
 mod setup;
 
 use lab::Lab;
@@ -30,9 +31,10 @@ use setup::{Setup, configure};
 use std::path::Path;
 
 /// Folders whose scripts hold for IPv4 and IPv6 alike, and are run over both.
-const BOTH_FAMILIES: [&str; 1] = ["ecn"];
+const BOTH_FAMILIES: [&str; 4] = ["data", "ecn", "reset", "window"];
 
 fn run(script: &str, ipv6: bool) {
+    let ipv6 = ipv6 || script.lines().any(|line| line.trim() == "config ipv6 on");
     let mut setup = Setup::new(ipv6);
     let lines = script.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let lines: Vec<_> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
@@ -89,4 +91,7 @@ macro_rules! folders {
     };
 }
 
-folders!(handshake, cookies, close, reset, data, loss, window, options, time_wait, icmp, congestion, ecn);
+folders!(
+    handshake, cookies, close, reset, data, loss, window, options, time_wait, icmp, congestion, ecn, path,
+    fragment
+);

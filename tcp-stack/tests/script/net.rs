@@ -139,6 +139,9 @@ impl Net {
             }
             _ => return None,
         };
+        if protocol == IpProtocol::ICMPV4 {
+            return None;
+        }
         assert_eq!((src, dst, protocol), (self.us, self.peer, IpProtocol::TCP));
         let sum = Sum::pseudo_header(self.us, self.peer, IpProtocol::TCP, segment.len());
         assert!(sum.join(Sum::of(segment)).is_valid(), "a wrong checksum was sent");

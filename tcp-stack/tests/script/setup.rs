@@ -50,10 +50,6 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
     let tcp = &mut setup.stack.tcp;
     let on = value == "on";
     match key {
-        "ipv6" => {
-            setup.ipv6 = on;
-            setup.stack.ipv6 = Ipv6Cidr::new(US_V6, 64);
-        }
         "cookies" => {
             tcp.syn_cookies = match value {
                 "never" => SynCookies::Never,
@@ -71,6 +67,13 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "ect_control" => tcp.dctcp_ect_control = on,
         "ecn" => tcp.ecn = ecn(value),
         "conn_ecn" => setup.options.ecn = Some(ecn(value)),
+        // Taken when the setup was made.
+        "ipv6" => assert!(on && setup.ipv6),
+        "path_mtu_min" => tcp.path_mtu_min = number(value),
+        "path_mtu_age" => tcp.path_mtu_age_s = number(value),
+        "black_hole_timeouts" => tcp.black_hole_timeouts = number(value),
+        "mtu" => setup.stack.mtu = number(value),
+        "fragments" => setup.stack.fragments_datagrams_max = number(value),
         "data_center" => {
             let TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, .. } = TcpConfig::data_center();
             *tcp = TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, ..*tcp };

@@ -45,7 +45,68 @@ fn arp_that_is_of_no_use() {
     let mut group = request((PEER, V4_PEER), V4);
     group[22] |= 1;
     lab.expect_drop(&group, DropReason::ArpInvalid);
+    lab.expect_drop(&request((PEER, Ipv4Addr::new(10, 77, 0, 0)), V4), DropReason::ArpInvalid);
+    // But for the conflict, which is answered by announcements.
+    assert_eq!(lab.transmit().len(), 3);
+}
+
+/// RFC 5227 §2.4 (b): an address that somebody else claims is defended, once in ten seconds.
+#[test]
+fn addresses_are_defended_sparingly() {
+    let claim = arp(ArpOperation::Request, (PEER, V4), V4, MacAddr::BROADCAST);
+    let advertisement = ndp_body("fd77::2", Some((2, PEER)));
+    let claim_v6 = icmpv6(v6("fd77::2"), v6("ff02::1"), 255, 136, [0x20, 0, 0, 0], &advertisement);
+    let question = ndp_body("fd77::9", Some((1, PEER)));
+    let asks_v6 = icmpv6(v6("fd77::2"), v6("fd77::2"), 255, 135, [0; 4], &question);
+    for (frame, reason) in [
+        (claim, DropReason::ArpConflict),
+        (claim_v6, DropReason::NdpConflict),
+        (asks_v6, DropReason::NdpConflict),
+    ] {
+        let mut lab = Lab::new(config());
+        for n in 0..100 {
+            let now = Instant::from_millis(200 * n);
+            lab.receive_at(now, &frame, RxChecksum::Unknown);
+        }
+        let mut expected = Drops::default();
+        (0..100).for_each(|_| expected.count(reason));
+        assert_eq!(*lab.interface.drops(), expected);
+        assert_eq!(lab.transmit().len(), 6);
+    }
+    let mut lab = Lab::new(config());
+    let claim_v6 = icmpv6(v6("fd77::9"), v6("ff02::1"), 255, 136, [0x20, 0, 0, 0], &advertisement);
+    lab.expect_drop(&claim_v6, DropReason::NdpConflict);
+    lab.expect_drop(&claim_v6, DropReason::NdpConflict);
+    assert_eq!(lab.transmit().len(), 3);
+    // Our own frames, come back.
+    let mut reflected = claim_v6.clone();
+    reflected[6..12].copy_from_slice(&OURS.0);
+    lab.expect_drop(&reflected, DropReason::NdpInvalid);
+    // A ping from our own address is none.
+    lab.expect_drop(&icmpv6(v6("fd77::2"), v6("fd77::2"), 64, 128, [0; 4], b"ping"), DropReason::IpSource);
     assert!(lab.transmit().is_empty());
+    let mut lab = Lab::new(InterfaceConfig { primary: false, ..config() });
+    lab.expect_drop(&claim_v6, DropReason::NdpConflict);
+    assert!(lab.transmit().is_empty());
+}
+
+/// What is learnt and answered in a VLAN carries its tag.
+#[test]
+fn neighbors_in_a_vlan() {
+    let mut lab = Lab::new(InterfaceConfig { vlan: Some(100), ..config() });
+    let tag = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0x60, 100], &frame[12..]].concat();
+    let question = arp(ArpOperation::Request, (PEER, V4_PEER), V4, MacAddr::BROADCAST);
+    let body = ndp_body("fd77::2", Some((1, PEER)));
+    let solicitation = icmpv6(v6("fd77::1"), v6("ff02::1:ff00:2"), 255, 135, [0; 4], &body);
+    for frame in [&question, &solicitation, &ping_v4(b"ping")] {
+        lab.expect_drop(frame, DropReason::EthernetVlan);
+        lab.receive(&tag(frame));
+        let sent = lab.transmit();
+        assert_eq!((sent.len(), &sent[0][..6], &sent[0][12..16]), (1, &PEER.0[..], &[0x81, 0, 0, 100][..]));
+    }
+    for peer in [IpAddr::from(V4_PEER), v6("fd77::1").into()] {
+        assert_eq!(lab.interface.resolve(Instant::ZERO, peer), Ok(PEER));
+    }
 }
 
 #[test]
@@ -70,7 +131,7 @@ fn a_next_hop_is_resolved_by_arp() {
     lab.interface.handle_timeouts(Instant::from_millis(10_000));
     assert!(lab.transmit().is_empty() && lab.interface.next_deadline().is_none());
     let stats = lab.interface.stats();
-    assert_eq!((stats.tx_arp_requests, stats.neighbors_resolved), (3, 1));
+    assert_eq!((stats.tx_arp_requests, stats.neighbors_resolved), (5, 1));
     let mut lab = Lab::new(InterfaceConfig { ipv4_gateway: None, ..config() });
     assert_eq!(lab.interface.resolve(now, V4_FAR.into()), Err(NotReady::NoRoute));
 }
@@ -128,7 +189,7 @@ fn neighbor_discovery_both_ways() {
     let (ip, message) = Ipv6Header::parse(&frames[0][14..]).unwrap();
     assert_eq!((ip.dst, message[4]), (v6("ff02::1"), 0x20));
     let stats = lab.interface.stats();
-    assert_eq!((stats.rx_ndp, stats.tx_neighbor_solicitations, stats.tx_neighbor_advertisements), (3, 1, 4));
+    assert_eq!((stats.rx_ndp, stats.tx_neighbor_solicitations, stats.tx_neighbor_advertisements), (3, 1, 8));
 }
 
 #[test]
@@ -154,7 +215,8 @@ fn neighbor_discovery_that_is_not_valid() {
     lab.expect_drop(&wrong, DropReason::IcmpChecksum);
     // Router solicitations and advertisements are for others.
     lab.expect_drop(&icmpv6(v6("fe80::1"), v6("ff02::1"), 255, 134, [0; 4], &[0; 8]), DropReason::IcmpUnused);
-    assert!(lab.transmit().is_empty());
+    // But for the conflict, which is answered by announcements.
+    assert_eq!(lab.transmit().len(), 3);
 }
 
 #[test]
@@ -177,6 +239,15 @@ fn addresses_are_announced_at_start() {
         assert_eq!((ip.src, ip.dst), (v6(address), v6("ff02::1")));
         assert_eq!((message[0], message[4]), (136, 0x20));
     }
+    // Three times in all, two seconds apart, from when there is a clock.
+    let mut at = Vec::new();
+    interface.handle_timeouts(Instant::from_millis(500));
+    while let Some(deadline) = interface.next_deadline() {
+        interface.handle_timeouts(deadline);
+        let mut out = |_: TxFrame<HeapBuf>| at.push(deadline.as_millis());
+        interface.poll_transmit(&mut pool, &mut out, 10);
+    }
+    assert_eq!(at, [2_500, 2_500, 2_500, 4_500, 4_500, 4_500]);
 }
 
 #[test]

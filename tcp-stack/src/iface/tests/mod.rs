@@ -1,4 +1,5 @@
 mod discovery;
+mod fragments;
 mod transmit;
 
 use super::*;
@@ -32,6 +33,11 @@ fn config() -> InterfaceConfig {
         primary: true,
         tx_checksum_offload: false,
         neighbors_max: 16,
+        fragments: FragmentLimits {
+            datagrams_max: 8,
+            bytes_max: 512 << 10,
+            timeout: Duration::from_secs(60),
+        },
     }
 }
 
@@ -44,7 +50,10 @@ struct Lab {
 impl Lab {
     fn new(config: InterfaceConfig) -> Self {
         let mut lab = Self { interface: Interface::new(config, (3, 4)), pool: HeapPool::new(64, 0, 2048) };
-        lab.transmit();
+        while let Some(deadline) = lab.interface.next_deadline() {
+            lab.interface.handle_timeouts(deadline);
+            lab.transmit();
+        }
         lab
     }
 
@@ -253,9 +262,6 @@ fn frames_for_others_are_dropped() {
     let mut udp = with(23, &[17]);
     fix_ipv4(&mut udp);
     lab.expect_drop(&udp, DropReason::IpProtocol);
-    let mut fragment = with(20, &[0x20]);
-    fix_ipv4(&mut fragment);
-    lab.expect_drop(&fragment, DropReason::IpFragment);
     lab.expect_drop(&frame[..40], DropReason::IpTruncated);
     lab.expect_drop(&with(14, &[0x44]), DropReason::IpMalformed);
     let mut short = with(17, &[30]);
@@ -272,15 +278,12 @@ fn frames_for_others_are_dropped() {
     lab.expect_drop(&broadcast, DropReason::IpLinkBroadcast);
     broadcast[38..54].copy_from_slice(&v6("ff02::1").octets());
     lab.expect_drop(&broadcast, DropReason::IpNotForUs);
-    let mut fragment = frame[..54].to_vec();
-    fragment[14 + 6] = 44;
-    fragment[14 + 5] += 8;
-    fragment.extend([6, 0, 0, 1, 0, 0, 0, 9]);
-    fragment.extend(&frame[54..]);
-    lab.expect_drop(&fragment, DropReason::IpFragment);
-    fragment[14 + 6] = 0;
-    fragment[56] = 0xc9;
-    lab.expect_drop(&fragment, DropReason::IpExtension);
+    let mut extended = frame[..54].to_vec();
+    extended[14 + 5] += 8;
+    extended[14 + 6] = 0;
+    extended.extend([6, 0, 0xc9, 1, 0, 0, 0, 9]);
+    extended.extend(&frame[54..]);
+    lab.expect_drop(&extended, DropReason::IpExtension);
 }
 
 #[test]
@@ -393,6 +396,8 @@ fn garbage_is_counted_and_nothing_else() {
         drop(lab.receive_at(Instant::ZERO + Duration::from_millis(random.below(100)), &frame, checksum));
         lab.transmit();
     }
+    lab.interface.handle_timeouts(Instant::ZERO + Duration::from_secs(90));
+    lab.transmit();
     assert_eq!(lab.pool.live(), 0);
     assert!(lab.pool.data_room() > 0 && lab.interface.drops().total() > 1_000);
 }

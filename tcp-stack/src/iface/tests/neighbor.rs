@@ -53,9 +53,9 @@ fn in_state(wanted: &str) -> (NeighborCache, Instant) {
     let mut now = at(0);
     match wanted {
         "none" => {}
-        "stale" => cache.on_solicited_by(ip(1), A),
+        "stale" => cache.on_solicited_by(at(0), ip(1), A),
         "delay" | "probe" => {
-            cache.on_solicited_by(ip(1), A);
+            cache.on_solicited_by(at(0), ip(1), A);
             assert_eq!(cache.resolve(now, ip(1)), Lookup::Ready(A));
             if wanted == "probe" {
                 now = at(5_000);
@@ -183,7 +183,7 @@ fn table_of_solicitations() {
     ] {
         let (mut cache, now) = in_state(before);
         let resolutions = cache.resolutions();
-        cache.on_solicited_by(ip(1), mac);
+        cache.on_solicited_by(at(0), ip(1), mac);
         assert_eq!(state(&cache, ip(1)), after, "{before} {mac}");
         let became_known = matches!(before, "incomplete" | "failed");
         assert_eq!(cache.resolutions() - resolutions, u32::from(became_known));
@@ -234,7 +234,7 @@ fn doubt_leads_to_a_probe() {
 fn memory_is_bounded_and_those_in_use_stay() {
     let mut cache = cache(8);
     for last in 0..8 {
-        cache.on_solicited_by(ip(last), A);
+        cache.on_solicited_by(at(0), ip(last), A);
     }
     for last in 0..4 {
         assert_eq!(cache.resolve(at(0), ip(last)), Lookup::Ready(A));
@@ -242,7 +242,7 @@ fn memory_is_bounded_and_those_in_use_stay() {
     let table = cache.index.capacity();
     // A thousand strangers make themselves known: they displace each other, not those in use.
     for stranger in 0..1000_u32 {
-        cache.on_solicited_by(Ipv4Addr::from_bits(0x0a4e_0000 | stranger).into(), B);
+        cache.on_solicited_by(at(0), Ipv4Addr::from_bits(0x0a4e_0000 | stranger).into(), B);
     }
     assert_eq!((cache.entries.len(), cache.index.len(), cache.index.capacity()), (8, 8, table));
     for last in 0..4 {
@@ -254,7 +254,7 @@ fn memory_is_bounded_and_those_in_use_stay() {
     for known in strangers {
         cache.resolve(at(0), known);
     }
-    cache.on_solicited_by(ip(200), B);
+    cache.on_solicited_by(at(0), ip(200), B);
     assert_eq!((state(&cache, ip(200)), cache.tally.refused), ("none", 1));
     assert!(matches!(cache.resolve(at(0), ip(201)), Lookup::Resolving(Some(_))));
     assert_eq!((cache.entries.len(), cache.index.len()), (8, 8));
@@ -277,4 +277,66 @@ fn timers_work_in_ticks() {
         calls += 1;
     }
     assert_eq!((sent, calls), (256, 2));
+}
+
+/// Somebody makes us ask for one address after the other: who has a connection that moves keeps its place.
+#[test]
+fn asking_for_many_does_not_displace_those_in_use() {
+    let mut cache = cache(8);
+    for last in 0..4 {
+        cache.on_solicited_by(at(0), ip(last), A);
+        cache.confirm(at(0), ip(last));
+    }
+    let mut refused = 0;
+    for stranger in 0..1000_u32 {
+        let stranger: IpAddr = Ipv4Addr::from_bits(0x0a4e_0000 | stranger).into();
+        refused += u32::from(cache.resolve(at(1_000), stranger) == Lookup::Unreachable);
+    }
+    assert_eq!(refused, 0);
+    for last in 0..4 {
+        assert_eq!(cache.resolve(at(1_000), ip(last)), Lookup::Ready(A), "{last}");
+    }
+    // A minute without progress, and they are as good as others.
+    for stranger in 0..1000_u32 {
+        cache.resolve(at(60_000), Ipv4Addr::from_bits(0x0a4f_0000 | stranger).into());
+    }
+    assert_eq!(state(&cache, ip(0)), "none");
+    assert_eq!((cache.entries.len(), cache.index.len()), (8, 8));
+}
+
+/// Two stations claim one address, packet by packet: it moves once a second at most, and what was confirmed
+/// for the one is not taken for the other.
+#[test]
+fn who_flaps_is_followed_once_a_second() {
+    for solicited in [false, true] {
+        let (mut cache, _) = in_state("reachable");
+        assert!(cache.on_advert(at(100), ip(1), advert(B, solicited, true)));
+        assert_eq!(cache.resolve(at(100), ip(1)), Lookup::Ready(B));
+        let before = state(&cache, ip(1));
+        for n in 0..50 {
+            cache.on_advert(at(101 + n), ip(1), advert(A, solicited, true));
+            cache.on_solicited_by(at(101 + n), ip(1), A);
+            cache.confirm(at(101 + n), ip(1));
+        }
+        assert_eq!((cache.resolve(at(200), ip(1)), state(&cache, ip(1))), (Lookup::Ready(B), before));
+        assert_eq!((cache.tally.moved, cache.tally.flapping), (1, 100));
+        cache.on_advert(at(1_100), ip(1), advert(A, solicited, true));
+        assert_eq!(cache.resolve(at(1_100), ip(1)), Lookup::Ready(A));
+        assert_eq!(cache.tally.moved, 2);
+    }
+}
+
+/// A neighbor that comes back with another card is followed at once.
+#[test]
+fn a_neighbor_that_moves_is_followed() {
+    for before in ["reachable", "stale", "delay", "probe"] {
+        let (mut cache, now) = in_state(before);
+        cache.on_advert(now, ip(1), advert(B, false, true));
+        assert_eq!(cache.resolve(now, ip(1)), Lookup::Ready(B));
+        assert_eq!((state(&cache, ip(1)), cache.tally.moved), ("delay", 1), "{before}");
+        // It is probed there, and confirmed by what arrives.
+        assert_eq!(run(&mut cache, now + SECOND * 5 + SECOND / 10).last().map(|sent| sent.1), Some(Some(B)));
+        cache.confirm(now + SECOND * 6, ip(1));
+        assert_eq!(state(&cache, ip(1)), "reachable");
+    }
 }

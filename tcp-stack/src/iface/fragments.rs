@@ -1,0 +1,510 @@
+//! IP packets put together again from their fragments (RFC 791 §3.2, RFC 8200 §4.5).
+//!
+//! Fragments wait in the frames they came in. When the last of a packet is there, the others are copied
+//! behind the first, into the room that its own buffer has left, and the packet goes the way of one that
+//! was never fragmented. Nothing here grows: the records are reserved when the interface is made, the
+//! buffers that wait are counted by what they really occupy, and no source has more than a quarter of
+//! either. Who needs more than there is takes it from the packet that has waited longest.
+//!
+//! A packet of which two fragments overlap is given up, whatever else arrives of it (RFC 5722); a fragment
+//! that arrives twice, octet for octet, is not an overlap.
+
+use super::DropReason;
+use super::neighbor::Keys;
+use crate::buf::Buf;
+use crate::pool::{NIL, Pool};
+use crate::time::{Duration, Instant};
+use crate::wire::{FragmentHeader, Ipv6Header, Sum};
+use alloc::vec::Vec;
+use core::hash::BuildHasher;
+use core::net::{IpAddr, Ipv6Addr};
+use core::ops::Range;
+use hashbrown::HashMap;
+
+/// Fragments of one packet at most: 1500 octets over the smallest link that IPv4 knows.
+const PIECES_MAX: u16 = 32;
+/// The part of the memory that one source may have.
+const SHARE: u32 = 4;
+/// The smallest buffer that is reckoned with, octets.
+const BUFFER_LEAST: u32 = 512;
+/// RFC 791 §3.1: the longest packet, octets.
+const PACKET_MAX: usize = 65_535;
+
+/// What reassembly may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FragmentLimits {
+    /// Packets that wait at a time, 0..=1024; with none, fragments are dropped.
+    pub(crate) datagrams_max: u16,
+    /// True size of the buffers that wait, octets.
+    pub(crate) bytes_max: u32,
+    /// How long a packet waits for its fragments.
+    pub(crate) timeout: Duration,
+}
+
+/// What the fragments of one packet have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) identification: u32,
+    /// The protocol, which in IPv4 is part of the name; zero for IPv6 (RFC 8200 §4.5: "Only the value
+    /// from the Offset zero fragment packet is used").
+    pub(super) protocol: u8,
+}
+
+/// A fragment, as its headers have it.
+#[derive(Clone, Debug)]
+pub(super) struct Fragment {
+    pub(super) key: Key,
+    /// Where the IP header begins in the frame.
+    pub(super) ip_at: usize,
+    /// Where the fragment's part of the payload is in the frame.
+    pub(super) payload: Range<usize>,
+    /// Where that part begins in the packet's payload, octets.
+    pub(super) offset: u32,
+    pub(super) more: bool,
+    /// The ECN bits of its IP header.
+    pub(super) ecn: u8,
+}
+
+impl Fragment {
+    /// Where its part ends in the packet's payload, octets.
+    fn end(&self) -> u32 {
+        self.offset.wrapping_add(u32::try_from(self.payload.len()).unwrap_or(u32::MAX))
+    }
+
+    /// RFC 8200 §4.5: all but the last are a multiple of 8 octets long, and none reaches beyond the longest
+    /// packet.
+    pub(super) fn is_sound(&self) -> bool {
+        let headers = self.payload.start.saturating_sub(self.ip_at);
+        let len = self.payload.len();
+        let end = usize::try_from(self.end()).unwrap_or(usize::MAX);
+        len > 0 && (!self.more || len.is_multiple_of(8)) && end.saturating_add(headers) <= PACKET_MAX
+    }
+}
+
+/// What became of a fragment.
+#[derive(Debug)]
+pub(super) enum Taken<B> {
+    /// It waits for the others.
+    Held,
+    /// It was the last one: the frame of the whole packet.
+    Whole(B),
+    /// It is of no use.
+    Dropped(DropReason),
+}
+
+#[derive(Debug)]
+struct Piece<B> {
+    start: u32,
+    end: u32,
+    /// Where the payload is in the frame.
+    payload: Range<usize>,
+    buf: B,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Datagram {
+    key: Key,
+    share: usize,
+    deadline: Instant,
+    /// The first of its pieces, which are in order.
+    head: u32,
+    pieces: u16,
+    /// Payload that has arrived, and the length of it all once the last fragment has told; octets.
+    have: u32,
+    end: Option<u32>,
+    /// True size of its buffers, octets.
+    held: u32,
+    /// Where the IP header begins in the first fragment's frame.
+    ip_at: usize,
+    /// Which ECN codepoints its fragments carried, a bit each.
+    ecn: u8,
+    /// Fragments overlapped: none of it is taken any more.
+    spoiled: bool,
+    /// Neighbors in the order of arrival.
+    older: u32,
+    newer: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    datagrams: u16,
+    held: u32,
+}
+
+/// The packets that wait for fragments.
+#[derive(Debug)]
+pub(super) struct Fragments<B> {
+    limits: FragmentLimits,
+    datagrams: Pool<Datagram>,
+    pieces: Pool<Piece<B>>,
+    index: HashMap<Key, u32, Keys>,
+    /// What the sources have, by a keyed hash: those that collide have one share together.
+    shares: Vec<Share>,
+    held: u32,
+    oldest: u32,
+    newest: u32,
+}
+
+impl<B: Buf> Fragments<B> {
+    pub(super) fn new(limits: FragmentLimits, keys: Keys) -> Self {
+        let limits = FragmentLimits { datagrams_max: limits.datagrams_max.min(1024), ..limits };
+        let datagrams = usize::from(limits.datagrams_max);
+        let mut shares = Vec::new();
+        shares.resize(datagrams.next_power_of_two(), Share::default());
+        Self {
+            limits,
+            datagrams: Pool::new(limits.datagrams_max.into()),
+            pieces: Pool::new((limits.bytes_max / BUFFER_LEAST).min(1 << 16)),
+            // Twice the entries: removals then never make the table grow.
+            index: HashMap::with_capacity_and_hasher(datagrams.wrapping_mul(2), keys),
+            shares,
+            held: 0,
+            oldest: NIL,
+            newest: NIL,
+        }
+    }
+
+    /// True size of the buffers that wait, octets.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Takes a sound fragment; calls `lost` for each one that waited and is dropped now.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        fragment: &Fragment,
+        buf: B,
+        lost: &mut dyn FnMut(DropReason),
+    ) -> Taken<B> {
+        if self.limits.datagrams_max == 0 {
+            return Taken::Dropped(DropReason::IpFragment);
+        }
+        let known = self.index.get(&fragment.key).copied();
+        let Some(index) = known.or_else(|| self.begin(now, fragment.key, lost)) else {
+            return Taken::Dropped(DropReason::FragmentLimit);
+        };
+        let before = match self.place_for(index, fragment, &buf) {
+            Ok(before) => before,
+            Err(reason) => {
+                if reason == DropReason::FragmentOverlap {
+                    self.spoil(index, lost);
+                }
+                return Taken::Dropped(reason);
+            }
+        };
+        if !self.make_room(index, buf.true_size(), lost) || !self.insert(index, before, fragment, buf) {
+            return Taken::Dropped(DropReason::FragmentLimit);
+        }
+        match self.datagrams.get(index) {
+            Some(datagram) if datagram.end == Some(datagram.have) => self.finish(index, lost),
+            _ => Taken::Held,
+        }
+    }
+
+    /// A record for a packet of which nothing is known yet.
+    fn begin(&mut self, now: Instant, key: Key, lost: &mut dyn FnMut(DropReason)) -> Option<u32> {
+        let share = self.share_of(key.src);
+        let most = (self.limits.datagrams_max / 4).max(1);
+        if self.shares.get(share).is_some_and(|share| share.datagrams >= most) {
+            let victim = self.oldest_of(share);
+            self.remove(victim, DropReason::FragmentLimit, lost);
+        } else if self.datagrams.available() == 0 {
+            self.remove(self.oldest, DropReason::FragmentLimit, lost);
+        }
+        let datagram = Datagram {
+            key,
+            share,
+            deadline: now + self.limits.timeout,
+            head: NIL,
+            pieces: 0,
+            have: 0,
+            end: None,
+            held: 0,
+            ip_at: 0,
+            ecn: 0,
+            spoiled: false,
+            older: self.newest,
+            newer: NIL,
+        };
+        let index = self.datagrams.insert(datagram).ok()?;
+        match self.datagrams.get_mut(self.newest) {
+            Some(newest) => newest.newer = index,
+            None => self.oldest = index,
+        }
+        self.newest = index;
+        self.index.insert(key, index);
+        if let Some(share) = self.shares.get_mut(share) {
+            share.datagrams = share.datagrams.saturating_add(1);
+        }
+        Some(index)
+    }
+
+    /// Whose share a source has. An IPv6 host has a whole /64 to send from.
+    fn share_of(&self, src: IpAddr) -> usize {
+        let src = match src {
+            IpAddr::V4(_) => src,
+            IpAddr::V6(src) => Ipv6Addr::from_bits(src.to_bits() >> 64).into(),
+        };
+        let [.., a, b] = self.index.hasher().hash_one(src).to_be_bytes();
+        usize::from(u16::from_be_bytes([a, b])) & self.shares.len().saturating_sub(1)
+    }
+
+    /// The packet of a share that has waited longest.
+    fn oldest_of(&self, share: usize) -> u32 {
+        let mut index = self.oldest;
+        while let Some(datagram) = self.datagrams.get(index) {
+            if datagram.share == share {
+                break;
+            }
+            index = datagram.newer;
+        }
+        index
+    }
+
+    /// The piece behind which a fragment belongs, `NIL` for the first place; or why it belongs nowhere.
+    fn place_for(&self, index: u32, fragment: &Fragment, buf: &B) -> Result<u32, DropReason> {
+        let datagram = self.datagrams.get(index).ok_or(DropReason::FragmentLimit)?;
+        let (start, end) = (fragment.offset, fragment.end());
+        let contradicts = match datagram.end {
+            Some(known) => end > known || (!fragment.more && end != known),
+            None => false,
+        };
+        if datagram.spoiled || contradicts {
+            return Err(DropReason::FragmentOverlap);
+        }
+        let mut before = NIL;
+        let mut at = datagram.head;
+        while let Some(piece) = self.pieces.get(at) {
+            if (piece.start, piece.end) == (start, end) {
+                let same = piece.buf.bytes().get(piece.payload.clone())
+                    == buf.bytes().get(fragment.payload.clone())
+                    && fragment.more == (datagram.end != Some(end));
+                return Err(if same { DropReason::FragmentDuplicate } else { DropReason::FragmentOverlap });
+            }
+            // Overlaps, or lies behind the end.
+            if (piece.start < end && start < piece.end) || (!fragment.more && piece.end > end) {
+                return Err(DropReason::FragmentOverlap);
+            }
+            if piece.start < start {
+                before = at;
+            }
+            at = piece.next;
+        }
+        if datagram.pieces >= PIECES_MAX {
+            return Err(DropReason::FragmentLimit);
+        }
+        Ok(before)
+    }
+
+    /// Makes room for a buffer of a packet, at the cost of those that have waited longest: of the same
+    /// source, if it has more than its share. `false` when it is the packet itself that had to go.
+    fn make_room(&mut self, index: u32, size: usize, lost: &mut dyn FnMut(DropReason)) -> bool {
+        let Some(share) = self.datagrams.get(index).map(|datagram| datagram.share) else { return false };
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        for _ in 0..=self.limits.datagrams_max {
+            let held = self.shares.get(share).map_or(0, |share| share.held);
+            let victim = if held.saturating_add(size) > self.limits.bytes_max / SHARE {
+                self.oldest_of(share)
+            } else if self.held.saturating_add(size) > self.limits.bytes_max || self.pieces.available() == 0 {
+                self.oldest
+            } else {
+                return true;
+            };
+            self.remove(victim, DropReason::FragmentLimit, lost);
+            if victim == index {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn insert(&mut self, index: u32, before: u32, fragment: &Fragment, buf: B) -> bool {
+        let Some(datagram) = self.datagrams.get_mut(index) else { return false };
+        let next = match self.pieces.get(before) {
+            Some(before) => before.next,
+            None => datagram.head,
+        };
+        let (start, end) = (fragment.offset, fragment.end());
+        let size = u32::try_from(buf.true_size()).unwrap_or(u32::MAX);
+        let piece = Piece { start, end, payload: fragment.payload.clone(), buf, next };
+        let Ok(at) = self.pieces.insert(piece) else { return false };
+        match self.pieces.get_mut(before) {
+            Some(before) => before.next = at,
+            None => datagram.head = at,
+        }
+        if start == 0 {
+            datagram.ip_at = fragment.ip_at;
+        }
+        if !fragment.more {
+            datagram.end = Some(end);
+        }
+        datagram.pieces = datagram.pieces.saturating_add(1);
+        datagram.have = datagram.have.saturating_add(end.wrapping_sub(start));
+        datagram.held = datagram.held.saturating_add(size);
+        datagram.ecn |= 1 << (fragment.ecn & 3);
+        self.held = self.held.saturating_add(size);
+        if let Some(share) = self.shares.get_mut(datagram.share) {
+            share.held = share.held.saturating_add(size);
+        }
+        true
+    }
+
+    /// All of a packet has arrived.
+    fn finish(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) -> Taken<B> {
+        let Some((datagram, head)) = self.unlink(index) else {
+            return Taken::Dropped(DropReason::FragmentLimit);
+        };
+        let made = head.ok_or(DropReason::FragmentLimit).and_then(|first| self.join(&datagram, first));
+        // Of what follows the first, only the buffers are left to be given back.
+        let mut at = datagram.head;
+        while let Some(piece) = self.pieces.remove(at) {
+            at = piece.next;
+        }
+        match made {
+            Ok(buf) => Taken::Whole(buf),
+            Err(reason) => {
+                // The one that completed it is told of by the answer.
+                for _ in 1..datagram.pieces {
+                    lost(reason);
+                }
+                Taken::Dropped(reason)
+            }
+        }
+    }
+
+    /// Copies the other pieces behind the first, and makes its headers those of the whole packet.
+    fn join(&self, datagram: &Datagram, first: Piece<B>) -> Result<B, DropReason> {
+        const NOT_ECT: u8 = 1 << 0;
+        const CE: u8 = 1 << 3;
+        // RFC 3168 §5.3: CE of any fragment is set on the whole, which "MUST NOT occur if any of the other
+        // fragments contributing to this reassembly carries the Not-ECT codepoint"; then it is dropped.
+        if datagram.ecn & CE != 0 && datagram.ecn & NOT_ECT != 0 {
+            return Err(DropReason::FragmentMalformed);
+        }
+        let mut buf = first.buf;
+        if !buf.truncate(first.payload.end) {
+            return Err(DropReason::FragmentTooLarge);
+        }
+        let mut at = datagram.head;
+        while let Some(piece) = self.pieces.get(at) {
+            let from = piece.buf.bytes().get(piece.payload.clone()).ok_or(DropReason::FragmentMalformed)?;
+            let to = buf.append(from.len()).ok_or(DropReason::FragmentTooLarge)?;
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = *from;
+            }
+            at = piece.next;
+        }
+        let marked = datagram.ecn & CE != 0;
+        let is_ipv4 = datagram.key.src.is_ipv4();
+        let packet = buf.bytes_mut().and_then(|frame| frame.get_mut(datagram.ip_at..));
+        let headers = first.payload.start.saturating_sub(datagram.ip_at);
+        let rewritten = packet.and_then(|packet| {
+            if is_ipv4 { whole_ipv4(packet, headers, marked) } else { whole_ipv6(packet, headers, marked) }
+        });
+        rewritten.map(|()| buf).ok_or(DropReason::FragmentMalformed)
+    }
+
+    /// Fragments of a packet overlap: what is there of it goes; the record stays, so that what comes goes,
+    /// too.
+    fn spoil(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) {
+        let Some(datagram) = self.datagrams.get_mut(index) else { return };
+        datagram.spoiled = true;
+        let (mut at, held, share) = (datagram.head, datagram.held, datagram.share);
+        (datagram.head, datagram.held, datagram.pieces) = (NIL, 0, 0);
+        self.release(held, share);
+        while let Some(piece) = self.pieces.remove(at) {
+            lost(DropReason::FragmentOverlap);
+            at = piece.next;
+        }
+    }
+
+    fn release(&mut self, held: u32, share: usize) {
+        self.held = self.held.saturating_sub(held);
+        if let Some(share) = self.shares.get_mut(share) {
+            share.held = share.held.saturating_sub(held);
+        }
+    }
+
+    /// Takes a packet out of the lists, with its first piece; the others, from `head` on, are the caller's
+    /// to free.
+    fn unlink(&mut self, index: u32) -> Option<(Datagram, Option<Piece<B>>)> {
+        let mut datagram = self.datagrams.remove(index)?;
+        self.index.remove(&datagram.key);
+        match self.datagrams.get_mut(datagram.older) {
+            Some(older) => older.newer = datagram.newer,
+            None => self.oldest = datagram.newer,
+        }
+        match self.datagrams.get_mut(datagram.newer) {
+            Some(newer) => newer.older = datagram.older,
+            None => self.newest = datagram.older,
+        }
+        self.release(datagram.held, datagram.share);
+        if let Some(share) = self.shares.get_mut(datagram.share) {
+            share.datagrams = share.datagrams.saturating_sub(1);
+        }
+        let first = self.pieces.remove(datagram.head);
+        datagram.head = first.as_ref().map_or(NIL, |first| first.next);
+        Some((datagram, first))
+    }
+
+    /// Gives a packet up; returns the frame of its first fragment, if that was there.
+    fn remove(&mut self, index: u32, reason: DropReason, lost: &mut dyn FnMut(DropReason)) -> Option<B> {
+        let (datagram, first) = self.unlink(index)?;
+        for _ in 0..datagram.pieces {
+            lost(reason);
+        }
+        let mut at = datagram.head;
+        while let Some(piece) = self.pieces.remove(at) {
+            at = piece.next;
+        }
+        first.filter(|first| first.start == 0).map(|first| first.buf)
+    }
+
+    /// Gives up packets that have waited long enough; `lost` is called for each of their fragments, and
+    /// `expired` with the first fragment of each that has it.
+    pub(super) fn handle_timeouts(
+        &mut self,
+        now: Instant,
+        lost: &mut dyn FnMut(DropReason),
+        expired: &mut dyn FnMut(B),
+    ) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            if let Some(first) = self.remove(self.oldest, DropReason::FragmentTimeout, lost) {
+                expired(first);
+            }
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.datagrams.get(self.oldest).map(|datagram| datagram.deadline)
+    }
+}
+
+/// Makes the headers of a first fragment, `headers` octets long, those of the packet.
+fn whole_ipv4(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
+    let [l0, l1] = u16::try_from(packet.len()).ok()?.to_be_bytes();
+    let header = packet.get_mut(..headers)?;
+    let [_, class, len0, len1, _, _, flags, offset, _, _, c0, c1, ..] = header else { return None };
+    (*len0, *len1, *flags, *offset, *c0, *c1) = (l0, l1, 0, 0, 0, 0);
+    *class |= if marked { 3 } else { 0 };
+    let [s0, s1] = Sum::of(header).checksum().to_be_bytes();
+    *header.get_mut(10..12)?.first_chunk_mut()? = [s0, s1];
+    Some(())
+}
+
+/// As above; the fragment header, which the headers end with, becomes that of an atomic fragment.
+fn whole_ipv6(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
+    let payload_len = packet.len().checked_sub(Ipv6Header::LEN)?;
+    let [l0, l1] = u16::try_from(payload_len).ok()?.to_be_bytes();
+    let [_, class, _, _, len0, len1, ..] = packet else { return None };
+    (*len0, *len1) = (l0, l1);
+    *class |= if marked { 0x30 } else { 0 };
+    let at = headers.checked_sub(FragmentHeader::LEN)?;
+    packet.get_mut(at..headers)?.get_mut(2..4)?.fill(0);
+    Some(())
+}

@@ -1,0 +1,133 @@
+//! What is known of the paths to destinations: the packets that they carry, shared by all connections.
+//!
+//! Only what is smaller than the link's own MTU has an entry. It holds for a time (RFC 1191 §6.3,
+//! RFC 8201 §5.3: "10 minutes"), after which the path is taken to be as good as the link again. With no
+//! room left, the entry made longest ago gives way.
+
+use super::neighbor::Keys;
+use crate::time::{Duration, Instant};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use hashbrown::HashMap;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    ip: IpAddr,
+    mtu: u16,
+    since: Instant,
+}
+
+/// The destinations behind a smaller MTU: at most as many as configured.
+#[derive(Debug)]
+pub(crate) struct PathMtuCache {
+    entries: Vec<Entry>,
+    index: HashMap<IpAddr, u32, Keys>,
+    capacity: usize,
+    /// The entry that gives way next.
+    hand: usize,
+    /// How long an entry holds; `None` for ever.
+    age: Option<Duration>,
+}
+
+impl PathMtuCache {
+    /// A cache of at most `capacity` destinations, 0..=2^20, hashed with `keys`.
+    pub(crate) fn new(capacity: u32, age: Option<Duration>, keys: (u64, u64)) -> Self {
+        let capacity = usize::try_from(capacity.min(1 << 20)).unwrap_or(0);
+        Self {
+            entries: Vec::with_capacity(capacity),
+            // Twice the entries: removals then never make the table grow.
+            index: HashMap::with_capacity_and_hasher(capacity.wrapping_mul(2), Keys(keys.0, keys.1)),
+            capacity,
+            hand: 0,
+            age,
+        }
+    }
+
+    fn entry(&mut self, ip: IpAddr) -> Option<&mut Entry> {
+        let slot = *self.index.get(&ip)?;
+        self.entries.get_mut(slot as usize)
+    }
+
+    /// The largest packet that reaches `ip`, octets, where it is less than the link's.
+    pub(crate) fn get(&mut self, now: Instant, ip: IpAddr) -> Option<u16> {
+        let age = self.age;
+        let entry = self.entry(ip)?;
+        let holds = age.is_none_or(|age| now.saturating_since(entry.since) < age);
+        holds.then_some(entry.mtu)
+    }
+
+    /// Packets longer than `mtu` do not reach `ip`.
+    pub(crate) fn lower(&mut self, now: Instant, ip: IpAddr, mtu: u16) {
+        if let Some(entry) = self.entry(ip) {
+            (entry.mtu, entry.since) = (mtu, now);
+            return;
+        }
+        let entry = Entry { ip, mtu, since: now };
+        let slot = if self.entries.len() < self.capacity {
+            self.entries.push(entry);
+            self.entries.len().wrapping_sub(1)
+        } else {
+            let slot = self.hand;
+            let Some(old) = self.entries.get_mut(slot) else { return };
+            self.index.remove(&old.ip);
+            *old = entry;
+            self.hand = if slot.wrapping_add(1) < self.capacity { slot.wrapping_add(1) } else { 0 };
+            slot
+        };
+        if let Ok(slot) = u32::try_from(slot) {
+            self.index.insert(ip, slot);
+        }
+    }
+
+    /// A packet of `mtu` octets did reach `ip`.
+    pub(crate) fn raise(&mut self, ip: IpAddr, mtu: u16) {
+        if let Some(entry) = self.entry(ip) {
+            entry.mtu = entry.mtu.max(mtu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(n: u32) -> IpAddr {
+        core::net::Ipv4Addr::from_bits(0x0a00_0000 | n).into()
+    }
+
+    #[test]
+    fn what_is_known_ages_and_is_raised() {
+        let age = Duration::from_secs(600);
+        let mut cache = PathMtuCache::new(4, Some(age), (1, 2));
+        let start = Instant::from_millis(5);
+        assert_eq!(cache.get(start, ip(1)), None);
+        cache.lower(start, ip(1), 1000);
+        assert_eq!(cache.get(start + age - Duration::from_nanos(1), ip(1)), Some(1000));
+        assert_eq!(cache.get(start + age, ip(1)), None);
+        cache.lower(start + age, ip(1), 1200);
+        cache.raise(ip(1), 1100);
+        assert_eq!(cache.get(start + age, ip(1)), Some(1200));
+        cache.raise(ip(1), 1400);
+        assert_eq!(cache.get(start + age, ip(1)), Some(1400));
+        cache.raise(ip(2), 1400);
+        assert_eq!(cache.get(start + age, ip(2)), None);
+        let mut forever = PathMtuCache::new(4, None, (1, 2));
+        forever.lower(start, ip(1), 1000);
+        assert_eq!(forever.get(start + age * 1000, ip(1)), Some(1000));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_oldest_gives_way() {
+        let mut cache = PathMtuCache::new(4, None, (1, 2));
+        let table = cache.index.capacity();
+        for n in 0..1000 {
+            cache.lower(Instant::ZERO, ip(n), 1000);
+            assert_eq!(cache.get(Instant::ZERO, ip(n)), Some(1000));
+            assert_eq!(cache.get(Instant::ZERO, ip(n.wrapping_sub(4))), None);
+        }
+        assert_eq!((cache.entries.len(), cache.index.len(), cache.index.capacity()), (4, 4, table));
+        let mut none = PathMtuCache::new(0, None, (1, 2));
+        none.lower(Instant::ZERO, ip(1), 1000);
+        assert_eq!(none.get(Instant::ZERO, ip(1)), None);
+    }
+}
