@@ -22,6 +22,8 @@ pub struct StackConfig {
     pub ipv6: Option<Ipv6Cidr>,
     /// Where IPv6 packets beyond the prefix go.
     pub ipv6_gateway: Option<Ipv6Addr>,
+    /// Hops that our packets may make: the TTL of IPv4, the hop limit of IPv6. 1..=255.
+    pub hop_limit: u8,
     /// Whether this stack answers ARP, neighbor discovery and ping: exactly one of those that share a
     /// port does; the others only learn.
     pub primary: bool,
@@ -54,8 +56,16 @@ pub struct StackConfig {
     pub buffers_max: u32,
     /// Payload queued or in flight, per connection, octets.
     pub send_buffer_bytes: u32,
-    /// Receive window, per connection, octets: up to 2^30.
+    /// The largest receive window, per connection, octets: 1024..=2^30. It grows as the application keeps up with the
+    /// path.
     pub receive_window_bytes: u32,
+    /// The receive window that a connection begins with, octets: 1024..=[`Self::receive_window_bytes`]; that itself turns
+    /// growing off.
+    pub receive_window_initial_bytes: u32,
+    /// Octets that all connections together may have received and not let go of. Each one's window is at most a quarter of
+    /// what is left of it, so that stalled ones leave room to others; but never less than 4096 octets and two
+    /// segments, and what was promised before is kept: it is a bound with some play.
+    pub receive_memory_bytes: u64,
     /// TCP's own parameters.
     pub tcp: TcpConfig,
     /// Which of the workers of a port this is: `0..worker_count`.
@@ -75,6 +85,7 @@ impl Default for StackConfig {
             ipv4_gateway: None,
             ipv6: None,
             ipv6_gateway: None,
+            hop_limit: 64,
             primary: true,
             tx_checksum_offload: false,
             segmentation: None,
@@ -89,6 +100,8 @@ impl Default for StackConfig {
             buffers_max: 65_536,
             send_buffer_bytes: 1 << 20,
             receive_window_bytes: 1 << 20,
+            receive_window_initial_bytes: 64 << 10,
+            receive_memory_bytes: 64 << 20,
             tcp: TcpConfig::default(),
             worker_index: 0,
             worker_count: 1,
@@ -114,17 +127,26 @@ pub struct TcpConfig {
     pub rto_min_ms: u32,
     /// The greatest retransmission timeout, milliseconds (RFC 6298 §2.5: at least 60 seconds).
     pub rto_max_ms: u32,
-    /// How often a SYN or SYN-ACK is sent again before the connection is given up.
+    /// How often a SYN or SYN-ACK is sent again before the connection is given up (RFC 9293 §3.8.3: R2, for a SYN at
+    /// least three minutes, which seven are).
     pub syn_retries: u8,
     /// How often a segment is sent again before the connection is given up (RFC 9293 §3.8.3: R2).
     pub data_retries: u8,
-    /// How long TIME-WAIT lasts, milliseconds (RFC 9293 §3.6.1: 2 MSL).
+    /// How long a peer may keep its window closed to what is queued without taking an octet, milliseconds; looked at with
+    /// each probe. 0, as RFC 9293 §3.8.6.1 has it (MUST-37), for ever; RFC 6429 §3 leaves a limit to the application.
+    pub zero_window_ms: u32,
+    /// How long TIME-WAIT lasts, milliseconds (RFC 9293 §3.6.1: 2 MSL, which is four minutes; hosts wait for one).
     pub time_wait_ms: u32,
     /// How long the peer may stay silent once our FIN is acknowledged and all that it sent is consumed,
     /// milliseconds; 0 for ever. RFC 9293 §3.6 sets no limit to FIN-WAIT-2; hosts wait for a minute.
     pub fin_wait_2_ms: u32,
     /// The longest that an acknowledgement is delayed, milliseconds: below 500 (RFC 9293 §3.8.6.3).
     pub delayed_ack_ms: u32,
+    /// Challenge acknowledgements per connection and [`Self::challenge_interval_ms`] at most (RFC 5961 §7): 1..=255.
+    /// How many there are this time, between half of it and all, cannot be known from outside.
+    pub challenge_acks_max: u8,
+    /// For how long [`Self::challenge_acks_max`] counts, milliseconds.
+    pub challenge_interval_ms: u32,
     /// The longest that peers are expected to delay an acknowledgement, milliseconds: how much longer a tail
     /// loss probe waits for that of a lone segment (RFC 8985 §7.2: TLP.max_ack_delay).
     pub peer_delayed_ack_ms: u32,
@@ -167,11 +189,14 @@ impl Default for TcpConfig {
         Self {
             rto_min_ms: 200,
             rto_max_ms: 60_000,
-            syn_retries: 6,
+            syn_retries: 7,
             data_retries: 15,
-            time_wait_ms: 60_000,
+            zero_window_ms: 0,
+            time_wait_ms: 240_000,
             fin_wait_2_ms: 60_000,
             delayed_ack_ms: 40,
+            challenge_acks_max: 10,
+            challenge_interval_ms: 5_000,
             peer_delayed_ack_ms: 50,
             congestion: Congestion::default(),
             ecn: Ecn::default(),
@@ -193,6 +218,9 @@ impl Default for TcpConfig {
 /// Nodes of the send pool that are kept for the front parts of segments that must be split.
 const SPLITS_MAX: u32 = 256;
 
+/// Nodes of the receive pool that are kept for segments in order, at most.
+const IN_ORDER_NODES_MAX: u32 = 1024;
+
 impl StackConfig {
     /// [`Self::connections_max`] within its bounds.
     pub(crate) fn connections(&self) -> u32 {
@@ -207,6 +235,11 @@ impl StackConfig {
     /// Nodes of the send pool beside those for data: one for each connection's FIN, and those for splits.
     pub(crate) fn kept_nodes(&self) -> u32 {
         self.connections().saturating_add(SPLITS_MAX)
+    }
+
+    /// Nodes of the receive pool that segments behind gaps leave to those in order.
+    pub(crate) fn in_order_nodes(&self) -> u32 {
+        (self.buffers_max / 8).min(IN_ORDER_NODES_MAX)
     }
 
     /// Of so many free nodes of the send pool, those that are left for data.
@@ -240,6 +273,10 @@ impl TcpConfig {
 
     pub(crate) fn delayed_ack(&self) -> Duration {
         Duration::from_millis(u64::from(self.delayed_ack_ms))
+    }
+
+    pub(crate) fn challenge_interval(&self) -> Duration {
+        Duration::from_millis(u64::from(self.challenge_interval_ms))
     }
 
     pub(crate) fn time_wait(&self) -> Duration {
@@ -316,6 +353,13 @@ pub struct Keepalive {
     pub probes: u8,
 }
 
+impl Default for Keepalive {
+    /// RFC 9293 §3.8.4: two hours; then nine probes, 75 seconds apart.
+    fn default() -> Self {
+        Self { idle_ms: 7_200_000, interval_ms: 75_000, probes: 9 }
+    }
+}
+
 /// What can be chosen per listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
@@ -329,5 +373,35 @@ pub struct ListenOptions {
 impl Default for ListenOptions {
     fn default() -> Self {
         Self { backlog: 128, conn: ConnOptions::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long a timeout of `first` ms, doubled each time, lasts until it has passed so often and once more.
+    fn given_up_after_ms(first: u64, retries: u8, tcp: &TcpConfig) -> u64 {
+        (0..=retries).map(|n| (first << n).min(u64::from(tcp.rto_max_ms))).sum()
+    }
+
+    #[test]
+    fn defaults_are_the_rfcs() {
+        let tcp = TcpConfig::default();
+        // RFC 9293 §3.8.3: "R2 for a SYN segment MUST be set large enough to provide retransmission of the segment for
+        // at least 3 minutes", and "at least 100 seconds" for others.
+        assert!(given_up_after_ms(1000, tcp.syn_retries, &tcp) >= 180_000);
+        assert!(given_up_after_ms(tcp.rto_min_ms.into(), tcp.data_retries, &tcp) >= 100_000);
+        // §3.4.2: "the MSL is 2 minutes".
+        assert_eq!(tcp.time_wait_ms, 2 * 120_000);
+        // §3.8.6.3: "the delay MUST be less than 0.5 seconds".
+        assert!(tcp.delayed_ack_ms < 500);
+        // §3.8.6.1.
+        assert_eq!(tcp.zero_window_ms, 0);
+        // §3.8.4: keep-alives "MUST default to off", their interval to "no less than two hours".
+        assert_eq!(ConnOptions::default().keepalive, None);
+        assert!(Keepalive::default().idle_ms >= 7_200_000);
+        // RFC 5961 §7.
+        assert_eq!((tcp.challenge_acks_max, tcp.challenge_interval_ms), (10, 5_000));
     }
 }

@@ -118,6 +118,15 @@ pub enum Event<B> {
         /// The connection.
         conn: ConnId,
     },
+    /// The peer has urgent data (RFC 9293 §3.8.5): more of the stream than was known to be. It comes in line, as any
+    /// other data does; RFC 6093 §6 advises against relying on the mark.
+    Urgent {
+        /// The connection.
+        conn: ConnId,
+        /// Where the octet after the last urgent one is in the stream: not necessarily received yet, at most 65,535
+        /// octets beyond what the peer has sent.
+        end: u64,
+    },
     /// Payload, in order. The receive window stays closed by its length until
     /// [`Stack::consumed`](crate::Stack::consumed).
     Data {
@@ -187,6 +196,11 @@ pub struct ConnInfo {
     pub remote: SocketAddr,
     /// The listener that accepted it; `None` when it was opened by us.
     pub listener: Option<ListenerId>,
+    /// An ICMP error told that something of late did not arrive (RFC 9293 §3.9.2.2: a soft error); cleared by progress.
+    pub soft_error: bool,
+    /// Timeouts, or probes, in a row without a sign of life: three and more mean that excessive retransmission goes on
+    /// (RFC 9293 §3.8.3: R1).
+    pub attempts: u8,
     /// When it was opened.
     pub opened_at: Instant,
     /// When a segment of it arrived last.
@@ -221,6 +235,8 @@ pub struct ConnInfo {
     pub receive_window: u32,
     /// Received in order and not let go of by the application, octets.
     pub unread_octets: u32,
+    /// Of what the application has not taken yet, or has not come yet, so much is urgent, octets.
+    pub urgent_octets: u64,
     /// Held behind gaps, octets of true buffer size.
     pub held_octets: u32,
     /// Held behind gaps, segments.

@@ -24,7 +24,7 @@
 //!
 //! # What it is not
 //! No sockets, no blocking, no copying buffers, no IP forwarding, no fragmentation of IP packets that are
-//! sent, no urgent mode (the octets are delivered in line, the pointer is ignored), no data on SYN.
+//! sent, no data on SYN.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -62,6 +62,6 @@ pub use event::{ConnId, ConnInfo, EcnState, Event, ListenerId, Segment};
 pub use iface::{DropReason, Drops, InterfaceStats};
 pub use seq::SeqNum;
 pub use stack::{SEND_LEAST, Stack};
-pub use stats::{StackStats, TcpStats};
+pub use stats::{StackStats, StateCounts, TcpStats};
 pub use time::{Duration, Instant};
 pub use wire::{Flow, Ipv4Cidr, Ipv6Cidr, MacAddr, flow_hash, peek_flow};

@@ -1,5 +1,6 @@
 //! What is counted.
 
+use crate::conn::State;
 use crate::iface::{Drops, InterfaceStats};
 
 iwarp_counters::counters! {
@@ -83,10 +84,16 @@ iwarp_counters::counters! {
         loss_probe_recoveries,
         /// Probes of closed windows sent.
         window_probes,
+        /// Connections given up: the peer kept its window closed for too long (RFC 6429).
+        window_never_opened,
+        /// Urgent pointers received that had advanced (RFC 9293 §3.8.5).
+        urgent_in,
         /// Keepalive probes sent.
         keepalive_probes,
         /// Segments held behind a gap.
         held_segments,
+        /// Segments held behind a gap and given up again, to make room for other connections.
+        held_reclaimed,
         /// Duplicates that we reported (D-SACK).
         dsacks_out,
         /// Duplicates that the peer reported (D-SACK).
@@ -130,6 +137,42 @@ iwarp_counters::counters! {
     }
 }
 
+/// Connections now, by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateCounts([u32; State::COUNT]);
+
+impl StateCounts {
+    /// Connections in a state now. [`State::Closed`] counts those whose last events were not taken yet.
+    pub fn get(&self, state: State) -> u32 {
+        self.0.get(state as usize).copied().unwrap_or(0)
+    }
+
+    /// Connections in any state now.
+    pub fn total(&self) -> u32 {
+        self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// With so many more in a state.
+    pub(crate) fn plus(mut self, state: State, more: u32) -> Self {
+        if let Some(count) = self.0.get_mut(state as usize) {
+            *count = count.saturating_add(more);
+        }
+        self
+    }
+
+    pub(crate) fn enter(&mut self, state: State) {
+        if let Some(count) = self.0.get_mut(state as usize) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    pub(crate) fn leave(&mut self, state: State) {
+        if let Some(count) = self.0.get_mut(state as usize) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
 /// Everything that a stack counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackStats {
@@ -141,6 +184,8 @@ pub struct StackStats {
     pub drops: Drops,
     /// Connections now, half-open ones included.
     pub connections: u32,
+    /// The same, by state; SYN-RECEIVED are the half-open ones, too.
+    pub states: StateCounts,
     /// Those of them that are half-open, in records of their own.
     pub half_open_now: u32,
     /// TIME-WAIT records now.
@@ -149,4 +194,6 @@ pub struct StackStats {
     pub send_buffers: u32,
     /// Buffers of received segments held now.
     pub receive_buffers: u32,
+    /// Octets received in order and not let go of by the applications now.
+    pub unread_octets: u64,
 }

@@ -195,7 +195,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_turn(conn),
                 Event::Closed { conn, .. } => self.closed(conn),
-                Event::Connected { .. } | Event::EmssChanged { .. } => {}
+                Event::Connected { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => {}
             }
         }
     }

@@ -8,9 +8,6 @@ use crate::error::CloseReason;
 use crate::iface::DropReason;
 use crate::wire::{SackRange, TcpFlags};
 
-/// RFC 5961 §7: at most so many challenge acknowledgements per interval and connection.
-const CHALLENGES_MAX: u8 = 10;
-const CHALLENGE_INTERVAL: Duration = Duration::from_secs(5);
 /// RFC 7323 §5.5: a TS.Recent as old as this is no longer compared with.
 const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
@@ -50,6 +47,9 @@ impl Conn {
         self.after_fin_acked(cx);
         if self.state == State::Closed {
             return Outcome::Accepted;
+        }
+        if flags.contains(TcpFlags::URG) {
+            self.take_urgent(cx, &header);
         }
         let at_once = payload.len() > 0 && self.take_marks(cx, flags, ecn);
         let result = self.take_text(cx, payload, flags.contains(TcpFlags::FIN));
@@ -114,7 +114,7 @@ impl Conn {
     /// (RFC 5961 §7).
     fn answer_unacceptable<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) {
         let (seq, nxt) = (segment.header.seq, self.rcv.nxt);
-        let again = seq.before(nxt) && nxt.distance_from(seq) <= super::receive::receive_buffer(cx.config);
+        let again = seq.before(nxt) && nxt.distance_from(seq) <= super::window::receive_buffer(cx.config);
         if segment.seq_len() == 0 || !again {
             self.challenge(cx);
             return;
@@ -165,20 +165,63 @@ impl Conn {
             self.rcv.ts_recent = ts.value;
             self.rcv.ts_recent_at = cx.now;
         }
+        self.note_echo(cx, segment, ts.echo);
     }
 
     /// Owes a challenge acknowledgement, unless there were too many of late (RFC 5961 §7).
     pub(super) fn challenge<B>(&mut self, cx: &mut Cx<'_, B>) {
-        if cx.now.saturating_since(self.challenges_since) >= CHALLENGE_INTERVAL {
+        if cx.now.saturating_since(self.challenges_since) >= cx.config.tcp.challenge_interval() {
             self.challenges_since = cx.now;
-            self.challenges = 0;
+            self.challenges_left = self.challenge_allowance(cx.config.tcp.challenge_acks_max);
         }
-        if self.challenges >= CHALLENGES_MAX {
+        let Some(left) = self.challenges_left.checked_sub(1) else {
             cx.stats.challenge_acks_limited = cx.stats.challenge_acks_limited.wrapping_add(1);
             return;
-        }
-        self.challenges = self.challenges.saturating_add(1);
+        };
+        self.challenges_left = left;
         cx.stats.challenge_acks = cx.stats.challenge_acks.wrapping_add(1);
         self.pending.ack = true;
+    }
+
+    /// How many challenges an interval that begins now has. A limit that is known tells whoever counts how many are
+    /// missing that somebody else's guess was right; so it is drawn anew, from the flow's keyed hash.
+    fn challenge_allowance(&self, most: u8) -> u8 {
+        let [_, _, _, _, a, b, c, d] = self.challenges_since.as_nanos().to_be_bytes();
+        let mixed = (self.hash ^ u32::from_be_bytes([a, b, c, d])).wrapping_mul(0x9e37_79b1);
+        let [noise, ..] = mixed.to_be_bytes();
+        let spread = u16::from(most / 2).saturating_add(1);
+        most.saturating_sub(u8::try_from(u16::from(noise) % spread).unwrap_or(0)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+    use std::vec::Vec;
+
+    use crate::config::{ConnOptions, StackConfig};
+    use crate::conn::{Conn, Origin};
+    use crate::seq::SeqNum;
+    use crate::time::Instant;
+
+    #[test]
+    fn the_allowance_of_challenges_varies_and_keeps_its_bounds() {
+        let end = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let (iss, options) = (SeqNum::new(0), ConnOptions::default());
+        let (local, remote, hash) = (end(1), end(2), 0x5eed);
+        let path_mtu = 1500;
+        let origin = Origin { local, remote, hash, iss, ts_offset: 0, listener: None, options, path_mtu };
+        let mut conn = Conn::open(Instant::ZERO, &origin, &StackConfig::default());
+        let mut seen = [0_u32; 256];
+        for ms in 0..1000 {
+            conn.challenges_since = Instant::from_millis(ms);
+            seen[usize::from(conn.challenge_allowance(10))] += 1;
+            assert_eq!(conn.challenge_allowance(1), 1);
+            assert!((128..=255).contains(&conn.challenge_allowance(255)));
+        }
+        let (between, outside): (Vec<_>, Vec<_>) =
+            seen.iter().enumerate().partition(|(n, _)| (5..=10).contains(n));
+        assert!(between.iter().all(|(_, count)| **count > 80), "{between:?}");
+        assert!(outside.iter().all(|(_, count)| **count == 0));
     }
 }

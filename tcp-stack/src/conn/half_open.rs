@@ -8,9 +8,9 @@ use core::time::Duration;
 
 use super::ends::Ends;
 use super::listen::mss_for;
-use super::receive::{offered_scale, receive_buffer};
 use super::syn_received::NOT_TIMED;
 use super::terms::Terms;
+use super::window::{offered_scale, syn_window};
 use super::{Incoming, Reply, ts_clock};
 use crate::config::{StackConfig, TcpConfig};
 use crate::iface::DropReason;
@@ -238,11 +238,6 @@ impl HalfOpen {
             ..syn_ack
         }
     }
-}
-
-/// The window of a SYN-ACK, which cannot be scaled (RFC 7323 §2.2).
-fn syn_window(config: &StackConfig) -> u32 {
-    receive_buffer(config).min(u16::MAX.into())
 }
 
 /// `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>` with what both agree on: never an option that the SYN did not have,

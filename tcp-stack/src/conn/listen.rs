@@ -119,7 +119,7 @@ impl Conn {
     ) -> Self {
         let mut conn = Self::new(now, origin, config, State::SynReceived);
         conn.negotiate(now, config, offer);
-        conn.offer_window(config, false);
+        conn.note_syn_window(config);
         conn.ecn.on_syn_sent(State::SynReceived);
         conn.pending.syn = false;
         conn.snd.nxt = origin.iss + 1;
@@ -147,7 +147,7 @@ impl Conn {
             // the TCP SHOULD [...] use 14".
             self.negotiated.window_scale = true;
             self.negotiated.snd_wscale = shift.min(14);
-            self.negotiated.rcv_wscale = super::receive::offered_scale(config);
+            self.negotiated.rcv_wscale = super::window::offered_scale(config);
         }
         if let Some(ts) = options.timestamps.filter(|_| tcp.timestamps) {
             self.negotiated.timestamps = true;
@@ -186,7 +186,7 @@ impl Conn {
         }
         TcpOptions {
             mss,
-            window_scale: tcp.window_scale.then(|| super::receive::offered_scale(config)),
+            window_scale: tcp.window_scale.then(|| super::window::offered_scale(config)),
             sack_permitted: tcp.sack,
             timestamps: tcp.timestamps.then_some(Timestamps { value, echo: 0 }),
             sack: SackBlocks::EMPTY,
@@ -204,4 +204,35 @@ pub(super) fn mss_of(options: &TcpOptions, is_ipv4: bool) -> u16 {
 pub(crate) fn mss_for(local: SocketAddr, mtu: u16) -> u16 {
     let headers = if local.is_ipv4() { 40 } else { 60 };
     mtu.saturating_sub(headers).max(MSS_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConnOptions;
+    use crate::seq::SeqNum;
+    use crate::wire::EcnField;
+
+    /// RFC 9293 §3.7.1 (MUST-15, MUST-16).
+    #[test]
+    fn segments_are_sized_by_what_the_peer_takes_and_the_path_carries() {
+        let config = StackConfig::default();
+        let emss = |remote: &str, mss, timestamps: bool| {
+            let remote: SocketAddr = remote.parse().unwrap();
+            let local = if remote.is_ipv4() { "10.0.0.1:7" } else { "[fd77::1]:7" }.parse().unwrap();
+            let (iss, options) = (SeqNum::new(0), ConnOptions::default());
+            let (listener, path_mtu) = (None, config.mtu);
+            let origin = Origin { local, remote, hash: 0, iss, ts_offset: 0, listener, options, path_mtu };
+            let timestamps = timestamps.then(Timestamps::default);
+            let options = TcpOptions { mss, timestamps, ..TcpOptions::NONE };
+            let offer = SynOffer { header: TcpHeader::default(), options, ecn: EcnField::NotEct };
+            let sent = (Instant::ZERO, Instant::ZERO, 0);
+            Conn::accept(Instant::ZERO, &origin, &config, &offer, sent).snd.emss
+        };
+        assert_eq!(emss("10.0.0.2:1", None, false), 536);
+        assert_eq!(emss("[fd77::2]:1", None, false), 1220);
+        assert_eq!(emss("10.0.0.2:1", Some(9000), false), 1460);
+        assert_eq!(emss("[fd77::2]:1", Some(9000), false), 1440);
+        assert_eq!(emss("10.0.0.2:1", Some(1000), true), 988, "options are a part of the segment");
+    }
 }

@@ -12,7 +12,9 @@
 //! | `established` | SEGMENT ARRIVES in the synchronized states: sequence, RST, SYN |
 //! | `ack` | the ACK field: window, round-trip time, loss recovery, congestion control |
 //! | `undo` | taking back what a spurious timeout or recovery did |
-//! | `receive` | segment text; when to acknowledge; the window that is offered |
+//! | `receive` | segment text; when to acknowledge |
+//! | `window` | the window that is offered |
+//! | `urgent` | the urgent pointer, both ways |
 //! | `closing` | CLOSE, ABORT, FIN, and how a connection ends |
 //! | `time_wait` | TIME-WAIT, in a record of its own |
 //! | `path_mtu` | how long segments may be |
@@ -35,6 +37,7 @@ mod receive;
 mod send_queue;
 #[cfg(test)]
 mod shape;
+mod state;
 mod syn_cookie;
 mod syn_received;
 mod syn_sent;
@@ -43,6 +46,8 @@ mod terms;
 mod time_wait;
 mod timeout;
 mod undo;
+mod urgent;
+mod window;
 
 use core::net::SocketAddr;
 
@@ -54,11 +59,13 @@ pub(crate) use output::Frame;
 pub(crate) use path_mtu::PathMtu;
 pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
+pub use state::State;
 pub(crate) use syn_cookie::{COOKIE_LIFE, Cookies};
 pub(crate) use syn_received::NOT_TIMED;
 pub(crate) use table::{ConnTable, IndexQueue, List, Target};
 pub(crate) use terms::Terms;
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
+pub(crate) use window::ReceiveMemory;
 
 use crate::buf::Buf;
 use crate::cc::{Controller, Pacer, Window};
@@ -73,61 +80,7 @@ use crate::stats::TcpStats;
 use crate::time::Instant;
 use crate::timer::Timers;
 use crate::wire::{EcnField, MacAddr, SackBlocks, SackRange, TcpHeader, TcpOptions};
-
-/// The state of a connection (RFC 9293 §3.3.2). LISTEN and TIME-WAIT have records of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// A SYN was sent.
-    SynSent,
-    /// A SYN was received and one was sent.
-    SynReceived,
-    /// Data flows both ways.
-    Established,
-    /// We closed; our FIN is not acknowledged.
-    FinWait1,
-    /// We closed; the peer has not.
-    FinWait2,
-    /// The peer closed; we have not.
-    CloseWait,
-    /// Both closed at once; our FIN is not acknowledged.
-    Closing,
-    /// The peer closed, then we did; our FIN is not acknowledged.
-    LastAck,
-    /// It has ended; only its last events wait to be taken.
-    Closed,
-}
-
-impl State {
-    /// The name that is shown to operators.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SynSent => "SYN-SENT",
-            Self::SynReceived => "SYN-RECEIVED",
-            Self::Established => "ESTABLISHED",
-            Self::FinWait1 => "FIN-WAIT-1",
-            Self::FinWait2 => "FIN-WAIT-2",
-            Self::CloseWait => "CLOSE-WAIT",
-            Self::Closing => "CLOSING",
-            Self::LastAck => "LAST-ACK",
-            Self::Closed => "CLOSED",
-        }
-    }
-
-    /// Whether the application may hand over data to send.
-    pub(crate) const fn can_send(self) -> bool {
-        matches!(self, Self::Established | Self::CloseWait)
-    }
-
-    /// Whether data from the peer is still expected.
-    pub(crate) const fn can_receive(self) -> bool {
-        matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
-    }
-
-    /// Whether both SYNs were acknowledged.
-    pub(crate) const fn is_synchronized(self) -> bool {
-        !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
-    }
-}
+use window::Tuning;
 
 /// What both SYNs agreed on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -161,6 +114,11 @@ pub(crate) struct Sender {
     pub(crate) iss: SeqNum,
     pub(crate) queue: SendQueue,
     pub(crate) fin_queued: bool,
+    /// Where the last segment that was not full ended.
+    pub(crate) small_end: SeqNum,
+    /// What lies before SND.UP is urgent, and not all of it is acknowledged.
+    pub(crate) urgent: bool,
+    pub(crate) up: SeqNum,
     /// The application was refused room and is to be told when there is some.
     pub(crate) refused: bool,
     /// When something was acknowledged last, or the queue ceased to be empty.
@@ -190,8 +148,11 @@ pub(crate) struct Receiver {
     pub(crate) held: Reassembly,
     /// In-order octets that the application has not let go of.
     pub(crate) unread: u32,
+    pub(crate) tuning: Tuning,
     /// Stream offset of the next octet that the application takes.
     pub(crate) offset: u64,
+    /// RCV.UP as an offset in the stream; 0 as long as nothing was urgent.
+    pub(crate) urgent_end: u64,
     /// Where the peer's FIN is, once it is known.
     pub(crate) fin: Option<SeqNum>,
     /// The largest payload seen, octets: what counts as a full segment.
@@ -230,6 +191,8 @@ pub(crate) struct Pending {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Notices {
     pub(crate) opened: bool,
+    /// The urgent pointer has advanced.
+    pub(crate) urgent: bool,
     pub(crate) peer_closed: bool,
     pub(crate) writable: bool,
     pub(crate) emss_changed: bool,
@@ -258,6 +221,8 @@ const SHARE_MIN: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) state: State,
+    /// The state that [`ConnTable`] counts it in.
+    pub(crate) counted: State,
     pub(crate) negotiated: Negotiated,
     pub(crate) pending: Pending,
     pub(crate) notices: Notices,
@@ -294,8 +259,8 @@ pub(crate) struct Conn {
     /// Timeouts or probes in a row without a sign of life.
     pub(crate) attempts: u8,
     pub(crate) keepalive_probes: u8,
-    /// Challenge acknowledgements sent in the current interval, and when it began (RFC 5961 §7).
-    pub(crate) challenges: u8,
+    /// Challenge acknowledgements that the current interval still has, and when it began (RFC 5961 §7).
+    pub(crate) challenges_left: u8,
     pub(crate) challenges_since: Instant,
     pub(crate) heard_at: Instant,
     pub(crate) opened_at: Instant,
@@ -310,6 +275,7 @@ pub(crate) struct Cx<'a, B> {
     pub(crate) config: &'a StackConfig,
     pub(crate) tx: &'a mut Pool<TxNode<B>>,
     pub(crate) rx: &'a mut Pool<RxNode<B>>,
+    pub(crate) memory: &'a mut ReceiveMemory,
     pub(crate) stats: &'a mut TcpStats,
     pub(crate) paths: &'a mut PathMtuCache,
 }
@@ -380,10 +346,11 @@ impl Conn {
         let congestion = origin.options.congestion.unwrap_or(config.tcp.congestion);
         Self {
             state,
+            counted: state,
             negotiated: Negotiated::default(),
             pending: Pending { syn: true, ..Pending::default() },
             notices: Notices::default(),
-            rcv: Receiver::new(now),
+            rcv: Receiver::new(now, config),
             snd: Sender::new(now, iss),
             window: Window::initial(536, u32::from(config.tcp.initial_window_segments)),
             timers: Timers::new(),
@@ -406,7 +373,7 @@ impl Conn {
             soft_error: false,
             attempts: 0,
             keepalive_probes: 0,
-            challenges: 0,
+            challenges_left: config.tcp.challenge_acks_max,
             challenges_since: now,
             heard_at: now,
             opened_at: now,
@@ -448,9 +415,10 @@ impl Conn {
 
     /// Whether there is something to tell the application.
     pub(crate) fn has_events(&self) -> bool {
-        let Notices { opened, peer_closed, writable, emss_changed, closed } = self.notices;
+        let Notices { opened, urgent, peer_closed, writable, emss_changed, closed } = self.notices;
         self.announced
             && (opened
+                || urgent
                 || peer_closed
                 || writable
                 || emss_changed
@@ -524,6 +492,9 @@ impl Sender {
             iss,
             queue: SendQueue::new(),
             fin_queued: false,
+            small_end: iss,
+            urgent: false,
+            up: iss,
             refused: false,
             progress_at: now,
             last_sent_at: now,
@@ -541,7 +512,7 @@ impl Sender {
 }
 
 impl Receiver {
-    const fn new(now: Instant) -> Self {
+    fn new(now: Instant, config: &StackConfig) -> Self {
         let zero = SeqNum::new(0);
         Self {
             nxt: zero,
@@ -552,7 +523,9 @@ impl Receiver {
             ts_recent_at: now,
             held: Reassembly::new(),
             unread: 0,
+            tuning: Tuning::new(now, config),
             offset: 0,
+            urgent_end: 0,
             fin: None,
             mss: 536,
             unacked: 0,

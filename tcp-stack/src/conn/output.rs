@@ -172,9 +172,12 @@ impl Conn {
         if pipe > 0 && pipe.saturating_add(segment.seq_len()) > self.window.cwnd {
             return Blocked::Wait;
         }
-        // RFC 9293 §3.7.4: Nagle. The octet of a window probe is not what it waits for.
+        // RFC 9293 §3.7.4: Nagle, which is about small segments: one waits for another, not for full ones, whose
+        // acknowledgement the peer may delay as long as it expects more (Minshall). The octet of a window probe is
+        // not what it waits for either.
         let small = segment.len < self.snd.emss && !segment.fin;
-        if self.options.nagle && small && self.snd.queue.has_outstanding() {
+        let small_unacknowledged = self.snd.queue.has_outstanding() && self.snd.small_end.after(self.snd.una);
+        if self.options.nagle && small && small_unacknowledged {
             return Blocked::Wait;
         }
         Blocked::No
@@ -224,23 +227,27 @@ impl Conn {
         len: u16,
     ) -> (TcpHeader, TcpOptions) {
         let options = self.options_for(cx, len);
-        let window = self.offer_window(cx.config, true);
-        (self.header_with(seq, flags | self.ecn.echo(), window), options)
+        let window = self.offer_window(cx, true);
+        let mut header = self.header_with(seq, flags | self.ecn.echo(), window);
+        if self.snd.urgent {
+            self.emit_urgent(&mut header, seq);
+        }
+        (header, options)
     }
 
     /// The header and options of our SYN.
-    pub(crate) fn syn_header(&mut self, config: &StackConfig, now: Instant) -> (TcpHeader, TcpOptions) {
+    pub(crate) fn syn_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, TcpOptions) {
         let flags = match self.state {
             State::SynReceived => TcpFlags::SYN | TcpFlags::ACK,
             _ => TcpFlags::SYN,
         };
-        let window = self.offer_window(config, false);
+        let window = self.offer_window(cx, false);
         let flags = flags | self.ecn.syn_flags(self.state);
         let mut header = self.header_with(self.snd.iss, flags, window);
         if self.state != State::SynReceived {
             header.ack = SeqNum::new(0);
         }
-        (header, self.syn_options(config, now))
+        (header, self.syn_options(cx.config, cx.now))
     }
 
     fn header_with(&self, seq: SeqNum, flags: TcpFlags, window: u16) -> TcpHeader {
@@ -330,6 +337,9 @@ impl Conn {
         self.count_sent(cx, len, again);
         self.snd.queue.mark_sent(cx.tx, node, cx.now);
         self.snd.nxt = self.snd.nxt.max(end);
+        if !again && len < self.snd.emss {
+            self.snd.small_end = end;
+        }
         self.snd.last_sent_at = cx.now;
         self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
         self.pending.small = false;

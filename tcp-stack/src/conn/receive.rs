@@ -1,15 +1,17 @@
-//! Segment text: what is kept, when it is acknowledged, and the window that is offered.
+//! Segment text: what is kept, and when it is acknowledged.
 
 use super::{Conn, Cx, Held, HoldError, HoldLimits, Payload};
 use crate::buf::Buf;
-use crate::config::StackConfig;
 use crate::iface::DropReason;
 use crate::seq::SeqNum;
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange};
 
-/// Nodes of the pool that segments behind gaps leave to those in order, at most.
-const IN_ORDER_RESERVE: u32 = 1024;
+/// A connection holds segments behind gaps up to this part of the nodes that are free: n connections that do so leave
+/// 4/(n + 4) of them.
+const HELD_SHARE_OF_FREE: u32 = 4;
+/// But always so many, for which the stack has the oldest ones give way.
+const HELD_SHARE_MIN: u32 = 8;
 /// Duplicate acknowledgements owed at a time.
 const DUP_ACKS_MAX: u8 = 8;
 
@@ -90,6 +92,7 @@ impl Conn {
         self.rcv.nxt = if had_gap { self.rcv.held.release(cx.rx, end) } else { end };
         let octets = self.rcv.nxt.distance_from(before);
         self.rcv.unread = self.rcv.unread.saturating_add(octets);
+        cx.memory.take(octets);
         self.counters.octets_in = self.counters.octets_in.wrapping_add(u64::from(octets));
         cx.stats.octets_in = cx.stats.octets_in.wrapping_add(u64::from(octets));
         self.rcv.unacked = self.rcv.unacked.saturating_add(octets);
@@ -107,10 +110,12 @@ impl Conn {
     fn keep_behind_gap<B: Buf>(&mut self, cx: &mut Cx<'_, B>, payload: Payload<B>) -> Result<(), DropReason> {
         // RFC 5681 §4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
         self.owe_duplicate_ack();
+        let reserve = cx.config.in_order_nodes();
+        let share = cx.rx.available().saturating_sub(reserve) / HELD_SHARE_OF_FREE;
         let limits = HoldLimits {
             bytes: cx.config.held_bytes_max,
-            segments: cx.config.held_segments_max,
-            reserve: (cx.config.buffers_max / 8).min(IN_ORDER_RESERVE),
+            segments: cx.config.held_segments_max.min(share.max(HELD_SHARE_MIN)),
+            reserve,
         };
         let range = SackRange { start: payload.seq, end: payload.end() };
         match self.rcv.held.hold(cx.rx, payload, limits) {
@@ -130,6 +135,15 @@ impl Conn {
             }
             Err(HoldError::Full) => Err(DropReason::TcpHeldLimit),
         }
+    }
+
+    /// What is held behind gaps gives way to others, who have less or nothing. RFC 2018 §8 lets a receiver do so: "the
+    /// receiver is permitted to discard data in its queue that has not been acknowledged".
+    pub(crate) fn give_up_held<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        cx.stats.held_reclaimed =
+            cx.stats.held_reclaimed.wrapping_add(u64::from(self.rcv.held.held_segments()));
+        self.rcv.held.clear_held(cx.rx);
+        self.rcv.recent = SackBlocks::EMPTY;
     }
 
     /// An acknowledgement is owed at once. A peer without SACK counts duplicates, so each segment has
@@ -191,49 +205,6 @@ impl Conn {
         blocks
     }
 
-    /// The window field of a segment that is sent now, and the right edge that it promises.
-    pub(super) fn offer_window(&mut self, config: &StackConfig, scaled: bool) -> u16 {
-        let shift = if scaled { self.negotiated.rcv_wscale } else { 0 };
-        let buffer = receive_buffer(config);
-        // Until the handshake is over, a SYN may have to repeat what was offered, and it cannot scale.
-        let most = if self.state.is_synchronized() { buffer } else { buffer.min(u16::MAX.into()) };
-        let free = most.saturating_sub(self.rcv.unread);
-        let current = self.current_window();
-        // RFC 9293 §3.8.6.2.2: the edge moves when it can move by a segment or half the buffer.
-        let step = (buffer / 2).min(u32::from(self.rcv.mss));
-        let grown = if free >= current.saturating_add(step) { free >> shift } else { 0 };
-        // Rounding must not take back what was offered (§3.8.6: "shrinking the window"), as long as the buffer
-        // has that much. Rounded up each time, the window would move on with every segment and never close;
-        // RFC 7323 §2.4: "or will have to advertise a smaller window". What was offered is still taken.
-        let unit = 1_u32 << shift;
-        let up = current.div_ceil(unit);
-        let kept = if up << shift < free.saturating_add(unit) { up } else { current >> shift };
-        let field = u16::try_from(grown.max(kept)).unwrap_or(u16::MAX);
-        self.rcv.edge = self.rcv.edge.max(self.rcv.nxt + (u32::from(field) << shift));
-        field
-    }
-
-    /// The window that the peer knows of, octets.
-    pub(crate) fn current_window(&self) -> u32 {
-        if self.rcv.edge.after(self.rcv.nxt) { self.rcv.edge.distance_from(self.rcv.nxt) } else { 0 }
-    }
-
-    /// The application has let go of delivered octets: a window that was nearly closed is opened at
-    /// once, one that is wide enough with the next acknowledgement.
-    pub(crate) fn on_consumed(&mut self, config: &StackConfig, octets: u32) {
-        self.rcv.unread = self.rcv.unread.saturating_sub(octets);
-        if !self.state.can_receive() {
-            return;
-        }
-        let buffer = receive_buffer(config);
-        let free = buffer.saturating_sub(self.rcv.unread);
-        let current = self.current_window();
-        let step = (buffer / 2).min(u32::from(self.rcv.mss));
-        if free >= current.saturating_mul(2) && free >= current.saturating_add(step) {
-            self.pending.ack = true;
-        }
-    }
-
     /// An acknowledgement went out, alone or with data.
     pub(super) fn on_ack_sent(&mut self) {
         self.rcv.last_ack_sent = self.rcv.nxt;
@@ -248,15 +219,4 @@ impl Conn {
         self.rcv.edge = self.rcv.nxt;
         self.rcv.last_ack_sent = self.rcv.nxt;
     }
-}
-
-/// The largest unread amount, octets.
-pub(crate) fn receive_buffer(config: &StackConfig) -> u32 {
-    config.receive_window_bytes.clamp(1024, 1 << 30)
-}
-
-/// The window scale that we offer: the least with which the buffer can be expressed.
-pub(crate) fn offered_scale(config: &StackConfig) -> u8 {
-    let buffer = receive_buffer(config);
-    (0..=14).find(|shift| buffer >> shift <= u32::from(u16::MAX)).unwrap_or(14)
 }

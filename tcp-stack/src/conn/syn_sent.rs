@@ -60,7 +60,10 @@ impl Conn {
         // step". The SYN comes before the text.
         payload.seq = header.seq + 1;
         // The first window is not promised yet: the SYN could not carry one for this direction.
-        self.offer_window(cx.config, true);
+        self.offer_window(cx, true);
+        if header.flags.contains(TcpFlags::URG) {
+            self.take_urgent(cx, &header);
+        }
         match self.take_text(cx, payload, header.flags.contains(TcpFlags::FIN)) {
             Ok(()) => Outcome::Accepted,
             Err(reason) => Outcome::Dropped(reason),

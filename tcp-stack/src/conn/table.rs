@@ -8,6 +8,7 @@ use siphasher::sip::SipHasher13;
 use super::{Conn, Ends};
 use crate::event::ConnId;
 use crate::pool::NIL;
+use crate::stats::StateCounts;
 
 /// The lists that a place of the table can be linked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +21,11 @@ pub(crate) enum List {
     Neighbor,
     /// The application was refused room since the pool was full.
     PoolRoom,
+    /// Segments are held behind a gap.
+    Held,
 }
 
-const LISTS: usize = 4;
+const LISTS: usize = 5;
 
 /// A queue of places, linked through the table. A place is in it once; a place that was freed
 /// meanwhile is harmless: whoever takes it out looks at what is there.
@@ -149,6 +152,7 @@ pub(crate) struct ConnTable {
     free: u32,
     used: u32,
     limit: u32,
+    states: StateCounts,
     flows: HashTable<Entry>,
     hasher: SipHasher13,
 }
@@ -169,6 +173,7 @@ impl ConnTable {
             free: NIL,
             used: 0,
             limit,
+            states: StateCounts::default(),
             // Twice what is ever in it: it is then cleaned in place and never grows.
             flows: HashTable::with_capacity((limit as usize).saturating_mul(4)),
             hasher: SipHasher13::new_with_keys(key.0, key.1),
@@ -205,6 +210,23 @@ impl ConnTable {
         }
     }
 
+    /// Counts the connection at a place in the state that it is in now.
+    #[inline]
+    pub(crate) fn count_state(&mut self, index: u32) {
+        let Self { slots, states, .. } = self;
+        let Some(conn) = slots.get_mut(index as usize).and_then(|slot| slot.conn.as_mut()) else { return };
+        if conn.counted != conn.state {
+            states.leave(conn.counted);
+            states.enter(conn.state);
+            conn.counted = conn.state;
+        }
+    }
+
+    /// How many connections are in each state.
+    pub(crate) fn states(&self) -> StateCounts {
+        self.states
+    }
+
     /// Connections, ended ones included that were not told of.
     pub(crate) fn used(&self) -> u32 {
         self.used
@@ -236,6 +258,7 @@ impl ConnTable {
         let Some(slot) = self.slots.get_mut(index as usize) else { return Err(conn) };
         self.free = core::mem::replace(&mut slot.next_free, NIL);
         slot.generation = slot.generation.wrapping_add(1);
+        self.states.enter(conn.counted);
         slot.conn = Some(conn);
         self.used = self.used.saturating_add(1);
         Ok(ConnId::new(index, slot.generation))
@@ -248,6 +271,7 @@ impl ConnTable {
         slot.next_free = self.free;
         self.free = index;
         self.used = self.used.saturating_sub(1);
+        self.states.leave(conn.counted);
         Some(conn)
     }
 

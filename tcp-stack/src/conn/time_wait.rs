@@ -7,10 +7,14 @@ use core::time::Duration;
 use super::ends::Ends;
 use super::listen::SynOffer;
 use super::{Conn, Incoming, Reply, ts_clock};
+use crate::config::TcpConfig;
 use crate::pool::{NIL, Pool};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions, Timestamps};
+
+/// How often a segment that occupies no sequence number is answered, per record: once in so many milliseconds.
+const ANSWER_INTERVAL_MS: u32 = 1000;
 
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +28,8 @@ pub(crate) struct TimeWait {
     ts_offset: u32,
     window: u16,
     ends_at: Instant,
+    /// From when, in milliseconds, a segment that occupies nothing may be answered again.
+    answers_from_ms: u32,
     prev: u32,
     next: u32,
 }
@@ -54,6 +60,7 @@ impl TimeWait {
             ts_offset: conn.ts_offset,
             window: u16::try_from(window).unwrap_or(u16::MAX),
             ends_at: Instant::MAX,
+            answers_from_ms: 0,
             prev: NIL,
             next: NIL,
         }
@@ -82,7 +89,7 @@ impl TimeWait {
     }
 
     /// SEGMENT ARRIVES in TIME-WAIT (RFC 9293 §3.10.7.4).
-    fn judge<B>(&self, now: Instant, segment: &Incoming<B>) -> TimeWaitVerdict {
+    fn judge<B>(&mut self, now: Instant, segment: &Incoming<B>, timestamps: bool) -> TimeWaitVerdict {
         let header = &segment.header;
         if header.flags.contains(TcpFlags::RST) {
             // RFC 1337 would keep the record; RFC 5961 §3 makes a blind reset unlikely enough.
@@ -91,28 +98,37 @@ impl TimeWait {
         }
         if header.flags.contains(TcpFlags::SYN) && !header.flags.contains(TcpFlags::ACK) {
             let offer = SynOffer { header: *header, options: segment.options, ecn: segment.ecn };
-            if self.may_be_reused(&offer) {
+            if self.may_be_reused(&offer, timestamps) {
                 // RFC 9293 §3.6.1: "assigns its initial sequence number for the new connection to be
                 // larger than the largest sequence number it used on the previous connection".
                 return TimeWaitVerdict::Reuse(self.snd_nxt + (1 << 16));
             }
         }
-        let fin_again = header.flags.contains(TcpFlags::FIN);
-        if segment.seq_len() == 0 && header.seq == self.rcv_nxt && !fin_again {
-            return TimeWaitVerdict::Ignore;
+        // What occupies nothing may be the other half of a loop of acknowledgements.
+        if segment.seq_len() == 0 {
+            let now_ms = ts_clock(now, 0);
+            let too_soon = now_ms.wrapping_sub(self.answers_from_ms).cast_signed() < 0;
+            if header.seq == self.rcv_nxt || too_soon {
+                return TimeWaitVerdict::Ignore;
+            }
+            self.answers_from_ms = now_ms.wrapping_add(ANSWER_INTERVAL_MS);
         }
         TimeWaitVerdict::Answer(self.acknowledgement(now))
     }
 
-    /// RFC 6191 §2: by timestamps where there are some, by sequence numbers otherwise.
-    fn may_be_reused(&self, offer: &SynOffer) -> bool {
-        let later_seq = offer.header.seq.after(self.rcv_nxt);
-        match (self.ts_recent, offer.options.timestamps) {
+    /// RFC 6191 §2; `timestamps` tells whether we would agree on them.
+    fn may_be_reused(&self, offer: &SynOffer, timestamps: bool) -> bool {
+        // "the sequence number corresponding to the FIN flag of the previous incarnation" is RCV.NXT - 1.
+        let later_seq = offer.header.seq.at_or_after(self.rcv_nxt);
+        match (self.ts_recent, offer.options.timestamps.filter(|_| timestamps)) {
             (Some(recent), Some(ts)) => {
                 let newer = ts.value.wrapping_sub(recent).cast_signed();
                 newer > 0 || (newer == 0 && later_seq)
             }
-            _ => later_seq,
+            // "If TCP Timestamps would be enabled for the new incarnation of the connection, honor the incoming
+            // connection request".
+            (None, Some(_)) => true,
+            (_, None) => later_seq,
         }
     }
 }
@@ -124,11 +140,14 @@ pub(crate) struct TimeWaitTable {
     oldest: u32,
     newest: u32,
     length: Duration,
+    /// Whether a new connection would use timestamps.
+    timestamps: bool,
 }
 
 impl TimeWaitTable {
-    pub(crate) fn new(limit: u32, length: Duration) -> Self {
-        Self { pool: Pool::new(limit.max(1)), oldest: NIL, newest: NIL, length }
+    pub(crate) fn new(limit: u32, tcp: &TcpConfig) -> Self {
+        let (length, timestamps) = (tcp.time_wait(), tcp.timestamps);
+        Self { pool: Pool::new(limit.max(1)), oldest: NIL, newest: NIL, length, timestamps }
     }
 
     pub(crate) fn used(&self) -> u32 {
@@ -154,6 +173,7 @@ impl TimeWaitTable {
         let newest = self.newest;
         if let Some(record) = self.pool.get_mut(index) {
             record.ends_at = now + self.length;
+            record.answers_from_ms = ts_clock(now, 0);
             record.prev = newest;
             record.next = NIL;
         }
@@ -189,8 +209,8 @@ impl TimeWaitTable {
         index: u32,
         segment: &Incoming<B>,
     ) -> TimeWaitVerdict {
-        let Some(record) = self.pool.get(index) else { return TimeWaitVerdict::Ignore };
-        let verdict = record.judge(now, segment);
+        let Some(record) = self.pool.get_mut(index) else { return TimeWaitVerdict::Ignore };
+        let verdict = record.judge(now, segment, self.timestamps);
         let fin_again = matches!(verdict, TimeWaitVerdict::Answer(_))
             && segment.header.flags.contains(TcpFlags::FIN)
             && segment.header.seq + segment.seq_len() == record.rcv_nxt;
@@ -224,7 +244,7 @@ mod tests {
 
     #[test]
     fn records_end_in_their_order_wherever_one_is_taken_out() {
-        let mut table = TimeWaitTable::new(3, Duration::from_secs(60));
+        let mut table = TimeWaitTable::new(3, &TcpConfig { time_wait_ms: 60_000, ..TcpConfig::default() });
         let [a, b, c] = [1, 2, 3].map(|n| table.insert(Instant::from_millis(n), record(1)).unwrap());
         assert!(table.is_full());
         assert_eq!(table.insert(Instant::from_millis(4), record(4)), None);

@@ -170,12 +170,24 @@ impl Conn {
 
     /// R2 (RFC 9293 §3.8.3) and the user timeout (§3.9.1.8).
     fn give_up<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> bool {
+        if self.window_stays_closed(cx) {
+            cx.stats.window_never_opened = cx.stats.window_never_opened.wrapping_add(1);
+            self.finish(cx, CloseReason::TimedOut);
+            return true;
+        }
         if self.attempts < cx.config.tcp.data_retries && !self.user_timeout_passed(cx) {
             self.attempts = self.attempts.saturating_add(1);
             return false;
         }
         self.finish(cx, if self.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut });
         true
+    }
+
+    /// RFC 6429 §3: a peer that acknowledges probes and never opens its window pins what is queued.
+    fn window_stays_closed<B>(&self, cx: &Cx<'_, B>) -> bool {
+        let limit = cx.config.tcp.zero_window_ms;
+        let waited = cx.now.saturating_since(self.snd.progress_at);
+        limit > 0 && self.snd.wnd == 0 && waited >= Duration::from_millis(u64::from(limit))
     }
 
     fn user_timeout_passed<B>(&self, cx: &Cx<'_, B>) -> bool {

@@ -63,6 +63,8 @@ pub(crate) struct InterfaceConfig {
     pub(crate) tx_checksum_offload: bool,
     /// Neighbors that are remembered at most.
     pub(crate) neighbors_max: u32,
+    /// Hops that our packets may make, 1..=255.
+    pub(crate) hop_limit: u8,
     /// What reassembly may take.
     pub(crate) fragments: FragmentLimits,
 }

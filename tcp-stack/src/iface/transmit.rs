@@ -14,8 +14,6 @@ use core::net::{IpAddr, Ipv6Addr};
 
 /// Frames of the interface's own that may wait: twice what the largest burst can ask for.
 const QUEUE_MAX: usize = 64;
-/// Hops that our packets may make.
-const HOP_LIMIT: u8 = 64;
 
 /// What an ICMP error quotes at most, octets, by family: RFC 1812 §4.3.2.3 keeps the whole within 576, RFC 4443
 /// §2.4 (c) within 1280.
@@ -133,7 +131,7 @@ impl<B: Buf> Interface<B> {
             remote,
             protocol: IpProtocol::TCP,
             traffic_class,
-            hop_limit: HOP_LIMIT,
+            hop_limit: self.config.hop_limit.max(1),
             checksum: !offloaded,
             linked: 0,
         };
@@ -170,7 +168,7 @@ impl<B: Buf> Interface<B> {
             remote,
             protocol: IpProtocol::TCP,
             traffic_class,
-            hop_limit: HOP_LIMIT,
+            hop_limit: self.config.hop_limit.max(1),
             checksum: false,
             linked: run.octets,
         };
@@ -412,7 +410,7 @@ impl<B: Buf> Interface<B> {
             remote: request.remote,
             protocol,
             traffic_class: 0,
-            hop_limit: HOP_LIMIT,
+            hop_limit: self.config.hop_limit.max(1),
             checksum: true,
             linked: 0,
         };
@@ -457,7 +455,7 @@ impl<B: Buf> Interface<B> {
             remote,
             protocol,
             traffic_class: 0,
-            hop_limit: HOP_LIMIT,
+            hop_limit: self.config.hop_limit.max(1),
             checksum: true,
             linked: 0,
         };

@@ -42,6 +42,17 @@ impl<B: Buf> Stack<B> {
         remote: SocketAddr,
         options: ConnOptions,
     ) -> Result<ConnId, ConnectError> {
+        self.connect_from(now, None, remote, options)
+    }
+
+    /// As [`Self::connect`], from a given address of ours (RFC 9293 §3.9.1.1, MUST-43).
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        options: ConnOptions,
+    ) -> Result<ConnId, ConnectError> {
         let ip = remote.ip();
         let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
         if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
@@ -50,7 +61,11 @@ impl<B: Buf> Stack<B> {
         if self.interface.is_local(ip) {
             return Err(ConnectError::BadAddress);
         }
-        let local = self.interface.source_for(ip).ok_or(ConnectError::NoRoute)?;
+        let source = self.interface.source_for(ip).ok_or(ConnectError::NoRoute)?;
+        let local = local.unwrap_or(source);
+        if local.is_ipv4() != ip.is_ipv4() || !self.interface.is_local(local) {
+            return Err(ConnectError::BadAddress);
+        }
         if self.all_connections() >= self.config.connections() {
             return Err(ConnectError::TooMany);
         }
@@ -151,6 +166,12 @@ impl<B: Buf> Stack<B> {
         true
     }
 
+    /// Marks all that is queued as urgent (RFC 9293 §3.8.5): the peer is told where it ends, and that it does not want
+    /// to wait for it. `false` when nothing is queued. "New applications SHOULD NOT employ" it.
+    pub fn mark_urgent(&mut self, conn: ConnId) -> bool {
+        self.conns.get_mut(conn).is_some_and(Conn::mark_urgent)
+    }
+
     /// Octets that [`Self::send`] takes now: 0 while the connection is not established or is closing.
     pub fn send_capacity(&self, conn: ConnId) -> usize {
         let free = self.data_nodes();
@@ -183,7 +204,7 @@ impl<B: Buf> Stack<B> {
             return;
         }
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
-        self.with_conn(self.now, conn.index(), |conn, cx| conn.on_consumed(cx.config, octets));
+        self.with_conn(self.now, conn.index(), |conn, cx| conn.on_consumed(cx, octets));
     }
 
     /// Closes our direction: a FIN follows what is queued. Data is received until the peer closes, too.
@@ -226,6 +247,8 @@ impl<B: Buf> Stack<B> {
             local: conn.local(),
             remote: conn.remote(),
             listener: conn.listener,
+            soft_error: conn.soft_error,
+            attempts: conn.attempts,
             opened_at: conn.opened_at,
             heard_at: conn.heard_at,
             emss: conn.snd.emss,
@@ -243,6 +266,7 @@ impl<B: Buf> Stack<B> {
             send_window: conn.snd.wnd,
             receive_window: conn.current_window(),
             unread_octets: conn.rcv.unread,
+            urgent_octets: conn.urgent_octets(),
             held_octets: conn.rcv.held.held_bytes(),
             held_segments: conn.rcv.held.held_segments(),
             srtt: conn.rtt.srtt(),

@@ -15,6 +15,8 @@ use crate::wire::{EcnField, TcpFlags, TcpHeader};
 
 /// How often a neighbor is told that it is reachable.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
+/// Connections that give up what they hold behind gaps, per burst, when nodes are short.
+const RELIEVED_PER_BURST: u32 = 32;
 
 impl<B: Buf> Stack<B> {
     /// Takes a burst of frames from the port. Nothing is sent: replies are only noted, so that a burst is
@@ -30,6 +32,7 @@ impl<B: Buf> Stack<B> {
             }
         }
         self.wake_pool_waiters(now);
+        self.relieve_held(now);
     }
 
     #[inline]
@@ -68,7 +71,9 @@ impl<B: Buf> Stack<B> {
             None if reassembled && self.config.worker_count > 1 => {
                 self.interface.drop_delivered(DropReason::FragmentWorker);
             }
-            None => self.on_unknown(now, (local, remote), hash, incoming, None),
+            None => {
+                self.on_unknown(now, (local, remote), hash, incoming, None);
+            }
         }
     }
 
@@ -114,18 +119,18 @@ impl<B: Buf> Stack<B> {
             }
             TimeWaitVerdict::Forget => self.forget_time_wait(at),
             TimeWaitVerdict::Reuse(least) => {
-                // Without a listener the record stays: it still guards the old connection.
-                if self.listeners.find(record.ends.local().port()).is_some() {
+                // Unless the SYN is accepted the record stays: it still guards the old connection.
+                let ends = (record.ends.local(), record.ends.remote());
+                if self.on_unknown(now, ends, record.hash, incoming, Some(least)) {
                     self.stats.time_wait_reused = self.stats.time_wait_reused.wrapping_add(1);
                     self.forget_time_wait(at);
                 }
-                let ends = (record.ends.local(), record.ends.remote());
-                self.on_unknown(now, ends, record.hash, incoming, Some(least));
             }
         }
     }
 
-    /// SEGMENT ARRIVES in CLOSED and in LISTEN (RFC 9293 §3.10.7.1 and .2).
+    /// SEGMENT ARRIVES in CLOSED and in LISTEN (RFC 9293 §3.10.7.1 and .2). Returns whether it was a SYN that was
+    /// accepted.
     #[cold]
     fn on_unknown(
         &mut self,
@@ -134,7 +139,7 @@ impl<B: Buf> Stack<B> {
         hash: u32,
         incoming: Incoming<B>,
         least: Option<SeqNum>,
-    ) {
+    ) -> bool {
         let header = &incoming.header;
         let reason = if header.flags.contains(TcpFlags::RST) {
             Some(DropReason::TcpStrayReset)
@@ -145,20 +150,21 @@ impl<B: Buf> Stack<B> {
         };
         if let Some(reason) = reason {
             self.interface.drop_delivered(reason);
-            return;
+            return false;
         }
         let opens = header.flags.contains(TcpFlags::SYN) && !header.flags.contains(TcpFlags::ACK);
         let knock = Knock { local, remote, hash, incoming: &incoming, least };
         if opens && self.listeners.find(local.port()).is_some() {
-            if let Err(reason) = self.on_syn(now, &knock) {
+            let accepted = self.on_syn(now, &knock);
+            if let Err(reason) = accepted {
                 self.interface.drop_delivered(reason);
             }
-            return;
+            return accepted.is_ok();
         }
         let cookie = self.cookie_in(now, &knock);
         if let Some(Ok(terms)) = cookie {
             self.open_by_cookie(now, (local, remote), hash, terms, incoming);
-            return;
+            return false;
         }
         self.interface.drop_delivered(DropReason::TcpNoConnection);
         // What comes before the acknowledgement that opens the connection comes again behind it: no reset.
@@ -166,6 +172,7 @@ impl<B: Buf> Stack<B> {
         if !too_early {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }
+        false
     }
 
     /// The longest packet that is known to reach `ip`, octets.
@@ -200,6 +207,18 @@ impl<B: Buf> Stack<B> {
                     conn.notices.writable = true;
                 }
             });
+        }
+    }
+
+    /// Has the connections that hold segments behind gaps longest let go of them, when those of all together have left
+    /// nothing but what is kept for segments in order: so that everybody who has a gap can hold a few.
+    fn relieve_held(&mut self, now: Instant) {
+        for _ in 0..RELIEVED_PER_BURST {
+            if self.rx.available() > self.config.in_order_nodes() {
+                return;
+            }
+            let Some(index) = self.held.pop(&mut self.conns) else { return };
+            self.with_conn(now, index, |conn, cx| conn.give_up_held(cx));
         }
     }
 

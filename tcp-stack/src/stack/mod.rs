@@ -12,8 +12,8 @@ pub use api::SEND_LEAST;
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
-    Conn, ConnTable, Cookies, Cx, HalfOpenTable, IndexQueue, List, Listeners, RxNode, State, Target,
-    TimeWait, TimeWaitTable, TxNode,
+    Conn, ConnTable, Cookies, Cx, HalfOpenTable, IndexQueue, List, Listeners, ReceiveMemory, RxNode, State,
+    Target, TimeWait, TimeWaitTable, TxNode,
 };
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
@@ -27,6 +27,9 @@ use replies::Replies;
 
 /// Timer expirations and wheel movements per call of [`Stack::handle_timeouts`].
 const TIMER_BUDGET: u32 = 512;
+/// Timeouts in a row that cast doubt on the next hop (RFC 9293 §3.8.3: "R1 SHOULD correspond to at least 3
+/// retransmissions").
+const R1: u8 = 3;
 /// TIME-WAIT records that end per call.
 const TIME_WAIT_BUDGET: u32 = 64;
 
@@ -53,11 +56,14 @@ pub struct Stack<B: Buf> {
     listeners: Listeners,
     tx: Pool<TxNode<B>>,
     rx: Pool<RxNode<B>>,
+    memory: ReceiveMemory,
     wheel: Wheel,
     events: IndexQueue,
     output: IndexQueue,
     neighbor_wait: IndexQueue,
     pool_wait: IndexQueue,
+    /// Those that hold segments behind gaps, longest first.
+    held: IndexQueue,
     /// [`Interface::resolutions`] when `neighbor_wait` was looked at last.
     resolutions: u32,
     replies: Replies,
@@ -78,7 +84,8 @@ impl<B: Buf> Stack<B> {
     pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
-        let (flow_key, neighbor_key, cookie_key, path_key) = (key(), key(), key(), key());
+        let (flow_key, neighbor_key, cookie_key) = (key(), key(), key());
+        let (path_key, reply_key) = (key(), key());
         let interface = Interface::new(
             InterfaceConfig {
                 mac: config.mac,
@@ -90,6 +97,7 @@ impl<B: Buf> Stack<B> {
                 primary: config.primary,
                 tx_checksum_offload: config.tx_checksum_offload,
                 neighbors_max: config.neighbors_max,
+                hop_limit: config.hop_limit,
                 fragments: FragmentLimits {
                     datagrams_max: config.fragments_datagrams_max,
                     bytes_max: config.fragments_bytes_max,
@@ -104,17 +112,19 @@ impl<B: Buf> Stack<B> {
             conns: ConnTable::new(connections, flow_key),
             half_open: HalfOpenTable::new(config.half_open()),
             cookies: Cookies::new(cookie_key),
-            time_wait: TimeWaitTable::new(connections, config.tcp.time_wait()),
+            time_wait: TimeWaitTable::new(connections, &config.tcp),
             listeners: Listeners::new(),
             tx: Pool::new(tx_nodes),
             rx: Pool::new(config.buffers_max),
+            memory: ReceiveMemory::new(config.receive_memory_bytes),
             wheel: Wheel::new(connections),
             events: IndexQueue::new(List::Events),
             output: IndexQueue::new(List::Output),
             neighbor_wait: IndexQueue::new(List::Neighbor),
             pool_wait: IndexQueue::new(List::PoolRoom),
+            held: IndexQueue::new(List::Held),
             resolutions: interface.resolutions(),
-            replies: Replies::new(),
+            replies: Replies::new(reply_key),
             entropy,
             stats: TcpStats::default(),
             paths: PathMtuCache::new(config.path_mtu_entries_max, config.tcp.path_mtu_age(), path_key),
@@ -134,9 +144,9 @@ impl<B: Buf> Stack<B> {
         index: u32,
         act: impl FnOnce(&mut Conn, &mut Cx<'_, B>) -> R,
     ) -> Option<R> {
-        let Self { conns, tx, rx, stats, config, paths, .. } = self;
+        let Self { conns, tx, rx, memory, stats, config, paths, .. } = self;
         let conn = conns.at_mut(index)?;
-        let result = act(conn, &mut Cx { now, config, tx, rx, stats, paths });
+        let result = act(conn, &mut Cx { now, config, tx, rx, memory, stats, paths });
         self.settle(now, index);
         Some(result)
     }
@@ -148,7 +158,9 @@ impl<B: Buf> Stack<B> {
         if conn.state == State::Closed && !conn.buried {
             self.bury(now, index);
         }
+        self.conns.count_state(index);
         let Some(conn) = self.conns.at(index) else { return };
+        let has_gap = !conn.rcv.held.has_no_gap();
         let (events, output, deadline) = (conn.has_events(), conn.wants_output(), conn.timers.earliest());
         if events {
             self.events.push(&mut self.conns, index);
@@ -158,6 +170,9 @@ impl<B: Buf> Stack<B> {
         }
         if let Some(deadline) = deadline {
             self.wheel.arm_by(index, deadline);
+        }
+        if has_gap {
+            self.held.push(&mut self.conns, index);
         }
     }
 
@@ -193,6 +208,7 @@ impl<B: Buf> Stack<B> {
     /// Frees the place of a connection that has ended and was told of.
     fn free(&mut self, index: u32) {
         if let Some(mut conn) = self.conns.remove(index) {
+            self.memory.give_back(conn.rcv.unread);
             conn.rcv.held.clear(&mut self.rx);
             while conn.snd.queue.pop_head(&mut self.tx).is_some() {}
         }
@@ -227,6 +243,9 @@ impl<B: Buf> Stack<B> {
                 Some(listener) => Event::Accepted { conn: conn_id, listener },
                 None => Event::Connected { conn: conn_id },
             });
+        }
+        if core::mem::take(&mut notices.urgent) {
+            return Some(Event::Urgent { conn: conn_id, end: conn.urgent_end() });
         }
         if let Some(payload) = conn.rcv.held.pop_ready(&mut self.rx) {
             let offset = conn.rcv.offset;
@@ -269,10 +288,10 @@ impl<B: Buf> Stack<B> {
                 while let Some(kind) = conn.timers.take_expired(now) {
                     conn.on_timer(cx, kind);
                 }
-                (conn.attempts > before && conn.attempts > 1).then_some(conn.remote().ip())
+                (conn.attempts > before && conn.attempts >= R1).then_some(conn.remote().ip())
             });
             if let Some(remote) = in_vain.flatten() {
-                // RFC 1122 §3.3.1.4: the second timeout in a row casts doubt on the next hop.
+                // RFC 9293 §3.8.3: "pass negative advice (see Section 3.3.1.4 of [19]) to the IP layer".
                 self.interface.doubt(now, remote);
             }
         }
@@ -293,10 +312,12 @@ impl<B: Buf> Stack<B> {
             tcp: self.stats,
             drops: *self.interface.drops(),
             connections: self.all_connections(),
+            states: self.conns.states().plus(State::SynReceived, self.half_open.used()),
             half_open_now: self.half_open.used(),
             time_wait_now: self.time_wait.used(),
             send_buffers: self.tx.used(),
             receive_buffers: self.rx.used(),
+            unread_octets: self.memory.used(),
         }
     }
 }

@@ -147,9 +147,9 @@ impl<B: Buf> Stack<B> {
         out: &mut impl FnMut(TxFrame<B>),
         quantum: usize,
     ) -> (usize, Turn) {
-        let Self { conns, tx, rx, stats, config, interface, paths, .. } = self;
+        let Self { conns, tx, rx, memory, stats, config, interface, paths, .. } = self;
         let Some(conn) = conns.at_mut(index) else { return (0, Turn::Done) };
-        let mut cx = Cx { now, config, tx, rx, stats, paths };
+        let mut cx = Cx { now, config, tx, rx, memory, stats, paths };
         let mut mac = None;
         for count in 0..quantum {
             let Some(frame) = conn.next_frame(&mut cx) else { return (count, Turn::Done) };
@@ -265,7 +265,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
         Frame::PathProbe { node, len } => make_path_probe(conn, cx, interface, pool, (node, len), mac),
         Frame::Syn => {
             let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
-            let (header, options) = conn.syn_header(cx.config, cx.now);
+            let (header, options) = conn.syn_header(cx);
             let ecn = conn.ecn.syn_field(conn.state);
             let frame =
                 wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;

@@ -1,7 +1,9 @@
 //! Segments that belong to no connection: resets, and acknowledgements from TIME-WAIT.
 
 use alloc::collections::VecDeque;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
+
+use siphasher::sip::SipHasher13;
 
 use crate::conn::Reply;
 use crate::seq::SeqNum;
@@ -10,37 +12,71 @@ use crate::wire::{MacAddr, TcpFlags, TcpHeader, TcpOptions};
 
 /// Replies that wait at most.
 const QUEUE_MAX: usize = 256;
-/// Replies to unknown segments per second, and at once.
-const PER_SECOND: u64 = 1000;
-const BURST: u64 = 200;
+/// Replies to unknown segments from one address per second, on average, and at once.
+const PER_SECOND: u64 = 200;
+const BURST: u64 = 100;
 const NANOS_PER_REPLY: u64 = 1_000_000_000 / PER_SECOND;
+/// Addresses share this many allowances.
+const BUCKETS: usize = 256;
 
-/// The replies that wait to be sent; unsolicited ones are limited by a token bucket.
-#[derive(Debug)]
-pub(super) struct Replies {
-    /// Replies, and the stations that they go to where that is known.
-    queue: VecDeque<(Reply, Option<MacAddr>)>,
-    /// Nanoseconds of credit: a reply costs [`NANOS_PER_REPLY`].
+/// An allowance: nanoseconds of credit.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
     credit: u64,
     at: Instant,
 }
 
+/// The replies that wait to be sent.
+///
+/// Those that anybody can provoke are limited per address of who seems to have provoked them. One limit for all would
+/// tell an attacker, who counts the resets to its own segments, whether one that it sent in another's name had an
+/// answer, too: which ports two others talk on. Who shares an allowance with whom is the secret of a keyed hash, and
+/// what a reply costs is drawn anew each time.
+#[derive(Debug)]
+pub(super) struct Replies {
+    /// Replies, and the stations that they go to where that is known.
+    queue: VecDeque<(Reply, Option<MacAddr>)>,
+    buckets: [Bucket; BUCKETS],
+    hasher: SipHasher13,
+    /// Replies drawn for: makes each draw a new one.
+    draws: u64,
+}
+
 impl Replies {
-    pub(super) fn new() -> Self {
-        Self { queue: VecDeque::with_capacity(QUEUE_MAX), credit: BURST * NANOS_PER_REPLY, at: Instant::ZERO }
+    /// No replies; `key` is secret.
+    pub(super) fn new(key: (u64, u64)) -> Self {
+        let full = Bucket { credit: BURST * NANOS_PER_REPLY, at: Instant::ZERO };
+        let hasher = SipHasher13::new_with_keys(key.0, key.1);
+        Self { queue: VecDeque::with_capacity(QUEUE_MAX), buckets: [full; BUCKETS], hasher, draws: 0 }
     }
 
     /// Queues a reply to a segment that anybody could have sent; `false` when there are too many.
     pub(super) fn push_limited(&mut self, now: Instant, reply: Reply) -> bool {
-        let earned = now.as_nanos().saturating_sub(self.at.as_nanos());
-        self.credit = self.credit.saturating_add(earned).min(BURST * NANOS_PER_REPLY);
-        self.at = self.at.max(now);
-        let Some(left) = self.credit.checked_sub(NANOS_PER_REPLY) else { return false };
-        let queued = self.push(reply);
-        if queued {
-            self.credit = left;
-        }
-        queued
+        self.draws = self.draws.wrapping_add(1);
+        let draw = self.hasher.hash(&self.draws.to_le_bytes()) % NANOS_PER_REPLY;
+        let cost = (NANOS_PER_REPLY / 2).saturating_add(draw);
+        let at = self.bucket_of(reply.remote.ip());
+        let Some(bucket) = self.buckets.get_mut(at) else { return false };
+        let earned = now.as_nanos().saturating_sub(bucket.at.as_nanos());
+        bucket.credit = bucket.credit.saturating_add(earned).min(BURST * NANOS_PER_REPLY);
+        bucket.at = bucket.at.max(now);
+        let Some(left) = bucket.credit.checked_sub(cost) else { return false };
+        bucket.credit = left;
+        self.push(reply)
+    }
+
+    /// An IPv6 host has all of a /64.
+    fn bucket_of(&self, address: IpAddr) -> usize {
+        let hash = match address {
+            IpAddr::V4(address) => self.hasher.hash(&address.octets()),
+            IpAddr::V6(address) => {
+                let [prefix @ .., _, _, _, _, _, _, _, _] = address.octets();
+                let prefix: [u8; 8] = prefix;
+                self.hasher.hash(&prefix).wrapping_add(1)
+            }
+        };
+        let [low, ..] = hash.to_le_bytes();
+        usize::from(low)
     }
 
     /// Queues a reply of our own accord.
@@ -90,19 +126,47 @@ pub(super) fn reset_for(local: SocketAddr, remote: SocketAddr, header: &TcpHeade
 mod tests {
     use super::*;
 
-    #[test]
-    fn replies_are_limited_per_time() {
+    fn reply_to(remote: &str) -> Reply {
         let end = SocketAddr::from(([10, 0, 0, 1], 1));
-        let reply = reset_for(end, end, &TcpHeader::default(), 0);
-        let mut replies = Replies::new();
+        reset_for(end, SocketAddr::new(remote.parse().unwrap(), 1), &TcpHeader::default(), 0)
+    }
+
+    /// Replies that go out at a time.
+    fn burst(replies: &mut Replies, now: Instant, remote: &str) -> u64 {
         let mut sent = 0;
-        while replies.push_limited(Instant::ZERO, reply) {
+        while replies.push_limited(now, reply_to(remote)) {
             sent += 1;
             replies.drop_first();
         }
-        assert_eq!(sent, BURST);
-        assert!(!replies.push_limited(Instant::from_micros(900), reply));
-        assert!(replies.push_limited(Instant::from_micros(1_900), reply));
-        assert!(!replies.push_limited(Instant::from_micros(1_900), reply));
+        sent
+    }
+
+    #[test]
+    fn replies_are_limited_per_time_and_address() {
+        let mut replies = Replies::new((1, 2));
+        let now = Instant::ZERO;
+        let first = burst(&mut replies, now, "10.0.0.2");
+        assert!(first.abs_diff(BURST) < BURST / 5, "{first}");
+        assert_eq!(burst(&mut replies, now, "10.0.0.2"), 0);
+        // Another address, most likely, has an allowance of its own.
+        let others = (3..20).filter(|n| burst(&mut replies, now, &std::format!("10.0.0.{n}")) > 0);
+        assert!(others.count() > 14);
+        let second = burst(&mut replies, Instant::from_millis(250), "10.0.0.2");
+        assert!(second.abs_diff(PER_SECOND / 4) < 10, "{second}");
+    }
+
+    #[test]
+    fn addresses_of_one_subnet_share_an_allowance_in_ipv6() {
+        let mut replies = Replies::new((1, 2));
+        assert!(burst(&mut replies, Instant::ZERO, "fd00::1") > 0);
+        assert_eq!(burst(&mut replies, Instant::ZERO, "fd00::ffff:2"), 0);
+        assert!(burst(&mut replies, Instant::ZERO, "fd00:0:0:1::1") > 0);
+    }
+
+    #[test]
+    fn how_many_there_are_cannot_be_known() {
+        let counts = (0..20).map(|key| burst(&mut Replies::new((key, 0)), Instant::ZERO, "10.0.0.2"));
+        let distinct: std::collections::BTreeSet<_> = counts.collect();
+        assert!(distinct.len() > 5, "{distinct:?}");
     }
 }

@@ -108,6 +108,74 @@ fn the_same_seed_gives_the_same_frames() {
     assert_ne!(frames(1).0, frames(2).0);
 }
 
+/// RFC 9293 §3.9.1.1 (MUST-42): a port can be listened on while a connection from it is in SYN-SENT.
+#[test]
+fn a_port_that_a_connection_was_opened_from_can_be_listened_on() {
+    let mut stack = stack(config());
+    let conn = stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
+    let local = stack.info(conn).unwrap().local;
+    stack.listen(local.port(), ListenOptions::default()).unwrap();
+    assert_eq!(stack.info(conn).map(|info| info.state), Some(State::SynSent));
+    let states = stack.stats().states;
+    assert_eq!((states.get(State::SynSent), states.total()), (1, 1));
+}
+
+#[test]
+fn a_connection_is_opened_from_the_address_that_was_asked_for() {
+    let link_local = "fe80::ff:fe00:1".parse().unwrap();
+    let ipv6 = crate::wire::Ipv6Cidr::new("fd77::1".parse().unwrap(), 64);
+    let mut stack = stack(StackConfig { ipv6, ..config() });
+    let far = "[fd77::2]:7".parse().unwrap();
+    let mut from = |local: Option<core::net::IpAddr>| {
+        let conn = stack.connect_from(Instant::ZERO, local, far, ConnOptions::default())?;
+        Ok(stack.info(conn).unwrap().local.ip())
+    };
+    assert_eq!(from(None), Ok("fd77::1".parse().unwrap()));
+    assert_eq!(from(Some(link_local)), Ok(link_local));
+    for foreign in ["fd77::3", "10.0.0.1"] {
+        assert_eq!(from(Some(foreign.parse().unwrap())), Err(ConnectError::BadAddress), "{foreign}");
+    }
+}
+
+/// RFC 9293 §3.9.2 (MUST-49).
+#[test]
+fn packets_make_as_many_hops_as_configured() {
+    let mut stack = stack(StackConfig { hop_limit: 3, ..config() });
+    let mut pool = HeapPool::new(16, 0, 1600);
+    let mac = MacAddr([2, 0, 0, 0, 0, 2]);
+    let (ours, theirs) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let mut frame = std::vec![0; 42];
+    let (ethernet, arp) = frame.split_at_mut(14);
+    let header = crate::wire::EthernetHeader {
+        dst: MacAddr([2, 0, 0, 0, 0, 1]),
+        src: mac,
+        tci: None,
+        ethertype: crate::wire::EtherType::ARP,
+    };
+    assert!(header.emit(ethernet));
+    let operation = crate::wire::ArpOperation::Request;
+    let request = crate::wire::ArpPacket {
+        operation,
+        sender_mac: mac,
+        sender_ip: theirs,
+        target_mac: MacAddr::UNSPECIFIED,
+        target_ip: ours,
+    };
+    request.emit(arp.first_chunk_mut().unwrap());
+    let checksum = crate::buf::RxChecksum::Good;
+    stack.handle_frames(Instant::ZERO, [RxFrame { buf: HeapBuf::new(&frame), checksum }]);
+    stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
+    let mut hops = std::vec::Vec::new();
+    let mut take = |frame: crate::buf::TxFrame<HeapBuf>| {
+        let (ethernet, packet) = crate::wire::EthernetHeader::parse(frame.buf.bytes()).unwrap();
+        if ethernet.ethertype == crate::wire::EtherType::IPV4 {
+            hops.push(crate::wire::Ipv4Header::parse(packet).unwrap().0.ttl);
+        }
+    };
+    stack.poll_transmit(Instant::ZERO, &mut pool, &mut take, 16);
+    assert_eq!(hops, [3]);
+}
+
 /// Every worker of a port that steers in software gets the fragments, and puts them together; the one that has no such
 /// connection keeps silent, since another may have it.
 #[test]

@@ -348,6 +348,7 @@ impl Simulation {
                     continue;
                 }
                 Event::Connected { conn }
+                | Event::Urgent { conn, .. }
                 | Event::Data { conn, .. }
                 | Event::PeerClosed { conn }
                 | Event::Writable { conn }
@@ -371,7 +372,7 @@ impl Simulation {
                     Ok(())
                 }
                 Event::Closed { reason, .. } => app.on_closed(now, reason),
-                Event::Accepted { .. } | Event::EmssChanged { .. } => Ok(()),
+                Event::Accepted { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => Ok(()),
             };
             judged.map_err(|error| format!("dial {dial}, side {side}: {error}"))?;
             self.settle(index, conn, dial, side)?;

@@ -179,6 +179,29 @@ fn a_slow_reader_slows_the_sender() {
     }
 }
 
+/// 100 Mbit/s and 100 ms need 1.25 MB: twenty times what the window begins with.
+#[test]
+fn the_window_grows_to_what_a_long_path_needs() {
+    let link = LinkConfig { rate: 100_000_000, delay: MS * 50, queue: 2 << 20, ..LinkConfig::CLEAN };
+    let goodputs = [64 << 10, 4 << 20].map(|window| {
+        let mut scenario = two_hosts(link, both_families(Plan::bulk(8 << 20)));
+        for host in &mut scenario.hosts {
+            (host.send_buffer_bytes, host.receive_window_bytes) = (4 << 20, window);
+            host.buffers_max = 16_384;
+        }
+        scenario.buffers = 16_384;
+        let reports = expect_all_delivered(&scenario, 0..2);
+        reports
+            .iter()
+            .flat_map(|report| &report.outcomes)
+            .map(|[_, listener]| goodput(listener))
+            .fold(0.0, f64::max)
+    });
+    // A window per round trip is all that a small one allows.
+    assert!(goodputs[0] < 65_536.0 / 0.1 * 1.05, "{goodputs:?}");
+    assert!(goodputs[1] > 5.0 * goodputs[0], "{goodputs:?}");
+}
+
 #[test]
 fn simultaneous_close() {
     for octets in [0, 1, 5_000] {
@@ -449,6 +472,9 @@ fn reordering_by_more_than_a_round_trip_is_not_congestion() {
             for host in &mut scenario.hosts {
                 host.tcp.congestion = congestion;
                 (host.send_buffer_bytes, host.receive_window_bytes) = (4 << 20, 4 << 20);
+                // An acknowledgement that is older than the largest window is not looked at (RFC 5961 §5), nor is what it
+                // says of duplicates: the window is large from the beginning.
+                host.receive_window_initial_bytes = 4 << 20;
                 (host.held_bytes_max, host.held_segments_max, host.buffers_max) = (8 << 20, 4096, 16_384);
             }
             for report in expect_all_delivered(&scenario, 0..2) {

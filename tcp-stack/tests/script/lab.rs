@@ -11,7 +11,7 @@ use tcp_stack::testutil::{HeapPool, hex};
 use tcp_stack::wire::{EcnField, IpProtocol, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, ListenOptions, ListenerId,
-    RxChecksum, RxFrame, SeqNum, Stack, TxFrame, testutil::HeapBuf,
+    RxChecksum, RxFrame, SeqNum, Stack, State, TxFrame, testutil::HeapBuf,
 };
 
 const PORT: u16 = 7;
@@ -52,6 +52,7 @@ pub(crate) struct Lab {
     peer_iss: SeqNum,
     sent_octets: u64,
     last_tsval: u32,
+    in_burst: bool,
     /// What the peer sends comes in fragments of so many octets, unless it is zero; and one of the next is lost.
     cut: usize,
     lose: Option<usize>,
@@ -78,6 +79,7 @@ impl Lab {
             peer_iss: SeqNum::new(PEER_ISS),
             sent_octets: 0,
             last_tsval: 0,
+            in_burst: false,
             cut: 0,
             lose: None,
             identification: 0,
@@ -92,7 +94,9 @@ impl Lab {
         let buf = HeapBuf::with_room(bytes, 2048);
         let frame = RxFrame { buf, checksum: RxChecksum::Unknown };
         self.stack.handle_frames(self.now, [frame]);
-        self.settle();
+        if !self.in_burst {
+            self.settle();
+        }
     }
 
     fn ip(&mut self, protocol: IpProtocol, ecn: EcnField, payload: &[u8]) {
@@ -129,6 +133,7 @@ impl Lab {
             }
             self.last_tsval = segment.options.timestamps.map_or(self.last_tsval, |ts| ts.value);
         }
+        self.check_states();
         if asked {
             let answer = self.net.link_address();
             self.frame(&answer);
@@ -157,6 +162,7 @@ impl Lab {
                 }
                 format!("data {offset} {}", segment.len())
             }
+            Event::Urgent { end, .. } => format!("urgent {end}"),
             Event::PeerClosed { .. } => "peer-closed".into(),
             Event::Writable { .. } => "writable".into(),
             Event::EmssChanged { emss, .. } => format!("emss {emss}"),
@@ -310,6 +316,7 @@ impl Lab {
             && line.ack.is_none_or(|ack| sent.header.ack == self.peer_iss + ack)
             && line.ecn.is_none_or(|ecn| sent.ecn == ecn)
             && line.win.is_none_or(|win| sent.header.window == win)
+            && (line.urg == 0 || sent.header.urgent == line.urg)
             && line.options.is_none_or(|options| options == self.describe_options(&sent.options));
         assert!(same, "sent:     {described}\nexpected: {text}");
         let first = u64::from(line.seq.wrapping_sub(1));
@@ -344,12 +351,17 @@ impl Lab {
             ["send", len] => assert!(self.send(number(len)), "refused"),
             ["refused", len] => assert!(!self.send(number(len)), "not refused"),
             ["append", len] => self.append(number(len)),
+            ["urgent"] => assert!(self.stack.mark_urgent(self.conn()), "nothing is urgent"),
             ["notify"] => self.stack.notify_writable(self.conn()),
             ["consume", octets] => self.stack.consumed(self.conn(), number(octets)),
             ["close"] => self.stack.close(self.now, self.conn()),
             ["abort"] => self.stack.abort(self.now, self.conn()),
             ["port", port] => self.peer_port = number(port),
             ["iss", offset] => self.peer_iss = SeqNum::new(PEER_ISS) + number::<u32>(offset),
+            ["flood", count, bounds, ..] => {
+                let segment = text.splitn(4, char::is_whitespace).last().unwrap();
+                self.flood(number(count), bounds, segment);
+            }
             ["icmp", kind, seq] => self.icmp(kind, number(seq), 1500),
             ["icmp", kind, seq, len] => self.icmp(kind, number(seq), number(len)),
             ["cut", size] => self.cut = number(size),
@@ -362,6 +374,17 @@ impl Lab {
     fn listen(&mut self, backlog: u32) {
         let options = ListenOptions { backlog, conn: self.options };
         self.listener = Some(self.stack.listen(PORT, options).unwrap());
+    }
+
+    /// The peer sends a segment so often; so many acknowledgements, from `-` to, must be the answer to it.
+    fn flood(&mut self, count: usize, bounds: &str, segment: &str) {
+        for _ in 0..count {
+            self.inject(segment);
+        }
+        let (least, most) = bounds.split_once('-').unwrap();
+        let answers = self.sent.drain(..);
+        let answers = answers.inspect(|sent| assert_eq!(sent.header.flags, TcpFlags::ACK)).count();
+        assert!((number(least)..=number(most)).contains(&answers), "{answers} answers");
     }
 
     fn send(&mut self, len: usize) -> bool {
@@ -394,6 +417,19 @@ impl Lab {
         self.frame(&error);
     }
 
+    /// The connections that the stack says it has in a state are those that are in it.
+    fn check_states(&self) {
+        let stats = self.stack.stats();
+        let (states, half_open) = (stats.states, stats.half_open_now);
+        for state in State::ALL {
+            let infos = self.stack.connections_from(0).filter_map(|conn| self.stack.info(conn));
+            let count = u32::try_from(infos.filter(|info| info.state == state).count()).unwrap();
+            let records = if state == State::SynReceived { half_open } else { 0 };
+            assert_eq!(states.get(state), count + records, "{}", state.as_str());
+        }
+        assert_eq!(states.total(), stats.connections);
+    }
+
     /// What can be looked at.
     fn look(&self, text: &str) {
         let (key, value) = text.split_once(' ').unwrap();
@@ -409,6 +445,11 @@ impl Lab {
         stats.drops.visit(&mut |name, _, value| {
             counters.insert(name, value);
         });
+        if let Some(least) = value.strip_prefix(">=") {
+            let least: u64 = number(least.trim());
+            assert!(counters.get(key).is_some_and(|seen| *seen >= least), "{key} {:?}", counters.get(key));
+            return;
+        }
         let seen = match key {
             "state" => info().state.as_str().to_lowercase(),
             "ecn" => info().ecn.as_str().into(),
@@ -419,6 +460,11 @@ impl Lab {
             "sacked" => info().sacked_octets.to_string(),
             "held" => info().held_segments.to_string(),
             "send_window" => info().send_window.to_string(),
+            "soft_error" => info().soft_error.to_string(),
+            "attempts" => info().attempts.to_string(),
+            "urgent" => info().urgent_octets.to_string(),
+            "window" => info().receive_window.to_string(),
+            "unread" => info().unread_octets.to_string(),
             "emss" => info().emss.to_string(),
             "congestion" => info().congestion.into(),
             "pacing_rate" => info().pacing_rate.map_or("none".into(), |rate| rate.to_string()),
@@ -456,9 +502,14 @@ impl Lab {
         if let Some(expected) = rest.strip_prefix("> ") {
             return self.expect(after, expected);
         }
-        self.advance(self.now + after, true);
-        self.expect_silence();
-        if let Some(segment) = rest.strip_prefix("< ") {
+        if !core::mem::take(&mut self.in_burst) {
+            self.advance(self.now + after, true);
+            self.expect_silence();
+        }
+        if let Some(segment) = rest.strip_prefix("<+ ") {
+            self.in_burst = true;
+            self.inject(segment);
+        } else if let Some(segment) = rest.strip_prefix("< ") {
             self.inject(segment);
         } else if let Some(action) = rest.strip_prefix("! ") {
             self.act(action);

@@ -16,13 +16,16 @@ impl Net {
     pub(crate) fn error(&self, kind: &str, segment: Quote, len: usize) -> Vec<u8> {
         let (soft, hard) = (kind == "soft", kind == "hard");
         let mtu = kind.strip_prefix("big:").map(number::<u16>);
-        assert!(soft || hard || mtu.is_some(), "unknown error {kind}");
+        // Source quench is IPv4's alone.
+        let quench = kind == "quench" && self.us.is_ipv4();
+        assert!(soft || hard || quench || mtu.is_some(), "unknown error {kind}");
         if let (IpAddr::V4(us), IpAddr::V4(peer)) = (self.us, self.peer) {
             let mut body = vec![0; Ipv4Header::LEN];
             ipv4(us, peer).emit(len - Ipv4Header::LEN, true, body.first_chunk_mut().unwrap());
             body.extend(segment);
             let unreachable = Icmpv4Message::Unreachable { code: if hard { 3 } else { 1 } };
-            let message = mtu.map_or(unreachable, |mtu| Icmpv4Message::FragmentationNeeded { mtu });
+            let otherwise = if quench { Icmpv4Message::Unknown { kind: 4, code: 0 } } else { unreachable };
+            let message = mtu.map_or(otherwise, |mtu| Icmpv4Message::FragmentationNeeded { mtu });
             let mut icmp = vec![0; Icmpv4Header::LEN];
             Icmpv4Header { message }.emit(&body, icmp.first_chunk_mut().unwrap());
             icmp.extend(body);

@@ -27,11 +27,15 @@ impl Setup {
                 connections_max: 16,
                 buffers_max: 1024,
                 receive_window_bytes: 65_535,
+                receive_window_initial_bytes: 1 << 30,
+                receive_memory_bytes: 1 << 30,
                 send_buffer_bytes: 100_000,
                 tcp: TcpConfig {
                     sack: false,
                     timestamps: false,
                     window_scale: false,
+                    syn_retries: 6,
+                    time_wait_ms: 60_000,
                     syn_cookies: SynCookies::Never,
                     congestion: Congestion::NewReno,
                     ..TcpConfig::default()
@@ -88,9 +92,14 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         }
         "pacing" => tcp.pacing = on,
         "syn_retries" => tcp.syn_retries = number(value),
+        // Looked at before: see `IPV4_ONLY`.
+        "family" => assert_eq!(value, "ipv4"),
+        "zero_window" => tcp.zero_window_ms = number(value),
         "fin_wait_2" => tcp.fin_wait_2_ms = number(value),
         "data_retries" => tcp.data_retries = number(value),
         "window" => setup.stack.receive_window_bytes = number(value),
+        "window_initial" => setup.stack.receive_window_initial_bytes = number(value),
+        "receive_memory" => setup.stack.receive_memory_bytes = number(value),
         "send_buffer" => setup.stack.send_buffer_bytes = number(value),
         "held_segments" => setup.stack.held_segments_max = number(value),
         "connections" => setup.stack.connections_max = number(value),

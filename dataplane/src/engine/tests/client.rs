@@ -232,7 +232,10 @@ impl Client {
                     }
                     None => {}
                 },
-                Event::Accepted { .. } | Event::Writable { .. } | Event::EmssChanged { .. } => {}
+                Event::Accepted { .. }
+                | Event::Urgent { .. }
+                | Event::Writable { .. }
+                | Event::EmssChanged { .. } => {}
             }
         }
     }

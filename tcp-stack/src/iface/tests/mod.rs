@@ -33,6 +33,7 @@ fn config() -> InterfaceConfig {
         primary: true,
         tx_checksum_offload: false,
         neighbors_max: 16,
+        hop_limit: 64,
         fragments: FragmentLimits {
             datagrams_max: 8,
             bytes_max: 512 << 10,

@@ -1,0 +1,273 @@
+//! The window that is offered: how large, and when it moves.
+//!
+//! Each connection begins with a modest buffer, and has it enlarged to what its application takes in a round trip,
+//! twice: so much arrives while the acknowledgement of the first octet is on its way, and the sender may double its own
+//! window meanwhile; more while it grows. All connections together draw on one [`ReceiveMemory`]: what is left of it bounds each one's
+//! window, so that many that do not read leave something to those that do. The edge that was offered never goes back.
+
+use core::time::Duration;
+
+use super::{Conn, Cx, Incoming};
+use crate::config::StackConfig;
+use crate::time::Instant;
+
+/// A connection's window is at most this part of the memory that is left.
+const SHARE_OF_FREE: u64 = 4;
+/// But always this much, octets, and two segments.
+const WINDOW_LEAST: u32 = 4096;
+/// The round trip that is assumed as long as none was measured.
+const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
+/// Segments beyond twice what a round trip brought: a sender's window begins with ten.
+const SEGMENTS_MORE: u32 = 16;
+
+/// Octets that all connections have received in order and not let go of, and how many they may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveMemory {
+    used: u64,
+    limit: u64,
+}
+
+impl ReceiveMemory {
+    pub(crate) const fn new(limit: u64) -> Self {
+        Self { used: 0, limit }
+    }
+
+    pub(crate) const fn used(&self) -> u64 {
+        self.used
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, octets: u32) {
+        self.used = self.used.wrapping_add(u64::from(octets));
+    }
+
+    pub(crate) fn give_back(&mut self, octets: u32) {
+        self.used = self.used.saturating_sub(u64::from(octets));
+    }
+
+    /// What one connection may have unread now, octets.
+    fn share(&self) -> u32 {
+        u32::try_from(self.limit.saturating_sub(self.used) / SHARE_OF_FREE).unwrap_or(u32::MAX)
+    }
+}
+
+/// How a connection's buffer is fitted to its path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    /// What may be unread, octets.
+    pub(super) buffer: u32,
+    /// What the application has let go of since [`Self::since`], octets.
+    consumed: u32,
+    /// The same of the round trip before.
+    consumed_before: u32,
+    since: Instant,
+    /// The round-trip time by the echoes of our timestamps, microseconds; 0 when unknown, or not worth a clock of
+    /// milliseconds.
+    echo_rtt_us: u32,
+}
+
+impl Tuning {
+    pub(super) fn new(now: Instant, config: &StackConfig) -> Self {
+        Self { buffer: initial_buffer(config), consumed: 0, consumed_before: 0, since: now, echo_rtt_us: 0 }
+    }
+
+    /// The application let go of so much. What it did in one round trip tells what the next one needs; a gap that
+    /// closes lets much through at once, and all of that counts, since so much had to be on its way.
+    fn on_consumed(&mut self, now: Instant, octets: u32, round_trip: Duration, most: u32, mss: u32) {
+        if now.saturating_since(self.since) < round_trip {
+            self.consumed = self.consumed.saturating_add(octets);
+            return;
+        }
+        // A sender that doubles its window each round trip has done so once more when this is found out.
+        let growth = self.consumed.saturating_sub(self.consumed_before);
+        let needed = self.consumed.saturating_mul(2).saturating_add(growth.saturating_mul(4));
+        let needed = needed.saturating_add(mss.saturating_mul(SEGMENTS_MORE));
+        self.buffer = self.buffer.max(needed.min(most));
+        self.consumed_before = core::mem::replace(&mut self.consumed, octets);
+        self.since = now;
+    }
+
+    /// An echo of our clock came with text. A sender with nothing to say echoes late, so that the estimate falls at
+    /// once and rises slowly.
+    fn on_echo(&mut self, elapsed_ms: u32) {
+        let sample = elapsed_ms.saturating_mul(1000);
+        self.echo_rtt_us = match sample.checked_sub(self.echo_rtt_us) {
+            _ if elapsed_ms <= 1 => 0,
+            Some(more) if self.echo_rtt_us > 0 => self.echo_rtt_us.saturating_add(more / 8),
+            _ => sample,
+        };
+    }
+}
+
+impl Conn {
+    /// What may be unread now: what fits the path, as long as there is memory for it.
+    fn buffer<B>(&self, cx: &Cx<'_, B>) -> u32 {
+        let least = WINDOW_LEAST.max(u32::from(self.rcv.mss).saturating_mul(2));
+        self.rcv.tuning.buffer.min(cx.memory.share().max(least))
+    }
+
+    /// The window field of a segment that is sent now, and the right edge that it promises.
+    pub(super) fn offer_window<B>(&mut self, cx: &Cx<'_, B>, scaled: bool) -> u16 {
+        let shift = if scaled { self.negotiated.rcv_wscale } else { 0 };
+        // Until the handshake is over, a SYN may have to repeat what was offered.
+        let buffer = if self.state.is_synchronized() { self.buffer(cx) } else { syn_window(cx.config) };
+        let free = buffer.saturating_sub(self.rcv.unread);
+        let current = self.current_window();
+        // RFC 9293 §3.8.6.2.2: the edge moves when it can move by a segment or half the buffer.
+        let step = (buffer / 2).min(u32::from(self.rcv.mss));
+        let grown = if free >= current.saturating_add(step) { free >> shift } else { 0 };
+        // Rounding must not take back what was offered (§3.8.6: "shrinking the window"), as long as the buffer
+        // has that much. Rounded up each time, the window would move on with every segment and never close;
+        // RFC 7323 §2.4: "or will have to advertise a smaller window". What was offered is still taken.
+        let unit = 1_u32 << shift;
+        let up = current.div_ceil(unit);
+        let kept = if up << shift < free.saturating_add(unit) { up } else { current >> shift };
+        let field = u16::try_from(grown.max(kept)).unwrap_or(u16::MAX);
+        self.rcv.edge = self.rcv.edge.max(self.rcv.nxt + (u32::from(field) << shift));
+        field
+    }
+
+    /// The window of the SYN-ACK that was sent.
+    pub(super) fn note_syn_window(&mut self, config: &StackConfig) {
+        self.rcv.edge = self.rcv.nxt + syn_window(config);
+    }
+
+    /// The window that the peer knows of, octets.
+    pub(crate) fn current_window(&self) -> u32 {
+        if self.rcv.edge.after(self.rcv.nxt) { self.rcv.edge.distance_from(self.rcv.nxt) } else { 0 }
+    }
+
+    /// The application has let go of delivered octets: a window that was nearly closed is opened at
+    /// once, one that is wide enough with the next acknowledgement.
+    pub(crate) fn on_consumed<B>(&mut self, cx: &mut Cx<'_, B>, octets: u32) {
+        let octets = octets.min(self.rcv.unread);
+        self.rcv.unread = self.rcv.unread.saturating_sub(octets);
+        cx.memory.give_back(octets);
+        if !self.state.can_receive() {
+            return;
+        }
+        let most = receive_buffer(cx.config);
+        if self.rcv.tuning.buffer < most {
+            let (round_trip, mss) = (self.receive_round_trip(), u32::from(self.rcv.mss));
+            self.rcv.tuning.on_consumed(cx.now, octets, round_trip, most, mss);
+        }
+        let buffer = self.buffer(cx);
+        let free = buffer.saturating_sub(self.rcv.unread);
+        let current = self.current_window();
+        let step = (buffer / 2).min(u32::from(self.rcv.mss));
+        if free >= current.saturating_mul(2) && free >= current.saturating_add(step) {
+            self.pending.ack = true;
+        }
+    }
+
+    /// The round trip as far as a receiver knows it: from echoes, or else from the handshake and what it sent itself.
+    fn receive_round_trip(&self) -> Duration {
+        match self.rcv.tuning.echo_rtt_us {
+            0 => self.rtt.srtt().unwrap_or(ROUND_TRIP_UNKNOWN),
+            us => Duration::from_micros(us.into()),
+        }
+    }
+
+    /// A segment with text and timestamps arrived in order.
+    #[inline]
+    pub(super) fn note_echo<B>(&mut self, cx: &Cx<'_, B>, segment: &Incoming<B>, echo: u32) {
+        if self.rcv.tuning.buffer < receive_buffer(cx.config)
+            && segment.payload.len() > 0
+            && segment.header.seq == self.rcv.nxt
+            && let Ok(elapsed_ms) = u16::try_from(self.ts_clock(cx.now).wrapping_sub(echo))
+        {
+            self.rcv.tuning.on_echo(elapsed_ms.into());
+        }
+    }
+}
+
+/// The largest unread amount, octets.
+pub(crate) fn receive_buffer(config: &StackConfig) -> u32 {
+    config.receive_window_bytes.clamp(1024, 1 << 30)
+}
+
+/// What a connection begins with, octets.
+fn initial_buffer(config: &StackConfig) -> u32 {
+    config.receive_window_initial_bytes.clamp(1024, receive_buffer(config))
+}
+
+/// The window of a SYN, which cannot be scaled (RFC 7323 §2.2). It is the same for all: a cookie remembers no other.
+pub(super) fn syn_window(config: &StackConfig) -> u32 {
+    initial_buffer(config).min(u16::MAX.into())
+}
+
+/// The window scale that we offer: the least with which the buffer can be expressed.
+pub(crate) fn offered_scale(config: &StackConfig) -> u8 {
+    let buffer = receive_buffer(config);
+    (0..=14).find(|shift| buffer >> shift <= u32::from(u16::MAX)).unwrap_or(14)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    fn tuning() -> Tuning {
+        let config = StackConfig { receive_window_initial_bytes: 64_000, ..StackConfig::default() };
+        Tuning::new(Instant::ZERO, &config)
+    }
+
+    #[test]
+    fn the_buffer_becomes_twice_what_a_round_trip_brings() {
+        let (mut tuning, round) = (tuning(), Duration::from_millis(10));
+        let at = Instant::from_millis;
+        tuning.on_consumed(at(5), 60_000, round, 1 << 20, MSS);
+        assert_eq!(tuning.buffer, 64_000, "the round trip is not over");
+        tuning.on_consumed(at(10), 40_000, round, 1 << 20, MSS);
+        assert_eq!(tuning.buffer, 120_000 + 240_000 + 16 * MSS, "from nothing: it grows");
+        // Less: a larger buffer is not needed, and what was promised stays.
+        tuning.on_consumed(at(30), 10_000_000, round, 1 << 20, MSS);
+        assert_eq!(tuning.buffer, 120_000 + 240_000 + 16 * MSS);
+        tuning.on_consumed(at(40), 1, round, 1 << 20, MSS);
+        assert_eq!(tuning.buffer, 1 << 20, "no more than configured");
+    }
+
+    #[test]
+    fn a_pause_is_no_round_trip() {
+        let (mut tuning, round) = (tuning(), Duration::from_millis(10));
+        tuning.on_consumed(Instant::from_millis(10_000), 1_000_000, round, 1 << 30, MSS);
+        assert_eq!(tuning.buffer, 64_000);
+    }
+
+    #[test]
+    fn echoes_fall_at_once_and_rise_slowly() {
+        let mut tuning = tuning();
+        let mut after = |ms| {
+            tuning.on_echo(ms);
+            tuning.echo_rtt_us
+        };
+        assert_eq!([after(80), after(40), after(48)], [80_000, 40_000, 41_000]);
+        assert_eq!(after(1), 0, "a clock of milliseconds cannot tell");
+        assert_eq!(after(0), 0);
+        assert_eq!(after(65_535), 65_535_000);
+    }
+
+    #[test]
+    fn the_share_follows_what_is_left() {
+        let mut memory = ReceiveMemory::new(400_000);
+        assert_eq!(memory.share(), 100_000);
+        memory.take(300_000);
+        assert_eq!((memory.share(), memory.used()), (25_000, 300_000));
+        memory.take(300_000);
+        assert_eq!(memory.share(), 0, "windows that were offered are filled all the same");
+        memory.give_back(600_000);
+        assert_eq!(memory.share(), 100_000);
+        assert_eq!(ReceiveMemory::new(u64::MAX).share(), u32::MAX);
+    }
+
+    #[test]
+    fn the_scale_expresses_the_largest_window() {
+        for (bytes, scale) in
+            [(1000, 0), (65_535, 0), (65_536, 1), (1 << 20, 5), (1 << 30, 14), (u32::MAX, 14)]
+        {
+            let config = StackConfig { receive_window_bytes: bytes, ..StackConfig::default() };
+            assert_eq!(offered_scale(&config), scale, "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Many hostile peers at once: what they can take of one stack's memory, and what is left to an honest one.
+
+#![allow(clippy::unwrap_used, reason = "what a test builds is right")]
+
+use std::net::Ipv4Addr;
+
+use tcp_stack::testutil::{HeapBuf, HeapPool, Seen};
+use tcp_stack::wire::{
+    ArpOperation, ArpPacket, EtherType, EthernetHeader, IpProtocol, Ipv4Header, TcpFlags, TcpHeader,
+    TcpOptions,
+};
+use tcp_stack::{
+    Buf, ConnId, ConnInfo, Event, Instant, Ipv4Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame, SeqNum,
+    Stack, StackConfig, TxFrame,
+};
+
+const US: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const PORT: u16 = 7;
+const MSS: usize = 1000;
+const BUFFERS: u32 = 4096;
+
+const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const THEIR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const THEIR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// A stack whose application takes everything and lets go of nothing, and peers that send what they like.
+struct Crowd {
+    stack: Stack<HeapBuf>,
+    pool: HeapPool,
+    conns: Vec<ConnId>,
+    iss: Vec<SeqNum>,
+}
+
+impl Crowd {
+    fn new(config: &StackConfig) -> Self {
+        let config =
+            StackConfig { mac: US, ipv4: Ipv4Cidr::new(OUR_IP, 24), buffers_max: BUFFERS, ..config.clone() };
+        let mut stack = Stack::new(config, [9; 32]);
+        stack.listen(PORT, ListenOptions::default()).unwrap();
+        let pool = HeapPool::new(BUFFERS as usize, 64, 1600);
+        let mut crowd = Self { stack, pool, conns: Vec::new(), iss: Vec::new() };
+        let operation = ArpOperation::Request;
+        let (sender_mac, sender_ip) = (THEIR_MAC, THEIR_IP);
+        let arp = ArpPacket { operation, sender_mac, sender_ip, target_mac: US, target_ip: OUR_IP };
+        let mut body = [0; ArpPacket::LEN];
+        arp.emit(&mut body);
+        crowd.frame(EtherType::ARP, &body);
+        crowd
+    }
+
+    fn frame(&mut self, ethertype: EtherType, body: &[u8]) {
+        let ethernet = EthernetHeader { dst: US, src: THEIR_MAC, tci: None, ethertype };
+        let mut frame = vec![0; ethernet.header_len()];
+        assert!(ethernet.emit(&mut frame));
+        frame.extend(body);
+        let frame = RxFrame { buf: HeapBuf::new(&frame), checksum: RxChecksum::Good };
+        self.stack.handle_frames(Instant::from_millis(1), [frame]);
+        self.settle();
+    }
+
+    /// Peer number `peer` sends.
+    fn send(&mut self, peer: usize, flags: TcpFlags, seq: usize, len: usize) {
+        let ack = self.iss.get(peer).map_or(SeqNum::new(0), |iss| *iss + 1);
+        let header = TcpHeader {
+            src_port: 10_000 + u16::try_from(peer).unwrap(),
+            dst_port: PORT,
+            seq: SeqNum::new(u32::try_from(seq).unwrap()),
+            ack,
+            flags,
+            window: 65_535,
+            urgent: 0,
+        };
+        let syn = flags.contains(TcpFlags::SYN);
+        let options = TcpOptions { window_scale: syn.then_some(7), sack_permitted: syn, ..TcpOptions::NONE };
+        let mut segment = vec![0; TcpHeader::len_with(&options)];
+        assert!(header.emit(&options, &mut segment));
+        segment.resize(segment.len() + len, 0);
+        let ip = Ipv4Header {
+            src: THEIR_IP,
+            dst: OUR_IP,
+            protocol: IpProtocol::TCP,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+        };
+        let mut packet = vec![0; Ipv4Header::LEN];
+        ip.emit(segment.len(), true, packet.first_chunk_mut().unwrap());
+        packet.extend(segment);
+        self.frame(EtherType::IPV4, &packet);
+    }
+
+    fn settle(&mut self) {
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Accepted { conn, .. } => self.conns.push(conn),
+                Event::Data { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let iss = &mut self.iss;
+        let mut take = |frame: TxFrame<HeapBuf>| {
+            if let Some(seen) = Seen::parse(frame.buf.bytes()).unwrap()
+                && seen.header.flags.contains(TcpFlags::SYN)
+            {
+                iss.push(seen.header.seq);
+            }
+        };
+        self.stack.poll_transmit(Instant::from_millis(1), &mut self.pool, &mut take, usize::MAX);
+    }
+
+    /// One more peer connects; returns its number.
+    fn connect(&mut self) -> usize {
+        let peer = self.conns.len();
+        self.send(peer, TcpFlags::SYN, 0, 0);
+        self.send(peer, TcpFlags::ACK, 1, 0);
+        assert_eq!(self.conns.len(), peer + 1);
+        peer
+    }
+
+    fn info(&self, peer: usize) -> ConnInfo {
+        self.stack.info(self.conns[peer]).unwrap()
+    }
+}
+
+/// Fifty peers fill their reassembly queues as far as they get; the fifty-first loses a segment like anybody.
+#[test]
+fn reassembly_queues_leave_room_to_others() {
+    let mut crowd = Crowd::new(&StackConfig { connections_max: 64, ..StackConfig::default() });
+    for _ in 0..50 {
+        crowd.connect();
+    }
+    for segment in 1..60 {
+        for peer in 0..50 {
+            crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+        }
+    }
+    for peer in 0..50 {
+        for segment in 60..1200 {
+            crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+        }
+    }
+    let held = crowd.stack.stats().receive_buffers;
+    assert!((BUFFERS / 2..BUFFERS * 7 / 8).contains(&held), "{held} of {BUFFERS}");
+    let honest = crowd.connect();
+    for segment in 1..=40 {
+        crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
+    }
+    assert_eq!(crowd.info(honest).held_segments, 40);
+    crowd.send(honest, TcpFlags::ACK, 1, MSS);
+    assert_eq!((crowd.info(honest).held_segments, crowd.info(honest).octets_in), (0, 41_000));
+}
+
+/// So many that no share of the rest is worth anything: the first ones give way, and everybody holds a few.
+#[test]
+fn the_first_of_very_many_holders_give_way() {
+    let mut crowd = Crowd::new(&StackConfig { connections_max: 1024, ..StackConfig::default() });
+    for _ in 0..1000 {
+        let peer = crowd.connect();
+        for segment in 1..=100 {
+            crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+        }
+    }
+    assert!(crowd.stack.stats().tcp.held_reclaimed > 1000);
+    let honest = crowd.connect();
+    for segment in 1..=8 {
+        crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
+    }
+    assert_eq!(crowd.info(honest).held_segments, 8);
+    // Those in order have their own place.
+    for segment in 0..100 {
+        crowd.send(0, TcpFlags::ACK, 1 + segment * 10, 10);
+    }
+    assert_eq!(crowd.info(0).octets_in, 1000);
+}
+
+/// Fifty peers send to an application that does not read; what the fifty-first is offered is worth having.
+#[test]
+fn stalled_readers_leave_a_window_to_others() {
+    let receive_memory_bytes = 8 << 20;
+    let mut crowd = Crowd::new(&StackConfig {
+        connections_max: 64,
+        receive_window_initial_bytes: 1 << 20,
+        receive_memory_bytes,
+        ..StackConfig::default()
+    });
+    for _ in 0..50 {
+        let peer = crowd.connect();
+        // As much as it is offered, and more.
+        for segment in 0..1100 {
+            crowd.send(peer, TcpFlags::ACK, 1 + segment * MSS, MSS);
+        }
+        let info = crowd.info(peer);
+        assert_eq!((info.receive_window / 1024, u64::from(info.unread_octets)), (0, info.octets_in));
+    }
+    let unread = crowd.stack.stats().unread_octets;
+    // A quarter of what is left, again and again, would take nearly all; what SYN-ACKs offer is what they have more.
+    assert!(unread <= receive_memory_bytes + 50 * 65_535, "{unread}");
+    let honest = crowd.connect();
+    assert!(crowd.info(honest).receive_window >= 65_535);
+    crowd.send(honest, TcpFlags::ACK, 1, MSS);
+    assert_eq!(crowd.info(honest).octets_in, 1000);
+    // What they have is given back when they are gone.
+    for peer in 0..50 {
+        let conn = crowd.conns[peer];
+        crowd.stack.abort(Instant::from_millis(2), conn);
+        assert!(matches!(crowd.stack.poll_event(), Some(Event::Closed { .. })));
+    }
+    assert_eq!(crowd.stack.stats().unread_octets, 1000);
+}

@@ -1,0 +1,106 @@
+//! `docs/rfc9293.md` names every numbered requirement of RFC 9293 once, and what it names exists.
+
+#![allow(clippy::unwrap_used, reason = "what a test reads is in the repository")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// How many requirements of each kind RFC 9293 numbers.
+const COUNTS: [(&str, usize); 3] = [("MUST", 69), ("SHLD", 31), ("MAY", 18)];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The rows of the table: their cells.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    let is_row = |line: &&str| COUNTS.iter().any(|(kind, _)| line.starts_with(&format!("| {kind}-")));
+    text.lines()
+        .filter(is_row)
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+/// What is between backticks.
+fn names(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// Whether `text` defines something of that name.
+fn defines(text: &str, name: &str) -> bool {
+    ["fn ", "const "].iter().any(|keyword| {
+        text.match_indices(&format!("{keyword}{name}"))
+            .any(|(at, found)| text[at + found.len()..].starts_with(['(', '<', ':']))
+    })
+}
+
+/// What is wrong with a name in the last column.
+fn check(name: &str) -> Result<(), String> {
+    let tcp_stack = repository().join("tcp-stack");
+    if name.ends_with(".pkt") {
+        let exists = tcp_stack.join("tests/scripts").join(name).is_file();
+        return if exists { Ok(()) } else { Err(format!("there is no script {name}")) };
+    }
+    let (file, item) = name.split_once("::").unwrap_or((name, ""));
+    if !file.ends_with(".rs") {
+        // A word of the interface.
+        return Ok(());
+    }
+    let path = tcp_stack.join(file);
+    if !path.is_file() {
+        return Err(format!("there is no file {file}"));
+    }
+    let found = item.is_empty() || defines(&read(&path), item);
+    if found { Ok(()) } else { Err(format!("{file} has no {item}")) }
+}
+
+#[test]
+fn every_requirement_has_one_row_that_names_its_proof() {
+    let docs = repository().join("docs");
+    let (text, deviations, limits) =
+        (read(&docs.join("rfc9293.md")), read(&docs.join("deviations.md")), read(&docs.join("limits.md")));
+    let rows = rows(&text);
+    let ids: Vec<String> = rows.iter().map(|row| row[0].to_owned()).collect();
+    let wanted = COUNTS.iter().flat_map(|(kind, count)| (1..=*count).map(move |n| format!("{kind}-{n}")));
+    assert_eq!(ids, wanted.collect::<Vec<_>>(), "each once, in their order");
+    let mut wrong = Vec::new();
+    for row in rows {
+        let [id, rule, kept, proof] = row[..] else { panic!("{row:?} has not four cells") };
+        assert!(!rule.is_empty());
+        for file in names(kept) {
+            if !repository().join("tcp-stack/src").join(file).exists() {
+                wrong.push(format!("{id}: there is no {file}"));
+            }
+        }
+        wrong.extend(names(proof).filter_map(|name| check(name).err()).map(|error| format!("{id}: {error}")));
+        let says =
+            |text: &str| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| word == id);
+        if proof.contains("(deviations.md") && !says(&deviations) {
+            wrong.push(format!("{id}: deviations.md does not name it"));
+        }
+        if proof.contains("(limits.md") && !says(&limits) {
+            wrong.push(format!("{id}: limits.md does not name it"));
+        }
+        let stated = proof.contains("](") || (id.starts_with("MAY") && proof.starts_with("no"));
+        if names(proof).next().is_none() && !stated {
+            wrong.push(format!("{id} has no proof"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The check above must be able to fail.
+#[test]
+fn what_does_not_exist_is_found_missing() {
+    assert!(check("close/active.pkt").is_ok());
+    assert!(check("close/nothing_of_the_kind.pkt").is_err());
+    assert!(check("tests/rfc9293.rs::what_does_not_exist_is_found_missing").is_ok());
+    assert!(check("tests/rfc9293.rs::what_does_not_exist").is_err(), "a part of a name is not a name");
+    assert!(check("tests/no_such_file.rs").is_err());
+    let seen: BTreeSet<_> = names("a `b`, c `d::e`").collect();
+    assert_eq!(seen, BTreeSet::from(["b", "d::e"]));
+}
