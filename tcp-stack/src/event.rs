@@ -89,6 +89,18 @@ impl<B: Buf> Segment<B> {
         self.range.is_empty()
     }
 
+    /// The last `len` octets of the payload, in the buffer that they came in, which may be sent; the segment is given
+    /// back when there are not so many, or when another handle shares the buffer.
+    pub fn into_tail(mut self, len: usize) -> Result<B, Self> {
+        let Some(start) = usize::from(self.range.end).checked_sub(len).filter(|_| len <= self.len()) else {
+            return Err(self);
+        };
+        if self.buf.truncate(self.range.end.into()) && self.buf.trim_front(start) {
+            return Ok(self.buf);
+        }
+        Err(self)
+    }
+
     /// The frame, and where the payload is in it.
     #[inline]
     pub fn into_parts(self) -> (B, Range<usize>) {

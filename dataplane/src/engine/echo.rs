@@ -1,12 +1,13 @@
 //! RFC 862: whatever arrives goes back.
 //!
-//! Octets are copied once, from the received buffer into one that will be sent, so that a received
-//! buffer is never kept for a peer that does not read. What the send queue does not take waits here and
-//! is not yet `consumed`: the receive window closes on a peer that only writes.
+//! Octets are copied once, from the received buffer into one that will be sent, so that what came in small pieces
+//! waits in full buffers. When there is none to copy into, the received buffer itself is what goes back: one for
+//! one, so that a lack of buffers ends no connection. What the send queue does not take waits here and is not yet
+//! `consumed`: the receive window closes on a peer that only writes.
 
 use std::collections::VecDeque;
 
-use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, SendError, Stack};
+use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Stack};
 
 /// Octets of a segment at least, in the reckoning of how many buffers may wait.
 const SEGMENT_MIN: usize = 512;
@@ -14,14 +15,13 @@ const SEGMENT_MIN: usize = 512;
 /// Octets on their way back that the send queue has not taken yet.
 #[derive(Debug)]
 pub(super) struct Echo<B> {
-    /// Buffers ready to be sent, each at most a segment long; all but the last one full. Never more than it was
-    /// made for.
+    /// Buffers ready to be sent, each at most a segment long. Never more than it was made for.
     waiting: VecDeque<B>,
     waiting_max: usize,
 }
 
-/// There is no buffer left to echo into, or as many wait as a receive window fills: a peer with tiny segments that
-/// does not read would hold many times its window.
+/// As many buffers wait as a receive window fills: a peer with tiny segments that does not read would hold many times
+/// its window.
 #[derive(Debug)]
 pub(super) struct NoBuffer;
 
@@ -39,8 +39,9 @@ impl<B: Buf> Echo<B> {
         stack: &mut Stack<B>,
         pool: &mut P,
         conn: ConnId,
-        mut bytes: &[u8],
+        segment: Segment<B>,
     ) -> Result<(), NoBuffer> {
+        let mut bytes = segment.bytes();
         if self.waiting.is_empty() && stack.append(conn, bytes.len(), &mut |out| out.copy_from_slice(bytes)) {
             stack.consumed(conn, bytes.len());
             return Ok(());
@@ -55,7 +56,13 @@ impl<B: Buf> Echo<B> {
                 if self.waiting.len() >= self.waiting_max {
                     return Err(NoBuffer);
                 }
-                self.waiting.push_back(pool.alloc(BufClass::Data).ok_or(NoBuffer)?);
+                let Some(fresh) = pool.alloc(BufClass::Data) else {
+                    let left = bytes.len();
+                    let kept = if left <= segment_max { segment.into_tail(left).ok() } else { None };
+                    self.waiting.push_back(kept.ok_or(NoBuffer)?);
+                    return Ok(());
+                };
+                self.waiting.push_back(fresh);
             }
             bytes = bytes.get(taken..).unwrap_or_default();
         }

@@ -45,7 +45,7 @@ iwarp_counters::counters! {
         region_connections,
         /// Octets taken in by the discard service.
         discard_octets,
-        /// Echo connections reset because no packet buffer was left for their octets.
+        /// Echo connections reset because their octets filled too many packet buffers.
         drop_echo_no_buffer,
     }
 }
@@ -250,7 +250,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.stack.consumed(conn, octets);
             }
             Service::Chargen(_) => self.stack.consumed(conn, octets),
-            Service::Echo(echo) => match echo.receive(&mut self.stack, pool, conn, segment.bytes()) {
+            Service::Echo(echo) => match echo.receive(&mut self.stack, pool, conn, segment) {
                 Ok(()) => self.queue_turn(conn),
                 Err(echo::NoBuffer) => {
                     self.stats.drop_echo_no_buffer += 1;

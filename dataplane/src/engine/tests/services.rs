@@ -1,6 +1,6 @@
 //! Echo, discard and chargen; the end of the daemon.
 
-use tcp_stack::{CloseReason, ConnId};
+use tcp_stack::{BufClass, BufPool, CloseReason, ConnId};
 
 use super::client::{Octets, Session};
 use super::lab::{CHARGEN, CLEAN, CONNECTIONS, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
@@ -29,6 +29,26 @@ fn echo_gives_back_every_octet_and_then_closes() {
         let octets = lab.client.octets(conn);
         assert_eq!((octets.received, octets.wrong), (bulk, 0), "seed {seed}");
         assert_eq!((octets.peer_closed, octets.closed), (true, Some(CloseReason::Normal)), "seed {seed}");
+        assert_empty(&mut lab);
+    }
+}
+
+/// Other connections have taken all buffers for data: what is received goes back in the buffers that it came in.
+#[test]
+fn echo_goes_on_without_a_free_buffer() {
+    for chunk in [0, 100] {
+        let mut lab = Lab::new(Setup::default());
+        let conn = open_octets(&mut lab, ECHO, stream(400_000, chunk));
+        let mut taken = Vec::new();
+        lab.run_until("the end", SECOND * 100, |lab| {
+            taken.extend(std::iter::from_fn(|| lab.pool.alloc(BufClass::Data)));
+            closed(lab, conn)
+        });
+        let octets = lab.client.octets(conn);
+        assert_eq!((octets.received, octets.wrong), (400_000, 0), "chunks of {chunk}");
+        assert_eq!(octets.closed, Some(CloseReason::Normal));
+        assert_eq!(lab.engine.service_stats().drop_echo_no_buffer, 0);
+        drop(taken);
         assert_empty(&mut lab);
     }
 }
