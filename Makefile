@@ -7,7 +7,7 @@ IWARPD := target/release/iwarpd
 IWARPCTL := target/release/iwarpctl
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap interop flat idle clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap interop flat idle against-linux flood load clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,7 +26,7 @@ tools: deps ## install the test runner
 	    $(CARGO) install --locked --debug --no-default-features cargo-nextest@0.9.151
 
 build: deps ## iwarpd and iwarpctl, release
-	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-attach --bins --examples
+	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-attach -p iwarp-lab --bins --examples
 
 demo: root build ## put 256 MiB through a TAP, get it back, compare
 	@dataplane/tests/demo.sh
@@ -35,7 +35,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build ports tap wire-proof flat idle interop ## everything; at most 25 minutes on two cores
+test: root check unit build ports tap wire-proof flat idle against-linux interop ## everything; at most 30 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -68,6 +68,15 @@ flat: root build ## memory stays flat while 10 GiB move
 
 idle: root build ## many idle connections, peers that vanish, regions that come and go
 	dataplane/tests/idle.sh
+
+against-linux: root build ## goodput over bad paths, beside Linux's own TCP
+	dataplane/tests/linux.sh
+
+flood: root build ## 200,000 SYNs a second, and clients that must be served
+	dataplane/tests/flood.sh
+
+load: root build ## 1,000 connections at once on each service, IPv4 and IPv6
+	dataplane/tests/load.sh
 
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh

@@ -6,8 +6,7 @@ source "$(dirname "$0")/lib.sh"
 CONNECTIONS=${CONNECTIONS:-4000}
 lab_open ironwarp-idle
 .ci/hugepages.sh 320 || true
-sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/idle.toml"
-printf '[tcp]\nkeepalive_s = 2\n' >>"$LAB/idle.toml"
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' -e 's#^\[tcp\]#&\nkeepalive_s = 2#' configs/tap.toml >"$LAB/idle.toml"
 daemon_start "$LAB/idle.toml" || exit 1
 kernel_side iw0
 head -c 4000000 /dev/urandom >"$LAB/file"

@@ -212,10 +212,19 @@ pub(crate) struct ConnCounters {
     pub(crate) recoveries: u32,
 }
 
-/// A connection queues segments up to this part of the nodes that are free: n connections that do so leave 4/(n + 4).
+/// A connection queues segments up to this part of the nodes that are free: n connections that do so leave 4/(n + 4),
 const SHARE_OF_FREE: u32 = 4;
-/// But always so many.
-const SHARE_MIN: u32 = 8;
+/// but never less than this part of all buffers: what is received needs some too, and the answers to it;
+const KEPT_OF_ALL: u32 = 4;
+/// but for so many segments, which every connection may queue.
+const SHARE_MIN: u32 = 4;
+
+/// Segments that one connection may queue while `free` of `all` nodes are left.
+const fn send_share(free: u32, all: u32) -> u32 {
+    let (share, left) = (free / SHARE_OF_FREE, free.saturating_sub(all / KEPT_OF_ALL));
+    let share = if share < left { share } else { left };
+    if share < SHARE_MIN { SHARE_MIN } else { share }
+}
 
 /// The transmission control block.
 #[derive(Debug)]
@@ -446,7 +455,7 @@ impl Conn {
         let segments_max = (config.send_buffer_bytes / 512).max(64);
         // No more than a part of what is left: peers that do not read could otherwise take all buffers together, and
         // keep them from everyone else for as long as they like.
-        segments_max.min((free / SHARE_OF_FREE).max(SHARE_MIN))
+        segments_max.min(send_share(free, config.buffers_max))
     }
 
     /// Octets that [`Stack::send`](crate::Stack::send) still takes, with `free` nodes left for data.
@@ -531,6 +540,28 @@ impl Receiver {
             unacked: 0,
             recent: SackBlocks::EMPTY,
             dsack: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_that_do_not_read_leave_buffers_to_others() {
+        let all = 65_536_u32;
+        // Alone, a connection has a quarter of them: those that it takes count.
+        assert_eq!(send_share(all, all), all / 4);
+        for connections in [1_u32, 10, 64, 2000] {
+            let (mut free, mut least) = (all, all / KEPT_OF_ALL);
+            for _ in 0..connections {
+                // One after the other queues all that it may, at most a send buffer of 1 MiB.
+                let queued = (1..=free.min(725)).take_while(|n| *n <= send_share(free - n, all)).count();
+                free -= u32::try_from(queued).unwrap();
+                least = least.saturating_sub(SHARE_MIN);
+            }
+            assert!(free >= least, "{connections} connections leave {free}, less than {least}");
         }
     }
 }

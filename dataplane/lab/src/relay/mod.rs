@@ -1,0 +1,296 @@
+//! A bad wire between two interfaces.
+//!
+//! Every TCP connection has a path of its own in each direction, with its own transmitter, queue and dice, so that
+//! many connections measure the same path many times at once. A connection is known by the larger of its ports, the
+//! client's; its dice depend on that port, the direction and the seed alone, so the n-th frame of a connection meets
+//! the same fate whoever sends it. Everything else, ARP and the like, is delayed and no more.
+//!
+//! Both interfaces and whatever is behind them must have their offloads off, or frames come that no wire would carry;
+//! those that are longer than `--frame-max` are counted and dropped.
+
+mod path;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+
+use crate::packet::{BATCH, Batch, FRAME_MAX, Port};
+use path::{Fate, Path, Shape};
+
+/// How long it waits at most before it looks whether it shall end, milliseconds.
+const LOOK_MS: u64 = 100;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// One interface
+    a: String,
+    /// The other interface
+    b: String,
+    /// Rate of the path, Mbit/s of frame octets; 0: unlimited
+    #[arg(long, default_value_t = 0.0)]
+    rate_mbit: f64,
+    /// Delay in one direction, milliseconds
+    #[arg(long, default_value_t = 0.0)]
+    delay_ms: f64,
+    /// What waits for the transmitter at most, octets; more is dropped
+    #[arg(long, default_value_t = u64::MAX)]
+    queue_bytes: u64,
+    /// Share of the frames that are lost, 0 to 1
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// Share of the frames that come later by --reorder-ms, 0 to 1
+    #[arg(long, default_value_t = 0.0)]
+    reorder: f64,
+    /// How much later, milliseconds: at least, and at most
+    #[arg(long, value_delimiter = ',', num_args = 1, default_value = "5,10")]
+    reorder_ms: Vec<f64>,
+    /// Lose and reorder only from A to B, only from B to A, or both
+    #[arg(long, value_enum, default_value_t = Direction::Both)]
+    impair: Direction,
+    /// Longest frame that the wire carries, octets
+    #[arg(long, default_value_t = 1514)]
+    frame_max: usize,
+    /// What determines the fate of the frames
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Direction {
+    Both,
+    AToB,
+    BToA,
+}
+
+/// Runs until SIGTERM or SIGINT; what became of the frames.
+pub(crate) fn run(options: &Options) -> Result<Value> {
+    let open = |name: &str| Port::open(name).with_context(|| format!("interface {name}"));
+    let ports = [open(&options.a)?, open(&options.b)?];
+    let ended = end_on_signal()?;
+    let mut wire = Wire::new(options);
+    println!("ready");
+    let mut batch = Batch::new();
+    while !ended.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        let next = wire.deliver(now, &ports);
+        let wait = next.map_or(Duration::from_millis(LOOK_MS), |due| due.saturating_duration_since(now));
+        let wait = Timespec::try_from(wait.min(Duration::from_millis(LOOK_MS)))?;
+        let mut polled = ports.each_ref().map(|port| PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN));
+        match poll(&mut polled, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("poll"),
+        }
+        for (from, port) in ports.iter().enumerate() {
+            // What is there now, and no more: what is due must not wait for a sender that never stops.
+            if port.receive(&mut batch)? > 0 {
+                let now = Instant::now();
+                batch.frames().for_each(|frame| wire.take(now, from, frame));
+            }
+        }
+    }
+    let [a, b] = &ports;
+    Ok(json!({ "a_to_b": wire.report(0, a.missed()?), "b_to_a": wire.report(1, b.missed()?) }))
+}
+
+/// Set once SIGTERM or SIGINT has come.
+fn end_on_signal() -> Result<Arc<AtomicBool>> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&ended);
+    let (armed, is_armed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = crate::clients::block_on(async {
+            let ended = crate::clients::ended()?;
+            let _ = armed.send(());
+            ended.await;
+            anyhow::Ok(())
+        });
+        seen.store(true, Ordering::Relaxed);
+    });
+    is_armed.recv().context("signals")?;
+    Ok(ended)
+}
+
+/// A frame on its way.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Travelling {
+    due: Instant,
+    /// Keeps frames in order that are due at the same time.
+    number: u64,
+    from: usize,
+    octets: Vec<u8>,
+}
+
+/// What became of the frames of one direction.
+#[derive(Default)]
+struct Fates {
+    forwarded: u64,
+    octets: u64,
+    lost: u64,
+    dropped: u64,
+    reordered: u64,
+    oversize: u64,
+    refused: u64,
+}
+
+struct Wire {
+    shapes: [Shape; 2],
+    frame_max: usize,
+    seed: u64,
+    paths: HashMap<(usize, u16), Path>,
+    travelling: BinaryHeap<Reverse<Travelling>>,
+    number: u64,
+    fates: [Fates; 2],
+    /// Room of frames that have arrived, used again.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Wire {
+    fn new(options: &Options) -> Self {
+        let shape = |direction| {
+            let impaired = [Direction::Both, direction].contains(&options.impair);
+            let share = |share: f64| if impaired { share } else { 0.0 };
+            let millis = |ms: f64| Duration::from_secs_f64(ms.max(0.0) / 1e3);
+            let first = options.reorder_ms.first().copied().unwrap_or(0.0);
+            let last = options.reorder_ms.last().copied().unwrap_or(first);
+            Shape {
+                octets_per_second: options.rate_mbit * 1e6 / 8.0,
+                delay: millis(options.delay_ms),
+                queue_octets: options.queue_bytes,
+                loss: share(options.loss),
+                reorder: share(options.reorder),
+                reorder_by: (millis(first), millis(last)),
+            }
+        };
+        Self {
+            shapes: [shape(Direction::AToB), shape(Direction::BToA)],
+            frame_max: options.frame_max.min(FRAME_MAX),
+            seed: options.seed,
+            paths: HashMap::new(),
+            travelling: BinaryHeap::new(),
+            number: 0,
+            fates: Default::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Decides the fate of a frame that enters the wire at the side `from`.
+    fn take(&mut self, now: Instant, from: usize, frame: &[u8]) {
+        let (Some(shape), Some(fates)) = (self.shapes.get(from), self.fates.get_mut(from)) else { return };
+        if frame.len() > self.frame_max {
+            fates.oversize += 1;
+            return;
+        }
+        let fate = match client_port(frame) {
+            Some(port) => {
+                let stream = (u64::from(port) << 1) | from as u64;
+                let path =
+                    self.paths.entry((from, port)).or_insert_with(|| Path::new(now, self.seed, stream));
+                path.take(shape, now, frame.len())
+            }
+            None => Fate::Arrives { due: now + shape.delay, reordered: false },
+        };
+        match fate {
+            Fate::Lost => fates.lost += 1,
+            Fate::Dropped => fates.dropped += 1,
+            Fate::Arrives { due, reordered } => {
+                fates.reordered += u64::from(reordered);
+                let mut octets = self.spare.pop().unwrap_or_default();
+                octets.clear();
+                octets.extend_from_slice(frame);
+                self.number += 1;
+                self.travelling.push(Reverse(Travelling { due, number: self.number, from, octets }));
+            }
+        }
+    }
+
+    /// Sends what has travelled long enough; when the next frame is due.
+    fn deliver(&mut self, now: Instant, ports: &[Port; 2]) -> Option<Instant> {
+        let mut leaving: [Vec<Vec<u8>>; 2] = Default::default();
+        let next = loop {
+            let is_due = self.travelling.peek().map(|Reverse(frame)| (frame.due, frame.due <= now));
+            match is_due {
+                Some((_, true)) => {}
+                Some((due, false)) => break Some(due),
+                None => break None,
+            }
+            if let Some(Reverse(frame)) = self.travelling.pop()
+                && let Some(leaving) = leaving.get_mut(frame.from)
+            {
+                leaving.push(frame.octets);
+            }
+        };
+        for ((frames, to), fates) in leaving.into_iter().zip(ports.iter().rev()).zip(&mut self.fates) {
+            for burst in frames.chunks(BATCH) {
+                let taken = to.send(burst);
+                fates.forwarded += taken as u64;
+                fates.refused += (burst.len() - taken) as u64;
+                fates.octets += burst.iter().map(|frame| frame.len() as u64).sum::<u64>();
+            }
+            self.spare.extend(frames);
+        }
+        next
+    }
+
+    /// What became of the frames of one direction; `missed` never came to us.
+    fn report(&self, from: usize, missed: u32) -> Value {
+        let Some(fates) = self.fates.get(from) else { return Value::Null };
+        json!({
+            "forwarded": fates.forwarded, "octets": fates.octets, "lost": fates.lost, "dropped": fates.dropped,
+            "reordered": fates.reordered, "oversize": fates.oversize, "refused": fates.refused, "missed": missed,
+        })
+    }
+}
+
+/// The larger port of a TCP segment; `None` for all other frames.
+fn client_port(frame: &[u8]) -> Option<u16> {
+    let field =
+        |at: usize| frame.get(at..).and_then(|rest| rest.first_chunk()).map(|it| u16::from_be_bytes(*it));
+    let octet = |at: usize| frame.get(at).copied();
+    let segment = match (field(12), octet(14), octet(23), octet(20)) {
+        (Some(0x0800), Some(version), Some(6), _) => 14 + usize::from(version & 0xf) * 4,
+        (Some(0x86dd), _, _, Some(6)) => 54,
+        _ => return None,
+    };
+    Some(field(segment)?.max(field(segment + 2)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::client_port;
+
+    #[test]
+    fn a_connection_is_known_by_its_larger_port() {
+        let mut v4 = vec![0; 14 + 20 + 20];
+        v4[12..15].copy_from_slice(&[8, 0, 0x45]);
+        v4[23] = 6;
+        v4[34..38].copy_from_slice(&[0, 19, 0x9c, 0x40]);
+        assert_eq!(client_port(&v4), Some(40_000));
+        v4[34..38].copy_from_slice(&[0x9c, 0x40, 0, 19]);
+        assert_eq!(client_port(&v4), Some(40_000));
+        let mut v6 = vec![0; 14 + 40 + 20];
+        v6[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        v6[20] = 6;
+        v6[54..58].copy_from_slice(&[0, 19, 0x9c, 0x41]);
+        assert_eq!(client_port(&v6), Some(40_001));
+    }
+
+    #[test]
+    fn what_is_not_tcp_belongs_to_no_connection() {
+        assert_eq!(client_port(&[]), None);
+        assert_eq!(client_port(&[0; 60]), None);
+        let mut arp = [0; 60];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        assert_eq!(client_port(&arp), None);
+        let mut cut = [0; 36];
+        cut[12..15].copy_from_slice(&[8, 0, 0x45]);
+        cut[23] = 6;
+        assert_eq!(client_port(&cut), None);
+    }
+}

@@ -1,0 +1,122 @@
+#!/bin/bash
+# A SYN flood from random sources, IPv4 and IPv6, while honest clients open, have octets echoed, and close: they
+# must be served, and the daemon's memory must not grow. `make flood`.
+source "$(dirname "$0")/lib.sh"
+
+RATE=${RATE:-200000}     # SYNs in a second
+LENGTH=${LENGTH:-10}     # seconds
+CLIENTS=${CLIENTS:-200}  # honest clients that begin in a second
+LIMIT_MS=${LIMIT_MS:-5000} # what a client may take: a lost SYN is sent again after one second, and after three
+lab_open ironwarp-flood
+ahead_of_others
+.ci/hugepages.sh 320 || true
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/flood.toml"
+daemon_start "$LAB/flood.toml" || exit 1
+kernel_side iw0
+# What waits for the daemon while it waits for a processor: the flood shall reach it.
+in_ns ip link set iw0 txqueuelen 20000
+
+mac() { ctl -j status | jq -r '.ports[0].mac'; }
+flood() { # SECONDS
+    in_ns "$LAB_TOOL" flood iw0 --mac "$(mac)" --to 10.77.0.2 --to fd77::2 --ports 7,9,7400 --rate "$RATE" --seconds "$1"
+}
+honest() { # SECONDS
+    timeout $(($1 + LIMIT_MS / 1000 + 10)) ip netns exec "$NS" "$LAB_TOOL" honest 10.77.0.2 fd77::2 --rate "$CLIENTS" \
+        --seconds "$1" --limit-ms "$LIMIT_MS"
+}
+# What the daemon holds: KiB resident and in hugepages, packet buffers, connections.
+held() {
+    local status
+    status=$(ctl -j status)
+    jq -c --argjson huge "$(awk '$1 == "HugetlbPages:" {print $2}' "/proc/$DAEMON_PID/status")" \
+        '{rss: (.rss_bytes / 1024 | floor), huge: $huge, buffers: ([.pools[].in_use] | add), connections: (.connections | del(.max))}' \
+        <<<"$status"
+}
+dropped() { in_ns cat /sys/class/net/iw0/statistics/tx_dropped; }
+received() { ctl -j status | jq '.ports[0].rx_packets'; }
+
+warm_up() { # once through everything, so that what is measured after is growth
+    flood 2 && honest 2 >"$LAB/calm" && cat "$LAB/calm" && jq -e '.succeeded == .clients' "$LAB/calm"
+}
+flooded() {
+    local flooder before_dropped before_received
+    held >"$LAB/held"
+    before_dropped=$(dropped) before_received=$(received)
+    flood "$LENGTH" >"$LAB/flood.json" &
+    flooder=$!
+    honest "$LENGTH" >"$LAB/honest.json" &
+    local clients=$!
+    while kill -0 "$flooder" 2>/dev/null; do
+        sleep 0.5
+        held >>"$LAB/held"
+    done
+    wait "$flooder" || return 1
+    wait "$clients" || return 1
+    echo $(($(dropped) - before_dropped)) >"$LAB/dropped"
+    echo $(($(received) - before_received)) >"$LAB/received"
+}
+# As fast as asked. What a busy daemon does not fetch in time the TAP's queue drops, and says so; the greater part must
+# get through, or it was the queue that withstood the flood.
+flood_was_one() {
+    local offered
+    offered=$(jq '.sent + .refused' "$LAB/flood.json")
+    cat "$LAB/flood.json"
+    echo "of $offered SYNs and what the clients sent, iw0 dropped $(cat "$LAB/dropped"), the daemon received $(cat "$LAB/received")"
+    [ "$offered" -ge $((RATE * LENGTH * 95 / 100)) ] && [ "$(cat "$LAB/received")" -ge $((offered / 2)) ]
+}
+served() { # 99.9 %
+    cat "$LAB/honest.json"
+    jq -e '.succeeded >= .clients * 0.999' "$LAB/honest.json"
+}
+# The flood alone: resident memory moves by no more than what the control socket's answers take.
+flat() {
+    local flooder
+    held >"$LAB/alone"
+    flood 5 >/dev/null &
+    flooder=$!
+    while kill -0 "$flooder" 2>/dev/null; do
+        sleep 0.5
+        held >>"$LAB/alone"
+    done
+    jq -sc '{at_first: .[0], at_most: {rss: map(.rss) | max, huge: map(.huge) | max}}' "$LAB/alone"
+    wait "$flooder" && jq -se '.[0] as $before | all(.[]; .rss <= $before.rss + 256 and .huge == $before.huge)' "$LAB/alone" >/dev/null
+}
+# With clients, whose connections take memory of their own: what the configuration said, and no more hugepages.
+within_plan() {
+    local heap
+    heap=$("$IWARPCTL" -j config check "$LAB/flood.toml" | jq '.heap_bytes / 1024 | floor')
+    jq -sc --argjson heap "$heap" '{heap_planned: $heap, rss: map(.rss) | max, huge: map(.huge) | unique}' "$LAB/held"
+    jq -se --argjson heap "$heap" '.[0] as $before | all(.[]; .rss <= $heap and .huge == $before.huge)' "$LAB/held" >/dev/null
+}
+buffers_bounded() { # the bursts between port and stack, what honest clients have in flight: never a tenth of the pool
+    local pool
+    pool=$(ctl -j status | jq '[.pools[].buffers] | add')
+    echo "of $pool packet buffers in use: $(jq -s 'map(.buffers) | max' "$LAB/held")"
+    [ "$(jq -s 'map(.buffers) | max' "$LAB/held")" -le $((pool / 10)) ]
+}
+settled() { # no connection is left, and the packet buffers are back
+    local start tries now
+    start=$(head -n 1 "$LAB/held" | jq .buffers)
+    for tries in $(seq 50); do
+        now=$(held)
+        jq -e --argjson start "$start" '.connections.established == 0 and .connections.closing == 0 and .buffers <= $start + 64' \
+            <<<"$now" >/dev/null && return 0
+        sleep 0.2
+    done
+    echo "after $tries tries: $now"
+    return 1
+}
+check "a little of both, to begin with" warm_up
+check "a flood alone: neither resident memory nor hugepages grow" flat
+check "$RATE SYNs a second for $LENGTH s, and $CLIENTS honest clients a second" flooded
+check "the flood was one, and reached the daemon" flood_was_one
+check "at least 99.9 % of the honest clients were served within $LIMIT_MS ms" served
+check "memory stayed within what the configuration said" within_plan
+check "packet buffers in use stayed few" buffers_bounded
+check "afterwards nothing is left of it" settled
+check "and every client is served at once" eval 'honest 2 >"$LAB/calm"; cat "$LAB/calm"; jq -e ".succeeded == .clients and .connect_ms.max < 900" "$LAB/calm"'
+jq -c '{clients, succeeded, failures, connect_ms}' "$LAB/honest.json"
+flood_was_one
+ctl drops | head -n 12
+check "SIGTERM ends it cleanly" daemon_stop
+score

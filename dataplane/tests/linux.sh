@@ -1,0 +1,180 @@
+#!/bin/bash
+# The same transfer over the same impaired path, both directions: Ironwarp against Linux, and Linux (CUBIC, its
+# default settings but for buffers that are large enough) against Linux. Prints the table; compare.py says by which
+# rule it fails. `make against-linux`.
+#
+# A lane is a server, a client and the relay between them. Ironwarp's lane and Linux's run at the same time, so that
+# whatever else the machine does meets both. RUNS, SECONDS_EACH and GROUPS_WANTED (numbers) are for developing.
+source "$(dirname "$0")/lib.sh"
+
+RUNS=${RUNS:-4}
+SECONDS_EACH=${SECONDS_EACH:-8}
+GROUPS_WANTED=${GROUPS_WANTED:-1 2 3}
+RESULTS_KEPT=${RESULTS_KEPT:-}
+
+lab_open ironwarp-linux
+ahead_of_others
+.ci/hugepages.sh 320 || true
+RESULTS="$LAB/results.jsonl"
+
+# The cells: name, connections, MTU, options of the relay. Those of one group run at the same time, each in lanes
+# of its own. 20 ms round trip everywhere.
+cells() { # GROUP
+    case $1 in
+    1) cat <<'CELLS'
+loss-0.1%|6|1500|--loss 0.001 --rate-mbit 40 --queue-bytes 200000
+loss-1%|8|1500|--loss 0.01 --rate-mbit 40 --queue-bytes 200000
+loss-3%|8|1500|--loss 0.03 --rate-mbit 40 --queue-bytes 200000
+CELLS
+        ;;
+    2) cat <<'CELLS'
+reorder-2%|4|1500|--reorder 0.02 --reorder-ms 5,10 --rate-mbit 20 --queue-bytes 200000
+shallow-25pkt|4|1500|--rate-mbit 30 --queue-bytes 37850
+CELLS
+        ;;
+    3) cat <<'CELLS'
+mtu-9000|4|9000|--rate-mbit 50 --queue-bytes 250000 --loss 0.0001 --frame-max 9014
+CELLS
+        ;;
+    esac
+}
+
+host() { # NAMESPACE WIRE NET HOST MTU: a kernel behind the interface WIRE of $NS
+    local there="$NS-$1" wire=$2 net=$3 host=$4 mtu=$5
+    ip netns add "$there"
+    in_ns ip link add "$wire" mtu "$mtu" type veth peer name eth0 mtu "$mtu" netns "$there"
+    ip netns exec "$there" ethtool -K eth0 tso off gso off gro off tx off >/dev/null 2>&1
+    ip -n "$there" addr add "10.$net.0.$host/24" dev eth0
+    ip -n "$there" -6 addr add "fd$net::$host/64" dev eth0 nodad
+    ip -n "$there" link set lo up
+    ip -n "$there" link set eth0 up
+    ip netns exec "$there" sysctl -qw net.ipv4.tcp_rmem="4096 131072 16777216" net.ipv4.tcp_wmem="4096 65536 16777216"
+    relayed "$wire"
+}
+relayed() { # INTERFACE: of $NS, for the relay alone
+    in_ns ethtool -K "$1" tso off gso off gro off tx off rx off >/dev/null 2>&1
+    in_ns sysctl -qw "net.ipv6.conf.$1.disable_ipv6=1"
+    # Room for a daemon that waits for a processor: what is lost shall be lost by the relay.
+    in_ns ip link set "$1" txqueuelen 10000 up promisc on
+}
+port() { # NUMBER MTU: Ironwarp's end of a lane, in the configuration. net_tap of DPDK ends at MTU 1504: net_pcap then.
+    local net=$((80 + $1)) kind
+    if [ "$2" = 1500 ]; then
+        kind="driver = \"tap\""
+    else
+        in_ns ip link add "dp$1" mtu "$2" type veth peer name "iw$1" mtu "$2"
+        in_ns ethtool -K "dp$1" tso off gso off gro off tx off >/dev/null 2>&1
+        relayed "dp$1"
+        kind="driver = \"pcap\""
+    fi
+    cat <<TOML
+[[port]]
+name = "lane$1"
+$kind
+interface = "$([ "$2" = 1500 ] && echo "iw$1" || echo "dp$1")"
+mtu = $2
+addresses = ["10.$net.0.2/24", "fd$net::2/64"]
+TOML
+}
+
+setup() { # GROUP: the lanes of its cells, and the daemon
+    local lane=0 mtu
+    cat >"$LAB/lanes.toml" <<TOML
+[memory]
+hugepages = "prefer"
+hugepage_limit = "320M"
+packet_buffers = 16384
+[workers]
+cores = [0]
+idle = "adaptive"
+idle_sleep_us_max = 50
+[tcp]
+connections_max = 256
+[control]
+socket = "$SOCKET"
+[[listener]]
+port = 9
+service = "discard"
+[[listener]]
+port = 19
+service = "chargen"
+TOML
+    while IFS='|' read -r _ _ mtu _; do
+        port "$lane" "$mtu" >>"$LAB/lanes.toml"
+        host "far$lane" "w$lane" $((80 + lane)) 9 "$mtu"
+        host "client$lane" "c$lane" $((80 + lane)) 9 "$mtu"
+        host "server$lane" "s$lane" $((80 + lane)) 2 "$mtu"
+        ip netns exec "$NS-server$lane" "$LAB_TOOL" serve --congestion cubic >/dev/null &
+        lane=$((lane + 1))
+    done < <(cells "$1")
+    daemon_start "$LAB/lanes.toml" || return 1
+    for lane in $(seq 0 $((lane - 1))); do relayed "iw$lane"; done
+}
+teardown() { # GROUP
+    local lane=0 name
+    daemon_stop || return 1
+    while read -r _; do
+        for name in far client server; do
+            ip netns pids "$NS-$name$lane" | xargs -r kill
+            ip netns del "$NS-$name$lane"
+        done
+        in_ns ip link del "dp$lane" 2>/dev/null
+        lane=$((lane + 1))
+    done < <(cells "$1")
+}
+
+# measure CELL SIDE LANE CONNECTIONS DIRECTION RUN RELAY-OPTIONS…: one line of the results
+measure() {
+    local cell=$1 side=$2 lane=$3 connections=$4 direction=$5 run=$6 client server there relay wire host out tries
+    shift 6
+    case $side in
+    linux) server="s$lane" wire="c$lane" there="$NS-client$lane" ;;
+    *) server="iw$lane" wire="w$lane" there="$NS-far$lane" ;;
+    esac
+    host=$([ $((run % 2)) = 1 ] && echo "10.$((80 + lane)).0.2" || echo "fd$((80 + lane))::2")
+    out="$LAB/$side.$lane.relay"
+    ip netns exec "$NS" "$LAB_TOOL" relay "$server" "$wire" --delay-ms 10 --seed "$run" "$@" >"$out" &
+    relay=$!
+    for tries in $(seq 100); do grep -q ready "$out" && break; sleep 0.02; done
+    ip netns exec "$there" ip tcp_metrics flush >/dev/null 2>&1
+    client=$(timeout $((SECONDS_EACH + 20)) ip netns exec "$there" "$LAB_TOOL" transfer "$host" --congestion cubic --direction "$direction" \
+        --connections "$connections" --first-port $((40000 + run * 100)) --seconds "$SECONDS_EACH")
+    local status=$?
+    sleep 0.2
+    kill "$relay" && wait "$relay"
+    [ "$status" = 0 ] || { echo "$cell, $side, $direction, run $run: the transfer failed (after $tries tries)"; return 1; }
+    jq -c --arg cell "$cell" --arg direction "$direction" --arg side "$side" --argjson run "$run" --argjson client "$client" \
+        '{cell: $cell, direction: $direction, side: $side, run: $run, each_mbit_s: $client.each_mbit_s, relay: .}' \
+        < <(tail -n 1 "$out") >>"$RESULTS"
+}
+
+group() { # GROUP: all its cells, both directions, all runs
+    local run direction lane cell connections options side jobs job status=0
+    setup "$1" || return 1
+    for run in $(seq "$RUNS"); do
+        for direction in receive send; do
+            lane=0 jobs=()
+            while IFS='|' read -r cell connections _ options; do
+                for side in ironwarp linux; do
+                    # shellcheck disable=SC2086 # options are words
+                    measure "$cell" "$side" "$lane" "$connections" "$direction" "$run" $options &
+                    jobs+=($!)
+                done
+                lane=$((lane + 1))
+            done < <(cells "$1")
+            for job in "${jobs[@]}"; do wait "$job" || status=1; done
+        done
+    done
+    ctl -j stats >"$LAB/stats.$1.json"
+    teardown "$1" && [ "$status" = 0 ]
+}
+
+for number in $GROUPS_WANTED; do
+    check "measured: $(cells "$number" | cut -d'|' -f1 | paste -sd' ')" group "$number"
+done
+[ -z "$RESULTS_KEPT" ] || { mkdir -p "$RESULTS_KEPT" && cp "$RESULTS" "$LAB"/stats.*.json "$RESULTS_KEPT"; }
+table() { python3 dataplane/tests/compare.py "$RESULTS" >"$LAB/table"; }
+table || true
+cat "$LAB/table"
+check "Ironwarp delivers at least what Linux does, in every cell" table
+score

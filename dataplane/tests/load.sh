@@ -1,0 +1,83 @@
+#!/bin/bash
+# 1,000 connections at once on each of the listeners echo, discard and chargen of configs/tap.toml, IPv4 and IPv6:
+# 6,000 that are all open before any moves data, all move data at the same time, all are verified, all close in good
+# order, and leave nothing behind. `make load`.
+source "$(dirname "$0")/lib.sh"
+
+EACH=${EACH:-1000}
+OCTETS=${OCTETS:-65536}
+lab_open ironwarp-load
+.ci/hugepages.sh 320 || true
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/load.toml"
+daemon_start "$LAB/load.toml" || exit 1
+kernel_side iw0
+in_ns sysctl -qw net.ipv4.ip_local_port_range="10000 65000"
+
+# Sums, by name, of the counters that tell whether all went well.
+counters() {
+    ctl -j stats | jq -c '[.groups[] | .group as $group | .counters[] | {key: "\($group).\(.name)", value: .value}]
+        | group_by(.key) | map({key: .[0].key, value: (map(.value) | add)}) | from_entries'
+}
+buffers() { ctl -j status | jq '[.pools[].in_use] | add'; }
+load() {
+    ip netns exec "$NS" timeout 60 "$LAB_TOOL" load 10.77.0.2 fd77::2 --each "$EACH" --octets "$OCTETS" --limit-s 55 >"$LAB/load.json"
+}
+most_at_once() { # while $1 runs: the most connections that were established
+    local most=0 now
+    while kill -0 "$1" 2>/dev/null; do
+        now=$(ctl -j status | jq .connections.established)
+        [ "${now:-0}" -le "$most" ] || most=$now
+        sleep 0.1
+    done
+    echo "$most" >"$LAB/most"
+}
+loaded() {
+    local client
+    counters >"$LAB/before"
+    buffers >"$LAB/buffers"
+    load &
+    client=$!
+    most_at_once "$client"
+    wait "$client" && cat "$LAB/load.json"
+}
+all_at_once() {
+    echo "$(cat "$LAB/most") established at once"
+    [ "$(cat "$LAB/most")" = $((EACH * 6)) ]
+}
+# Opened and closed in good order, each service its share, all that was sent to discard arrived. The clients see every
+# reset of a connection; one that we send may also answer a late duplicate for a connection that both have closed.
+counted() {
+    counters >"$LAB/after"
+    jq -n --slurpfile before "$LAB/before" --slurpfile after "$LAB/after" --argjson each "$EACH" --argjson octets "$OCTETS" '
+        ($after[0] | with_entries(.value -= $before[0][.key])) as $moved
+        | $moved | {"tcp.passive_opens", "tcp.established", "tcp.closed", "tcp.resets_received", "tcp.resets_out", "tcp.aborted",
+            "tcp.timed_out", "tcp.timeouts", "tcp.retransmits", "services.echo_connections", "services.discard_connections",
+            "services.chargen_connections", "services.discard_octets", "services.drop_echo_no_buffer"},
+          ($moved["tcp.closed"] == 6 * $each and $moved["tcp.resets_received"] + $moved["tcp.aborted"] + $moved["tcp.timed_out"] == 0
+            and $moved["services.echo_connections"] == 2 * $each and $moved["services.discard_connections"] == 2 * $each
+            and $moved["services.chargen_connections"] == 2 * $each
+            and $moved["services.discard_octets"] == 2 * $each * $octets)' >"$LAB/counted"
+    cat "$LAB/counted"
+    [ "$(tail -n 1 "$LAB/counted")" = true ]
+}
+nothing_left() { # no connection, no data held, packet buffers as at the start
+    local tries now start
+    start=$(cat "$LAB/buffers")
+    for tries in $(seq 50); do
+        now="$(counters | jq -c '{connections: .["now.connections"], send: .["now.send_buffers"], receive: .["now.receive_buffers"]}') $(buffers)"
+        [ "${now%% *}" = '{"connections":0,"send":0,"receive":0}' ] && [ "${now##* }" -le $((start + 64)) ] && return 0
+        sleep 0.2
+    done
+    echo "after $tries tries: $now packet buffers, $start at the start"
+    return 1
+}
+check "$((EACH * 6)) connections: all open, then all move and verify data, then all close" loaded
+check "they were open at the same time" all_at_once
+check "none failed: no reset, nothing missing" counted
+check "nothing is left behind" nothing_left
+check "and once more, over what the first left" loaded
+check "none failed: no reset, nothing missing" counted
+check "nothing is left behind" nothing_left
+jq -c . "$LAB/load.json"
+check "SIGTERM ends it cleanly" daemon_stop
+score
