@@ -17,7 +17,10 @@
 //! An [`Endpoint`] is one stream. Many of them share a worker's [`StagTable`], [`Memory`] and [`RdmaStats`], lent
 //! to each call as [`Env`]. The [`service`] tells peers, while they connect, by which STag a region is known.
 //!
-//! Non-features: markers in either direction; gather lists; shared receive queues.
+//! [`verbs`] has the objects of verbs on top of that: protection domains, memory regions and windows, queue pairs,
+//! completion queues, shared receive queues, connections.
+//!
+//! Non-features: markers in either direction.
 #![forbid(unsafe_code)]
 
 mod ddp;
@@ -29,15 +32,18 @@ mod rdmap;
 pub mod service;
 mod stats;
 mod terminate;
+pub mod verbs;
 pub mod wire;
 
 pub use endpoint::{Endpoint, EndpointConfig, EndpointInfo, Env, POKES_MAX, Progress, Sink};
 pub use memory::{
-    Access, AccessError, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId, Scope,
-    StagTable, StreamId, VecMemory, Window, Word,
+    Access, AccessError, Bind, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId,
+    Scope, StagTable, StreamId, VecMemory, Window, Word,
 };
 pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig};
-pub use qp::{CloseHow, CompletionOp, CompletionStatus, Event, PostError, QpState, StreamCounters};
+pub use qp::{
+    CloseHow, CompletionOp, CompletionStatus, Event, PostError, QpState, SGE_MAX, Sge, StreamCounters,
+};
 pub use stats::{RdmaStats, RdmapStats, SegmentDrops, ServiceStats};
 pub use terminate::{Attach, ErrorCode, StreamError};
 pub use wire::Stag;

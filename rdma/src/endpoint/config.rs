@@ -9,7 +9,7 @@ use crate::qp::{QpState, StreamCounters};
 use crate::terminate::ErrorCode;
 
 /// What an endpoint is made with. Its memory follows from it: 56 octets per read of the peer (`mpa.ird_max` at
-/// most), 136 per place in the send queue, 56 per place in the receive queue, and `spill_max`, of which only what
+/// most), 152 per place in the send queue, 72 per place in the receive queue, and `spill_max`, of which only what
 /// is used is touched. All of it is taken by the time the stream is in full operation.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {

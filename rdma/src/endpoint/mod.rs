@@ -7,9 +7,9 @@ use core::time::Duration;
 
 pub use config::{EndpointConfig, EndpointInfo};
 
-use crate::memory::{LocalSlice, Memory, Origin, StagTable, StreamId};
+use crate::memory::{LocalSlice, Memory, Origin, PdId, StagTable, StreamId};
 use crate::mpa::{ConnectRequest, Deframer, FpduError, LocalError, Negotiation, Terms};
-use crate::qp::{CloseHow, Depths, Event, Kind, PostError, QpState, QueuePair, WorkRequest};
+use crate::qp::{CloseHow, Depths, Event, Kind, Local, PostError, QpState, QueuePair, WorkRequest};
 use crate::rdmap::Step;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
@@ -127,7 +127,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     }
 
     fn new(config: EndpointConfig, stream: StreamId, negotiation: Negotiation, initiator: bool) -> Self {
-        let depths = Depths { send: config.send_queue.into(), receive: config.receive_queue.into() };
+        let (send, receive) = (config.send_queue.into(), config.receive_queue.into());
+        let depths = Depths { send, receive, ..Depths::default() };
         Self {
             config,
             initiator,
@@ -359,16 +360,45 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     }
 
     fn post(&mut self, wr_id: u64, kind: Kind, local: LocalSlice) -> Result<(), PostError> {
-        if self.qp.state != QpState::ReadyToSend || self.drain.is_some() {
+        self.post_work(WorkRequest::new(wr_id, kind, Local::Slice(local)))
+    }
+
+    /// Posts work of any kind.
+    pub(crate) fn post_work(&mut self, request: WorkRequest) -> Result<(), PostError> {
+        if !self.takes_work() {
             return Err(PostError::NotReady);
         }
-        self.qp.sq.post(WorkRequest::new(wr_id, kind, local))
+        self.qp.sq.post(request)
+    }
+
+    /// Whether work may be posted.
+    pub(crate) fn takes_work(&self) -> bool {
+        self.qp.state == QpState::ReadyToSend && self.drain.is_none()
+    }
+
+    /// The queues.
+    pub(crate) const fn queue_pair(&mut self) -> &mut QueuePair {
+        &mut self.qp
+    }
+
+    /// Works with these queues, and what is posted there, from here on: those that it was made with have no work.
+    /// Before full operation only; `false` if it is too late.
+    pub(crate) fn adopt(&mut self, mut queues: QueuePair, pd: Option<PdId>) -> bool {
+        if self.qp.state != QpState::Idle {
+            return false;
+        }
+        queues.origin = Origin { stream: self.qp.origin.stream, pd };
+        while let Some(event) = self.qp.events.pop_front() {
+            queues.events.push_back(event);
+        }
+        self.qp = queues;
+        true
     }
 
     /// Gives the peer's next Send a buffer. Allowed before full operation.
     pub fn post_recv(&mut self, wr_id: u64, local: LocalSlice) -> Result<(), PostError> {
         match self.qp.state {
-            QpState::Idle | QpState::ReadyToSend => self.qp.rq.post(wr_id, local),
+            QpState::Idle | QpState::ReadyToSend => self.qp.rq.post(wr_id, Local::Slice(local)),
             QpState::Terminating | QpState::Closed => Err(PostError::NotReady),
         }
     }

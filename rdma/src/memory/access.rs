@@ -1,4 +1,4 @@
-//! What a peer may do with a region.
+//! What a peer, and its owner's own work requests, may do with a region.
 
 use core::fmt;
 use core::ops::{BitAnd, BitOr};
@@ -19,7 +19,14 @@ impl Access {
     /// A peer may invalidate the STag (Send with Invalidate).
     pub const REMOTE_INVALIDATE: Self = Self(8);
 
-    /// Each right with its name in configuration and display.
+    /// Work requests of the owner may fetch.
+    pub const LOCAL_READ: Self = Self(0x10);
+    /// Work requests of the owner may place.
+    pub const LOCAL_WRITE: Self = Self(0x20);
+    /// Memory windows may be bound to it.
+    pub const WINDOW_BIND: Self = Self(0x40);
+
+    /// Each right of a peer with its name in configuration and display.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("remote-read", Self::REMOTE_READ),
         ("remote-write", Self::REMOTE_WRITE),
@@ -27,7 +34,17 @@ impl Access {
         ("remote-invalidate", Self::REMOTE_INVALIDATE),
     ];
 
-    /// The set with these bits; `None` if one of them has no meaning.
+    /// Each right of the owner's work requests with its name in display.
+    const LOCAL_NAMES: [(&'static str, Self); 3] = [
+        ("local-read", Self::LOCAL_READ),
+        ("local-write", Self::LOCAL_WRITE),
+        ("window-bind", Self::WINDOW_BIND),
+    ];
+
+    /// The rights of a peer.
+    pub const REMOTE: Self = Self(0x0f);
+
+    /// The set of a peer's rights with these bits; `None` if one of them has no meaning.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         if bits & !0x0f == 0 { Some(Self(bits)) } else { None }
     }
@@ -49,10 +66,11 @@ impl Access {
 
     /// The names of the rights in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::NAMES.into_iter().filter(move |(_, right)| self.contains(*right)).map(|(name, _)| name)
+        let all = Self::NAMES.into_iter().chain(Self::LOCAL_NAMES);
+        all.filter(move |(_, right)| self.contains(*right)).map(|(name, _)| name)
     }
 
-    /// The right of that name.
+    /// The right of a peer of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, right)| right)
     }
@@ -109,5 +127,8 @@ mod tests {
         assert_eq!(Access::from_bits(0x10), None);
         assert_eq!((Access::REMOTE_READ | Access::REMOTE_WRITE).to_string(), "remote-read,remote-write");
         assert_eq!(Access::NONE.to_string(), "none");
+        let local = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::WINDOW_BIND;
+        assert_eq!(local.to_string(), "local-read,local-write,window-bind");
+        assert!((local & Access::REMOTE).is_empty());
     }
 }

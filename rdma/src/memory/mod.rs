@@ -12,12 +12,14 @@ mod issue;
 mod table;
 mod token;
 mod vec;
+mod window;
 
 pub use access::Access;
 pub use table::{AccessError, GrantError, Origin, PdId, Scope, StagTable, StreamId, Window};
 pub use token::{Fetch, LocalSlice, Placement, Word};
 
 pub use vec::VecMemory;
+pub use window::Bind;
 
 use crate::wire::atomic::AtomicOp;
 

@@ -87,32 +87,39 @@ impl fmt::Display for GrantError {
 impl core::error::Error for GrantError {}
 
 #[derive(Debug)]
-struct Entry {
-    stag: Stag,
-    serial: u64,
-    /// `None`: revoked, and the index still in quarantine.
-    live: Option<Live>,
+pub(super) struct Entry {
+    pub(super) stag: Stag,
+    pub(super) serial: u64,
+    /// The protection domain of the memory window that keeps this index, valid or not.
+    pub(super) kept: Option<PdId>,
+    /// `None`: revoked, and the index still in quarantine; or that of a window which is not bound.
+    pub(super) live: Option<Live>,
 }
 
 #[derive(Debug)]
-struct Live {
-    window: Window,
-    access: Access,
-    scope: Scope,
+pub(super) struct Live {
+    pub(super) window: Window,
+    pub(super) access: Access,
+    pub(super) scope: Scope,
     /// The next index in the list of the stream, for STags of a stream.
-    next: Option<u32>,
+    pub(super) next: Option<u32>,
+    /// For a memory window: the memory region it is bound to.
+    pub(super) parent: Option<Stag>,
+    /// For a memory region: how many memory windows are bound to it.
+    pub(super) windows: u32,
 }
 
 /// The STags of one worker. Its memory is taken in [`StagTable::new`] and does not grow.
 #[derive(Debug)]
 pub struct StagTable {
     /// By index, the upper 24 bits of an STag.
-    entries: HashMap<u32, Entry, FixedState>,
+    pub(super) entries: HashMap<u32, Entry, FixedState>,
     /// The first index in the list of each stream.
-    streams: HashMap<StreamId, u32, FixedState>,
+    pub(super) streams: HashMap<StreamId, u32, FixedState>,
     issuer: StagIssuer,
-    live: usize,
-    capacity: usize,
+    /// STags that are valid, or kept for a memory window.
+    pub(super) live: usize,
+    pub(super) capacity: usize,
 }
 
 impl StagTable {
@@ -140,7 +147,7 @@ impl StagTable {
         }
     }
 
-    /// How many STags are valid.
+    /// How many STags are valid, or kept for a memory window.
     pub const fn len(&self) -> usize {
         self.live
     }
@@ -187,14 +194,15 @@ impl StagTable {
             Scope::Stream(stream) => self.streams.insert(stream, index),
             Scope::Pd(_) => None,
         };
-        self.entries.insert(index, Entry { stag, serial, live: Some(Live { window, access, scope, next }) });
+        let live = Live { window, access, scope, next, parent: None, windows: 0 };
+        self.entries.insert(index, Entry { stag, serial, kept: None, live: Some(live) });
         self.live = self.live.saturating_add(1);
         Ok(stag)
     }
 
     /// The next STag whose index is free. An index met in quarantine is passed over, and with that is out of
     /// it: it is not met again before all others were.
-    fn issue(&mut self) -> (Stag, u64) {
+    pub(super) fn issue(&mut self) -> (Stag, u64) {
         loop {
             let (stag, serial) = self.issuer.issue();
             let index = index_of(stag);
@@ -204,7 +212,7 @@ impl StagTable {
             }
             match self.entries.get(&index) {
                 None => return (stag, serial),
-                Some(Entry { live: Some(_), .. }) => {}
+                Some(Entry { live: Some(_), .. } | Entry { kept: Some(_), .. }) => {}
                 Some(Entry { live: None, .. }) => {
                     self.entries.remove(&index);
                 }
@@ -249,14 +257,20 @@ impl StagTable {
         }
     }
 
-    /// Ends an entry: at once, or when its index comes round if that is sooner than [`QUARANTINE`] grants.
-    fn retire(&mut self, index: u32) {
+    /// Ends an entry: at once, or when its index comes round if that is sooner than [`QUARANTINE`] grants. The
+    /// index of a memory window stays with the window.
+    pub(super) fn retire(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(&index) else { return };
-        entry.live = None;
-        if !entry.is_in_quarantine(self.issuer.next) {
-            self.entries.remove(&index);
+        let parent = entry.live.take().and_then(|live| live.parent);
+        if entry.kept.is_none() {
+            if !entry.is_in_quarantine(self.issuer.next) {
+                self.entries.remove(&index);
+            }
+            self.live = self.live.saturating_sub(1);
         }
-        self.live = self.live.saturating_sub(1);
+        if let Some(parent) = parent {
+            self.unbound_from(parent);
+        }
     }
 
     /// Revokes the STags that are valid on this stream only, when it has ended. Says how many there were.
@@ -281,16 +295,20 @@ impl StagTable {
             }
             None => false,
         });
-        let before = *live;
+        let mut revoked = 0usize;
         entries.retain(|_, entry| {
             if !entry.opens(region) {
                 return true;
             }
             entry.live = None;
+            revoked = revoked.saturating_add(1);
+            if entry.kept.is_some() {
+                return true;
+            }
             *live = live.saturating_sub(1);
             entry.is_in_quarantine(issuer.next)
         });
-        before.saturating_sub(*live)
+        revoked
     }
 
     /// May this stream place `len` octets there? The whole check.
@@ -320,15 +338,51 @@ impl StagTable {
         Ok(Word::checked(region, offset))
     }
 
+    /// May work of the owner on this stream fetch `len` octets from there? `lkey` is an STag of the stream's
+    /// protection domain. The whole check.
+    #[inline]
+    pub fn check_local_fetch(
+        &self,
+        lkey: Stag,
+        address: u64,
+        len: usize,
+        origin: Origin,
+    ) -> Result<Fetch, AccessError> {
+        let (region, offset) = self.check(Access::LOCAL_READ, lkey, address, len as u64, origin)?;
+        Ok(Fetch::checked(region, offset, len))
+    }
+
+    /// May work of the owner on this stream place `len` octets there? The whole check.
+    #[inline]
+    pub fn check_local_place(
+        &self,
+        lkey: Stag,
+        address: u64,
+        len: usize,
+        origin: Origin,
+    ) -> Result<Placement, AccessError> {
+        let (region, offset) = self.check(Access::LOCAL_WRITE, lkey, address, len as u64, origin)?;
+        Ok(Placement::checked(region, offset, len))
+    }
+
     /// Invalidates an STag on behalf of the peer of a stream.
     pub fn invalidate(&mut self, stag: Stag, origin: Origin) -> Result<(), AccessError> {
         self.entitled(Access::REMOTE_INVALIDATE, stag, origin)?;
+        self.invalidate_local(stag, origin)
+    }
+
+    /// Invalidates an STag on behalf of the owner's work on a stream. One to which memory windows are bound
+    /// stays: they would outlive what they are a part of.
+    pub fn invalidate_local(&mut self, stag: Stag, origin: Origin) -> Result<(), AccessError> {
+        if self.entitled(Access::NONE, stag, origin)?.windows > 0 {
+            return Err(AccessError::Rights);
+        }
         if self.revoke(stag) { Ok(()) } else { Err(AccessError::InvalidStag) }
     }
 
     /// STag and key, stream or protection domain, right; in this order.
     #[inline]
-    fn entitled(&self, right: Access, stag: Stag, origin: Origin) -> Result<&Live, AccessError> {
+    pub(super) fn entitled(&self, right: Access, stag: Stag, origin: Origin) -> Result<&Live, AccessError> {
         let entry = self.entries.get(&index_of(stag)).filter(|entry| entry.stag == stag);
         let live = entry.and_then(|entry| entry.live.as_ref()).ok_or(AccessError::InvalidStag)?;
         let associated = match live.scope {
@@ -346,7 +400,7 @@ impl StagTable {
 
     /// The check of an access to octets, over all of them: region, and offset in it.
     #[inline]
-    fn check(
+    pub(super) fn check(
         &self,
         right: Access,
         stag: Stag,
@@ -399,7 +453,7 @@ impl Entry {
     }
 }
 
-const fn index_of(stag: Stag) -> u32 {
+pub(super) const fn index_of(stag: Stag) -> u32 {
     stag.0 >> 8
 }
 

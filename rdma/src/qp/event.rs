@@ -16,6 +16,10 @@ pub enum CompletionOp {
     Atomic,
     /// Immediate Data: the transport has it.
     Immediate,
+    /// An STag of this side is invalid.
+    Invalidate,
+    /// A memory window is bound.
+    Bind,
     /// A posted buffer.
     Receive,
 }
@@ -27,6 +31,12 @@ pub enum CompletionStatus {
     Success,
     /// The stream ended first; whether the peer has seen anything of it is not known.
     Flushed,
+    /// An element of its scatter/gather list names memory that it may not touch; the stream has ended.
+    LocalProtection,
+    /// The peer's message was longer than the buffer; the stream has ended.
+    LocalLength,
+    /// The memory window could not be bound; the stream has ended.
+    WindowBind,
 }
 
 /// How to end the connection.

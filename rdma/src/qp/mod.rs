@@ -10,15 +10,20 @@
 //! (the ORQ) are a run at the head of the send queue and need no queue of their own.
 
 mod event;
+mod local;
 mod receive_queue;
 mod send_queue;
+mod shared_queue;
 
 use std::collections::VecDeque;
 
 pub use event::{CloseHow, CompletionOp, CompletionStatus, Event};
+pub(crate) use local::{List, Local, Tokens};
+pub use local::{SGE_MAX, Sge};
 pub(crate) use receive_queue::ReceiveQueue;
 pub use send_queue::PostError;
 pub(crate) use send_queue::{Kind, SendQueue, WorkRequest};
+pub(crate) use shared_queue::SharedQueue;
 
 use crate::ddp::UntaggedQueue;
 use crate::memory::Origin;
@@ -97,10 +102,15 @@ pub struct StreamCounters {
 }
 
 /// How deep the queues of a queue pair are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Depths {
     pub(crate) send: usize,
     pub(crate) receive: usize,
+    /// Elements of a scatter/gather list of a request to send, and of a buffer.
+    pub(crate) send_sges: usize,
+    pub(crate) receive_sges: usize,
+    /// Octets copied with a request to send.
+    pub(crate) inline: usize,
 }
 
 /// One end of a stream.
@@ -161,8 +171,8 @@ impl QueuePair {
             out_atomic_responses: Msn::FIRST,
             in_atomic_responses: Msn::FIRST,
             irq: VecDeque::new(),
-            sq: SendQueue::new(depths.send),
-            rq: ReceiveQueue::new(depths.receive),
+            sq: SendQueue::new(depths.send, depths.send_sges, depths.inline),
+            rq: ReceiveQueue::new(depths.receive, depths.receive_sges),
             current: None,
             last: Source::Work,
             terminate: None,
@@ -204,7 +214,7 @@ impl QueuePair {
                     wr_id: done.wr_id,
                     op: done.kind.op(),
                     status: CompletionStatus::Success,
-                    bytes: done.local.len,
+                    bytes: done.local.len(),
                 });
             }
         }
@@ -231,11 +241,11 @@ impl QueuePair {
         self.current = None;
         while let Some((request, owned)) = self.sq.pop() {
             if owned {
-                self.events.push_back(flushed(request.wr_id, request.kind.op()));
+                self.events.push_back(unfinished(request.wr_id, request.kind.op(), request.status));
             }
         }
         while let Some(buffer) = self.rq.pop() {
-            self.events.push_back(flushed(buffer.wr_id, CompletionOp::Receive));
+            self.events.push_back(unfinished(buffer.wr_id, CompletionOp::Receive, buffer.status));
         }
     }
 
@@ -250,13 +260,13 @@ impl QueuePair {
     }
 }
 
-const fn flushed(wr_id: u64, op: CompletionOp) -> Event {
-    Event::Completion { wr_id, op, status: CompletionStatus::Flushed, bytes: 0 }
+const fn unfinished(wr_id: u64, op: CompletionOp, status: CompletionStatus) -> Event {
+    Event::Completion { wr_id, op, status, bytes: 0 }
 }
 
 // What the documentation of `EndpointConfig` promises.
 const _: () = {
     assert!(size_of::<Reply>() <= 56);
-    assert!(size_of::<WorkRequest>() + size_of::<Event>() <= 136);
-    assert!(size_of::<receive_queue::Buffer>() + size_of::<Event>() <= 56);
+    assert!(size_of::<WorkRequest>() + size_of::<Event>() <= 152);
+    assert!(size_of::<receive_queue::Buffer>() + size_of::<Event>() <= 72);
 };

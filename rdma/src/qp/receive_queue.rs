@@ -2,14 +2,23 @@
 
 use std::collections::VecDeque;
 
-use super::PostError;
-use crate::memory::LocalSlice;
+use super::local::{Lists, Local, Sge};
+use super::shared_queue::SharedQueue;
+use super::{CompletionStatus, PostError};
 
 /// A posted buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) wr_id: u64,
-    pub(crate) local: LocalSlice,
+    pub(crate) local: Local,
+    /// How it ends if the stream ends first.
+    pub(crate) status: CompletionStatus,
+}
+
+impl Buffer {
+    const fn new(wr_id: u64, local: Local) -> Self {
+        Self { wr_id, local, status: CompletionStatus::Flushed }
+    }
 }
 
 /// Buffers in the order of posting; the head takes the current message.
@@ -19,23 +28,52 @@ pub(crate) struct ReceiveQueue {
     /// Buffers whose event the owner has not taken.
     untaken: usize,
     depth: usize,
+    /// The scatter/gather lists of the buffers.
+    pub(crate) lists: Lists,
+    /// Lent by the owner while it hands in octets: where buffers come from, and how many at most.
+    pub(crate) shared: Option<Box<SharedQueue>>,
+    pub(crate) shared_max: usize,
 }
 
 impl ReceiveQueue {
-    pub(crate) fn new(depth: usize) -> Self {
-        Self { queue: VecDeque::with_capacity(depth), untaken: 0, depth }
+    /// For `depth` buffers of up to `sges` elements each.
+    pub(crate) fn new(depth: usize, sges: usize) -> Self {
+        let (queue, lists) = (VecDeque::with_capacity(depth), Lists::new(depth, sges, 0));
+        Self { queue, untaken: 0, depth, lists, shared: None, shared_max: 0 }
     }
 
-    pub(crate) fn post(&mut self, wr_id: u64, local: LocalSlice) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.untaken) >= self.depth {
-            return Err(PostError::Full);
-        }
-        self.queue.push_back(Buffer { wr_id, local });
+    pub(crate) fn post(&mut self, wr_id: u64, local: Local) -> Result<(), PostError> {
+        self.check_room()?;
+        self.queue.push_back(Buffer::new(wr_id, local));
         Ok(())
     }
 
-    pub(crate) fn front(&self) -> Option<&Buffer> {
-        self.queue.front()
+    /// Posts a buffer that a scatter/gather list describes.
+    pub(crate) fn post_list(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
+        self.check_room()?;
+        let local = self.lists.keep(list).ok_or(PostError::Length)?;
+        self.queue.push_back(Buffer::new(wr_id, local));
+        Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), PostError> {
+        if self.queue.len().saturating_add(self.untaken) < self.depth { Ok(()) } else { Err(PostError::Full) }
+    }
+
+    /// The buffer of the current message, taken from the shared queue if there is one.
+    pub(crate) fn front(&mut self) -> Option<&mut Buffer> {
+        if self.queue.is_empty() {
+            self.take_shared();
+        }
+        self.queue.front_mut()
+    }
+
+    fn take_shared(&mut self) {
+        let Some(shared) = self.shared.as_mut().filter(|_| self.shared_max > 0) else { return };
+        let Some((wr_id, list)) = shared.take() else { return };
+        self.shared_max = self.shared_max.saturating_sub(1);
+        let local = self.lists.keep(list).unwrap_or(Local::EMPTY);
+        self.queue.push_back(Buffer::new(wr_id, local));
     }
 
     pub(crate) fn pop(&mut self) -> Option<Buffer> {

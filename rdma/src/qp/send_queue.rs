@@ -3,8 +3,9 @@
 use core::fmt;
 use std::collections::VecDeque;
 
-use super::CompletionOp;
-use crate::memory::LocalSlice;
+use super::local::{Lists, Local};
+use super::{CompletionOp, CompletionStatus};
+use crate::memory::Bind;
 use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
@@ -17,7 +18,8 @@ pub enum PostError {
     Full,
     /// The negotiated ORD is 0: this stream does not read, and has no atomic operations.
     NoReads,
-    /// An atomic operation needs eight octets for what it finds.
+    /// More octets, or elements of a list, than the queue takes; an atomic operation without the eight octets for
+    /// what it finds.
     Length,
 }
 
@@ -27,7 +29,7 @@ impl fmt::Display for PostError {
             Self::NotReady => "the stream is not in full operation",
             Self::Full => "the queue is full",
             Self::NoReads => "no RDMA Reads were negotiated on this stream",
-            Self::Length => "an atomic operation needs eight octets for its result",
+            Self::Length => "more octets than the queue takes, or fewer than the operation needs",
         })
     }
 }
@@ -37,11 +39,43 @@ impl core::error::Error for PostError {}
 /// What a work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Write { stag: Stag, to: TaggedOffset },
-    Read { stag: Stag, to: TaggedOffset },
-    Send { solicited: bool, invalidate: Option<Stag> },
-    Atomic { stag: Stag, to: TaggedOffset, op: AtomicOp },
-    Immediate { data: [u8; 8], solicited: bool },
+    Write {
+        stag: Stag,
+        to: TaggedOffset,
+    },
+    Read {
+        stag: Stag,
+        to: TaggedOffset,
+    },
+    Send {
+        solicited: bool,
+        invalidate: Option<Stag>,
+    },
+    Atomic {
+        stag: Stag,
+        to: TaggedOffset,
+        op: AtomicOp,
+    },
+    Immediate {
+        data: [u8; 8],
+        solicited: bool,
+    },
+    /// Two messages: when the first is sent, it becomes the second, [`Self::Immediate`].
+    WriteImmediate {
+        stag: Stag,
+        to: TaggedOffset,
+        data: [u8; 8],
+        solicited: bool,
+    },
+    /// Not a message: invalidates an STag of this side.
+    Invalidate {
+        stag: Stag,
+    },
+    /// Not a message: binds a memory window.
+    Bind {
+        window: Stag,
+        bind: Bind,
+    },
 }
 
 impl Kind {
@@ -51,8 +85,15 @@ impl Kind {
             Self::Read { .. } => CompletionOp::Read,
             Self::Send { .. } => CompletionOp::Send,
             Self::Atomic { .. } => CompletionOp::Atomic,
-            Self::Immediate { .. } => CompletionOp::Immediate,
+            Self::Immediate { .. } | Self::WriteImmediate { .. } => CompletionOp::Immediate,
+            Self::Invalidate { .. } => CompletionOp::Invalidate,
+            Self::Bind { .. } => CompletionOp::Bind,
         }
+    }
+
+    /// Whether it is no message, and the peer not needed.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::Invalidate { .. } | Self::Bind { .. })
     }
 
     /// Whether it is finished by an answer of the peer's. RFC 7306 §5.2: Atomic Requests share the queue, and the
@@ -67,19 +108,37 @@ impl Kind {
 pub(crate) struct WorkRequest {
     pub(crate) wr_id: u64,
     pub(crate) kind: Kind,
-    pub(crate) local: LocalSlice,
+    pub(crate) local: Local,
     /// Octets sent of a Write or Send; octets that have come of a Read.
     pub(crate) progress: u32,
     /// The STag that the peer's Read Response must name; the identifier that its Atomic Response must.
     pub(crate) sink: Stag,
+    /// For a read: the STag of this side that is invalid when it is finished.
+    pub(crate) invalidate: Option<Stag>,
+    /// Waits until all reads and atomic operations before it are finished.
+    pub(crate) fence: bool,
+    /// How it ends if the stream ends first.
+    pub(crate) status: CompletionStatus,
     /// Not posted by the owner, who is not told of it.
     internal: bool,
     done: bool,
 }
 
 impl WorkRequest {
-    pub(crate) const fn new(wr_id: u64, kind: Kind, local: LocalSlice) -> Self {
-        Self { wr_id, kind, local, progress: 0, sink: Stag(0), internal: false, done: false }
+    pub(crate) const fn new(wr_id: u64, kind: Kind, local: Local) -> Self {
+        let status = CompletionStatus::Flushed;
+        Self {
+            wr_id,
+            kind,
+            local,
+            progress: 0,
+            sink: Stag(0),
+            invalidate: None,
+            fence: false,
+            status,
+            internal: false,
+            done: false,
+        }
     }
 }
 
@@ -95,24 +154,30 @@ pub(crate) struct SendQueue {
     /// Completions that the owner has not taken.
     untaken: usize,
     depth: usize,
+    /// The scatter/gather lists and copied octets of the requests.
+    pub(crate) lists: Lists,
 }
 
 impl SendQueue {
-    pub(crate) fn new(depth: usize) -> Self {
+    /// For `depth` requests, each with up to `sges` elements of a list or `inline` octets.
+    pub(crate) fn new(depth: usize, sges: usize, inline: usize) -> Self {
         let queue = VecDeque::with_capacity(depth.saturating_add(1));
-        Self { queue, sent: 0, reads: 0, untaken: 0, depth }
+        Self { queue, sent: 0, reads: 0, untaken: 0, depth, lists: Lists::new(depth, sges, inline) }
     }
 
     /// Posts the one request that is not the owner's; there is a place for it besides the owner's.
     pub(crate) fn post_internal(&mut self, kind: Kind) {
         self.depth = self.depth.saturating_add(1);
-        self.queue.push_back(WorkRequest { internal: true, ..WorkRequest::new(0, kind, LocalSlice::EMPTY) });
+        self.queue.push_back(WorkRequest { internal: true, ..WorkRequest::new(0, kind, Local::EMPTY) });
+    }
+
+    /// Whether another request can be posted.
+    pub(crate) fn check_room(&self) -> Result<(), PostError> {
+        if self.queue.len().saturating_add(self.untaken) < self.depth { Ok(()) } else { Err(PostError::Full) }
     }
 
     pub(crate) fn post(&mut self, request: WorkRequest) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.untaken) >= self.depth {
-            return Err(PostError::Full);
-        }
+        self.check_room()?;
         self.queue.push_back(request);
         Ok(())
     }
@@ -199,9 +264,9 @@ mod tests {
     const READ: Kind = Kind::Read { stag: Stag(1), to: TaggedOffset(0) };
 
     fn queue(kinds: &[Kind]) -> SendQueue {
-        let mut queue = SendQueue::new(kinds.len());
+        let mut queue = SendQueue::new(kinds.len(), 0, 0);
         for (wr_id, kind) in (0..).zip(kinds) {
-            queue.post(WorkRequest::new(wr_id, *kind, LocalSlice::EMPTY)).unwrap();
+            queue.post(WorkRequest::new(wr_id, *kind, Local::EMPTY)).unwrap();
         }
         queue
     }
@@ -238,20 +303,20 @@ mod tests {
 
     #[test]
     fn the_internal_request_takes_no_place_of_the_owner() {
-        let mut queue = SendQueue::new(1);
+        let mut queue = SendQueue::new(1, 0, 0);
         queue.post_internal(READ);
-        assert_eq!(queue.post(WorkRequest::new(9, WRITE, LocalSlice::EMPTY)), Ok(()));
+        assert_eq!(queue.post(WorkRequest::new(9, WRITE, Local::EMPTY)), Ok(()));
         queue.next_sent();
         queue.due_done();
         let (request, owned) = queue.pop_done().unwrap();
         assert!(request.internal && !owned);
-        assert_eq!(queue.post(WorkRequest::new(9, WRITE, LocalSlice::EMPTY)), Err(PostError::Full));
+        assert_eq!(queue.post(WorkRequest::new(9, WRITE, Local::EMPTY)), Err(PostError::Full));
     }
 
     #[test]
     fn a_place_is_free_when_its_completion_is_taken() {
         let mut queue = queue(&[WRITE, WRITE]);
-        let another = WorkRequest::new(9, WRITE, LocalSlice::EMPTY);
+        let another = WorkRequest::new(9, WRITE, Local::EMPTY);
         assert_eq!(queue.post(another), Err(PostError::Full));
         queue.next_sent();
         assert_eq!(taken(&mut queue), [0]);

@@ -4,7 +4,7 @@ use crate::Env;
 use crate::ddp::UntaggedQueue;
 use crate::memory::{AccessError, Memory, Placement};
 use crate::mpa::Fpdu;
-use crate::qp::{CloseHow, Event, Kind, QpState, QueuePair, ReadReply, Reply, WorkRequest};
+use crate::qp::{CloseHow, CompletionStatus, Event, Kind, QpState, QueuePair, ReadReply, Reply, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -101,7 +101,7 @@ impl QueuePair {
 
     /// Copies the payload of an FPDU, piece by piece, to where a check has allowed it.
     #[inline]
-    fn place<C: AsRef<[u8]>, M: Memory>(
+    pub(super) fn place<C: AsRef<[u8]>, M: Memory>(
         &mut self,
         mut at: Placement,
         fpdu: &Fpdu<'_, C>,
@@ -138,16 +138,24 @@ impl QueuePair {
             if header.offset.0 != u64::from(due.progress) {
                 return tagged(AccessError::Bounds);
             }
-            let Some(at) = Placement::local(&due.local, due.progress, len) else {
+            let (local, start) = (due.local, due.progress);
+            if due.local.len().checked_sub(start).is_none_or(|rest| (rest as usize) < len) {
                 return tagged(AccessError::Bounds);
-            };
-            due.progress = due.progress.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
-            self.place(at, fpdu, TaggedHeader::LEN, env);
+            }
+            due.progress = start.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+            if let Err(error) = self.place_sink(local, start, fpdu, TaggedHeader::LEN, env) {
+                self.due_failed();
+                return Err(error);
+            }
         }
         if header.last {
-            let whole = self.sq.due().is_some_and(|due| due.progress == due.local.len);
-            if !whole {
-                return Err(StreamError::ReadResponseShort);
+            let due = self.sq.due().filter(|due| due.progress == due.local.len());
+            let invalidate = due.ok_or(StreamError::ReadResponseShort)?.invalidate;
+            if let Some(stag) = invalidate
+                && env.stags.invalidate_local(stag, self.origin).is_err()
+            {
+                self.due_failed();
+                return Err(StreamError::Local);
             }
             self.sq.due_done();
             self.complete();
@@ -285,9 +293,11 @@ impl QueuePair {
         if !header.last || response.id != due.sink.0 {
             return Err(StreamError::AtomicResponse);
         }
-        let octets = response.original.to_ne_bytes();
-        let at = Placement::local(&due.local, 0, octets.len()).ok_or(StreamError::Local)?;
-        env.memory.place(at, &octets);
+        let (local, octets) = (due.local, response.original.to_ne_bytes());
+        if self.place_original(local, octets, env).is_err() {
+            self.due_failed();
+            return Err(StreamError::Local);
+        }
         self.in_atomic_responses = self.in_atomic_responses.next();
         self.sq.due_done();
         self.complete();
@@ -335,10 +345,17 @@ impl QueuePair {
         // RFC 5040 §5.3: "A zero-length Send Message Type MUST consume an Untagged Buffer".
         let buffer = *self.rq.front().ok_or(StreamError::NoBuffer)?;
         let start = self.in_sends.offset.0;
-        self.in_sends.check_offset(header, len, buffer.local.len.into())?;
-        if len > 0 {
-            let at = Placement::local(&buffer.local, start, len).ok_or(StreamError::MessageTooLong)?;
-            self.place(at, fpdu, UntaggedHeader::LEN, env);
+        if let Err(error) = self.in_sends.check_offset(header, len, buffer.local.len().into()) {
+            if error == StreamError::MessageTooLong {
+                self.buffer_failed(CompletionStatus::LocalLength);
+            }
+            return Err(error);
+        }
+        if len > 0
+            && let Err(error) = self.place_buffer(buffer.local, start, fpdu, UntaggedHeader::LEN, env)
+        {
+            self.buffer_failed(CompletionStatus::LocalProtection);
+            return Err(error);
         }
         self.in_sends.advance(len, header.last);
         if header.last {

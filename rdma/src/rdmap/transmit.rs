@@ -1,8 +1,10 @@
 //! What goes out: one FPDU at a time, built in the transport's own buffer.
 
 use crate::ddp::{Segment, cut};
-use crate::memory::{Fetch, LocalSlice, Memory};
-use crate::qp::{CloseHow, Event, Kind, QpState, QueuePair, Reply, Source, WorkRequest};
+use crate::memory::{Fetch, Memory};
+use crate::qp::{
+    CloseHow, CompletionStatus, Event, Kind, Local, QpState, QueuePair, Reply, Source, WorkRequest,
+};
 use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
 use crate::wire::atomic::{AtomicOp, AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -27,7 +29,7 @@ pub(crate) enum Step {
 
 /// The headers in front of a segment's payload.
 #[derive(Clone, Copy)]
-enum Front {
+pub(super) enum Front {
     Tagged(TaggedHeader),
     Untagged(UntaggedHeader),
 }
@@ -76,17 +78,22 @@ impl QueuePair {
     /// Whether something waits to be sent.
     pub(crate) fn has_output(&self) -> bool {
         match self.state {
-            QpState::ReadyToSend => self.may_send && (self.current.is_some() || self.choose().is_some()),
+            QpState::ReadyToSend => self.may_proceed() && (self.current.is_some() || self.choose().is_some()),
             QpState::Terminating => true,
             QpState::Idle | QpState::Closed => false,
         }
+    }
+
+    /// Whether an FPDU may be sent, or what comes next is none.
+    fn may_proceed(&self) -> bool {
+        self.may_send || self.sq.peek_next().is_some_and(|work| work.kind.is_local())
     }
 
     /// Sends one FPDU.
     pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
         match self.state {
             QpState::Terminating => return self.send_terminate(env, sink),
-            QpState::ReadyToSend if self.may_send => {}
+            QpState::ReadyToSend if self.may_proceed() => {}
             _ => return Step::Idle,
         }
         let Some(source) = self.current.or_else(|| self.choose()) else { return Step::Idle };
@@ -115,6 +122,7 @@ impl QueuePair {
     /// that the peer can no longer answer waits for good.
     fn work_is_ready(&self) -> bool {
         match self.sq.peek_next() {
+            Some(work) if work.fence && self.sq.reads() > 0 => false,
             Some(work) if work.kind.is_answered() => !self.peer_ended && self.sq.reads() < self.ord,
             Some(_) => true,
             None => false,
@@ -174,11 +182,13 @@ impl QueuePair {
     fn send_work<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
         let Some(work) = self.sq.peek_next().copied() else { return Step::Idle };
         match work.kind {
-            Kind::Read { stag, to } => self.send_read(&work.local, stag, to, env, sink),
-            Kind::Atomic { stag, to, op } => self.send_atomic(stag, to, op, env, sink),
+            Kind::Read { stag, to } => self.send_read(&work, stag, to, env, sink),
+            Kind::Atomic { stag, to, op } => self.send_atomic(&work, (stag, to), op, env, sink),
+            Kind::Invalidate { stag } => self.invalidate(&work, stag, env),
+            Kind::Bind { window, bind } => self.bind(&work, window, &bind, env),
             Kind::Immediate { data, solicited } => self.send_immediate(data, solicited, env, sink),
-            Kind::Write { stag, to } => {
-                let remaining = work.local.len.saturating_sub(work.progress);
+            Kind::Write { stag, to } | Kind::WriteImmediate { stag, to, .. } => {
+                let remaining = work.local.len().saturating_sub(work.progress);
                 let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
                 let Some(segment) = cut(mulpdu, TaggedHeader::LEN, remaining) else { return Step::NoRoom };
                 let to = TaggedOffset(to.0.wrapping_add(u64::from(work.progress)));
@@ -186,7 +196,7 @@ impl QueuePair {
                 self.send_segment(&work, front, segment, env, sink)
             }
             Kind::Send { solicited, invalidate } => {
-                let remaining = work.local.len.saturating_sub(work.progress);
+                let remaining = work.local.len().saturating_sub(work.progress);
                 let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
                 let Some(segment) = cut(mulpdu, UntaggedHeader::LEN, remaining) else { return Step::NoRoom };
                 let opcode = match (solicited, invalidate) {
@@ -212,11 +222,15 @@ impl QueuePair {
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Step {
-        let fetch = Fetch::local(&work.local, work.progress, segment.len).filter(|_| segment.len > 0);
-        let step = self.push(front, segment.len, env, sink, |memory, out| match fetch {
-            Some(fetch) => memory.fetch(fetch, out),
-            None => out.fill(0),
-        });
+        let step = if let Local::Slice(slice) = &work.local {
+            let fetch = Fetch::local(slice, work.progress, segment.len).filter(|_| segment.len > 0);
+            self.push(front, segment.len, env, sink, |memory, out| match fetch {
+                Some(fetch) => memory.fetch(fetch, out),
+                None => out.fill(0),
+            })
+        } else {
+            self.push_gathered(work, front, segment, env, sink)
+        };
         let Step::Sent(_) = step else { return step };
         self.fetched(segment.len, env);
         if let Some(next) = self.sq.next() {
@@ -224,7 +238,7 @@ impl QueuePair {
         }
         self.current = (!segment.last).then_some(Source::Work);
         if segment.last {
-            let (message, stream) = if let Kind::Write { .. } = work.kind {
+            let (message, stream) = if let Kind::Write { .. } | Kind::WriteImmediate { .. } = work.kind {
                 (&mut env.stats.rdmap.out_rdma_writes, &mut self.counters.out_writes)
             } else {
                 self.out_sends = self.out_sends.next();
@@ -232,6 +246,12 @@ impl QueuePair {
             };
             count(message, 1);
             count(stream, 1);
+            if let (Kind::WriteImmediate { data, solicited, .. }, Some(next)) = (work.kind, self.sq.next()) {
+                // RFC 7306 §6: "an RDMA Write Message followed by an Immediate Data Operation has the same behavior
+                // as the RDMA Write with Immediate Data operation found in InfiniBand".
+                next.kind = Kind::Immediate { data, solicited };
+                return step;
+            }
             self.sq.next_sent();
             self.complete();
         }
@@ -240,19 +260,22 @@ impl QueuePair {
 
     fn send_read<M: Memory>(
         &mut self,
-        local: &LocalSlice,
+        work: &WorkRequest,
         stag: Stag,
         to: TaggedOffset,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Step {
+        if !self.may_scatter(work.local, env.stags) {
+            return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+        }
         let msn = self.out_reads;
         // The peer returns it without interpretation. It names the request, and 0 means "none" to many programs.
         let sink_stag = Stag(msn.0.max(1));
         let request = ReadRequest {
             sink_stag,
             sink_offset: TaggedOffset(0),
-            size: local.len,
+            size: work.local.len(),
             source_stag: stag,
             source_offset: to,
         };
@@ -276,12 +299,15 @@ impl QueuePair {
     /// Sends an atomic operation (RFC 7306 §5.2.1).
     fn send_atomic<M: Memory>(
         &mut self,
-        stag: Stag,
-        to: TaggedOffset,
+        work: &WorkRequest,
+        (stag, to): (Stag, TaggedOffset),
         op: AtomicOp,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Step {
+        if !self.may_scatter(work.local, env.stags) {
+            return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+        }
         let msn = self.out_reads;
         let request = AtomicRequest { id: msn.0, stag, to, op: Ok(op) };
         let front = Front::Untagged(untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, msn, 0, true));
@@ -387,7 +413,7 @@ impl QueuePair {
     }
 
     /// Builds an FPDU in the transport's buffer: header, then `len` octets that `fill` writes.
-    fn push<M: Memory>(
+    pub(super) fn push<M: Memory>(
         &mut self,
         front: Front,
         len: usize,

@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod octets;
+pub(crate) mod verbs;
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;

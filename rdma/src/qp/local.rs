@@ -1,0 +1,226 @@
+//! The octets on this side of a work request: memory that the owner answers for, a scatter/gather list that is
+//! checked on every access, or octets that were copied when the request was posted.
+
+use crate::memory::{AccessError, LocalSlice};
+use crate::wire::Stag;
+
+/// Elements of a scatter/gather list, at most.
+pub const SGE_MAX: usize = 16;
+
+/// An element of a scatter/gather list (`ibv_sge`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// The first octet, as the memory region addresses it.
+    pub addr: u64,
+    /// Octets. An element of none is skipped, and its key is not looked at.
+    pub length: u32,
+    /// The memory region.
+    pub lkey: Stag,
+}
+
+/// Where the octets of a work request are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Local {
+    /// Memory that the owner answers for.
+    Slice(LocalSlice),
+    /// A scatter/gather list.
+    List(List),
+    /// Octets that were copied.
+    Inline {
+        /// Where they are kept.
+        slot: u16,
+        /// How many.
+        len: u32,
+    },
+}
+
+/// A scatter/gather list that is kept in [`Lists`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct List {
+    slot: u16,
+    sges: u16,
+    pub(crate) len: u32,
+}
+
+impl Local {
+    pub(crate) const EMPTY: Self = Self::Slice(LocalSlice::EMPTY);
+
+    /// Octets.
+    pub(crate) const fn len(&self) -> u32 {
+        match self {
+            Self::Slice(slice) => slice.len,
+            Self::List(list) => list.len,
+            Self::Inline { len, .. } => *len,
+        }
+    }
+}
+
+/// Room for the scatter/gather lists and copied octets of a queue whose work is finished in the order in which it
+/// was posted: one slot for each place, used in turn.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    sges: Box<[Sge]>,
+    per_slot: usize,
+    inline: Box<[u8]>,
+    inline_per_slot: usize,
+    slots: usize,
+    next: usize,
+}
+
+impl Lists {
+    /// For `slots` places, each of `sges` elements (at most [`SGE_MAX`]) and `inline` octets.
+    pub(crate) fn new(slots: usize, sges: usize, inline: usize) -> Self {
+        let per_slot = sges.min(SGE_MAX);
+        Self {
+            sges: vec![Sge::default(); slots.saturating_mul(per_slot)].into(),
+            per_slot,
+            inline: vec![0; slots.saturating_mul(inline)].into(),
+            inline_per_slot: inline,
+            slots,
+            next: 0,
+        }
+    }
+
+    fn take_slot(&mut self) -> usize {
+        let slot = self.next;
+        let next = slot.saturating_add(1);
+        self.next = if next < self.slots { next } else { 0 };
+        slot
+    }
+
+    /// Keeps a list; `None` if it has more elements, or octets, than a message may have.
+    pub(crate) fn keep(&mut self, list: &[Sge]) -> Option<Local> {
+        if list.len() > self.per_slot || self.slots == 0 {
+            return None;
+        }
+        let len = list.iter().try_fold(0u32, |len, sge| len.checked_add(sge.length))?;
+        let slot = self.take_slot();
+        let start = slot.saturating_mul(self.per_slot);
+        for (to, from) in self.sges.get_mut(start..)?.iter_mut().zip(list) {
+            *to = *from;
+        }
+        Some(Local::List(List {
+            slot: u16::try_from(slot).ok()?,
+            sges: u16::try_from(list.len()).ok()?,
+            len,
+        }))
+    }
+
+    /// Keeps a copy of octets; `None` if they are too many.
+    pub(crate) fn keep_inline(&mut self, octets: &[u8]) -> Option<Local> {
+        if octets.len() > self.inline_per_slot || self.slots == 0 {
+            return None;
+        }
+        let slot = self.take_slot();
+        let start = slot.saturating_mul(self.inline_per_slot);
+        self.inline.get_mut(start..start.checked_add(octets.len())?)?.copy_from_slice(octets);
+        Some(Local::Inline { slot: u16::try_from(slot).ok()?, len: u32::try_from(octets.len()).ok()? })
+    }
+
+    /// The elements of a list that is kept here.
+    pub(crate) fn sges(&self, list: List) -> &[Sge] {
+        let start = usize::from(list.slot).saturating_mul(self.per_slot);
+        self.sges.get(start..start.saturating_add(list.sges.into())).unwrap_or_default()
+    }
+
+    /// Octets that are kept here, `len` of them from `skip` on.
+    pub(crate) fn inline(&self, slot: u16, skip: u32, len: usize) -> &[u8] {
+        let start = usize::from(slot).saturating_mul(self.inline_per_slot).saturating_add(skip as usize);
+        self.inline.get(start..start.saturating_add(len)).unwrap_or_default()
+    }
+}
+
+/// The tokens for a part of a scatter/gather list, in order.
+#[derive(Debug)]
+pub(crate) struct Tokens<T> {
+    tokens: [Option<T>; SGE_MAX],
+}
+
+impl<T> Tokens<T> {
+    /// What `check` says to `len` octets of a list from `skip` on: all that they need, or why not.
+    pub(crate) fn of(
+        sges: &[Sge],
+        skip: u32,
+        len: usize,
+        check: impl Fn(Stag, u64, usize) -> Result<T, AccessError>,
+    ) -> Result<Self, AccessError> {
+        let mut tokens = [const { None }; SGE_MAX];
+        let mut places = tokens.iter_mut();
+        let (mut skip, mut left) = (skip as usize, len);
+        for sge in sges {
+            let length = sge.length as usize;
+            let here = length.saturating_sub(skip).min(left);
+            if here > 0 {
+                let address = sge.addr.checked_add(skip as u64).ok_or(AccessError::Wrap)?;
+                let token = check(sge.lkey, address, here)?;
+                *places.next().ok_or(AccessError::Bounds)? = Some(token);
+            }
+            skip = skip.saturating_sub(length);
+            left = left.saturating_sub(here);
+        }
+        if left > 0 {
+            return Err(AccessError::Bounds);
+        }
+        Ok(Self { tokens })
+    }
+}
+
+impl<T> IntoIterator for Tokens<T> {
+    type Item = T;
+    type IntoIter = core::iter::Flatten<core::array::IntoIter<Option<T>, SGE_MAX>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.tokens.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn sge(lkey: u32, addr: u64, length: u32) -> Sge {
+        Sge { addr, length, lkey: Stag(lkey) }
+    }
+
+    fn pieces(sges: &[Sge], skip: u32, len: usize) -> Option<Vec<(u32, u64, usize)>> {
+        let tokens = Tokens::of(sges, skip, len, |lkey, address, len| Ok((lkey.0, address, len)));
+        tokens.ok().map(|tokens| tokens.into_iter().collect())
+    }
+
+    #[test]
+    fn a_part_of_a_list_is_cut_from_its_elements() {
+        let list = [sge(1, 100, 10), sge(9, 0, 0), sge(2, 0, 5), sge(3, 7, 3)];
+        assert_eq!(pieces(&list, 0, 18).unwrap(), [(1, 100, 10), (2, 0, 5), (3, 7, 3)]);
+        assert_eq!(pieces(&list, 4, 6).unwrap(), [(1, 104, 6)]);
+        assert_eq!(pieces(&list, 9, 3).unwrap(), [(1, 109, 1), (2, 0, 2)]);
+        assert_eq!(pieces(&list, 10, 6).unwrap(), [(2, 0, 5), (3, 7, 1)]);
+        assert_eq!(pieces(&list, 17, 1).unwrap(), [(3, 9, 1)]);
+        assert_eq!(pieces(&list, 18, 0).unwrap(), []);
+        assert_eq!(pieces(&list, 17, 2), None);
+        assert_eq!(pieces(&[sge(1, u64::MAX, 4)], 2, 1), None);
+        let refused = Tokens::of(&list, 12, 3, |lkey, _, _| match lkey.0 {
+            2 => Err::<(), _>(AccessError::InvalidStag),
+            _ => Ok(()),
+        });
+        assert_eq!(refused.err(), Some(AccessError::InvalidStag));
+    }
+
+    #[test]
+    fn slots_are_used_in_turn() {
+        let mut lists = Lists::new(2, 2, 4);
+        let keep = |lists: &mut Lists, lkey| match lists.keep(&[sge(lkey, 0, 1), sge(lkey, 1, 2)]) {
+            Some(Local::List(list)) => list,
+            other => panic!("{other:?}"),
+        };
+        let (a, b) = (keep(&mut lists, 1), keep(&mut lists, 2));
+        assert_eq!((a.len, lists.sges(a)[0].lkey, lists.sges(b)[1].lkey), (3, Stag(1), Stag(2)));
+        let c = keep(&mut lists, 3);
+        assert_eq!((lists.sges(c)[0].lkey, lists.sges(b)[0].lkey), (Stag(3), Stag(2)));
+        assert_eq!(lists.keep(&[Sge::default(); 3]), None);
+        assert_eq!(lists.keep(&[sge(1, 0, u32::MAX), sge(1, 0, 1)]), None);
+        assert_eq!(lists.keep_inline(&[1, 2, 3, 4]), Some(Local::Inline { slot: 1, len: 4 }));
+        assert_eq!(lists.inline(1, 1, 3), [2, 3, 4]);
+        assert_eq!(lists.keep_inline(&[0; 5]), None);
+        assert_eq!(Lists::default().keep(&[]), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! Buffers that several streams take from, each when a message for it comes.
+
+use std::collections::VecDeque;
+
+use super::PostError;
+use super::local::{Lists, Local, Sge};
+
+/// The queue behind a shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedQueue {
+    queue: VecDeque<(u64, Local)>,
+    lists: Lists,
+    depth: usize,
+    /// Fewer buffers than this are told to the owner, once; 0: never.
+    pub(crate) limit: usize,
+    /// That is to be told.
+    pub(crate) limit_reached: bool,
+}
+
+impl SharedQueue {
+    /// For `depth` buffers of up to `sges` elements each.
+    pub(crate) fn new(depth: usize, sges: usize) -> Self {
+        Self {
+            queue: VecDeque::with_capacity(depth),
+            lists: Lists::new(depth, sges, 0),
+            depth,
+            limit: 0,
+            limit_reached: false,
+        }
+    }
+
+    pub(crate) fn post(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
+        if self.queue.len() >= self.depth {
+            return Err(PostError::Full);
+        }
+        let local = self.lists.keep(list).ok_or(PostError::Length)?;
+        self.queue.push_back((wr_id, local));
+        Ok(())
+    }
+
+    /// Takes the oldest buffer: its number and its list.
+    pub(crate) fn take(&mut self) -> Option<(u64, &[Sge])> {
+        let (wr_id, local) = self.queue.pop_front()?;
+        if self.queue.len() < self.limit {
+            (self.limit, self.limit_reached) = (0, true);
+        }
+        match local {
+            Local::List(list) => Some((wr_id, self.lists.sges(list))),
+            Local::Slice(_) | Local::Inline { .. } => Some((wr_id, &[])),
+        }
+    }
+
+    /// Buffers that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+}

@@ -1,0 +1,247 @@
+//! This side's memory: what a work request may fetch and where an answer is placed, with a check on every access
+//! to an element of a scatter/gather list; and the work that is no message.
+
+use super::transmit::{Front, Step};
+use crate::ddp::Segment;
+use crate::memory::{Bind, Fetch, Memory, Placement, StagTable};
+use crate::mpa::Fpdu;
+use crate::qp::{CloseHow, CompletionStatus, Kind, List, Local, QueuePair, Tokens, WorkRequest};
+use crate::stats::{RdmaStats, count};
+use crate::terminate::{Fault, StreamError};
+use crate::wire::Stag;
+use crate::{Env, Sink};
+
+/// Copies the payload of an FPDU to the places of a list, in order.
+fn scatter<C: AsRef<[u8]>, M: Memory>(
+    places: Tokens<Placement>,
+    fpdu: &Fpdu<'_, C>,
+    skip: usize,
+    env: &mut Env<'_, M>,
+) {
+    let mut places = places.into_iter();
+    let mut at = places.next();
+    for mut piece in fpdu.pieces(skip) {
+        while let Some(place) = at.take().filter(|_| !piece.is_empty()) {
+            let (here, behind) = place.split_at(piece.len());
+            let Some((octets, rest)) = piece.split_at_checked(here.len()) else { return };
+            env.memory.place(here, octets);
+            at = if behind.len() > 0 { Some(behind) } else { places.next() };
+            piece = rest;
+            if piece.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+impl QueuePair {
+    /// The right to fetch a part of a list of the send queue.
+    fn gather(&self, list: List, skip: u32, len: usize, stags: &StagTable) -> Option<Tokens<Fetch>> {
+        let check = |lkey, address, len| stags.check_local_fetch(lkey, address, len, self.origin);
+        Tokens::of(self.sq.lists.sges(list), skip, len, check).ok()
+    }
+
+    /// Sends a segment of a message whose octets are in a list, or were copied.
+    pub(super) fn push_gathered<M: Memory>(
+        &mut self,
+        work: &WorkRequest,
+        front: Front,
+        segment: Segment,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Step {
+        let (skip, len) = (work.progress, segment.len);
+        match work.local {
+            Local::List(list) => {
+                // All of it before its first octet goes out, so that the peer sees the whole message or nothing.
+                let whole = skip > 0 || segment.last || {
+                    self.gather(list, 0, list.len as usize, env.stags).is_some()
+                };
+                let fetches = self.gather(list, skip, len, env.stags).filter(|_| whole);
+                let Some(fetches) = fetches else {
+                    return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+                };
+                self.push(front, len, env, sink, |memory, mut out| {
+                    for fetch in fetches {
+                        let Some((here, behind)) = out.split_at_mut_checked(fetch.len()) else { return };
+                        memory.fetch(fetch, here);
+                        out = behind;
+                    }
+                })
+            }
+            Local::Inline { slot, .. } => {
+                // Out of the queue pair and back: `push` needs all of it.
+                let lists = core::mem::take(&mut self.sq.lists);
+                let octets = lists.inline(slot, skip, len);
+                let step = self.push(front, len, env, sink, |_, out| {
+                    for (to, from) in out.iter_mut().zip(octets) {
+                        *to = *from;
+                    }
+                });
+                self.sq.lists = lists;
+                step
+            }
+            Local::Slice(_) => Step::Idle,
+        }
+    }
+
+    /// Whether an answer may be placed where a request wants it. Asked again when it comes.
+    pub(super) fn may_scatter(&self, local: Local, stags: &StagTable) -> bool {
+        let Local::List(list) = local else { return true };
+        let check = |lkey, address, len| stags.check_local_place(lkey, address, len, self.origin);
+        Tokens::of(self.sq.lists.sges(list), 0, list.len as usize, check).is_ok()
+    }
+
+    /// Places a segment of a Read Response.
+    pub(super) fn place_sink<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        local: Local,
+        start: u32,
+        fpdu: &Fpdu<'_, C>,
+        skip: usize,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        self.place_at(local, start, fpdu, skip, false, env)
+    }
+
+    /// Places a segment of a Send.
+    pub(super) fn place_buffer<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        local: Local,
+        start: u32,
+        fpdu: &Fpdu<'_, C>,
+        skip: usize,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        self.place_at(local, start, fpdu, skip, true, env)
+    }
+
+    #[inline]
+    fn place_at<C: AsRef<[u8]>, M: Memory>(
+        &mut self,
+        local: Local,
+        start: u32,
+        fpdu: &Fpdu<'_, C>,
+        skip: usize,
+        received: bool,
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        let len = fpdu.len().saturating_sub(skip);
+        match local {
+            Local::Slice(slice) => {
+                let at = Placement::local(&slice, start, len).ok_or(StreamError::Local)?;
+                self.place(at, fpdu, skip, env);
+                Ok(())
+            }
+            Local::List(list) => {
+                let lists = if received { &self.rq.lists } else { &self.sq.lists };
+                let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
+                let places = Tokens::of(lists.sges(list), start, len, check);
+                let places = places.map_err(|_| StreamError::Local)?;
+                count(&mut self.counters.bytes_placed, len);
+                count(&mut env.stats.rdmap.payload_bytes_placed, len);
+                scatter(places, fpdu, skip, env);
+                Ok(())
+            }
+            Local::Inline { .. } => Err(StreamError::Local),
+        }
+    }
+
+    /// Places what an atomic operation has found.
+    pub(super) fn place_original<M: Memory>(
+        &mut self,
+        local: Local,
+        octets: [u8; 8],
+        env: &mut Env<'_, M>,
+    ) -> Result<(), StreamError> {
+        match local {
+            Local::Slice(slice) => {
+                let at = Placement::local(&slice, 0, octets.len()).ok_or(StreamError::Local)?;
+                env.memory.place(at, &octets);
+            }
+            Local::List(list) => {
+                let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
+                let places = Tokens::of(self.sq.lists.sges(list), 0, octets.len(), check);
+                let mut rest = octets.as_slice();
+                for place in places.map_err(|_| StreamError::Local)? {
+                    let Some((here, behind)) = rest.split_at_checked(place.len()) else { break };
+                    env.memory.place(place, here);
+                    rest = behind;
+                }
+            }
+            Local::Inline { .. } => return Err(StreamError::Local),
+        }
+        Ok(())
+    }
+
+    /// Work that is no message: invalidates an STag of this side. RFC 5040 §8.1.1: "the network interface can no
+    /// longer modify an Advertised Buffer after the ULP revokes remote access rights".
+    pub(super) fn invalidate<M>(&mut self, work: &WorkRequest, stag: Stag, env: &mut Env<'_, M>) -> Step {
+        match env.stags.invalidate_local(stag, self.origin) {
+            Ok(()) => self.local_work_done(),
+            Err(_) => self.work_failed(work, CompletionStatus::LocalProtection, env.stats),
+        }
+    }
+
+    /// Work that is no message: binds a memory window.
+    pub(super) fn bind<M>(
+        &mut self,
+        work: &WorkRequest,
+        window: Stag,
+        bind: &Bind,
+        env: &mut Env<'_, M>,
+    ) -> Step {
+        match env.stags.bind(window, bind, self.origin) {
+            Ok(()) => self.local_work_done(),
+            Err(_) => self.work_failed(work, CompletionStatus::WindowBind, env.stats),
+        }
+    }
+
+    fn local_work_done(&mut self) -> Step {
+        self.sq.next_sent();
+        self.complete();
+        Step::Again
+    }
+
+    /// Work that cannot be done. What was posted before it is finished first, as far as that is possible, so that
+    /// completions stay in order and tell the truth; then the stream ends.
+    #[cold]
+    pub(super) fn work_failed(
+        &mut self,
+        work: &WorkRequest,
+        status: CompletionStatus,
+        stats: &mut RdmaStats,
+    ) -> Step {
+        let first = work.progress == 0 && !matches!(work.kind, Kind::Immediate { .. });
+        let wait = first && self.sq.reads() > 0;
+        if let Some(next) = self.sq.next() {
+            if wait {
+                next.fence = true;
+                return Step::Again;
+            }
+            next.status = status;
+        }
+        if self.may_send {
+            self.fail(&Fault::bare(StreamError::Local), stats);
+        } else {
+            self.close(CloseHow::Reset);
+        }
+        Step::Again
+    }
+
+    /// The answer that was due cannot be placed.
+    #[cold]
+    pub(super) fn due_failed(&mut self) {
+        if let Some(due) = self.sq.due() {
+            due.status = CompletionStatus::LocalProtection;
+        }
+    }
+
+    /// The buffer at the head of the receive queue cannot take the message.
+    #[cold]
+    pub(super) fn buffer_failed(&mut self, status: CompletionStatus) {
+        if let Some(buffer) = self.rq.front() {
+            buffer.status = status;
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Protection domains, memory regions and memory windows (`ibv_pd`, `ibv_mr`, `ibv_mw`).
+
+use super::{Device, VerbsError};
+use crate::memory::{Access, PdId, RegionId, Scope, StagTable, Window};
+use crate::wire::Stag;
+
+/// A memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MrId(pub u32);
+
+/// A memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MwId(pub u32);
+
+/// How a memory region addresses its octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressBase {
+    /// From 0 (`IBV_ACCESS_ZERO_BASED`).
+    Zero,
+    /// From here, such as the address that the program has mapped it at.
+    At(u64),
+}
+
+/// A memory region as it was registered. It has one STag, which is its key here and for peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRegion {
+    /// Its name.
+    pub id: MrId,
+    /// The key for this side's work requests.
+    pub lkey: Stag,
+    /// The key for the peer.
+    pub rkey: Stag,
+    /// The address of the first octet.
+    pub addr: u64,
+    /// Octets.
+    pub length: u64,
+}
+
+/// A memory window as it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryWindow {
+    /// Its name.
+    pub id: MwId,
+    /// A key to bind it with; see [`inc_rkey`].
+    pub rkey: Stag,
+}
+
+/// The same STag with the next key (`ibv_inc_rkey`): for binding a window anew, so that the old key is worth
+/// nothing.
+pub const fn inc_rkey(rkey: Stag) -> Stag {
+    Stag(rkey.0 & 0xffff_ff00 | rkey.0.wrapping_add(1) & 0xff)
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Pd {
+    /// Objects that belong to it.
+    pub(super) users: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Mr {
+    pd: PdId,
+    stag: Stag,
+}
+
+#[derive(Debug)]
+pub(super) struct Mw {
+    pub(super) pd: PdId,
+    pub(super) stag: Stag,
+}
+
+impl<C: AsRef<[u8]>> Device<C> {
+    /// Makes a protection domain (`ibv_alloc_pd`).
+    ///
+    /// # Errors
+    /// `NoResources`.
+    pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.pds.insert(Pd::default()).map(PdId).ok_or(VerbsError::NoResources)
+    }
+
+    /// Takes a protection domain away (`ibv_dealloc_pd`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `Busy`: objects belong to it.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        if self.pds.get(pd.0).ok_or(VerbsError::NoSuchObject)?.users > 0 {
+            return Err(VerbsError::Busy);
+        }
+        self.pds.remove(pd.0);
+        Ok(())
+    }
+
+    /// Registers `length` octets of a region from `offset` on (`ibv_reg_mr`). Whoever calls answers for the region
+    /// having them.
+    ///
+    /// As in libibverbs, a right of the peer needs that of this side: remote write and atomic local write, remote
+    /// read local read. The right to invalidate is one of memory windows only, RFC 5040 §8.1.1: "An RNIC MUST
+    /// ensure that a Remote Peer is not able to invalidate an STag enabled for remote access, if the STag is
+    /// shared on multiple streams."
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `Invalid`: a remote right without its local one, the right to invalidate, or an end beyond
+    /// 2⁶⁴ − 1. `NoResources`.
+    pub fn reg_mr(
+        &mut self,
+        pd: PdId,
+        (region, offset, length): (RegionId, u64, u64),
+        base: AddressBase,
+        access: Access,
+        stags: &mut StagTable,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let users = &mut self.pds.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?.users;
+        let writes = access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC);
+        let reads = access.contains(Access::REMOTE_READ);
+        let covered = (!writes || access.contains(Access::LOCAL_WRITE))
+            && (!reads || access.contains(Access::LOCAL_READ));
+        let shared = access.contains(Access::REMOTE_INVALIDATE);
+        if !covered || shared || offset.checked_add(length).is_none() {
+            return Err(VerbsError::Invalid);
+        }
+        let addr = match base {
+            AddressBase::Zero => 0,
+            AddressBase::At(address) => address,
+        };
+        addr.checked_add(length).ok_or(VerbsError::Invalid)?;
+        let window = Window { region, offset, bytes: length, base_to: addr };
+        let stag = stags.grant_window(window, access, Scope::Pd(pd)).map_err(|_| VerbsError::NoResources)?;
+        let Some(id) = self.mrs.insert(Mr { pd, stag }) else {
+            stags.revoke(stag);
+            return Err(VerbsError::NoResources);
+        };
+        *users = users.saturating_add(1);
+        Ok(MemoryRegion { id: MrId(id), lkey: stag, rkey: stag, addr, length })
+    }
+
+    /// Takes a memory region away (`ibv_dereg_mr`): from here on no access finds it, of either side.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `Busy`: a memory window is bound to it.
+    pub fn dereg_mr(&mut self, mr: MrId, stags: &mut StagTable) -> Result<(), VerbsError> {
+        let Mr { pd, stag } = *self.mrs.get(mr.0).ok_or(VerbsError::NoSuchObject)?;
+        if stags.windows_of(stag) > 0 {
+            return Err(VerbsError::Busy);
+        }
+        // It may have been invalidated before.
+        stags.revoke(stag);
+        self.mrs.remove(mr.0);
+        self.leave_pd(pd);
+        Ok(())
+    }
+
+    /// Makes a memory window of type 2, not bound (`ibv_alloc_mw`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `NoResources`.
+    pub fn alloc_mw(&mut self, pd: PdId, stags: &mut StagTable) -> Result<MemoryWindow, VerbsError> {
+        let users = &mut self.pds.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?.users;
+        let stag = stags.keep(pd).map_err(|_| VerbsError::NoResources)?;
+        let Some(id) = self.mws.insert(Mw { pd, stag }) else {
+            stags.release(stag);
+            return Err(VerbsError::NoResources);
+        };
+        *users = users.saturating_add(1);
+        Ok(MemoryWindow { id: MwId(id), rkey: stag })
+    }
+
+    /// Takes a memory window away, bound or not (`ibv_dealloc_mw`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn dealloc_mw(&mut self, mw: MwId, stags: &mut StagTable) -> Result<(), VerbsError> {
+        let Mw { pd, stag } = self.mws.remove(mw.0).ok_or(VerbsError::NoSuchObject)?;
+        stags.release(stag);
+        self.leave_pd(pd);
+        Ok(())
+    }
+
+    /// An object of a protection domain is gone.
+    pub(super) fn leave_pd(&mut self, pd: PdId) {
+        if let Some(pd) = self.pds.get_mut(pd.0) {
+            pd.users = pd.users.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Queue pairs (`ibv_qp`) and their states.
+//!
+//! The states are those of the RDMA Protocol Verbs Specification, which knows no "ready to receive" and no
+//! "send queue drained":
+//!
+//! ```text
+//!            connect, accept             disconnect, peer's FIN
+//!   Idle ──────────────────────▶ Rts ─────────────────────────▶ Closing
+//!    ▲                            │ a Terminate is due              │
+//!    │                            ▼                                 │ the stream has ended
+//!    │                        Terminate ───────────────────────┐    │
+//!    │ modify_qp(Idle)                                         ▼    ▼
+//!    └─────────────────────────────────────────────────────── Error ◀── modify_qp(Error), from any
+//! ```
+
+use std::collections::VecDeque;
+
+use super::completion::{CqId, Places, WcOpcode, WcStatus, WorkCompletion};
+use super::connection::CmId;
+use super::shared::SrqId;
+use super::{AsyncEvent, Device, Now, VerbsError};
+use crate::memory::{Origin, PdId, StreamId};
+use crate::qp::{Depths, QueuePair};
+use crate::stats::RdmaStats;
+
+/// The number of a queue pair: 24 bits, as in InfiniBand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QpNum(pub u32);
+
+/// Where a queue pair stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpState {
+    /// Without a stream (`IBV_QPS_RESET`, `INIT` and `RTR`). Takes buffers, but nothing to send.
+    Idle,
+    /// In full operation (`IBV_QPS_RTS`).
+    Rts,
+    /// The stream ends in good order; what was posted is still done as far as the peer lets it. Takes buffers only.
+    Closing,
+    /// A Terminate waits to be sent. All work was flushed; what is posted now is at once.
+    Terminate,
+    /// The stream is gone (`IBV_QPS_ERR`). All work was flushed; what is posted now is at once.
+    Error,
+}
+
+/// How large a queue pair is (`ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Work requests to send whose completion was not taken.
+    pub max_send_wr: u16,
+    /// Buffers whose completion was not taken. With a shared receive queue: how many of its buffers this queue
+    /// pair may have taken at a time; the message that needs one more ends the stream. RFC 5042 §6.4.3.1: the
+    /// RNIC Engine "MUST be able to detect if the Remote Peer is attempting to consume more than its fair share".
+    pub max_recv_wr: u16,
+    /// Elements of a list to send from, or to read into.
+    pub max_send_sge: u16,
+    /// Elements of a buffer.
+    pub max_recv_sge: u16,
+    /// Octets of inline data.
+    pub max_inline_data: u16,
+}
+
+/// What a queue pair is made with (`ibv_qp_init_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInit {
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Where work to send completes.
+    pub send_cq: CqId,
+    /// Where buffers complete.
+    pub recv_cq: CqId,
+    /// Where buffers come from, if not from the queue pair itself.
+    pub srq: Option<SrqId>,
+    /// How large it is.
+    pub cap: QpCap,
+    /// Every work request to send is signalled.
+    pub sq_sig_all: bool,
+}
+
+/// A queue pair at a glance (`ibv_query_qp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttr {
+    /// Where it stands.
+    pub state: QpState,
+    /// What it was made with.
+    pub init: QpInit,
+    /// The connection it belongs to.
+    pub id: Option<CmId>,
+    /// Places of the send queue in use, finished work whose completion was not taken included.
+    pub send_used: usize,
+    /// Places of the receive queue in use, likewise.
+    pub recv_used: usize,
+}
+
+/// What must be known of work that an endpoint has, beyond what it says itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Posted {
+    pub(super) opcode: WcOpcode,
+    pub(super) signaled: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) init: QpInit,
+    pub(super) state: QpState,
+    /// Without a stream: the queues. The stream's endpoint has them otherwise.
+    pub(super) queues: Option<Box<QueuePair>>,
+    pub(super) id: Option<CmId>,
+    /// One for each work request to send that is not finished, in order.
+    pub(super) posted: VecDeque<Posted>,
+    pub(super) send_used: usize,
+    pub(super) recv_used: usize,
+    /// Places of work that succeeded without being told.
+    unsignaled: usize,
+}
+
+impl Qp {
+    pub(super) const fn give_back(&mut self, places: Places) {
+        match places {
+            Places::Send(places) => self.send_used = self.send_used.saturating_sub(places),
+            Places::Receive => self.recv_used = self.recv_used.saturating_sub(1),
+        }
+    }
+
+    /// The oldest work to send has ended: what it was, and the places to give back if that is to be told.
+    pub(super) fn send_ended(&mut self, status: WcStatus) -> Option<(WcOpcode, Places)> {
+        let posted = self.posted.pop_front()?;
+        self.unsignaled = self.unsignaled.saturating_add(1);
+        if posted.signaled || status != WcStatus::Success {
+            Some((posted.opcode, Places::Send(core::mem::take(&mut self.unsignaled))))
+        } else {
+            None
+        }
+    }
+
+    /// Queues for a stream that is to come.
+    fn new_queues(init: &QpInit, srq_sge: Option<u16>) -> Box<QueuePair> {
+        let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = init.cap;
+        let depths = Depths {
+            send: max_send_wr.into(),
+            receive: max_recv_wr.into(),
+            send_sges: max_send_sge.into(),
+            receive_sges: srq_sge.unwrap_or(max_recv_sge).into(),
+            inline: max_inline_data.into(),
+        };
+        // The stream gives its own when it takes the queues over.
+        let origin = Origin { stream: StreamId(0), pd: Some(init.pd) };
+        Box::new(QueuePair::new(origin, depths))
+    }
+
+    fn reset(&mut self, srq_sge: Option<u16>) {
+        self.state = QpState::Idle;
+        self.queues = Some(Self::new_queues(&self.init, srq_sge));
+        self.posted.clear();
+        (self.send_used, self.recv_used, self.unsignaled) = (0, 0, 0);
+    }
+}
+
+impl<C: AsRef<[u8]>> Device<C> {
+    /// Makes a queue pair, `Idle` (`ibv_create_qp`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`: the protection domain or a queue. `Invalid`: outside the device's limits, no place to
+    /// receive on a shared receive queue, or one of another protection domain. `NoResources`.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<QpNum, VerbsError> {
+        let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = init.cap;
+        let (wr_max, sge_max) = (self.limits.qp_wr_max, self.limits.sge_max);
+        let fits = max_send_wr <= wr_max
+            && max_recv_wr <= wr_max
+            && max_send_sge <= sge_max
+            && max_recv_sge <= sge_max
+            && max_inline_data <= self.limits.inline_max;
+        if !fits || (init.srq.is_some() && max_recv_wr == 0) {
+            return Err(VerbsError::Invalid);
+        }
+        let known = self.pds.get(init.pd.0).is_some()
+            && self.cqs.get(init.send_cq.0).is_some()
+            && self.cqs.get(init.recv_cq.0).is_some();
+        if !known {
+            return Err(VerbsError::NoSuchObject);
+        }
+        let srq = init.srq.map(|srq| self.srqs.get(srq.0).ok_or(VerbsError::NoSuchObject)).transpose()?;
+        if srq.is_some_and(|srq| srq.pd != init.pd) {
+            return Err(VerbsError::Invalid);
+        }
+        let qp = Qp {
+            init,
+            state: QpState::Idle,
+            queues: Some(Qp::new_queues(&init, srq.map(|srq| srq.max_sge))),
+            id: None,
+            posted: VecDeque::with_capacity(max_send_wr.into()),
+            send_used: 0,
+            recv_used: 0,
+            unsignaled: 0,
+        };
+        let number = self.qps.insert(qp).map(QpNum).ok_or(VerbsError::NoResources)?;
+        self.count_users(&init, 1);
+        Ok(number)
+    }
+
+    /// What the queue pair uses has a user more, or one less.
+    fn count_users(&mut self, init: &QpInit, by: i32) {
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(cq) = self.cqs.get_mut(cq.0) {
+                cq.users = cq.users.saturating_add_signed(by);
+            }
+        }
+        if let Some(pd) = self.pds.get_mut(init.pd.0) {
+            pd.users = pd.users.saturating_add_signed(by);
+        }
+        if let Some(srq) = init.srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
+            srq.users = srq.users.saturating_add_signed(by);
+        }
+    }
+
+    /// A queue pair at a glance (`ibv_query_qp`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn query_qp(&self, qp: QpNum) -> Result<QpAttr, VerbsError> {
+        let qp = self.qps.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let (send_used, recv_used) = (qp.send_used, qp.recv_used);
+        Ok(QpAttr { state: qp.state, init: qp.init, id: qp.id, send_used, recv_used })
+    }
+
+    /// Changes the state of a queue pair (`ibv_modify_qp`): to `Error` from any, which resets the connection and
+    /// flushes all work; from `Error` to `Idle`, which forgets its completions and makes new queues; from `Rts` to
+    /// `Closing`. The way to `Rts` is a connection.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `State`: no such way.
+    pub fn modify_qp(&mut self, number: QpNum, state: QpState, now: Now) -> Result<(), VerbsError> {
+        let qp = self.qps.get(number.0).ok_or(VerbsError::NoSuchObject)?;
+        match (qp.state, state) {
+            (from, to) if from == to => Ok(()),
+            (_, QpState::Error) => {
+                self.fail_qp(number);
+                Ok(())
+            }
+            (QpState::Error, QpState::Idle) => {
+                let (send_cq, recv_cq, srq) = (qp.init.send_cq, qp.init.recv_cq, qp.init.srq);
+                let srq_sge = srq.and_then(|srq| self.srqs.get(srq.0)).map(|srq| srq.max_sge);
+                self.purge(send_cq, number);
+                self.purge(recv_cq, number);
+                if let Some(qp) = self.qps.get_mut(number.0) {
+                    qp.reset(srq_sge);
+                }
+                Ok(())
+            }
+            (QpState::Rts, QpState::Closing) => {
+                self.disconnect(qp.id.ok_or(VerbsError::State)?, now);
+                Ok(())
+            }
+            _ => Err(VerbsError::State),
+        }
+    }
+
+    /// Ends the stream of a queue pair for a fault of this side, with a Terminate that says so.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `State`: it has no stream in full operation.
+    pub fn terminate_qp(&mut self, number: QpNum, now: Now, stats: &mut RdmaStats) -> Result<(), VerbsError> {
+        let qp = self.qps.get(number.0).ok_or(VerbsError::NoSuchObject)?;
+        let id = qp.id.filter(|_| qp.state == QpState::Rts).ok_or(VerbsError::State)?;
+        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|id| id.endpoint.as_mut()) {
+            endpoint.fail_local(now, stats);
+        }
+        self.ring(id);
+        self.drain(id);
+        Ok(())
+    }
+
+    /// Takes a queue pair away, its completions that were not taken with it (`ibv_destroy_qp`). A connection is
+    /// reset.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn destroy_qp(&mut self, number: QpNum) -> Result<(), VerbsError> {
+        if self.qps.get(number.0).is_none() {
+            return Err(VerbsError::NoSuchObject);
+        }
+        self.fail_qp(number);
+        let Some(qp) = self.qps.remove(number.0) else { return Ok(()) };
+        self.purge(qp.init.send_cq, number);
+        self.purge(qp.init.recv_cq, number);
+        self.count_users(&qp.init, -1);
+        self.async_events.retain(|event| event.qp() != Some(number));
+        Ok(())
+    }
+
+    /// Resets the connection of a queue pair, if it has one, and flushes its work.
+    pub(super) fn fail_qp(&mut self, number: QpNum) {
+        let id = self.qps.get(number.0).and_then(|qp| qp.id);
+        if let Some(id) = id {
+            self.transport_lost(id);
+        }
+        self.enter_error(number);
+    }
+
+    /// There is no stream, or no longer: what was posted is flushed.
+    pub(super) fn enter_error(&mut self, number: QpNum) {
+        let Some(qp) = self.qps.get_mut(number.0) else { return };
+        if qp.state == QpState::Error {
+            return;
+        }
+        (qp.state, qp.id) = (QpState::Error, None);
+        let on_srq = qp.init.srq.is_some();
+        if let Some(mut queues) = qp.queues.take() {
+            queues.flush();
+            while let Some(event) = queues.poll_event() {
+                self.on_completion(number, &event);
+            }
+        }
+        if on_srq {
+            self.raise(AsyncEvent::QpLastWqeReached(number));
+        }
+    }
+
+    /// Completes work to send that a queue pair in error was given.
+    pub(super) fn flush_send(&mut self, number: QpNum, wr_id: u64, posted: Posted) {
+        let Some(qp) = self.qps.get_mut(number.0) else { return };
+        qp.send_used = qp.send_used.saturating_add(1);
+        qp.posted.push_back(posted);
+        let (status, cq) = (WcStatus::WrFlushError, qp.init.send_cq);
+        let Some((opcode, places)) = qp.send_ended(status) else { return };
+        let wc = WorkCompletion { wr_id, status, opcode, qp_num: number, ..WorkCompletion::default() };
+        self.push_completion(cq, wc, places);
+        self.settle_overrun();
+    }
+
+    /// Completes a buffer that a queue pair in error was given.
+    pub(super) fn flush_recv(&mut self, number: QpNum, wr_id: u64) {
+        let Some(qp) = self.qps.get_mut(number.0) else { return };
+        qp.recv_used = qp.recv_used.saturating_add(1);
+        let (status, opcode, cq) = (WcStatus::WrFlushError, WcOpcode::Recv, qp.init.recv_cq);
+        let wc = WorkCompletion { wr_id, status, opcode, qp_num: number, ..WorkCompletion::default() };
+        self.push_completion(cq, wc, Places::Receive);
+        self.settle_overrun();
+    }
+
+    /// The queue pairs of completion queues that have overrun go into error.
+    pub(super) fn settle_overrun(&mut self) {
+        while core::mem::take(&mut self.overrun) {
+            while let Some(number) = self.victim() {
+                self.fail_qp(number);
+            }
+        }
+    }
+
+    /// A queue pair that is not in error although one of its completion queues has overrun.
+    #[cold]
+    fn victim(&self) -> Option<QpNum> {
+        let mut hit = self.qps.iter().filter(|(_, qp)| {
+            qp.state != QpState::Error
+                && (self.is_overrun(qp.init.send_cq) || self.is_overrun(qp.init.recv_cq))
+        });
+        hit.next().map(|(number, _)| QpNum(number))
+    }
+}

@@ -1,0 +1,109 @@
+//! Shared receive queues (`ibv_srq`).
+
+use super::work::RecvWr;
+use super::{AsyncEvent, Device, PostError, VerbsError};
+use crate::memory::PdId;
+use crate::qp::SharedQueue;
+
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SrqId(pub u32);
+
+/// A shared receive queue at a glance (`ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Buffers at a time.
+    pub max_wr: u16,
+    /// Elements of each.
+    pub max_sge: u16,
+    /// With fewer buffers than this there is an event, once; 0: never.
+    pub srq_limit: u16,
+    /// Buffers that wait.
+    pub waiting: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Srq {
+    pub(super) pd: PdId,
+    max_wr: u16,
+    pub(super) max_sge: u16,
+    /// Lent to an endpoint while octets are handed in.
+    pub(super) queue: Option<Box<SharedQueue>>,
+    /// Queue pairs that take from it.
+    pub(super) users: u32,
+}
+
+impl<C: AsRef<[u8]>> Device<C> {
+    /// Makes a shared receive queue for `max_wr` buffers of up to `max_sge` elements (`ibv_create_srq`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `Invalid`: outside the device's limits. `NoResources`.
+    pub fn create_srq(&mut self, pd: PdId, max_wr: u16, max_sge: u16) -> Result<SrqId, VerbsError> {
+        let users = &mut self.pds.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?.users;
+        if max_wr == 0 || max_wr > self.limits.srq_wr_max || max_sge > self.limits.sge_max {
+            return Err(VerbsError::Invalid);
+        }
+        let queue = Some(Box::new(SharedQueue::new(max_wr.into(), max_sge.into())));
+        let srq = Srq { pd, max_wr, max_sge, queue, users: 0 };
+        let id = self.srqs.insert(srq).ok_or(VerbsError::NoResources)?;
+        *users = users.saturating_add(1);
+        Ok(SrqId(id))
+    }
+
+    /// Arms the event that tells of fewer than `limit` buffers (`ibv_modify_srq`). With so few already, it comes
+    /// at once.
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `Invalid`: more than there can be.
+    pub fn modify_srq(&mut self, id: SrqId, limit: u16) -> Result<(), VerbsError> {
+        let srq = self.srqs.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        if limit > srq.max_wr {
+            return Err(VerbsError::Invalid);
+        }
+        let queue = srq.queue.as_mut().ok_or(VerbsError::Busy)?;
+        if queue.len() < usize::from(limit) {
+            queue.limit = 0;
+            self.raise(AsyncEvent::SrqLimitReached(id));
+        } else {
+            queue.limit = limit.into();
+        }
+        Ok(())
+    }
+
+    /// A shared receive queue at a glance (`ibv_query_srq`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn query_srq(&self, id: SrqId) -> Result<SrqAttr, VerbsError> {
+        let Srq { max_wr, max_sge, queue, .. } = self.srqs.get(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let (limit, waiting) = queue.as_ref().map_or((0, 0), |queue| (queue.limit, queue.len()));
+        let srq_limit = u16::try_from(limit).unwrap_or(u16::MAX);
+        Ok(SrqAttr { max_wr: *max_wr, max_sge: *max_sge, srq_limit, waiting })
+    }
+
+    /// Takes a shared receive queue away, and its buffers with it (`ibv_destroy_srq`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`. `Busy`: a queue pair takes from it.
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), VerbsError> {
+        let srq = self.srqs.get(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let pd = srq.pd;
+        if srq.users > 0 {
+            return Err(VerbsError::Busy);
+        }
+        self.srqs.remove(id.0);
+        self.leave_pd(pd);
+        self.async_events.retain(|event| *event != AsyncEvent::SrqLimitReached(id));
+        Ok(())
+    }
+
+    /// Gives the queue a buffer, for whichever of its queue pairs needs one first (`ibv_post_srq_recv`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`, `QueueFull`, `Length`.
+    pub fn post_srq_recv(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let srq = self.srqs.get_mut(id.0).ok_or(PostError::NoSuchObject)?;
+        let queue = srq.queue.as_mut().ok_or(PostError::NoSuchObject)?;
+        queue.post(wr.wr_id, wr.sg_list).map_err(PostError::from)
+    }
+}

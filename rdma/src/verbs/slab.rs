@@ -1,0 +1,87 @@
+//! Tables of objects with names that do not come back soon.
+
+/// Objects by name. Its memory is taken in [`Slab::new`] and does not grow.
+///
+/// A name has 24 bits, like the number of a queue pair: sixteen that say where, and above them eight that change
+/// whenever the place is given away, from 1 on. A stale name is not taken for another object's until the place
+/// was used 255 times.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    places: Vec<Place<T>>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    generation: u8,
+    object: Option<T>,
+}
+
+impl<T> Slab<T> {
+    pub(super) fn new(capacity: u16) -> Self {
+        let places = (0..capacity).map(|_| Place { generation: 0, object: None }).collect();
+        Self { places, free: (0..capacity).rev().collect() }
+    }
+
+    /// Adds an object; its name, or `None` if the table is full.
+    pub(super) fn insert(&mut self, object: T) -> Option<u32> {
+        let index = self.free.pop()?;
+        let place = self.places.get_mut(usize::from(index))?;
+        place.generation = place.generation.checked_add(1).unwrap_or(1);
+        place.object = Some(object);
+        Some(u32::from(place.generation) << 16 | u32::from(index))
+    }
+
+    fn place(&self, name: u32) -> Option<&Place<T>> {
+        self.places.get((name & 0xffff) as usize).filter(|place| u32::from(place.generation) == name >> 16)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, name: u32) -> Option<&T> {
+        self.place(name)?.object.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, name: u32) -> Option<&mut T> {
+        let place = self.places.get_mut((name & 0xffff) as usize)?;
+        if u32::from(place.generation) == name >> 16 { place.object.as_mut() } else { None }
+    }
+
+    pub(super) fn remove(&mut self, name: u32) -> Option<T> {
+        let object = self.get_mut(name).is_some();
+        let index = u16::try_from(name & 0xffff).ok().filter(|_| object)?;
+        self.free.push(index);
+        self.places.get_mut(usize::from(index))?.object.take()
+    }
+
+    /// All objects with their names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.places).filter_map(|(index, place): (u32, _)| {
+            Some((u32::from(place.generation) << 16 | index, place.object.as_ref()?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Slab;
+
+    #[test]
+    fn a_stale_name_names_nothing() {
+        let mut slab = Slab::new(2);
+        let (a, b) = (slab.insert('a').unwrap(), slab.insert('b').unwrap());
+        assert_eq!(slab.insert('c'), None);
+        assert_eq!((slab.get(a).copied(), slab.get_mut(b).copied()), (Some('a'), Some('b')));
+        assert_eq!((slab.remove(a), slab.remove(a)), (Some('a'), None));
+        let c = slab.insert('c').unwrap();
+        assert_ne!(a, c);
+        assert_eq!((slab.get(a), slab.get(c)), (None, Some(&'c')));
+        assert_eq!(slab.iter().map(|(name, it)| (name, *it)).collect::<Vec<_>>(), [(c, 'c'), (b, 'b')]);
+        assert_eq!((slab.get(0), slab.get(u32::MAX)), (None, None));
+        for _ in 0..600 {
+            let name = slab.iter().next().unwrap().0;
+            slab.remove(name).unwrap();
+            assert!(slab.insert('d').unwrap() > 0xffff);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The side of a device that faces the transport: octets in and out, and what becomes of them.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::completion::{Places, WcOpcode, WcStatus, WorkCompletion};
+use super::connection::{CmEventKind, CmId, Id, Stage, TransportRequest};
+use super::queue_pair::{QpNum, QpState};
+use super::{AsyncEvent, Device};
+use crate::endpoint::{Endpoint, EndpointConfig, Env, Progress, Sink};
+use crate::memory::{Memory, StagTable, StreamId};
+use crate::qp::{CloseHow, CompletionOp, Event, QpState as EndpointState};
+use crate::stats::RdmaStats;
+use crate::terminate::{ErrorCode, StreamError};
+
+impl<C: AsRef<[u8]>> Device<C> {
+    /// The next thing the adapter is to do.
+    pub fn poll_transport(&mut self) -> Option<TransportRequest> {
+        let request = self.transport.pop_front()?;
+        if let TransportRequest::Transmit { id } = request
+            && let Some(it) = self.ids.get_mut(id.0)
+        {
+            it.rung = false;
+        }
+        Some(request)
+    }
+
+    /// Has the adapter look after a connection.
+    pub(super) fn ring(&mut self, id: CmId) {
+        if let Some(it) = self.ids.get_mut(id.0)
+            && it.endpoint.is_some()
+            && !it.rung
+        {
+            it.rung = true;
+            self.transport.push_back(TransportRequest::Transmit { id });
+        }
+    }
+
+    /// The listener's address cannot be had. The id is of no more use.
+    pub fn listen_failed(&mut self, id: CmId) {
+        if let Some(it) = self.ids.get_mut(id.0) {
+            it.stage = Stage::Ended;
+            self.tell(id, CmEventKind::AddressError);
+        }
+    }
+
+    /// A listener's stream was accepted. `stream` is a name that no other stream of the worker had or will have.
+    /// `None`: there is no place for it; reset it.
+    pub fn incoming(
+        &mut self,
+        listener: CmId,
+        stream: StreamId,
+        (local, peer): (SocketAddr, SocketAddr),
+        now: Duration,
+    ) -> Option<CmId> {
+        let Stage::Listening { backlog, waiting, ird, ord } = self.ids.get(listener.0)?.stage else {
+            return None;
+        };
+        if waiting >= backlog {
+            return None;
+        }
+        let mut config = EndpointConfig { pd: None, send_queue: 0, receive_queue: 0, ..self.endpoint };
+        config.mpa.ird_max = config.mpa.ird_max.min(ird);
+        config.mpa.ord_max = config.mpa.ord_max.min(ord);
+        let id = Id {
+            stage: Stage::Connecting,
+            endpoint: Some(Box::new(Endpoint::responder(config, stream, now))),
+            stream: Some(stream),
+            local: Some(local),
+            peer: Some(peer),
+            listener: Some(listener),
+            // Until the program is asked.
+            doomed: true,
+            ..Id::new()
+        };
+        let id = CmId(self.ids.insert(id)?);
+        if let Some(Id { stage: Stage::Listening { waiting, .. }, .. }) = self.ids.get_mut(listener.0) {
+            *waiting = waiting.saturating_add(1);
+        }
+        Some(id)
+    }
+
+    /// The stream of a [`TransportRequest::Open`] is there. `stream` as with [`Self::incoming`]. `false`: nobody
+    /// wants it any more; reset it.
+    pub fn opened(
+        &mut self,
+        id: CmId,
+        stream: StreamId,
+        local: SocketAddr,
+        now: Duration,
+        stats: &mut RdmaStats,
+    ) -> bool {
+        if self.ids.get(id.0).is_none_or(|it| it.stage != Stage::Opening) {
+            return false;
+        }
+        if self.start_initiator(id, stream, now, stats).is_none() {
+            self.open_failed(id);
+            return false;
+        }
+        if let Some(it) = self.ids.get_mut(id.0) {
+            (it.stream, it.local) = (Some(stream), Some(local));
+        }
+        self.ring(id);
+        true
+    }
+
+    /// The stream of a [`TransportRequest::Open`] cannot be had.
+    pub fn open_failed(&mut self, id: CmId) {
+        if self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Opening) {
+            self.ended(id, CmEventKind::Unreachable);
+        }
+    }
+
+    /// Takes the octets at stream position `offset`, which follow those before.
+    pub fn receive<M: Memory>(
+        &mut self,
+        id: CmId,
+        now: Duration,
+        offset: u64,
+        chunk: C,
+        env: &mut Env<'_, M>,
+    ) {
+        let Some(it) = self.ids.get_mut(id.0) else { return };
+        let (number, Some(endpoint)) = (it.qp, it.endpoint.as_mut()) else { return };
+        let mut qp = number.and_then(|number| self.qps.get_mut(number.0));
+        let srq_id = qp.as_ref().and_then(|qp| qp.init.srq);
+        let srq = srq_id.and_then(|srq| self.srqs.get_mut(srq.0));
+        if let (Some(qp), Some(srq)) = (&mut qp, srq) {
+            let may_take = usize::from(qp.init.cap.max_recv_wr).saturating_sub(qp.recv_used);
+            let rq = &mut endpoint.queue_pair().rq;
+            (rq.shared, rq.shared_max) = (srq.queue.take(), may_take);
+            endpoint.receive(now, offset, chunk, env);
+            let rq = &mut endpoint.queue_pair().rq;
+            srq.queue = rq.shared.take();
+            qp.recv_used = qp.recv_used.saturating_add(may_take.saturating_sub(rq.shared_max));
+            let reached = srq.queue.as_mut().is_some_and(|it| core::mem::take(&mut it.limit_reached));
+            if let Some(srq_id) = srq_id.filter(|_| reached) {
+                self.raise(AsyncEvent::SrqLimitReached(srq_id));
+            }
+        } else {
+            endpoint.receive(now, offset, chunk, env);
+        }
+        self.drain(id);
+    }
+
+    /// Sends what there is to send, as far as the transport takes it.
+    pub fn poll_transmit<M: Memory>(
+        &mut self,
+        id: CmId,
+        now: Duration,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Progress {
+        let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) else {
+            return Progress::default();
+        };
+        let progress = endpoint.poll_transmit(now, env, sink);
+        self.drain(id);
+        progress
+    }
+
+    /// Whether [`Self::poll_transmit`] has something to send.
+    pub fn has_output(&self, id: CmId) -> bool {
+        self.ids.get(id.0).and_then(|it| it.endpoint.as_ref()).is_some_and(|endpoint| endpoint.has_output())
+    }
+
+    /// The peer has ended its half of the stream.
+    pub fn peer_closed(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
+        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
+            endpoint.peer_closed(now, stats);
+            self.closing(id);
+            self.drain(id);
+        }
+    }
+
+    /// The stream is gone, or is to be reset.
+    pub fn transport_lost(&mut self, id: CmId) {
+        let Some(it) = self.ids.get_mut(id.0) else { return };
+        if let Some(endpoint) = it.endpoint.as_mut() {
+            endpoint.transport_lost();
+            self.drain(id);
+        } else if it.stage == Stage::Opening {
+            if !self.recall(|request| matches!(request, TransportRequest::Open { id: of, .. } if *of == id)) {
+                let how = CloseHow::Reset;
+                self.transport.push_back(TransportRequest::Close { id, stream: None, how });
+            }
+            self.ended(id, CmEventKind::ConnectError);
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
+        if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
+            endpoint.handle_timeout(now, stats);
+            self.drain(id);
+        }
+    }
+
+    /// When [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due next.
+    pub fn next_deadline(&self, id: CmId) -> Option<Duration> {
+        self.ids.get(id.0)?.endpoint.as_ref()?.next_deadline()
+    }
+
+    /// A [`TransportRequest::Close`] is carried out. What was valid on the stream only is not any more.
+    pub fn closed(&mut self, id: CmId, stags: &mut StagTable) {
+        let Some(it) = self.ids.get_mut(id.0).filter(|it| it.endpoint.is_none()) else { return };
+        if let Some(stream) = it.stream.take() {
+            stags.revoke_stream(stream);
+        }
+        self.release_id(id);
+    }
+
+    /// Acts on what an endpoint has to tell, until there is nothing.
+    pub(super) fn drain(&mut self, id: CmId) {
+        while let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
+            let Some(event) = endpoint.poll_event() else {
+                if endpoint.queue_pair().state == EndpointState::Terminating {
+                    self.enter_terminate(id);
+                }
+                break;
+            };
+            self.on_event(id, event);
+        }
+        self.settle_overrun();
+    }
+
+    fn qp_of(&self, id: CmId) -> Option<QpNum> {
+        self.ids.get(id.0)?.qp
+    }
+
+    fn enter_terminate(&mut self, id: CmId) {
+        let qp = self.qp_of(id).and_then(|number| self.qps.get_mut(number.0));
+        if let Some(qp) = qp.filter(|qp| matches!(qp.state, QpState::Rts | QpState::Closing)) {
+            qp.state = QpState::Terminate;
+        }
+        self.ring(id);
+    }
+
+    fn on_event(&mut self, id: CmId, event: Event) {
+        match event {
+            Event::ConnectRequest { private_data, ird, ord, rev: _, crc: _ } => {
+                let listener = self.ids.get(id.0).and_then(|it| it.listener);
+                let Some(listener) = listener.filter(|listener| self.ids.get(listener.0).is_some()) else {
+                    return self.transport_lost(id);
+                };
+                if let Some(it) = self.ids.get_mut(id.0) {
+                    it.doomed = false;
+                }
+                let (responder_resources, initiator_depth) = (ird, ord);
+                self.tell(
+                    id,
+                    CmEventKind::ConnectRequest {
+                        listener,
+                        private_data,
+                        responder_resources,
+                        initiator_depth,
+                    },
+                );
+            }
+            Event::Established { private_data, ird, ord, .. } => {
+                if let Some(it) = self.ids.get_mut(id.0) {
+                    it.stage = Stage::Established;
+                }
+                if let Some(qp) = self.qp_of(id).and_then(|number| self.qps.get_mut(number.0)) {
+                    qp.state = QpState::Rts;
+                }
+                let (responder_resources, initiator_depth) = (ird, ord);
+                self.tell(
+                    id,
+                    CmEventKind::Established { private_data, responder_resources, initiator_depth },
+                );
+            }
+            Event::Rejected { private_data } => {
+                if let Some(it) = self.ids.get_mut(id.0) {
+                    it.stage = Stage::Ended;
+                }
+                self.tell(id, CmEventKind::Rejected { private_data });
+            }
+            Event::TerminateSent { code, error } => {
+                if let Some(number) = self.qp_of(id) {
+                    self.raise(terminated_for(number, error, code));
+                }
+            }
+            Event::TerminateReceived { code, .. } => {
+                if let Some(number) = self.qp_of(id) {
+                    self.raise(AsyncEvent::QpTerminated(number, code));
+                }
+            }
+            Event::Close { how } => {
+                let stream = self.ids.get(id.0).and_then(|it| it.stream);
+                self.transport.push_back(TransportRequest::Close { id, stream, how });
+                let established = self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Established);
+                let kind = if established { CmEventKind::Disconnected } else { CmEventKind::ConnectError };
+                self.ended(id, kind);
+            }
+            Event::Completion { .. } | Event::Received { .. } | Event::Immediate { .. } => {
+                if let Some(number) = self.qp_of(id) {
+                    self.on_completion(number, &event);
+                }
+            }
+        }
+    }
+
+    /// A connection has ended, or was never there; `kind` says so unless it was told already.
+    fn ended(&mut self, id: CmId, kind: CmEventKind) {
+        self.leave_backlog(id);
+        let Some(it) = self.ids.get_mut(id.0) else { return };
+        let (number, told) = (it.qp.take(), it.stage == Stage::Ended);
+        (it.endpoint, it.stage) = (None, Stage::Ended);
+        if let Some(number) = number {
+            self.enter_error(number);
+        }
+        if !told {
+            self.tell(id, kind);
+        }
+    }
+
+    /// Work of a queue pair has ended.
+    pub(super) fn on_completion(&mut self, number: QpNum, event: &Event) {
+        let Some(qp) = self.qps.get_mut(number.0) else { return };
+        let (send_cq, recv_cq) = (qp.init.send_cq, qp.init.recv_cq);
+        let wc = WorkCompletion { qp_num: number, opcode: WcOpcode::Recv, ..WorkCompletion::default() };
+        let wc = match *event {
+            Event::Completion { wr_id, op: CompletionOp::Receive, status, bytes } => {
+                WorkCompletion { wr_id, status: status.into(), byte_len: bytes, ..wc }
+            }
+            Event::Completion { wr_id, status, bytes, .. } => {
+                let status = WcStatus::from(status);
+                if let Some((opcode, places)) = qp.send_ended(status) {
+                    let wc = WorkCompletion { wr_id, status, opcode, byte_len: bytes, ..wc };
+                    self.push_completion(send_cq, wc, places);
+                }
+                return;
+            }
+            Event::Received { wr_id, bytes, solicited, invalidated } => {
+                WorkCompletion { wr_id, byte_len: bytes, solicited, invalidated, ..wc }
+            }
+            Event::Immediate { wr_id, data, solicited } => {
+                let opcode = WcOpcode::RecvRdmaWithImm;
+                WorkCompletion { wr_id, imm_data: Some(data), solicited, opcode, ..wc }
+            }
+            _ => return,
+        };
+        self.push_completion(recv_cq, wc, Places::Receive);
+    }
+}
+
+/// What a Terminate of this side means for its queue pair.
+const fn terminated_for(number: QpNum, error: StreamError, code: ErrorCode) -> AsyncEvent {
+    match error {
+        StreamError::Local | StreamError::SetupFailed => AsyncEvent::QpFatal(number, code),
+        StreamError::Tagged(_)
+        | StreamError::Read(_)
+        | StreamError::Atomic(_)
+        | StreamError::Invalidate(_) => AsyncEvent::QpAccessError(number, code),
+        _ => AsyncEvent::QpRequestError(number, code),
+    }
+}

@@ -1,0 +1,200 @@
+//! No allocation once objects are made and connected: an allocator that counts, around every call of a device.
+// JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
+#![allow(unsafe_code, reason = "a global allocator that counts")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "lengths are small, and a test may panic"
+)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::verbs::*;
+use core::time::Duration;
+use rdma::verbs::*;
+use rdma::{AtomicOp, Env, Sink};
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator; counts what the watched part of a thread takes from it.
+struct Counting;
+
+fn count() {
+    if WATCHED.get() {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    }
+}
+
+// SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
+// two thread-locals that are initialised at compile time and have no destructor, so it allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the block is of this allocator, hence of the system's; the caller keeps the rest.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the block is of this allocator, hence of the system's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn watched<T>(call: impl FnOnce() -> T) -> T {
+    WATCHED.set(true);
+    let result = call();
+    WATCHED.set(false);
+    result
+}
+
+/// A transport that has its memory.
+struct Pipe(Vec<u8>);
+
+impl Sink for Pipe {
+    fn fpdu_max(&self) -> usize {
+        1448
+    }
+
+    fn room(&self) -> usize {
+        self.0.capacity() - self.0.len()
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        let start = self.0.len();
+        if self.room() < len {
+            return false;
+        }
+        self.0.resize(start + len, 0);
+        build(&mut self.0[start..]);
+        true
+    }
+}
+
+/// Work of every kind, and what it completes as, taken.
+fn round(net: &mut Net, a: &Party, b: &Party, srq: SrqId, window: &SendOp) {
+    let (remote_addr, rkey) = (b.mr.mr.addr, b.mr.mr.rkey);
+    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    let two = [a.mr.sge(0, 3000), a.mr.sge(9000, 5)];
+    let word = [a.mr.sge(8, 8)];
+    let work = [
+        (SEND, Data::List(&two[1..])),
+        (SendOp::RdmaWrite { remote_addr, rkey }, Data::List(&two)),
+        (SendOp::RdmaRead { remote_addr, rkey }, Data::List(&two)),
+        (SendOp::Atomic { remote_addr, rkey, op }, Data::List(&word)),
+        (SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data: [1; 8] }, Data::Inline(b"inline")),
+    ];
+    let sink = [b.mr.sge(0, 500), b.mr.sge(600, 500)];
+    watched(|| {
+        for wr_id in 0..2 {
+            net.nodes[1].device.post_srq_recv(srq, &RecvWr { wr_id, sg_list: &sink }).unwrap();
+        }
+        net.nodes[1].device.modify_srq(srq, 1).unwrap();
+        net.nodes[1].device.req_notify_cq(b.recv_cq, true).unwrap();
+        for (wr_id, (op, data)) in (0..).zip(work) {
+            let flags = SendFlags { signaled: wr_id % 2 == 0, solicited: true, fence: wr_id == 3 };
+            net.nodes[0].device.post_send(a.qp, &SendWr { wr_id, op, data, flags }).unwrap();
+        }
+        let SendOp::BindMw { rkey, .. } = *window else { unreachable!() };
+        net.nodes[1].device.post_send(b.qp, &send_wr(1, *window, &[])).unwrap();
+        net.nodes[1]
+            .device
+            .post_send(b.qp, &send_wr(2, SendOp::LocalInvalidate { stag: rkey }, &[]))
+            .unwrap();
+    });
+}
+
+fn drain(net: &mut Net, a: &Party, b: &Party) -> usize {
+    let mut out = [WorkCompletion::default(); 4];
+    let mut taken = 0;
+    watched(|| {
+        for (at, cq) in [(0, a.cq), (1, b.cq), (1, b.recv_cq)] {
+            while let Ok(some @ 1..) = net.nodes[at].device.poll_cq(cq, &mut out) {
+                assert!(out[..some].iter().all(|wc| wc.status == WcStatus::Success));
+                taken += some;
+            }
+        }
+        for at in 0..2 {
+            while net.nodes[at].device.poll_cq_event().is_some() {}
+            while net.nodes[at].device.poll_async_event().is_some() {}
+            while net.nodes[at].device.poll_transport().is_some() {}
+        }
+    });
+    taken
+}
+
+#[test]
+fn work_of_every_kind_allocates_nothing() {
+    let mut net = Net::new();
+    let (a, b) = pair_with(&mut net, [CAP, CAP], Some(8));
+    let Node { device, stags, .. } = &mut net.nodes[1];
+    let srq = device.query_qp(b.qp).unwrap().init.srq.unwrap();
+    let mw = device.alloc_mw(b.pd, stags).unwrap();
+    let bind = Bind {
+        lkey: b.mr.mr.lkey,
+        address: b.mr.mr.addr,
+        len: 9,
+        access: Access::REMOTE_READ,
+        zero_based: true,
+    };
+    let window = SendOp::BindMw { mw: mw.id, rkey: mw.rkey, bind };
+    let mut pipes = [Pipe(Vec::with_capacity(1 << 20)), Pipe(Vec::with_capacity(1 << 20))];
+    let mut positions = [net.position(0), net.position(1)];
+    let ids = [a.id, b.id];
+    for at in 0..1000 {
+        round(&mut net, &a, &b, srq, &window);
+        loop {
+            let mut moved = 0;
+            for from in 0..2 {
+                let to = 1 - from;
+                let Node { device, stags, memory, stats, .. } = &mut net.nodes[from];
+                let mut env = Env { stags, memory, stats };
+                watched(|| device.poll_transmit(ids[from], Duration::ZERO, &mut env, &mut pipes[from]));
+                let octets = core::mem::take(&mut pipes[from].0);
+                for piece in octets.chunks(1448) {
+                    let chunk = piece.to_vec();
+                    let Node { device, stags, memory, stats, .. } = &mut net.nodes[to];
+                    let mut env = Env { stags, memory, stats };
+                    watched(|| device.receive(ids[to], Duration::ZERO, positions[to], chunk, &mut env));
+                    positions[to] += piece.len() as u64;
+                    moved += piece.len();
+                }
+                pipes[from].0 = octets;
+                pipes[from].0.clear();
+            }
+            if moved == 0 {
+                break;
+            }
+        }
+        assert_eq!(drain(&mut net, &a, &b), 3 + 2 + 2, "round {at}");
+        // The first round may touch what is kept for later.
+        if at == 0 {
+            ALLOCATIONS.set(0);
+        }
+    }
+    assert_eq!(ALLOCATIONS.get(), 0);
+    assert_eq!(net.nodes[0].bytes(&a.mr).len(), MEMORY);
+    // The counter counts.
+    watched(|| drop(vec![0u8; 100]));
+    assert_eq!(ALLOCATIONS.get(), 1);
+}
