@@ -464,10 +464,13 @@ impl Conn {
         self.append_room(config).min(segments.saturating_mul(self.snd.emss.into()))
     }
 
-    /// Whether there is so much room that it is worth telling: a quarter of the queue, or half of its segments.
+    /// Whether there is so much room that it is worth telling: a quarter of the queue and a full segment's, or half of
+    /// its segments.
     pub(crate) fn has_much_room(&self, config: &StackConfig, free: u32) -> bool {
         let segments = self.segments_max(config, free) / 2;
-        let much = (config.send_buffer_bytes / 4).min(segments.saturating_mul(self.snd.emss.into()));
+        let octets = config.send_buffer_bytes;
+        let much = (octets / 4).max(self.snd.emss.into()).min(octets);
+        let much = much.min(segments.saturating_mul(self.snd.emss.into()));
         self.send_room(config, free) >= much.max(1)
     }
 

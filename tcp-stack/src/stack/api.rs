@@ -180,7 +180,7 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Asks for one [`Event::Writable`](crate::Event::Writable) as soon as [`Self::send_capacity`] is a
-    /// quarter of the send buffer or more: by the next [`Self::poll_event`], if it is already.
+    /// quarter of the send buffer or more, and a full segment's: by the next [`Self::poll_event`], if it is already.
     pub fn notify_writable(&mut self, conn: ConnId) {
         let pool_is_full = self.data_nodes() == 0;
         let Some(block) = self.conns.get_mut(conn) else { return };

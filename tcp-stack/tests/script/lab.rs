@@ -478,6 +478,7 @@ impl Lab {
             "time_wait" => stats.time_wait_now.to_string(),
             "send_buffers" => stats.send_buffers.to_string(),
             "receive_buffers" => stats.receive_buffers.to_string(),
+            "events" => self.events.len().to_string(),
             "capacity" => self.stack.send_capacity(self.conn()).to_string(),
             _ => counters.get(key).unwrap_or_else(|| panic!("unknown key {key}")).to_string(),
         };

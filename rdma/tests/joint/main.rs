@@ -1,0 +1,99 @@
+//! Both crates together: two hosts, each with a whole TCP/IP stack and an RDMA engine on it, and a network that loses,
+//! repeats, reorders and damages what they send. Work requests of all kinds are drawn at random; a model of plain
+//! memory says what each of them must find and leave.
+//!
+//! A failure names its seed and shows what happened last: `RDMA_SEED=7 cargo test -p rdma --test joint` runs that seed
+//! again, `RDMA_SEED=0..10000` more of them, and `RDMA_LOG=…` sets how many lines are shown.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "lengths are small, and a test may panic"
+)]
+
+mod completion;
+mod count;
+mod hazard;
+mod host;
+mod model;
+mod network;
+mod scenario;
+mod stream;
+mod totals;
+mod verdict;
+mod work;
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use network::{Network, Report};
+use totals::Totals;
+
+/// The seeds to run: those given, or those in `RDMA_SEED`, which is one or a range.
+fn seeds(default: Range<u64>) -> Range<u64> {
+    let Ok(given) = std::env::var("RDMA_SEED") else { return default };
+    match given.split_once("..") {
+        Some((first, end)) => first.parse().unwrap()..end.parse().unwrap(),
+        None => {
+            let seed = given.parse().unwrap();
+            seed..seed + 1
+        }
+    }
+}
+
+/// Runs a seed. A failure is told with the end of the log, from a second run that keeps one.
+#[track_caller]
+fn run(seed: u64) -> Report {
+    let mut network = Network::new(seed, 0).unwrap();
+    let error = match catch_unwind(AssertUnwindSafe(|| network.run())) {
+        Ok(Ok(report)) => return report,
+        Ok(Err(error)) => error,
+        Err(_) => "a panic, told above".into(),
+    };
+    let lines = std::env::var("RDMA_LOG").map_or(200, |lines| lines.parse().unwrap());
+    let mut again = Network::new(seed, lines).unwrap();
+    let _ = catch_unwind(AssertUnwindSafe(|| again.run()));
+    panic!("{}{:#?}\n{error}\nRDMA_SEED={seed}", again.log(), again.scenario);
+}
+
+/// Runs seeds, says what they came to, and fails if something that they are to try was not tried.
+fn run_all(default: Range<u64>) {
+    let seeds = seeds(default.clone());
+    let mut totals = Totals::default();
+    for seed in seeds.clone() {
+        totals.add(&run(seed));
+    }
+    println!("{totals}");
+    if seeds == default {
+        totals.expect_all_tried();
+    }
+}
+
+#[test]
+fn random_work_1() {
+    run_all(0..250);
+}
+
+#[test]
+fn random_work_2() {
+    run_all(250..500);
+}
+
+#[test]
+fn random_work_3() {
+    run_all(500..750);
+}
+
+#[test]
+fn random_work_4() {
+    run_all(750..1000);
+}
+
+/// A seed is replayed exactly: every frame the same, at the same time.
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in seeds(0..12) {
+        assert_eq!(run(seed), run(seed), "RDMA_SEED={seed}");
+    }
+    assert_ne!(run(1).digest, run(2).digest);
+}

@@ -1,0 +1,333 @@
+//! What both memories must be: plain vectors, changed by rules of their own.
+//!
+//! Every work request notes, when it is posted, which octets it may touch and what it must put there ([`Touch`]).
+//! The memory under test reports each access ([`Watched`]); one that no request has announced, or that brings other
+//! octets, is an error on the spot. `now` is memory as it is; `then` is memory as it will be when all that is posted
+//! is done, which is what a later Read of the same stream must find (RFC 5040 §5.5).
+
+use core::ops::Range;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use rdma::{AtomicOp, Fetch, Memory, Placement, RegionId, Stag, VecMemory, Word};
+
+use crate::count::unwatched;
+
+pub(crate) type Shared = Rc<RefCell<Model>>;
+
+/// A region on one of the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) host: usize,
+    pub(crate) region: u32,
+}
+
+/// What a work request may do to some octets.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// The owner's engine fetches them, to send.
+    Source,
+    /// The peer's Read fetches them.
+    Fetched,
+    /// These octets are placed, each once. `None`: not known yet, so that none may be.
+    Placed {
+        payload: Option<Vec<u8>>,
+        placed: usize,
+        /// Nothing is left to wait for when all are placed: an RDMA Write.
+        ends: bool,
+    },
+    /// The peer changes them; what they were, as far as that can be known before, goes to the result of the same
+    /// request.
+    Word { op: AtomicOp, original: Option<u64>, result: Place },
+}
+
+/// Octets of a region that a work request is about.
+#[derive(Debug)]
+pub(crate) struct Touch {
+    /// The work request.
+    pub(crate) id: u64,
+    pub(crate) range: Range<u64>,
+    /// By which STag, if it is by one.
+    pub(crate) stag: Stag,
+    pub(crate) what: What,
+}
+
+impl Touch {
+    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.range.start < range.end && range.start < self.range.end
+    }
+
+    fn covers(&self, range: &Range<u64>) -> bool {
+        self.range.start <= range.start && range.end <= self.range.end
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Region {
+    pub(crate) now: Vec<u8>,
+    pub(crate) then: Vec<u8>,
+    pub(crate) touches: Vec<Touch>,
+}
+
+/// What a peer's message is to bring into a posted buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    /// The work request that sends it.
+    pub(crate) id: u64,
+    pub(crate) len: u32,
+    pub(crate) solicited: bool,
+    pub(crate) invalidate: Option<Stag>,
+    pub(crate) immediate: Option<[u8; 8]>,
+}
+
+/// A posted buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) id: u64,
+    pub(crate) slot: u64,
+    pub(crate) message: Option<Message>,
+}
+
+/// What one side of a connection offers to the other.
+#[derive(Debug, Default)]
+pub(crate) struct Offer {
+    /// Buffers posted and not completed, in their order.
+    pub(crate) buffers: VecDeque<Buffer>,
+    /// The STag of its window with every right but invalidation.
+    pub(crate) stag: Option<Stag>,
+    /// STags of the same window that the peer may invalidate.
+    pub(crate) tickets: Vec<Stag>,
+    /// STags of the same window that may only be read, and only be written.
+    pub(crate) narrow: Option<(Stag, Stag)>,
+}
+
+/// What must be, on both hosts.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    /// Per host and region.
+    pub(crate) regions: [Vec<Region>; 2],
+    /// Per connection and side: 0 is the initiator.
+    pub(crate) offers: Vec<[Offer; 2]>,
+    last_id: u64,
+    /// What was found wrong while nobody could be told.
+    pub(crate) errors: Vec<String>,
+    /// Octets placed, fetched, and words changed.
+    pub(crate) accesses: [u64; 3],
+}
+
+impl Model {
+    /// A number for a work request: greater than all before.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(crate) fn region(&mut self, at: Place) -> &mut Region {
+        &mut self.regions[at.host][at.region as usize]
+    }
+
+    pub(crate) fn touch(&mut self, at: Place, touch: Touch) {
+        self.region(at).touches.push(touch);
+    }
+
+    /// Whether `range` may be used, `may` being asked of every touch that overlaps it.
+    pub(crate) fn is_free(&mut self, at: Place, range: &Range<u64>, may: fn(&What) -> bool) -> bool {
+        self.region(at).touches.iter().all(|touch| !touch.overlaps(range) || may(&touch.what))
+    }
+
+    /// Work request `id` has nothing more to do with the region. Fails if it left something undone.
+    pub(crate) fn release(&mut self, at: Place, id: u64) -> Result<(), String> {
+        let touches = &mut self.region(at).touches;
+        let mut undone = None;
+        touches.retain(|touch| {
+            if touch.id != id {
+                return true;
+            }
+            undone = match &touch.what {
+                What::Placed { payload: Some(payload), placed, .. } if *placed != payload.len() => {
+                    Some(format!("{placed} of {} octets are placed", payload.len()))
+                }
+                What::Placed { payload: None, .. } => Some("it was never answered".into()),
+                What::Word { .. } => Some("the word was not changed".into()),
+                _ => None,
+            };
+            false
+        });
+        undone.map_or(Ok(()), |what| Err(format!("work request {id} is finished, but {what}")))
+    }
+
+    /// As [`Self::release`], for work that was flushed.
+    pub(crate) fn forget(&mut self, at: Place, id: u64) {
+        self.region(at).touches.retain(|touch| touch.id != id);
+    }
+
+    /// RFC 5040 §5.5: what came before a message that was delivered, or answered, is placed.
+    pub(crate) fn expect_placed_before(&mut self, at: Place, id: u64) -> Result<(), String> {
+        let late = self.region(at).touches.iter().find(|touch| {
+            touch.id < id && matches!(touch.what, What::Placed { ends: true, .. } | What::Word { .. })
+        });
+        late.map_or(Ok(()), |late| {
+            Err(format!("{id} is delivered, and this before it is not placed: {late:?}"))
+        })
+    }
+
+    fn place(&mut self, at: Place, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        let range = offset..offset + bytes.len() as u64;
+        let what = || format!("{range:?} of {at:?}");
+        let region = self.regions[at.host].get_mut(at.region as usize).ok_or("no such region")?;
+        let due = region.touches.iter_mut().enumerate().find(|(_, touch)| {
+            touch.covers(&range) && matches!(touch.what, What::Placed { payload: Some(_), .. })
+        });
+        let Some((index, touch)) = due else {
+            return Err(format!("octets are placed at {} where none are due", what()));
+        };
+        let What::Placed { payload: Some(payload), placed, ends } = &mut touch.what else { return Ok(()) };
+        let skip = (range.start - touch.range.start) as usize;
+        let right = payload.get(skip..skip + bytes.len());
+        if right != Some(bytes) {
+            return Err(format!("wrong octets at {}, for {}", what(), touch.id));
+        }
+        *placed += bytes.len();
+        if *placed > payload.len() {
+            return Err(format!("octets placed twice at {}, for {}", what(), touch.id));
+        }
+        let done = *ends && *placed == payload.len();
+        region.now[range.start as usize..range.end as usize].copy_from_slice(bytes);
+        self.accesses[0] += bytes.len() as u64;
+        if done {
+            region.touches.swap_remove(index);
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, at: Place, offset: u64, len: usize) -> Result<(), String> {
+        let range = offset..offset + len as u64;
+        let region = self.regions[at.host].get(at.region as usize).ok_or("no such region")?;
+        let is_due = region
+            .touches
+            .iter()
+            .any(|touch| touch.covers(&range) && matches!(touch.what, What::Source | What::Fetched));
+        self.accesses[1] += len as u64;
+        if is_due { Ok(()) } else { Err(format!("nobody asked for {range:?} of {at:?}")) }
+    }
+
+    fn atomic(&mut self, at: Place, offset: u64, op: AtomicOp, found: u64) -> Result<(), String> {
+        let region = self.regions[at.host].get_mut(at.region as usize).ok_or("no such region")?;
+        let words = region.touches.iter().enumerate().filter(|(_, touch)| {
+            touch.range.start == offset && matches!(touch.what, What::Word { op: due, .. } if due == op)
+        });
+        let first = words.min_by_key(|(_, touch)| touch.id).map(|(index, _)| index);
+        let Some(index) = first else {
+            return Err(format!("an atomic operation at {offset} of {at:?} that is not due: {op:?}"));
+        };
+        let touch = region.touches.swap_remove(index);
+        let word = &mut region.now[offset as usize..offset as usize + 8];
+        let original = u64::from_ne_bytes(word.try_into().map_err(|_| "not a word")?);
+        if original != found {
+            return Err(format!("{found:#x} at {offset} of {at:?}, where {original:#x} should be"));
+        }
+        word.copy_from_slice(&changed(op, original).to_ne_bytes());
+        self.accesses[2] += 1;
+        let What::Word { result, original: due, .. } = touch.what else { return Ok(()) };
+        if due.is_some_and(|due| due != original) {
+            return Err(format!("{} finds {original:#x}, not {due:x?}", touch.id));
+        }
+        let results = &mut self.region(result).touches;
+        if let Some(sink) = results.iter_mut().find(|sink| sink.id == touch.id)
+            && let What::Placed { payload, .. } = &mut sink.what
+        {
+            *payload = Some(original.to_ne_bytes().to_vec());
+        }
+        Ok(())
+    }
+}
+
+/// What an atomic operation makes of a value, bit by bit as RFC 7306 §5.1 tells it.
+pub(crate) fn changed(op: AtomicOp, original: u64) -> u64 {
+    let bit = |of: u64, at: u32| of >> at & 1;
+    match op {
+        AtomicOp::FetchAdd { add, mask } => {
+            let (mut sum, mut carry) = (0, 0);
+            for at in 0..64 {
+                let digit = bit(original, at) + bit(add, at) + carry;
+                sum |= (digit & 1) << at;
+                // RFC 7306 §5.1.1: "causing any carry out of that bit position to be discarded".
+                carry = if bit(mask, at) == 1 { 0 } else { digit >> 1 };
+            }
+            sum
+        }
+        AtomicOp::CompareSwap { compare, compare_mask, swap, swap_mask } => {
+            let differs = |at| bit(compare_mask, at) == 1 && bit(compare, at) != bit(original, at);
+            if (0..64).any(differs) {
+                return original;
+            }
+            let chosen = |at| if bit(swap_mask, at) == 1 { bit(swap, at) } else { bit(original, at) };
+            (0..64).map(|at| chosen(at) << at).sum()
+        }
+    }
+}
+
+/// Memory that tells the model of every access.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) inner: VecMemory,
+    host: usize,
+    model: Shared,
+}
+
+impl Watched {
+    pub(crate) fn new(host: usize, model: Shared) -> Self {
+        Self { inner: VecMemory::new(), host, model }
+    }
+
+    fn tell(&self, region: RegionId, report: impl FnOnce(&mut Model, Place) -> Result<(), String>) {
+        unwatched(|| {
+            let mut model = self.model.borrow_mut();
+            if let Err(error) = report(&mut model, Place { host: self.host, region: region.0 }) {
+                model.errors.push(error);
+            }
+        });
+    }
+
+    /// Whether a region is what the model says it is.
+    pub(crate) fn check(&self, region: u32) -> Result<(), String> {
+        let model = self.model.borrow();
+        let right = &model.regions[self.host][region as usize].now;
+        let found = self.inner.bytes(RegionId(region)).ok_or("a region is gone")?;
+        if found == right.as_slice() {
+            return Ok(());
+        }
+        let at = found.iter().zip(right).position(|(found, right)| found != right);
+        Err(format!("region {region} of host {} is not as it should be at {at:?}", self.host))
+    }
+
+    /// Changes octets as their owner does, in the model too.
+    pub(crate) fn overwrite(&mut self, region: u32, start: u64, octets: &[u8]) {
+        let range = start as usize..start as usize + octets.len();
+        let mut model = self.model.borrow_mut();
+        model.regions[self.host][region as usize].now[range.clone()].copy_from_slice(octets);
+        if let Some(bytes) = self.inner.bytes_mut(RegionId(region)) {
+            bytes[range].copy_from_slice(octets);
+        }
+    }
+}
+
+impl Memory for Watched {
+    fn place(&mut self, at: Placement, bytes: &[u8]) {
+        self.tell(at.region(), |model, place| model.place(place, at.offset(), bytes));
+        self.inner.place(at, bytes);
+    }
+
+    fn fetch(&self, from: Fetch, out: &mut [u8]) {
+        self.tell(from.region(), |model, place| model.fetch(place, from.offset(), from.len()));
+        self.inner.fetch(from, out);
+    }
+
+    fn atomic(&mut self, at: Word, op: AtomicOp) -> u64 {
+        let (region, offset) = (at.region(), at.offset());
+        let found = self.inner.atomic(at, op);
+        self.tell(region, |model, place| model.atomic(place, offset, op, found));
+        found
+    }
+}

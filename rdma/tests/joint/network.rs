@@ -1,0 +1,464 @@
+//! Two hosts and the links between them in virtual time. Nothing happens but what a frame, a timer or an owner's
+//! plan brings about: a deadline that is forgotten leaves work undone when nothing is left to happen.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rdma::RdmaStats;
+use tcp_stack::testutil::{HeapBuf, Link, LinkConfig, LinkCounts, Random, Seen, Watch};
+use tcp_stack::{Buf, Duration, Instant};
+
+use crate::hazard::flip;
+use crate::host::{BURST, Host};
+use crate::model::{Model, Shared};
+use crate::scenario::{Cut, Fate, Narrows, Scenario};
+use crate::stream::{Outcome, own_region, since_start};
+
+/// Steps after which a run has failed.
+const STEPS_MAX: u64 = 500_000;
+/// What is left is aborted then, where bits may flip: an FPDU whose length was changed may wait for ever.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    /// A frame reaches a host.
+    Arrival(usize, Vec<u8>),
+    /// A host's worker looks at its port, its timers and its streams.
+    Turn(usize),
+    /// The port lets go of a frame that it has sent.
+    Sent(usize),
+    /// A connection is opened.
+    Dial(usize),
+    /// A connection is cut.
+    Cut(usize),
+    /// What is left is aborted.
+    AbortAll,
+}
+
+/// What a run has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Per connection and side; `None` where TCP never was established.
+    pub(crate) outcomes: Vec<[Option<Outcome>; 2]>,
+    pub(crate) stats: RdmaStats,
+    pub(crate) links: LinkCounts,
+    pub(crate) flips: u64,
+    pub(crate) too_big: u64,
+    /// Octets placed, octets fetched, words changed.
+    pub(crate) accesses: [u64; 3],
+    pub(crate) end: Instant,
+    /// A number for all that was on the wire.
+    pub(crate) digest: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) scenario: Scenario,
+    now: Instant,
+    hosts: [Host; 2],
+    links: [Link; 2],
+    /// Since when the path is narrow, and what then passes.
+    path: Option<(Duration, Link)>,
+    model: Shared,
+    watch: Watch,
+    /// By time, then in the order of planning.
+    happenings: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
+    order: u64,
+    steps: u64,
+    random: Random,
+    digest: u64,
+    /// Connections whose end, or whose cut, is under way.
+    ending: Vec<bool>,
+    flips: u64,
+    too_big: u64,
+    log: VecDeque<String>,
+    log_max: usize,
+}
+
+impl Network {
+    /// A network; all that happens in it depends on the seed alone. The last `log_max` lines are kept.
+    pub(crate) fn new(seed: u64, log_max: usize) -> Result<Self, String> {
+        let mut scenario = Scenario::draw(seed);
+        scenario.log = log_max > 0;
+        let mut random = Random::new(seed);
+        let model = Shared::new(RefCell::new(Model::default()));
+        model.borrow_mut().offers = scenario.dials.iter().map(|_| Default::default()).collect();
+        let mut octets = |len| (0..len).map(|_| random.byte()).collect::<Vec<u8>>();
+        let private_data: Vec<[Vec<u8>; 2]> = scenario
+            .dials
+            .iter()
+            .map(|dial| [octets(dial.private_data), octets(dial.private_data / 2)])
+            .collect();
+        let mut host = |index| Host::new(index, &scenario, &model, &private_data, &mut random);
+        let hosts = [host(0)?, host(1)?];
+        let links = scenario.links.map(|link| Link::new(link, random.fork()));
+        let path = scenario.narrows.map(|narrows| {
+            let Narrows { since, mtu, tells } = narrows;
+            let path = LinkConfig { rate: 0, mtu, tells, ..LinkConfig::CLEAN };
+            (since, Link::new(path, random.fork()))
+        });
+        let mut network = Self {
+            now: Instant::ZERO,
+            hosts,
+            links,
+            path,
+            model,
+            watch: Watch::default(),
+            happenings: BinaryHeap::new(),
+            order: 0,
+            steps: 0,
+            random,
+            digest: 0,
+            ending: vec![false; scenario.dials.len()],
+            flips: 0,
+            too_big: 0,
+            log: VecDeque::new(),
+            log_max,
+            scenario,
+        };
+        for index in 0..network.scenario.dials.len() {
+            let at = network.scenario.dials[index].at;
+            network.plan(Instant::ZERO + at, Happening::Dial(index));
+        }
+        if network.scenario.flips.is_some() {
+            network.plan(Instant::ZERO + PATIENCE, Happening::AbortAll);
+        }
+        Ok(network)
+    }
+
+    /// What happened last, one line each.
+    pub(crate) fn log(&self) -> String {
+        self.log.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.log_max == 0 {
+            return;
+        }
+        if self.log.len() >= self.log_max {
+            self.log.pop_front();
+        }
+        self.log.push_back(format!("{:>10} {}", since_start(self.now).as_micros(), text()));
+    }
+
+    fn plan(&mut self, at: Instant, what: Happening) {
+        self.order += 1;
+        self.happenings.push(Reverse((at, self.order, what)));
+    }
+
+    /// Plans a host's next turn, unless one is planned before that.
+    fn plan_turn(&mut self, host: usize, at: Instant) {
+        let planned = &mut self.hosts[host].turn_at;
+        if planned.is_none_or(|planned| at < planned) {
+            *planned = Some(at);
+            self.plan(at, Happening::Turn(host));
+        }
+    }
+
+    /// Runs until nothing is left to happen. An error says what went wrong, and when.
+    pub(crate) fn run(&mut self) -> Result<Report, String> {
+        let ran = self.run_on();
+        let at = since_start(self.now).as_micros();
+        ran.map_err(|error| format!("at {at} µs, step {}: {error}", self.steps))
+    }
+
+    fn run_on(&mut self) -> Result<Report, String> {
+        while let Some(Reverse((at, _, what))) = self.happenings.pop() {
+            self.now = at;
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Err(format!("no end: {:?}", self.outcomes()));
+            }
+            match what {
+                Happening::Arrival(host, frame) => self.arrive(host, frame),
+                Happening::Sent(host) => drop(self.hosts[host].sending.pop_front()),
+                Happening::Dial(index) => self.dial(index)?,
+                Happening::Cut(index) => self.cut(index)?,
+                Happening::AbortAll => self.abort_all(),
+                Happening::Turn(host) => {
+                    if self.hosts[host].turn_at == Some(at) {
+                        self.hosts[host].turn_at = None;
+                        self.turn(host)?;
+                    }
+                }
+            }
+        }
+        self.end()
+    }
+
+    fn arrive(&mut self, host: usize, frame: Vec<u8>) {
+        let elsewhere = u64::try_from(self.scenario.poll_interval.as_nanos()).unwrap_or(0);
+        let at = self.now + Duration::from_nanos(self.random.between(0, elsewhere));
+        self.hosts[host].inbox.push_back(frame);
+        self.plan_turn(host, at);
+    }
+
+    fn dial(&mut self, index: usize) -> Result<(), String> {
+        let plan = self.scenario.dials[index];
+        self.hosts[plan.from].dial(self.now, index, &plan)?;
+        self.plan_turn(plan.from, self.now);
+        Ok(())
+    }
+
+    fn abort_all(&mut self) {
+        for host in 0..2 {
+            let Host { streams, tools, .. } = &mut self.hosts[host];
+            for stream in streams.iter().flatten() {
+                tools.stack.abort(self.now, stream.conn);
+            }
+            self.plan_turn(host, self.now);
+        }
+    }
+
+    fn cut(&mut self, index: usize) -> Result<(), String> {
+        let plan = self.scenario.dials[index];
+        let Fate::Cut { side, how, .. } = plan.fate else { return Ok(()) };
+        let (now, host) = (self.now, plan.host(side));
+        self.note(|| format!("h{host} c{index} {how:?}"));
+        let Host { streams, tools, .. } = &mut self.hosts[host];
+        let Some(stream) = streams[index].as_mut().filter(|stream| !stream.is_over()) else { return Ok(()) };
+        match how {
+            Cut::Abort => tools.stack.abort(now, stream.conn),
+            // The owner goes without a word: what is queued is sent, and a FIN.
+            Cut::Fin => stream.leave(now, tools),
+            Cut::Disconnect => stream.endpoint.disconnect(since_start(now)),
+            Cut::Fault => stream.endpoint.fail_local(since_start(now), &mut tools.stats),
+        }
+        stream.needs_turn = true;
+        stream.collect(now, tools)?;
+        self.plan_turn(host, now);
+        Ok(())
+    }
+
+    /// One turn of a host's worker.
+    fn turn(&mut self, index: usize) -> Result<(), String> {
+        let (now, shared) = (self.now, self.hosts[1 - index].shared);
+        let Self { hosts, scenario, model, .. } = self;
+        let host = &mut hosts[index];
+        host.take_frames(now);
+        host.handle_events(now, scenario, model)?;
+        host.tools.stack.handle_timeouts(now);
+        host.handle_events(now, scenario, model)?;
+        host.run_streams(now, shared)?;
+        host.handle_events(now, scenario, model)?;
+        self.transmit(index)?;
+        self.tell(index);
+        self.look(index)?;
+        self.finish(index);
+        let host = &self.hosts[index];
+        let streams_have =
+            host.streams.iter().flatten().any(|stream| stream.needs_turn && stream.outcome.tcp.is_none());
+        let (more, output, next) =
+            (!host.inbox.is_empty() || streams_have, host.tools.stack.has_output(), host.deadline());
+        if more || output {
+            // Output that has no buffer or no neighbor waits; look again soon.
+            let pause = if more { Duration::from_micros(2) } else { Duration::from_micros(100) };
+            self.plan_turn(index, now + pause);
+        }
+        if let Some(next) = next {
+            self.plan_turn(index, next.max(now + Duration::from_nanos(1)));
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, index: usize) -> Result<(), String> {
+        loop {
+            let mut frames = Vec::new();
+            let tools = &mut self.hosts[index].tools;
+            let sent = tools.stack.poll_transmit(
+                self.now,
+                &mut tools.pool,
+                &mut |frame| frames.push(frame.buf),
+                BURST,
+            );
+            for buf in frames {
+                self.put_on_wire(index, buf)?;
+            }
+            if sent < BURST {
+                return Ok(());
+            }
+        }
+    }
+
+    fn put_on_wire(&mut self, from: usize, buf: HeapBuf) -> Result<(), String> {
+        let (now, bytes) = (self.now, buf.bytes());
+        let mut hasher = DefaultHasher::new();
+        (self.digest, now.as_nanos(), from, bytes).hash(&mut hasher);
+        self.digest = hasher.finish();
+        let seen = Seen::parse(bytes)?;
+        let mut frame = bytes.to_vec();
+        if let Some(seen) = &seen {
+            if self.scenario.flips.is_none() {
+                self.watch.see(seen)?;
+            }
+            let text = || {
+                format!(
+                    "h{from} > {:?} seq {} len {} ack {} win {}",
+                    seen.header.flags, seen.header.seq, seen.payload_len, seen.header.ack, seen.header.window
+                )
+            };
+            self.note(text);
+            if let Some(flips) = self.scenario.flips
+                && self.random.chance(flips.chance)
+                && flip(&mut frame, seen, flips.startup, &mut self.random)
+            {
+                self.flips += 1;
+                self.note(|| format!("h{from} ^ a bit of the payload is flipped"));
+            }
+        }
+        if self.passes(from, &frame) {
+            let mut arrivals = Vec::new();
+            self.links[from].send(now, &frame, &mut |at, frame| arrivals.push((at, frame)));
+            for (at, frame) in arrivals {
+                self.plan(at, Happening::Arrival(1 - from, frame));
+            }
+        }
+        let sent_at = self.links[from].busy_until(now);
+        self.hosts[from].sending.push_back(buf);
+        self.plan(sent_at, Happening::Sent(from));
+        Ok(())
+    }
+
+    /// Whether a frame is not too large for the path, once that has narrowed; its sender may be told.
+    fn passes(&mut self, from: usize, frame: &[u8]) -> bool {
+        let now = self.now;
+        let Some((since, path)) = &mut self.path else { return true };
+        let mut passes = since_start(now) < *since;
+        path.send(now, frame, &mut |_, _| passes = true);
+        if !passes {
+            self.too_big += 1;
+            if let Some(answer) = path.too_big(frame) {
+                self.plan(now + Duration::from_micros(100), Happening::Arrival(from, answer));
+            }
+        }
+        passes
+    }
+
+    /// Writes down what the streams of a host were told.
+    fn tell(&mut self, index: usize) {
+        let mut lines = Vec::new();
+        for stream in self.hosts[index].streams.iter_mut().flatten() {
+            let told = stream.log.as_mut().map(core::mem::take).unwrap_or_default();
+            lines.extend(told.into_iter().map(|text| format!("h{index} c{} {text}", stream.dial)));
+        }
+        for line in lines {
+            self.note(|| line);
+        }
+    }
+
+    /// Looks at the memory of connections on which something was completed, and at what must always hold.
+    fn look(&mut self, index: usize) -> Result<(), String> {
+        if let Some(error) = self.model.borrow().errors.first() {
+            return Err(error.clone());
+        }
+        self.hosts[index].check()?;
+        for dial in 0..self.scenario.dials.len() {
+            let stream = self.hosts[index].streams[dial].as_mut();
+            if stream.is_some_and(|stream| core::mem::take(&mut stream.look)) {
+                for host in &self.hosts {
+                    let own = own_region(dial);
+                    host.tools.memory.check(own - 1)?;
+                    host.tools.memory.check(own)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends connections on which all is done, and plans the cut of those whose time has come.
+    fn finish(&mut self, index: usize) {
+        for dial in 0..self.scenario.dials.len() {
+            if self.ending[dial] {
+                continue;
+            }
+            let plan = self.scenario.dials[dial];
+            if let Fate::Cut { side, after, delay, .. } = plan.fate {
+                let posted = self.hosts[plan.host(side)].outcome(dial).map_or(0, |outcome| outcome.work[0]);
+                if posted >= after {
+                    self.ending[dial] = true;
+                    self.plan(self.now + delay, Happening::Cut(dial));
+                    continue;
+                }
+            }
+            if !self.is_done(dial) {
+                continue;
+            }
+            self.ending[dial] = true;
+            for side in (0..2).filter(|side| plan.sides[*side].closes) {
+                let host = plan.host(side);
+                if let Some(stream) = &mut self.hosts[host].streams[dial] {
+                    stream.endpoint.disconnect(since_start(self.now));
+                    stream.needs_turn = true;
+                }
+                if host != index {
+                    self.plan_turn(host, self.now);
+                }
+            }
+        }
+    }
+
+    /// Whether both sides of a connection have done all that they had to, and it has arrived: who ends a stream takes
+    /// nothing any more.
+    fn is_done(&self, dial: usize) -> bool {
+        let model = self.model.borrow();
+        self.hosts.iter().all(|host| {
+            host.streams[dial].as_ref().is_some_and(|stream| {
+                let buffers = &model.offers[dial][stream.side].buffers;
+                let open = &model.regions[host.index][own_region(dial) as usize - 1];
+                stream.outcome.established
+                    && stream.outcome.work[0] >= stream.quota()
+                    && stream.posted.is_empty()
+                    && buffers.iter().all(|buffer| buffer.message.is_none())
+                    && open.touches.is_empty()
+            })
+        })
+    }
+
+    pub(crate) fn outcomes(&self) -> Vec<[Option<Outcome>; 2]> {
+        let dials = (0..).zip(&self.scenario.dials);
+        dials.map(|(at, plan)| [0, 1].map(|side| self.hosts[plan.host(side)].outcome(at).cloned())).collect()
+    }
+
+    /// What must hold when nothing is left to happen.
+    fn end(&mut self) -> Result<Report, String> {
+        let outcomes = self.outcomes();
+        for (dial, pair) in outcomes.iter().enumerate() {
+            if pair.iter().flatten().any(|outcome| outcome.close.is_none() || outcome.tcp.is_none()) {
+                return Err(format!("connection {dial} never ends: {pair:?}"));
+            }
+        }
+        for host in &mut self.hosts {
+            host.check_end()?;
+        }
+        let mut stats = RdmaStats::default();
+        let mut links = LinkCounts::default();
+        for (host, link) in self.hosts.iter().zip(&self.links) {
+            stats.add(&host.tools.stats);
+            links.add(&link.counts());
+        }
+        let Self { flips, too_big, now: end, digest, .. } = *self;
+        let accesses = self.model.borrow().accesses;
+        self.check_dials(&outcomes)?;
+        Ok(Report { outcomes, stats, links, flips, too_big, accesses, end, digest })
+    }
+
+    fn check_dials(&self, outcomes: &[[Option<Outcome>; 2]]) -> Result<(), String> {
+        for (dial, pair) in outcomes.iter().enumerate() {
+            let terms =
+                self.hosts.each_ref().map(|host| host.streams[dial].as_ref().and_then(|stream| stream.terms));
+            let judged = crate::verdict::judge(&self.scenario, &self.scenario.dials[dial], pair, terms);
+            judged.map_err(|error| format!("connection {dial}: {error}: {pair:?}"))?;
+            let is_whole = pair.iter().all(|outcome| outcome.as_ref().is_some_and(Outcome::is_whole));
+            if is_whole && self.scenario.dials[dial].fate == Fate::Clean {
+                let open = own_region(dial) as usize - 1;
+                let model = self.model.borrow();
+                if model.regions.iter().any(|regions| regions[open].now != regions[open].then) {
+                    return Err(format!("connection {dial}: all work succeeded, and some of it is not done"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

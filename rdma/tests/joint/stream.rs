@@ -1,0 +1,522 @@
+//! One end of a connection, and an owner who checks every event against what was posted.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use rdma::{
+    CloseHow, CompletionOp, CompletionStatus, Endpoint, Env, ErrorCode, Event, LocalSlice, QpState,
+    RdmaStats, RegionId, Sink, StagTable, StreamId,
+};
+use tcp_stack::testutil::{HeapBuf, HeapPool, Random};
+use tcp_stack::{Buf, BufClass, BufPool, CloseReason, ConnId, Duration, Instant, Segment, Stack};
+
+use crate::count::watched;
+use crate::model::{Buffer, Place, Shared, Touch, Watched, What};
+use crate::scenario::{DialPlan, Fate, SidePlan, Sin};
+
+/// Octets before and behind a window that nobody may touch.
+pub(crate) const GUARD: u64 = 64;
+/// FPDUs up to this many octets may share a segment.
+const SHARE_MAX: usize = 256;
+/// Octets that a stream may queue before others get their turn.
+const BUDGET: usize = 64 << 10;
+/// How long the peer may take to close once this side has.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// Turns in vain, one after the other, that are believed to be chance.
+const IN_VAIN_MAX: u32 = 20;
+
+/// What the streams of a host work with.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) stack: Stack<HeapBuf>,
+    pub(crate) pool: HeapPool,
+    pub(crate) stags: StagTable,
+    pub(crate) memory: Watched,
+    pub(crate) stats: RdmaStats,
+}
+
+/// A stream's sending side on TCP: one FPDU, one buffer, one segment.
+struct StreamSink<'a> {
+    stack: &'a mut Stack<HeapBuf>,
+    pool: &'a mut HeapPool,
+    conn: ConnId,
+    now: Instant,
+    budget: usize,
+}
+
+impl Sink for StreamSink<'_> {
+    fn fpdu_max(&self) -> usize {
+        self.stack.emss(self.conn).min(self.pool.data_room())
+    }
+
+    fn room(&self) -> usize {
+        self.stack.send_capacity(self.conn).min(self.budget)
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        if len > self.room() {
+            return false;
+        }
+        let taken =
+            (len <= SHARE_MAX && self.stack.append(self.conn, len, build)) || self.push_segment(len, build);
+        self.budget -= if taken { len } else { 0 };
+        taken
+    }
+}
+
+impl StreamSink<'_> {
+    fn push_segment(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
+        let Some(bytes) = buf.append(len) else { return false };
+        build(bytes);
+        self.stack.send(self.now, self.conn, buf).is_ok()
+    }
+}
+
+/// A work request posted to send.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) id: u64,
+    pub(crate) op: CompletionOp,
+    pub(crate) len: u32,
+    /// Where it touches memory besides this side's own region.
+    pub(crate) remote: Option<Place>,
+    /// Where it fetches from.
+    pub(crate) source: Option<Range<u64>>,
+}
+
+/// What a stream has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) established: bool,
+    pub(crate) rejected: bool,
+    pub(crate) terminate_sent: Option<ErrorCode>,
+    pub(crate) terminate_received: Option<ErrorCode>,
+    pub(crate) close: Option<CloseHow>,
+    pub(crate) tcp: Option<CloseReason>,
+    /// Work requests posted to send, succeeded, flushed.
+    pub(crate) work: [u32; 3],
+    /// Octets of those that succeeded.
+    pub(crate) octets: u64,
+    /// Messages received.
+    pub(crate) received: u32,
+    /// Succeeded, by operation: Write, Read, Send, Atomic, Immediate.
+    pub(crate) by_op: [u32; 5],
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) dial: usize,
+    pub(crate) side: usize,
+    pub(crate) host: usize,
+    pub(crate) plan: SidePlan,
+    pub(crate) fate: Fate,
+    pub(crate) window: u32,
+    pub(crate) base_to: [u64; 2],
+    pub(crate) conn: ConnId,
+    pub(crate) id: StreamId,
+    pub(crate) endpoint: Endpoint<Segment<HeapBuf>>,
+    pub(crate) model: Shared,
+    pub(crate) random: Random,
+    pub(crate) outcome: Outcome,
+    pub(crate) posted: VecDeque<Posted>,
+    /// Nothing is posted any more.
+    pub(crate) stopped: bool,
+    /// A buffer that was used is not posted again.
+    pub(crate) withholds: bool,
+    pub(crate) ord: u16,
+    /// The depths and whether CRCs are used, as established.
+    pub(crate) terms: Option<(u16, u16, bool)>,
+    pub(crate) post_at: Option<Instant>,
+    pub(crate) blocked: u32,
+    pub(crate) reposts: VecDeque<(Instant, u64)>,
+    unread: usize,
+    read_at: Option<Instant>,
+    linger_until: Option<Instant>,
+    /// TCP is closed already.
+    left: bool,
+    retry_at: Option<Instant>,
+    pub(crate) needs_turn: bool,
+    /// Turns in a row in which nothing could be sent though there was said to be room.
+    in_vain: u32,
+    /// TCP has said that there is room.
+    pub(crate) told_of_room: bool,
+    /// Something was completed, so that memory is to be looked at.
+    pub(crate) look: bool,
+    /// The private data that the peer is to find, and whether it may be forged.
+    pub(crate) private_data: [Vec<u8>; 2],
+    pub(crate) hostile: bool,
+    pub(crate) rejects: bool,
+    pub(crate) log: Option<Vec<String>>,
+}
+
+pub(crate) fn since_start(now: Instant) -> Duration {
+    Duration::from_nanos(now.as_nanos())
+}
+
+fn instant(since_start: Duration) -> Instant {
+    Instant::from_nanos(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Stream {
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the stream's place in the run")]
+    pub(crate) fn new(
+        (dial, side): (usize, usize),
+        plan: &DialPlan,
+        conn: ConnId,
+        id: StreamId,
+        endpoint: Endpoint<Segment<HeapBuf>>,
+        model: Shared,
+        random: Random,
+        private_data: [Vec<u8>; 2],
+    ) -> Self {
+        let slots = u64::from(plan.sides[side].receive_queue);
+        // The peer is to send more than there are buffers for.
+        let withholds =
+            matches!(plan.fate, Fate::Sins { side: peer, sin: Sin::SendNoBuffer, .. } if peer != side);
+        Self {
+            dial,
+            side,
+            host: plan.host(side),
+            plan: plan.sides[side],
+            fate: plan.fate,
+            window: plan.window,
+            base_to: [0, 1].map(|side| base_to(dial, side)),
+            conn,
+            id,
+            endpoint,
+            model,
+            random,
+            outcome: Outcome::default(),
+            posted: VecDeque::new(),
+            stopped: false,
+            withholds,
+            ord: 0,
+            terms: None,
+            post_at: None,
+            blocked: 0,
+            reposts: (0..slots).map(|slot| (Instant::ZERO, slot)).collect(),
+            unread: 0,
+            read_at: None,
+            linger_until: None,
+            left: false,
+            retry_at: None,
+            needs_turn: true,
+            in_vain: 0,
+            told_of_room: false,
+            look: false,
+            private_data,
+            hostile: false,
+            rejects: false,
+            log: None,
+        }
+    }
+
+    /// The region whose window the peer uses.
+    pub(crate) fn open(&self, host: usize) -> Place {
+        Place { host, region: open_region(self.dial) }
+    }
+
+    /// The region with sources, sinks and buffers.
+    pub(crate) fn own(&self) -> Place {
+        Place { host: self.host, region: own_region(self.dial) }
+    }
+
+    pub(crate) fn slice(&self, range: &Range<u64>) -> LocalSlice {
+        let len = u32::try_from(range.end - range.start).unwrap_or(0);
+        LocalSlice { region: RegionId(self.own().region), offset: range.start, len }
+    }
+
+    /// Lets the endpoint do something; in full operation it must not allocate.
+    pub(crate) fn act<R>(
+        &mut self,
+        tools: &mut Tools,
+        work: impl FnOnce(&mut Endpoint<Segment<HeapBuf>>, &mut Tools) -> R,
+    ) -> Result<R, String> {
+        let full = |endpoint: &Endpoint<_>| endpoint.info().state == QpState::ReadyToSend;
+        let before = full(&self.endpoint);
+        let endpoint = &mut self.endpoint;
+        let (result, allocations) = watched(|| work(endpoint, tools));
+        if before && full(&self.endpoint) && allocations > 0 {
+            return Err(format!("{allocations} allocations in full operation"));
+        }
+        Ok(result)
+    }
+
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        offset: u64,
+        segment: Segment<HeapBuf>,
+        tools: &mut Tools,
+    ) -> Result<(), String> {
+        self.unread += segment.len();
+        self.act(tools, |endpoint, tools| {
+            let Tools { stags, memory, stats, .. } = tools;
+            endpoint.receive(since_start(now), offset, segment, &mut Env { stags, memory, stats });
+        })?;
+        self.needs_turn = true;
+        self.collect(now, tools)
+    }
+
+    pub(crate) fn peer_closed(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
+        self.endpoint.peer_closed(since_start(now), &mut tools.stats);
+        self.needs_turn = true;
+        self.collect(now, tools)
+    }
+
+    /// TCP is gone.
+    pub(crate) fn closed(
+        &mut self,
+        now: Instant,
+        reason: CloseReason,
+        tools: &mut Tools,
+    ) -> Result<(), String> {
+        if self.outcome.tcp.replace(reason).is_some() {
+            return Err("TCP closed twice".into());
+        }
+        self.endpoint.transport_lost();
+        self.collect(now, tools)?;
+        tools.stags.revoke_stream(self.id);
+        if self.outcome.close.is_none() {
+            return Err("the transport is lost, and no end is told of".into());
+        }
+        (self.linger_until, self.read_at, self.retry_at) = (None, None, None);
+        Ok(())
+    }
+
+    /// The owner goes without a word to the peer's engine: what is queued is sent, and a FIN.
+    pub(crate) fn leave(&mut self, now: Instant, tools: &mut Tools) {
+        tools.stack.close(now, self.conn);
+        self.left = true;
+        self.endpoint.transport_lost();
+    }
+
+    /// When it wants a turn without an event.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        if self.outcome.tcp.is_some() {
+            return None;
+        }
+        let repost = self.reposts.front().filter(|_| !self.is_over()).map(|(at, _)| *at);
+        let endpoint = self.endpoint.next_deadline().map(instant);
+        let post = self.post_at.filter(|_| !self.stopped);
+        [endpoint, post, repost, self.read_at, self.linger_until, self.retry_at].into_iter().flatten().min()
+    }
+
+    /// Whether the endpoint has told of its end.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.outcome.close.is_some()
+    }
+
+    /// What is due by the clock.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
+        if self.outcome.tcp.is_some() {
+            return Ok(());
+        }
+        if self.linger_until.is_some_and(|until| until <= now) {
+            tools.stack.abort(now, self.conn);
+            self.linger_until = None;
+        }
+        if self.endpoint.next_deadline().is_some_and(|at| instant(at) <= now) {
+            self.act(tools, |endpoint, tools| endpoint.handle_timeout(since_start(now), &mut tools.stats))?;
+            self.needs_turn = true;
+            self.collect(now, tools)?;
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.needs_turn = true;
+        }
+        Ok(())
+    }
+
+    /// Lets go of octets received: the window opens.
+    pub(crate) fn read(&mut self, now: Instant, tools: &mut Tools) {
+        if self.read_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let most = self.plan.reads_slowly.filter(|_| !self.is_over());
+        let octets = most.map_or(self.unread, |most| self.unread.min(most as usize));
+        self.read_at = (octets < self.unread).then(|| now + Duration::from_millis(1));
+        if octets > 0 && self.outcome.tcp.is_none() {
+            self.unread -= octets;
+            tools.stack.consumed(self.conn, octets);
+        }
+    }
+
+    /// Posts the buffers whose time has come.
+    pub(crate) fn post_buffers(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
+        while let Some((at, slot)) = self.reposts.front().copied()
+            && at <= now
+            && !self.is_over()
+        {
+            self.reposts.pop_front();
+            let start = self.slots_start() + slot * u64::from(self.plan.slot_len);
+            let range = start..start + u64::from(self.plan.slot_len);
+            let id = self.model.borrow_mut().next_id();
+            let slice = self.slice(&range);
+            match self.act(tools, |endpoint, _| endpoint.post_recv(id, slice))? {
+                Ok(()) => {}
+                Err(rdma::PostError::NotReady) => return Ok(()),
+                Err(error) => return Err(format!("a buffer is refused: {error}")),
+            }
+            let own = self.own();
+            let mut model = self.model.borrow_mut();
+            let what = What::Placed { payload: None, placed: 0, ends: false };
+            model.touch(own, Touch { id, range, stag: rdma::Stag(0), what });
+            model.offers[self.dial][self.side].buffers.push_back(Buffer { id, slot, message: None });
+        }
+        Ok(())
+    }
+
+    /// Where the slots of posted buffers begin in the own region.
+    pub(crate) fn slots_start(&self) -> u64 {
+        work_area(&self.plan)
+    }
+
+    /// Lets the endpoint send.
+    pub(crate) fn pump(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
+        self.needs_turn = false;
+        let conn = self.conn;
+        let (progress, budget) = self.act(tools, |endpoint, tools| {
+            let Tools { stack, pool, stags, memory, stats } = tools;
+            let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
+            let mut env = Env { stags, memory, stats };
+            let progress = endpoint.poll_transmit(since_start(now), &mut env, &mut sink);
+            (progress, sink.budget)
+        })?;
+        let told = core::mem::take(&mut self.told_of_room);
+        if progress.pending {
+            let least = tools.stack.emss(conn).max(tcp_stack::SEND_LEAST);
+            if tools.stack.send_capacity(conn) < least && budget > 0 {
+                tools.stack.notify_writable(conn);
+                self.in_vain = if told && progress.frames == 0 { self.in_vain + 1 } else { 0 };
+                if self.in_vain > IN_VAIN_MAX {
+                    return Err("told again and again of room that is not there".into());
+                }
+            } else {
+                // No buffer in the pool, or others are to have their turn.
+                self.retry_at = Some(now + Duration::from_micros(20));
+            }
+        }
+        self.collect(now, tools)
+    }
+
+    /// Takes the endpoint's events.
+    pub(crate) fn collect(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
+        while let Some(event) = self.act(tools, |endpoint, _| endpoint.poll_event())? {
+            if let Some(log) = &mut self.log {
+                log.push(format!("{event:?}"));
+            }
+            if self.is_over() {
+                return Err(format!("an event behind the end: {event:?}"));
+            }
+            self.handle_event(now, event, tools)?;
+        }
+        Ok(())
+    }
+
+    fn handle_event(&mut self, now: Instant, event: Event, tools: &mut Tools) -> Result<(), String> {
+        match event {
+            Event::ConnectRequest { private_data, .. } => {
+                if !self.hostile && *private_data != *self.private_data[0] {
+                    return Err("the private data of the request are not those sent".into());
+                }
+                let reply = &self.private_data[1];
+                let answered =
+                    if self.rejects { self.endpoint.reject(reply) } else { self.endpoint.accept(reply) };
+                answered.map_err(|error| format!("{error:?}"))?;
+                self.needs_turn = true;
+            }
+            Event::Established { private_data, crc, ird, ord, .. } => {
+                let right = if self.side == 0 { &self.private_data[1][..] } else { &[] };
+                if !self.hostile && *private_data != *right {
+                    return Err("the private data of the reply are not those sent".into());
+                }
+                self.outcome.established = true;
+                self.terms = Some((ird, ord, crc));
+                self.ord = ord;
+                self.post_at = Some(now);
+            }
+            Event::Rejected { private_data } => {
+                if !self.hostile && *private_data != *self.private_data[1] {
+                    return Err("the private data of the reply are not those sent".into());
+                }
+                self.outcome.rejected = true;
+            }
+            Event::Completion { wr_id, op: CompletionOp::Receive, .. } => self.buffer_flushed(wr_id)?,
+            Event::Completion { wr_id, op, status, bytes } => {
+                self.post_at = Some(now);
+                self.completed((wr_id, op, bytes), status, tools)?;
+            }
+            Event::Received { wr_id, bytes, solicited, invalidated } => {
+                self.received(now, wr_id, |message| {
+                    message.immediate.is_none()
+                        && (message.len, message.solicited, message.invalidate)
+                            == (bytes, solicited, invalidated)
+                })?;
+                if let Some(stag) = invalidated {
+                    self.invalidated(stag, tools)?;
+                }
+            }
+            Event::Immediate { wr_id, data, solicited } => {
+                self.received(now, wr_id, |message| {
+                    (message.immediate, message.solicited) == (Some(data), solicited)
+                })?;
+            }
+            Event::TerminateSent { code, .. } => self.outcome.terminate_sent = Some(code),
+            Event::TerminateReceived { code, .. } => self.outcome.terminate_received = Some(code),
+            Event::Close { how } => self.ended(now, how, tools)?,
+        }
+        Ok(())
+    }
+
+    /// The last event: everything posted must have come back by now.
+    fn ended(&mut self, now: Instant, how: CloseHow, tools: &mut Tools) -> Result<(), String> {
+        self.outcome.close = Some(how);
+        self.stopped = true;
+        let buffers = self.model.borrow().offers[self.dial][self.side].buffers.len();
+        if !self.posted.is_empty() || buffers > 0 {
+            return Err(format!("not given back: {:?}, and {buffers} buffers", self.posted));
+        }
+        if self.outcome.tcp.is_none() {
+            match how {
+                CloseHow::Fin => {
+                    self.linger_until = Some(now + LINGER);
+                    tools.stack.close(now, self.conn);
+                }
+                CloseHow::Reset if self.left => self.linger_until = Some(now + LINGER),
+                CloseHow::Reset => tools.stack.abort(now, self.conn),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tagged offset of the first octet of a side's window: 0, an address, and one near the end of all offsets.
+pub(crate) const fn base_to(dial: usize, side: usize) -> u64 {
+    match (dial + side) % 3 {
+        0 => 0,
+        1 => 0x7f12_3456_7000,
+        _ => u64::MAX - 0xff_ffff,
+    }
+}
+
+pub(crate) fn open_region(dial: usize) -> u32 {
+    u32::try_from(dial * 2).unwrap_or(u32::MAX)
+}
+
+pub(crate) fn own_region(dial: usize) -> u32 {
+    u32::try_from(dial * 2 + 1).unwrap_or(u32::MAX)
+}
+
+/// Octets of the own region for sources and sinks.
+pub(crate) fn work_area(plan: &SidePlan) -> u64 {
+    u64::from(plan.len_max) * 3 + 4096
+}
+
+/// Whether a status is that of work that was done.
+pub(crate) fn is_success(status: CompletionStatus) -> bool {
+    status == CompletionStatus::Success
+}

@@ -1,0 +1,133 @@
+//! What many seeds have come to.
+
+use core::fmt;
+use std::collections::BTreeMap;
+
+use rdma::{CloseHow, ErrorCode};
+use tcp_stack::{CloseReason, Duration, Instant};
+
+use crate::network::Report;
+
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    seeds: u64,
+    connections: u64,
+    established: u64,
+    rejected: u64,
+    /// Connections whose every work request succeeded, on both sides.
+    whole: u64,
+    /// Work requests posted, succeeded, flushed; by operation those that succeeded.
+    work: [u64; 3],
+    by_op: [u64; 5],
+    received: u64,
+    octets: u64,
+    accesses: [u64; 3],
+    time: Duration,
+    terminates: BTreeMap<(u8, u8, u8), (u64, &'static str)>,
+    resets: u64,
+    timeouts: u64,
+    lost: u64,
+    flips: u64,
+    too_big: u64,
+    invalidated: u64,
+    pokes: u64,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.time += report.end - Instant::ZERO;
+        self.flips += report.flips;
+        self.too_big += report.too_big;
+        self.lost += report.links.lost + report.links.overflowed;
+        self.invalidated += report.stats.rdmap.stags_invalidated;
+        self.pokes += report.stats.rdmap.pokes;
+        add(&mut self.accesses, report.accesses);
+        for pair in &report.outcomes {
+            self.connections += 1;
+            let sides = pair.iter().flatten();
+            self.whole += u64::from(sides.clone().filter(|side| side.is_whole()).count() == 2);
+            for side in sides {
+                self.established += u64::from(side.established);
+                self.rejected += u64::from(side.rejected);
+                add(&mut self.work, side.work.map(u64::from));
+                add(&mut self.by_op, side.by_op.map(u64::from));
+                self.received += u64::from(side.received);
+                self.octets += side.octets;
+                self.resets += u64::from(side.close == Some(CloseHow::Reset));
+                self.timeouts += u64::from(side.tcp == Some(CloseReason::TimedOut));
+                if let Some(code) = side.terminate_sent {
+                    self.terminated(code);
+                }
+            }
+        }
+    }
+
+    fn terminated(&mut self, code: ErrorCode) {
+        let row = self.terminates.entry((code.layer, code.etype, code.code)).or_insert((0, code.name()));
+        row.0 += 1;
+    }
+
+    /// Fails if something that these many seeds should have brought about was not.
+    pub(crate) fn expect_all_tried(&self) {
+        let all = [
+            ("Writes", self.by_op[0]),
+            ("Reads", self.by_op[1]),
+            ("Sends", self.by_op[2]),
+            ("atomic operations", self.by_op[3]),
+            ("Immediate Data", self.by_op[4]),
+            ("messages received", self.received),
+            ("flushes", self.work[2]),
+            ("rejections", self.rejected),
+            ("invalidations", self.invalidated),
+            ("resets", self.resets),
+            ("timeouts", self.timeouts),
+            ("losses", self.lost),
+            ("flipped bits", self.flips),
+            ("packets too big", self.too_big),
+            ("pokes", self.pokes),
+        ];
+        let crc_errors = self.terminates.get(&(2, 0, 2)).map_or(0, |(count, _)| *count);
+        for (what, count) in all.into_iter().chain([("Terminates for a wrong CRC", crc_errors)]) {
+            assert!(count > 0, "no {what}: {self}");
+        }
+        assert!(self.terminates.len() >= 8, "few kinds of Terminates: {self}");
+        assert!(self.whole * 2 > self.connections, "few connections without a fault: {self}");
+    }
+}
+
+fn add<const N: usize>(to: &mut [u64; N], by: [u64; N]) {
+    for (to, by) in to.iter_mut().zip(by) {
+        *to += by;
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [posted, succeeded, flushed] = self.work;
+        let [writes, reads, sends, atomics, immediates] = self.by_op;
+        let [placed, fetched, words] = self.accesses;
+        write!(
+            f,
+            "{} seeds, {} connections ({} whole, {} rejected), {posted} work requests ({succeeded} done: {writes} \
+             Writes, {reads} Reads, {sends} Sends, {atomics} atomic, {immediates} immediate; {flushed} flushed), {} \
+             messages received, {} octets of work, {placed} placed, {fetched} fetched, {words} words changed, {} s \
+             simulated, {} frames lost, {} bits flipped, {} packets too big, {} resets; Terminates:",
+            self.seeds,
+            self.connections,
+            self.whole,
+            self.rejected,
+            self.received,
+            self.octets,
+            self.time.as_secs(),
+            self.lost,
+            self.flips,
+            self.too_big,
+            self.resets,
+        )?;
+        for ((layer, etype, code), (count, name)) in &self.terminates {
+            write!(f, " {layer:x}/{etype:x}/{code:02x} {name} ×{count};")?;
+        }
+        Ok(())
+    }
+}

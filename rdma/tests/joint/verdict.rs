@@ -1,0 +1,140 @@
+//! What each connection must have come to, by what befell it.
+
+use rdma::CloseHow;
+use tcp_stack::CloseReason;
+
+use crate::scenario::{Cut, DialPlan, Fate, Scenario};
+use crate::stream::Outcome;
+
+/// No ready-to-receive in common (RFC 6581 §8), CRC error (RFC 5044 §8), a fault of one's own (RFC 5040 §4.8).
+const NO_RTR: (u8, u8, u8) = (2, 0, 7);
+const CRC: (u8, u8, u8) = (2, 0, 2);
+const LOCAL: (u8, u8, u8) = (0, 0, 0);
+
+type Terms = Option<(u16, u16, bool)>;
+
+fn ensure(holds: bool, what: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what.into()) }
+}
+
+impl Outcome {
+    fn sent(&self) -> Option<(u8, u8, u8)> {
+        self.terminate_sent.map(|code| (code.layer, code.etype, code.code))
+    }
+
+    fn heard(&self) -> Option<(u8, u8, u8)> {
+        self.terminate_received.map(|code| (code.layer, code.etype, code.code))
+    }
+
+    fn is_silent(&self) -> bool {
+        self.terminate_sent.is_none() && self.terminate_received.is_none()
+    }
+
+    /// All work succeeded, and the end was one in good order.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.established
+            && self.is_silent()
+            && self.work[1] == self.work[0]
+            && self.close == Some(CloseHow::Fin)
+            && self.tcp == Some(CloseReason::Normal)
+    }
+}
+
+pub(crate) fn judge(
+    scenario: &Scenario,
+    dial: &DialPlan,
+    pair: &[Option<Outcome>; 2],
+    terms: [Terms; 2],
+) -> Result<(), String> {
+    for outcome in pair.iter().flatten() {
+        let [posted, succeeded, flushed] = outcome.work;
+        ensure(posted == succeeded + flushed, "work that came back is not the work posted")?;
+        ensure(
+            outcome.is_silent() || outcome.established || dial.no_rtr_in_common(),
+            "a Terminate too early",
+        )?;
+    }
+    judge_terms(scenario, dial, terms)?;
+    if scenario.flips.is_some() {
+        return judge_flipped(scenario, pair);
+    }
+    let [Some(initiator), Some(responder)] = pair else {
+        return ensure(scenario.fatal_outage, "never connected");
+    };
+    let sides = [initiator, responder];
+    if scenario.fatal_outage {
+        // It ended before the outage, or in it.
+        return ensure(
+            sides.iter().all(|side| side.is_silent() || dial.no_rtr_in_common()),
+            "an outage, and a Terminate",
+        );
+    }
+    if dial.fate == Fate::Rejected {
+        ensure(initiator.rejected && !responder.established, "not rejected")?;
+        return ensure(initiator.work[0] + responder.work[0] == 0, "work was posted");
+    }
+    if dial.no_rtr_in_common() {
+        ensure(initiator.work[0] == 0, "work was posted")?;
+        let told = initiator.sent() == Some(NO_RTR) && responder.heard() == Some(NO_RTR);
+        return ensure(told || matches!(dial.fate, Fate::Cut { .. }), "no common RTR, and no Terminate");
+    }
+    match dial.fate {
+        Fate::Clean | Fate::Rejected => ensure(sides.iter().all(|side| side.is_whole()), "not all is done"),
+        Fate::Sins { side, sin, .. } => {
+            let (sinner, judge) = (sides[side], sides[1 - side]);
+            ensure(judge.sent() == Some(sin.code()), "the wrong Terminate was sent")?;
+            ensure(sinner.heard() == Some(sin.code()), "the wrong Terminate was received")?;
+            ensure(
+                sinner.terminate_sent.is_none() && judge.terminate_received.is_none(),
+                "a Terminate was answered",
+            )
+        }
+        Fate::Cut { side, how, .. } => judge_cut(how, sides[side], sides[1 - side]),
+    }
+}
+
+fn judge_cut(how: Cut, cutter: &Outcome, other: &Outcome) -> Result<(), String> {
+    if cutter.is_whole() && other.is_whole() {
+        return Ok(());
+    }
+    match how {
+        Cut::Abort | Cut::Fin => ensure(cutter.is_silent() && other.is_silent(), "a cut, and a Terminate"),
+        Cut::Disconnect => {
+            ensure(cutter.is_silent() && other.is_silent(), "an end in good order, and a Terminate")?;
+            ensure(cutter.work[2] == 0, "who ends in good order finishes its work first")?;
+            ensure(cutter.tcp == Some(CloseReason::Normal), "an end in good order, and a reset")
+        }
+        Cut::Fault => {
+            ensure(other.terminate_sent.is_none(), "a fault of the other side")?;
+            // A responder that has not heard from its peer may not say anything.
+            let told = cutter.sent() == Some(LOCAL) && other.heard() == Some(LOCAL);
+            ensure(told || cutter.close == Some(CloseHow::Reset), "a fault, and no Terminate")
+        }
+    }
+}
+
+/// With flipped bits: right octets, and an end; what ends a stream is the CRC, unless what no CRC covers was hit.
+fn judge_flipped(scenario: &Scenario, pair: &[Option<Outcome>; 2]) -> Result<(), String> {
+    let in_startup = scenario.flips.is_some_and(|flips| flips.startup);
+    for outcome in pair.iter().flatten() {
+        let codes = [outcome.sent(), outcome.heard()];
+        let only_crc = codes.into_iter().flatten().all(|code| code == CRC || code == NO_RTR);
+        ensure(in_startup || only_crc, "a flipped bit, and not a CRC error")?;
+    }
+    Ok(())
+}
+
+/// What was agreed on is what both sides brought.
+fn judge_terms(scenario: &Scenario, dial: &DialPlan, terms: [Terms; 2]) -> Result<(), String> {
+    let [first, second] = terms;
+    let (initiator, responder) = if dial.from == 0 { (first, second) } else { (second, first) };
+    let (Some((ird, ord, crc)), Some((their_ird, their_ord, their_crc))) = (initiator, responder) else {
+        return Ok(());
+    };
+    if scenario.flips.is_some_and(|flips| flips.startup) {
+        return Ok(());
+    }
+    ensure(crc == dial.crc() && their_crc == crc, "CRCs are not as agreed on")?;
+    ensure(ord <= their_ird && their_ord <= ird, "more reads at a time than can be answered")?;
+    ensure(ord <= dial.sides[0].ord && their_ord <= dial.sides[1].ord, "more reads than asked for")
+}
