@@ -297,6 +297,11 @@ pub enum SynCookies {
     Always,
 }
 
+impl SynCookies {
+    /// Every choice.
+    pub const ALL: &[Self] = &[Self::Never, Self::WhenFull, Self::Always];
+}
+
 /// A congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
@@ -323,6 +328,16 @@ pub enum Ecn {
     Accept,
     /// Asked for, and accepted.
     On,
+}
+
+impl Ecn {
+    /// Every choice.
+    pub const ALL: &[Self] = &[Self::Off, Self::Accept, Self::On];
+}
+
+impl Congestion {
+    /// Every algorithm there is.
+    pub const ALL: &[Self] = &[Self::NewReno, Self::Cubic, Self::Dctcp, Self::Bbr];
 }
 
 /// What can be chosen per connection.

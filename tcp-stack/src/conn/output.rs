@@ -150,6 +150,10 @@ impl Conn {
 
     /// What of the window lies at `seq` and after it, octets.
     pub(super) fn usable(&self, seq: SeqNum) -> u32 {
+        // Octets of the segment that probes brought across lie before a closed window, not in it.
+        if self.snd.wnd == 0 {
+            return 0;
+        }
         let edge = self.snd.una + self.snd.wnd;
         if edge.after(seq) { edge.distance_from(seq) } else { 0 }
     }

@@ -145,6 +145,17 @@ impl Reassembly {
         self.held_segments
     }
 
+    /// Nodes of the pool that it owns.
+    #[cfg(any(test, feature = "testutil"))]
+    pub(crate) fn nodes<B>(&self, pool: &Pool<RxNode<B>>) -> u32 {
+        let (mut index, mut ready) = (self.ready_head, 0_u32);
+        while let Some(node) = pool.get(index) {
+            ready = ready.saturating_add(1);
+            index = node.next;
+        }
+        ready.saturating_add(self.held_segments)
+    }
+
     /// The runs, lowest first.
     pub(crate) fn runs<'a, B>(&self, pool: &'a Pool<RxNode<B>>) -> impl Iterator<Item = SackRange> + 'a {
         let mut index = self.first_run;

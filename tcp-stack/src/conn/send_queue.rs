@@ -524,5 +524,7 @@ impl SendQueue {
     }
 }
 
+#[cfg(any(test, feature = "testutil"))]
+mod audit;
 #[cfg(test)]
 mod tests;

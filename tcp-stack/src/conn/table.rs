@@ -275,6 +275,18 @@ impl ConnTable {
         Some(conn)
     }
 
+    /// Entries of the table of flows.
+    #[cfg(any(test, feature = "testutil"))]
+    pub(crate) fn flows(&self) -> u32 {
+        u32::try_from(self.flows.len()).unwrap_or(NIL)
+    }
+
+    /// Whether a place is in a list.
+    #[cfg(any(test, feature = "testutil"))]
+    pub(crate) fn is_queued(&self, index: u32, list: List) -> bool {
+        self.slots.get(index as usize).is_some_and(|slot| slot.queued & (1 << (list as u8)) != 0)
+    }
+
     /// The connection at a place.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&Conn> {

@@ -1,6 +1,8 @@
 //! The stack: joins the interface and TCP, and is what an application sees.
 
 mod api;
+#[cfg(any(test, feature = "testutil"))]
+mod audit;
 mod input;
 mod output;
 mod passive;

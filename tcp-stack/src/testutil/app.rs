@@ -55,6 +55,8 @@ pub enum Ending {
     AfterPeer,
     /// When this many octets have come, with what was sent till then; goes on reading.
     Early(u64),
+    /// So long after it was established, with what was sent till then.
+    After(Duration),
     /// Aborts when this many octets have come.
     Abort(u64),
 }
@@ -230,7 +232,13 @@ impl App {
 
     /// When it wants to be called without an event.
     pub fn deadline(&self) -> Option<Instant> {
-        [self.stalled_until, self.retry_at, self.read_at].into_iter().flatten().min()
+        [self.stalled_until, self.retry_at, self.read_at, self.close_at()].into_iter().flatten().min()
+    }
+
+    /// When it closes whatever happens.
+    fn close_at(&self) -> Option<Instant> {
+        let Ending::After(pause) = self.plan.ending else { return None };
+        self.outcome.established.filter(|_| !self.is_closed).map(|at| at + pause)
     }
 
     /// Reads, sends and closes as planned, as far as that is possible now. Returns how often it let go of
@@ -259,6 +267,7 @@ impl App {
             Ending::WhenSent => sent,
             Ending::AfterPeer => sent && self.outcome.peer_closed,
             Ending::Early(_) => early || self.outcome.peer_closed,
+            Ending::After(_) => self.close_at().is_some_and(|at| now >= at),
             Ending::Abort(_) => false,
         };
         if close {

@@ -84,7 +84,7 @@ pub fn blind_syn(random: &mut Random, mac: MacAddr, src: SocketAddr, dst: Socket
     frame
 }
 
-fn headers(mac: MacAddr, src: IpAddr, dst: IpAddr, payload_len: usize) -> Vec<u8> {
+pub(super) fn headers(mac: MacAddr, src: IpAddr, dst: IpAddr, payload_len: usize) -> Vec<u8> {
     let is_ipv4 = src.is_ipv4();
     let ethertype = if is_ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
     let ethernet = EthernetHeader { dst: mac, src: MacAddr([2, 0, 0, 0, 0, 0xee]), tci: None, ethertype };

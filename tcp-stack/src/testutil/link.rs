@@ -2,14 +2,13 @@
 
 use super::Random;
 use super::mark::{mark_congestion, rewrite};
+use super::segment::repair;
 use crate::time::{Duration, Instant};
-use crate::wire::{
-    EcnField, EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpHeader, UpperLayer,
-};
+use crate::wire::{EcnField, EthernetHeader};
 use alloc::vec::Vec;
-use core::net::IpAddr;
 
-/// Loss in bursts: a channel that is good or bad, after Gilbert. A bad spell has a duration, not a number
+/// Loss in bursts: a channel that is good or bad, after Gilbert and Elliott; [`LinkConfig::loss`] is that of
+/// the good one. A bad spell has a duration, not a number
 /// of frames, so that it ends for those, too, who send ever more rarely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
@@ -19,6 +18,29 @@ pub struct Burst {
     pub lasts: Duration,
     /// Frames out of a million that the bad channel loses.
     pub loss: u32,
+}
+
+/// A link that goes down again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flap {
+    /// When it goes down first.
+    pub from: Duration,
+    /// How long it then is down, each time.
+    pub down: Duration,
+    /// How long it is up between.
+    pub up: Duration,
+    /// How often.
+    pub times: u32,
+}
+
+impl Flap {
+    fn is_down(&self, since_start: Duration) -> bool {
+        let Some(since) = since_start.checked_sub(self.from).map(|since| since.as_nanos()) else {
+            return false;
+        };
+        let period = (self.down + self.up).as_nanos().max(1);
+        since / period < u128::from(self.times) && since % period < self.down.as_nanos()
+    }
 }
 
 /// What one direction of a link is like. Chances are out of a million frames.
@@ -58,6 +80,8 @@ pub struct LinkConfig {
     pub tells: bool,
     /// All frames are lost from the first of these times to the second.
     pub outage: Option<(Duration, Duration)>,
+    /// All frames are lost again and again.
+    pub flap: Option<Flap>,
 }
 
 impl LinkConfig {
@@ -79,6 +103,7 @@ impl LinkConfig {
         mtu: 9600,
         tells: false,
         outage: None,
+        flap: None,
     };
 }
 
@@ -117,13 +142,22 @@ pub struct Link {
     bad_until: Instant,
     /// When the last frame put on it will have been sent.
     busy_until: Instant,
+    /// From when on its outages are counted.
+    origin: Instant,
     counts: LinkCounts,
 }
 
 impl Link {
     /// A link; what it does depends on the seed of `random` alone.
     pub const fn new(config: LinkConfig, random: Random) -> Self {
-        Self { config, random, bad_until: Instant::ZERO, busy_until: Instant::ZERO, counts: LinkCounts::ZERO }
+        let zero = Instant::ZERO;
+        Self { config, random, bad_until: zero, busy_until: zero, origin: zero, counts: LinkCounts::ZERO }
+    }
+
+    /// The same link, whose outages are counted from `origin`, not from the beginning of time.
+    #[must_use]
+    pub const fn starting_at(self, origin: Instant) -> Self {
+        Self { origin, ..self }
     }
 
     /// What it did so far.
@@ -209,8 +243,9 @@ impl Link {
     }
 
     fn is_down(&self, now: Instant) -> bool {
-        let since_start = now - Instant::ZERO;
+        let since_start = now - self.origin;
         self.config.outage.is_some_and(|(from, to)| (from..to).contains(&since_start))
+            || self.config.flap.is_some_and(|flap| flap.is_down(since_start))
     }
 
     fn loses(&mut self, now: Instant) -> bool {
@@ -288,42 +323,6 @@ impl LinkCounts {
         waited_max: 0,
         waited_us: 0,
     };
-}
-
-/// Makes a frame's checksums right, if it still is a TCP segment.
-fn repair(frame: &mut [u8]) -> Option<()> {
-    let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
-    let ip_at = ethernet.header_len();
-    let (local, remote, segment_len, segment_at): (IpAddr, IpAddr, usize, usize) = match ethernet.ethertype {
-        EtherType::IPV4 => {
-            let (ip, header, segment) = Ipv4Header::parse(packet).ok()?;
-            if ip.protocol != IpProtocol::TCP {
-                return None;
-            }
-            (ip.src.into(), ip.dst.into(), segment.len(), ip_at.checked_add(header.len())?)
-        }
-        EtherType::IPV6 => {
-            let (ip, payload) = Ipv6Header::parse(packet).ok()?;
-            let upper = UpperLayer::find(ip.next_header, payload).ok()?;
-            if upper.protocol != IpProtocol::TCP {
-                return None;
-            }
-            let before = payload.len().checked_sub(upper.payload.len())?;
-            let at = ip_at.checked_add(Ipv6Header::LEN)?.checked_add(before)?;
-            (ip.src.into(), ip.dst.into(), upper.payload.len(), at)
-        }
-        _ => return None,
-    };
-    let is_ipv4 = ethernet.ethertype == EtherType::IPV4;
-    let header = frame.get_mut(ip_at..segment_at).filter(|_| is_ipv4);
-    if let Some(header) = header {
-        header.get_mut(10..12)?.fill(0);
-        let [c0, c1] = Sum::of(header).checksum().to_be_bytes();
-        *header.get_mut(10..12)?.first_chunk_mut()? = [c0, c1];
-    }
-    let segment = frame.get_mut(segment_at..segment_at.checked_add(segment_len)?)?;
-    let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment_len);
-    TcpHeader::set_checksum(segment, pseudo_header).then_some(())
 }
 
 #[cfg(test)]
@@ -414,25 +413,13 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_segment_has_right_checksums() {
-        use crate::testutil::Seen;
-        use etherparse::PacketBuilder;
-        let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]);
-        let mut frames = [Vec::new(), Vec::new()];
-        let [v4, v6] = &mut frames;
-        let tcp = ethernet().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1, 2, 100, 1000);
-        tcp.write(v4, &[7; 99]).unwrap();
-        ethernet().ipv6([1; 16], [2; 16], 64).tcp(1, 2, 100, 1000).write(v6, &[7; 99]).unwrap();
-        for frame in frames {
-            let mut other = frame.clone();
-            other[80] ^= 4;
-            assert!(Seen::parse(&other).is_err());
-            repair(&mut other).unwrap();
-            assert!(Seen::parse(&other).unwrap().is_some());
-            let mut same = frame.clone();
-            repair(&mut same).unwrap();
-            assert_eq!(same, frame);
-        }
+    fn a_flapping_link_comes_back() {
+        let gap = Duration::from_millis(1);
+        let flap = Some(Flap { from: gap * 2, down: gap * 3, up: gap * 5, times: 2 });
+        let (arrived, counts) = run(LinkConfig { flap, ..LinkConfig::CLEAN }, 40, gap);
+        assert_eq!(counts.lost, 6);
+        let came: Vec<_> = arrived.iter().take(9).map(|(_, frame)| frame[3]).collect();
+        assert_eq!(came, [0, 1, 5, 6, 7, 8, 9, 13, 14]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a simulation is made from, and what it comes to.
 
 use super::app::{Outcome, Plan};
+use super::liar::Liar;
 use super::link::{LinkConfig, LinkCounts};
 use crate::time::{Duration, Instant};
 use crate::{ConnOptions, StackConfig, StackStats};
@@ -17,6 +18,8 @@ pub struct Dial {
     pub to: usize,
     /// Whether over IPv6.
     pub ipv6: bool,
+    /// Whether both open it at once, and nobody listens.
+    pub simultaneous: bool,
     /// What the opener does.
     pub opener: Plan,
     /// What the listener does.
@@ -44,6 +47,10 @@ pub struct Scenario {
     pub abort_at: Option<Duration>,
     /// Somebody sends a blind segment to one of the ends this often.
     pub attack: Option<Duration>,
+    /// A host that lies to the others.
+    pub liar: Option<Liar>,
+    /// Whether the sequence numbers of the first dial's opener pass zero early on.
+    pub wraps: bool,
     /// Whether frames may be forged, so that what arrives need not be what was sent.
     pub hostile: bool,
     /// Steps after which the run has failed.
@@ -61,6 +68,8 @@ pub struct Report {
     pub links: LinkCounts,
     /// A number for all that was on the wire: equal for equal seeds.
     pub trace: u64,
+    /// When the first thing happened.
+    pub start: Instant,
     /// When nothing was left to do.
     pub end: Instant,
     /// Steps that were needed.

@@ -83,6 +83,9 @@ impl Seen {
     }
 }
 
+/// Acknowledgements this far from what was sent may come to be right.
+const BELIEVED: u32 = 1 << 24;
+
 /// What was seen of one direction of a connection.
 #[derive(Debug, Default)]
 struct Direction {
@@ -93,6 +96,8 @@ struct Direction {
     right_edge: Option<SeqNum>,
     /// Highest acknowledgement number.
     acked: Option<SeqNum>,
+    /// Sequence number after the last that was sent.
+    end: Option<SeqNum>,
     /// Sequence number after the FIN.
     fin_end: Option<SeqNum>,
 }
@@ -103,7 +108,40 @@ pub struct Watch {
     directions: BTreeMap<(SocketAddr, SocketAddr), Direction>,
 }
 
+impl Direction {
+    /// The right edge that a segment of this end offers, and the scale of its window.
+    fn edge_of(&self, seen: &Seen, peer_scales: bool) -> (SeqNum, u8) {
+        // RFC 7323 §2.2: the window of a SYN is never scaled, and others are if both ends said so.
+        let scaled = !seen.header.flags.contains(TcpFlags::SYN) && peer_scales;
+        let scale = if scaled { self.scale.unwrap_or(0).min(14) } else { 0 };
+        (seen.header.ack + (u32::from(seen.header.window) << scale), scale)
+    }
+}
+
 impl Watch {
+    /// Notes what the segment of a liar promises, however false: its window counts from what it acknowledges,
+    /// sent or not, for it may be sent before this arrives. What is too far off for that is noted by nobody.
+    pub fn believe(&mut self, seen: &Seen) {
+        let back = self.directions.get(&(seen.dst, seen.src));
+        let peer_scales = back.is_some_and(|back| back.scale.is_some());
+        let end = back.and_then(|back| back.end);
+        let acks = seen.header.flags.contains(TcpFlags::ACK);
+        if acks && end.is_none_or(|end| !seen.header.ack.is_within(end - BELIEVED, 2 * BELIEVED)) {
+            return;
+        }
+        // What it says of the segment does not matter.
+        let _ = self.see(seen);
+        if let Some(direction) = self.directions.get_mut(&(seen.src, seen.dst)).filter(|_| acks) {
+            let (edge, _) = direction.edge_of(seen, peer_scales);
+            direction.right_edge = Some(direction.right_edge.map_or(edge, |before| before.max(edge)));
+        }
+    }
+
+    /// The sequence number after the last that `src` sent to `dst`.
+    pub fn sent(&self, src: SocketAddr, dst: SocketAddr) -> Option<SeqNum> {
+        self.directions.get(&(src, dst))?.end
+    }
+
     /// Judges a segment; an error says what is wrong with it.
     pub fn see(&mut self, seen: &Seen) -> Result<(), String> {
         let header = &seen.header;
@@ -117,15 +155,21 @@ impl Watch {
         let peer_scales = back.is_some_and(|back| back.scale.is_some());
         let peer_fin = back.and_then(|back| back.fin_end);
         let direction = self.directions.entry((seen.src, seen.dst)).or_default();
-        if flags.contains(TcpFlags::SYN) && direction.syn != Some(header.seq) {
+        // A SYN cookie is the same for the same SYN, so a connection may begin with the number of the last one.
+        let again =
+            flags.contains(TcpFlags::ACK) && direction.acked.is_some_and(|acked| acked.after(header.ack));
+        if flags.contains(TcpFlags::SYN) && (direction.syn != Some(header.seq) || again) {
             *direction = Direction { syn: Some(header.seq), ..Direction::default() };
             direction.scale = seen.options.window_scale;
             direction.mss = seen.options.mss;
         }
+        direction.end = Some(direction.end.map_or(seen.end(), |end| end.max(seen.end())));
         if direction.syn.is_none() {
             return Err(format!("a segment before any SYN: {seen:?}"));
         }
-        if seen.payload_len > u32::from(peer_mss.unwrap_or(536)) {
+        // RFC 9293 §3.7.1: without the option, 536, or 1220 over IPv6. One of almost nothing need not be kept to.
+        let default_mss = if seen.src.is_ipv4() { 536 } else { 1220 };
+        if seen.payload_len > u32::from(peer_mss.unwrap_or(default_mss).max(64)) {
             return Err(format!("more than the peer's MSS of {peer_mss:?}: {seen:?}"));
         }
         // RFC 9293 §3.8.6.1: one octet may be sent into a closed window, to probe it. The SYN comes
@@ -148,10 +192,7 @@ impl Watch {
         if peer_fin.is_some_and(|fin| header.ack == fin) {
             return Ok(());
         }
-        // RFC 7323 §2.2: the window of a SYN is never scaled, and others are if both ends said so.
-        let scaled = !flags.contains(TcpFlags::SYN) && peer_scales;
-        let scale = if scaled { direction.scale.unwrap_or(0).min(14) } else { 0 };
-        let edge = header.ack + (u32::from(header.window) << scale);
+        let (edge, scale) = direction.edge_of(seen, peer_scales);
         // RFC 9293 §3.8.6 (SHLD-14): "A TCP receiver SHOULD NOT shrink the window".
         // RFC 7323 §2.4: less than a unit of the scale is rounding.
         let unit = 1 << scale;

@@ -83,6 +83,13 @@ impl Wheel {
         }
     }
 
+    /// Whether the node will be handed out by `deadline`, or one tick after it.
+    #[cfg(any(test, feature = "testutil"))]
+    pub(crate) fn is_armed_by(&self, index: u32, deadline: Instant) -> bool {
+        let tick = tick_after(deadline).max(self.elapsed.saturating_add(1));
+        self.nodes.get(index as usize).is_some_and(|node| node.place != UNARMED && node.deadline <= tick)
+    }
+
     /// Arms the node for `deadline`, wherever it was before.
     pub(crate) fn arm(&mut self, index: u32, deadline: Instant) {
         self.cancel(index);

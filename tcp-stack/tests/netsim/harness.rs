@@ -28,7 +28,7 @@ pub(crate) fn host(index: u8) -> StackConfig {
 }
 
 pub(crate) fn dial(ipv6: bool, opener: Plan, listener: Plan) -> Dial {
-    Dial { at: Duration::ZERO, from: 0, to: 1, ipv6, opener, listener }
+    Dial { at: Duration::ZERO, from: 0, to: 1, ipv6, simultaneous: false, opener, listener }
 }
 
 /// Two hosts, and between them a link.
@@ -43,6 +43,8 @@ pub(crate) fn two_hosts(link: LinkConfig, dials: Vec<Dial>) -> Scenario {
         poll_interval: Duration::from_micros(20),
         abort_at: None,
         attack: None,
+        liar: None,
+        wraps: false,
         hostile: false,
         steps_max: 3_000_000,
     }

@@ -1,0 +1,165 @@
+//! The other end of a connection, and the segments that it makes.
+
+use super::Input;
+use super::bench::MAC;
+use crate::seq::SeqNum;
+use crate::testutil::attack::headers;
+use crate::testutil::{Seen, octet};
+use crate::wire::{IpProtocol, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+/// The peer's initial sequence number: its stream passes zero.
+const PEER_ISS: SeqNum = SeqNum::new(0xffff_f000);
+
+/// The peer's octets from a sequence number on: each depends on its place alone.
+pub(super) fn text(first: SeqNum) -> impl Iterator<Item = u8> {
+    (0..=u32::MAX).map(move |at| octet(1, u64::from((first + at).get())))
+}
+
+/// What the peer knows.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) local: SocketAddr,
+    /// The stack's end of the connection.
+    pub(super) remote: SocketAddr,
+    /// The sequence number after the last that it sent in order.
+    pub(super) nxt: SeqNum,
+    /// The stack's initial sequence number.
+    pub(super) irs: SeqNum,
+    /// The sequence number after the highest that the stack sent.
+    pub(super) seen: SeqNum,
+    /// What the stack's timestamps said last.
+    pub(super) echo: u32,
+    /// Milliseconds.
+    pub(super) clock: u32,
+    /// What all its SYNs offer, beside timestamps.
+    offer: TcpOptions,
+    /// SYNs that the stack has not acknowledged.
+    pub(super) syns: Vec<Seen>,
+}
+
+impl Peer {
+    pub(super) fn new(input: &mut Input<'_>, local: SocketAddr, remote: SocketAddr) -> Self {
+        let zero = SeqNum::new(0);
+        let bits = input.byte();
+        let offer = TcpOptions {
+            mss: (bits & 1 == 0).then(|| input.pick(&[1460, 1440, 536, 100, 9000, 0], 1460)),
+            window_scale: (bits & 2 == 0).then(|| input.pick(&[0, 2, 7, 14, 255], 0)),
+            sack_permitted: bits & 4 == 0,
+            ..TcpOptions::NONE
+        };
+        Self {
+            local,
+            remote,
+            nxt: PEER_ISS,
+            irs: zero,
+            seen: zero,
+            echo: 0,
+            clock: 1_000,
+            offer,
+            syns: Vec::new(),
+        }
+    }
+
+    /// Forgets the last connection.
+    pub(super) fn begin(&mut self) {
+        self.nxt = PEER_ISS;
+        self.syns.clear();
+    }
+
+    /// The SYN that a SYN of the stack acknowledges.
+    pub(super) fn answered(&mut self, header: &TcpHeader) -> Option<Seen> {
+        if !header.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
+            return None;
+        }
+        // Nobody answers one with an ACK so, unless it was an answer itself.
+        let is_asked = |syn: &Seen| !syn.header.flags.intersects(TcpFlags::ACK | TcpFlags::RST);
+        let at = self.syns.iter().position(|syn| is_asked(syn) && syn.header.seq + 1 == header.ack)?;
+        let syn = self.syns.swap_remove(at);
+        self.syns.clear();
+        Some(syn)
+    }
+
+    /// A header in order, which acknowledges all that was seen.
+    pub(super) const fn header(&self, flags: TcpFlags, window: u16) -> TcpHeader {
+        TcpHeader {
+            src_port: self.local.port(),
+            dst_port: self.remote.port(),
+            seq: self.nxt,
+            ack: self.seen,
+            flags,
+            window,
+            urgent: 0,
+        }
+    }
+
+    /// Options in order.
+    pub(super) fn options(&self) -> TcpOptions {
+        let timestamps = (self.echo != 0).then_some(Timestamps { value: self.clock, echo: self.echo });
+        TcpOptions { timestamps, ..TcpOptions::NONE }
+    }
+
+    /// A segment with the peer's octets for its place.
+    pub(super) fn frame(&self, header: TcpHeader, options: &TcpOptions, len: usize) -> Vec<u8> {
+        let mut segment = vec![0; TcpHeader::len_with(options)];
+        header.emit(options, &mut segment);
+        // RFC 9293 §3.4: the SYN comes before the octets of its segment.
+        let syn = u32::from(header.flags.contains(TcpFlags::SYN));
+        segment.extend(text(header.seq + syn).take(len));
+        let (src, dst) = (self.local.ip(), self.remote.ip());
+        let sum = Sum::pseudo_header(src, dst, IpProtocol::TCP, segment.len());
+        TcpHeader::set_checksum(&mut segment, sum);
+        let mut frame = headers(MAC, src, dst, segment.len());
+        frame.append(&mut segment);
+        frame
+    }
+
+    /// A SYN; a SYN and ACK when the stack `has_called`.
+    pub(super) fn open(&self, input: &mut Input<'_>, has_called: bool) -> (TcpHeader, TcpOptions) {
+        let flags = if has_called { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
+        let timestamps = Timestamps { value: self.clock, echo: self.echo };
+        let options = TcpOptions { timestamps: (input.byte() & 1 == 0).then_some(timestamps), ..self.offer };
+        let ack = if has_called { self.seen } else { SeqNum::new(0) };
+        (TcpHeader { seq: PEER_ISS, ack, ..self.header(flags, input.u16()) }, options)
+    }
+
+    /// A segment near to what is right, or anywhere.
+    pub(super) fn crafted(&self, input: &mut Input<'_>) -> (TcpHeader, TcpOptions, usize) {
+        let flags = TcpFlags::from_bits(input.byte());
+        let mut header = self.header(flags, input.u16());
+        let mut options = self.options();
+        if flags.contains(TcpFlags::SYN) {
+            options = TcpOptions { timestamps: options.timestamps, ..self.offer };
+        }
+        header.seq = self.place(input, self.nxt);
+        header.ack = self.place(input, self.seen);
+        header.urgent = input.u16();
+        let bits = input.byte();
+        if bits & 1 != 0 {
+            options.timestamps = None;
+        }
+        if let Some(timestamps) = options.timestamps.as_mut().filter(|_| bits & 2 != 0) {
+            timestamps.value = timestamps.value.wrapping_add(u32::from(input.u16())).wrapping_sub(1 << 15);
+            timestamps.echo = timestamps.echo.wrapping_sub(u32::from(input.byte()));
+        }
+        for _ in 0..bits >> 6 {
+            let start = self.place(input, self.seen);
+            options.sack.push(SackRange { start, end: start + u32::from(input.u16() % 3000) });
+        }
+        (header, options, usize::from(input.u16() % 1400))
+    }
+
+    /// A sequence number at `base`, near to it, at the beginning of the stream, or anywhere.
+    fn place(&self, input: &mut Input<'_>, base: SeqNum) -> SeqNum {
+        match input.byte() % 8 {
+            0..=2 => base,
+            3 => base + u32::from(input.u16()),
+            4 => base - u32::from(input.u16()),
+            5 => self.irs + u32::from(input.u16()),
+            6 => base + u32::from(input.byte()) - 128,
+            _ => SeqNum::new(input.u32()),
+        }
+    }
+}

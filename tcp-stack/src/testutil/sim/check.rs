@@ -1,0 +1,132 @@
+//! What must hold after every step.
+//!
+//! * What came is a prefix of what was sent ([`App::on_data`](crate::testutil::App::on_data)).
+//! * The advertised edge never goes back, and nobody sends beyond it ([`Watch`](crate::testutil::Watch)).
+//! * Something outstanding implies a timer; nothing belongs to nobody ([`Stack::audit`](crate::Stack::audit)).
+//! * Buffers are conserved; each frame received was delivered, or its drop counted.
+//! * Acknowledgements have causes, and frames without progress come to an end.
+//! * When all have closed everything is free.
+
+use super::Simulation;
+use crate::testutil::Scenario;
+use alloc::format;
+use alloc::string::String;
+
+/// Turns of a host from one look at the inside of its stack to the next, at least; and so many nodes in use
+/// put it off by one more, so that what it costs per turn does not grow with the windows.
+const AUDIT_EVERY: u64 = 2;
+const AUDIT_NODES: u32 = 4;
+
+/// Frames since any application sent, received, or came to a new state. Two ends that answer each other's
+/// answers would never stop; timers, reads and attacks are reasons for more.
+#[derive(Debug)]
+pub(super) struct Quiet {
+    frames: u64,
+    allowed: u64,
+    /// What may be under way when progress ends: every segment of every window, several times.
+    least: u64,
+}
+
+impl Quiet {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let buffers = u64::try_from(scenario.buffers).unwrap_or(u64::MAX);
+        let least = buffers.saturating_mul(4).saturating_add(2000);
+        Self { frames: 0, allowed: least, least }
+    }
+
+    /// Progress was made.
+    pub(super) const fn end(&mut self) {
+        self.frames = 0;
+        self.allowed = self.least;
+    }
+
+    /// So many frames more have a reason.
+    pub(super) const fn allow(&mut self, frames: u64) {
+        self.allowed = self.allowed.saturating_add(frames);
+    }
+
+    /// A frame was sent.
+    pub(super) const fn count(&mut self) {
+        self.frames = self.frames.saturating_add(1);
+    }
+
+    fn judge(&self) -> Result<(), String> {
+        if self.frames > self.allowed {
+            return Err(format!(
+                "{} frames without progress, for which {} have a reason",
+                self.frames, self.allowed
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Simulation {
+    /// What must hold after every turn.
+    pub(super) fn check(&mut self, index: usize) -> Result<(), String> {
+        let host = self.hosts.get_mut(index).ok_or("no such host")?;
+        let stats = host.stack.stats();
+        let interface = &stats.interface;
+        if interface.rx_frames != interface.rx_delivered.wrapping_add(stats.drops.total()) {
+            return Err(format!("frames received are not delivered plus dropped: {stats:?}"));
+        }
+        if host.pool.total() != host.pool.capacity() {
+            return Err(format!("a buffer was lost: {:?}", host.pool));
+        }
+        if host.pure_acks > host.ack_causes {
+            let (acks, causes) = (host.pure_acks, host.ack_causes);
+            return Err(format!("{acks} acknowledgements for {causes} causes"));
+        }
+        if host.turns >= host.audit_at {
+            host.stack.audit()?;
+            let nodes = stats.send_buffers.saturating_add(stats.receive_buffers);
+            host.audit_at = host.turns + AUDIT_EVERY + u64::from(nodes / AUDIT_NODES);
+        }
+        self.quiet.judge()?;
+        let config = self.scenario.hosts.get(index).ok_or("no such host")?;
+        for (dial, side, app) in host.apps.values() {
+            let Some(info) = host.stack.info(app.conn()) else { continue };
+            let wrong = if u64::from(info.unread_octets) != app.unread() {
+                "another count of octets not let go of"
+            } else if info.held_octets > config.held_bytes_max
+                || info.held_segments > config.held_segments_max
+            {
+                "more is held behind gaps than may be"
+            } else if info.send_queue_octets > config.send_buffer_bytes {
+                "more is queued than may be"
+            } else {
+                continue;
+            };
+            return Err(format!("dial {dial}, side {side}: {wrong}: {info:?}"));
+        }
+        Ok(())
+    }
+
+    /// What must hold when nothing is left to happen.
+    pub(super) fn check_end(&self) -> Result<(), String> {
+        for (index, pair) in self.outcomes.iter().enumerate() {
+            let [opener, listener] = pair;
+            let listener_ended = listener.established.is_none() || listener.closed.is_some();
+            if opener.closed.is_none() || !listener_ended {
+                return Err(format!("dial {index} never ends: {pair:?}"));
+            }
+        }
+        for (index, host) in self.hosts.iter().enumerate() {
+            if !host.apps.is_empty() {
+                return Err(format!("host {index} still has applications: {:?}", host.apps));
+            }
+            host.stack.audit()?;
+            if host.pool.live() != 0 {
+                return Err(format!("host {index} still holds buffers: {:?}", host.pool));
+            }
+            let stats = host.stack.stats();
+            let nodes = u64::from(stats.send_buffers)
+                + u64::from(stats.receive_buffers)
+                + u64::from(stats.half_open_now);
+            if stats.connections != 0 || stats.time_wait_now != 0 || nodes != 0 {
+                return Err(format!("host {index} still has connections: {stats:?}"));
+            }
+        }
+        Ok(())
+    }
+}

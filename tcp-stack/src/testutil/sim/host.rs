@@ -1,0 +1,63 @@
+//! One host: a stack, its port, and the applications above it.
+
+use super::BURST;
+use crate::Stack;
+use crate::buf::{RxChecksum, RxFrame};
+use crate::testutil::{App, HeapBuf, HeapPool};
+use crate::time::Instant;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) stack: Stack<HeapBuf>,
+    pub(super) pool: HeapPool,
+    /// Frames that arrived and were not looked at.
+    pub(super) inbox: VecDeque<Vec<u8>>,
+    /// Frames that the port holds until they are sent, in that order.
+    pub(super) sending: VecDeque<HeapBuf>,
+    /// By connection: which dial, which side of it, and the application.
+    pub(super) apps: BTreeMap<(u32, u32), (usize, usize, App)>,
+    /// The turn that is planned; others are stale.
+    pub(super) turn_at: Option<Instant>,
+    /// Turns that were taken.
+    pub(super) turns: u64,
+    /// The turn after which the stack is looked into next.
+    pub(super) audit_at: u64,
+    /// Frames for which the pool had no buffer.
+    missed: u64,
+    /// Causes for which a pure acknowledgement may be sent, and those sent.
+    pub(super) ack_causes: u64,
+    pub(super) pure_acks: u64,
+}
+
+impl Host {
+    pub(super) fn new(stack: Stack<HeapBuf>, buffers: usize, mtu: usize) -> Self {
+        Self {
+            stack,
+            pool: HeapPool::new(buffers, buffers / 16, mtu.saturating_add(64)),
+            inbox: VecDeque::new(),
+            sending: VecDeque::new(),
+            apps: BTreeMap::new(),
+            turn_at: None,
+            turns: 0,
+            audit_at: 0,
+            missed: 0,
+            ack_causes: 0,
+            pure_acks: 0,
+        }
+    }
+
+    /// Hands a burst of frames to the stack.
+    pub(super) fn take_frames(&mut self, now: Instant) {
+        let mut burst = Vec::new();
+        for frame in self.inbox.drain(..self.inbox.len().min(BURST)) {
+            match self.pool.copy(&frame) {
+                Some(buf) => burst.push(RxFrame { buf, checksum: RxChecksum::Unknown }),
+                None => self.missed = self.missed.saturating_add(1),
+            }
+        }
+        self.ack_causes = self.ack_causes.saturating_add(u64::try_from(burst.len()).unwrap_or(0));
+        self.stack.handle_frames(now, burst);
+    }
+}

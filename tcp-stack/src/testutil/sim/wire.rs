@@ -1,0 +1,109 @@
+//! From a stack to the links: every frame is looked at, and lies are told.
+
+use super::host::Host;
+use super::{BURST, Happening, Simulation};
+use crate::buf::Buf;
+use crate::testutil::trace::{describe, digest};
+use crate::testutil::{HeapBuf, Seen};
+use crate::time::{Duration, Instant};
+use crate::wire::EthernetHeader;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+impl Simulation {
+    pub(super) fn transmit(&mut self, index: usize) -> Result<(), String> {
+        loop {
+            let host = self.hosts.get_mut(index).ok_or("no such host")?;
+            let mut frames = Vec::new();
+            let Host { stack, pool, .. } = host;
+            let sent = stack.poll_transmit(self.now, pool, &mut |frame| frames.push(frame.buf), BURST);
+            if sent != frames.len() || sent > BURST {
+                return Err(format!("{} frames sent, {sent} reported", frames.len()));
+            }
+            for buf in frames {
+                self.put_on_wire(index, buf)?;
+            }
+            if sent < BURST {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a frame, and holds its buffer until it is sent.
+    fn put_on_wire(&mut self, from: usize, buf: HeapBuf) -> Result<(), String> {
+        let now = self.now;
+        let bytes = buf.bytes();
+        self.trace = digest(self.trace, now, from, bytes);
+        let seen = Seen::parse(bytes)?;
+        if self.log_max > 0 {
+            let text = seen.as_ref().map_or_else(|| "other".into(), describe);
+            self.note(format!("{:>9} h{from} > {text}", now.as_micros()));
+        }
+        let mtu = self.scenario.hosts.get(from).map_or(0, |host| usize::from(host.mtu));
+        let (_, packet) = EthernetHeader::parse(bytes).map_err(|error| format!("{error:?}"))?;
+        if packet.len() > mtu {
+            return Err(format!("a packet of {} bytes, the MTU being {mtu}", packet.len()));
+        }
+        self.quiet.count();
+        let sent_at = match seen {
+            Some(seen) => self.put_segment(from, seen, bytes)?,
+            None => self.carry(from, bytes)?,
+        };
+        if let Some(host) = self.hosts.get_mut(from) {
+            host.sending.push_back(buf);
+        }
+        self.plan(sent_at, Happening::Sent { host: from });
+        Ok(())
+    }
+
+    fn put_segment(&mut self, from: usize, mut seen: Seen, bytes: &[u8]) -> Result<Instant, String> {
+        if let Some(host) = self.hosts.get_mut(from) {
+            host.pure_acks = host.pure_acks.saturating_add(u64::from(seen.is_pure_ack()));
+        }
+        let crossed = self.cross(from, &seen, bytes);
+        let bytes = crossed.as_deref().unwrap_or(bytes);
+        if crossed.is_some() {
+            seen = Seen::parse(bytes)?.ok_or("no segment any more")?;
+        }
+        let liar = self.scenario.liar.as_ref().filter(|liar| liar.host == from);
+        let Some(liar) = liar else {
+            if !self.scenario.hostile {
+                self.watch.see(&seen)?;
+            }
+            return self.carry(from, bytes);
+        };
+        let sent = self.watch.sent(seen.dst, seen.src);
+        let told = liar.tell(&mut self.random, &seen, bytes, sent).unwrap_or_else(|| vec![bytes.to_vec()]);
+        let mut sent_at = self.now;
+        self.quiet.allow(2 * u64::try_from(told.len()).unwrap_or(0));
+        for frame in told {
+            self.watch.believe(&Seen::parse(&frame)?.ok_or("no segment any more")?);
+            sent_at = sent_at.max(self.carry(from, &frame)?);
+        }
+        Ok(sent_at)
+    }
+
+    /// Puts a frame on the links to those it is for; returns when it will have been sent.
+    fn carry(&mut self, from: usize, bytes: &[u8]) -> Result<Instant, String> {
+        let now = self.now;
+        let (ethernet, _) = EthernetHeader::parse(bytes).map_err(|error| format!("{error:?}"))?;
+        let mut arrivals = Vec::new();
+        let mut sent_at = now;
+        for to in (0..self.hosts.len()).filter(|to| *to != from) {
+            let mac = self.scenario.hosts.get(to).map(|host| host.mac);
+            if !ethernet.dst.is_group() && mac != Some(ethernet.dst) {
+                continue;
+            }
+            let link = self.links.get_mut(from).and_then(|row| row.get_mut(to)).ok_or("no such link")?;
+            link.send(now, bytes, &mut |at, frame| arrivals.push((at, to, frame)));
+            arrivals.extend(link.too_big(bytes).map(|error| (now + Duration::from_micros(50), from, error)));
+            sent_at = sent_at.max(link.busy_until(now));
+        }
+        for (at, to, frame) in arrivals {
+            self.plan(at, Happening::Arrival { host: to, frame });
+        }
+        Ok(sent_at)
+    }
+}

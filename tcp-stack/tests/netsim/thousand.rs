@@ -1,0 +1,115 @@
+//! A thousand networks that chance made, each with every invariant looked at after every step.
+//!
+//! `TCP_SEED=7 cargo test -p tcp-stack --test netsim thousand` runs that one again, exactly.
+
+use crate::harness::{expect_good_order, run_and, seeds};
+use crate::random::{Kind, network};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tcp_stack::testutil::Report;
+
+const SEEDS: u64 = 1_000;
+/// Simulated time of all of them together, at least.
+const HOURS_MIN: u64 = 16;
+
+fn run(seed: u64) -> Report {
+    run_and(&network(seed), seed, |report| {
+        if Kind::of(seed).is_in_good_order() {
+            expect_good_order(report);
+        }
+    })
+}
+
+/// What some of the networks came to.
+#[derive(Debug, Default)]
+struct Sum {
+    seeds: u64,
+    busy: u64,
+    simulated: Duration,
+    frames: u64,
+    octets: u64,
+    established: u64,
+    /// Of all traces: the same in any order.
+    digest: u64,
+}
+
+impl Sum {
+    fn add(&mut self, seed: u64, report: &Report) {
+        let octets = report.outcomes.iter().flatten().map(|outcome| outcome.received).sum::<u64>();
+        self.seeds += 1;
+        self.busy += u64::from(Kind::of(seed) == Kind::Busy && octets > 1_000);
+        self.simulated += report.end - report.start;
+        self.frames += report.links.sent;
+        self.octets += octets;
+        let established = report.outcomes.iter().flatten().filter(|outcome| outcome.established.is_some());
+        self.established += u64::try_from(established.count()).unwrap();
+        self.digest ^= report.trace.wrapping_mul(seed | 1);
+    }
+
+    fn join(mut self, other: &Self) -> Self {
+        self.seeds += other.seeds;
+        self.busy += other.busy;
+        self.simulated += other.simulated;
+        self.frames += other.frames;
+        self.octets += other.octets;
+        self.established += other.established;
+        self.digest ^= other.digest;
+        self
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the summary says how long it took")]
+fn a_thousand_networks() {
+    let begun = Instant::now();
+    let range = seeds(0..SEEDS);
+    let next = AtomicU64::new(range.start);
+    let work = || {
+        let mut sum = Sum::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= range.end {
+                return sum;
+            }
+            sum.add(seed, &run(seed));
+        }
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let sum = thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let sums = threads.into_iter().map(|thread| thread.join().expect("a network failed, told above"));
+        sums.fold(Sum::default(), |sum, other| sum.join(&other))
+    });
+    println!(
+        "{} networks ({} busy), {:.1} h simulated, {} frames, {} MB delivered, {} ends of connections, \
+         digest {:016x}, in {:.1} s",
+        sum.seeds,
+        sum.busy,
+        sum.simulated.as_secs_f64() / 3600.0,
+        sum.frames,
+        sum.octets / 1_000_000,
+        sum.established,
+        sum.digest,
+        begun.elapsed().as_secs_f64(),
+    );
+    if range == (0..SEEDS) {
+        assert!(sum.simulated.as_secs() >= HOURS_MIN * 3600, "{sum:?}");
+        assert!(sum.busy * 3 >= SEEDS, "{sum:?}");
+    }
+}
+
+#[test]
+fn a_network_is_its_seed() {
+    let mut digests = Vec::new();
+    for seed in seeds(0..48) {
+        let (first, second) = (run(seed), run(seed));
+        assert_eq!((first.trace, first.end, first.steps), (second.trace, second.end, second.steps));
+        assert_eq!((first.outcomes, first.stats), (second.outcomes, second.stats), "{seed}");
+        digests.push(first.trace);
+    }
+    let count = digests.len();
+    digests.sort_unstable();
+    digests.dedup();
+    assert_eq!(digests.len(), count, "two seeds, one network");
+}
