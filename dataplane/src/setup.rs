@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
-use iwarp_config::{Config, Congestion, Crc, Driver, Hugepages, MemoryPlan, Service, memory_plan};
+use iwarp_config::{Config, Crc, Driver, Hugepages, MemoryPlan, Service, memory_plan};
 use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
-use tcp_stack::{ConnOptions, Keepalive, ListenOptions, StackConfig, TcpConfig};
+use tcp_stack::{ListenOptions, StackConfig};
 
 use crate::admin::{Member, PortEntry, Regions};
 use crate::dpdk::{Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig};
@@ -23,10 +23,6 @@ const COMMANDS: usize = 64;
 const RESERVE: u32 = 256;
 /// Buffers that a thread's cache keeps.
 const CACHE: u32 = 256;
-/// How long a silent peer has to answer a keepalive probe; less where the silence before the first is shorter.
-const KEEPALIVE_INTERVAL_MS: u32 = 30_000;
-/// Probes without an answer after which a connection is given up.
-const KEEPALIVE_PROBES: u8 = 5;
 
 /// Everything that is there before the first worker runs.
 #[derive(Debug)]
@@ -208,34 +204,17 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).context("no randomness from the system")?;
     let spec = config.ports.get(index).context("a port without a configuration")?;
-    let workers = u16::try_from(config.workers.cores.len()).unwrap_or(u16::MAX);
-    let connections_max = config.tcp.connections_max;
     let mut engine = Engine::new(
         EngineConfig {
             stack: StackConfig {
                 mac: MacAddr(port.mac()),
-                vlan: spec.vlan,
-                mtu: spec.mtu,
-                ipv4: spec.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
-                ipv4_gateway: spec.gateway,
-                ipv6: spec.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
-                ipv6_gateway: spec.gateway6,
                 primary: worker == 0,
                 tx_checksum_offload: port.tx_checksum(),
                 segmentation: port.segmentation(),
-                connections_max,
-                neighbors_max: config.limits.neighbors_max,
-                held_bytes_max: config.tcp.held_bytes_max,
-                held_segments_max: u32::from(config.tcp.held_segments_max),
-                buffers_max: pool_buffers(config).saturating_sub(RESERVE),
-                send_buffer_bytes: config.tcp.send_buffer_bytes,
-                receive_window_bytes: config.tcp.receive_window_bytes,
-                tcp: tcp(config),
                 worker_index: worker,
-                worker_count: workers,
-                ..StackConfig::default()
+                ..stack(config, spec)
             },
-            connections_max,
+            connections_max: config.tcp.connections_max,
             grants_max: config.limits.grants_max,
             regions_max: config.limits.regions_max,
             seed,
@@ -250,8 +229,7 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
             Service::Chargen => ListenerService::Chargen,
             Service::Region => ListenerService::Region(endpoint(config, listener.crc)),
         };
-        let conn = ConnOptions { keepalive: keepalive(config), ..ConnOptions::default() };
-        let options = ListenOptions { backlog: u32::from(listener.backlog), conn };
+        let options = ListenOptions { backlog: u32::from(listener.backlog), conn: listener.conn };
         engine
             .listen(listener.port, options, service)
             .with_context(|| format!("listener {}", listener.port))?;
@@ -259,29 +237,33 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
     Ok(engine)
 }
 
-/// How a peer that fell silent is told from one that vanished, which must not hold its place and STag for ever.
-fn keepalive(config: &Config) -> Option<Keepalive> {
-    let idle_ms = config.tcp.keepalive_s?.saturating_mul(1000);
-    Some(Keepalive { idle_ms, interval_ms: idle_ms.min(KEEPALIVE_INTERVAL_MS), probes: KEEPALIVE_PROBES })
-}
-
-fn tcp(config: &Config) -> TcpConfig {
-    let tcp = &config.tcp;
-    TcpConfig {
-        rto_min_ms: tcp.rto_min_ms,
-        rto_max_ms: tcp.rto_max_ms,
-        syn_retries: tcp.syn_retries,
-        data_retries: tcp.data_retries,
-        time_wait_ms: tcp.time_wait_ms,
-        delayed_ack_ms: tcp.delayed_ack_ms,
-        congestion: match tcp.congestion {
-            Congestion::Cubic => tcp_stack::Congestion::Cubic,
-            Congestion::NewReno => tcp_stack::Congestion::NewReno,
-        },
-        sack: tcp.sack,
-        timestamps: tcp.timestamps,
-        window_scale: tcp.window_scale,
-        ..TcpConfig::default()
+/// What the configuration has to say to a port's stacks.
+fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
+    let Config { ip, tcp, .. } = config;
+    StackConfig {
+        vlan: spec.vlan,
+        mtu: spec.mtu,
+        ipv4: spec.ipv4.and_then(|net| Ipv4Cidr::new(net.addr(), net.prefix_len())),
+        ipv4_gateway: spec.gateway,
+        ipv6: spec.ipv6.and_then(|net| Ipv6Cidr::new(net.addr(), net.prefix_len())),
+        ipv6_gateway: spec.gateway6,
+        hop_limit: ip.hop_limit,
+        connections_max: tcp.connections_max,
+        neighbors_max: config.limits.neighbors_max,
+        fragments_datagrams_max: ip.fragments_datagrams_max,
+        fragments_bytes_max: ip.fragments_bytes_max,
+        fragments_timeout_ms: ip.fragments_timeout_ms,
+        path_mtu_entries_max: ip.path_mtu_entries_max,
+        held_bytes_max: tcp.held_bytes_max,
+        held_segments_max: u32::from(tcp.held_segments_max),
+        buffers_max: pool_buffers(config).saturating_sub(RESERVE),
+        send_buffer_bytes: tcp.send_buffer_bytes,
+        receive_window_bytes: tcp.receive_window_bytes,
+        receive_window_initial_bytes: tcp.receive_window_initial_bytes,
+        receive_memory_bytes: tcp.receive_memory_bytes,
+        tcp: tcp.stack,
+        worker_count: u16::try_from(config.workers.cores.len()).unwrap_or(u16::MAX),
+        ..StackConfig::default()
     }
 }
 
@@ -332,6 +314,64 @@ mod tests {
     fn control_threads_keep_off_the_workers_cores_where_they_can() {
         assert_eq!(control_cpus(&config("[1]"), &[0, 1, 2]), [0, 2]);
         assert_eq!(control_cpus(&config("[0, 1]"), &[0, 1]), [0, 1]);
+    }
+
+    /// What the file says, the stack is told; nothing of what it can be told is left out.
+    #[test]
+    fn the_stack_is_told_what_the_file_says() {
+        let text = "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.1/24', 'fd00::1/64']\nvlan = 7\nmtu = 9000\n\
+                    gateway = '10.0.0.2'\ngateway6 = 'fd00::2'\n[workers]\ncores = [1, 2]\n\
+                    [ip]\nhop_limit = 9\nfragments_datagrams_max = 11\nfragments_bytes_max = '128k'\n\
+                    fragments_timeout_ms = 5000\npath_mtu_entries_max = 13\npath_mtu_min = 1000\n\
+                    [tcp]\nprofile = 'data-center'\ncongestion = 'bbr'\nconnections_max = 17\nheld_bytes_max = '1M'\n\
+                    held_segments_max = 19\nsend_buffer_bytes = '2M'\nreceive_window_bytes = '3M'\n\
+                    receive_window_initial_bytes = '5k'\nreceive_memory_bytes = '7M'\n[limits]\nneighbors_max = 23\n";
+        let config = Config::parse("test.toml", text).unwrap();
+        let StackConfig {
+            mac: _,
+            primary: _,
+            tx_checksum_offload: _,
+            segmentation: _,
+            worker_index: _,
+            vlan,
+            mtu,
+            ipv4,
+            ipv4_gateway,
+            ipv6,
+            ipv6_gateway,
+            hop_limit,
+            connections_max,
+            neighbors_max,
+            fragments_datagrams_max,
+            fragments_bytes_max,
+            fragments_timeout_ms,
+            path_mtu_entries_max,
+            held_bytes_max,
+            held_segments_max,
+            buffers_max,
+            send_buffer_bytes,
+            receive_window_bytes,
+            receive_window_initial_bytes,
+            receive_memory_bytes,
+            tcp,
+            worker_count,
+        } = stack(&config, &config.ports[0]);
+        assert_eq!((vlan, mtu, hop_limit, worker_count), (Some(7), 9000, 9, 2));
+        assert_eq!(ipv4, Ipv4Cidr::new([10, 0, 0, 1].into(), 24));
+        assert_eq!(ipv6, Ipv6Cidr::new("fd00::1".parse().unwrap(), 64));
+        assert_eq!(ipv4_gateway, Some([10, 0, 0, 2].into()));
+        assert_eq!(ipv6_gateway, Some("fd00::2".parse().unwrap()));
+        assert_eq!((connections_max, neighbors_max, path_mtu_entries_max), (17, 23, 13));
+        assert_eq!(
+            (fragments_datagrams_max, fragments_bytes_max, fragments_timeout_ms),
+            (11, 128 << 10, 5000)
+        );
+        assert_eq!((held_bytes_max, held_segments_max), (1 << 20, 19));
+        assert_eq!(buffers_max, config.memory.packet_buffers / 2 - RESERVE);
+        assert_eq!((send_buffer_bytes, receive_window_bytes), (2 << 20, 3 << 20));
+        assert_eq!((receive_window_initial_bytes, receive_memory_bytes), (5 << 10, 7 << 20));
+        assert_eq!(tcp, config.tcp.stack);
+        assert_eq!((tcp.rto_min_ms, tcp.path_mtu_min), (5, 1000));
     }
 
     #[test]

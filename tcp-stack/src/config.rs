@@ -52,7 +52,7 @@ pub struct StackConfig {
     /// Segments held behind a gap, per connection.
     pub held_segments_max: u32,
     /// Frame buffers that all connections together may hold for sending, and as many again received:
-    /// what the pool they come from has. 96 octets of book-keeping each.
+    /// what the pool they come from has. 120 octets of book-keeping each.
     pub buffers_max: u32,
     /// Payload queued or in flight, per connection, octets.
     pub send_buffer_bytes: u32,

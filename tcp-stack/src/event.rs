@@ -219,9 +219,11 @@ pub struct ConnInfo {
     pub heard_at: Instant,
     /// Payload of a full segment, octets.
     pub emss: u16,
+    /// The largest packet that the path is known to carry, octets.
+    pub path_mtu: u16,
     /// The MSS that the peer announced, octets.
     pub peer_mss: u16,
-    /// Congestion control: `newreno`, `cubic`, `bbr`.
+    /// Congestion control: `newreno`, `cubic`, `dctcp`, `bbr`.
     pub congestion: &'static str,
     /// Explicit congestion notification.
     pub ecn: EcnState,

@@ -23,8 +23,12 @@
 //! buffer that the application filled ([`Buf`]) until it is acknowledged, and is sent again from there.
 //!
 //! # What it is not
-//! No sockets, no blocking, no copying buffers, no IP forwarding, no fragmentation of IP packets that are
-//! sent, no data on SYN.
+//! No sockets, no blocking, no copying of buffers, no IP forwarding, no UDP. Addresses and gateways are given: no
+//! DHCP, no router discovery, no duplicate address detection. Nothing is sent in fragments, IP options are passed
+//! over, the Differentiated Services field is 0. No data on a SYN (RFC 7413), no MD5 or TCP-AO, no Accurate ECN. One
+//! VLAN and one address per family.
+//!
+#![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -2,19 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test reads is in the repository")]
 
+mod proofs;
+
+use proofs::{check, names, read, repository};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 /// How many requirements of each kind RFC 9293 numbers.
 const COUNTS: [(&str, usize); 3] = [("MUST", 69), ("SHLD", 31), ("MAY", 18)];
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
 
 /// The rows of the table: their cells.
 fn rows(text: &str) -> Vec<Vec<&str>> {
@@ -23,39 +17,6 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
         .filter(is_row)
         .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
         .collect()
-}
-
-/// What is between backticks.
-fn names(cell: &str) -> impl Iterator<Item = &str> {
-    cell.split('`').skip(1).step_by(2)
-}
-
-/// Whether `text` defines something of that name.
-fn defines(text: &str, name: &str) -> bool {
-    ["fn ", "const "].iter().any(|keyword| {
-        text.match_indices(&format!("{keyword}{name}"))
-            .any(|(at, found)| text[at + found.len()..].starts_with(['(', '<', ':']))
-    })
-}
-
-/// What is wrong with a name in the last column.
-fn check(name: &str) -> Result<(), String> {
-    let tcp_stack = repository().join("tcp-stack");
-    if name.ends_with(".pkt") {
-        let exists = tcp_stack.join("tests/scripts").join(name).is_file();
-        return if exists { Ok(()) } else { Err(format!("there is no script {name}")) };
-    }
-    let (file, item) = name.split_once("::").unwrap_or((name, ""));
-    if !file.ends_with(".rs") {
-        // A word of the interface.
-        return Ok(());
-    }
-    let path = tcp_stack.join(file);
-    if !path.is_file() {
-        return Err(format!("there is no file {file}"));
-    }
-    let found = item.is_empty() || defines(&read(&path), item);
-    if found { Ok(()) } else { Err(format!("{file} has no {item}")) }
 }
 
 #[test]

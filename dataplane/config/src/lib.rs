@@ -26,6 +26,6 @@ pub use errors::{ConfigErrors, Mistake};
 pub use plan::{Kind, MemoryPlan, PlanItem, memory_plan};
 pub use text::{Access, RegionName, Token, parse_size};
 pub use types::{
-    Config, Congestion, Control, Crc, Driver, Hugepages, Idle, Limits, Listener, Log, LogLevel, Memif,
-    MemifRole, Memory, Mpa, PORTS_MAX, Pcap, Port, Region, Service, Tcp, WORKERS_MAX, Workers,
+    Config, Control, Crc, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogLevel, Memif, MemifRole,
+    Memory, Mpa, PORTS_MAX, Pcap, Port, Region, Service, Tcp, WORKERS_MAX, Workers,
 };

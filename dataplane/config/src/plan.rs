@@ -4,7 +4,7 @@
 //! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory holds the tables, which are
 //! made at start and do not grow.
 
-use crate::types::{Config, Port};
+use crate::types::{Config, Ip, Memory, Port};
 
 /// Octets of a hugepage.
 pub(crate) const HUGEPAGE: u64 = 2 << 20;
@@ -33,6 +33,9 @@ const BURST_BUFFERS: u64 = 2 * 32;
 /// Buffers of each pool kept for ACKs and control frames, so that waiting data cannot block them.
 const RESERVE_BUFFERS: u64 = 256;
 
+/// `struct rte_mbuf`, which counts towards a buffer's true size.
+const MBUF: u64 = 128;
+
 /// Connections for which the computed number of buffers covers a full send buffer and a full reassembly queue.
 const FULL_CONNECTIONS: u64 = 16;
 
@@ -45,8 +48,9 @@ const EAL: u64 = 8 << 20;
 /// A descriptor and the driver's own note beside it: at most 64 octets each.
 const DESCRIPTOR: u64 = 128;
 
-/// A connection's places in the tables of flows, timers, queues and TIME-WAIT: measured 1152 octets.
-const CONNECTION: u64 = 1280;
+/// A connection's block, timer and flows: 1152 octets at most, which tcp-stack's tests hold; its TIME-WAIT record, 88,
+/// and the node of its FIN, 72.
+const CONNECTION: u64 = 1344;
 
 /// The service of a connection: MPA and RDMAP state, or octets on their way back; measured 6.8 KiB, heap blocks
 /// and the pages that they begin in included.
@@ -59,8 +63,8 @@ const READ_QUEUE_ENTRY: u64 = 56;
 /// FPDU and a little. Memory that no peer makes use of is never touched.
 const SPILL: u64 = 66 << 10;
 
-/// A node in the send queues and one in the receive queues, for each packet buffer.
-const BUFFER_NODES: u64 = 96;
+/// A node in the send queues, 72 octets, and one in the receive queues, 48, for each packet buffer.
+const BUFFER_NODES: u64 = 120;
 
 /// One STag, its lookup entries and its place in quarantine: measured 467 octets, the tables' growth in powers of
 /// two included.
@@ -68,6 +72,19 @@ const GRANT: u64 = 512;
 
 /// One neighbour: measured 147 octets.
 const NEIGHBOR: u64 = 160;
+
+/// One record of a connection that a peer is opening, 80 octets, and its timer, 24.
+const HALF_OPEN: u64 = 128;
+
+/// One packet that waits for fragments.
+const DATAGRAM: u64 = 512;
+
+/// One fragment; there can be as many as buffers of [`FRAGMENT_LEAST`] octets fit into their memory.
+const FRAGMENT: u64 = 64;
+const FRAGMENT_LEAST: u64 = 512;
+
+/// One destination behind a smaller MTU.
+const PATH_MTU: u64 = 160;
 
 /// One region's name, token, prefixes and places: measured 511 octets, without prefixes.
 const REGION: u64 = 1024;
@@ -170,7 +187,10 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     plan.heap("connections, if every peer cuts its FPDUs small", connections.saturating_mul(SPILL));
     plan.heap("queues of packet buffers", each(config.memory.packet_buffers, BUFFER_NODES));
     plan.heap("STags", each(config.limits.grants_max, GRANT));
+    plan.heap("connections being opened", each(config.tcp.stack.half_open_max, HALF_OPEN));
     plan.heap("neighbours", each(config.limits.neighbors_max, NEIGHBOR));
+    plan.heap("fragments", stacks.saturating_mul(fragment_bytes(&config.ip)));
+    plan.heap("path MTUs", each(config.ip.path_mtu_entries_max, PATH_MTU));
     plan.heap("tables of regions", each(config.limits.regions_max, REGION));
     plan.heap("control clients", u64::from(config.control.clients_max).saturating_mul(CONTROL_CLIENT));
     plan
@@ -184,11 +204,13 @@ pub(crate) fn data_room_bytes(ports: &[Port]) -> u16 {
     u16::try_from(room).unwrap_or(u16::MAX)
 }
 
-/// The fewest packet buffers that keep every queue full: descriptors, bursts, caches, reserve. The pools are of one
+/// The fewest packet buffers that keep every queue full: descriptors, bursts, caches, reserve, and what waits for
+/// fragments. The pools are of one
 /// size, so all are as large as the port with the longest queues needs.
-pub(crate) fn packet_buffers_min(ports: &[Port], workers: u64) -> u64 {
+pub(crate) fn packet_buffers_min(ports: &[Port], workers: u64, ip: &Ip) -> u64 {
     let stacks = workers.saturating_mul(count(ports.len()));
     let per_pool = BURST_BUFFERS.saturating_add(CACHE_BUFFERS).saturating_add(RESERVE_BUFFERS);
+    let per_pool = per_pool.saturating_add(fragment_buffers(ports, ip));
     let longest = ports.iter().map(descriptors_of).max().unwrap_or(0);
     stacks.saturating_mul(longest.saturating_add(per_pool))
 }
@@ -198,13 +220,35 @@ pub(crate) fn packet_buffers_min(ports: &[Port], workers: u64) -> u64 {
 pub(crate) fn packet_buffers_default(
     ports: &[Port],
     workers: u64,
+    ip: &Ip,
     send_buffer: u64,
     receive_window: u64,
 ) -> u64 {
-    let mtu = ports.iter().map(|port| u64::from(port.mtu)).min().unwrap_or(1500);
-    let payload = mtu.saturating_sub(PACKET_HEADERS).max(1);
+    let payload = payload_of(ports);
     let data = send_buffer.div_ceil(payload).saturating_add(receive_window.div_ceil(payload));
-    packet_buffers_min(ports, workers).saturating_add(data.saturating_mul(FULL_CONNECTIONS))
+    packet_buffers_min(ports, workers, ip).saturating_add(data.saturating_mul(FULL_CONNECTIONS))
+}
+
+/// The received octets that a worker's connections on a port may hold together, where the file does not say: those of
+/// full-sized packets in half of the buffers that no queue has.
+pub(crate) fn receive_memory_default(memory: &Memory, ports: &[Port], workers: u64, ip: &Ip) -> u64 {
+    let free = u64::from(memory.packet_buffers).saturating_sub(packet_buffers_min(ports, workers, ip));
+    let stacks = workers.saturating_mul(count(ports.len())).max(1);
+    let half = free.checked_div(stacks.saturating_mul(2)).unwrap_or(0);
+    half.saturating_mul(payload_of(ports)).max(64 << 10)
+}
+
+/// Octets of data in a full-sized packet of the port with the smallest.
+fn payload_of(ports: &[Port]) -> u64 {
+    let mtu = ports.iter().map(|port| u64::from(port.mtu)).min().unwrap_or(1500);
+    mtu.saturating_sub(PACKET_HEADERS).max(1)
+}
+
+/// Buffers that fragments can keep from a pool.
+fn fragment_buffers(ports: &[Port], ip: &Ip) -> u64 {
+    let true_size = u64::from(data_room_bytes(ports)).saturating_add(MBUF);
+    let most = u64::from(ip.fragments_bytes_max).checked_div(true_size).unwrap_or(0);
+    if ip.fragments_datagrams_max == 0 { 0 } else { most }
 }
 
 /// Each worker has a pool on each port. An object never crosses a page, so the rest of each page is lost.
@@ -213,6 +257,12 @@ fn pools_bytes(buffers: u64, room: u16, pools: u64) -> u64 {
     let per_page = HUGEPAGE.checked_div(object).unwrap_or(1).max(1);
     let pages = buffers.div_ceil(pools.max(1)).div_ceil(per_page);
     pages.saturating_mul(pools).saturating_mul(HUGEPAGE)
+}
+
+fn fragment_bytes(ip: &Ip) -> u64 {
+    let fragments = u64::from(ip.fragments_bytes_max).checked_div(FRAGMENT_LEAST).unwrap_or(0);
+    let datagrams = u64::from(ip.fragments_datagrams_max).saturating_mul(DATAGRAM);
+    fragments.saturating_mul(FRAGMENT).saturating_add(datagrams)
 }
 
 fn connection_bytes(config: &Config) -> u64 {

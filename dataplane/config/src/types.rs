@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tcp_stack::{ConnOptions, TcpConfig};
 
 use crate::errors::ConfigErrors;
 use crate::text::{Access, RegionName, Token};
@@ -28,6 +29,8 @@ pub struct Config {
     pub ports: Vec<Port>,
     /// `[workers]`
     pub workers: Workers,
+    /// `[ip]`
+    pub ip: Ip,
     /// `[tcp]`
     pub tcp: Tcp,
     /// `[mpa]`
@@ -232,51 +235,50 @@ pub enum Idle {
     },
 }
 
+/// `[ip]`, but for what is said there of path MTUs: that is in [`Tcp::stack`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Ip {
+    /// Hops that our packets may make: the TTL of IPv4, the hop limit of IPv6.
+    pub hop_limit: u8,
+    /// Packets that may wait for their fragments at a time, per worker and port; with 0 fragments are dropped.
+    pub fragments_datagrams_max: u16,
+    /// Packet-buffer octets (true size) that fragments may occupy, per worker and port.
+    pub fragments_bytes_max: u32,
+    /// How long a packet waits for its fragments (RFC 8200 §4.5: 60 seconds).
+    pub fragments_timeout_ms: u32,
+    /// Destinations behind a smaller MTU that are remembered, per worker and port.
+    pub path_mtu_entries_max: u32,
+}
+
 /// `[tcp]`
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Tcp {
-    /// Connections per worker and port, TIME-WAIT included.
+    /// Connections per worker and port.
     pub connections_max: u32,
-    /// Least retransmission timeout (RFC 6298 §2.4 asks for a second; every common stack uses less).
-    pub rto_min_ms: u32,
-    /// Greatest retransmission timeout, at least `rto_min_ms` (RFC 6298 §2.5).
-    pub rto_max_ms: u32,
-    /// SYNs sent again before an open fails.
-    pub syn_retries: u8,
-    /// Timeouts without an answer before a connection fails (R2 of RFC 9293 §3.8.3).
-    pub data_retries: u8,
-    /// How long TIME-WAIT lasts (twice the MSL of RFC 9293 §3.4.2).
-    pub time_wait_ms: u32,
-    /// How long an ACK may wait for company, at most 500 ms (RFC 9293 §3.8.6.3); 0 sends it at once.
-    pub delayed_ack_ms: u32,
+    /// Timeouts, options, congestion control, half-open connections, path MTUs.
+    pub stack: TcpConfig,
     /// Silence after which a peer is asked for a sign of life, seconds (RFC 9293 §3.8.4); `None` never asks.
     pub keepalive_s: Option<u32>,
-    /// Congestion control.
-    pub congestion: Congestion,
-    /// Whether SACK is offered and accepted (RFC 2018).
-    pub sack: bool,
-    /// Whether timestamps are offered and accepted (RFC 7323).
-    pub timestamps: bool,
-    /// Whether window scaling is offered and accepted (RFC 7323).
-    pub window_scale: bool,
+    /// How long it has to answer, seconds; no longer than that silence.
+    pub keepalive_interval_s: u32,
+    /// Questions without an answer after which a connection is given up.
+    pub keepalive_probes: u8,
+    /// How long data may stay unacknowledged (RFC 9293 §3.9.1.8); `None` leaves it to the retries.
+    pub user_timeout_ms: Option<u32>,
     /// Greatest receive window of a connection; at most 65535 without window scaling.
     pub receive_window_bytes: u32,
+    /// The receive window that a connection begins with; it grows as far as its path and its reader can use it.
+    pub receive_window_initial_bytes: u32,
+    /// Octets that all connections together may have received and not let go of, per worker and port.
+    pub receive_memory_bytes: u64,
     /// Unacknowledged octets that a connection may queue.
     pub send_buffer_bytes: u32,
     /// Packet-buffer octets (true size, not payload) held for one connection behind a gap.
     pub held_bytes_max: u32,
     /// Segments held for one connection behind a gap.
     pub held_segments_max: u16,
-}
-
-/// Congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Congestion {
-    /// RFC 9438
-    Cubic,
-    /// RFC 5681 and 6582
-    NewReno,
 }
 
 /// `[mpa]`
@@ -322,8 +324,10 @@ pub struct Listener {
     pub port: u16,
     /// What answers.
     pub service: Service,
-    /// Connections being opened or not yet taken.
+    /// Connections being opened.
     pub backlog: u16,
+    /// What its connections are like: its own keys, `[tcp]`'s where it has none.
+    pub conn: ConnOptions,
     /// CRC policy, its own or `[mpa]`'s. Without meaning for the services of RFC 862 to 864.
     pub crc: Crc,
 }

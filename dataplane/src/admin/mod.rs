@@ -9,11 +9,10 @@ use std::path::PathBuf;
 use iwarp_config::{Access, RegionName, Token};
 use iwarp_control::bounds::API;
 use iwarp_control::{
-    ConnCounts, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind,
-    ErrorObject, Hugepages, Idle, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod,
-    RegionAttached, RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister,
-    RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod,
-    params,
+    ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind, ErrorObject, Hugepages,
+    Idle, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod, RegionAttached,
+    RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister, RegionRegisterMethod,
+    RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod, params,
 };
 use tokio::sync::Mutex;
 
@@ -122,8 +121,6 @@ impl Desk {
     }
 
     async fn status(&self) -> Result<Status, ErrorObject> {
-        let conns = report::conns(&self.crew, &*self.regions.lock().await, self.clock.now()).await?;
-        let (established, opening, closing) = report::count_states(&conns);
         let huge = crate::memory::hugepages();
         let mut degraded = self.about.degraded.clone();
         let (count, max, bytes) = {
@@ -154,13 +151,7 @@ impl Desk {
                 free: huge.free,
             },
             workers: report::workers(&self.crew, &self.loads(), self.about.idle),
-            connections: ConnCounts {
-                established,
-                opening,
-                closing,
-                time_wait: self.crew.iter().map(|member| member.published.value("now", "time_wait")).sum(),
-                max: self.about.connections_max,
-            },
+            connections: report::conn_counts(&self.crew, self.about.connections_max),
             regions: RegionTotals { count: count as u64, bytes, max: max as u64 },
             pools: report::pools(&self.ports),
             ports,

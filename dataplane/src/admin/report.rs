@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use iwarp_config::Driver;
 use iwarp_control::{
-    ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind, ErrorObject, Idle, Link,
-    NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
+    ConnBbrInfo, ConnCounts, ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind,
+    ErrorObject, Idle, Link, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
 };
 use rdma::EndpointInfo;
-use tcp_stack::{Instant, State};
+use tcp_stack::Instant;
 
 use super::crew::Member;
 use super::regions::Regions;
@@ -308,12 +308,34 @@ fn conn_info(worker: usize, lane: usize, row: &ConnRow, regions: &Regions, now: 
         retransmits: tcp.segments_retransmitted,
         rtt_us: tcp.srtt.map_or(0, micros),
         rttvar_us: micros(tcp.rttvar),
+        min_rtt_us: tcp.min_rtt.map_or(0, micros),
         rto_ms: micros(tcp.rto) / 1000,
+        attempts: u32::from(tcp.attempts),
+        soft_error: tcp.soft_error,
+        timeouts: u64::from(tcp.timeouts),
+        recoveries: u64::from(tcp.recoveries),
+        congestion: tcp.congestion.to_owned(),
+        ecn: tcp.ecn.as_str().to_owned(),
+        pacing_bytes_per_s: tcp.pacing_rate,
+        delivery_bytes_per_s: tcp.delivery_rate,
+        delivery_app_limited: tcp.delivery_app_limited,
+        bbr: tcp.bbr.map(|bbr| ConnBbrInfo {
+            state: bbr.state.to_owned(),
+            bandwidth_bytes_per_s: bbr.bandwidth,
+            min_rtt_us: bbr.min_rtt.map_or(0, micros),
+            pacing_gain_percent: bbr.pacing_gain_percent,
+            cwnd_gain_percent: bbr.cwnd_gain_percent,
+        }),
         cwnd_bytes: u64::from(tcp.cwnd),
         ssthresh_bytes: u64::from(tcp.ssthresh),
+        in_flight_bytes: u64::from(tcp.in_flight),
         mss: u32::from(tcp.emss),
+        path_mtu: u32::from(tcp.path_mtu),
         snd_wnd: u64::from(tcp.send_window),
         rcv_wnd: u64::from(tcp.receive_window),
+        unread_bytes: u64::from(tcp.unread_octets),
+        urgent_bytes: tcp.urgent_octets,
+        held_bytes: u64::from(tcp.held_octets),
         sack: tcp.sack,
         timestamps: tcp.timestamps,
         wscale: [tcp.send_window_scale, tcp.receive_window_scale],
@@ -337,16 +359,19 @@ fn rdma_info(rdma: &EndpointInfo, region: Option<String>) -> ConnRdmaInfo {
     }
 }
 
-/// How many connections are in which phase.
-pub(super) fn count_states(conns: &[ConnInfo]) -> (u64, u64, u64) {
-    let count = |names: &[State]| {
-        conns.iter().filter(|conn| names.iter().any(|state| state.as_str() == conn.state)).count() as u64
+/// How many connections are in which phase, as the workers have published it.
+pub(super) fn conn_counts(crew: &[Member], max: u64) -> ConnCounts {
+    let now = |names: &[&str]| {
+        let of = |member: &Member| names.iter().map(|name| member.published.value("now", name)).sum::<u64>();
+        crew.iter().map(of).sum()
     };
-    (
-        count(&[State::Established, State::CloseWait]),
-        count(&[State::SynSent, State::SynReceived]),
-        count(&[State::FinWait1, State::FinWait2, State::Closing, State::LastAck]),
-    )
+    ConnCounts {
+        established: now(&["established"]),
+        opening: now(&["syn_sent", "syn_received"]),
+        closing: now(&["fin_wait_1", "fin_wait_2", "close_wait", "closing", "last_ack"]),
+        time_wait: now(&["time_wait"]),
+        max,
+    }
 }
 
 #[cfg(test)]

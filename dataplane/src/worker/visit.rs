@@ -1,5 +1,7 @@
 //! Every counter of a worker, in one fixed order.
 
+use tcp_stack::{StackStats, State};
+
 use super::{Lane, Visit};
 
 type Sink<'a> = &'a mut dyn FnMut(&'static str, &'static str, &'static str, u64);
@@ -19,15 +21,42 @@ impl Visit for Lane {
         stack.interface.visit(&mut |name, help, value| f("ip", name, help, value));
         stack.drops.visit(&mut |name, help, value| f("frame_drops", name, help, value));
         stack.tcp.visit(&mut |name, help, value| f("tcp", name, help, value));
-        for (name, help, value) in [
-            ("connections", "Connections now, half-open ones included.", stack.connections),
-            ("time_wait", "TIME-WAIT records now.", stack.time_wait_now),
-            ("send_buffers", "Packet buffers held for sending now.", stack.send_buffers),
-            ("receive_buffers", "Packet buffers of received segments held now.", stack.receive_buffers),
-        ] {
-            f("now", name, help, u64::from(value));
-        }
+        now(&stack, f);
         engine.rdma_stats().visit(f);
         engine.service_stats().visit(&mut |name, help, value| f("services", name, help, value));
+    }
+}
+
+/// A counter's name and help for each state that a connection can be in.
+const STATES: [(State, &str, &str); 8] = [
+    (State::SynSent, "syn_sent", "Connections in SYN-SENT now."),
+    (State::SynReceived, "syn_received", "Connections in SYN-RECEIVED now, half-open ones included."),
+    (State::Established, "established", "Connections in ESTABLISHED now."),
+    (State::FinWait1, "fin_wait_1", "Connections in FIN-WAIT-1 now."),
+    (State::FinWait2, "fin_wait_2", "Connections in FIN-WAIT-2 now."),
+    (State::CloseWait, "close_wait", "Connections in CLOSE-WAIT now."),
+    (State::Closing, "closing", "Connections in CLOSING now."),
+    (State::LastAck, "last_ack", "Connections in LAST-ACK now."),
+];
+
+/// How many there are of what comes and goes.
+fn now(stack: &StackStats, f: Sink<'_>) {
+    let count = u64::from;
+    for (name, help, value) in [
+        ("connections", "Connections now, half-open ones included.", count(stack.connections)),
+        ("half_open", "Connections now that a peer opens and has not confirmed.", count(stack.half_open_now)),
+        ("time_wait", "TIME-WAIT records now.", count(stack.time_wait_now)),
+        ("send_buffers", "Packet buffers held for sending now.", count(stack.send_buffers)),
+        ("receive_buffers", "Packet buffers of received segments held now.", count(stack.receive_buffers)),
+        (
+            "unread_octets",
+            "Octets received in order that the services have not let go of.",
+            stack.unread_octets,
+        ),
+    ] {
+        f("now", name, help, value);
+    }
+    for (state, name, help) in STATES {
+        f("now", name, help, count(stack.states.get(state)));
     }
 }

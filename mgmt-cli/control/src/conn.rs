@@ -43,18 +43,53 @@ pub struct ConnInfo {
     pub rtt_us: u64,
     /// Its variation in microseconds.
     pub rttvar_us: u64,
+    /// The least round-trip time of late in microseconds; 0 before the first sample.
+    pub min_rtt_us: u64,
     /// Retransmission timeout in milliseconds.
     pub rto_ms: u64,
+    /// Timeouts, or probes, in a row without a sign of life.
+    pub attempts: u32,
+    /// Whether a router, or the peer's host, said of late that something did not arrive.
+    pub soft_error: bool,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Loss recoveries without a timeout.
+    pub recoveries: u64,
+    /// Congestion control: `newreno`, `cubic`, `dctcp`, `bbr`.
+    pub congestion: String,
+    /// Explicit congestion notification: `off`, `on`, or `echo`, that of the peer's marks only.
+    pub ecn: String,
+    /// The rate at which segments leave, octets per second, if it is paced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pacing_bytes_per_s: Option<u64>,
+    /// The rate at which data was delivered of late, octets per second, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_bytes_per_s: Option<u64>,
+    /// Whether it was the application, or the peer's window, and not the network that limited that rate.
+    pub delivery_app_limited: bool,
+    /// What BBR knows of the path, where that is the congestion control.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bbr: Option<ConnBbrInfo>,
     /// Congestion window in octets.
     pub cwnd_bytes: u64,
     /// Slow-start threshold in octets; the largest integer while there is none.
     pub ssthresh_bytes: u64,
+    /// Octets in flight.
+    pub in_flight_bytes: u64,
     /// The most octets of data in a segment that we send.
     pub mss: u32,
+    /// The largest packet that the path is known to carry, octets.
+    pub path_mtu: u32,
     /// The window that the peer offers, in octets.
     pub snd_wnd: u64,
     /// The window that we offer, in octets.
     pub rcv_wnd: u64,
+    /// Octets received in order that the service has not let go of.
+    pub unread_bytes: u64,
+    /// Of what has not come yet, or is not let go of, so many octets are urgent.
+    pub urgent_bytes: u64,
+    /// Octets of packet buffers held behind gaps.
+    pub held_bytes: u64,
     /// Whether selective acknowledgments were agreed.
     pub sack: bool,
     /// Whether timestamps were agreed.
@@ -64,6 +99,21 @@ pub struct ConnInfo {
     /// What runs on it, if that is RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<ConnRdmaInfo>,
+}
+
+/// BBR's model of the path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnBbrInfo {
+    /// `startup`, `drain`, `probe-bw` or `probe-rtt`.
+    pub state: String,
+    /// The bottleneck's bandwidth, octets per second.
+    pub bandwidth_bytes_per_s: u64,
+    /// The round-trip time without queues in microseconds; 0 before the first sample.
+    pub min_rtt_us: u64,
+    /// The pacing rate in percent of the bandwidth.
+    pub pacing_gain_percent: u32,
+    /// The window in percent of bandwidth times round-trip time.
+    pub cwnd_gain_percent: u32,
 }
 
 /// The RDMA stream of a connection.

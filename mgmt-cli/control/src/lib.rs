@@ -27,7 +27,7 @@ mod status;
 pub mod transfer;
 
 pub use client::{Client, ClientError};
-pub use conn::{ConnInfo, ConnRdmaInfo, ConnShow};
+pub use conn::{ConnBbrInfo, ConnInfo, ConnRdmaInfo, ConnShow};
 pub use counters::{CounterGroup, CounterRow, DropRow, NamedCounters, StatsReply};
 pub use error::{ErrorData, ErrorKind, ErrorObject};
 pub use exit::Exit;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iwarp_control::{ConnInfo, ConnRdmaInfo};
+use iwarp_control::{ConnBbrInfo, ConnInfo, ConnRdmaInfo};
 
 use super::{pairs, table, yes_no};
 use crate::units;
@@ -22,11 +22,24 @@ pub(crate) fn list(conns: &[ConnInfo]) -> String {
             units::size(conn.bytes_out),
             format!("{} µs", conn.rtt_us),
             conn.retransmits.to_string(),
+            conn.congestion.clone(),
             units::duration(Duration::from_millis(conn.age_ms)),
         ]
     });
-    let header =
-        ["ID", "STATE", "LOCAL", "REMOTE", "SERVICE", "REGION", "IN", "OUT", "RTT", "RETRANSMITS", "AGE"];
+    let header = [
+        "ID",
+        "STATE",
+        "LOCAL",
+        "REMOTE",
+        "SERVICE",
+        "REGION",
+        "IN",
+        "OUT",
+        "RTT",
+        "RETRANSMITS",
+        "CONGESTION",
+        "AGE",
+    ];
     table(&header, rows)
 }
 
@@ -51,20 +64,52 @@ pub(crate) fn show(conn: &ConnInfo) -> String {
         ("segments_out", conn.segments_out.to_string()),
         ("retransmits", conn.retransmits.to_string()),
         ("rtt", format!("{} µs, variation {} µs", conn.rtt_us, conn.rttvar_us)),
+        ("min_rtt", format!("{} µs", conn.min_rtt_us)),
         ("rto", format!("{} ms", conn.rto_ms)),
+        ("attempts", conn.attempts.to_string()),
+        ("soft_error", yes_no(conn.soft_error).to_owned()),
+        ("timeouts", conn.timeouts.to_string()),
+        ("recoveries", conn.recoveries.to_string()),
+        ("congestion", conn.congestion.clone()),
+        ("ecn", conn.ecn.clone()),
+        ("pacing", rate_or_dash(conn.pacing_bytes_per_s)),
+        ("delivery", delivery(conn)),
         ("cwnd_bytes", conn.cwnd_bytes.to_string()),
         ("ssthresh_bytes", ssthresh),
+        ("in_flight_bytes", conn.in_flight_bytes.to_string()),
         ("mss", conn.mss.to_string()),
+        ("path_mtu", conn.path_mtu.to_string()),
         ("snd_wnd", conn.snd_wnd.to_string()),
         ("rcv_wnd", conn.rcv_wnd.to_string()),
+        ("unread_bytes", conn.unread_bytes.to_string()),
+        ("urgent_bytes", conn.urgent_bytes.to_string()),
+        ("held_bytes", conn.held_bytes.to_string()),
         ("sack", yes_no(conn.sack).to_owned()),
         ("timestamps", yes_no(conn.timestamps).to_owned()),
         ("wscale", format!("{wscale_in},{wscale_out}")),
     ]);
-    match &conn.rdma {
-        Some(rdma) => text + &show_rdma(rdma),
-        None => text,
-    }
+    let bbr = conn.bbr.as_ref().map_or_else(String::new, show_bbr);
+    let rdma = conn.rdma.as_ref().map_or_else(String::new, show_rdma);
+    text + &bbr + &rdma
+}
+
+fn rate_or_dash(bytes_per_s: Option<u64>) -> String {
+    bytes_per_s.map_or_else(|| "-".to_owned(), |rate| units::byte_rate(rate as f64))
+}
+
+fn delivery(conn: &ConnInfo) -> String {
+    let why = if conn.delivery_app_limited { ", limited by the application" } else { "" };
+    rate_or_dash(conn.delivery_bytes_per_s) + why
+}
+
+fn show_bbr(bbr: &ConnBbrInfo) -> String {
+    pairs(&[
+        ("bbr.state", bbr.state.clone()),
+        ("bbr.bandwidth", rate_or_dash(Some(bbr.bandwidth_bytes_per_s))),
+        ("bbr.min_rtt", format!("{} µs", bbr.min_rtt_us)),
+        ("bbr.pacing_gain", format!("{} %", bbr.pacing_gain_percent)),
+        ("bbr.cwnd_gain", format!("{} %", bbr.cwnd_gain_percent)),
+    ])
 }
 
 fn show_rdma(rdma: &ConnRdmaInfo) -> String {

@@ -151,13 +151,25 @@ fn connections() {
             "4 KiB",
             "42 µs",
             "2",
+            "bbr",
             "1.50 s"
         ]
     );
     let shown = ok(&daemon, &["conn", "show", "17"]).stdout;
-    for line in
-        ["ssthresh_bytes  none", "wscale          7,10", "rdma.region          lab", "rdma.last_terminate  -"]
-    {
+    for line in [
+        "ssthresh_bytes   none",
+        "wscale           7,10",
+        "congestion       bbr",
+        "ecn              off",
+        "pacing           12.5 MB/s",
+        "delivery         11 MB/s, limited by the application",
+        "path_mtu         1500",
+        "bbr.state        probe-bw",
+        "bbr.bandwidth    12 MB/s",
+        "bbr.pacing_gain  125 %",
+        "rdma.region          lab",
+        "rdma.last_terminate  -",
+    ] {
         assert!(shown.lines().any(|shown| shown == line), "{line} is not in\n{shown}");
     }
     let all = ok(&daemon, &["conn", "list", "-j"]).json();

@@ -252,6 +252,7 @@ impl<B: Buf> Stack<B> {
             opened_at: conn.opened_at,
             heard_at: conn.heard_at,
             emss: conn.snd.emss,
+            path_mtu: conn.path.mtu,
             peer_mss: conn.snd.peer_mss,
             congestion: conn.cc.name(),
             ecn: conn.ecn.state(),

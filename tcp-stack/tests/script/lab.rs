@@ -465,6 +465,11 @@ impl Lab {
             "urgent" => info().urgent_octets.to_string(),
             "window" => info().receive_window.to_string(),
             "unread" => info().unread_octets.to_string(),
+            // RFC 9293 §3.7.1: what is assumed of a peer that does not say.
+            "emss" if value == "default" => {
+                assert_eq!(info().emss, if self.net.us.is_ipv4() { 536 } else { 1220 });
+                return;
+            }
             "emss" => info().emss.to_string(),
             "congestion" => info().congestion.into(),
             "pacing_rate" => info().pacing_rate.map_or("none".into(), |rate| rate.to_string()),

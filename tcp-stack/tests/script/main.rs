@@ -3,7 +3,7 @@
 //! A script plays the peer and the application; everything that the stack sends or tells must be in it.
 //!
 //! ```text
-//! config sack on                    before the rest; see `configure`; `ipv6 on`: over IPv6
+//! config sack on                    before the rest; see `configure`
 //! +0   ! listen                     after so many ms, the application acts; see `act`
 //! +0   < S 0(0) win 1000 <mss 1460> the peer sends: flags, sequence number, length, ack, win, options
 //! +0   <+ . 1(9) ack 1              the same, in one burst with the next: the stack does not send between
@@ -16,7 +16,8 @@
 //! ```
 //! Flags are `S F R P . U`, `E` for ECE, `W` for CWR and `A` for AE; `ecn none|ect0|ect1|ce` behind the length is
 //! the ECN field of the IP header, which the peer leaves at zero without it.
-//! Each is run over IPv4 and IPv6, unless it says `config family ipv4`.
+//! Each is run over IPv4 and IPv6, but over one of them when its name begins with `v4_` or `v6_`. Over IPv6 the link's MTU
+//! is 20 octets larger, so that segments have the same length.
 //! Sequence numbers are relative to each side's initial one, except after `=`. Both streams carry a
 //! pattern that is checked octet for octet, retransmissions included.
 
@@ -32,11 +33,16 @@ use lab::Lab;
 use setup::{Setup, configure};
 use std::path::Path;
 
-/// What a script has that is about IPv4: the length of its header, or the MSS that comes of it.
-const IPV4_ONLY: &str = "config family ipv4";
+/// What a script is run over: IPv6, or not. Its name tells when it is about one of them.
+fn families(file: &str) -> &'static [bool] {
+    match file.get(..3) {
+        Some("v4_") => &[false],
+        Some("v6_") => &[true],
+        _ => &[false, true],
+    }
+}
 
 fn run(script: &str, ipv6: bool) {
-    let ipv6 = ipv6 || script.lines().any(|line| line.trim() == "config ipv6 on");
     let mut setup = Setup::new(ipv6);
     let lines = script.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let lines: Vec<_> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
@@ -64,9 +70,9 @@ fn folder(name: &str) {
     for path in paths {
         let script = std::fs::read_to_string(&path).unwrap();
         let file = path.file_name().unwrap().to_string_lossy().into_owned();
-        for ipv6 in [false, true].into_iter().take(if script.contains(IPV4_ONLY) { 1 } else { 2 }) {
+        for ipv6 in families(&file) {
             println!("--- {file}, IPv6 {ipv6}");
-            if std::panic::catch_unwind(|| run(&script, ipv6)).is_err() {
+            if std::panic::catch_unwind(|| run(&script, *ipv6)).is_err() {
                 failed.push(format!("{file}, IPv6 {ipv6}"));
             }
         }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tcp_stack::MacAddr;
 use tcp_stack::wire::{
     ArpOperation, ArpPacket, EcnField, EtherType, EthernetHeader, Icmpv6Header, Icmpv6Message, IpProtocol,
-    Ipv4Header, Ipv6Header, NeighborAdvertisement, Sum,
+    Ipv4Header, Ipv6Header, NeighborAdvertisement, NeighborSolicitation, Sum,
 };
 
 pub(crate) const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -73,27 +73,31 @@ impl Net {
         }
     }
 
-    /// A frame that tells the peer's link address before anybody asks.
+    /// A frame that tells the peer's link address before anybody asks: it asks for ours.
     pub(crate) fn greeting(&self) -> Vec<u8> {
-        match self.peer {
-            IpAddr::V4(_) => Self::arp(ArpOperation::Request),
-            // An unsolicited advertisement creates no entry (RFC 4861 §7.2.5): the stack asks.
-            IpAddr::V6(_) => self.link_address(),
-        }
+        let (IpAddr::V6(us), message) = (self.us, Icmpv6Message::NeighborSolicitation) else {
+            return Self::arp(ArpOperation::Request);
+        };
+        let mut body = [0; NeighborSolicitation::LEN];
+        NeighborSolicitation { target: us, source_mac: Some(PEER_MAC) }.emit(&mut body);
+        self.neighbor_discovery(message, &body)
     }
 
     /// A frame that tells the peer's link address to one who asked.
     pub(crate) fn link_address(&self) -> Vec<u8> {
-        let (IpAddr::V6(src), IpAddr::V6(dst)) = (self.peer, self.us) else {
-            return Self::arp(ArpOperation::Reply);
-        };
+        let IpAddr::V6(peer) = self.peer else { return Self::arp(ArpOperation::Reply) };
         let mut body = [0; NeighborAdvertisement::LEN];
-        NeighborAdvertisement { target: src, target_mac: Some(PEER_MAC) }.emit(&mut body);
+        NeighborAdvertisement { target: peer, target_mac: Some(PEER_MAC) }.emit(&mut body);
         let message =
             Icmpv6Message::NeighborAdvertisement { router: false, solicited: true, overrides: true };
+        self.neighbor_discovery(message, &body)
+    }
+
+    fn neighbor_discovery(&self, message: Icmpv6Message, body: &[u8]) -> Vec<u8> {
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (self.peer, self.us) else { panic!("not IPv6") };
         let mut icmp = vec![0; Icmpv6Header::LEN];
-        Icmpv6Header { message }.emit(src, dst, &body, icmp.first_chunk_mut().unwrap());
-        icmp.extend_from_slice(&body);
+        Icmpv6Header { message }.emit(src, dst, body, icmp.first_chunk_mut().unwrap());
+        icmp.extend_from_slice(body);
         self.packet(IpProtocol::ICMPV6, EcnField::NotEct, &icmp)
     }
 

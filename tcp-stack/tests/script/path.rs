@@ -15,7 +15,10 @@ impl Net {
     /// An ICMP error of a kind that a script names, about a segment of the stack's whose packet had `len` octets.
     pub(crate) fn error(&self, kind: &str, segment: Quote, len: usize) -> Vec<u8> {
         let (soft, hard) = (kind == "soft", kind == "hard");
-        let mtu = kind.strip_prefix("big:").map(number::<u16>);
+        // `mss:` is the MTU that leaves so many octets to the payload.
+        let headers = if self.us.is_ipv4() { 40 } else { 60 };
+        let mss = kind.strip_prefix("mss:").map(|mss| number::<u16>(mss) + headers);
+        let mtu = mss.or_else(|| kind.strip_prefix("big:").map(number));
         // Source quench is IPv4's alone.
         let quench = kind == "quench" && self.us.is_ipv4();
         assert!(soft || hard || quench || mtu.is_some(), "unknown error {kind}");

@@ -2,7 +2,7 @@
 
 use crate::plan::{Kind, memory_plan, packet_buffers_default, packet_buffers_min};
 use crate::read::{Report, Section, show_size};
-use crate::types::{Config, Hugepages, Memory, Port, Tcp, Workers};
+use crate::types::{Config, Hugepages, Ip, Memory, Port, Tcp, Workers};
 
 /// Buffers of the largest pool: 4 Mi × 9.8 KiB = 39 GiB.
 const PACKET_BUFFERS_MAX: u32 = 4 << 20;
@@ -42,11 +42,11 @@ fn file_prefix(text: &str) -> Result<String, String> {
 }
 
 /// Fills in what follows from the rest of the file.
-pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, tcp: &Tcp) -> Memory {
+pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, ip: &Ip, tcp: &Tcp) -> Memory {
     let workers = u64::try_from(workers.cores.len()).unwrap_or(u64::MAX);
     let default = || {
         let window = tcp.receive_window_bytes.into();
-        let wanted = packet_buffers_default(ports, workers, tcp.send_buffer_bytes.into(), window);
+        let wanted = packet_buffers_default(ports, workers, ip, tcp.send_buffer_bytes.into(), window);
         u32::try_from(wanted).unwrap_or(PACKET_BUFFERS_MAX).min(PACKET_BUFFERS_MAX)
     };
     Memory {
@@ -60,7 +60,7 @@ pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, tcp: &T
 /// Whether the buffers suffice for the queues, and the whole for the limit.
 pub(super) fn check_plan(section: &Section<'_>, report: &Report, config: &Config) {
     let workers = u64::try_from(config.workers.cores.len()).unwrap_or(u64::MAX);
-    let least = packet_buffers_min(&config.ports, workers);
+    let least = packet_buffers_min(&config.ports, workers, &config.ip);
     let buffers = u64::from(config.memory.packet_buffers);
     if buffers < least {
         report.not_allowed(

@@ -3,6 +3,7 @@
 mod memory;
 mod port;
 mod service;
+mod tcp;
 mod tuning;
 
 use std::io::Read;
@@ -83,15 +84,17 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let memory_values = memory::read(&mut memory_section);
     let ports = port::read_all(&mut top, report);
     let workers = tuning::workers(top.section("workers"), report);
-    let tcp = tuning::tcp(top.section("tcp"), report);
+    let mut tcp = tcp::tcp(top.section("tcp"), report);
+    let ip = tcp::ip(top.section("ip"), report, &ports, &mut tcp.stack);
     let mpa = tuning::mpa(top.section("mpa"));
     let limits = tuning::limits(top.section("limits"));
-    let listeners = service::listeners(&mut top, report, &mpa);
+    let listeners = service::listeners(&mut top, report, &tcp, &mpa);
     let regions = service::regions(&mut top, report, &limits, folder);
     let control = service::control(top.section("control"), report);
     let log = service::log(top.section("log"));
-    let memory = memory::resolve(memory_values, &ports, &workers, &tcp);
-    let config = Config { memory, ports, workers, tcp, mpa, limits, listeners, regions, control, log };
+    let memory = memory::resolve(memory_values, &ports, &workers, &ip, &tcp);
+    tcp::resolve(&mut tcp, &memory, &ports, workers.cores.len() as u64, &ip);
+    let config = Config { memory, ports, workers, ip, tcp, mpa, limits, listeners, regions, control, log };
     memory::check_plan(&memory_section, report, &config);
     memory_section.finish();
     top.finish();

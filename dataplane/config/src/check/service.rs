@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
+use super::tcp::conn_options;
 use super::tuning::{CRC, CRC_HELP};
 use crate::read::{Report, Section};
 use crate::text::{Access, RegionName, Token};
-use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service};
+use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service, Tcp};
 
 /// Octets of `sun_path` without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
@@ -21,7 +22,7 @@ const REGION_BYTES_MAX: u64 = 1 << 40;
 /// Source prefixes of one region; they are searched one after another when a peer asks.
 const PREFIXES_MAX: usize = 64;
 
-pub(super) fn listeners(top: &mut Section<'_>, report: &Report, mpa: &Mpa) -> Vec<Listener> {
+pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Vec<Listener> {
     let mut listeners: Vec<Listener> = Vec::new();
     for (index, section) in top.sections("listener").into_iter().enumerate() {
         let place = section.place().clone();
@@ -30,7 +31,7 @@ pub(super) fn listeners(top: &mut Section<'_>, report: &Report, mpa: &Mpa) -> Ve
             report.not_allowed(&place, "too many listeners", allowed, "remove this table");
         }
         let port_place = section.place_of("port");
-        let Some(listener) = listener(section, report, mpa) else { continue };
+        let Some(listener) = listener(section, report, tcp, mpa) else { continue };
         if let Some(other) = listeners.iter().find(|other| other.port == listener.port) {
             let message = format!("TCP port {} already has a listener ({:?})", other.port, other.service);
             report.at(&port_place, message, "give each listener a port of its own");
@@ -40,7 +41,7 @@ pub(super) fn listeners(top: &mut Section<'_>, report: &Report, mpa: &Mpa) -> Ve
     listeners
 }
 
-fn listener(mut section: Section<'_>, report: &Report, mpa: &Mpa) -> Option<Listener> {
+fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Option<Listener> {
     let services = [
         ("region", Service::Region),
         ("echo", Service::Echo),
@@ -65,8 +66,13 @@ fn listener(mut section: Section<'_>, report: &Report, mpa: &Mpa) -> Option<List
             "remove this key: a CRC belongs to `region` only",
         );
     }
+    let conn = conn_options(&mut section, report, tcp);
+    if conn.nagle && service == Some(Service::Region) {
+        let place = section.place_of("nagle");
+        report.at(&place, "MPA hands down whole FPDUs, which must not wait", "remove this key");
+    }
     section.finish();
-    Some(Listener { port: port?, service: service?, backlog, crc: crc.unwrap_or(mpa.crc) })
+    Some(Listener { port: port?, service: service?, backlog, conn, crc: crc.unwrap_or(mpa.crc) })
 }
 
 pub(super) fn regions(top: &mut Section<'_>, report: &Report, limits: &Limits, folder: &Path) -> Vec<Region> {

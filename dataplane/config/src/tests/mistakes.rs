@@ -143,14 +143,14 @@ fn memory() {
     beside_port("[memory]\nhugepages = true\n", "memory.hugepages", "type boolean");
     beside_port("[memory]\npacket_buffers = 0\n", "memory.packet_buffers", "out of range");
     beside_port("[memory]\npacket_buffers = 4194305\n", "memory.packet_buffers", "out of range");
-    beside_port("[memory]\npacket_buffers = 2751\n", "memory.packet_buffers", "cannot fill the queues");
+    beside_port("[memory]\npacket_buffers = 2864\n", "memory.packet_buffers", "cannot fill the queues");
     beside_port("[memory]\nfile_prefix = \"a/b\"\n", "memory.file_prefix", "cannot be part");
     beside_port("[memory]\nhugepage_limit = \"15M\"\n", "memory.hugepage_limit", "out of range");
     beside_port("[memory]\nhugepage_limit = 1.5\n", "memory.hugepage_limit", "type float");
     let text = format!("{PORT}[memory]\nhugepage_limit = \"96M\"\n{}", REGION.replace("1M", "64M"));
     one(&text, "memory.hugepage_limit", "takes 136M of hugepages");
     let errors = errors(&text);
-    for item in ["26272 packet buffers of 2176 octets: ", "EAL, descriptor rings: 10M", "region r: 64M"] {
+    for item in ["26385 packet buffers of 2176 octets: ", "EAL, descriptor rings: 10M", "region r: 64M"] {
         assert!(errors.mistakes()[0].help.contains(item), "{}", errors.plain());
     }
 }
@@ -274,49 +274,83 @@ fn workers() {
     beside_port("[workers]\ncontrol_core = 1024\n", "workers.control_core", "out of range");
 }
 
-/// Each number just outside its range, on both sides where there are two.
+/// Each number just outside its range, on both sides where there are two: table, key, value.
+const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
+    ("tcp", "connections_max", "0"),
+    ("tcp", "connections_max", "1048577"),
+    ("tcp", "rto_min_ms", "4"),
+    ("tcp", "rto_min_ms", "10001"),
+    ("tcp", "rto_max_ms", "999"),
+    ("tcp", "rto_max_ms", "240001"),
+    ("tcp", "syn_retries", "0"),
+    ("tcp", "syn_retries", "17"),
+    ("tcp", "data_retries", "2"),
+    ("tcp", "data_retries", "33"),
+    ("tcp", "time_wait_ms", "0"),
+    ("tcp", "time_wait_ms", "240001"),
+    ("tcp", "delayed_ack_ms", "-1"),
+    ("tcp", "delayed_ack_ms", "501"),
+    ("tcp", "fin_wait_2_ms", "-1"),
+    ("tcp", "fin_wait_2_ms", "86400001"),
+    ("tcp", "zero_window_ms", "86400001"),
+    ("tcp", "challenge_acks_max", "0"),
+    ("tcp", "challenge_acks_max", "256"),
+    ("tcp", "challenge_interval_ms", "99"),
+    ("tcp", "challenge_interval_ms", "600001"),
+    ("tcp", "receive_window_initial_bytes", "4095"),
+    ("tcp", "receive_memory_bytes", "\"63k\""),
+    ("tcp", "receive_memory_bytes", "\"2T\""),
+    ("tcp", "peer_delayed_ack_ms", "501"),
+    ("tcp", "half_open_max", "0"),
+    ("tcp", "half_open_max", "1048577"),
+    ("tcp", "initial_window_segments", "0"),
+    ("tcp", "initial_window_segments", "11"),
+    ("tcp", "user_timeout_ms", "86400001"),
+    ("tcp", "keepalive_interval_s", "0"),
+    ("tcp", "keepalive_interval_s", "3601"),
+    ("tcp", "keepalive_probes", "0"),
+    ("tcp", "keepalive_probes", "33"),
+    ("ip", "hop_limit", "0"),
+    ("ip", "hop_limit", "256"),
+    ("ip", "fragments_datagrams_max", "1025"),
+    ("ip", "fragments_bytes_max", "\"63k\""),
+    ("ip", "fragments_bytes_max", "\"2G\""),
+    ("ip", "fragments_timeout_ms", "999"),
+    ("ip", "fragments_timeout_ms", "120001"),
+    ("ip", "path_mtu_entries_max", "1048577"),
+    ("ip", "path_mtu_min", "67"),
+    ("ip", "path_mtu_min", "9601"),
+    ("ip", "path_mtu_age_s", "86401"),
+    ("ip", "black_hole_timeouts", "16"),
+    ("tcp", "keepalive_s", "-1"),
+    ("tcp", "keepalive_s", "86401"),
+    ("tcp", "receive_window_bytes", "4095"),
+    ("tcp", "receive_window_bytes", "\"1G\""),
+    ("tcp", "send_buffer_bytes", "\"8k\""),
+    ("tcp", "held_bytes_max", "1"),
+    ("tcp", "held_bytes_max", "\"4G\""),
+    ("tcp", "held_segments_max", "7"),
+    ("tcp", "held_segments_max", "65536"),
+    ("mpa", "handshake_timeout_ms", "99"),
+    ("mpa", "handshake_timeout_ms", "600001"),
+    ("mpa", "ird_max", "0"),
+    ("mpa", "ird_max", "1025"),
+    ("mpa", "ord_max", "0"),
+    ("limits", "regions_max", "0"),
+    ("limits", "regions_max", "4097"),
+    ("limits", "grants_max", "0"),
+    ("limits", "grants_max", "1048577"),
+    ("limits", "neighbors_max", "15"),
+    ("limits", "neighbors_max", "65537"),
+    ("control", "clients_max", "0"),
+    ("control", "clients_max", "1025"),
+    ("control", "idle_timeout_ms", "999"),
+    ("control", "idle_timeout_ms", "86400001"),
+];
+
 #[test]
 fn numbers_out_of_range() {
-    for (table, key, wrong) in [
-        ("tcp", "connections_max", "0"),
-        ("tcp", "connections_max", "1048577"),
-        ("tcp", "rto_min_ms", "4"),
-        ("tcp", "rto_min_ms", "10001"),
-        ("tcp", "rto_max_ms", "999"),
-        ("tcp", "rto_max_ms", "240001"),
-        ("tcp", "syn_retries", "0"),
-        ("tcp", "syn_retries", "17"),
-        ("tcp", "data_retries", "2"),
-        ("tcp", "data_retries", "33"),
-        ("tcp", "time_wait_ms", "0"),
-        ("tcp", "time_wait_ms", "240001"),
-        ("tcp", "delayed_ack_ms", "-1"),
-        ("tcp", "delayed_ack_ms", "501"),
-        ("tcp", "keepalive_s", "-1"),
-        ("tcp", "keepalive_s", "86401"),
-        ("tcp", "receive_window_bytes", "4095"),
-        ("tcp", "receive_window_bytes", "\"1G\""),
-        ("tcp", "send_buffer_bytes", "\"8k\""),
-        ("tcp", "held_bytes_max", "1"),
-        ("tcp", "held_bytes_max", "\"4G\""),
-        ("tcp", "held_segments_max", "7"),
-        ("tcp", "held_segments_max", "65536"),
-        ("mpa", "handshake_timeout_ms", "99"),
-        ("mpa", "handshake_timeout_ms", "600001"),
-        ("mpa", "ird_max", "0"),
-        ("mpa", "ird_max", "1025"),
-        ("mpa", "ord_max", "0"),
-        ("limits", "regions_max", "0"),
-        ("limits", "regions_max", "4097"),
-        ("limits", "grants_max", "0"),
-        ("limits", "grants_max", "1048577"),
-        ("limits", "neighbors_max", "15"),
-        ("limits", "neighbors_max", "65537"),
-        ("control", "clients_max", "0"),
-        ("control", "clients_max", "1025"),
-        ("control", "idle_timeout_ms", "999"),
-        ("control", "idle_timeout_ms", "86400001"),
-    ] {
+    for (table, key, wrong) in OUT_OF_RANGE {
         beside_port(&format!("[{table}]\n{key} = {wrong}\n"), &format!("{table}.{key}"), "out of range");
     }
 }
@@ -327,9 +361,46 @@ fn tcp_and_mpa() {
     beside_port("[tcp]\nwindow_scale = false\n", "tcp.receive_window_bytes", "needs window scaling");
     beside_port("[tcp]\nsack = 1\n", "tcp.sack", "type integer");
     beside_port("[tcp]\ntimestamps = \"yes\"\n", "tcp.timestamps", "type string");
-    beside_port("[tcp]\ncongestion = \"bbr\"\n", "tcp.congestion", "not a choice");
+    beside_port("[tcp]\ncongestion = \"vegas\"\n", "tcp.congestion", "not a choice");
     beside_port("[tcp]\nsend_buffer_bytes = \"1X\"\n", "tcp.send_buffer_bytes", "not a size");
+    let initial = "[tcp]\nreceive_window_bytes = \"32k\"\nreceive_window_initial_bytes = \"33k\"\n";
+    beside_port(initial, "tcp.receive_window_initial_bytes", "grows up to receive_window_bytes, 32k");
+    beside_port("[tcp]\nprofile = \"lan\"\n", "tcp.profile", "not a choice");
+    beside_port("[tcp]\necn = true\n", "tcp.ecn", "type boolean");
+    beside_port("[tcp]\npacing = \"bbr\"\n", "tcp.pacing", "type string");
+    beside_port("[tcp]\ndctcp_ect_control = 1\n", "tcp.dctcp_ect_control", "type integer");
+    beside_port("[tcp]\ncongestion = \"dctcp\"\necn = \"off\"\n", "tcp.ecn", "need ECN");
+    beside_port("[tcp]\nsyn_cookies = \"on\"\n", "tcp.syn_cookies", "not a choice");
+    beside_port("[tcp]\nconnections_max = 100\nhalf_open_max = 101\n", "tcp.half_open_max", "100 at most");
     beside_port("[mpa]\ncrc = \"maybe\"\n", "mpa.crc", "not a choice");
+}
+
+#[test]
+fn ip() {
+    beside_port("[ip]\npath_mtu_min = 1501\n", "ip.path_mtu_min", "`p0` has an MTU of 1500");
+    beside_port("[ip]\npath_mtu_age_s = 299\n", "ip.path_mtu_age_s", "within five minutes");
+    beside_port("[ip]\nblack_hole_timeouts = 2\n", "ip.black_hole_timeouts", "everyday loss");
+    let none = "[ip]\nfragments_datagrams_max = 0\npath_mtu_age_s = 0\nblack_hole_timeouts = 0\n";
+    assert!(Config::parse("t", &format!("{PORT}{none}")).is_ok());
+}
+
+/// What a listener says for its own connections is checked as it is in `[tcp]`.
+#[test]
+fn options_of_a_listener() {
+    let echo = |line: &str, key: &str, message: &str| {
+        let text = format!("[[listener]]\nport = 7\nservice = \"echo\"\n{line}\n");
+        beside_port(&text, &format!("listener[0].{key}"), message);
+    };
+    echo("congestion = \"vegas\"", "congestion", "not a choice");
+    echo("ecn = \"maybe\"", "ecn", "not a choice");
+    echo("congestion = \"dctcp\"\necn = \"off\"", "ecn", "need ECN");
+    echo("nagle = 1", "nagle", "type integer");
+    echo("keepalive_s = 86401", "keepalive_s", "out of range");
+    echo("user_timeout_ms = -1", "user_timeout_ms", "out of range");
+    let region = "[[listener]]\nport = 7400\nservice = \"region\"\n";
+    beside_port(&format!("{region}nagle = true\n"), "listener[0].nagle", "must not wait");
+    let off = format!("[tcp]\necn = \"off\"\n{region}congestion = \"dctcp\"\n");
+    beside_port(&off, "listener[0].ecn", "need ECN");
 }
 
 #[test]

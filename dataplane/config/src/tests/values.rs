@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
+use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
+
 use crate::plan::HUGEPAGE;
 use crate::*;
 
@@ -189,21 +191,22 @@ fn the_plan_adds_up() {
     let text = "[memory]\nhugepage_limit = \"1G\"\n[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n[[region]]\n\
                 name = \"r\"\nsize = 1\naccess = [\"remote-read\"]\n";
     let config = parse(text);
-    // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved, and 16 × 2 × ⌈1 MiB / 1428⌉.
-    assert_eq!(config.memory.packet_buffers, 2048 + 64 + 384 + 256 + 16 * 2 * 735);
+    // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved + 256 KiB of fragments / 2304, and 16 × 2 × ⌈1 MiB / 1428⌉.
+    assert_eq!(config.memory.packet_buffers, 2048 + 64 + 384 + 256 + 113 + 16 * 2 * 735);
     // 2048 + 128; an object of 2432 octets: 862 per page.
     assert_eq!(config.data_room_bytes(), 2176);
     let plan = memory_plan(&config);
     let huge: Vec<u64> =
         plan.items().iter().filter(|i| i.kind == Kind::Huge).map(|i| i.bytes / HUGEPAGE).collect();
-    assert_eq!(huge, [26272u64.div_ceil(862), 5, 1]);
+    assert_eq!(huge, [26385u64.div_ceil(862), 5, 1]);
     assert_eq!(plan.hugepages(), huge.iter().sum::<u64>());
     assert_eq!(plan.region_room_bytes(), Some((1 << 30) - plan.hugepage_bytes()));
     let heap: u64 = plan.items().iter().filter(|i| i.kind == Kind::Heap).map(|i| i.bytes).sum();
     assert_eq!(plan.heap_bytes(), heap);
-    let connections = 4096 * (1280 + 8192 + 128 * 56 + (66 << 10));
-    let tables = 26272 * 96 + 8192 * 512 + 1024 * 160 + 256 * 1024;
-    assert_eq!(heap, (40 << 20) + connections + tables + (64 << 16));
+    let connections = 4096 * (1344 + 8192 + 128 * 56 + (66 << 10));
+    let tables = 26385 * 120 + 8192 * 512 + 4096 * 128 + 1024 * 160 + 256 * 1024;
+    let ip = 64 * 512 + 512 * 64 + 1024 * 160;
+    assert_eq!(heap, (40 << 20) + connections + tables + ip + (64 << 16));
 }
 
 /// Two workers on two ports: four pools, each of whole pages.
@@ -213,9 +216,9 @@ fn pools_are_per_worker_and_port() {
     let text = format!("[memory]\npacket_buffers = 16384\n[workers]\ncores = [1, 2]\n{}{}", ring(0), ring(1));
     let plan = memory_plan(&parse(&text));
     assert_eq!(plan.items()[0].bytes, 4 * 4096u64.div_ceil(862) * HUGEPAGE);
-    // 8192 descriptors and four times 64 + 384 + 256.
-    let least = text.replace("16384", "11007");
-    assert!(Config::parse("t", &least).is_err_and(|e| e.plain().contains("11008 to")));
+    // 8192 descriptors and four times 64 + 384 + 256 + 113.
+    let least = text.replace("16384", "11459");
+    assert!(Config::parse("t", &least).is_err_and(|e| e.plain().contains("11460 to")));
 }
 
 /// All pools are of one size: that of the port with the longest queues.
@@ -230,15 +233,115 @@ fn every_pool_fills_the_longest_queues() {
     assert!(config.memory.packet_buffers / 2 >= 16384 + 1024 + 64 + 384 + 256);
 }
 
+const RING: &str = "[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n";
+
+/// The options of the connections of a listener with these lines, under this `[tcp]`.
+fn conn(tcp: &str, listener: &str) -> ConnOptions {
+    let listener = format!("[[listener]]\nport = 7\nservice = 'echo'\n{listener}\n");
+    parse(&format!("{RING}[tcp]\n{tcp}\n{listener}")).listeners[0].conn
+}
+
 #[test]
 fn a_silent_peer_is_probed_unless_the_file_says_not_to() {
-    let keepalive = |lines: &str| {
-        let ring = "[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n";
-        parse(&format!("{ring}[tcp]\n{lines}\n")).tcp.keepalive_s
+    let keepalive = |idle_ms, interval_ms, probes| Some(Keepalive { idle_ms, interval_ms, probes });
+    for (tcp, listener, expected) in [
+        ("", "", keepalive(600_000, 30_000, 5)),
+        (
+            "keepalive_s = 7200\nkeepalive_interval_s = 75\nkeepalive_probes = 9",
+            "",
+            keepalive(7_200_000, 75_000, 9),
+        ),
+        ("", "keepalive_s = 5", keepalive(5000, 5000, 5)),
+        ("keepalive_s = 0", "", None),
+        ("", "keepalive_s = 0", None),
+        ("keepalive_s = 0", "keepalive_s = 60", keepalive(60_000, 30_000, 5)),
+    ] {
+        assert_eq!(conn(tcp, listener).keepalive, expected, "{tcp} {listener}");
+    }
+}
+
+#[test]
+fn a_listener_chooses_for_its_connections() {
+    assert_eq!(conn("", ""), ConnOptions { keepalive: conn("", "").keepalive, ..ConnOptions::default() });
+    let own = conn("", "congestion = 'bbr'\necn = 'on'\nnagle = true\nuser_timeout_ms = 5000");
+    assert_eq!((own.congestion, own.ecn, own.nagle), (Some(Congestion::Bbr), Some(Ecn::On), true));
+    assert_eq!(own.user_timeout_ms, Some(5000));
+    assert_eq!(conn("user_timeout_ms = 7000", "").user_timeout_ms, Some(7000));
+    assert_eq!(conn("user_timeout_ms = 7000", "user_timeout_ms = 0").user_timeout_ms, None);
+}
+
+#[test]
+fn tcp_is_what_the_file_says() {
+    let text = "profile = 'internet'\nrto_min_ms = 10\nrto_max_ms = 9000\nsyn_retries = 3\ndata_retries = 4\n\
+                time_wait_ms = 5\nzero_window_ms = 8\nchallenge_acks_max = 20\nchallenge_interval_ms = 900\nfin_wait_2_ms = 0\ndelayed_ack_ms = 6\npeer_delayed_ack_ms = 7\n\
+                congestion = 'dctcp'\necn = 'on'\ndctcp_ect_control = false\npacing = true\nsack = false\n\
+                timestamps = false\ninitial_window_segments = 4\nhalf_open_max = 64\nsyn_cookies = 'always'\n\
+                [ip]\npath_mtu_min = 1000\npath_mtu_age_s = 300\nblack_hole_timeouts = 4\n";
+    let stack = parse(&format!("{RING}[tcp]\n{text}")).tcp.stack;
+    let expected = TcpConfig {
+        rto_min_ms: 10,
+        rto_max_ms: 9000,
+        syn_retries: 3,
+        data_retries: 4,
+        time_wait_ms: 5,
+        zero_window_ms: 8,
+        challenge_acks_max: 20,
+        challenge_interval_ms: 900,
+        fin_wait_2_ms: 0,
+        delayed_ack_ms: 6,
+        peer_delayed_ack_ms: 7,
+        congestion: Congestion::Dctcp,
+        ecn: Ecn::On,
+        dctcp_ect_control: false,
+        pacing: true,
+        sack: false,
+        timestamps: false,
+        initial_window_segments: 4,
+        half_open_max: 64,
+        syn_cookies: SynCookies::Always,
+        path_mtu_min: 1000,
+        path_mtu_age_s: 300,
+        black_hole_timeouts: 4,
+        ..TcpConfig::default()
     };
-    assert_eq!(keepalive(""), Some(600));
-    assert_eq!(keepalive("keepalive_s = 7200"), Some(7200));
-    assert_eq!(keepalive("keepalive_s = 0"), None);
+    assert_eq!(stack, expected);
+    for (word, congestion) in
+        [("newreno", Congestion::NewReno), ("cubic", Congestion::Cubic), ("bbr", Congestion::Bbr)]
+    {
+        let tcp = parse(&format!("{RING}[tcp]\ncongestion = '{word}'\n")).tcp;
+        assert_eq!(tcp.stack.congestion, congestion);
+    }
+}
+
+/// A profile sets what belongs together; a key of its own has the last word. There are no more half-open
+/// connections than connections.
+#[test]
+fn a_profile_gives_way_to_keys() {
+    let tcp = |lines: &str| parse(&format!("{RING}[tcp]\n{lines}\n")).tcp.stack;
+    let stated = TcpConfig { syn_retries: 6, time_wait_ms: 60_000, ..TcpConfig::data_center() };
+    assert_eq!(tcp("profile = 'data-center'"), stated);
+    assert_eq!(tcp("profile = 'data-center'\nrto_min_ms = 20"), TcpConfig { rto_min_ms: 20, ..stated });
+    assert_eq!(tcp("connections_max = 100").half_open_max, 100);
+}
+
+/// Windows begin small and share what the packet buffers can hold.
+#[test]
+fn receive_memory_follows_the_packet_buffers() {
+    let tcp = |lines: &str| parse(&format!("{RING}{lines}\n")).tcp;
+    // Half of the 16 × 2 × 735 buffers that no queue has, 1428 octets in each.
+    assert_eq!(tcp("").receive_memory_bytes, 16 * 735 * 1428);
+    assert_eq!(tcp("[memory]\npacket_buffers = 2865").receive_memory_bytes, 64 << 10);
+    assert_eq!(tcp("[tcp]\nreceive_memory_bytes = '1G'").receive_memory_bytes, 1 << 30);
+    assert_eq!(tcp("").receive_window_initial_bytes, 64 << 10);
+    assert_eq!(tcp("[tcp]\nreceive_window_bytes = '16k'").receive_window_initial_bytes, 16 << 10);
+}
+
+#[test]
+fn ip_is_what_the_file_says() {
+    let ip = "hop_limit = 9\nfragments_datagrams_max = 3\nfragments_bytes_max = '1M'\nfragments_timeout_ms = 5000\npath_mtu_entries_max = 7\n";
+    let ip = parse(&format!("{RING}[ip]\n{ip}")).ip;
+    assert_eq!((ip.hop_limit, ip.fragments_datagrams_max, ip.fragments_bytes_max), (9, 3, 1 << 20));
+    assert_eq!((ip.fragments_timeout_ms, ip.path_mtu_entries_max), (5000, 7));
 }
 
 proptest! {

@@ -236,7 +236,8 @@ fn a_peer_that_does_not_read_holds_a_bounded_number_of_buffers() {
         lab.run_for(SECOND * 300);
         assert!(lab.buffers_used_max < BUFFERS_BOUND, "port {port}: {}", lab.buffers_used_max);
         let received = lab.client.octets(conn).received;
-        assert!(received > 900_000 && received < 3 << 20, "port {port}: {received} octets");
+        // The window that a connection begins with: only reading makes it grow.
+        assert!((60_000..200_000).contains(&received), "port {port}: {received} octets");
         assert_eq!(lab.client.octets(conn).closed, None, "port {port}: slow is not wrong");
         assert_serves(&mut lab);
         lab.client.stack.abort(lab.now, conn);
