@@ -215,7 +215,7 @@ pub struct ConnInfo {
     pub attempts: u8,
     /// When it was opened.
     pub opened_at: Instant,
-    /// When a segment of it arrived last.
+    /// When a segment of it arrived last, or up to 262 µs before that.
     pub heard_at: Instant,
     /// Payload of a full segment, octets.
     pub emss: u16,

@@ -58,23 +58,83 @@ impl Instant {
     }
 }
 
-/// A point in time in units of 256 ns, modulo 2^32, for what is kept per segment: two of them tell how far
-/// apart they are if that is less than 18 minutes.
+/// A point in time in units of 2^`SHIFT` ns, modulo 2^32 of them, for what is kept per segment or connection:
+/// two of them tell how far apart they are if that is less than 2^32 units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stamp(u32);
+pub(crate) struct Units<const SHIFT: u32>(u32);
 
-impl Stamp {
+/// To 256 ns, within 18 minutes.
+pub(crate) type Stamp = Units<8>;
+/// To 1 ms, within 52 days: for what no limit of 32 bits of milliseconds can outlast, or what may be wrong once
+/// in 52 days.
+pub(crate) type MilliStamp = Units<20>;
+
+impl<const SHIFT: u32> Units<SHIFT> {
+    /// The start.
+    pub(crate) const ZERO: Self = Self(0);
+
     /// When.
     #[inline]
     pub(crate) fn of(at: Instant) -> Self {
-        let [.., a, b, c, d] = (at.0 >> 8).to_be_bytes();
+        let [.., a, b, c, d] = (at.0 >> SHIFT).to_be_bytes();
         Self(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// From `earlier` to `self`, nanoseconds, exact to 256.
+    /// From `earlier` to `self`, nanoseconds, exact to a unit.
     #[inline]
     pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
-        u64::from(self.0.wrapping_sub(earlier.0)) << 8
+        u64::from(self.0.wrapping_sub(earlier.0)) << SHIFT
+    }
+
+    /// How long ago it was: not less than the truth, and at most a unit more.
+    #[inline]
+    pub(crate) fn age(self, now: Instant) -> Duration {
+        let part = now.0 & ((1 << SHIFT) - 1);
+        Duration::from_nanos(Self::of(now).nanos_since(self) | part)
+    }
+
+    /// So many units later, modulo 2^32.
+    #[inline]
+    pub(crate) const fn wrapping_add(self, other: Self) -> Self {
+        Self(self.0.wrapping_add(other.0))
+    }
+
+    /// The time from `earlier` to `self`, as a number of units modulo 2^32.
+    #[inline]
+    pub(crate) const fn wrapping_sub(self, earlier: Self) -> Self {
+        Self(self.0.wrapping_sub(earlier.0))
+    }
+
+    /// The number of units.
+    #[inline]
+    pub(crate) const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A point in time to 262 µs, modulo 9 years, in 5 octets: for what may lie as far back as a connection is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LongStamp([u8; 5]);
+
+impl LongStamp {
+    /// A unit is 2^18 ns.
+    const SHIFT: u32 = 18;
+    const MASK: u64 = (1 << 40) - 1;
+
+    /// When.
+    #[inline]
+    pub(crate) const fn of(at: Instant) -> Self {
+        let [_, _, _, a, b, c, d, e] = (at.0 >> Self::SHIFT).to_be_bytes();
+        Self([a, b, c, d, e])
+    }
+
+    /// How long ago it was: not less than the truth, and at most a unit more.
+    #[inline]
+    pub(crate) const fn age(self, now: Instant) -> Duration {
+        let [a, b, c, d, e] = self.0;
+        let then = u64::from_be_bytes([0, 0, 0, a, b, c, d, e]);
+        let units = (now.0 >> Self::SHIFT).wrapping_sub(then) & Self::MASK;
+        Duration::from_nanos(units << Self::SHIFT | now.0 & ((1 << Self::SHIFT) - 1))
     }
 }
 
@@ -117,7 +177,7 @@ impl Sub for Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Instant, Stamp};
+    use super::{Duration, Instant, LongStamp, MilliStamp, Stamp};
 
     #[test]
     fn arithmetic_saturates() {
@@ -143,5 +203,21 @@ mod tests {
         let before = Instant::from_nanos((1 << 40) - 1000);
         let after = before + Duration::from_micros(100);
         assert!(Stamp::of(after).nanos_since(Stamp::of(before)).abs_diff(100_000) <= 256);
+    }
+
+    #[test]
+    fn ages_are_right_across_the_wrap_and_never_too_short() {
+        for (units, most) in [(52, 1_u64 << 52), (58, 1 << 58)] {
+            for nanos in [0, 1, 1_000_000, 3_600_000_000_000, most / 2, most - (1 << 25)] {
+                let then = Instant::from_nanos((1 << units) - 777_777);
+                let (now, exact) = (then + Duration::from_nanos(nanos), Duration::from_nanos(nanos));
+                let (age, unit) = if units == 52 {
+                    (MilliStamp::of(then).age(now), 1 << 20)
+                } else {
+                    (LongStamp::of(then).age(now), 1 << 18)
+                };
+                assert!(age >= exact && age <= exact + Duration::from_nanos(unit), "{age:?} {exact:?}");
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{AckSample, CWND_MAX, Window};
-use crate::time::Instant;
+use crate::time::{Instant, MilliStamp};
 
 /// C = 0.4 segments per cubed second (RFC 8312 §5), as a fraction.
 const C_NUM: u64 = 2;
@@ -19,7 +19,7 @@ const DISTANCE_MS_MAX: u64 = 65_536;
 #[derive(Clone, Copy, Debug, Default)]
 struct Curve {
     /// When the current epoch of congestion avoidance began.
-    epoch: Option<Instant>,
+    epoch: Option<MilliStamp>,
     /// W_max: the window before the last reduction, octets.
     w_max: u32,
     /// cwnd_prior: the same, without fast convergence.
@@ -38,7 +38,7 @@ pub(crate) struct Cubic {
     /// The curve before the last reduction, should that turn out to be spurious (RFC 9438 §4.9).
     before: Curve,
     /// When the window was last allowed to grow.
-    grown_at: Instant,
+    grown_at: MilliStamp,
     /// An acknowledgement came since that found the window unused.
     was_limited: bool,
     /// Octets acknowledged towards the next octet of W_est.
@@ -57,10 +57,10 @@ impl Cubic {
             }
         }
         let epoch = self.begin_epoch(window, sample.now);
-        self.grown_at = sample.now;
+        self.grown_at = MilliStamp::of(sample.now);
         self.grow_estimate(window, acked);
         let srtt = sample.srtt.unwrap_or(Duration::ZERO);
-        let elapsed = sample.now.saturating_since(epoch).saturating_add(srtt);
+        let elapsed = epoch.age(sample.now).saturating_add(srtt);
         let target = self.curve.at(window.mss, u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
         // §4.1: no more than half as much again per round trip.
         let ceiling = u64::from(window.cwnd).saturating_mul(3) / 2;
@@ -113,13 +113,14 @@ impl Cubic {
         self.curve = self.before;
     }
 
-    fn begin_epoch(&mut self, window: &Window, now: Instant) -> Instant {
-        let pause = now.saturating_since(self.grown_at);
+    fn begin_epoch(&mut self, window: &Window, now: Instant) -> MilliStamp {
+        let now = MilliStamp::of(now);
+        let pause = now.wrapping_sub(self.grown_at);
         let was_limited = core::mem::take(&mut self.was_limited);
         let curve = &mut self.curve;
         if let Some(epoch) = &mut curve.epoch {
             if was_limited {
-                *epoch += pause;
+                *epoch = epoch.wrapping_add(pause);
             }
             return *epoch;
         }
@@ -231,7 +232,7 @@ mod tests {
             }
             cc.undo();
             assert_eq!((cc.curve.k_ms, cc.curve.w_max), (k_ms, w_max));
-            assert_eq!(cc.curve.epoch, Some(Instant::from_millis(100)));
+            assert_eq!(cc.curve.epoch, Some(MilliStamp::of(Instant::from_millis(100))));
         }
     }
 
@@ -247,10 +248,12 @@ mod tests {
         };
         cc.on_ack(&mut window, &sample(1000));
         cc.on_ack(&mut window, &sample(1010));
-        assert_eq!(cc.curve.epoch, Some(Instant::from_millis(1000)));
+        let begun_ms =
+            |cc: &Cubic| 6010 - cc.curve.epoch.unwrap().age(Instant::from_millis(6010)).as_millis();
+        assert!(begun_ms(&cc).abs_diff(1000) <= 2, "{}", begun_ms(&cc));
         cc.on_limited();
         cc.on_ack(&mut window, &sample(6010));
-        assert_eq!(cc.curve.epoch, Some(Instant::from_millis(6000)));
+        assert!(begun_ms(&cc).abs_diff(6000) <= 2, "{}", begun_ms(&cc));
     }
 
     /// The estimate alone, with W_max far above: 9/17 of a segment per window up to cwnd_prior, then 1.

@@ -9,7 +9,7 @@ use crate::recovery::{
     DUP_THRESH, Delivered, FRto, Newest, Phase, ProbeOutcome, Prr, RateSample, TailLossProbe, Undo,
 };
 use crate::seq::SeqNum;
-use crate::time::Instant;
+use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions};
 
@@ -105,9 +105,8 @@ impl Conn {
     /// window changed.
     fn update_window(&mut self, header: &TcpHeader) -> bool {
         let snd = &mut self.snd;
-        let newer = header.ack.after(snd.una)
-            || snd.wl1.before(header.seq)
-            || (snd.wl1 == header.seq && snd.wl2.at_or_before(header.ack));
+        // SND.WL2 is not kept: it is never after SND.UNA, and what acknowledges less than that is not looked at.
+        let newer = header.ack.after(snd.una) || snd.wl1.at_or_before(header.seq);
         if !newer || header.ack.before(snd.una) {
             return false;
         }
@@ -115,8 +114,9 @@ impl Conn {
         let changed = window != snd.wnd;
         snd.wnd = window;
         snd.wl1 = header.seq;
-        snd.wl2 = header.ack;
-        snd.max_wnd = snd.max_wnd.max(window);
+        if changed {
+            snd.max_wnd = snd.max_wnd.max(window);
+        }
         changed
     }
 
@@ -127,7 +127,7 @@ impl Conn {
         self.pending.probe = false;
         self.timers.clear(TimerKind::Persist);
         if self.snd.queue.has_outstanding() {
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
         }
     }
 
@@ -157,9 +157,9 @@ impl Conn {
         }
         delivery.acked = acked;
         delivery.delivered = acked.saturating_sub(sacked_now);
-        self.snd.progress_at = cx.now;
+        self.snd.progress_at = MilliStamp::of(cx.now);
         self.attempts = 0;
-        self.soft_error = false;
+        self.snd.soft_error = false;
     }
 
     fn note_delivered<B>(&mut self, now: Instant, node: &TxNode<B>, echo: Option<u32>) {
@@ -345,7 +345,9 @@ impl Conn {
         // its own time has come.
         let overdue = |node: &TxNode<B>| recovery.rack.deadline(node.sent_at, node.end(), window);
         match self.snd.queue.lose_overdue(cx.tx, cx.now, overdue) {
-            Some(deadline) => self.timers.set(TimerKind::Reordering, deadline),
+            Some(deadline) => {
+                self.set_timer(TimerKind::Reordering, cx.now, deadline.saturating_since(cx.now));
+            }
             None => self.timers.clear(TimerKind::Reordering),
         }
     }
@@ -434,7 +436,7 @@ impl Conn {
             // recovery, also reset the retransmit timer": with many holes the timeout is the faster way.
             let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
             if !(newreno && self.recovery.partial_ack) {
-                self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+                self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
             }
             self.recovery.partial_ack = newreno;
             self.arm_loss_probe(cx);
@@ -456,11 +458,11 @@ impl Conn {
         }
         let max_ack_delay = Duration::from_millis(cx.config.tcp.peer_delayed_ack_ms.into());
         let lone = queue.flight_segments() == 1;
-        let deadline = cx.now + TailLossProbe::timeout(self.rtt.srtt(), lone, max_ack_delay);
+        let timeout = TailLossProbe::timeout(self.rtt.srtt(), lone, max_ack_delay);
         // RFC 8985 §7.2: "if the time at which an RTO would fire [...] is sooner than the computed time for the
         // PTO, then the sender schedules a TLP to be sent at that RTO time."
-        let rto = self.timers.get(TimerKind::Retransmit).unwrap_or(deadline);
-        self.timers.set(TimerKind::LossProbe, deadline.min(rto));
+        let rto = self.timers.left(&self.deadlines, TimerKind::Retransmit, cx.now).unwrap_or(timeout);
+        self.set_timer(TimerKind::LossProbe, cx.now, timeout.min(rto));
     }
 
     /// Tells the application of room that it was refused before, once there is much of it.

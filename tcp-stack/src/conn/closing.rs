@@ -13,7 +13,7 @@ impl Conn {
             State::Established => self.state = State::FinWait1,
             State::CloseWait => self.state = State::LastAck,
             State::SynReceived => {
-                self.close_when_open = true;
+                self.snd.close_when_open = true;
                 return;
             }
             State::SynSent

@@ -342,7 +342,7 @@ impl Conn {
             // congestion window is one. The sending TCP will then be able to send a new packet only when the
             // retransmit timer expires."
             self.ecn.set(HOLDS, true);
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
         }
         let flight = self.snd.nxt.distance_from(self.snd.una).saturating_add(acked);
         self.cc.on_ecn_echo(&mut self.window, flight);

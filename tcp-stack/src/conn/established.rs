@@ -6,6 +6,7 @@ use super::{Conn, Cx, Incoming, Outcome, State};
 use crate::buf::Buf;
 use crate::error::CloseReason;
 use crate::iface::DropReason;
+use crate::time::MilliStamp;
 use crate::wire::{SackRange, TcpFlags};
 
 /// RFC 7323 §5.5: a TS.Recent as old as this is no longer compared with.
@@ -73,7 +74,7 @@ impl Conn {
             // drop the segment."
             let Some(ts) = segment.options.timestamps else { return Err(DropReason::TcpNoTimestamp) };
             let older = ts.value.wrapping_sub(self.rcv.ts_recent).cast_signed() < 0;
-            let fresh = cx.now.saturating_since(self.rcv.ts_recent_at) < TS_RECENT_AGE_MAX;
+            let fresh = self.heard_at.age(cx.now) < TS_RECENT_AGE_MAX;
             if older && fresh {
                 self.answer_unacceptable(cx, segment);
                 return Err(DropReason::TcpPaws);
@@ -163,15 +164,14 @@ impl Conn {
         let Some(ts) = segment.options.timestamps.filter(|_| self.negotiated.timestamps) else { return };
         if segment.header.seq.at_or_before(self.rcv.last_ack_sent) {
             self.rcv.ts_recent = ts.value;
-            self.rcv.ts_recent_at = cx.now;
         }
         self.note_echo(cx, segment, ts.echo);
     }
 
     /// Owes a challenge acknowledgement, unless there were too many of late (RFC 5961 §7).
     pub(super) fn challenge<B>(&mut self, cx: &mut Cx<'_, B>) {
-        if cx.now.saturating_since(self.challenges_since) >= cx.config.tcp.challenge_interval() {
-            self.challenges_since = cx.now;
+        if self.challenges_since.age(cx.now) >= cx.config.tcp.challenge_interval() {
+            self.challenges_since = MilliStamp::of(cx.now);
             self.challenges_left = self.challenge_allowance(cx.config.tcp.challenge_acks_max);
         }
         let Some(left) = self.challenges_left.checked_sub(1) else {
@@ -186,8 +186,7 @@ impl Conn {
     /// How many challenges an interval that begins now has. A limit that is known tells whoever counts how many are
     /// missing that somebody else's guess was right; so it is drawn anew, from the flow's keyed hash.
     fn challenge_allowance(&self, most: u8) -> u8 {
-        let [_, _, _, _, a, b, c, d] = self.challenges_since.as_nanos().to_be_bytes();
-        let mixed = (self.hash ^ u32::from_be_bytes([a, b, c, d])).wrapping_mul(0x9e37_79b1);
+        let mixed = (self.hash ^ self.challenges_since.get()).wrapping_mul(0x9e37_79b1);
         let [noise, ..] = mixed.to_be_bytes();
         let spread = u16::from(most / 2).saturating_add(1);
         most.saturating_sub(u8::try_from(u16::from(noise) % spread).unwrap_or(0)).max(1)
@@ -202,7 +201,7 @@ mod tests {
     use crate::config::{ConnOptions, StackConfig};
     use crate::conn::{Conn, Origin};
     use crate::seq::SeqNum;
-    use crate::time::Instant;
+    use crate::time::{Instant, MilliStamp};
 
     #[test]
     fn the_allowance_of_challenges_varies_and_keeps_its_bounds() {
@@ -214,7 +213,7 @@ mod tests {
         let mut conn = Conn::open(Instant::ZERO, &origin, &StackConfig::default());
         let mut seen = [0_u32; 256];
         for ms in 0..1000 {
-            conn.challenges_since = Instant::from_millis(ms);
+            conn.challenges_since = MilliStamp::of(Instant::from_millis(ms));
             seen[usize::from(conn.challenge_allowance(10))] += 1;
             assert_eq!(conn.challenge_allowance(1), 1);
             assert!((128..=255).contains(&conn.challenge_allowance(255)));

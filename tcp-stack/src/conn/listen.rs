@@ -9,7 +9,7 @@ use crate::cc::Window;
 use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
 use crate::event::ListenerId;
-use crate::time::Instant;
+use crate::time::{Instant, LongStamp};
 use crate::wire::{EcnField, SackBlocks, TcpHeader, TcpOptions, Timestamps};
 
 /// RFC 9293 §3.7.1: the MSS assumed without an option, for IPv4 and for IPv6.
@@ -123,10 +123,10 @@ impl Conn {
         conn.ecn.on_syn_sent(State::SynReceived);
         conn.pending.syn = false;
         conn.snd.nxt = origin.iss + 1;
-        conn.snd.last_sent_at = sent;
+        conn.last_sent_at = sent;
         conn.opened_at = opened;
         conn.attempts = attempts;
-        conn.counters.segments_in = 1;
+        conn.arrived = 1;
         conn.counters.segments_out = u64::from(attempts).saturating_add(1);
         conn
     }
@@ -139,7 +139,6 @@ impl Conn {
         self.snd.wnd = u32::from(header.window);
         self.snd.max_wnd = self.snd.wnd;
         self.snd.wl1 = header.seq;
-        self.snd.wl2 = header.ack;
         let tcp = &config.tcp;
         self.negotiated.sack = tcp.sack && options.sack_permitted;
         if let Some(shift) = options.window_scale.filter(|_| tcp.window_scale) {
@@ -152,7 +151,7 @@ impl Conn {
         if let Some(ts) = options.timestamps.filter(|_| tcp.timestamps) {
             self.negotiated.timestamps = true;
             self.rcv.ts_recent = ts.value;
-            self.rcv.ts_recent_at = now;
+            self.heard_at = LongStamp::of(now);
         }
         self.snd.peer_mss = mss_of(options, self.remote().is_ipv4());
         self.set_emss();

@@ -14,6 +14,7 @@
 //! | `undo` | taking back what a spurious timeout or recovery did |
 //! | `receive` | segment text; when to acknowledge |
 //! | `window` | the window that is offered |
+//! | `halves`, `settings` | the variables of both halves (§3.3.1); options |
 //! | `urgent` | the urgent pointer, both ways |
 //! | `closing` | CLOSE, ABORT, FIN, and how a connection ends |
 //! | `time_wait` | TIME-WAIT, in a record of its own |
@@ -28,6 +29,7 @@ mod ecn;
 mod ends;
 mod established;
 mod half_open;
+mod halves;
 mod listen;
 mod output;
 mod pace;
@@ -35,6 +37,7 @@ mod path_mtu;
 mod reassembly;
 mod receive;
 mod send_queue;
+mod settings;
 #[cfg(test)]
 mod shape;
 mod state;
@@ -54,11 +57,13 @@ use core::net::SocketAddr;
 pub(crate) use ecn::Ecn;
 pub(crate) use ends::Ends;
 pub(crate) use half_open::{Chain, HalfOpen, HalfOpenTable, HalfOpenVerdict, syn_ack};
+pub(crate) use halves::{Receiver, Sender};
 pub(crate) use listen::{Listener, Listeners, SynOffer};
 pub(crate) use output::Frame;
 pub(crate) use path_mtu::PathMtu;
 pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
+pub(crate) use settings::Settings;
 pub use state::State;
 pub(crate) use syn_cookie::{COOKIE_LIFE, Cookies};
 pub(crate) use syn_received::NOT_TIMED;
@@ -73,14 +78,13 @@ use crate::config::{ConnOptions, StackConfig};
 use crate::error::CloseReason;
 use crate::event::ListenerId;
 use crate::iface::{DropReason, PathMtuCache};
-use crate::pool::{NIL, Pool};
+use crate::pool::Pool;
 use crate::recovery::{DeliveryRate, Recovery, RttEstimator};
 use crate::seq::SeqNum;
 use crate::stats::TcpStats;
-use crate::time::Instant;
-use crate::timer::Timers;
-use crate::wire::{EcnField, MacAddr, SackBlocks, SackRange, TcpHeader, TcpOptions};
-use window::Tuning;
+use crate::time::{Duration, Instant, LongStamp, MilliStamp};
+use crate::timer::{Deadlines, TimerKind, Timers};
+use crate::wire::{EcnField, MacAddr, TcpHeader, TcpOptions};
 
 /// What both SYNs agreed on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,77 +96,6 @@ pub(crate) struct Negotiated {
     pub(crate) snd_wscale: u8,
     /// Shift of the windows that we offer.
     pub(crate) rcv_wscale: u8,
-}
-
-/// The sending half; RFC 9293 §3.3.1's names.
-#[derive(Debug)]
-pub(crate) struct Sender {
-    pub(crate) una: SeqNum,
-    /// The highest sequence number sent, plus one.
-    pub(crate) nxt: SeqNum,
-    pub(crate) wnd: u32,
-    pub(crate) wl1: SeqNum,
-    pub(crate) wl2: SeqNum,
-    /// MAX.SND.WND: the largest window that the peer ever offered.
-    pub(crate) max_wnd: u32,
-    /// What the next segment queued will begin with.
-    pub(crate) end: SeqNum,
-    /// Effective send MSS: payload of a full segment, octets.
-    pub(crate) emss: u16,
-    /// What the peer's MSS option said.
-    pub(crate) peer_mss: u16,
-    pub(crate) iss: SeqNum,
-    pub(crate) queue: SendQueue,
-    pub(crate) fin_queued: bool,
-    /// Where the last segment that was not full ended.
-    pub(crate) small_end: SeqNum,
-    /// What lies before SND.UP is urgent, and not all of it is acknowledged.
-    pub(crate) urgent: bool,
-    pub(crate) up: SeqNum,
-    /// The application was refused room and is to be told when there is some.
-    pub(crate) refused: bool,
-    /// When something was acknowledged last, or the queue ceased to be empty.
-    pub(crate) progress_at: Instant,
-    /// When the SYN, or a segment of the queue, was sent last.
-    pub(crate) last_sent_at: Instant,
-    /// The most that was in flight in this round trip, and where the round trip ends.
-    pub(crate) peak_flight: u32,
-    pub(crate) round_end: SeqNum,
-    /// The last SACK option, whose ranges need not be looked at again.
-    pub(crate) sack_seen: SackBlocks,
-    /// Steps over the scoreboard that SACK options may cost now.
-    pub(crate) sack_steps: u16,
-}
-
-/// The receiving half; RFC 9293 §3.3.1's names.
-#[derive(Debug)]
-pub(crate) struct Receiver {
-    pub(crate) nxt: SeqNum,
-    /// The right edge of the window that was offered: never goes back.
-    pub(crate) edge: SeqNum,
-    pub(crate) irs: SeqNum,
-    pub(crate) last_ack_sent: SeqNum,
-    /// TS.Recent (RFC 7323 §4.3), and when it was taken.
-    pub(crate) ts_recent: u32,
-    pub(crate) ts_recent_at: Instant,
-    pub(crate) held: Reassembly,
-    /// In-order octets that the application has not let go of.
-    pub(crate) unread: u32,
-    pub(crate) tuning: Tuning,
-    /// Stream offset of the next octet that the application takes.
-    pub(crate) offset: u64,
-    /// RCV.UP as an offset in the stream; 0 as long as nothing was urgent.
-    pub(crate) urgent_end: u64,
-    /// Where the peer's FIN is, once it is known.
-    pub(crate) fin: Option<SeqNum>,
-    /// The largest payload seen, octets: what counts as a full segment.
-    pub(crate) mss: u16,
-    /// Octets received since an acknowledgement was sent.
-    pub(crate) unacked: u32,
-    /// The runs that arrived most recently, latest first.
-    pub(crate) recent: SackBlocks,
-    /// A duplicate to report (RFC 2883).
-    pub(crate) dsack: Option<SackRange>,
 }
 
 /// What is to be sent when the port can take it.
@@ -202,9 +135,9 @@ pub(crate) struct Notices {
 /// What is counted per connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnCounters {
+    /// A multiple of 2^32, to which [`Conn::arrived`] is added.
     pub(crate) segments_in: u64,
     pub(crate) segments_out: u64,
-    pub(crate) octets_in: u64,
     pub(crate) octets_acked: u64,
     pub(crate) octets_retransmitted: u64,
     pub(crate) segments_retransmitted: u64,
@@ -226,55 +159,66 @@ const fn send_share(free: u32, all: u32) -> u32 {
     if share < SHARE_MIN { SHARE_MIN } else { share }
 }
 
-/// The transmission control block.
+/// The transmission control block. Its fields are in the order of the cache lines that they share: what receiving in
+/// order reads and writes, while nothing that was sent is outstanding, lies in the two from octet 192 on. The
+/// addresses are not among it: a segment of the flow of the one before is known by the stack's copy of them.
+///
+/// ```text
+///   0             192                                                  320              864
+///   │ ends … snd: │ end una nxt wnd wl1 · timers · ecn · state, notes · │ rcv: held … cc …  │
+///   │  rarely     │ heard_at · rcv: octets nxt edge … ready runs        │  rarely           │
+/// ```
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Conn {
-    pub(crate) state: State,
-    /// The state that [`ConnTable`] counts it in.
-    pub(crate) counted: State,
-    pub(crate) negotiated: Negotiated,
-    pub(crate) pending: Pending,
-    pub(crate) notices: Notices,
-    pub(crate) rcv: Receiver,
-    pub(crate) snd: Sender,
-    pub(crate) window: Window,
-    pub(crate) timers: Timers,
-    pub(crate) rtt: RttEstimator,
-    pub(crate) recovery: Recovery,
-    pub(crate) cc: Controller,
-    pub(crate) ecn: Ecn,
-    pub(crate) pacer: Pacer,
-    pub(crate) rate: DeliveryRate,
     pub(crate) ends: Ends,
     /// Keyed hash of the addresses and ports.
     pub(crate) hash: u32,
     /// Added to the clock in timestamps (RFC 7323 §5.4: "a random offset").
     pub(crate) ts_offset: u32,
-    /// Who accepted it; `None` for an active open.
-    pub(crate) listener: Option<ListenerId>,
+    pub(crate) snd: Sender,
+    pub(crate) timers: Timers,
+    pub(crate) ecn: Ecn,
+    /// Segments received, modulo 2^32; the rest is in the counters.
+    pub(crate) arrived: u32,
+    /// When the peer was heard of last: what only it can have sent.
+    pub(crate) heard_at: LongStamp,
+    pub(crate) state: State,
+    /// The state that [`ConnTable`] counts it in.
+    pub(crate) counted: State,
     /// The application knows of it.
     pub(crate) announced: bool,
+    pub(crate) pending: Pending,
+    pub(crate) notices: Notices,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) keepalive_probes: u8,
+    pub(crate) rcv: Receiver,
+    pub(crate) counters: ConnCounters,
+    pub(crate) opened_at: Instant,
+    /// When the SYN, or a segment of the queue, was sent last.
+    pub(crate) last_sent_at: Instant,
+    pub(crate) recovery: Recovery,
+    pub(crate) cc: Controller,
+    pub(crate) pacer: Pacer,
+    pub(crate) path: PathMtu,
+    pub(crate) rtt: RttEstimator,
+    pub(crate) rate: DeliveryRate,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) window: Window,
+    pub(crate) settings: Settings,
+    /// Who accepted it; `None` for an active open.
+    pub(crate) listener: Option<ListenerId>,
+    /// When the neighbor was last told that it is reachable.
+    pub(crate) confirmed_at: MilliStamp,
+    /// When the current interval of challenge acknowledgements began, and how many it still has (RFC 5961 §7).
+    pub(crate) challenges_since: MilliStamp,
+    pub(crate) challenges_left: u8,
     /// It ends in TIME-WAIT.
     pub(crate) lingers: bool,
     /// It has ended and is no longer in the table of flows.
     pub(crate) buried: bool,
-    pub(crate) path: PathMtu,
-    /// When the neighbor was last told that it is reachable.
-    pub(crate) confirmed_at: Instant,
-    /// CLOSE was called before the connection was established.
-    pub(crate) close_when_open: bool,
-    /// An ICMP error told that segments did not arrive (RFC 1122 §4.2.3.9).
-    pub(crate) soft_error: bool,
     /// Timeouts or probes in a row without a sign of life.
     pub(crate) attempts: u8,
-    pub(crate) keepalive_probes: u8,
-    /// Challenge acknowledgements that the current interval still has, and when it began (RFC 5961 §7).
-    pub(crate) challenges_left: u8,
-    pub(crate) challenges_since: Instant,
-    pub(crate) heard_at: Instant,
-    pub(crate) opened_at: Instant,
-    pub(crate) options: ConnOptions,
-    pub(crate) counters: ConnCounters,
 }
 
 /// What a connection needs of the stack while it is moved.
@@ -349,6 +293,10 @@ pub(crate) struct Origin {
 }
 
 impl Conn {
+    /// Where the two cache lines begin that receiving in order touches, octets.
+    #[cfg(test)]
+    const HOT_AT: usize = 192;
+
     /// A connection that is about to send its SYN.
     fn new(now: Instant, origin: &Origin, config: &StackConfig, state: State) -> Self {
         let iss = origin.iss;
@@ -377,16 +325,17 @@ impl Conn {
             lingers: false,
             buried: false,
             path: PathMtu::new(now, origin.path_mtu.min(config.mtu)),
-            confirmed_at: now,
-            close_when_open: false,
-            soft_error: false,
+            confirmed_at: MilliStamp::of(now),
             attempts: 0,
             keepalive_probes: 0,
             challenges_left: config.tcp.challenge_acks_max,
-            challenges_since: now,
-            heard_at: now,
+            challenges_since: MilliStamp::of(now),
+            heard_at: LongStamp::of(now),
+            last_sent_at: now,
             opened_at: now,
-            options: origin.options,
+            settings: Settings::of(&origin.options),
+            deadlines: Deadlines::NONE,
+            arrived: 0,
             counters: ConnCounters::default(),
         }
     }
@@ -408,7 +357,10 @@ impl Conn {
 
     /// A segment for this connection.
     pub(crate) fn on_segment<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: Incoming<B>) -> Outcome {
-        self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
+        self.arrived = self.arrived.wrapping_add(1);
+        if self.arrived == 0 {
+            self.counters.segments_in = self.counters.segments_in.wrapping_add(1 << 32);
+        }
         match self.state {
             State::SynSent => self.in_syn_sent(cx, segment),
             State::Closed => Outcome::Dropped(DropReason::TcpClosed),
@@ -445,8 +397,18 @@ impl Conn {
             || small
             || loss_probe
             || keepalive
-            || self.snd.queue.lost() > 0
-            || self.snd.queue.unsent() != NIL
+            || (self.snd.end != self.snd.una && self.snd.queue.wants_output())
+    }
+
+    /// Starts a timer.
+    #[inline]
+    pub(crate) fn set_timer(&mut self, kind: TimerKind, now: Instant, after: Duration) {
+        self.timers.set(&mut self.deadlines, kind, now, after);
+    }
+
+    /// Segments received.
+    pub(crate) fn segments_in(&self) -> u64 {
+        self.counters.segments_in.wrapping_add(self.arrived.into())
     }
 
     /// Segments that may be queued, with `free` nodes left for data of all connections.
@@ -487,64 +449,6 @@ impl Conn {
 pub(crate) fn ts_clock(at: Instant, offset: u32) -> u32 {
     let [.., a, b, c, d] = at.as_millis().to_be_bytes();
     u32::from_be_bytes([a, b, c, d]).wrapping_add(offset)
-}
-
-impl Sender {
-    fn new(now: Instant, iss: SeqNum) -> Self {
-        Self {
-            una: iss,
-            nxt: iss,
-            wnd: 0,
-            wl1: iss,
-            wl2: iss,
-            max_wnd: 0,
-            end: iss + 1,
-            emss: 536,
-            peer_mss: 536,
-            iss,
-            queue: SendQueue::new(),
-            fin_queued: false,
-            small_end: iss,
-            urgent: false,
-            up: iss,
-            refused: false,
-            progress_at: now,
-            last_sent_at: now,
-            peak_flight: 0,
-            round_end: iss,
-            sack_seen: SackBlocks::EMPTY,
-            sack_steps: ack::SACK_STEPS_SAVED_MAX,
-        }
-    }
-
-    /// Whether something was sent, or must be, that is not acknowledged.
-    pub(crate) fn has_outstanding(&self) -> bool {
-        self.nxt.after(self.una)
-    }
-}
-
-impl Receiver {
-    fn new(now: Instant, config: &StackConfig) -> Self {
-        let zero = SeqNum::new(0);
-        Self {
-            nxt: zero,
-            edge: zero,
-            irs: zero,
-            last_ack_sent: zero,
-            ts_recent: 0,
-            ts_recent_at: now,
-            held: Reassembly::new(),
-            unread: 0,
-            tuning: Tuning::new(now, config),
-            offset: 0,
-            urgent_end: 0,
-            fin: None,
-            mss: 536,
-            unacked: 0,
-            recent: SackBlocks::EMPTY,
-            dsack: None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::recovery::{FRto, Phase, Undo};
 use crate::seq::SeqNum;
-use crate::time::Instant;
+use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
@@ -181,7 +181,7 @@ impl Conn {
         // not what it waits for either.
         let small = segment.len < self.snd.emss && !segment.fin;
         let small_unacknowledged = self.snd.queue.has_outstanding() && self.snd.small_end.after(self.snd.una);
-        if self.options.nagle && small && small_unacknowledged {
+        if self.settings.nagle && small && small_unacknowledged {
             return Blocked::Wait;
         }
         Blocked::No
@@ -205,7 +205,7 @@ impl Conn {
         }
         if self.snd.wnd > 0 && usable > 0 {
             if !self.timers.is_set(TimerKind::SendOverride) {
-                self.timers.set(TimerKind::SendOverride, cx.now + SEND_OVERRIDE);
+                self.set_timer(TimerKind::SendOverride, cx.now, SEND_OVERRIDE);
             }
             return None;
         }
@@ -314,11 +314,11 @@ impl Conn {
             // Sent before: which of them is answered cannot be told (RFC 6298 §3).
             self.attempts = self.attempts.max(1);
         }
-        self.snd.last_sent_at = cx.now;
+        self.last_sent_at = cx.now;
         self.snd.nxt = self.snd.iss + 1;
         self.pending.syn = false;
         if !self.timers.is_set(TimerKind::Retransmit) {
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
         }
     }
 
@@ -344,7 +344,7 @@ impl Conn {
         if !again && len < self.snd.emss {
             self.snd.small_end = end;
         }
-        self.snd.last_sent_at = cx.now;
+        self.last_sent_at = cx.now;
         self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
         self.pending.small = false;
         self.pending.probe = false;
@@ -354,7 +354,7 @@ impl Conn {
             self.pending.loss_probe = false;
             self.recovery.tlp.on_probe(self.snd.nxt, retransmission, self.rtt.samples());
             cx.stats.loss_probes = cx.stats.loss_probes.wrapping_add(1);
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
             return;
         }
         // RFC 6298 §5.1: "if the timer is not running, start it". When the first segment is sent again, the
@@ -362,7 +362,7 @@ impl Conn {
         let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
         let first_again = again && self.snd.queue.head() == node && !newreno;
         if first_again || !self.timers.is_set(TimerKind::Retransmit) {
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
         }
         self.pending.force = false;
         if !retransmission {
@@ -392,7 +392,7 @@ impl Conn {
 
     /// RFC 5681 §4.1: a connection that sent nothing for a timeout starts again with the initial window.
     pub(crate) fn restart_after_idle(&mut self, now: Instant, config: &StackConfig) {
-        let idle = now.saturating_since(self.snd.last_sent_at);
+        let idle = now.saturating_since(self.last_sent_at);
         if self.snd.queue.has_outstanding() || idle <= self.rto(config) {
             return;
         }
@@ -405,7 +405,7 @@ impl Conn {
     /// Queues payload that is to be sent as one segment; gives the buffer back when the pool is full.
     pub(crate) fn enqueue<B: Buf>(&mut self, cx: &mut Cx<'_, B>, len: u16, buf: B) -> Result<(), B> {
         if self.snd.queue.is_empty() {
-            self.snd.progress_at = cx.now;
+            self.snd.progress_at = MilliStamp::of(cx.now);
             self.restart_after_idle(cx.now, cx.config);
         }
         self.note_queueing();

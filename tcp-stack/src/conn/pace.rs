@@ -14,7 +14,7 @@ impl Conn {
     pub(super) fn must_wait(&mut self, now: Instant) -> bool {
         let due = self.pacer.wait(now);
         if let Some(due) = due {
-            self.timers.set(TimerKind::Pacing, due);
+            self.set_timer(TimerKind::Pacing, now, due.saturating_since(now));
         }
         due.is_some()
     }

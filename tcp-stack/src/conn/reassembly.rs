@@ -104,11 +104,14 @@ pub(crate) struct HoldLimits {
 
 /// What one connection has received. Without segments it owns no memory.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Reassembly {
-    first_run: u32,
+    // What is needed to receive in order.
+    pub(super) ready_head: u32,
+    pub(super) ready_tail: u32,
+    pub(super) first_run: u32,
+    // What is needed behind gaps.
     last_run: u32,
-    ready_head: u32,
-    ready_tail: u32,
     held_bytes: u32,
     held_segments: u32,
 }
@@ -143,6 +146,11 @@ impl Reassembly {
     /// What is held behind gaps: segments.
     pub(crate) fn held_segments(&self) -> u32 {
         self.held_segments
+    }
+
+    /// Where what waits for the application begins.
+    pub(crate) fn first_ready<B>(&self, pool: &Pool<RxNode<B>>) -> Option<SeqNum> {
+        pool.get(self.ready_head).map(|node| node.seq)
     }
 
     /// Nodes of the pool that it owns.

@@ -31,11 +31,11 @@ impl Conn {
             self.pending.ack = true;
             return Err(DropReason::TcpAfterFin);
         }
-        if fin && payload.end().at_or_before(self.rcv.edge) && self.rcv.fin.is_none() {
-            self.rcv.fin = Some(payload.end());
+        if fin && payload.end().at_or_before(self.rcv.edge) && !self.rcv.fin_known {
+            (self.rcv.fin_known, self.rcv.fin) = (true, payload.end());
         }
         let result = self.keep(cx, payload);
-        if self.rcv.fin == Some(self.rcv.nxt) {
+        if self.rcv.fin() == Some(self.rcv.nxt) {
             self.take_fin(cx);
         }
         result
@@ -45,7 +45,7 @@ impl Conn {
     fn keep<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mut payload: Payload<B>) -> Result<(), DropReason> {
         let whole = payload.len();
         if whole == 0 {
-            self.pending.ack |= self.rcv.fin.is_some_and(|fin| fin != self.rcv.nxt);
+            self.pending.ack |= self.rcv.fin().is_some_and(|fin| fin != self.rcv.nxt);
             return Ok(());
         }
         // RFC 2883 §4.2: "the first D-SACK block reports the first duplicate sub-segment".
@@ -59,7 +59,7 @@ impl Conn {
             self.report_duplicate(cx, SackRange { start, end: end.min(payload.end()) });
         }
         payload.trim_before(nxt);
-        payload.trim_after(self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge)));
+        payload.trim_after(self.rcv.fin().map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge)));
         let len = payload.len();
         if len == 0 {
             self.pending.ack = true;
@@ -93,7 +93,7 @@ impl Conn {
         let octets = self.rcv.nxt.distance_from(before);
         self.rcv.unread = self.rcv.unread.saturating_add(octets);
         cx.memory.take(octets);
-        self.counters.octets_in = self.counters.octets_in.wrapping_add(u64::from(octets));
+        self.rcv.octets = self.rcv.octets.wrapping_add(u64::from(octets));
         cx.stats.octets_in = cx.stats.octets_in.wrapping_add(u64::from(octets));
         self.rcv.unacked = self.rcv.unacked.saturating_add(octets);
         self.arm_fin_wait_2(cx);
@@ -102,7 +102,7 @@ impl Conn {
         if had_gap || trimmed || self.rcv.unacked >= u32::from(self.rcv.mss).saturating_mul(2) {
             self.pending.ack = true;
         } else if !self.timers.is_set(TimerKind::DelayedAck) {
-            self.timers.set(TimerKind::DelayedAck, cx.now + cx.config.tcp.delayed_ack());
+            self.set_timer(TimerKind::DelayedAck, cx.now, cx.config.tcp.delayed_ack());
         }
         Ok(())
     }

@@ -191,6 +191,10 @@ impl SendQueue {
     pub(crate) fn unsent(&self) -> u32 {
         self.unsent
     }
+    /// Whether something in it waits to be sent, or to be sent again.
+    pub(crate) fn wants_output(&self) -> bool {
+        self.lost > 0 || self.unsent != NIL
+    }
     /// The segment after one, or `NIL`.
     pub(crate) fn next_of<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
         pool.get(index).map_or(NIL, |node| node.next)

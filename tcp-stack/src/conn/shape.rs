@@ -1,10 +1,13 @@
 //! What things weigh: the memory that a stack reserves, and what stays in the cache.
 
+use core::mem::offset_of;
+
 use super::table::{Entry, Slot};
-use super::{Conn, Ends, HalfOpen, RxNode, TimeWait, TxNode};
-use crate::config::ConnOptions;
+use super::{Conn, Ends, HalfOpen, Notices, Pending, Receiver, RxNode, Settings, State, TimeWait, TxNode};
+use crate::conn::{Negotiated, Reassembly};
 use crate::pool::node_octets;
-use crate::timer::NODE_OCTETS;
+use crate::seq::SeqNum;
+use crate::timer::{NODE_OCTETS, Timers};
 
 /// A buffer as a port's driver has it: a pointer.
 type Handle = usize;
@@ -14,10 +17,10 @@ type Handle = usize;
 const FLOWS: usize = 8 * (size_of::<Entry>() + 1);
 
 #[test]
-fn an_idle_connection_costs_little() {
+fn an_idle_connection_costs_less_than_a_kibibyte() {
     let all = size_of::<Slot>() + NODE_OCTETS + FLOWS;
     assert!(
-        all <= 1152,
+        all <= 1024,
         "{all}: the block and its links {}, timer {NODE_OCTETS}, flows {FLOWS}",
         size_of::<Slot>()
     );
@@ -26,9 +29,10 @@ fn an_idle_connection_costs_little() {
 #[test]
 fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
     for (name, octets, most) in [
+        ("block", size_of::<Conn>(), 864),
         ("its links", size_of::<Slot>() - size_of::<Conn>(), 32),
         ("ends", size_of::<Ends>(), 36),
-        ("options", size_of::<ConnOptions>(), 28),
+        ("settings", size_of::<Settings>(), 16),
         ("entry of the table of flows", size_of::<Entry>(), 8),
         ("timer", NODE_OCTETS, 24),
         ("half-open", node_octets::<HalfOpen>(), 80),
@@ -37,5 +41,61 @@ fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
         ("segment received", node_octets::<RxNode<Handle>>(), 48),
     ] {
         assert!(octets <= most, "{name}: {octets} octets, not {most}");
+    }
+}
+
+/// Name, where it begins in [`Conn`], octets.
+type Place = (&'static str, usize, usize);
+
+/// What receiving in order reads and writes, from finding the connection by the flow of the segment before to having
+/// told of its data, while nothing that was sent is outstanding.
+fn receiving_in_order() -> [Place; 28] {
+    macro_rules! place {
+        ($($field:ident).+: $octets:expr) => {
+            (stringify!($($field).+), offset_of!(Conn, $($field).+), $octets)
+        };
+    }
+    let held = offset_of!(Conn, rcv) + offset_of!(Receiver, held);
+    let node = size_of::<u32>();
+    [
+        place!(snd.end: size_of::<SeqNum>()),
+        place!(snd.una: size_of::<SeqNum>()),
+        place!(snd.nxt: size_of::<SeqNum>()),
+        place!(snd.wnd: 4),
+        place!(snd.wl1: size_of::<SeqNum>()),
+        place!(timers: size_of::<Timers>()),
+        place!(ecn: size_of::<super::Ecn>()),
+        place!(heard_at: 5),
+        place!(arrived: 4),
+        place!(state: size_of::<State>()),
+        place!(counted: size_of::<State>()),
+        place!(announced: 1),
+        place!(pending: size_of::<Pending>()),
+        place!(notices: size_of::<Notices>()),
+        place!(negotiated: size_of::<Negotiated>()),
+        place!(keepalive_probes: 1),
+        place!(rcv.octets: 8),
+        place!(rcv.nxt: size_of::<SeqNum>()),
+        place!(rcv.edge: size_of::<SeqNum>()),
+        place!(rcv.last_ack_sent: size_of::<SeqNum>()),
+        place!(rcv.ts_recent: 4),
+        place!(rcv.unread: 4),
+        place!(rcv.unacked: 4),
+        place!(rcv.mss: 4),
+        place!(rcv.tuned: 1),
+        ("rcv.held.ready_head", held + offset_of!(Reassembly, ready_head), node),
+        ("rcv.held.ready_tail", held + offset_of!(Reassembly, ready_tail), node),
+        ("rcv.held.first_run", held + offset_of!(Reassembly, first_run), node),
+    ]
+}
+
+#[test]
+fn receiving_in_order_touches_two_cache_lines_of_a_connection() {
+    assert_eq!((align_of::<Slot>(), offset_of!(Slot, conn), Conn::HOT_AT % 64), (64, 0, 0));
+    assert_eq!(size_of::<Option<Conn>>(), size_of::<Conn>(), "the block begins where its place does");
+    for (name, at, octets) in receiving_in_order() {
+        let (first, last) = (at / 64, (at + octets - 1) / 64);
+        let lines = Conn::HOT_AT / 64..Conn::HOT_AT / 64 + 2;
+        assert!(lines.contains(&first) && lines.contains(&last), "{name}: octets {at} to {}", at + octets);
     }
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{Conn, Cx, Incoming, Outcome, State};
 use crate::buf::Buf;
 use crate::iface::DropReason;
-use crate::time::Instant;
+use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
@@ -83,10 +83,9 @@ impl Conn {
         snd.wnd = u32::from(header.window) << shift;
         snd.max_wnd = snd.wnd;
         snd.wl1 = header.seq;
-        snd.wl2 = header.ack;
         snd.una = snd.iss + 1;
         snd.nxt = snd.nxt.max(snd.una);
-        snd.progress_at = cx.now;
+        snd.progress_at = MilliStamp::of(cx.now);
         self.recovery.point = snd.una;
         self.recovery.backoff = 0;
         cx.stats.established = cx.stats.established.wrapping_add(1);
@@ -94,7 +93,7 @@ impl Conn {
         self.start_pace(cx);
         self.arm_keepalive(cx.now);
         self.note_room(cx);
-        if self.close_when_open {
+        if self.snd.close_when_open {
             self.close(cx);
         }
     }
@@ -106,7 +105,7 @@ impl Conn {
             return;
         }
         if self.attempts == 0 {
-            self.rtt.sample(now, now.saturating_since(self.snd.last_sent_at));
+            self.rtt.sample(now, now.saturating_since(self.last_sent_at));
         } else if let Some(ts) = options.timestamps.filter(|_| self.negotiated.timestamps) {
             let elapsed = self.ts_clock(now).wrapping_sub(ts.echo);
             let age = now.saturating_since(self.opened_at).as_millis();
@@ -124,17 +123,14 @@ impl Conn {
 
     /// Something came from the peer that it alone can have sent.
     pub(super) fn heard(&mut self, now: Instant) {
-        self.heard_at = now;
+        self.heard_at = LongStamp::of(now);
         self.keepalive_probes = 0;
-        if self.state.is_synchronized() {
-            self.arm_keepalive(now);
-        }
     }
 
     pub(super) fn arm_keepalive(&mut self, now: Instant) {
-        if let Some(keepalive) = self.options.keepalive {
+        if let Some(keepalive) = self.settings.keepalive() {
             let idle = Duration::from_millis(u64::from(keepalive.idle_ms));
-            self.timers.set(TimerKind::Keepalive, now + idle);
+            self.set_timer(TimerKind::Keepalive, now, idle);
         }
     }
 }

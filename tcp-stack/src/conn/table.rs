@@ -82,13 +82,15 @@ impl IndexQueue {
 }
 
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Slot {
+    /// First, so that the lines of the cache are where [`Conn`] says.
+    pub(super) conn: Option<Conn>,
     generation: u32,
-    queued: u8,
     links: [u32; LISTS],
     /// The next free place, while this one is.
     next_free: u32,
-    conn: Option<Conn>,
+    queued: u8,
 }
 
 impl Slot {

@@ -61,14 +61,17 @@ impl Conn {
     /// RFC 6298 §5.4 to §5.7 for the SYN, or the SYN and ACK.
     fn on_syn_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         if self.attempts >= cx.config.tcp.syn_retries || self.user_timeout_passed(cx) {
-            self.finish(cx, if self.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut });
+            self.finish(
+                cx,
+                if self.snd.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut },
+            );
             return;
         }
         self.attempts = self.attempts.saturating_add(1);
         self.recovery.backoff = self.recovery.backoff.saturating_add(1);
         self.pending.syn = true;
         cx.stats.timeouts = cx.stats.timeouts.wrapping_add(1);
-        self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+        self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
     }
 
     fn on_retransmit_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
@@ -79,9 +82,9 @@ impl Conn {
             }
             return;
         }
-        if self.timers.get(TimerKind::LossProbe).is_some_and(|probe| probe <= cx.now) {
+        if self.timers.is_due(&self.deadlines, TimerKind::LossProbe, cx.now) {
             // RFC 8985 §7.2: the probe goes first, and the timeout follows it.
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
             return;
         }
         if self.give_up(cx) {
@@ -111,7 +114,7 @@ impl Conn {
         self.timers.clear(TimerKind::LossProbe);
         self.timers.clear(TimerKind::Reordering);
         self.recovery.backoff = self.recovery.backoff.saturating_add(1);
-        self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+        self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
     }
 
     /// The timer ran though nothing is in flight: at most a probe's octet, which the persist timer sees
@@ -124,16 +127,16 @@ impl Conn {
             self.arm_persist(cx);
         } else if !self.give_up(cx) {
             self.recovery.backoff = self.recovery.backoff.saturating_add(1);
-            self.timers.set(TimerKind::Retransmit, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
         }
     }
 
     /// A segment could not be sent, since the neighbor is not known: the timer tries again.
     pub(crate) fn on_no_neighbor(&mut self, now: Instant, config: &StackConfig, unreachable: bool) {
-        self.soft_error |= unreachable;
+        self.snd.soft_error |= unreachable;
         let waits = self.pending.syn || self.snd.queue.unsent() != NIL || self.snd.queue.lost() > 0;
         if waits && !self.timers.is_set(TimerKind::Retransmit) {
-            self.timers.set(TimerKind::Retransmit, now + self.rto(config));
+            self.set_timer(TimerKind::Retransmit, now, self.rto(config));
         }
     }
 
@@ -179,28 +182,26 @@ impl Conn {
             self.attempts = self.attempts.saturating_add(1);
             return false;
         }
-        self.finish(cx, if self.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut });
+        self.finish(cx, if self.snd.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut });
         true
     }
 
     /// RFC 6429 §3: a peer that acknowledges probes and never opens its window pins what is queued.
     fn window_stays_closed<B>(&self, cx: &Cx<'_, B>) -> bool {
         let limit = cx.config.tcp.zero_window_ms;
-        let waited = cx.now.saturating_since(self.snd.progress_at);
+        let waited = self.snd.progress_at.age(cx.now);
         limit > 0 && self.snd.wnd == 0 && waited >= Duration::from_millis(u64::from(limit))
     }
 
     fn user_timeout_passed<B>(&self, cx: &Cx<'_, B>) -> bool {
-        self.options.user_timeout_ms.is_some_and(|limit| {
-            cx.now.saturating_since(self.snd.progress_at) >= Duration::from_millis(u64::from(limit))
-        })
+        self.settings.user_timeout().is_some_and(|limit| self.snd.progress_at.age(cx.now) >= limit)
     }
 
     /// RFC 9293 §3.8.6.1: the first probe after a retransmission timeout, the next ones at
     /// exponentially growing intervals.
     pub(super) fn arm_persist<B>(&mut self, cx: &Cx<'_, B>) {
         if !self.timers.is_set(TimerKind::Persist) {
-            self.timers.set(TimerKind::Persist, cx.now + self.rto(cx.config));
+            self.set_timer(TimerKind::Persist, cx.now, self.rto(cx.config));
         }
     }
 
@@ -210,16 +211,23 @@ impl Conn {
         }
         self.recovery.backoff = self.recovery.backoff.saturating_add(1);
         self.pending.probe = true;
-        self.timers.set(TimerKind::Persist, cx.now + self.rto(cx.config));
+        self.set_timer(TimerKind::Persist, cx.now, self.rto(cx.config));
     }
 
     fn on_keepalive_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
-        let Some(keepalive) = self.options.keepalive else { return };
+        let Some(keepalive) = self.settings.keepalive() else { return };
         if matches!(self.state, State::SynSent | State::SynReceived | State::Closed) {
             return;
         }
+        let idle = Duration::from_millis(u64::from(keepalive.idle_ms));
+        let silent = self.heard_at.age(cx.now);
+        if self.keepalive_probes == 0 && silent < idle {
+            // Segments that arrive do not move the timer on; it does so itself.
+            self.set_timer(TimerKind::Keepalive, cx.now, idle.saturating_sub(silent));
+            return;
+        }
         let interval = Duration::from_millis(u64::from(keepalive.interval_ms));
-        self.timers.set(TimerKind::Keepalive, cx.now + interval);
+        self.set_timer(TimerKind::Keepalive, cx.now, interval);
         // RFC 9293 §3.8.4: "Keep-alive packets MUST only be sent when no sent data is outstanding".
         if self.snd.has_outstanding() {
             return;
@@ -236,7 +244,7 @@ impl Conn {
     pub(super) fn arm_fin_wait_2<B>(&mut self, cx: &Cx<'_, B>) {
         let limit = cx.config.tcp.fin_wait_2_ms;
         if self.state == State::FinWait2 && limit > 0 {
-            self.timers.set(TimerKind::FinWait2, cx.now + Duration::from_millis(u64::from(limit)));
+            self.set_timer(TimerKind::FinWait2, cx.now, Duration::from_millis(u64::from(limit)));
         }
     }
 
@@ -261,7 +269,7 @@ impl Conn {
             IcmpErrorKind::Hard if !self.state.is_synchronized() => {
                 self.finish(cx, CloseReason::Unreachable);
             }
-            IcmpErrorKind::Hard | IcmpErrorKind::Soft => self.soft_error = true,
+            IcmpErrorKind::Hard | IcmpErrorKind::Soft => self.snd.soft_error = true,
             IcmpErrorKind::PacketTooBig { mtu } => return self.on_too_big(cx, seq, packet_len, mtu),
         }
         true

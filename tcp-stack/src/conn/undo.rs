@@ -29,7 +29,7 @@ impl Conn {
     fn advance_f_rto<B: Buf>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) -> FRtoVerdict {
         let fresh = cx.tx.get(self.snd.queue.unsent());
         let edge = self.snd.una + self.snd.wnd;
-        let may_go = |full: bool| full || !self.options.nagle;
+        let may_go = |full: bool| full || !self.settings.nagle;
         let has_new = fresh.is_some_and(|segment| {
             segment.end().at_or_before(edge) && may_go(segment.len >= self.snd.emss || segment.fin)
         });

@@ -3,7 +3,8 @@
 //! The data itself stays in line. What a peer can do with the mark is bounded: it is an offset of at most 65,535 from
 //! a segment that was acceptable, it only advances, and however often it does, one event is owed.
 
-use super::{Conn, Cx};
+use super::{Conn, Cx, RxNode};
+use crate::pool::Pool;
 use crate::seq::SeqNum;
 use crate::wire::{TcpFlags, TcpHeader};
 
@@ -18,7 +19,7 @@ impl Conn {
             return;
         }
         let ahead = up.distance_from(self.rcv.nxt);
-        let end = self.counters.octets_in.wrapping_add(u64::from(ahead));
+        let end = self.rcv.octets.wrapping_add(u64::from(ahead));
         if end > self.rcv.urgent_end {
             self.rcv.urgent_end = end;
             self.notices.urgent = true;
@@ -32,8 +33,9 @@ impl Conn {
     }
 
     /// Urgent octets that the application has not taken.
-    pub(crate) fn urgent_octets(&self) -> u64 {
-        self.rcv.urgent_end.saturating_sub(self.rcv.offset)
+    pub(crate) fn urgent_octets<B>(&self, rx: &Pool<RxNode<B>>) -> u64 {
+        let next = self.rcv.held.first_ready(rx).map_or(self.rcv.octets, |seq| self.rcv.offset_of(seq));
+        self.rcv.urgent_end.saturating_sub(next)
     }
 
     /// SEND with the urgent flag: all that is queued is urgent. `false` when nothing is: "the user must also send at

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::{Conn, Cx, Incoming};
 use crate::config::StackConfig;
-use crate::time::Instant;
+use crate::time::{Instant, Stamp};
 
 /// A connection's window is at most this part of the memory that is left.
 const SHARE_OF_FREE: u64 = 4;
@@ -60,7 +60,7 @@ pub(crate) struct Tuning {
     consumed: u32,
     /// The same of the round trip before.
     consumed_before: u32,
-    since: Instant,
+    since: Stamp,
     /// The round-trip time by the echoes of our timestamps, microseconds; 0 when unknown, or not worth a clock of
     /// milliseconds.
     echo_rtt_us: u32,
@@ -68,13 +68,19 @@ pub(crate) struct Tuning {
 
 impl Tuning {
     pub(super) fn new(now: Instant, config: &StackConfig) -> Self {
-        Self { buffer: initial_buffer(config), consumed: 0, consumed_before: 0, since: now, echo_rtt_us: 0 }
+        Self {
+            buffer: initial_buffer(config),
+            consumed: 0,
+            consumed_before: 0,
+            since: Stamp::of(now),
+            echo_rtt_us: 0,
+        }
     }
 
     /// The application let go of so much. What it did in one round trip tells what the next one needs; a gap that
     /// closes lets much through at once, and all of that counts, since so much had to be on its way.
     fn on_consumed(&mut self, now: Instant, octets: u32, round_trip: Duration, most: u32, mss: u32) {
-        if now.saturating_since(self.since) < round_trip {
+        if self.since.age(now) < round_trip {
             self.consumed = self.consumed.saturating_add(octets);
             return;
         }
@@ -84,7 +90,7 @@ impl Tuning {
         let needed = needed.saturating_add(mss.saturating_mul(SEGMENTS_MORE));
         self.buffer = self.buffer.max(needed.min(most));
         self.consumed_before = core::mem::replace(&mut self.consumed, octets);
-        self.since = now;
+        self.since = Stamp::of(now);
     }
 
     /// An echo of our clock came with text. A sender with nothing to say echoes late, so that the estimate falls at
@@ -147,9 +153,10 @@ impl Conn {
             return;
         }
         let most = receive_buffer(cx.config);
-        if self.rcv.tuning.buffer < most {
+        if !self.rcv.tuned {
             let (round_trip, mss) = (self.receive_round_trip(), u32::from(self.rcv.mss));
             self.rcv.tuning.on_consumed(cx.now, octets, round_trip, most, mss);
+            self.rcv.tuned = self.rcv.tuning.buffer >= most;
         }
         let buffer = self.buffer(cx);
         let free = buffer.saturating_sub(self.rcv.unread);
@@ -171,7 +178,7 @@ impl Conn {
     /// A segment with text and timestamps arrived in order.
     #[inline]
     pub(super) fn note_echo<B>(&mut self, cx: &Cx<'_, B>, segment: &Incoming<B>, echo: u32) {
-        if self.rcv.tuning.buffer < receive_buffer(cx.config)
+        if !self.rcv.tuned
             && segment.payload.len() > 0
             && segment.header.seq == self.rcv.nxt
             && let Ok(elapsed_ms) = u16::try_from(self.ts_clock(cx.now).wrapping_sub(echo))

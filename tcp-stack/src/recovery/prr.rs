@@ -5,10 +5,10 @@
 pub(crate) struct Prr {
     /// RecoverFS: what was in flight when the recovery began.
     recover_fs: u32,
-    /// prr_delivered: delivered to the receiver since.
-    delivered: u64,
+    /// prr_delivered: delivered to the receiver since. No window, and so no recovery, is as long as 32 bits.
+    delivered: u32,
     /// prr_out: sent since.
-    out: u64,
+    out: u32,
 }
 
 impl Prr {
@@ -19,20 +19,20 @@ impl Prr {
 
     /// Octets were sent, old or new.
     pub(crate) fn on_sent(&mut self, octets: u32) {
-        self.out = self.out.saturating_add(u64::from(octets));
+        self.out = self.out.saturating_add(octets);
     }
 
     /// An acknowledgement arrived that delivered so much (DeliveredData): how much may be in flight now.
     pub(crate) fn on_ack(&mut self, delivered: u32, pipe: u32, ssthresh: u32, mss: u32) -> u32 {
-        self.delivered = self.delivered.saturating_add(u64::from(delivered));
+        self.delivered = self.delivered.saturating_add(delivered);
         let sndcnt = if pipe > ssthresh {
             // sndcnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out
-            let share = self.delivered.saturating_mul(u64::from(ssthresh));
-            share.div_ceil(u64::from(self.recover_fs.max(1))).saturating_sub(self.out)
+            let share = u64::from(self.delivered).saturating_mul(u64::from(ssthresh));
+            share.div_ceil(u64::from(self.recover_fs.max(1))).saturating_sub(u64::from(self.out))
         } else {
             // limit = MAX(prr_delivered - prr_out, DeliveredData) + MSS
-            let banked = self.delivered.saturating_sub(self.out).max(u64::from(delivered));
-            let limit = banked.saturating_add(u64::from(mss));
+            let banked = self.delivered.saturating_sub(self.out).max(delivered);
+            let limit = u64::from(banked).saturating_add(u64::from(mss));
             limit.min(u64::from(ssthresh.saturating_sub(pipe)))
         };
         // The fast retransmit itself is always sent (RFC 6675 §5 (4.3)).

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::DUP_THRESH;
+use super::rtt::{duration, units};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
@@ -25,7 +26,8 @@ pub(crate) struct Rack {
     /// RACK.xmit_ts and RACK.end_seq: the most recently sent segment that was delivered.
     xmit_ts: Instant,
     end_seq: SeqNum,
-    rtt: Duration,
+    /// In units of 16 ns.
+    rtt: u32,
     /// [`Self::rtt`] is of the acknowledgement that is being looked at.
     rtt_is_new: bool,
     /// The highest sequence number acknowledged in whatever way.
@@ -41,7 +43,7 @@ impl Rack {
         Self {
             xmit_ts: Instant::ZERO,
             end_seq: iss,
-            rtt: Duration::ZERO,
+            rtt: 0,
             rtt_is_new: false,
             fack: iss,
             reordering_seen: false,
@@ -74,6 +76,7 @@ impl Rack {
         }
         // "in ascending order of Segment.xmit_ts": of those that one acknowledgement delivers, the one that
         // was sent last tells.
+        let rtt = units(rtt);
         self.rtt = if self.rtt_is_new { self.rtt.min(rtt) } else { rtt };
         self.rtt_is_new = true;
         if sent_after(segment.sent_at, segment.end_seq, self.xmit_ts, self.end_seq) {
@@ -128,12 +131,12 @@ impl Rack {
     /// it is to be deemed lost.
     pub(crate) fn deadline(&self, sent_at: Instant, end: SeqNum, window: Duration) -> Option<Instant> {
         sent_after(self.xmit_ts, self.end_seq, sent_at, end)
-            .then(|| sent_at + self.rtt.saturating_add(window))
+            .then(|| sent_at + duration(self.rtt).saturating_add(window))
     }
 
     /// §6.3: when a segment counts as lost at a retransmission timeout, whatever was delivered.
     pub(crate) fn overdue(&self, sent_at: Instant, window: Duration) -> Instant {
-        sent_at + self.rtt.saturating_add(window)
+        sent_at + duration(self.rtt).saturating_add(window)
     }
 }
 
@@ -198,10 +201,10 @@ mod tests {
         rack.begin_ack();
         rack.on_delivered(ms(100), &delivered(60, 3000), MIN);
         rack.on_delivered(ms(100), &delivered(10, 1000), MIN);
-        assert_eq!((rack.xmit_ts, rack.rtt), (ms(60), Duration::from_millis(40)));
+        assert_eq!((rack.xmit_ts, duration(rack.rtt)), (ms(60), Duration::from_millis(40)));
         rack.begin_ack();
         rack.on_delivered(ms(110), &delivered(50, 2000), MIN);
-        assert_eq!((rack.xmit_ts, rack.rtt), (ms(60), Duration::from_millis(60)));
+        assert_eq!((rack.xmit_ts, duration(rack.rtt)), (ms(60), Duration::from_millis(60)));
     }
 
     #[test]
@@ -220,7 +223,7 @@ mod tests {
         rack.on_delivered(ms(100), &quick, MIN);
         let old_echo = Delivered { retransmitted: true, echo_is_older: true, ..delivered(55, 2000) };
         rack.on_delivered(ms(100), &old_echo, MIN);
-        assert_eq!((rack.xmit_ts, rack.rtt), (ms(50), Duration::from_millis(50)));
+        assert_eq!((rack.xmit_ts, duration(rack.rtt)), (ms(50), Duration::from_millis(50)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::time::Instant;
+use crate::time::{Instant, MilliStamp};
 
 /// RFC 6298 §2.1: "Until a round-trip time (RTT) measurement has been made [...] the sender SHOULD set
 /// RTO <- 1 second".
@@ -15,32 +15,47 @@ const RTO_AFTER_SYN_LOSS: Duration = Duration::from_secs(3);
 /// How long a minimum is believed (RFC 8985 §6.2 step 1: a "windowed min-filtered estimate").
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
 
-/// The estimator of one connection. All values are nanoseconds.
+/// Times are kept in units of 2^4 ns: 32 bits hold 68 seconds, than which no round trip is taken to be longer.
+const UNIT_SHIFT: u32 = 4;
+
+/// The estimator of one connection. All times are in units of 16 ns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RttEstimator {
-    srtt: u64,
-    rttvar: u64,
-    min_rtt: u64,
-    min_rtt_at: Instant,
+    srtt: u32,
+    rttvar: u32,
+    min_rtt: u32,
+    /// When the minimum was taken. Once in 52 days an old one may be believed for 300 seconds more.
+    min_rtt_at: MilliStamp,
     /// RFC 6298 §2.3: at most one sample per round trip moves the average as it should; samples are
     /// counted for the loss probe's rule (RFC 8985 §7.3).
     samples: u32,
     syn_lost: bool,
 }
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+/// At least one unit.
+pub(super) fn units(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos() >> UNIT_SHIFT).unwrap_or(u32::MAX).max(1)
+}
+
+pub(super) fn duration(units: u32) -> Duration {
+    Duration::from_nanos(u64::from(units) << UNIT_SHIFT)
 }
 
 impl RttEstimator {
     pub(crate) const fn new() -> Self {
-        Self { srtt: 0, rttvar: 0, min_rtt: u64::MAX, min_rtt_at: Instant::ZERO, samples: 0, syn_lost: false }
+        Self {
+            srtt: 0,
+            rttvar: 0,
+            min_rtt: u32::MAX,
+            min_rtt_at: MilliStamp::ZERO,
+            samples: 0,
+            syn_lost: false,
+        }
     }
 
     /// Takes a measurement (§2.2, §2.3).
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
-        // Bounded so that nothing below can overflow: 2^42 ns are 73 minutes.
-        let rtt = nanos(rtt).clamp(1, 1 << 42);
+        let rtt = units(rtt);
         if self.samples == 0 {
             self.srtt = rtt;
             self.rttvar = rtt / 2;
@@ -52,9 +67,9 @@ impl RttEstimator {
             self.srtt = (self.srtt - self.srtt / 8).saturating_add(rtt / 8);
         }
         self.samples = self.samples.saturating_add(1);
-        if rtt <= self.min_rtt || now.saturating_since(self.min_rtt_at) > MIN_RTT_WINDOW {
+        if rtt <= self.min_rtt || self.min_rtt_at.age(now) > MIN_RTT_WINDOW {
             self.min_rtt = rtt;
-            self.min_rtt_at = now;
+            self.min_rtt_at = MilliStamp::of(now);
         }
     }
 
@@ -71,22 +86,22 @@ impl RttEstimator {
             return initial.clamp(min, max.max(min));
         }
         // The clock of the wheel ticks every 131 µs.
-        let variance = self.rttvar.saturating_mul(4).max(1 << 17);
-        Duration::from_nanos(self.srtt.saturating_add(variance)).clamp(min, max.max(min))
+        let variance = duration(self.rttvar).saturating_mul(4).max(Duration::from_nanos(1 << 17));
+        duration(self.srtt).saturating_add(variance).clamp(min, max.max(min))
     }
 
     /// The smoothed round-trip time; `None` before the first sample.
     pub(crate) fn srtt(&self) -> Option<Duration> {
-        (self.samples > 0).then_some(Duration::from_nanos(self.srtt))
+        (self.samples > 0).then_some(duration(self.srtt))
     }
 
     pub(crate) fn rttvar(&self) -> Duration {
-        Duration::from_nanos(self.rttvar)
+        duration(self.rttvar)
     }
 
     /// The least recent round-trip time; `None` before the first sample.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
-        (self.samples > 0).then_some(Duration::from_nanos(self.min_rtt))
+        (self.samples > 0).then_some(duration(self.min_rtt))
     }
 
     /// How many samples were taken.

@@ -82,7 +82,7 @@ impl<B: Buf> Stack<B> {
         };
         let mut conn = Conn::open(now, &origin, &self.config);
         let rto = conn.rto(&self.config);
-        conn.timers.set(TimerKind::Retransmit, now + rto);
+        conn.set_timer(TimerKind::Retransmit, now, rto);
         let Ok(id) = self.conns.insert(conn) else { return Err(ConnectError::TooMany) };
         self.conns.insert_flow(origin.hash, Target::Conn(id.index()));
         self.stats.active_opens = self.stats.active_opens.wrapping_add(1);
@@ -247,10 +247,10 @@ impl<B: Buf> Stack<B> {
             local: conn.local(),
             remote: conn.remote(),
             listener: conn.listener,
-            soft_error: conn.soft_error,
+            soft_error: conn.snd.soft_error,
             attempts: conn.attempts,
             opened_at: conn.opened_at,
-            heard_at: conn.heard_at,
+            heard_at: self.now - conn.heard_at.age(self.now),
             emss: conn.snd.emss,
             path_mtu: conn.path.mtu,
             peer_mss: conn.snd.peer_mss,
@@ -267,7 +267,7 @@ impl<B: Buf> Stack<B> {
             send_window: conn.snd.wnd,
             receive_window: conn.current_window(),
             unread_octets: conn.rcv.unread,
-            urgent_octets: conn.urgent_octets(),
+            urgent_octets: conn.urgent_octets(&self.rx),
             held_octets: conn.rcv.held.held_bytes(),
             held_segments: conn.rcv.held.held_segments(),
             srtt: conn.rtt.srtt(),
@@ -279,9 +279,9 @@ impl<B: Buf> Stack<B> {
             send_window_scale: conn.negotiated.snd_wscale,
             receive_window_scale: conn.negotiated.rcv_wscale,
             reordering_seen: conn.recovery.rack.reordering_seen(),
-            segments_in: conn.counters.segments_in,
+            segments_in: conn.segments_in(),
             segments_out: conn.counters.segments_out,
-            octets_in: conn.counters.octets_in,
+            octets_in: conn.rcv.octets,
             octets_acked: conn.counters.octets_acked,
             segments_retransmitted: conn.counters.segments_retransmitted,
             octets_retransmitted: conn.counters.octets_retransmitted,

@@ -65,16 +65,20 @@ impl<B: Buf> Stack<B> {
             return Err("something is outstanding, and no timer runs");
         }
         let waits = [List::Output, List::Neighbor].into_iter().any(|list| self.conns.is_queued(index, list));
-        if !conn.snd.queue.is_empty() && !waits && conn.timers.earliest().is_none() {
+        let earliest = conn.timers.earliest(&conn.deadlines, self.now);
+        if !conn.snd.queue.is_empty() && !waits && earliest.is_none() {
             return Err("something is queued, and nothing will send it");
         }
-        if conn.timers.earliest().is_some_and(|deadline| !self.wheel.is_armed_by(index, deadline)) {
+        if earliest.is_some_and(|deadline| !self.wheel.is_armed_by(index, deadline)) {
             return Err("a timer of which the wheel does not know");
         }
         if conn.snd.una.after(conn.snd.nxt) || conn.snd.nxt.after(conn.snd.end) {
             return Err("SND.UNA, SND.NXT and the end of the queue are out of order");
         }
-        if conn.rcv.nxt.after(conn.rcv.edge) && conn.rcv.fin.is_none() {
+        if conn.snd.end == conn.snd.una && !conn.snd.queue.is_empty() {
+            return Err("something is queued, and the end of the queue is acknowledged");
+        }
+        if conn.rcv.nxt.after(conn.rcv.edge) && !conn.rcv.fin_known {
             return Err("RCV.NXT is beyond the window that was offered");
         }
         Ok(())

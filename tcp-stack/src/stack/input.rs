@@ -7,10 +7,10 @@ use super::Stack;
 use super::passive::Knock;
 use super::replies::reset_for;
 use crate::buf::{Buf, RxFrame};
-use crate::conn::{Ends, Incoming, Outcome, Payload, State, Target, TimeWaitVerdict};
+use crate::conn::{Ends, Incoming, Outcome, Payload, Target, TimeWaitVerdict};
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::seq::SeqNum;
-use crate::time::Instant;
+use crate::time::{Instant, MilliStamp};
 use crate::wire::{EcnField, TcpFlags, TcpHeader};
 
 /// How often a neighbor is told that it is reachable.
@@ -52,17 +52,16 @@ impl<B: Buf> Stack<B> {
         let incoming = Incoming { header, options, payload, src_mac, ecn };
         let ends = Ends::new(local, remote);
         // The flow of the last segment, mostly.
-        if let Some(conn) = self.conns.at(self.last)
-            && conn.ends == ends
-            && conn.state != State::Closed
+        if let Some((index, last)) = self.last
+            && last == ends
         {
-            self.on_conn(now, self.last, incoming);
+            self.on_conn(now, index, incoming);
             return;
         }
         let hash = self.conns.hash(&ends);
         match self.find(hash, &ends) {
             Some(Target::Conn(index)) => {
-                self.last = index;
+                self.last = Some((index, ends));
                 self.on_conn(now, index, incoming);
             }
             Some(Target::HalfOpen(at)) => self.on_half_open(now, at, incoming),
@@ -82,9 +81,9 @@ impl<B: Buf> Stack<B> {
         let outcome = self.with_conn(now, index, |conn, cx| {
             let una = conn.snd.una;
             let outcome = conn.on_segment(cx, incoming);
-            let progress = conn.snd.una != una && now.saturating_since(conn.confirmed_at) >= CONFIRM_INTERVAL;
+            let progress = conn.snd.una != una && conn.confirmed_at.age(now) >= CONFIRM_INTERVAL;
             if progress {
-                conn.confirmed_at = now;
+                conn.confirmed_at = MilliStamp::of(now);
             }
             (outcome, progress.then_some(conn.remote()))
         });

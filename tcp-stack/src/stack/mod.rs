@@ -14,14 +14,14 @@ pub use api::SEND_LEAST;
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
-    Conn, ConnTable, Cookies, Cx, HalfOpenTable, IndexQueue, List, Listeners, ReceiveMemory, RxNode, State,
-    Target, TimeWait, TimeWaitTable, TxNode,
+    Conn, ConnTable, Cookies, Cx, Ends, HalfOpenTable, IndexQueue, List, Listeners, ReceiveMemory, RxNode,
+    State, Target, TimeWait, TimeWaitTable, TxNode,
 };
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
 use crate::event::{Event, Segment};
 use crate::iface::{FragmentLimits, Interface, InterfaceConfig, PathMtuCache};
-use crate::pool::{NIL, Pool};
+use crate::pool::Pool;
 use crate::stats::{StackStats, TcpStats};
 use crate::time::{Duration, Instant};
 use crate::timer::Wheel;
@@ -72,8 +72,9 @@ pub struct Stack<B: Buf> {
     entropy: Entropy,
     stats: TcpStats,
     paths: PathMtuCache,
-    /// The place of the connection that the last segment was for: bursts come in runs.
-    last: u32,
+    /// The place and the flow of the connection that the last segment was for, while it is in the table of flows:
+    /// bursts come in runs.
+    last: Option<(u32, Ends)>,
     /// Moves the search for a source port on (RFC 6056 §3.3.3).
     next_port: u32,
     /// The time of the last call that told it.
@@ -130,7 +131,7 @@ impl<B: Buf> Stack<B> {
             entropy,
             stats: TcpStats::default(),
             paths: PathMtuCache::new(config.path_mtu_entries_max, config.tcp.path_mtu_age(), path_key),
-            last: NIL,
+            last: None,
             next_port: 0,
             now: Instant::ZERO,
             interface,
@@ -161,9 +162,9 @@ impl<B: Buf> Stack<B> {
             self.bury(now, index);
         }
         self.conns.count_state(index);
-        let Some(conn) = self.conns.at(index) else { return };
+        let Some(conn) = self.conns.at_mut(index) else { return };
         let has_gap = !conn.rcv.held.has_no_gap();
-        let (events, output, deadline) = (conn.has_events(), conn.wants_output(), conn.timers.earliest());
+        let (events, output, deadline) = (conn.has_events(), conn.wants_output(), conn.timers.take_news(now));
         if events {
             self.events.push(&mut self.conns, index);
         }
@@ -182,6 +183,7 @@ impl<B: Buf> Stack<B> {
     #[cold]
     fn bury(&mut self, now: Instant, index: u32) {
         self.wheel.cancel(index);
+        self.last = self.last.filter(|(last, _)| *last != index);
         let Some(conn) = self.conns.at_mut(index) else { return };
         conn.buried = true;
         let (hash, announced) = (conn.hash, conn.announced);
@@ -250,8 +252,7 @@ impl<B: Buf> Stack<B> {
             return Some(Event::Urgent { conn: conn_id, end: conn.urgent_end() });
         }
         if let Some(payload) = conn.rcv.held.pop_ready(&mut self.rx) {
-            let offset = conn.rcv.offset;
-            conn.rcv.offset = offset.wrapping_add(u64::from(payload.len()));
+            let offset = conn.rcv.offset_of(payload.seq);
             let segment = Segment::new(payload.buf, payload.range);
             return Some(Event::Data { conn: conn_id, offset, segment });
         }
@@ -287,7 +288,7 @@ impl<B: Buf> Stack<B> {
         while let Some(index) = self.wheel.pop_expired(now, &mut budget) {
             let in_vain = self.with_conn(now, index, |conn, cx| {
                 let before = conn.attempts;
-                while let Some(kind) = conn.timers.take_expired(now) {
+                while let Some(kind) = conn.timers.take_expired(&conn.deadlines, now) {
                     conn.on_timer(cx, kind);
                 }
                 (conn.attempts > before && conn.attempts >= R1).then_some(conn.remote().ip())

@@ -60,7 +60,7 @@ impl<B: Buf> Stack<B> {
             let quantum = QUANTUM.min(max.saturating_sub(sent));
             let (count, turn) = self.take_turn(now, index, pool, out, quantum);
             sent = sent.saturating_add(count);
-            if let Some(deadline) = self.conns.at(index).and_then(|conn| conn.timers.earliest()) {
+            if let Some(deadline) = self.conns.at_mut(index).and_then(|conn| conn.timers.take_news(now)) {
                 self.wheel.arm_by(index, deadline);
             }
             match turn {
@@ -81,7 +81,7 @@ impl<B: Buf> Stack<B> {
         self.stats.no_neighbor = self.stats.no_neighbor.wrapping_add(1);
         let Some(conn) = self.conns.at_mut(index) else { return };
         conn.on_no_neighbor(now, &self.config, why != NotReady::Resolving);
-        if let Some(deadline) = conn.timers.earliest() {
+        if let Some(deadline) = conn.timers.take_news(now) {
             self.wheel.arm_by(index, deadline);
         }
         self.neighbor_wait.push(&mut self.conns, index);

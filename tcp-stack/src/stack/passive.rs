@@ -265,7 +265,7 @@ impl<B: Buf> Stack<B> {
         let hash = conn.hash;
         // Should the segment not establish it after all, it goes the way of every SYN that is not answered.
         let rto = conn.rto(&self.config);
-        conn.timers.set(TimerKind::Retransmit, now + rto);
+        conn.set_timer(TimerKind::Retransmit, now, rto);
         let Ok(id) = self.conns.insert(conn) else {
             self.interface.drop_delivered(DropReason::TcpTableFull);
             return;

@@ -1,11 +1,14 @@
 //! The timers of one connection.
 
-use crate::time::Instant;
+use super::wheel::{TICK_SHIFT, tick_after};
+use crate::time::{Duration, Instant};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum TimerKind {
+    /// When to acknowledge at the latest (RFC 9293 §3.8.6.3). The first, since it is kept apart: to receive in order needs no other.
+    DelayedAck,
     /// When to send the oldest unacknowledged segment again (RFC 6298), or the SYN.
     Retransmit,
     /// When to send a tail loss probe (RFC 8985 §7).
@@ -16,9 +19,7 @@ pub(crate) enum TimerKind {
     Persist,
     /// When to send less than a full segment into a small window (RFC 9293 §3.8.6.2.1).
     SendOverride,
-    /// When to acknowledge at the latest (RFC 9293 §3.8.6.3).
-    DelayedAck,
-    /// When to ask an idle peer whether it is there (RFC 9293 §3.8.4).
+    /// When to ask an idle peer whether it is there (RFC 9293 §3.8.4), or to see whether it has been idle.
     Keepalive,
     /// When to stop waiting for the peer's FIN.
     FinWait2,
@@ -29,6 +30,7 @@ pub(crate) enum TimerKind {
 impl TimerKind {
     pub(crate) const COUNT: usize = 9;
 
+    /// In the order in which those that expire together act.
     const ALL: [Self; Self::COUNT] = [
         Self::Retransmit,
         Self::LossProbe,
@@ -40,58 +42,161 @@ impl TimerKind {
         Self::FinWait2,
         Self::Pacing,
     ];
+
+    const fn bit(self) -> u16 {
+        1 << self as u16
+    }
+
+    /// Its place among the [`Deadlines`]; `None` for the delayed acknowledgement, which is not there.
+    const fn place(self) -> Option<usize> {
+        (self as usize).checked_sub(1)
+    }
 }
 
-const OFF: Instant = Instant::from_nanos(u64::MAX);
+/// A point in time in ticks of the wheel, modulo 2^32. What is compared lies within 2^31 ticks, 3.2 days, of the
+/// present: a deadline at most [`TIMEOUT_TICKS_MAX`] ahead, and one that has passed is seen by the next call that
+/// looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tick(u32);
 
-/// The deadlines of one connection. Setting one is a store; the wheel learns of it once per burst.
+/// No timer runs for longer: 2^30 ticks, 39 hours.
+const TIMEOUT_TICKS_MAX: u64 = 1 << 30;
+/// The same as a duration.
+const TIMEOUT_MAX: Duration = Duration::from_nanos(TIMEOUT_TICKS_MAX << TICK_SHIFT);
+
+impl Tick {
+    #[inline]
+    fn low(ticks: u64) -> Self {
+        let [.., a, b, c, d] = ticks.to_be_bytes();
+        Self(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    /// The tick that a point in time lies in.
+    #[inline]
+    fn at(now: Instant) -> Self {
+        Self::low(now.as_nanos() >> TICK_SHIFT)
+    }
+
+    /// Ticks from `earlier` to `self`.
+    #[inline]
+    const fn since(self, earlier: Self) -> i32 {
+        self.0.wrapping_sub(earlier.0).cast_signed()
+    }
+
+    /// When it begins; now, if that has passed.
+    #[inline]
+    fn begins(self, now: Instant) -> Instant {
+        let ahead = u64::try_from(self.since(Self::at(now))).unwrap_or(0);
+        let tick = (now.as_nanos() >> TICK_SHIFT).saturating_add(ahead);
+        Instant::from_nanos(tick.saturating_mul(1 << TICK_SHIFT))
+    }
+}
+
+/// The timers of one connection. Setting one is a store; the wheel learns of it once per burst, if it is sooner
+/// than what the wheel knows of.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct Timers {
-    deadlines: [Instant; TimerKind::COUNT],
+    /// No timer that runs expires before this. Counts while one does.
+    earliest: Tick,
+    /// Those that run, by [`TimerKind::bit`].
+    running: u16,
+    /// The wheel knows of `earliest`.
+    told: bool,
+    /// The deadline of the delayed acknowledgement.
+    delayed_ack: Tick,
+}
+
+/// The deadlines of the timers that are not needed to receive in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadlines([Tick; TimerKind::COUNT - 1]);
+
+impl Deadlines {
+    pub(crate) const NONE: Self = Self([Tick(0); TimerKind::COUNT - 1]);
 }
 
 impl Timers {
     pub(crate) const fn new() -> Self {
-        Self { deadlines: [OFF; TimerKind::COUNT] }
+        Self { earliest: Tick(0), running: 0, told: false, delayed_ack: Tick(0) }
     }
 
+    /// Starts a timer that expires `after` from now, or in 39 hours if that is sooner; anew, if it runs.
     #[inline]
-    pub(crate) fn set(&mut self, kind: TimerKind, deadline: Instant) {
-        if let Some(slot) = self.deadlines.get_mut(kind as usize) {
-            *slot = deadline;
+    pub(crate) fn set(&mut self, deadlines: &mut Deadlines, kind: TimerKind, now: Instant, after: Duration) {
+        let deadline = Tick::low(tick_after(now + after.min(TIMEOUT_MAX)));
+        match kind.place().and_then(|place| deadlines.0.get_mut(place)) {
+            Some(slot) => *slot = deadline,
+            None => self.delayed_ack = deadline,
         }
+        if self.running == 0 || deadline.since(self.earliest) < 0 {
+            self.earliest = deadline;
+            self.told = false;
+        }
+        self.running |= kind.bit();
     }
 
     #[inline]
-    pub(crate) fn clear(&mut self, kind: TimerKind) {
-        self.set(kind, OFF);
+    pub(crate) const fn clear(&mut self, kind: TimerKind) {
+        self.running &= !kind.bit();
     }
 
-    pub(crate) fn clear_all(&mut self) {
-        *self = Self::new();
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, kind: TimerKind) -> Option<Instant> {
-        self.deadlines.get(kind as usize).copied().filter(|deadline| *deadline != OFF)
+    pub(crate) const fn clear_all(&mut self) {
+        self.running = 0;
     }
 
     #[inline]
-    pub(crate) fn is_set(&self, kind: TimerKind) -> bool {
-        self.get(kind).is_some()
+    pub(crate) const fn is_set(&self, kind: TimerKind) -> bool {
+        self.running & kind.bit() != 0
     }
 
-    /// The earliest deadline.
     #[inline]
-    pub(crate) fn earliest(&self) -> Option<Instant> {
-        self.deadlines.iter().copied().min().filter(|deadline| *deadline != OFF)
+    fn get(&self, deadlines: &Deadlines, kind: TimerKind) -> Option<Tick> {
+        let deadline = match kind.place() {
+            Some(place) => deadlines.0.get(place).copied(),
+            None => Some(self.delayed_ack),
+        };
+        deadline.filter(|_| self.is_set(kind))
     }
 
-    /// Takes one timer that has expired, in the order of [`TimerKind`].
-    pub(crate) fn take_expired(&mut self, now: Instant) -> Option<TimerKind> {
-        let kind = TimerKind::ALL.into_iter().find(|kind| self.get(*kind).is_some_and(|at| at <= now))?;
-        self.clear(kind);
-        Some(kind)
+    /// How long a timer still runs; `None` when it does not.
+    pub(crate) fn left(&self, deadlines: &Deadlines, kind: TimerKind, now: Instant) -> Option<Duration> {
+        self.get(deadlines, kind).map(|deadline| deadline.begins(now).saturating_since(now))
+    }
+
+    /// Whether a timer runs and its time has come.
+    pub(crate) fn is_due(&self, deadlines: &Deadlines, kind: TimerKind, now: Instant) -> bool {
+        self.get(deadlines, kind).is_some_and(|deadline| deadline.since(Tick::at(now)) <= 0)
+    }
+
+    /// The earliest deadline of those that run; now, if it has passed.
+    #[cfg(any(test, feature = "testutil"))]
+    pub(crate) fn earliest(&self, deadlines: &Deadlines, now: Instant) -> Option<Instant> {
+        TimerKind::ALL.into_iter().filter_map(|kind| self.get(deadlines, kind)).map(|at| at.begins(now)).min()
+    }
+
+    /// When the wheel is to wake the connection, unless it knows.
+    #[inline]
+    pub(crate) fn take_news(&mut self, now: Instant) -> Option<Instant> {
+        if self.told || self.running == 0 {
+            return None;
+        }
+        self.told = true;
+        Some(self.earliest.begins(now))
+    }
+
+    /// Takes one timer that has expired, in the order of [`TimerKind::ALL`]. To be called, until there is none, when
+    /// the wheel has woken the connection, of which it knows nothing any more.
+    pub(crate) fn take_expired(&mut self, deadlines: &Deadlines, now: Instant) -> Option<TimerKind> {
+        if let Some(kind) = TimerKind::ALL.into_iter().find(|kind| self.is_due(deadlines, *kind, now)) {
+            self.clear(kind);
+            return Some(kind);
+        }
+        let running = TimerKind::ALL.into_iter().filter_map(|kind| self.get(deadlines, kind));
+        if let Some(earliest) = running.min_by_key(|deadline| deadline.since(Tick::at(now))) {
+            self.earliest = earliest;
+        }
+        self.told = false;
+        None
     }
 }
 
@@ -99,17 +204,72 @@ impl Timers {
 mod tests {
     use super::*;
 
+    fn ms(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    fn after(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// The wheel is woken a tick late at most.
+    fn is_at(news: Option<Instant>, at: Instant) -> bool {
+        news.is_some_and(|news| news >= at && news <= at + Duration::from_nanos(1 << TICK_SHIFT))
+    }
+
     #[test]
-    fn the_earliest_counts_and_the_expired_are_taken_once() {
-        let mut timers = Timers::new();
-        assert_eq!(timers.earliest(), None);
-        timers.set(TimerKind::Keepalive, Instant::from_nanos(50));
-        timers.set(TimerKind::DelayedAck, Instant::from_nanos(40));
-        assert_eq!(timers.earliest(), Some(Instant::from_nanos(40)));
-        assert_eq!(timers.take_expired(Instant::from_nanos(39)), None);
-        assert_eq!(timers.take_expired(Instant::from_nanos(60)), Some(TimerKind::DelayedAck));
-        assert_eq!(timers.take_expired(Instant::from_nanos(60)), Some(TimerKind::Keepalive));
-        assert_eq!(timers.take_expired(Instant::from_nanos(60)), None);
+    fn the_expired_are_taken_once() {
+        let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
+        assert_eq!(timers.take_news(ms(0)), None);
+        timers.set(&mut rest, TimerKind::Keepalive, ms(0), after(50));
+        assert!(is_at(timers.take_news(ms(0)), ms(50)));
+        timers.set(&mut rest, TimerKind::DelayedAck, ms(10), after(30));
+        assert!(is_at(timers.take_news(ms(10)), ms(40)), "sooner");
+        timers.set(&mut rest, TimerKind::Retransmit, ms(10), after(40));
+        assert_eq!(timers.take_news(ms(10)), None, "not sooner");
+        assert_eq!(timers.take_expired(&rest, ms(39)), None);
+        assert!(is_at(timers.take_news(ms(39)), ms(40)), "woken too soon: to be woken again");
+        assert_eq!(timers.take_expired(&rest, ms(60)), Some(TimerKind::Retransmit), "first things first");
+        assert_eq!(timers.take_expired(&rest, ms(60)), Some(TimerKind::DelayedAck));
+        assert_eq!(timers.take_expired(&rest, ms(60)), Some(TimerKind::Keepalive));
+        assert_eq!(timers.take_expired(&rest, ms(60)), None);
+        assert_eq!(timers.take_news(ms(60)), None);
+    }
+
+    #[test]
+    fn a_timer_that_was_stopped_wakes_the_connection_at_most_once_more() {
+        let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
+        timers.set(&mut rest, TimerKind::DelayedAck, ms(0), after(40));
+        timers.set(&mut rest, TimerKind::Keepalive, ms(0), after(5000));
+        assert!(is_at(timers.take_news(ms(0)), ms(40)));
+        timers.clear(TimerKind::DelayedAck);
+        assert_eq!(timers.take_expired(&rest, ms(41)), None);
+        assert!(is_at(timers.take_news(ms(41)), ms(5000)));
+        timers.clear_all();
+        timers.set(&mut rest, TimerKind::Persist, ms(50), after(6000));
+        assert!(is_at(timers.take_news(ms(50)), ms(6050)), "nothing ran");
+    }
+
+    #[test]
+    fn deadlines_lie_right_across_the_wrap_of_their_ticks() {
+        let wrap = Instant::from_nanos(1 << (32 + TICK_SHIFT));
+        for (before_ms, after_ms) in [(5, 10), (5, 200_000), (100_000_000, 100_000_001)] {
+            let now = wrap - after(before_ms);
+            let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
+            timers.set(&mut rest, TimerKind::Keepalive, now, after(after_ms.max(20)));
+            timers.set(&mut rest, TimerKind::Retransmit, now, after(after_ms));
+            assert!(is_at(timers.take_news(now), now + after(after_ms)));
+            assert!(timers.left(&rest, TimerKind::Retransmit, now) >= Some(after(after_ms)));
+            assert_eq!(timers.take_expired(&rest, now + after(after_ms - 1)), None);
+            assert_eq!(timers.take_expired(&rest, now + after(after_ms + 1)), Some(TimerKind::Retransmit));
+        }
+    }
+
+    #[test]
+    fn no_timer_runs_for_longer_than_can_be_told() {
+        let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
+        timers.set(&mut rest, TimerKind::Keepalive, ms(7), Duration::MAX);
+        assert!(is_at(timers.take_news(ms(7)), ms(7) + TIMEOUT_MAX));
     }
 
     #[test]
@@ -117,5 +277,6 @@ mod tests {
         let mut places = TimerKind::ALL.map(|kind| kind as usize);
         places.sort_unstable();
         assert_eq!(places, core::array::from_fn::<usize, { TimerKind::COUNT }, _>(|i| i));
+        assert_eq!(TimerKind::DelayedAck.place(), None);
     }
 }

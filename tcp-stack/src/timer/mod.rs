@@ -3,7 +3,7 @@
 mod kind;
 mod wheel;
 
-pub(crate) use kind::{TimerKind, Timers};
+pub(crate) use kind::{Deadlines, TimerKind, Timers};
 #[cfg(test)]
 pub(crate) use wheel::NODE_OCTETS;
 pub(crate) use wheel::Wheel;

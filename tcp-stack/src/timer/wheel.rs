@@ -11,7 +11,7 @@ use crate::pool::NIL;
 use crate::time::Instant;
 
 /// A tick is 2^17 ns = 131 µs.
-const TICK_SHIFT: u32 = 17;
+pub(super) const TICK_SHIFT: u32 = 17;
 const LEVELS: usize = 8;
 const SLOTS: usize = 64;
 const DIGIT_BITS: u32 = 6;
@@ -49,7 +49,9 @@ pub(crate) struct Wheel {
     elapsed: u64,
 }
 
-fn tick_after(deadline: Instant) -> u64 {
+/// The first tick that does not begin before `deadline`.
+#[inline]
+pub(super) fn tick_after(deadline: Instant) -> u64 {
     let ns = deadline.as_nanos();
     (ns >> TICK_SHIFT).saturating_add(u64::from(ns & ((1 << TICK_SHIFT) - 1) != 0))
 }

@@ -1,0 +1,160 @@
+//! The two halves of a connection: what is sent, and what is received.
+
+use super::window::Tuning;
+use super::{Reassembly, SendQueue, ack};
+use crate::config::StackConfig;
+use crate::seq::SeqNum;
+use crate::time::{Instant, MilliStamp};
+use crate::wire::{SackBlocks, SackRange};
+
+/// The sending half; RFC 9293 §3.3.1's names.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Sender {
+    pub(crate) queue: SendQueue,
+    /// MAX.SND.WND: the largest window that the peer ever offered.
+    pub(crate) max_wnd: u32,
+    pub(crate) iss: SeqNum,
+    /// Where the last segment that was not full ended.
+    pub(crate) small_end: SeqNum,
+    pub(crate) up: SeqNum,
+    /// When something was acknowledged last, or the queue ceased to be empty.
+    pub(crate) progress_at: MilliStamp,
+    /// The most that was in flight in this round trip, and where the round trip ends.
+    pub(crate) peak_flight: u32,
+    pub(crate) round_end: SeqNum,
+    /// The last SACK option, whose ranges need not be looked at again.
+    pub(crate) sack_seen: SackBlocks,
+    /// Steps over the scoreboard that SACK options may cost now.
+    pub(crate) sack_steps: u16,
+    /// Effective send MSS: payload of a full segment, octets.
+    pub(crate) emss: u16,
+    /// What the peer's MSS option said.
+    pub(crate) peer_mss: u16,
+    pub(crate) fin_queued: bool,
+    /// What lies before SND.UP is urgent, and not all of it is acknowledged.
+    pub(crate) urgent: bool,
+    /// The application was refused room and is to be told when there is some.
+    pub(crate) refused: bool,
+    /// CLOSE was called before the connection was established.
+    pub(crate) close_when_open: bool,
+    /// An ICMP error told that segments did not arrive (RFC 1122 §4.2.3.9).
+    pub(crate) soft_error: bool,
+    // From here on: what every segment that arrives is compared with.
+    /// What the next segment queued will begin with.
+    pub(crate) end: SeqNum,
+    pub(crate) una: SeqNum,
+    /// The highest sequence number sent, plus one.
+    pub(crate) nxt: SeqNum,
+    pub(crate) wnd: u32,
+    pub(crate) wl1: SeqNum,
+}
+
+/// The receiving half; RFC 9293 §3.3.1's names.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Receiver {
+    /// Octets received in order: how far RCV.NXT is into the stream.
+    pub(crate) octets: u64,
+    pub(crate) nxt: SeqNum,
+    /// The right edge of the window that was offered: never goes back.
+    pub(crate) edge: SeqNum,
+    pub(crate) last_ack_sent: SeqNum,
+    /// TS.Recent (RFC 7323 §4.3).
+    pub(crate) ts_recent: u32,
+    /// In-order octets that the application has not let go of.
+    pub(crate) unread: u32,
+    /// Octets received since an acknowledgement was sent.
+    pub(crate) unacked: u32,
+    /// The largest payload seen, octets: what counts as a full segment.
+    pub(crate) mss: u16,
+    /// It is known where the peer's FIN is.
+    pub(crate) fin_known: bool,
+    /// The buffer is as large as it may become.
+    pub(crate) tuned: bool,
+    pub(crate) held: Reassembly,
+    // Up to the first part of that: what every segment in order needs.
+    pub(crate) irs: SeqNum,
+    /// RCV.UP as an offset in the stream; 0 as long as nothing was urgent.
+    pub(crate) urgent_end: u64,
+    pub(crate) tuning: Tuning,
+    /// Where the peer's FIN is, once it is known.
+    pub(crate) fin: SeqNum,
+    /// The runs that arrived most recently, latest first.
+    pub(crate) recent: SackBlocks,
+    /// A duplicate to report (RFC 2883).
+    pub(crate) dsack: Option<SackRange>,
+}
+
+impl Sender {
+    pub(super) fn new(now: Instant, iss: SeqNum) -> Self {
+        Self {
+            una: iss,
+            nxt: iss,
+            wnd: 0,
+            wl1: iss,
+            max_wnd: 0,
+            end: iss + 1,
+            emss: 536,
+            peer_mss: 536,
+            iss,
+            queue: SendQueue::new(),
+            fin_queued: false,
+            small_end: iss,
+            urgent: false,
+            up: iss,
+            refused: false,
+            close_when_open: false,
+            soft_error: false,
+            progress_at: MilliStamp::of(now),
+            peak_flight: 0,
+            round_end: iss,
+            sack_seen: SackBlocks::EMPTY,
+            sack_steps: ack::SACK_STEPS_SAVED_MAX,
+        }
+    }
+
+    /// Whether something was sent, or must be, that is not acknowledged.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.nxt.after(self.una)
+    }
+}
+
+impl Receiver {
+    /// Where the peer's FIN is.
+    #[inline]
+    pub(crate) fn fin(&self) -> Option<SeqNum> {
+        self.fin_known.then_some(self.fin)
+    }
+
+    /// The offset in the stream of what was received in order and not taken: at or before RCV.NXT.
+    #[inline]
+    pub(crate) fn offset_of(&self, seq: SeqNum) -> u64 {
+        // Beyond a FIN there are no octets.
+        let end = self.fin().map_or(self.nxt, |fin| fin.min(self.nxt));
+        self.octets.wrapping_sub(end.distance_from(seq).into())
+    }
+
+    pub(super) fn new(now: Instant, config: &StackConfig) -> Self {
+        let zero = SeqNum::new(0);
+        Self {
+            nxt: zero,
+            edge: zero,
+            irs: zero,
+            last_ack_sent: zero,
+            ts_recent: 0,
+            held: Reassembly::new(),
+            unread: 0,
+            tuning: Tuning::new(now, config),
+            octets: 0,
+            urgent_end: 0,
+            fin: zero,
+            fin_known: false,
+            tuned: false,
+            mss: 536,
+            unacked: 0,
+            recent: SackBlocks::EMPTY,
+            dsack: None,
+        }
+    }
+}
