@@ -49,7 +49,7 @@ fn fpdu(criterion: &mut Criterion) {
         let mut fpdu = vec![0; write_len(payload)];
         assert!(build_write(framer, Stag(1), &vec![0x5a; payload], &mut fpdu));
         let mut stats = MpaStats::default();
-        let setup = || Deframer::<&[u8]>::new(0, true, rdma::mpa::deframer::SPILL_MAX);
+        let setup = || Deframer::<&[u8]>::new(0, rdma::mpa::DeframerConfig::default());
         bencher.iter_batched_ref(
             setup,
             |deframer| {

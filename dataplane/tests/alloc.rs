@@ -76,8 +76,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(link: LinkConfig, mtu: u16) -> Self {
-        let mut lab = Lab::new(Setup { link, mtu, seed: u64::from(mtu), ..Setup::default() });
+    fn new(link: LinkConfig, mtu: u16, markers: bool) -> Self {
+        let mut lab = Lab::new(Setup { link, mtu, markers, seed: u64::from(mtu), ..Setup::default() });
         let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let conn = lab.connect(REGION, Session::region("lab", both, b"", CrcPolicy::Required));
         lab.run_until("a grant", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
@@ -152,8 +152,8 @@ impl Bench {
 }
 
 /// Moves 64 MiB each way, with small messages and an echo stream beside them; asserts that nothing is allocated.
-fn run(link: LinkConfig, mtu: u16) -> Bench {
-    let mut bench = Bench::new(link, mtu);
+fn run(link: LinkConfig, mtu: u16, markers: bool) -> Bench {
+    let mut bench = Bench::new(link, mtu, markers);
     let before = *bench.lab.engine.rdma_stats();
     let allocations = bench.allocations(|bench| bench.all(64 * MIB, 10_000));
     let after = bench.lab.engine.rdma_stats();
@@ -168,21 +168,25 @@ fn run(link: LinkConfig, mtu: u16) -> Bench {
 
 #[test]
 fn no_allocation_on_a_good_link() {
-    run(CLEAN, 1500);
-    run(CLEAN, 9000);
+    run(CLEAN, 1500, false);
+    run(CLEAN, 9000, true);
 }
 
 #[test]
 fn no_allocation_on_a_link_that_loses_and_reorders() {
-    let bench = run(ROUGH, 1500);
-    let stats = bench.lab.engine.stack().stats();
-    assert!(stats.tcp.retransmits > 500, "{stats:?}");
-    assert!(stats.tcp.held_segments > 500, "{stats:?}");
+    for markers in [false, true] {
+        let bench = run(ROUGH, 1500, markers);
+        let (stats, mpa) = (bench.lab.engine.stack().stats(), bench.lab.engine.rdma_stats().mpa);
+        assert!(stats.tcp.retransmits > 500, "{stats:?}");
+        assert!(stats.tcp.held_segments > 500, "{stats:?}");
+        assert!(stats.tcp.taken_segments > 500 && mpa.octets_placed_early > 500_000, "{mpa:?}");
+        assert_eq!(mpa.markers_in > 0, markers);
+    }
 }
 
 #[test]
 fn no_allocation_in_discard_and_chargen() {
-    let mut bench = Bench::new(CLEAN, 1500);
+    let mut bench = Bench::new(CLEAN, 1500, false);
     let lab = &mut bench.lab;
     let discard = lab.connect(DISCARD, Session::Octets(Octets { bulk: MIB, ..Octets::default() }));
     let chargen = lab.connect(CHARGEN, Session::Octets(Octets::default()));
@@ -200,7 +204,7 @@ fn no_allocation_in_discard_and_chargen() {
 /// The counter itself: what happens inside is counted, what happens outside is not.
 #[test]
 fn allocations_are_counted() {
-    let mut bench = Bench::new(CLEAN, 1500);
+    let mut bench = Bench::new(CLEAN, 1500, false);
     // A new connection takes memory for its endpoint: this is what the count would be if it were per packet.
     let allocations = bench.allocations(|bench| {
         let conn =

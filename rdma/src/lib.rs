@@ -15,12 +15,12 @@
 //! ```
 //!
 //! An [`Endpoint`] is one stream. Many of them share a worker's [`StagTable`], [`Memory`] and [`RdmaStats`], lent
-//! to each call as [`Env`]. The [`service`] tells peers, while they connect, by which STag a region is known.
+//! to each call as [`Env`]. A transport that keeps what it received behind a gap may show it to
+//! [`Endpoint::receive_early`], which places the RDMA Writes among it; they are delivered when the gap has closed.
+//! The [`service`] tells peers, while they connect, by which STag a region is known.
 //!
 //! [`verbs`] has the objects of verbs on top of that: protection domains, memory regions and windows, queue pairs,
 //! completion queues, shared receive queues, connections.
-//!
-//! Non-features: markers in either direction.
 #![forbid(unsafe_code)]
 
 mod ddp;
@@ -40,7 +40,7 @@ pub use memory::{
     Access, AccessError, Bind, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId,
     Scope, StagTable, StreamId, VecMemory, Window, Word,
 };
-pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig};
+pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig, OutOfOrder};
 pub use qp::{
     CloseHow, CompletionOp, CompletionStatus, Event, PostError, QpState, SGE_MAX, Sge, StreamCounters,
 };

@@ -68,6 +68,8 @@ iwarp_counters::counters! {
         crc,
         /// FPDUs too short for their headers.
         fpdu_length,
+        /// FPDUs that do not begin where markers, or what was found behind a gap, say.
+        fpdu_start,
         /// Set-up failures of this side.
         setup_failed,
         /// Set-up: the responder asks for more inbound reads than there is room for.
@@ -177,6 +179,7 @@ impl SegmentDrops {
         let counter = match error {
             StreamError::Crc => &mut self.crc,
             StreamError::FpduLength => &mut self.fpdu_length,
+            StreamError::FpduStart => &mut self.fpdu_start,
             StreamError::SetupFailed => &mut self.setup_failed,
             StreamError::InsufficientIrd => &mut self.insufficient_ird,
             StreamError::NoMatchingRtr => &mut self.no_matching_rtr,

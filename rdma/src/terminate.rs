@@ -16,6 +16,8 @@ pub enum StreamError {
     Crc,
     /// An FPDU is too short for the headers it must carry.
     FpduLength,
+    /// Markers, or an FPDU found behind a gap, and the lengths of FPDUs do not agree on where one begins.
+    FpduStart,
     /// While setting up: something failed on this side.
     SetupFailed,
     /// While setting up: the responder wants to read more at a time than this side can answer.
@@ -148,7 +150,7 @@ impl StreamError {
     pub const fn code(self) -> (ErrorCode, Attach) {
         let (etype, code) = match self {
             Self::Crc => return llp(0x02),
-            Self::FpduLength => return llp(0x03),
+            Self::FpduLength | Self::FpduStart => return llp(0x03),
             Self::SetupFailed => return llp(0x05),
             Self::InsufficientIrd => return llp(0x06),
             Self::NoMatchingRtr => return llp(0x07),
@@ -252,9 +254,10 @@ mod tests {
     use AccessError::*;
 
     /// Every error, with its layer, type and code and the M, D and R bits.
-    const TABLE: [(StreamError, [u8; 3]); 41] = [
+    const TABLE: [(StreamError, [u8; 3]); 42] = [
         (StreamError::Crc, [0x20, 0x02, 0x00]),
         (StreamError::FpduLength, [0x20, 0x03, 0x00]),
+        (StreamError::FpduStart, [0x20, 0x03, 0x00]),
         (StreamError::SetupFailed, [0x20, 0x05, 0x00]),
         (StreamError::InsufficientIrd, [0x20, 0x06, 0x00]),
         (StreamError::NoMatchingRtr, [0x20, 0x07, 0x00]),

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use rdma::mpa::crc::{Crc32c, crc32c};
 use rdma::mpa::deframer::{CHUNKS_MAX, SPILL_MAX};
 use rdma::mpa::framer::{MULPDU_MAX, MULPDU_MIN};
-use rdma::mpa::{Deframer, FPDU_LEN_MAX, FpduError, FrameError, Framer, MpaStats, fpdu_len, mulpdu};
+use rdma::mpa::{
+    Deframer, DeframerConfig, FPDU_LEN_MAX, FpduError, FrameError, Framer, MpaStats, fpdu_len, mulpdu,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -75,7 +77,7 @@ struct Receiver {
 impl Receiver {
     fn new(crc: bool, spill_max: usize) -> Self {
         Self {
-            deframer: Deframer::new(START, crc, spill_max),
+            deframer: Deframer::new(START, DeframerConfig { crc, spill_max, ..DeframerConfig::default() }),
             stats: MpaStats::default(),
             outcome: Outcome::default(),
             offset: START,
@@ -213,7 +215,7 @@ fn an_fpdu_in_one_chunk_is_lent_from_that_chunk() {
     let stream = [fpdu(true, &one), fpdu(true, &two)].concat();
     let memory = stream.as_ptr_range();
     let mut stats = MpaStats::default();
-    let mut deframer = Deframer::new(START, true, SPILL_MAX);
+    let mut deframer = Deframer::new(START, DeframerConfig::default());
     deframer.push(START, &stream[..], &mut stats).unwrap();
     for ulpdu in [&one, &two] {
         let fpdu = deframer.next_fpdu(&mut stats).unwrap().unwrap();
@@ -228,28 +230,35 @@ fn an_fpdu_in_one_chunk_is_lent_from_that_chunk() {
 
 #[test]
 fn a_split_fpdu_is_not_copied() {
-    let ulpdu = pattern(4000, 3);
+    for (len, size) in [(4000, 1500), (MULPDU_MAX, 1448), (3000, 2999), (1442, 1444)] {
+        split_without_a_copy(len, size);
+    }
+}
+
+/// An FPDU of so many octets of ULPDU, in chunks of so many.
+fn split_without_a_copy(len: usize, size: usize) {
+    let ulpdu = pattern(len, 3);
     let stream = fpdu(true, &ulpdu);
     let memory = stream.as_ptr_range();
     let mut stats = MpaStats::default();
-    let mut deframer = Deframer::new(START, true, SPILL_MAX);
+    let mut deframer = Deframer::new(START, DeframerConfig::default());
     let mut offset = START;
-    for chunk in stream.chunks(1500) {
+    for chunk in stream.chunks(size) {
         assert!(deframer.next_fpdu(&mut stats).is_none());
         deframer.push(offset, chunk, &mut stats).unwrap();
         offset += chunk.len() as u64;
     }
     let fpdu = deframer.next_fpdu(&mut stats).unwrap().unwrap();
-    assert_eq!(fpdu.contiguous(), None);
+    assert_eq!(fpdu.contiguous().is_some(), 2 + len <= size);
     assert!(fpdu.pieces(0).all(|piece| memory.contains(&piece.as_ptr())));
-    assert_eq!((stats.octets_spilled, stats.fpdus_in_split), (0, 1));
+    assert_eq!((stats.octets_spilled, stats.octets_copied, stats.fpdus_in_split), (0, 0, 1));
 }
 
 #[test]
 fn a_chunk_may_begin_with_octets_of_the_startup_phase() {
     let stream = [b"reply".to_vec(), fpdu(true, b"first")].concat();
     let mut stats = MpaStats::default();
-    let mut deframer = Deframer::new(START, true, SPILL_MAX);
+    let mut deframer = Deframer::new(START, DeframerConfig::default());
     deframer.push(START - 7, &b"re"[..], &mut stats).unwrap();
     deframer.push(START - 5, &stream[..], &mut stats).unwrap();
     let fpdu = deframer.next_fpdu(&mut stats).unwrap().unwrap();
@@ -262,7 +271,7 @@ fn what_the_caller_may_not_do_ends_the_stream() {
     let octets = fpdu(true, &[7; 100]);
     for (offset, name) in [(START + 1, "gap"), (START + 500, "far"), (START - 1, "overlap")] {
         let mut stats = MpaStats::default();
-        let mut deframer = Deframer::new(START - 10, true, SPILL_MAX);
+        let mut deframer = Deframer::new(START - 10, DeframerConfig::default());
         deframer.push(START - 10, &octets[..10], &mut stats).unwrap();
         let error = deframer.push(offset, &octets[10..], &mut stats).unwrap_err();
         assert_eq!(error, FpduError::Gap { expected: START, offset }, "{name}");
@@ -271,7 +280,7 @@ fn what_the_caller_may_not_do_ends_the_stream() {
         assert!(deframer.next_fpdu(&mut stats).is_none());
     }
     let mut stats = MpaStats::default();
-    let mut deframer = Deframer::new(0, true, SPILL_MAX);
+    let mut deframer = Deframer::new(0, DeframerConfig::default());
     let many = octets.repeat(700);
     deframer.push(0, &many[..], &mut stats).unwrap();
     let error = deframer.push(many.len() as u64, &many[..], &mut stats).unwrap_err();

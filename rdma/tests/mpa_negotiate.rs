@@ -96,7 +96,6 @@ fn the_transition_table_is_this() {
     }
     let expected = "\
 AwaitRequest Frame Decide
-AwaitRequest Unacceptable SendReject
 AwaitRequest BadFrame Failed
 AwaitRequest EarlyOctets Failed
 AwaitRequest Timeout Failed
@@ -209,15 +208,34 @@ fn the_owner_may_reject() {
     assert_eq!(side.negotiation.state(), State::Rejected);
 }
 
+// RFC 5044 §7.1.1, M: each side says what it wants to receive, and the other sends so.
 #[test]
-fn a_request_for_markers_is_rejected_by_itself() {
-    let mut side = Side::responder(config());
-    side.receive(&frame("Req", 0xC0, 1, b"data"));
-    assert_eq!(side.event(), None);
-    assert_eq!(side.negotiation.accept(b""), Err(LocalError::NoRequest));
+fn markers_are_agreed_for_each_direction() {
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        let config = NegotiationConfig { markers: ours, ..config() };
+        let flags = |markers: bool| if markers { 0xC0 } else { 0x40 };
+        let mut side = Side::responder(config);
+        side.receive(&frame("Req", flags(theirs), 1, b"data"));
+        side.event();
+        side.negotiation.accept(b"").unwrap();
+        assert_eq!(side.send(), frame("Rep", flags(ours), 1, b""));
+        let terms = side.negotiation.terms().unwrap();
+        assert_eq!((terms.markers_in, terms.markers_out), (ours, theirs));
+
+        let mut side = Side::initiator(config, &ConnectRequest { private_data: b"", ..request() });
+        assert_eq!(side.send(), frame("Req", flags(ours) | 0x10, 2, &[0, 4, 0, 4]));
+        side.receive(&frame("Rep", flags(theirs) | 0x10, 2, &[0, 4, 0, 4]));
+        let Some(Event::Established(terms)) = side.event() else { panic!("not established") };
+        assert_eq!((terms.markers_in, terms.markers_out), (ours, theirs));
+    }
+}
+
+#[test]
+fn a_rejecting_reply_does_not_ask_for_markers() {
+    let mut side = Side::responder(NegotiationConfig { markers: true, ..config() });
+    side.receive(&frame("Req", 0xC0, 1, b""));
+    side.negotiation.reject(b"").unwrap();
     assert_eq!(side.send(), frame("Rep", 0x60, 1, b""));
-    assert_eq!(side.event(), Some(Event::RejectSent(Refusal::Markers)));
-    assert_eq!(side.counted(), [("requests_in", 1), ("refused_markers", 1)]);
 }
 
 #[test]
@@ -324,7 +342,16 @@ fn an_initiator_holds_to_the_reply() {
     let only = |send, write, read| Some(RtrOptions { send, write, read });
     let off = NegotiationConfig { crc: CrcPolicy::IfPeerAsks, ..config() };
     let p2p = ConnectRequest { rtr, ..request() };
-    let plain = Terms { revision: 2, crc: true, ird: 4, ord: 4, rtr: None, peer: None };
+    let plain = Terms {
+        revision: 2,
+        crc: true,
+        markers_in: false,
+        markers_out: false,
+        ird: 4,
+        ord: 4,
+        rtr: None,
+        peer: None,
+    };
     #[rustfmt::skip]
     let rows = [
         ("as asked", config(), request(), frame("Rep", 0x50, 2, b"\x00\x04\x00\x04yes"), Terms { peer: peer(None, 4, 4), ..plain }),
@@ -368,7 +395,6 @@ fn a_bad_reply_closes_at_once_and_is_counted() {
         (request(), frame("Rep", 0, 2, &[0; 4]), Refusal::Enhanced, "refused_enhanced"),
         (request(), frame("Rep", 0x10, 1, &[0; 4]), Refusal::Enhanced, "refused_enhanced"),
         (old, frame("Rep", 0x10, 2, &[0; 4]), Refusal::Enhanced, "refused_enhanced"),
-        (request(), frame("Rep", 0x90, 2, &[0; 4]), Refusal::Markers, "refused_markers"),
         (request(), frame("Rep", 0x10, 2, &[0, 4, 0, 17]), Refusal::InsufficientIrd, "refused_ird"),
         (p2p, frame("Rep", 0x10, 2, &[0xC0, 4, 0x80, 4]), Refusal::NoMatchingRtr, "refused_rtr"),
         (p2p, frame("Rep", 0x10, 2, &[0x80, 0, 0x40, 4]), Refusal::NoMatchingRtr, "refused_rtr"),

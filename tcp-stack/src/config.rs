@@ -354,6 +354,8 @@ pub struct ConnOptions {
     pub congestion: Option<Congestion>,
     /// Explicit congestion notification, if not as the stack has it.
     pub ecn: Option<Ecn>,
+    /// Whether the application wants to look at what arrives behind a gap ([`Event::Early`](crate::Event::Early)).
+    pub early: bool,
 }
 
 /// Keepalive parameters.

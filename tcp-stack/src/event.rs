@@ -59,22 +59,30 @@ impl ListenerId {
     }
 }
 
-/// Received payload: part of the frame that it came in.
+/// Received payload: part of the frame that it came in. Where [`Stack::offer_early`](crate::Stack::offer_early) was told
+/// that the application has it already, only its length is left.
 #[derive(Debug)]
 pub struct Segment<B> {
-    buf: B,
+    buf: Option<B>,
     range: Range<u16>,
 }
 
 impl<B: Buf> Segment<B> {
-    pub(crate) fn new(buf: B, range: Range<u16>) -> Self {
+    pub(crate) fn new(buf: Option<B>, range: Range<u16>) -> Self {
         Self { buf, range }
     }
 
-    /// The payload.
+    /// The payload; empty where it [was taken](Self::was_taken).
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        self.buf.bytes().get(usize::from(self.range.start)..usize::from(self.range.end)).unwrap_or(&[])
+        let bytes = self.buf.as_ref().map_or(&[][..], Buf::bytes);
+        bytes.get(usize::from(self.range.start)..usize::from(self.range.end)).unwrap_or(&[])
+    }
+
+    /// Whether the application has taken the payload while it lay behind a gap.
+    #[inline]
+    pub fn was_taken(&self) -> bool {
+        self.buf.is_none()
     }
 
     /// Length of the payload, octets: at least 1.
@@ -95,15 +103,13 @@ impl<B: Buf> Segment<B> {
         let Some(start) = usize::from(self.range.end).checked_sub(len).filter(|_| len <= self.len()) else {
             return Err(self);
         };
-        if self.buf.truncate(self.range.end.into()) && self.buf.trim_front(start) {
-            return Ok(self.buf);
-        }
-        Err(self)
+        let fits = |buf: &mut B| buf.truncate(self.range.end.into()) && buf.trim_front(start);
+        self.buf.take_if(fits).ok_or(self)
     }
 
-    /// The frame, and where the payload is in it.
+    /// The frame, if it is there, and where the payload is in it.
     #[inline]
-    pub fn into_parts(self) -> (B, Range<usize>) {
+    pub fn into_parts(self) -> (Option<B>, Range<usize>) {
         (self.buf, usize::from(self.range.start)..usize::from(self.range.end))
     }
 }
@@ -148,6 +154,12 @@ pub enum Event<B> {
         offset: u64,
         /// The payload.
         segment: Segment<B>,
+    },
+    /// Segments arrived behind a gap, on a connection that [asked for this](crate::ConnOptions::early): they are received
+    /// and held, and may be looked at now, before anything else, with [`Stack::offer_early`](crate::Stack::offer_early), or never.
+    Early {
+        /// The connection.
+        conn: ConnId,
     },
     /// The peer will send no more; data may still be sent to it.
     PeerClosed {

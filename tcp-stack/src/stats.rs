@@ -92,6 +92,8 @@ iwarp_counters::counters! {
         keepalive_probes,
         /// Segments held behind a gap.
         held_segments,
+        /// Of these, segments that the application took before the gap closed.
+        taken_segments,
         /// Segments held behind a gap and given up again, to make room for other connections.
         held_reclaimed,
         /// Duplicates that we reported (D-SACK).

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rdma::service::{AddError, RegionEntry, RegionService};
-use rdma::{EndpointConfig, EndpointInfo, Memory, RdmaStats, RegionId, StagTable, StreamId};
+use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrder, RdmaStats, RegionId, StagTable, StreamId};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame};
 use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 
@@ -144,9 +144,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     pub fn listen(
         &mut self,
         port: u16,
-        options: ListenOptions,
+        mut options: ListenOptions,
         service: ListenerService,
     ) -> Result<(), ListenError> {
+        if let ListenerService::Region(config) = &service {
+            options.conn.early = config.out_of_order != OutOfOrder::Off;
+        }
         let listener = self.stack.listen(port, options)?;
         self.listeners.push((listener, service));
         Ok(())
@@ -192,6 +195,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             match event {
                 Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
                 Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment, pool),
+                Event::Early { conn } => self.early(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_turn(conn),
                 Event::Closed { conn, .. } => self.closed(conn),
@@ -239,7 +243,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<P::Buf>, pool: &mut P) {
-        let octets = segment.bytes().len();
+        let octets = segment.len();
         let Some(service) = self.slots.service(conn) else {
             self.stack.consumed(conn, octets);
             return;
@@ -263,6 +267,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.queue_turn(conn);
                 self.obey(now, conn, verdict);
             }
+        }
+    }
+
+    /// Lets the RDMA engine place what arrived behind a gap.
+    fn early(&mut self, conn: ConnId) {
+        let Self { stack, slots, side, .. } = self;
+        if let Some(Service::Region(stream)) = slots.service(conn) {
+            stack.offer_early(conn, &mut |offset, octets| stream.receive_early(offset, octets, side));
         }
     }
 

@@ -88,8 +88,24 @@ impl<B: Buf> RegionStream<B> {
         side: &mut RdmaSide<M>,
     ) -> Verdict {
         let RdmaSide { stags, memory, stats, .. } = side;
-        self.endpoint.receive(since_start(now), offset, segment, &mut Env { stags, memory, stats });
+        let mut env = Env { stags, memory, stats };
+        if segment.was_taken() {
+            self.endpoint.receive_placed(since_start(now), offset, segment.len(), &mut env);
+        } else {
+            self.endpoint.receive(since_start(now), offset, segment, &mut env);
+        }
         self.handle_events(now, side)
+    }
+
+    /// Looks at octets of the stream behind a gap; whether nobody needs them any more, since they are placed.
+    pub(super) fn receive_early<M: Memory>(
+        &mut self,
+        offset: u64,
+        octets: &[u8],
+        side: &mut RdmaSide<M>,
+    ) -> bool {
+        let RdmaSide { stags, memory, stats, .. } = side;
+        self.endpoint.receive_early(offset, octets, &mut Env { stags, memory, stats })
     }
 
     pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {

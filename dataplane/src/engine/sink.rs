@@ -1,7 +1,7 @@
 //! The adapter that joins the RDMA engine's sending side to our TCP: one FPDU, one buffer, one segment.
 
 use rdma::Sink;
-use rdma::mpa::{fpdu_len, framer::MULPDU_MIN};
+use rdma::mpa::{MARKER_LEN, fpdu_len, framer::MULPDU_MIN};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 
 /// FPDUs up to this many octets may share a segment with the one before them.
@@ -11,7 +11,7 @@ use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 const SHARE_MAX: usize = 256;
 
 /// The longest FPDU for a peer whose segments are shorter still: RFC 5044 §4.5 lets MPA cut no shorter ones.
-pub(super) const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN);
+pub(super) const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
 const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
 
 /// One connection's sending side, for the length of one step.

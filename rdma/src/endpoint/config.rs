@@ -3,14 +3,15 @@
 use core::time::Duration;
 
 use crate::memory::PdId;
-use crate::mpa::NegotiationConfig;
-use crate::mpa::deframer::SPILL_MAX;
+use crate::mpa::deframer::{CHUNKS_MAX, SPILL_MAX};
+use crate::mpa::{NegotiationConfig, OutOfOrder};
 use crate::qp::{QpState, StreamCounters};
 use crate::terminate::ErrorCode;
 
 /// What an endpoint is made with. Its memory follows from it: 56 octets per read of the peer (`mpa.ird_max` at
-/// most), 152 per place in the send queue, 72 per place in the receive queue, and `spill_max`, of which only what
-/// is used is touched. All of it is taken by the time the stream is in full operation.
+/// most), 152 per place in the send queue, 72 per place in the receive queue, 64 per chunk (`chunks_max`), 40 per run
+/// placed early (`placed_runs_max`), and `spill_max`, of which only what is used is touched. All of it is taken by the
+/// time the stream is in full operation.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
     /// Revision, CRC, read depths, private data, time limit of the negotiation.
@@ -21,8 +22,17 @@ pub struct EndpointConfig {
     pub send_queue: u16,
     /// Buffers posted to receive whose event the owner has not taken, at most.
     pub receive_queue: u16,
+    /// Received chunks that may be held, not copied, while an FPDU is not complete. Each is at most a packet buffer.
+    pub chunks_max: u16,
     /// Octets of received FPDUs that may be copied aside when the peer cuts its stream small.
     pub spill_max: usize,
+    /// How FPDUs behind a gap are looked for, to be placed before it closes.
+    pub out_of_order: OutOfOrder,
+    /// Whether the last segment of a message may be placed before the gap closes, too. Many programs poll the last
+    /// octet of a Write to learn that all of it is there.
+    pub last_early: bool,
+    /// Runs of FPDUs placed behind gaps that are remembered, 0–65535; what lies behind more gaps is held.
+    pub placed_runs_max: u16,
     /// Initiator: send an empty RDMA Write when the peer has not answered anything for so long after the first
     /// message. Linux soft-iWARP's responder may overlook that message until another segment comes. The wait
     /// doubles each time; [`super::POKES_MAX`] times at most.
@@ -41,7 +51,11 @@ impl Default for EndpointConfig {
             pd: None,
             send_queue: 0,
             receive_queue: 0,
+            chunks_max: u16::try_from(CHUNKS_MAX).unwrap_or(u16::MAX),
             spill_max: SPILL_MAX,
+            out_of_order: OutOfOrder::default(),
+            last_early: false,
+            placed_runs_max: 32,
             poke_after: None,
             reject_linger: Duration::from_secs(5),
             terminate_timeout: Duration::from_secs(5),
@@ -62,6 +76,8 @@ pub struct EndpointInfo {
     pub crc: bool,
     /// Whether markers are sent.
     pub markers: bool,
+    /// Whether markers come in; before it is agreed, whether they were asked for.
+    pub markers_in: bool,
     /// Reads of the peer at a time.
     pub ird: u16,
     /// Reads of ours at a time.

@@ -1,6 +1,7 @@
 //! One stream from its first octet to its last: the MPA negotiation, then a queue pair.
 
 mod config;
+mod early;
 mod setup;
 
 use core::time::Duration;
@@ -173,10 +174,21 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if let Err(error) = deframer.push(offset, chunk, &mut env.stats.mpa) {
             qp.fail(&Fault::bare(stream_error(error)), env.stats);
         }
-        while let Some(fpdu) = deframer.next_fpdu(&mut env.stats.mpa) {
-            match fpdu {
-                Ok(fpdu) => qp.receive(&fpdu, env),
-                Err(error) => qp.fail(&Fault::bare(stream_error(error)), env.stats),
+        self.deliver(env);
+    }
+
+    /// Delivers, in the order of the stream, what is whole.
+    fn deliver<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        let Self { deframer: Some(deframer), qp, .. } = self else { return };
+        loop {
+            if let Some(run) = deframer.next_placed(&mut env.stats.mpa) {
+                qp.receive_placed(&run, env.stats);
+                continue;
+            }
+            match deframer.next_fpdu(&mut env.stats.mpa) {
+                Some(Ok(fpdu)) => qp.receive(&fpdu, env),
+                Some(Err(error)) => qp.fail(&Fault::bare(stream_error(error)), env.stats),
+                None => break,
             }
         }
         if qp.state != QpState::ReadyToSend {
@@ -416,7 +428,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             initiator: self.initiator,
             rev: terms.map_or(0, |terms| terms.revision),
             crc: terms.is_some_and(|terms| terms.crc),
-            markers: false,
+            markers: terms.is_some_and(|terms| terms.markers_out),
+            markers_in: terms.map_or(self.config.mpa.markers, |terms| terms.markers_in),
             ird: terms.map_or(0, |terms| terms.ird),
             ord: terms.map_or(0, |terms| terms.ord),
             reads_owed: self.qp.irq.len(),
@@ -488,10 +501,11 @@ impl Progress {
     }
 }
 
-/// What an error of the deframer is to the stream. But for the CRC they are faults of this side.
+/// What an error of the deframer is to the stream: the peer's, or a fault of this side.
 const fn stream_error(error: FpduError) -> StreamError {
     match error {
         FpduError::Crc => StreamError::Crc,
+        FpduError::Marker | FpduError::Boundary => StreamError::FpduStart,
         FpduError::Fragmented | FpduError::Gap { .. } | FpduError::Undrained => StreamError::Local,
     }
 }

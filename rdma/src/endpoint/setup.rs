@@ -1,7 +1,7 @@
 //! From the first octet to full operation.
 
-use super::{Endpoint, Progress, Sink};
-use crate::mpa::{self, Deframer, LocalError, Refusal, Rtr, Terms};
+use super::{Endpoint, EndpointConfig, Progress, Sink};
+use crate::mpa::{self, Deframer, DeframerConfig, Framer, LocalError, Refusal, Rtr, Terms};
 use crate::qp::{CloseHow, Event, Kind};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{Fault, StreamError};
@@ -88,11 +88,21 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     }
 
     pub(super) fn establish(&mut self, terms: Terms, private_data: Box<[u8]>, stats: &mut RdmaStats) {
-        let Terms { revision, crc, ird, ord, rtr, peer: _ } = terms;
+        let Terms { revision, crc, markers_in, markers_out, ird, ord, rtr, peer: _ } = terms;
         self.negotiation = None;
         self.terms = Some(terms);
-        self.deframer = Some(Deframer::new(self.position, crc, self.config.spill_max));
-        self.qp.establish(crc, ird.into(), ord.into(), self.initiator);
+        let EndpointConfig { chunks_max, spill_max, out_of_order, placed_runs_max, .. } = self.config;
+        let deframer = DeframerConfig {
+            crc,
+            markers: markers_in,
+            chunks_max: chunks_max.into(),
+            spill_max,
+            out_of_order,
+            runs_max: placed_runs_max.into(),
+        };
+        self.deframer = Some(Deframer::new(self.position, deframer));
+        let framer = Framer::new(crc).with_markers(markers_out);
+        self.qp.establish(framer, ird.into(), ord.into(), self.initiator);
         count(&mut stats.rdmap.established, 1);
         self.qp.events.push_back(Event::Established { private_data, rev: revision, crc, ird, ord });
         // RFC 6581 §9.2: "the initiator MUST generate one of the negotiated RTR indications".
@@ -116,7 +126,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             // The responder is in full operation already: it hears of it by a Terminate.
             self.negotiation = None;
             self.terms = Some(terms);
-            self.qp.framer = mpa::Framer::new(terms.crc);
+            self.qp.framer = Framer::new(terms.crc).with_markers(terms.markers_out);
             self.qp.fail(&Fault::bare(error), stats);
             return;
         }

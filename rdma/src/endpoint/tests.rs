@@ -44,7 +44,16 @@ impl Side {
         let negotiation = Negotiation::responder(config.mpa, NOW);
         let mut endpoint = Endpoint::new(config, StreamId(1), negotiation, initiator);
         let mut stats = RdmaStats::default();
-        let terms = Terms { revision: 2, crc: true, ird: 4, ord: 4, rtr, peer: None };
+        let terms = Terms {
+            revision: 2,
+            crc: true,
+            markers_in: false,
+            markers_out: false,
+            ird: 4,
+            ord: 4,
+            rtr,
+            peer: None,
+        };
         endpoint.establish(terms, Box::default(), &mut stats);
         let mut memory = VecMemory::new();
         memory.add((0..64).collect()).unwrap();

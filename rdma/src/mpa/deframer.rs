@@ -6,34 +6,74 @@
 //! wanted.
 //!
 //! A peer may cut its stream into single octets, or begin a long FPDU and never end it, on every connection that it
-//! may have. So that chunks, whose buffers come from a pool that reception lives on, are not all held for that, a
-//! few are; what comes behind them and does not complete the FPDU is copied into a buffer that the deframer was
-//! given at the start. FPDUs as long as a segment, which is what a sender should make of them, are never copied.
+//! may have. So that chunks, whose buffers come from a pool that reception lives on, are not all held for that, no more
+//! than [`DeframerConfig::chunks_max`] are; what comes behind them and does not complete the FPDU is copied into a buffer
+//! that the deframer was given at the start, and so are the smallest of chunks, which would pin a buffer for a few octets.
 //!
-//! Every reader goes through [`Pieces`]; markers, once asked for, are octets that it leaves out.
+//! What was placed while it lay behind a gap is remembered as [`PlacedRun`]s. When the stream gets there, its octets are
+//! left out, whether they come a second time or not at all ([`push_placed`](Deframer::push_placed)), and the run is
+//! given out in their stead. An FPDU that does not end where a run begins shows that the run was none of the stream's.
+//!
+//! Every reader goes through [`Pieces`], which leave markers out.
 
 use super::crc::{Crc32c, crc32c};
-use super::{CRC_LEN, FPDU_LEN_MAX, LENGTH_LEN, MpaStats, fpdu_len};
+use super::early::{EarlyFpdus, EarlyRefusal, OutOfOrder, StreamShape};
+use super::fpdu::{Fpdu, Pieces};
+use super::marker::{Layout, MARKER_LEN, pointer};
+use super::placed::{PlacedRun, PlacedRuns};
+use super::{CRC_LEN, LENGTH_LEN, MARKED_LEN_MAX, MpaStats, fpdu_len};
 use core::fmt;
-use std::collections::{VecDeque, vec_deque};
+use std::collections::VecDeque;
 
-/// Chunks held while an FPDU is not complete. One that is no longer than a segment lies in two, or in three if it is
-/// not aligned, the last of which completes it.
-pub const CHUNKS_MAX: usize = 2;
-/// Octets below which a chunk is copied aside although fewer are held.
+/// Chunks that suffice for the longest FPDU in segments of 1448 octets, wherever in them it begins.
+pub const CHUNKS_MAX: usize = 48;
+/// Octets below which a chunk that does not complete an FPDU is copied aside although fewer are held.
 const TINY: usize = 64;
-/// Between two chunks, and behind the last, there is at most one run of octets copied aside; one chunk more completes
-/// the FPDU.
-const PIECES_MAX: usize = 2 * (CHUNKS_MAX + 1);
-
 /// Octets of the copy-aside buffer that no legal stream overflows.
-pub const SPILL_MAX: usize = FPDU_LEN_MAX + TINY;
+pub const SPILL_MAX: usize = MARKED_LEN_MAX + TINY;
+/// Octets of the shortest FPDU.
+const FPDU_LEN_MIN: u64 = fpdu_len(0) as u64;
+
+/// What a deframer is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeframerConfig {
+    /// Whether CRCs are verified.
+    pub crc: bool,
+    /// Whether the stream has markers.
+    pub markers: bool,
+    /// Chunks that may be held for an FPDU that is not complete: as many packet buffers.
+    pub chunks_max: usize,
+    /// Octets that may be copied aside; [`SPILL_MAX`] suffices for every legal stream.
+    pub spill_max: usize,
+    /// How FPDUs behind a gap are looked for.
+    pub out_of_order: OutOfOrder,
+    /// Runs of such FPDUs that may be remembered.
+    pub runs_max: usize,
+}
+
+impl Default for DeframerConfig {
+    /// CRCs, no markers, everything in order.
+    fn default() -> Self {
+        Self {
+            crc: true,
+            markers: false,
+            chunks_max: CHUNKS_MAX,
+            spill_max: SPILL_MAX,
+            out_of_order: OutOfOrder::Off,
+            runs_max: 0,
+        }
+    }
+}
 
 /// Why no more FPDUs come out of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FpduError {
     /// The CRC does not match (RFC 5044 §8, code 2).
     Crc,
+    /// A marker does not point to the FPDU that it is in (RFC 5044 §8, code 3).
+    Marker,
+    /// The FPDU does not end where one was found before the gap closed (RFC 5044 §8, code 3).
+    Boundary,
     /// More small pieces of one FPDU than the copy-aside buffer takes; cannot be with [`SPILL_MAX`] octets.
     Fragmented,
     /// A chunk does not follow the one before it: a mistake of the caller's.
@@ -51,6 +91,8 @@ impl fmt::Display for FpduError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Crc => f.write_str("the FPDU's CRC does not match"),
+            Self::Marker => f.write_str("a marker does not point to its FPDU"),
+            Self::Boundary => f.write_str("the FPDU does not end where the next was found"),
             Self::Fragmented => f.write_str("the FPDU came in too many small pieces"),
             Self::Gap { expected, offset } => {
                 write!(f, "octets at stream position {offset} where {expected} was due")
@@ -63,23 +105,27 @@ impl fmt::Display for FpduError {
 impl core::error::Error for FpduError {}
 
 #[derive(Debug)]
-enum Piece<C> {
+pub(super) enum Piece<C> {
     Chunk(C),
     /// So many octets of the copy-aside buffer, behind those of the pieces before.
     Spill(usize),
+    /// So many octets that were placed before and are here no more.
+    Placed(usize),
 }
 
 /// Cuts the received half of a stream into FPDUs.
 ///
-/// Offer a chunk with [`push`](Self::push), then take FPDUs with [`next_fpdu`](Self::next_fpdu) until there
-/// is none. RFC 5044 §8: "Once MPA delivers an error of any type, it MUST NOT pass or deliver any additional
-/// FPDUs on that half connection": after an error chunks are dropped and nothing comes out.
+/// Offer a chunk with [`push`](Self::push), then take FPDUs with [`next_fpdu`](Self::next_fpdu) and runs with
+/// [`next_placed`](Self::next_placed) until there is neither. RFC 5044 §8: "Once MPA delivers an error of any type, it
+/// MUST NOT pass or deliver any additional FPDUs on that half connection": after an error chunks are dropped and nothing
+/// comes out.
 #[derive(Debug)]
 pub struct Deframer<C> {
-    crc: bool,
+    shape: StreamShape,
     failed: bool,
     pieces: VecDeque<Piece<C>>,
     chunks: usize,
+    chunks_max: usize,
     /// Octets of the first piece that are used up; zero unless it is a chunk.
     used: usize,
     /// Octets in the pieces that are not used up.
@@ -92,20 +138,25 @@ pub struct Deframer<C> {
     spill_max: usize,
     /// Octets of `spill` that are used up.
     spill_used: usize,
+    out_of_order: OutOfOrder,
+    runs: PlacedRuns,
 }
 
 impl<C: AsRef<[u8]>> Deframer<C> {
-    /// A deframer whose first FPDU begins at stream position `start`. It verifies CRCs where `crc` says so,
-    /// and may copy up to `spill_max` octets aside; [`SPILL_MAX`] suffices for every legal stream.
-    ///
-    /// This is the only place where it allocates.
+    /// A deframer whose first FPDU begins at stream position `start`. This is the only place where it allocates.
     #[must_use]
-    pub fn new(start: u64, crc: bool, spill_max: usize) -> Self {
+    pub fn new(start: u64, config: DeframerConfig) -> Self {
+        let DeframerConfig { crc, markers, chunks_max, spill_max, out_of_order, runs_max } = config;
+        let runs_max = if out_of_order == OutOfOrder::Off { 0 } else { runs_max };
+        // In front of each chunk, and behind the last, there is at most one run of octets copied aside; one chunk more
+        // completes the FPDU.
+        let pieces_max = chunks_max.saturating_add(1).saturating_mul(2);
         Self {
-            crc,
+            shape: StreamShape { start, crc, markers },
             failed: false,
-            pieces: VecDeque::with_capacity(PIECES_MAX),
+            pieces: VecDeque::with_capacity(pieces_max),
             chunks: 0,
+            chunks_max,
             used: 0,
             held: 0,
             lent: 0,
@@ -113,6 +164,8 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             spill: Vec::with_capacity(spill_max),
             spill_max,
             spill_used: 0,
+            out_of_order,
+            runs: PlacedRuns::new(runs_max),
         }
     }
 
@@ -126,6 +179,32 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.held.saturating_sub(self.lent)
+    }
+
+    /// Looks for FPDUs in a chunk at stream position `offset`, behind a gap.
+    ///
+    /// # Errors
+    /// Where there can be none that may be placed.
+    pub fn early<'a>(&self, offset: u64, octets: &'a [u8]) -> Result<EarlyFpdus<'a>, EarlyRefusal> {
+        if self.failed || self.out_of_order == OutOfOrder::Off || offset <= self.end() {
+            return Err(EarlyRefusal::Unlocated);
+        }
+        let mut fpdus = EarlyFpdus::new(self.shape, offset, octets, self.out_of_order)?;
+        fpdus.end_before(self.runs.free_until(fpdus.position()).ok_or(EarlyRefusal::Runs)?);
+        Ok(fpdus)
+    }
+
+    /// Remembers FPDUs that [`early`](Self::early) found and that were placed.
+    pub fn placed(&mut self, run: PlacedRun) {
+        if run.start < run.end && !self.failed {
+            self.runs.add(run);
+        }
+    }
+
+    /// Whether all octets of this part of the stream were placed: nobody needs them any more.
+    #[must_use]
+    pub fn is_placed(&self, offset: u64, len: usize) -> bool {
+        self.runs.covers(offset, offset.saturating_add(len as u64))
     }
 
     /// Takes the chunk at stream position `offset`, which must follow what came before. The first chunk may
@@ -146,6 +225,28 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         }
     }
 
+    /// Takes note that the stream goes on by `len` octets that [`is_placed`](Self::is_placed) answered for, and that are
+    /// not at hand.
+    ///
+    /// # Errors
+    /// As [`Self::push`]; also where they were not placed.
+    pub fn push_placed(&mut self, offset: u64, len: usize, stats: &mut MpaStats) -> Result<(), FpduError> {
+        if self.failed {
+            return Ok(());
+        }
+        self.settle();
+        let expected = self.end();
+        if offset != expected || !self.is_placed(offset, len) {
+            return Err(self.fail(FpduError::Gap { expected, offset }, stats));
+        }
+        match self.pieces.back_mut() {
+            Some(Piece::Placed(run)) => *run = run.saturating_add(len),
+            _ => self.pieces.push_back(Piece::Placed(len)),
+        }
+        self.held = self.held.saturating_add(len);
+        Ok(())
+    }
+
     fn try_push(&mut self, offset: u64, chunk: C, stats: &mut MpaStats) -> Result<(), FpduError> {
         let gap = FpduError::Gap { expected: self.end(), offset };
         let before = self.end().checked_sub(offset).ok_or(gap)?;
@@ -158,14 +259,15 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         if fresh.is_empty() {
             return Ok(());
         }
-        if self.held >= FPDU_LEN_MAX {
+        if self.held >= MARKED_LEN_MAX {
             return Err(FpduError::Undrained);
         }
         let len = fresh.len();
-        let aside = len < TINY || (self.chunks >= CHUNKS_MAX && !self.completes(len));
-        if aside && self.held > 0 {
+        let aside = len < TINY || self.chunks >= self.chunks_max;
+        if aside && self.held > 0 && !self.completes(len) {
             self.spill(chunk.as_ref())?;
             stats.octets_spilled = stats.octets_spilled.wrapping_add(len as u64);
+            stats.octets_copied = stats.octets_copied.wrapping_add(len as u64);
         } else {
             if self.held == 0 {
                 self.used = chunk.as_ref().len().saturating_sub(len);
@@ -179,7 +281,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
 
     /// Whether so many octets more complete the FPDU at the front.
     fn completes(&self, len: usize) -> bool {
-        let due = self.ulpdu_length().map(|ulpdu_len| fpdu_len(ulpdu_len.into()));
+        let due = self.ulpdu_length().map(|ulpdu_len| self.layout().fpdu_len(ulpdu_len.into()));
         due.is_some_and(|due| self.held.saturating_add(len) >= due)
     }
 
@@ -199,40 +301,95 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
-    /// Lends the next FPDU, or `None` where it is not complete yet. The chunks of the one lent before are
-    /// dropped here.
+    /// Lends the next FPDU, or `None` where it is not complete yet, or where [`Self::next_placed`] is due. The chunks of
+    /// the one lent before are dropped here.
     #[inline]
     pub fn next_fpdu<'a>(&'a mut self, stats: &mut MpaStats) -> Option<Result<Fpdu<'a, C>, FpduError>> {
         self.settle();
         if self.failed {
             return None;
         }
+        let room = match self.runs.first() {
+            None => u64::MAX,
+            Some(run) if run.start <= self.position => return None,
+            Some(run) => run.start.saturating_sub(self.position),
+        };
+        if room < FPDU_LEN_MIN {
+            return Some(Err(self.fail(FpduError::Boundary, stats)));
+        }
         let ulpdu_len = usize::from(self.ulpdu_length()?);
-        let len = fpdu_len(ulpdu_len);
+        let layout = self.layout();
+        let len = layout.fpdu_len(ulpdu_len);
+        // RFC 5044 §8 code 3: "the check SHOULD be made when a gap creating an out-of-order sequence is closed".
+        if room < len as u64 {
+            return Some(Err(self.fail(FpduError::Boundary, stats)));
+        }
         if self.held < len {
             return None;
         }
-        let whole = self.first().get(..len).is_some();
-        if self.crc && !self.crc_matches(len) {
-            return Some(Err(self.fail(FpduError::Crc, stats)));
+        if let Err(error) = self.verify(len, stats) {
+            return Some(Err(self.fail(error, stats)));
         }
         stats.fpdus_in = stats.fpdus_in.wrapping_add(1);
         stats.ulpdu_octets_in = stats.ulpdu_octets_in.wrapping_add(ulpdu_len as u64);
-        if !whole {
+        if self.first().get(..len).is_none() {
             stats.fpdus_in_split = stats.fpdus_in_split.wrapping_add(1);
         }
         self.lent = len;
-        let offset = self.position;
-        Some(Ok(Fpdu { offset, ulpdu: self.octets(LENGTH_LEN, ulpdu_len), len: ulpdu_len }))
+        Some(Ok(Fpdu::new(self.position, ulpdu_len, layout, self.octets(0, len))))
+    }
+
+    /// The run of FPDUs placed before that the stream has now reached the end of; `None` elsewhere.
+    #[inline]
+    pub fn next_placed(&mut self, stats: &mut MpaStats) -> Option<PlacedRun> {
+        let run = *self.runs.first()?;
+        self.settle();
+        if self.position < run.start {
+            return None;
+        }
+        let left = run.end.saturating_sub(self.position);
+        self.lent = usize::try_from(left).map_or(self.held, |left| left.min(self.held));
+        self.settle();
+        if self.position < run.end {
+            return None;
+        }
+        stats.fpdus_in = stats.fpdus_in.wrapping_add(run.fpdus.into());
+        stats.ulpdu_octets_in = stats.ulpdu_octets_in.wrapping_add(run.ulpdu_octets);
+        self.runs.take_first()
+    }
+
+    /// CRC and markers of the FPDU at the front, which is whole.
+    #[inline]
+    fn verify(&self, len: usize, stats: &mut MpaStats) -> Result<(), FpduError> {
+        if self.shape.crc && !self.crc_matches(len) {
+            return Err(FpduError::Crc);
+        }
+        for (at, due) in self.layout().markers(len) {
+            let mut marker = [0; MARKER_LEN];
+            let octets = self.octets(at, MARKER_LEN).flatten();
+            marker.iter_mut().zip(octets).for_each(|(to, from)| *to = *from);
+            if Some(pointer(marker)) != due {
+                return Err(FpduError::Marker);
+            }
+            stats.markers_in = stats.markers_in.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// How markers cut the FPDU at the front.
+    #[inline]
+    const fn layout(&self) -> Layout {
+        self.shape.layout(self.position)
     }
 
     /// The ULPDU_Length at the front.
     #[inline]
     fn ulpdu_length(&self) -> Option<u16> {
-        if let Some((length, _)) = self.first().split_first_chunk::<LENGTH_LEN>() {
+        let at = self.layout().length_at();
+        if let Some(length) = self.first().get(at..).and_then(<[u8]>::first_chunk::<LENGTH_LEN>) {
             return Some(u16::from_be_bytes(*length));
         }
-        let mut octets = self.octets(0, LENGTH_LEN).flatten();
+        let mut octets = self.octets(at, LENGTH_LEN).flatten();
         Some(u16::from_be_bytes([*octets.next()?, *octets.next()?]))
     }
 
@@ -253,7 +410,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         match self.pieces.front() {
             Some(Piece::Chunk(chunk)) => chunk.as_ref().get(self.used..).unwrap_or_default(),
             Some(Piece::Spill(run)) => self.spilled().get(..*run).unwrap_or_default(),
-            None => &[],
+            Some(Piece::Placed(_)) | None => &[],
         }
     }
 
@@ -266,7 +423,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     #[inline]
     fn octets(&self, skip: usize, len: usize) -> Pieces<'_, C> {
         let skipped = self.used.saturating_add(skip);
-        Pieces { pieces: self.pieces.iter(), spill: self.spilled(), skip: skipped, left: len }
+        Pieces::raw(self.pieces.iter(), self.spilled(), skipped, len)
     }
 
     /// Drops what was lent out.
@@ -303,6 +460,14 @@ impl<C: AsRef<[u8]>> Deframer<C> {
                         return;
                     }
                 }
+                Some(Piece::Placed(run)) => {
+                    let part = left.min(*run);
+                    *run = run.saturating_sub(part);
+                    left = left.saturating_sub(part);
+                    if *run > 0 {
+                        return;
+                    }
+                }
                 None => return,
             }
             self.pieces.pop_front();
@@ -315,113 +480,8 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.failed = true;
         self.pieces.clear();
         self.spill.clear();
+        self.runs.clear();
         (self.chunks, self.used, self.held, self.spill_used) = (0, 0, 0, 0);
         error
-    }
-}
-
-/// A verified FPDU, lent until the deframer is called again.
-#[derive(Debug)]
-pub struct Fpdu<'a, C> {
-    offset: u64,
-    len: usize,
-    ulpdu: Pieces<'a, C>,
-}
-
-impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
-    /// The stream position of its ULPDU_Length field.
-    #[inline]
-    #[must_use]
-    pub const fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Octets of its ULPDU, 0–65535.
-    #[inline]
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether its ULPDU has no octets.
-    #[inline]
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The ULPDU, where it lies in one piece: the ordinary case.
-    #[inline]
-    #[must_use]
-    pub fn contiguous(&self) -> Option<&'a [u8]> {
-        let piece = self.pieces(0).next().unwrap_or_default();
-        (piece.len() == self.len).then_some(piece)
-    }
-
-    /// Copies the first octets of the ULPDU, as many as there are and fit, and returns their number.
-    #[inline]
-    pub fn copy_prefix(&self, out: &mut [u8]) -> usize {
-        let mut copied = 0usize;
-        for piece in self.pieces(0) {
-            let Some(rest) = out.get_mut(copied..) else { break };
-            let part = piece.len().min(rest.len());
-            if let (Some(to), Some(from)) = (rest.get_mut(..part), piece.get(..part)) {
-                to.copy_from_slice(from);
-            }
-            copied = copied.saturating_add(part);
-            if copied == out.len() {
-                break;
-            }
-        }
-        copied
-    }
-
-    /// The pieces of the ULPDU in order, without its first `skip` octets. None is empty.
-    #[inline]
-    #[must_use]
-    pub fn pieces(&self, skip: usize) -> Pieces<'a, C> {
-        let Pieces { pieces, spill, skip: before, left } = &self.ulpdu;
-        Pieces {
-            pieces: pieces.clone(),
-            spill,
-            skip: before.saturating_add(skip),
-            left: left.saturating_sub(skip),
-        }
-    }
-}
-
-/// A run of received octets, slice by slice.
-#[derive(Debug)]
-pub struct Pieces<'a, C> {
-    pieces: vec_deque::Iter<'a, Piece<C>>,
-    spill: &'a [u8],
-    skip: usize,
-    left: usize,
-}
-
-impl<'a, C: AsRef<[u8]>> Iterator for Pieces<'a, C> {
-    type Item = &'a [u8];
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a [u8]> {
-        while self.left > 0 {
-            let piece = match self.pieces.next()? {
-                Piece::Chunk(chunk) => chunk.as_ref(),
-                Piece::Spill(run) => {
-                    let (piece, rest) = self.spill.split_at_checked(*run)?;
-                    self.spill = rest;
-                    piece
-                }
-            };
-            let Some(fresh) = piece.get(self.skip..).filter(|fresh| !fresh.is_empty()) else {
-                self.skip = self.skip.saturating_sub(piece.len());
-                continue;
-            };
-            self.skip = 0;
-            let wanted = fresh.get(..self.left).unwrap_or(fresh);
-            self.left = self.left.saturating_sub(wanted.len());
-            return Some(wanted);
-        }
-        None
     }
 }

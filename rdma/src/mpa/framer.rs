@@ -6,8 +6,12 @@
 //! +--------------+---------------------------+-----------+-------+
 //!        2               ULPDU_Length                        4
 //! ```
+//!
+//! Where the peer wants markers, the FPDU is built as if there were none and then spread, last part first, so that room
+//! for them opens: its octets move within the buffer that they are in, and the CRC is taken over the result.
 
 use super::crc::crc32c;
+use super::marker::{Layout, MARKER_INTERVAL, MARKER_LEN, marker};
 use super::{CRC_LEN, LENGTH_LEN};
 use core::fmt;
 
@@ -45,6 +49,14 @@ pub const fn mulpdu(emss: usize) -> usize {
     }
 }
 
+/// The same with markers. RFC 5044 §4.5: "MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)".
+#[inline]
+#[must_use]
+pub const fn mulpdu_marked(emss: usize) -> usize {
+    let markers = emss.div_ceil(MARKER_INTERVAL).saturating_mul(MARKER_LEN);
+    mulpdu((emss & !3).saturating_sub(markers))
+}
+
 /// Why an FPDU was not built. Neither comes from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
@@ -77,34 +89,47 @@ impl core::error::Error for FrameError {}
 #[derive(Clone, Copy, Debug)]
 pub struct Framer {
     crc: bool,
+    markers: bool,
+    /// Octets of the FPDUs before.
+    sent: u64,
 }
 
 impl Framer {
-    /// A framer that writes CRCs, or zeros in their place.
+    /// A framer that writes CRCs, or zeros in their place, and no markers.
     #[must_use]
     pub const fn new(crc: bool) -> Self {
-        Self { crc }
+        Self { crc, markers: false, sent: 0 }
+    }
+
+    /// The same, with markers if so, the first of which opens the first FPDU.
+    #[must_use]
+    pub const fn with_markers(self, markers: bool) -> Self {
+        Self { markers, ..self }
     }
 
     /// The longest ULPDU to send in a TCP segment of `emss` octets.
     ///
-    /// It never exceeds [`mulpdu`]; it keeps whole FPDUs at a multiple of eight octets besides, the size to
-    /// which Linux soft-iWARP cuts its own.
+    /// It never exceeds [`mulpdu`], or [`mulpdu_marked`] where there are markers; it keeps whole FPDUs without them at a
+    /// multiple of eight octets besides, the size to which Linux soft-iWARP cuts its own.
     #[inline]
     #[must_use]
     pub const fn ulpdu_max(&self, emss: usize) -> usize {
-        mulpdu(emss & !7)
+        if self.markers { mulpdu_marked(emss) } else { mulpdu(emss & !7) }
     }
 
-    /// Octets of the FPDU around a ULPDU of so many octets.
+    const fn layout(&self) -> Layout {
+        if self.markers { Layout::marked(self.sent) } else { Layout::PLAIN }
+    }
+
+    /// Octets of the next FPDU, if it is around a ULPDU of so many octets.
     #[inline]
     #[must_use]
     pub const fn fpdu_len(&self, ulpdu_len: usize) -> usize {
-        fpdu_len(ulpdu_len)
+        self.layout().fpdu_len(ulpdu_len)
     }
 
-    /// Builds an FPDU in `out`, which has exactly [`Self::fpdu_len`] octets: `fill` writes the ULPDU into the
-    /// slice it is given, the rest is written around it.
+    /// Builds the next FPDU in `out`, which has exactly [`Self::fpdu_len`] octets: `fill` writes the ULPDU into the
+    /// slice it is given, the rest is written around it. Once it is sent, tell [`Self::sent`].
     ///
     /// # Errors
     /// Where the lengths do not agree; `fill` is not called then.
@@ -120,18 +145,52 @@ impl Framer {
         if ulpdu_len > MULPDU_MAX {
             return Err(too_long);
         }
-        let wrong = FrameError::Buffer { need: fpdu_len(ulpdu_len), have: out.len() };
-        if out.len() != fpdu_len(ulpdu_len) {
+        let wrong = FrameError::Buffer { need: self.fpdu_len(ulpdu_len), have: out.len() };
+        if out.len() != self.fpdu_len(ulpdu_len) {
             return Err(wrong);
         }
-        let (covered, field) = out.split_last_chunk_mut::<CRC_LEN>().ok_or(wrong)?;
-        let (header, rest) = covered.split_first_chunk_mut::<LENGTH_LEN>().ok_or(wrong)?;
-        let (ulpdu, pad) = rest.split_at_mut_checked(ulpdu_len).ok_or(wrong)?;
+        let plain = out.get_mut(..fpdu_len(ulpdu_len)).ok_or(wrong)?;
+        let (header, rest) = plain.split_first_chunk_mut::<LENGTH_LEN>().ok_or(wrong)?;
+        let (ulpdu, pad_and_crc) = rest.split_at_mut_checked(ulpdu_len).ok_or(wrong)?;
         *header = length.to_be_bytes();
         fill(ulpdu);
         // RFC 5044 §4.1: "The pad data MUST be set to zero by the sender".
-        pad.fill(0);
+        pad_and_crc.fill(0);
+        if self.markers {
+            spread(out, self.layout(), fpdu_len(ulpdu_len)).ok_or(wrong)?;
+        }
+        let (covered, field) = out.split_last_chunk_mut::<CRC_LEN>().ok_or(wrong)?;
         *field = if self.crc { crc32c(covered) } else { [0; CRC_LEN] };
         Ok(())
     }
+
+    /// An FPDU of so many octets went out.
+    #[inline]
+    pub const fn sent(&mut self, octets: usize) {
+        self.sent = self.sent.wrapping_add(octets as u64);
+    }
+
+    /// How many markers an FPDU of so many octets, the next, has.
+    #[inline]
+    #[must_use]
+    pub fn markers(&self, octets: usize) -> usize {
+        self.layout().markers(octets).count()
+    }
+}
+
+/// Opens room for markers in an FPDU, of which the first `plain` octets of `out` are written, and writes them.
+fn spread(out: &mut [u8], layout: Layout, plain: usize) -> Option<()> {
+    let mut from = plain;
+    let mut behind = out.len();
+    for (at, pointer) in layout.markers(out.len()).rev() {
+        let to = at.checked_add(MARKER_LEN)?;
+        let part = from.checked_sub(behind.checked_sub(to)?)?..from;
+        (from, behind) = (part.start, at);
+        // In front of `at` lie as many markers as octets must still move by: nothing that is still needed.
+        out.get(part.clone())?;
+        out.get(to..)?.get(..part.len())?;
+        out.copy_within(part, to);
+        *out.get_mut(at..)?.first_chunk_mut()? = marker(pointer?);
+    }
+    Some(())
 }

@@ -6,19 +6,29 @@
 //!   transmit   ULPDU written in place -> Framer -> FPDU that fills a segment
 //! ```
 //!
-//! Markers are never asked for (we send M = 0), and a peer that asks for them is refused and counted.
+//! Markers are sent to a peer that asks for them, and asked for where the configuration says so. An FPDU that lies whole
+//! in a chunk behind a gap can be found, by markers or by the chunk's start, and verified before the gap closes
+//! ([`early`]).
 
 pub mod crc;
 pub mod deframer;
+pub mod early;
+mod fpdu;
 pub mod framer;
+pub mod marker;
 pub mod negotiate;
+mod placed;
 mod stats;
 
-pub use deframer::{Deframer, Fpdu, FpduError, Pieces};
-pub use framer::{FrameError, Framer, fpdu_len, mulpdu};
+pub use deframer::{Deframer, DeframerConfig, FpduError};
+pub use early::{EarlyFpdus, EarlyRefusal, OutOfOrder};
+pub use fpdu::{Fpdu, Pieces};
+pub use framer::{FrameError, Framer, fpdu_len, mulpdu, mulpdu_marked};
+pub use marker::{Layout, MARKER_INTERVAL, MARKER_LEN};
 pub use negotiate::{
     ConnectRequest, CrcPolicy, Event, LocalError, Negotiation, NegotiationConfig, Offer, Refusal, Rtr, Terms,
 };
+pub use placed::PlacedRun;
 pub use stats::MpaStats;
 
 /// Octets of the ULPDU_Length field that opens an FPDU (RFC 5044 §4.1).
@@ -27,3 +37,5 @@ pub const LENGTH_LEN: usize = 2;
 pub const CRC_LEN: usize = 4;
 /// Octets of the longest FPDU that ULPDU_Length can describe, without markers.
 pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
+/// Octets of the longest FPDU with its markers.
+pub const MARKED_LEN_MAX: usize = FPDU_LEN_MAX + (FPDU_LEN_MAX / marker::BETWEEN + 1) * MARKER_LEN;

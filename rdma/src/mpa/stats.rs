@@ -1,6 +1,6 @@
 //! What MPA counts.
 
-use super::{FpduError, Refusal};
+use super::{EarlyRefusal, FpduError, Refusal};
 
 iwarp_counters::counters! {
     /// What MPA counts on the streams of one worker.
@@ -15,10 +15,42 @@ iwarp_counters::counters! {
         ulpdu_octets_in,
         /// Octets of ULPDUs handed to TCP.
         ulpdu_octets_out,
-        /// Octets copied aside because they came in chunks too small to be worth holding.
+        /// Octets copied aside because they came in chunks too small, or too many, to be held.
         octets_spilled,
+        /// Octets that the processor moved on receive: copied aside, and placed in memory.
+        octets_copied,
+        /// Markers received.
+        markers_in,
+        /// Markers sent.
+        markers_out,
+        /// Chunks behind a gap that were looked at.
+        early_tried,
+        /// Octets of payload that were placed before the gap in front of them closed.
+        octets_placed_early,
+        /// Octets behind a gap that had to be held until it closed.
+        octets_held,
+        /// Chunks held: nothing tells where an FPDU begins in them.
+        early_refused_unlocated,
+        /// Chunks held: the next FPDU does not lie whole in them.
+        early_refused_incomplete,
+        /// Chunks held: the CRC of what might be an FPDU does not match.
+        early_refused_crc,
+        /// Chunks held: the markers of what might be an FPDU do not point to it.
+        early_refused_marker,
+        /// Chunks held: an FPDU that is not part of an RDMA Write.
+        early_refused_kind,
+        /// Chunks held: the last FPDU of a message, which is placed in order.
+        early_refused_last,
+        /// Chunks held: an FPDU that may not be placed where it says.
+        early_refused_access,
+        /// Chunks held: placed before, or as many runs are remembered as may be.
+        early_refused_runs,
         /// Streams ended: an FPDU's CRC does not match.
         crc_errors,
+        /// Streams ended: a marker does not point to its FPDU.
+        marker_errors,
+        /// Streams ended: an FPDU does not end where the next was found before the gap between them closed.
+        boundary_errors,
         /// Streams ended: an FPDU in more small pieces than the stream may hold.
         fpdus_fragmented,
         /// Streams ended: octets were not offered in the order of the stream, or too many at once.
@@ -47,8 +79,6 @@ iwarp_counters::counters! {
         refused_enhanced,
         /// Refused: octets of the peer's before it may send any.
         refused_early,
-        /// Refused: the peer wants markers in what we send.
-        refused_markers,
         /// Refused: the peer wants more inbound reads than we have room for.
         refused_ird,
         /// Refused: no message to signal ready-to-receive that both sides know.
@@ -70,7 +100,6 @@ impl MpaStats {
             Refusal::PrivateData => &mut self.refused_private_data,
             Refusal::Enhanced => &mut self.refused_enhanced,
             Refusal::Early => &mut self.refused_early,
-            Refusal::Markers => &mut self.refused_markers,
             Refusal::InsufficientIrd => &mut self.refused_ird,
             Refusal::NoMatchingRtr => &mut self.refused_rtr,
             Refusal::Owner => &mut self.rejects_out,
@@ -84,8 +113,25 @@ impl MpaStats {
     pub fn count_fpdu_error(&mut self, error: FpduError) {
         let counter = match error {
             FpduError::Crc => &mut self.crc_errors,
+            FpduError::Marker => &mut self.marker_errors,
+            FpduError::Boundary => &mut self.boundary_errors,
             FpduError::Fragmented => &mut self.fpdus_fragmented,
             FpduError::Gap { .. } | FpduError::Undrained => &mut self.stream_gaps,
+        };
+        *counter = counter.wrapping_add(1);
+    }
+
+    /// Counts a chunk behind a gap that is held, or not wholly placed.
+    pub fn count_early_refusal(&mut self, refusal: EarlyRefusal) {
+        let counter = match refusal {
+            EarlyRefusal::Unlocated => &mut self.early_refused_unlocated,
+            EarlyRefusal::Incomplete => &mut self.early_refused_incomplete,
+            EarlyRefusal::Crc => &mut self.early_refused_crc,
+            EarlyRefusal::Marker => &mut self.early_refused_marker,
+            EarlyRefusal::Kind => &mut self.early_refused_kind,
+            EarlyRefusal::Last => &mut self.early_refused_last,
+            EarlyRefusal::Access => &mut self.early_refused_access,
+            EarlyRefusal::Runs => &mut self.early_refused_runs,
         };
         *counter = counter.wrapping_add(1);
     }

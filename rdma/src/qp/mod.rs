@@ -182,9 +182,9 @@ impl QueuePair {
     }
 
     /// Full operation begins. The last allocation of a stream happens here.
-    pub(crate) fn establish(&mut self, crc: bool, ird: usize, ord: usize, may_send: bool) {
+    pub(crate) fn establish(&mut self, framer: Framer, ird: usize, ord: usize, may_send: bool) {
         self.state = QpState::ReadyToSend;
-        self.framer = Framer::new(crc);
+        self.framer = framer;
         self.ird = ird;
         self.ord = ord;
         self.may_send = may_send;

@@ -140,6 +140,7 @@ impl QueuePair {
                 let places = places.map_err(|_| StreamError::Local)?;
                 count(&mut self.counters.bytes_placed, len);
                 count(&mut env.stats.rdmap.payload_bytes_placed, len);
+                count(&mut env.stats.mpa.octets_copied, len);
                 scatter(places, fpdu, skip, env);
                 Ok(())
             }

@@ -1,5 +1,6 @@
 //! RDMAP: what the messages mean (RFC 5040).
 
+mod early;
 mod local;
 mod receive;
 mod transmit;

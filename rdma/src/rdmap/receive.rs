@@ -110,6 +110,7 @@ impl QueuePair {
     ) {
         count(&mut self.counters.bytes_placed, at.len());
         count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
+        count(&mut env.stats.mpa.octets_copied, at.len());
         for piece in fpdu.pieces(skip) {
             let (here, behind) = at.split_at(piece.len());
             env.memory.place(here, piece);

@@ -445,6 +445,8 @@ impl QueuePair {
         }
         self.sent_any = true;
         env.stats.mpa.count_fpdu_out(ulpdu_len);
+        count(&mut env.stats.mpa.markers_out, self.framer.markers(fpdu_len));
+        self.framer.sent(fpdu_len);
         Step::Sent(fpdu_len)
     }
 }

@@ -80,7 +80,7 @@ pub(crate) struct Side {
     pub(crate) wire: Wire,
     pub(crate) events: Vec<Event>,
     pub(crate) now: Duration,
-    position: u64,
+    pub(crate) position: u64,
 }
 
 impl Side {

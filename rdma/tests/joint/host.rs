@@ -78,6 +78,7 @@ fn endpoint_config(dial: &DialPlan, side: usize) -> EndpointConfig {
     EndpointConfig {
         mpa: NegotiationConfig {
             crc: plan.crc,
+            markers: plan.markers,
             ird_max: plan.ird,
             ord_max: plan.ord,
             rtr: plan.rtr.unwrap_or_default(),
@@ -87,6 +88,7 @@ fn endpoint_config(dial: &DialPlan, side: usize) -> EndpointConfig {
         pd: Some(DOMAIN),
         send_queue: plan.send_queue,
         receive_queue: plan.receive_queue,
+        last_early: plan.last_early,
         poke_after: dial.poke_after.filter(|_| side == 0),
         terminate_timeout: Duration::from_secs(200),
         ..default
@@ -103,8 +105,8 @@ impl Host {
     ) -> Result<Self, String> {
         let plan = &scenario.hosts[index];
         let keepalive = Keepalive { idle_ms: 20_000, interval_ms: 2_000, probes: 5 };
-        let options =
-            ConnOptions { keepalive: scenario.keepalive.then_some(keepalive), ..ConnOptions::default() };
+        let keepalive = scenario.keepalive.then_some(keepalive);
+        let options = ConnOptions { keepalive, early: true, ..ConnOptions::default() };
         let mut stack = Stack::new(stack_config(index, scenario), random.seed());
         let mut memory = Watched::new(index, model.clone());
         for (at, dial) in (0..).zip(&scenario.dials) {
@@ -182,6 +184,7 @@ impl Host {
             let (Event::Accepted { conn, .. }
             | Event::Connected { conn }
             | Event::Data { conn, .. }
+            | Event::Early { conn }
             | Event::PeerClosed { conn }
             | Event::Writable { conn }
             | Event::Urgent { conn, .. }
@@ -203,6 +206,7 @@ impl Host {
             };
             let judged = match event {
                 Event::Data { offset, segment, .. } => stream.receive(now, offset, segment, tools),
+                Event::Early { .. } => stream.receive_early(tools),
                 Event::PeerClosed { .. } => stream.peer_closed(now, tools),
                 Event::Closed { reason, .. } => stream.closed(now, reason, tools),
                 _ => {

@@ -27,6 +27,10 @@ pub(crate) struct HostPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SidePlan {
     pub(crate) crc: CrcPolicy,
+    /// Whether it asks for markers.
+    pub(crate) markers: bool,
+    /// Whether what ends a message may be placed behind a gap, too.
+    pub(crate) last_early: bool,
     pub(crate) ird: u16,
     pub(crate) ord: u16,
     /// Initiator: forms of ready-to-receive that it can send, for the peer-to-peer model. Responder: those it takes.
@@ -347,6 +351,8 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
         let forms = if forms.is_empty() { RtrOptions { write: true, ..forms } } else { forms };
         SidePlan {
             crc: if crc && random.below(3) != 0 { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks },
+            markers: random.below(3) == 0,
+            last_early: random.below(2) == 0,
             ird: depth(random),
             ord: depth(random),
             rtr: (!is_initiator || random.below(2) == 0).then_some(forms),

@@ -255,10 +255,26 @@ impl Stream {
         self.unread += segment.len();
         self.act(tools, |endpoint, tools| {
             let Tools { stags, memory, stats, .. } = tools;
-            endpoint.receive(since_start(now), offset, segment, &mut Env { stags, memory, stats });
+            let mut env = Env { stags, memory, stats };
+            if segment.was_taken() {
+                endpoint.receive_placed(since_start(now), offset, segment.len(), &mut env);
+            } else {
+                endpoint.receive(since_start(now), offset, segment, &mut env);
+            }
         })?;
         self.needs_turn = true;
         self.collect(now, tools)
+    }
+
+    /// Octets wait behind a gap: Writes among them are placed.
+    pub(crate) fn receive_early(&mut self, tools: &mut Tools) -> Result<(), String> {
+        let conn = self.conn;
+        self.act(tools, |endpoint, tools| {
+            let Tools { stack, stags, memory, stats, .. } = tools;
+            stack.offer_early(conn, &mut |offset, octets| {
+                endpoint.receive_early(offset, octets, &mut Env { stags, memory, stats })
+            });
+        })
     }
 
     pub(crate) fn peer_closed(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {

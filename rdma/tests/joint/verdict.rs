@@ -46,11 +46,13 @@ pub(crate) fn judge(
     pair: &[Option<Outcome>; 2],
     terms: [Terms; 2],
 ) -> Result<(), String> {
+    // Depths that were hit make the initiator refuse what the responder takes for agreed on.
+    let flipped_startup = scenario.flips.is_some_and(|flips| flips.startup);
     for outcome in pair.iter().flatten() {
         let [posted, succeeded, flushed] = outcome.work;
         ensure(posted == succeeded + flushed, "work that came back is not the work posted")?;
         ensure(
-            outcome.is_silent() || outcome.established || dial.no_rtr_in_common(),
+            outcome.is_silent() || outcome.established || dial.no_rtr_in_common() || flipped_startup,
             "a Terminate too early",
         )?;
     }

@@ -75,15 +75,15 @@ pub(crate) struct Receiver {
     pub(crate) held: Reassembly,
     // Up to the first part of that: what every segment in order needs.
     pub(crate) irs: SeqNum,
+    /// Where the peer's FIN is, once it is known.
+    pub(crate) fin: SeqNum,
     /// RCV.UP as an offset in the stream; 0 as long as nothing was urgent.
     pub(crate) urgent_end: u64,
     pub(crate) tuning: Tuning,
-    /// Where the peer's FIN is, once it is known.
-    pub(crate) fin: SeqNum,
     /// The runs that arrived most recently, latest first.
     pub(crate) recent: SackBlocks,
-    /// A duplicate to report (RFC 2883).
-    pub(crate) dsack: Option<SackRange>,
+    /// A duplicate to report (RFC 2883): see [`Self::dsack`].
+    pub(super) dsack: SackRange,
 }
 
 impl Sender {
@@ -127,6 +127,12 @@ impl Receiver {
         self.fin_known.then_some(self.fin)
     }
 
+    /// The duplicate to report: a range that is not empty.
+    #[inline]
+    pub(crate) fn dsack(&self) -> Option<SackRange> {
+        (self.dsack.start != self.dsack.end).then_some(self.dsack)
+    }
+
     /// The offset in the stream of what was received in order and not taken: at or before RCV.NXT.
     #[inline]
     pub(crate) fn offset_of(&self, seq: SeqNum) -> u64 {
@@ -154,7 +160,7 @@ impl Receiver {
             mss: 536,
             unacked: 0,
             recent: SackBlocks::EMPTY,
-            dsack: None,
+            dsack: SackRange::default(),
         }
     }
 }

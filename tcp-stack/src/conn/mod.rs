@@ -384,7 +384,8 @@ impl Conn {
                 || writable
                 || emss_changed
                 || closed.is_some()
-                || self.rcv.held.has_ready())
+                || self.rcv.held.has_ready()
+                || self.rcv.held.has_fresh())
     }
 
     /// Whether [`Conn::next_frame`] may have something.

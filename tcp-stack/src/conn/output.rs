@@ -8,7 +8,7 @@ use crate::recovery::{FRto, Phase, Undo};
 use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
-use crate::wire::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
+use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl Conn {
             .timestamps
             .then(|| Timestamps { value: self.ts_clock(cx.now), echo: self.rcv.ts_recent });
         let mut options = TcpOptions { timestamps, ..TcpOptions::NONE };
-        let wanted = self.negotiated.sack && (self.rcv.dsack.is_some() || !self.rcv.held.has_no_gap());
+        let wanted = self.negotiated.sack && (self.rcv.dsack().is_some() || !self.rcv.held.has_no_gap());
         if wanted {
             options.sack = self.sack_blocks(cx);
             // With payload only where a full segment's length is not passed.
@@ -293,7 +293,7 @@ impl Conn {
             self.rcv.last_ack_sent = self.rcv.nxt;
             return;
         }
-        self.rcv.dsack = None;
+        self.rcv.dsack = SackRange::default();
         let owed = core::mem::take(&mut self.pending.ack);
         if !owed && !payload {
             self.pending.dup_acks = self.pending.dup_acks.saturating_sub(1);
@@ -302,7 +302,7 @@ impl Conn {
     }
 
     fn has_sack_to_report(&self) -> bool {
-        self.rcv.dsack.is_some() || !self.rcv.held.has_no_gap()
+        self.rcv.dsack().is_some() || !self.rcv.held.has_no_gap()
     }
 
     /// The SYN was handed to the port.

@@ -5,6 +5,9 @@
 //! the usual case behind a loss, costs the same however much is held. In-order segments wait in a second
 //! list until the application takes them.
 //!
+//! An application may look at a segment behind a gap and take what it says ([`Reassembly::offer`]): the segment keeps
+//! its place, since it is received and acknowledged, but not its frame.
+//!
 //! ```text
 //!   ready ──▶ [seg][seg][seg]            │ rcv_nxt
 //!   runs  ──▶ {[seg][seg]} ──▶ {[seg]} ──▶ {[seg][seg][seg]}
@@ -24,13 +27,30 @@ pub(crate) struct RxNode<B> {
     len: u16,
     /// Where the payload begins in the buffer.
     at: u16,
-    buf: B,
+    /// `None`: the application has taken what was in it.
+    buf: Option<B>,
+    /// It is in the list of those that the application is to be asked about.
+    fresh: bool,
+    /// The next fresh segment.
+    next_fresh: u32,
     /// The next segment of the run, or of the ready list.
     next: u32,
     /// Of a run's first segment only: where the run ends, its last segment, and the next run.
     run_end: SeqNum,
     run_tail: u32,
     next_run: u32,
+}
+
+impl<B: Buf> RxNode<B> {
+    /// Octets of true buffer size.
+    fn size(&self) -> u32 {
+        self.buf.as_ref().map_or(0, |buf| u32::try_from(buf.true_size()).unwrap_or(u32::MAX))
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        let at = usize::from(self.at);
+        self.buf.as_ref()?.bytes().get(at..at.saturating_add(usize::from(self.len)))
+    }
 }
 
 impl<B> RxNode<B> {
@@ -75,6 +95,14 @@ impl<B> Payload<B> {
     }
 }
 
+/// What the application gets of a segment in its order: without a frame where it has taken what was in it.
+#[derive(Debug)]
+pub(crate) struct ReadyPayload<B> {
+    pub(crate) seq: SeqNum,
+    pub(crate) range: Range<u16>,
+    pub(crate) buf: Option<B>,
+}
+
 /// Why a segment behind a gap was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldError {
@@ -100,6 +128,8 @@ pub(crate) struct HoldLimits {
     pub(crate) segments: u32,
     /// Nodes that segments behind gaps leave in the pool for those in order.
     pub(crate) reserve: u32,
+    /// Whether the application wants to look at them.
+    pub(crate) offer: bool,
 }
 
 /// What one connection has received. Without segments it owns no memory.
@@ -114,6 +144,8 @@ pub(crate) struct Reassembly {
     last_run: u32,
     held_bytes: u32,
     held_segments: u32,
+    /// The fresh segments, latest first.
+    first_fresh: u32,
 }
 
 impl Reassembly {
@@ -125,6 +157,7 @@ impl Reassembly {
             ready_tail: NIL,
             held_bytes: 0,
             held_segments: 0,
+            first_fresh: NIL,
         }
     }
 
@@ -179,15 +212,11 @@ impl Reassembly {
         pool.get(self.first_run).map(|node| SackRange { start: node.seq, end: node.run_end })
     }
 
-    /// Queues an in-order segment for the application; gives it back when the pool is full.
-    pub(crate) fn push_ready<B: Buf>(
-        &mut self,
-        pool: &mut Pool<RxNode<B>>,
-        payload: Payload<B>,
-    ) -> Result<(), Payload<B>> {
-        let index = insert(pool, payload)?;
+    /// Queues an in-order segment for the application; `false`, and it is dropped, when the pool is full.
+    pub(crate) fn push_ready<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> bool {
+        let Some(index) = insert(pool, payload) else { return false };
         self.append_ready(pool, index, index);
-        Ok(())
+        true
     }
 
     fn append_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>, head: u32, tail: u32) {
@@ -198,15 +227,52 @@ impl Reassembly {
         self.ready_tail = tail;
     }
 
-    /// Takes the next in-order segment.
-    pub(crate) fn pop_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>) -> Option<Payload<B>> {
+    /// Whether segments are held that the application was not told of.
+    #[inline]
+    pub(crate) fn has_fresh(&self) -> bool {
+        !self.has_no_gap() && self.first_fresh != NIL
+    }
+
+    /// The first of the segments that the application is told of now. The list holds until a segment is taken or freed.
+    pub(crate) fn take_fresh(&mut self) -> u32 {
+        core::mem::replace(&mut self.first_fresh, NIL)
+    }
+
+    /// Asks of each segment of a list that was [taken](Self::take_fresh) and is still behind `rcv_nxt`, by its sequence
+    /// number and its octets, whether the application takes it: then its frame is let go of.
+    pub(crate) fn offer<B: Buf>(
+        &mut self,
+        pool: &mut Pool<RxNode<B>>,
+        first_fresh: u32,
+        rcv_nxt: SeqNum,
+        takes: &mut dyn FnMut(SeqNum, &[u8]) -> bool,
+    ) {
+        let mut index = first_fresh;
+        while let Some(node) = pool.get_mut(index).filter(|node| node.fresh) {
+            index = node.next_fresh;
+            node.fresh = false;
+            if node.seq.after(rcv_nxt)
+                && let Some(bytes) = node.bytes()
+                && takes(node.seq, bytes)
+            {
+                self.held_bytes = self.held_bytes.saturating_sub(node.size());
+                node.buf = None;
+            }
+        }
+    }
+
+    /// Takes the next in-order segment. If it was never offered, neither are the others of its list.
+    pub(crate) fn pop_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>) -> Option<ReadyPayload<B>> {
         let node = pool.remove(self.ready_head)?;
         self.ready_head = node.next;
         if node.next == NIL {
             self.ready_tail = NIL;
         }
+        if node.fresh {
+            self.first_fresh = NIL;
+        }
         let range = node.at..node.at.saturating_add(node.len);
-        Some(Payload { seq: node.seq, range, buf: node.buf })
+        Some(ReadyPayload { seq: node.seq, range, buf: node.buf })
     }
 
     /// Everything up to `rcv_nxt` has arrived in order: moves what continues it from the runs to the
@@ -224,7 +290,7 @@ impl Reassembly {
                 let next = node.next;
                 self.forget(node);
                 if node.end().at_or_before(nxt) {
-                    pool.remove(index);
+                    self.remove(pool, index);
                 } else if let Some(node) = pool.get_mut(index) {
                     node.trim_before(nxt);
                     node.next = NIL;
@@ -273,7 +339,11 @@ impl Reassembly {
             next = self.drop_run(pool, prev, next);
         }
         let end = payload.end();
-        let index = insert(pool, payload).map_err(|_| HoldError::Full)?;
+        let index = insert(pool, payload).ok_or(HoldError::Full)?;
+        if let Some(node) = pool.get_mut(index).filter(|_| limits.offer) {
+            (node.fresh, node.next_fresh) = (true, self.first_fresh);
+            self.first_fresh = index;
+        }
         self.held_segments = self.held_segments.saturating_add(1);
         self.held_bytes = self.held_bytes.saturating_add(size);
         self.link(pool, index, prev, next);
@@ -346,11 +416,17 @@ impl Reassembly {
             self.last_run = prev;
         }
         let mut index = index;
-        while let Some(node) = pool.remove(index) {
+        while let Some(node) = self.remove(pool, index) {
             self.forget(&node);
             index = node.next;
         }
         next_run
+    }
+
+    /// Frees a segment. If it is in the list of fresh ones, that is given up: they are held, and not offered.
+    fn remove<B>(&mut self, pool: &mut Pool<RxNode<B>>, index: u32) -> Option<RxNode<B>> {
+        self.first_fresh = NIL;
+        pool.remove(index)
     }
 
     fn unlink_first_run(&mut self, next_run: u32) {
@@ -361,8 +437,7 @@ impl Reassembly {
     }
 
     fn forget<B: Buf>(&mut self, node: &RxNode<B>) {
-        let size = u32::try_from(node.buf.true_size()).unwrap_or(u32::MAX);
-        self.held_bytes = self.held_bytes.saturating_sub(size);
+        self.held_bytes = self.held_bytes.saturating_sub(node.size());
         self.held_segments = self.held_segments.saturating_sub(1);
     }
 
@@ -398,24 +473,28 @@ fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Optio
     range.start.before(range.end).then_some(range)
 }
 
-fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Result<u32, Payload<B>> {
+/// `None`, and the payload is dropped, when the pool is full.
+fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
     let end = payload.end();
     let Payload { seq, range, buf } = payload;
     let len = range.end.saturating_sub(range.start);
-    let node =
-        RxNode { seq, len, at: range.start, buf, next: NIL, run_end: end, run_tail: NIL, next_run: NIL };
-    match pool.insert(node) {
-        Ok(index) => {
-            if let Some(node) = pool.get_mut(index) {
-                node.run_tail = index;
-            }
-            Ok(index)
-        }
-        Err(node) => {
-            let range = node.at..node.at.saturating_add(node.len);
-            Err(Payload { seq: node.seq, range, buf: node.buf })
-        }
+    let node = RxNode {
+        seq,
+        len,
+        at: range.start,
+        buf: Some(buf),
+        fresh: false,
+        next_fresh: NIL,
+        next: NIL,
+        run_end: end,
+        run_tail: NIL,
+        next_run: NIL,
+    };
+    let index = pool.insert(node).ok()?;
+    if let Some(node) = pool.get_mut(index) {
+        node.run_tail = index;
     }
+    Some(index)
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Conn {
     ) -> Result<(), DropReason> {
         let before = self.rcv.nxt;
         let end = payload.end();
-        if self.rcv.held.push_ready(cx.rx, payload).is_err() {
+        if !self.rcv.held.push_ready(cx.rx, payload) {
             return Err(DropReason::TcpNoMemory);
         }
         let had_gap = !self.rcv.held.has_no_gap();
@@ -116,6 +116,7 @@ impl Conn {
             bytes: cx.config.held_bytes_max,
             segments: cx.config.held_segments_max.min(share.max(HELD_SHARE_MIN)),
             reserve,
+            offer: self.settings.early,
         };
         let range = SackRange { start: payload.seq, end: payload.end() };
         match self.rcv.held.hold(cx.rx, payload, limits) {
@@ -159,11 +160,11 @@ impl Conn {
     pub(super) fn report_duplicate<B>(&mut self, cx: &mut Cx<'_, B>, range: SackRange) {
         if self.negotiated.sack && range.start.before(range.end) {
             // Duplicates of one burst that adjoin are one "contiguous sequence of data".
-            self.rcv.dsack = Some(match self.rcv.dsack {
+            self.rcv.dsack = match self.rcv.dsack() {
                 Some(before) if before.end == range.start => SackRange { start: before.start, ..range },
                 Some(before) if before.start == range.end => SackRange { end: before.end, ..range },
                 _ => range,
-            });
+            };
             cx.stats.dsacks_out = cx.stats.dsacks_out.wrapping_add(1);
         }
     }
@@ -185,7 +186,7 @@ impl Conn {
     /// The SACK option of an acknowledgement that is sent now.
     pub(super) fn sack_blocks<B>(&self, cx: &Cx<'_, B>) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
-        if let Some(dsack) = self.rcv.dsack {
+        if let Some(dsack) = self.rcv.dsack() {
             blocks.push(dsack);
         }
         if self.rcv.held.has_no_gap() {

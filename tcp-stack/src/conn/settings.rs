@@ -9,12 +9,16 @@ use crate::config::{ConnOptions, Keepalive};
 pub(crate) struct Settings {
     keepalive_idle_ms: u32,
     keepalive_interval_ms: u32,
+    /// [`NO_TIMEOUT`] for none.
     user_timeout_ms: u32,
     keepalive_probes: u8,
     has_keepalive: bool,
-    has_user_timeout: bool,
     pub(crate) nagle: bool,
+    pub(crate) early: bool,
 }
+
+/// Seven weeks: as good as none.
+const NO_TIMEOUT: u32 = u32::MAX;
 
 impl Settings {
     pub(super) fn of(options: &ConnOptions) -> Self {
@@ -22,11 +26,11 @@ impl Settings {
         Self {
             keepalive_idle_ms: keepalive.idle_ms,
             keepalive_interval_ms: keepalive.interval_ms,
-            user_timeout_ms: options.user_timeout_ms.unwrap_or(0),
+            user_timeout_ms: options.user_timeout_ms.unwrap_or(NO_TIMEOUT),
             keepalive_probes: keepalive.probes,
             has_keepalive: options.keepalive.is_some(),
-            has_user_timeout: options.user_timeout_ms.is_some(),
             nagle: options.nagle,
+            early: options.early,
         }
     }
 
@@ -39,6 +43,6 @@ impl Settings {
     }
 
     pub(crate) fn user_timeout(&self) -> Option<Duration> {
-        self.has_user_timeout.then(|| Duration::from_millis(self.user_timeout_ms.into()))
+        (self.user_timeout_ms != NO_TIMEOUT).then(|| Duration::from_millis(self.user_timeout_ms.into()))
     }
 }

@@ -17,8 +17,8 @@ const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 const PORT_COUNT: u32 = 16_384;
 
 /// Octets that [`Stack::send`] takes at a time however short the peer's segments are: it makes several of them then.
-/// RFC 5044 §4.5 lets MPA hand down no less (a MULPDU of 128, framed).
-pub const SEND_LEAST: usize = 136;
+/// RFC 5044 §4.5 lets MPA hand down no less (a MULPDU of 128, framed, with a marker).
+pub const SEND_LEAST: usize = 140;
 
 impl<B: Buf> Stack<B> {
     /// Accepts connections to a port, over IPv4 and IPv6.
@@ -205,6 +205,26 @@ impl<B: Buf> Stack<B> {
         }
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
         self.with_conn(self.now, conn.index(), |conn, cx| conn.on_consumed(cx, octets));
+    }
+
+    /// Shows the application what has arrived behind a gap, right after [`Event::Early`](crate::Event::Early): of
+    /// each segment the stream offset of its first octet, and its payload. Where `takes` says that the application has
+    /// what it needs of it, the frame is let go of, and [`Event::Data`](crate::Event::Data) brings the length only.
+    ///
+    /// Every segment is shown once at most, and only until events are polled or frames handled again. It is received either way, and
+    /// acknowledged selectively. Its octets may all the same come once more, with [`Event::Data`](crate::Event::Data): as
+    /// part of a longer segment, or where what was held had to be given up.
+    pub fn offer_early(&mut self, conn: ConnId, takes: &mut dyn FnMut(u64, &[u8]) -> bool) {
+        let Self { conns, rx, stats, early, .. } = self;
+        let Some((_, first)) = early.take().filter(|(index, _)| *index == conn.index()) else { return };
+        let Some(block) = conns.get_mut(conn) else { return };
+        let (nxt, in_order) = (block.rcv.nxt, block.rcv.octets);
+        block.rcv.held.offer(rx, first, nxt, &mut |seq, octets| {
+            // Behind what came in order.
+            let taken = takes(in_order.wrapping_add(u64::from(seq.distance_from(nxt))), octets);
+            stats.taken_segments = stats.taken_segments.wrapping_add(u64::from(taken));
+            taken
+        });
     }
 
     /// Closes our direction: a FIN follows what is queued. Data is received until the peer closes, too.

@@ -24,6 +24,7 @@ impl<B: Buf> Stack<B> {
     #[inline]
     pub fn handle_frames(&mut self, now: Instant, frames: impl IntoIterator<Item = RxFrame<B>>) {
         self.now = now;
+        self.early = None;
         for frame in frames {
             match self.interface.receive(now, frame) {
                 Received::Tcp(segment) => self.on_tcp(now, segment),

@@ -75,6 +75,9 @@ pub struct Stack<B: Buf> {
     /// The place and the flow of the connection that the last segment was for, while it is in the table of flows:
     /// bursts come in runs.
     last: Option<(u32, Ends)>,
+    /// The place of the connection that [`Event::Early`] told of last, and the first of the segments that it told of:
+    /// until the next event, or the next frames.
+    early: Option<(u32, u32)>,
     /// Moves the search for a source port on (RFC 6056 §3.3.3).
     next_port: u32,
     /// The time of the last call that told it.
@@ -132,6 +135,7 @@ impl<B: Buf> Stack<B> {
             stats: TcpStats::default(),
             paths: PathMtuCache::new(config.path_mtu_entries_max, config.tcp.path_mtu_age(), path_key),
             last: None,
+            early: None,
             next_port: 0,
             now: Instant::ZERO,
             interface,
@@ -226,6 +230,7 @@ impl<B: Buf> Stack<B> {
 
     /// The next event. Those of one connection come one after the other.
     pub fn poll_event(&mut self) -> Option<Event<B>> {
+        self.early = None;
         loop {
             let index = self.events.first()?;
             if let Some(event) = self.next_event(index) {
@@ -247,6 +252,10 @@ impl<B: Buf> Stack<B> {
                 Some(listener) => Event::Accepted { conn: conn_id, listener },
                 None => Event::Connected { conn: conn_id },
             });
+        }
+        if conn.rcv.held.has_fresh() {
+            self.early = Some((index, conn.rcv.held.take_fresh()));
+            return Some(Event::Early { conn: conn_id });
         }
         if core::mem::take(&mut notices.urgent) {
             return Some(Event::Urgent { conn: conn_id, end: conn.urgent_end() });

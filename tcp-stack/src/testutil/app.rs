@@ -3,7 +3,7 @@
 use super::{HeapBuf, HeapPool, Random};
 use crate::buf::{Buf, BufClass, BufPool};
 use crate::time::{Duration, Instant};
-use crate::{CloseReason, ConnId, SendError, Stack};
+use crate::{CloseReason, ConnId, Segment, SendError, Stack};
 use alloc::format;
 use alloc::string::String;
 
@@ -129,6 +129,8 @@ pub struct App {
     keys: (u64, u64),
     outcome: Outcome,
     /// Came, and not let go of.
+    /// Octets taken behind gaps whose turn has not come.
+    taken: usize,
     unread: u64,
     stalled: bool,
     stalled_until: Option<Instant>,
@@ -149,6 +151,7 @@ impl App {
             conn,
             keys,
             outcome: Outcome::default(),
+            taken: 0,
             unread: 0,
             stalled: false,
             stalled_until: None,
@@ -180,29 +183,54 @@ impl App {
         self.outcome.established = Some(now);
     }
 
-    /// Octets came; an error when they are not the next ones, or, unless they may have been forged, not
-    /// the right ones.
-    pub fn on_data(
+    /// Octets came, or the turn of some that were taken before; an error when they are not the next ones, or,
+    /// unless they may have been forged, not the right ones.
+    pub fn on_data<B: Buf>(
         &mut self,
         now: Instant,
         offset: u64,
-        bytes: &[u8],
+        segment: &Segment<B>,
         may_be_forged: bool,
     ) -> Result<(), String> {
-        if offset != self.outcome.received || bytes.is_empty() {
-            let (expected, len) = (self.outcome.received, bytes.len());
-            return Err(format!("{len} octets at {offset}, not at {expected}"));
+        self.advance(now, offset, segment.len())?;
+        if segment.was_taken() {
+            let rest = self.taken.checked_sub(segment.len());
+            self.taken = rest.ok_or(format!("{} octets at {offset} were not taken", segment.len()))?;
+            return Ok(());
         }
-        if self.outcome.peer_closed || self.outcome.closed.is_some() {
-            return Err(format!("octets behind the end, at {offset}"));
-        }
-        for (at, byte) in (offset..).zip(bytes) {
+        for (at, byte) in (offset..).zip(segment.bytes()) {
             let right = octet(self.keys.1, at);
             if *byte != right && !may_be_forged {
                 return Err(format!("octet {at} is {byte:#04x}, not {right:#04x}"));
             }
         }
-        let len = u64::try_from(bytes.len()).unwrap_or(0);
+        Ok(())
+    }
+
+    /// Octets came behind a gap: takes those of every other segment, if they are right.
+    pub fn on_early<B: Buf>(&mut self, stack: &mut Stack<B>) -> Result<(), String> {
+        let Self { random, outcome, keys, taken, .. } = self;
+        let mut behind = true;
+        stack.offer_early(self.conn, &mut |offset, bytes| {
+            behind &= offset >= outcome.received;
+            let right = (offset..).zip(bytes).all(|(at, byte)| *byte == octet(keys.1, at));
+            let takes = random.below(2) == 0 && right;
+            *taken = taken.saturating_add(if takes { bytes.len() } else { 0 });
+            takes
+        });
+        if behind { Ok(()) } else { Err("octets were offered behind their turn".into()) }
+    }
+
+    /// The stream goes on by so many octets.
+    fn advance(&mut self, now: Instant, offset: u64, len: usize) -> Result<(), String> {
+        if offset != self.outcome.received || len == 0 {
+            let expected = self.outcome.received;
+            return Err(format!("{len} octets at {offset}, not at {expected}"));
+        }
+        if self.outcome.peer_closed || self.outcome.closed.is_some() {
+            return Err(format!("octets behind the end, at {offset}"));
+        }
+        let len = u64::try_from(len).unwrap_or(0);
         self.outcome.received = self.outcome.received.saturating_add(len);
         self.outcome.last_data = Some(now);
         self.unread = self.unread.saturating_add(len);

@@ -148,6 +148,22 @@ impl Lab {
                 "accepted".into()
             }
             Event::Connected { .. } => "connected".into(),
+            Event::Early { conn } => {
+                let mut text = String::from("early");
+                self.stack.offer_early(conn, &mut |offset, bytes| {
+                    assert!(
+                        (offset..).zip(bytes).all(|(at, byte)| *byte == pattern(at)),
+                        "octets at {offset}"
+                    );
+                    text.push_str(&format!(" {offset}+{}", bytes.len()));
+                    true
+                });
+                text
+            }
+            Event::Data { conn, offset, segment } if segment.was_taken() => {
+                self.stack.consumed(conn, segment.len());
+                format!("taken {offset} {}", segment.len())
+            }
             Event::Data { conn, offset, segment } => {
                 for (i, byte) in segment.bytes().iter().enumerate() {
                     assert_eq!(

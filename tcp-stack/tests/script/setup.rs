@@ -104,19 +104,18 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "buffers" => setup.stack.buffers_max = number(value),
         "pool" => setup.pool = number(value),
         "nagle" => setup.options.nagle = on,
+        "early" => setup.options.early = on,
         "consume" => setup.consume = on,
         "user_timeout" => setup.options.user_timeout_ms = Some(number(value)),
-        "keepalive" => {
-            let mut parts = value.split('/');
-            let mut next = || parts.next().unwrap();
-            setup.options.keepalive = Some(Keepalive {
-                idle_ms: number(next()),
-                interval_ms: number(next()),
-                probes: number(next()),
-            });
-        }
+        "keepalive" => setup.options.keepalive = Some(keepalive(value)),
         _ => panic!("unknown key {key}"),
     }
+}
+
+fn keepalive(value: &str) -> Keepalive {
+    let mut parts = value.split('/');
+    let mut next = || parts.next().unwrap();
+    Keepalive { idle_ms: number(next()), interval_ms: number(next()), probes: number(next()) }
 }
 
 fn ecn(value: &str) -> Ecn {

@@ -265,6 +265,8 @@ pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp
         user_timeout_ms: user_timeout(section, tcp.user_timeout_ms),
         congestion,
         ecn,
+        // The engine asks for it on behalf of services that place what comes behind a gap.
+        early: false,
     }
 }
 

@@ -203,7 +203,7 @@ fn the_plan_adds_up() {
     assert_eq!(plan.region_room_bytes(), Some((1 << 30) - plan.hugepage_bytes()));
     let heap: u64 = plan.items().iter().filter(|i| i.kind == Kind::Heap).map(|i| i.bytes).sum();
     assert_eq!(plan.heap_bytes(), heap);
-    let connections = 4096 * (1344 + 8192 + 128 * 56 + (66 << 10));
+    let connections = 4096 * (1344 + 12_288 + 128 * 56 + (66 << 10));
     let tables = 26385 * 120 + 8192 * 512 + 4096 * 128 + 1024 * 160 + 256 * 1024;
     let ip = 64 * 512 + 512 * 64 + 1024 * 160;
     assert_eq!(heap, (40 << 20) + connections + tables + ip + (64 << 16));

@@ -233,6 +233,7 @@ impl Client {
                     None => {}
                 },
                 Event::Accepted { .. }
+                | Event::Early { .. }
                 | Event::Urgent { .. }
                 | Event::Writable { .. }
                 | Event::EmssChanged { .. } => {}

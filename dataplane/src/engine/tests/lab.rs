@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rdma::service::{Prefix, RegionEntry, Token};
-use rdma::{Access, CrcPolicy, EndpointConfig, RegionId, VecMemory};
+use rdma::{Access, CrcPolicy, EndpointConfig, OutOfOrder, RegionId, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{
     Buf, ConnId, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame,
@@ -56,6 +56,10 @@ pub(crate) struct Setup {
     /// Octets of the region `lab`.
     pub(crate) lab_bytes: usize,
     pub(crate) crc: CrcPolicy,
+    /// Whether the engine asks for markers.
+    pub(crate) markers: bool,
+    /// How the engine looks for FPDUs behind a gap.
+    pub(crate) out_of_order: OutOfOrder,
     pub(crate) handshake: Duration,
     pub(crate) time_wait_ms: u32,
     /// STags that the engine can grant.
@@ -71,6 +75,8 @@ impl Default for Setup {
             buffers: 8192,
             lab_bytes: 4 << 20,
             crc: CrcPolicy::Required,
+            markers: false,
+            out_of_order: OutOfOrder::Aligned,
             handshake: Duration::from_secs(10),
             time_wait_ms: 60_000,
             grants: CONNECTIONS,
@@ -116,6 +122,8 @@ impl Lab {
         let mut engine = Engine::new(config, memory);
         let mut endpoint = EndpointConfig::default();
         endpoint.mpa.crc = setup.crc;
+        endpoint.mpa.markers = setup.markers;
+        endpoint.out_of_order = setup.out_of_order;
         endpoint.mpa.timeout = setup.handshake;
         for (port, service) in [
             (REGION, ListenerService::Region(endpoint)),

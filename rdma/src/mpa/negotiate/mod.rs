@@ -40,6 +40,9 @@ pub enum CrcPolicy {
 pub struct NegotiationConfig {
     /// Whether we ask for CRCs.
     pub crc: CrcPolicy,
+    /// Whether we ask for markers in what we receive. Those that the peer asks for are always sent. An initiator whose
+    /// peer refuses them, as Linux soft-iWARP does, is rejected; it may connect again without.
+    pub markers: bool,
     /// The peer's Read Requests that we can take at once, 0–16382.
     pub ird_max: u16,
     /// Read Requests that we may have outstanding, 0–16382.
@@ -57,6 +60,7 @@ impl Default for NegotiationConfig {
     fn default() -> Self {
         Self {
             crc: CrcPolicy::Required,
+            markers: false,
             ird_max: 128,
             ord_max: 128,
             rtr: RtrOptions { send: false, write: true, read: true },
@@ -123,8 +127,6 @@ pub enum Refusal {
     Enhanced,
     /// Octets before the peer may send any.
     Early,
-    /// The peer wants markers in what we send.
-    Markers,
     /// The responder's ORD is more than the IRD we have (RFC 6581 §9.1).
     InsufficientIrd,
     /// No RTR message that both sides know (RFC 6581 §9.2).
@@ -224,7 +226,7 @@ impl Negotiation {
         check_private_data(&config, connection, request.private_data)?;
         let header = FrameHeader {
             kind: FrameKind::Request,
-            markers: false,
+            markers: config.markers,
             crc: config.crc == CrcPolicy::Required,
             reject: false,
             enhanced: false,
@@ -275,15 +277,9 @@ impl Negotiation {
         stats.requests_in = stats.requests_in.wrapping_add(1);
         let (terms, reply) = terms::respond(&self.config, &header, connection);
         self.terms = Some(terms);
-        if header.markers {
-            self.role = Role::Responder { reply, refusal: Refusal::Markers };
-            self.step(Input::Unacceptable);
-            self.compose_reply(true, &[]);
-        } else {
-            self.role = Role::Responder { reply, refusal: Refusal::Owner };
-            self.step(Input::Frame);
-            self.event = Some(Event::Request(Offer { terms, peer_crc: header.crc }));
-        }
+        self.role = Role::Responder { reply, refusal: Refusal::Owner };
+        self.step(Input::Frame);
+        self.event = Some(Event::Request(Offer { terms, peer_crc: header.crc }));
     }
 
     fn on_reply(
@@ -351,7 +347,8 @@ impl Negotiation {
         };
         let header = FrameHeader {
             kind: FrameKind::Reply,
-            markers: false,
+            // Of no meaning in a Reply that rejects.
+            markers: self.config.markers && !reject,
             crc: terms.crc,
             reject,
             enhanced: false,

@@ -90,9 +90,6 @@ impl Input {
 pub const fn step(state: State, input: Input) -> Option<State> {
     let next = match (state, input) {
         (State::AwaitRequest, Input::Frame) => State::Decide,
-        // RFC 5044 §7.1.2 rule 2: "the implementation SHOULD return an MPA Reply Frame with the Rejected
-        // Connection bit set to '1'".
-        (State::AwaitRequest, Input::Unacceptable) => State::SendReject,
         (State::Decide, Input::Accept) => State::SendAccept,
         (State::Decide, Input::Reject) => State::SendReject,
         (State::SendAccept, Input::Sent) => State::Established,

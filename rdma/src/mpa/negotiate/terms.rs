@@ -21,6 +21,10 @@ pub struct Terms {
     pub revision: u8,
     /// CRCs are generated and checked, in both directions.
     pub crc: bool,
+    /// Markers are in what we receive: we asked for them.
+    pub markers_in: bool,
+    /// Markers are in what we send: the peer asked for them.
+    pub markers_out: bool,
     /// How many of the peer's Read Requests we take at once.
     pub ird: u16,
     /// How many Read Requests we may have outstanding.
@@ -72,7 +76,9 @@ pub(super) fn respond(
         ConnectionData { rtr, ird: reply_ird, ord: reply_ord }
     });
     let crc = config.crc.with(header.crc);
-    (Terms { revision: header.revision, crc, ird, ord, rtr: None, peer }, reply)
+    // RFC 5044 §7.1.1: M "declares an endpoint's REQUIRED Marker usage", each for what it receives.
+    let (markers_in, markers_out) = (config.markers, header.markers);
+    (Terms { revision: header.revision, crc, markers_in, markers_out, ird, ord, rtr: None, peer }, reply)
 }
 
 /// RFC 6581 §9.2: "If the responder does not support any of the initiator-specified RTR indication options,
@@ -85,8 +91,7 @@ const fn answer_rtr(ours: RtrOptions, theirs: RtrOptions) -> RtrOptions {
 /// The terms that an accepting Reply makes of a request.
 ///
 /// # Errors
-/// `Markers`, `InsufficientIrd`, `NoMatchingRtr`; the last two with the terms that a Terminate to the peer
-/// goes by.
+/// `InsufficientIrd`, `NoMatchingRtr`; with the terms that a Terminate to the peer goes by.
 pub(super) fn conclude(
     config: &NegotiationConfig,
     request: &Asked,
@@ -95,10 +100,9 @@ pub(super) fn conclude(
 ) -> (Terms, Result<(), Refusal>) {
     let crc = config.crc.with(header.crc);
     let (ird, ord) = (request.ird, request.ord);
-    let mut terms = Terms { revision: header.revision, crc, ird, ord, rtr: None, peer };
-    if header.markers {
-        return (terms, Err(Refusal::Markers));
-    }
+    let (markers_in, markers_out) = (config.markers, header.markers);
+    let mut terms =
+        Terms { revision: header.revision, crc, markers_in, markers_out, ird, ord, rtr: None, peer };
     let Some(reply) = peer else {
         return (terms, Ok(()));
     };

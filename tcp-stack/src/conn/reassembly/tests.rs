@@ -6,7 +6,7 @@ use proptest::prelude::*;
 type RxPool = Pool<RxNode<HeapBuf>>;
 
 const BASE: u32 = u32::MAX - 500;
-const LIMITS: HoldLimits = HoldLimits { bytes: u32::MAX, segments: 1000, reserve: 0 };
+const LIMITS: HoldLimits = HoldLimits { bytes: u32::MAX, segments: 1000, reserve: 0, offer: false };
 
 fn seq(offset: u32) -> SeqNum {
     SeqNum::new(BASE) + offset
@@ -104,7 +104,7 @@ proptest! {
             }
             if payload.seq == nxt {
                 nxt = payload.end();
-                held.push_ready(&mut pool, payload).unwrap();
+                assert!(held.push_ready(&mut pool, payload));
                 nxt = held.release(&mut pool, nxt);
             } else {
                 match held.hold(&mut pool, payload, LIMITS) {
@@ -124,11 +124,73 @@ proptest! {
             prop_assert_eq!(covered as usize, seen[beyond..].iter().filter(|s| **s).count());
             while let Some(payload) = held.pop_ready(&mut pool) {
                 let range = usize::from(payload.range.start)..usize::from(payload.range.end);
-                out.extend_from_slice(&payload.buf.bytes()[range]);
+                out.extend_from_slice(&payload.buf.unwrap().bytes()[range]);
             }
         }
         prop_assert!(out.iter().enumerate().all(|(i, byte)| usize::from(*byte) == i % 251));
         prop_assert_eq!(out.len(), 1200);
         prop_assert_eq!((pool.used(), held.held_bytes(), held.held_segments()), (0, 0, 0));
     }
+}
+
+fn offer(held: &mut Reassembly, pool: &mut RxPool, nxt: u32, takes: bool) -> Vec<(u32, usize)> {
+    let mut offered = Vec::new();
+    let first = held.take_fresh();
+    held.offer(pool, first, seq(nxt), &mut |at, octets| {
+        let start = at.distance_from(seq(0));
+        assert!((start..).zip(octets).all(|(at, octet)| u32::from(*octet) == at % 251));
+        offered.push((start, octets.len()));
+        takes
+    });
+    offered
+}
+
+fn hold_fresh(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16) {
+    held.hold(pool, segment(start, len), HoldLimits { offer: true, ..LIMITS }).unwrap();
+}
+
+#[test]
+fn what_is_taken_keeps_its_place_and_loses_its_frame() {
+    let mut pool = RxPool::new(100);
+    let mut held = Reassembly::new();
+    hold_fresh(&mut held, &mut pool, 100, 50);
+    hold_fresh(&mut held, &mut pool, 200, 50);
+    hold(&mut held, &mut pool, 300, 50).unwrap();
+    let before = held.held_bytes();
+    assert_eq!(offer(&mut held, &mut pool, 0, true), [(200, 50), (100, 50)], "latest first, and once");
+    assert!(offer(&mut held, &mut pool, 0, true).is_empty());
+    assert_eq!((held.held_bytes(), held.held_segments()), (before / 3, 3));
+    assert_eq!(runs(&held, &pool), [(100, 150), (200, 250), (300, 350)]);
+    // A longer segment takes the place of what was taken; a shorter one does not.
+    assert!(matches!(hold(&mut held, &mut pool, 210, 20), Err(HoldError::Duplicate(_))));
+    hold(&mut held, &mut pool, 190, 70).unwrap();
+    assert_eq!(held.release(&mut pool, seq(120)), seq(150));
+    let first = held.pop_ready(&mut pool).unwrap();
+    assert_eq!((first.buf.is_none(), first.range.len()), (true, 30));
+    assert_eq!(held.release(&mut pool, seq(190)), seq(260));
+    assert_eq!(held.pop_ready(&mut pool).unwrap().buf.unwrap().bytes().len(), 73);
+    held.clear(&mut pool);
+    assert_eq!((held.held_bytes(), held.held_segments(), pool.used()), (0, 0, 0));
+}
+
+#[test]
+fn segments_that_are_gone_are_not_offered() {
+    let mut pool = RxPool::new(100);
+    let mut held = Reassembly::new();
+    // The gap closes before anybody looks: in order, and never offered.
+    hold_fresh(&mut held, &mut pool, 100, 50);
+    hold_fresh(&mut held, &mut pool, 200, 50);
+    held.release(&mut pool, seq(100));
+    assert_eq!(offer(&mut held, &mut pool, 150, true), [(200, 50)]);
+    assert!(held.pop_ready(&mut pool).unwrap().buf.is_some());
+    // One is covered by a longer segment; its node may be another's by now.
+    hold_fresh(&mut held, &mut pool, 300, 10);
+    hold_fresh(&mut held, &mut pool, 290, 30);
+    assert_eq!(offer(&mut held, &mut pool, 0, false), [(290, 30)]);
+    // Nobody looks, and it goes its way.
+    hold_fresh(&mut held, &mut pool, 400, 10);
+    held.release(&mut pool, seq(400));
+    while held.pop_ready(&mut pool).is_some() {}
+    assert!(offer(&mut held, &mut pool, 0, true).is_empty());
+    assert_eq!(pool.used(), 0);
 }

@@ -23,6 +23,7 @@ impl Simulation {
                 }
                 Event::Connected { conn }
                 | Event::Data { conn, .. }
+                | Event::Early { conn }
                 | Event::PeerClosed { conn }
                 | Event::Writable { conn }
                 | Event::Urgent { conn, .. }
@@ -38,8 +39,9 @@ impl Simulation {
                     Ok(())
                 }
                 Event::Data { offset, segment, .. } => {
-                    app.on_data(now, offset, segment.bytes(), self.scenario.hostile)
+                    app.on_data(now, offset, &segment, self.scenario.hostile)
                 }
+                Event::Early { .. } => app.on_early(&mut host.stack),
                 Event::PeerClosed { .. } => app.on_peer_closed(),
                 Event::Writable { .. } => {
                     app.on_writable();

@@ -1,0 +1,88 @@
+//! Octets that the transport received behind a gap.
+
+use core::time::Duration;
+
+use super::{Endpoint, stream_error};
+use crate::Env;
+use crate::memory::Memory;
+use crate::mpa::{Deframer, EarlyRefusal, OutOfOrder, PlacedRun};
+use crate::qp::{QpState, QueuePair};
+use crate::stats::count;
+use crate::terminate::Fault;
+
+impl<C: AsRef<[u8]>> Endpoint<C> {
+    /// Looks at octets at stream position `offset` that lie behind a gap: RDMA Writes among them are placed now, and
+    /// delivered when the gap has closed.
+    ///
+    /// `true`: all of them are placed. The transport may drop them, and say [`Self::receive_placed`] when their turn has
+    /// come. Otherwise it keeps them, and brings them with [`Self::receive`].
+    ///
+    /// A transport that has to give up what it holds behind a gap may do so: when these octets come again, they are left
+    /// out, whatever they say.
+    pub fn receive_early<M: Memory>(&mut self, offset: u64, octets: &[u8], env: &mut Env<'_, M>) -> bool {
+        let Self { deframer: Some(deframer), qp, config, .. } = self else { return false };
+        if qp.state != QpState::ReadyToSend || config.out_of_order == OutOfOrder::Off {
+            return false;
+        }
+        count(&mut env.stats.mpa.early_tried, 1);
+        let refused = place(deframer, qp, (offset, octets), config.last_early, env).err();
+        let whole = deframer.is_placed(offset, octets.len());
+        if !whole {
+            count(&mut env.stats.mpa.octets_held, octets.len());
+            if let Some(refusal) = refused {
+                env.stats.mpa.count_early_refusal(refusal);
+            }
+        }
+        whole
+    }
+
+    /// The stream goes on by `len` octets, from position `offset`, for which [`Self::receive_early`] has said `true`.
+    pub fn receive_placed<M: Memory>(
+        &mut self,
+        now: Duration,
+        offset: u64,
+        len: usize,
+        env: &mut Env<'_, M>,
+    ) {
+        let Self { deframer: Some(deframer), qp, .. } = self else {
+            count(&mut env.stats.drops.after_error, 1);
+            return;
+        };
+        if let Err(error) = deframer.push_placed(offset, len, &mut env.stats.mpa) {
+            qp.fail(&Fault::bare(stream_error(error)), env.stats);
+        }
+        self.deliver(env);
+        self.settle(now);
+    }
+}
+
+/// Places the FPDUs that are found, one after the other, until one may not be.
+fn place<C: AsRef<[u8]>, M: Memory>(
+    deframer: &mut Deframer<C>,
+    qp: &mut QueuePair,
+    (offset, octets): (u64, &[u8]),
+    last_early: bool,
+    env: &mut Env<'_, M>,
+) -> Result<(), EarlyRefusal> {
+    let mut fpdus = deframer.early(offset, octets)?;
+    let start = fpdus.position();
+    let mut run = PlacedRun { start, end: start, ..PlacedRun::default() };
+    let refused = loop {
+        let fpdu = match fpdus.next_fpdu::<C>(&mut env.stats.mpa) {
+            None => break Ok(()),
+            Some(Err(refusal)) => break Err(refusal),
+            Some(Ok(fpdu)) => fpdu,
+        };
+        match qp.place_early(&fpdu, last_early, env) {
+            Ok(last) => {
+                run.end = fpdus.position();
+                run.fpdus = run.fpdus.saturating_add(1);
+                run.ulpdu_octets = run.ulpdu_octets.saturating_add(fpdu.len() as u64);
+                run.writes = run.writes.saturating_add(last.into());
+            }
+            Err(refusal) => break Err(refusal),
+        }
+    };
+    deframer.placed(run);
+    refused
+}

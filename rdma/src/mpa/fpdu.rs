@@ -1,0 +1,184 @@
+//! One received FPDU, and its ULPDU slice by slice.
+
+use super::LENGTH_LEN;
+use super::deframer::Piece;
+use super::marker::{BETWEEN, Layout, MARKER_LEN};
+use std::collections::vec_deque;
+
+/// A verified FPDU, lent until its owner is called again.
+#[derive(Debug)]
+pub struct Fpdu<'a, C> {
+    offset: u64,
+    len: usize,
+    ulpdu: Pieces<'a, C>,
+}
+
+impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
+    /// The FPDU at stream position `offset` that `octets` begins with, of which the ULPDU has `len` octets.
+    #[inline]
+    pub(super) fn new(offset: u64, len: usize, layout: Layout, octets: Pieces<'a, C>) -> Self {
+        let before = layout.length_at().saturating_add(LENGTH_LEN);
+        let mut ulpdu = octets;
+        ulpdu.skip = ulpdu.skip.saturating_add(before);
+        ulpdu.until_marker = layout.until_marker(before);
+        ulpdu.left = len;
+        Self { offset, len, ulpdu }
+    }
+
+    /// The stream position of its ULPDU_Length field, or of the marker in front of that.
+    #[inline]
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Octets of its ULPDU, 0–65535.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether its ULPDU has no octets.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The ULPDU, where it lies in one piece: the ordinary case.
+    #[inline]
+    #[must_use]
+    pub fn contiguous(&self) -> Option<&'a [u8]> {
+        let piece = self.pieces(0).next().unwrap_or_default();
+        (piece.len() == self.len).then_some(piece)
+    }
+
+    /// Copies the first octets of the ULPDU, as many as there are and fit, and returns their number.
+    #[inline]
+    pub fn copy_prefix(&self, out: &mut [u8]) -> usize {
+        let mut copied = 0usize;
+        for piece in self.pieces(0) {
+            let Some(rest) = out.get_mut(copied..) else { break };
+            let part = piece.len().min(rest.len());
+            if let (Some(to), Some(from)) = (rest.get_mut(..part), piece.get(..part)) {
+                to.copy_from_slice(from);
+            }
+            copied = copied.saturating_add(part);
+            if copied == out.len() {
+                break;
+            }
+        }
+        copied
+    }
+
+    /// The pieces of the ULPDU in order, without its first `skip` octets. None is empty.
+    #[inline]
+    #[must_use]
+    pub fn pieces(&self, skip: usize) -> Pieces<'a, C> {
+        let Pieces { current, pieces, spill, skip: before, until_marker, left } = &self.ulpdu;
+        let mut rest = Pieces {
+            current,
+            pieces: pieces.clone(),
+            spill,
+            skip: *before,
+            until_marker: *until_marker,
+            left: *left,
+        };
+        rest.leave_out(skip);
+        rest
+    }
+}
+
+/// A run of received octets, slice by slice, markers left out.
+#[derive(Debug)]
+pub struct Pieces<'a, C> {
+    /// What is left of the piece that is being read.
+    current: &'a [u8],
+    pieces: vec_deque::Iter<'a, Piece<C>>,
+    spill: &'a [u8],
+    /// Octets to be left out before the next.
+    skip: usize,
+    /// Octets behind those up to a marker; more than there are where there is none.
+    until_marker: usize,
+    left: usize,
+}
+
+impl<'a, C> Pieces<'a, C> {
+    /// `left` octets of the pieces, without the first `skip`, as they are: markers are octets like others.
+    #[inline]
+    pub(super) fn raw(
+        pieces: vec_deque::Iter<'a, Piece<C>>,
+        spill: &'a [u8],
+        skip: usize,
+        left: usize,
+    ) -> Self {
+        Self { current: &[], pieces, spill, skip, until_marker: usize::MAX, left }
+    }
+
+    /// The octets of one slice.
+    pub(super) fn of(octets: &'a [u8]) -> Self {
+        Self {
+            current: octets,
+            pieces: vec_deque::Iter::default(),
+            spill: &[],
+            skip: 0,
+            until_marker: usize::MAX,
+            left: octets.len(),
+        }
+    }
+
+    /// Leaves out `octets` more, not counting markers.
+    #[inline]
+    fn leave_out(&mut self, octets: usize) {
+        let octets = octets.min(self.left);
+        self.left = self.left.saturating_sub(octets);
+        self.skip = self.skip.saturating_add(octets);
+        match octets.checked_sub(self.until_marker) {
+            None | Some(0) => self.until_marker = self.until_marker.saturating_sub(octets),
+            Some(behind) => {
+                let last = behind.saturating_sub(1);
+                let markers = (last / BETWEEN).saturating_add(1);
+                self.skip = self.skip.saturating_add(markers.saturating_mul(MARKER_LEN));
+                self.until_marker = BETWEEN.saturating_sub(1).saturating_sub(last % BETWEEN);
+            }
+        }
+    }
+}
+
+impl<'a, C: AsRef<[u8]>> Iterator for Pieces<'a, C> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.left > 0 {
+            if self.current.is_empty() {
+                self.current = match self.pieces.next()? {
+                    Piece::Chunk(chunk) => chunk.as_ref(),
+                    Piece::Spill(run) => {
+                        let (piece, rest) = self.spill.split_at_checked(*run)?;
+                        self.spill = rest;
+                        piece
+                    }
+                    // No FPDU reaches into what was placed before.
+                    Piece::Placed(_) => return None,
+                };
+            }
+            if self.until_marker == 0 {
+                self.skip = self.skip.saturating_add(MARKER_LEN);
+                self.until_marker = BETWEEN;
+            }
+            let (skipped, fresh) = self.current.split_at(self.skip.min(self.current.len()));
+            self.skip = self.skip.saturating_sub(skipped.len());
+            let wanted = fresh.len().min(self.left).min(self.until_marker);
+            let (piece, rest) = fresh.split_at(wanted);
+            self.current = rest;
+            if !piece.is_empty() {
+                self.left = self.left.saturating_sub(wanted);
+                self.until_marker = self.until_marker.saturating_sub(wanted);
+                return Some(piece);
+            }
+        }
+        None
+    }
+}

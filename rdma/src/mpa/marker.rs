@@ -1,0 +1,145 @@
+//! Markers (RFC 5044 §4.2, §4.3): where they fall in an FPDU, and what each says.
+//!
+//! ```text
+//!   stream of FPDUs   |M0 FPDU…… |FPDU…M|……… |FPDU M………………M……|
+//!                      ↑               ↑            ↑        ↑
+//!                      0              512         1024     1536
+//! ```
+//! Every 512th octet, counted from the first FPDU, four octets point back to the ULPDU_Length of the FPDU that they are
+//! in. FPDUs and markers are multiples of four long, so that a marker never cuts a ULPDU_Length or a CRC in two.
+
+use super::fpdu_len;
+
+/// Octets from the start of a marker to that of the next. RFC 5044 §4.3: "at a 512-octet periodic interval".
+pub const MARKER_INTERVAL: usize = 512;
+/// Octets of a marker.
+pub const MARKER_LEN: usize = 4;
+/// Octets between two markers.
+pub(super) const BETWEEN: usize = MARKER_INTERVAL - MARKER_LEN;
+
+/// How markers cut one FPDU: it depends on nothing but where in the interval the FPDU begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Octets of the FPDU in front of its first marker; `usize::MAX` without markers.
+    first: usize,
+}
+
+impl Layout {
+    /// That of every FPDU of a stream without markers.
+    pub const PLAIN: Self = Self { first: usize::MAX };
+
+    /// That of an FPDU that begins `distance` octets behind the start of the first FPDU of its stream.
+    #[inline]
+    #[must_use]
+    pub const fn marked(distance: u64) -> Self {
+        let [low, high, ..] = distance.to_le_bytes();
+        let phase = u16::from_le_bytes([low, high]) as usize % MARKER_INTERVAL;
+        Self { first: MARKER_INTERVAL.saturating_sub(phase) % MARKER_INTERVAL }
+    }
+
+    /// Octets of the FPDU around a ULPDU of so many octets, markers included.
+    ///
+    /// A marker that would follow the CRC belongs to the next FPDU. RFC 5044 §4.3: "the Marker is considered to be
+    /// contained in the following FPDU".
+    #[inline]
+    #[must_use]
+    pub const fn fpdu_len(self, ulpdu_len: usize) -> usize {
+        let plain = fpdu_len(ulpdu_len);
+        let markers = match plain.checked_sub(self.first) {
+            None | Some(0) => 0,
+            Some(behind) => behind.saturating_sub(1) / BETWEEN + 1,
+        };
+        plain.saturating_add(markers.saturating_mul(MARKER_LEN))
+    }
+
+    /// Where the ULPDU_Length is: behind a marker, if the FPDU begins with one.
+    #[inline]
+    #[must_use]
+    pub const fn length_at(self) -> usize {
+        if self.first == 0 { MARKER_LEN } else { 0 }
+    }
+
+    /// Octets from `at`, which no marker lies in front of but that which opens the FPDU, up to the next marker.
+    #[inline]
+    pub(super) const fn until_marker(self, at: usize) -> usize {
+        if self.first == 0 { MARKER_INTERVAL.saturating_sub(at) } else { self.first.saturating_sub(at) }
+    }
+
+    /// The markers of an FPDU of `len` octets: where each is, and its FPDUPTR. RFC 5044 §4.3: "the number of octets in the
+    /// TCP stream from the beginning of the ULPDU Length field to the first octet of the Marker", and zero for the one
+    /// that opens the FPDU. `None` where that is more than 16 bits say, which no legal FPDU brings about.
+    pub fn markers(self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Option<u16>)> {
+        let length_at = self.length_at();
+        (self.first..len)
+            .step_by(MARKER_INTERVAL)
+            .map(move |at| (at, u16::try_from(at.saturating_sub(length_at)).ok()))
+    }
+}
+
+/// The FPDUPTR of a marker. RFC 5044 §4.2: of its least significant two bits "the receivers MUST always treat these as
+/// zero".
+#[inline]
+#[must_use]
+pub const fn pointer([_, _, high, low]: [u8; MARKER_LEN]) -> u16 {
+    u16::from_be_bytes([high, low]) & !3
+}
+
+/// A marker with this FPDUPTR. RFC 5044 §4.2: "The Reserved field MUST be set to zero on transmit".
+#[inline]
+#[must_use]
+pub const fn marker(pointer: u16) -> [u8; MARKER_LEN] {
+    let [high, low] = pointer.to_be_bytes();
+    [0, 0, high, low]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The length of an FPDU by laying it out, octet after octet.
+    fn laid_out(distance: u64, ulpdu_len: usize) -> (usize, Vec<usize>) {
+        let (mut at, mut left, mut markers) = (0, fpdu_len(ulpdu_len), Vec::new());
+        while left > 0 {
+            if (distance + at as u64).is_multiple_of(512) {
+                markers.push(at);
+                at += MARKER_LEN;
+            } else {
+                (at, left) = (at + 4, left - 4);
+            }
+        }
+        (at, markers)
+    }
+
+    #[test]
+    fn every_place_in_the_interval_and_every_length() {
+        for distance in (0..512).step_by(4) {
+            for ulpdu_len in (0..2100).chain([8934, 64768]) {
+                let layout = Layout::marked(distance + 512 * 77);
+                let (len, markers) = laid_out(distance, ulpdu_len);
+                assert_eq!(layout.fpdu_len(ulpdu_len), len, "{distance} {ulpdu_len}");
+                assert!(layout.markers(len).map(|(at, _)| at).eq(markers), "{distance} {ulpdu_len}");
+            }
+        }
+        assert_eq!(Layout::PLAIN.markers(70_000).count(), 0);
+        assert_eq!(Layout::PLAIN.fpdu_len(42), 48);
+    }
+
+    #[test]
+    fn all_markers_of_an_fpdu_point_to_its_length() {
+        let layout = Layout::marked(0);
+        assert_eq!(layout.length_at(), 4);
+        let markers: Vec<_> = layout.markers(1100).collect();
+        assert_eq!(markers, [(0, Some(0)), (512, Some(508)), (1024, Some(1020))]);
+        // RFC 5044 Figure 6: the second FPDU begins at 0x1ec, and its marker points back by 0x14.
+        let layout = Layout::marked(0x1ec);
+        assert_eq!(layout.markers(layout.fpdu_len(42)).collect::<Vec<_>>(), [(0x14, Some(0x14))]);
+        // A marker that 16 bits cannot point back from.
+        assert_eq!(Layout::marked(4).markers(66_100).last(), Some((66_044, None)));
+    }
+
+    #[test]
+    fn the_low_bits_of_a_pointer_are_ignored() {
+        assert_eq!(pointer([0xAA, 0xBB, 0x01, 0x17]), 0x0114);
+        assert_eq!(marker(0x0114), [0, 0, 1, 0x14]);
+    }
+}

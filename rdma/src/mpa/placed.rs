@@ -1,0 +1,140 @@
+//! What was placed before the gap in front of it closed: only this is kept of it.
+
+use std::collections::VecDeque;
+
+/// FPDUs that follow one another, were verified and placed, and wait to be delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlacedRun {
+    /// The stream position of the first.
+    pub start: u64,
+    /// The stream position behind the last.
+    pub end: u64,
+    /// How many there are.
+    pub fpdus: u32,
+    /// Octets of their ULPDUs.
+    pub ulpdu_octets: u64,
+    /// How many of them end an RDMA Write.
+    pub writes: u32,
+}
+
+/// The runs of a stream, in its order; no two touch or overlap. There are no more than it was made for.
+#[derive(Debug)]
+pub(super) struct PlacedRuns {
+    runs: VecDeque<PlacedRun>,
+    max: usize,
+}
+
+impl PlacedRuns {
+    pub(super) fn new(max: usize) -> Self {
+        Self { runs: VecDeque::with_capacity(max), max }
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> Option<&PlacedRun> {
+        self.runs.front()
+    }
+
+    pub(super) fn take_first(&mut self) -> Option<PlacedRun> {
+        self.runs.pop_front()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.runs.clear();
+    }
+
+    /// The index of the first run that ends behind `position`.
+    fn index(&self, position: u64) -> usize {
+        self.runs.partition_point(|run| run.end <= position)
+    }
+
+    /// Whether all of these octets were placed.
+    pub(super) fn covers(&self, start: u64, end: u64) -> bool {
+        self.runs.get(self.index(start)).is_some_and(|run| run.start <= start && end <= run.end)
+    }
+
+    /// The stream position up to which octets from `start` on may be placed: nothing from there on was. `None`
+    /// where `start` itself was placed, or where no run can be added.
+    pub(super) fn free_until(&self, start: u64) -> Option<u64> {
+        let index = self.index(start);
+        let until = self.runs.get(index).map_or(u64::MAX, |run| run.start);
+        let touches = until == start
+            || index.checked_sub(1).and_then(|i| self.runs.get(i)).is_some_and(|run| run.end == start);
+        (start < until && (touches || self.runs.len() < self.max)).then_some(until)
+    }
+
+    /// Adds a run where there was none, and joins it with those that it touches.
+    pub(super) fn add(&mut self, new: PlacedRun) {
+        let index = self.index(new.start);
+        if let Some(before) = index.checked_sub(1).and_then(|before| self.runs.get_mut(before))
+            && before.end == new.start
+        {
+            before.take_in(&new);
+            let whole = *before;
+            if self.runs.get(index).is_some_and(|next| next.start == whole.end)
+                && let Some(next) = self.runs.remove(index)
+                && let Some(before) = self.runs.get_mut(index.saturating_sub(1))
+            {
+                before.take_in(&next);
+            }
+        } else if let Some(next) = self.runs.get_mut(index).filter(|next| next.start == new.end) {
+            next.take_in(&new);
+        } else {
+            self.runs.insert(index, new);
+        }
+    }
+}
+
+impl PlacedRun {
+    /// Takes in a run that it touches.
+    fn take_in(&mut self, other: &Self) {
+        self.start = self.start.min(other.start);
+        self.end = self.end.max(other.end);
+        self.fpdus = self.fpdus.saturating_add(other.fpdus);
+        self.ulpdu_octets = self.ulpdu_octets.saturating_add(other.ulpdu_octets);
+        self.writes = self.writes.saturating_add(other.writes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, end: u64) -> PlacedRun {
+        PlacedRun { start, end, fpdus: 1, ulpdu_octets: end - start, writes: 0 }
+    }
+
+    fn spans(runs: &PlacedRuns) -> Vec<(u64, u64, u32)> {
+        runs.runs.iter().map(|run| (run.start, run.end, run.fpdus)).collect()
+    }
+
+    #[test]
+    fn runs_that_touch_are_one() {
+        let mut runs = PlacedRuns::new(3);
+        runs.add(run(100, 200));
+        runs.add(run(300, 400));
+        runs.add(run(200, 250));
+        assert_eq!(spans(&runs), [(100, 250, 2), (300, 400, 1)]);
+        runs.add(run(50, 100));
+        runs.add(run(250, 300));
+        assert_eq!(spans(&runs), [(50, 400, 5)]);
+        assert!(runs.covers(50, 400) && runs.covers(60, 61));
+        assert!(!runs.covers(49, 60) && !runs.covers(399, 401) && !runs.covers(400, 401));
+        assert_eq!(runs.take_first().map(|run| run.ulpdu_octets), Some(350));
+    }
+
+    #[test]
+    fn what_was_placed_is_not_placed_again_and_the_number_of_runs_is_bounded() {
+        let mut runs = PlacedRuns::new(2);
+        assert_eq!(runs.free_until(7), Some(u64::MAX));
+        runs.add(run(100, 200));
+        assert_eq!(runs.free_until(40), Some(100));
+        assert_eq!((runs.free_until(100), runs.free_until(199)), (None, None));
+        runs.add(run(300, 400));
+        assert_eq!(
+            (runs.free_until(40), runs.free_until(250), runs.free_until(500)),
+            (None, None, None),
+            "full"
+        );
+        assert_eq!((runs.free_until(200), runs.free_until(400)), (Some(300), Some(u64::MAX)), "joins one");
+    }
+}
