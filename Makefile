@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap interop flat idle against-linux flood load fuzz clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap interop flat idle against-linux flood load fuzz miri clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -82,13 +82,18 @@ load: root build ## 1,000 connections at once on each service, IPv4 and IPv6
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
 
-fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of tcp-stack (60 by default; nightly Rust)
+fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by default; nightly Rust)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-fuzz@0.13.2
-	@set -e; cd tcp-stack/fuzz; for target in frame operations options; do \
-	    mkdir -p target/corpus/$$target; \
-	    $(CARGO) +nightly fuzz run --fuzz-dir . $$target target/corpus/$$target corpus/$$target -- \
-	        -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1; \
-	done
+	@set -e; for folder in */fuzz; do for target in $$(cd $$folder/fuzz_targets && echo *.rs); do \
+	    target=$${target%.rs}; mkdir -p $$folder/target/corpus/$$target; \
+	    (cd $$folder; $(CARGO) +nightly fuzz run --fuzz-dir . $$target target/corpus/$$target corpus/$$target -- \
+	        -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1); \
+	done; done
+
+# Without isolation, because tests read documents and corpora. One process for each test program: Miri takes seconds to start.
+miri: deps ## the tests of rdma under Miri (nightly Rust with its miri component)
+	PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation \
+	    $(CARGO) +nightly miri test -p rdma --locked --lib --tests --target-dir target/miri
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -138,8 +138,14 @@ iwarp_counters::counters! {
         immediate_length,
         /// Sends that may not invalidate the STag they name.
         invalidate,
+        /// Segments whose octets could not be placed: the region did not have the place.
+        place,
+        /// Reads and atomic operations whose octets the region did not have.
+        fetch,
         /// Streams ended for a fault of this side.
         local,
+        /// Streams ended for a fault of this side that ends all of them.
+        global,
     }
 }
 
@@ -220,7 +226,10 @@ impl SegmentDrops {
             StreamError::AtomicResponse => &mut self.atomic_response,
             StreamError::ImmediateLength => &mut self.immediate_length,
             StreamError::Invalidate(_) => &mut self.invalidate,
+            StreamError::Place => &mut self.place,
+            StreamError::Fetch => &mut self.fetch,
             StreamError::Local => &mut self.local,
+            StreamError::Global => &mut self.global,
         };
         *counter = counter.wrapping_add(1);
     }

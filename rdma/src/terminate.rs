@@ -18,7 +18,7 @@ pub enum StreamError {
     FpduLength,
     /// Markers, or an FPDU found behind a gap, and the lengths of FPDUs do not agree on where one begins.
     FpduStart,
-    /// While setting up: something failed on this side.
+    /// While setting up with RFC 6581: something failed on this side.
     SetupFailed,
     /// While setting up: the responder wants to read more at a time than this side can answer.
     InsufficientIrd,
@@ -62,8 +62,14 @@ pub enum StreamError {
     ImmediateLength,
     /// A Send with Invalidate of what may not be invalidated.
     Invalidate(AccessError),
+    /// What a message brought cannot be placed: the region does not have the octets that the check has allowed.
+    Place,
+    /// What a message asks for cannot be fetched or changed, for the same reason.
+    Fetch,
     /// A fault of this side that no message of the peer has caused.
     Local,
+    /// The same, and one that ends every stream of this side.
+    Global,
 }
 
 /// Which headers of the peer's segment go back with an error (RFC 5040 §4.8, Figure 10).
@@ -97,6 +103,12 @@ impl fmt::Display for ErrorCode {
 }
 
 impl ErrorCode {
+    /// RFC 5044 §8 code 1: "TCP connection closed, terminated, or lost." Not sent: there is nothing to send it over.
+    pub const TCP_LOST: Self = Self::new(layer::LLP, 0, 0x01);
+    /// RFC 5044 §8 code 4: "Invalid MPA Request Frame or MPA Response Frame received. In this case, the TCP
+    /// connection MUST be immediately closed." Not sent: the peer is not known to speak MPA.
+    pub const INVALID_FRAME: Self = Self::new(layer::LLP, 0, 0x04);
+
     const fn new(layer: u8, etype: u8, code: u8) -> Self {
         Self { layer, etype, code }
     }
@@ -166,7 +178,8 @@ impl StreamError {
             Self::RdmapVersion => return operation(0x05),
             Self::UnexpectedOpcode => return operation(0x06),
             // RFC 7306 §8.2: "Catastrophic error, localized to RDMAP Stream".
-            Self::AtomicAlignment => return operation(0x07),
+            Self::AtomicAlignment | Self::Fetch => return operation(0x07),
+            Self::Global => return operation(0x08),
             Self::ReadRequestLength
             | Self::ReadResponseShort
             | Self::AtomicRequest
@@ -174,6 +187,8 @@ impl StreamError {
             | Self::ImmediateLength => return operation(0xff),
             Self::Read(error) | Self::Atomic(error) => return protection(read_code(error)),
             Self::Invalidate(_) => return protection(0x09),
+            // RFC 5041 §7.2, "Local Catastrophic"; RFC 5040 Figure 10: a DDP error goes with its DDP header.
+            Self::Place => (0, 0x00),
             Self::Local => return (ErrorCode::new(layer::RDMAP, 0, 0x00), Attach::Nothing),
         };
         (ErrorCode::new(layer::DDP, etype, code), Attach::Segment)
@@ -254,7 +269,7 @@ mod tests {
     use AccessError::*;
 
     /// Every error, with its layer, type and code and the M, D and R bits.
-    const TABLE: [(StreamError, [u8; 3]); 42] = [
+    const TABLE: [(StreamError, [u8; 3]); 45] = [
         (StreamError::Crc, [0x20, 0x02, 0x00]),
         (StreamError::FpduLength, [0x20, 0x03, 0x00]),
         (StreamError::FpduStart, [0x20, 0x03, 0x00]),
@@ -296,6 +311,9 @@ mod tests {
         (StreamError::Invalidate(Rights), [0x01, 0x09, 0xe0]),
         (StreamError::Invalidate(Wrap), [0x01, 0x09, 0xe0]),
         (StreamError::Invalidate(Bounds), [0x01, 0x09, 0xe0]),
+        (StreamError::Place, [0x10, 0x00, 0xc0]),
+        (StreamError::Fetch, [0x02, 0x07, 0xc0]),
+        (StreamError::Global, [0x02, 0x08, 0xc0]),
         (StreamError::Local, [0x00, 0x00, 0x00]),
     ];
 

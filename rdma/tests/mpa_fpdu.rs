@@ -173,7 +173,7 @@ fn the_trailer_follows_the_pad() {
 
 #[test]
 fn mulpdu_is_the_formula_of_the_rfc_within_its_limits() {
-    for emss in 0..70_000usize {
+    for emss in (0..70_000usize).step_by(if cfg!(miri) { 997 } else { 1 }) {
         // RFC 5044 §4.5: "MULPDU = EMSS - (6 + EMSS mod 4)", and §3: "between 128 octets and 64768 octets".
         let formula = emss.saturating_sub(6 + emss % 4).clamp(MULPDU_MIN, MULPDU_MAX);
         assert_eq!(mulpdu(emss), formula);

@@ -8,85 +8,10 @@
 mod common;
 
 use common::octets::*;
+use common::target::*;
 use common::*;
-use rdma::service::{decode_reply, encode_request};
-use rdma::{
-    Access, AccessError, CloseHow, EndpointConfig, ErrorCode, Event, RegionId, Scope, StagTable, StreamError,
-    StreamId,
-};
-
-const LAB: usize = 4096;
-
-/// A responder of the region service, and a peer made by hand.
-struct Target {
-    side: Side,
-    lab: RegionId,
-    /// Valid on this stream: remote read and write.
-    stag: u32,
-    /// Valid on this stream, without a right.
-    blind: u32,
-    /// Valid on another stream.
-    foreign: u32,
-    /// Valid on this stream; the peer may invalidate it.
-    given: u32,
-}
-
-impl Target {
-    fn new() -> Self {
-        Self::with(EndpointConfig { receive_queue: 4, ..EndpointConfig::default() }, 4)
-    }
-
-    fn with(config: EndpointConfig, peer_ord: u16) -> Self {
-        let mut side = Side::responder(config);
-        let lab = side.add_region("lab", pattern(LAB, 0x5a), BOTH);
-        side.deliver(&mpa(REQUEST, 0, peer_ord, &encode_request("lab", BOTH, b"").unwrap()));
-        side.transmit();
-        let reply = side.wire.take();
-        let stag = decode_reply(&reply[24..]).unwrap().stag.0;
-        let own = Scope::Stream(STREAM);
-        let grant =
-            |stags: &mut StagTable, access, scope| stags.grant(lab, LAB as u64, access, scope).unwrap().0;
-        let blind = grant(&mut side.stags, Access::NONE, own);
-        let foreign = grant(&mut side.stags, BOTH, Scope::Stream(StreamId(99)));
-        let given = grant(&mut side.stags, Access::REMOTE_INVALIDATE, own);
-        side.events.clear();
-        Self { side, lab, stag, blind, foreign, given }
-    }
-
-    fn send(&mut self, segment: &[u8]) {
-        self.side.deliver(&fpdu(segment));
-    }
-
-    fn replies(&mut self) -> Vec<Vec<u8>> {
-        self.side.transmit();
-        ulpdus(&self.side.wire.take())
-    }
-
-    /// The stream must end with this message, then a close; whatever comes later has no effect.
-    #[track_caller]
-    fn ends_with(mut self, expected: &[u8], error: StreamError) {
-        let replies = self.replies();
-        assert_eq!(replies.len(), 1, "{error:?}: one message");
-        assert_eq!(replies[0], expected, "{error:?}");
-        let word = &expected[18..20];
-        let code = ErrorCode { layer: word[0] >> 4, etype: word[0] & 15, code: word[1] };
-        assert_eq!(
-            self.side.events.split_off(self.side.events.len() - 2),
-            [Event::TerminateSent { code, error }, Event::Close { how: CloseHow::Fin }]
-        );
-        // RFC 5041 §7.1: "DDP MUST silently drop any subsequent incoming DDP Segments."
-        self.send(&tagged(TAGGED_LAST, WRITE, self.stag, 0, &[0xff; 64]));
-        self.send(&read_request(1, 7, 64, self.stag, 0));
-        assert!(self.replies().is_empty(), "{error:?}: after the Terminate nothing is sent");
-        assert_eq!(self.side.bytes(self.lab), pattern(LAB, 0x5a), "{error:?}: memory is unchanged");
-        assert_eq!(self.side.memory.faults(), 0);
-        assert_eq!(self.side.stats.drops.after_error, 2);
-        assert_eq!(self.side.stats.rdmap.terminates_sent, 1);
-        let mut counted = 0;
-        self.side.stats.drops.visit(&mut |_, _, value| counted += value);
-        assert_eq!(counted, 3, "{error:?} is counted once");
-    }
-}
+use rdma::service::encode_request;
+use rdma::{AccessError, EndpointConfig, Event, StreamError};
 
 /// A segment, and the error that it is.
 #[track_caller]
@@ -497,26 +422,4 @@ fn a_responder_waits_for_the_first_fpdu() {
     side.deliver(&fpdu(&tagged(TAGGED_LAST, WRITE, 1, 0, &[])));
     side.transmit();
     assert_eq!(ulpdus(&side.wire.take()), [tagged(TAGGED_LAST, WRITE, 5, 0, &[3; 4])]);
-}
-
-#[test]
-fn a_terminate_without_room_waits_and_then_resets() {
-    let mut target = Target::new();
-    target.side.wire = Wire::new(1448, 0);
-    target.send(&tagged(TAGGED_LAST, WRITE, 0, 0, &[1]));
-    assert!(target.side.transmit().pending);
-    assert!(target.side.events.is_empty());
-    let due = target.side.endpoint.next_deadline().unwrap();
-    target.side.pass_time(due);
-    assert_eq!(target.side.drain_events(), [Event::Close { how: CloseHow::Reset }]);
-    assert_eq!(target.side.stats.rdmap.terminates_unsent, 1);
-    assert_eq!(target.side.endpoint.next_deadline(), None);
-}
-
-#[test]
-fn a_fault_of_this_side() {
-    let mut target = Target::new();
-    target.send(&tagged(TAGGED_LAST, WRITE, 1, 0, &[]));
-    target.side.endpoint.fail_local(target.side.now, &mut target.side.stats);
-    target.ends_with(&terminate([0, 0, 0, 0], &[]), StreamError::Local);
 }

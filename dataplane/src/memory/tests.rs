@@ -192,6 +192,9 @@ fn a_wrong_token_touches_nothing() {
     let mut out = [1; 10];
     worker.fetch(grants.stags.check_fetch(stags[0], 95, 10, grants.origin).unwrap(), &mut out);
     assert_eq!((out, worker.faults()), ([0; 10], 5));
+    assert!(worker.holds(RegionId(0), 90, 10) && worker.holds(RegionId(0), 100, 0));
+    assert!(!worker.holds(RegionId(0), 91, 10) && !worker.holds(RegionId(0), u64::MAX, 10));
+    assert!(!worker.holds(RegionId(1), 0, 1) && !worker.holds(RegionId(9), 0, 1));
     let mut all = [0; 100];
     assert!(memory.read(0, &mut all));
     assert_eq!((&all[..90], &all[90..]), (&[0; 90][..], &b"ten octets"[..]));

@@ -99,6 +99,12 @@ impl WorkerMemory {
 
 impl Memory for WorkerMemory {
     #[inline]
+    fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool {
+        let end = offset.checked_add(len as u64);
+        self.place_of(region).is_some_and(|place| end.is_some_and(|end| end <= place.memory.bytes()))
+    }
+
+    #[inline]
     fn place(&mut self, at: Placement, bytes: &[u8]) {
         let number = usize::try_from(at.region().0).ok();
         let place = number.and_then(|number| self.places.get_mut(number)?.as_mut());

@@ -314,6 +314,8 @@ impl Wire {
                     let _ = self.outbox.flush(&self.socket);
                     return Err(refusal::offended(self.peer, code));
                 }
+                // The connection's own end says more.
+                Some(Event::Failed { .. }) => continue,
                 Some(Event::Close { .. }) => return Err(self.ended()),
                 Some(event) => return Ok(event),
                 None => {}

@@ -244,8 +244,10 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             negotiation.peer_closed(&mut stats.mpa);
             self.negotiated(stats);
         }
-        if self.deframer.as_ref().is_some_and(|deframer| deframer.pending() > 0) {
+        let cut_off = self.deframer.as_ref().is_some_and(|deframer| deframer.pending() > 0);
+        if cut_off && !self.qp.peer_ended {
             count(&mut stats.drops.cut_off, 1);
+            self.qp.fail_untold(ErrorCode::TCP_LOST);
         }
         // RFC 5041 §6.2.1: on a half-closed stream "continue to process outbound data transfer requests
         // normally".
@@ -256,6 +258,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
 
     /// The transport is gone: whatever was posted is given back, and [`Event::Close`] follows.
     pub fn transport_lost(&mut self) {
+        self.qp.fail_untold(ErrorCode::TCP_LOST);
         self.end(CloseHow::Reset);
     }
 
@@ -267,10 +270,34 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
 
     /// Ends the stream for a fault of this side, such as the loss of its region.
     pub fn fail_local(&mut self, now: Duration, stats: &mut RdmaStats) {
-        if self.qp.state == QpState::ReadyToSend && self.qp.may_send {
-            self.qp.fail(&Fault::bare(StreamError::Local), stats);
+        self.fail_here(StreamError::Local, now, stats);
+    }
+
+    /// Ends the stream for a fault of this side that ends all of its streams.
+    pub fn fail_global(&mut self, now: Duration, stats: &mut RdmaStats) {
+        self.fail_here(StreamError::Global, now, stats);
+    }
+
+    #[cold]
+    fn fail_here(&mut self, error: StreamError, now: Duration, stats: &mut RdmaStats) {
+        let enhanced = self.terms.is_some_and(|terms| terms.revision == 2);
+        let in_full_operation = self.qp.peer_spoke || self.qp.sent_any;
+        let error = match self.qp.state {
+            QpState::ReadyToSend if in_full_operation => Some(error),
+            // RFC 6581 §9.2: "The initiator or responder MUST generate the TERM message that contains Layer 2,
+            // Error Type 0, Error Code 5 when it encounters any error locally for which the special Error Code is
+            // not defined in Section 8 before resetting the connection."
+            QpState::ReadyToSend if enhanced => Some(StreamError::SetupFailed),
+            QpState::ReadyToSend => Some(error).filter(|_| self.qp.may_send),
+            QpState::Terminating | QpState::Closed => return,
+            QpState::Idle => None,
+        };
+        if let Some(error) = error {
+            self.qp.fail(&Fault::bare(error), stats);
             self.settle(now);
-        } else if self.qp.state != QpState::Terminating {
+        } else {
+            // Where no FPDU may be sent, nothing can be said.
+            self.qp.fail_untold(StreamError::SetupFailed.code().0);
             self.end(CloseHow::Reset);
         }
     }
@@ -283,7 +310,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
         if self.terminate_until.is_some_and(|until| until <= now) {
             count(&mut stats.rdmap.terminates_unsent, 1);
-            self.end(CloseHow::Reset);
+            self.transport_lost();
         }
         if self.linger_until.is_some_and(|until| until <= now) {
             self.end(CloseHow::Fin);

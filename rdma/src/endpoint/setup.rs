@@ -4,7 +4,7 @@ use super::{Endpoint, EndpointConfig, Progress, Sink};
 use crate::mpa::{self, Deframer, DeframerConfig, Framer, LocalError, Refusal, Rtr, Terms};
 use crate::qp::{CloseHow, Event, Kind};
 use crate::stats::{RdmaStats, count};
-use crate::terminate::{Fault, StreamError};
+use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::{Stag, TaggedOffset};
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
@@ -130,6 +130,10 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             self.qp.fail(&Fault::bare(error), stats);
             return;
         }
+        self.qp.fail_untold(match refusal {
+            Refusal::Timeout | Refusal::PeerClosed => ErrorCode::TCP_LOST,
+            _ => ErrorCode::INVALID_FRAME,
+        });
         self.end(match refusal {
             // Whoever speaks something else, or nothing, is given no more time and memory.
             Refusal::Key | Refusal::Role | Refusal::Early | Refusal::Timeout => CloseHow::Reset,

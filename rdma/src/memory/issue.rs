@@ -74,6 +74,7 @@ mod tests {
     use super::{CYCLE, StagIssuer};
 
     #[test]
+    #[cfg_attr(miri, ignore = "16 million rounds")]
     fn the_indices_are_a_permutation() {
         let mut issuer = StagIssuer::new((1, 2));
         let mut seen = vec![0u64; (CYCLE / 64) as usize];

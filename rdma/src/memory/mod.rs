@@ -33,6 +33,12 @@ pub struct RegionId(pub u32);
 /// the owner of the memory named; an implementation checks them against the memory once more before it
 /// touches a pointer.
 pub trait Memory {
+    /// Whether the region is there and has these octets. It keeps them while the caller works with them.
+    ///
+    /// Asked once more before each copy, although the check before has said that they are there: if it was wrong,
+    /// the stream ends with an error instead of with octets that are lost or made up.
+    fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool;
+
     /// Copies `bytes` to the place. `bytes` is as long as the token says.
     fn place(&mut self, at: Placement, bytes: &[u8]);
 

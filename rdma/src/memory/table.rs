@@ -366,8 +366,13 @@ impl StagTable {
     }
 
     /// Invalidates an STag on behalf of the peer of a stream.
+    ///
+    /// RFC 5040 §8.1.1: "An RNIC MUST ensure that a Remote Peer is not able to invalidate an STag enabled for
+    /// remote access, if the STag is shared on multiple streams", as one of a protection domain may be.
     pub fn invalidate(&mut self, stag: Stag, origin: Origin) -> Result<(), AccessError> {
-        self.entitled(Access::REMOTE_INVALIDATE, stag, origin)?;
+        if let Scope::Pd(_) = self.entitled(Access::REMOTE_INVALIDATE, stag, origin)?.scope {
+            return Err(AccessError::Rights);
+        }
         self.invalidate_local(stag, origin)
     }
 

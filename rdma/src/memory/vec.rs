@@ -46,6 +46,10 @@ impl VecMemory {
 }
 
 impl Memory for VecMemory {
+    fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool {
+        Self::range(offset, len).and_then(|range| self.bytes(region)?.get(range)).is_some()
+    }
+
     fn place(&mut self, at: Placement, bytes: &[u8]) {
         let range = Self::range(at.offset(), bytes.len());
         match range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)) {
@@ -105,6 +109,9 @@ mod tests {
         memory.place(Placement::checked(region, u64::MAX, 1), &[1]);
         assert_eq!(memory.bytes(region), Some(&[7; 8][..]));
         assert_eq!(memory.faults(), 3);
+        assert!(memory.holds(region, 0, 8) && memory.holds(region, 8, 0));
+        assert!(!memory.holds(region, 7, 2) && !memory.holds(RegionId(9), 0, 1));
+        assert!(!memory.holds(region, u64::MAX, 1) && !memory.holds(region, 1, usize::MAX));
         let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
         assert_eq!(memory.atomic(Word::checked(region, 8).unwrap(), add), 0);
         assert_eq!((memory.bytes(region), memory.faults()), (Some(&[7; 8][..]), 4));

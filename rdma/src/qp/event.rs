@@ -129,6 +129,11 @@ pub enum Event {
         /// They were in Linux soft-iWARP's bit order.
         siw_order: bool,
     },
+    /// The stream ends for a reason that no Terminate tells: none may be sent, or none can be any more.
+    Failed {
+        /// The reason as a Terminate would have had it.
+        code: ErrorCode,
+    },
     /// The last event: end the connection.
     Close {
         /// How.

@@ -163,6 +163,11 @@ impl<T> Tokens<T> {
         }
         Ok(Self { tokens })
     }
+
+    /// Whether this holds of each of them.
+    pub(crate) fn all(&self, holds: impl FnMut(&T) -> bool) -> bool {
+        self.tokens.iter().flatten().all(holds)
+    }
 }
 
 impl<T> IntoIterator for Tokens<T> {

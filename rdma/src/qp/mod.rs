@@ -29,7 +29,7 @@ use crate::ddp::UntaggedQueue;
 use crate::memory::Origin;
 use crate::mpa::Framer;
 use crate::stats::RdmaStats;
-use crate::terminate::{Fault, StreamError};
+use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::Msn;
 use crate::wire::atomic::AtomicResponse;
 use crate::wire::ddp::UntaggedHeader;
@@ -148,7 +148,7 @@ pub(crate) struct QueuePair {
     pub(crate) counters: StreamCounters,
 }
 
-/// Events besides completions that can wait at a time: request, established, Terminate sent or received, close.
+/// Events besides completions that can wait at a time: request, established, the reason of the end, close.
 const EVENTS_EXTRA: usize = 6;
 
 impl QueuePair {
@@ -246,6 +246,15 @@ impl QueuePair {
         }
         while let Some(buffer) = self.rq.pop() {
             self.events.push_back(unfinished(buffer.wr_id, CompletionOp::Receive, buffer.status));
+        }
+    }
+
+    /// The stream ends without a Terminate: the owner is told why, by the error that was met first.
+    #[cold]
+    pub(crate) fn fail_untold(&mut self, code: ErrorCode) {
+        if self.state != QpState::Closed {
+            let code = self.terminate.map_or(code, |(_, error)| error.code().0);
+            self.events.push_back(Event::Failed { code });
         }
     }
 

@@ -41,7 +41,9 @@ impl QueuePair {
         let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
         if len > 0 {
             let at = env.stags.check_place(header.stag, header.offset.0, len, self.origin);
-            self.place(at.map_err(|_| EarlyRefusal::Access)?, fpdu, TaggedHeader::LEN, env);
+            let at = at.map_err(|_| EarlyRefusal::Access)?;
+            // Its region does not have the octets: the stream ends when their turn has come.
+            self.place(at, fpdu, TaggedHeader::LEN, env).map_err(|_| EarlyRefusal::Access)?;
             count(&mut env.stats.mpa.octets_placed_early, len);
         }
         Ok(header.last)

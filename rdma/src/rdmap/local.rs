@@ -57,7 +57,10 @@ impl QueuePair {
                 let whole = skip > 0 || segment.last || {
                     self.gather(list, 0, list.len as usize, env.stags).is_some()
                 };
-                let fetches = self.gather(list, skip, len, env.stags).filter(|_| whole);
+                let fetches = self.gather(list, skip, len, env.stags).filter(|fetches| {
+                    let held = |fetch: &Fetch| env.memory.holds(fetch.region(), fetch.offset(), fetch.len());
+                    whole && fetches.all(held)
+                });
                 let Some(fetches) = fetches else {
                     return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
                 };
@@ -130,14 +133,16 @@ impl QueuePair {
         match local {
             Local::Slice(slice) => {
                 let at = Placement::local(&slice, start, len).ok_or(StreamError::Local)?;
-                self.place(at, fpdu, skip, env);
-                Ok(())
+                self.place(at, fpdu, skip, env)
             }
             Local::List(list) => {
                 let lists = if received { &self.rq.lists } else { &self.sq.lists };
                 let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
                 let places = Tokens::of(lists.sges(list), start, len, check);
                 let places = places.map_err(|_| StreamError::Local)?;
+                if !places.all(|place| env.memory.holds(place.region(), place.offset(), place.len())) {
+                    return Err(StreamError::Place);
+                }
                 count(&mut self.counters.bytes_placed, len);
                 count(&mut env.stats.rdmap.payload_bytes_placed, len);
                 count(&mut env.stats.mpa.octets_copied, len);
@@ -158,13 +163,20 @@ impl QueuePair {
         match local {
             Local::Slice(slice) => {
                 let at = Placement::local(&slice, 0, octets.len()).ok_or(StreamError::Local)?;
+                if !env.memory.holds(at.region(), at.offset(), at.len()) {
+                    return Err(StreamError::Place);
+                }
                 env.memory.place(at, &octets);
             }
             Local::List(list) => {
                 let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
                 let places = Tokens::of(self.sq.lists.sges(list), 0, octets.len(), check);
+                let places = places.map_err(|_| StreamError::Local)?;
+                if !places.all(|place| env.memory.holds(place.region(), place.offset(), place.len())) {
+                    return Err(StreamError::Place);
+                }
                 let mut rest = octets.as_slice();
-                for place in places.map_err(|_| StreamError::Local)? {
+                for place in places {
                     let Some((here, behind)) = rest.split_at_checked(place.len()) else { break };
                     env.memory.place(place, here);
                     rest = behind;

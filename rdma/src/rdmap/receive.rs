@@ -90,7 +90,7 @@ impl QueuePair {
                 .stags
                 .check_place(header.stag, header.offset.0, len, self.origin)
                 .map_err(StreamError::Tagged)?;
-            self.place(at, fpdu, TaggedHeader::LEN, env);
+            self.place(at, fpdu, TaggedHeader::LEN, env)?;
         }
         if header.last {
             count(&mut self.counters.in_writes, 1);
@@ -100,6 +100,8 @@ impl QueuePair {
     }
 
     /// Copies the payload of an FPDU, piece by piece, to where a check has allowed it.
+    ///
+    /// RFC 5041 §7.1: on an error "it MUST cease placing the remainder of the DDP Segment", here all of it.
     #[inline]
     pub(super) fn place<C: AsRef<[u8]>, M: Memory>(
         &mut self,
@@ -107,7 +109,10 @@ impl QueuePair {
         fpdu: &Fpdu<'_, C>,
         skip: usize,
         env: &mut Env<'_, M>,
-    ) {
+    ) -> Result<(), StreamError> {
+        if !env.memory.holds(at.region(), at.offset(), at.len()) {
+            return Err(StreamError::Place);
+        }
         count(&mut self.counters.bytes_placed, at.len());
         count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
         count(&mut env.stats.mpa.octets_copied, at.len());
@@ -116,6 +121,7 @@ impl QueuePair {
             env.memory.place(here, piece);
             at = behind;
         }
+        Ok(())
     }
 
     /// A segment of the response to the oldest read. It must be the very octets that are due, in order.
@@ -269,6 +275,9 @@ impl QueuePair {
         let op = request.op.map_err(|_| StreamError::AtomicRequest)?;
         let word = env.stags.check_atomic(request.stag, request.to.0, self.origin);
         let word = word.map_err(StreamError::Atomic)?.ok_or(StreamError::AtomicAlignment)?;
+        if !env.memory.holds(word.region(), word.offset(), size_of::<u64>()) {
+            return Err(StreamError::Fetch);
+        }
         let original = env.memory.atomic(word, op);
         self.irq.push_back(Reply::Atomic(AtomicResponse { id: request.id, original }));
         self.in_reads = self.in_reads.next();
@@ -295,9 +304,9 @@ impl QueuePair {
             return Err(StreamError::AtomicResponse);
         }
         let (local, octets) = (due.local, response.original.to_ne_bytes());
-        if self.place_original(local, octets, env).is_err() {
+        if let Err(error) = self.place_original(local, octets, env) {
             self.due_failed();
-            return Err(StreamError::Local);
+            return Err(error);
         }
         self.in_atomic_responses = self.in_atomic_responses.next();
         self.sq.due_done();

@@ -63,6 +63,12 @@ impl Front {
     }
 }
 
+/// The token, if the memory has its octets.
+#[inline]
+fn held<M: Memory>(env: &Env<'_, M>, fetch: Fetch) -> Option<Fetch> {
+    env.memory.holds(fetch.region(), fetch.offset(), fetch.len()).then_some(fetch)
+}
+
 fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset, last: bool) -> Front {
     let ulp_control = ControlField::new(opcode).emit();
     Front::Tagged(TaggedHeader { last, version: ddp::VERSION, ulp_control, stag, offset })
@@ -143,13 +149,14 @@ impl QueuePair {
         if segment.len > 0 {
             // Again for every segment: the right may have been revoked since the request came.
             let (stag, to) = (request.source_stag, request.source_offset.0);
-            match env.stags.check_fetch(stag, to, segment.len, self.origin) {
+            let allowed =
+                env.stags.check_fetch(stag, to, segment.len, self.origin).map_err(StreamError::Read);
+            match allowed.and_then(|allowed| held(env, allowed).ok_or(StreamError::Fetch)) {
                 Ok(allowed) => fetch = Some(allowed),
                 Err(error) => {
                     let len = UntaggedHeader::LEN + ReadRequest::LEN;
                     let segment =
                         Some((u16::try_from(len).unwrap_or(u16::MAX), Header::Untagged(reply.header)));
-                    let error = StreamError::Read(error);
                     self.fail(&Fault { error, segment, request: Some(request) }, env.stats);
                     return Step::Again;
                 }
@@ -223,7 +230,14 @@ impl QueuePair {
         sink: &mut impl Sink,
     ) -> Step {
         let step = if let Local::Slice(slice) = &work.local {
-            let fetch = Fetch::local(slice, work.progress, segment.len).filter(|_| segment.len > 0);
+            let mut fetch = None;
+            if segment.len > 0 {
+                fetch = Fetch::local(slice, work.progress, segment.len).and_then(|named| held(env, named));
+                // RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
+                if fetch.is_none() {
+                    return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+                }
+            }
             self.push(front, segment.len, env, sink, |memory, out| match fetch {
                 Some(fetch) => memory.fetch(fetch, out),
                 None => out.fill(0),

@@ -286,6 +286,8 @@ impl<C: AsRef<[u8]>> Device<C> {
                     self.raise(AsyncEvent::QpTerminated(number, code));
                 }
             }
+            // The end that follows is told as an event of the connection.
+            Event::Failed { .. } => {}
             Event::Close { how } => {
                 let stream = self.ids.get(id.0).and_then(|it| it.stream);
                 self.transport.push_back(TransportRequest::Close { id, stream, how });
@@ -348,7 +350,11 @@ impl<C: AsRef<[u8]>> Device<C> {
 /// What a Terminate of this side means for its queue pair.
 const fn terminated_for(number: QpNum, error: StreamError, code: ErrorCode) -> AsyncEvent {
     match error {
-        StreamError::Local | StreamError::SetupFailed => AsyncEvent::QpFatal(number, code),
+        StreamError::Place
+        | StreamError::Fetch
+        | StreamError::Local
+        | StreamError::Global
+        | StreamError::SetupFailed => AsyncEvent::QpFatal(number, code),
         StreamError::Tagged(_)
         | StreamError::Read(_)
         | StreamError::Atomic(_)

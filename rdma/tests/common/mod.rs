@@ -8,6 +8,8 @@
 )]
 
 pub(crate) mod octets;
+pub(crate) mod page;
+pub(crate) mod target;
 pub(crate) mod verbs;
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -85,7 +87,11 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn responder(config: EndpointConfig) -> Self {
-        Self::new(|_| Endpoint::responder(config, STREAM, Duration::ZERO))
+        Self::responder_on(STREAM, config)
+    }
+
+    pub(crate) fn responder_on(stream: StreamId, config: EndpointConfig) -> Self {
+        Self::new(|_| Endpoint::responder(config, stream, Duration::ZERO))
     }
 
     pub(crate) fn initiator(config: EndpointConfig, request: &ConnectRequest<'_>) -> Self {

@@ -4,6 +4,8 @@
 //!
 //! A failure names its seed and shows what happened last: `RDMA_SEED=7 cargo test -p rdma --test joint` runs that seed
 //! again, `RDMA_SEED=0..10000` more of them, and `RDMA_LOG=…` sets how many lines are shown.
+// A thousand networks: days under Miri.
+#![cfg(not(miri))]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::expect_used,

@@ -314,6 +314,10 @@ impl Watched {
 }
 
 impl Memory for Watched {
+    fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool {
+        self.inner.holds(region, offset, len)
+    }
+
     fn place(&mut self, at: Placement, bytes: &[u8]) {
         self.tell(at.region(), |model, place| model.place(place, at.offset(), bytes));
         self.inner.place(at, bytes);

@@ -483,6 +483,8 @@ impl Stream {
             }
             Event::TerminateSent { code, .. } => self.outcome.terminate_sent = Some(code),
             Event::TerminateReceived { code, .. } => self.outcome.terminate_received = Some(code),
+            // The end itself follows.
+            Event::Failed { .. } => {}
             Event::Close { how } => self.ended(now, how, tools)?,
         }
         Ok(())

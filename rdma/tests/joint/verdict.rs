@@ -10,6 +10,7 @@ use crate::stream::Outcome;
 const NO_RTR: (u8, u8, u8) = (2, 0, 7);
 const CRC: (u8, u8, u8) = (2, 0, 2);
 const LOCAL: (u8, u8, u8) = (0, 0, 0);
+const SETUP: (u8, u8, u8) = (2, 0, 5);
 
 type Terms = Option<(u16, u16, bool)>;
 
@@ -108,8 +109,8 @@ fn judge_cut(how: Cut, cutter: &Outcome, other: &Outcome) -> Result<(), String> 
         }
         Cut::Fault => {
             ensure(other.terminate_sent.is_none(), "a fault of the other side")?;
-            // A responder that has not heard from its peer may not say anything.
-            let told = cutter.sent() == Some(LOCAL) && other.heard() == Some(LOCAL);
+            // A responder that has not heard from its peer may not say anything, unless they speak RFC 6581.
+            let told = cutter.sent() == other.heard() && matches!(cutter.sent(), Some(LOCAL | SETUP));
             ensure(told || cutter.close == Some(CloseHow::Reset), "a fault, and no Terminate")
         }
     }

@@ -318,6 +318,8 @@ impl Stream {
                     assert!(!siw_order);
                     self.terminated = Some(code);
                 }
+                // What `closed` says of the connection is more.
+                Rdma::Failed { .. } => {}
                 Rdma::Close { how } => self.ended = Some(how),
                 other => panic!("an event that no initiator has here: {other:?}"),
             }

@@ -1,0 +1,101 @@
+//! What is fuzzed: each target takes any octets, and panics when something is wrong.
+//!
+//! The same functions are run by libFuzzer (`rdma/fuzz`, `make fuzz`), and on the committed corpora and what chance
+//! makes of them by the test program `fuzz`.
+
+mod fpdu_stream;
+mod mpa_frames;
+mod operations;
+mod peer;
+#[cfg(not(fuzzing))]
+mod seeds;
+
+pub(crate) use fpdu_stream::fpdu_stream;
+pub(crate) use mpa_frames::mpa_frames;
+pub(crate) use operations::operations;
+#[cfg(not(fuzzing))]
+pub(crate) use seeds::seeds;
+
+/// A target.
+pub(crate) type Target = fn(&[u8]);
+
+/// Every target, by the name of its corpus.
+pub(crate) const TARGETS: [(&str, Target); 3] =
+    [("fpdu_stream", fpdu_stream), ("mpa_frames", mpa_frames), ("operations", operations)];
+
+/// Octets that are used up from the front; zeros follow them.
+#[derive(Debug)]
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        for (to, from) in array.iter_mut().zip(self.take(N)) {
+            *to = *from;
+        }
+        array
+    }
+
+    fn byte(&mut self) -> u8 {
+        u8::from_be_bytes(self.array())
+    }
+
+    /// Something that is true in one of four cases, and not when the input is used up.
+    fn sometimes(&mut self) -> bool {
+        self.byte() % 4 == 3
+    }
+
+    /// Something that is true in one of sixteen cases, and not when the input is used up.
+    fn rarely(&mut self) -> bool {
+        self.byte() % 16 == 15
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_be_bytes(self.array())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.array())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.array())
+    }
+
+    /// A number below `end`, which is not 0.
+    fn below(&mut self, end: usize) -> usize {
+        usize::from(self.u16()) % end
+    }
+
+    /// One of some values, of which there are some.
+    fn pick<T: Copy>(&mut self, values: &[T]) -> T {
+        values[usize::from(self.byte()) % values.len()]
+    }
+
+    /// At most so many.
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    /// Octets cut as the input says.
+    fn cut<'b>(&mut self, mut octets: &'b [u8]) -> Vec<&'b [u8]> {
+        let mut chunks = Vec::new();
+        while !octets.is_empty() {
+            let len = match self.byte() {
+                0 => octets.len(),
+                len @ 1..200 => usize::from(len),
+                more => usize::from(more - 199) * 100,
+            };
+            let (chunk, rest) = octets.split_at(len.min(octets.len()));
+            chunks.push(chunk);
+            octets = rest;
+        }
+        chunks
+    }
+}

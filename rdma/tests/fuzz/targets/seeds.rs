@@ -1,0 +1,73 @@
+//! Inputs to begin with: what the committed corpora were first made from.
+
+use crate::common::octets::{REPLY, REQUEST, fpdu, mpa, tagged, untagged};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Inputs of chance, each for a target.
+const RANDOM: u64 = 12;
+
+/// Some inputs for the target of this name.
+#[must_use]
+pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let mut seeds = match target {
+        "mpa_frames" => mpa_frames(),
+        "fpdu_stream" => fpdu_stream(),
+        "operations" => operations(),
+        _ => Vec::new(),
+    };
+    for seed in 0..RANDOM {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut input = vec![0; 40 + 20 * seed as usize];
+        random.fill_bytes(&mut input);
+        seeds.push(input);
+    }
+    seeds
+}
+
+/// Octets that choose nothing in particular, with the role, and then a frame as it is.
+fn mpa_frames() -> Vec<Vec<u8>> {
+    let choose = |initiator: u8| [&[0; 5][..], &[initiator, 0, 0, 0, 0, 0, 4, 0, 4, 1][..]].concat();
+    let frames = [
+        (0, mpa(REQUEST, 4, 4, b"private")),
+        (0, mpa(REQUEST, 0xc004, 0xc004, b"")),
+        (0, mpa(REQUEST, 0x3fff, 0x3fff, b"")),
+        (0, b"MPA ID Req Frame\x40\x01\x00\x00".to_vec()),
+        (0, b"MPA ID Req Frame\xd0\x02\x00\x04\x00\x00\x00\x00".to_vec()),
+        (1, mpa(REPLY, 4, 4, b"private")),
+        (1, b"MPA ID Rep Frame\x70\x02\x00\x04\x00\x00\x00\x00".to_vec()),
+        (1, [mpa(REPLY, 4, 4, b""), fpdu(&tagged(0xc1, 0x40, 1, 0, &[]))].concat()),
+        (1, mpa(REPLY, 4, 200, b"")),
+    ];
+    frames.into_iter().map(|(initiator, frame)| [choose(initiator), frame].concat()).collect()
+}
+
+fn fpdu_stream() -> Vec<Vec<u8>> {
+    let send = untagged(0x41, 0x43, 0, [0, 1, 0], b"octets");
+    let write = tagged(0xc1, 0x40, 7, 0, &[9; 40]);
+    let raw = [fpdu(&write), fpdu(&send), fpdu(&[0x41; 17])].concat();
+    vec![
+        [&[2], &raw[..]].concat(),
+        [&[3], &raw[..]].concat(),
+        vec![0, 5, 10, 0, 100, 0, 199, 0, 255, 0xff, 0xff, 0, 30, 0, 1, 2, 3, 63, 64, 65, 199, 220, 255],
+        vec![1, 3, 20, 0, 20, 0, 20, 0, 1, 1, 1, 1, 1, 1, 1, 1],
+        vec![0, 3, 20, 0, 0, 20, 0, 3, 0, 9, 4],
+        vec![0, 11, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0],
+    ]
+}
+
+/// Each operation many times over, in each role.
+fn operations() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for role in [0x60, 0x62, 0x6c, 0x7c] {
+        for first in [0, 3, 8, 10, 12] {
+            let mut input = vec![role];
+            for round in 0..12u8 {
+                input.extend([first, 0, round, 0, 60, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, round, 0, round]);
+                input.extend([4, 0, 0, 14, 0, 0, 0, 0, 16, 1]);
+            }
+            seeds.push(input);
+        }
+    }
+    seeds
+}

@@ -1,0 +1,86 @@
+//! `docs/rfc5042.md` names every rule of RFC 5042, and what it names is there.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "lengths are small, and a test may panic"
+)]
+
+mod common;
+
+use common::page;
+use std::collections::BTreeMap;
+
+/// Each section of RFC 5042 that makes rules, how many, and how many words in capitals (MUST, SHOULD, RECOMMENDED)
+/// they have together. Sections 1 and 10.2 have other such words, which speak about the words.
+const SECTIONS: [(&str, usize, usize); 22] = [
+    ("3", 3, 3),
+    ("5.4.2", 1, 1),
+    ("5.4.5", 2, 2),
+    ("6.1.1", 3, 4),
+    ("6.2.1", 1, 1),
+    ("6.2.2", 2, 2),
+    ("6.3.2", 1, 1),
+    ("6.3.3", 1, 1),
+    ("6.3.4", 1, 1),
+    ("6.3.5", 1, 1),
+    ("6.3.6", 1, 1),
+    ("6.4.1", 1, 1),
+    ("6.4.3.1", 1, 1),
+    ("6.4.3.2", 2, 2),
+    ("6.4.3.3", 2, 2),
+    ("6.4.5", 1, 1),
+    ("6.4.6", 1, 2),
+    ("7.1", 1, 1),
+    ("7.2", 2, 2),
+    ("7.3", 1, 1),
+    // "MUST (this is stronger than the SHOULD in Section 6.3.2)" in the second.
+    ("10.2", 3, 4),
+    ("total", 32, 35),
+];
+
+/// Rules about what Ironwarp does not have; nothing can prove them.
+const WITHOUT_TESTS: [&str; 3] = ["5.4.2 (1)", "5.4.5 (1)", "5.4.5 (2)"];
+
+fn words(quote: &str) -> usize {
+    let words = quote.split(|c: char| !c.is_ascii_uppercase());
+    words.filter(|word| ["MUST", "SHALL", "SHOULD", "REQUIRED", "RECOMMENDED"].contains(word)).count()
+}
+
+#[test]
+fn no_rule_is_missing() {
+    let mut found: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for row in page::rows(&page::read("rfc5042.md")) {
+        let (section, number) = row[0].split_once(' ').unwrap();
+        let words = words(&row[1]);
+        assert!(row[1].starts_with('"') && words > 0, "{}: no quotation of a rule", row[0]);
+        for key in [section, "total"] {
+            let (rules, all) = found.entry(key.to_string()).or_default();
+            *rules += 1;
+            *all += words;
+        }
+        assert_eq!(number, format!("({})", found[section].0), "{section}: out of order");
+    }
+    let expected: BTreeMap<String, (usize, usize)> =
+        SECTIONS.into_iter().map(|(section, rules, words)| (section.to_string(), (rules, words))).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn what_keeps_a_rule_and_what_proves_it_are_there() {
+    let deviations = page::read("deviations.md");
+    for row in page::rows(&page::read("rfc5042.md")) {
+        let [rule, _, keeps, tests] = &row[..] else { panic!("{row:?}") };
+        if let Some((_, rest)) = keeps.split_once("[deviations.md](deviations.md), ") {
+            let name = rest.trim_end_matches('.');
+            assert!(deviations.contains(&format!("| {name} |")), "{rule}: no deviation `{name}`");
+        }
+        if WITHOUT_TESTS.contains(&rule.as_str()) {
+            assert!(tests.starts_with("None: "), "{rule}");
+            continue;
+        }
+        if !keeps.starts_with("As for") && !keeps.starts_with("The same") {
+            page::assert_names_code(keeps);
+        }
+        page::assert_names_tests(tests);
+    }
+}
