@@ -58,7 +58,7 @@ pub enum SendError<B> {
     Full(B),
     /// The connection is not established yet, is closing, or is gone.
     NotConnected(B),
-    /// The payload is longer than [`Stack::emss`](crate::Stack::emss).
+    /// The payload is longer than [`Stack::payload_max`](crate::Stack::payload_max).
     TooLong(B),
 }
 

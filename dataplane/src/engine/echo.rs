@@ -15,7 +15,7 @@ const SEGMENT_MIN: usize = 512;
 /// Octets on their way back that the send queue has not taken yet.
 #[derive(Debug)]
 pub(super) struct Echo<B> {
-    /// Buffers ready to be sent, each at most a segment long. Never more than it was made for.
+    /// Buffers ready to be sent, each at most as long as a segment was when it was filled. Never more than it was made for.
     waiting: VecDeque<B>,
     waiting_max: usize,
 }
@@ -58,7 +58,8 @@ impl<B: Buf> Echo<B> {
                 }
                 let Some(fresh) = pool.alloc(BufClass::Data) else {
                     let left = bytes.len();
-                    let kept = if left <= segment_max { segment.into_tail(left).ok() } else { None };
+                    let fits = left <= stack.payload_max(conn);
+                    let kept = if fits { segment.into_tail(left).ok() } else { None };
                     self.waiting.push_back(kept.ok_or(NoBuffer)?);
                     return Ok(());
                 };
@@ -80,7 +81,9 @@ impl<B: Buf> Echo<B> {
                     return false;
                 }
                 // Closing or gone: the octets have no way back any more.
-                Err(_) => stack.consumed(conn, octets),
+                Err(SendError::NotConnected(_)) => stack.consumed(conn, octets),
+                // None is made so. A stream with a hole in it would be worse than none.
+                Err(SendError::TooLong(_)) => stack.abort(now, conn),
             }
         }
         true

@@ -101,6 +101,11 @@ impl Conn {
         config.mtu.min(self.snd.peer_mss.saturating_add(headers))
     }
 
+    /// The longest payload that is taken to be sent, octets: a full segment's before any path was narrower.
+    pub(crate) fn payload_max(&self, config: &StackConfig) -> usize {
+        usize::from(self.path_ceiling(config).saturating_sub(self.overhead())).max(crate::SEND_LEAST)
+    }
+
     /// The least that is believed of a path.
     fn path_floor(&self, config: &StackConfig) -> u16 {
         if self.local().is_ipv4() {

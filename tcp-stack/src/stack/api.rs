@@ -114,7 +114,8 @@ impl<B: Buf> Stack<B> {
     /// Queues a payload, to be sent as one segment: it is never merged with another, is split only where
     /// the peer's window or a smaller path MTU forces it, and is sent again from the same memory. The
     /// buffer holds nothing but the payload, which must not be longer than [`Self::emss`] or [`SEND_LEAST`], and has
-    /// [`HEADROOM`](crate::HEADROOM) before it. An empty payload is nothing.
+    /// [`HEADROOM`](crate::HEADROOM) before it. One that was made before the path MTU became smaller, of up to
+    /// [`Self::payload_max`] octets, is taken, too, and split. An empty payload is nothing.
     pub fn send(&mut self, now: Instant, conn: ConnId, payload: B) -> Result<(), SendError<B>> {
         let data_nodes = self.data_nodes();
         // A little more than `send_capacity` says: what it said shrinks as it is used.
@@ -126,7 +127,7 @@ impl<B: Buf> Stack<B> {
         }
         let len = match u16::try_from(payload.bytes().len()) {
             Ok(0) => return Ok(()),
-            Ok(len) if usize::from(len) <= usize::from(block.snd.emss).max(SEND_LEAST) => len,
+            Ok(len) if len <= block.snd.emss || usize::from(len) <= block.payload_max(&self.config) => len,
             _ => return Err(SendError::TooLong(payload)),
         };
         if config_room.unwrap_or(0) < u32::from(len) || data_nodes == 0 {
@@ -195,6 +196,12 @@ impl<B: Buf> Stack<B> {
     /// Effective send MSS: payload of a full segment, octets; 0 for a connection that is gone.
     pub fn emss(&self, conn: ConnId) -> usize {
         self.conns.get(conn).map_or(0, |conn| usize::from(conn.snd.emss))
+    }
+
+    /// The longest payload that [`Self::send`] takes: that of a full segment on a path without a narrower link, octets,
+    /// [`SEND_LEAST`] at least; 0 for a connection that is gone. It does not change.
+    pub fn payload_max(&self, conn: ConnId) -> usize {
+        self.conns.get(conn).map_or(0, |conn| conn.payload_max(&self.config))
     }
 
     /// The application has let go of so many octets of those that [`Event::Data`](crate::Event::Data)

@@ -281,6 +281,14 @@ impl Client {
         self.stack.consumed(conn, len);
     }
 
+    /// A session that was deaf from its start reads what it has not, and goes on.
+    pub(crate) fn hear(&mut self, conn: ConnId) {
+        let octets = self.octets(conn);
+        octets.deaf = false;
+        let unread = octets.received;
+        self.stack.consumed(conn, usize::try_from(unread).unwrap());
+    }
+
     fn act(&mut self, now: Instant, conn: ConnId) {
         let Self { stack, pool, sessions, stags, memory, stats, .. } = self;
         match sessions.get_mut(&conn) {

@@ -243,6 +243,11 @@ impl Lab {
         }
     }
 
+    /// From now on the link is another one.
+    pub(crate) fn rewire(&mut self, link: LinkConfig) {
+        self.links = [3, 4].map(|seed| Link::new(link, Random::new(seed)));
+    }
+
     /// Opens a connection to a port of the engine, for a session.
     pub(crate) fn connect(&mut self, port: u16, session: Session) -> ConnId {
         self.connect_to(ENGINE.into(), port, session)

@@ -1,5 +1,6 @@
 //! Echo, discard and chargen; the end of the daemon.
 
+use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{BufClass, BufPool, CloseReason, ConnId};
 
 use super::client::{Octets, Session};
@@ -49,6 +50,26 @@ fn echo_goes_on_without_a_free_buffer() {
         assert_eq!(octets.closed, Some(CloseReason::Normal));
         assert_eq!(lab.engine.service_stats().drop_echo_no_buffer, 0);
         drop(taken);
+        assert_empty(&mut lab);
+    }
+}
+
+/// The path becomes narrower while octets wait that were gathered for longer segments.
+#[test]
+fn echo_goes_on_when_segments_become_shorter() {
+    for (seed, tells) in (1..).zip([true, false]) {
+        let mut lab = Lab::new(Setup { seed, ..Setup::default() });
+        let octets = Octets { bulk: 2_000_000, deaf: true, ..Octets::default() };
+        let conn = open_octets(&mut lab, ECHO, Session::Octets(octets));
+        lab.run_for(SECOND);
+        let unread = lab.client.octets(conn).received;
+        lab.rewire(LinkConfig { mtu: 1100, tells, ..CLEAN });
+        lab.client.hear(conn);
+        lab.run_until("the echo", SECOND * 200, |lab| lab.client.octets(conn).received >= 2_000_000);
+        let octets = lab.client.octets(conn);
+        assert_eq!((octets.received, octets.wrong), (2_000_000, 0), "seed {seed}");
+        assert!(unread < 2_000_000 && lab.engine.stack().stats().tcp.splits > 0, "segments were to be cut");
+        hang_up(&mut lab, &[conn]);
         assert_empty(&mut lab);
     }
 }
