@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::hystart::HyStart;
 use super::{AckSample, CWND_MAX, Window};
 use crate::time::{Instant, MilliStamp};
 
@@ -32,11 +33,25 @@ struct Curve {
     w_est: u32,
 }
 
+/// What was before congestion avoidance, or before its present epoch: never both matter.
+#[derive(Clone, Copy, Debug)]
+enum Past {
+    /// No reduction yet: the first slow start.
+    SlowStart(HyStart),
+    /// The curve before the last reduction, should that turn out to be spurious (RFC 9438 §4.9).
+    Curve(Curve),
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self::SlowStart(HyStart::default())
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cubic {
     curve: Curve,
-    /// The curve before the last reduction, should that turn out to be spurious (RFC 9438 §4.9).
-    before: Curve,
+    past: Past,
     /// When the window was last allowed to grow.
     grown_at: MilliStamp,
     /// An acknowledgement came since that found the window unused.
@@ -51,7 +66,11 @@ impl Cubic {
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
         let mut acked = sample.acked;
         if window.in_slow_start() {
-            acked = window.slow_start(acked);
+            // RFC 9438 §4.10 recommends HyStart++.
+            acked = match &mut self.past {
+                Past::SlowStart(hystart) => hystart.on_ack(window, sample),
+                Past::Curve(_) => window.slow_start(acked),
+            };
             if acked == 0 {
                 return;
             }
@@ -84,7 +103,7 @@ impl Cubic {
     /// §4.5: multiplicative decrease; §4.6: fast convergence.
     pub(super) fn ssthresh_after_loss(&mut self, window: &Window) -> u32 {
         let cwnd = u64::from(window.cwnd);
-        self.before = self.curve;
+        self.past = Past::Curve(self.curve);
         let w_max = if window.cwnd < self.curve.w_max {
             cwnd.saturating_mul(BETA_DEN.saturating_add(BETA_NUM)) / (2 * BETA_DEN)
         } else {
@@ -110,7 +129,9 @@ impl Cubic {
 
     /// RFC 9438 §4.9: what the last reduction changed is restored.
     pub(super) fn undo(&mut self) {
-        self.curve = self.before;
+        if let Past::Curve(before) = self.past {
+            self.curve = before;
+        }
     }
 
     fn begin_epoch(&mut self, window: &Window, now: Instant) -> MilliStamp {
@@ -244,6 +265,9 @@ mod tests {
             now: Instant::from_millis(ms),
             acked: 1000,
             srtt: Some(Duration::from_millis(10)),
+            rtt: None,
+            reordering: false,
+            round_ends: false,
             cwnd_limited: true,
         };
         cc.on_ack(&mut window, &sample(1000));
@@ -289,8 +313,15 @@ mod tests {
         for _ in 0..422 {
             // Ten round trips of 10 ms per 100 ms: a window's worth of acknowledgements each.
             for _ in 0..window.cwnd / 1000 {
-                let sample =
-                    AckSample { now, acked: 1000, srtt: Some(Duration::from_millis(10)), cwnd_limited: true };
+                let sample = AckSample {
+                    now,
+                    acked: 1000,
+                    srtt: Some(Duration::from_millis(10)),
+                    rtt: None,
+                    reordering: false,
+                    round_ends: false,
+                    cwnd_limited: true,
+                };
                 cc.on_ack(&mut window, &sample);
             }
             now += Duration::from_millis(10);

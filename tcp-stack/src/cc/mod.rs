@@ -18,6 +18,7 @@
 mod bbr;
 mod cubic;
 mod dctcp;
+mod hystart;
 mod new_reno;
 mod pacing;
 mod windowed_max;
@@ -109,6 +110,12 @@ pub(crate) struct AckSample {
     pub(crate) acked: u32,
     /// The smoothed round-trip time.
     pub(crate) srtt: Option<Duration>,
+    /// A round-trip time that it measured.
+    pub(crate) rtt: Option<Duration>,
+    /// Whether segments overtake each other on this path, which keeps back acknowledgements.
+    pub(crate) reordering: bool,
+    /// Whether it ends a round: all is acknowledged that was sent when the round began.
+    pub(crate) round_ends: bool,
     /// Whether the window was what limited the sender: RFC 7661 §4.3: it must not grow otherwise.
     pub(crate) cwnd_limited: bool,
 }
@@ -345,7 +352,15 @@ mod tests {
         for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
             let mut window = Window::initial(1000, 10);
-            let sample = AckSample { now: Instant::ZERO, acked: 1000, srtt: None, cwnd_limited: false };
+            let sample = AckSample {
+                now: Instant::ZERO,
+                acked: 1000,
+                srtt: None,
+                rtt: None,
+                reordering: false,
+                round_ends: false,
+                cwnd_limited: false,
+            };
             cc.on_ack(&mut window, &sample);
             assert_eq!(window.cwnd, 10_000);
             window.cwnd = 500_000;

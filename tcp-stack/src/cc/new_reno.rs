@@ -1,18 +1,20 @@
 //! Standard congestion control (RFC 5681).
 
+use super::hystart::HyStart;
 use super::{AckSample, CWND_MAX, Window};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NewReno {
     /// Octets acknowledged towards the next increase (RFC 3465 §2.1: bytes_acked).
     acked: u32,
+    hystart: HyStart,
 }
 
 impl NewReno {
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
         let mut acked = sample.acked;
         if window.in_slow_start() {
-            acked = window.slow_start(acked);
+            acked = self.hystart.on_ack(window, sample);
         }
         // RFC 5681 §3.1: in congestion avoidance, cwnd grows by one SMSS when cwnd octets were
         // acknowledged.
@@ -39,7 +41,15 @@ mod tests {
     fn one_segment_per_window_in_congestion_avoidance() {
         let mut cc = NewReno::default();
         let mut window = Window { cwnd: 10_000, ssthresh: 10_000, mss: 1000 };
-        let sample = AckSample { now: Instant::ZERO, acked: 1000, srtt: None, cwnd_limited: true };
+        let sample = AckSample {
+            now: Instant::ZERO,
+            acked: 1000,
+            srtt: None,
+            rtt: None,
+            reordering: false,
+            round_ends: false,
+            cwnd_limited: true,
+        };
         for _ in 0..9 {
             cc.on_ack(&mut window, &sample);
         }

@@ -30,6 +30,8 @@ pub(super) struct Delivery {
     delivered: u32,
     /// When the first segment that was sent only once was sent.
     sampled: Option<Instant>,
+    /// The round-trip time that follows.
+    rtt: Option<Duration>,
     /// Of that, what was selectively acknowledged, octets.
     pub(super) newly_sacked: u32,
     /// The end of the highest range that was selectively acknowledged.
@@ -91,7 +93,7 @@ impl Conn {
         if self.negotiated.sack && !options.sack.is_empty() {
             self.take_sack(cx, &options.sack, &mut delivery);
         }
-        self.sample_rtt(cx, &delivery);
+        delivery.rtt = self.sample_rtt(cx, &delivery);
         delivery.rate = self.rate.on_ack(cx.now, &delivery.newest, self.rtt.min_rtt());
         self.recover(cx, &delivery, options);
         self.set_pace(cx);
@@ -233,28 +235,27 @@ impl Conn {
 
     /// RFC 6298 §3, Karn's algorithm: a segment that was sent again gives no sample, except by its
     /// timestamp (RFC 7323 §4.1).
-    fn sample_rtt<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) {
+    fn sample_rtt<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) -> Option<Duration> {
         if delivery.acked == 0 {
-            return;
+            return None;
         }
         if let Some(sent_at) = delivery.sampled {
-            self.take_rtt(cx.now, cx.now.saturating_since(sent_at));
-            return;
+            return Some(self.take_rtt(cx.now, cx.now.saturating_since(sent_at)));
         }
-        let Some(echo) = delivery.echo.filter(|echo| *echo != 0) else { return };
+        let echo = delivery.echo.filter(|echo| *echo != 0)?;
         let elapsed = self.ts_clock(cx.now).wrapping_sub(echo);
         let age = cx.now.saturating_since(self.opened_at).as_millis();
         // An echo of what we cannot have sent is not believed.
-        if u128::from(elapsed) <= age.saturating_add(1) {
-            self.take_rtt(cx.now, Duration::from_millis(u64::from(elapsed.max(1))));
-        }
+        let believed = u128::from(elapsed) <= age.saturating_add(1);
+        believed.then(|| self.take_rtt(cx.now, Duration::from_millis(u64::from(elapsed.max(1)))))
     }
 
     /// RFC 6298 §5: "once a new RTT measurement is obtained [...] the computations outlined in Section 2 are
     /// performed, including the computation of RTO, which may result in "collapsing" RTO back down".
-    fn take_rtt(&mut self, now: Instant, rtt: Duration) {
+    fn take_rtt(&mut self, now: Instant, rtt: Duration) -> Duration {
         self.rtt.sample(now, rtt);
         self.recovery.backoff = 0;
+        rtt
     }
 
     /// What the network holds: RFC 6675's pipe, or without SACK what is in flight less a segment per
@@ -307,12 +308,12 @@ impl Conn {
             let late = self.recovery.rack.reordering_seen();
             let octets = if late { delivery.delivered } else { delivery.acked };
             if octets > 0 {
-                self.grow_window(cx.now, octets, delivery.echoed);
+                self.grow_window(cx.now, octets, delivery);
             }
         }
     }
 
-    fn grow_window(&mut self, now: Instant, acked: u32, echoed: bool) {
+    fn grow_window(&mut self, now: Instant, acked: u32, delivery: &Delivery) {
         // RFC 7661 §4.3, as hosts do: in slow start half the window in use is enough.
         let cwnd = self.window.cwnd;
         let peak = self.snd.peak_flight;
@@ -323,10 +324,12 @@ impl Conn {
         };
         // RFC 3168 §6.1.2: "SHOULD NOT increase the congestion window in response to the receipt of an ECN-Echo
         // ACK packet".
-        let cwnd_limited = cwnd_limited && !echoed;
-        let sample = AckSample { now, acked, srtt: self.rtt.srtt(), cwnd_limited };
+        let cwnd_limited = cwnd_limited && !delivery.echoed;
+        let round_ends = self.snd.una.at_or_after(self.snd.round_end);
+        let (srtt, rtt, reordering) = (self.rtt.srtt(), delivery.rtt, self.recovery.rack.reordering_seen());
+        let sample = AckSample { now, acked, srtt, rtt, reordering, round_ends, cwnd_limited };
         self.cc.on_ack(&mut self.window, &sample);
-        if self.snd.una.at_or_after(self.snd.round_end) {
+        if round_ends {
             self.snd.round_end = self.snd.nxt;
             self.snd.peak_flight = self.snd.queue.in_flight();
         }
