@@ -6,6 +6,8 @@
 //!                 ├─ memory                  regions, the only place that segments are copied to
 //!                 └─ control ─ admin         the Unix socket and what its methods do
 //! ```
+//!
+//! Programs in the place of the daemon use [`verbs`]: queue pairs on a port of their own, in their own poll loop.
 
 pub mod admin;
 pub mod control;
@@ -15,4 +17,5 @@ pub mod engine;
 pub mod memory;
 pub mod port;
 mod setup;
+pub mod verbs;
 pub mod worker;

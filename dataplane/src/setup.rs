@@ -15,12 +15,12 @@ use crate::dpdk::{Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolCon
 use crate::engine::{Engine, EngineConfig, ListenerService};
 use crate::memory::{HUGEPAGE_BYTES, WorkerMemory};
 use crate::port::{Port, PortSpec, QueuePair};
-use crate::worker::{Clock, Lane, Published, Relays, Transmit, Worker, WorkerStats, mesh};
+use crate::worker::{Clock, Lane, Published, Relays, Rounds, Transmit, Worker, mesh};
 
 /// Commands that wait for a worker at most.
 const COMMANDS: usize = 64;
 /// Buffers of a pool that only control frames may take.
-const RESERVE: u32 = 256;
+pub(crate) const RESERVE: u32 = 256;
 /// Buffers that a thread's cache keeps.
 const CACHE: u32 = 256;
 
@@ -40,9 +40,7 @@ pub(crate) struct House {
 /// # Errors
 /// There is not enough memory, or DPDK or a port refuses. Nothing is left behind.
 pub(crate) fn build(config: &Config, clock: Clock) -> Result<House> {
-    let plan = memory_plan(config);
-    let (huge, degraded) = choose_pages(config, &plan)?;
-    let eal = start_eal(config, huge)?;
+    let (eal, degraded) = start_eal(&[config])?;
     let workers = config.workers.cores.len();
     let mut lanes: Vec<Vec<Lane>> = (0..workers).map(|_| Vec::new()).collect();
     let mut ports = Vec::new();
@@ -55,7 +53,7 @@ pub(crate) fn build(config: &Config, clock: Clock) -> Result<House> {
         ports.push(entry);
     }
     let (workers, crew) = hire(config, lanes, clock);
-    Ok(House { eal, regions: regions(config, &plan), degraded, ports, workers, crew })
+    Ok(House { eal, regions: regions(config, &memory_plan(config)), degraded, ports, workers, crew })
 }
 
 /// No region yet, and the memory that regions may take.
@@ -70,50 +68,51 @@ fn regions(config: &Config, plan: &MemoryPlan) -> Regions {
     Regions::new(config.limits.regions_max, ordinary_too, bytes_max)
 }
 
-/// Whether there are enough hugepages; if not, whether the configuration puts up with ordinary ones.
-fn choose_pages(config: &Config, plan: &MemoryPlan) -> Result<(bool, Vec<String>)> {
+/// Whether there are enough hugepages for all of them; if not, whether they put up with ordinary ones.
+fn choose_pages(configs: &[&Config]) -> Result<(bool, Vec<String>)> {
     let huge = crate::memory::hugepages();
-    let (needed, free) = (plan.hugepages(), huge.available());
+    let needed = configs.iter().map(|config| memory_plan(config).hugepages()).sum::<u64>();
+    let free = huge.available();
     if free >= needed {
         return Ok((true, Vec::new()));
     }
     let short = format!("{needed} hugepages of 2 MiB are needed and {free} are free");
-    match config.memory.hugepages {
-        Hugepages::Prefer => {
-            tracing::warn!("{short}: going on with ordinary pages");
-            Ok((false, vec![format!("ordinary pages: {short}")]))
-        }
-        Hugepages::Require => bail!(
-            "{short}. Reserve them (sysctl vm.nr_hugepages={}), or allow ordinary pages with `hugepages = \"prefer\"` \
-             in [memory]",
-            huge.total + needed - free
-        ),
+    if configs.iter().all(|config| matches!(config.memory.hugepages, Hugepages::Prefer)) {
+        tracing::warn!("{short}: going on with ordinary pages");
+        return Ok((false, vec![format!("ordinary pages: {short}")]));
     }
+    bail!(
+        "{short}. Reserve them (sysctl vm.nr_hugepages={}), or allow ordinary pages with `hugepages = \"prefer\"` \
+         in [memory]",
+        huge.total + needed - free
+    )
 }
 
-fn start_eal(config: &Config, huge: bool) -> Result<Eal> {
+/// Starts DPDK for what several configurations, of one process, need together; and says what is not as wished.
+pub(crate) fn start_eal(configs: &[&Config]) -> Result<(Eal, Vec<String>)> {
+    let (huge, degraded) = choose_pages(configs)?;
     let online = online_cpus();
-    if let Some(core) = config.workers.cores.iter().find(|core| !online.contains(core)) {
+    let mut cores = configs.iter().flat_map(|config| &config.workers.cores);
+    if let Some(core) = cores.find(|core| !online.contains(core)) {
         bail!("workers.cores: CPU {core} is not online; this machine has {online:?}");
     }
-    let pci: Vec<String> = config
-        .ports
-        .iter()
+    let ports = configs.iter().flat_map(|config| &config.ports);
+    let pci: Vec<String> = ports
         .filter_map(|port| match &port.driver {
             Driver::Pci { address } => Some(address.clone()),
             _ => None,
         })
         .collect();
-    let memory = if huge { EalMemory::Hugepages } else { EalMemory::Ordinary { mib: ordinary_mib(config) } };
+    let mib = configs.iter().map(|config| ordinary_mib(config)).fold(0, u32::saturating_add);
     let eal = EalConfig {
-        control_cpus: control_cpus(config, &online),
-        file_prefix: config.memory.file_prefix.clone(),
-        memory,
+        control_cpus: control_cpus(configs, &online),
+        file_prefix: configs.first().map(|config| config.memory.file_prefix.clone()).unwrap_or_default(),
+        memory: if huge { EalMemory::Hugepages } else { EalMemory::Ordinary { mib } },
         iova: if pci.is_empty() { Iova::Virtual } else { Iova::Auto },
         pci,
         telemetry: true,
     };
-    Eal::start(&eal).context("DPDK did not start")
+    Ok((Eal::start(&eal).context("DPDK did not start")?, degraded))
 }
 
 /// The packet buffers, and what DPDK keeps beside them.
@@ -135,11 +134,12 @@ fn online_cpus() -> Vec<u16> {
 
 /// Where everything runs that is not a worker: on the configured core, else off the workers' cores as far as there
 /// are others.
-pub(crate) fn control_cpus(config: &Config, online: &[u16]) -> Vec<u16> {
-    if let Some(core) = config.workers.control_core {
+fn control_cpus(configs: &[&Config], online: &[u16]) -> Vec<u16> {
+    if let Some(core) = configs.iter().find_map(|config| config.workers.control_core) {
         return vec![core];
     }
-    let others: Vec<u16> = online.iter().copied().filter(|cpu| !config.workers.cores.contains(cpu)).collect();
+    let is_worker = |cpu: &u16| configs.iter().any(|config| config.workers.cores.contains(cpu));
+    let others: Vec<u16> = online.iter().copied().filter(|cpu| !is_worker(cpu)).collect();
     if others.is_empty() { online.to_vec() } else { others }
 }
 
@@ -150,7 +150,7 @@ fn pool_buffers(config: &Config) -> u32 {
 }
 
 /// One pool of packet buffers per worker, for one port.
-fn pools(config: &Config, eal: &Eal) -> Result<Vec<Arc<Mempool>>> {
+pub(crate) fn pools(config: &Config, eal: &Eal) -> Result<Vec<Arc<Mempool>>> {
     let count = pool_buffers(config);
     let data_room = config.data_room_bytes();
     (0..config.workers.cores.len())
@@ -168,8 +168,7 @@ fn open(
     eal: &Eal,
     pools: Vec<Arc<Mempool>>,
 ) -> Result<(PortEntry, Vec<QueuePair>)> {
-    let mut spec = PortSpec::from(port);
-    spec.rx_interrupt = !matches!(config.workers.idle, iwarp_config::Idle::Spin);
+    let spec = port_spec(config, port);
     let (opened, pairs) = Port::open(eal, &spec, &pools)?;
     if pairs.len() < pools.len() {
         tracing::info!(
@@ -181,6 +180,12 @@ fn open(
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
     let queues = u16::try_from(pairs.len()).unwrap_or(u16::MAX);
     Ok((PortEntry { port: opened, addresses, queues, pools, reserve: RESERVE }, pairs))
+}
+
+/// What a port shall be.
+pub(crate) fn port_spec(config: &Config, port: &iwarp_config::Port) -> PortSpec {
+    let rx_interrupt = !matches!(config.workers.idle, iwarp_config::Idle::Spin);
+    PortSpec { rx_interrupt, ..PortSpec::from(port) }
 }
 
 /// Each worker's lane on a port. The workers beyond its queues send through worker 0.
@@ -201,19 +206,11 @@ fn join(config: &Config, index: usize, entry: &PortEntry, pairs: Vec<QueuePair>)
 
 /// One port's protocols on one worker, its listeners open.
 fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Engine<MbufPool, WorkerMemory>> {
-    let mut seed = [0; 32];
-    getrandom::fill(&mut seed).context("no randomness from the system")?;
+    let seed = seed()?;
     let spec = config.ports.get(index).context("a port without a configuration")?;
     let mut engine = Engine::new(
         EngineConfig {
-            stack: StackConfig {
-                mac: MacAddr(port.mac()),
-                primary: worker == 0,
-                tx_checksum_offload: port.tx_checksum(),
-                segmentation: port.segmentation(),
-                worker_index: worker,
-                ..stack(config, spec)
-            },
+            stack: stack_on(config, spec, worker, port),
             connections_max: config.tcp.connections_max,
             grants_max: config.limits.grants_max,
             regions_max: config.limits.regions_max,
@@ -235,6 +232,25 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
             .with_context(|| format!("listener {}", listener.port))?;
     }
     Ok(engine)
+}
+
+/// Of all randomness of one engine.
+pub(crate) fn seed() -> Result<[u8; 32]> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).context("no randomness from the system")?;
+    Ok(seed)
+}
+
+/// One worker's stack on an open port.
+pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, port: &Port) -> StackConfig {
+    StackConfig {
+        mac: MacAddr(port.mac()),
+        primary: worker == 0,
+        tx_checksum_offload: port.tx_checksum(),
+        segmentation: port.segmentation(),
+        worker_index: worker,
+        ..stack(config, spec)
+    }
 }
 
 /// What the configuration has to say to a port's stacks.
@@ -267,7 +283,8 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
     }
 }
 
-fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
+/// What `[mpa]` has to say to connections.
+pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
     let mpa = NegotiationConfig {
         crc: match crc {
             Crc::On => CrcPolicy::Required,
@@ -284,12 +301,11 @@ fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
 /// The workers, and what the desk knows of each.
 fn hire(config: &Config, lanes: Vec<Vec<Lane>>, clock: Clock) -> (Vec<Worker>, Vec<Member>) {
     let hire = |(index, (lanes, core)): (usize, (Vec<Lane>, &u16))| {
-        let stats = WorkerStats::default();
-        let published = Arc::new(Published::new(&(&stats, lanes.as_slice())));
+        let rounds = Rounds::new(clock, &config.workers.idle);
+        let published = Arc::new(Published::new(&(rounds.stats(), lanes.as_slice())));
         let (producer, commands) = rtrb::RingBuffer::new(COMMANDS);
         let member = Member::new(*core, Arc::clone(&published), producer);
-        let idle = config.workers.idle;
-        (Worker { index, core: *core, lanes, commands, published, idle, clock, stats }, member)
+        (Worker { index, core: *core, lanes, commands, published, rounds }, member)
     };
     lanes.into_iter().zip(&config.workers.cores).enumerate().map(hire).unzip()
 }
@@ -312,8 +328,8 @@ mod tests {
 
     #[test]
     fn control_threads_keep_off_the_workers_cores_where_they_can() {
-        assert_eq!(control_cpus(&config("[1]"), &[0, 1, 2]), [0, 2]);
-        assert_eq!(control_cpus(&config("[0, 1]"), &[0, 1]), [0, 1]);
+        assert_eq!(control_cpus(&[&config("[1]")], &[0, 1, 2]), [0, 2]);
+        assert_eq!(control_cpus(&[&config("[0, 1]")], &[0, 1]), [0, 1]);
     }
 
     /// What the file says, the stack is told; nothing of what it can be told is left out.

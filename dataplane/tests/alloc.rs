@@ -1,5 +1,5 @@
-//! No allocation per packet: an allocator that counts, around every step of an engine whose connections are
-//! established.
+//! No allocation per packet: an allocator that counts, around every step of an engine, or of verbs, whose connections
+//! are established.
 // JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
@@ -8,14 +8,17 @@
 mod client;
 #[path = "../src/engine/tests/lab.rs"]
 mod lab;
+#[path = "../src/verbs/tests/lab.rs"]
+mod verbs_lab;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use client::{Octets, Session, fill};
-use dataplane::engine;
+use dataplane::engine::Step;
+use dataplane::{engine, verbs};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
-use rdma::{Access, CrcPolicy, RegionId};
+use rdma::{Access, CrcPolicy, OutOfOrder, RegionId};
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{ConnId, Duration};
 
@@ -199,6 +202,52 @@ fn no_allocation_in_discard_and_chargen() {
         });
     });
     assert_eq!(allocations, 0);
+}
+
+/// Writes, Reads and Sends between two hosts with the objects of verbs, the posting and polling left out.
+#[test]
+fn no_allocation_in_verbs() {
+    use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
+    for (link, out_of_order) in
+        [(CLEAN, OutOfOrder::Aligned), (ROUGH, OutOfOrder::Aligned), (ROUGH, OutOfOrder::Off)]
+    {
+        let mut net =
+            verbs_lab::Net::new(verbs_lab::Setup { link, out_of_order, ..verbs_lab::Setup::default() });
+        net.listen(7174);
+        let pair = net.connect(7174, 64);
+        let all = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let (_, from) = net.hosts[0].reg(pair.pd[0], vec![1; 4 << 20], all);
+        let (_, to) = net.hosts[1].reg(pair.pd[1], vec![0; 4 << 20], all);
+        ALLOCATIONS.set(0);
+        net.watch = |on| WATCHED.set(on);
+        for round in 0..48_u64 {
+            let wr = RecvWr { wr_id: round, sg_list: &[verbs_lab::sge(&to, 0, 4096)] };
+            net.hosts[1].verbs.device_mut().post_recv(pair.qp[1], &wr).unwrap();
+            let (remote_addr, rkey) = (round * 1024, to.rkey);
+            let large = verbs_lab::sge(&from, round * 1024, 1 << 20);
+            let small = verbs_lab::sge(&from, round * 1024, 40);
+            for (op, sge) in [
+                (SendOp::RdmaWrite { remote_addr, rkey }, large),
+                (SendOp::RdmaWrite { remote_addr, rkey }, small),
+                (SendOp::RdmaRead { remote_addr, rkey }, large),
+                (SendOp::Send { invalidate: None }, small),
+            ] {
+                let wr = SendWr { wr_id: round, op, data: Data::List(&[sge]), flags: SendFlags::SIGNALED };
+                net.hosts[0].verbs.device_mut().post_send(pair.qp[0], &wr).unwrap();
+            }
+            let mut done = 0;
+            net.run_until("a round", PATIENCE, |net| {
+                let ended: Vec<_> =
+                    net.hosts.iter_mut().zip(pair.cq).flat_map(|(host, cq)| host.poll(cq)).collect();
+                assert!(ended.iter().all(|wc| wc.status == WcStatus::Success), "{ended:?}");
+                done += ended.len();
+                done == 5
+            });
+        }
+        assert_eq!(ALLOCATIONS.get(), 0, "allocations in the steps");
+        let lost = net.hosts[1].verbs.stack().stats().tcp.retransmits;
+        assert_eq!(lost > 100, link == ROUGH, "{lost}");
+    }
 }
 
 /// The counter itself: what happens inside is counted, what happens outside is not.

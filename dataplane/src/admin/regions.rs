@@ -10,7 +10,7 @@ use rdma::RegionId;
 use rdma::service::{Prefix, RegionEntry};
 
 use super::crew::Member;
-use crate::memory::{HUGEPAGE_BYTES, MemoryError, Pages, RegionMemory};
+use crate::memory::{HUGEPAGE_BYTES, RegionMemory};
 use crate::worker::{Command, RegionUse};
 
 /// What a region is made from.
@@ -62,12 +62,6 @@ impl Regions {
     /// Names of the regions that are made of ordinary pages.
     pub fn on_ordinary_pages(&self) -> impl Iterator<Item = &str> {
         self.regions.iter().filter(|(_, region)| !region.memory.is_huge()).map(|(name, _)| name.as_str())
-    }
-
-    fn memory(&self, name: &str, bytes: u64) -> Result<RegionMemory, MemoryError> {
-        RegionMemory::new(name, bytes, Pages::Huge).or_else(|error| {
-            if self.ordinary_too { RegionMemory::new(name, bytes, Pages::Ordinary) } else { Err(error) }
-        })
     }
 
     /// Refuses a region that the configured limit leaves no room for.
@@ -130,7 +124,7 @@ impl Regions {
             )
             .with_help("deregister one, or raise limits.regions_max and restart"));
         };
-        let memory = self.memory(&name, spec.bytes).map_err(|error| {
+        let memory = RegionMemory::on_hugepages(&name, spec.bytes, self.ordinary_too).map_err(|error| {
             self.free.push(id);
             ErrorObject::new(ErrorKind::NoResources, format!("region `{name}`: {error}"))
                 .with_help("a smaller size, or more hugepages: `iwarpctl status` shows how many are free")

@@ -44,4 +44,4 @@ pub use queue::{BURST, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats, Wa
 pub use ring::{RING_QUEUES_MAX, Ring};
 pub use rss::Rss;
 pub use signals::RealtimeSignalsOccupied;
-pub use thread::RegisteredThread;
+pub use thread::{RegisteredThread, is_registered};

@@ -45,6 +45,11 @@ impl Drop for RegisteredThread {
     }
 }
 
+/// Whether DPDK knows the calling thread.
+pub fn is_registered() -> bool {
+    lcore_id().is_some()
+}
+
 /// DPDK's number of the calling thread; `None` for one that it does not know.
 pub(crate) fn lcore_id() -> Option<u32> {
     // SAFETY: reads a thread-local integer; no precondition.

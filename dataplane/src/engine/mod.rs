@@ -10,27 +10,31 @@
 //! the same code runs under a test's heap buffers.
 
 mod chargen;
+mod deadlines;
 mod echo;
 mod region;
 mod sink;
 mod slots;
+mod step;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use rdma::service::{AddError, RegionEntry, RegionService};
 use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrder, RdmaStats, RegionId, StagTable, StreamId};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame};
 use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 
+pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use region::access_of;
-use region::{RdmaSide, RegionStream, Turn, Verdict};
+use region::{RdmaSide, RegionStream, Verdict};
+pub(crate) use sink::{BUDGET, StreamSink, Turn};
 use slots::{Service, Slots};
+pub use step::Step;
 
 /// Connections that get a turn to send in one step, at most.
-const TURNS_MAX: usize = 64;
+pub(crate) const TURNS_MAX: usize = 64;
 
 iwarp_counters::counters! {
     /// What the services of a lane count.
@@ -105,8 +109,8 @@ pub struct Engine<P: BufPool, M> {
     stats: ServiceStats,
     /// Connections that have something to send, each at most once.
     turns: VecDeque<ConnId>,
-    /// When something of an RDMA connection runs out of time, soonest first: its handshake, mostly.
-    limits: VecDeque<(Duration, ConnId)>,
+    /// The time limits of RDMA connections: of the handshake, mostly.
+    limits: Deadlines,
     stream_prefix: u32,
     streams: u32,
     /// Octets.
@@ -121,7 +125,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         Self {
             slots: Slots::new(connections),
             turns: VecDeque::with_capacity(connections),
-            limits: VecDeque::with_capacity(connections),
+            limits: Deadlines::new(connections),
             listeners: Vec::new(),
             side: RdmaSide {
                 stags: StagTable::new(config.grants_max as usize, config.seed),
@@ -153,41 +157,6 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let listener = self.stack.listen(port, options)?;
         self.listeners.push((listener, service));
         Ok(())
-    }
-
-    /// One round: takes a burst of frames, lets the services act on what they brought, emits at most
-    /// `max` frames. Returns how many it emitted.
-    pub fn step(
-        &mut self,
-        now: Instant,
-        frames: &mut dyn Iterator<Item = RxFrame<P::Buf>>,
-        pool: &mut P,
-        out: &mut impl FnMut(TxFrame<P::Buf>),
-        max: usize,
-    ) -> usize {
-        self.stack.handle_frames(now, frames);
-        self.handle_events(now, pool);
-        self.handle_timeouts(now, pool);
-        self.give_turns(now, pool);
-        self.stack.poll_transmit(now, pool, out, max)
-    }
-
-    /// When the engine must be stepped at the latest though no frame arrives.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let limit = self.limits.front().map(|(deadline, _)| instant(*deadline));
-        [self.stack.next_deadline(), limit].into_iter().flatten().min()
-    }
-
-    /// Whether a further step would send something at once.
-    pub fn has_output(&self) -> bool {
-        !self.turns.is_empty() || self.stack.has_output()
-    }
-
-    /// Resets every connection: the daemon is going down.
-    pub fn abort_all(&mut self, now: Instant) {
-        for id in self.slots.ids() {
-            self.stack.abort(now, id);
-        }
     }
 
     fn handle_events(&mut self, now: Instant, pool: &mut P) {
@@ -294,7 +263,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn closed(&mut self, conn: ConnId) {
         if let Some(Service::Region(mut stream)) = self.slots.close(conn) {
-            self.disarm(conn, stream.armed());
+            self.limits.change(conn, stream.armed(), None);
             stream.close(&mut self.side);
         }
     }
@@ -302,11 +271,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn handle_timeouts(&mut self, now: Instant, pool: &mut P) {
         self.stack.handle_timeouts(now);
         self.handle_events(now, pool);
-        while let Some(&(deadline, conn)) = self.limits.front() {
-            if instant(deadline) > now {
-                break;
-            }
-            self.limits.pop_front();
+        while let Some(conn) = self.limits.take_due(now) {
             if let Some(Service::Region(stream)) = self.slots.service(conn) {
                 let verdict = stream.handle_timeout(now, &mut self.side);
                 self.obey(now, conn, verdict);
@@ -354,23 +319,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn arm(&mut self, conn: ConnId) {
         let Some(Service::Region(stream)) = self.slots.service(conn) else { return };
         let (before, deadline) = stream.arm();
-        if before != deadline {
-            self.disarm(conn, before);
-            if let Some(deadline) = deadline {
-                let at = self.limits.partition_point(|(other, _)| *other <= deadline);
-                self.limits.insert(at, (deadline, conn));
-            }
-        }
-    }
-
-    /// Forgets a time limit, so that a connection has one at most.
-    fn disarm(&mut self, conn: ConnId, deadline: Option<Duration>) {
-        let Some(deadline) = deadline else { return };
-        let first = self.limits.partition_point(|(other, _)| *other < deadline);
-        let mut same = self.limits.iter().skip(first).take_while(|(other, _)| *other == deadline);
-        if let Some(behind) = same.position(|(_, other)| *other == conn) {
-            self.limits.remove(first.saturating_add(behind));
-        }
+        self.limits.change(conn, before, deadline);
     }
 
     fn obey(&mut self, now: Instant, conn: ConnId, verdict: Verdict) {
@@ -379,6 +328,39 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             Verdict::Keep => {}
             Verdict::Close => self.stack.close(now, conn),
             Verdict::Abort => self.stack.abort(now, conn),
+        }
+    }
+}
+
+impl<P: BufPool, M: Memory> Step for Engine<P, M> {
+    type Pool = P;
+
+    fn step(
+        &mut self,
+        now: Instant,
+        frames: &mut dyn Iterator<Item = RxFrame<P::Buf>>,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<P::Buf>),
+        max: usize,
+    ) -> usize {
+        self.stack.handle_frames(now, frames);
+        self.handle_events(now, pool);
+        self.handle_timeouts(now, pool);
+        self.give_turns(now, pool);
+        self.stack.poll_transmit(now, pool, out, max)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        [self.stack.next_deadline(), self.limits.first()].into_iter().flatten().min()
+    }
+
+    fn has_output(&self) -> bool {
+        !self.turns.is_empty() || self.stack.has_output()
+    }
+
+    fn abort_all(&mut self, now: Instant) {
+        for id in self.slots.ids() {
+            self.stack.abort(now, id);
         }
     }
 }
@@ -476,10 +458,6 @@ fn service_seed(seed: &[u8; 32]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-fn instant(since_start: Duration) -> Instant {
-    Instant::from_nanos(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
-}
-
 /// Keeps the send queue of a chargen connection full.
 fn generate<P: BufPool>(
     now: Instant,
@@ -489,7 +467,7 @@ fn generate<P: BufPool>(
     pool: &mut P,
 ) -> Turn {
     use rdma::Sink;
-    let mut sink = sink::StreamSink { stack, pool, conn, now, budget: 64 << 10 };
+    let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
     let segment = sink.fpdu_max();
     if segment == 0 {
         return Turn::Idle;

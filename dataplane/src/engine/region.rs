@@ -10,13 +10,8 @@ use rdma::{
 use rdma::{StagTable, StreamId};
 use tcp_stack::{Buf, BufPool, ConnId, Instant, Segment, Stack};
 
-use super::sink::{FPDU_LEAST, StreamSink};
-
-/// How long a connection that we have closed may wait for the peer to close too: as long as Linux's
-/// `tcp_fin_timeout`. A peer that never does would hold its place for ever.
-const LINGER: Duration = Duration::from_secs(60);
-/// Octets that one connection may queue before others get their turn.
-const BUDGET: usize = 64 << 10;
+use super::deadlines::{LINGER, since_start};
+use super::sink::{BUDGET, StreamSink, Turn};
 
 /// What all RDMA connections of a lane share.
 #[derive(Debug)]
@@ -25,17 +20,6 @@ pub(super) struct RdmaSide<M> {
     pub(super) regions: RegionService,
     pub(super) memory: M,
     pub(super) stats: RdmaStats,
-}
-
-/// What became of a connection's turn to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Nothing is left to send.
-    Idle,
-    /// More is to be sent, and there is room: it goes to the end of the queue.
-    Again,
-    /// More is to be sent when the stack says that there is room again.
-    Blocked,
 }
 
 /// What the owner of the connection must do now.
@@ -60,11 +44,6 @@ pub(super) struct RegionStream<B: Buf> {
     armed: Option<Duration>,
     /// We have closed: until when the peer may take to do so.
     linger_until: Option<Duration>,
-}
-
-/// Time as the RDMA engine counts it.
-pub(super) fn since_start(now: Instant) -> Duration {
-    Duration::from_nanos(now.as_nanos())
 }
 
 impl<B: Buf> RegionStream<B> {
@@ -146,14 +125,7 @@ impl<B: Buf> RegionStream<B> {
         let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
         let progress =
             self.endpoint.poll_transmit(since_start(now), &mut Env { stags, memory, stats }, &mut sink);
-        let budget_left = sink.budget;
-        let turn = if !progress.pending {
-            Turn::Idle
-        } else if stack.send_capacity(conn) < stack.emss(conn).max(FPDU_LEAST) && budget_left > 0 {
-            Turn::Blocked
-        } else {
-            Turn::Again
-        };
+        let turn = sink.turn(progress.pending);
         (turn, self.handle_events(now, side))
     }
 

@@ -11,21 +11,47 @@ use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 const SHARE_MAX: usize = 256;
 
 /// The longest FPDU for a peer whose segments are shorter still: RFC 5044 §4.5 lets MPA cut no shorter ones.
-pub(super) const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
+const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
 const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
 
+/// Octets that one connection may queue before others get their turn.
+pub(crate) const BUDGET: usize = 64 << 10;
+
+/// What became of a connection's turn to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing is left to send.
+    Idle,
+    /// More is to be sent, and there is room: it goes to the end of the queue.
+    Again,
+    /// More is to be sent when the stack says that there is room again.
+    Blocked,
+}
+
 /// One connection's sending side, for the length of one step.
-pub(super) struct StreamSink<'a, P: BufPool> {
-    pub(super) stack: &'a mut Stack<P::Buf>,
-    pub(super) pool: &'a mut P,
-    pub(super) conn: ConnId,
-    pub(super) now: Instant,
+pub(crate) struct StreamSink<'a, P: BufPool> {
+    pub(crate) stack: &'a mut Stack<P::Buf>,
+    pub(crate) pool: &'a mut P,
+    pub(crate) conn: ConnId,
+    pub(crate) now: Instant,
     /// Octets that this connection may still queue in this step, so that one long Read does not starve
     /// its neighbours.
-    pub(super) budget: usize,
+    pub(crate) budget: usize,
 }
 
 impl<P: BufPool> StreamSink<'_, P> {
+    /// What became of the turn, if an RDMA stream has used it and has more to send, or not.
+    pub(crate) fn turn(&self, pending: bool) -> Turn {
+        let segment = self.stack.emss(self.conn).max(FPDU_LEAST);
+        if !pending {
+            Turn::Idle
+        } else if self.stack.send_capacity(self.conn) < segment && self.budget > 0 {
+            Turn::Blocked
+        } else {
+            Turn::Again
+        }
+    }
+
     /// Queues `len` octets as a segment of their own, of which TCP makes several for a peer of tiny ones; `false`
     /// when there is no room or no buffer.
     fn push_segment(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {

@@ -117,6 +117,15 @@ impl RegionMemory {
         }
     }
 
+    /// As [`RegionMemory::new`], of hugepages; of ordinary ones where there are not enough, if `ordinary_too`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn on_hugepages(name: &str, bytes: u64, ordinary_too: bool) -> Result<Self, MemoryError> {
+        Self::new(name, bytes, Pages::Huge)
+            .or_else(|error| if ordinary_too { Self::new(name, bytes, Pages::Ordinary) } else { Err(error) })
+    }
+
     /// As [`RegionMemory::new`], of pages of one size.
     fn of_pages(name: &str, bytes: u64, page_bytes: u64) -> Result<Self, MemoryError> {
         let failed = |operation| move |source| MemoryError::System { operation, source };

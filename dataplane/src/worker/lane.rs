@@ -1,4 +1,4 @@
-//! One port on one worker: its queues, its buffers, its engine.
+//! One port on one worker: its queues, its buffers, its protocols.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tcp_stack::{Instant, RxFrame, TxFrame};
 
 use super::steer::Mesh;
 use crate::dpdk::{BURST, Mbuf, MbufPool, RxQueue, TxBatch, TxQueue};
-use crate::engine::Engine;
+use crate::engine::{Engine, Step};
 use crate::memory::WorkerMemory;
 
 /// Frames of other workers that wait for the one transmit queue of a port at most.
@@ -29,10 +29,13 @@ pub enum Transmit {
     Relay(Producer<TxFrame<Mbuf>>),
 }
 
-/// One port on one worker.
+/// What the daemon runs on a port.
+pub type PortEngine = Engine<MbufPool, WorkerMemory>;
+
+/// One port on one worker, and the protocols that it runs.
 #[derive(Debug)]
-pub struct Lane {
-    engine: Engine<MbufPool, WorkerMemory>,
+pub struct Lane<E = PortEngine> {
+    engine: E,
     /// `None` where the port has fewer queues than workers.
     rx: Option<RxQueue>,
     tx: Transmit,
@@ -44,15 +47,9 @@ pub struct Lane {
     batch: TxBatch,
 }
 
-impl Lane {
+impl<E: Step<Pool = MbufPool>> Lane<E> {
     /// Joins the parts.
-    pub fn new(
-        engine: Engine<MbufPool, WorkerMemory>,
-        rx: Option<RxQueue>,
-        tx: Transmit,
-        pool: MbufPool,
-        mesh: Mesh<Mbuf>,
-    ) -> Self {
+    pub fn new(engine: E, rx: Option<RxQueue>, tx: Transmit, pool: MbufPool, mesh: Mesh<Mbuf>) -> Self {
         Self {
             engine,
             rx,
@@ -118,13 +115,6 @@ impl Lane {
         queue.burst(batch);
     }
 
-    /// Revokes every grant on a region and lets go of its memory; returns how many grants there were.
-    pub fn region_revoke(&mut self, region: RegionId) -> u64 {
-        let revoked = self.engine.region_revoke(region);
-        self.engine.memory_mut().detach(region);
-        revoked as u64
-    }
-
     /// Sleeps until a frame arrives or the time is up; `false` when this port cannot tell.
     pub fn wait(&mut self, time: Duration) -> bool {
         match &mut self.rx {
@@ -157,13 +147,13 @@ impl Lane {
         !self.batch.is_empty() || self.engine.has_output()
     }
 
-    /// The engine.
-    pub fn engine(&self) -> &Engine<MbufPool, WorkerMemory> {
+    /// The protocols.
+    pub fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// The engine.
-    pub fn engine_mut(&mut self) -> &mut Engine<MbufPool, WorkerMemory> {
+    /// The protocols.
+    pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
     }
 
@@ -179,6 +169,15 @@ impl Lane {
             Transmit::Relay(_) => None,
         };
         (self.rx.as_ref(), tx)
+    }
+}
+
+impl Lane {
+    /// Revokes every grant on a region and lets go of its memory; returns how many grants there were.
+    pub fn region_revoke(&mut self, region: RegionId) -> u64 {
+        let revoked = self.engine.region_revoke(region);
+        self.engine.memory_mut().detach(region);
+        revoked as u64
     }
 }
 

@@ -10,21 +10,21 @@ mod command;
 mod idle;
 mod lane;
 mod published;
+mod rounds;
 mod steer;
 mod visit;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use iwarp_config::Idle;
 use rdma::service::RegionEntry;
 use rtrb::Consumer;
 use tcp_stack::Instant;
 
 pub use command::{Command, ConnPage, Refused, RegionUse};
-use idle::Idler;
-pub use lane::{Lane, Relays, Transmit};
+pub use lane::{Lane, PortEngine, Relays, Transmit};
 pub use published::{Published, Row, Visit};
+pub use rounds::{Round, Rounds};
 pub use steer::{Mesh, SteerStats, mesh};
 
 use crate::dpdk::RegisteredThread;
@@ -85,12 +85,8 @@ pub struct Worker {
     pub commands: Consumer<Command>,
     /// Where its counters are published.
     pub published: Arc<Published>,
-    /// What it does when there is nothing to do.
-    pub idle: Idle,
-    /// The daemon's clock.
-    pub clock: Clock,
-    /// Its counters.
-    pub stats: WorkerStats,
+    /// Its rounds.
+    pub rounds: Rounds,
 }
 
 impl Visit for (&WorkerStats, &[Lane]) {
@@ -106,16 +102,11 @@ impl Visit for (&WorkerStats, &[Lane]) {
 impl Worker {
     /// Runs until [`Command::Stop`]. Call it on a thread of its own.
     pub fn run(mut self, _registered: &RegisteredThread) {
-        let mut idler = Idler::new(&self.idle);
-        let started = self.clock.now();
-        let (mut round, mut last, mut published_at) = (0_u32, started, started);
+        self.rounds.begin();
+        let (mut round, mut published_at) = (0_u32, self.rounds.now());
         loop {
-            let now = self.clock.now();
-            let moved: usize = self.lanes.iter_mut().map(|lane| lane.round(now)).sum();
-            self.account(now.saturating_since(last), moved > 0);
-            last = now;
+            let Round { now, sleep } = self.rounds.turn(&mut self.lanes);
             round = round.wrapping_add(1);
-            let sleep = self.sleep_after(now, moved > 0, &mut idler);
             if round.is_multiple_of(HOUSEKEEPING_ROUNDS) || sleep.is_some() {
                 if !self.obey() {
                     break;
@@ -126,15 +117,10 @@ impl Worker {
                 }
             }
             if let Some(sleep) = sleep {
-                self.sleep(sleep);
-                let woken = self.clock.now();
-                let slept = woken.saturating_since(last);
-                self.stats.slept_ns += nanos(slept);
-                self.stats.total_ns += nanos(slept);
-                last = woken;
+                self.rounds.sleep(&mut self.lanes, sleep);
             }
         }
-        let now = self.clock.now();
+        let now = self.rounds.now();
         for lane in &mut self.lanes {
             lane.shut_down(now);
         }
@@ -142,41 +128,13 @@ impl Worker {
     }
 
     fn publish(&self) {
-        self.published.publish(&(&self.stats, self.lanes.as_slice()));
-    }
-
-    fn account(&mut self, elapsed: Duration, busy: bool) {
-        self.stats.rounds += 1;
-        self.stats.total_ns += nanos(elapsed);
-        if busy {
-            self.stats.busy_rounds += 1;
-            self.stats.busy_ns += nanos(elapsed);
-        }
-    }
-
-    fn sleep_after(&self, now: Instant, busy: bool, idler: &mut Idler) -> Option<Duration> {
-        let busy = busy || self.lanes.iter().any(Lane::has_output);
-        let deadline = self.lanes.iter().filter_map(Lane::next_deadline).min();
-        idler.after_round(busy, deadline.map(|deadline| deadline.saturating_since(now)))
-    }
-
-    fn sleep(&mut self, time: Duration) {
-        self.stats.sleeps += 1;
-        // With one port the port itself can end the sleep.
-        if let [lane] = self.lanes.as_mut_slice()
-            && lane.wait(time)
-        {
-            return;
-        }
-        let time = rustix::thread::Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-        // A signal may cut it short: the next round finds out whether there is something to do.
-        let _ = rustix::thread::nanosleep(&time);
+        self.published.publish(&(self.rounds.stats(), self.lanes.as_slice()));
     }
 
     /// Carries out what waits in the command ring; `false` when it said stop.
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.commands.pop() {
-            self.stats.commands += 1;
+            self.rounds.stats_mut().commands += 1;
             match command {
                 Command::Stop => return false,
                 Command::RegionAdd { entry, memory, reply } => {
@@ -250,8 +208,4 @@ impl Worker {
         }
         None
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

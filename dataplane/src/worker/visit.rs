@@ -3,28 +3,48 @@
 use tcp_stack::{StackStats, State};
 
 use super::{Lane, Visit};
+use crate::dpdk::MbufPool;
+use crate::engine::Step;
+use crate::verbs::PortVerbs;
 
 type Sink<'a> = &'a mut dyn FnMut(&'static str, &'static str, &'static str, u64);
 
 impl Visit for Lane {
     fn visit(&self, f: Sink<'_>) {
-        let (rx, tx) = self.queues();
-        let (rx, tx) = (
-            rx.map(|queue| *queue.stats()).unwrap_or_default(),
-            tx.map(|queue| *queue.stats()).unwrap_or_default(),
-        );
-        rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
-        tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));
-        self.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));
+        queues(self, f);
         let engine = self.engine();
-        let stack = engine.stack().stats();
-        stack.interface.visit(&mut |name, help, value| f("ip", name, help, value));
-        stack.drops.visit(&mut |name, help, value| f("frame_drops", name, help, value));
-        stack.tcp.visit(&mut |name, help, value| f("tcp", name, help, value));
-        now(&stack, f);
+        stack(&engine.stack().stats(), f);
         engine.rdma_stats().visit(f);
         engine.service_stats().visit(&mut |name, help, value| f("services", name, help, value));
     }
+}
+
+impl Visit for Lane<PortVerbs> {
+    fn visit(&self, f: Sink<'_>) {
+        queues(self, f);
+        let verbs = self.engine();
+        stack(&verbs.stack().stats(), f);
+        verbs.rdma_stats().visit(f);
+        verbs.stats().visit(&mut |name, help, value| f("verbs", name, help, value));
+    }
+}
+
+fn queues<E: Step<Pool = MbufPool>>(lane: &Lane<E>, f: Sink<'_>) {
+    let (rx, tx) = lane.queues();
+    let (rx, tx) = (
+        rx.map(|queue| *queue.stats()).unwrap_or_default(),
+        tx.map(|queue| *queue.stats()).unwrap_or_default(),
+    );
+    rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
+    tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));
+    lane.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));
+}
+
+fn stack(stats: &StackStats, f: Sink<'_>) {
+    stats.interface.visit(&mut |name, help, value| f("ip", name, help, value));
+    stats.drops.visit(&mut |name, help, value| f("frame_drops", name, help, value));
+    stats.tcp.visit(&mut |name, help, value| f("tcp", name, help, value));
+    now(stats, f);
 }
 
 /// A counter's name and help for each state that a connection can be in.

@@ -26,6 +26,15 @@ use crate::wire::mpa::RtrOptions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CmId(pub u32);
 
+impl CmId {
+    /// Which place in the device's table: below [`Limits::ids`](super::Limits::ids), so that it serves as the index of
+    /// the adapter's own.
+    #[inline]
+    pub const fn index(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+}
+
 /// Events that can wait for one of them: asked for, established, ended.
 pub(super) const EVENTS_MAX: usize = 3;
 /// Requests to the transport that can wait: begin, transmit, end.

@@ -5,8 +5,8 @@
 //!   the program                     Device                               the transport's adapter
 //!   reg_mr, create_qp, …    ┌─────────────────────────┐
 //!   connect, listen, accept │ ids ── endpoint ── queues│ ──▶ poll_transport: Listen, Open, Transmit, Close
-//!   post_send, post_recv ──▶│   │                      │ ◀── incoming, opened, receive, poll_transmit,
-//!   poll_cq, cm_event    ◀──│ completion queues        │     handle_timeout, peer_closed, closed
+//!   post_send, post_recv ──▶│   │                      │ ◀── incoming, opened, receive, receive_early,
+//!   poll_cq, cm_event    ◀──│ completion queues        │     poll_transmit, handle_timeout, peer_closed, closed
 //!                           └─────────────────────────┘
 //! ```
 //! Names and meanings are those of libibverbs and librdmacm; `docs/verbs.md` maps each call. A [`Device`] belongs

@@ -25,6 +25,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         Some(request)
     }
 
+    /// Whether [`Self::poll_transport`] has something to tell.
+    pub fn has_request(&self) -> bool {
+        !self.transport.is_empty()
+    }
+
     /// Has the adapter look after a connection.
     pub(super) fn ring(&mut self, id: CmId) {
         if let Some(it) = self.ids.get_mut(id.0)
@@ -120,6 +125,35 @@ impl<C: AsRef<[u8]>> Device<C> {
         chunk: C,
         env: &mut Env<'_, M>,
     ) {
+        self.deliver(id, |endpoint| endpoint.receive(now, offset, chunk, env));
+    }
+
+    /// Looks at octets behind a gap; [`Endpoint::receive_early`] says what the answer means.
+    pub fn receive_early<M: Memory>(
+        &mut self,
+        id: CmId,
+        offset: u64,
+        octets: &[u8],
+        env: &mut Env<'_, M>,
+    ) -> bool {
+        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        endpoint.is_some_and(|endpoint| endpoint.receive_early(offset, octets, env))
+    }
+
+    /// The stream goes on by `len` octets, from position `offset`, for which [`Self::receive_early`] has said `true`.
+    pub fn receive_placed<M: Memory>(
+        &mut self,
+        id: CmId,
+        now: Duration,
+        offset: u64,
+        len: usize,
+        env: &mut Env<'_, M>,
+    ) {
+        self.deliver(id, |endpoint| endpoint.receive_placed(now, offset, len, env));
+    }
+
+    /// Has an endpoint take what came in order, with the shared receive queue of its queue pair at hand.
+    fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>)) {
         let Some(it) = self.ids.get_mut(id.0) else { return };
         let (number, Some(endpoint)) = (it.qp, it.endpoint.as_mut()) else { return };
         let mut qp = number.and_then(|number| self.qps.get_mut(number.0));
@@ -129,7 +163,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             let may_take = usize::from(qp.init.cap.max_recv_wr).saturating_sub(qp.recv_used);
             let rq = &mut endpoint.queue_pair().rq;
             (rq.shared, rq.shared_max) = (srq.queue.take(), may_take);
-            endpoint.receive(now, offset, chunk, env);
+            take(endpoint);
             let rq = &mut endpoint.queue_pair().rq;
             srq.queue = rq.shared.take();
             qp.recv_used = qp.recv_used.saturating_add(may_take.saturating_sub(rq.shared_max));
@@ -138,7 +172,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                 self.raise(AsyncEvent::SrqLimitReached(srq_id));
             }
         } else {
-            endpoint.receive(now, offset, chunk, env);
+            take(endpoint);
         }
         self.drain(id);
     }

@@ -19,7 +19,7 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const N_RTT_SAMPLE: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
-/// L, segments: what one acknowledgement may add. RFC 9406 would have 8 where bursts are not paced; RFC 3465 §2.2: "MAY use
+/// L, segments: what one acknowledgement may add. RFC 9406 would have 8 where bursts are not paced; RFC 3465 §2.3: "MAY use
 /// L=2*SMSS bytes and MUST NOT use L > 2*SMSS bytes". Who acknowledges much at a time gets no burst that overflows a queue.
 const L: u32 = 2;
 /// No sample yet.

@@ -34,6 +34,11 @@ impl<B: Buf> Stack<B> {
         }
     }
 
+    /// Whether an address is one of ours, the link-local one included.
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        self.interface.is_local(address)
+    }
+
     /// Opens a connection; [`Event::Connected`](crate::Event::Connected) or
     /// [`Event::Closed`](crate::Event::Closed) follows.
     pub fn connect(

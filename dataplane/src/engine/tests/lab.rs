@@ -14,7 +14,7 @@ use tcp_stack::{
 };
 
 use super::client::{Client, Session};
-use super::engine::{Engine, EngineConfig, ListenerService};
+use super::engine::{Engine, EngineConfig, ListenerService, Step};
 
 pub(crate) const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);

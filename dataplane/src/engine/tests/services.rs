@@ -6,6 +6,7 @@ use tcp_stack::{BufClass, BufPool, CloseReason, ConnId};
 use super::client::{Octets, Session};
 use super::lab::{CHARGEN, CLEAN, CONNECTIONS, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
 use super::{SECOND, assert_empty, hang_up, open_octets};
+use crate::engine::Step;
 
 fn stream(bulk: u64, chunk: usize) -> Session {
     Session::Octets(Octets { bulk, chunk, ends: true, ..Octets::default() })

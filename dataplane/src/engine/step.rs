@@ -1,0 +1,29 @@
+//! What drives the protocols of a port.
+
+use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
+
+/// The protocols of one port on one worker: frames in, frames out, at given times.
+pub trait Step {
+    /// Where its buffers come from.
+    type Pool: BufPool;
+
+    /// One round: takes a burst of frames, lets those above TCP act on what they brought, emits at most `max`
+    /// frames. Returns how many it emitted.
+    fn step(
+        &mut self,
+        now: Instant,
+        frames: &mut dyn Iterator<Item = RxFrame<<Self::Pool as BufPool>::Buf>>,
+        pool: &mut Self::Pool,
+        out: &mut impl FnMut(TxFrame<<Self::Pool as BufPool>::Buf>),
+        max: usize,
+    ) -> usize;
+
+    /// When the next step is due at the latest though no frame arrives.
+    fn next_deadline(&self) -> Option<Instant>;
+
+    /// Whether a further step would send something at once.
+    fn has_output(&self) -> bool;
+
+    /// Resets every connection: the program is going down.
+    fn abort_all(&mut self, now: Instant);
+}

@@ -1,0 +1,470 @@
+//! The objects of verbs over our TCP: what a program that is its own dataplane works with.
+//!
+//! ```text
+//!  frames ──▶ Stack::handle_frames ──▶ events ──▶ Device ──▶ completion queues ──▶ the program
+//!                                                   │  ▲                              │ post_send, …
+//!  frames ◀── poll_transmit ◀── Stack::send ◀── turns  └── region memory              ▼
+//! ```
+//! [`Verbs`] joins a [`Device`] to a [`Stack`]. It knows neither DPDK nor a clock: the buffers, the pool and the memory
+//! are type parameters, so that the same code runs under a test's heap buffers. A [`Node`] runs it on a DPDK port.
+
+mod conns;
+mod node;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use rdma::verbs::{
+    Access, AddressBase, CmId, Device, Limits, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpNum, RegionId,
+    TransportRequest, VerbsError,
+};
+use rdma::{CloseHow, EndpointConfig, Env, Memory, OutOfOrder, RdmaStats, StagTable, StreamId};
+use tcp_stack::{
+    BufPool, ConnId, ConnInfo, ConnOptions, Event, Instant, ListenOptions, ListenerId, RxFrame, Segment,
+    Stack, StackConfig, TxFrame,
+};
+
+use crate::engine::{BUDGET, Deadlines, LINGER, Step, StreamSink, TURNS_MAX, Turn, since_start};
+use conns::{Carrier, Conns};
+pub use node::{Node, NodeOptions, PortVerbs};
+
+iwarp_counters::counters! {
+    /// What joins verbs to TCP counts.
+    pub struct VerbsStats {
+        /// Streams that listeners took.
+        accepted,
+        /// Streams opened.
+        opened,
+        /// Streams reset since as many as the listener's backlog waited for an answer, or the device had no id left.
+        drop_backlog,
+        /// Streams reset since their listener is bound to another address.
+        drop_address,
+        /// Octets that came when the program's connection had ended.
+        late_octets,
+    }
+}
+
+/// What it is made from.
+#[derive(Debug)]
+pub struct VerbsConfig {
+    /// The stack's part.
+    pub stack: StackConfig,
+    /// What its connections are like.
+    pub conn: ConnOptions,
+    /// What the device has.
+    pub limits: Limits,
+    /// What connections are made with, but for what their queue pairs and `ConnParam` say.
+    pub endpoint: EndpointConfig,
+    /// STags at most: of memory regions and windows.
+    pub stags_max: u32,
+    /// Of all randomness.
+    pub seed: [u8; 32],
+}
+
+/// The RDMA side, as a device borrows it.
+#[derive(Debug)]
+struct Side<M> {
+    stags: StagTable,
+    memory: M,
+    stats: RdmaStats,
+}
+
+impl<M> Side<M> {
+    fn env(&mut self) -> Env<'_, M> {
+        Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats }
+    }
+}
+
+/// The objects of verbs, on one port and one thread.
+///
+/// The program works with the [`Device`] between two steps: it makes objects, posts work, polls completion queues and
+/// connection events. Work posted is on its way with the next step.
+#[derive(Debug)]
+pub struct Verbs<P: BufPool, M> {
+    stack: Stack<P::Buf>,
+    device: Device<Segment<P::Buf>>,
+    side: Side<M>,
+    conns: Conns,
+    /// Connections that have something to send, each at most once.
+    turns: VecDeque<ConnId>,
+    limits: Deadlines,
+    options: ConnOptions,
+    stats: VerbsStats,
+}
+
+impl<P: BufPool, M: Memory> Verbs<P, M> {
+    /// Sizes everything from the configuration.
+    pub fn new(config: VerbsConfig, memory: M) -> Self {
+        let connections = config.stack.connections_max as usize;
+        let early = config.endpoint.out_of_order != OutOfOrder::Off;
+        Self {
+            stack: Stack::new(config.stack, config.seed),
+            device: Device::new(config.limits, config.endpoint),
+            side: Side {
+                stags: StagTable::new(config.stags_max as usize, config.seed),
+                memory,
+                stats: RdmaStats::default(),
+            },
+            conns: Conns::new(connections, config.limits.ids.into()),
+            turns: VecDeque::with_capacity(connections),
+            limits: Deadlines::new(connections),
+            options: ConnOptions { early, ..config.conn },
+            stats: VerbsStats::default(),
+        }
+    }
+
+    /// The objects.
+    pub fn device(&self) -> &Device<Segment<P::Buf>> {
+        &self.device
+    }
+
+    /// The objects. What the adapter of a transport calls is not for the program.
+    pub fn device_mut(&mut self) -> &mut Device<Segment<P::Buf>> {
+        &mut self.device
+    }
+
+    /// As [`Device::reg_mr`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reg_mr(
+        &mut self,
+        pd: PdId,
+        range: (RegionId, u64, u64),
+        base: AddressBase,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        self.device.reg_mr(pd, range, base, access, &mut self.side.stags)
+    }
+
+    /// As [`Device::dereg_mr`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
+        self.device.dereg_mr(mr, &mut self.side.stags)
+    }
+
+    /// As [`Device::alloc_mw`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn alloc_mw(&mut self, pd: PdId) -> Result<MemoryWindow, VerbsError> {
+        self.device.alloc_mw(pd, &mut self.side.stags)
+    }
+
+    /// As [`Device::dealloc_mw`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn dealloc_mw(&mut self, mw: MwId) -> Result<(), VerbsError> {
+        self.device.dealloc_mw(mw, &mut self.side.stags)
+    }
+
+    /// As [`Device::disconnect`].
+    pub fn disconnect(&mut self, id: CmId, now: Instant) {
+        self.device.disconnect(id, since_start(now));
+    }
+
+    /// As [`Device::terminate_qp`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn terminate_qp(&mut self, qp: QpNum, now: Instant) -> Result<(), VerbsError> {
+        self.device.terminate_qp(qp, since_start(now), &mut self.side.stats)
+    }
+
+    /// The memory of the regions.
+    pub fn memory(&self) -> &M {
+        &self.side.memory
+    }
+
+    /// The memory of the regions.
+    pub fn memory_mut(&mut self) -> &mut M {
+        &mut self.side.memory
+    }
+
+    /// The stack below.
+    pub fn stack(&self) -> &Stack<P::Buf> {
+        &self.stack
+    }
+
+    /// What the RDMA engine counts.
+    pub fn rdma_stats(&self) -> &RdmaStats {
+        &self.side.stats
+    }
+
+    /// What this counts.
+    pub fn stats(&self) -> &VerbsStats {
+        &self.stats
+    }
+
+    /// The TCP side of a connection; `None` where it has none, or none any more.
+    pub fn tcp_info(&self, id: CmId) -> Option<ConnInfo> {
+        match self.conns.carrier(id)? {
+            Carrier::Conn(conn) => self.stack.info(conn),
+            Carrier::Listener(_) => None,
+        }
+    }
+
+    /// STags in force.
+    pub fn stags(&self) -> usize {
+        self.side.stags.len()
+    }
+
+    /// Connections, those included that have ended and whose peers have not closed yet.
+    pub fn connections(&self) -> usize {
+        self.conns.count()
+    }
+
+    fn handle_events(&mut self, now: Instant) {
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
+                Event::Connected { conn } => self.connected(now, conn),
+                Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment),
+                Event::Early { conn } => self.early(conn),
+                Event::PeerClosed { conn } => self.peer_closed(now, conn),
+                Event::Writable { conn } | Event::EmssChanged { conn, .. } => self.look_after(conn),
+                Event::Closed { conn, .. } => self.closed(conn),
+                Event::Urgent { .. } => {}
+            }
+        }
+    }
+
+    fn accepted(&mut self, now: Instant, conn: ConnId, listener: ListenerId) {
+        let Some(info) = self.stack.info(conn) else { return };
+        let found = self.conns.listener(listener);
+        let local = found.and_then(|id| self.device.addresses(id).ok()?.0);
+        let (Some(id), Some(bound)) = (found, local) else { return self.stack.abort(now, conn) };
+        if !bound.ip().is_unspecified() && bound.ip() != info.local.ip() {
+            self.stats.drop_address += 1;
+            return self.stack.abort(now, conn);
+        }
+        let ends = (info.local, info.remote);
+        let Some(id) = self.device.incoming(id, stream_of(conn), ends, since_start(now)) else {
+            self.stats.drop_backlog += 1;
+            return self.stack.abort(now, conn);
+        };
+        self.stats.accepted += 1;
+        self.conns.open(id, conn);
+        self.look_after(conn);
+    }
+
+    fn connected(&mut self, now: Instant, conn: ConnId) {
+        let (Some(id), Some(info)) = (self.conns.id(conn), self.stack.info(conn)) else {
+            return self.stack.abort(now, conn);
+        };
+        let stats = &mut self.side.stats;
+        if self.device.opened(id, stream_of(conn), info.local, since_start(now), stats) {
+            self.stats.opened += 1;
+            self.look_after(conn);
+        } else {
+            self.conns.leave(id);
+            self.stack.abort(now, conn);
+        }
+    }
+
+    fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<P::Buf>) {
+        let (octets, at) = (segment.len(), since_start(now));
+        if let Some(id) = self.conns.id(conn) {
+            let Self { device, side, .. } = self;
+            if segment.was_taken() {
+                device.receive_placed(id, at, offset, octets, &mut side.env());
+            } else {
+                device.receive(id, at, offset, segment, &mut side.env());
+            }
+        } else {
+            self.stats.late_octets += octets as u64;
+        }
+        self.stack.consumed(conn, octets);
+        self.look_after(conn);
+    }
+
+    fn early(&mut self, conn: ConnId) {
+        let Self { stack, device, side, conns, .. } = self;
+        if let Some(id) = conns.id(conn) {
+            stack.offer_early(conn, &mut |offset, octets| {
+                device.receive_early(id, offset, octets, &mut side.env())
+            });
+        }
+    }
+
+    fn peer_closed(&mut self, now: Instant, conn: ConnId) {
+        match self.conns.id(conn) {
+            Some(id) => self.device.peer_closed(id, since_start(now), &mut self.side.stats),
+            None => self.stack.close(now, conn),
+        }
+        self.look_after(conn);
+    }
+
+    fn closed(&mut self, conn: ConnId) {
+        let Some(closed) = self.conns.close(conn) else { return };
+        self.limits.change(conn, closed.armed, None);
+        let Some(id) = closed.id else { return };
+        if self.device.stream_info(id).is_some() {
+            // A request to close what is closed follows, which frees what belongs to the stream.
+            self.device.transport_lost(id);
+        } else {
+            self.device.open_failed(id);
+        }
+    }
+
+    fn handle_timeouts(&mut self, now: Instant) {
+        self.stack.handle_timeouts(now);
+        self.handle_events(now);
+        while let Some(conn) = self.limits.take_due(now) {
+            match self.conns.expired(conn) {
+                Some(Some(id)) => {
+                    self.device.handle_timeout(id, since_start(now), &mut self.side.stats);
+                    self.look_after(conn);
+                }
+                // The peer does not close.
+                Some(None) => self.stack.abort(now, conn),
+                None => {}
+            }
+        }
+    }
+
+    /// Does what the device asks of its transport.
+    fn obey(&mut self, now: Instant) {
+        while let Some(request) = self.device.poll_transport() {
+            match request {
+                TransportRequest::Listen { id, local, backlog } => self.listen(id, local, backlog),
+                TransportRequest::Unlisten { id } => {
+                    if let Some(Carrier::Listener(listener)) = self.conns.leave(id) {
+                        self.stack.unlisten(listener);
+                    }
+                }
+                TransportRequest::Open { id, local, peer } => self.open(now, id, local, peer),
+                TransportRequest::Transmit { id } => {
+                    if let Some(Carrier::Conn(conn)) = self.conns.carrier(id) {
+                        self.look_after(conn);
+                    }
+                }
+                TransportRequest::Close { id, how, .. } => self.close(now, id, how),
+            }
+        }
+    }
+
+    fn listen(&mut self, id: CmId, local: SocketAddr, backlog: u16) {
+        let options = ListenOptions { backlog: u32::from(backlog), conn: self.options };
+        let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
+        match self.stack.listen(local.port(), options) {
+            Ok(listener) if ours => self.conns.listen(id, listener),
+            Ok(listener) => {
+                self.stack.unlisten(listener);
+                self.device.listen_failed(id);
+            }
+            Err(_) => self.device.listen_failed(id),
+        }
+    }
+
+    fn open(&mut self, now: Instant, id: CmId, local: Option<SocketAddr>, peer: SocketAddr) {
+        let local: Option<IpAddr> = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+        match self.stack.connect_from(now, local, peer, self.options) {
+            Ok(conn) => self.conns.open(id, conn),
+            Err(_) => self.device.open_failed(id),
+        }
+    }
+
+    fn close(&mut self, now: Instant, id: CmId, how: CloseHow) {
+        if let Some(Carrier::Conn(conn)) = self.conns.leave(id) {
+            match how {
+                CloseHow::Fin => {
+                    self.stack.close(now, conn);
+                    self.arm(conn, Some(since_start(now).saturating_add(LINGER)));
+                }
+                CloseHow::Reset => self.stack.abort(now, conn),
+            }
+        }
+        self.device.closed(id, &mut self.side.stags);
+    }
+
+    fn give_turns(&mut self, now: Instant, pool: &mut P) {
+        for _ in 0..self.turns.len().min(TURNS_MAX) {
+            let Some(conn) = self.turns.pop_front() else { break };
+            self.conns.turn_taken(conn);
+            let Self { stack, device, side, conns, .. } = self;
+            let Some(id) = conns.id(conn) else { continue };
+            let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
+            let progress = device.poll_transmit(id, since_start(now), &mut side.env(), &mut sink);
+            match sink.turn(progress.pending) {
+                Turn::Idle => {}
+                Turn::Again => self.queue_turn(conn),
+                Turn::Blocked => self.stack.notify_writable(conn),
+            }
+            self.keep_limit(conn);
+        }
+    }
+
+    fn queue_turn(&mut self, conn: ConnId) {
+        if self.conns.claim_turn(conn) {
+            self.turns.push_back(conn);
+        }
+    }
+
+    /// Something has changed on a connection: it may have something to send, or another time limit.
+    fn look_after(&mut self, conn: ConnId) {
+        let Some(id) = self.conns.id(conn) else { return };
+        if self.device.has_output(id) {
+            self.queue_turn(conn);
+        }
+        self.keep_limit(conn);
+    }
+
+    fn keep_limit(&mut self, conn: ConnId) {
+        if let Some(id) = self.conns.id(conn) {
+            self.arm(conn, self.device.next_deadline(id));
+        }
+    }
+
+    fn arm(&mut self, conn: ConnId, deadline: Option<std::time::Duration>) {
+        if let Some(before) = self.conns.arm(conn, deadline) {
+            self.limits.change(conn, before, deadline);
+        }
+    }
+}
+
+impl<P: BufPool, M: Memory> Step for Verbs<P, M> {
+    type Pool = P;
+
+    fn step(
+        &mut self,
+        now: Instant,
+        frames: &mut dyn Iterator<Item = RxFrame<P::Buf>>,
+        pool: &mut P,
+        out: &mut impl FnMut(TxFrame<P::Buf>),
+        max: usize,
+    ) -> usize {
+        self.stack.handle_frames(now, frames);
+        self.handle_events(now);
+        self.handle_timeouts(now);
+        self.obey(now);
+        self.give_turns(now, pool);
+        // What a turn has brought to its end is closed at once.
+        self.obey(now);
+        self.stack.poll_transmit(now, pool, out, max)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        [self.stack.next_deadline(), self.limits.first()].into_iter().flatten().min()
+    }
+
+    fn has_output(&self) -> bool {
+        !self.turns.is_empty() || self.device.has_request() || self.stack.has_output()
+    }
+
+    fn abort_all(&mut self, now: Instant) {
+        for conn in self.conns.all() {
+            self.stack.abort(now, conn);
+        }
+    }
+}
+
+/// The name of a connection's stream. A stack numbers the connections in a place from 0 to 2³² − 1.
+fn stream_of(conn: ConnId) -> StreamId {
+    StreamId((u64::from(conn.generation()) << 32) | u64::from(conn.index()))
+}

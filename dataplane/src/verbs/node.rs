@@ -1,0 +1,267 @@
+//! Verbs on a DPDK port: a poll loop in the program's own thread.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use iwarp_config::{Config, Hugepages};
+use rdma::verbs::{Limits, RegionId};
+use rdma::{EndpointConfig, OutOfOrder};
+use tcp_stack::{ConnOptions, Instant, Keepalive, StackConfig};
+
+use super::{Verbs, VerbsConfig};
+use crate::dpdk::{Eal, MbufPool, Mempool, RegisteredThread};
+use crate::memory::{RegionMemory, WorkerMemory};
+use crate::port::{Port, PortSpec, QueuePair};
+use crate::setup;
+use crate::worker::{Clock, Lane, Round, Rounds, Transmit, Visit, mesh};
+
+/// Verbs over DPDK's packet buffers and region memory.
+pub type PortVerbs = Verbs<MbufPool, WorkerMemory>;
+
+/// What a program may want otherwise than its configuration file has it.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeOptions {
+    /// What the device has.
+    pub limits: Limits,
+    /// What connections are made with.
+    pub endpoint: EndpointConfig,
+    /// What their TCP is like.
+    pub conn: ConnOptions,
+}
+
+impl NodeOptions {
+    /// As the file says.
+    pub fn new(config: &Config) -> Self {
+        let tcp = &config.tcp;
+        let keepalive = tcp.keepalive_s.map(|idle| Keepalive {
+            idle_ms: idle.saturating_mul(1000),
+            interval_ms: tcp.keepalive_interval_s.saturating_mul(1000),
+            probes: tcp.keepalive_probes,
+        });
+        let endpoint = setup::endpoint(config, config.mpa.crc);
+        let conn = ConnOptions {
+            keepalive,
+            user_timeout_ms: tcp.user_timeout_ms,
+            early: endpoint.out_of_order != OutOfOrder::Off,
+            ..ConnOptions::default()
+        };
+        Self { limits: Limits::default(), endpoint, conn }
+    }
+}
+
+/// A port of the program's own, with the objects of verbs on it.
+///
+/// ```text
+/// Node::start_dpdk ─▶ open, or open_pair ─▶ (to its thread) enter ─▶ run, or poll again and again ─▶ finish
+/// ```
+/// Its configuration file is that of the daemon, with one `[[port]]` and one worker; of the rest it takes what concerns
+/// memory, IP, TCP and MPA. Regions and listeners are the program's own.
+#[derive(Debug)]
+pub struct Node {
+    lanes: [Lane<PortVerbs>; 1],
+    rounds: Rounds,
+    now: Instant,
+    port: Port,
+    eal: Eal,
+    core: u16,
+    pages: Hugepages,
+    regions: u32,
+}
+
+impl Node {
+    /// Starts DPDK, once per process, with memory enough for all nodes that are to be opened.
+    ///
+    /// # Errors
+    /// There is not enough memory, a CPU does not exist, or DPDK refuses.
+    pub fn start_dpdk(configs: &[&Config]) -> Result<Eal> {
+        setup::start_eal(configs).map(|(eal, _)| eal)
+    }
+
+    /// Opens the port of a configuration.
+    ///
+    /// # Errors
+    /// The configuration has not one port and one worker, or the port cannot be had.
+    pub fn open(eal: &Eal, config: &Config, options: &NodeOptions, clock: Clock) -> Result<Self> {
+        let plan = Plan::new(eal, config, options)?;
+        let opened = Port::open(eal, &plan.spec, &plan.pools)?;
+        plan.carry_out(eal, clock, opened)
+    }
+
+    /// Opens two ring ports with a wire between them, for two threads of one process.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_pair(eal: &Eal, ends: [(&Config, &NodeOptions); 2], clock: Clock) -> Result<[Self; 2]> {
+        let [left, right] = ends;
+        let [left, right] = [Plan::new(eal, left.0, left.1)?, Plan::new(eal, right.0, right.1)?];
+        let opened = Port::open_pair(eal, [&left.spec, &right.spec], [&left.pools, &right.pools])?;
+        let [first, second] = opened;
+        Ok([left.carry_out(eal, clock, first)?, right.carry_out(eal, clock, second)?])
+    }
+
+    /// Makes the calling thread the one of this node: pins it to the node's CPU, and registers it with DPDK. To be
+    /// called once, and what it returns to be kept until the node is dropped. The thread that started DPDK is registered
+    /// already: `None`.
+    ///
+    /// # Errors
+    /// The CPU does not exist, or DPDK has no place for another thread.
+    pub fn enter(&mut self) -> Result<Option<RegisteredThread>> {
+        let core = core_affinity::CoreId { id: usize::from(self.core) };
+        ensure!(core_affinity::set_for_current(core), "cannot pin a thread to CPU {}", self.core);
+        self.rounds.begin();
+        if crate::dpdk::is_registered() {
+            return Ok(None);
+        }
+        RegisteredThread::new(&self.eal).map(Some).context("DPDK does not take a thread")
+    }
+
+    /// One round: a burst in, a step, a burst out. Does not sleep.
+    pub fn poll(&mut self) -> Round {
+        let round = self.rounds.turn(&mut self.lanes);
+        self.now = round.now;
+        round
+    }
+
+    /// Polls, with a call of `program` after each round, until that breaks. Sleeps as the configuration says when
+    /// neither the port nor the program had anything to do.
+    pub fn run<T>(&mut self, mut program: impl FnMut(&mut Self) -> ControlFlow<T>) -> T {
+        loop {
+            let round = self.poll();
+            if let ControlFlow::Break(end) = program(self) {
+                return end;
+            }
+            if let Some(time) = round.sleep.filter(|_| !self.lane().has_output()) {
+                self.rounds.sleep(&mut self.lanes, time);
+            }
+        }
+    }
+
+    /// Lets connections that the program has ended close in good order, for so long at most; resets the others.
+    /// `true`: none had to be reset.
+    pub fn finish(&mut self, patience: Duration) -> bool {
+        let until = self.rounds.now() + patience;
+        let closed = self.run(|node| {
+            if node.verbs().connections() == 0 && !node.lane().has_output() {
+                ControlFlow::Break(true)
+            } else if node.now >= until {
+                ControlFlow::Break(false)
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        let now = self.rounds.now();
+        self.lane_mut().shut_down(now);
+        closed
+    }
+
+    /// When the last round began.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The objects of verbs.
+    pub fn verbs(&self) -> &PortVerbs {
+        self.lane().engine()
+    }
+
+    /// The objects of verbs.
+    pub fn verbs_mut(&mut self) -> &mut PortVerbs {
+        self.lane_mut().engine_mut()
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// The CPU that it is for.
+    pub fn core(&self) -> u16 {
+        self.core
+    }
+
+    /// Calls back once per counter, of the thread and the port, as the daemon's workers do.
+    pub fn visit_counters(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
+        self.rounds.stats().visit(&mut |name, help, value| f("worker", name, help, value));
+        self.lane().visit(f);
+    }
+
+    /// Makes the memory of a region, zeroed, and lets the RDMA engine reach it. Pages are those that the
+    /// configuration asks for. To be registered with [`Verbs::reg_mr`].
+    ///
+    /// # Errors
+    /// There is no memory for it, or there are `limits.regions_max` of them.
+    pub fn add_region(&mut self, name: &str, bytes: u64) -> Result<(RegionId, Arc<RegionMemory>)> {
+        let ordinary_too = matches!(self.pages, Hugepages::Prefer);
+        let memory = Arc::new(RegionMemory::on_hugepages(name, bytes, ordinary_too)?);
+        let region = RegionId(self.regions);
+        self.verbs_mut().memory_mut().attach(region, Arc::clone(&memory))?;
+        self.regions = self.regions.saturating_add(1);
+        Ok((region, memory))
+    }
+
+    fn lane(&self) -> &Lane<PortVerbs> {
+        let [lane] = &self.lanes;
+        lane
+    }
+
+    fn lane_mut(&mut self) -> &mut Lane<PortVerbs> {
+        let [lane] = &mut self.lanes;
+        lane
+    }
+}
+
+/// A node before its port is open.
+struct Plan<'a> {
+    config: &'a Config,
+    options: &'a NodeOptions,
+    port: &'a iwarp_config::Port,
+    core: u16,
+    spec: PortSpec,
+    pools: Vec<Arc<Mempool>>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(eal: &Eal, config: &'a Config, options: &'a NodeOptions) -> Result<Self> {
+        let ([port], [core]) = (config.ports.as_slice(), config.workers.cores.as_slice()) else {
+            bail!(
+                "a program of its own takes one [[port]] and one of workers.cores; there are {} and {}",
+                config.ports.len(),
+                config.workers.cores.len()
+            );
+        };
+        let (spec, pools) = (setup::port_spec(config, port), setup::pools(config, eal)?);
+        Ok(Self { config, options, port, core: *core, spec, pools })
+    }
+
+    fn carry_out(self, eal: &Eal, clock: Clock, (port, pairs): (Port, Vec<QueuePair>)) -> Result<Node> {
+        let Self { config, options, port: port_config, core, spec: _, pools } = self;
+        let (Some(QueuePair { rx, tx }), Some(pool)) = (pairs.into_iter().next(), pools.first()) else {
+            bail!("port {}: no queue", port.name());
+        };
+        let verbs = VerbsConfig {
+            stack: StackConfig { worker_count: 1, ..setup::stack_on(config, port_config, 0, &port) },
+            conn: options.conn,
+            limits: options.limits,
+            endpoint: options.endpoint,
+            stags_max: config.limits.grants_max,
+            seed: setup::seed()?,
+        };
+        let memory = WorkerMemory::new(config.limits.regions_max as usize);
+        let pool = MbufPool::new(Arc::clone(pool), setup::RESERVE);
+        let transmit = Transmit::Queue { queue: tx, relayed: Vec::new() };
+        let place = mesh(1, false).pop().context("no place for a worker")?;
+        let rounds = Rounds::new(clock, &config.workers.idle);
+        Ok(Node {
+            lanes: [Lane::new(Verbs::new(verbs, memory), Some(rx), transmit, pool, place)],
+            now: rounds.now(),
+            rounds,
+            port,
+            eal: eal.clone(),
+            core,
+            pages: config.memory.hugepages,
+            regions: 0,
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! How connections begin and end.
+
+use std::num::NonZeroU16;
+
+use rdma::verbs::{CmEventKind, CmId, ConnParam, QpState};
+use tcp_stack::Duration;
+
+use super::lab::{Net, PATIENCE, Pair, ROUGH, Setup, address};
+
+const PORT: u16 = 7174;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn qp_state(net: &Net, host: usize, pair: &Pair) -> QpState {
+    net.hosts[host].verbs.device().query_qp(pair.qp[host]).unwrap().state
+}
+
+/// Takes away what the program has of both ends.
+fn take_away(net: &mut Net, pair: &Pair) {
+    for (host, id) in pair.id.into_iter().enumerate() {
+        let device = net.hosts[host].verbs.device_mut();
+        device.destroy_qp(pair.qp[host]).unwrap();
+        device.destroy_cq(pair.cq[host]).unwrap();
+        device.dealloc_pd(pair.pd[host]).unwrap();
+        device.destroy_id(id).unwrap();
+    }
+}
+
+fn wait_for(net: &mut Net, host: usize, id: CmId) -> CmEventKind {
+    let mut kind = None;
+    net.run_until("an event", PATIENCE, |net| {
+        kind = net.hosts[host].take_event(id);
+        kind.is_some()
+    });
+    kind.unwrap()
+}
+
+/// A thousand connections, one after the other, of which each end may be the one that closes: nothing is left of any.
+#[test]
+fn connections_leave_nothing_behind() {
+    let mut net = Net::new(Setup { time_wait_ms: 10, ..Setup::default() });
+    net.listen(PORT);
+    for round in 0..1000 {
+        let pair = net.connect(PORT, 4);
+        let closer = round % 2;
+        let now = net.now;
+        net.hosts[closer].verbs.disconnect(pair.id[closer], now);
+        for host in [0, 1] {
+            net.run_until("the end", PATIENCE, |net| qp_state(net, host, &pair) == QpState::Error);
+        }
+        take_away(&mut net, &pair);
+        for host in &mut net.hosts {
+            host.events.clear();
+        }
+    }
+    net.assert_empty();
+    let stats = net.hosts.each_ref().map(|host| *host.verbs.stats());
+    assert_eq!((stats[0].opened, stats[1].accepted), (1000, 1000));
+    assert_eq!(net.hosts[1].verbs.stack().stats().tcp.resets_out, 0);
+}
+
+#[test]
+fn both_are_told_of_the_end_once() {
+    for link in [super::lab::CLEAN, ROUGH] {
+        let mut net = Net::new(Setup { link, ..Setup::default() });
+        net.listen(PORT);
+        let pair = net.connect(PORT, 4);
+        let now = net.now;
+        net.hosts[0].verbs.disconnect(pair.id[0], now);
+        assert_eq!(wait_for(&mut net, 0, pair.id[0]), CmEventKind::Disconnected);
+        let mut told = wait_for(&mut net, 1, pair.id[1]);
+        if let CmEventKind::Established { .. } = told {
+            told = wait_for(&mut net, 1, pair.id[1]);
+        }
+        assert_eq!(told, CmEventKind::Disconnected);
+        net.run_for(SECOND);
+        assert!(net.hosts.iter().all(|host| host.events.is_empty()));
+    }
+}
+
+#[test]
+fn a_rejected_initiator_sees_what_was_said() {
+    let mut net = Net::new(Setup::default());
+    net.listen(PORT);
+    let (_, _, qp) = net.hosts[0].queue_pair(4);
+    let device = net.hosts[0].verbs.device_mut();
+    let id = device.create_id(None).unwrap();
+    let param = ConnParam { private_data: b"let me in", ..ConnParam::default() };
+    device.connect(id, qp, address(1, PORT), &param).unwrap();
+    net.run_until("a request", PATIENCE, |net| !net.hosts[1].events.is_empty());
+    let event = net.hosts[1].events.pop_front().unwrap();
+    let CmEventKind::ConnectRequest { private_data, .. } = event.kind else { panic!("{event:?}") };
+    assert_eq!(*private_data, *b"let me in");
+    net.hosts[1].verbs.device_mut().reject(event.id, b"not today").unwrap();
+    let CmEventKind::Rejected { private_data } = wait_for(&mut net, 0, id) else { panic!("not rejected") };
+    assert_eq!(*private_data, *b"not today");
+    net.hosts[1].verbs.device_mut().destroy_id(event.id).unwrap();
+    net.hosts[0].verbs.device_mut().destroy_id(id).unwrap();
+    net.run_for(SECOND * 70);
+    net.assert_empty();
+}
+
+#[test]
+fn nobody_listens() {
+    let mut net = Net::new(Setup::default());
+    let (_, _, qp) = net.hosts[0].queue_pair(4);
+    let device = net.hosts[0].verbs.device_mut();
+    let id = device.create_id(None).unwrap();
+    device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
+    assert_eq!(wait_for(&mut net, 0, id), CmEventKind::Unreachable);
+    assert_eq!(net.hosts[0].verbs.device().query_qp(qp).unwrap().state, QpState::Error);
+    net.assert_empty();
+}
+
+/// An id that is taken away while its stream is being opened leaves nothing behind.
+#[test]
+fn an_opening_connection_is_taken_back() {
+    for turns in (0..200).step_by(7) {
+        let mut net = Net::new(Setup { seed: turns, ..Setup::default() });
+        net.listen(PORT);
+        let (_, _, qp) = net.hosts[0].queue_pair(4);
+        let device = net.hosts[0].verbs.device_mut();
+        let id = device.create_id(None).unwrap();
+        device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
+        for _ in 0..turns {
+            net.turn();
+        }
+        net.hosts[0].verbs.device_mut().destroy_id(id).unwrap();
+        assert_eq!(net.hosts[0].verbs.device().query_qp(qp).unwrap().state, QpState::Error);
+        net.run_for(SECOND);
+        net.hosts[1].events.clear();
+        assert_eq!(net.hosts[0].verbs.connections(), 0);
+        net.assert_empty();
+    }
+}
+
+#[test]
+fn listeners_have_an_address_of_ours_and_a_port_of_their_own() {
+    let mut net = Net::new(Setup::default());
+    net.listen(PORT);
+    let device = net.hosts[1].verbs.device_mut();
+    let twice = device.create_id(Some(address(1, PORT))).unwrap();
+    let foreign = device.create_id(Some(address(0, PORT + 1))).unwrap();
+    let any = device.create_id(Some("0.0.0.0:7200".parse().unwrap())).unwrap();
+    for id in [twice, foreign, any] {
+        device.listen(id, NonZeroU16::MIN, &ConnParam::default()).unwrap();
+    }
+    assert_eq!(wait_for(&mut net, 1, twice), CmEventKind::AddressError);
+    assert_eq!(wait_for(&mut net, 1, foreign), CmEventKind::AddressError);
+    net.connect(7200, 4);
+    // What is taken away can be had again.
+    net.hosts[1].verbs.device_mut().destroy_id(any).unwrap();
+    net.turn();
+    let again = net.hosts[1].verbs.device_mut().create_id(Some(address(1, 7200))).unwrap();
+    net.hosts[1].verbs.device_mut().listen(again, NonZeroU16::MIN, &ConnParam::default()).unwrap();
+    net.connect(7200, 4);
+}
+
+/// More wait for an answer than the listener's backlog has places: the next is reset, and counted.
+#[test]
+fn a_full_backlog_resets() {
+    let mut net = Net::new(Setup::default());
+    let device = net.hosts[1].verbs.device_mut();
+    let id = device.create_id(Some(address(1, PORT))).unwrap();
+    device.listen(id, NonZeroU16::MIN, &ConnParam::default()).unwrap();
+    let ids: Vec<CmId> = (0..3)
+        .map(|_| {
+            let (_, _, qp) = net.hosts[0].queue_pair(4);
+            let device = net.hosts[0].verbs.device_mut();
+            let id = device.create_id(None).unwrap();
+            device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
+            id
+        })
+        .collect();
+    net.run_until("resets", SECOND * 9, |net| net.hosts[0].events.len() == 2);
+    assert!(net.hosts[0].events.iter().all(|event| event.kind == CmEventKind::ConnectError));
+    assert_eq!(net.hosts[1].verbs.stats().drop_backlog, 2);
+    assert_eq!(ids.len(), 3);
+}
+
+/// A peer that is silent for ever: its connection ends, with what was posted flushed.
+#[test]
+fn a_peer_that_disappears() {
+    let mut net = Net::new(Setup::default());
+    net.listen(PORT);
+    let pair = net.connect(PORT, 4);
+    net.run_for(SECOND / 100);
+    net.cut = true;
+    let now = net.now;
+    net.hosts[0].verbs.disconnect(pair.id[0], now);
+    assert_eq!(wait_for(&mut net, 0, pair.id[0]), CmEventKind::Disconnected);
+    net.run_for(SECOND * 130);
+    assert_eq!(net.hosts[0].verbs.connections(), 0, "what the peer never acknowledges is given up");
+    assert_eq!(qp_state(&net, 1, &pair), QpState::Rts);
+}

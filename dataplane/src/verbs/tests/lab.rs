@@ -1,0 +1,328 @@
+//! Two hosts with the objects of verbs, and a link between them that may lose and reorder. Virtual time, one seed.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+
+use rdma::verbs::{
+    Access, AddressBase, CmEvent, CmEventKind, CmId, ConnParam, CqId, Limits, MemoryRegion, PdId, QpCap,
+    QpInit, QpNum, RegionId, Sge, WorkCompletion,
+};
+use rdma::{EndpointConfig, OutOfOrder, VecMemory};
+use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
+use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
+
+use super::Step;
+use super::verbs::{Verbs, VerbsConfig};
+
+/// Frames in a burst.
+const BURST: usize = 32;
+/// How long a turn of both hosts takes.
+const TURN: Duration = Duration::from_micros(2);
+/// Frames that a port holds until they are on the wire.
+const DESCRIPTORS: usize = 256;
+/// Connections that a host has room for.
+const CONNECTIONS: u32 = 16;
+
+/// A link that loses nothing.
+pub(crate) const CLEAN: LinkConfig = LinkConfig {
+    rate: 10_000_000_000,
+    delay: Duration::from_micros(20),
+    queue: 64 << 20,
+    ..LinkConfig::CLEAN
+};
+/// A link that loses one frame of a hundred, and lets two of a hundred arrive late.
+pub(crate) const ROUGH: LinkConfig =
+    LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a laboratory is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) link: LinkConfig,
+    pub(crate) seed: u64,
+    pub(crate) mtu: u16,
+    /// Buffers of each host.
+    pub(crate) buffers: usize,
+    pub(crate) limits: Limits,
+    pub(crate) markers: bool,
+    pub(crate) out_of_order: OutOfOrder,
+    pub(crate) time_wait_ms: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            link: CLEAN,
+            seed: 1,
+            mtu: 1500,
+            buffers: 8192,
+            limits: Limits { qps: 16, ids: 16, mrs: 16, cqe_max: 4096, ..Limits::default() },
+            markers: false,
+            out_of_order: OutOfOrder::Aligned,
+            time_wait_ms: 60_000,
+        }
+    }
+}
+
+/// A frame under way: when it arrives, in which order it was sent, at which host.
+type Flight = (Instant, u64, usize, Vec<u8>);
+
+/// One host.
+pub(crate) struct Host {
+    pub(crate) verbs: Verbs<HeapPool, VecMemory>,
+    pub(crate) pool: HeapPool,
+    /// Events that nobody has looked at.
+    pub(crate) events: VecDeque<CmEvent>,
+    inbox: VecDeque<Vec<u8>>,
+    sending: VecDeque<(Instant, HeapBuf)>,
+    received: Vec<RxFrame<HeapBuf>>,
+    emitted: Vec<HeapBuf>,
+}
+
+/// The address of a host.
+pub(crate) fn address(host: usize, port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(10, 77, 0, u8::try_from(host + 1).unwrap()), port))
+}
+
+impl Host {
+    fn new(number: usize, setup: &Setup, random: &mut Random) -> Self {
+        let mut stack = StackConfig {
+            mac: MacAddr([2, 0, 0, 0, 0, u8::try_from(number + 1).unwrap()]),
+            mtu: setup.mtu,
+            ipv4: Ipv4Cidr::new(Ipv4Addr::new(10, 77, 0, u8::try_from(number + 1).unwrap()), 24),
+            connections_max: CONNECTIONS,
+            buffers_max: u32::try_from(setup.buffers).unwrap(),
+            ..StackConfig::default()
+        };
+        stack.tcp.time_wait_ms = setup.time_wait_ms;
+        let mut endpoint = EndpointConfig { out_of_order: setup.out_of_order, ..EndpointConfig::default() };
+        endpoint.mpa.markers = setup.markers;
+        let config = VerbsConfig {
+            stack,
+            conn: ConnOptions::default(),
+            limits: setup.limits,
+            endpoint,
+            stags_max: 64,
+            seed: random.seed(),
+        };
+        let room = usize::from(setup.mtu) + 64;
+        Self {
+            verbs: Verbs::new(config, VecMemory::new()),
+            pool: HeapPool::new(setup.buffers, setup.buffers / 16, room),
+            events: VecDeque::new(),
+            inbox: VecDeque::new(),
+            sending: VecDeque::new(),
+            received: Vec::with_capacity(BURST),
+            emitted: Vec::with_capacity(BURST),
+        }
+    }
+
+    /// Registers a new region, addressed from 0.
+    pub(crate) fn reg(&mut self, pd: PdId, octets: Vec<u8>, access: Access) -> (RegionId, MemoryRegion) {
+        let len = octets.len() as u64;
+        let region = self.verbs.memory_mut().add(octets).unwrap();
+        (region, self.verbs.reg_mr(pd, (region, 0, len), AddressBase::Zero, access).unwrap())
+    }
+
+    pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
+        self.verbs.memory().bytes(region).unwrap()
+    }
+
+    /// A protection domain, a queue pair in it, and the completion queue of both directions.
+    pub(crate) fn queue_pair(&mut self, work: u16) -> (PdId, CqId, QpNum) {
+        let device = self.verbs.device_mut();
+        let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(u32::from(work) * 2).unwrap());
+        let cap = QpCap {
+            max_send_wr: work,
+            max_recv_wr: work,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+        (pd, cq, device.create_qp(init).unwrap())
+    }
+
+    /// All completions that are there.
+    pub(crate) fn poll(&mut self, cq: CqId) -> Vec<WorkCompletion> {
+        let mut out = [WorkCompletion::default(); 16];
+        let mut all = Vec::new();
+        while let Ok(taken @ 1..) = self.verbs.device_mut().poll_cq(cq, &mut out) {
+            all.extend_from_slice(&out[..taken]);
+        }
+        all
+    }
+
+    /// The event of an id that comes next, if there is one.
+    pub(crate) fn take_event(&mut self, id: CmId) -> Option<CmEventKind> {
+        let at = self.events.iter().position(|event| event.id == id)?;
+        self.events.remove(at).map(|event| event.kind)
+    }
+
+    fn turn(&mut self, now: Instant, watch: fn(bool)) -> bool {
+        let Self { verbs, pool, events, inbox, sending, received, emitted } = self;
+        while sending.len() >= DESCRIPTORS || sending.front().is_some_and(|(until, _)| *until <= now) {
+            sending.pop_front();
+        }
+        for frame in inbox.drain(..inbox.len().min(BURST)) {
+            // As a port without a buffer does, the frame is lost.
+            let Some(buf) = pool.copy(&frame) else { continue };
+            received.push(RxFrame { buf, checksum: RxChecksum::Unknown });
+        }
+        let brought = received.len();
+        watch(true);
+        let sent =
+            verbs.step(now, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
+        watch(false);
+        assert_eq!(sent, emitted.len());
+        while let Some(event) = verbs.device_mut().poll_cm_event() {
+            events.push_back(event);
+        }
+        brought + sent > 0
+    }
+}
+
+/// An element of a list.
+pub(crate) fn sge(mr: &MemoryRegion, offset: u64, length: u32) -> Sge {
+    Sge { addr: mr.addr + offset, length, lkey: mr.lkey }
+}
+
+/// Two hosts and what is between them.
+pub(crate) struct Net {
+    pub(crate) hosts: [Host; 2],
+    pub(crate) now: Instant,
+    /// Told before (`true`) and after each step.
+    pub(crate) watch: fn(bool),
+    /// Frames are lost, all of them.
+    pub(crate) cut: bool,
+    links: [Link; 2],
+    flying: BinaryHeap<Reverse<Flight>>,
+    order: u64,
+}
+
+/// What two hosts have of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) id: [CmId; 2],
+    pub(crate) pd: [PdId; 2],
+    pub(crate) cq: [CqId; 2],
+    pub(crate) qp: [QpNum; 2],
+}
+
+impl Net {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let mut random = Random::new(setup.seed);
+        Self {
+            hosts: [Host::new(0, &setup, &mut random), Host::new(1, &setup, &mut random)],
+            now: Instant::ZERO,
+            watch: |_| {},
+            cut: false,
+            links: [Link::new(setup.link, random.fork()), Link::new(setup.link, random.fork())],
+            flying: BinaryHeap::new(),
+            order: 0,
+        }
+    }
+
+    /// One turn of both hosts; if nothing moved, time goes on to when something will.
+    pub(crate) fn turn(&mut self) {
+        while let Some(Reverse((at, ..))) = self.flying.peek()
+            && *at <= self.now
+        {
+            let Some(Reverse((_, _, to, frame))) = self.flying.pop() else { break };
+            self.hosts[to].inbox.push_back(frame);
+        }
+        let mut busy = false;
+        for from in 0..2 {
+            let (now, host) = (self.now, &mut self.hosts[from]);
+            busy |= host.turn(now, self.watch) || host.verbs.has_output() || !host.inbox.is_empty();
+            let (link, order, flying, cut) =
+                (&mut self.links[from], &mut self.order, &mut self.flying, self.cut);
+            for buf in host.emitted.drain(..) {
+                link.send(now, buf.bytes(), &mut |at, frame| {
+                    *order += 1;
+                    if !cut {
+                        flying.push(Reverse((at, *order, 1 - from, frame)));
+                    }
+                });
+                host.sending.push_back((link.busy_until(now), buf));
+            }
+        }
+        let soonest = self.now + TURN;
+        let flight = self.flying.peek().map(|Reverse((at, ..))| *at);
+        let wakes = self.hosts.iter().map(|host| host.verbs.next_deadline()).chain([flight]);
+        let later = wakes.flatten().min().unwrap_or(self.now + Duration::from_secs(1));
+        self.now = if busy { soonest } else { later.max(soonest) };
+    }
+
+    /// Runs until `done`; fails after so much virtual time.
+    pub(crate) fn run_until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) {
+        let end = self.now + limit;
+        while !done(self) {
+            let stats = self.hosts[0].verbs.stack().stats();
+            assert!(self.now < end, "{what}: not within {limit:?}: {stats:?}");
+            self.turn();
+        }
+    }
+
+    /// Runs for so much virtual time.
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.turn();
+        }
+    }
+
+    /// Has host 1 listen.
+    pub(crate) fn listen(&mut self, port: u16) -> CmId {
+        let device = self.hosts[1].verbs.device_mut();
+        let id = device.create_id(Some(address(1, port))).unwrap();
+        device.listen(id, NonZeroU16::new(8).unwrap(), &ConnParam::default()).unwrap();
+        id
+    }
+
+    /// Connects new queue pairs of `work` places over a listener of host 1's.
+    pub(crate) fn connect(&mut self, port: u16, work: u16) -> Pair {
+        let (client, server) = (self.hosts[0].queue_pair(work), self.hosts[1].queue_pair(work));
+        let device = self.hosts[0].verbs.device_mut();
+        let id = device.create_id(None).unwrap();
+        device.connect(id, client.2, address(1, port), &ConnParam::default()).unwrap();
+        let mut theirs = None;
+        self.run_until("a connection", PATIENCE, |net| {
+            let [client_host, server_host] = &mut net.hosts;
+            while let Some(event) = server_host.events.pop_front() {
+                if let CmEventKind::ConnectRequest { .. } = event.kind {
+                    server_host.verbs.device_mut().accept(event.id, server.2, b"").unwrap();
+                    theirs = Some(event.id);
+                }
+            }
+            client_host.take_event(id).is_some_and(|kind| matches!(kind, CmEventKind::Established { .. }))
+        });
+        Pair {
+            id: [id, theirs.unwrap()],
+            pd: [client.0, server.0],
+            cq: [client.1, server.1],
+            qp: [client.2, server.2],
+        }
+    }
+
+    /// Asserts that nothing is left of any connection: no buffer, no place, and every frame is accounted for.
+    pub(crate) fn assert_empty(&mut self) {
+        self.run_for(Duration::from_millis(50));
+        for host in &mut self.hosts {
+            host.sending.clear();
+            let stats = host.verbs.stack().stats();
+            assert_eq!(
+                (stats.connections, stats.send_buffers, stats.receive_buffers),
+                (0, 0, 0),
+                "{stats:?}"
+            );
+            assert_eq!((host.pool.live(), host.pool.total()), (0, host.pool.capacity()), "buffers");
+            assert_eq!(host.verbs.connections(), 0);
+            assert_eq!(stats.interface.rx_frames, stats.interface.rx_delivered + stats.drops.total());
+        }
+    }
+}
