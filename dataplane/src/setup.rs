@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
-use iwarp_config::{Config, Crc, Driver, Hugepages, MemoryPlan, Service, memory_plan};
-use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig};
+use iwarp_config::{Config, Crc, Driver, Hugepages, LastSegment, Markers, MemoryPlan, Service, memory_plan};
+use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrder};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{ListenOptions, StackConfig};
 
@@ -293,9 +293,16 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
         ird_max: config.mpa.ird_max,
         ord_max: config.mpa.ord_max,
         timeout: Duration::from_millis(u64::from(config.mpa.handshake_timeout_ms)),
+        markers: config.mpa.markers == Markers::Receive,
         ..NegotiationConfig::default()
     };
-    EndpointConfig { mpa, ..EndpointConfig::default() }
+    let out_of_order = match config.placement.out_of_order {
+        iwarp_config::OutOfOrder::Off => OutOfOrder::Off,
+        iwarp_config::OutOfOrder::Markers => OutOfOrder::Markers,
+        iwarp_config::OutOfOrder::Aligned => OutOfOrder::Aligned,
+    };
+    let last_early = config.placement.last_segment == LastSegment::Early;
+    EndpointConfig { mpa, out_of_order, last_early, ..EndpointConfig::default() }
 }
 
 /// The workers, and what the desk knows of each.

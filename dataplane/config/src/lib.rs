@@ -26,6 +26,7 @@ pub use errors::{ConfigErrors, Mistake};
 pub use plan::{Kind, MemoryPlan, PlanItem, memory_plan};
 pub use text::{Access, RegionName, Token, parse_size};
 pub use types::{
-    Config, Control, Crc, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogLevel, Memif, MemifRole,
-    Memory, Mpa, PORTS_MAX, Pcap, Port, Region, Service, Tcp, WORKERS_MAX, Workers,
+    Config, Control, Crc, Driver, Hugepages, Idle, Ip, LastSegment, Limits, Listener, Log, LogLevel, Markers,
+    Memif, MemifRole, Memory, Mpa, OutOfOrder, PORTS_MAX, Pcap, Placement, Port, Region, Service, Tcp,
+    WORKERS_MAX, Workers,
 };

@@ -35,6 +35,8 @@ pub struct Config {
     pub tcp: Tcp,
     /// `[mpa]`
     pub mpa: Mpa,
+    /// `[placement]`
+    pub placement: Placement,
     /// `[limits]`
     pub limits: Limits,
     /// `[[listener]]`, TCP ports distinct.
@@ -287,6 +289,8 @@ pub struct Tcp {
 pub struct Mpa {
     /// CRC policy of listeners that do not say.
     pub crc: Crc,
+    /// Whether peers are asked for markers (RFC 5044 §4.3).
+    pub markers: Markers,
     /// Time a peer has for the MPA request after the connection opened.
     pub handshake_timeout_ms: u32,
     /// Greatest inbound RDMA Read queue depth granted, 0x3FFF being reserved (RFC 6581 §4).
@@ -302,6 +306,45 @@ pub enum Crc {
     On,
     /// Not, if the peer agrees.
     Off,
+}
+
+/// Markers in what peers send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Markers {
+    /// None.
+    Off,
+    /// Asked for. What we send has them whenever the peer asks.
+    Receive,
+}
+
+/// `[placement]`: what arrives behind a gap in the stream.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Placement {
+    /// How it is located.
+    pub out_of_order: OutOfOrder,
+    /// Whether the last segment of a message may be placed before the gap closes, too.
+    pub last_segment: LastSegment,
+}
+
+/// How RDMA Writes behind a gap are located.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfOrder {
+    /// Not at all: they wait until the gap has closed.
+    Off,
+    /// By markers.
+    Markers,
+    /// By markers, and where CRCs are in use also by the start of a segment.
+    Aligned,
+}
+
+/// When the last segment of a message is placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastSegment {
+    /// When all before it was.
+    InOrder,
+    /// When it comes.
+    Early,
 }
 
 /// `[limits]`

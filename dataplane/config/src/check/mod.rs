@@ -87,6 +87,7 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let mut tcp = tcp::tcp(top.section("tcp"), report);
     let ip = tcp::ip(top.section("ip"), report, &ports, &mut tcp.stack);
     let mpa = tuning::mpa(top.section("mpa"));
+    let placement = tuning::placement(top.section("placement"));
     let limits = tuning::limits(top.section("limits"));
     let listeners = service::listeners(&mut top, report, &tcp, &mpa);
     let regions = service::regions(&mut top, report, &limits, folder);
@@ -94,7 +95,8 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let log = service::log(top.section("log"));
     let memory = memory::resolve(memory_values, &ports, &workers, &ip, &tcp);
     tcp::resolve(&mut tcp, &memory, &ports, workers.cores.len() as u64, &ip);
-    let config = Config { memory, ports, workers, ip, tcp, mpa, limits, listeners, regions, control, log };
+    let config =
+        Config { memory, ports, workers, ip, tcp, mpa, placement, limits, listeners, regions, control, log };
     memory::check_plan(&memory_section, report, &config);
     memory_section.finish();
     top.finish();

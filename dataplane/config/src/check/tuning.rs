@@ -1,7 +1,9 @@
 //! `[workers]`, `[mpa]`, `[limits]`.
 
 use crate::read::{Report, Section};
-use crate::types::{Crc, Idle, Limits, Mpa, WORKERS_MAX, Workers};
+use crate::types::{
+    Crc, Idle, LastSegment, Limits, Markers, Mpa, OutOfOrder, Placement, WORKERS_MAX, Workers,
+};
 
 /// Highest core number: DPDK's RTE_MAX_LCORE is 128 on the least build, a thread can be put on any core.
 const CORE_MAX: i128 = 1023;
@@ -77,9 +79,20 @@ pub(super) const CRC: [(&str, Crc); 2] = [("on", Crc::On), ("off", Crc::Off)];
 /// What they mean.
 pub(super) const CRC_HELP: &str = "`on` checks every FPDU, `off` does without if the peer agrees";
 
+const MARKERS: [(&str, Markers); 2] = [("off", Markers::Off), ("receive", Markers::Receive)];
+
+const OUT_OF_ORDER: [(&str, OutOfOrder); 3] =
+    [("off", OutOfOrder::Off), ("markers", OutOfOrder::Markers), ("aligned", OutOfOrder::Aligned)];
+
+const LAST_SEGMENT: [(&str, LastSegment); 2] =
+    [("in-order", LastSegment::InOrder), ("early", LastSegment::Early)];
+
 pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
     let mpa = Mpa {
         crc: section.choice("crc", &CRC, CRC_HELP).unwrap_or(Crc::On),
+        markers: section
+            .choice("markers", &MARKERS, "`receive` asks peers for them; some refuse a peer that asks")
+            .unwrap_or(Markers::Off),
         handshake_timeout_ms: section
             .number("handshake_timeout_ms", 100..=600_000, "the time a peer has for its MPA request")
             .unwrap_or(10_000),
@@ -88,6 +101,19 @@ pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
     };
     section.finish();
     mpa
+}
+
+pub(super) fn placement(mut section: Section<'_>) -> Placement {
+    let placement = Placement {
+        out_of_order: section
+            .choice("out_of_order", &OUT_OF_ORDER, "how RDMA Writes behind a gap are located")
+            .unwrap_or(OutOfOrder::Aligned),
+        last_segment: section
+            .choice("last_segment", &LAST_SEGMENT, "when the last segment of a message is placed")
+            .unwrap_or(LastSegment::InOrder),
+    };
+    section.finish();
+    placement
 }
 
 pub(super) fn limits(mut section: Section<'_>) -> Limits {

@@ -109,6 +109,7 @@ fn the_reference_is_complete_and_true() {
     assert_eq!(format!("{:?}", stated.tcp), format!("{:?}", default.tcp));
     assert_eq!(format!("{:?}", stated.ip), format!("{:?}", default.ip));
     assert_eq!(format!("{:?}", stated.mpa), format!("{:?}", default.mpa));
+    assert_eq!(format!("{:?}", stated.placement), format!("{:?}", default.placement));
     assert_eq!(format!("{:?}", stated.limits), format!("{:?}", default.limits));
     assert_eq!(format!("{:?}", stated.log), format!("{:?}", default.log));
     assert_eq!(stated.control.socket, default.control.socket);

@@ -373,6 +373,9 @@ fn tcp_and_mpa() {
     beside_port("[tcp]\nsyn_cookies = \"on\"\n", "tcp.syn_cookies", "not a choice");
     beside_port("[tcp]\nconnections_max = 100\nhalf_open_max = 101\n", "tcp.half_open_max", "100 at most");
     beside_port("[mpa]\ncrc = \"maybe\"\n", "mpa.crc", "not a choice");
+    beside_port("[mpa]\nmarkers = \"send\"\n", "mpa.markers", "not a choice");
+    beside_port("[placement]\nout_of_order = true\n", "placement.out_of_order", "type boolean");
+    beside_port("[placement]\nlast_segment = \"late\"\n", "placement.last_segment", "not a choice");
 }
 
 #[test]
@@ -500,6 +503,7 @@ fn toml_like() -> impl Strategy<Value = String> {
         "[workers]\n",
         "[tcp]\n",
         "[mpa]\n",
+        "[placement]\n",
         "[limits]\n",
         "[[listener]]\n",
         "[[region]]\n",

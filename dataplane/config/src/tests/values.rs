@@ -69,6 +69,10 @@ fn everything_stated_is_kept() {
         control_core = 0
         [mpa]
         crc = 'off'
+        markers = 'receive'
+        [placement]
+        out_of_order = 'markers'
+        last_segment = 'early'
         [[listener]]
         port = 7400
         service = 'region'
@@ -100,6 +104,8 @@ fn everything_stated_is_kept() {
     assert_eq!((c.workers.idle, c.workers.control_core), (Idle::Adaptive { sleep_us_max: 7 }, Some(0)));
     let listeners: Vec<_> = c.listeners.iter().map(|l| (l.port, l.backlog, l.crc)).collect();
     assert_eq!(listeners, [(7400, 5, Crc::Off), (7401, 128, Crc::On)]);
+    let placement = (c.mpa.markers, c.placement.out_of_order, c.placement.last_segment);
+    assert_eq!(placement, (Markers::Receive, OutOfOrder::Markers, LastSegment::Early));
     let r = &c.regions[0];
     assert_eq!((r.name.as_str(), r.bytes, r.access.bits()), ("Bär", 5, 0b110));
     assert_eq!(r.token.as_ref().unwrap().as_bytes(), [0, 255]);
