@@ -35,7 +35,7 @@ mod terminate;
 pub mod verbs;
 pub mod wire;
 
-pub use endpoint::{Endpoint, EndpointConfig, EndpointInfo, Env, POKES_MAX, Progress, Sink};
+pub use endpoint::{Endpoint, EndpointConfig, EndpointInfo, Env, MessageSizes, POKES_MAX, Progress, Sink};
 pub use memory::{
     Access, AccessError, Bind, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId,
     Scope, StagTable, StreamId, VecMemory, Window, Word,

@@ -20,7 +20,7 @@ use rdma::verbs::{
     Access, AddressBase, CmId, Device, Limits, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpNum, RegionId,
     TransportRequest, VerbsError,
 };
-use rdma::{CloseHow, EndpointConfig, Env, Memory, OutOfOrder, RdmaStats, StagTable, StreamId};
+use rdma::{CloseHow, EndpointConfig, Env, Memory, MessageSizes, OutOfOrder, RdmaStats, StagTable, StreamId};
 use tcp_stack::{
     BufPool, ConnId, ConnInfo, ConnOptions, Event, Instant, ListenOptions, ListenerId, RxFrame, Segment,
     Stack, StackConfig, TxFrame,
@@ -205,6 +205,15 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     pub fn tcp_info(&self, id: CmId) -> Option<ConnInfo> {
         match self.conns.carrier(id)? {
             Carrier::Conn(conn) => self.stack.info(conn),
+            Carrier::Listener(_) => None,
+        }
+    }
+
+    /// How much of a message fits one segment of a connection as its path is now (RFC 4296 §2.2.1: `rdma_max_msizes`);
+    /// `None` before it is established, and after.
+    pub fn max_msizes(&self, id: CmId) -> Option<MessageSizes> {
+        match self.conns.carrier(id)? {
+            Carrier::Conn(conn) => self.device.max_msizes(id, self.stack.emss(conn)),
             Carrier::Listener(_) => None,
         }
     }

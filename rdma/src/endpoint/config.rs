@@ -8,6 +8,16 @@ use crate::mpa::{NegotiationConfig, OutOfOrder};
 use crate::qp::{QpState, StreamCounters};
 use crate::terminate::ErrorCode;
 
+/// How much of a message fits a single segment of the transport (RFC 4296 §2.2.1: `rdma_max_msizes`), octets of payload.
+/// Longer messages are cut into as many as it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageSizes {
+    /// Of a Send (`max_untagged`).
+    pub untagged: usize,
+    /// Of an RDMA Write, or of what an RDMA Read gets (`max_tagged`).
+    pub tagged: usize,
+}
+
 /// What an endpoint is made with. Its memory follows from it: 56 octets per read of the peer (`mpa.ird_max` at
 /// most), 152 per place in the send queue, 72 per place in the receive queue, 64 per chunk (`chunks_max`), 40 per run
 /// placed early (`placed_runs_max`), and `spill_max`, of which only what is used is touched. All of it is taken by the

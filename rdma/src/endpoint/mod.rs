@@ -6,7 +6,7 @@ mod setup;
 
 use core::time::Duration;
 
-pub use config::{EndpointConfig, EndpointInfo};
+pub use config::{EndpointConfig, EndpointInfo, MessageSizes};
 
 use crate::memory::{LocalSlice, Memory, Origin, PdId, StagTable, StreamId};
 use crate::mpa::{ConnectRequest, Deframer, FpduError, LocalError, Negotiation, Terms};
@@ -15,6 +15,7 @@ use crate::rdmap::Step;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::AtomicOp;
+use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::{Stag, TaggedOffset};
 
 /// How often an initiator pokes a silent peer.
@@ -445,6 +446,15 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// The stream as other parts of the program name it.
     pub const fn stream(&self) -> StreamId {
         self.qp.origin.stream
+    }
+
+    /// How much of a message fits one segment, if the transport's are of `fpdu_max` octets, as [`Sink::fpdu_max`] says.
+    pub fn max_msizes(&self, fpdu_max: usize) -> MessageSizes {
+        let mulpdu = self.qp.framer.ulpdu_max(fpdu_max);
+        MessageSizes {
+            untagged: mulpdu.saturating_sub(UntaggedHeader::LEN),
+            tagged: mulpdu.saturating_sub(TaggedHeader::LEN),
+        }
     }
 
     /// The endpoint at a glance.

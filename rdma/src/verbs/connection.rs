@@ -15,7 +15,7 @@ use core::num::NonZeroU16;
 
 use super::queue_pair::{QpNum, QpState};
 use super::{Device, Now, VerbsError};
-use crate::endpoint::{Endpoint, EndpointConfig, EndpointInfo};
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointInfo, MessageSizes};
 use crate::memory::StreamId;
 use crate::mpa::ConnectRequest;
 use crate::qp::CloseHow;
@@ -385,6 +385,12 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// The stream of a connection at a glance; `None` without a stream.
     pub fn stream_info(&self, id: CmId) -> Option<EndpointInfo> {
         self.ids.get(id.0)?.endpoint.as_ref().map(|endpoint| endpoint.info())
+    }
+
+    /// How much of a message fits one segment of the connection, as [`Endpoint::max_msizes`](crate::Endpoint::max_msizes);
+    /// `None` without a stream.
+    pub fn max_msizes(&self, id: CmId, fpdu_max: usize) -> Option<MessageSizes> {
+        self.ids.get(id.0)?.endpoint.as_ref().map(|endpoint| endpoint.max_msizes(fpdu_max))
     }
 
     /// Tells the program something, unless nobody wants to know.

@@ -119,6 +119,37 @@ fn small_messages_share_segments() {
     assert!(sent(&net) - before <= 2, "{} frames", sent(&net) - before);
 }
 
+/// RFC 4296 §2.2.1: `rdma_max_msizes`. A Write and a Send of that much are an FPDU each, one octet more makes two.
+#[test]
+fn what_fits_one_segment() {
+    for markers in [false, true] {
+        let mut net = Net::new(Setup { link: CLEAN, markers, ..Setup::default() });
+        net.listen(PORT);
+        let Pair { id, pd, cq, qp } = net.connect(PORT, 64);
+        let (_, from) = net.hosts[0].reg(pd[0], pattern(1), all_access());
+        let (_, to) = net.hosts[1].reg(pd[1], vec![0; BYTES], all_access());
+        let sizes = net.hosts[0].verbs.max_msizes(id[0]).unwrap();
+        assert_eq!(sizes.tagged, sizes.untagged + 4, "the headers are of 14 and 18 octets");
+        let write = SendOp::RdmaWrite { remote_addr: to.addr, rkey: to.rkey };
+        let send = SendOp::Send { invalidate: None };
+        for (op, len, fpdus) in [
+            (write, sizes.tagged, 1),
+            (write, sizes.tagged + 1, 2),
+            (send, sizes.untagged, 1),
+            (send, sizes.untagged + 1, 2),
+        ] {
+            let inbox = [sge(&to, 0, u32::try_from(len).unwrap())];
+            net.hosts[1].verbs.device_mut().post_recv(qp[1], &RecvWr { wr_id: 0, sg_list: &inbox }).unwrap();
+            let before = net.hosts[0].verbs.rdma_stats().mpa.fpdus_out;
+            let list = [sge(&from, 0, u32::try_from(len).unwrap())];
+            let work = SendWr { wr_id: 0, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
+            net.hosts[0].verbs.device_mut().post_send(qp[0], &work).unwrap();
+            net.run_until("the work", PATIENCE, |net| !net.hosts[0].poll(cq[0]).is_empty());
+            assert_eq!(net.hosts[0].verbs.rdma_stats().mpa.fpdus_out - before, fpdus, "{op:?} of {len}");
+        }
+    }
+}
+
 /// A connection with much to send does not keep the others from sending.
 #[test]
 fn connections_take_turns() {
