@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap interop flat idle against-linux flood load fuzz miri clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap rping interop flat idle against-linux flood load fuzz miri clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,8 +26,8 @@ tools: deps ## install the test runner
 	@$(CARGO) nextest --version >/dev/null 2>&1 || \
 	    $(CARGO) install --locked --debug --no-default-features cargo-nextest@0.9.151
 
-build: deps ## iwarpd and iwarpctl, release
-	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-attach -p iwarp-lab --bins --examples
+build: deps ## iwarpd, iwarpctl and what goes with them, release
+	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-attach -p iwarp-lab -p iwarp-rping --bins --examples
 
 demo: root build ## put 256 MiB through a TAP, get it back, compare
 	@dataplane/tests/demo.sh
@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build ports tap wire-proof flat idle interop ## everything; at most 25 minutes on two cores
+test: root check unit build ports tap rping wire-proof flat idle interop ## everything; at most 25 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -60,6 +60,9 @@ tap: root build ## against the kernel's TCP, over a TAP in a namespace
 
 ports: root build ## starting, refusing to, and a put and get over each kind of port
 	dataplane/tests/ports.sh
+
+rping: root build ## rping and regions between programs that are their own dataplane
+	dataplane/tests/rping.sh
 
 wire-proof: root build ## a pcap round trip, judged by tshark
 	dataplane/tests/pcap.sh

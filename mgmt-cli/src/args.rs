@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use iwarp_config::RegionName;
 use iwarp_control::{Access, bounds};
 
-pub(crate) use self::remote::{Crc, Get, Link, Ping, Put, Remote, Target};
+pub use self::remote::{Crc, Get, Link, Ping, Put, Remote, Target};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,12 +5,15 @@ use serde_json::{Value, json};
 
 /// The end of a command that did not do what it was asked for.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) exit: Exit,
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
     /// A short word for the sort of failure; stable, for programs.
-    pub(crate) kind: &'static str,
-    pub(crate) message: String,
-    pub(crate) help: Option<String>,
+    pub kind: &'static str,
+    /// What, in words.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<String>,
     /// What only few failures have.
     pub(crate) more: Option<Box<More>>,
 }
@@ -25,17 +28,18 @@ pub(crate) struct More {
 }
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, kind: &'static str, message: impl Into<String>) -> Self {
+    /// Without help.
+    pub fn new(exit: Exit, kind: &'static str, message: impl Into<String>) -> Self {
         Self { exit, kind, message: message.into(), help: None, more: None }
     }
 
     /// The command line is wrong.
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, "usage", message)
     }
 
     /// A file could not be read or written.
-    pub(crate) fn file(path: &std::path::Path, what: &str, error: &std::io::Error) -> Self {
+    pub fn file(path: &std::path::Path, what: &str, error: &std::io::Error) -> Self {
         let exit = match error.kind() {
             std::io::ErrorKind::PermissionDenied => Exit::Permission,
             _ => Exit::Failed,
@@ -43,13 +47,15 @@ impl Failure {
         Self::new(exit, "file", format!("cannot {what} {}: {error}", path.display()))
     }
 
-    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+    /// With a word on what to do.
+    #[must_use]
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
     /// The failure as programs read it.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let mut error = json!({"kind": self.kind, "message": self.message, "exit_code": self.exit.code()});
         if let Some(members) = error.as_object_mut() {
             if let Some(help) = &self.help {

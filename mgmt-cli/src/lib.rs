@@ -3,7 +3,7 @@
 //! ```text
 //!  args ──► command ──┬─► iwarp_control::Client ──► iwarpd's control socket     (status, region, conn, …)
 //!                     ├─► iwarp_config                                          (config check)
-//!                     └─► remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
+//!                     └─► remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer   (or over a Carrier)
 //!            └─► render/<noun>: the reply as text  ─┐
 //!                serde_json: the reply as it is    ─┴─► output ─► stdout
 //! ```
@@ -17,7 +17,7 @@ mod clock;
 mod command;
 mod failure;
 mod output;
-mod remote;
+pub mod remote;
 mod render;
 mod units;
 

@@ -12,7 +12,7 @@ use crate::render::{ERROR, HELP};
 
 /// How results are written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
+pub struct Output {
     format: Format,
     color: anstream::ColorChoice,
 }
@@ -40,8 +40,13 @@ impl Output {
         Self { format, color }
     }
 
+    /// For people, with colours where they are seen.
+    pub const fn plain() -> Self {
+        Self { format: Format::Text, color: anstream::ColorChoice::Auto }
+    }
+
     /// JSON on one line, whatever the command line says.
-    pub(crate) const fn json() -> Self {
+    pub const fn json() -> Self {
         Self { format: Format::Json, color: anstream::ColorChoice::Never }
     }
 
@@ -89,7 +94,7 @@ impl Output {
     }
 
     /// Tells why a command failed, and returns its exit code.
-    pub(crate) fn fail(&self, failure: &Failure) -> Exit {
+    pub fn fail(&self, failure: &Failure) -> Exit {
         if failure.exit == Exit::Ok {
             return Exit::Ok;
         }

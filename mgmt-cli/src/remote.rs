@@ -1,9 +1,9 @@
-//! An iWARP initiator over the kernel's own TCP.
+//! An initiator for the regions of a peer: over the kernel's own TCP, or over whatever else is a [`Carrier`].
 //!
 //! ```text
-//!  put, get, ping ── post_write, post_read ──► Link ◄── completions
+//!  put, get, ping ── write, read ──► Link ──► dyn Wire ◄── completions
 //!                                               │
-//!          window (VecMemory) ◄──► rdma::Endpoint ──► Outbox ──► socket
+//!          window (VecMemory) ◄──► rdma::Endpoint ──► Outbox ──► socket     (kernel)
 //!          ≤ 16 MiB                             └─◄── Chunk  ◄── socket
 //! ```
 //!
@@ -13,38 +13,63 @@
 mod chunk;
 mod destination;
 mod get;
+mod kernel;
 mod link;
 mod outbox;
 mod ping;
 mod progress;
 mod put;
 mod readback;
-mod refusal;
+pub mod refusal;
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::args::{Global, Remote, Target};
-use crate::failure::Failure;
-use crate::output::Output;
+pub use self::link::{Agreed, Carrier, Done, Look, READS_MAX, Request, SEND_QUEUE, Terms, Use, Wire};
+use crate::args::Global;
+pub use crate::args::{Crc, Get, Link, Ping, Put, Remote, Target};
+pub use crate::failure::Failure;
+pub use crate::output::Output;
 use crate::render;
 
 /// The most octets of a file that are in memory at a time.
 const WINDOW: u32 = 16 << 20;
 
-/// Does what the command line says.
+/// How the work is done.
+pub(crate) struct Way<'a> {
+    /// How long the peer may be silent.
+    patience: Duration,
+    output: &'a Output,
+    carrier: &'a mut dyn Carrier,
+}
+
+/// Does what the command line says, over the kernel's TCP.
 pub(crate) fn run(command: &Remote, global: &Global, output: &Output) -> Result<(), Failure> {
+    run_over(&mut kernel::Kernel, command, global.timeout, output)
+}
+
+/// Does what the command line says, and writes the result; the peer may be silent for `patience`.
+///
+/// # Errors
+/// It was not done.
+pub fn run_over(
+    carrier: &mut dyn Carrier,
+    command: &Remote,
+    patience: Duration,
+    output: &Output,
+) -> Result<(), Failure> {
+    let mut way = Way { patience, output, carrier };
     match command {
-        Remote::Put(put) => output.result(&put::run(put, global, output)?, render::remote::transfer),
+        Remote::Put(put) => output.result(&put::run(put, &mut way)?, render::remote::transfer),
         Remote::Get(get) => {
-            let transfer = get::run(get, global, output)?;
+            let transfer = get::run(get, &mut way)?;
             if destination::is_stdout(&get.file) {
                 return Ok(());
             }
             output.result(&transfer, render::remote::transfer)
         }
-        Remote::Ping(ping) => output.result(&ping::run(ping, global, output)?, render::remote::ping),
+        Remote::Ping(ping) => output.result(&ping::run(ping, &mut way)?, render::remote::ping),
     }
 }
 

@@ -74,6 +74,11 @@ impl WorkerMemory {
         self.places.get_mut(number)?.take().map(|place| place.memory)
     }
 
+    /// The memory of a region.
+    pub fn region(&self, region: RegionId) -> Option<&Arc<RegionMemory>> {
+        self.place_of(region).map(|place| &place.memory)
+    }
+
     /// What was moved into and out of a region; nothing for one that is not attached.
     pub fn octets(&self, region: RegionId) -> RegionOctets {
         self.place_of(region).map_or_else(RegionOctets::default, |place| RegionOctets {

@@ -15,8 +15,9 @@ Examples:
   iwarpctl remote get 10.77.0.2:7400/lab+4k part.raw --length 1M
   iwarpctl remote ping '[fd77::2]:7400/lab'";
 
+/// What is done with a peer's region.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Remote {
+pub enum Remote {
     /// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
     Put(Put),
     /// Reads a peer's region into a file (RDMA Read).
@@ -25,83 +26,93 @@ pub(crate) enum Remote {
     Ping(Ping),
 }
 
+/// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  iwarpctl remote put image.raw 10.77.0.2:7400/lab\n  \
                         iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token")]
-pub(crate) struct Put {
+pub struct Put {
     /// The file.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
     /// Where it goes: HOST:PORT/REGION[+OFFSET].
-    pub(crate) target: Target,
+    pub target: Target,
     /// Read it back and compare; the region has to allow reading too.
     #[arg(long)]
-    pub(crate) verify: bool,
+    pub verify: bool,
+    /// How the connection is made.
     #[command(flatten)]
-    pub(crate) link: Link,
+    pub link: Link,
 }
 
+/// Reads a peer's region into a file (RDMA Read).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "The file appears whole or not at all.\n\nExamples:\n  \
                         iwarpctl remote get 10.77.0.2:7400/lab copy.raw --length 64M\n  \
                         iwarpctl remote get '[fd77::2]:7400/lab+1M' part.raw --length 4k")]
-pub(crate) struct Get {
+pub struct Get {
     /// Where it comes from: HOST:PORT/REGION[+OFFSET].
-    pub(crate) target: Target,
+    pub target: Target,
     /// The file; `-` is stdout, where no report is written then.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
     /// How much: octets, or with a unit of 1024: 64k, 64M, 1G. Without, up to the region's end.
     #[arg(short, long, value_parser = parse_size)]
-    pub(crate) length: Option<u64>,
+    pub length: Option<u64>,
+    /// How the connection is made.
     #[command(flatten)]
-    pub(crate) link: Link,
+    pub link: Link,
 }
 
+/// Measures round trips (RDMA Read).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  iwarpctl remote ping 10.77.0.2:7400/lab\n  \
                         iwarpctl remote ping 10.77.0.2:7400/lab -c 10000 --size 4k")]
-pub(crate) struct Ping {
+pub struct Ping {
     /// The region to read: HOST:PORT/REGION[+OFFSET].
-    pub(crate) target: Target,
+    pub target: Target,
     /// How many round trips.
     #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: u64,
+    pub count: u64,
     /// Octets read each time, at most 1M.
     #[arg(short, long, default_value = "8", value_parser = ping_size)]
-    pub(crate) size: u32,
+    pub size: u32,
+    /// How the connection is made.
     #[command(flatten)]
-    pub(crate) link: Link,
+    pub link: Link,
 }
 
 /// Options of the connection to a peer.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Link {
+pub struct Link {
     /// A file with the region's token: text or hex:…, at most 32 octets.
     #[arg(long, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    pub token_file: Option<PathBuf>,
     /// CRC32c over every FPDU; off only if the peer agrees.
     #[arg(long, default_value = "on")]
-    pub(crate) crc: Crc,
+    pub crc: Crc,
     /// The MPA revision to ask for.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub(crate) mpa_revision: u8,
+    pub mpa_revision: u8,
 }
 
 /// Whether FPDUs carry a CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Crc {
+pub enum Crc {
+    /// They do.
     On,
+    /// Not, if the peer agrees.
     Off,
 }
 
 /// A place in a peer's region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
     /// Name or address, without brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) region: String,
+    pub host: String,
+    /// Its TCP port.
+    pub port: u16,
+    /// The region's name.
+    pub region: String,
     /// Octets from the region's start.
-    pub(crate) offset: u64,
+    pub offset: u64,
 }
 
 impl FromStr for Target {

@@ -4,16 +4,16 @@ use rdma::Access;
 
 use super::destination::Destination;
 use super::link::Link;
-use super::{Transfer, WINDOW, progress, readback};
-use crate::args::{Get, Global};
+use super::{Transfer, WINDOW, Way, progress, readback};
+use crate::args::Get;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::output::Output;
 
-pub(super) fn run(get: &Get, global: &Global, output: &Output) -> Result<Transfer, Failure> {
+pub(super) fn run(get: &Get, way: &mut Way<'_>) -> Result<Transfer, Failure> {
+    let output = way.output;
     let Get { target, file: path, length, link: options } = get;
     let mut destination = Destination::open(path)?;
-    let mut link = Link::open(target, options, Access::REMOTE_READ, WINDOW, global.timeout)?;
+    let mut link = Link::open(target, options, Access::REMOTE_READ, WINDOW, way)?;
     let reach = match length {
         Some(length) => link.reach(target.offset, *length)?,
         None => link.reach_to_end(target.offset)?,

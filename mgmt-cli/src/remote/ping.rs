@@ -5,20 +5,20 @@ use iwarp_control::Exit;
 use rdma::Access;
 
 use super::link::Link;
-use super::{Pings, nanoseconds, progress};
-use crate::args::{Global, Ping};
+use super::{Pings, Way, nanoseconds, progress};
+use crate::args::Ping;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::output::Output;
 
 /// The longest round trip that is told apart from longer ones, in nanoseconds.
 const LONGEST: u64 = 100_000_000_000;
 /// Rounds between two looks at the progress bar.
 const ROUNDS: u64 = 64;
 
-pub(super) fn run(ping: &Ping, global: &Global, output: &Output) -> Result<Pings, Failure> {
+pub(super) fn run(ping: &Ping, way: &mut Way<'_>) -> Result<Pings, Failure> {
+    let output = way.output;
     let Ping { target, count, size, link: options } = ping;
-    let mut link = Link::open(target, options, Access::REMOTE_READ, (*size).max(1), global.timeout)?;
+    let mut link = Link::open(target, options, Access::REMOTE_READ, (*size).max(1), way)?;
     let reach = link.reach(target.offset, (*size).into())?;
     let mut times = Histogram::<u64>::new_with_bounds(1, LONGEST, 3)
         .map_err(|error| Failure::new(Exit::Failed, "internal", error.to_string()))?;

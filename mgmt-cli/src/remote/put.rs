@@ -9,8 +9,8 @@ use iwarp_control::Exit;
 use rdma::Access;
 
 use super::link::{Link, Reach};
-use super::{Transfer, progress, readback};
-use crate::args::{Global, Put};
+use super::{Transfer, Way, progress, readback};
+use crate::args::Put;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -20,12 +20,13 @@ const PIECE: u32 = 512 << 10;
 /// Writes whose octets wait in the window.
 const PIECES: u32 = 4;
 
-pub(super) fn run(put: &Put, global: &Global, output: &Output) -> Result<Transfer, Failure> {
+pub(super) fn run(put: &Put, way: &mut Way<'_>) -> Result<Transfer, Failure> {
+    let output = way.output;
     let Put { file: path, target, verify, link: options } = put;
     let (file, length) = open(path)?;
     let access = if *verify { Access::REMOTE_WRITE | Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let window = if *verify { super::WINDOW } else { PIECE * PIECES };
-    let mut link = Link::open(target, options, access, window, global.timeout)?;
+    let mut link = Link::open(target, options, access, window, way)?;
     let reach = link.reach(target.offset, length)?;
     let clock = Clock::start();
     write(&mut link, &file, path, &reach, output)?;
@@ -64,7 +65,13 @@ pub(super) fn read(file: &File, path: &Path, octets: &mut [u8], at: u64) -> Resu
 }
 
 /// Posts Writes as long as there is a free piece of the window, and reads the file into pieces that are free.
-fn write(link: &mut Link, file: &File, path: &Path, reach: &Reach, output: &Output) -> Result<(), Failure> {
+fn write(
+    link: &mut Link<'_>,
+    file: &File,
+    path: &Path,
+    reach: &Reach,
+    output: &Output,
+) -> Result<(), Failure> {
     let bar = progress::of_bytes(output, "put", reach.length);
     let mut free: Vec<u32> = (0..PIECES).collect();
     let mut at = 0;
@@ -73,7 +80,7 @@ fn write(link: &mut Link, file: &File, path: &Path, reach: &Reach, output: &Outp
         match free.pop() {
             Some(piece) if left > 0 => {
                 let offset = u64::from(piece) * u64::from(PIECE);
-                read(file, path, link.window(offset, left), at)?;
+                link.fill(offset, left, &mut |octets| read(file, path, octets, at))?;
                 link.write(piece.into(), offset, left, reach.at(at))?;
                 at = at.saturating_add(left.into());
             }

@@ -18,7 +18,7 @@ type Consumer<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
 
 /// Reads all that is in reach, the window full of outstanding Reads, and hands it to `consume` piece by piece,
 /// in order, with the place of each from the start of the reach.
-pub(super) fn each(link: &mut Link, reach: &Reach, consume: &mut Consumer<'_>) -> Result<(), Failure> {
+pub(super) fn each(link: &mut Link<'_>, reach: &Reach, consume: &mut Consumer<'_>) -> Result<(), Failure> {
     let depth = link.reads_max().clamp(1, DEPTH);
     let piece = WINDOW / depth;
     let place = |number: u64| number % u64::from(depth) * u64::from(piece);
@@ -34,7 +34,7 @@ pub(super) fn each(link: &mut Link, reach: &Reach, consume: &mut Consumer<'_>) -
             break;
         }
         let done = link.completion()?;
-        consume(got, link.window(place(number), done.bytes))?;
+        link.show(place(number), done.bytes, &mut |octets| consume(got, octets))?;
         got = got.saturating_add(done.bytes.into());
     }
     Ok(())
@@ -42,7 +42,7 @@ pub(super) fn each(link: &mut Link, reach: &Reach, consume: &mut Consumer<'_>) -
 
 /// Reads back what was written and compares it with the file.
 pub(super) fn verify(
-    link: &mut Link,
+    link: &mut Link<'_>,
     reach: &Reach,
     file: &File,
     path: &Path,

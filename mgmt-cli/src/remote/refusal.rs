@@ -1,6 +1,5 @@
 //! Why a peer does not serve us, in words.
 
-use std::io;
 use std::net::SocketAddr;
 
 use iwarp_control::Exit;
@@ -10,7 +9,7 @@ use crate::args::Target;
 use crate::failure::Failure;
 
 /// Nothing answers at the address.
-pub(super) fn unreachable(target: &Target, error: &io::Error) -> Failure {
+pub fn unreachable(target: &Target, error: &str) -> Failure {
     Failure::new(
         Exit::Unreachable,
         "unreachable",
@@ -20,7 +19,7 @@ pub(super) fn unreachable(target: &Target, error: &io::Error) -> Failure {
 }
 
 /// The peer said no to the connection; its reply's private data says why, if it is the region service.
-pub(super) fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
+pub fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
     let region = &target.region;
     match error {
         ServiceError::Refused(Status::NoSuchRegion) => {
@@ -52,34 +51,34 @@ pub(super) fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -
 }
 
 /// The connection was made but came to no agreement.
-pub(super) fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
+pub fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} does not answer as an iWARP peer: {why}"))
         .with_help("is that port a listener with `service = \"region\"`?")
 }
 
 /// The peer ended the stream, and says why.
-pub(super) fn terminated(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+pub fn terminated(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "terminated", format!("{peer} ended the connection: {code}"))
 }
 
 /// We ended the stream: what the peer sent was wrong.
-pub(super) fn offended(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
+pub fn offended(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} sent what cannot be accepted: {code}"))
 }
 
 /// The connection ended before the work did.
-pub(super) fn lost(peer: SocketAddr, why: &str) -> Failure {
+pub fn lost(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "connection_lost", format!("the connection to {peer} was lost: {why}"))
 }
 
 /// The peer does not answer any more.
-pub(super) fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
+pub fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
     Failure::new(Exit::Failed, "timeout", format!("{peer} was silent for {} s", waited.as_secs_f32()))
         .with_help("--timeout SECS waits longer")
 }
 
 /// The region does not have that much.
-pub(super) fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
+pub fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
     let message = format!(
         "{length} octets from offset {} do not fit region `{}`, which has {bytes} octets",
         target.offset, target.region

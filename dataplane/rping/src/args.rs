@@ -1,0 +1,218 @@
+//! The command line.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use clap::{ArgAction, ArgGroup, Args as ClapArgs, Parser, Subcommand};
+use iwarp_rping::protocol::{PORT, SIZE_MAX, SIZE_MIN};
+use mgmt_cli::remote::{Crc, Get, Ping, Put};
+
+use crate::device::DeviceArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  iwarp-rping -s -V --driver tap --interface iw0 --address 10.77.0.2/24
+  iwarp-rping -c -a 10.77.0.2 -V -C 1000 -S 4k --driver tap --interface iw1 --address 10.77.0.3/24
+  iwarp-rping -s -P --config rping.toml
+  iwarp-rping put image.raw 10.77.0.2:7400/lab --config rping.toml
+
+The peer may be rdma-core's rping. Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.";
+
+/// rping over Ironwarp: a client's texts go to a server and back, by RDMA Read and RDMA Write.
+///
+/// The program is its own dataplane: it owns a DPDK port with an address of its own.
+#[derive(Debug, Parser)]
+#[command(name = "iwarp-rping", version, disable_version_flag = true, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(group = ArgGroup::new("role").args(["server", "client"]).required(true))]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) region: Option<Region>,
+    /// Be the server.
+    #[arg(short, long)]
+    pub(crate) server: bool,
+    /// Be the client.
+    #[arg(short, long, requires = "address")]
+    pub(crate) client: bool,
+    /// Client: the server's address or name. Server: which address of the port to listen on.
+    #[arg(short, long = "peer", value_name = "ADDRESS", id = "address")]
+    pub(crate) address: Option<String>,
+    /// Client: the address to come from.
+    #[arg(short = 'I', long, value_name = "ADDRESS", conflicts_with = "server")]
+    pub(crate) source: Option<IpAddr>,
+    /// The TCP port.
+    #[arg(short, long, default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+    /// Rounds; without, until it is interrupted.
+    #[arg(short = 'C', long, default_value_t = 0, hide_default_value = true, conflicts_with = "server")]
+    pub(crate) count: u64,
+    /// Octets of a text, or with a unit of 1024. Client: 64, if not given. Server: the most that it takes, 1M.
+    #[arg(short = 'S', long, value_parser = size)]
+    pub(crate) size: Option<u32>,
+    /// Show the texts.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Client: compare what comes back. Server: check that what it reads is a text.
+    #[arg(short = 'V', long)]
+    pub(crate) validate: bool,
+    /// Server: go on when a client has ended, and serve several at a time.
+    #[arg(short = 'P', long, conflicts_with = "client")]
+    pub(crate) persistent: bool,
+    /// Server with -P: clients at a time.
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=60))]
+    pub(crate) clients: u16,
+    /// Say every event.
+    #[arg(short, long)]
+    pub(crate) debug: bool,
+    /// How long the peer may be silent, seconds; 0: for ever.
+    #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Write the statistics as JSON.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) mpa: Mpa,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// Print the version.
+    #[arg(long, action = ArgAction::Version)]
+    version: Option<bool>,
+}
+
+/// What is agreed on when a connection begins.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+#[command(next_help_heading = "MPA")]
+pub(crate) struct Mpa {
+    /// CRC32c over every FPDU; off only if the peer agrees. Without: as the configuration says, which is on.
+    #[arg(long)]
+    pub(crate) crc: Option<Crc>,
+    /// Ask the peer for markers.
+    #[arg(long)]
+    pub(crate) markers: bool,
+    /// Client: the MPA revision to ask for.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) mpa_revision: u8,
+    /// Reads of the peer at a time.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(..0x3fff))]
+    pub(crate) ird: u16,
+    /// Reads of this side at a time.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(..0x3fff))]
+    pub(crate) ord: u16,
+}
+
+/// What is done with a region of a peer's, `iwarpd` for one.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Region {
+    /// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
+    Put(With<Put>),
+    /// Reads a peer's region into a file (RDMA Read).
+    Get(With<Get>),
+    /// Measures round trips (RDMA Read).
+    Ping(With<Ping>),
+}
+
+/// A command, and over what.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct With<T: ClapArgs> {
+    #[command(flatten)]
+    pub(crate) what: T,
+    #[command(flatten)]
+    pub(crate) over: Over,
+}
+
+/// Over what a command is done.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Over {
+    /// How long the peer may be silent, seconds.
+    #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Write the result as JSON.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+impl Args {
+    /// The address of `-a` with the port: the peer's, or this side's.
+    pub(crate) fn endpoint(&self) -> Result<SocketAddr, String> {
+        let Some(host) = &self.address else { return Ok(SocketAddr::from(([0; 4], self.port))) };
+        let mut addresses =
+            (host.as_str(), self.port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
+        addresses.next().ok_or_else(|| format!("{host} has no address"))
+    }
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let size = u32::try_from(iwarp_config::parse_size(text)?).unwrap_or(u32::MAX);
+    if (SIZE_MIN..=SIZE_MAX).contains(&size) {
+        Ok(size)
+    } else {
+        Err(format!("a text has {SIZE_MIN} to {SIZE_MAX} octets"))
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds, such as 10 or 0.5".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        Args::try_parse_from(std::iter::once("iwarp-rping").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_flags_are_rpings() {
+        let client = parse("-c -a 10.77.0.2 -p 7175 -C 9 -S 4k -v -V -d -I 10.77.0.3 --config x").unwrap();
+        assert!(client.client && client.verbose && client.validate && client.debug && !client.server);
+        assert_eq!((client.count, client.size, client.port), (9, Some(4096), 7175));
+        assert_eq!(client.endpoint(), Ok("10.77.0.2:7175".parse().unwrap()));
+        let server = parse("-s -P --config x").unwrap();
+        assert!(server.server && server.persistent);
+        assert_eq!(server.endpoint(), Ok("0.0.0.0:7174".parse().unwrap()));
+        let v6 = parse("-s -a ::0 --config x").unwrap();
+        assert_eq!(v6.endpoint(), Ok("[::]:7174".parse().unwrap()));
+    }
+
+    #[test]
+    fn regions_are_reached_as_with_iwarpctl() {
+        let args = parse("put file 10.0.0.1:7400/lab+4k --verify --config x").unwrap();
+        let Some(Region::Put(With { what, .. })) = args.region else { panic!("{args:?}") };
+        assert_eq!((what.target.port, what.target.offset, what.verify), (7400, 4096, true));
+        assert!(
+            parse("ping 10.0.0.1:7400/lab -c 9 -s 64 --driver tap --interface i --address 10.0.0.2/24")
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "",
+            "-s -c -a 10.0.0.1 --config x",
+            "-c --config x",
+            "-s -C 3 --config x",
+            "-c -P -a 10.0.0.1 --config x",
+            "-s -S 15 --config x",
+            "-s -S 17M --config x",
+            "-s",
+            "-s --config x --driver tap --interface i --address 10.0.0.1/24",
+            "-s --driver tap --interface iw0",
+            "put file 10.0.0.1:7400/lab",
+            "-s ping 10.0.0.1:7400/lab --config x",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

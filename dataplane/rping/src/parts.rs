@@ -1,0 +1,231 @@
+//! The objects of one connection.
+
+use rdma::verbs::{
+    Access, AddressBase, CmId, CqId, Data, MemoryRegion, PdId, QpCap, QpInit, QpNum, RecvWr, RegionId,
+    SendFlags, SendOp, SendWr, Sge, WorkCompletion,
+};
+use rdma::{Memory, VecMemory};
+use tcp_stack::BufPool;
+
+use dataplane::memory::WorkerMemory;
+use dataplane::verbs::Verbs;
+
+use crate::fault::Fault;
+use crate::protocol::{INFO_LEN, Info};
+
+/// Octets in front of the texts, for what the peer sends.
+const CONTROL: u64 = 64;
+/// Places of each queue: no more than two Sends and an RDMA operation are under way.
+const PLACES: u16 = 16;
+
+/// Memory that the program itself looks at.
+pub trait Octets: Memory {
+    /// Copies octets into a region; `false` if it does not have them.
+    fn store(&mut self, region: RegionId, at: u64, octets: &[u8]) -> bool;
+    /// Copies octets out of a region; `false` if it does not have them.
+    fn load(&self, region: RegionId, at: u64, octets: &mut [u8]) -> bool;
+}
+
+impl Octets for WorkerMemory {
+    fn store(&mut self, region: RegionId, at: u64, octets: &[u8]) -> bool {
+        self.region(region).is_some_and(|memory| memory.write(at, octets))
+    }
+
+    fn load(&self, region: RegionId, at: u64, octets: &mut [u8]) -> bool {
+        self.region(region).is_some_and(|memory| memory.read(at, octets))
+    }
+}
+
+impl Octets for VecMemory {
+    fn store(&mut self, region: RegionId, at: u64, octets: &[u8]) -> bool {
+        let Ok(at) = usize::try_from(at) else { return false };
+        let to = self.bytes_mut(region).and_then(|bytes| bytes.get_mut(at..)?.get_mut(..octets.len()));
+        to.map(|to| to.copy_from_slice(octets)).is_some()
+    }
+
+    fn load(&self, region: RegionId, at: u64, octets: &mut [u8]) -> bool {
+        let Ok(at) = usize::try_from(at) else { return false };
+        let from = self.bytes(region).and_then(|bytes| bytes.get(at..)?.get(..octets.len()));
+        from.map(|from| octets.copy_from_slice(from)).is_some()
+    }
+}
+
+/// Memory for one connection at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// A region of [`Place::bytes`] octets.
+    pub region: RegionId,
+    /// Octets of the longest text.
+    pub size: u32,
+}
+
+impl Place {
+    /// Octets of the region of a place for texts of `size`.
+    pub const fn bytes(size: u32) -> u64 {
+        CONTROL + 2 * size as u64
+    }
+}
+
+/// Which of the two texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Text {
+    /// What a client has the server read.
+    Source,
+    /// What a client has the server write; where a server reads to, and writes from.
+    Sink,
+}
+
+/// The objects of one connection.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) id: CmId,
+    pub(crate) qp: QpNum,
+    pub(crate) place: Place,
+    pd: PdId,
+    cq: CqId,
+    control: MemoryRegion,
+    source: MemoryRegion,
+    sink: MemoryRegion,
+}
+
+impl Parts {
+    /// Makes them in a place, for an id that has none. Peers may read the source and write the sink if they are
+    /// `shared`.
+    pub(crate) fn new<P: BufPool, M: Octets>(
+        verbs: &mut Verbs<P, M>,
+        id: CmId,
+        place: Place,
+        shared: bool,
+    ) -> Result<Self, Fault> {
+        let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
+        let (may_read, may_write) =
+            if shared { (local | Access::REMOTE_READ, local | Access::REMOTE_WRITE) } else { (local, local) };
+        let size = u64::from(place.size);
+        let (pd, cq) = (verbs.device_mut().alloc_pd()?, verbs.device_mut().create_cq(u32::from(PLACES) * 2)?);
+        let mut register =
+            |at, len, access| verbs.reg_mr(pd, (place.region, at, len), AddressBase::At(at), access);
+        let control = register(0, CONTROL, local)?;
+        let source = register(CONTROL, size, may_read)?;
+        let sink = register(CONTROL.saturating_add(size), size, may_write)?;
+        let cap = QpCap {
+            max_send_wr: PLACES,
+            max_recv_wr: 2,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: u16::try_from(INFO_LEN).unwrap_or(u16::MAX),
+        };
+        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: true };
+        let qp = verbs.device_mut().create_qp(init)?;
+        let parts = Self { id, qp, place, pd, cq, control, source, sink };
+        parts.expect(verbs)?;
+        Ok(parts)
+    }
+
+    /// Takes them away, the id with them; an open connection is reset. The place is free again.
+    pub(crate) fn destroy<P: BufPool, M: Octets>(self, verbs: &mut Verbs<P, M>) -> Result<Place, Fault> {
+        let device = verbs.device_mut();
+        device.destroy_qp(self.qp)?;
+        device.destroy_cq(self.cq)?;
+        device.destroy_id(self.id)?;
+        for mr in [self.control, self.source, self.sink] {
+            verbs.dereg_mr(mr.id)?;
+        }
+        verbs.device_mut().dealloc_pd(self.pd)?;
+        Ok(self.place)
+    }
+
+    /// Gives the peer's next Send a buffer.
+    pub(crate) fn expect<P: BufPool, M: Octets>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+        let sge = Sge { addr: self.control.addr, length: 16, lkey: self.control.lkey };
+        Ok(verbs.device_mut().post_recv(self.qp, &RecvWr { wr_id: 0, sg_list: &[sge] })?)
+    }
+
+    /// What the peer has sent last.
+    pub(crate) fn received<P: BufPool, M: Octets>(&self, verbs: &Verbs<P, M>) -> Result<Info, Fault> {
+        let mut octets = [0; INFO_LEN];
+        if verbs.memory().load(self.place.region, 0, &mut octets) {
+            Ok(Info::decode(&octets))
+        } else {
+            Err(Fault::Memory)
+        }
+    }
+
+    /// Tells the peer where a text of `size` octets is.
+    pub(crate) fn advertise<P: BufPool, M: Octets>(
+        &self,
+        verbs: &mut Verbs<P, M>,
+        text: Text,
+        size: u32,
+    ) -> Result<Info, Fault> {
+        let MemoryRegion { addr, rkey, .. } = *self.text(text);
+        let info = Info { addr, rkey, size };
+        self.send(verbs, &info.encode())?;
+        Ok(info)
+    }
+
+    /// Tells the peer that it may go on.
+    pub(crate) fn go_ahead<P: BufPool, M: Octets>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+        self.send(verbs, &[0; INFO_LEN])
+    }
+
+    fn send<P: BufPool, M: Octets>(
+        &self,
+        verbs: &mut Verbs<P, M>,
+        octets: &[u8; INFO_LEN],
+    ) -> Result<(), Fault> {
+        let (op, data) = (SendOp::Send { invalidate: None }, Data::Inline(octets));
+        let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::SIGNALED };
+        Ok(verbs.device_mut().post_send(self.qp, &wr)?)
+    }
+
+    /// Reads `length` octets of the peer's into the sink, or writes the sink's to the peer.
+    pub(crate) fn transfer<P: BufPool, M: Octets>(
+        &self,
+        verbs: &mut Verbs<P, M>,
+        op: SendOp,
+        length: u32,
+    ) -> Result<(), Fault> {
+        let list = [Sge { addr: self.sink.addr, length, lkey: self.sink.lkey }];
+        let wr = SendWr { wr_id: 0, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
+        Ok(verbs.device_mut().post_send(self.qp, &wr)?)
+    }
+
+    /// The next work request that has ended.
+    pub(crate) fn completion<P: BufPool, M: Octets>(
+        &self,
+        verbs: &mut Verbs<P, M>,
+    ) -> Option<WorkCompletion> {
+        let mut out = [WorkCompletion::default()];
+        (verbs.device_mut().poll_cq(self.cq, &mut out) == Ok(1)).then_some(out).map(|[wc]| wc)
+    }
+
+    /// Fills a text of this side.
+    pub(crate) fn store<P: BufPool, M: Octets>(
+        &self,
+        verbs: &mut Verbs<P, M>,
+        text: Text,
+        octets: &[u8],
+    ) -> Result<(), Fault> {
+        let at = self.text(text).addr;
+        let stored = verbs.memory_mut().store(self.place.region, at, octets);
+        stored.then_some(()).ok_or(Fault::Memory)
+    }
+
+    /// Looks at a text of this side.
+    pub(crate) fn load<P: BufPool, M: Octets>(
+        &self,
+        verbs: &Verbs<P, M>,
+        text: Text,
+        octets: &mut [u8],
+    ) -> Result<(), Fault> {
+        let at = self.text(text).addr;
+        verbs.memory().load(self.place.region, at, octets).then_some(()).ok_or(Fault::Memory)
+    }
+
+    const fn text(&self, text: Text) -> &MemoryRegion {
+        match text {
+            Text::Source => &self.source,
+            Text::Sink => &self.sink,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What two `rping`s say to each other.
+//!
+//! ```text
+//!  client                                   server
+//!    │ Send: where my text is, its length ───▶ │
+//!    │ ◀────────────────────────── RDMA Read   │
+//!    │ ◀──────────────── Send: you may go on   │
+//!    │ Send: where the text may go ──────────▶ │
+//!    │ ◀───────────────────────── RDMA Write   │
+//!    │ ◀──────────────── Send: you may go on   │
+//! ```
+//! Every Send has sixteen octets; those of the server mean nothing.
+
+use rdma::verbs::Stag;
+
+/// Octets of a Send.
+pub const INFO_LEN: usize = 16;
+/// The TCP port, if none is given.
+pub const PORT: u16 = 7174;
+/// The least length of a text. What its head has no room for is left out.
+pub const SIZE_MIN: u32 = 16;
+/// The greatest length of a text: that is how much memory a side keeps twice.
+pub const SIZE_MAX: u32 = 16 << 20;
+
+/// The letters of a text: from `A` to `z`.
+const FIRST: u8 = b'A';
+const LETTERS: u64 = (b'z' - b'A') as u64 + 1;
+
+/// Where memory is, for the peer to read or write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The address of the first octet.
+    pub addr: u64,
+    /// The key.
+    pub rkey: Stag,
+    /// Octets.
+    pub size: u32,
+}
+
+impl Info {
+    /// As it is sent: address, key and size, each big-endian.
+    pub fn encode(&self) -> [u8; INFO_LEN] {
+        let mut octets = [0; INFO_LEN];
+        let ([addr, rest], []) = octets.as_chunks_mut::<8>() else { return octets };
+        *addr = self.addr.to_be_bytes();
+        *rest = (u64::from(self.rkey.0) << 32 | u64::from(self.size)).to_be_bytes();
+        octets
+    }
+
+    /// As it was sent.
+    pub fn decode(octets: &[u8; INFO_LEN]) -> Self {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, s2, s3] = *octets;
+        Self {
+            addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            rkey: Stag(u32::from_be_bytes([k0, k1, k2, k3])),
+            size: u32::from_be_bytes([s0, s1, s2, s3]),
+        }
+    }
+}
+
+/// Fills a buffer with the text of a round: a head that tells its number, letters, and a zero at the end.
+pub fn write_text(round: u64, text: &mut [u8]) {
+    let head = format!("rdma-ping-{round}: ");
+    for (octet, letter) in text.iter_mut().zip(head.bytes()) {
+        *octet = letter;
+    }
+    let letters = (0..LETTERS).cycle().skip(usize::try_from(round % LETTERS).unwrap_or(0));
+    for (octet, letter) in text.iter_mut().skip(head.len()).zip(letters) {
+        *octet = FIRST.wrapping_add(u8::try_from(letter).unwrap_or(0));
+    }
+    if let Some(last) = text.last_mut() {
+        *last = 0;
+    }
+}
+
+/// The number of a text's round, if the text is what a client writes. `None`, too, where the head has no room.
+pub fn round_of(text: &[u8]) -> Option<u64> {
+    let digits = text.strip_prefix(b"rdma-ping-")?;
+    let end = digits.iter().position(|octet| *octet == b':')?;
+    let round = std::str::from_utf8(digits.get(..end)?).ok()?.parse().ok()?;
+    let mut expected = vec![0; text.len()];
+    write_text(round, &mut expected);
+    (expected == text).then_some(round)
+}
+
+/// The part of a text that people see: up to its first zero.
+pub fn visible(text: &[u8]) -> &[u8] {
+    text.split(|octet| *octet == 0).next().unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_octets_say_where() {
+        let info = Info { addr: 0x0102_0304_0506_0708, rkey: Stag(0x0a0b_0c0d), size: 64 };
+        let octets = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0, 0, 64];
+        assert_eq!((info.encode(), Info::decode(&octets)), (octets, info));
+    }
+
+    /// The lines that rdma-core's rping shows for `-S 64`.
+    #[test]
+    fn texts_are_rpings() {
+        let mut text = [0; 64];
+        write_text(0, &mut text);
+        assert_eq!(visible(&text), b"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr");
+        write_text(1, &mut text);
+        assert_eq!(visible(&text), b"rdma-ping-1: BCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrs");
+        // After `z` comes `A` again, in the line and from round to round.
+        write_text(57, &mut text);
+        assert_eq!(&text[..20], b"rdma-ping-57: zABCDE");
+        write_text(58, &mut text);
+        assert_eq!(&text[..20], b"rdma-ping-58: ABCDEF");
+    }
+
+    #[test]
+    fn a_text_is_known_again_and_a_wrong_one_is_not() {
+        for (round, len) in [(0, 16), (9, 16), (1000, 17), (7, 26), (123_456, 65_536)] {
+            let mut text = vec![0; len];
+            write_text(round, &mut text);
+            assert_eq!(text.last(), Some(&0));
+            assert_eq!(round_of(&text), Some(round), "{round} {len}");
+            let last = text.len() - 2;
+            text[last] ^= 1;
+            assert_eq!(round_of(&text), None, "{round} {len}");
+        }
+        assert_eq!(round_of(b""), None);
+        assert_eq!(round_of(b"rdma-ping-x: "), None);
+        // No room for the whole number.
+        let mut text = [0; 12];
+        write_text(1234, &mut text);
+        assert_eq!((round_of(&text), visible(&text)), (None, &b"rdma-ping-1"[..]));
+    }
+}

@@ -1,0 +1,244 @@
+//! An initiator for the regions of a peer, over a node: `put`, `get`, `ping`.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dataplane::memory::RegionMemory;
+use dataplane::verbs::{Node, PortVerbs};
+use iwarp_control::Exit;
+use mgmt_cli::remote::{
+    Agreed, Carrier, Done, Failure, Look, READS_MAX, Request, SEND_QUEUE, Terms, Use, Wire, refusal,
+};
+use rdma::verbs::{
+    Access, AddressBase, AsyncEvent, CmEventKind, CmId, ConnParam, CqId, Data, MemoryRegion, PostError,
+    QpCap, QpInit, QpNum, SendFlags, SendOp, SendWr, Sge, Stag, VerbsError, WcStatus, WorkCompletion,
+};
+use tcp_stack::Instant;
+
+/// Connects over the node.
+#[derive(Debug)]
+pub(crate) struct NodeCarrier<'a> {
+    pub(crate) node: &'a mut Node,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Carrier for NodeCarrier<'_> {
+    fn open(&mut self, request: &Request<'_>) -> Result<Box<dyn Wire + '_>, Failure> {
+        let Request { target, window, patience, .. } = *request;
+        let unreachable = |error: std::io::Error| refusal::unreachable(target, &error.to_string());
+        let mut addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(unreachable)?;
+        let nobody = || refusal::unreachable(target, "it has no address");
+        let peer = addresses.next().ok_or_else(nobody)?;
+        let wire = Stream::new(self, request, peer, window, patience)?;
+        Ok(Box::new(wire))
+    }
+}
+
+/// A connection over a node.
+struct Stream<'a> {
+    node: &'a mut Node,
+    stop: &'a AtomicBool,
+    peer: SocketAddr,
+    patience: Duration,
+    id: CmId,
+    qp: QpNum,
+    cq: CqId,
+    window: MemoryRegion,
+    memory: Arc<RegionMemory>,
+    /// Octets on their way into or out of the window.
+    scratch: Vec<u8>,
+    heard: Instant,
+}
+
+fn refused(error: VerbsError) -> Failure {
+    Failure::new(Exit::Failed, "no_resources", error.to_string())
+}
+
+impl<'a> Stream<'a> {
+    fn new(
+        carrier: &'a mut NodeCarrier<'_>,
+        request: &Request<'_>,
+        peer: SocketAddr,
+        window: u32,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
+        let NodeCarrier { node, stop, .. } = carrier;
+        let no_memory =
+            |error: anyhow::Error| Failure::new(Exit::Failed, "no_resources", format!("{error:#}"));
+        let (region, memory) = node.add_region("window", window.into()).map_err(no_memory)?;
+        let verbs = node.verbs_mut();
+        let make = |verbs: &mut PortVerbs| {
+            let device = verbs.device_mut();
+            let (pd, cq) = (device.alloc_pd()?, device.create_cq(u32::from(SEND_QUEUE) * 2)?);
+            let cap = QpCap {
+                max_send_wr: SEND_QUEUE,
+                max_recv_wr: 0,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            };
+            let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: true };
+            let (qp, id) = (device.create_qp(init)?, device.create_id(None)?);
+            let param = ConnParam {
+                private_data: request.private_data,
+                responder_resources: 0,
+                initiator_depth: READS_MAX,
+                revision: request.options.mpa_revision,
+                rtr: None,
+            };
+            device.connect(id, qp, peer, &param)?;
+            let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
+            let window = verbs.reg_mr(pd, (region, 0, window.into()), AddressBase::Zero, local)?;
+            Ok((id, qp, cq, window))
+        };
+        let (id, qp, cq, window) = make(verbs).map_err(refused)?;
+        let heard = node.now();
+        Ok(Self { node, stop, peer, patience, id, qp, cq, window, memory, scratch: Vec::new(), heard })
+    }
+
+    /// Polls until `look` finds what it looks for, or the connection ends.
+    fn wait<T>(
+        &mut self,
+        mut look: impl FnMut(&mut PortVerbs) -> Option<Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let (peer, patience, stop, id) = (self.peer, self.patience, self.stop, self.id);
+        let heard = &mut self.heard;
+        let mut octets = received(self.node, id);
+        let found = self.node.run(|node| {
+            if let Some(found) = look(node.verbs_mut()) {
+                return ControlFlow::Break(found);
+            }
+            let (now, received) = (node.now(), received(node, id));
+            if received != octets {
+                (octets, *heard) = (received, now);
+            }
+            if stop.load(Ordering::Relaxed) {
+                ControlFlow::Break(Err(Failure::new(Exit::Failed, "interrupted", "interrupted")))
+            } else if now.saturating_since(*heard) >= patience {
+                ControlFlow::Break(Err(refusal::silent(peer, patience)))
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        self.heard = self.node.now();
+        found
+    }
+
+    fn slice(&self, (addr, length): (u64, u32)) -> Sge {
+        Sge { addr, length, lkey: self.window.lkey }
+    }
+
+    fn post(&mut self, wr_id: u64, op: SendOp, local: (u64, u32)) -> Result<(), Failure> {
+        let list = [self.slice(local)];
+        let wr = SendWr { wr_id, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
+        match self.node.verbs_mut().device_mut().post_send(self.qp, &wr) {
+            // The stream has ended: what waits says why.
+            Ok(()) | Err(PostError::State) => Ok(()),
+            Err(error) => Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer))),
+        }
+    }
+}
+
+/// Octets that the peer has sent or acknowledged.
+fn received(node: &Node, id: CmId) -> u64 {
+    let info = node.verbs().tcp_info(id);
+    info.map_or(0, |info| info.octets_in.wrapping_add(info.octets_acked))
+}
+
+/// Why the connection has ended.
+fn end_of(verbs: &mut PortVerbs, peer: SocketAddr) -> Failure {
+    let mut why = None;
+    while let Some(event) = verbs.device_mut().poll_async_event() {
+        match event {
+            AsyncEvent::QpTerminated(_, code) => why = Some(refusal::terminated(peer, code)),
+            AsyncEvent::QpFatal(_, code)
+            | AsyncEvent::QpRequestError(_, code)
+            | AsyncEvent::QpAccessError(_, code) => why = Some(refusal::offended(peer, code)),
+            AsyncEvent::CqError(_) | AsyncEvent::QpLastWqeReached(_) | AsyncEvent::SrqLimitReached(_) => {}
+        }
+    }
+    why.unwrap_or_else(|| refusal::lost(peer, "the peer closed it"))
+}
+
+impl Wire for Stream<'_> {
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn agree(&mut self) -> Result<Agreed, Failure> {
+        let (id, peer) = (self.id, self.peer);
+        self.wait(|verbs| {
+            let event = verbs.device_mut().poll_cm_event()?;
+            Some(match event.kind {
+                CmEventKind::Established { private_data, initiator_depth: ord, .. } => {
+                    let info = verbs.device().stream_info(id);
+                    let terms = info.map(|info| Terms { rev: info.rev, crc: info.crc, ord });
+                    Ok(Agreed { private_data, terms })
+                }
+                CmEventKind::Rejected { private_data } => Ok(Agreed { private_data, terms: None }),
+                CmEventKind::Unreachable => Err(Failure::new(
+                    Exit::Unreachable,
+                    "unreachable",
+                    format!("cannot reach {peer}: nobody answers, or nobody listens there"),
+                )
+                .with_help("is the address right, and does the peer listen there?")),
+                _ => Err(refusal::no_agreement(peer, "its MPA reply is missing or wrong")),
+            })
+        })
+    }
+
+    fn fill(&mut self, offset: u64, length: u32, with: &mut Use<'_>) -> Result<(), Failure> {
+        let left = self.window.length.saturating_sub(offset).min(length.into());
+        self.scratch.resize(usize::try_from(left).unwrap_or(0), 0);
+        with(&mut self.scratch)?;
+        let stored = self.memory.write(offset, &self.scratch);
+        stored.then_some(()).ok_or_else(|| refused(VerbsError::Invalid))
+    }
+
+    fn show(&mut self, offset: u64, length: u32, to: &mut Look<'_>) -> Result<(), Failure> {
+        let left = self.window.length.saturating_sub(offset).min(length.into());
+        self.scratch.resize(usize::try_from(left).unwrap_or(0), 0);
+        if !self.memory.read(offset, &mut self.scratch) {
+            return Err(refused(VerbsError::Invalid));
+        }
+        to(&self.scratch)
+    }
+
+    fn write(
+        &mut self,
+        wr_id: u64,
+        from: (u64, u32),
+        (rkey, remote_addr): (Stag, u64),
+    ) -> Result<(), Failure> {
+        self.post(wr_id, SendOp::RdmaWrite { remote_addr, rkey }, from)
+    }
+
+    fn read(&mut self, wr_id: u64, to: (u64, u32), (rkey, remote_addr): (Stag, u64)) -> Result<(), Failure> {
+        self.post(wr_id, SendOp::RdmaRead { remote_addr, rkey }, to)
+    }
+
+    fn completion(&mut self) -> Result<Done, Failure> {
+        let (cq, peer) = (self.cq, self.peer);
+        self.wait(|verbs| {
+            let mut out = [WorkCompletion::default()];
+            let polled = verbs.device_mut().poll_cq(cq, &mut out);
+            let [WorkCompletion { wr_id, byte_len: bytes, status, .. }] = out;
+            match (polled, status) {
+                (Ok(1), WcStatus::Success) => Some(Ok(Done { wr_id, bytes })),
+                (Ok(1), _) => Some(Err(end_of(verbs, peer))),
+                _ => match verbs.device_mut().poll_cm_event()?.kind {
+                    CmEventKind::Disconnected => Some(Err(end_of(verbs, peer))),
+                    _ => None,
+                },
+            }
+        })
+    }
+
+    fn close(self: Box<Self>) {
+        let now = self.node.now();
+        self.node.verbs_mut().disconnect(self.id, now);
+    }
+}

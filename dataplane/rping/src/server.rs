@@ -1,0 +1,372 @@
+//! The side that listens, and echoes texts.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use rdma::ErrorCode;
+use rdma::verbs::{AsyncEvent, CmEventKind, CmId, ConnParam, SendOp, WcOpcode, WcStatus};
+use tcp_stack::{BufPool, Instant};
+
+use dataplane::verbs::Verbs;
+
+use crate::client::terminate_of;
+use crate::fault::Fault;
+use crate::parts::{Octets, Parts, Place, Text};
+use crate::protocol::{INFO_LEN, Info, round_of, visible};
+use crate::tally::Tally;
+use crate::voice::Voice;
+
+/// Connections that may wait for an answer.
+const BACKLOG: NonZeroU16 = NonZeroU16::new(64).unwrap();
+/// Octets of a text that has room for every head: only such a one can be checked.
+const CHECKED_MIN: usize = 32;
+
+/// What a server is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerPlan {
+    /// Where it listens.
+    pub local: SocketAddr,
+    /// Serve until it is told to stop, not only one connection.
+    pub persistent: bool,
+    /// Check that what is read is a text of rping's.
+    pub validate: bool,
+    /// How long a client may be silent; zero: for ever.
+    pub patience: Duration,
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Where the client's text is.
+    Source,
+    /// The end of the Read.
+    Read,
+    /// Where the text may go.
+    Sink,
+    /// The end of the Write.
+    Written,
+    Nothing,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Session {
+    parts: Parts,
+    peer: Option<SocketAddr>,
+    wait: Wait,
+    established: bool,
+    /// Octets of the present text, and how many of them go back.
+    read: u32,
+    back: u32,
+    began: Instant,
+    heard: Instant,
+    terminated: Option<ErrorCode>,
+    text: Vec<u8>,
+}
+
+/// The side that listens.
+#[derive(Debug)]
+pub struct Server {
+    plan: ServerPlan,
+    listener: CmId,
+    /// Memory for further connections.
+    places: Vec<Place>,
+    sessions: Vec<Session>,
+    over: Option<Result<(), Fault>>,
+    stopping: bool,
+    /// What was done.
+    pub tally: Tally,
+    /// Connections that ended otherwise than well.
+    pub failed: u64,
+    voice: Voice,
+}
+
+impl Server {
+    /// Listens. As many connections are served at a time as there are places.
+    ///
+    /// # Errors
+    /// An object cannot be had.
+    pub fn new<P: BufPool, M: Octets>(
+        verbs: &mut Verbs<P, M>,
+        plan: ServerPlan,
+        param: &ConnParam<'_>,
+        places: Vec<Place>,
+        voice: Voice,
+    ) -> Result<Self, Fault> {
+        let listener = verbs.device_mut().create_id(Some(plan.local))?;
+        verbs.device_mut().listen(listener, BACKLOG, param)?;
+        let sessions = Vec::with_capacity(places.len());
+        Ok(Self {
+            plan,
+            listener,
+            places,
+            sessions,
+            over: None,
+            stopping: false,
+            tally: Tally::default(),
+            failed: 0,
+            voice,
+        })
+    }
+
+    /// Goes on with what has come. `Some`: it is over.
+    pub fn poll<P: BufPool, M: Octets>(
+        &mut self,
+        verbs: &mut Verbs<P, M>,
+        now: Instant,
+    ) -> Option<Result<(), Fault>> {
+        self.async_events(verbs);
+        let mut at = 0;
+        while let Some(session) = self.sessions.get_mut(at) {
+            let patience = self.plan.patience;
+            let silent = !patience.is_zero() && now.saturating_since(session.heard) >= patience;
+            let gone_on = session.go_on(verbs, now, &self.plan, &mut self.tally, self.voice);
+            match gone_on {
+                Ok(()) if silent => self.end(verbs, at, Err(Fault::Silent(patience))),
+                Ok(()) => at = at.saturating_add(1),
+                Err(fault) => self.end(verbs, at, Err(fault)),
+            }
+        }
+        self.connection_events(verbs, now);
+        if self.stopping && self.sessions.is_empty() {
+            self.over.get_or_insert(Ok(()));
+        }
+        self.over.clone()
+    }
+
+    /// Takes no more connections, and ends those that there are in good order.
+    pub fn stop<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+        if !std::mem::replace(&mut self.stopping, true) {
+            for session in &self.sessions {
+                verbs.disconnect(session.parts.id, now);
+            }
+        }
+    }
+
+    /// Connections that it serves now.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Takes everything away; connections are reset.
+    ///
+    /// # Errors
+    /// An object is gone already.
+    pub fn destroy<P: BufPool, M: Octets>(self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+        for session in self.sessions {
+            session.parts.destroy(verbs)?;
+        }
+        Ok(verbs.device_mut().destroy_id(self.listener)?)
+    }
+
+    fn async_events<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>) {
+        while let Some(event) = verbs.device_mut().poll_async_event() {
+            self.voice.debug(format_args!("{event:?}"));
+            let (AsyncEvent::QpFatal(qp, _)
+            | AsyncEvent::QpRequestError(qp, _)
+            | AsyncEvent::QpAccessError(qp, _)
+            | AsyncEvent::QpTerminated(qp, _)) = event
+            else {
+                continue;
+            };
+            if let Some(session) = self.sessions.iter_mut().find(|session| session.parts.qp == qp) {
+                session.terminated = terminate_of(event);
+            }
+        }
+    }
+
+    fn connection_events<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+        while let Some(event) = verbs.device_mut().poll_cm_event() {
+            self.voice.debug(format_args!("{event:?}"));
+            match event.kind {
+                CmEventKind::AddressError => self.over = Some(Err(Fault::Address)),
+                CmEventKind::ConnectRequest { .. } => self.requested(verbs, event.id, now),
+                CmEventKind::Established { .. } => {
+                    self.tally.connections = self.tally.connections.saturating_add(1);
+                    if let Some(session) = self.find(event.id).and_then(|at| self.sessions.get_mut(at)) {
+                        (session.established, session.heard) = (true, now);
+                    }
+                }
+                CmEventKind::Disconnected
+                | CmEventKind::ConnectError
+                | CmEventKind::Rejected { .. }
+                | CmEventKind::Unreachable => self.disconnected(verbs, event.id),
+            }
+        }
+    }
+
+    fn find(&self, id: CmId) -> Option<usize> {
+        self.sessions.iter().position(|session| session.parts.id == id)
+    }
+
+    /// Somebody wants to connect.
+    fn requested<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, id: CmId, now: Instant) {
+        let refuses = self.stopping || (!self.plan.persistent && !self.sessions.is_empty());
+        let accepted = match self.places.pop() {
+            Some(place) if refuses => {
+                self.places.push(place);
+                None
+            }
+            None => None,
+            Some(place) => self.accept(verbs, id, place, now).ok(),
+        };
+        if accepted.is_none() {
+            self.voice.say(format_args!("no place for another connection"));
+            // Both fail only where the connection has ended meanwhile.
+            let _ = verbs.device_mut().reject(id, b"no place");
+            let _ = verbs.device_mut().destroy_id(id);
+        }
+    }
+
+    fn accept<P: BufPool, M: Octets>(
+        &mut self,
+        verbs: &mut Verbs<P, M>,
+        id: CmId,
+        place: Place,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let parts = Parts::new(verbs, id, place, false)?;
+        verbs.device_mut().accept(id, parts.qp, &[])?;
+        let peer = verbs.device().addresses(id)?.1;
+        self.voice.debug(format_args!("accepted {peer:?}"));
+        self.sessions.push(Session {
+            parts,
+            peer,
+            wait: Wait::Source,
+            established: false,
+            read: 0,
+            back: 0,
+            began: now,
+            heard: now,
+            terminated: None,
+            text: vec![0; place.size as usize],
+        });
+        Ok(())
+    }
+
+    /// A connection has ended by itself: in good order, if no round is under way.
+    fn disconnected<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, id: CmId) {
+        let Some(at) = self.find(id) else { return };
+        let outcome = self.sessions.get(at).map_or(Ok(()), |session| match session.terminated {
+            Some(code) => Err(Fault::Terminated(code)),
+            None if self.stopping => Ok(()),
+            None if !session.established => Err(Fault::NoAgreement),
+            None if session.wait == Wait::Source => Ok(()),
+            None => Err(Fault::Ended),
+        });
+        self.end(verbs, at, outcome);
+    }
+
+    fn end<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, at: usize, outcome: Result<(), Fault>) {
+        let session = self.sessions.swap_remove(at);
+        let peer = session.peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
+        match &outcome {
+            Ok(()) => self.voice.say(format_args!("{peer} has disconnected")),
+            Err(fault) => {
+                self.failed = self.failed.saturating_add(1);
+                self.voice.complain(format_args!("{peer}: {fault}"));
+            }
+        }
+        match session.parts.destroy(verbs) {
+            Ok(place) => self.places.push(place),
+            Err(fault) => self.voice.complain(format_args!("{fault}")),
+        }
+        if !self.plan.persistent {
+            self.over = Some(outcome);
+        }
+    }
+}
+
+impl Session {
+    fn go_on<P: BufPool, M: Octets>(
+        &mut self,
+        verbs: &mut Verbs<P, M>,
+        now: Instant,
+        plan: &ServerPlan,
+        tally: &mut Tally,
+        voice: Voice,
+    ) -> Result<(), Fault> {
+        while let Some(wc) = self.parts.completion(verbs) {
+            match (wc.status, wc.opcode) {
+                // Why the stream has ended is said by an event.
+                (WcStatus::WrFlushError, _) => self.wait = self.ended(),
+                (WcStatus::Success, WcOpcode::Recv) => {
+                    self.heard = now;
+                    if wc.byte_len as usize != INFO_LEN {
+                        return Err(Fault::Message(wc.byte_len));
+                    }
+                    let info = self.parts.received(verbs)?;
+                    self.parts.expect(verbs)?;
+                    voice.debug(format_args!("{info:x?}"));
+                    self.advertised(verbs, info, now)?;
+                }
+                (WcStatus::Success, WcOpcode::RdmaRead) if self.wait == Wait::Read => {
+                    self.heard = now;
+                    self.has_read(verbs, plan, voice)?;
+                }
+                (WcStatus::Success, WcOpcode::RdmaWrite) if self.wait == Wait::Written => {
+                    let octets = u64::from(self.read).saturating_add(self.back.into());
+                    tally.round(octets, now.saturating_since(self.began));
+                    self.wait = Wait::Source;
+                    self.parts.go_ahead(verbs)?;
+                }
+                (WcStatus::Success, _) => {}
+                (status, opcode) => return Err(Fault::Work { opcode, status }),
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of the stream has flushed something: the buffer for the next Send, if no round is under way.
+    fn ended(&self) -> Wait {
+        if self.wait == Wait::Source { Wait::Source } else { Wait::Nothing }
+    }
+
+    /// The client says where something is.
+    fn advertised<P: BufPool, M: Octets>(
+        &mut self,
+        verbs: &mut Verbs<P, M>,
+        info: Info,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let Info { addr: remote_addr, rkey, size } = info;
+        match self.wait {
+            Wait::Source => {
+                let room = self.parts.place.size;
+                if size > room {
+                    return Err(Fault::TooLong { asked: size, room });
+                }
+                (self.wait, self.read, self.began) = (Wait::Read, size, now);
+                self.parts.transfer(verbs, SendOp::RdmaRead { remote_addr, rkey }, size)
+            }
+            Wait::Sink if self.back > size => Err(Fault::TooLong { asked: self.back, room: size }),
+            Wait::Sink => {
+                self.wait = Wait::Written;
+                self.parts.transfer(verbs, SendOp::RdmaWrite { remote_addr, rkey }, self.back)
+            }
+            Wait::Read | Wait::Written | Wait::Nothing => Err(Fault::OutOfTurn),
+        }
+    }
+
+    /// The client's text is here.
+    fn has_read<P: BufPool, M: Octets>(
+        &mut self,
+        verbs: &mut Verbs<P, M>,
+        plan: &ServerPlan,
+        voice: Voice,
+    ) -> Result<(), Fault> {
+        let text = self.text.get_mut(..self.read as usize).ok_or(Fault::Memory)?;
+        self.parts.load(verbs, Text::Sink, text)?;
+        if plan.validate && text.len() >= CHECKED_MIN && round_of(text).is_none() {
+            return Err(Fault::NotAText);
+        }
+        let visible = visible(text);
+        voice.text("server ping data", visible);
+        // With the zero that ends it.
+        let back = visible.len().saturating_add(1).min(text.len());
+        self.back = u32::try_from(back).unwrap_or(u32::MAX);
+        self.wait = Wait::Sink;
+        self.parts.go_ahead(verbs)
+    }
+}

@@ -1,0 +1,99 @@
+//! What a program has done, for its last words.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// The longest round that is told apart from longer ones.
+const LONGEST: Duration = Duration::from_secs(100);
+
+/// What was counted.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Connections that were established.
+    pub connections: u64,
+    /// Rounds that were finished.
+    pub rounds: u64,
+    /// Octets of texts that were written and read.
+    pub octets: u64,
+    times: Option<Histogram<u64>>,
+}
+
+/// The same for programs to read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// `client` or `server`.
+    pub role: &'static str,
+    /// Connections that were established.
+    pub connections: u64,
+    /// Rounds that were finished.
+    pub rounds: u64,
+    /// Octets of texts that were written and read.
+    pub octets: u64,
+    /// How long a round took, nanoseconds; none without a round.
+    pub round_ns: Option<Times>,
+}
+
+/// How long something took, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Times {
+    /// The shortest.
+    pub min: u64,
+    /// As many were shorter as were longer.
+    pub median: u64,
+    /// One of a hundred was longer.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+    /// The average.
+    pub mean: f64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+        Self { connections: 0, rounds: 0, octets: 0, times: Histogram::new_with_bounds(1, longest, 3).ok() }
+    }
+}
+
+impl Tally {
+    /// A round is finished: so many octets went, and it took so long.
+    pub(crate) fn round(&mut self, octets: u64, time: Duration) {
+        self.rounds = self.rounds.saturating_add(1);
+        self.octets = self.octets.saturating_add(octets);
+        if let Some(times) = &mut self.times {
+            times.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// For programs to read.
+    pub fn summary(&self, role: &'static str) -> Summary {
+        let times = self.times.as_ref().filter(|times| !times.is_empty());
+        let round_ns = times.map(|times| Times {
+            min: times.min(),
+            median: times.value_at_quantile(0.5),
+            p99: times.value_at_quantile(0.99),
+            max: times.max(),
+            mean: times.mean(),
+        });
+        let Self { connections, rounds, octets, .. } = *self;
+        Summary { role, connections, rounds, octets, round_ns }
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { role, connections, rounds, octets, round_ns } = self;
+        write!(f, "{role}: {rounds} rounds, {octets} octets, {connections} connections")?;
+        match round_ns {
+            Some(Times { min, median, p99, max, mean }) => {
+                let micros = |nanos: &u64| Duration::from_nanos(*nanos).as_secs_f64() * 1e6;
+                let (min, median, p99, max) = (micros(min), micros(median), micros(p99), micros(max));
+                write!(f, "\nround: min {min:.1} µs, median {median:.1}, mean {:.1}", mean / 1e3)?;
+                write!(f, ", p99 {p99:.1}, max {max:.1}")
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Both roles in memory: on links that lose and reorder, against each other and against peers that misbehave.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+#[path = "../../src/verbs/tests/lab.rs"]
+mod lab;
+
+use std::time::Duration;
+
+use dataplane::engine::Step;
+use dataplane::verbs;
+use iwarp_rping::{Client, ClientPlan, Fault, Place, Server, ServerPlan, Voice};
+use lab::{CLEAN, Host, Net, PATIENCE, ROUGH, Setup, address};
+use rdma::verbs::{
+    Access, CmEventKind, ConnParam, Data, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+};
+
+const PORT: u16 = 7174;
+const SECOND: Duration = Duration::from_secs(1);
+const QUIET: Voice = Voice { speaks: false, shows_texts: false, debugs: false };
+const ONE_READ: ConnParam<'_> =
+    ConnParam { private_data: &[], responder_resources: 1, initiator_depth: 1, revision: 2, rtr: None };
+
+fn place(host: &mut Host, size: u32) -> Place {
+    let octets = vec![0; usize::try_from(Place::bytes(size)).unwrap()];
+    Place { region: host.verbs.memory_mut().add(octets).unwrap(), size }
+}
+
+fn server_plan(persistent: bool) -> ServerPlan {
+    ServerPlan { local: address(1, PORT), persistent, validate: true, patience: SECOND * 20 }
+}
+
+fn client_plan(count: u64, size: u32) -> ClientPlan {
+    ClientPlan { local: None, peer: address(1, PORT), count, size, validate: true, patience: SECOND * 20 }
+}
+
+fn serve(net: &mut Net, plan: ServerPlan, places: usize, size: u32) -> Server {
+    let host = &mut net.hosts[1];
+    let places = (0..places).map(|_| place(host, size)).collect();
+    Server::new(&mut host.verbs, plan, &ONE_READ, places, QUIET).unwrap()
+}
+
+fn connect(net: &mut Net, plan: ClientPlan, param: &ConnParam<'_>) -> Client {
+    let (now, host) = (net.now, &mut net.hosts[0]);
+    let place = place(host, plan.size);
+    Client::new(&mut host.verbs, plan, param, place, now, QUIET).unwrap()
+}
+
+/// How a role ends.
+type Outcome = Result<(), Fault>;
+
+/// One turn of everything.
+fn turn(net: &mut Net, client: &mut Client, server: &mut Server) -> (Option<Outcome>, Option<Outcome>) {
+    net.turn();
+    let now = net.now;
+    let [left, right] = &mut net.hosts;
+    (client.poll(&mut left.verbs, now), server.poll(&mut right.verbs, now))
+}
+
+/// Runs both to the end.
+fn run(net: &mut Net, client: &mut Client, server: &mut Server) -> (Outcome, Outcome) {
+    let (mut mine, mut theirs) = (None, None);
+    let end = net.now + PATIENCE;
+    while mine.is_none() || theirs.is_none() {
+        assert!(net.now < end, "neither ends: {mine:?} {theirs:?}");
+        let (client_end, server_end) = turn(net, client, server);
+        (mine, theirs) = (mine.or(client_end), theirs.or(server_end));
+    }
+    (mine.unwrap(), theirs.unwrap())
+}
+
+/// Takes both away, and asserts that nothing is left.
+fn clean_up(net: &mut Net, client: Client, server: Server) {
+    client.destroy(&mut net.hosts[0].verbs).unwrap();
+    server.destroy(&mut net.hosts[1].verbs).unwrap();
+    net.run_for(SECOND * 70);
+    net.assert_empty();
+    assert_eq!(net.hosts.each_ref().map(|host| host.verbs.stags()), [0, 0]);
+}
+
+#[test]
+fn texts_go_there_and_back() {
+    for (seed, (link, mtu, revision, count, size)) in (1..).zip([
+        (CLEAN, 1500, 2, 300, 64),
+        (CLEAN, 1500, 1, 20, 16),
+        (CLEAN, 9000, 2, 20, 65_535),
+        (CLEAN, 576, 2, 5, 1 << 20),
+        (ROUGH, 1500, 2, 100, 64),
+        (ROUGH, 1500, 1, 50, 65_536),
+        (ROUGH, 1500, 2, 4, 1 << 20),
+    ]) {
+        let mut net = Net::new(Setup { link, mtu, seed, unheard: true, ..Setup::default() });
+        let mut server = serve(&mut net, server_plan(false), 1, 1 << 20);
+        let param = ConnParam { revision, ..ONE_READ };
+        let mut client = connect(&mut net, client_plan(count, size), &param);
+        assert_eq!(run(&mut net, &mut client, &mut server), (Ok(()), Ok(())), "seed {seed}");
+        let summary = client.tally.summary("client");
+        assert_eq!((summary.rounds, summary.octets), (count, 2 * count * u64::from(size)));
+        assert_eq!(server.tally.rounds, count);
+        assert!(summary.round_ns.unwrap().min > 0);
+        clean_up(&mut net, client, server);
+    }
+}
+
+/// A client after the other, and more of them at a time than there are places.
+#[test]
+fn a_persistent_server_goes_on() {
+    let mut net = Net::new(Setup { time_wait_ms: 10, unheard: true, ..Setup::default() });
+    let mut server = serve(&mut net, server_plan(true), 1, 4096);
+    for number in 0..40 {
+        let mut client = connect(&mut net, client_plan(3, 100 + number), &ONE_READ);
+        let mut end = None;
+        while end.is_none() {
+            let (mine, theirs) = turn(&mut net, &mut client, &mut server);
+            assert_eq!(theirs, None);
+            end = mine;
+        }
+        assert_eq!(end, Some(Ok(())));
+        while server.sessions() > 0 {
+            turn(&mut net, &mut client, &mut server);
+        }
+        client.destroy(&mut net.hosts[0].verbs).unwrap();
+    }
+    assert_eq!((server.tally.connections, server.tally.rounds, server.failed), (40, 120, 0));
+    let now = net.now;
+    server.stop(&mut net.hosts[1].verbs, now);
+    assert_eq!(server.poll(&mut net.hosts[1].verbs, now), Some(Ok(())));
+    server.destroy(&mut net.hosts[1].verbs).unwrap();
+    net.run_for(SECOND);
+    net.assert_empty();
+}
+
+#[test]
+fn one_too_many_is_rejected() {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let mut server = serve(&mut net, server_plan(true), 0, 4096);
+    let mut client = connect(&mut net, client_plan(3, 64), &ONE_READ);
+    let end = loop {
+        if let (Some(end), _) = turn(&mut net, &mut client, &mut server) {
+            break end;
+        }
+    };
+    assert_eq!(end, Err(Fault::Rejected { private_data: (*b"no place").into() }));
+    clean_up(&mut net, client, server);
+}
+
+#[test]
+fn a_text_that_has_no_room_is_refused() {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let mut server = serve(&mut net, server_plan(false), 1, 99);
+    let mut client = connect(&mut net, client_plan(3, 100), &ONE_READ);
+    let (mine, theirs) = run(&mut net, &mut client, &mut server);
+    assert_eq!((mine, theirs), (Err(Fault::Ended), Err(Fault::TooLong { asked: 100, room: 99 })));
+    clean_up(&mut net, client, server);
+}
+
+/// Interrupted in the middle: the present round is finished, and both end well.
+#[test]
+fn an_interrupted_client_ends_in_good_order() {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let mut server = serve(&mut net, server_plan(false), 1, 4096);
+    let mut client = connect(&mut net, client_plan(0, 2000), &ONE_READ);
+    while client.tally.rounds < 7 {
+        assert_eq!(turn(&mut net, &mut client, &mut server), (None, None));
+    }
+    for _ in 0..3 {
+        turn(&mut net, &mut client, &mut server);
+    }
+    let now = net.now;
+    client.stop(&mut net.hosts[0].verbs, now);
+    assert_eq!(run(&mut net, &mut client, &mut server), (Ok(()), Ok(())));
+    assert_eq!((client.tally.rounds, server.tally.rounds), (8, 8));
+    clean_up(&mut net, client, server);
+}
+
+/// The wire is cut: both give up when their patience ends, and leave nothing behind.
+#[test]
+fn a_peer_that_disappears() {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let mut server = serve(&mut net, server_plan(false), 1, 4096);
+    let mut client = connect(&mut net, client_plan(0, 64), &ONE_READ);
+    while client.tally.rounds < 7 {
+        turn(&mut net, &mut client, &mut server);
+    }
+    net.cut = true;
+    let silent = Err(Fault::Silent(SECOND * 20));
+    assert_eq!(run(&mut net, &mut client, &mut server), (silent.clone(), silent));
+    clean_up(&mut net, client, server);
+}
+
+#[test]
+fn nobody_listens() {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let mut client = connect(&mut net, client_plan(1, 64), &ONE_READ);
+    let end = loop {
+        net.turn();
+        let now = net.now;
+        if let Some(end) = client.poll(&mut net.hosts[0].verbs, now) {
+            break end;
+        }
+    };
+    assert_eq!(end, Err(Fault::Unreachable));
+}
+
+/// A client by hand: what it sends is not as rping has it.
+struct Rogue {
+    pair: ([rdma::verbs::QpNum; 1], rdma::verbs::CqId),
+    text: rdma::verbs::MemoryRegion,
+    inbox: rdma::verbs::MemoryRegion,
+}
+
+impl Rogue {
+    /// Connects while the server runs.
+    fn connect(net: &mut Net, server: &mut Server) -> Self {
+        let host = &mut net.hosts[0];
+        let (pd, cq, qp) = host.queue_pair(8);
+        let all = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let (_, text) = host.reg(pd, b"no text of rping's, but of some length\0".to_vec(), all);
+        let (_, inbox) = host.reg(pd, vec![0; 64], all);
+        let device = host.verbs.device_mut();
+        let id = device.create_id(None).unwrap();
+        device.connect(id, qp, address(1, PORT), &ONE_READ).unwrap();
+        device.post_recv(qp, &RecvWr { wr_id: 0, sg_list: &[lab::sge(&inbox, 0, 16)] }).unwrap();
+        loop {
+            net.turn();
+            let now = net.now;
+            assert_eq!(server.poll(&mut net.hosts[1].verbs, now), None);
+            if let Some(event) = net.hosts[0].verbs.device_mut().poll_cm_event() {
+                assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+                return Self { pair: ([qp], cq), text, inbox };
+            }
+        }
+    }
+
+    fn send(&self, net: &mut Net, octets: &[u8]) {
+        let ([qp], _) = self.pair;
+        let (op, flags) = (SendOp::Send { invalidate: None }, SendFlags::SIGNALED);
+        let wr = SendWr { wr_id: 0, op, data: Data::Inline(octets), flags };
+        net.hosts[0].verbs.device_mut().post_send(qp, &wr).unwrap();
+    }
+
+    fn info(&self, rkey: u32, size: u32) -> [u8; 16] {
+        let rkey = rdma::Stag(rkey);
+        iwarp_rping::protocol::Info { addr: self.text.addr, rkey, size }.encode()
+    }
+
+    /// How the server ends.
+    fn end(net: &mut Net, server: &mut Server) -> Outcome {
+        let limit = net.now + PATIENCE;
+        loop {
+            assert!(net.now < limit, "the server does not end");
+            net.turn();
+            let now = net.now;
+            if let Some(end) = server.poll(&mut net.hosts[1].verbs, now) {
+                return end;
+            }
+        }
+    }
+}
+
+fn against_a_rogue(what: impl FnOnce(&Rogue, &mut Net)) -> Outcome {
+    let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
+    let mut server = serve(&mut net, server_plan(false), 1, 4096);
+    let rogue = Rogue::connect(&mut net, &mut server);
+    what(&rogue, &mut net);
+    let end = Rogue::end(&mut net, &mut server);
+    server.destroy(&mut net.hosts[1].verbs).unwrap();
+    assert_eq!(net.hosts[1].verbs.stags(), 0);
+    // What the rogue still waits for is flushed.
+    net.run_for(SECOND);
+    let (_, cq) = rogue.pair;
+    let last = net.hosts[0].poll(cq).pop();
+    assert_eq!(last.map(|wc| (wc.opcode, wc.status)), Some((WcOpcode::Recv, WcStatus::WrFlushError)));
+    assert!(rogue.inbox.length == 64);
+    end
+}
+
+#[test]
+fn clients_that_misbehave_end_their_own_connection() {
+    let short = against_a_rogue(|rogue, net| rogue.send(net, b"fifteen octets!"));
+    assert_eq!(short, Err(Fault::Message(15)));
+    let text = against_a_rogue(|rogue, net| {
+        let info = rogue.info(rogue.text.rkey.0, u32::try_from(rogue.text.length).unwrap());
+        rogue.send(net, &info);
+    });
+    assert_eq!(text, Err(Fault::NotAText));
+    let huge = against_a_rogue(|rogue, net| rogue.send(net, &rogue.info(rogue.text.rkey.0, u32::MAX)));
+    assert_eq!(huge, Err(Fault::TooLong { asked: u32::MAX, room: 4096 }));
+    let key = against_a_rogue(|rogue, net| rogue.send(net, &rogue.info(rogue.text.rkey.0 ^ 1, 8)));
+    assert!(matches!(key, Err(Fault::Terminated(_))), "{key:?}");
+    let impatient = against_a_rogue(|rogue, net| {
+        let info = rogue.info(rogue.text.rkey.0, 39);
+        rogue.send(net, &info);
+        net.run_for(SECOND / 1000);
+        rogue.send(net, &info);
+    });
+    assert!(
+        matches!(impatient, Err(Fault::OutOfTurn | Fault::NotAText | Fault::Terminated(_))),
+        "{impatient:?}"
+    );
+}

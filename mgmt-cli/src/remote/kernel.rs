@@ -1,0 +1,323 @@
+//! Streams of the kernel's own TCP.
+
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use iwarp_control::Exit;
+use rdma::{
+    CompletionStatus, ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, Env, Event, LocalSlice,
+    NegotiationConfig, PostError, RdmaStats, RegionId, Stag, StagTable, StreamId, VecMemory,
+};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use socket2::SockRef;
+
+use super::chunk::{Chunk, Pool};
+use super::link::{Agreed, Carrier, Done, Look, READS_MAX, Request, SEND_QUEUE, Terms, Use, Wire};
+use super::outbox::Outbox;
+use super::refusal;
+use crate::args::{Crc, Target};
+use crate::clock::Clock;
+use crate::failure::Failure;
+
+/// Buffers received in a row before the socket is written to again.
+const RECEIVES_PER_TURN: usize = 8;
+/// How long a peer may overlook our first message before it is given a nudge.
+const POKE_AFTER: Duration = Duration::from_millis(100);
+
+/// Opens them.
+#[derive(Debug)]
+pub(super) struct Kernel;
+
+impl Carrier for Kernel {
+    fn open(&mut self, request: &Request<'_>) -> Result<Box<dyn Wire + '_>, Failure> {
+        let (socket, peer) = connect(request.target, request.patience)?;
+        Ok(Box::new(Stream::new(socket, peer, request)?))
+    }
+}
+
+/// The first address of the host that answers.
+fn connect(target: &Target, patience: Duration) -> Result<(TcpStream, SocketAddr), Failure> {
+    let unreachable = |error: std::io::Error| refusal::unreachable(target, &error.to_string());
+    let addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(unreachable)?;
+    let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, patience) {
+            Ok(socket) => {
+                socket.set_nodelay(true).and_then(|()| socket.set_nonblocking(true)).map_err(unreachable)?;
+                return Ok((socket, address));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(unreachable(last))
+}
+
+/// The socket, the endpoint that speaks over it, and the memory that it works on.
+struct Stream {
+    socket: TcpStream,
+    peer: SocketAddr,
+    endpoint: Endpoint<Chunk>,
+    outbox: Outbox,
+    pool: Pool,
+    memory: VecMemory,
+    region: RegionId,
+    stags: StagTable,
+    stats: RdmaStats,
+    clock: Clock,
+    /// Octets received: the stream position of the next.
+    received: u64,
+    patience: Duration,
+    /// When octets last moved.
+    moved: Duration,
+    /// Why the connection is over, once it is.
+    over: Option<String>,
+    /// The last turn moved nothing.
+    idle: bool,
+}
+
+impl Wire for Stream {
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn agree(&mut self) -> Result<Agreed, Failure> {
+        loop {
+            match self.next_event()? {
+                Event::Established { private_data, rev, crc, ord, .. } => {
+                    return Ok(Agreed { private_data, terms: Some(Terms { rev, crc, ord }) });
+                }
+                Event::Rejected { private_data } => return Ok(Agreed { private_data, terms: None }),
+                _ => {}
+            }
+        }
+    }
+
+    fn fill(&mut self, offset: u64, length: u32, with: &mut Use<'_>) -> Result<(), Failure> {
+        with(self.window(offset, length))
+    }
+
+    fn show(&mut self, offset: u64, length: u32, to: &mut Look<'_>) -> Result<(), Failure> {
+        to(self.window(offset, length))
+    }
+
+    fn write(&mut self, wr_id: u64, (offset, length): (u64, u32), to: (Stag, u64)) -> Result<(), Failure> {
+        let local = self.slice(offset, length);
+        self.posted(|endpoint| endpoint.post_write(wr_id, local, to.0, to.1))
+    }
+
+    fn read(&mut self, wr_id: u64, (offset, length): (u64, u32), from: (Stag, u64)) -> Result<(), Failure> {
+        let local = self.slice(offset, length);
+        self.posted(|endpoint| endpoint.post_read(wr_id, local, from.0, from.1))
+    }
+
+    fn completion(&mut self) -> Result<Done, Failure> {
+        loop {
+            match self.next_event()? {
+                Event::Completion { wr_id, status: CompletionStatus::Success, bytes, .. } => {
+                    return Ok(Done { wr_id, bytes });
+                }
+                // Why it was not finished is said by an event behind it.
+                _ => continue,
+            }
+        }
+    }
+
+    fn close(self: Box<Self>) {
+        // The peer may have closed first.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+impl Stream {
+    fn new(socket: TcpStream, peer: SocketAddr, request: &Request<'_>) -> Result<Self, Failure> {
+        let Request { options, patience, window, .. } = *request;
+        let crc = match options.crc {
+            Crc::On => CrcPolicy::Required,
+            Crc::Off => CrcPolicy::IfPeerAsks,
+        };
+        let mut memory = VecMemory::new();
+        let octets = vec![0; usize::try_from(window).unwrap_or(usize::MAX)];
+        let region = memory.add(octets).ok_or_else(|| Failure::new(Exit::Failed, "internal", "no window"))?;
+        let clock = Clock::start();
+        let mpa = NegotiationConfig { crc, timeout: patience, ..NegotiationConfig::default() };
+        let config = EndpointConfig {
+            mpa,
+            send_queue: SEND_QUEUE,
+            poke_after: Some(POKE_AFTER),
+            ..EndpointConfig::default()
+        };
+        let request = ConnectRequest {
+            private_data: request.private_data,
+            revision: options.mpa_revision,
+            ird: 0,
+            ord: READS_MAX,
+            rtr: None,
+        };
+        let mut stats = RdmaStats::default();
+        let endpoint = Endpoint::initiator(config, StreamId(0), &request, clock.now(), &mut stats)
+            .map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(Self {
+            socket,
+            peer,
+            endpoint,
+            outbox: Outbox::new(),
+            pool: Pool::default(),
+            memory,
+            region,
+            // Nobody may touch our memory: there is no STag to guess, and so the seed is no secret.
+            stags: StagTable::new(1, [0; 32]),
+            stats,
+            clock,
+            received: 0,
+            patience,
+            moved: Duration::ZERO,
+            over: None,
+            idle: false,
+        })
+    }
+
+    fn window(&mut self, offset: u64, length: u32) -> &mut [u8] {
+        let octets = self.memory.bytes_mut(self.region).unwrap_or_default();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(octets.len());
+        let (_, from) = octets.split_at_mut(start);
+        let length = from.len().min(length as usize);
+        let (window, _) = from.split_at_mut(length);
+        window
+    }
+
+    const fn slice(&self, offset: u64, len: u32) -> LocalSlice {
+        LocalSlice { region: self.region, offset, len }
+    }
+
+    /// Hands work to the endpoint.
+    fn posted(
+        &mut self,
+        post: impl FnOnce(&mut Endpoint<Chunk>) -> Result<(), PostError>,
+    ) -> Result<(), Failure> {
+        self.idle = false;
+        match post(&mut self.endpoint) {
+            // The stream has ended: an event that waits says why.
+            Ok(()) | Err(PostError::NotReady) => Ok(()),
+            Err(error @ (PostError::Full | PostError::NoReads | PostError::Length)) => {
+                Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer)))
+            }
+        }
+    }
+
+    /// The next event that is not the end of the connection; that one is a failure.
+    fn next_event(&mut self) -> Result<Event, Failure> {
+        loop {
+            match self.endpoint.poll_event() {
+                Some(Event::TerminateReceived { code, .. }) => {
+                    return Err(refusal::terminated(self.peer, code));
+                }
+                Some(Event::TerminateSent { code, .. }) => {
+                    // Whether the peer still learns it changes nothing for us.
+                    let _ = self.outbox.flush(&self.socket);
+                    return Err(refusal::offended(self.peer, code));
+                }
+                // The connection's own end says more.
+                Some(Event::Failed { .. }) => continue,
+                Some(Event::Close { .. }) => return Err(self.ended()),
+                Some(event) => return Ok(event),
+                None => {}
+            }
+            if self.idle {
+                self.wait()?;
+            }
+            self.idle = !self.turn();
+        }
+    }
+
+    fn ended(&self) -> Failure {
+        match &self.over {
+            Some(why) => refusal::lost(self.peer, why),
+            None if self.clock.now() >= self.patience => refusal::silent(self.peer, self.patience),
+            None => refusal::no_agreement(self.peer, "its MPA reply is missing or wrong"),
+        }
+    }
+
+    /// Sends and receives what can be sent and received now; says whether that was anything.
+    fn turn(&mut self) -> bool {
+        let now = self.clock.now();
+        let before = self.received;
+        self.endpoint.handle_timeout(now, &mut self.stats);
+        let sent = self.transmit(now);
+        for _ in 0..RECEIVES_PER_TURN {
+            if !self.receive(now) {
+                break;
+            }
+        }
+        let moved = sent || self.received != before;
+        if moved {
+            self.moved = now;
+        }
+        moved
+    }
+
+    fn transmit(&mut self, now: Duration) -> bool {
+        if let Ok(mss) = SockRef::from(&self.socket).tcp_mss() {
+            self.outbox.set_mss(usize::try_from(mss).unwrap_or(usize::MAX));
+        }
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        self.endpoint.poll_transmit(now, &mut env, &mut self.outbox);
+        match self.outbox.flush(&self.socket) {
+            Ok(sent) => sent > 0,
+            // What the peer said before it broke the connection is still to be read.
+            Err(error) => {
+                self.outbox.clear();
+                self.over.get_or_insert_with(|| error.to_string());
+                false
+            }
+        }
+    }
+
+    /// Takes one buffer from the socket, if there is anything; says whether there may be more.
+    fn receive(&mut self, now: Duration) -> bool {
+        let mut chunk = self.pool.take();
+        let why = match recv(&self.socket, spare_capacity(chunk.octets_mut()), RecvFlags::DONTWAIT) {
+            Ok((0, _)) => "the peer closed it".to_owned(),
+            Ok((length, _)) => {
+                let offset = self.received;
+                self.received = offset.saturating_add(length as u64);
+                let mut env =
+                    Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+                self.endpoint.receive(now, offset, chunk, &mut env);
+                return true;
+            }
+            Err(Errno::AGAIN) => return false,
+            Err(Errno::INTR) => return true,
+            Err(error) => error.to_string(),
+        };
+        self.over.get_or_insert(why);
+        self.endpoint.peer_closed(now, &mut self.stats);
+        false
+    }
+
+    /// Sleeps until the socket is ready or a deadline comes.
+    fn wait(&mut self) -> Result<(), Failure> {
+        let now = self.clock.now();
+        let silent_at = self.moved.saturating_add(self.patience);
+        if let Some(why) = &self.over {
+            return Err(refusal::lost(self.peer, why));
+        }
+        if now >= silent_at {
+            return Err(refusal::silent(self.peer, self.patience));
+        }
+        let until = self.endpoint.next_deadline().map_or(silent_at, |deadline| deadline.min(silent_at));
+        let pause = until.saturating_sub(now);
+        let timeout = Timespec::try_from(pause).ok();
+        let mut flags = PollFlags::IN;
+        if !self.outbox.is_empty() {
+            flags |= PollFlags::OUT;
+        }
+        match poll(&mut [PollFd::from_borrowed_fd(self.socket.as_fd(), flags)], timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(refusal::lost(self.peer, &error.to_string())),
+        }
+    }
+}
