@@ -12,7 +12,7 @@ use common::*;
 use proptest::prelude::*;
 use rdma::mpa::PlacedRun;
 use rdma::service::encode_request;
-use rdma::{CrcPolicy, EndpointConfig, Env, OutOfOrder, QpState, RegionId};
+use rdma::{CrcPolicy, EndpointConfig, OutOfOrder, QpState, RegionId};
 
 const LAB: usize = 40_000;
 
@@ -25,7 +25,7 @@ impl Held {
     /// Offers the chunks in this order; those that are taken are dropped.
     fn offer(side: &mut Side, chunks: &[(u64, Vec<u8>)]) -> Self {
         let chunks = chunks.iter().map(|(offset, octets)| {
-            let taken = early(side, *offset, octets);
+            let taken = side.early(*offset, octets);
             (*offset, (!taken).then(|| octets.clone()), octets.len())
         });
         Self { chunks: chunks.collect() }
@@ -38,22 +38,10 @@ impl Held {
             assert_eq!(offset, side.position);
             match octets {
                 Some(octets) => side.deliver(&octets),
-                None => placed(side, len),
+                None => side.placed(len),
             }
         }
     }
-}
-
-fn early(side: &mut Side, offset: u64, octets: &[u8]) -> bool {
-    let mut env = Env { stags: &mut side.stags, memory: &mut side.memory, stats: &mut side.stats };
-    side.endpoint.receive_early(offset, octets, &mut env)
-}
-
-fn placed(side: &mut Side, len: usize) {
-    let mut env = Env { stags: &mut side.stags, memory: &mut side.memory, stats: &mut side.stats };
-    side.endpoint.receive_placed(side.now, side.position, len, &mut env);
-    side.position += len as u64;
-    side.collect();
 }
 
 fn connect(change: impl FnOnce(&mut EndpointConfig), crc: bool) -> (Side, Side, RegionId) {
@@ -181,17 +169,13 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
         vec![0xAB; 4],
     ];
     for octets in &cases {
-        assert!(!early(&mut daemon, base + 400, octets));
+        assert!(!daemon.early(base + 400, octets));
     }
     let mut damaged = fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"damaged"));
     damaged[20] ^= 1;
-    assert!(!early(&mut daemon, base + 400, &damaged));
-    assert!(!early(&mut daemon, base, &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"in order"))));
-    assert!(!early(
-        &mut daemon,
-        base + 401,
-        &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"no multiple of 4"))
-    ));
+    assert!(!daemon.early(base + 400, &damaged));
+    assert!(!daemon.early(base, &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"in order"))));
+    assert!(!daemon.early(base + 401, &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"no multiple of 4"))));
     let mpa = daemon.stats.mpa;
     assert_eq!((mpa.early_refused_access, mpa.early_refused_kind, mpa.early_refused_crc), (2, 5, 1));
     assert_eq!((mpa.early_refused_incomplete, mpa.early_refused_unlocated, mpa.early_tried), (2, 2, 12));
@@ -206,7 +190,7 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
     });
     let segment = tagged(TAGGED_MORE, WRITE, stag, LAB as u64 - 3, b"outside");
     assert_eq!(told, [terminate_about(0x11, 0x01, 0xc0, &segment, &[])]);
-    assert!(!early(&mut daemon, base + 4000, &cases[0]), "the stream has ended");
+    assert!(!daemon.early(base + 4000, &cases[0]), "the stream has ended");
 }
 
 // A peer that does not align its FPDUs sends what looks like one inside of another's payload.
@@ -220,7 +204,7 @@ fn an_fpdu_that_is_none_of_the_stream_ends_it() {
         let outer = fpdu(&tagged(TAGGED_MORE, WRITE, stag, 1000, &payload));
         let at = 2 + 14 + 988;
         assert_eq!(outer[at..][..inner.len()], inner);
-        assert!(early(&mut daemon, base + at as u64, &inner));
+        assert!(daemon.early(base + at as u64, &inner));
         assert_eq!(daemon.stats.mpa.octets_placed_early, 100);
         // The lengths tell as soon as the first octets are there.
         daemon.deliver(&outer[..if cut == 0 { at } else { cut }]);
@@ -235,8 +219,8 @@ fn an_fpdu_that_is_none_of_the_stream_ends_it() {
 fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
     let (mut cli, mut daemon, lab) = connect(|_| {}, true);
     let segments = write(&mut cli, daemon.position, 8000, 0);
-    assert!(early(&mut daemon, segments[2].0, &segments[2].1));
-    assert!(early(&mut daemon, segments[2].0, &segments[2].1), "it is placed: nobody needs it");
+    assert!(daemon.early(segments[2].0, &segments[2].1));
+    assert!(daemon.early(segments[2].0, &segments[2].1), "it is placed: nobody needs it");
     assert_eq!(daemon.stats.mpa.octets_copied, 1428);
     let (mut wrong, len) = (segments[2].1.clone(), segments[2].1.len());
     wrong.fill(0x99);
@@ -244,7 +228,7 @@ fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
     // Segments that overlap: the end of one, half of what was placed, and the rest of it as a length.
     daemon.deliver(&[&segments[1].1[..], &wrong[..len / 2]].concat());
     assert_eq!(daemon.endpoint.info().state, QpState::ReadyToSend);
-    placed(&mut daemon, len - len / 2);
+    daemon.placed(len - len / 2);
     for (_, segment) in &segments[3..] {
         daemon.deliver(segment);
     }
@@ -257,7 +241,7 @@ fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
 fn a_length_without_octets_must_have_been_placed() {
     let (mut daemon, stag, _) = ready(|_| {});
     daemon.deliver(&fpdu(&tagged(TAGGED_LAST, WRITE, stag, 0, b"in order")));
-    placed(&mut daemon, 28);
+    daemon.placed(28);
     assert_eq!(daemon.endpoint.info().state, QpState::Terminating);
     assert_eq!((daemon.stats.mpa.stream_gaps, daemon.stats.drops.local), (1, 1));
 }
@@ -352,7 +336,7 @@ proptest! {
         let (base, stag) = (daemon.position, cli.grant().stag);
         let (mut expected, mut total, mut to) = (vec![0; LAB], 0, 0usize);
         for (nth, (len, gap)) in way.writes.iter().enumerate() {
-            to += (*gap % 500) as usize;
+            to = LAB.min(to + (*gap % 500) as usize);
             let len = (*len as usize).min(LAB - to);
             let octets = pattern(len, nth as u8);
             expected[to..to + len].copy_from_slice(&octets);
@@ -385,7 +369,7 @@ proptest! {
         let held = Held::offer(&mut daemon, &others);
         for (offset, octets) in &chunks {
             match held.chunks.iter().find(|(at, ..)| at == offset) {
-                Some((_, None, len)) => placed(&mut daemon, *len),
+                Some((_, None, len)) => daemon.placed(*len),
                 _ => daemon.deliver(octets),
             }
         }

@@ -1,12 +1,13 @@
 //! Markers octet by octet: the figures of RFC 5044, every place in the interval, every way to cut the stream, every lie.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod common;
+
+use common::octets::append_marked;
 use proptest::prelude::*;
 use rdma::mpa::crc::crc32c;
 use rdma::mpa::framer::{MULPDU_MAX, MULPDU_MIN};
-use rdma::mpa::{
-    Deframer, DeframerConfig, FpduError, Framer, MARKED_LEN_MAX, MpaStats, fpdu_len, mulpdu_marked,
-};
+use rdma::mpa::{Deframer, DeframerConfig, FpduError, Framer, MARKED_LEN_MAX, MpaStats, mulpdu_marked};
 
 const START: u64 = 0xFFFF_FF00;
 const CONFIG: DeframerConfig = DeframerConfig {
@@ -25,29 +26,6 @@ fn append(stream: &mut Vec<u8>, framer: &mut Framer, ulpdu: &[u8]) {
     stream.resize(start + len, 0xEE);
     framer.frame(&mut stream[start..], ulpdu.len(), |to| to.copy_from_slice(ulpdu)).unwrap();
     framer.sent(len);
-}
-
-/// The same, laid out by hand as RFC 5044 §4.3 has it.
-fn append_by_hand(stream: &mut Vec<u8>, ulpdu: &[u8]) {
-    let mut plain = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
-    plain.extend_from_slice(ulpdu);
-    plain.resize(fpdu_len(ulpdu.len()), 0);
-    let begin = stream.len();
-    let mut length_at = None;
-    for (index, word) in plain.chunks(4).enumerate() {
-        if stream.len().is_multiple_of(512) {
-            let back = length_at.map_or(0, |at: usize| stream.len() - at);
-            stream.extend([0, 0]);
-            stream.extend(u16::try_from(back).unwrap().to_be_bytes());
-        }
-        if index == 0 {
-            length_at = Some(stream.len());
-        }
-        stream.extend_from_slice(word);
-    }
-    let field = stream.len() - 4;
-    let crc = crc32c(&stream[begin..field]);
-    stream[field..].copy_from_slice(&crc);
 }
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
@@ -140,7 +118,7 @@ fn every_place_in_the_interval() {
             let mut expected = Vec::new();
             for ulpdu in [pattern(lead, 1), pattern(len, 2), pattern(0, 3), pattern(700, 4)] {
                 append(&mut stream, &mut framer, &ulpdu);
-                append_by_hand(&mut by_hand, &ulpdu);
+                append_marked(&mut by_hand, &ulpdu);
                 expected.push(ulpdu);
             }
             assert!(stream == by_hand, "{lead} {len}");
@@ -176,7 +154,7 @@ fn the_longest_fpdu_with_markers() {
     let ulpdu = pattern(MULPDU_MAX, 5);
     append(&mut stream, &mut framer, &ulpdu);
     let mut by_hand = Vec::new();
-    append_by_hand(&mut by_hand, &ulpdu);
+    append_marked(&mut by_hand, &ulpdu);
     assert!(stream == by_hand);
     assert_eq!(stream.len(), 64776 + 4 * stream.len().div_ceil(512));
     assert!(stream.len() < MARKED_LEN_MAX);

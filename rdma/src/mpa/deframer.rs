@@ -190,6 +190,10 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             return Err(EarlyRefusal::Unlocated);
         }
         let mut fpdus = EarlyFpdus::new(self.shape, offset, octets, self.out_of_order)?;
+        // The lengths lead behind it already: it is part of a payload.
+        if fpdus.position() < self.front_end() {
+            return Err(EarlyRefusal::Unlocated);
+        }
         fpdus.end_before(self.runs.free_until(fpdus.position()).ok_or(EarlyRefusal::Runs)?);
         Ok(fpdus)
     }
@@ -279,10 +283,19 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
+    /// Octets of the FPDU at the front, once its length is there.
+    fn front_len(&self) -> Option<usize> {
+        self.ulpdu_length().map(|ulpdu_len| self.layout().fpdu_len(ulpdu_len.into()))
+    }
+
+    /// The stream position before which no FPDU begins that has not come, as far as the lengths tell.
+    fn front_end(&self) -> u64 {
+        self.position.saturating_add(self.front_len().unwrap_or(0) as u64)
+    }
+
     /// Whether so many octets more complete the FPDU at the front.
     fn completes(&self, len: usize) -> bool {
-        let due = self.ulpdu_length().map(|ulpdu_len| self.layout().fpdu_len(ulpdu_len.into()));
-        due.is_some_and(|due| self.held.saturating_add(len) >= due)
+        self.front_len().is_some_and(|due| self.held.saturating_add(len) >= due)
     }
 
     fn spill(&mut self, octets: &[u8]) -> Result<(), FpduError> {

@@ -3,7 +3,8 @@
 //! A marker says where the FPDU that it is in begins; the lengths lead from there to those behind it. In a stream
 //! without markers, the chunk's first octet is tried: a sender that aligns its FPDUs with TCP segments (RFC 5044 §5.1)
 //! begins one there. That is a guess, which only the CRC confirms, and what is taken for an FPDU might be payload that
-//! looks like one; so the chain of lengths is compared with it when the gap has closed.
+//! looks like one; so nothing is tried where the lengths that are known already lead past it, and the chain of lengths is
+//! compared with what was found when the gap has closed.
 
 use super::crc::crc32c;
 use super::fpdu::{Fpdu, Pieces};

@@ -57,8 +57,8 @@ impl PlacedRuns {
     pub(super) fn free_until(&self, start: u64) -> Option<u64> {
         let index = self.index(start);
         let until = self.runs.get(index).map_or(u64::MAX, |run| run.start);
-        let touches = until == start
-            || index.checked_sub(1).and_then(|i| self.runs.get(i)).is_some_and(|run| run.end == start);
+        let before = index.checked_sub(1).and_then(|before| self.runs.get(before));
+        let touches = before.is_some_and(|run| run.end == start);
         (start < until && (touches || self.runs.len() < self.max)).then_some(until)
     }
 

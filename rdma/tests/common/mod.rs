@@ -129,6 +129,20 @@ impl Side {
         self.collect();
     }
 
+    /// Offers octets at a stream position behind a gap; whether all of them are placed.
+    pub(crate) fn early(&mut self, offset: u64, octets: &[u8]) -> bool {
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        self.endpoint.receive_early(offset, octets, &mut env)
+    }
+
+    /// Goes on by so many octets that were placed.
+    pub(crate) fn placed(&mut self, len: usize) {
+        let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
+        self.endpoint.receive_placed(self.now, self.position, len, &mut env);
+        self.position += len as u64;
+        self.collect();
+    }
+
     /// Lets the endpoint send, and answers a connection request by the region service.
     pub(crate) fn transmit(&mut self) -> Progress {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };

@@ -12,6 +12,27 @@ pub(crate) fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     fpdu
 }
 
+/// Appends an FPDU to a stream with markers (RFC 5044 §4.3).
+pub(crate) fn append_marked(stream: &mut Vec<u8>, ulpdu: &[u8]) {
+    let plain = fpdu(ulpdu);
+    let begin = stream.len();
+    let mut length_at = None;
+    for (index, word) in plain.chunks(4).enumerate() {
+        if stream.len().is_multiple_of(512) {
+            let back = length_at.map_or(0, |at: usize| stream.len() - at);
+            stream.extend([0, 0]);
+            stream.extend((back as u16).to_be_bytes());
+        }
+        if index == 0 {
+            length_at = Some(stream.len());
+        }
+        stream.extend_from_slice(word);
+    }
+    let field = stream.len() - 4;
+    let crc = CRC32C.checksum(&stream[begin..field]).to_le_bytes();
+    stream[field..].copy_from_slice(&crc);
+}
+
 /// Takes FPDUs apart; panics where one is malformed.
 pub(crate) fn ulpdus(mut stream: &[u8]) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();

@@ -1,10 +1,10 @@
 //! What must hold when a work request comes back.
 
-use rdma::{Access, AccessError, CompletionOp, CompletionStatus, Origin, RegionId, Scope, Stag, Window};
+use rdma::{Access, AccessError, CompletionOp, CompletionStatus, RegionId, Scope, Stag, Window};
 use tcp_stack::Instant;
 
-use crate::model::{Message, Place};
-use crate::stream::{GUARD, Stream, Tools, is_success};
+use crate::model::{Buffer, Message, Place, Ticket};
+use crate::stream::{GUARD, Stream, Tools};
 
 impl Stream {
     /// A work request of the send queue is finished: it must be the oldest.
@@ -19,7 +19,14 @@ impl Stream {
         };
         self.look = true;
         let own = self.own();
-        if !is_success(status) {
+        let is_success = status == CompletionStatus::Success;
+        if let Some(region) = &posted.region {
+            if is_success {
+                self.expect_invalid(region, tools)?;
+            }
+            self.deregister(region, tools)?;
+        }
+        if !is_success {
             self.outcome.work[2] += 1;
             self.model.borrow_mut().forget(own, id);
             return if bytes == 0 { Ok(()) } else { Err(format!("{id} was flushed, with {bytes} octets")) };
@@ -42,6 +49,7 @@ impl Stream {
             model.expect_placed_before(self.open(1 - self.host), id)?;
         }
         drop(model);
+        self.window_changed(&posted, tools)?;
         if let Some(source) = posted.source {
             self.scribble(own, source, tools);
         }
@@ -49,7 +57,7 @@ impl Stream {
     }
 
     /// What a finished request sent from may be changed: the transport has it, also for sending it again.
-    fn scribble(&mut self, own: Place, source: core::ops::Range<u64>, tools: &mut Tools) {
+    pub(crate) fn scribble(&mut self, own: Place, source: core::ops::Range<u64>, tools: &mut Tools) {
         let is_free = self.model.borrow_mut().is_free(own, &source, |_| false);
         if !source.is_empty() && is_free && self.random.below(2) == 0 {
             let octets: Vec<u8> = (source.start..source.end).map(|_| self.random.byte()).collect();
@@ -65,26 +73,22 @@ impl Stream {
         is_right: impl FnOnce(&Message) -> bool,
     ) -> Result<(), String> {
         self.look = true;
-        let (own, open) = (self.own(), self.open(self.host));
-        let mut model = self.model.borrow_mut();
-        let buffer = model.offers[self.dial][self.side].buffers.pop_front();
-        let Some(buffer) = buffer.filter(|buffer| buffer.id == id) else {
-            return Err(format!("buffer {id} is not the oldest, or has come back before"));
-        };
-        let message = buffer.message.ok_or_else(|| format!("buffer {id} is used, and nothing was sent"))?;
+        let open = self.open(self.host);
+        let (buffer, message) = self.take_buffer(id)?;
         if !is_right(&message) {
             return Err(format!("buffer {id} brings another message than {message:?}"));
         }
+        let mut model = self.model.borrow_mut();
         if message.immediate.is_some() {
-            model.forget(own, id);
+            model.forget(buffer.place, id);
         } else {
-            model.release(own, id)?;
+            model.release(buffer.place, id)?;
         }
         // RFC 5040 §5.5: a Send is delivered behind the Writes before it.
         model.expect_placed_before(open, message.id)?;
         drop(model);
         self.outcome.received += 1;
-        if self.withholds {
+        if self.withholds || self.plan.srq {
             return Ok(());
         }
         let pause = self.random.between(0, self.plan.repost.as_nanos().try_into().unwrap_or(0));
@@ -95,34 +99,50 @@ impl Stream {
         Ok(())
     }
 
+    /// The oldest buffer, which must be this one, and the message that it was for.
+    fn take_buffer(&mut self, id: u64) -> Result<(Buffer, Message), String> {
+        let mut model = self.model.borrow_mut();
+        if self.plan.srq {
+            return model.return_buffer(self.host, (self.dial, self.side), id);
+        }
+        let buffer = model.offers[self.dial][self.side].buffers.pop_front();
+        let Some(mut buffer) = buffer.filter(|buffer| buffer.id == id) else {
+            return Err(format!("buffer {id} is not the oldest, or has come back before"));
+        };
+        let message = buffer.message.take();
+        let message = message.ok_or_else(|| format!("buffer {id} is used, and nothing was sent"))?;
+        Ok((buffer, message))
+    }
+
     /// A buffer comes back unused: it must be the oldest.
     pub(crate) fn buffer_flushed(&mut self, id: u64) -> Result<(), String> {
-        let own = self.own();
         let mut model = self.model.borrow_mut();
-        let buffer = model.offers[self.dial][self.side].buffers.pop_front();
-        if buffer.is_none_or(|buffer| buffer.id != id) {
-            return Err(format!("buffer {id} is not the oldest, or has come back before"));
-        }
-        model.forget(own, id);
+        let place = if self.plan.srq {
+            model.return_buffer(self.host, (self.dial, self.side), id)?.0.place
+        } else {
+            let buffer = model.offers[self.dial][self.side].buffers.pop_front();
+            let buffer = buffer.filter(|buffer| buffer.id == id);
+            buffer.ok_or_else(|| format!("buffer {id} is not the oldest, or has come back before"))?.place
+        };
+        model.forget(place, id);
         Ok(())
     }
 
     /// The peer has invalidated an STag: it must be dead; another takes its place.
     pub(crate) fn invalidated(&mut self, stag: Stag, tools: &mut Tools) -> Result<(), String> {
-        let origin = Origin { stream: self.id, pd: None };
-        let found = tools.stags.check_place(stag, self.base_to[self.side], 1, origin);
+        let found = self.check_key(stag, self.base_to[self.side], tools);
         if found != Err(AccessError::InvalidStag) {
             return Err(format!("{stag:?} was invalidated: {found:?}"));
         }
-        self.offer_ticket(tools)
+        if self.objects.is_some() { self.unbind(stag) } else { self.offer_ticket(tools) }
     }
 
     /// Grants an STag for the own window that the peer may invalidate.
     pub(crate) fn offer_ticket(&mut self, tools: &mut Tools) -> Result<(), String> {
         let access =
             Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::REMOTE_INVALIDATE;
-        let stag = self.grant(access, tools)?;
-        self.model.borrow_mut().offers[self.dial][self.side].tickets.push(stag);
+        let ticket = Ticket { stag: self.grant(access, tools)?, base_to: self.base_to[self.side] };
+        self.model.borrow_mut().offers[self.dial][self.side].tickets.push(ticket);
         Ok(())
     }
 
@@ -140,8 +160,18 @@ impl Stream {
     /// Grants what the peer may use to begin with, besides the tickets.
     pub(crate) fn offer(&mut self, tools: &mut Tools) -> Result<(), String> {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let stag = self.grant(all, tools)?;
-        let narrow = (self.grant(Access::REMOTE_READ, tools)?, self.grant(Access::REMOTE_WRITE, tools)?);
+        let (stag, narrow) = match &self.objects {
+            Some(own) => own.offer(),
+            None => {
+                for _ in 0..2 {
+                    self.offer_ticket(tools)?;
+                }
+                let narrow =
+                    [Access::REMOTE_READ, Access::REMOTE_WRITE].map(|access| self.grant(access, tools));
+                let [read_only, write_only] = narrow;
+                (self.grant(all, tools)?, (read_only?, write_only?))
+            }
+        };
         let offer = &mut self.model.borrow_mut().offers[self.dial][self.side];
         (offer.stag, offer.narrow) = (Some(stag), Some(narrow));
         Ok(())
@@ -155,6 +185,7 @@ fn index_of(op: CompletionOp) -> usize {
         CompletionOp::Send => 2,
         CompletionOp::Atomic => 3,
         CompletionOp::Immediate | CompletionOp::Receive => 4,
-        CompletionOp::Invalidate | CompletionOp::Bind => unreachable!("none is posted"),
+        CompletionOp::Bind => 5,
+        CompletionOp::Invalidate => 6,
     }
 }

@@ -1,7 +1,17 @@
-//! What happens to frames beside what links do: bits that flip under checksums that fit.
+//! What happens to frames beside what links do: bits that flip under checksums that fit, and segments that come once
+//! more with other boundaries, as from a sender that cuts its stream anew when it sends again.
 
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use tcp_stack::SeqNum;
 use tcp_stack::testutil::{Random, Seen};
-use tcp_stack::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header};
+use tcp_stack::wire::{
+    EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpFlags, TcpHeader,
+};
+
+/// Segments that are remembered.
+const REMEMBERED: usize = 24;
 
 /// Where a TCP header begins in a frame as our stacks make them, without IP options.
 fn tcp_start(frame: &[u8]) -> usize {
@@ -32,4 +42,73 @@ pub(crate) fn flip(frame: &mut [u8], seen: &Seen, startup: bool, random: &mut Ra
     let [high, low] = (!sum as u16).to_be_bytes();
     (frame[tcp + 16], frame[tcp + 17]) = (high, low);
     true
+}
+
+/// The frame with this part of its payload only, or with other octets in its place, from another sequence number on.
+fn remade(frame: &[u8], seen: &Seen, seq: SeqNum, payload: &[u8]) -> Vec<u8> {
+    let (tcp, header_len) = (tcp_start(frame), frame.len() - seen.payload_len as usize);
+    let mut out = [&frame[..header_len], payload].concat();
+    let ip = EthernetHeader::LEN;
+    let is_ipv4 = tcp - ip == Ipv4Header::LEN;
+    let (field, counted) =
+        if is_ipv4 { (ip + 2, out.len() - ip) } else { (ip + 4, out.len() - ip - Ipv6Header::LEN) };
+    out[field..field + 2].copy_from_slice(&(counted as u16).to_be_bytes());
+    if is_ipv4 {
+        out[ip + 10..ip + 12].fill(0);
+        let sum = Sum::of(&out[ip..tcp]).checksum().to_be_bytes();
+        out[ip + 10..ip + 12].copy_from_slice(&sum);
+    }
+    out[tcp + 4..tcp + 8].copy_from_slice(&seq.get().to_be_bytes());
+    let len = out.len() - tcp;
+    let pseudo = Sum::pseudo_header(seen.src.ip(), seen.dst.ip(), IpProtocol::TCP, len);
+    assert!(TcpHeader::set_checksum(&mut out[tcp..], pseudo), "a TCP header");
+    out
+}
+
+/// The segments that a host has sent last, and what comes of them a second time.
+#[derive(Debug, Default)]
+pub(crate) struct Recut {
+    sent: VecDeque<(Vec<u8>, Seen)>,
+}
+
+impl Recut {
+    /// Remembers a segment that is nothing but payload.
+    pub(crate) fn remember(&mut self, frame: &[u8], seen: &Seen) {
+        let special = [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST, TcpFlags::URG];
+        if seen.payload_len == 0 || special.into_iter().any(|flag| seen.header.flags.contains(flag)) {
+            return;
+        }
+        if self.sent.len() >= REMEMBERED {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((frame.to_vec(), seen.clone()));
+    }
+
+    /// Part of the stream of one of the segments, from some octet of it on, in a frame of `len_max` octets at most.
+    pub(crate) fn again(&self, len_max: usize, random: &mut Random) -> Option<Vec<u8>> {
+        let (frame, seen) = self.sent.get(random.index(self.sent.len()))?;
+        let header_len = frame.len() - seen.payload_len as usize;
+        let first = seen.header.seq;
+        let mut octets = frame[header_len..].to_vec();
+        // What follows it, as far as that is remembered.
+        while let Some((next, of)) = self.sent.iter().find(|(_, of)| {
+            (of.src, of.dst, of.header.seq) == (seen.src, seen.dst, first + octets.len() as u32)
+        }) {
+            octets.extend_from_slice(&next[next.len() - of.payload_len as usize..]);
+            if octets.len() > 2 * len_max {
+                break;
+            }
+        }
+        let part = part(octets.len(), seen.payload_len as usize, len_max - header_len, random);
+        let seq = first + part.start as u32;
+        Some(remade(frame, seen, seq, &octets[part]))
+    }
+}
+
+/// Some octets of so many, the first among the first `start_max`.
+fn part(len: usize, start_max: usize, len_max: usize, random: &mut Random) -> Range<usize> {
+    let start = if random.below(2) == 0 { random.index(start_max) } else { random.index(start_max) / 4 * 4 };
+    let most = len_max.min(len - start);
+    let len = if random.below(2) == 0 { most } else { 1 + random.index(most) };
+    start..start + len
 }

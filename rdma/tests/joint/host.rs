@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use rdma::verbs::{AddressBase, MemoryRegion, RecvWr};
 use rdma::{
     Access, ConnectRequest, Endpoint, EndpointConfig, NegotiationConfig, PdId, RdmaStats, RegionId, Scope,
     Stag, StagTable, StreamId, VecMemory, Window,
@@ -13,16 +14,17 @@ use tcp_stack::{
     RxChecksum, RxFrame, Stack, StackConfig,
 };
 
-use crate::model::{Region, Shared, Watched};
+use crate::engine::{Engine, Local};
+use crate::model::{Buffer, Place, Region, Shared, Watched};
 use crate::scenario::{DialPlan, Fate, Scenario};
-use crate::stream::{GUARD, Outcome, Stream, Tools, own_region, since_start, work_area};
+use crate::stream::{GUARD, Outcome, Stream, Tools, open_region, own_region, since_start, work_area};
+use crate::verbs;
+use crate::work::{pieces, sges};
 
 /// Frames that a host takes and gives in one turn, as a poll-mode worker does.
 pub(crate) const BURST: usize = 32;
 /// Ports of the connections: this and up.
 const FIRST_PORT: u16 = 7400;
-/// The domain that the shared word belongs to.
-const DOMAIN: PdId = PdId(7);
 
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -41,6 +43,8 @@ pub(crate) struct Host {
     options: ConnOptions,
     /// Private data of a connection's request and reply.
     private_data: Vec<[Vec<u8>; 2]>,
+    /// The shared receive queue: the memory of its buffers, octets of each, and elements of their lists.
+    shared_slots: Option<(MemoryRegion, u64, usize)>,
 }
 
 fn stack_config(index: usize, scenario: &Scenario) -> StackConfig {
@@ -72,7 +76,7 @@ fn stack_config(index: usize, scenario: &Scenario) -> StackConfig {
 }
 
 /// What an endpoint is made with: the one place where a feature that is drawn becomes configuration.
-fn endpoint_config(dial: &DialPlan, side: usize) -> EndpointConfig {
+fn endpoint_config(dial: &DialPlan, side: usize, pd: PdId) -> EndpointConfig {
     let plan = &dial.sides[side];
     let default = EndpointConfig::default();
     EndpointConfig {
@@ -85,14 +89,32 @@ fn endpoint_config(dial: &DialPlan, side: usize) -> EndpointConfig {
             private_data_max: 512,
             timeout: Duration::from_secs(200),
         },
-        pd: Some(DOMAIN),
+        pd: Some(pd),
         send_queue: plan.send_queue,
         receive_queue: plan.receive_queue,
+        out_of_order: plan.out_of_order,
         last_early: plan.last_early,
         poke_after: dial.poke_after.filter(|_| side == 0),
         terminate_timeout: Duration::from_secs(200),
         ..default
     }
+}
+
+/// The region of the shared receive queue's buffers.
+fn shared_region(dials: usize) -> u32 {
+    own_region(dials)
+}
+
+/// What the connections of a host's queue pairs are made with.
+fn device_config(scenario: &Scenario, host: usize) -> EndpointConfig {
+    let first = |side| scenario.queue_pairs(host).find(move |(_, of)| side == *of);
+    let responder = first(1).map(|(dial, _)| endpoint_config(dial, 1, PdId(0)));
+    let initiator = first(0).map(|(dial, _)| endpoint_config(dial, 0, PdId(0)));
+    let Some(mut config) = initiator.or(responder) else { return EndpointConfig::default() };
+    // What an initiator can do it says when it connects.
+    config.mpa.rtr = responder.unwrap_or(config).mpa.rtr;
+    (config.mpa.ird_max, config.mpa.ord_max) = (64, 64);
+    config
 }
 
 impl Host {
@@ -107,44 +129,96 @@ impl Host {
         let keepalive = Keepalive { idle_ms: 20_000, interval_ms: 2_000, probes: 5 };
         let keepalive = scenario.keepalive.then_some(keepalive);
         let options = ConnOptions { keepalive, early: true, ..ConnOptions::default() };
-        let mut stack = Stack::new(stack_config(index, scenario), random.seed());
+        let stack = Stack::new(stack_config(index, scenario), random.seed());
         let mut memory = Watched::new(index, model.clone());
-        for (at, dial) in (0..).zip(&scenario.dials) {
+        for dial in &scenario.dials {
             let side = usize::from(dial.from != index);
             let slots = u64::from(dial.sides[side].receive_queue) * u64::from(dial.sides[side].slot_len);
             for len in [u64::from(dial.window) + 2 * GUARD, work_area(&dial.sides[side]) + slots + GUARD] {
                 add_region(&mut memory.inner, index, model, len, random);
             }
-            if side == 1 {
-                let listen = ListenOptions { conn: options, ..ListenOptions::default() };
-                stack.listen(FIRST_PORT + at, listen).map_err(|error| error.to_string())?;
-            }
         }
         let region = add_region(&mut memory.inner, index, model, 8, &mut Random::new(0));
         memory.overwrite(region.0, 0, &[0; 8]);
-        let mut stags = StagTable::new(128, random.seed());
+        let mut stags = StagTable::new(256, random.seed());
+        let mut device = verbs::new_device(device_config(scenario, index));
+        let shared = verbs::Shared::new(&mut device, plan, scenario.dials.len())?;
         let window = Window { region, offset: 0, bytes: 8, base_to: 0 };
-        let shared = stags.grant_window(window, Access::REMOTE_ATOMIC, Scope::Pd(DOMAIN));
+        let word = stags.grant_window(window, Access::REMOTE_ATOMIC, Scope::Pd(shared.pd));
         let room = usize::from(plan.mtu) + 64;
-        Ok(Self {
+        let pool = HeapPool::new(plan.buffers, plan.buffers / 16, room);
+        let stats = RdmaStats::default();
+        let mut host = Self {
             index,
-            tools: Tools {
-                stack,
-                pool: HeapPool::new(plan.buffers, plan.buffers / 16, room),
-                stags,
-                memory,
-                stats: RdmaStats::default(),
-            },
+            tools: Tools { stack, pool, stags, memory, stats, device, verbs: shared },
             inbox: VecDeque::new(),
             sending: VecDeque::new(),
             streams: scenario.dials.iter().map(|_| None).collect(),
             dialing: vec![None; scenario.dials.len()],
-            shared: shared.map_err(|error| error.to_string())?,
+            shared: word.map_err(|error| error.to_string())?,
             turn_at: None,
             random: random.fork(),
             options,
             private_data: private_data.to_vec(),
-        })
+            shared_slots: None,
+        };
+        host.share_buffers(scenario, model, random)?;
+        for (at, dial) in scenario.dials.iter().enumerate().filter(|(_, dial)| dial.from != index) {
+            host.listen(at, dial)?;
+        }
+        Ok(host)
+    }
+
+    fn listen(&mut self, index: usize, dial: &DialPlan) -> Result<(), String> {
+        let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
+        let listen = ListenOptions { conn: self.options, ..ListenOptions::default() };
+        self.tools.stack.listen(port, listen).map_err(|error| error.to_string())?;
+        if dial.sides[1].verbs {
+            verbs::listen(&mut self.tools, index, dial, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the buffers of the shared receive queue.
+    fn share_buffers(
+        &mut self,
+        scenario: &Scenario,
+        model: &Shared,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        let Some(places) = scenario.hosts[self.index].srq else { return Ok(()) };
+        let (host, len) = (self.index, u64::from(scenario.shared_slot_len(self.index)));
+        let Tools { memory, device, verbs, stags, .. } = &mut self.tools;
+        let bytes = len * u64::from(places) + GUARD;
+        let region = add_region(&mut memory.inner, host, model, bytes, random);
+        let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
+        let made = device.reg_mr(verbs.pd, (region, 0, bytes), AddressBase::Zero, access, stags);
+        let sges = scenario.queue_pairs(host).map(|(dial, side)| dial.sides[side].sges).max().unwrap_or(1);
+        self.shared_slots = Some((made.map_err(|error| error.to_string())?, len, sges));
+        model.borrow_mut().shared[host].free = (0..places.into()).collect();
+        Ok(())
+    }
+
+    /// Posts the buffers of the shared receive queue that are free.
+    fn feed(&mut self, model: &Shared) -> Result<(), String> {
+        let Some((memory, len, most)) = self.shared_slots else { return Ok(()) };
+        let Tools { device, verbs, .. } = &mut self.tools;
+        let Some(srq) = verbs.srq else { return Ok(()) };
+        let place = Place { host: self.index, region: shared_region(self.streams.len()) };
+        let mut model = model.borrow_mut();
+        while let Some(slot) = model.shared[self.index].free.pop() {
+            let range = slot * len..(slot + 1) * len;
+            let local = Local { pieces: pieces(&range, most, &mut self.random), inline: None };
+            let (id, list) = (model.next_id(), sges(&local, &memory));
+            let posted = device.post_srq_recv(srq, &RecvWr { wr_id: id, sg_list: &list });
+            posted.map_err(|error| format!("a shared buffer is refused: {error}"))?;
+            model.note_sink(place, id, &local.pieces, None);
+            model.share(self.index, Buffer { id, place, slot, message: None });
+            if self.random.below(8) == 0 {
+                device.modify_srq(srq, 1).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
     }
 
     /// Opens a connection.
@@ -234,11 +308,51 @@ impl Host {
         let dial = usize::from(port.wrapping_sub(FIRST_PORT));
         let plan = scenario.dials.get(dial).ok_or("established on another port")?;
         let id = StreamId(dial as u64 * 2 + side as u64 + 1);
-        let config = endpoint_config(plan, side);
+        let request = self.private_data[dial][0].clone();
+        let (engine, objects) = if plan.sides[side].verbs {
+            let (open, own) = (RegionId(open_region(dial)), RegionId(own_region(dial)));
+            let regions = (open, own, u64::from(plan.window));
+            let conn =
+                verbs::Established { now, id, local: info.local, remote: info.remote, request: &request };
+            let (engine, own) = verbs::open(&mut self.tools, (dial, side), plan, regions, &conn)?;
+            (engine, Some(own))
+        } else {
+            (self.endpoint(now, id, (plan, side), &request)?, None)
+        };
         let private_data = self.private_data[dial].clone();
-        let endpoint = if side == 0 {
+        let random = self.random.fork();
+        let mut stream =
+            Stream::new((dial, side), plan, conn, id, engine, model.clone(), random, private_data);
+        stream.objects = objects;
+        stream.hostile = scenario.flips.is_some_and(|flips| flips.startup);
+        stream.rejects = plan.fate == Fate::Rejected;
+        stream.log = scenario.log.then(Vec::new);
+        stream.offer(&mut self.tools)?;
+        let side_plan = &plan.sides[side];
+        let offer = &mut model.borrow_mut().offers[dial][side];
+        offer.share = side_plan.srq.then_some(side_plan.receive_queue.into());
+        offer.slot_len = match self.shared_slots {
+            Some((_, len, _)) if side_plan.srq => len as usize,
+            _ => side_plan.slot_len as usize,
+        };
+        if self.streams[dial].replace(stream).is_some() {
+            return Err(format!("connection {dial} is established twice"));
+        }
+        Ok(())
+    }
+
+    /// What a bare stream runs on.
+    fn endpoint(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        (plan, side): (&DialPlan, usize),
+        private_data: &[u8],
+    ) -> Result<Engine, String> {
+        let config = endpoint_config(plan, side, self.tools.verbs.pd);
+        let made = if side == 0 {
             let request = ConnectRequest {
-                private_data: &private_data[0],
+                private_data,
                 revision: plan.revision,
                 ird: plan.sides[0].ird,
                 ord: plan.sides[0].ord,
@@ -249,24 +363,12 @@ impl Host {
         } else {
             Endpoint::responder(config, id, since_start(now))
         };
-        let random = self.random.fork();
-        let mut stream =
-            Stream::new((dial, side), plan, conn, id, endpoint, model.clone(), random, private_data);
-        stream.hostile = scenario.flips.is_some_and(|flips| flips.startup);
-        stream.rejects = plan.fate == Fate::Rejected;
-        stream.log = scenario.log.then(Vec::new);
-        stream.offer(&mut self.tools)?;
-        for _ in 0..2 {
-            stream.offer_ticket(&mut self.tools)?;
-        }
-        if self.streams[dial].replace(stream).is_some() {
-            return Err(format!("connection {dial} is established twice"));
-        }
-        Ok(())
+        Ok(Engine::Endpoint(Box::new(made)))
     }
 
     /// Time limits of the streams, what their owners do, and their turns to send.
-    pub(crate) fn run_streams(&mut self, now: Instant, shared: Stag) -> Result<(), String> {
+    pub(crate) fn run_streams(&mut self, now: Instant, shared: Stag, model: &Shared) -> Result<(), String> {
+        self.feed(model)?;
         let Self { streams, tools, .. } = self;
         for stream in streams.iter_mut().flatten() {
             let judged = stream.handle_timeout(now, tools).and_then(|()| {
@@ -286,7 +388,7 @@ impl Host {
 
     /// When it has something to do though no frame arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let streams = self.streams.iter().flatten().filter_map(Stream::deadline);
+        let streams = self.streams.iter().flatten().filter_map(|stream| stream.deadline(&self.tools));
         streams.chain(self.tools.stack.next_deadline()).min()
     }
 
@@ -312,6 +414,11 @@ impl Host {
         if self.tools.pool.live() != 0 {
             return Err(format!("host {} still holds buffers: {:?}", self.index, self.tools.pool));
         }
+        let Tools { device, verbs, stags, .. } = &mut self.tools;
+        if let Some((memory, ..)) = self.shared_slots {
+            device.dereg_mr(memory.id, stags).map_err(|error| error.to_string())?;
+        }
+        verbs.end(device)?;
         let shared = self.tools.stags.revoke(self.shared);
         if !shared || !self.tools.stags.is_empty() {
             return Err(format!("host {} has {} STags left", self.index, self.tools.stags.len()));
@@ -319,7 +426,7 @@ impl Host {
         if self.tools.memory.inner.faults() != 0 {
             return Err(format!("host {}: accesses outside of regions", self.index));
         }
-        let last = own_region(self.streams.len()).saturating_sub(1);
+        let last = shared_region(self.streams.len()) - u32::from(self.shared_slots.is_none());
         (0..=last).try_for_each(|region| self.tools.memory.check(region))
     }
 

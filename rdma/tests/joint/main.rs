@@ -1,6 +1,7 @@
 //! Both crates together: two hosts, each with a whole TCP/IP stack and an RDMA engine on it, and a network that loses,
-//! repeats, reorders and damages what they send. Work requests of all kinds are drawn at random; a model of plain
-//! memory says what each of them must find and leave.
+//! repeats, reorders, damages and cuts anew what they send. The owner of a stream has a bare endpoint or a queue pair of
+//! its host's device, which may share its completion queues and buffers with others. Work requests of all kinds are drawn
+//! at random; a model of plain memory says what each of them must find and leave, also where it is placed behind a gap.
 //!
 //! A failure names its seed and shows what happened last: `RDMA_SEED=7 cargo test -p rdma --test joint` runs that seed
 //! again, `RDMA_SEED=0..10000` more of them, and `RDMA_LOG=…` sets how many lines are shown.
@@ -15,14 +16,20 @@
 
 mod completion;
 mod count;
+mod engine;
+mod events;
 mod hazard;
 mod host;
 mod model;
 mod network;
 mod scenario;
+mod shared;
+mod sin;
 mod stream;
 mod totals;
+mod verbs;
 mod verdict;
+mod windows;
 mod work;
 
 use std::ops::Range;

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use rdma::{AtomicOp, Fetch, Memory, Placement, RegionId, Stag, VecMemory, Word};
 
 use crate::count::unwatched;
+use crate::shared::{Inbound, SharedBuffers};
 
 pub(crate) type Shared = Rc<RefCell<Model>>;
 
@@ -34,6 +35,8 @@ pub(crate) enum What {
     Placed {
         payload: Option<Vec<u8>>,
         placed: usize,
+        /// Octets of the message before these.
+        skip: usize,
         /// Nothing is left to wait for when all are placed: an RDMA Write.
         ends: bool,
     },
@@ -61,6 +64,11 @@ impl Touch {
     fn covers(&self, range: &Range<u64>) -> bool {
         self.range.start <= range.start && range.end <= self.range.end
     }
+
+    /// Whether octets are due there.
+    fn takes(&self, range: &Range<u64>) -> bool {
+        self.covers(range) && matches!(self.what, What::Placed { payload: Some(_), .. })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -85,8 +93,16 @@ pub(crate) struct Message {
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     pub(crate) id: u64,
+    pub(crate) place: Place,
     pub(crate) slot: u64,
     pub(crate) message: Option<Message>,
+}
+
+/// An STag that the peer may invalidate, and the tagged offset of the window's first octet by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) stag: Stag,
+    pub(crate) base_to: u64,
 }
 
 /// What one side of a connection offers to the other.
@@ -94,10 +110,18 @@ pub(crate) struct Buffer {
 pub(crate) struct Offer {
     /// Buffers posted and not completed, in their order.
     pub(crate) buffers: VecDeque<Buffer>,
+    /// Buffers that it may take from its shared receive queue at a time, if it has one.
+    pub(crate) share: Option<usize>,
+    /// What is on its way to one.
+    pub(crate) inbound: VecDeque<Inbound>,
+    /// The stream has ended on this side.
+    pub(crate) over: bool,
+    /// Octets of a buffer.
+    pub(crate) slot_len: usize,
     /// The STag of its window with every right but invalidation.
     pub(crate) stag: Option<Stag>,
     /// STags of the same window that the peer may invalidate.
-    pub(crate) tickets: Vec<Stag>,
+    pub(crate) tickets: Vec<Ticket>,
     /// STags of the same window that may only be read, and only be written.
     pub(crate) narrow: Option<(Stag, Stag)>,
 }
@@ -109,6 +133,10 @@ pub(crate) struct Model {
     pub(crate) regions: [Vec<Region>; 2],
     /// Per connection and side: 0 is the initiator.
     pub(crate) offers: Vec<[Offer; 2]>,
+    /// Per host.
+    pub(crate) shared: [SharedBuffers; 2],
+    /// The connection and side whose octets are taken now.
+    pub(crate) receiving: Option<(usize, usize)>,
     last_id: u64,
     /// What was found wrong while nobody could be told.
     pub(crate) errors: Vec<String>,
@@ -134,6 +162,24 @@ impl Model {
     /// Whether `range` may be used, `may` being asked of every touch that overlaps it.
     pub(crate) fn is_free(&mut self, at: Place, range: &Range<u64>, may: fn(&What) -> bool) -> bool {
         self.region(at).touches.iter().all(|touch| !touch.overlaps(range) || may(&touch.what))
+    }
+
+    /// Whether something unfinished that `by` is true of is done by this STag.
+    pub(crate) fn is_used(&mut self, at: Place, stag: Stag, by: impl Fn(&What) -> bool) -> bool {
+        self.region(at).touches.iter().any(|touch| touch.stag == stag && by(&touch.what))
+    }
+
+    /// Octets are to come into these parts, in the order of a message: these, or what is not known yet.
+    pub(crate) fn note_sink(&mut self, at: Place, id: u64, pieces: &[Range<u64>], payload: Option<&[u8]>) {
+        let mut skip = 0;
+        for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+            let what = What::Placed { payload: None, placed: 0, skip, ends: false };
+            self.touch(at, Touch { id, range: piece.clone(), stag: Stag(0), what });
+            skip += (piece.end - piece.start) as usize;
+        }
+        if let Some(payload) = payload {
+            self.fill(at, id, payload);
+        }
     }
 
     /// Work request `id` has nothing more to do with the region. Fails if it left something undone.
@@ -175,14 +221,17 @@ impl Model {
     fn place(&mut self, at: Place, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let range = offset..offset + bytes.len() as u64;
         let what = || format!("{range:?} of {at:?}");
+        self.take_buffers_until(at, |model| {
+            model.regions[at.host][at.region as usize].touches.iter().any(|touch| touch.takes(&range))
+        })?;
         let region = self.regions[at.host].get_mut(at.region as usize).ok_or("no such region")?;
-        let due = region.touches.iter_mut().enumerate().find(|(_, touch)| {
-            touch.covers(&range) && matches!(touch.what, What::Placed { payload: Some(_), .. })
-        });
+        let due = region.touches.iter_mut().enumerate().find(|(_, touch)| touch.takes(&range));
         let Some((index, touch)) = due else {
             return Err(format!("octets are placed at {} where none are due", what()));
         };
-        let What::Placed { payload: Some(payload), placed, ends } = &mut touch.what else { return Ok(()) };
+        let What::Placed { payload: Some(payload), placed, ends, .. } = &mut touch.what else {
+            return Ok(());
+        };
         let skip = (range.start - touch.range.start) as usize;
         let right = payload.get(skip..skip + bytes.len());
         if right != Some(bytes) {
@@ -233,12 +282,7 @@ impl Model {
         if due.is_some_and(|due| due != original) {
             return Err(format!("{} finds {original:#x}, not {due:x?}", touch.id));
         }
-        let results = &mut self.region(result).touches;
-        if let Some(sink) = results.iter_mut().find(|sink| sink.id == touch.id)
-            && let What::Placed { payload, .. } = &mut sink.what
-        {
-            *payload = Some(original.to_ne_bytes().to_vec());
-        }
+        self.fill(result, touch.id, &original.to_ne_bytes());
         Ok(())
     }
 }

@@ -8,12 +8,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rdma::RdmaStats;
 use tcp_stack::testutil::{HeapBuf, Link, LinkConfig, LinkCounts, Random, Seen, Watch};
-use tcp_stack::{Buf, Duration, Instant};
+use tcp_stack::{Buf, BufPool, Duration, Instant};
 
-use crate::hazard::flip;
+use crate::hazard::{Recut, flip};
 use crate::host::{BURST, Host};
 use crate::model::{Model, Shared};
-use crate::scenario::{Cut, Fate, Narrows, Scenario};
+use crate::scenario::{Cut, DialPlan, Fate, Narrows, Scenario};
 use crate::stream::{Outcome, own_region, since_start};
 
 /// Steps after which a run has failed.
@@ -48,6 +48,10 @@ pub(crate) struct Report {
     pub(crate) too_big: u64,
     /// Octets placed, octets fetched, words changed.
     pub(crate) accesses: [u64; 3],
+    /// Buffers taken from shared receive queues, and how often one was said to run low.
+    pub(crate) shared: [u64; 2],
+    /// Connections with markers in both directions, and in one.
+    pub(crate) marked: [u64; 2],
     pub(crate) end: Instant,
     /// A number for all that was on the wire.
     pub(crate) digest: u64,
@@ -71,6 +75,9 @@ pub(crate) struct Network {
     digest: u64,
     /// Connections whose end, or whose cut, is under way.
     ending: Vec<bool>,
+    /// Per host, and a generator of their own.
+    recut: [Recut; 2],
+    recut_random: Random,
     flips: u64,
     too_big: u64,
     log: VecDeque<String>,
@@ -112,6 +119,8 @@ impl Network {
             random,
             digest: 0,
             ending: vec![false; scenario.dials.len()],
+            recut: Default::default(),
+            recut_random: Random::new(seed ^ 0x5e_c001),
             flips: 0,
             too_big: 0,
             log: VecDeque::new(),
@@ -220,11 +229,11 @@ impl Network {
         let Host { streams, tools, .. } = &mut self.hosts[host];
         let Some(stream) = streams[index].as_mut().filter(|stream| !stream.is_over()) else { return Ok(()) };
         match how {
-            Cut::Abort => tools.stack.abort(now, stream.conn),
+            Cut::Abort => stream.abort(now, tools),
             // The owner goes without a word: what is queued is sent, and a FIN.
             Cut::Fin => stream.leave(now, tools),
-            Cut::Disconnect => stream.endpoint.disconnect(since_start(now)),
-            Cut::Fault => stream.endpoint.fail_local(since_start(now), &mut tools.stats),
+            Cut::Disconnect => stream.engine.disconnect(now, tools),
+            Cut::Fault => stream.engine.fail(now, tools),
         }
         stream.needs_turn = true;
         stream.collect(now, tools)?;
@@ -241,7 +250,7 @@ impl Network {
         host.handle_events(now, scenario, model)?;
         host.tools.stack.handle_timeouts(now);
         host.handle_events(now, scenario, model)?;
-        host.run_streams(now, shared)?;
+        host.run_streams(now, shared, model)?;
         host.handle_events(now, scenario, model)?;
         self.transmit(index)?;
         self.tell(index);
@@ -308,17 +317,32 @@ impl Network {
                 self.note(|| format!("h{from} ^ a bit of the payload is flipped"));
             }
         }
-        if self.passes(from, &frame) {
-            let mut arrivals = Vec::new();
-            self.links[from].send(now, &frame, &mut |at, frame| arrivals.push((at, frame)));
-            for (at, frame) in arrivals {
-                self.plan(at, Happening::Arrival(1 - from, frame));
+        self.carry(from, &frame);
+        if let (Some(seen), Some(chance)) = (&seen, self.scenario.recut) {
+            self.recut[from].remember(bytes, seen);
+            if seen.payload_len > 0 && self.recut_random.chance(chance) {
+                let len_max = self.hosts.iter().map(|host| host.tools.pool.data_room()).min().unwrap_or(0);
+                if let Some(again) = self.recut[from].again(len_max, &mut self.recut_random) {
+                    self.note(|| format!("h{from} & some of it once more, in {} octets", again.len()));
+                    self.carry(from, &again);
+                }
             }
         }
         let sent_at = self.links[from].busy_until(now);
         self.hosts[from].sending.push_back(buf);
         self.plan(sent_at, Happening::Sent(from));
         Ok(())
+    }
+
+    /// Puts a frame on the link to the other host.
+    fn carry(&mut self, from: usize, frame: &[u8]) {
+        if self.passes(from, frame) {
+            let mut arrivals = Vec::new();
+            self.links[from].send(self.now, frame, &mut |at, frame| arrivals.push((at, frame)));
+            for (at, frame) in arrivals {
+                self.plan(at, Happening::Arrival(1 - from, frame));
+            }
+        }
     }
 
     /// Whether a frame is not too large for the path, once that has narrowed; its sender may be told.
@@ -388,8 +412,9 @@ impl Network {
             self.ending[dial] = true;
             for side in (0..2).filter(|side| plan.sides[*side].closes) {
                 let host = plan.host(side);
-                if let Some(stream) = &mut self.hosts[host].streams[dial] {
-                    stream.endpoint.disconnect(since_start(self.now));
+                let Host { streams, tools, .. } = &mut self.hosts[host];
+                if let Some(stream) = &mut streams[dial] {
+                    stream.engine.disconnect(self.now, tools);
                     stream.needs_turn = true;
                 }
                 if host != index {
@@ -439,9 +464,17 @@ impl Network {
             links.add(&link.counts());
         }
         let Self { flips, too_big, now: end, digest, .. } = *self;
-        let accesses = self.model.borrow().accesses;
+        let model = self.model.borrow();
+        let accesses = model.accesses;
+        let taken = model.shared.iter().map(|shared| shared.taken).sum();
+        let shared = [taken, self.hosts.iter().map(|host| host.tools.verbs.limits_reached).sum()];
+        let marked = [2, 1].map(|count| {
+            let marked = |dial: &&DialPlan| dial.sides.iter().filter(|side| side.markers).count() == count;
+            self.scenario.dials.iter().filter(marked).count() as u64
+        });
+        drop(model);
         self.check_dials(&outcomes)?;
-        Ok(Report { outcomes, stats, links, flips, too_big, accesses, end, digest })
+        Ok(Report { outcomes, stats, links, flips, too_big, accesses, shared, marked, end, digest })
     }
 
     fn check_dials(&self, outcomes: &[[Option<Outcome>; 2]]) -> Result<(), String> {

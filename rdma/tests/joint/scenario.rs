@@ -1,7 +1,7 @@
 //! What a seed draws: hosts, links, connections, and what befalls them.
 
-use rdma::CrcPolicy;
 use rdma::wire::mpa::RtrOptions;
+use rdma::{CrcPolicy, OutOfOrder};
 use tcp_stack::testutil::{Burst, LinkConfig, Random};
 use tcp_stack::{Congestion, Duration, Ecn};
 
@@ -21,6 +21,10 @@ pub(crate) struct HostPlan {
     pub(crate) timestamps: bool,
     pub(crate) congestion: Congestion,
     pub(crate) ecn: Ecn,
+    /// Queue pairs: work to send and buffers complete on one queue.
+    pub(crate) one_cq: bool,
+    /// Places of a receive queue that queue pairs may share.
+    pub(crate) srq: Option<u16>,
 }
 
 /// What one end of a connection brings, asks for and does.
@@ -29,8 +33,17 @@ pub(crate) struct SidePlan {
     pub(crate) crc: CrcPolicy,
     /// Whether it asks for markers.
     pub(crate) markers: bool,
-    /// Whether what ends a message may be placed behind a gap, too.
+    /// How what lies behind a gap is looked for, and whether what ends a message may be placed there, too.
+    pub(crate) out_of_order: OutOfOrder,
     pub(crate) last_early: bool,
+    /// Its owner has a queue pair of the host's device, not an endpoint.
+    pub(crate) verbs: bool,
+    /// Its buffers are those of the host's shared receive queue.
+    pub(crate) srq: bool,
+    /// Not all work is signalled.
+    pub(crate) unsignaled: bool,
+    /// Elements of a list at most.
+    pub(crate) sges: usize,
     pub(crate) ird: u16,
     pub(crate) ord: u16,
     /// Initiator: forms of ready-to-receive that it can send, for the peer-to-peer model. Responder: those it takes.
@@ -206,6 +219,8 @@ pub(crate) struct Scenario {
     /// How long a worker is busy elsewhere at most, before it looks at its port.
     pub(crate) poll_interval: Duration,
     pub(crate) flips: Option<Flips>,
+    /// Segments, out of a million, behind which part of the stream comes once more with other boundaries.
+    pub(crate) recut: Option<u32>,
     /// The path narrows.
     pub(crate) narrows: Option<Narrows>,
     /// Whether the ends watch for a peer that is gone.
@@ -230,6 +245,7 @@ impl Scenario {
         let mut root = Random::new(seed ^ 0x1a_5eed);
         let mut fork = || root.fork();
         let (mut hosts, mut links, mut dials, mut events) = (fork(), fork(), fork(), fork());
+        let mut owners = fork();
         let host = |random: &mut Random| HostPlan {
             mtu: pick(random, &[576, 1280, 1500, 1500, 4000, 9000]),
             receive_window: pick(random, &[3_000, 20_000, 65_535, 256 << 10]),
@@ -239,6 +255,8 @@ impl Scenario {
             timestamps: random.below(4) != 0,
             congestion: pick(random, &CONGESTIONS),
             ecn: pick(random, &[Ecn::Off, Ecn::Accept, Ecn::On]),
+            one_cq: false,
+            srq: None,
         };
         let hosts = [host(&mut hosts), host(&mut hosts)];
         let link = draw_link(&mut links);
@@ -253,13 +271,95 @@ impl Scenario {
             dials,
             poll_interval,
             flips: None,
+            recut: None,
             narrows: None,
             keepalive: false,
             fatal_outage: false,
             log: false,
         };
         scenario.befall(&mut events);
+        scenario.draw_owners(&mut owners);
+        scenario.open_gaps(&mut owners);
         scenario
+    }
+
+    /// What befalls octets behind a gap wants gaps: segments that are cut anew, bits that flip, and ends in the middle.
+    fn open_gaps(&mut self, random: &mut Random) {
+        self.recut = (random.below(2) == 0).then(|| pick(random, &[5 * PERCENT, 20 * PERCENT, 50 * PERCENT]));
+        let cut = self.dials.iter().any(|dial| matches!(dial.fate, Fate::Cut { .. }));
+        if self.recut.is_some() || self.flips.is_some() || cut && random.below(2) == 0 {
+            for link in &mut self.links {
+                link.loss = link.loss.max(4 * PERCENT);
+            }
+        }
+    }
+
+    /// How each side looks behind gaps, and which owners have queue pairs, with what of the host's device.
+    fn draw_owners(&mut self, random: &mut Random) {
+        for host in &mut self.hosts {
+            host.one_cq = random.below(2) == 0;
+            host.srq = (random.below(2) == 0).then(|| pick(random, &[1, 4, 16]));
+        }
+        for dial in &mut self.dials {
+            for side in 0..2 {
+                let host = &self.hosts[dial.host(side)];
+                let withholds = matches!(dial.fate, Fate::Sins { side: peer, sin: Sin::SendNoBuffer, .. } if peer != side);
+                let plan = &mut dial.sides[side];
+                use OutOfOrder::{Aligned, Markers, Off};
+                plan.out_of_order = pick(random, &[Aligned, Aligned, Aligned, Aligned, Markers, Off]);
+                plan.verbs = random.below(2) == 0;
+                plan.srq = random.below(2) == 0 && plan.verbs && host.srq.is_some() && !withholds;
+                plan.unsignaled = random.below(2) == 0 && plan.verbs;
+                plan.sges = if plan.verbs { pick(random, &[1, 2, 4, 16]) } else { 1 };
+            }
+        }
+        for host in 0..2 {
+            self.share_device(host);
+            self.keep_long_sends_out(host);
+        }
+    }
+
+    /// Who is to be sent more than a buffer takes does not share longer ones than the sender can fill.
+    fn keep_long_sends_out(&mut self, host: usize) {
+        let longest = self.shared_slot_len(host);
+        for dial in &mut self.dials {
+            let side = usize::from(dial.from != host);
+            let long =
+                matches!(dial.fate, Fate::Sins { side: peer, sin: Sin::SendTooLong, .. } if peer != side);
+            dial.sides[side].srq &= !long || dial.sides[side].slot_len == longest;
+        }
+    }
+
+    /// What connections are made with is the device's, hence one for all of its queue pairs.
+    fn share_device(&mut self, host: usize) {
+        let mut common: Option<SidePlan> = None;
+        let (mut takes, mut poke_after) = (None, None);
+        for dial in &mut self.dials {
+            let side = usize::from(dial.from != host);
+            let plan = &mut dial.sides[side];
+            if !plan.verbs {
+                continue;
+            }
+            let SidePlan { crc, markers, out_of_order, last_early, .. } = *common.get_or_insert(*plan);
+            *plan = SidePlan { crc, markers, out_of_order, last_early, ..*plan };
+            if side == 1 {
+                plan.rtr = *takes.get_or_insert(plan.rtr);
+            } else {
+                dial.poke_after = *poke_after.get_or_insert(dial.poke_after);
+            }
+        }
+    }
+
+    /// The side of a connection that a host has, if its owner has a queue pair.
+    pub(crate) fn queue_pairs(&self, host: usize) -> impl Iterator<Item = (&DialPlan, usize)> {
+        let side = move |dial: &DialPlan| usize::from(dial.from != host);
+        self.dials.iter().map(move |dial| (dial, side(dial))).filter(|(dial, side)| dial.sides[*side].verbs)
+    }
+
+    /// Octets of a buffer of a host's shared receive queue.
+    pub(crate) fn shared_slot_len(&self, host: usize) -> u32 {
+        let shares = self.queue_pairs(host).filter(|(dial, side)| dial.sides[*side].srq);
+        shares.map(|(dial, side)| dial.sides[side].slot_len).max().unwrap_or(0)
     }
 
     /// What befalls the run: one thing of all connections, or one of each, or nothing.
@@ -352,7 +452,12 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
         SidePlan {
             crc: if crc && random.below(3) != 0 { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks },
             markers: random.below(3) == 0,
+            out_of_order: OutOfOrder::Aligned,
             last_early: random.below(2) == 0,
+            verbs: false,
+            srq: false,
+            unsignaled: false,
+            sges: 1,
             ird: depth(random),
             ord: depth(random),
             rtr: (!is_initiator || random.below(2) == 0).then_some(forms),

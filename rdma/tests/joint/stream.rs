@@ -3,16 +3,17 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use rdma::{
-    CloseHow, CompletionOp, CompletionStatus, Endpoint, Env, ErrorCode, Event, LocalSlice, QpState,
-    RdmaStats, RegionId, Sink, StagTable, StreamId,
-};
+use rdma::verbs::{MemoryRegion, PostError, QpState};
+use rdma::{CloseHow, CompletionOp, Env, ErrorCode, RdmaStats, RegionId, Sink, StagTable, StreamId};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random};
 use tcp_stack::{Buf, BufClass, BufPool, CloseReason, ConnId, Duration, Instant, Segment, Stack};
 
 use crate::count::watched;
-use crate::model::{Buffer, Place, Shared, Touch, Watched, What};
+use crate::engine::{Engine, Lent, Local};
+use crate::model::{Buffer, Place, Shared, Ticket, Watched};
 use crate::scenario::{DialPlan, Fate, SidePlan, Sin};
+use crate::verbs::{self, HostDevice};
+use crate::work::pieces;
 
 /// Octets before and behind a window that nobody may touch.
 pub(crate) const GUARD: u64 = 64;
@@ -20,8 +21,6 @@ pub(crate) const GUARD: u64 = 64;
 const SHARE_MAX: usize = 256;
 /// Octets that a stream may queue before others get their turn.
 const BUDGET: usize = 64 << 10;
-/// How long the peer may take to close once this side has.
-const LINGER: Duration = Duration::from_secs(60);
 
 /// Turns in vain, one after the other, that are believed to be chance.
 const IN_VAIN_MAX: u32 = 20;
@@ -34,6 +33,8 @@ pub(crate) struct Tools {
     pub(crate) stags: StagTable,
     pub(crate) memory: Watched,
     pub(crate) stats: RdmaStats,
+    pub(crate) device: HostDevice,
+    pub(crate) verbs: verbs::Shared,
 }
 
 /// A stream's sending side on TCP: one FPDU, one buffer, one segment.
@@ -84,6 +85,18 @@ pub(crate) struct Posted {
     pub(crate) remote: Option<Place>,
     /// Where it fetches from.
     pub(crate) source: Option<Range<u64>>,
+    /// Its success is told.
+    pub(crate) signaled: bool,
+    /// A region that is not valid any more when it is done.
+    pub(crate) region: Option<MemoryRegion>,
+    /// The key that it makes valid, or invalid.
+    pub(crate) key: Option<Ticket>,
+}
+
+impl Posted {
+    pub(crate) const fn new(id: u64, op: CompletionOp, len: u32) -> Self {
+        Self { id, op, len, remote: None, source: None, signaled: false, region: None, key: None }
+    }
 }
 
 /// What a stream has come to.
@@ -101,8 +114,15 @@ pub(crate) struct Outcome {
     pub(crate) octets: u64,
     /// Messages received.
     pub(crate) received: u32,
-    /// Succeeded, by operation: Write, Read, Send, Atomic, Immediate.
-    pub(crate) by_op: [u32; 5],
+    /// Succeeded, by operation: Write, Read, Send, Atomic, Immediate, Bind, Invalidate.
+    pub(crate) by_op: [u32; 7],
+    /// Succeeded without being told, posted with octets that were copied, and with lists of several parts.
+    pub(crate) untold: u64,
+    pub(crate) inline: u64,
+    pub(crate) lists: u64,
+    /// Octets behind gaps that were taken, and of those: the stream ended before they were delivered; they came again
+    /// in another segment than that which was taken.
+    pub(crate) taken: [u64; 3],
 }
 
 /// One end of a connection.
@@ -117,7 +137,9 @@ pub(crate) struct Stream {
     pub(crate) base_to: [u64; 2],
     pub(crate) conn: ConnId,
     pub(crate) id: StreamId,
-    pub(crate) endpoint: Endpoint<Segment<HeapBuf>>,
+    pub(crate) engine: Engine,
+    /// Of a queue pair.
+    pub(crate) objects: Option<verbs::Own>,
     pub(crate) model: Shared,
     pub(crate) random: Random,
     pub(crate) outcome: Outcome,
@@ -132,11 +154,13 @@ pub(crate) struct Stream {
     pub(crate) post_at: Option<Instant>,
     pub(crate) blocked: u32,
     pub(crate) reposts: VecDeque<(Instant, u64)>,
+    /// Octets behind gaps that were taken and are not delivered: stream position and number.
+    pub(crate) taken: Vec<(u64, u64)>,
     unread: usize,
     read_at: Option<Instant>,
-    linger_until: Option<Instant>,
+    pub(crate) linger_until: Option<Instant>,
     /// TCP is closed already.
-    left: bool,
+    pub(crate) left: bool,
     retry_at: Option<Instant>,
     pub(crate) needs_turn: bool,
     /// Turns in a row in which nothing could be sent though there was said to be room.
@@ -167,7 +191,7 @@ impl Stream {
         plan: &DialPlan,
         conn: ConnId,
         id: StreamId,
-        endpoint: Endpoint<Segment<HeapBuf>>,
+        engine: Engine,
         model: Shared,
         random: Random,
         private_data: [Vec<u8>; 2],
@@ -186,7 +210,8 @@ impl Stream {
             base_to: [0, 1].map(|side| base_to(dial, side)),
             conn,
             id,
-            endpoint,
+            engine,
+            objects: None,
             model,
             random,
             outcome: Outcome::default(),
@@ -198,6 +223,7 @@ impl Stream {
             post_at: None,
             blocked: 0,
             reposts: (0..slots).map(|slot| (Instant::ZERO, slot)).collect(),
+            taken: Vec::new(),
             unread: 0,
             read_at: None,
             linger_until: None,
@@ -224,22 +250,15 @@ impl Stream {
         Place { host: self.host, region: own_region(self.dial) }
     }
 
-    pub(crate) fn slice(&self, range: &Range<u64>) -> LocalSlice {
-        let len = u32::try_from(range.end - range.start).unwrap_or(0);
-        LocalSlice { region: RegionId(self.own().region), offset: range.start, len }
-    }
-
-    /// Lets the endpoint do something; in full operation it must not allocate.
+    /// Lets the engine do something; in full operation it must not allocate.
     pub(crate) fn act<R>(
         &mut self,
         tools: &mut Tools,
-        work: impl FnOnce(&mut Endpoint<Segment<HeapBuf>>, &mut Tools) -> R,
+        work: impl FnOnce(&mut Engine, &mut Tools) -> R,
     ) -> Result<R, String> {
-        let full = |endpoint: &Endpoint<_>| endpoint.info().state == QpState::ReadyToSend;
-        let before = full(&self.endpoint);
-        let endpoint = &mut self.endpoint;
-        let (result, allocations) = watched(|| work(endpoint, tools));
-        if before && full(&self.endpoint) && allocations > 0 {
+        let before = self.engine.is_full(tools);
+        let (result, allocations) = watched(|| work(&mut self.engine, tools));
+        if before && self.engine.is_full(tools) && allocations > 0 {
             return Err(format!("{allocations} allocations in full operation"));
         }
         Ok(result)
@@ -252,16 +271,15 @@ impl Stream {
         segment: Segment<HeapBuf>,
         tools: &mut Tools,
     ) -> Result<(), String> {
+        let len = segment.len() as u64;
         self.unread += segment.len();
-        self.act(tools, |endpoint, tools| {
-            let Tools { stags, memory, stats, .. } = tools;
-            let mut env = Env { stags, memory, stats };
-            if segment.was_taken() {
-                endpoint.receive_placed(since_start(now), offset, segment.len(), &mut env);
-            } else {
-                endpoint.receive(since_start(now), offset, segment, &mut env);
-            }
-        })?;
+        let again = !segment.was_taken();
+        let ends = self.taken.iter().filter(|(start, taken)| offset < start + taken && *start < offset + len);
+        self.outcome.taken[2] += u64::from(again && ends.count() > 0);
+        self.taken.retain(|(start, taken)| start + taken > offset + len);
+        self.model.borrow_mut().receiving = Some((self.dial, self.side));
+        self.act(tools, |engine, tools| engine.receive(now, offset, segment, tools))?;
+        self.model.borrow_mut().receiving = None;
         self.needs_turn = true;
         self.collect(now, tools)
     }
@@ -269,16 +287,29 @@ impl Stream {
     /// Octets wait behind a gap: Writes among them are placed.
     pub(crate) fn receive_early(&mut self, tools: &mut Tools) -> Result<(), String> {
         let conn = self.conn;
-        self.act(tools, |endpoint, tools| {
-            let Tools { stack, stags, memory, stats, .. } = tools;
+        let mut taken = [(0, 0); 64];
+        let count = self.act(tools, |engine, tools| {
+            let Tools { stack, stags, memory, stats, device, .. } = tools;
+            let mut lent = Lent { device, env: Env { stags, memory, stats } };
+            let mut count = 0;
             stack.offer_early(conn, &mut |offset, octets| {
-                endpoint.receive_early(offset, octets, &mut Env { stags, memory, stats })
+                let takes = engine.receive_early(offset, octets, &mut lent);
+                if takes && let Some(place) = taken.get_mut(count) {
+                    (*place, count) = ((offset, octets.len() as u64), count + 1);
+                }
+                takes
             });
-        })
+            count
+        })?;
+        for span in taken.into_iter().take(count) {
+            self.outcome.taken[0] += span.1;
+            self.taken.push(span);
+        }
+        Ok(())
     }
 
     pub(crate) fn peer_closed(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
-        self.endpoint.peer_closed(since_start(now), &mut tools.stats);
+        self.engine.peer_closed(now, tools);
         self.needs_turn = true;
         self.collect(now, tools)
     }
@@ -293,11 +324,14 @@ impl Stream {
         if self.outcome.tcp.replace(reason).is_some() {
             return Err("TCP closed twice".into());
         }
-        self.endpoint.transport_lost();
+        self.engine.transport_lost(tools);
         self.collect(now, tools)?;
         tools.stags.revoke_stream(self.id);
         if self.outcome.close.is_none() {
             return Err("the transport is lost, and no end is told of".into());
+        }
+        if let (Engine::Verbs(handle), Some(own)) = (&self.engine, &mut self.objects) {
+            own.end(handle, tools)?;
         }
         (self.linger_until, self.read_at, self.retry_at) = (None, None, None);
         Ok(())
@@ -307,16 +341,26 @@ impl Stream {
     pub(crate) fn leave(&mut self, now: Instant, tools: &mut Tools) {
         tools.stack.close(now, self.conn);
         self.left = true;
-        self.endpoint.transport_lost();
+        self.engine.transport_lost(tools);
+    }
+
+    /// The owner cuts the connection: the transport's, or by the state of its queue pair.
+    pub(crate) fn abort(&mut self, now: Instant, tools: &mut Tools) {
+        match self.engine {
+            Engine::Verbs(it) if self.random.below(2) == 0 => {
+                let _ = tools.device.modify_qp(it.qp, QpState::Error, since_start(now));
+            }
+            _ => tools.stack.abort(now, self.conn),
+        }
     }
 
     /// When it wants a turn without an event.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self, tools: &Tools) -> Option<Instant> {
         if self.outcome.tcp.is_some() {
             return None;
         }
-        let repost = self.reposts.front().filter(|_| !self.is_over()).map(|(at, _)| *at);
-        let endpoint = self.endpoint.next_deadline().map(instant);
+        let repost = self.reposts.front().filter(|_| !self.is_over() && !self.plan.srq).map(|(at, _)| *at);
+        let endpoint = self.engine.next_deadline(tools).map(instant);
         let post = self.post_at.filter(|_| !self.stopped);
         [endpoint, post, repost, self.read_at, self.linger_until, self.retry_at].into_iter().flatten().min()
     }
@@ -335,8 +379,8 @@ impl Stream {
             tools.stack.abort(now, self.conn);
             self.linger_until = None;
         }
-        if self.endpoint.next_deadline().is_some_and(|at| instant(at) <= now) {
-            self.act(tools, |endpoint, tools| endpoint.handle_timeout(since_start(now), &mut tools.stats))?;
+        if self.engine.next_deadline(tools).is_some_and(|at| instant(at) <= now) {
+            self.act(tools, |engine, tools| engine.handle_timeout(now, tools))?;
             self.needs_turn = true;
             self.collect(now, tools)?;
         }
@@ -365,23 +409,26 @@ impl Stream {
     pub(crate) fn post_buffers(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
         while let Some((at, slot)) = self.reposts.front().copied()
             && at <= now
+            && !self.plan.srq
             && !self.is_over()
         {
             self.reposts.pop_front();
             let start = self.slots_start() + slot * u64::from(self.plan.slot_len);
             let range = start..start + u64::from(self.plan.slot_len);
             let id = self.model.borrow_mut().next_id();
-            let slice = self.slice(&range);
-            match self.act(tools, |endpoint, _| endpoint.post_recv(id, slice))? {
+            let local = Local { pieces: pieces(&range, self.plan.sges, &mut self.random), inline: None };
+            let (own, list) = (self.own(), self.list(&local, None));
+            let region = RegionId(own.region);
+            match self.act(tools, |engine, tools| engine.post_recv(id, &local, region, &list, tools))? {
                 Ok(()) => {}
-                Err(rdma::PostError::NotReady) => return Ok(()),
+                Err(PostError::State) => return Ok(()),
                 Err(error) => return Err(format!("a buffer is refused: {error}")),
             }
-            let own = self.own();
-            let mut model = self.model.borrow_mut();
-            let what = What::Placed { payload: None, placed: 0, ends: false };
-            model.touch(own, Touch { id, range, stag: rdma::Stag(0), what });
-            model.offers[self.dial][self.side].buffers.push_back(Buffer { id, slot, message: None });
+            self.note_sink(own, id, &local, None);
+            let buffer = Buffer { id, place: own, slot, message: None };
+            self.model.borrow_mut().offers[self.dial][self.side].buffers.push_back(buffer);
+            // It may have come back at once.
+            self.collect(now, tools)?;
         }
         Ok(())
     }
@@ -395,11 +442,11 @@ impl Stream {
     pub(crate) fn pump(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
         self.needs_turn = false;
         let conn = self.conn;
-        let (progress, budget) = self.act(tools, |endpoint, tools| {
-            let Tools { stack, pool, stags, memory, stats } = tools;
+        let (progress, budget) = self.act(tools, |engine, tools| {
+            let Tools { stack, pool, stags, memory, stats, device, .. } = tools;
             let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
-            let mut env = Env { stags, memory, stats };
-            let progress = endpoint.poll_transmit(since_start(now), &mut env, &mut sink);
+            let mut lent = Lent { device, env: Env { stags, memory, stats } };
+            let progress = engine.poll_transmit(now, &mut lent, &mut sink);
             (progress, sink.budget)
         })?;
         let told = core::mem::take(&mut self.told_of_room);
@@ -417,98 +464,6 @@ impl Stream {
             }
         }
         self.collect(now, tools)
-    }
-
-    /// Takes the endpoint's events.
-    pub(crate) fn collect(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
-        while let Some(event) = self.act(tools, |endpoint, _| endpoint.poll_event())? {
-            if let Some(log) = &mut self.log {
-                log.push(format!("{event:?}"));
-            }
-            if self.is_over() {
-                return Err(format!("an event behind the end: {event:?}"));
-            }
-            self.handle_event(now, event, tools)?;
-        }
-        Ok(())
-    }
-
-    fn handle_event(&mut self, now: Instant, event: Event, tools: &mut Tools) -> Result<(), String> {
-        match event {
-            Event::ConnectRequest { private_data, .. } => {
-                if !self.hostile && *private_data != *self.private_data[0] {
-                    return Err("the private data of the request are not those sent".into());
-                }
-                let reply = &self.private_data[1];
-                let answered =
-                    if self.rejects { self.endpoint.reject(reply) } else { self.endpoint.accept(reply) };
-                answered.map_err(|error| format!("{error:?}"))?;
-                self.needs_turn = true;
-            }
-            Event::Established { private_data, crc, ird, ord, .. } => {
-                let right = if self.side == 0 { &self.private_data[1][..] } else { &[] };
-                if !self.hostile && *private_data != *right {
-                    return Err("the private data of the reply are not those sent".into());
-                }
-                self.outcome.established = true;
-                self.terms = Some((ird, ord, crc));
-                self.ord = ord;
-                self.post_at = Some(now);
-            }
-            Event::Rejected { private_data } => {
-                if !self.hostile && *private_data != *self.private_data[1] {
-                    return Err("the private data of the reply are not those sent".into());
-                }
-                self.outcome.rejected = true;
-            }
-            Event::Completion { wr_id, op: CompletionOp::Receive, .. } => self.buffer_flushed(wr_id)?,
-            Event::Completion { wr_id, op, status, bytes } => {
-                self.post_at = Some(now);
-                self.completed((wr_id, op, bytes), status, tools)?;
-            }
-            Event::Received { wr_id, bytes, solicited, invalidated } => {
-                self.received(now, wr_id, |message| {
-                    message.immediate.is_none()
-                        && (message.len, message.solicited, message.invalidate)
-                            == (bytes, solicited, invalidated)
-                })?;
-                if let Some(stag) = invalidated {
-                    self.invalidated(stag, tools)?;
-                }
-            }
-            Event::Immediate { wr_id, data, solicited } => {
-                self.received(now, wr_id, |message| {
-                    (message.immediate, message.solicited) == (Some(data), solicited)
-                })?;
-            }
-            Event::TerminateSent { code, .. } => self.outcome.terminate_sent = Some(code),
-            Event::TerminateReceived { code, .. } => self.outcome.terminate_received = Some(code),
-            // The end itself follows.
-            Event::Failed { .. } => {}
-            Event::Close { how } => self.ended(now, how, tools)?,
-        }
-        Ok(())
-    }
-
-    /// The last event: everything posted must have come back by now.
-    fn ended(&mut self, now: Instant, how: CloseHow, tools: &mut Tools) -> Result<(), String> {
-        self.outcome.close = Some(how);
-        self.stopped = true;
-        let buffers = self.model.borrow().offers[self.dial][self.side].buffers.len();
-        if !self.posted.is_empty() || buffers > 0 {
-            return Err(format!("not given back: {:?}, and {buffers} buffers", self.posted));
-        }
-        if self.outcome.tcp.is_none() {
-            match how {
-                CloseHow::Fin => {
-                    self.linger_until = Some(now + LINGER);
-                    tools.stack.close(now, self.conn);
-                }
-                CloseHow::Reset if self.left => self.linger_until = Some(now + LINGER),
-                CloseHow::Reset => tools.stack.abort(now, self.conn),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -532,9 +487,4 @@ pub(crate) fn own_region(dial: usize) -> u32 {
 /// Octets of the own region for sources and sinks.
 pub(crate) fn work_area(plan: &SidePlan) -> u64 {
     u64::from(plan.len_max) * 3 + 4096
-}
-
-/// Whether a status is that of work that was done.
-pub(crate) fn is_success(status: CompletionStatus) -> bool {
-    status == CompletionStatus::Success
 }

@@ -7,6 +7,7 @@ use rdma::{CloseHow, ErrorCode};
 use tcp_stack::{CloseReason, Duration, Instant};
 
 use crate::network::Report;
+use crate::stream::Outcome;
 
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
@@ -18,7 +19,11 @@ pub(crate) struct Totals {
     whole: u64,
     /// Work requests posted, succeeded, flushed; by operation those that succeeded.
     work: [u64; 3],
-    by_op: [u64; 5],
+    by_op: [u64; 7],
+    /// Octets placed behind gaps.
+    early: u64,
+    /// Seeds that had each of some features.
+    features: BTreeMap<&'static str, u64>,
     received: u64,
     octets: u64,
     accesses: [u64; 3],
@@ -43,6 +48,10 @@ impl Totals {
         self.invalidated += report.stats.rdmap.stags_invalidated;
         self.pokes += report.stats.rdmap.pokes;
         add(&mut self.accesses, report.accesses);
+        self.early += report.stats.mpa.octets_placed_early;
+        for (feature, count) in features(report) {
+            *self.features.entry(feature).or_default() += u64::from(count > 0);
+        }
         for pair in &report.outcomes {
             self.connections += 1;
             let sides = pair.iter().flatten();
@@ -86,7 +95,13 @@ impl Totals {
             ("flipped bits", self.flips),
             ("packets too big", self.too_big),
             ("pokes", self.pokes),
+            ("octets placed behind gaps", self.early),
+            ("windows bound", self.by_op[5]),
+            ("windows made invalid", self.by_op[6]),
         ];
+        for (feature, seeds) in &self.features {
+            assert!(*seeds > 0, "no seed with {feature}: {self}");
+        }
         let crc_errors = self.terminates.get(&(2, 0, 2)).map_or(0, |(count, _)| *count);
         for (what, count) in all.into_iter().chain([("Terminates for a wrong CRC", crc_errors)]) {
             assert!(count > 0, "no {what}: {self}");
@@ -94,6 +109,31 @@ impl Totals {
         assert!(self.terminates.len() >= 8, "few kinds of Terminates: {self}");
         assert!(self.whole * 2 > self.connections, "few connections without a fault: {self}");
     }
+}
+
+/// What a run had of each feature.
+fn features(report: &Report) -> [(&'static str, u64); 14] {
+    let sides = || report.outcomes.iter().flatten().flatten();
+    let sum = |of: fn(&Outcome) -> u64| sides().map(of).sum::<u64>();
+    let mpa = &report.stats.mpa;
+    let [shared, limits] = report.shared;
+    let [both, one] = report.marked;
+    [
+        ("markers in both directions", both),
+        ("markers in one", one),
+        ("Writes placed behind gaps", mpa.octets_placed_early),
+        ("an FPDU behind a gap with a wrong CRC", if report.flips > 0 { mpa.early_refused_crc } else { 0 }),
+        ("an FPDU behind a gap cut off", mpa.early_refused_incomplete),
+        ("an end before what was placed was delivered", sum(|side| side.taken[1])),
+        ("what was placed sent again in other segments", sum(|side| side.taken[2])),
+        ("shared buffers", shared),
+        ("a shared queue running low", limits),
+        ("work that is not signalled", sum(|side| side.untold)),
+        ("inline data", sum(|side| side.inline)),
+        ("lists", sum(|side| side.lists)),
+        ("bound windows", sum(|side| side.by_op[5].into())),
+        ("local invalidation", sum(|side| side.by_op[6].into())),
+    ]
 }
 
 fn add<const N: usize>(to: &mut [u64; N], by: [u64; N]) {
@@ -105,13 +145,14 @@ fn add<const N: usize>(to: &mut [u64; N], by: [u64; N]) {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [posted, succeeded, flushed] = self.work;
-        let [writes, reads, sends, atomics, immediates] = self.by_op;
+        let [writes, reads, sends, atomics, immediates, binds, invalidates] = self.by_op;
         let [placed, fetched, words] = self.accesses;
         write!(
             f,
             "{} seeds, {} connections ({} whole, {} rejected), {posted} work requests ({succeeded} done: {writes} \
-             Writes, {reads} Reads, {sends} Sends, {atomics} atomic, {immediates} immediate; {flushed} flushed), {} \
-             messages received, {} octets of work, {placed} placed, {fetched} fetched, {words} words changed, {} s \
+             Writes, {reads} Reads, {sends} Sends, {atomics} atomic, {immediates} immediate, {binds} \
+             binds, {invalidates} invalidations; {flushed} flushed), {} \
+             messages received, {} octets of work, {placed} placed ({} behind gaps), {fetched} fetched, {words} words changed, {} s \
              simulated, {} frames lost, {} bits flipped, {} packets too big, {} resets; Terminates:",
             self.seeds,
             self.connections,
@@ -119,6 +160,7 @@ impl fmt::Display for Totals {
             self.rejected,
             self.received,
             self.octets,
+            self.early,
             self.time.as_secs(),
             self.lost,
             self.flips,
@@ -127,6 +169,10 @@ impl fmt::Display for Totals {
         )?;
         for ((layer, etype, code), (count, name)) in &self.terminates {
             write!(f, " {layer:x}/{etype:x}/{code:02x} {name} ×{count};")?;
+        }
+        f.write_str(" Seeds with")?;
+        for (feature, count) in &self.features {
+            write!(f, " {feature}: {count};")?;
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ use crate::stream::Outcome;
 /// No ready-to-receive in common (RFC 6581 §8), CRC error (RFC 5044 §8), a fault of one's own (RFC 5040 §4.8).
 const NO_RTR: (u8, u8, u8) = (2, 0, 7);
 const CRC: (u8, u8, u8) = (2, 0, 2);
+/// A length that leads into what was placed behind the gap (RFC 5044 §8).
+const FPDU_START: (u8, u8, u8) = (2, 0, 3);
 const LOCAL: (u8, u8, u8) = (0, 0, 0);
 const SETUP: (u8, u8, u8) = (2, 0, 5);
 
@@ -121,7 +123,7 @@ fn judge_flipped(scenario: &Scenario, pair: &[Option<Outcome>; 2]) -> Result<(),
     let in_startup = scenario.flips.is_some_and(|flips| flips.startup);
     for outcome in pair.iter().flatten() {
         let codes = [outcome.sent(), outcome.heard()];
-        let only_crc = codes.into_iter().flatten().all(|code| code == CRC || code == NO_RTR);
+        let only_crc = codes.into_iter().flatten().all(|code| matches!(code, CRC | NO_RTR | FPDU_START));
         ensure(in_startup || only_crc, "a flipped bit, and not a CRC error")?;
     }
     Ok(())

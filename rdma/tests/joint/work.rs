@@ -6,27 +6,30 @@
 
 use core::ops::Range;
 
-use rdma::{AtomicOp, CompletionOp, Endpoint, LocalSlice, PostError, RegionId, Stag};
-use tcp_stack::testutil::{HeapBuf, Random};
-use tcp_stack::{Duration, Instant, Segment};
+use rdma::verbs::{MemoryRegion, PostError, SendFlags, SendOp, Sge};
+use rdma::{AtomicOp, CompletionOp, RegionId, Stag};
+use tcp_stack::testutil::Random;
+use tcp_stack::{Duration, Instant};
 
-use crate::model::{Message, Place, Touch, What, changed};
-use crate::scenario::{Fate, Sin};
+use crate::engine::Local;
+use crate::model::{Message, Place, Ticket, Touch, What, changed};
+use crate::scenario::Fate;
 use crate::stream::{GUARD, Posted, Stream, Tools, work_area};
+use crate::verbs::INLINE;
 
 /// How often a range is drawn before the owner waits instead.
 const DRAWS: u32 = 6;
 
 /// Where a request finds the peer's window.
 #[derive(Clone, Copy)]
-struct Remote {
-    place: Place,
-    stag: Stag,
-    base_to: u64,
+pub(crate) struct Remote {
+    pub(crate) place: Place,
+    pub(crate) stag: Stag,
+    pub(crate) base_to: u64,
 }
 
 impl Remote {
-    fn to(&self, start: u64) -> u64 {
+    pub(crate) fn to(&self, start: u64) -> u64 {
         self.base_to.wrapping_add(start.wrapping_sub(GUARD))
     }
 }
@@ -56,6 +59,9 @@ impl Stream {
                 self.blocked = 0;
                 let think = self.random.between(0, self.plan.think.as_nanos().try_into().unwrap_or(0));
                 self.post_at = Some(now + Duration::from_nanos(think));
+            } else if self.posted.back().is_some_and(|posted| !posted.signaled) {
+                // What others wait for may be done, and nobody told.
+                any |= self.write_nothing(tools)?;
             } else {
                 // No range is free, or the peer has no buffer posted: a while later, then.
                 self.post_at = Some(now + Duration::from_micros(200 << self.blocked.min(8)));
@@ -79,6 +85,9 @@ impl Stream {
 
     fn post_one(&mut self, tools: &mut Tools, shared: Stag) -> Result<bool, String> {
         let reads = self.ord > 0;
+        if let Some(taken) = self.look_after_windows(tools)? {
+            return Ok(taken);
+        }
         match self.random.below(32) {
             0..9 => self.write(tools),
             9..16 if reads => self.fetch(tools),
@@ -121,7 +130,7 @@ impl Stream {
     }
 
     /// Octets of the own region to send from.
-    fn draw_source(&mut self, len: u64) -> Option<Range<u64>> {
+    pub(crate) fn draw_source(&mut self, len: u64) -> Option<Range<u64>> {
         let area = 0..work_area(&self.plan);
         self.draw_range(self.own(), area, (len, 1), |what| matches!(what, What::Source))
     }
@@ -131,34 +140,65 @@ impl Stream {
         self.draw_range(self.own(), 0..work_area(&self.plan), (len, 1), |_| false)
     }
 
+    /// A range as parts of a list, in any order, some of no octets; or as octets that are copied when it is posted.
+    pub(crate) fn local(&mut self, range: &Range<u64>, may_copy: bool) -> Local {
+        let len = range.end - range.start;
+        if may_copy && self.plan.verbs && len <= INLINE.into() && self.random.below(3) == 0 {
+            let octets = self.octets(self.own(), range);
+            return Local { pieces: vec![range.clone()], inline: Some(octets) };
+        }
+        Local { pieces: pieces(range, self.plan.sges, &mut self.random), inline: None }
+    }
+
+    /// The list of a work request, by the key of this region or that of the stream's.
+    pub(crate) fn list(&self, local: &Local, region: Option<&MemoryRegion>) -> Vec<Sge> {
+        let Some(region) = region.or(self.objects.as_ref().map(|own| &own.work)) else { return Vec::new() };
+        sges(local, region)
+    }
+
     /// The peer's window, by one of its STags.
-    fn remote(&mut self) -> Option<Remote> {
+    pub(crate) fn remote(&mut self) -> Option<Remote> {
         let peer = 1 - self.side;
         let model = self.model.borrow();
         let offer = &model.offers[self.dial][peer];
         let ticket = offer.tickets.get(self.random.index(offer.tickets.len() * 2)).copied();
-        let stag = ticket.or(offer.stag)?;
-        Some(Remote { place: self.open(1 - self.host), stag, base_to: self.base_to[peer] })
+        let all = offer.stag.map(|stag| Ticket { stag, base_to: self.base_to[peer] });
+        let Ticket { stag, base_to } = ticket.or(all)?;
+        Some(Remote { place: self.open(1 - self.host), stag, base_to })
     }
 
     fn window(&self) -> Range<u64> {
         GUARD..GUARD + u64::from(self.window)
     }
 
-    /// Hands a request to the endpoint and notes it. `false`: the stream takes none any more.
-    fn post(
+    /// Hands a request to the engine and notes it. `false`: the stream takes none any more.
+    pub(crate) fn post(
         &mut self,
         tools: &mut Tools,
-        posted: Posted,
-        work: impl FnOnce(&mut Endpoint<Segment<HeapBuf>>) -> Result<(), PostError>,
+        mut posted: Posted,
+        (op, solicited): (SendOp, bool),
+        local: &Local,
     ) -> Result<bool, String> {
-        match self.act(tools, |endpoint, _| work(endpoint))? {
+        let list = self.list(local, posted.region.as_ref());
+        let is_last = self.posted.len() + 1 >= usize::from(self.plan.send_queue)
+            || self.outcome.work[0] + 1 >= self.quota()
+            || matches!(self.fate, Fate::Sins { side, .. } if side == self.side);
+        posted.signaled |= !self.plan.unsignaled || is_last || self.random.below(3) == 0;
+        let fence = self.plan.verbs && self.random.below(8) == 0;
+        let flags = SendFlags { signaled: posted.signaled, solicited, fence };
+        let (id, region) = (posted.id, RegionId(self.own().region));
+        let taken =
+            self.act(tools, |engine, tools| engine.post_send((id, op, flags), local, region, &list, tools))?;
+        match taken {
             Ok(()) => {
                 self.posted.push_back(posted);
                 self.outcome.work[0] += 1;
+                self.outcome.inline += u64::from(local.inline.is_some());
+                self.outcome.lists += u64::from(local.pieces.len() > 1);
+                self.needs_turn = true;
                 Ok(true)
             }
-            Err(PostError::NotReady) => {
+            Err(PostError::State) => {
                 self.stopped = true;
                 Ok(false)
             }
@@ -166,18 +206,38 @@ impl Stream {
         }
     }
 
-    fn octets(&self, at: Place, range: &Range<u64>) -> Vec<u8> {
+    pub(crate) fn octets(&self, at: Place, range: &Range<u64>) -> Vec<u8> {
         let mut model = self.model.borrow_mut();
         model.region(at).now[range.start as usize..range.end as usize].to_vec()
     }
 
-    fn note(&self, at: Place, id: u64, range: &Range<u64>, stag: Stag, what: What) {
+    /// The octets that a message brings.
+    pub(crate) fn gather(&self, local: &Local) -> Vec<u8> {
+        local.pieces.iter().flat_map(|piece| self.octets(self.own(), piece)).collect()
+    }
+
+    /// Octets are sent from here: fetched later, or the owner's again at once.
+    pub(crate) fn note_source(&mut self, id: u64, source: &Range<u64>, local: &Local, tools: &mut Tools) {
+        if local.inline.is_some() {
+            let own = self.own();
+            self.scribble(own, source.clone(), tools);
+        } else {
+            self.note(self.own(), id, source, Stag(0), What::Source);
+        }
+    }
+
+    /// Octets are to come here: these, or what is not known yet.
+    pub(crate) fn note_sink(&self, at: Place, id: u64, local: &Local, payload: Option<&[u8]>) {
+        self.model.borrow_mut().note_sink(at, id, &local.pieces, payload);
+    }
+
+    pub(crate) fn note(&self, at: Place, id: u64, range: &Range<u64>, stag: Stag, what: What) {
         if !range.is_empty() {
             self.model.borrow_mut().touch(at, Touch { id, range: range.clone(), stag, what });
         }
     }
 
-    fn next_id(&self) -> u64 {
+    pub(crate) fn next_id(&self) -> u64 {
         self.model.borrow_mut().next_id()
     }
 
@@ -186,29 +246,44 @@ impl Stream {
         let Some(remote) = self.remote() else { return Ok(false) };
         let to = self.draw_range(remote.place, self.window(), (len, 1), |_| false);
         let (Some(source), Some(to)) = (self.draw_source(len), to) else { return Ok(false) };
+        let tells = self.plan.verbs && self.credit() && self.random.below(4) == 0;
         let id = self.next_id();
         // RFC 5041 §5.2: of a message without octets neither STag nor offset is looked at.
-        let stag = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
-        let slice = self.slice(&source);
-        let posted = Posted {
-            id,
-            op: CompletionOp::Write,
-            len: slice.len,
-            remote: Some(remote.place),
-            source: Some(source.clone()),
+        let rkey = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
+        let local = self.local(&source, true);
+        let payload = self.gather(&local);
+        let mut posted = Posted::new(id, CompletionOp::Write, local.len());
+        (posted.remote, posted.source) = (Some(remote.place), Some(source.clone()));
+        let (remote_addr, imm_data) = (remote.to(to.start), self.random.next().to_be_bytes());
+        let solicited = tells && self.random.below(2) == 0;
+        let op = if tells {
+            SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data }
+        } else {
+            SendOp::RdmaWrite { remote_addr, rkey }
         };
-        let taken =
-            self.post(tools, posted, |endpoint| endpoint.post_write(id, slice, stag, remote.to(to.start)))?;
+        let taken = self.post(tools, posted, (op, solicited), &local)?;
         if taken {
-            let payload = self.octets(self.own(), &source);
             let mut model = self.model.borrow_mut();
             model.region(remote.place).then[to.start as usize..to.end as usize].copy_from_slice(&payload);
             drop(model);
-            let what = What::Placed { payload: Some(payload), placed: 0, ends: true };
-            self.note(remote.place, id, &to, stag, what);
-            self.note(self.own(), id, &source, Stag(0), What::Source);
+            let what = What::Placed { payload: Some(payload), placed: 0, skip: 0, ends: true };
+            self.note(remote.place, id, &to, rkey, what);
+            self.note_source(id, &source, &local, tools);
+            if tells {
+                // The Write itself is part of what must be placed.
+                let id = self.next_id();
+                let message = Message { id, len: 8, solicited, invalidate: None, immediate: Some(imm_data) };
+                self.claim(message, Vec::new());
+            }
         }
         Ok(taken)
+    }
+
+    /// A Write of no octets, to be told that what was posted before it is done.
+    fn write_nothing(&mut self, tools: &mut Tools) -> Result<bool, String> {
+        let posted = Posted { signaled: true, ..Posted::new(self.next_id(), CompletionOp::Write, 0) };
+        let op = SendOp::RdmaWrite { remote_addr: self.random.next(), rkey: Stag(self.random.next() as u32) };
+        self.post(tools, posted, (op, false), &Local::default())
     }
 
     fn fetch(&mut self, tools: &mut Tools) -> Result<bool, String> {
@@ -218,20 +293,27 @@ impl Stream {
         let (Some(sink), Some(from)) = (self.draw_sink(len), from) else { return Ok(false) };
         let id = self.next_id();
         // RFC 5040 §5.2.1: of a Read of nothing the source "MUST NOT" be validated.
-        let stag = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
-        let slice = self.slice(&sink);
-        let posted =
-            Posted { id, op: CompletionOp::Read, len: slice.len, remote: Some(remote.place), source: None };
-        let taken =
-            self.post(tools, posted, |endpoint| endpoint.post_read(id, slice, stag, remote.to(from.start)))?;
+        let rkey = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
+        let local = self.local(&sink, false);
+        let mut posted = Posted::new(id, CompletionOp::Read, local.len());
+        posted.remote = Some(remote.place);
+        let remote_addr = remote.to(from.start);
+        let mut op = SendOp::RdmaRead { remote_addr, rkey };
+        if self.plan.verbs && local.pieces.len() == 1 && len > 0 && self.random.below(2) == 0 {
+            posted.region = Some(self.register(&sink, tools)?);
+            op = SendOp::RdmaReadInvalidate { remote_addr, rkey };
+        }
+        let region = posted.region;
+        let taken = self.post(tools, posted, (op, false), &local)?;
         if taken {
             let mut model = self.model.borrow_mut();
             let range = from.start as usize..from.end as usize;
             let payload = model.region(remote.place).then[range].to_vec();
             drop(model);
-            self.note(remote.place, id, &from, stag, What::Fetched);
-            let what = What::Placed { payload: Some(payload), placed: 0, ends: false };
-            self.note(self.own(), id, &sink, Stag(0), what);
+            self.note(remote.place, id, &from, rkey, What::Fetched);
+            self.note_sink(self.own(), id, &local, Some(&payload));
+        } else if let Some(region) = region {
+            self.deregister(&region, tools)?;
         }
         Ok(taken)
     }
@@ -249,20 +331,18 @@ impl Stream {
         let original = then.map_err(|_| "not a word")?;
         let op = self.draw_op(original);
         let id = self.next_id();
-        let slice = self.slice(&sink);
-        let (stag, to) = (remote.stag, remote.to(word.start));
-        let place = remote.place;
-        let posted = Posted { id, op: CompletionOp::Atomic, len: 8, remote: Some(place), source: None };
-        let taken = self.post(tools, posted, |endpoint| endpoint.post_atomic(id, slice, stag, to, op))?;
+        let (local, place, rkey) = (self.local(&sink, false), remote.place, remote.stag);
+        let posted = Posted { remote: Some(place), ..Posted::new(id, CompletionOp::Atomic, 8) };
+        let work = SendOp::Atomic { remote_addr: remote.to(word.start), rkey, op };
+        let taken = self.post(tools, posted, (work, false), &local)?;
         if taken {
             let value = changed(op, original);
             let mut model = self.model.borrow_mut();
             model.region(place).then[range].copy_from_slice(&value.to_ne_bytes());
             drop(model);
             let result = self.own();
-            self.note(place, id, &word, stag, What::Word { op, original: Some(original), result });
-            let what = What::Placed { payload: None, placed: 0, ends: false };
-            self.note(result, id, &sink, Stag(0), what);
+            self.note(place, id, &word, rkey, What::Word { op, original: Some(original), result });
+            self.note_sink(result, id, &local, None);
         }
         Ok(taken)
     }
@@ -285,57 +365,54 @@ impl Stream {
     /// Counts in the word that all connections share, in the sixteen bits that are this connection's.
     fn count_up(&mut self, tools: &mut Tools, shared: Stag) -> Result<bool, String> {
         let Some(sink) = self.draw_sink(8) else { return Ok(false) };
-        let region = self.model.borrow().regions[0].len() as u32 - 1;
+        let region = self.model.borrow().offers.len() as u32 * 2;
         let place = Place { host: 1 - self.host, region };
         let op = AtomicOp::FetchAdd { add: 1 << (16 * (self.dial % 4)), mask: 0 };
         let id = self.next_id();
-        let slice = self.slice(&sink);
-        let posted = Posted { id, op: CompletionOp::Atomic, len: 8, remote: Some(place), source: None };
-        let taken = self.post(tools, posted, |endpoint| endpoint.post_atomic(id, slice, shared, 0, op))?;
+        let local = self.local(&sink, false);
+        let posted = Posted { remote: Some(place), ..Posted::new(id, CompletionOp::Atomic, 8) };
+        let work = SendOp::Atomic { remote_addr: 0, rkey: shared, op };
+        let taken = self.post(tools, posted, (work, false), &local)?;
         if taken {
             let result = self.own();
             self.note(place, id, &(0..8), shared, What::Word { op, original: None, result });
-            let what = What::Placed { payload: None, placed: 0, ends: false };
-            self.note(result, id, &sink, Stag(0), what);
+            self.note_sink(result, id, &local, None);
         }
         Ok(taken)
     }
 
-    /// Gives the peer's oldest unused buffer to a message; `false` if there is none.
-    fn claim(&self, message: Message, payload: Option<Vec<u8>>) -> bool {
-        let peer = 1 - self.side;
-        let at = Place { host: 1 - self.host, ..self.own() };
+    /// Gives the peer's oldest unused buffer to a message.
+    fn claim(&self, message: Message, payload: Vec<u8>) {
+        let to = (self.dial, 1 - self.side);
         let mut model = self.model.borrow_mut();
-        let buffers = &mut model.offers[self.dial][peer].buffers;
-        let Some(buffer) = buffers.iter_mut().find(|buffer| buffer.message.is_none()) else { return false };
-        buffer.message = Some(message);
-        let id = buffer.id;
-        let mut touches = model.region(at).touches.iter_mut();
-        if let Some(touch) = touches.find(|touch| touch.id == id)
-            && let What::Placed { payload: due, .. } = &mut touch.what
-        {
-            *due = payload;
+        if model.offers[to.0][to.1].share.is_some() {
+            return model.promise(1 - self.host, to, message, payload);
         }
-        true
+        let buffers = &mut model.offers[to.0][to.1].buffers;
+        if let Some(buffer) = buffers.iter_mut().find(|buffer| buffer.message.is_none()) {
+            let (place, id) = (buffer.place, buffer.id);
+            buffer.message = Some(message);
+            model.fill(place, id, &payload);
+        }
     }
 
-    /// Octets of the peer's oldest unused buffer.
-    fn credit(&self) -> bool {
-        let model = self.model.borrow();
-        model.offers[self.dial][1 - self.side].buffers.iter().any(|buffer| buffer.message.is_none())
+    /// Whether the peer has a buffer for a message more.
+    pub(crate) fn credit(&self) -> bool {
+        self.model.borrow().has_buffer(1 - self.host, (self.dial, 1 - self.side))
     }
 
-    fn immediate(&mut self, tools: &mut Tools) -> Result<bool, String> {
+    pub(crate) fn immediate(&mut self, tools: &mut Tools) -> Result<bool, String> {
         if !self.credit() {
             return Ok(false);
         }
-        let (id, data) = (self.next_id(), self.random.next().to_be_bytes());
+        let (id, imm_data) = (self.next_id(), self.random.next().to_be_bytes());
         let solicited = self.random.below(2) == 0;
-        let posted = Posted { id, op: CompletionOp::Immediate, len: 0, remote: None, source: None };
-        let taken = self.post(tools, posted, |endpoint| endpoint.post_immediate(id, data, solicited))?;
+        let posted = Posted::new(id, CompletionOp::Immediate, 0);
+        let op = SendOp::Immediate { imm_data };
+        let taken = self.post(tools, posted, (op, solicited), &Local::default())?;
         if taken {
-            let message = Message { id, len: 8, solicited, invalidate: None, immediate: Some(data) };
-            self.claim(message, None);
+            let message = Message { id, len: 8, solicited, invalidate: None, immediate: Some(imm_data) };
+            self.claim(message, Vec::new());
         }
         Ok(taken)
     }
@@ -348,107 +425,64 @@ impl Stream {
 
     /// A ticket of the peer's that no unfinished Read or atomic operation is by.
     fn draw_ticket(&mut self) -> Option<Stag> {
-        let open = self.open(1 - self.host);
-        let mut model = self.model.borrow_mut();
-        let tickets = &mut model.offers[self.dial][1 - self.side].tickets;
-        let index = self.random.index(tickets.len());
-        let stag = *tickets.get(index)?;
-        let is_used = model
-            .region(open)
-            .touches
-            .iter()
-            .any(|touch| touch.stag == stag && matches!(touch.what, What::Fetched | What::Word { .. }));
-        (!is_used).then_some(stag)
+        let index = self.random.index(self.model.borrow().offers[self.dial][1 - self.side].tickets.len());
+        let Ticket { stag, .. } = *self.model.borrow().offers[self.dial][1 - self.side].tickets.get(index)?;
+        let is_used = |what: &What| matches!(what, What::Fetched | What::Word { .. });
+        (!self.model.borrow_mut().is_used(self.open(1 - self.host), stag, is_used)).then_some(stag)
     }
 
-    fn send_as(&mut self, tools: &mut Tools, len: u64, invalidate: Option<Stag>) -> Result<bool, String> {
+    pub(crate) fn send_as(
+        &mut self,
+        tools: &mut Tools,
+        len: u64,
+        invalidate: Option<Stag>,
+    ) -> Result<bool, String> {
         let Some(source) = self.draw_source(len).filter(|_| self.credit()) else { return Ok(false) };
         let id = self.next_id();
         let solicited = self.random.below(2) == 0;
-        let slice = self.slice(&source);
+        let local = self.local(&source, true);
+        let mut payload = self.gather(&local);
         let posted =
-            Posted { id, op: CompletionOp::Send, len: slice.len, remote: None, source: Some(source.clone()) };
-        let taken =
-            self.post(tools, posted, |endpoint| endpoint.post_send(id, slice, solicited, invalidate))?;
+            Posted { source: Some(source.clone()), ..Posted::new(id, CompletionOp::Send, local.len()) };
+        let op = SendOp::Send { invalidate };
+        let taken = self.post(tools, posted, (op, solicited), &local)?;
         if taken {
-            let mut payload = self.octets(self.own(), &source);
             // Of one that is too long the first segments are placed before that is noticed.
-            payload.truncate(self.plan_of_peer_slot());
-            let message = Message { id, len: slice.len, solicited, invalidate, immediate: None };
-            self.claim(message, Some(payload));
-            self.note(self.own(), id, &source, Stag(0), What::Source);
+            payload.truncate(self.peer_slot_len());
+            let message = Message { id, len: local.len(), solicited, invalidate, immediate: None };
+            self.claim(message, payload);
+            self.note_source(id, &source, &local, tools);
             let mut model = self.model.borrow_mut();
-            model.offers[self.dial][1 - self.side].tickets.retain(|stag| Some(*stag) != invalidate);
+            model.offers[self.dial][1 - self.side].tickets.retain(|ticket| Some(ticket.stag) != invalidate);
         }
         Ok(taken)
     }
 
-    /// Octets of the peer's buffers: both sides have slots of one length.
-    fn plan_of_peer_slot(&self) -> usize {
-        self.plan.slot_len as usize
+    /// Octets of the peer's buffers.
+    pub(crate) fn peer_slot_len(&self) -> usize {
+        self.model.borrow().offers[self.dial][1 - self.side].slot_len
     }
+}
 
-    /// Posts what the peer must refuse, as the last thing. `false`: not possible now.
-    pub(crate) fn sin(&mut self, sin: Sin, tools: &mut Tools) -> Result<bool, String> {
-        let peer = 1 - self.side;
-        let (narrow, base_to) = (self.model.borrow().offers[self.dial][peer].narrow, self.base_to[peer]);
-        let Some(((read_only, write_only), remote)) = narrow.zip(self.remote()) else { return Ok(false) };
-        let beyond = base_to + u64::from(self.window);
-        let bad = Stag(0xffff_ff00);
-        if matches!(sin, Sin::SendTooLong | Sin::SendNoBuffer | Sin::InvalidateNoStag) {
-            return self.sinful_send(sin, bad, tools);
-        }
-        let source = self.draw_source(16);
-        let Some(range) = source else { return Ok(false) };
-        let id = self.next_id();
-        let slice = self.slice(&range);
-        let word = LocalSlice { len: 8, ..slice };
-        let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
-        let (kind, len) = match sin {
-            Sin::ReadNoStag | Sin::ReadBeyond | Sin::ReadNoRight => (CompletionOp::Read, 16),
-            Sin::AtomicUnaligned | Sin::AtomicNoRight => (CompletionOp::Atomic, 8),
-            _ => (CompletionOp::Write, 16),
-        };
-        let posted = Posted { id, op: kind, len, remote: None, source: None };
-        let taken = self.post(tools, posted, |endpoint| match sin {
-            Sin::WriteNoStag => endpoint.post_write(id, slice, bad, base_to),
-            Sin::WriteBeyond => endpoint.post_write(id, slice, remote.stag, beyond),
-            Sin::WriteNoRight => endpoint.post_write(id, slice, read_only, base_to),
-            Sin::WriteWraps => endpoint.post_write(id, slice, remote.stag, u64::MAX - 3),
-            Sin::ReadNoStag => endpoint.post_read(id, slice, bad, base_to),
-            Sin::ReadBeyond => endpoint.post_read(id, slice, remote.stag, beyond - 15),
-            Sin::ReadNoRight => endpoint.post_read(id, slice, write_only, base_to),
-            Sin::AtomicUnaligned => endpoint.post_atomic(id, word, remote.stag, base_to + 4, op),
-            _ => endpoint.post_atomic(id, word, read_only, base_to, op),
-        })?;
-        if taken {
-            self.note(self.own(), id, &range, Stag(0), What::Source);
-        }
-        self.stopped = true;
-        Ok(taken)
+/// A range in so many parts at most, in any order.
+pub(crate) fn pieces(range: &Range<u64>, most: usize, random: &mut Random) -> Vec<Range<u64>> {
+    let most = 1 + random.index(most);
+    let mut cuts: Vec<u64> = (1..most).map(|_| random.between(range.start, range.end)).collect();
+    cuts.extend([range.start, range.end]);
+    cuts.sort_unstable();
+    let mut pieces: Vec<_> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
+    for at in (1..pieces.len()).rev() {
+        pieces.swap(at, random.index(at + 1));
     }
+    pieces
+}
 
-    fn sinful_send(&mut self, sin: Sin, bad: Stag, tools: &mut Tools) -> Result<bool, String> {
-        let slot = u64::from(self.plan.slot_len);
-        let too_long = slot + 1 + self.random.below(2_000);
-        let taken = match sin {
-            Sin::SendTooLong => self.send_as(tools, too_long, None)?,
-            Sin::InvalidateNoStag => self.send_as(tools, slot.min(500), Some(bad))?,
-            _ => {
-                if self.credit() {
-                    // The peer posts no more; what it has posted is used up first.
-                    return self.immediate(tools);
-                }
-                self.stopped = true;
-                let id = self.next_id();
-                let posted = Posted { id, op: CompletionOp::Send, len: 0, remote: None, source: None };
-                self.post(tools, posted, |endpoint| {
-                    let nothing = LocalSlice { region: RegionId(0), offset: 0, len: 0 };
-                    endpoint.post_send(id, nothing, false, None)
-                })?
-            }
-        };
-        self.stopped |= taken;
-        Ok(taken)
-    }
+/// The elements of a list, by the key of a region that begins where the model's does.
+pub(crate) fn sges(local: &Local, region: &MemoryRegion) -> Vec<Sge> {
+    let sge = |piece: &Range<u64>| Sge {
+        addr: region.addr + piece.start,
+        length: (piece.end - piece.start) as u32,
+        lkey: region.lkey,
+    };
+    local.pieces.iter().map(sge).collect()
 }

@@ -1,64 +1,109 @@
-//! FPDUs: any octets are survived, and a stream of FPDUs gives the same ULPDUs however it is cut.
+//! FPDUs, with markers and without: any octets are survived; a stream of FPDUs gives the same ULPDUs however it is cut,
+//! and the same memory in whatever order it comes (`placed`).
 
-use super::Input;
+use super::{Input, placed};
 use crate::common::octets;
-use crate::common::octets::{REQUEST, mpa, ulpdus};
+use crate::common::octets::{REQUEST, append_marked, mpa, ulpdus};
 use crate::common::{BOTH, Side, pattern};
+use rdma::mpa::framer::MULPDU_MAX;
 use rdma::mpa::{Deframer, DeframerConfig, FpduError, MpaStats};
 use rdma::service::encode_request;
-use rdma::{CrcPolicy, EndpointConfig, Event};
+use rdma::{CrcPolicy, EndpointConfig, Event, RegionId};
 
-/// The first octet chooses CRC and kind; then come the octets, or what the ULPDUs are made of, and how it is cut.
+/// How a stream is made and taken apart.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) crc: bool,
+    pub(super) markers: bool,
+}
+
+impl Shape {
+    pub(super) fn append(self, stream: &mut Vec<u8>, ulpdu: &[u8]) {
+        if self.markers {
+            append_marked(stream, ulpdu);
+        } else {
+            stream.extend(octets::fpdu(ulpdu));
+        }
+    }
+
+    /// A responder that has sent its Reply, with a region `lab` of these octets of which it has granted nothing.
+    pub(super) fn responder(self, mut config: EndpointConfig, lab: Vec<u8>) -> (Side, RegionId) {
+        config.mpa.crc = if self.crc { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks };
+        config.mpa.markers = self.markers;
+        let mut side = Side::responder(config);
+        let lab = side.add_region("lab", lab, BOTH);
+        let mut request = mpa(REQUEST, 2, 2, &encode_request("lab", rdma::Access::NONE, b"").unwrap());
+        if !self.crc {
+            request[16] &= !0x40;
+        }
+        side.deliver(&request);
+        side.transmit();
+        let info = side.endpoint.info();
+        assert_eq!((info.crc, info.markers_in), (self.crc, self.markers));
+        side.wire.take();
+        (side, lab)
+    }
+}
+
+/// The first octet chooses CRC, kind and markers; then come the octets, or what the ULPDUs are made of, and how it is cut.
 pub(crate) fn fpdu_stream(data: &[u8]) {
     let mut input = Input(data);
     let bits = input.byte();
-    let crc = bits & 1 == 0;
-    if bits & 2 == 0 {
-        let (stream, ulpdus, broken) = stream(&mut input, crc);
+    let shape = Shape { crc: bits & 1 == 0, markers: bits & 4 != 0 };
+    if bits & 8 != 0 {
+        placed(&mut input, shape);
+    } else if bits & 2 == 0 {
+        let (stream, ulpdus, broken) = stream(&mut input, shape);
         let chunks = input.cut(&stream);
-        let (found, error) = deframe(&chunks, crc);
+        let (found, error) = deframe(&chunks, shape);
         match broken {
             // The FPDUs before it, and an error.
             Some(whole) => assert!(found == ulpdus[..whole] && error == Some(FpduError::Crc)),
             None => assert!(found == ulpdus && error.is_none(), "{error:?}"),
         }
-        endpoint(&chunks, crc);
+        endpoint(&chunks, shape);
     } else {
         let chunks = Input(&[7, 0, 250, 1, 63, 64, 65]).cut(input.0);
-        let (_, error) = deframe(&chunks, crc);
-        assert!(matches!(error, None | Some(FpduError::Crc)), "{error:?}");
-        endpoint(&chunks, crc);
+        let (_, error) = deframe(&chunks, shape);
+        let marker = matches!(error, Some(FpduError::Marker)) && shape.markers;
+        assert!(matches!(error, None | Some(FpduError::Crc)) || marker, "{error:?}");
+        endpoint(&chunks, shape);
     }
 }
 
 /// A stream, its ULPDUs, and how many of them come before one that is damaged.
-fn stream(input: &mut Input<'_>, crc: bool) -> (Vec<u8>, Vec<Vec<u8>>, Option<usize>) {
-    let (mut stream, mut ulpdus, mut broken) = (Vec::new(), Vec::new(), None);
+fn stream(input: &mut Input<'_>, shape: Shape) -> (Vec<u8>, Vec<Vec<u8>>, Option<usize>) {
+    let (mut stream, mut ulpdus, mut broken): (Vec<u8>, _, _) = (Vec::new(), Vec::new(), None);
     for index in 0..usize::from(input.byte() % 12) {
         let len = match input.byte() {
             len @ 0..200 => usize::from(len),
             200..250 => input.below(1500),
             _ => usize::from(input.u16()),
         };
+        // Longer ones cannot be pointed back over.
+        let len = if shape.markers { len.min(MULPDU_MAX) } else { len };
         let ulpdu = if input.sometimes() { input.take(len).to_vec() } else { pattern(len, index as u8) };
-        let mut fpdu = octets::fpdu(&ulpdu);
-        // Not in the length, which would move all that follows.
-        if crc && broken.is_none() && input.sometimes() {
-            let at = 2 + input.below(fpdu.len() - 2);
-            fpdu[at] ^= 1 << (input.byte() % 8);
+        let begin = stream.len();
+        shape.append(&mut stream, &ulpdu);
+        // Not in the length, which would move all that follows, nor in front of it.
+        let length_end = begin + if shape.markers && begin.is_multiple_of(512) { 6 } else { 2 };
+        if shape.crc && broken.is_none() && input.sometimes() {
+            let at = length_end + input.below(stream.len() - length_end);
+            stream[at] ^= 1 << (input.byte() % 8);
             broken = Some(index);
         }
-        stream.extend(fpdu);
         ulpdus.push(ulpdu);
     }
     (stream, ulpdus, broken)
 }
 
 /// The ULPDUs that come out of the stream, and the error that ends it.
-fn deframe(chunks: &[&[u8]], crc: bool) -> (Vec<Vec<u8>>, Option<FpduError>) {
+fn deframe(chunks: &[&[u8]], shape: Shape) -> (Vec<Vec<u8>>, Option<FpduError>) {
     let mut stats = MpaStats::default();
     let (start, mut taken) = (1 << 40, 0);
-    let mut deframer = Deframer::new(start, DeframerConfig { crc, ..DeframerConfig::default() });
+    let Shape { crc, markers } = shape;
+    let config = DeframerConfig { crc, markers, ..DeframerConfig::default() };
+    let mut deframer = Deframer::new(start, config);
     let (mut found, mut error) = (Vec::new(), None);
     for chunk in chunks {
         if let Err(refused) = deframer.push(start + taken, chunk.to_vec(), &mut stats) {
@@ -86,29 +131,24 @@ fn deframe(chunks: &[&[u8]], crc: bool) -> (Vec<Vec<u8>>, Option<FpduError>) {
 }
 
 /// The same chunks to a responder without a right to be had: whatever they say, its memory stays as it is.
-fn endpoint(chunks: &[&[u8]], crc: bool) {
-    let mut config = EndpointConfig { receive_queue: 2, ..EndpointConfig::default() };
-    config.mpa.crc = if crc { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks };
-    let mut side = Side::responder(config);
-    let lab = side.add_region("lab", pattern(64, 9), BOTH);
-    let mut request = mpa(REQUEST, 2, 2, &encode_request("lab", rdma::Access::NONE, b"").unwrap());
-    if !crc {
-        request[16] &= !0x40;
-    }
-    side.deliver(&request);
-    side.transmit();
-    assert_eq!(side.endpoint.info().crc, crc);
-    side.wire.take();
+fn endpoint(chunks: &[&[u8]], shape: Shape) {
+    let config = EndpointConfig { receive_queue: 2, ..EndpointConfig::default() };
+    let (mut side, lab) = shape.responder(config, pattern(64, 9));
     for chunk in chunks {
         side.deliver(chunk);
         side.transmit();
     }
     let sent = side.wire.take();
-    if crc {
+    if shape.crc {
         ulpdus(&sent);
     }
     assert_eq!(side.bytes(lab), pattern(64, 9));
     assert_eq!(side.memory.faults(), 0);
+    end(&mut side);
+}
+
+/// The end of a stream is told once, as the last thing.
+pub(super) fn end(side: &mut Side) {
     side.endpoint.transport_lost();
     side.collect();
     let closed = |event: &&Event| matches!(event, Event::Close { .. });

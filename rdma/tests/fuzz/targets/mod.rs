@@ -7,12 +7,14 @@ mod fpdu_stream;
 mod mpa_frames;
 mod operations;
 mod peer;
+mod placed;
 #[cfg(not(fuzzing))]
 mod seeds;
 
 pub(crate) use fpdu_stream::fpdu_stream;
 pub(crate) use mpa_frames::mpa_frames;
 pub(crate) use operations::operations;
+use placed::placed;
 #[cfg(not(fuzzing))]
 pub(crate) use seeds::seeds;
 

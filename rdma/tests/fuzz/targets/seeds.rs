@@ -53,6 +53,18 @@ fn fpdu_stream() -> Vec<Vec<u8>> {
         vec![1, 3, 20, 0, 20, 0, 20, 0, 1, 1, 1, 1, 1, 1, 1, 1],
         vec![0, 3, 20, 0, 0, 20, 0, 3, 0, 9, 4],
         vec![0, 11, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0],
+        // With markers: any octets, cut octet by octet, damaged.
+        [&[6], &raw[..]].concat(),
+        [&[4, 9, 220, 3, 0, 0, 230, 5, 100, 0, 60, 0][..], &[1; 40], &[199; 20]].concat(),
+        vec![4, 3, 220, 0, 255, 3, 0, 9, 3, 200, 0, 100],
+        // In any order, without markers and with them, without CRCs; lengths, and what is done in turn.
+        [&[8, 9, 0, 0][..], &[10, 2, 100, 0, 80, 0, 0].repeat(10), &[0, 3, 0, 2, 7, 1, 0, 5].repeat(6)]
+            .concat(),
+        [&[12, 11, 0, 1][..], &[10, 2, 250, 0, 90, 0, 0].repeat(12), &[0, 4, 0, 2, 0, 1, 5, 7].repeat(6)]
+            .concat(),
+        [&[13, 11, 0, 2][..], &[10, 2, 250, 0, 90, 0, 0].repeat(12), &[0, 9, 0, 2, 4, 1, 1, 3].repeat(6)]
+            .concat(),
+        [&[8, 7, 2, 0][..], &[10, 1, 0, 3, 7, 9].repeat(9), &[0, 5, 3, 4, 1, 6].repeat(9)].concat(),
     ]
 }
 

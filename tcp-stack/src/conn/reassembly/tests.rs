@@ -194,3 +194,57 @@ fn segments_that_are_gone_are_not_offered() {
     assert!(offer(&mut held, &mut pool, 0, true).is_empty());
     assert_eq!(pool.used(), 0);
 }
+
+proptest! {
+    /// An application that takes some of what it is offered: each octet is delivered once, as an octet or as part of
+    /// what was taken; what was taken was offered, with the right octets, in one piece or in several.
+    #[test]
+    fn what_is_taken_is_delivered_once(
+        pieces in prop::collection::vec((0u32..1000, 1u16..120, any::<bool>(), any::<bool>()), 1..80),
+    ) {
+        let mut pool = RxPool::new(1000);
+        let mut held = Reassembly::new();
+        let (mut nxt, mut due) = (seq(0), 0);
+        let mut taken = [false; 1200];
+        let limits = HoldLimits { offer: true, ..LIMITS };
+        let rest = (0..20).map(|i| (i * 60, 60u16, true, true));
+        for (start, len, takes, looks) in pieces.into_iter().chain(rest) {
+            let mut payload = segment(start, len);
+            payload.trim_before(nxt);
+            if payload.len() == 0 {
+                continue;
+            }
+            if payload.seq == nxt {
+                nxt = payload.end();
+                assert!(held.push_ready(&mut pool, payload));
+                nxt = held.release(&mut pool, nxt);
+            } else {
+                let _ = held.hold(&mut pool, payload, limits);
+            }
+            if looks && held.has_fresh() {
+                let beyond = nxt.distance_from(seq(0));
+                for (at, len) in offer(&mut held, &mut pool, beyond, takes) {
+                    prop_assert!(at > beyond);
+                    if takes {
+                        taken[at as usize..at as usize + len].fill(true);
+                    }
+                }
+            }
+            while let Some(payload) = held.pop_ready(&mut pool) {
+                prop_assert_eq!(payload.seq, seq(due));
+                let range = usize::from(payload.range.start)..usize::from(payload.range.end);
+                let span = due as usize..due as usize + range.len();
+                match payload.buf {
+                    Some(buf) => {
+                        let octets = &buf.bytes()[range];
+                        prop_assert!(span.clone().zip(octets).all(|(at, octet)| usize::from(*octet) == at % 251));
+                    }
+                    None => prop_assert!(taken[span.clone()].iter().all(|taken| *taken)),
+                }
+                due = u32::try_from(span.end).unwrap();
+            }
+        }
+        prop_assert_eq!(due, 1200);
+        prop_assert_eq!((pool.used(), held.held_bytes(), held.held_segments()), (0, 0, 0));
+    }
+}

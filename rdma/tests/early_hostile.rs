@@ -1,0 +1,257 @@
+//! A peer that lies about what lies behind a gap: nothing is written but what it may write, nothing is delivered that the
+//! stream does not come to, and what was placed once is not placed again.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "lengths are small, and a test may panic"
+)]
+
+mod common;
+
+use common::octets::*;
+use common::*;
+use rdma::{Access, CrcPolicy, EndpointConfig, Event, OutOfOrder, QpState, RegionId, Scope, Stag, Window};
+
+/// Octets of the window, and of what lies before and behind it.
+const WINDOW: usize = 8192;
+const GUARD: usize = 64;
+
+/// A responder in full operation, and an STag that lets its peer write to the window and invalidate it.
+struct Lab {
+    side: Side,
+    lab: RegionId,
+    stag: Stag,
+    /// The stream position of the first FPDU.
+    base: u64,
+}
+
+impl Lab {
+    fn new(change: impl FnOnce(&mut EndpointConfig)) -> Self {
+        let mut config = initiator_config();
+        config.mpa.crc = CrcPolicy::Required;
+        change(&mut config);
+        let mut side = Side::responder(config);
+        let lab = side.add_region("lab", vec![0; WINDOW + 2 * GUARD], BOTH);
+        let private_data = rdma::service::encode_request("lab", Access::NONE, b"").unwrap();
+        let mut frame = mpa(REQUEST, 4, 4, &private_data);
+        if config.mpa.crc != CrcPolicy::Required {
+            frame[16] &= !0x40;
+        }
+        side.deliver(&frame);
+        side.transmit();
+        side.wire.take();
+        assert_eq!(side.endpoint.info().state, QpState::ReadyToSend);
+        let window = Window { region: lab, offset: GUARD as u64, bytes: WINDOW as u64, base_to: 0 };
+        let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
+        let stag = side.stags.grant_window(window, access, Scope::Stream(STREAM)).unwrap();
+        let base = side.position;
+        Self { side, lab, stag, base }
+    }
+
+    fn write(&self, control: u8, to: u64, octets: &[u8]) -> Vec<u8> {
+        tagged(control, WRITE, self.stag.0, to, octets)
+    }
+
+    /// An FPDU of an RDMA Write that goes on.
+    fn part(&self, to: u64, octets: &[u8]) -> Vec<u8> {
+        fpdu(&self.write(TAGGED_MORE, to, octets))
+    }
+
+    fn window(&self) -> &[u8] {
+        let octets = self.side.bytes(self.lab);
+        let guards = octets[..GUARD].iter().chain(&octets[GUARD + WINDOW..]);
+        assert!(guards.copied().all(|octet| octet == 0), "an octet outside was written");
+        assert_eq!(self.side.memory.faults(), 0);
+        &octets[GUARD..][..WINDOW]
+    }
+
+    /// The Terminate that was sent, if one was.
+    fn terminate(&mut self) -> Option<Vec<u8>> {
+        self.side.transmit();
+        ulpdus(&self.side.wire.take()).pop()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.side.endpoint.info().state == QpState::ReadyToSend
+    }
+}
+
+fn fpdu_start() -> Option<Vec<u8>> {
+    Some(terminate([0x20, 0x03, 0, 0], &[]))
+}
+
+// What looks like an FPDU in another's payload, whose length has come before: neither placed, nor the end of the stream.
+#[test]
+fn what_the_lengths_rule_out_is_not_tried() {
+    let mut lab = Lab::new(|_| {});
+    let inner = lab.part(0, &[7; 100]);
+    let payload = [vec![1; 988], inner.clone(), vec![2; 300]].concat();
+    let outer = lab.part(1000, &payload);
+    let at = 2 + 14 + 988;
+    lab.side.deliver(&outer[..200]);
+    assert!(!lab.side.early(lab.base + at as u64, &inner));
+    assert_eq!(lab.side.stats.mpa.early_refused_unlocated, 1);
+    // What begins where it ends is.
+    let next = lab.part(4000, &[9; 50]);
+    assert!(lab.side.early(lab.base + outer.len() as u64, &next));
+    lab.side.deliver(&outer[200..]);
+    lab.side.placed(next.len());
+    assert!(lab.is_alive());
+    assert!(lab.window()[1000..][..payload.len()] == payload && lab.window()[..1000] == [0; 1000]);
+    assert!(lab.window()[4000..4050] == [9; 50]);
+    assert_eq!(lab.side.stats.mpa.fpdus_in, 2);
+}
+
+#[test]
+fn lengths_that_lead_elsewhere_end_the_stream_wherever_they_lead() {
+    let mut lab = Lab::new(|_| {});
+    let early = lab.part(4000, &[9; 48]);
+    // Its length is that of an FPDU that ends 4 octets before what was placed, 4 octets in it, or behind it.
+    for lead in [-4_i64, 4, 60] {
+        lab = Lab::new(|_| {});
+        let first = lab.part(0, &[5; 98]);
+        let at = (first.len() as i64 - lead) as u64;
+        assert!(lab.side.early(lab.base + at, &early));
+        lab.side.deliver(&first[..first.len().min(at as usize)]);
+        assert_eq!(lab.terminate(), fpdu_start(), "{lead}");
+        assert_eq!((lab.side.stats.mpa.boundary_errors, lab.side.stats.rdmap.in_rdma_writes), (1, 0));
+        // What was placed stays, which the peer may write; nothing more is placed or delivered.
+        assert!(lab.window()[4000..4048] == [9; 48]);
+        let window = lab.window().to_vec();
+        assert!(!lab.side.early(lab.side.position + 4000, &early));
+        lab.side.placed(early.len());
+        lab.side.deliver(&lab.part(0, &[6; 90]));
+        assert!(lab.window() == window);
+    }
+}
+
+#[test]
+fn an_error_in_front_of_what_was_placed_ends_the_stream_before_it_is_delivered() {
+    let mut lab = Lab::new(|config| config.last_early = true);
+    let mut first = lab.part(0, &[5; 100]);
+    let last = fpdu(&lab.write(TAGGED_LAST, 100, &[6; 100]));
+    assert!(lab.side.early(lab.base + first.len() as u64, &last));
+    first[40] ^= 1;
+    lab.side.deliver(&first);
+    lab.side.placed(last.len());
+    assert_eq!(lab.terminate(), Some(terminate([0x20, 0x02, 0, 0], &[])));
+    assert_eq!(lab.side.stats.rdmap.in_rdma_writes, 0);
+    assert!(lab.window()[..100] == [0; 100] && lab.window()[100..200] == [6; 100]);
+    assert!(!lab.side.events.iter().any(|event| matches!(event, Event::Received { .. })));
+}
+
+// The sender cuts its stream anew, and lies about what it has sent before.
+#[test]
+fn a_longer_segment_over_what_was_placed_places_the_rest_only() {
+    let mut lab = Lab::new(|_| {});
+    let parts: Vec<_> = (0..5).map(|nth| lab.part(nth * 100, &[nth as u8 + 1; 100])).collect();
+    let len = parts[0].len() as u64;
+    assert!(lab.side.early(lab.base + 2 * len, &parts[2]));
+    let lie = lab.part(200, &[0xbb; 100]);
+    let again = [&parts[1][..], &lie, &parts[3]].concat();
+    assert!(!lab.side.early(lab.base + len, &again), "what lies behind what was placed waits");
+    assert_eq!(lab.side.stats.mpa.early_refused_runs, 1);
+    assert!(lab.window()[100..300] == [[2; 100], [3; 100]].concat()[..]);
+    assert!(lab.window()[300..] == [0; WINDOW - 300]);
+    lab.side.deliver(&parts[0]);
+    lab.side.deliver(&again);
+    lab.side.deliver(&parts[4]);
+    assert!(lab.is_alive());
+    assert!((0..5).all(|nth| lab.window()[nth * 100..][..100] == [nth as u8 + 1; 100]));
+    assert_eq!((lab.side.stats.mpa.fpdus_in, lab.side.stats.rdmap.payload_bytes_placed), (5, 500));
+}
+
+#[test]
+fn what_was_placed_is_delivered_in_parts_of_any_length() {
+    let mut lab = Lab::new(|_| {});
+    let parts: Vec<_> = (0..20).map(|nth| lab.part(nth * 300, &[nth as u8 + 1; 300])).collect();
+    let len = parts[0].len();
+    for nth in (1..20).rev() {
+        assert!(lab.side.early(lab.base + (nth * len) as u64, &parts[nth]));
+    }
+    lab.side.deliver(&parts[0]);
+    let mut left = 19 * len;
+    for (turn, part) in [1, 2, 3, len - 6, 1, 2 * len, len / 2, 4000, 4].into_iter().cycle().enumerate() {
+        let part = part.min(left);
+        // Lengths, and octets that say something else.
+        if turn % 3 == 2 {
+            lab.side.deliver(&vec![0xbb; part]);
+        } else {
+            lab.side.placed(part);
+        }
+        left -= part;
+        assert_eq!(lab.side.stats.mpa.fpdus_in, if left == 0 { 20 } else { 1 });
+        if left == 0 {
+            break;
+        }
+    }
+    assert!(lab.is_alive());
+    assert!((0..20).all(|nth| lab.window()[nth * 300..][..300] == [nth as u8 + 1; 300]));
+    assert_eq!(lab.side.stats.mpa.octets_copied, 6000);
+}
+
+// A Write behind a Send that takes its right away: placed while the right is there, and never after.
+#[test]
+fn a_right_that_a_send_in_the_gap_takes_away() {
+    let mut lab = Lab::new(|_| {});
+    let buffer = lab.side.memory.add(vec![0; 64]).unwrap();
+    lab.side.endpoint.post_recv(1, slice(buffer, 0, 64)).unwrap();
+    let send = fpdu(&untagged(UNTAGGED_LAST, SEND_INVALIDATE, lab.stag.0, [0, 1, 0], b"no more"));
+    let [early, late] = [0, 100].map(|to| lab.part(to, &[to as u8 + 1; 100]));
+    assert!(lab.side.early(lab.base + send.len() as u64, &early));
+    lab.side.deliver(&send);
+    let stag = lab.stag;
+    let told =
+        |event: &Event| matches!(event, Event::Received { invalidated, .. } if *invalidated == Some(stag));
+    assert!(lab.side.events.iter().any(told));
+    let window = lab.window().to_vec();
+    assert!(!lab.side.early(lab.side.position + early.len() as u64, &late));
+    assert_eq!(lab.side.stats.mpa.early_refused_access, 1);
+    lab.side.placed(early.len());
+    assert!(lab.is_alive());
+    lab.side.deliver(&late);
+    let about = lab.write(TAGGED_MORE, 100, &[101; 100]);
+    assert_eq!(lab.terminate(), Some(terminate_about(0x11, 0, 0xc0, &about, &[])));
+    assert!(lab.window() == window);
+}
+
+// Without CRCs only the peer's markers say where an FPDU begins. They may lie; that is found when the gap has closed.
+#[test]
+fn markers_that_lie_write_no_more_than_the_peer_may_and_end_the_stream() {
+    let mut lab = Lab::new(|config| {
+        (config.mpa.markers, config.mpa.crc) = (true, CrcPolicy::IfPeerAsks);
+    });
+    let mut stream = Vec::new();
+    append_marked(&mut stream, &lab.write(TAGGED_MORE, 0, &[1; 1000]));
+    // The second marker points to octets of the payload, which are made an FPDU that reaches over it.
+    let begin = 512 + 100;
+    let inner = lab.write(TAGGED_MORE, 5000, &[7; 470]);
+    let mut forged = (inner.len() as u16).to_be_bytes().to_vec();
+    forged.extend_from_slice(&inner);
+    let (front, behind) = forged.split_at(1024 - begin);
+    stream[begin..1024].copy_from_slice(front);
+    stream[1026..1028].copy_from_slice(&((1024 - begin) as u16).to_be_bytes());
+    stream.resize(1028, 0);
+    stream.extend_from_slice(behind);
+    stream.resize(stream.len().next_multiple_of(4) + 4, 0);
+    let chunk = &stream[begin..];
+    assert!(lab.side.early(lab.base + begin as u64, chunk));
+    assert!(lab.window()[5000..5470] == [7; 470] && lab.window()[5470..] == [0; WINDOW - 5470]);
+    lab.side.deliver(&stream[..begin]);
+    assert_eq!(lab.side.endpoint.info().state, QpState::Terminating);
+    assert_eq!((lab.side.stats.mpa.boundary_errors, lab.side.stats.drops.fpdu_start), (1, 1));
+    assert!(lab.window()[..5000] == [0; 5000]);
+}
+
+// Where the peer's FPDUs are looked for by markers only, what looks like one is not tried.
+#[test]
+fn without_a_marker_nothing_is_tried_where_markers_are_asked_for() {
+    let mut lab = Lab::new(|config| {
+        config.mpa.markers = true;
+        config.out_of_order = OutOfOrder::Markers;
+    });
+    let part = lab.part(0, &[7; 100]);
+    assert!(!lab.side.early(lab.base + 516, &part));
+    assert_eq!(lab.side.stats.mpa.early_refused_unlocated, 1);
+    assert!(lab.window().iter().all(|octet| *octet == 0));
+}

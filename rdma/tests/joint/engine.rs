@@ -1,0 +1,229 @@
+//! What a stream runs on: an endpoint as it is, whose owner answers for memory, or a queue pair of the host's device.
+
+use core::ops::Range;
+
+use rdma::verbs::{
+    CmId, Data, PostError, QpNum, QpState as VerbsState, RecvWr, SendFlags, SendOp, SendWr, Sge,
+};
+use rdma::{Endpoint, Env, LocalSlice, PostError as EndpointError, Progress, QpState, RegionId, Sink};
+use tcp_stack::testutil::HeapBuf;
+use tcp_stack::{Duration, Instant, Segment};
+
+use crate::stream::{Tools, since_start};
+
+/// The octets of a work request in the memory of its owner: parts of a region in the order of the message.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Local {
+    pub(crate) pieces: Vec<Range<u64>>,
+    /// They are copied when the request is posted.
+    pub(crate) inline: Option<Vec<u8>>,
+}
+
+impl Local {
+    pub(crate) fn len(&self) -> u32 {
+        self.pieces.iter().map(|piece| (piece.end - piece.start) as u32).sum()
+    }
+}
+
+/// A queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handle {
+    pub(crate) id: CmId,
+    pub(crate) qp: QpNum,
+}
+
+#[derive(Debug)]
+pub(crate) enum Engine {
+    Endpoint(Box<Endpoint<Segment<HeapBuf>>>),
+    Verbs(Handle),
+}
+
+impl Engine {
+    /// Whether it is in full operation, where nothing allocates.
+    pub(crate) fn is_full(&self, tools: &Tools) -> bool {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.info().state == QpState::ReadyToSend,
+            Self::Verbs(it) => tools.device.query_qp(it.qp).is_ok_and(|attr| attr.state == VerbsState::Rts),
+        }
+    }
+
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        offset: u64,
+        segment: Segment<HeapBuf>,
+        tools: &mut Tools,
+    ) {
+        let now = since_start(now);
+        let Tools { device, stags, memory, stats, .. } = tools;
+        let mut env = Env { stags, memory, stats };
+        match self {
+            Self::Endpoint(endpoint) if segment.was_taken() => {
+                endpoint.receive_placed(now, offset, segment.len(), &mut env);
+            }
+            Self::Endpoint(endpoint) => endpoint.receive(now, offset, segment, &mut env),
+            Self::Verbs(it) if segment.was_taken() => {
+                device.receive_placed(it.id, now, offset, segment.len(), &mut env);
+            }
+            Self::Verbs(it) => device.receive(it.id, now, offset, segment, &mut env),
+        }
+    }
+
+    /// Whether octets behind a gap are placed.
+    pub(crate) fn receive_early(&mut self, offset: u64, octets: &[u8], tools: &mut Lent<'_>) -> bool {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.receive_early(offset, octets, &mut tools.env),
+            Self::Verbs(it) => tools.device.receive_early(it.id, offset, octets, &mut tools.env),
+        }
+    }
+
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        lent: &mut Lent<'_>,
+        sink: &mut impl Sink,
+    ) -> Progress {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.poll_transmit(since_start(now), &mut lent.env, sink),
+            Self::Verbs(it) => lent.device.poll_transmit(it.id, since_start(now), &mut lent.env, sink),
+        }
+    }
+
+    pub(crate) fn peer_closed(&mut self, now: Instant, tools: &mut Tools) {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.peer_closed(since_start(now), &mut tools.stats),
+            Self::Verbs(it) => tools.device.peer_closed(it.id, since_start(now), &mut tools.stats),
+        }
+    }
+
+    pub(crate) fn transport_lost(&mut self, tools: &mut Tools) {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.transport_lost(),
+            Self::Verbs(it) => tools.device.transport_lost(it.id),
+        }
+    }
+
+    pub(crate) fn disconnect(&mut self, now: Instant, tools: &mut Tools) {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.disconnect(since_start(now)),
+            Self::Verbs(it) => tools.device.disconnect(it.id, since_start(now)),
+        }
+    }
+
+    /// The owner ends the stream for a fault of its own.
+    pub(crate) fn fail(&mut self, now: Instant, tools: &mut Tools) {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.fail_local(since_start(now), &mut tools.stats),
+            // Refused where the stream is ending already.
+            Self::Verbs(it) => {
+                let _ = tools.device.terminate_qp(it.qp, since_start(now), &mut tools.stats);
+            }
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant, tools: &mut Tools) {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.handle_timeout(since_start(now), &mut tools.stats),
+            Self::Verbs(it) => tools.device.handle_timeout(it.id, since_start(now), &mut tools.stats),
+        }
+    }
+
+    pub(crate) fn next_deadline(&self, tools: &Tools) -> Option<Duration> {
+        match self {
+            Self::Endpoint(endpoint) => endpoint.next_deadline(),
+            Self::Verbs(it) => tools.device.next_deadline(it.id),
+        }
+    }
+
+    /// Says yes or no to the peer.
+    pub(crate) fn answer(&mut self, rejects: bool, reply: &[u8], tools: &mut Tools) -> Result<(), String> {
+        match self {
+            Self::Endpoint(endpoint) => {
+                let answered = if rejects { endpoint.reject(reply) } else { endpoint.accept(reply) };
+                answered.map_err(|error| format!("{error:?}"))
+            }
+            Self::Verbs(it) => {
+                let device = &mut tools.device;
+                let answered =
+                    if rejects { device.reject(it.id, reply) } else { device.accept(it.id, it.qp, reply) };
+                answered.map_err(|error| format!("{error:?}"))
+            }
+        }
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        (wr_id, op, flags): (u64, SendOp, SendFlags),
+        local: &Local,
+        region: RegionId,
+        list: &[Sge],
+        tools: &mut Tools,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Endpoint(endpoint) => {
+                let slice = whole(local, region);
+                let SendFlags { solicited, .. } = flags;
+                let posted = match op {
+                    SendOp::Send { invalidate } => endpoint.post_send(wr_id, slice, solicited, invalidate),
+                    SendOp::RdmaWrite { remote_addr, rkey } => {
+                        endpoint.post_write(wr_id, slice, rkey, remote_addr)
+                    }
+                    SendOp::RdmaRead { remote_addr, rkey } => {
+                        endpoint.post_read(wr_id, slice, rkey, remote_addr)
+                    }
+                    SendOp::Atomic { remote_addr, rkey, op } => {
+                        endpoint.post_atomic(wr_id, slice, rkey, remote_addr, op)
+                    }
+                    SendOp::Immediate { imm_data } => endpoint.post_immediate(wr_id, imm_data, solicited),
+                    SendOp::RdmaWriteWithImm { .. }
+                    | SendOp::RdmaReadInvalidate { .. }
+                    | SendOp::BindMw { .. }
+                    | SendOp::LocalInvalidate { .. } => unreachable!("drawn for queue pairs only"),
+                };
+                posted.map_err(from_endpoint)
+            }
+            Self::Verbs(it) => {
+                let data = local.inline.as_ref().map_or(Data::List(list), |octets| Data::Inline(octets));
+                tools.device.post_send(it.qp, &SendWr { wr_id, op, data, flags })
+            }
+        }
+    }
+
+    pub(crate) fn post_recv(
+        &mut self,
+        wr_id: u64,
+        local: &Local,
+        region: RegionId,
+        list: &[Sge],
+        tools: &mut Tools,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Endpoint(endpoint) => {
+                endpoint.post_recv(wr_id, whole(local, region)).map_err(from_endpoint)
+            }
+            Self::Verbs(it) => tools.device.post_recv(it.qp, &RecvWr { wr_id, sg_list: list }),
+        }
+    }
+}
+
+/// What an engine is lent while it sends or places, beside the stack.
+pub(crate) struct Lent<'a> {
+    pub(crate) device: &'a mut rdma::verbs::Device<Segment<HeapBuf>>,
+    pub(crate) env: Env<'a, crate::model::Watched>,
+}
+
+fn whole(local: &Local, region: RegionId) -> LocalSlice {
+    match local.pieces.first() {
+        None => LocalSlice { region: RegionId(0), offset: 0, len: 0 },
+        Some(piece) => LocalSlice { region, offset: piece.start, len: local.len() },
+    }
+}
+
+fn from_endpoint(error: EndpointError) -> PostError {
+    match error {
+        EndpointError::NotReady => PostError::State,
+        EndpointError::Full => PostError::QueueFull,
+        EndpointError::NoReads => PostError::NoReads,
+        EndpointError::Length => PostError::Length,
+    }
+}

@@ -1,0 +1,514 @@
+//! Queue pairs of the host's device as the owners of streams: their making, what they are told, and their end.
+//!
+//! All of a host share a device; some share completion queues and a shared receive queue. What the device has to tell is
+//! taken after every call, and kept for the stream that it is about.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU16;
+
+use rdma::verbs::{
+    AddressBase, AsyncEvent, CmEventKind, CmId, ConnParam, CqId, Device, Limits, MemoryRegion, PdId, QpCap,
+    QpInit, QpNum, QpState, SrqId, TransportRequest, WorkCompletion,
+};
+use rdma::{Access, CloseHow, CompletionOp, CompletionStatus, EndpointConfig, ErrorCode, RegionId, Stag};
+use tcp_stack::testutil::HeapBuf;
+use tcp_stack::{Instant, Segment};
+
+use crate::count::watched;
+use crate::engine::{Engine, Handle};
+use crate::model::Ticket;
+use crate::scenario::{DialPlan, HostPlan, SidePlan};
+use crate::stream::{GUARD, Stream, Tools, since_start};
+
+/// Elements of a list, at most.
+pub(crate) const SGES: u16 = 16;
+/// Octets copied when a request is posted, at most.
+pub(crate) const INLINE: u16 = 200;
+/// Memory windows of a stream.
+const WINDOWS: usize = 2;
+/// Places of a completion queue: more than four streams can fill.
+const CQES: u32 = 1024;
+
+pub(crate) type HostDevice = Device<Segment<HeapBuf>>;
+
+/// What a stream is told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Asked(Box<[u8]>),
+    Established {
+        private_data: Box<[u8]>,
+        ird: u16,
+        ord: u16,
+    },
+    Rejected(Box<[u8]>),
+    /// The connection has ended; whether it was established.
+    Over(bool),
+    TerminateSent(ErrorCode),
+    TerminateReceived(ErrorCode),
+    LastTaken,
+    Completed(WorkCompletion),
+    Close(CloseHow),
+}
+
+/// What the streams of a device have in common, and what they are to be told.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pd: PdId,
+    /// Where work to send completes, and where buffers do; they may be one.
+    cqs: [CqId; 2],
+    pub(crate) srq: Option<SrqId>,
+    /// Per connection: the listener, the connection's name and its queue pair.
+    listeners: Vec<Option<CmId>>,
+    pub(crate) handles: Vec<Option<(CmId, QpNum)>>,
+    /// Per connection.
+    told: Vec<VecDeque<Told>>,
+    /// How often the shared receive queue was said to run low.
+    pub(crate) limits_reached: u64,
+}
+
+/// A memory window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub(crate) window: rdma::verbs::MwId,
+    /// Its key, or the last that it had.
+    pub(crate) rkey: Stag,
+    /// It is bound, or is about to be.
+    pub(crate) in_use: bool,
+}
+
+/// What belongs to a stream with a queue pair.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) work: MemoryRegion,
+    pub(crate) open: MemoryRegion,
+    narrow: [MemoryRegion; 2],
+    pub(crate) windows: Vec<Bound>,
+    pub(crate) last_taken: bool,
+    /// Work that had succeeded without being told when the stream ended: nothing gives its places back.
+    untold: usize,
+    /// The program knows of the connection.
+    pub(crate) known: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(device: &mut HostDevice, plan: &HostPlan, dials: usize) -> Result<Self, String> {
+        let pd = device.alloc_pd().map_err(|error| error.to_string())?;
+        let mut cq = || device.create_cq(CQES).map_err(|error| error.to_string());
+        let send = cq()?;
+        let recv = if plan.one_cq { send } else { cq()? };
+        let srq = plan.srq.map(|places| device.create_srq(pd, places, SGES));
+        let srq = srq.transpose().map_err(|error| error.to_string())?;
+        for cq in [send, recv] {
+            device.req_notify_cq(cq, false).map_err(|error| error.to_string())?;
+        }
+        Ok(Self {
+            pd,
+            cqs: [send, recv],
+            srq,
+            listeners: vec![None; dials],
+            handles: vec![None; dials],
+            told: (0..dials).map(|_| VecDeque::new()).collect(),
+            limits_reached: 0,
+        })
+    }
+
+    /// Takes everything away; fails if something is still in use.
+    pub(crate) fn end(&self, device: &mut HostDevice) -> Result<(), String> {
+        if let Some(told) = self.told.iter().position(|told| !told.is_empty()) {
+            return Err(format!("connection {told} was not told of {:?}", self.told[told]));
+        }
+        for listener in self.listeners.iter().flatten() {
+            device.destroy_id(*listener).map_err(|error| error.to_string())?;
+        }
+        while device.poll_transport().is_some() {}
+        let mut ends = vec![device.destroy_cq(self.cqs[0])];
+        if self.cqs[1] != self.cqs[0] {
+            ends.push(device.destroy_cq(self.cqs[1]));
+        }
+        ends.extend(self.srq.map(|srq| device.destroy_srq(srq)));
+        ends.push(device.dealloc_pd(self.pd));
+        ends.into_iter().collect::<Result<(), _>>().map_err(|error| format!("an object is left: {error}"))
+    }
+
+    fn dial_of(&self, mut is_it: impl FnMut(&(CmId, QpNum)) -> bool) -> Option<usize> {
+        self.handles.iter().position(|handle| handle.as_ref().is_some_and(&mut is_it))
+    }
+
+    fn tell(&mut self, dial: Option<usize>, told: Told) -> Result<(), String> {
+        let queue = dial.and_then(|dial| self.told.get_mut(dial));
+        queue.ok_or_else(|| format!("of no connection: {told:?}"))?.push_back(told);
+        Ok(())
+    }
+
+    /// Takes all that the device has to tell.
+    fn sweep(&mut self, device: &mut HostDevice) -> Result<(), String> {
+        while let Some(event) = device.poll_cm_event() {
+            let told = match event.kind {
+                CmEventKind::ConnectRequest { private_data, .. } => Told::Asked(private_data),
+                CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
+                    Told::Established { private_data, ird: responder_resources, ord: initiator_depth }
+                }
+                CmEventKind::Rejected { private_data } => Told::Rejected(private_data),
+                CmEventKind::Disconnected => Told::Over(true),
+                CmEventKind::ConnectError => Told::Over(false),
+                kind @ (CmEventKind::AddressError | CmEventKind::Unreachable) => {
+                    return Err(format!("{kind:?}"));
+                }
+            };
+            self.tell(self.dial_of(|(id, _)| *id == event.id), told)?;
+        }
+        while let Some(event) = device.poll_async_event() {
+            let (qp, told) = match event {
+                AsyncEvent::QpFatal(qp, code)
+                | AsyncEvent::QpRequestError(qp, code)
+                | AsyncEvent::QpAccessError(qp, code) => (qp, Told::TerminateSent(code)),
+                AsyncEvent::QpTerminated(qp, code) => (qp, Told::TerminateReceived(code)),
+                AsyncEvent::QpLastWqeReached(qp) => (qp, Told::LastTaken),
+                AsyncEvent::SrqLimitReached(_) => {
+                    self.limits_reached += 1;
+                    continue;
+                }
+                AsyncEvent::CqError(cq) => return Err(format!("{cq:?} has overrun")),
+            };
+            self.tell(self.dial_of(|(_, number)| *number == qp), told)?;
+        }
+        self.sweep_completions(device)?;
+        while let Some(request) = device.poll_transport() {
+            match request {
+                TransportRequest::Close { id, how, .. } => {
+                    self.tell(self.dial_of(|(of, _)| *of == id), Told::Close(how))?;
+                }
+                // Streams are opened, and given turns, by who asks for them.
+                TransportRequest::Listen { .. }
+                | TransportRequest::Unlisten { .. }
+                | TransportRequest::Open { .. }
+                | TransportRequest::Transmit { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_completions(&mut self, device: &mut HostDevice) -> Result<(), String> {
+        let mut told = 0_usize;
+        while let Some(cq) = device.poll_cq_event() {
+            told += usize::from(self.cqs.contains(&cq));
+        }
+        for cq in self.cqs {
+            let mut out = [WorkCompletion::default(); 8];
+            loop {
+                let (taken, allocations) = watched(|| device.poll_cq(cq, &mut out));
+                let taken = taken.map_err(|error| format!("{cq:?}: {error:?}"))?;
+                if allocations > 0 {
+                    return Err("a completion queue allocates when it is polled".into());
+                }
+                for wc in &out[..taken] {
+                    if told == 0 {
+                        return Err(format!("{wc:?}, and nobody was woken"));
+                    }
+                    self.tell(self.dial_of(|(_, qp)| *qp == wc.qp_num), Told::Completed(*wc))?;
+                }
+                if taken == 0 {
+                    break;
+                }
+            }
+            device.req_notify_cq(cq, false).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// A device for the streams of a host. All that use it bring the same terms.
+pub(crate) fn new_device(config: EndpointConfig) -> HostDevice {
+    let limits = Limits {
+        pds: 2,
+        mrs: 256,
+        mws: 16,
+        cqs: 4,
+        qps: 8,
+        srqs: 2,
+        ids: 16,
+        inline_max: INLINE,
+        ..Limits::default()
+    };
+    Device::new(limits, config)
+}
+
+fn param(plan: &DialPlan, side: usize) -> ConnParam<'static> {
+    let SidePlan { ird, ord, rtr, .. } = plan.sides[side];
+    ConnParam {
+        private_data: &[],
+        responder_resources: ird,
+        initiator_depth: ord,
+        revision: plan.revision,
+        rtr,
+    }
+}
+
+/// Listens for a connection whose responder has a queue pair.
+pub(crate) fn listen(
+    tools: &mut Tools,
+    dial: usize,
+    plan: &DialPlan,
+    at: std::net::SocketAddr,
+) -> Result<(), String> {
+    let device = &mut tools.device;
+    let id = device.create_id(Some(at)).map_err(|error| error.to_string())?;
+    device.listen(id, NonZeroU16::MIN, &param(plan, 1)).map_err(|error| error.to_string())?;
+    tools.verbs.listeners[dial] = Some(id);
+    Ok(())
+}
+
+/// What a connection needs to be known by.
+pub(crate) struct Established<'a> {
+    pub(crate) now: Instant,
+    pub(crate) id: rdma::StreamId,
+    pub(crate) local: std::net::SocketAddr,
+    pub(crate) remote: std::net::SocketAddr,
+    pub(crate) request: &'a [u8],
+}
+
+/// A queue pair for a connection that TCP has established.
+pub(crate) fn open(
+    tools: &mut Tools,
+    (dial, side): (usize, usize),
+    plan: &DialPlan,
+    regions: (RegionId, RegionId, u64),
+    conn: &Established<'_>,
+) -> Result<(Engine, Own), String> {
+    let (own, qp) = make(tools, (dial, side), plan, regions)?;
+    let (device, stats) = (&mut tools.device, &mut tools.stats);
+    let now = since_start(conn.now);
+    let id = if side == 0 {
+        let id = device.create_id(None).map_err(|error| error.to_string())?;
+        let param = ConnParam { private_data: conn.request, ..param(plan, 0) };
+        device.connect(id, qp, conn.remote, &param).map_err(|error| error.to_string())?;
+        let due = core::iter::from_fn(|| device.poll_transport())
+            .any(|request| matches!(request, TransportRequest::Open { id: of, .. } if of == id));
+        if !due || !device.opened(id, conn.id, conn.local, now, stats) {
+            return Err("the stream that was opened is not wanted".into());
+        }
+        id
+    } else {
+        let listener = tools.verbs.listeners[dial].ok_or("nobody listens")?;
+        let id = device.incoming(listener, conn.id, (conn.local, conn.remote), now);
+        id.ok_or("there is no place for the stream")?
+    };
+    tools.verbs.handles[dial] = Some((id, qp));
+    Ok((Engine::Verbs(Handle { id, qp }), own))
+}
+
+/// The objects of a stream.
+fn make(
+    tools: &mut Tools,
+    (dial, side): (usize, usize),
+    plan: &DialPlan,
+    (open, work, window): (RegionId, RegionId, u64),
+) -> Result<(Own, QpNum), String> {
+    let Tools { device, verbs, stags, memory, .. } = tools;
+    let side_plan = &plan.sides[side];
+    let work_len = memory.inner.bytes(work).map_or(0, |bytes| bytes.len() as u64);
+    let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
+    let base_to = AddressBase::At(crate::stream::base_to(dial, side));
+    let mut reg = |part, base, access| {
+        device.reg_mr(verbs.pd, part, base, access, stags).map_err(|error| error.to_string())
+    };
+    let part = (open, GUARD, window);
+    let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let own = Own {
+        work: reg((work, 0, work_len), AddressBase::At(0x10_0000), local)?,
+        open: reg(part, base_to, local | remote | Access::WINDOW_BIND)?,
+        narrow: [
+            reg(part, base_to, local | Access::REMOTE_READ)?,
+            reg(part, base_to, local | Access::REMOTE_WRITE)?,
+        ],
+        windows: Vec::new(),
+        last_taken: false,
+        untold: 0,
+        known: side == 0,
+    };
+    let windows = (0..WINDOWS).map(|_| {
+        let made = device.alloc_mw(verbs.pd, stags).map_err(|error| error.to_string())?;
+        Ok(Bound { window: made.id, rkey: made.rkey, in_use: false })
+    });
+    let own = Own { windows: windows.collect::<Result<_, String>>()?, ..own };
+    let cap = QpCap {
+        max_send_wr: side_plan.send_queue,
+        max_recv_wr: side_plan.receive_queue,
+        max_send_sge: SGES,
+        max_recv_sge: SGES,
+        max_inline_data: INLINE,
+    };
+    let [send_cq, recv_cq] = verbs.cqs;
+    let srq = verbs.srq.filter(|_| side_plan.srq);
+    let init = QpInit { pd: verbs.pd, send_cq, recv_cq, srq, cap, sq_sig_all: !side_plan.unsignaled };
+    let qp = device.create_qp(init).map_err(|error| error.to_string())?;
+    Ok((own, qp))
+}
+
+impl Own {
+    /// What the peer may use from the start: with every right but invalidation, read only, write only.
+    pub(crate) fn offer(&self) -> (Stag, (Stag, Stag)) {
+        (self.open.rkey, (self.narrow[0].rkey, self.narrow[1].rkey))
+    }
+
+    /// Takes the objects of a stream away, whose queue pair must have come to rest.
+    pub(crate) fn end(&mut self, handle: &Handle, tools: &mut Tools) -> Result<(), String> {
+        let Tools { device, stags, verbs, .. } = tools;
+        let attr = device.query_qp(handle.qp).map_err(|error| error.to_string())?;
+        if (attr.send_used, attr.recv_used, attr.id) != (self.untold, 0, None) {
+            return Err(format!("work of a queue pair is left: {attr:?}"));
+        }
+        if attr.init.srq.is_some() != self.last_taken {
+            return Err("the last buffer of a shared receive queue, and nobody was told".into());
+        }
+        let mut ends = vec![device.destroy_qp(handle.qp)];
+        // One that nobody was asked about goes with its stream.
+        ends.extend(self.known.then(|| device.destroy_id(handle.id)));
+        ends.extend(self.windows.iter().map(|bound| device.dealloc_mw(bound.window, stags)));
+        let regions = [self.work, self.open, self.narrow[0], self.narrow[1]];
+        ends.extend(regions.iter().map(|region| device.dereg_mr(region.id, stags)));
+        for key in regions.iter().map(|region| region.rkey).chain(self.windows.iter().map(|it| it.rkey)) {
+            if stags.windows_of(key) > 0 {
+                return Err(format!("a window is bound to {key:?}"));
+            }
+        }
+        let dial = verbs.dial_of(|(_, qp)| *qp == handle.qp).ok_or("a queue pair of no connection")?;
+        verbs.handles[dial] = None;
+        ends.into_iter().collect::<Result<(), _>>().map_err(|error| format!("an object is left: {error}"))
+    }
+}
+
+impl Stream {
+    /// The next thing that the queue pair's owner is told.
+    pub(crate) fn next_told(&mut self, tools: &mut Tools) -> Result<Option<Told>, String> {
+        let Tools { device, verbs, .. } = tools;
+        verbs.sweep(device)?;
+        Ok(verbs.told[self.dial].pop_front())
+    }
+
+    pub(crate) fn handle_told(&mut self, now: Instant, told: Told, tools: &mut Tools) -> Result<(), String> {
+        match told {
+            Told::Asked(private_data) => {
+                self.objects.as_mut().ok_or("not a queue pair")?.known = true;
+                self.asked(&private_data, tools)
+            }
+            Told::Established { private_data, ird, ord } => {
+                let Engine::Verbs(it) = &self.engine else { return Err("not a queue pair".into()) };
+                let crc = tools.device.stream_info(it.id).is_some_and(|info| info.crc);
+                self.established(now, &private_data, (ird, ord, crc))
+            }
+            Told::Rejected(private_data) => self.was_rejected(&private_data),
+            Told::Over(established) if established == self.outcome.established => Ok(()),
+            Told::Over(_) => Err("the end is told as that of another connection".into()),
+            Told::TerminateSent(code) => {
+                self.outcome.terminate_sent = Some(code);
+                Ok(())
+            }
+            Told::TerminateReceived(code) => {
+                self.outcome.terminate_received = Some(code);
+                Ok(())
+            }
+            Told::LastTaken => {
+                self.objects.as_mut().ok_or("not a queue pair")?.last_taken = true;
+                Ok(())
+            }
+            Told::Completed(wc) => self.handle_completion(now, &wc, tools),
+            Told::Close(how) => {
+                // What was flushed was told; what is left and was not to be told has succeeded.
+                self.objects.as_mut().ok_or("not a queue pair")?.untold = self.posted.len();
+                while self.posted.front().is_some_and(|posted| !posted.signaled) {
+                    self.completed_untold(tools)?;
+                }
+                self.settle_queue_pair(now, tools)?;
+                self.ended(now, how, tools)?;
+                let Engine::Verbs(it) = &self.engine else { return Err("not a queue pair".into()) };
+                tools.device.closed(it.id, &mut tools.stags);
+                Ok(())
+            }
+        }
+    }
+
+    /// A queue pair that never had a stream still has its buffers.
+    fn settle_queue_pair(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
+        let Engine::Verbs(it) = &self.engine else { return Err("not a queue pair".into()) };
+        let attr = tools.device.query_qp(it.qp).map_err(|error| error.to_string())?;
+        if attr.state == QpState::Idle {
+            let failed = tools.device.modify_qp(it.qp, QpState::Error, since_start(now));
+            failed.map_err(|error| error.to_string())?;
+            while let Some(told) = self.next_told(tools)? {
+                self.handle_told(now, told, tools)?;
+            }
+        } else if attr.state != QpState::Error {
+            return Err(format!("the end, and {attr:?}"));
+        }
+        Ok(())
+    }
+
+    /// Work that succeeded, as a later completion shows.
+    fn completed_untold(&mut self, tools: &mut Tools) -> Result<(), String> {
+        let Some(posted) = self.posted.front() else { return Err("nothing is posted".into()) };
+        let told = (posted.id, posted.op, posted.len);
+        self.outcome.untold += 1;
+        self.completed(told, CompletionStatus::Success, tools)
+    }
+
+    fn handle_completion(
+        &mut self,
+        now: Instant,
+        wc: &WorkCompletion,
+        tools: &mut Tools,
+    ) -> Result<(), String> {
+        use rdma::verbs::{WcOpcode, WcStatus};
+        let is_success = wc.status == WcStatus::Success;
+        let status = if is_success { CompletionStatus::Success } else { CompletionStatus::Flushed };
+        match wc.opcode {
+            WcOpcode::Recv | WcOpcode::RecvRdmaWithImm if !is_success => self.buffer_flushed(wc.wr_id),
+            WcOpcode::Recv => {
+                self.received_send(now, (wc.wr_id, wc.byte_len, wc.solicited, wc.invalidated), tools)
+            }
+            WcOpcode::RecvRdmaWithImm => {
+                let data = wc.imm_data.ok_or("Immediate Data without data")?;
+                self.received_immediate(now, (wc.wr_id, data, wc.solicited))
+            }
+            opcode => {
+                while self.posted.front().is_some_and(|posted| posted.id != wc.wr_id && !posted.signaled) {
+                    self.completed_untold(tools)?;
+                }
+                let posted = self.posted.front().ok_or("a completion, and nothing is posted")?;
+                let op = posted.op;
+                if opcode_of(op) != opcode && !(op == CompletionOp::Atomic && opcode == WcOpcode::CompareSwap)
+                {
+                    return Err(format!("{op:?} completes as {opcode:?}"));
+                }
+                self.post_at = Some(now);
+                self.completed((wc.wr_id, op, if is_success { wc.byte_len } else { 0 }), status, tools)
+            }
+        }
+    }
+
+    /// Another key for a window, which is worth nothing any more with the old one.
+    pub(crate) fn unbind(&mut self, stag: Stag) -> Result<(), String> {
+        let windows = self.objects.as_mut().map(|own| &mut own.windows).ok_or("not a queue pair")?;
+        let bound = windows.iter_mut().find(|bound| bound.rkey == stag && bound.in_use);
+        bound.ok_or_else(|| format!("{stag:?} is none of the stream's windows"))?.in_use = false;
+        Ok(())
+    }
+
+    /// A window that was bound is there for the peer.
+    pub(crate) fn bound(&mut self, ticket: Ticket) {
+        self.model.borrow_mut().offers[self.dial][self.side].tickets.push(ticket);
+    }
+}
+
+const fn opcode_of(op: CompletionOp) -> rdma::verbs::WcOpcode {
+    use rdma::verbs::WcOpcode;
+    match op {
+        CompletionOp::Write => WcOpcode::RdmaWrite,
+        CompletionOp::Read => WcOpcode::RdmaRead,
+        CompletionOp::Send | CompletionOp::Immediate => WcOpcode::Send,
+        CompletionOp::Atomic => WcOpcode::FetchAdd,
+        CompletionOp::Invalidate => WcOpcode::LocalInvalidate,
+        CompletionOp::Bind => WcOpcode::BindMw,
+        CompletionOp::Receive => WcOpcode::Recv,
+    }
+}
