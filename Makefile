@@ -27,7 +27,7 @@ tools: deps ## install the test runner
 	    $(CARGO) install --locked --debug --no-default-features cargo-nextest@0.9.151
 
 build: deps ## iwarpd, iwarpctl and what goes with them, release
-	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-attach -p iwarp-lab -p iwarp-rping --bins --examples
+	$(CARGO) build --release --locked -p dataplane -p mgmt-cli -p iwarp-attach -p iwarp-lab -p iwarp-rping -p rdma --bins --examples
 
 demo: root build ## put 256 MiB through a TAP, get it back, compare
 	@dataplane/tests/demo.sh

@@ -3,13 +3,16 @@
  *
  *   iwclient --host ADDRESS --port PORT --region NAME [--access rwa] [--token TEXT]
  *            [--ops OP,OP,...] [--qps N] [--rounds N] [--seed N] [--start N] [--size N]
- *            [--max-piece N] [--depth N] [--timeout SECONDS] [--settle MS] [--peer-siw]
+ *            [--max-piece N] [--ird N] [--ord N] [--cycles N] [--timeout SECONDS] [--settle MS]
+ *            [--peer-siw]
  *   iwclient ... --expect-reject STATUS [--malformed KIND]
  *
  * Each operation prints one line, `RESULT name ok|FAIL detail`; the exit code is 0 if all were ok, 1 if
  * one was not, 2 on a usage error.
  *
  *   write read mix          over the whole region (or --start, --size), on --qps connections at once
+ *   cycle                   --cycles connections, --qps at a time, each ended in one of the ways of cycle.c
+ *   depth                   after the line HOLDING was answered on standard input: more Reads at once than may be
  *   hold-write hold-read    access after the line HOLDING was answered on standard input: must be refused
  *   write-past-end ...      the violations of violations.c: must be refused
  */
@@ -21,6 +24,7 @@
 #include <string.h>
 
 #include "bulk.h"
+#include "cycle.h"
 #include "violations.h"
 
 enum { MAX_QPS = 32, DETAIL = 256 };
@@ -28,7 +32,7 @@ enum { MAX_QPS = 32, DETAIL = 256 };
 struct options {
 	const char *host, *port, *malformed;
 	char *ops;
-	int qps, rounds, expect_reject;
+	int qps, rounds, cycles, expect_reject;
 	uint64_t seed;
 	struct bulk_options bulk;
 	struct target target;
@@ -168,7 +172,11 @@ static bool run_op(const struct options *options, const char *name, uint64_t see
 
 	if (bulk_op >= 0)
 		return run_bulk(options, name, (enum bulk_op)bulk_op, seed);
-	if (strcmp(name, "hold-write") == 0)
+	if (strcmp(name, "cycle") == 0)
+		ok = cycle_run(&options->target, options->cycles, options->qps, detail, sizeof(detail));
+	else if (strcmp(name, "depth") == 0)
+		ok = depth_run(&options->target, seed, detail, sizeof(detail));
+	else if (strcmp(name, "hold-write") == 0)
 		ok = hold_run(OP_WRITE, &options->target, seed, detail, sizeof(detail));
 	else if (strcmp(name, "hold-read") == 0)
 		ok = hold_run(OP_READ, &options->target, seed, detail, sizeof(detail));
@@ -254,7 +262,7 @@ static uint64_t number(const char *name, const char *text, uint64_t max)
 }
 
 enum key {
-	HOST = 1, PORT, REGION, TOKEN, ACCESS, OPS, QPS, ROUNDS, SEED, START, SIZE, MAX_PIECE, DEPTH, TIMEOUT,
+	HOST = 1, PORT, REGION, TOKEN, ACCESS, OPS, QPS, ROUNDS, SEED, START, SIZE, MAX_PIECE, IRD, ORD, CYCLES, TIMEOUT,
 	SETTLE, PEER_SIW, EXPECT_REJECT, MALFORMED
 };
 
@@ -271,7 +279,9 @@ static const struct option keys[] = {
 	{ "start", required_argument, NULL, START },
 	{ "size", required_argument, NULL, SIZE },
 	{ "max-piece", required_argument, NULL, MAX_PIECE },
-	{ "depth", required_argument, NULL, DEPTH },
+	{ "ird", required_argument, NULL, IRD },
+	{ "ord", required_argument, NULL, ORD },
+	{ "cycles", required_argument, NULL, CYCLES },
 	{ "timeout", required_argument, NULL, TIMEOUT },
 	{ "settle", required_argument, NULL, SETTLE },
 	{ "peer-siw", no_argument, NULL, PEER_SIW },
@@ -320,7 +330,9 @@ static void set(struct options *options, int key, const char *name, const char *
 	case START: options->bulk.start = number(name, value, UINT64_MAX); break;
 	case SIZE: options->bulk.span = number(name, value, UINT64_MAX); break;
 	case MAX_PIECE: options->bulk.max_piece = (uint32_t)number(name, value, 1u << 30); break;
-	case DEPTH: options->target.depth = (int)number(name, value, 128); break;
+	case IRD: options->target.ird = (int)number(name, value, CONN_READS_MAX); break;
+	case ORD: options->target.ord = (int)number(name, value, CONN_READS_MAX); break;
+	case CYCLES: options->cycles = (int)number(name, value, 1000000); break;
 	case TIMEOUT: options->target.timeout_ms = (int)number(name, value, 3600) * 1000; break;
 	case SETTLE: options->target.settle_ms = (int)number(name, value, 60000); break;
 	case PEER_SIW: options->bulk.peer_siw = true; break;
@@ -330,13 +342,22 @@ static void set(struct options *options, int key, const char *name, const char *
 	}
 }
 
+static bool op_exists(const char *name)
+{
+	static const char *const others[] = { "cycle", "depth", "hold-write", "hold-read" };
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (strcmp(others[i], name) == 0)
+			return true;
+	return bulk_op_of(name) >= 0 || violation_exists(name);
+}
+
 static void check_ops(const struct options *options)
 {
 	char *ops = strdup(options->ops), *rest = ops;
 
 	for (char *name = strsep(&rest, ","); name; name = strsep(&rest, ","))
-		if (bulk_op_of(name) < 0 && !violation_exists(name) && strcmp(name, "hold-write") != 0 &&
-		    strcmp(name, "hold-read") != 0)
+		if (!op_exists(name))
 			usage("unknown operation", name);
 	free(ops);
 }
@@ -360,9 +381,10 @@ int main(int argc, char **argv)
 		.ops = (char *)(uintptr_t)"write,read",
 		.qps = 1,
 		.rounds = 1,
+		.cycles = 1,
 		.seed = 1,
 		.bulk = { .max_piece = 1 << 20 },
-		.target = { .request.access = ACCESS_READ | ACCESS_WRITE, .depth = 16, .timeout_ms = 30000 },
+		.target = { .request.access = ACCESS_READ | ACCESS_WRITE, .ird = 16, .ord = 16, .timeout_ms = 30000 },
 	};
 	int key, index = 0;
 

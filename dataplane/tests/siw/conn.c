@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEP_MS = 10000, CLOSE_MS = 3000 };
+enum { STEP_MS = 20000, CLOSE_MS = 3000 };
 
 static bool fail(struct conn *conn, const char *what)
 {
@@ -14,10 +14,10 @@ static bool fail(struct conn *conn, const char *what)
 	return false;
 }
 
-static bool open_queue_pair(struct conn *conn)
+bool conn_make_qp(struct conn *conn, uint32_t sends, uint32_t receives)
 {
 	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = CONN_DEPTH + 2, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = sends, .max_recv_wr = receives, .max_send_sge = 1, .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 		.sq_sig_all = 0,
 	};
@@ -29,7 +29,7 @@ static bool open_queue_pair(struct conn *conn)
 	if (!conn->channel)
 		return fail(conn, "ibv_create_comp_channel");
 	fcntl(conn->channel->fd, F_SETFL, fcntl(conn->channel->fd, F_GETFL) | O_NONBLOCK);
-	conn->cq = ibv_create_cq(conn->id->verbs, 2 * CONN_DEPTH + 4, NULL, conn->channel, 0);
+	conn->cq = ibv_create_cq(conn->id->verbs, (int)(sends + receives + 2), NULL, conn->channel, 0);
 	if (!conn->cq)
 		return fail(conn, "ibv_create_cq");
 	attr.send_cq = conn->cq;
@@ -56,8 +56,7 @@ static struct rdma_cm_event *next_event(struct conn *conn, int ms)
 	return event;
 }
 
-/* Waits for the event that says that a step succeeded. */
-static bool await_step(struct conn *conn, enum rdma_cm_event_type wanted)
+bool conn_await(struct conn *conn, enum rdma_cm_event_type wanted)
 {
 	struct rdma_cm_event *event = next_event(conn, STEP_MS);
 	bool ok;
@@ -93,28 +92,28 @@ static enum conn_result judge_answer(struct conn *conn, const struct rdma_cm_eve
 	return CONN_FAILED;
 }
 
-static bool resolve(struct conn *conn, const struct target *target)
+bool conn_resolve(struct conn *conn, const struct sockaddr_storage *address)
 {
 	conn->events = rdma_create_event_channel();
 	if (!conn->events)
 		return fail(conn, "rdma_create_event_channel");
 	if (rdma_create_id(conn->events, &conn->id, NULL, RDMA_PS_TCP))
 		return fail(conn, "rdma_create_id");
-	if (rdma_resolve_addr(conn->id, NULL, (struct sockaddr *)&target->address, STEP_MS))
+	if (rdma_resolve_addr(conn->id, NULL, (struct sockaddr *)(uintptr_t)address, STEP_MS))
 		return fail(conn, "rdma_resolve_addr");
-	if (!await_step(conn, RDMA_CM_EVENT_ADDR_RESOLVED))
+	if (!conn_await(conn, RDMA_CM_EVENT_ADDR_RESOLVED))
 		return false;
 	if (rdma_resolve_route(conn->id, STEP_MS))
 		return fail(conn, "rdma_resolve_route");
-	return await_step(conn, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	return conn_await(conn, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
 enum conn_result conn_open(struct conn *conn, const struct target *target)
 {
 	uint8_t private_data[REGION_REQUEST_MAX];
 	struct rdma_conn_param param = {
-		.responder_resources = (uint8_t)target->depth,
-		.initiator_depth = (uint8_t)target->depth,
+		.responder_resources = (uint8_t)target->ird,
+		.initiator_depth = (uint8_t)target->ord,
 		.private_data = private_data,
 	};
 	struct rdma_cm_event *answer;
@@ -122,7 +121,7 @@ enum conn_result conn_open(struct conn *conn, const struct target *target)
 
 	memset(conn, 0, sizeof(*conn));
 	conn->timeout_ms = target->timeout_ms;
-	if (!resolve(conn, target) || !open_queue_pair(conn))
+	if (!conn_resolve(conn, &target->address) || !conn_make_qp(conn, 2 * CONN_READS_MAX, 1))
 		return CONN_FAILED;
 	if (target->raw_private) {
 		param.private_data = target->raw_private;
@@ -150,6 +149,11 @@ void conn_close(struct conn *conn)
 		rdma_disconnect(conn->id);
 		conn_wait_down(conn, CLOSE_MS);
 	}
+	conn_drop(conn);
+}
+
+void conn_drop(struct conn *conn)
+{
 	if (conn->id && conn->id->qp)
 		rdma_destroy_qp(conn->id);
 	if (conn->cq)

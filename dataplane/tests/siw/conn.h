@@ -8,7 +8,10 @@
 
 #include "region.h"
 
-enum { CONN_DEPTH = 32 }; /* work requests that may be outstanding */
+enum {
+	CONN_DEPTH = 32,     /* work requests of the bulk operations that may be outstanding */
+	CONN_READS_MAX = 128 /* siw's own bound of IRD and ORD */
+};
 
 /* What to connect to and what to ask for. */
 struct target {
@@ -16,7 +19,8 @@ struct target {
 	struct region_request request;
 	const uint8_t *raw_private; /* sent instead of the request if not NULL */
 	size_t raw_private_len;
-	int depth;      /* Reads outstanding at most (IRD and ORD asked for) */
+	int ird;        /* Reads that the peer may have outstanding */
+	int ord;        /* Reads that this side may have outstanding */
 	int settle_ms;  /* pause after the connection is up, before the first work request */
 	int timeout_ms; /* for one completion */
 };
@@ -41,7 +45,16 @@ enum conn_result {
 
 /* Opens the connection. conn_close must be called whatever the result; it may be called twice. */
 enum conn_result conn_open(struct conn *conn, const struct target *target);
+/* Ends it in order and waits for the peer's answer. */
 void conn_close(struct conn *conn);
+/* Takes everything away at once, as the end of a process would. */
+void conn_drop(struct conn *conn);
+
+/* The steps of conn_open, for who speaks another protocol. False, with error set, on failure. */
+bool conn_resolve(struct conn *conn, const struct sockaddr_storage *address);
+bool conn_make_qp(struct conn *conn, uint32_t sends, uint32_t receives);
+/* Waits for the event that says that a step succeeded. */
+bool conn_await(struct conn *conn, enum rdma_cm_event_type wanted);
 
 enum conn_op { OP_WRITE, OP_READ };
 

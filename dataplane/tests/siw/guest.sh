@@ -97,9 +97,12 @@ guest_run() {
 }
 
 guest_client() {
-    local name=$1 seconds=$2
+    local name=$1 seconds=$2 code
     shift 2
     guest_run "$name" "timeout -s KILL $seconds iwclient $*" $((seconds + 10))
+    code=$?
+    [ $code = 0 ] || echo "iwclient's exit code: $code"
+    return $code
 }
 
 guest_hold() {

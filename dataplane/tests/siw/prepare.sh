@@ -11,7 +11,8 @@ export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${IRONWARP_CACHE:-/var/cache/ironwarp}/siw-guest
-client_sources=(region.h region.c conn.h conn.c bulk.h bulk.c violations.h violations.c client.c server.c)
+client_sources=(region.h region.c conn.h conn.c bulk.h bulk.c violations.h violations.c cycle.h cycle.c client.c server.c
+    turns.h turns.c peer.c)
 
 # What the host needs. libibverbs-dev and librdmacm-dev bring the shared libraries that the guest gets.
 host_packages=(qemu-system-x86 busybox-static cpio kmod gcc libc6-dev binutils make xz-utils libelf1 libssl3
@@ -20,8 +21,9 @@ host_packages=(qemu-system-x86 busybox-static cpio kmod gcc libc6-dev binutils m
 # Modules the guest loads; their dependencies are found by modprobe.
 guest_modules=(virtio_pci virtio_mmio virtio_net crc32c_generic crc32c_intel ib_uverbs rdma_ucm siw)
 
-# Programs from the host's packages, copied with the libraries they are linked to.
-guest_programs=(/usr/bin/rping)
+# Programs from the host's packages, copied with the libraries they are linked to; and the one library that
+# glibc loads by itself when a thread ends.
+guest_programs=(/usr/bin/rping /lib/x86_64-linux-gnu/libgcc_s.so.1)
 
 say() { printf 'siw guest: %s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
@@ -108,9 +110,12 @@ extract_vmlinux() {
 }
 
 # Fills $kernel_dir: vmlinux and the modules, with the order to load them in. Depends only on the kernel's
-# version and on this script.
+# version and on what this script does to it.
 prepare_kernel() {
-    kernel_dir=$cache/kernel-$kernel_version-$(sha256sum <"$here/prepare.sh" | cut -c1-8)
+    kernel_dir=$cache/kernel-$kernel_version-$({
+        echo "${guest_modules[@]}"
+        declare -f build_siw extract_vmlinux prepare_kernel
+    } | sha256sum | cut -c1-8)
     [ ! -e "$kernel_dir/order" ] || return 0
     need_root "unpacking Debian's kernel packages"
     local root=$work/kernel out=$work/kernel-out package module
@@ -159,10 +164,12 @@ copy_with_libraries() {
 
 compile_programs() {
     local out=$1 flags=(-std=gnu11 -O2 -g -Wall -Wextra -Werror)
-    gcc "${flags[@]}" -o "$out/iwclient" "$here"/{client,violations,bulk,conn,region}.c \
+    gcc "${flags[@]}" -o "$out/iwclient" "$here"/{client,cycle,violations,bulk,conn,region}.c \
         -lrdmacm -libverbs -lpthread || die "the client did not compile"
     gcc "${flags[@]}" -o "$out/iwserver" "$here"/{server,region}.c \
         -lrdmacm -libverbs -lpthread || die "the server did not compile"
+    gcc "${flags[@]}" -o "$out/iwpeer" "$here"/{peer,turns,conn,region}.c \
+        -lrdmacm -libverbs -lpthread || die "the peer did not compile"
 }
 
 build_initramfs() {
@@ -177,7 +184,7 @@ build_initramfs() {
         die "ibverbs-providers has no siw provider"
     # ldd wants the real paths: /sbin and /lib may be links into /usr.
     copy_with_libraries "$root" "$rdma_tool" "$provider" "${guest_programs[@]}"
-    ldd "$root/usr/bin/iwclient" "$root/usr/bin/iwserver" |
+    ldd "$root"/usr/bin/iw{client,server,peer} |
         sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u | while read -r library; do
         install -D -m 755 "$library" "$root$library"
     done

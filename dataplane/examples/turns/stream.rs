@@ -1,0 +1,484 @@
+//! One end of one connection that takes turns.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use dataplane::memory::RegionMemory;
+use dataplane::verbs::{Node, PortVerbs};
+use rdma::verbs::{
+    Access, AddressBase, AsyncEvent, Bind, CmId, CqId, Data, MemoryRegion, MwId, PdId, QpCap, QpInit, QpNum,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion, inc_rkey,
+};
+use rdma::{ErrorCode, Stag};
+
+use crate::terms::{HEADER_LEN, Header, Terms, What, invalidates, pattern, solicited};
+
+/// Octets behind what is written to a sink that must stay as they were.
+const GUARD: u32 = 64;
+const POISON: u8 = 0xa5;
+const PAGE: u32 = 4096;
+/// DDP, tagged buffer, invalid STag (RFC 5041 §7.1).
+const INVALID_STAG: ErrorCode = ErrorCode { layer: 1, etype: 1, code: 0 };
+
+/// What a work request is: the low bits of its id.
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+const SEND: u64 = 2;
+const RECEIVE: u64 = 3;
+const TAGS: u64 = 4;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) sends: u64,
+    pub(crate) writes: u64,
+    pub(crate) reads: u64,
+    pub(crate) invalidated: u64,
+    pub(crate) solicited: u64,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    Turns,
+    /// All turns are over; the connection is to end.
+    Ending,
+    Over,
+}
+
+#[derive(Debug)]
+struct Slot {
+    mw: MwId,
+    /// The key that the sink is, or was last, bound with.
+    sink_stag: Stag,
+    bound: bool,
+    /// What the other end's last message said.
+    peer: Header,
+    /// The turn of the next message from it.
+    awaited: u32,
+    reading: bool,
+    /// An STag of the other end's that we have invalidated, and where it was.
+    revoked: Option<(Stag, u64)>,
+    sent_last: bool,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: CmId,
+    pub(crate) qp: QpNum,
+    pub(crate) cq: CqId,
+    pd: PdId,
+    mr: MemoryRegion,
+    memory: Arc<RegionMemory>,
+    terms: Terms,
+    connector: bool,
+    stage: Stage,
+    slots: Vec<Slot>,
+    done: usize,
+    /// How the stream was ended by a Terminate, if it was.
+    terminate: Option<AsyncEvent>,
+    pub(crate) counts: Counts,
+}
+
+/// Where things are in a slot's part of the region, and behind all slots: the buffers to receive into.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Source,
+    Sink,
+    Out,
+    Got,
+    Message,
+}
+
+impl Stream {
+    /// Makes all that one end needs, and posts its buffers. `id` is the connection's.
+    ///
+    /// # Errors
+    /// Something is lacking.
+    pub(crate) fn new(node: &mut Node, id: CmId, terms: Terms, connector: bool) -> Result<Self> {
+        let work = 8_u16.saturating_mul(terms.slots).saturating_add(2);
+        let bytes = (4 * span(&terms) + 3 * message_span(&terms)) * u64::from(terms.slots);
+        let (region, memory) = node.add_region(&format!("turns-{}", id.0), bytes)?;
+        let verbs = node.verbs_mut();
+        let device = verbs.device_mut();
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(u32::from(work) * 2)?);
+        let cap = QpCap {
+            max_send_wr: work,
+            max_recv_wr: 2 * terms.slots,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp =
+            device.create_qp(QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false })?;
+        let rights = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND;
+        let mr = verbs.reg_mr(pd, (region, 0, bytes), AddressBase::Zero, rights)?;
+        let mut slots = Vec::with_capacity(terms.slots.into());
+        for _ in 0..terms.slots {
+            let window = verbs.alloc_mw(pd)?;
+            slots.push(Slot {
+                mw: window.id,
+                sink_stag: window.rkey,
+                bound: false,
+                peer: Header::default(),
+                awaited: u32::from(connector),
+                reading: false,
+                revoked: None,
+                sent_last: false,
+            });
+        }
+        let (stage, counts) = (Stage::Opening, Counts::default());
+        let stream = Self {
+            id,
+            qp,
+            cq,
+            pd,
+            mr,
+            memory,
+            terms,
+            connector,
+            stage,
+            slots,
+            done: 0,
+            terminate: None,
+            counts,
+        };
+        for slot in 0..terms.slots {
+            stream.poison(slot)?;
+        }
+        for index in 0..2 * u64::from(terms.slots) {
+            stream.post_receive(verbs, index)?;
+        }
+        Ok(stream)
+    }
+
+    /// Whether nothing is to come any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    /// The connection is up.
+    ///
+    /// # Errors
+    /// What stands in the way of the first turns.
+    pub(crate) fn established(&mut self, verbs: &mut PortVerbs) -> Result<()> {
+        self.stage = Stage::Turns;
+        for slot in 0..if self.connector { self.terms.slots } else { 0 } {
+            self.take_turn(verbs, slot, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Acts on the end of a work request.
+    ///
+    /// # Errors
+    /// It has failed, or what it brought is not what it must be.
+    pub(crate) fn completed(&mut self, verbs: &mut PortVerbs, wc: &WorkCompletion) -> Result<()> {
+        if wc.status == WcStatus::WrFlushError && matches!(self.stage, Stage::Ending | Stage::Over) {
+            return Ok(());
+        }
+        ensure!(wc.status == WcStatus::Success, "work request {}: {:?}", wc.wr_id, wc.status);
+        let (tag, index) = (wc.wr_id % TAGS, wc.wr_id / TAGS);
+        if tag == RECEIVE {
+            return self.received(verbs, index, wc);
+        }
+        let number = u16::try_from(index)?;
+        let (last, connector) = (self.terms.turns.saturating_sub(1), self.connector);
+        let slot = self.slots.get_mut(usize::from(number)).context("a completion of no slot")?;
+        if tag == READ {
+            slot.reading = false;
+            let turn = slot.peer.turn;
+            self.check(
+                number,
+                Place::Got,
+                turn,
+                What::Source,
+                self.terms.length_of(turn, number, What::Source),
+            )?;
+            self.done += usize::from(turn == last);
+        } else if tag == SEND && !connector && slot.awaited > last && !slot.sent_last {
+            slot.sent_last = true;
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    fn received(&mut self, verbs: &mut PortVerbs, index: u64, wc: &WorkCompletion) -> Result<()> {
+        let place = self.receive_place(index);
+        let mut octets = vec![0; wc.byte_len as usize];
+        ensure!(self.memory.read(place, &mut octets), "a message longer than its buffer");
+        let header = Header::decode(&octets).context("a message without a header")?;
+        let number = u16::try_from(header.slot)?;
+        let (turn, filler) = (header.turn, octets.split_off(HEADER_LEN as usize));
+        let slot = self.slots.get(usize::from(number)).context("a message for no slot")?;
+        ensure!(
+            turn == slot.awaited && turn < self.terms.turns,
+            "slot {number}: turn {turn}, not {}",
+            slot.awaited
+        );
+        ensure!(!slot.reading, "slot {number} turn {turn}: overtook the Read that it follows");
+        ensure!(
+            wc.solicited == solicited(turn, number),
+            "slot {number} turn {turn}: solicited is {}",
+            wc.solicited
+        );
+        let revoked = invalidates(turn, number).then_some(slot.sink_stag);
+        ensure!(
+            wc.invalidated == revoked && header.invalidates == revoked.unwrap_or_default(),
+            "slot {number} turn {turn}: {:?} invalidated, not {revoked:?}",
+            wc.invalidated
+        );
+        let wanted = self.terms.length_of(turn, number, What::Filler).saturating_sub(1);
+        ensure!(
+            header.filler == wanted
+                && filler == pattern(self.terms.seed_of(turn, number, What::Filler), wanted),
+            "slot {number} turn {turn}: the message is not as it was sent"
+        );
+        self.check_sink(number, turn)?;
+        self.poison(number)?;
+        self.post_receive(verbs, index)?;
+        self.counts.solicited += u64::from(wc.solicited);
+        self.counts.invalidated += u64::from(wc.invalidated.is_some());
+        let reads = self.reads();
+        let slot = self.slot_mut(number)?;
+        slot.peer = header;
+        slot.awaited = turn.saturating_add(2);
+        slot.bound &= wc.invalidated.is_none();
+        slot.reading = reads;
+        if reads {
+            let len = self.terms.length_of(turn, number, What::Source);
+            let op = SendOp::RdmaRead { remote_addr: header.source, rkey: header.source_stag };
+            self.fill(number, Place::Got, &vec![POISON; len as usize])?;
+            self.post(verbs, (number, READ), op, (Place::Got, len), SendFlags::SIGNALED)?;
+            self.counts.reads += 1;
+        }
+        if turn.saturating_add(1) < self.terms.turns {
+            return self.take_turn(verbs, number, turn.saturating_add(1));
+        }
+        self.done += usize::from(!reads);
+        Ok(())
+    }
+
+    /// A Write into the sink that the other end named last, and a Send that gives it the turn.
+    fn take_turn(&mut self, verbs: &mut PortVerbs, number: u16, turn: u32) -> Result<()> {
+        let terms = self.terms;
+        let len = terms.length_of(turn, number, What::Source);
+        self.fill(number, Place::Source, &pattern(terms.seed_of(turn, number, What::Source), len))?;
+        self.bind_sink(verbs, number)?;
+        let peer = self.slot_mut(number)?.peer;
+        if turn > 0 {
+            let len = terms.length_of(turn, number, What::Written);
+            self.fill(number, Place::Out, &pattern(terms.seed_of(turn, number, What::Written), len))?;
+            let op = SendOp::RdmaWrite { remote_addr: peer.sink, rkey: peer.sink_stag };
+            self.post(verbs, (number, WRITE), op, (Place::Out, len), SendFlags::default())?;
+            self.counts.writes += 1;
+        }
+        let invalidate = invalidates(turn, number).then_some(peer.sink_stag);
+        let filler = terms.length_of(turn, number, What::Filler).saturating_sub(1);
+        let header = Header {
+            turn,
+            slot: number.into(),
+            source_stag: self.mr.rkey,
+            sink_stag: self.slot_mut(number)?.sink_stag,
+            source: self.place(number, Place::Source),
+            sink: self.place(number, Place::Sink),
+            invalidates: invalidate.unwrap_or_default(),
+            filler,
+        };
+        let mut message = header.encode();
+        message.extend(pattern(terms.seed_of(turn, number, What::Filler), filler));
+        self.fill(number, Place::Message, &message)?;
+        if let Some(stag) = invalidate {
+            self.slot_mut(number)?.revoked = Some((stag, peer.sink));
+        }
+        let flags =
+            SendFlags { signaled: true, solicited: solicited(turn, number), fence: turn > 0 && self.reads() };
+        let len = HEADER_LEN.saturating_add(filler);
+        self.post(verbs, (number, SEND), SendOp::Send { invalidate }, (Place::Message, len), flags)?;
+        self.counts.sends += 1;
+        Ok(())
+    }
+
+    /// Lets the other end write to the sink, under a key that it has not invalidated.
+    fn bind_sink(&mut self, verbs: &mut PortVerbs, number: u16) -> Result<()> {
+        let (address, lkey) = (self.place(number, Place::Sink), self.mr.lkey);
+        let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
+        let bind = Bind { lkey, address, len: span(&self.terms), access, zero_based: false };
+        let slot = self.slot_mut(number)?;
+        if slot.bound {
+            return Ok(());
+        }
+        slot.bound = true;
+        slot.sink_stag = inc_rkey(slot.sink_stag);
+        let op = SendOp::BindMw { mw: slot.mw, rkey: slot.sink_stag, bind };
+        let wr = SendWr { wr_id: WRITE, op, data: Data::NONE, flags: SendFlags::default() };
+        verbs.device_mut().post_send(self.qp, &wr).context("binding a window")
+    }
+
+    /// Begins the end once all turns are over.
+    ///
+    /// # Errors
+    /// There is nothing to trespass with.
+    pub(crate) fn end_if_done(&mut self, verbs: &mut PortVerbs, now: tcp_stack::Instant) -> Result<()> {
+        if self.stage != Stage::Turns || self.done < self.slots.len() {
+            return Ok(());
+        }
+        self.stage = Stage::Ending;
+        if !self.connector {
+            return Ok(());
+        }
+        if !self.terms.trespass {
+            verbs.disconnect(self.id, now);
+            return Ok(());
+        }
+        let revoked = (0_u16..).zip(&self.slots).find_map(|(number, slot)| Some((number, slot.revoked?)));
+        let (number, (rkey, remote_addr)) = revoked.context("no STag was invalidated: too few turns")?;
+        let op = SendOp::RdmaWrite { remote_addr, rkey };
+        self.post(verbs, (number, WRITE), op, (Place::Out, 1), SendFlags::default())
+    }
+
+    /// Something has happened to the queue pair.
+    pub(crate) fn on_async(&mut self, event: AsyncEvent) {
+        self.terminate = Some(event);
+    }
+
+    /// The connection has ended.
+    ///
+    /// # Errors
+    /// It was not to, not yet or not so; or memory was written to after the last turn.
+    pub(crate) fn disconnected(&mut self) -> Result<()> {
+        let (done, all) = (self.done, self.slots.len());
+        ensure!(
+            self.stage == Stage::Ending || done == all,
+            "the connection ended with {done} of {all} slots done: {:?}",
+            self.terminate
+        );
+        let refused = match (self.terms.trespass, self.connector) {
+            (false, _) => None,
+            (true, true) => Some(AsyncEvent::QpTerminated(self.qp, INVALID_STAG)),
+            (true, false) => Some(AsyncEvent::QpAccessError(self.qp, INVALID_STAG)),
+        };
+        ensure!(self.terminate == refused, "{:?}, not {refused:?}", self.terminate);
+        for number in 0..if self.connector { 0 } else { self.terms.slots } {
+            let mut sink = vec![0; usize::try_from(span(&self.terms))?];
+            ensure!(
+                self.memory.read(self.place(number, Place::Sink), &mut sink),
+                "a sink outside of the region"
+            );
+            ensure!(
+                sink.iter().all(|octet| *octet == POISON),
+                "slot {number}: the sink changed after the last turn"
+            );
+        }
+        self.stage = Stage::Over;
+        Ok(())
+    }
+
+    /// Takes away what was made, as far as a program can.
+    ///
+    /// # Errors
+    /// Something is still in use.
+    pub(crate) fn take_down(self, verbs: &mut PortVerbs) -> Result<Counts> {
+        verbs.device_mut().destroy_qp(self.qp).context("destroy_qp")?;
+        for slot in &self.slots {
+            verbs.dealloc_mw(slot.mw).context("dealloc_mw")?;
+        }
+        verbs.dereg_mr(self.mr.id).context("dereg_mr")?;
+        verbs.device_mut().destroy_cq(self.cq).context("destroy_cq")?;
+        verbs.device_mut().dealloc_pd(self.pd).context("dealloc_pd")?;
+        Ok(self.counts)
+    }
+
+    fn reads(&self) -> bool {
+        if self.connector { self.terms.connector_reads } else { self.terms.listener_reads }
+    }
+
+    fn slot_mut(&mut self, number: u16) -> Result<&mut Slot> {
+        self.slots.get_mut(usize::from(number)).context("no such slot")
+    }
+
+    fn check(&self, number: u16, place: Place, turn: u32, what: What, len: u32) -> Result<()> {
+        let mut octets = vec![0; len as usize];
+        ensure!(self.memory.read(self.place(number, place), &mut octets), "outside of the region");
+        let wanted = pattern(self.terms.seed_of(turn, number, what), len);
+        match octets.iter().zip(&wanted).position(|(is, wanted)| is != wanted) {
+            None => Ok(()),
+            Some(at) => bail!("slot {number} turn {turn}: octet {at} of {len} of {what:?} is wrong"),
+        }
+    }
+
+    /// What the other end has written for this turn, and nothing behind it.
+    fn check_sink(&self, number: u16, turn: u32) -> Result<()> {
+        let len = if turn == 0 { 0 } else { self.terms.length_of(turn, number, What::Written) };
+        self.check(number, Place::Sink, turn, What::Written, len)?;
+        let mut behind = [0; GUARD as usize];
+        let place = self.place(number, Place::Sink).saturating_add(len.into());
+        ensure!(self.memory.read(place, &mut behind), "outside of the region");
+        ensure!(behind == [POISON; GUARD as usize], "slot {number} turn {turn}: written beyond {len} octets");
+        Ok(())
+    }
+
+    fn poison(&self, number: u16) -> Result<()> {
+        self.fill(number, Place::Sink, &vec![POISON; usize::try_from(span(&self.terms))?])
+    }
+
+    fn fill(&self, number: u16, place: Place, octets: &[u8]) -> Result<()> {
+        ensure!(self.memory.write(self.place(number, place), octets), "outside of the region");
+        Ok(())
+    }
+
+    fn place(&self, number: u16, place: Place) -> u64 {
+        let (span, number) = (span(&self.terms), u64::from(number));
+        let slot = number.saturating_mul(4 * span + message_span(&self.terms));
+        slot.saturating_add(match place {
+            Place::Source => 0,
+            Place::Sink => span,
+            Place::Out => 2 * span,
+            Place::Got => 3 * span,
+            Place::Message => 4 * span,
+        })
+    }
+
+    fn receive_place(&self, index: u64) -> u64 {
+        let slots =
+            u64::from(self.terms.slots).saturating_mul(4 * span(&self.terms) + message_span(&self.terms));
+        slots.saturating_add(index.saturating_mul(message_span(&self.terms)))
+    }
+
+    fn post_receive(&self, verbs: &mut PortVerbs, index: u64) -> Result<()> {
+        let length = HEADER_LEN.saturating_add(self.terms.bytes);
+        let sge = Sge { addr: self.receive_place(index), length, lkey: self.mr.lkey };
+        let wr = RecvWr { wr_id: index.saturating_mul(TAGS).saturating_add(RECEIVE), sg_list: &[sge] };
+        verbs.device_mut().post_recv(self.qp, &wr).context("post_recv")
+    }
+
+    fn post(
+        &mut self,
+        verbs: &mut PortVerbs,
+        (number, tag): (u16, u64),
+        op: SendOp,
+        (place, length): (Place, u32),
+        flags: SendFlags,
+    ) -> Result<()> {
+        let sge = Sge { addr: self.place(number, place), length, lkey: self.mr.lkey };
+        let wr_id = u64::from(number) * TAGS + tag;
+        let wr = SendWr { wr_id, op, data: Data::List(&[sge]), flags };
+        self.counts.bytes += u64::from(length);
+        verbs.device_mut().post_send(self.qp, &wr).map_err(|error| anyhow!("post_send {op:?}: {error}"))
+    }
+}
+
+fn pages(bytes: u32) -> u64 {
+    u64::from(bytes.div_ceil(PAGE)) * u64::from(PAGE)
+}
+
+/// Octets of a source or sink and what must stay as it is behind them.
+fn span(terms: &Terms) -> u64 {
+    pages(terms.bytes.saturating_add(GUARD))
+}
+
+fn message_span(terms: &Terms) -> u64 {
+    pages(HEADER_LEN.saturating_add(terms.bytes))
+}

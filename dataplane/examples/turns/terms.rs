@@ -1,0 +1,199 @@
+//! What both ends of the exchange know: its terms, whose turn brings what, and the pattern of every octet.
+//! `dataplane/tests/siw/turns.h` describes it; `turns.c` there is the other end.
+
+use anyhow::{Context, Result, ensure};
+use rdma::Stag;
+
+/// Octets of [`Terms`] in the private data of the connection request.
+pub(crate) const TERMS_LEN: usize = 24;
+/// Octets of [`Header`].
+pub(crate) const HEADER_LEN: u32 = 40;
+const SLOTS_MAX: u16 = 256;
+const BYTES_MAX: u32 = 1 << 20;
+const MAGIC: &[u8; 4] = b"TRN1";
+
+/// What the connecting end asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Exchanges at a time.
+    pub(crate) slots: u16,
+    /// Whether the connecting end reads.
+    pub(crate) connector_reads: bool,
+    /// Whether the listening end does.
+    pub(crate) listener_reads: bool,
+    /// The end is a Write to an STag that was invalidated.
+    pub(crate) trespass: bool,
+    /// Turns of each slot, an even number.
+    pub(crate) turns: u32,
+    /// Octets of a source, of a sink, and behind a message's header, at most.
+    pub(crate) bytes: u32,
+    /// Of all that is drawn.
+    pub(crate) seed: u64,
+}
+
+impl Terms {
+    /// For the private data.
+    pub(crate) fn encode(&self) -> [u8; TERMS_LEN] {
+        let flags = u8::from(self.trespass)
+            | u8::from(self.connector_reads) << 1
+            | u8::from(self.listener_reads) << 2;
+        let mut out = [0; TERMS_LEN];
+        let fields: [&[u8]; 6] = [
+            MAGIC,
+            &self.slots.to_be_bytes(),
+            &[flags, 0],
+            &self.turns.to_be_bytes(),
+            &self.bytes.to_be_bytes(),
+            &self.seed.to_be_bytes(),
+        ];
+        for (to, from) in out.iter_mut().zip(fields.into_iter().flatten()) {
+            *to = *from;
+        }
+        out
+    }
+
+    /// From the private data.
+    ///
+    /// # Errors
+    /// They are no terms, or out of range.
+    pub(crate) fn decode(data: &[u8]) -> Result<Self> {
+        let data: &[u8; TERMS_LEN] = data.try_into().context("terms have 24 octets")?;
+        let [m0, m1, m2, m3, s0, s1, flags, zero, t0, t1, t2, t3, b0, b1, b2, b3, seed @ ..] = *data;
+        ensure!([m0, m1, m2, m3] == *MAGIC && flags < 8 && zero == 0, "not the terms of an exchange");
+        let terms = Self {
+            slots: u16::from_be_bytes([s0, s1]),
+            trespass: flags & 1 != 0,
+            connector_reads: flags & 2 != 0,
+            listener_reads: flags & 4 != 0,
+            turns: u32::from_be_bytes([t0, t1, t2, t3]),
+            bytes: u32::from_be_bytes([b0, b1, b2, b3]),
+            seed: u64::from_be_bytes(seed),
+        };
+        ensure!((1..=SLOTS_MAX).contains(&terms.slots), "1 to {SLOTS_MAX} slots");
+        ensure!(terms.turns >= 2 && terms.turns.is_multiple_of(2), "an even number of turns");
+        ensure!((1..=BYTES_MAX).contains(&terms.bytes), "1 to {BYTES_MAX} bytes");
+        Ok(terms)
+    }
+
+    fn draw(&self, turn: u32, slot: u16, what: What) -> u64 {
+        let place = u64::from(turn) << 24 | u64::from(slot) << 4 | what as u64;
+        let state = self.seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(place);
+        random(state)
+    }
+
+    /// The seed of the pattern of what a turn brings.
+    pub(crate) fn seed_of(&self, turn: u32, slot: u16, what: What) -> u64 {
+        self.draw(turn, slot, what) | 1
+    }
+
+    /// 1 to `bytes`; each power of two is as likely.
+    pub(crate) fn length_of(&self, turn: u32, slot: u16, what: What) -> u32 {
+        let drawn = self.draw(turn, slot, what);
+        let mut len = 1_u32 << ((drawn >> 8) % 21);
+        while len > self.bytes {
+            len /= 2;
+        }
+        // The C program's sum is of 32 bits too.
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits are wanted")]
+        let more = (drawn >> 16) as u32 % len;
+        len.saturating_add(more).min(self.bytes)
+    }
+}
+
+/// What a draw is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum What {
+    /// The memory that the other end reads.
+    Source,
+    /// What is written to the other end's sink.
+    Written,
+    /// What follows a message's header.
+    Filler,
+}
+
+/// Whether the Send of a turn asks for a solicited event.
+pub(crate) fn solicited(turn: u32, slot: u16) -> bool {
+    (turn / 2).wrapping_add(u32::from(slot)) & 1 != 0
+}
+
+/// Whether it invalidates the sink's STag that the other end's last message named.
+pub(crate) fn invalidates(turn: u32, slot: u16) -> bool {
+    turn > 0 && (turn / 2).wrapping_add(u32::from(slot)) & 2 != 0
+}
+
+/// What a message begins with. All of it is big-endian.
+///
+/// ```text
+///  0 turn  4 slot  8 source STag  12 sink STag  16 source  24 sink  32 STag invalidated, or 0  36 octets that follow
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) turn: u32,
+    pub(crate) slot: u32,
+    pub(crate) source_stag: Stag,
+    pub(crate) sink_stag: Stag,
+    pub(crate) source: u64,
+    pub(crate) sink: u64,
+    pub(crate) invalidates: Stag,
+    pub(crate) filler: u32,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER_LEN as usize);
+        for word in [self.turn, self.slot, self.source_stag.0, self.sink_stag.0] {
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        for place in [self.source, self.sink] {
+            out.extend_from_slice(&place.to_be_bytes());
+        }
+        for word in [self.invalidates.0, self.filler] {
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        out
+    }
+
+    /// `None`: too short.
+    pub(crate) fn decode(mut octets: &[u8]) -> Option<Self> {
+        Some(Self {
+            turn: word(&mut octets)?,
+            slot: word(&mut octets)?,
+            source_stag: Stag(word(&mut octets)?),
+            sink_stag: Stag(word(&mut octets)?),
+            source: long(&mut octets)?,
+            sink: long(&mut octets)?,
+            invalidates: Stag(word(&mut octets)?),
+            filler: word(&mut octets)?,
+        })
+    }
+}
+
+fn word(octets: &mut &[u8]) -> Option<u32> {
+    let (head, rest) = octets.split_first_chunk()?;
+    *octets = rest;
+    Some(u32::from_be_bytes(*head))
+}
+
+fn long(octets: &mut &[u8]) -> Option<u64> {
+    let (head, rest) = octets.split_first_chunk()?;
+    *octets = rest;
+    Some(u64::from_be_bytes(*head))
+}
+
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// splitmix64: the first number from a state.
+fn random(state: u64) -> u64 {
+    let mut z = state.wrapping_add(GAMMA);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// The first octets of a pattern.
+pub(crate) fn pattern(seed: u64, len: u32) -> Vec<u8> {
+    let start = seed.wrapping_mul(0xd134_2543_de82_ef95);
+    let words = (0_u64..).map(|index| random(start.wrapping_add(index.wrapping_mul(GAMMA))));
+    words.flat_map(u64::to_le_bytes).take(len as usize).collect()
+}

@@ -1,0 +1,60 @@
+# shellcheck shell=bash
+# Connections by the thousand, and what the daemon holds when they are gone. Sourced by run.sh.
+
+# counters NAME…: their values, in this order.
+counters() { ctl -j stats | jq -r --arg names "$*" '[.groups[].counters[]] as $all | $names | split(" ") | map(. as $name | [$all[] | select(.name == $name) | .value] | add) | map(tostring) | join(" ")'; }
+
+# resources: all that connections make the daemon hold. A worker has up to a burst of packet buffers at hand: 32.
+resources() {
+    ctl -j status | jq -c '[.connections.established, .connections.opening, .connections.closing, .connections.time_wait, .regions], (.pools[] | [.name, .in_use > 32])'
+    ctl -j region list | jq -c '.[] | [.name, .grants]'
+}
+
+# at_rest: it holds what it held when it started.
+at_rest() {
+    local now
+    for _ in $(seq 100); do
+        now=$(resources)
+        [ "$now" = "$AT_START" ] && return 0
+        sleep 0.2
+    done
+    diff <(echo "$AT_START") <(echo "$now")
+    return 1
+}
+
+# cycle COUNT OPTIONS: each eighth of them ends in another way (cycle.c); the daemon's books say the same.
+cycle() {
+    local count=$1 before after
+    local names=(passive_opens requests_in accepts_out rejects_out terminates_sent)
+    shift
+    before=$(counters "${names[@]}")
+    client $CRC_ON --region lab --ops cycle --cycles "$count" "$@" || return 1
+    after=$(counters "${names[@]}")
+    local part=$((count / 8)) k was is=() wanted
+    for k in "${!names[@]}"; do
+        was=$(cut -d' ' -f$((k + 1)) <<<"$before")
+        is+=($(($(cut -d' ' -f$((k + 1)) <<<"$after") - was)))
+    done
+    wanted="$((7 * part)) $((7 * part)) $((5 * part)) $((2 * part)) $part"
+    echo "${names[*]}: ${is[*]}; wanted: $wanted"
+    [ "${is[*]}" = "$wanted" ]
+}
+
+resident_kib() { awk '$1 == "VmRSS:" {print $2}' "/proc/$DAEMON_PID/status"; }
+# what a first round of every kind makes it touch, it keeps
+grew_little() {
+    local now
+    now=$(resident_kib)
+    echo "RESULT resident: $now KiB, $RESIDENT_KIB KiB before"
+    [ $((now - RESIDENT_KIB)) -le 256 ]
+}
+
+suite_churn() {
+    try "connections of every kind come and go" cycle 64 --qps 8
+    try "nothing is left of them" at_rest
+    RESIDENT_KIB=$(resident_kib)
+    try "one after the other" cycle 800
+    try "eight at a time" cycle 1600 --qps 8
+    try "nothing is left of them" at_rest
+    try "nor has the daemon grown" grew_little
+}

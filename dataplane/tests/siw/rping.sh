@@ -1,0 +1,73 @@
+# shellcheck shell=bash
+# Debian's rping in the guest against iwarp-rping on a port of its own, in both roles. Sourced by run.sh.
+
+RPING=${RPING:-target/release/iwarp-rping}
+# rdma-core's shortest and longest text, and some between. Rounds of each: the emulated machine checks long texts
+# slowly.
+RPING_SIZES="23:600 64:2000 1000:400 1449:400 4096:200 16384:100 65535:50"
+
+# ours_serves OPTIONS: iwarp-rping as a server of many clients, until ours_served.
+ours_serves() {
+    peer_start "$LAB/rping.json" "$RPING" -s -P -V --json --timeout 60 --config "$LAB/peer.toml" "$@" &&
+        peer_says 'listening' || { peer_stop; return 1; }
+}
+
+# ours_served CLIENTS ROUNDS: it ends well when it is told to, and has served so much.
+ours_served() {
+    local seen
+    peer_stop || { cat "$LAB/peer.err"; return 1; }
+    seen=$(jq -r '"\(.connections) clients, \(.rounds) rounds, \(.failed) failed"' "$LAB/rping.json")
+    echo "RESULT $seen"
+    [ "$seen" = "$1 clients, $2 rounds, 0 failed" ]
+}
+
+# their_clients N SIZE ROUNDS: so many at once. Debian's rping races with itself when it ends and may then exit with an
+# error; whatever goes wrong before, a text that came back wrong for one, it says.
+their_clients() {
+    local said
+    said=$(guest_run siw "for i in \$(seq $1); do timeout -s KILL 100 rping -c -a 10.77.0.4 -V -S $2 -C $3 & p=\"\$p \$!\"; done; for i in \$p; do wait \$i; [ \$? -lt 126 ] || echo killed; done; p=" 110)
+    echo "$said"
+    [ "$(grep -c 'client DISCONNECT EVENT' <<<"$said")" = "$1" ] &&
+        ! grep -qvE '^(client DISCONNECT EVENT\.\.\.|rdma_get_cm_event: Bad file descriptor)$' <<<"$said"
+}
+
+# rping_clients TITLE OPTIONS: the guest's clients at our server.
+rping_clients() {
+    local title=$1 size clients=0 rounds=0
+    shift
+    check "$title: iwarp-rping listens" ours_serves "$@"
+    for size in ${SIZES:-$RPING_SIZES}; do
+        try "$title: ${size#*:} texts of ${size%:*} bytes" their_clients 1 "${size%:*}" "${size#*:}"
+        clients=$((clients + 1)) rounds=$((rounds + ${size#*:}))
+    done
+    try "$title: 16 clients at once" their_clients 16 512 "${ROUNDS_AT_ONCE:-20}"
+    try "$title: all were served well" ours_served $((clients + 16)) $((rounds + 16 * ${ROUNDS_AT_ONCE:-20}))
+}
+
+# our_client SIZE ROUNDS OPTIONS
+our_client() {
+    local size=$1 rounds=$2 seen
+    shift 2
+    in_ns timeout 100 "$RPING" -c -a 10.77.0.3 -V --json -S "$size" -C "$rounds" --config "$LAB/peer.toml" "$@" >"$LAB/rping.json" || return 1
+    seen=$(jq -r '"\(.rounds) rounds, \(.failed) failed, a round took \(.round_ns.median / 1000 | floor) µs"' "$LAB/rping.json")
+    echo "RESULT $seen"
+    [[ $seen = "$rounds rounds, 0 failed, "* ]]
+}
+
+# rping_server TITLE OPTIONS: our client at the guest's server.
+rping_server() {
+    local title=$1 size
+    shift
+    try "$title: the guest's rping serves" guest_run siw 'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
+    for size in ${SIZES:-$RPING_SIZES}; do
+        try "$title: ${size#*:} texts of ${size%:*} bytes" our_client "${size%:*}" "${size#*:}" "$@"
+    done
+    guest_run siw 'kill $rping; wait $rping' >/dev/null
+}
+
+suite_rping() {
+    rping_clients "rping's client, CRC on"
+    SIZES="64:400 4096:200 65535:50" rping_clients "rping's client, CRC off" --crc off
+    rping_server "rping's server, CRC on"
+    SIZES="64:400 4096:200 65535:50" rping_server "rping's server, CRC off" --crc off
+}

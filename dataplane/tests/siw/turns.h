@@ -1,0 +1,62 @@
+/*
+ * Taking turns: an exchange in which both ends do the same with all that siw can: RDMA Writes, RDMA Reads
+ * and the four Sends, each checked byte for byte. One end has a peer of another make in dataplane/src/bin.
+ *
+ * The connecting end names the terms in its private data. Then, in each of `slots` slots, turn 0 is its,
+ * turn 1 the other's, and so on. A turn is an RDMA Write into the sink that the peer's last message named
+ * (from turn 1 on) and a Send, whose kind goes round: bit 0 of (turn / 2 + slot) asks for a solicited event,
+ * bit 1 invalidates that sink's STag (from turn 1 on). Who receives a turn's message checks the message and
+ * its sink, RDMA Reads the sender's source and checks that, and takes the next turn; its Send is fenced.
+ * The last turn is the listening end's. The connecting end then disconnects, or, if so agreed, writes to an STag
+ * that it has invalidated, and must be refused.
+ *
+ * All integers are big-endian. The bytes at each place are the pattern (region.h) of turns_draw.
+ */
+#ifndef TURNS_H
+#define TURNS_H
+
+#include "conn.h"
+
+enum {
+	TURNS_TERMS_LEN = 24,
+	TURNS_HEADER_LEN = 40,
+	TURNS_SLOTS_MAX = 256,
+	TURNS_BYTES_MAX = 1 << 20,
+};
+
+/* 0 "TRN1", 4 slots, 6 flags, 7 zero, 8 turns, 12 bytes, 16 seed */
+struct turns_terms {
+	uint16_t slots;     /* at a time */
+	bool connector_reads;
+	bool listener_reads;
+	bool trespass;      /* the end is a Write to an STag that was invalidated */
+	uint32_t turns;     /* of each slot; even */
+	uint32_t bytes;     /* a source, a sink, and what follows a message's header: at most this many */
+	uint64_t seed;
+};
+
+struct turns_result {
+	char detail[256]; /* what was done, or what went wrong */
+	uint64_t sends, writes, reads, invalidated, bytes;
+};
+
+void turns_terms_encode(const struct turns_terms *terms, uint8_t out[TURNS_TERMS_LEN]);
+/* False if the bytes are no terms, or terms out of range. */
+bool turns_terms_decode(const uint8_t *data, size_t len, struct turns_terms *terms);
+
+/* What the queue pair of one end needs. */
+uint32_t turns_sends(const struct turns_terms *terms);
+uint32_t turns_receives(const struct turns_terms *terms);
+
+struct turns; /* one end of one connection */
+
+/*
+ * Makes memory and posts receives: before the connection is established. conn has its queue pair. NULL, with conn's
+ * error set, on failure.
+ */
+struct turns *turns_new(struct conn *conn, const struct turns_terms *terms, bool connector);
+/* Runs all turns to the agreed end. */
+bool turns_run(struct turns *turns, struct turns_result *result);
+void turns_free(struct turns *turns);
+
+#endif

@@ -1,0 +1,93 @@
+# shellcheck shell=bash
+# Writes, Reads and the four Sends in turns (turns.h): iwpeer in the guest, and our `turns` on a port of its own, in
+# both roles. Sourced by run.sh.
+
+TURNS=${TURNS:-target/release/examples/turns}
+
+# they_connect CRC PAIRS OPTIONS: iwpeer connects so many queue pairs to ours.
+they_connect() {
+    local crc=$1 qps=$2 code
+    shift 2
+    peer_start "$LAB/turns.out" "$TURNS" --config "$LAB/$crc.toml" --listen 10.77.0.4:7500 --qps "$qps" --ird 128 --ord 128 &&
+        peer_says LISTENING || { peer_stop; cat "$LAB/peer.err"; return 1; }
+    guest_run siw "timeout -s KILL 100 iwpeer --connect 10.77.0.4 --port 7500 --qps $qps $*" 110
+    code=$?
+    peer_wait && [ $code = 0 ] && same_work "$LAB/turns.out" "$qps"
+}
+
+# we_connect CRC PAIRS OPTIONS: the other way round.
+we_connect() {
+    local crc=$1 qps=$2 code
+    shift 2
+    guest_run siw "iwpeer --listen 10.77.0.3 --port 7500 --qps $qps >/tmp/peer.out 2>&1 & peer=\$!; for i in \$(seq 50); do grep -q LISTENING /tmp/peer.out && break; sleep 0.1; done" &&
+        in_ns timeout 100 "$TURNS" --config "$LAB/$crc.toml" --connect 10.77.0.3:7500 --qps "$qps" "$@" >"$LAB/turns.out" 2>"$LAB/peer.err"
+    code=$?
+    cat "$LAB/turns.out"
+    [ $code = 0 ] || { cat "$LAB/peer.err"; guest_run siw 'kill $peer; wait $peer; cat /tmp/peer.out'; return 1; }
+    guest_run siw 'wait $peer; code=$?; cat /tmp/peer.out; (exit $code)' && same_work "$LAB/turns.out" "$qps"
+}
+
+# same_work FILE PAIRS: every pair has come to its end, and has seen Sends of each kind.
+same_work() {
+    local line count=0
+    while read -r line; do
+        [[ $line =~ RESULT\ turns\ ok.*\ invalidated=([0-9]+)\ solicited=([0-9]+) ]] &&
+            [ "${BASH_REMATCH[1]}" -gt 0 ] && [ "${BASH_REMATCH[2]}" -gt 0 ] && count=$((count + 1))
+    done < <(grep RESULT "$1")
+    [ "$count" = "$2" ]
+}
+
+# refused_there HOW CRC PAIRS OPTIONS: the guest's kernel is told that the STag is not valid: DDP, tagged, code 0.
+# siw takes the nibbles of the first byte the other way round.
+refused_there() {
+    guest_run siw 'dmesg -c >/dev/null'
+    they_connect "$@" && guest_run siw 'dmesg' | grep -q 'got TERMINATE. layer 1, type 1, code 0'
+}
+
+turns_both() {
+    local crc=$1
+    shift
+    try "iwpeer connects, $CRC_TITLE, $*" they_connect "$crc" "$@"
+    try "turns connects, $CRC_TITLE, $*" we_connect "$crc" "$@"
+}
+
+suite_turns() {
+    local crc pair
+    for crc in peer peer-off; do
+        CRC_TITLE="CRC $([ $crc = peer ] && echo on || echo off)"
+        turns_both $crc 1 --turns 100
+        turns_both $crc 16 --slots 2 --turns 60 --bytes 16384 --seed 2
+        try "iwpeer writes to what it invalidated, $CRC_TITLE" refused_there $crc 1 --turns 20 --trespass
+        try "turns writes to what it invalidated, $CRC_TITLE" we_connect $crc 1 --turns 20 --trespass
+    done
+    CRC_TITLE="CRC on"
+    for pair in "0 0" "0 1" "1 0" "1 1" "3 2" "16 128" "128 128"; do
+        turns_both peer 1 --slots 32 --turns 12 --bytes 8192 --ird "${pair% *}" --ord "${pair#* }" --seed 3
+    done
+    turns_both peer 1 --slots 200 --turns 6 --bytes 4096 --ird 128 --ord 128 --seed 4
+    # Without read depths in its startup, siw's connections have none.
+    try "MPA revision 1" we_connect peer 1 --turns 20 --revision 1 --ird 0 --ord 0 --seed 5
+    wire
+}
+
+# wire: a capture of all that goes on in turns, both ways and in both roles, as tshark sees it. Which of it is ours the
+# address tells; of siw's Terminate it has the order of bits wrong, as siw has.
+wire() {
+    local seen=$LAB/turns.pcap opcode
+    ip netns exec "$NS" tcpdump -i peer0 -w "$seen" -B 65536 -U tcp port 7500 >"$LAB/tcpdump.log" 2>&1 &
+    local pid=$!
+    for _ in $(seq 50); do grep -q listening "$LAB/tcpdump.log" && break; sleep 0.1; done
+    try "for tshark: iwpeer connects" refused_there peer 1 --turns 20 --trespass --bytes 20000
+    try "for tshark: turns connects" we_connect peer 1 --turns 20 --trespass --bytes 20000
+    sleep 1
+    kill -TERM $pid
+    wait $pid
+    for opcode in 'RDMA Write:0' 'Read Request:1' 'Read Response:2' 'Send:3' 'Send with Invalidate:4' 'Send with SE:5' \
+        'Send with SE and Invalidate:6' 'Terminate:7'; do
+        check "tshark: ${opcode%:*} of ours" at_least 1 "$seen" "iwarp_rdma.opcode == ${opcode#*:} && ip.src == 10.77.0.4"
+        check "tshark: ${opcode%:*} of siw's" at_least 1 "$seen" "iwarp_rdma.opcode == ${opcode#*:} && ip.src == 10.77.0.3"
+    done
+    check "tshark: nothing malformed" none "$seen" '_ws.malformed'
+    check "tshark: no error" none "$seen" '_ws.expert.severity == error'
+    check "tshark: every CRC right" crcs_right 200 "$seen"
+}

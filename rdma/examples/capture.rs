@@ -1,0 +1,307 @@
+//! Writes a capture file in which two engines do all that the protocols have: `capture FILE`. It is for
+//! `dataplane/tests/pcap.sh`, which has tshark judge it. Every payload is what the engines sent, a segment of theirs to a
+//! packet; the headers of TCP and IP around them are made here.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "whatever fails, the run is over")]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use common::target::ALL;
+use common::{Side, initiator_config, pattern, request, slice};
+use rdma::service::encode_request;
+use rdma::wire::mpa::RtrOptions;
+use rdma::{AtomicOp, ConnectRequest, CrcPolicy, EndpointConfig, RegionId, Scope, Stag};
+use tcp_stack::wire::{
+    EtherType, EthernetHeader, IpProtocol, Ipv4Header, Sum, TcpFlags, TcpHeader, TcpOptions,
+};
+use tcp_stack::{MacAddr, SeqNum};
+
+const SERVER_PORT: u16 = 7400;
+const LAB: usize = 16_384;
+
+/// A capture file (pcap, Ethernet), packet by packet.
+struct Capture {
+    octets: Vec<u8>,
+    packets: u32,
+    /// TCP connections begun.
+    dialogues: u16,
+}
+
+impl Capture {
+    fn new() -> Self {
+        let mut octets = Vec::new();
+        for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+            octets.extend_from_slice(&word.to_le_bytes());
+        }
+        Self { octets, packets: 0, dialogues: 0 }
+    }
+
+    fn packet(&mut self, frame: &[u8]) {
+        // A microsecond apart.
+        let length = u32::try_from(frame.len()).unwrap();
+        for word in [1_700_000_000 + self.packets / 1_000_000, self.packets % 1_000_000, length, length] {
+            self.octets.extend_from_slice(&word.to_le_bytes());
+        }
+        self.octets.extend_from_slice(frame);
+        self.packets += 1;
+    }
+}
+
+/// A TCP connection in the capture: host 0 has opened it, to host 1.
+struct Dialogue<'a> {
+    capture: &'a mut Capture,
+    port: u16,
+    next: [u32; 2],
+}
+
+impl<'a> Dialogue<'a> {
+    fn open(capture: &'a mut Capture) -> Self {
+        capture.dialogues += 1;
+        let port = 50_000 + capture.dialogues;
+        let mut dialogue = Self { capture, port, next: [1000, 2000] };
+        dialogue.segment(0, TcpFlags::SYN, &[]);
+        dialogue.segment(1, TcpFlags::SYN.union(TcpFlags::ACK), &[]);
+        dialogue.segment(0, TcpFlags::ACK, &[]);
+        dialogue
+    }
+
+    fn segment(&mut self, from: usize, flags: TcpFlags, payload: &[u8]) {
+        let address = |host| Ipv4Addr::new(10, 77, 0, if host == 0 { 1 } else { 2 });
+        let mac = |host| MacAddr([2, 0, 0, 0, 0, if host == 0 { 1 } else { 2 }]);
+        let to = 1 - from;
+        let (src_port, dst_port) =
+            if from == 0 { (self.port, SERVER_PORT) } else { (SERVER_PORT, self.port) };
+        let first = flags.contains(TcpFlags::SYN) && from == 0;
+        let header = TcpHeader {
+            src_port,
+            dst_port,
+            seq: SeqNum::new(self.next[from]),
+            ack: SeqNum::new(if first { 0 } else { self.next[to] }),
+            flags,
+            window: 65_535,
+            urgent: 0,
+        };
+        let mut tcp = vec![0; TcpHeader::LEN];
+        assert!(header.emit(&TcpOptions::default(), &mut tcp));
+        tcp.extend_from_slice(payload);
+        let (src, dst) = (address(from), address(to));
+        let pseudo = Sum::pseudo_header(IpAddr::V4(src), IpAddr::V4(dst), IpProtocol::TCP, tcp.len());
+        assert!(TcpHeader::set_checksum(&mut tcp, pseudo));
+        let ip = Ipv4Header {
+            src,
+            dst,
+            protocol: IpProtocol::TCP,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+        };
+        let mut packet = [0; Ipv4Header::LEN];
+        ip.emit(tcp.len(), true, &mut packet);
+        let ethernet = EthernetHeader { dst: mac(to), src: mac(from), tci: None, ethertype: EtherType::IPV4 };
+        let mut frame = vec![0; EthernetHeader::LEN];
+        assert!(ethernet.emit(&mut frame));
+        frame.extend_from_slice(&packet);
+        frame.extend_from_slice(&tcp);
+        self.capture.packet(&frame);
+        let occupied = payload.len() + usize::from(flags.intersects(TcpFlags::SYN.union(TcpFlags::FIN)));
+        self.next[from] = self.next[from].wrapping_add(u32::try_from(occupied).unwrap());
+    }
+
+    /// Lets both sides speak until neither has anything to say.
+    fn run(&mut self, sides: &mut [Side; 2]) {
+        loop {
+            let mut moved = false;
+            for from in 0..2 {
+                sides[from].transmit();
+                while let Some(octets) = sides[from].wire.segments.pop_front() {
+                    self.segment(from, TcpFlags::ACK.union(TcpFlags::PSH), &octets);
+                    sides[1 - from].deliver(&octets);
+                    moved = true;
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn close(mut self) {
+        for host in 0..2 {
+            self.segment(host, TcpFlags::FIN.union(TcpFlags::ACK), &[]);
+        }
+        self.segment(0, TcpFlags::ACK, &[]);
+    }
+}
+
+/// Two sides, connected, and what a program on side 0 works with.
+struct Stage<'a> {
+    dialogue: Dialogue<'a>,
+    sides: [Side; 2],
+    /// Of side 0.
+    local: RegionId,
+    /// Of side 1, for side 0.
+    stag: Stag,
+    /// Of side 1, where Sends go.
+    inbox: RegionId,
+}
+
+impl<'a> Stage<'a> {
+    fn new(capture: &'a mut Capture, config: EndpointConfig, asked: ConnectRequest<'_>) -> Self {
+        let private_data = encode_request("lab", ALL, b"").unwrap();
+        let asked = ConnectRequest { private_data: &private_data, ..asked };
+        let mut sides = [Side::initiator(config, &asked), Side::responder(config)];
+        sides[1].add_region("lab", pattern(LAB, 1), ALL);
+        let local = sides[0].memory.add(pattern(LAB, 2)).unwrap();
+        let inbox = sides[1].memory.add(vec![0; LAB]).unwrap();
+        let mut dialogue = Dialogue::open(capture);
+        dialogue.run(&mut sides);
+        let stag = sides[0].grant().stag;
+        Self { dialogue, sides, local, stag, inbox }
+    }
+
+    fn run(&mut self) {
+        self.dialogue.run(&mut self.sides);
+    }
+
+    /// Side 1 has so many buffers of a kilobyte.
+    fn buffers(&mut self, count: u64) {
+        for at in 0..count {
+            self.sides[1].endpoint.post_recv(at, slice(self.inbox, at * 1024, 1024)).unwrap();
+        }
+    }
+
+    /// An RDMA Write and a Read of several segments, and the four Sends, from the shortest to more than one segment.
+    fn work(&mut self) {
+        let (local, stag) = (self.local, self.stag);
+        self.buffers(8);
+        let lab = self.inbox;
+        let given = |side: &mut Side| {
+            let own = Scope::Stream(common::STREAM);
+            side.stags.grant(lab, 64, rdma::Access::REMOTE_INVALIDATE, own).unwrap()
+        };
+        let stags = [given(&mut self.sides[1]), given(&mut self.sides[1])];
+        let endpoint = &mut self.sides[0].endpoint;
+        for (wr_id, len) in [(0, 1), (1, 5), (2, 1428), (3, 1429), (4, 9000)] {
+            endpoint.post_write(wr_id, slice(local, 0, len), stag, 3).unwrap();
+            endpoint.post_read(wr_id, slice(local, 0, len), stag, 7).unwrap();
+        }
+        for (wr_id, len, solicited, invalidate) in [
+            (10, 0, false, None),
+            (11, 33, true, None),
+            (12, 1000, false, Some(stags[0])),
+            (13, 7, true, Some(stags[1])),
+        ] {
+            endpoint.post_send(wr_id, slice(local, 0, len), solicited, invalidate).unwrap();
+        }
+        self.run();
+    }
+
+    fn close(self) {
+        self.dialogue.close();
+    }
+}
+
+/// What is done over each kind of connection that MPA knows.
+fn connections(capture: &mut Capture) {
+    let plain = initiator_config();
+    let mut marked = plain;
+    marked.mpa.markers = true;
+    let mut unchecked = plain;
+    unchecked.mpa.crc = CrcPolicy::IfPeerAsks;
+    let rtr = |write, read| Some(RtrOptions { send: false, write, read });
+    for (config, revision, rtr) in [
+        (plain, 1, None),
+        (plain, 2, None),
+        (marked, 1, None),
+        (marked, 2, None),
+        (unchecked, 1, None),
+        (unchecked, 2, None),
+        (plain, 2, rtr(true, false)),
+        (plain, 2, rtr(false, true)),
+    ] {
+        let mut stage = Stage::new(capture, config, ConnectRequest { revision, rtr, ..request(b"") });
+        stage.work();
+        stage.close();
+    }
+}
+
+/// RFC 7306.
+fn extensions(capture: &mut Capture) {
+    let mut stage = Stage::new(capture, initiator_config(), request(b""));
+    stage.buffers(2);
+    let (local, stag) = (stage.local, stage.stag);
+    let endpoint = &mut stage.sides[0].endpoint;
+    let swap =
+        |compare_mask| AtomicOp::CompareSwap { compare: 1, compare_mask, swap: 2, swap_mask: u64::MAX };
+    for (wr_id, op) in (0..).zip([AtomicOp::FetchAdd { add: 7, mask: 0 }, swap(u64::MAX), swap(0)]) {
+        endpoint.post_atomic(wr_id, slice(local, 0, 8), stag, 8, op).unwrap();
+    }
+    endpoint.post_immediate(3, *b"immedia1", false).unwrap();
+    endpoint.post_immediate(4, *b"immedia2", true).unwrap();
+    stage.run();
+    stage.close();
+}
+
+/// A Terminate of each layer that has one to send without a fault of the wire.
+fn terminates(capture: &mut Capture) {
+    let end = LAB as u64;
+    for case in 0..4 {
+        let mut stage = Stage::new(capture, initiator_config(), request(b""));
+        let (local, stag) = (stage.local, stage.stag);
+        let endpoint = &mut stage.sides[0].endpoint;
+        match case {
+            0 => endpoint.post_write(0, slice(local, 0, 1), stag, end),
+            1 => endpoint.post_read(0, slice(local, 0, 1), stag, end),
+            // There is no buffer for it.
+            2 => endpoint.post_send(0, slice(local, 0, 1), false, None),
+            // Nor a right to invalidate that.
+            _ => {
+                stage.buffers(1);
+                stage.sides[0].endpoint.post_send(0, slice(local, 0, 1), false, Some(stag))
+            }
+        }
+        .unwrap();
+        stage.run();
+        stage.close();
+    }
+}
+
+/// The initiator says no to the Reply: the responder takes none of its ready-to-receive messages (RFC 6581 §9.1).
+fn no_common_form(capture: &mut Capture) {
+    let rtr = Some(RtrOptions { send: true, write: false, read: false });
+    let private_data = encode_request("lab", ALL, b"").unwrap();
+    let asked = ConnectRequest { rtr, ..request(&private_data) };
+    let mut sides = [Side::initiator(initiator_config(), &asked), Side::responder(initiator_config())];
+    sides[1].add_region("lab", pattern(LAB, 1), ALL);
+    let mut dialogue = Dialogue::open(capture);
+    dialogue.run(&mut sides);
+    dialogue.close();
+}
+
+/// The responder says no.
+fn rejects(capture: &mut Capture) {
+    for revision in [1, 2] {
+        let private_data = encode_request("nowhere", ALL, b"").unwrap();
+        let asked = ConnectRequest { revision, ..request(&private_data) };
+        let mut sides = [Side::initiator(initiator_config(), &asked), Side::responder(initiator_config())];
+        let mut dialogue = Dialogue::open(capture);
+        dialogue.run(&mut sides);
+        dialogue.close();
+    }
+}
+
+fn main() {
+    let file = std::env::args_os().nth(1).expect("usage: capture FILE");
+    let mut capture = Capture::new();
+    connections(&mut capture);
+    extensions(&mut capture);
+    terminates(&mut capture);
+    no_common_form(&mut capture);
+    rejects(&mut capture);
+    std::fs::write(file, capture.octets).unwrap();
+}
