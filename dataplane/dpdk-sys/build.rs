@@ -29,7 +29,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_extmem_(un)?register",
     "rte_log_set_global_level",
     "rte_mempool_(avail_count|default_cache|free)",
-    "rte_pktmbuf_(alloc_bulk|copy|free|free_bulk|free_seg|linearize|pool_create)",
+    "rte_pktmbuf_(alloc_bulk|free|free_bulk|free_seg|linearize|pool_create)",
     "rte_ring_(create|dequeue|free)",
     "rte_lcore_id",
     "rte_strerror",

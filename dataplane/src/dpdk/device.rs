@@ -325,18 +325,15 @@ impl Device {
         };
         self.started.store(true, Ordering::Release);
         let device = Arc::new(self);
-        // DPDK's own loopback hands over the very buffer that was sent, which the sender may still share.
-        let copies = matches!(device.kind, Kind::Rings(_));
         let frame_max = usize::from(config.mtu).saturating_add(14 + 4);
-        let pair = |(index, pool): (u16, &Arc<Mempool>)| {
+        let pair = |index| {
             let descriptor = interrupts.then(|| device.interrupt_descriptor(index)).flatten();
-            let copy_to = copies.then(|| Arc::clone(pool));
             QueuePair {
                 rx: RxQueue::new(Arc::clone(&device), index, descriptor, device.is_hardware()),
-                tx: TxQueue::new(Arc::clone(&device), index, frame_max, config.tx_checksum, copy_to),
+                tx: TxQueue::new(Arc::clone(&device), index, frame_max, config.tx_checksum),
             }
         };
-        let pairs = (0..device.queues).zip(pools).map(pair).collect();
+        let pairs = (0..device.queues).map(pair).collect();
         Ok((device, pairs))
     }
 

@@ -46,11 +46,6 @@ impl Mbuf {
         Self(mbuf)
     }
 
-    /// The buffer, the handle keeping its reference.
-    pub(super) fn raw(&self) -> NonNull<rte_mbuf> {
-        self.0
-    }
-
     fn ptr(&self) -> *mut rte_mbuf {
         self.0.as_ptr()
     }

@@ -16,7 +16,6 @@ use tcp_stack::{Buf, TxFrame};
 
 use super::device::Device;
 use super::mbuf::Mbuf;
-use super::mempool::Mempool;
 
 /// Most frames that are received or sent at a time.
 pub const BURST: usize = 32;
@@ -271,8 +270,6 @@ pub struct TxQueue {
     frame_max: usize,
     /// The device computes checksums, and may have to look at the frames before.
     checksum: bool,
-    /// Shared frames are copied into buffers from here before they are sent.
-    copy_to: Option<Arc<Mempool>>,
     stats: TxQueueStats,
     /// Frames at the front of the batch that were counted as deferred already.
     deferred: usize,
@@ -280,15 +277,9 @@ pub struct TxQueue {
 }
 
 impl TxQueue {
-    pub(super) fn new(
-        device: Arc<Device>,
-        queue: u16,
-        frame_max: usize,
-        checksum: bool,
-        copy_to: Option<Arc<Mempool>>,
-    ) -> Self {
+    pub(super) fn new(device: Arc<Device>, queue: u16, frame_max: usize, checksum: bool) -> Self {
         let stats = TxQueueStats::default();
-        Self { device, queue, frame_max, checksum, copy_to, stats, deferred: 0, _one_user: PhantomData }
+        Self { device, queue, frame_max, checksum, stats, deferred: 0, _one_user: PhantomData }
     }
 
     /// What this queue has counted.
@@ -305,8 +296,7 @@ impl TxQueue {
             return 0;
         }
         self.drop_unsendable(batch);
-        let ready = if self.copy_to.is_some() { self.copy_shared(batch) } else { batch.len() };
-        let ready = if self.checksum { self.prepare(batch, ready) } else { ready };
+        let ready = if self.checksum { self.prepare(batch) } else { batch.len() };
         let bytes = batch.frames.iter().take(ready).map(|frame| u64::from(frame.frame_len()));
         let mut lengths = [0; BURST];
         for (slot, len) in lengths.iter_mut().zip(bytes) {
@@ -342,26 +332,10 @@ impl TxQueue {
         self.stats.drop_length = self.stats.drop_length.wrapping_add(dropped as u64);
     }
 
-    /// Replaces shared frames by copies; how many frames from the front on are ready.
-    fn copy_shared(&self, batch: &mut TxBatch) -> usize {
-        let Some(pool) = &self.copy_to else { return batch.len() };
-        for (index, frame) in batch.frames.iter_mut().enumerate() {
-            if !frame.is_shared() {
-                continue;
-            }
-            // SAFETY: a buffer that the handle keeps alive, read only; a live pool.
-            let copy =
-                unsafe { dpdk_sys::rte_pktmbuf_copy(frame.raw().as_ptr(), pool.raw().as_ptr(), 0, u32::MAX) };
-            let Some(copy) = NonNull::new(copy) else { return index };
-            // SAFETY: fresh from the pool, ours. One segment: pools of one device have buffers of one size.
-            *frame = unsafe { Mbuf::from_raw(copy) };
-        }
-        batch.len()
-    }
-
     /// Lets the driver look at frames whose checksums it shall compute; how many from the front on are ready. A
     /// frame that it refuses is dropped.
-    fn prepare(&mut self, batch: &mut TxBatch, ready: usize) -> usize {
+    fn prepare(&mut self, batch: &mut TxBatch) -> usize {
+        let ready = batch.len();
         let frames = batch.frames.as_mut_ptr().cast::<*mut rte_mbuf>();
         let count = u16::try_from(ready).unwrap_or(BURST_U16);
         // SAFETY: as for the burst; the driver takes nothing over.

@@ -14,6 +14,9 @@ use super::mempool::Mempool;
 pub const RING_QUEUES_MAX: usize = 16;
 
 /// A ring of frames with one sender and one receiver: the wire between two queues.
+///
+/// What arrives is the very buffer that was sent. While the sender keeps a handle on it, for it may have to be sent again,
+/// it is read-only on both sides ([`tcp_stack::Buf::share`]), as a frame is that a card has not sent yet.
 #[derive(Debug)]
 pub struct Ring {
     ring: NonNull<dpdk_sys::rte_ring>,

@@ -101,6 +101,22 @@ impl Node {
         Ok([left.carry_out(eal, clock, first)?, right.carry_out(eal, clock, second)?])
     }
 
+    /// Opens a ring port whose wire ends at a port of the program's own, `far` with its pools: for a program that stands
+    /// between two nodes.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_wired(
+        eal: &Eal,
+        (config, options): (&Config, &NodeOptions),
+        (far, far_pools): (&PortSpec, &[Arc<Mempool>]),
+        clock: Clock,
+    ) -> Result<(Self, (Port, Vec<QueuePair>))> {
+        let plan = Plan::new(eal, config, options)?;
+        let [near, far] = Port::open_pair(eal, [&plan.spec, far], [&plan.pools, far_pools])?;
+        Ok((plan.carry_out(eal, clock, near)?, far))
+    }
+
     /// Makes the calling thread the one of this node: pins it to the node's CPU, and registers it with DPDK. To be
     /// called once, and what it returns to be kept until the node is dropped. The thread that started DPDK is registered
     /// already: `None`.

@@ -1,5 +1,6 @@
 //! Completion queues (`ibv_cq`).
 
+use core::fmt;
 use std::collections::VecDeque;
 
 use super::queue_pair::QpNum;
@@ -131,6 +132,17 @@ pub enum PollError {
     /// There was no place for a completion, and all that had one were taken.
     Overrun,
 }
+
+impl fmt::Display for PollError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchObject => "there is no such completion queue",
+            Self::Overrun => "the completion queue has overrun",
+        })
+    }
+}
+
+impl core::error::Error for PollError {}
 
 impl<C: AsRef<[u8]>> Device<C> {
     /// Makes a completion queue with `cqe` places (`ibv_create_cq`).

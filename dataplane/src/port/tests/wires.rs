@@ -41,18 +41,23 @@ fn a_ring_hands_back_what_is_sent() {
 }
 
 #[test]
-fn what_is_sent_shared_arrives_unshared() {
+fn what_is_sent_shared_arrives_read_only() {
     let pool = pool(255);
     let (_port, mut pairs) = Port::open(eal(), &ring("p0"), &[Arc::clone(&pool)]).unwrap();
     let pair = &mut pairs[0];
-    let held = frame(&pool, &frame_bytes(100, 7));
+    let mut held = frame(&pool, &frame_bytes(100, 7));
     for _ in 0..3 {
         send(pair, held.share());
         let mut got = receive(pair, |_| true);
-        assert!(!got.is_shared() && got.trim_front(14), "the receiver may cut headers off");
-        assert_eq!(held.bytes(), frame_bytes(100, 7), "the sender's bytes are untouched");
+        assert_eq!((got.bytes(), pool.in_use()), (held.bytes(), 1), "nothing is copied");
+        assert!(got.is_shared() && !got.trim_front(14) && got.bytes_mut().is_none());
+        assert!(held.bytes_mut().is_none(), "nor may the sender change what is on its way");
     }
-    assert!(!held.is_shared());
+    assert!(held.bytes_mut().is_some(), "it may when the receiver has let go");
+    send(pair, held.share());
+    let mut got = receive(pair, |_| true);
+    drop(held);
+    assert!(got.trim_front(14), "and so may the receiver when the sender has");
 }
 
 #[test]

@@ -1,0 +1,20 @@
+//! Notes the commit that is built, for the reports.
+
+use std::process::Command;
+
+/// What git answers, if there is git and this is a repository.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output =
+        Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
+}
+
+fn main() {
+    let commit = git(&["describe", "--always", "--dirty", "--abbrev=12"]).unwrap_or_else(|| "unknown".into());
+    println!("cargo::rustc-env=IRONWARP_COMMIT={commit}");
+    for name in ["HEAD", "logs/HEAD", "index"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", name]) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `iwarp-bench`: one subcommand per benchmark.
+
+use std::process::ExitCode;
+
+use benches::verbs::{Operation, bandwidth, latency, lossy};
+use benches::{Output, roofline};
+use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Measures Ironwarp, beside the machine's limits and beside its peers.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The machine's limits: a hand-off between two cores without a protocol, copies, CRC32c.
+    Roofline(roofline::Options),
+    /// Bandwidth of RDMA Writes.
+    WriteBw(bandwidth::Options),
+    /// Bandwidth of RDMA Reads.
+    ReadBw(bandwidth::Options),
+    /// Bandwidth of Sends.
+    SendBw(bandwidth::Options),
+    /// Rate of Writes and Sends of 8 and 64 octets.
+    MsgRate(bandwidth::Options),
+    /// Round trips of RDMA Writes.
+    WriteLat(latency::Options),
+    /// Round trips of RDMA Reads.
+    ReadLat(latency::Options),
+    /// Round trips of Sends.
+    SendLat(latency::Options),
+    /// Goodput under loss and reordering, with placement behind gaps and without.
+    Lossy(lossy::Options),
+}
+
+fn main() -> ExitCode {
+    let Arguments { command, output } = Arguments::parse();
+    // What goes wrong below is told, beside the report.
+    tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(std::io::stderr).init();
+    let outcome = match &command {
+        Command::Roofline(options) => output.write("roofline", options, roofline::run),
+        Command::WriteBw(options) => {
+            output.write("write-bw", options, |options| bandwidth::run(Operation::Write, options))
+        }
+        Command::ReadBw(options) => {
+            output.write("read-bw", options, |options| bandwidth::run(Operation::Read, options))
+        }
+        Command::SendBw(options) => {
+            output.write("send-bw", options, |options| bandwidth::run(Operation::Send, options))
+        }
+        Command::MsgRate(options) => output.write("msg-rate", options, bandwidth::message_rate),
+        Command::WriteLat(options) => {
+            output.write("write-lat", options, |options| latency::run(Operation::Write, options))
+        }
+        Command::ReadLat(options) => {
+            output.write("read-lat", options, |options| latency::run(Operation::Read, options))
+        }
+        Command::SendLat(options) => {
+            output.write("send-lat", options, |options| latency::run(Operation::Send, options))
+        }
+        Command::Lossy(options) => output.write("lossy", options, lossy::run),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("iwarp-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! From a region on one core to a region on another: one copy into a buffer, a ring, one copy out of it. No headers, no
+//! checksum, no acknowledgement, nothing that a protocol does.
+
+use anyhow::Result;
+use dataplane::dpdk::BURST;
+use dataplane::memory::{Pages, RegionMemory};
+use rtrb::{Consumer, Producer, RingBuffer};
+use serde::Serialize;
+
+use crate::{Cores, Gate, Stopwatch, bandwidth_gbps, median, on_two_cores};
+
+/// Octets of a packet buffer beside its payload: DPDK's headroom, and the frame's headers.
+const BUFFER_OVERHEAD: usize = 128 + 18 + 20 + 32 + 20;
+
+type Buffer = Box<[u8]>;
+
+/// One payload size.
+#[derive(Clone, Debug, Serialize)]
+pub struct HandoffRow {
+    /// Octets copied at a time.
+    pub payload: usize,
+    /// Octets of the region on either side.
+    pub region_bytes: u64,
+    /// Whether the regions are of hugepages.
+    pub hugepages: bool,
+    /// Median of the runs, Gbit/s.
+    pub gbps: f64,
+    /// Slowest and fastest run, Gbit/s.
+    pub gbps_spread: [f64; 2],
+    /// Payloads per microsecond, of the median.
+    pub frames_per_us: f64,
+}
+
+/// How it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Handoff {
+    /// Sender, receiver.
+    pub cores: Cores,
+    /// Octets of the region on either side.
+    pub region_bytes: u64,
+    /// Buffers that go round between the cores.
+    pub buffers: usize,
+    /// Seconds of a run, after a fifth of that to warm up.
+    pub seconds: f64,
+    /// Runs; the median counts.
+    pub runs: usize,
+}
+
+impl Handoff {
+    /// Measures it for one payload size.
+    ///
+    /// # Errors
+    /// Not enough memory, or a CPU that cannot be had.
+    pub fn measure(&self, payload: usize) -> Result<HandoffRow> {
+        let regions = [region(self.region_bytes)?, region(self.region_bytes)?];
+        let mut rates =
+            (0..self.runs.max(1)).map(|_| self.once(payload, &regions)).collect::<Result<Vec<f64>>>()?;
+        let gbps = median(&rates);
+        rates.sort_by(f64::total_cmp);
+        Ok(HandoffRow {
+            payload,
+            region_bytes: self.region_bytes,
+            hugepages: regions.iter().all(RegionMemory::is_huge),
+            gbps,
+            gbps_spread: [rates.first(), rates.last()].map(|rate| rate.copied().unwrap_or(0.0)),
+            frames_per_us: gbps * 1e9 / 8.0 / payload as f64 / 1e6,
+        })
+    }
+
+    /// One run, Gbit/s.
+    fn once(&self, payload: usize, [from, to]: &[RegionMemory; 2]) -> Result<f64> {
+        let (filled, arrived) = RingBuffer::new(self.buffers);
+        let (mut emptied, returned) = RingBuffer::new(self.buffers);
+        for _ in 0..self.buffers {
+            let buffer = vec![0; payload + BUFFER_OVERHEAD].into_boxed_slice();
+            emptied.push(buffer).map_err(|_| anyhow::anyhow!("the ring is as long as there are buffers"))?;
+        }
+        let gate = Gate::default();
+        let ((), gbps) = on_two_cores(
+            self.cores,
+            || {
+                send(&gate, from, payload, filled, returned);
+                Ok(())
+            },
+            || Ok(receive(&gate, to, payload, self.seconds, arrived, emptied)),
+        )?;
+        Ok(gbps)
+    }
+}
+
+/// Memory as regions have it: hugepages, or ordinary ones where there are none.
+fn region(bytes: u64) -> Result<RegionMemory> {
+    let huge = RegionMemory::new("roofline", bytes, Pages::Huge);
+    Ok(huge.or_else(|_| RegionMemory::new("roofline", bytes, Pages::Ordinary))?)
+}
+
+/// Where the next payload lies: one behind the other, and again from the start.
+fn advance(offset: &mut u64, payload: usize, region: &RegionMemory) -> u64 {
+    let at = *offset;
+    let next = at + payload as u64;
+    *offset = if next + payload as u64 <= region.bytes() { next } else { 0 };
+    at
+}
+
+fn send(
+    gate: &Gate,
+    from: &RegionMemory,
+    payload: usize,
+    mut filled: Producer<Buffer>,
+    mut returned: Consumer<Buffer>,
+) {
+    let mut offset = 0;
+    while gate.is_open() {
+        let count = returned.slots().min(BURST);
+        let Ok(buffers) = returned.read_chunk(count) else { continue };
+        let Ok(places) = filled.write_chunk_uninit(count) else { continue };
+        places.fill_from_iter(buffers.into_iter().map(|mut buffer| {
+            if let Some(room) = buffer.get_mut(BUFFER_OVERHEAD..) {
+                let _ = from.read(advance(&mut offset, payload, from), room);
+            }
+            buffer
+        }));
+    }
+}
+
+/// Gbit/s between the end of the first fifth of the time and the end.
+fn receive(
+    gate: &Gate,
+    to: &RegionMemory,
+    payload: usize,
+    seconds: f64,
+    mut arrived: Consumer<Buffer>,
+    mut emptied: Producer<Buffer>,
+) -> f64 {
+    let (mut offset, mut octets) = (0, 0_u64);
+    let (watch, warm_up) = (Stopwatch::start(), seconds / 5.0);
+    let mut since: Option<(f64, u64)> = None;
+    loop {
+        let count = arrived.slots().min(BURST);
+        if let Ok(buffers) = arrived.read_chunk(count)
+            && let Ok(places) = emptied.write_chunk_uninit(count)
+        {
+            places.fill_from_iter(buffers.into_iter().inspect(|buffer| {
+                if let Some(frame) = buffer.get(BUFFER_OVERHEAD..) {
+                    let _ = to.write(advance(&mut offset, payload, to), frame);
+                    octets = octets.wrapping_add(frame.len() as u64);
+                }
+            }));
+        }
+        let now = watch.seconds();
+        match since {
+            None if now >= warm_up => since = Some((now, octets)),
+            Some((start, before)) if now >= warm_up + seconds => {
+                gate.close();
+                return bandwidth_gbps(octets.wrapping_sub(before), now - start);
+            }
+            None | Some(_) => {}
+        }
+    }
+}

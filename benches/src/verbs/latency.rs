@@ -1,0 +1,327 @@
+//! `write-lat`, `read-lat`, `send-lat`: one message there and one back, again and again.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use dataplane::dpdk::Eal;
+use hdrhistogram::Histogram;
+use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use serde::{Serialize, Serializer};
+
+use super::Operation;
+use super::load::{Crc, Load};
+use super::pair::{self, End, Terms};
+use crate::cores::preemptions;
+use crate::{Gate, Progress, Report, Stopwatch, on_two_cores};
+
+/// Sizes that are measured unless told otherwise.
+const USUAL: [u64; 3] = [64, 1 << 10, 4 << 10];
+/// Buffers posted on each side for Sends.
+const BUFFERS: u16 = 16;
+/// The longest round trip that is told apart from longer ones, nanoseconds.
+const LONGEST_NS: u64 = 10_000_000_000;
+
+/// What to measure.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Options {
+    #[command(flatten)]
+    #[serde(flatten)]
+    load: Load,
+    /// Begin so many round trips per second, whether or not the one before has ended, and count from when each should
+    /// have begun: corrected for coordinated omission. Without this, one begins when the one before has ended.
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<f64>,
+}
+
+/// One row; times are of whole round trips.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencyRow {
+    /// What was done.
+    pub operation: Operation,
+    /// Octets of a message.
+    pub size: u64,
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+    /// MPA's CRC32c.
+    pub crc: Crc,
+    /// Times that the kernel took one of the cores away meanwhile.
+    pub preemptions: u64,
+    /// The distribution, nanoseconds.
+    #[serde(serialize_with = "summary")]
+    pub histogram: Histogram<u64>,
+}
+
+/// Round trips.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencyReport {
+    /// One for each combination.
+    pub rows: Vec<LatencyRow>,
+}
+
+/// The numbers of a distribution that reports show.
+#[derive(Serialize)]
+struct Summary {
+    samples: u64,
+    min_ns: u64,
+    p50_ns: u64,
+    p90_ns: u64,
+    p99_ns: u64,
+    p99_9_ns: u64,
+    p99_99_ns: u64,
+    max_ns: u64,
+    mean_ns: f64,
+    stdev_ns: f64,
+}
+
+fn summary<S: Serializer>(histogram: &Histogram<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    let summary = Summary {
+        samples: histogram.len(),
+        min_ns: histogram.min(),
+        p50_ns: at(0.5),
+        p90_ns: at(0.9),
+        p99_ns: at(0.99),
+        p99_9_ns: at(0.999),
+        p99_99_ns: at(0.9999),
+        max_ns: histogram.max(),
+        mean_ns: histogram.mean(),
+        stdev_ns: histogram.stdev(),
+    };
+    summary.serialize(serializer)
+}
+
+/// Measures the round trips of one operation.
+///
+/// # Errors
+/// Not enough memory, a CPU that cannot be had, or a connection that fails.
+pub fn run(operation: Operation, options: &Options) -> Result<LatencyReport> {
+    let rows = options.load.rows(&USUAL);
+    let progress = Progress::new(rows.len());
+    let eal = pair::start_dpdk(&options.load)?;
+    let measure = |(mtu, crc, size)| {
+        progress.step(format!("{} of {size} at MTU {mtu}", operation.name()));
+        row(&eal, options, operation, (mtu, crc, size))
+    };
+    Ok(LatencyReport { rows: rows.into_iter().map(measure).collect::<Result<_>>()? })
+}
+
+fn row(
+    eal: &Eal,
+    options: &Options,
+    operation: Operation,
+    (mtu, crc, size): (u16, Crc, u64),
+) -> Result<LatencyRow> {
+    let (depth, inline, out_of_order) = (BUFFERS, 0, true);
+    let terms = Terms { mtu, crc, qps: 1, send_depth: depth, receive_depth: depth, inline, out_of_order };
+    let [mut left, mut right] = pair::open(eal, &options.load, &terms)?;
+    let size32 = u32::try_from(size)?;
+    ensure!((1..=options.load.region).contains(&size), "a message of {size} octets does not fit the region");
+    let gate = Gate::default();
+    let near = || {
+        let outcome = Pinger::new(&mut left, operation, size32, &gate).initiate(options);
+        gate.close();
+        outcome
+    };
+    let far = || {
+        let outcome = Pinger::new(&mut right, operation, size32, &gate).answer();
+        gate.close();
+        outcome
+    };
+    let ((histogram, near_lost), far_lost) = on_two_cores(options.load.cores, near, far)?;
+    Ok(LatencyRow { operation, size, mtu, crc, preemptions: near_lost + far_lost, histogram })
+}
+
+/// One side of the game.
+struct Pinger<'a> {
+    end: &'a mut End,
+    operation: Operation,
+    size: u32,
+    gate: &'a Gate,
+    /// Messages sent.
+    sent: u64,
+    /// Messages received.
+    received: u64,
+}
+
+impl<'a> Pinger<'a> {
+    fn new(end: &'a mut End, operation: Operation, size: u32, gate: &'a Gate) -> Self {
+        Self { end, operation, size, gate, sent: 0, received: 0 }
+    }
+
+    /// Goes to and fro as long as it is to; the round trips, and how often the core was taken away.
+    fn initiate(mut self, options: &Options) -> Result<(Histogram<u64>, u64)> {
+        let _registered = self.end.node.enter()?;
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
+        self.post_buffers(BUFFERS.into())?;
+        let time = Duration::from_secs_f64(options.load.duration);
+        let (warm_up, before) = (time / 5, preemptions());
+        let (watch, limit) = (Stopwatch::start(), options.load.iters.unwrap_or(u64::MAX));
+        // The round trip that is counted first, and when it should have begun.
+        let (mut first, mut trip) = (None, 0_u64);
+        while histogram.len() < limit {
+            let mut began = watch.elapsed();
+            if let (Some(rate), Some((first, origin))) = (options.rate, first) {
+                let due = origin + Duration::from_secs_f64((trip - first) as f64 / rate);
+                while watch.elapsed() < due {
+                    self.end.node.poll();
+                }
+                began = due;
+            }
+            self.post()?;
+            if !self.wait()? {
+                bail!("the other end has failed");
+            }
+            let ended = watch.elapsed();
+            if first.is_some() {
+                let nanoseconds = ended.saturating_sub(began).as_nanos();
+                histogram.saturating_record(u64::try_from(nanoseconds).unwrap_or(LONGEST_NS));
+            } else if ended >= warm_up {
+                first = Some((trip + 1, ended));
+            }
+            trip += 1;
+            if options.load.iters.is_none() && ended >= warm_up + time {
+                break;
+            }
+        }
+        Ok((histogram, preemptions().saturating_sub(before)))
+    }
+
+    /// Answers each message with one, until the other side has had enough; how often the core was taken away.
+    fn answer(mut self) -> Result<u64> {
+        let _registered = self.end.node.enter()?;
+        self.post_buffers(BUFFERS.into())?;
+        let before = preemptions();
+        if self.operation == Operation::Read {
+            while self.gate.is_open() {
+                self.end.node.poll();
+            }
+        }
+        while self.wait()? {
+            self.post()?;
+        }
+        Ok(preemptions().saturating_sub(before))
+    }
+
+    /// What a message ends with, by its number: never what the one before it did, nor zero, as fresh memory is.
+    fn mark(number: u64) -> u8 {
+        u8::try_from(number % 255).unwrap_or(0) + 1
+    }
+
+    /// Sends the next message.
+    fn post(&mut self) -> Result<()> {
+        let Self { end, operation, size, sent, .. } = self;
+        let (source, sink) = (end.source, end.sink);
+        if *operation != Operation::Read {
+            let last = u64::from(*size) - 1;
+            ensure!(end.source_memory.write(last, &[Self::mark(*sent)]), "the region has that octet");
+        }
+        let (local, op) = match operation {
+            Operation::Write => {
+                (source, SendOp::RdmaWrite { remote_addr: end.peer_sink.addr, rkey: end.peer_sink.rkey })
+            }
+            Operation::Read => {
+                (sink, SendOp::RdmaRead { remote_addr: end.peer_source.addr, rkey: end.peer_source.rkey })
+            }
+            Operation::Send => (source, SendOp::Send { invalidate: None }),
+        };
+        let list = [Sge { addr: local.addr, length: *size, lkey: local.lkey }];
+        let wr = SendWr { wr_id: *sent, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
+        let qp = *end.qps.first().context("there is a queue pair")?;
+        end.node.verbs_mut().device_mut().post_send(qp, &wr)?;
+        *sent += 1;
+        Ok(())
+    }
+
+    /// Polls until the next message has come, or a Read has ended; `false` when the other side has had enough.
+    fn wait(&mut self) -> Result<bool> {
+        let mut taken = [WorkCompletion::default(); 4];
+        let mut last = [0];
+        while self.gate.is_open() {
+            self.end.node.poll();
+            let End { node, send_cq, recv_cq, sink_memory, .. } = &mut *self.end;
+            let device = node.verbs_mut().device_mut();
+            let sent = device.poll_cq(*send_cq, &mut taken)?;
+            ensure!(taken.iter().take(sent).all(|wc| wc.status == WcStatus::Success), "{taken:?}");
+            let arrived = match self.operation {
+                Operation::Read => sent > 0,
+                Operation::Write => {
+                    sink_memory.read(u64::from(self.size) - 1, &mut last)
+                        && last == [Self::mark(self.received)]
+                }
+                Operation::Send => {
+                    let count = device.poll_cq(*recv_cq, &mut taken)?;
+                    ensure!(taken.iter().take(count).all(|wc| wc.status == WcStatus::Success), "{taken:?}");
+                    count > 0
+                }
+            };
+            if arrived {
+                self.received += 1;
+                self.post_buffers(1)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Posts buffers, if the operation takes some.
+    fn post_buffers(&mut self, count: u64) -> Result<()> {
+        if self.operation != Operation::Send {
+            return Ok(());
+        }
+        let End { node, qps, sink, .. } = &mut *self.end;
+        let list = [Sge { addr: sink.addr, length: self.size, lkey: sink.lkey }];
+        let qp = *qps.first().context("there is a queue pair")?;
+        for wr_id in 0..count {
+            node.verbs_mut().device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
+        }
+        Ok(())
+    }
+}
+
+impl Report for LatencyReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nround trips, microseconds\n{:>6} {:>7} {:>5} {:>4} {:>11} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8} {:>9} {:>9} {:>11}",
+            "op",
+            "#bytes",
+            "MTU",
+            "CRC",
+            "#iterations",
+            "t_min",
+            "t_max",
+            "t_typical",
+            "t_avg",
+            "t_stdev",
+            "99%",
+            "99.9%",
+            "99.99%",
+            "preemptions"
+        )?;
+        for row in &self.rows {
+            let crc = if row.crc == Crc::On { "on" } else { "off" };
+            let us = |nanoseconds: f64| nanoseconds / 1e3;
+            let at = |quantile| us(row.histogram.value_at_quantile(quantile) as f64);
+            let (min, max) = (us(row.histogram.min() as f64), us(row.histogram.max() as f64));
+            let (mean, stdev) = (us(row.histogram.mean()), us(row.histogram.stdev()));
+            write!(out, "{:>6} {:>7} {:>5} {crc:>4} ", row.operation.name(), row.size, row.mtu)?;
+            write!(out, "{:>11} {min:>8.2} {max:>8.2} {:>9.2} ", row.histogram.len(), at(0.5))?;
+            write!(
+                out,
+                "{mean:>8.2} {stdev:>8.2} {:>8.2} {:>9.2} {:>9.2} ",
+                at(0.99),
+                at(0.999),
+                at(0.9999)
+            )?;
+            writeln!(out, "{:>11}", row.preemptions)?;
+        }
+        Ok(())
+    }
+
+    fn histograms(&self) -> Vec<(String, &Histogram<u64>)> {
+        let name = |row: &LatencyRow| format!("{}-{}-mtu{}", row.operation.name(), row.size, row.mtu);
+        self.rows.iter().map(|row| (name(row), &row.histogram)).collect()
+    }
+}

@@ -1,0 +1,217 @@
+//! `lossy`: what loss and reordering cost, with what arrives behind a gap placed at once and without.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use dataplane::dpdk::Eal;
+use dataplane::verbs::Node;
+use dataplane::worker::Clock;
+use serde::Serialize;
+
+use super::Operation;
+use super::bandwidth::Phases;
+use super::end::Task;
+use super::load::{Crc, Load};
+use super::pair::{self, End, Terms};
+use super::relay::{self, Relay, Weather};
+use crate::{Progress, Report, bandwidth_gbps, median, on_two_cores};
+
+/// Shares of frames lost, and of frames overtaken by others.
+const WEATHERS: [(f64, f64); 5] = [(0.0, 0.0), (0.0, 0.01), (0.0, 0.05), (0.001, 0.0), (0.01, 0.0)];
+/// How many others overtake a frame.
+const HOLD: usize = 8;
+/// Of the relay's random sequence.
+const SEED: u64 = 5;
+/// Octets of a message.
+const MESSAGE: u64 = 64 << 10;
+
+/// What to measure.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Options {
+    #[command(flatten)]
+    #[serde(flatten)]
+    load: Load,
+    /// Frames that overtake one that is delayed.
+    #[arg(long, default_value_t = HOLD)]
+    hold_frames: usize,
+    /// Runs per row; the median counts.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+}
+
+/// One row.
+#[derive(Clone, Debug, Serialize)]
+pub struct LossyRow {
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+    /// Octets of a message.
+    pub size: u64,
+    /// What the wire did.
+    pub weather: Weather,
+    /// Whether what arrived behind a gap was placed at once.
+    pub out_of_order_placement: bool,
+    /// Median of the runs, Gbit/s of payload.
+    pub gbps: f64,
+    /// This by that of the same wire without loss and reordering.
+    pub of_fair: f64,
+    /// Octets that had to be held until a gap closed, per octet placed.
+    pub held_per_octet: f64,
+    /// Octets placed before the gap in front of them closed, per octet placed.
+    pub early_per_octet: f64,
+    /// Octets that the receiving processor moved, per octet placed.
+    pub copied_per_octet: f64,
+    /// Octets sent again, per octet sent the first time.
+    pub retransmitted_per_octet: f64,
+    /// Retransmission timeouts, in all runs.
+    pub timeouts: u64,
+}
+
+/// Goodput by weather.
+#[derive(Clone, Debug, Serialize)]
+pub struct LossyReport {
+    /// One for each combination.
+    pub rows: Vec<LossyRow>,
+}
+
+/// Measures it.
+///
+/// # Errors
+/// Not enough memory, a CPU that cannot be had, or a connection that fails.
+pub fn run(options: &Options) -> Result<LossyReport> {
+    let rows = options.load.rows(&[MESSAGE]);
+    let progress = Progress::new(rows.len() * WEATHERS.len() * 2);
+    let eal = pair::start_dpdk(&options.load)?;
+    let mut report = LossyReport { rows: Vec::new() };
+    for (mtu, crc, size) in rows {
+        for out_of_order in [true, false] {
+            let mut fair = 0.0;
+            for (loss, reorder) in WEATHERS {
+                progress.step(format!("loss {loss}, reordering {reorder} at MTU {mtu}"));
+                let weather = Weather { loss, reorder, hold_frames: options.hold_frames };
+                let mut row = row(&eal, options, (mtu, crc, size), weather, out_of_order)?;
+                if loss == 0.0 && reorder == 0.0 {
+                    fair = row.gbps;
+                }
+                row.of_fair = if fair > 0.0 { row.gbps / fair } else { 0.0 };
+                report.rows.push(row);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Two nodes, and the relay between them.
+fn open(eal: &Eal, load: &Load, terms: &Terms, weather: Weather, seed: u64) -> Result<([End; 2], Relay)> {
+    let clock = Clock::start();
+    let (spec, pool) = (relay::spec(terms.mtu, load.descriptors), relay::pool(eal, terms.mtu)?);
+    let open = |end| {
+        let config = pair::config(load, terms.mtu, end)?;
+        let options = pair::options(&config, terms);
+        Node::open_wired(eal, (&config, &options), (&spec, std::slice::from_ref(&pool)), clock)
+    };
+    let ((left, left_wire), (right, right_wire)) = (open(0)?, open(1)?);
+    let mut relay = Relay::new([left_wire, right_wire], weather, seed)?;
+    let ends = pair::connect([left, right], load.region, terms, || relay.turn())?;
+    Ok((ends, relay))
+}
+
+/// Ends the connections and empties the rings, for what is in them belongs to pools that are about to go.
+fn clear(left: &mut End, right: &mut End, relay: &mut Relay) {
+    const TURNS: usize = 1000;
+    left.node.finish(Duration::ZERO);
+    right.node.finish(Duration::ZERO);
+    for _ in 0..TURNS {
+        relay.turn();
+        left.node.poll();
+        right.node.poll();
+    }
+}
+
+fn row(
+    eal: &Eal,
+    options: &Options,
+    (mtu, crc, size): (u16, Crc, u64),
+    weather: Weather,
+    out_of_order: bool,
+) -> Result<LossyRow> {
+    const DEPTH: u16 = 128;
+    let terms = Terms { mtu, crc, qps: 1, send_depth: DEPTH, receive_depth: 0, inline: 0, out_of_order };
+    let limit = options.load.iters.unwrap_or(u64::MAX);
+    let task = Task {
+        operation: Operation::Write,
+        size: u32::try_from(size)?,
+        depth: DEPTH,
+        receive_depth: 0,
+        limit,
+        inline: false,
+    };
+    let (mut rates, mut placed, mut held, mut early, mut copied) = (Vec::new(), 0, 0, 0, 0);
+    let (mut sent, mut sent_again, mut timeouts) = (0, 0, 0);
+    for run in 0..options.runs.max(1) {
+        let ([mut left, mut right], mut relay) =
+            open(eal, &options.load, &terms, weather, SEED + run as u64)?;
+        let phases = Phases::new(&options.load, &task, 1, false);
+        let idle = Task { limit: 0, ..task };
+        let (_, seen) = on_two_cores(
+            options.load.cores,
+            || phases.drive(&mut left, &task, || {}),
+            || phases.drive(&mut right, &idle, || relay.turn()),
+        )?;
+        rates.push(bandwidth_gbps(seen.octets, seen.seconds));
+        let (target, initiator) = (right.node.verbs(), left.node.verbs().stack().stats().tcp);
+        placed += right.placed();
+        held += target.rdma_stats().mpa.octets_held;
+        early += target.rdma_stats().mpa.octets_placed_early;
+        copied += target.rdma_stats().mpa.octets_copied;
+        sent += initiator.octets_out;
+        sent_again += initiator.octets_retransmitted;
+        timeouts += initiator.timeouts;
+        clear(&mut left, &mut right, &mut relay);
+    }
+    let per = |octets: u64, of: u64| if of > 0 { octets as f64 / of as f64 } else { 0.0 };
+    Ok(LossyRow {
+        mtu,
+        size,
+        weather,
+        out_of_order_placement: out_of_order,
+        gbps: median(&rates),
+        of_fair: 0.0,
+        held_per_octet: per(held, placed),
+        early_per_octet: per(early, placed),
+        copied_per_octet: per(copied, placed),
+        retransmitted_per_octet: per(sent_again, sent),
+        timeouts,
+    })
+}
+
+impl Report for LossyReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\n{:>5} {:>8} {:>7} {:>10} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "MTU",
+            "loss",
+            "overtkn",
+            "behind gap",
+            "BW[Gb/s]",
+            "of fair",
+            "held",
+            "early",
+            "copied",
+            "resent",
+            "timeouts"
+        )?;
+        for row in &self.rows {
+            let placement = if row.out_of_order_placement { "placed" } else { "held" };
+            let (loss, reorder) = (row.weather.loss * 100.0, row.weather.reorder * 100.0);
+            write!(out, "{:>5} {loss:>7.2}% {reorder:>6.2}% {placement:>10} ", row.mtu)?;
+            write!(out, "{:>9.2} {:>7.1}% ", row.gbps, row.of_fair * 100.0)?;
+            write!(out, "{:>8.3} {:>8.3} ", row.held_per_octet, row.early_per_octet)?;
+            write!(out, "{:>8.3} {:>8.4} ", row.copied_per_octet, row.retransmitted_per_octet)?;
+            writeln!(out, "{:>8}", row.timeouts)?;
+        }
+        Ok(())
+    }
+}

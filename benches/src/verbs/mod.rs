@@ -1,0 +1,48 @@
+//! RDMA benchmarks: two nodes of one process, each on a core of its own, and a wire without a kernel between them.
+//!
+//! ```text
+//!   initiator's thread                      ring                     target's thread
+//!   post, poll_cq ─ Device ─ MPA ─ TCP ─ port ════ port ─ TCP ─ MPA ─ Device ─ region
+//! ```
+//! It is the path of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgements, CRC32c, access
+//! checks. Before a bandwidth counts, what was placed is compared with what was sent.
+
+pub mod bandwidth;
+mod end;
+pub mod latency;
+mod load;
+pub mod lossy;
+mod pair;
+mod relay;
+
+pub use bandwidth::{BandwidthReport, BandwidthRow};
+pub use latency::{LatencyReport, LatencyRow};
+pub use load::{Crc, Load};
+pub use lossy::{LossyReport, LossyRow};
+pub use relay::Weather;
+
+use serde::Serialize;
+
+/// What is done again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+    /// Send.
+    Send,
+}
+
+impl Operation {
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Send => "send",
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A bad wire: it stands between the rings of two nodes, and loses and delays frames by a seeded random sequence.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use arrayvec::ArrayVec;
+use dataplane::dpdk::{BURST, Eal, Mbuf, Mempool, MempoolConfig, RxQueue, TxBatch, TxQueue};
+use dataplane::port::{Port, PortSpec, QueuePair};
+use iwarp_config::Driver;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+use tcp_stack::{TxFrame, TxOffload};
+
+/// What the wire does to frames, in either direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Weather {
+    /// Share of frames that are lost.
+    pub loss: f64,
+    /// Share of frames that others overtake.
+    pub reorder: f64,
+    /// How many others overtake such a frame.
+    pub hold_frames: usize,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Way {
+    rx: RxQueue,
+    tx: TxQueue,
+    /// Frames to go out, oldest first.
+    ready: VecDeque<Mbuf>,
+    /// Frames that are overtaken, and how many others still are to pass each.
+    held: VecDeque<(Mbuf, usize)>,
+    batch: TxBatch,
+    received: ArrayVec<Mbuf, BURST>,
+}
+
+/// Both directions.
+#[derive(Debug)]
+pub(super) struct Relay {
+    ways: [Way; 2],
+    weather: Weather,
+    random: SmallRng,
+    _ports: [Port; 2],
+}
+
+/// The relay's end of a wire.
+pub(super) fn spec(mtu: u16, descriptors: u16) -> PortSpec {
+    let new = PortSpec::new("relay", Driver::Ring);
+    PortSpec { mtu, rx_descriptors: descriptors, tx_descriptors: descriptors, ..new }
+}
+
+/// A pool for the relay's ports, which have no frames of their own.
+pub(super) fn pool(eal: &Eal, mtu: u16) -> Result<Arc<Mempool>> {
+    let config = MempoolConfig { count: 255, cache: 0, data_room: mtu.max(1920) + 128 + 18 };
+    Ok(Arc::new(Mempool::new(eal, config)?))
+}
+
+impl Relay {
+    pub(super) fn new(ends: [(Port, Vec<QueuePair>); 2], weather: Weather, seed: u64) -> Result<Self> {
+        let [(left_port, left), (right_port, right)] = ends;
+        let first = |pairs: Vec<QueuePair>| pairs.into_iter().next().context("a port has a queue");
+        let (left, right) = (first(left)?, first(right)?);
+        let way = |rx, tx| Way {
+            rx,
+            tx,
+            ready: VecDeque::with_capacity(4 * BURST),
+            held: VecDeque::with_capacity(4 * BURST),
+            batch: TxBatch::new(),
+            received: ArrayVec::new(),
+        };
+        Ok(Self {
+            ways: [way(left.rx, right.tx), way(right.rx, left.tx)],
+            weather,
+            random: SmallRng::seed_from_u64(seed),
+            _ports: [left_port, right_port],
+        })
+    }
+
+    /// Takes a burst from either end and passes on what is to arrive.
+    pub(super) fn turn(&mut self) {
+        let Self { ways, weather, random, .. } = self;
+        for way in ways {
+            // Frames that the far port does not take wait in the near port's ring.
+            if way.ready.is_empty() {
+                way.rx.burst(&mut way.received);
+            }
+            for frame in way.received.drain(..) {
+                if random.random_bool(weather.loss) {
+                    continue;
+                }
+                if random.random_bool(weather.reorder) {
+                    way.held.push_back((frame, weather.hold_frames));
+                    continue;
+                }
+                way.ready.push_back(frame);
+                for (_, others) in &mut way.held {
+                    *others = others.saturating_sub(1);
+                }
+                while way.held.front().is_some_and(|(_, others)| *others == 0) {
+                    way.ready.extend(way.held.pop_front().map(|(frame, _)| frame));
+                }
+            }
+            while !way.batch.is_full() {
+                let Some(buf) = way.ready.pop_front() else { break };
+                // There is room.
+                drop(way.batch.push(TxFrame { buf, offload: TxOffload::default() }));
+            }
+            way.tx.burst(&mut way.batch);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Each RDMA benchmark, in small: it ends, says what it was asked for, and what it says adds up.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// Two spinning threads on as many CPUs as there are, little memory, few messages.
+const SMALL: [&str; 9] =
+    ["-m", "1500", "--region", "1M", "--packet-buffers", "4095", "--descriptors", "128", "--json"];
+
+/// Two threads that spin at a time are enough.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs the program and reads its report.
+fn bench(arguments: &[&str]) -> Value {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_iwarp-bench")).args(arguments).args(SMALL).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    // Buffers that are still out when their pool goes, for one.
+    assert!(!errors.contains("ERROR"), "{arguments:?}: {errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["benchmark"], arguments[0]);
+    assert!(report["machine"]["dpdk"].as_str().is_some_and(|version| version.contains('.')));
+    report["report"].clone()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+/// Rows of a bandwidth benchmark with so many messages on each queue pair.
+fn bandwidth(command: &str, messages: u64, more: &[&str]) -> Vec<Value> {
+    let count = messages.to_string();
+    let mut arguments = vec![command, "-n", &count, "--runs", "1", "--no-roofline"];
+    arguments.extend(more);
+    let report = bench(&arguments);
+    let rows = report["rows"].as_array().unwrap().clone();
+    for row in &rows {
+        let (bits, rate) = (number(&row["gbps"]) * 1e9, number(&row["mpps"]) * 1e6);
+        let expected = rate * number(&row["size"]) * 8.0;
+        assert!(bits > 0.0 && (bits - expected).abs() < bits / 1e6, "{row}");
+    }
+    rows
+}
+
+#[test]
+fn every_operation_moves_as_many_messages_as_it_is_told_to() {
+    for command in ["write-bw", "read-bw", "send-bw"] {
+        let rows = bandwidth(command, 600, &["-s", "100,4k", "-q", "1,3"]);
+        let messages: Vec<u64> = rows.iter().map(|row| row["messages"].as_u64().unwrap()).collect();
+        assert_eq!(messages, [600, 1800, 600, 1800], "{command}");
+        // 600 messages of 4 KiB go through a region of 1 MiB twice: it is compared, octet for octet.
+        let compared: Vec<bool> = rows.iter().map(|row| row["octets_verified"] != 0).collect();
+        assert_eq!(compared, [false, false, true, true], "{command}");
+    }
+}
+
+#[test]
+fn both_ends_send_without_crc_too() {
+    for command in ["write-bw", "read-bw", "send-bw"] {
+        let rows = bandwidth(command, 300, &["-s", "8k", "-b", "--crc", "off"]);
+        assert_eq!((rows[0]["messages"].as_u64(), &rows[0]["crc"]), (Some(600), &"off".into()), "{command}");
+        assert!(rows[0]["octets_verified"].as_u64() >= Some(2 << 19));
+    }
+}
+
+#[test]
+fn small_messages_inline_or_not() {
+    for inline in ["0", "64"] {
+        let rows = bandwidth("msg-rate", 5_000, &["-I", inline]);
+        let sizes: Vec<u64> = rows.iter().map(|row| row["size"].as_u64().unwrap()).collect();
+        assert_eq!(sizes, [8, 64, 8, 64]);
+    }
+}
+
+#[test]
+fn round_trips_are_counted_and_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("lat.hlog");
+    for command in ["write-lat", "read-lat", "send-lat"] {
+        let report =
+            bench(&[command, "-n", "200", "-D", "0.2", "-s", "64,3k", "--hdr", log.to_str().unwrap()]);
+        for row in report["rows"].as_array().unwrap() {
+            let numbers = &row["histogram"];
+            assert_eq!(numbers["samples"], 200);
+            let order =
+                ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"].map(|it| number(&numbers[it]));
+            assert!(order.is_sorted() && order[0] > 0.0, "{numbers}");
+        }
+        let log = std::fs::read_to_string(&log).unwrap();
+        let name = command.trim_end_matches("-lat");
+        assert!(log.contains(&format!("Tag={name}-64-mtu1500,")), "{log}");
+    }
+}
+
+#[test]
+fn an_open_loop_counts_the_wait_of_those_that_should_have_begun() {
+    // A round trip each nanosecond: all but the first begin late, each later than the one before.
+    let report = bench(&["write-lat", "-n", "500", "-D", "0.2", "-s", "64", "--rate", "1e9"]);
+    let open = number(&report["rows"][0]["histogram"]["max_ns"]);
+    let closed = bench(&["write-lat", "-n", "500", "-D", "0.2", "-s", "64"]);
+    let mean = number(&closed["rows"][0]["histogram"]["p50_ns"]);
+    assert!(open > 100.0 * mean, "{open} ns is not the wait of 500 round trips of {mean} ns");
+}
+
+#[test]
+fn a_bad_wire_loses_and_overtakes_and_everything_arrives() {
+    let report = bench(&["lossy", "-n", "100", "--runs", "1"]);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 10);
+    for row in rows {
+        let (loss, reorder) = (number(&row["weather"]["loss"]), number(&row["weather"]["reorder"]));
+        let placed_early = number(&row["early_per_octet"]);
+        assert!(number(&row["gbps"]) > 0.0, "{row}");
+        assert_eq!(
+            placed_early > 0.0,
+            loss + reorder > 0.0 && row["out_of_order_placement"] == true,
+            "{row}"
+        );
+        if loss > 0.005 {
+            assert!(number(&row["retransmitted_per_octet"]) > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_reason() {
+    for (arguments, reason) in [
+        (&["write-bw", "--cores", "0,5000", "-s", "64"][..], "5000"),
+        (&["write-bw", "-s", "2M", "--no-roofline"], "too small"),
+        (&["write-lat", "-s", "2M"], "does not fit"),
+        (&["write-bw", "-m", "99"], "mtu"),
+    ] {
+        let command = Command::new(env!("CARGO_BIN_EXE_iwarp-bench")).args(arguments).args(SMALL).output();
+        let output = command.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(reason), "{arguments:?}: {errors}");
+    }
+}
