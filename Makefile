@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap rping interop flat idle against-linux flood load fuzz miri clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap rping interop flat idle against-linux flood load bench fuzz miri clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -84,6 +84,13 @@ load: root build ## 1,000 connections at once on each service, IPv4 and IPv6
 
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
+
+# What its figures are compared with is Debian's; without it the report says what it lacks.
+bench: root deps ## throughput, latency and CPU time beside their peers: target/bench/report.html; on a quiet machine
+	@.ci/deps.sh iperf3 ucx-utils sockperf || echo "bench: goes on without the peers that cannot be installed" >&2
+	$(CARGO) build --release --locked -p benches --bin iwarp-bench
+	@.ci/hugepages.sh 512 || true
+	nice -n -15 target/release/iwarp-bench suite --to target/bench
 
 fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by default; nightly Rust)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-fuzz@0.13.2

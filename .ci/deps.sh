@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs what building and testing need from Debian, as far as it is missing.
+# deps.sh [PACKAGE…]: installs what building and testing need from Debian, and these packages, as far as it is missing.
 set -eu
 
 packages="libdpdk-dev libclang-dev pkg-config gcc make iproute2 nftables ethtool iputils-ping netcat-openbsd
  procps jq tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
- libibverbs-dev ibverbs-providers rdmacm-utils kmod"
+ libibverbs-dev ibverbs-providers rdmacm-utils kmod $*"
 
 missing=""
 for package in $packages; do

@@ -8,13 +8,23 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+pub mod compare;
+pub mod copies;
 mod cores;
+mod cpu;
+pub mod document;
 mod frames;
 mod machine;
+pub mod pair;
+pub mod peers;
+mod plot;
 mod progress;
 mod report;
 pub mod roofline;
 mod rows;
+mod samples;
+pub mod slow_clients;
+pub mod suite;
 pub mod verbs;
 
 pub use clock::Stopwatch;
@@ -24,3 +34,4 @@ pub use machine::Machine;
 pub use progress::Progress;
 pub use report::{Output, Report};
 pub use rows::{bandwidth_gbps, median, size};
+pub use samples::Samples;

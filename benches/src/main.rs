@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use benches::verbs::{Operation, bandwidth, latency, lossy};
-use benches::{Output, roofline};
+use benches::{Output, compare, copies, peers, roofline, slow_clients, suite};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -37,6 +37,16 @@ enum Command {
     SendLat(latency::Options),
     /// Goodput under loss and reordering, with placement behind gaps and without.
     Lossy(lossy::Options),
+    /// The kernel's TCP, UCX and sockperf over a veth pair, on the same cores.
+    Peers(peers::Options),
+    /// Copies and CPU time per octet delivered: the kernel's TCP, our TCP, RDMA Write.
+    Copies(copies::Options),
+    /// What slow clients in the background take from fast ones.
+    SlowClients(slow_clients::Options),
+    /// All of them, each in a process of its own, into one page and one file.
+    Suite(suite::Options),
+    /// Two runs side by side.
+    Compare(compare::Options),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +75,11 @@ fn main() -> ExitCode {
             output.write("send-lat", options, |options| latency::run(Operation::Send, options))
         }
         Command::Lossy(options) => output.write("lossy", options, lossy::run),
+        Command::Peers(options) => output.write("peers", options, peers::run),
+        Command::Copies(options) => output.write("copies", options, copies::run),
+        Command::SlowClients(options) => output.write("slow-clients", options, slow_clients::run),
+        Command::Suite(options) => output.write("suite", options, suite::run),
+        Command::Compare(options) => output.write("compare", options, compare::run),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,18 +1,18 @@
 //! Where the outcome of a benchmark goes: to people, to programs, to HdrHistogram's tools.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use serde::Serialize;
 
-use crate::Machine;
+use crate::{Machine, plot};
 
 /// What a benchmark has found out.
 pub trait Report: Serialize {
@@ -37,6 +37,12 @@ pub struct Output {
     /// Write the distributions as an HdrHistogram log (nanoseconds).
     #[arg(long, global = true, value_name = "FILE")]
     hdr: Option<PathBuf>,
+    /// Write plots: rate over message size, latency over percentiles.
+    #[arg(long, global = true, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// The same, where there is something to plot.
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
+    svg_if_any: Option<PathBuf>,
 }
 
 /// One report as it is written.
@@ -63,6 +69,16 @@ impl Output {
         let report = run(options)?;
         if let Some(path) = &self.hdr {
             write_histograms(path, &report).with_context(|| format!("writing {}", path.display()))?;
+        }
+        if let Some(path) = self.svg.as_ref().or(self.svg_if_any.as_ref()) {
+            match plot::svg(benchmark, &serde_json::to_value(&report)?, &report.histograms())? {
+                Some(plots) => {
+                    fs::write(path, plots).with_context(|| format!("writing {}", path.display()))?
+                }
+                None => {
+                    ensure!(self.svg.is_none(), "--svg: there are neither message sizes nor distributions")
+                }
+            }
         }
         let to_file = self.json.as_deref().filter(|path| *path != Path::new("-"));
         if self.json.is_none() || to_file.is_some() {

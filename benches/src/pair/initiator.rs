@@ -1,0 +1,278 @@
+//! An initiator with many streams to one region.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rdma::service::{self, Grant};
+use rdma::{
+    Access, CompletionStatus, ConnectRequest, Endpoint, EndpointConfig, Env, Event as Rdma, LocalSlice,
+    RdmaStats, RegionId, Sink, StagTable, StreamId, VecMemory,
+};
+use tcp_stack::testutil::{HeapBuf, HeapPool};
+use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Segment, Stack};
+
+use super::{Host, REGION, SEED, Sizes, far_address, transmit};
+
+/// Octets that a stream may queue in a turn.
+const BUDGET: usize = 64 << 10;
+/// Work that may be posted on a stream and not be done.
+const QUEUE: u16 = 64;
+
+struct Stream {
+    conn: ConnId,
+    endpoint: Option<Endpoint<Segment<HeapBuf>>>,
+    grant: Option<Grant>,
+    completed: u64,
+    /// In `turns`.
+    queued: bool,
+    /// Why it is no use any more.
+    failed: Option<String>,
+}
+
+/// The streams, and the memory that they write from.
+#[allow(missing_debug_implementations, reason = "it is nothing but buffers and streams")]
+pub struct Initiator {
+    stack: Stack<HeapBuf>,
+    stags: StagTable,
+    memory: VecMemory,
+    stats: RdmaStats,
+    source: RegionId,
+    streams: Vec<Stream>,
+    /// Stream of each connection, by the connection's index.
+    by_conn: Vec<usize>,
+    turns: VecDeque<usize>,
+    granted: usize,
+    request: Vec<u8>,
+}
+
+impl Initiator {
+    /// An initiator that writes what is in `source`.
+    ///
+    /// # Errors
+    /// Only with a name that no region can have.
+    pub fn new(sizes: &Sizes, source: Vec<u8>) -> Result<Self> {
+        let mut memory = VecMemory::new();
+        let source = memory.add(source).context("no place for a region")?;
+        let request = service::encode_request(REGION, Access::REMOTE_WRITE, b"");
+        Ok(Self {
+            stack: Stack::new(sizes.stack(0), SEED),
+            stags: StagTable::new(1, SEED),
+            memory,
+            stats: RdmaStats::default(),
+            source,
+            streams: Vec::with_capacity(sizes.connections as usize),
+            by_conn: vec![usize::MAX; sizes.connections as usize],
+            turns: VecDeque::with_capacity(sizes.connections as usize),
+            granted: 0,
+            request: request.context("no name for a region")?,
+        })
+    }
+
+    /// Opens a stream; its number.
+    ///
+    /// # Errors
+    /// The stack's.
+    pub fn connect(&mut self, now: Duration) -> Result<usize> {
+        let now = Instant::from_nanos(u64::try_from(now.as_nanos())?);
+        let conn = self.stack.connect(now, far_address(), ConnOptions::default())?;
+        let number = self.streams.len();
+        let place =
+            self.by_conn.get_mut(conn.index() as usize).context("more connections than configured")?;
+        *place = number;
+        self.streams.push(Stream {
+            conn,
+            endpoint: None,
+            grant: None,
+            completed: 0,
+            queued: false,
+            failed: None,
+        });
+        Ok(number)
+    }
+
+    /// Streams that may write.
+    #[must_use]
+    pub fn granted(&self) -> usize {
+        self.granted
+    }
+
+    /// Posts a Write of so many octets at `at` in both regions.
+    ///
+    /// # Errors
+    /// The stream has no grant or takes no more work.
+    pub fn write(&mut self, stream: usize, at: u64, len: u32) -> Result<()> {
+        let Some(found) = self.streams.get_mut(stream) else { bail!("no stream {stream}") };
+        let (Some(endpoint), Some(grant)) = (&mut found.endpoint, &found.grant) else { bail!("no grant") };
+        let slice = LocalSlice { region: self.source, offset: at, len };
+        let posted = endpoint.post_write(stream as u64, slice, grant.stag, at);
+        ensure!(posted.is_ok(), "a Write is not taken: {posted:?}");
+        self.queue(stream);
+        Ok(())
+    }
+
+    /// Writes completed on a stream.
+    #[must_use]
+    pub fn completed(&self, stream: usize) -> u64 {
+        self.streams.get(stream).map_or(0, |stream| stream.completed)
+    }
+
+    /// Why a stream has failed, the first that has.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.streams.iter().find_map(|stream| stream.failed.as_deref())
+    }
+
+    /// The RDMA engine's counters.
+    #[must_use]
+    pub fn stats(&self) -> &RdmaStats {
+        &self.stats
+    }
+
+    #[inline]
+    fn queue(&mut self, number: usize) {
+        if let Some(stream) = self.streams.get_mut(number)
+            && !stream.queued
+        {
+            stream.queued = true;
+            self.turns.push_back(number);
+        }
+    }
+
+    #[inline]
+    fn number(&self, conn: ConnId) -> usize {
+        self.by_conn.get(conn.index() as usize).copied().unwrap_or(usize::MAX)
+    }
+
+    fn connected(&mut self, now: Duration, conn: ConnId) {
+        let number = self.number(conn);
+        let Some(stream) = self.streams.get_mut(number) else { return };
+        let private_data = self.request.as_slice();
+        let request = ConnectRequest { private_data, revision: 2, ird: 16, ord: 16, rtr: None };
+        let config = EndpointConfig { send_queue: QUEUE, ..EndpointConfig::default() };
+        let id = StreamId(number as u64);
+        match Endpoint::initiator(config, id, &request, now, &mut self.stats) {
+            Ok(endpoint) => stream.endpoint = Some(endpoint),
+            Err(error) => stream.failed = Some(format!("{error:?}")),
+        }
+        self.queue(number);
+    }
+
+    fn data(&mut self, now: Duration, conn: ConnId, offset: u64, segment: Segment<HeapBuf>) {
+        let (number, octets) = (self.number(conn), segment.len());
+        let Self { streams, stags, memory, stats, .. } = self;
+        if let Some(endpoint) = streams.get_mut(number).and_then(|stream| stream.endpoint.as_mut()) {
+            endpoint.receive(now, offset, segment, &mut Env { stags, memory, stats });
+        }
+        self.stack.consumed(conn, octets);
+        self.queue(number);
+    }
+
+    fn turn(&mut self, now: Instant, number: usize, pool: &mut HeapPool) {
+        let Self { stack, streams, stags, memory, stats, .. } = self;
+        let Some(stream) = streams.get_mut(number) else { return };
+        stream.queued = false;
+        let (conn, Some(endpoint)) = (stream.conn, &mut stream.endpoint) else { return };
+        let mut sink = Outlet { stack, pool, conn, now, budget: BUDGET };
+        let progress = endpoint.poll_transmit(time(now), &mut Env { stags, memory, stats }, &mut sink);
+        let budget_left = sink.budget;
+        let blocked = self.stack.send_capacity(conn) < self.stack.emss(conn) && budget_left > 0;
+        match (progress.pending, blocked) {
+            (false, _) => {}
+            (true, false) => self.queue(number),
+            (true, true) => self.stack.notify_writable(conn),
+        }
+        self.take_events(number);
+    }
+
+    fn take_events(&mut self, number: usize) {
+        let Self { streams, granted, .. } = self;
+        let Some(stream) = streams.get_mut(number) else { return };
+        while let Some(event) = stream.endpoint.as_mut().and_then(Endpoint::poll_event) {
+            match event {
+                Rdma::Established { private_data, .. } => match service::decode_reply(&private_data) {
+                    Ok(grant) => {
+                        stream.grant = Some(grant);
+                        *granted = granted.saturating_add(1);
+                    }
+                    Err(error) => stream.failed = Some(format!("{error:?}")),
+                },
+                Rdma::Completion { status: CompletionStatus::Success, .. } => {
+                    stream.completed = stream.completed.wrapping_add(1);
+                }
+                other => stream.failed = Some(format!("{other:?}")),
+            }
+        }
+    }
+}
+
+impl Host for Initiator {
+    #[inline]
+    fn step(
+        &mut self,
+        now: Instant,
+        frames: &mut Vec<RxFrame<HeapBuf>>,
+        pool: &mut HeapPool,
+        out: &mut Vec<HeapBuf>,
+    ) {
+        self.stack.handle_frames(now, frames.drain(..));
+        self.stack.handle_timeouts(now);
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Connected { conn } => self.connected(time(now), conn),
+                Event::Data { conn, offset, segment } => self.data(time(now), conn, offset, segment),
+                Event::Writable { conn } => self.queue(self.number(conn)),
+                Event::Closed { conn, reason } => {
+                    let number = self.number(conn);
+                    if let Some(stream) = self.streams.get_mut(number) {
+                        stream.failed = Some(format!("{reason:?}"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for _ in 0..self.turns.len().min(super::BURST) {
+            let Some(number) = self.turns.pop_front() else { break };
+            self.turn(now, number, pool);
+        }
+        transmit(&mut self.stack, now, pool, out);
+    }
+}
+
+#[inline]
+fn time(now: Instant) -> Duration {
+    Duration::from_nanos(now.as_nanos())
+}
+
+/// The sending side of a stream: one FPDU, one segment.
+struct Outlet<'a> {
+    stack: &'a mut Stack<HeapBuf>,
+    pool: &'a mut HeapPool,
+    conn: ConnId,
+    now: Instant,
+    budget: usize,
+}
+
+impl Sink for Outlet<'_> {
+    fn fpdu_max(&self) -> usize {
+        self.stack.emss(self.conn).min(self.pool.data_room())
+    }
+
+    fn room(&self) -> usize {
+        self.stack.send_capacity(self.conn).min(self.budget)
+    }
+
+    fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        if len > self.room() {
+            return false;
+        }
+        let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
+        let Some(bytes) = buf.append(len) else { return false };
+        build(bytes);
+        let taken = self.stack.send(self.now, self.conn, buf).is_ok();
+        if taken {
+            self.budget = self.budget.saturating_sub(len);
+        }
+        taken
+    }
+}

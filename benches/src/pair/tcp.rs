@@ -1,0 +1,138 @@
+//! Our TCP as sockets use it: octets copied from the application's buffer, and into it.
+
+use tcp_stack::testutil::{HeapBuf, HeapPool};
+use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Stack};
+
+use super::{BURST, Host, SEED, Sizes, far_address, listen_options, place, transmit};
+
+/// Sends from a buffer, over and over, as fast as it may.
+#[allow(missing_debug_implementations, reason = "it is nothing but buffers")]
+pub struct Sender {
+    stack: Stack<HeapBuf>,
+    conn: Option<ConnId>,
+    source: Vec<u8>,
+    at: usize,
+    octets: u64,
+}
+
+impl Sender {
+    /// A sender of what is in `source`, which must not be shorter than a segment.
+    #[must_use]
+    pub fn new(sizes: &Sizes, source: Vec<u8>) -> Self {
+        Self { stack: Stack::new(sizes.stack(0), SEED), conn: None, source, at: 0, octets: 0 }
+    }
+
+    /// Opens the connection.
+    ///
+    /// # Errors
+    /// The stack's.
+    pub fn connect(&mut self) -> Result<(), tcp_stack::ConnectError> {
+        self.stack.connect(Instant::ZERO, far_address(), ConnOptions::default()).map(|_| ())
+    }
+
+    /// Octets copied from the buffer.
+    #[must_use]
+    pub fn copied(&self) -> u64 {
+        self.octets
+    }
+
+    fn send(&mut self, now: Instant, conn: ConnId, pool: &mut HeapPool) {
+        let segment = self.stack.emss(conn);
+        for _ in 0..BURST {
+            if segment == 0 || self.stack.send_capacity(conn) < segment {
+                return;
+            }
+            let end = self.at.wrapping_add(segment);
+            let from = if end <= self.source.len() { self.at } else { 0 };
+            let Some(bytes) = self.source.get(from..from.wrapping_add(segment)) else { return };
+            let Some(mut buf) = pool.alloc(BufClass::Data) else { return };
+            let Some(room) = buf.append(segment) else { return };
+            room.copy_from_slice(bytes);
+            if self.stack.send(now, conn, buf).is_err() {
+                return;
+            }
+            self.at = from.wrapping_add(segment);
+            self.octets = self.octets.wrapping_add(segment as u64);
+        }
+    }
+}
+
+impl Host for Sender {
+    #[inline]
+    fn step(
+        &mut self,
+        now: Instant,
+        frames: &mut Vec<RxFrame<HeapBuf>>,
+        pool: &mut HeapPool,
+        out: &mut Vec<HeapBuf>,
+    ) {
+        self.stack.handle_frames(now, frames.drain(..));
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Connected { conn } => self.conn = Some(conn),
+                Event::Closed { .. } => self.conn = None,
+                _ => {}
+            }
+        }
+        self.stack.handle_timeouts(now);
+        if let Some(conn) = self.conn {
+            self.send(now, conn, pool);
+        }
+        transmit(&mut self.stack, now, pool, out);
+    }
+}
+
+/// Copies what comes into a buffer, over and over.
+#[allow(missing_debug_implementations, reason = "it is nothing but buffers")]
+pub struct Receiver {
+    stack: Stack<HeapBuf>,
+    region: Vec<u8>,
+    at: usize,
+    octets: u64,
+}
+
+impl Receiver {
+    /// A receiver that listens.
+    ///
+    /// # Errors
+    /// The stack's.
+    pub fn new(sizes: &Sizes, region: Vec<u8>) -> Result<Self, tcp_stack::ListenError> {
+        let mut stack = Stack::new(sizes.stack(1), SEED);
+        stack.listen(super::PORT, listen_options())?;
+        Ok(Self { stack, region, at: 0, octets: 0 })
+    }
+
+    /// Octets copied into the buffer: those delivered to the application.
+    #[must_use]
+    pub fn copied(&self) -> u64 {
+        self.octets
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub fn region(&self) -> &[u8] {
+        &self.region
+    }
+}
+
+impl Host for Receiver {
+    #[inline]
+    fn step(
+        &mut self,
+        now: Instant,
+        frames: &mut Vec<RxFrame<HeapBuf>>,
+        pool: &mut HeapPool,
+        out: &mut Vec<HeapBuf>,
+    ) {
+        self.stack.handle_frames(now, frames.drain(..));
+        while let Some(event) = self.stack.poll_event() {
+            if let Event::Data { conn, segment, .. } = event {
+                place(&mut self.region, &mut self.at, segment.bytes());
+                self.octets = self.octets.wrapping_add(segment.len() as u64);
+                self.stack.consumed(conn, segment.len());
+            }
+        }
+        self.stack.handle_timeouts(now);
+        transmit(&mut self.stack, now, pool, out);
+    }
+}

@@ -1,0 +1,84 @@
+//! sockperf: round trips of the kernel's TCP.
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Options;
+use super::process::Program;
+use super::veth::{FAR, Veth, Wire};
+use crate::Samples;
+
+const PORT: u16 = 11_111;
+/// Octets of a message.
+const MESSAGE: u32 = 64;
+
+/// What sockperf has measured: 64 octets to and fro.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SockperfReport {
+    /// Over what.
+    pub wire: Wire,
+    /// Octets of a message.
+    pub message_bytes: u32,
+    /// Whether both sides spin on their sockets (as a poll-mode worker does on its port) rather than sleep.
+    pub spins: bool,
+    /// Median of the round trip, µs.
+    pub p50_us: Samples,
+    /// The 99th percentile, µs.
+    pub p99_us: Samples,
+    /// The 99.9th percentile, µs.
+    pub p999_us: Samples,
+}
+
+/// Runs it as often as asked, sleeping and spinning.
+pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire) -> Result<Vec<SockperfReport>> {
+    [false, true].map(|spins| measure(options, veth, wire, spins)).into_iter().collect()
+}
+
+fn measure(options: &Options, veth: &Veth, wire: Wire, spins: bool) -> Result<SockperfReport> {
+    let program = Program { veth, cores: options.cores, name: "sockperf", environment: &[] };
+    let (far, port, message) = (FAR.to_string(), PORT.to_string(), MESSAGE.to_string());
+    let seconds = options.duration.to_string();
+    let common = ["--tcp", "-i", &far, "-p", &port];
+    let how: &[&str] = if spins { &["--nonblocked"] } else { &[] };
+    let mut runs = Vec::new();
+    for _ in 0..options.runs {
+        let _server = program.serve(PORT, &[&["server"], &common[..], how].concat())?;
+        let load = ["-m", &message, "-t", &seconds, "--mps=max", "--full-rtt"];
+        let said = program.call(&[&["ping-pong"], &common[..], &load, how].concat())?;
+        runs.push([percentile(&said, 50.0)?, percentile(&said, 99.0)?, percentile(&said, 99.9)?]);
+    }
+    let samples = |of: fn(&[f64; 3]) -> f64| Samples::new(runs.iter().map(of).collect());
+    Ok(SockperfReport {
+        wire,
+        message_bytes: MESSAGE,
+        spins,
+        p50_us: samples(|[p50, ..]| *p50)?,
+        p99_us: samples(|[_, p99, _]| *p99)?,
+        p999_us: samples(|[.., p999]| *p999)?,
+    })
+}
+
+/// A line like `sockperf: ---> percentile 99.900 = 8628.303`.
+fn percentile(said: &str, wanted: f64) -> Result<f64> {
+    let marked = format!("percentile {wanted:.3} =");
+    let found = said.lines().find_map(|line| line.split_once(&marked));
+    let (_, value) = found.with_context(|| format!("sockperf printed no {marked}"))?;
+    value.trim().parse().with_context(|| format!("{marked} {value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_read() {
+        let said = "sockperf: ---> <MAX> observation = 24865.013\n\
+            sockperf: ---> percentile 99.999 = 24865.013\n\
+            sockperf: ---> percentile 99.900 = 8628.303\n\
+            sockperf: ---> percentile 50.000 =   48.319\n";
+        assert_eq!(percentile(said, 50.0).unwrap(), 48.319);
+        assert_eq!(percentile(said, 99.9).unwrap(), 8628.303);
+        assert!(percentile(said, 99.0).is_err());
+        assert!(percentile("percentile 50.000 = soon", 50.0).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! The programs themselves, for a second: what they print is what is read.
+
+use super::*;
+
+const OPTIONS: fn() -> Options = || Options {
+    cores: Cores([0, 0]),
+    runs: 1,
+    duration: 1,
+    mtu: vec![1500],
+    congestion_control: "cubic".to_owned(),
+};
+
+/// The kernel's TCP in one direction, in frames of the MTU.
+#[test]
+fn iperf3_is_measured_over_a_plain_wire() {
+    let wire = Wire { mtu: 1500, offloads: false };
+    let veth = Veth::new(wire).unwrap();
+    if !process::is_installed("iperf3") {
+        assert!(iperf::run(&OPTIONS(), &veth, wire).is_err());
+        return;
+    }
+    let report = iperf::run(&OPTIONS(), &veth, wire).unwrap();
+    assert!(report.gbps.median > 0.05 && report.congestion_control == "cubic", "{report:?}");
+    assert!((1400.0..=1514.0).contains(&report.frame_bytes), "{report:?}");
+    let text = serde_json::to_string(&report).unwrap();
+    let again: IperfReport = serde_json::from_str(&text).unwrap();
+    assert_eq!((again.wire, again.gbps), (report.wire, report.gbps));
+}
+
+/// A wire that cannot be made takes nothing else with it, and is told.
+#[test]
+fn what_is_missing_is_said() {
+    let error = run(&Options { mtu: vec![1], ..OPTIONS() }).unwrap_err().to_string();
+    assert!(error.contains("veth, MTU 1, offloads off") && error.contains("offloads on"), "{error}");
+}
