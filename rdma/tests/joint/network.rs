@@ -451,7 +451,8 @@ impl Network {
         let outcomes = self.outcomes();
         for (dial, pair) in outcomes.iter().enumerate() {
             if pair.iter().flatten().any(|outcome| outcome.close.is_none() || outcome.tcp.is_none()) {
-                return Err(format!("connection {dial} never ends: {pair:?}"));
+                let drops = self.hosts.each_ref().map(|host| host.tools.stack.stats().drops);
+                return Err(format!("connection {dial} never ends: {pair:?}, and the drops are {drops:?}"));
             }
         }
         for host in &mut self.hosts {

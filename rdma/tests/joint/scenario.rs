@@ -442,13 +442,7 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
             let any = random.below(17) as u16;
             pick(random, &[0, 1, 2, 16, any])
         };
-        let forms = RtrOptions {
-            send: is_initiator && random.below(2) == 0,
-            write: random.below(3) != 0,
-            read: random.below(2) == 0,
-        };
-        // A responder that names no form takes a Write.
-        let forms = if forms.is_empty() { RtrOptions { write: true, ..forms } } else { forms };
+        let forms = draw_forms(random, is_initiator);
         SidePlan {
             crc: if crc && random.below(3) != 0 { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks },
             markers: random.below(3) == 0,
@@ -495,6 +489,17 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
         sides,
         fate: if random.below(24) == 0 { Fate::Rejected } else { Fate::Clean },
     }
+}
+
+/// Forms of ready-to-receive that a side knows.
+fn draw_forms(random: &mut Random, is_initiator: bool) -> RtrOptions {
+    let forms = RtrOptions {
+        send: is_initiator && random.below(2) == 0,
+        write: random.below(3) != 0,
+        read: random.below(2) == 0,
+    };
+    // A responder that names no form takes a Write.
+    if forms.is_empty() { RtrOptions { write: true, ..forms } } else { forms }
 }
 
 fn draw_fate(random: &mut Random, dial: &DialPlan) -> Fate {

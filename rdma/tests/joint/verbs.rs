@@ -276,6 +276,8 @@ pub(crate) fn open(
     conn: &Established<'_>,
 ) -> Result<(Engine, Own), String> {
     let (own, qp) = make(tools, (dial, side), plan, regions)?;
+    // What others have to be told first: below nothing but the request for a stream is looked for.
+    tools.verbs.sweep(&mut tools.device)?;
     let (device, stats) = (&mut tools.device, &mut tools.stats);
     let now = since_start(conn.now);
     let id = if side == 0 {

@@ -349,6 +349,22 @@ impl SendQueue {
         Some(front)
     }
 
+    /// Leaves out what of a segment that is to be sent again was acknowledged: cut into shorter ones, the first might hold
+    /// nothing else, and no acknowledgement would ever come for it.
+    #[cold]
+    pub(crate) fn trim_acked<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, una: SeqNum) {
+        let Some(node) =
+            pool.get_mut(index).filter(|node| node.state == TxState::Lost && node.seq.before(una))
+        else {
+            return;
+        };
+        let cut = u16::try_from(una.distance_from(node.seq)).unwrap_or(u16::MAX).min(node.len);
+        node.seq += u32::from(cut);
+        node.len = node.len.saturating_sub(cut);
+        self.octets = self.octets.saturating_sub(cut.into());
+        self.lost = self.lost.saturating_sub(cut.into());
+    }
+
     /// The segment was handed to the port.
     pub(crate) fn mark_sent<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, now: Instant) {
         self.leave(pool, index);

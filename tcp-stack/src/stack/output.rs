@@ -259,7 +259,9 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
         Frame::Data { node } => make_run(conn, cx, interface, pool, node, mac)
             .unwrap_or_else(|| make_data(conn, cx, interface, pool, node, mac)),
         Frame::Split { node, len } => {
-            let front = split(conn, cx, pool, node, len)?;
+            conn.snd.queue.trim_acked(cx.tx, node, conn.snd.una);
+            let is_long = cx.tx.get(node).is_some_and(|segment| segment.len > len);
+            let front = if is_long { split(conn, cx, pool, node, len)? } else { node };
             make_data(conn, cx, interface, pool, front, mac)
         }
         Frame::PathProbe { node, len } => make_path_probe(conn, cx, interface, pool, (node, len), mac),

@@ -95,18 +95,22 @@ fn make(input: &mut Input<'_>, shape: Shape, stag: Stag) -> Made {
         let len = (usize::from(input.byte()) * 6).min(WINDOW - to);
         let payload: Vec<u8> = (to..to + len).map(octet).collect();
         let last = input.byte().is_multiple_of(4);
-        let mut ulpdu =
-            tagged(if last { TAGGED_LAST } else { TAGGED_MORE }, WRITE, stag.0, to as u64, &payload);
+        let control = if last { TAGGED_LAST } else { TAGGED_MORE };
+        let clean = tagged(control, WRITE, stag.0, to as u64, &payload);
+        let mut ulpdu = clean.clone();
         match input.byte() {
             // Something else where the octets go, somewhere else, or something else altogether.
             250 => ulpdu[2 + usize::from(input.byte() % 12)] ^= 1 << (input.byte() % 8),
             251 => ulpdu = untagged(UNTAGGED_LAST, SEND, 0, [0, 1, 0], &payload),
             252 => ulpdu.truncate(input.below(ulpdu.len() + 1)),
             253 => ulpdu[14..].iter_mut().for_each(|octet| *octet = input.byte()),
-            _ => made.window[to..to + len].copy_from_slice(&payload),
+            _ => {}
         }
-        let clean = tagged(ulpdu[..1].first().copied().unwrap_or(0), WRITE, stag.0, to as u64, &payload);
-        made.honest &= ulpdu == clean;
+        if ulpdu == clean {
+            made.window[to..to + len].copy_from_slice(&payload);
+        } else {
+            made.honest = false;
+        }
         let begin = stream.len();
         shape.append(&mut stream, &ulpdu);
         if input.byte() == 255 {
