@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit wire-proof ports tap rping interop flat idle against-linux flood load bench fuzz miri clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap rping interop flat idle against-linux flood load bench fuzz miri clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build ports tap rping wire-proof flat idle interop ## everything; at most 25 minutes on two cores
+test: root check unit build instructions ports tap rping wire-proof flat idle load flood interop ## everything; at most 25 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -54,6 +54,9 @@ unit: root tools ## unit and property tests, simulations, CLI, DPDK in process
 	@.ci/hugepages.sh 64 || true
 	$(CARGO) nextest run --workspace --locked
 	$(CARGO) test --workspace --locked --doc --quiet
+
+instructions: deps ## how many instructions the work per packet takes, under valgrind
+	$(CARGO) test --release --locked -p benches --test instructions
 
 tap: root build ## against the kernel's TCP, over a TAP in a namespace
 	dataplane/tests/tap.sh

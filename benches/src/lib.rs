@@ -25,6 +25,7 @@ mod rows;
 mod samples;
 pub mod slow_clients;
 pub mod suite;
+pub mod tcp;
 pub mod verbs;
 
 pub use clock::Stopwatch;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use benches::verbs::{Operation, bandwidth, latency, lossy};
-use benches::{Output, compare, copies, peers, roofline, slow_clients, suite};
+use benches::{Output, compare, copies, peers, roofline, slow_clients, suite, tcp};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -37,6 +37,12 @@ enum Command {
     SendLat(latency::Options),
     /// Goodput under loss and reordering, with placement behind gaps and without.
     Lossy(lossy::Options),
+    /// The TCP stack alone: bulk receive, one copy.
+    TcpRx(tcp::rx::RxOptions),
+    /// The TCP stack alone: requests of one octet, and their answers.
+    TcpEcho(tcp::echo::EchoOptions),
+    /// The TCP stack alone: what many connections weigh and cost.
+    Conns(tcp::conns::ConnsOptions),
     /// The kernel's TCP, UCX and sockperf over a veth pair, on the same cores.
     Peers(peers::Options),
     /// Copies and CPU time per octet delivered: the kernel's TCP, our TCP, RDMA Write.
@@ -65,6 +71,11 @@ fn main() -> ExitCode {
             output.write("send-bw", options, |options| bandwidth::run(Operation::Send, options))
         }
         Command::MsgRate(options) => output.write("msg-rate", options, bandwidth::message_rate),
+        Command::TcpRx(options) => output.write("tcp-rx", options, |options| Ok(tcp::rx::run(options)?)),
+        Command::TcpEcho(options) => {
+            output.write("tcp-echo", options, |options| Ok(tcp::echo::run(options)?))
+        }
+        Command::Conns(options) => output.write("conns", options, |options| Ok(tcp::conns::run(options)?)),
         Command::WriteLat(options) => {
             output.write("write-lat", options, |options| latency::run(Operation::Write, options))
         }

@@ -49,29 +49,46 @@ impl<T> Pool<T> {
     }
 
     /// Stores `value`; gives it back when the pool is full.
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
-        let mut index = self.free;
-        if index == NIL && self.slots.len() < self.limit as usize {
-            index = u32::try_from(self.slots.len()).unwrap_or(NIL);
-            self.slots.push(Slot::Free { next: NIL });
+        if self.free == NIL {
+            self.extend();
         }
+        let index = self.free;
         let Some(slot) = self.slots.get_mut(index as usize) else { return Err(value) };
-        if let Slot::Free { next } = core::mem::replace(slot, Slot::Used(value)) {
-            self.free = next;
-        }
-        self.used = self.used.saturating_add(1);
+        let Slot::Free { next } = *slot else { return Err(value) };
+        *slot = Slot::Used(value);
+        self.free = next;
+        self.used = self.used.wrapping_add(1);
         Ok(index)
     }
 
-    /// Takes a node out.
-    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let slot = self.slots.get_mut(index as usize)?;
-        if matches!(slot, Slot::Free { .. }) {
-            return None;
+    /// Where [`Self::insert`] stores what it is given next; [`NIL`] when the pool is full.
+    #[inline]
+    pub(crate) fn next_place(&self) -> u32 {
+        let fresh = self.slots.len();
+        match self.free {
+            NIL if fresh < self.limit as usize => u32::try_from(fresh).unwrap_or(NIL),
+            free => free,
         }
+    }
+
+    /// One more node, if there may be.
+    #[cold]
+    fn extend(&mut self) {
+        if self.slots.len() < self.limit as usize {
+            self.free = u32::try_from(self.slots.len()).unwrap_or(NIL);
+            self.slots.push(Slot::Free { next: NIL });
+        }
+    }
+
+    /// Takes a node out.
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let slot = self.slots.get_mut(index as usize).filter(|slot| matches!(slot, Slot::Used(_)))?;
         let old = core::mem::replace(slot, Slot::Free { next: self.free });
         self.free = index;
-        self.used = self.used.saturating_sub(1);
+        self.used = self.used.wrapping_sub(1);
         match old {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,

@@ -51,6 +51,20 @@ impl Instant {
         self.0 / 1_000_000
     }
 
+    /// Nanoseconds from `earlier` to `self`; zero when `earlier` is later. What is done per segment reckons in these: a
+    /// [`Duration`] takes a division to make.
+    #[inline]
+    pub(crate) const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// So many nanoseconds later.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn after_nanos(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
     /// The time from `earlier` to `self`; zero when `earlier` is later.
     #[inline]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
@@ -89,8 +103,14 @@ impl<const SHIFT: u32> Units<SHIFT> {
     /// How long ago it was: not less than the truth, and at most a unit more.
     #[inline]
     pub(crate) fn age(self, now: Instant) -> Duration {
+        Duration::from_nanos(self.age_nanos(now))
+    }
+
+    /// As [`Self::age`], nanoseconds.
+    #[inline]
+    pub(crate) fn age_nanos(self, now: Instant) -> u64 {
         let part = now.0 & ((1 << SHIFT) - 1);
-        Duration::from_nanos(Self::of(now).nanos_since(self) | part)
+        Self::of(now).nanos_since(self) | part
     }
 
     /// So many units later, modulo 2^32.
@@ -140,8 +160,8 @@ impl LongStamp {
 
 /// A duration in nanoseconds, saturated to 64 bits.
 #[inline]
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+pub(crate) const fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos() as u64)
 }
 
 impl Add<Duration> for Instant {

@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::path::PathBuf;
 use std::{env, fmt, fs};
-use tcp_stack::testutil::fuzz::{TARGETS, seeds};
+use tcp_stack::testutil::fuzz::{TARGETS, prediction, seeds};
 
 /// All corpora together, bytes.
 const CORPORA_MAX: u64 = 200 << 10;
@@ -101,6 +101,61 @@ fn frame() {
 #[test]
 fn operations() {
     run("operations", 1_000);
+}
+
+/// Operations of a connection that lives, mostly: those that end it are rare.
+fn conversation() -> impl Strategy<Value = Vec<u8>> {
+    let op = |op: u8, bytes: usize| {
+        proptest::collection::vec(any::<u8>(), bytes..=bytes)
+            .prop_map(move |rest| [&[op], &rest[..]].concat())
+    };
+    let in_order = any::<[u8; 3]>().prop_map(|[a, b, marks]| vec![8, a, b, marks | 8]);
+    // Ahead of what the stack expects, and behind: a gap, and a part of what lies behind it.
+    let gap = any::<[u8; 5]>().prop_map(|[flags, a, b, len, more]| {
+        vec![11, 0x10 | (flags & 0xc8), 0xff, 0xff, 3 + (more & 1), a & 15, b, 0, 0, 0, 0, len & 3, more]
+    });
+    let sack = any::<[u8; 3]>().prop_map(|[a, b, len]| {
+        vec![11, 0x10, 0xff, 0xff, 0, 4, a & 15, b, 0, 0, 0x40, 4, a & 7, b, len & 7, b, 0, 0]
+    });
+    let pause = (0_u8..6).prop_map(|pause| vec![5, pause]);
+    let polls = prop_oneof![Just(vec![14]), Just(vec![7])];
+    let step = prop_oneof![
+        30 => in_order,
+        15 => op(10, 2).prop_map(|ack| [&ack[..], &[14]].concat()),
+        12 => op(0, 2),
+        6 => op(1, 1),
+        10 => op(2, 2),
+        20 => polls,
+        6 => pause,
+        8 => gap,
+        3 => sack,
+        1 => op(3, 0),
+    ];
+    let begin = proptest::collection::vec(any::<u8>(), 16);
+    (begin, proptest::collection::vec(step, 100..300)).prop_map(|(mut input, steps)| {
+        // A SYN, what answers it, and the acknowledgement of that.
+        let ecn = input.first().map_or(0, |first| first & 2);
+        input.extend([12, ecn, 255, 255, 14, 10, 255, 255, 14]);
+        input.extend(steps.concat());
+        input
+    })
+}
+
+/// What is taken the short way is taken as it would have been otherwise.
+#[test]
+fn what_is_expected_changes_nothing_but_the_cost() {
+    for (_, input) in corpus("operations") {
+        prediction(&input);
+    }
+    let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
+    let tested = TestRunner::new_with_rng(config, random).run(&conversation().prop_map(Hex), |input| {
+        prediction(&input.0);
+        Ok(())
+    });
+    if let Err(error) = tested {
+        panic!("{error}");
+    }
 }
 
 #[test]

@@ -8,8 +8,6 @@
 //! It is for the first slow start only, as long as ssthresh has its initial, arbitrarily high value; later ones end at the
 //! threshold that a loss has set.
 
-use core::time::Duration;
-
 use super::{AckSample, CWND_MAX, Window};
 
 /// §4.3, all times in microseconds.
@@ -60,16 +58,16 @@ impl HyStart {
             *self = Self::default();
             return 0;
         }
-        self.observe(sample.rtt);
+        self.observe(sample.rtt_ns);
         if sample.round_ends {
             self.next_round(window);
         }
         0
     }
 
-    fn observe(&mut self, rtt: Option<Duration>) {
-        let Some(rtt) = rtt else { return };
-        let rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(NONE - 1).min(NONE - 1);
+    fn observe(&mut self, rtt_ns: Option<u64>) {
+        let Some(rtt_ns) = rtt_ns else { return };
+        let rtt_us = u32::try_from(rtt_ns / 1000).unwrap_or(NONE - 1).min(NONE - 1);
         self.current_round_us = self.current_round_us.min(rtt_us);
         self.samples = self.samples.saturating_add(1);
         if self.samples < N_RTT_SAMPLE {
@@ -114,7 +112,7 @@ mod tests {
                 now: Instant::ZERO,
                 acked: 1000,
                 srtt: None,
-                rtt: Some(Duration::from_millis(rtt_ms)),
+                rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
                 cwnd_limited: true,
                 round_ends: ack == acks,
@@ -176,7 +174,7 @@ mod tests {
             now: Instant::ZERO,
             acked: 1000,
             srtt: None,
-            rtt: Some(Duration::from_millis(60)),
+            rtt_ns: Some(60_000_000),
             reordering: true,
             cwnd_limited: true,
             round_ends: true,
@@ -220,7 +218,7 @@ mod tests {
                 now: Instant::ZERO,
                 acked: 3000,
                 srtt: None,
-                rtt: Some(Duration::from_millis(rtt_ms)),
+                rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
                 cwnd_limited: true,
                 round_ends: true,
@@ -237,7 +235,7 @@ mod tests {
             now: Instant::ZERO,
             acked: 100_000,
             srtt: None,
-            rtt: None,
+            rtt_ns: None,
             reordering: false,
             cwnd_limited: true,
             round_ends: true,

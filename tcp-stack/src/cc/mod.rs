@@ -110,8 +110,8 @@ pub(crate) struct AckSample {
     pub(crate) acked: u32,
     /// The smoothed round-trip time.
     pub(crate) srtt: Option<Duration>,
-    /// A round-trip time that it measured.
-    pub(crate) rtt: Option<Duration>,
+    /// A round-trip time that it measured, nanoseconds.
+    pub(crate) rtt_ns: Option<u64>,
     /// Whether segments overtake each other on this path, which keeps back acknowledgements.
     pub(crate) reordering: bool,
     /// Whether it ends a round: all is acknowledged that was sent when the round began.
@@ -356,7 +356,7 @@ mod tests {
                 now: Instant::ZERO,
                 acked: 1000,
                 srtt: None,
-                rtt: None,
+                rtt_ns: None,
                 reordering: false,
                 round_ends: false,
                 cwnd_limited: false,

@@ -45,7 +45,7 @@ mod tests {
             now: Instant::ZERO,
             acked: 1000,
             srtt: None,
-            rtt: None,
+            rtt_ns: None,
             reordering: false,
             round_ends: false,
             cwnd_limited: true,

@@ -1,7 +1,5 @@
 //! The ACK field: what the peer has, and what follows from it.
 
-use core::time::Duration;
-
 use super::{Conn, Cx, TxNode};
 use crate::buf::Buf;
 use crate::cc::AckSample;
@@ -11,13 +9,27 @@ use crate::recovery::{
 use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
-use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions};
+use crate::wire::{SackBlocks, SackRange, TcpFlags, Timestamps};
 
 /// Steps over the scoreboard, beside those to segments that are newly reported, that an acknowledgement with a SACK
 /// option is worth, and how many of them are saved up: an honest peer needs many now and then, when a hole in the
 /// middle of a large window is filled; one that asks for many each time gets few.
 const SACK_STEPS: u16 = 256;
 pub(super) const SACK_STEPS_SAVED_MAX: u16 = 16_384;
+
+/// What a segment says of what we sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckField<'a> {
+    pub(super) seq: SeqNum,
+    pub(super) ack: SeqNum,
+    /// As on the wire: not scaled.
+    pub(super) window: u16,
+    pub(super) flags: TcpFlags,
+    /// Payload of the segment, octets.
+    pub(super) len: u32,
+    pub(super) timestamps: Option<Timestamps>,
+    pub(super) sack: &'a SackBlocks,
+}
 
 /// What one acknowledgement delivered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,8 +42,8 @@ pub(super) struct Delivery {
     delivered: u32,
     /// When the first segment that was sent only once was sent.
     sampled: Option<Instant>,
-    /// The round-trip time that follows.
-    rtt: Option<Duration>,
+    /// The round-trip time that follows, nanoseconds.
+    rtt_ns: Option<u64>,
     /// Of that, what was selectively acknowledged, octets.
     pub(super) newly_sacked: u32,
     /// The end of the highest range that was selectively acknowledged.
@@ -52,28 +64,28 @@ pub(super) struct Delivery {
 }
 
 impl Conn {
-    /// Processes an acceptable ACK field; `len` is the payload of its segment.
-    pub(super) fn process_ack<B: Buf>(
-        &mut self,
-        cx: &mut Cx<'_, B>,
-        header: &TcpHeader,
-        options: &TcpOptions,
-        len: u32,
-    ) {
+    /// Processes an acceptable ACK field.
+    #[inline(always)]
+    pub(super) fn process_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: &AckField<'_>) {
         let was_closed = self.snd.wnd == 0;
-        let window_changed = self.update_window(header);
-        if header.ack.before(self.snd.una) {
+        let window_changed = self.update_window(field);
+        if field.ack.before(self.snd.una) {
             return;
         }
         if was_closed && self.snd.wnd > 0 {
             self.on_window_opened(cx);
         }
-        if header.ack == self.snd.una && !self.snd.has_outstanding() && options.sack.is_empty() {
+        if field.ack == self.snd.una && !self.snd.has_outstanding() && field.sack.is_empty() {
             // The usual segment of a peer that only sends: there is nothing that it could acknowledge.
             return;
         }
-        let echo = options.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
-        let echoed = header.flags.contains(TcpFlags::ECE) && self.ecn.is_on();
+        self.take_ack(cx, field, window_changed);
+    }
+
+    /// Takes what an ACK field says of what was sent.
+    fn take_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: &AckField<'_>, window_changed: bool) {
+        let echo = field.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
+        let echoed = field.flags.contains(TcpFlags::ECE) && self.ecn.is_on();
         let mut delivery = Delivery {
             echo,
             echoed,
@@ -82,22 +94,22 @@ impl Conn {
             ..Delivery::default()
         };
         self.recovery.rack.begin_ack();
-        if header.ack.after(self.snd.una) {
-            self.advance_una(cx, header.ack, &mut delivery);
+        if field.ack.after(self.snd.una) {
+            self.advance_una(cx, field.ack, &mut delivery);
         } else {
-            delivery.duplicate = len == 0
+            delivery.duplicate = field.len == 0
                 && !window_changed
                 && self.snd.has_outstanding()
-                && !header.flags.intersects(TcpFlags::SYN | TcpFlags::FIN);
+                && !field.flags.intersects(TcpFlags::SYN | TcpFlags::FIN);
         }
-        if self.negotiated.sack && !options.sack.is_empty() {
-            self.take_sack(cx, &options.sack, &mut delivery);
+        if self.negotiated.sack && !field.sack.is_empty() {
+            self.take_sack(cx, field.sack, &mut delivery);
         }
-        delivery.rtt = self.sample_rtt(cx, &delivery);
-        delivery.rate = self.rate.on_ack(cx.now, &delivery.newest, self.rtt.min_rtt());
-        self.recover(cx, &delivery, options);
+        delivery.rtt_ns = self.sample_rtt(cx.now, &delivery);
+        delivery.rate = self.rate.on_ack(cx.now, &delivery.newest, self.rtt.min_rtt_nanos());
+        self.recover(cx, &delivery, field.sack);
         self.set_pace(cx);
-        self.rearm_after_ack(cx, &delivery);
+        self.rearm_after_ack(cx, delivery.acked);
         self.note_room(cx);
     }
 
@@ -105,17 +117,18 @@ impl Conn {
     /// was taken from. One that acknowledges more is newer even when its own sequence number is older, as
     /// that of a retransmission is; its window counts from what it acknowledges. Returns whether the
     /// window changed.
-    fn update_window(&mut self, header: &TcpHeader) -> bool {
+    #[inline]
+    fn update_window(&mut self, field: &AckField<'_>) -> bool {
         let snd = &mut self.snd;
         // SND.WL2 is not kept: it is never after SND.UNA, and what acknowledges less than that is not looked at.
-        let newer = header.ack.after(snd.una) || snd.wl1.at_or_before(header.seq);
-        if !newer || header.ack.before(snd.una) {
+        let newer = field.ack.after(snd.una) || snd.wl1.at_or_before(field.seq);
+        if !newer || field.ack.before(snd.una) {
             return false;
         }
-        let window = u32::from(header.window) << self.negotiated.snd_wscale;
+        let window = u32::from(field.window) << self.negotiated.snd_wscale;
         let changed = window != snd.wnd;
         snd.wnd = window;
-        snd.wl1 = header.seq;
+        snd.wl1 = field.seq;
         if changed {
             snd.max_wnd = snd.max_wnd.max(window);
         }
@@ -172,7 +185,7 @@ impl Conn {
             retransmitted: node.retransmitted(),
             echo_is_older: echo.is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0),
         };
-        self.recovery.rack.on_delivered(now, &delivered, self.rtt.min_rtt());
+        self.recovery.rack.on_delivered(now, &delivered, self.rtt.min_rtt_nanos());
     }
 
     /// Marks what a SACK option reports (RFC 2018 §4, RFC 2883 §4).
@@ -195,7 +208,7 @@ impl Conn {
                 continue;
             }
             delivery.highest = delivery.highest.max(range.end);
-            let (rack, min_rtt, offset) = (&mut self.recovery.rack, self.rtt.min_rtt(), self.ts_offset);
+            let (rack, min_rtt, offset) = (&mut self.recovery.rack, self.rtt.min_rtt_nanos(), self.ts_offset);
             let range = SackRange { start, end: range.end };
             let newest = &mut delivery.newest;
             self.snd.queue.sack(cx.tx, range, &mut steps, |node| {
@@ -235,27 +248,33 @@ impl Conn {
 
     /// RFC 6298 §3, Karn's algorithm: a segment that was sent again gives no sample, except by its
     /// timestamp (RFC 7323 §4.1).
-    fn sample_rtt<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) -> Option<Duration> {
+    fn sample_rtt(&mut self, now: Instant, delivery: &Delivery) -> Option<u64> {
         if delivery.acked == 0 {
             return None;
         }
-        if let Some(sent_at) = delivery.sampled {
-            return Some(self.take_rtt(cx.now, cx.now.saturating_since(sent_at)));
+        match (delivery.sampled, delivery.echo) {
+            (Some(sent_at), _) => Some(self.take_rtt(now, now.nanos_since(sent_at))),
+            (None, Some(echo)) => self.take_echoed_rtt(now, echo),
+            (None, None) => None,
         }
-        let echo = delivery.echo.filter(|echo| *echo != 0)?;
-        let elapsed = self.ts_clock(cx.now).wrapping_sub(echo);
-        let age = cx.now.saturating_since(self.opened_at).as_millis();
-        // An echo of what we cannot have sent is not believed.
-        let believed = u128::from(elapsed) <= age.saturating_add(1);
-        believed.then(|| self.take_rtt(cx.now, Duration::from_millis(u64::from(elapsed.max(1)))))
+    }
+
+    /// A sample by the timestamp that was echoed, nanoseconds.
+    pub(super) fn take_echoed_rtt(&mut self, now: Instant, echo: u32) -> Option<u64> {
+        let elapsed = self.ts_clock(now).wrapping_sub(echo);
+        let age = now.nanos_since(self.opened_at) / 1_000_000;
+        // An echo of what we cannot have sent is not believed, nor one of nothing.
+        let believed = echo != 0 && u64::from(elapsed) <= age.saturating_add(1);
+        believed.then(|| self.take_rtt(now, u64::from(elapsed.max(1)).saturating_mul(1_000_000)))
     }
 
     /// RFC 6298 §5: "once a new RTT measurement is obtained [...] the computations outlined in Section 2 are
     /// performed, including the computation of RTO, which may result in "collapsing" RTO back down".
-    fn take_rtt(&mut self, now: Instant, rtt: Duration) -> Duration {
-        self.rtt.sample(now, rtt);
+    #[inline]
+    pub(super) fn take_rtt(&mut self, now: Instant, rtt_ns: u64) -> u64 {
+        self.rtt.sample_nanos(now, rtt_ns);
         self.recovery.backoff = 0;
-        rtt
+        rtt_ns
     }
 
     /// What the network holds: RFC 6675's pipe, or without SACK what is in flight less a segment per
@@ -266,7 +285,7 @@ impl Conn {
     }
 
     /// Loss detection and congestion control.
-    fn recover<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery, options: &TcpOptions) {
+    fn recover<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery, sack: &SackBlocks) {
         let mut delivered = delivery.delivered;
         self.take_echo(cx, delivery.echoed, delivery.acked);
         if self.negotiated.sack {
@@ -275,7 +294,7 @@ impl Conn {
         } else {
             delivered = self.count_duplicates(cx, delivery);
         }
-        let plain = delivery.duplicate && options.sack.is_empty();
+        let plain = delivery.duplicate && sack.is_empty();
         let dsack_end = delivery.dsack.map(|range| range.end);
         if self.recovery.tlp.on_ack(self.snd.una, dsack_end, plain) == ProbeOutcome::RepairedLoss
             && self.recovery.phase == Phase::Open
@@ -308,12 +327,14 @@ impl Conn {
             let late = self.recovery.rack.reordering_seen();
             let octets = if late { delivery.delivered } else { delivery.acked };
             if octets > 0 {
-                self.grow_window(cx.now, octets, delivery);
+                self.grow_window(cx.now, octets, delivery.echoed, delivery.rtt_ns);
             }
         }
     }
 
-    fn grow_window(&mut self, now: Instant, acked: u32, delivery: &Delivery) {
+    /// `rtt_ns`: the round-trip time that the acknowledgement measured.
+    #[inline]
+    pub(super) fn grow_window(&mut self, now: Instant, acked: u32, echoed: bool, rtt_ns: Option<u64>) {
         // RFC 7661 §4.3, as hosts do: in slow start half the window in use is enough.
         let cwnd = self.window.cwnd;
         let peak = self.snd.peak_flight;
@@ -324,10 +345,10 @@ impl Conn {
         };
         // RFC 3168 §6.1.2: "SHOULD NOT increase the congestion window in response to the receipt of an ECN-Echo
         // ACK packet".
-        let cwnd_limited = cwnd_limited && !delivery.echoed;
+        let cwnd_limited = cwnd_limited && !echoed;
         let round_ends = self.snd.una.at_or_after(self.snd.round_end);
-        let (srtt, rtt, reordering) = (self.rtt.srtt(), delivery.rtt, self.recovery.rack.reordering_seen());
-        let sample = AckSample { now, acked, srtt, rtt, reordering, round_ends, cwnd_limited };
+        let (srtt, reordering) = (self.rtt.srtt(), self.recovery.rack.reordering_seen());
+        let sample = AckSample { now, acked, srtt, rtt_ns, reordering, round_ends, cwnd_limited };
         self.cc.on_ack(&mut self.window, &sample);
         if round_ends {
             self.snd.round_end = self.snd.nxt;
@@ -338,6 +359,12 @@ impl Conn {
     /// RFC 8985 §6.2 step 5, over the segments in flight in the order in which they were sent.
     pub(super) fn detect_losses<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         let recovery = &self.recovery;
+        let oldest = cx.tx.get(self.snd.queue.oldest());
+        if oldest.is_none_or(|node| !recovery.rack.is_overtaken(node.sent_at, node.end())) {
+            // Nothing that was sent after it has arrived: nor of what was sent later.
+            self.timers.clear(TimerKind::Reordering);
+            return;
+        }
         let window = recovery.rack.reordering_window(
             recovery.in_recovery(),
             self.snd.queue.sacked_segments(),
@@ -422,7 +449,8 @@ impl Conn {
     }
 
     /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2; RFC 9293 §3.8.6.1.
-    fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) {
+    #[inline]
+    pub(super) fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, acked: u32) {
         if self.snd.wnd == 0 && !self.snd.fin_queued {
             // The peer lives, it only has no room: probes of a closed window go on without end, unless the
             // application has closed and nobody is left to lose patience (RFC 6429).
@@ -434,12 +462,12 @@ impl Conn {
             }
             self.timers.clear(TimerKind::LossProbe);
             self.timers.clear(TimerKind::Reordering);
-        } else if delivery.acked > 0 {
+        } else if acked > 0 {
             // RFC 6582 §3.2 step 3, without SACK: "For the first partial ACK that arrives during fast
             // recovery, also reset the retransmit timer": with many holes the timeout is the faster way.
             let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
             if !(newreno && self.recovery.partial_ack) {
-                self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
+                self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
             }
             self.recovery.partial_ack = newreno;
             self.arm_loss_probe(cx);
@@ -459,19 +487,19 @@ impl Conn {
             self.timers.clear(TimerKind::LossProbe);
             return;
         }
-        let max_ack_delay = Duration::from_millis(cx.config.tcp.peer_delayed_ack_ms.into());
+        let max_ack_delay = u64::from(cx.config.tcp.peer_delayed_ack_ms).saturating_mul(1_000_000);
         let lone = queue.flight_segments() == 1;
-        let timeout = TailLossProbe::timeout(self.rtt.srtt(), lone, max_ack_delay);
+        let timeout = TailLossProbe::timeout(self.rtt.srtt_nanos(), lone, max_ack_delay);
         // RFC 8985 §7.2: "if the time at which an RTO would fire [...] is sooner than the computed time for the
         // PTO, then the sender schedules a TLP to be sent at that RTO time."
         let rto = self.timers.left(&self.deadlines, TimerKind::Retransmit, cx.now).unwrap_or(timeout);
-        self.set_timer(TimerKind::LossProbe, cx.now, timeout.min(rto));
+        self.set_timer_nanos(TimerKind::LossProbe, cx.now, timeout.min(rto));
     }
 
     /// Tells the application of room that it was refused before, once there is much of it.
+    #[inline]
     pub(crate) fn note_room<B>(&mut self, cx: &Cx<'_, B>) {
-        let free = cx.config.data_nodes(cx.tx.available());
-        if self.snd.refused && self.has_much_room(cx.config, free) {
+        if self.snd.refused && self.has_much_room(cx.config, cx.config.data_nodes(cx.tx.available())) {
             self.snd.refused = false;
             self.notices.writable = true;
         }

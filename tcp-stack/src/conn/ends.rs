@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The addresses and ports of a flow: our address, the other, our port, the other; in network byte order, as
 /// keyed functions take them. IPv4 addresses are kept as IPv4-mapped ones (RFC 4291 §2.5.5.2), which never are
 /// on the wire themselves: our own address, and with it the family, cannot be mistaken.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) struct Ends([[u8; 4]; 9]);
 
 type Words = [[u8; 4]; 4];
@@ -37,6 +37,24 @@ const fn address(words: Words, is_ipv4: bool) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_octets([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]))
 }
 
+impl PartialEq for Ends {
+    /// All at once, not octet by octet: it is done for every segment.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let apart = |a: &[u8; 16], b: &[u8; 16]| u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
+        let (a, b) = (self.0.as_flattened(), other.0.as_flattened());
+        let (Some((a0, a)), Some((b0, b))) = (a.split_first_chunk(), b.split_first_chunk()) else {
+            return false;
+        };
+        let (Some((a1, a)), Some((b1, b))) = (a.split_first_chunk(), b.split_first_chunk()) else {
+            return false;
+        };
+        (apart(a0, b0) | apart(a1, b1)) == 0 && a == b
+    }
+}
+
+impl Eq for Ends {}
+
 impl Ends {
     #[inline]
     pub(crate) const fn new(local: SocketAddr, remote: SocketAddr) -> Self {
@@ -45,10 +63,25 @@ impl Ends {
         Self([a, b, c, d, e, f, g, h, [p0, p1, q0, q1]])
     }
 
+    /// A flow of IPv4, from its octets.
+    #[inline]
+    pub(crate) const fn of_ipv4(local: [u8; 4], remote: [u8; 4], ports: [u8; 4]) -> Self {
+        let [a, b, c] = MAPPED;
+        Self([a, b, c, local, a, b, c, remote, ports])
+    }
+
+    /// Both addresses, ours first, if the flow is one of IPv4.
+    #[inline]
+    pub(crate) fn ipv4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let [_, _, _, local, _, _, _, remote, _] = self.0;
+        self.is_ipv4().then_some((Ipv4Addr::from_octets(local), Ipv4Addr::from_octets(remote)))
+    }
+
     /// Whether the flow is one of IPv4.
     #[inline]
     pub(crate) fn is_ipv4(&self) -> bool {
-        self.0.starts_with(&MAPPED)
+        let ([a, b, c, ..], [x, y, z]) = (self.0, MAPPED);
+        a == x && b == y && c == z
     }
 
     /// Our end.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::ack::AckField;
 use super::{Conn, Cx, Incoming, Outcome, State};
 use crate::buf::Buf;
 use crate::error::CloseReason;
@@ -42,9 +43,18 @@ impl Conn {
             self.challenge(cx);
             return Outcome::Dropped(DropReason::TcpBadAck);
         }
-        self.take_timestamp(cx, &segment);
         let Incoming { header, options, payload, ecn, .. } = segment;
-        self.process_ack(cx, &header, &options, payload.len());
+        let field = AckField {
+            seq: header.seq,
+            ack: header.ack,
+            window: header.window,
+            flags,
+            len: payload.len(),
+            timestamps: options.timestamps,
+            sack: &options.sack,
+        };
+        self.take_timestamp(cx, &field);
+        self.process_ack(cx, &field);
         self.after_fin_acked(cx);
         if self.state == State::Closed {
             return Outcome::Accepted;
@@ -160,12 +170,15 @@ impl Conn {
 
     /// RFC 7323 §4.3: "If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval is copied
     /// to TS.Recent".
-    pub(super) fn take_timestamp<B>(&mut self, cx: &Cx<'_, B>, segment: &Incoming<B>) {
-        let Some(ts) = segment.options.timestamps.filter(|_| self.negotiated.timestamps) else { return };
-        if segment.header.seq.at_or_before(self.rcv.last_ack_sent) {
+    #[inline]
+    pub(super) fn take_timestamp<B>(&mut self, cx: &Cx<'_, B>, field: &AckField<'_>) {
+        let Some(ts) = field.timestamps.filter(|_| self.negotiated.timestamps) else { return };
+        if field.seq.at_or_before(self.rcv.last_ack_sent) {
             self.rcv.ts_recent = ts.value;
         }
-        self.note_echo(cx, segment, ts.echo);
+        if field.len > 0 && field.seq == self.rcv.nxt {
+            self.note_echo(cx, ts.echo);
+        }
     }
 
     /// Owes a challenge acknowledgement, unless there were too many of late (RFC 5961 §7).

@@ -34,6 +34,7 @@ mod listen;
 mod output;
 mod pace;
 mod path_mtu;
+mod predicted;
 mod reassembly;
 mod receive;
 mod send_queue;
@@ -355,12 +356,18 @@ impl Conn {
         ts_clock(at, self.ts_offset)
     }
 
-    /// A segment for this connection.
-    pub(crate) fn on_segment<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: Incoming<B>) -> Outcome {
+    /// Counts a segment.
+    #[inline]
+    fn count_arrival(&mut self) {
         self.arrived = self.arrived.wrapping_add(1);
         if self.arrived == 0 {
             self.counters.segments_in = self.counters.segments_in.wrapping_add(1 << 32);
         }
+    }
+
+    /// A segment for this connection.
+    pub(crate) fn on_segment<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: Incoming<B>) -> Outcome {
+        self.count_arrival();
         match self.state {
             State::SynSent => self.in_syn_sent(cx, segment),
             State::Closed => Outcome::Dropped(DropReason::TcpClosed),
@@ -375,36 +382,31 @@ impl Conn {
     }
 
     /// Whether there is something to tell the application.
+    #[inline]
     pub(crate) fn has_events(&self) -> bool {
         let Notices { opened, urgent, peer_closed, writable, emss_changed, closed } = self.notices;
-        self.announced
-            && (opened
-                || urgent
-                || peer_closed
-                || writable
-                || emss_changed
-                || closed.is_some()
-                || self.rcv.held.has_ready()
-                || self.rcv.held.has_fresh())
+        let notices = opened | urgent | peer_closed | writable | emss_changed | closed.is_some();
+        self.announced && (notices || self.rcv.held.has_ready() || self.rcv.held.has_fresh())
     }
 
     /// Whether [`Conn::next_frame`] may have something.
+    #[inline]
     pub(crate) fn wants_output(&self) -> bool {
         let Pending { syn, ack, dup_acks, force, probe, small, loss_probe, keepalive } = self.pending;
-        syn || ack
-            || dup_acks > 0
-            || force
-            || probe
-            || small
-            || loss_probe
-            || keepalive
-            || (self.snd.end != self.snd.una && self.snd.queue.wants_output())
+        let pending = syn | ack | (dup_acks > 0) | force | probe | small | loss_probe | keepalive;
+        pending || (self.snd.end != self.snd.una && self.snd.queue.wants_output())
     }
 
     /// Starts a timer.
     #[inline]
     pub(crate) fn set_timer(&mut self, kind: TimerKind, now: Instant, after: Duration) {
         self.timers.set(&mut self.deadlines, kind, now, after);
+    }
+
+    /// As [`Self::set_timer`], nanoseconds.
+    #[inline]
+    pub(crate) fn set_timer_nanos(&mut self, kind: TimerKind, now: Instant, after: u64) {
+        self.timers.set_nanos(&mut self.deadlines, kind, now, after);
     }
 
     /// Segments received.

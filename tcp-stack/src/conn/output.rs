@@ -318,7 +318,7 @@ impl Conn {
         self.snd.nxt = self.snd.iss + 1;
         self.pending.syn = false;
         if !self.timers.is_set(TimerKind::Retransmit) {
-            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
+            self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
         }
     }
 
@@ -354,7 +354,7 @@ impl Conn {
             self.pending.loss_probe = false;
             self.recovery.tlp.on_probe(self.snd.nxt, retransmission, self.rtt.samples());
             cx.stats.loss_probes = cx.stats.loss_probes.wrapping_add(1);
-            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
+            self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
             return;
         }
         // RFC 6298 §5.1: "if the timer is not running, start it". When the first segment is sent again, the
@@ -362,7 +362,7 @@ impl Conn {
         let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
         let first_again = again && self.snd.queue.head() == node && !newreno;
         if first_again || !self.timers.is_set(TimerKind::Retransmit) {
-            self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
+            self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
         }
         self.pending.force = false;
         if !retransmission {
@@ -392,8 +392,10 @@ impl Conn {
 
     /// RFC 5681 §4.1: a connection that sent nothing for a timeout starts again with the initial window.
     pub(crate) fn restart_after_idle(&mut self, now: Instant, config: &StackConfig) {
-        let idle = now.saturating_since(self.last_sent_at);
-        if self.snd.queue.has_outstanding() || idle <= self.rto(config) {
+        let idle = now.nanos_since(self.last_sent_at);
+        // No timeout is below its least.
+        let short = idle <= u64::from(config.tcp.rto_min_ms).saturating_mul(1_000_000);
+        if short || self.snd.queue.has_outstanding() || idle <= self.rto_nanos(config) {
             return;
         }
         let segments = u32::from(config.tcp.initial_window_segments);

@@ -213,12 +213,14 @@ impl Reassembly {
     }
 
     /// Queues an in-order segment for the application; `false`, and it is dropped, when the pool is full.
+    #[inline]
     pub(crate) fn push_ready<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> bool {
         let Some(index) = insert(pool, payload) else { return false };
         self.append_ready(pool, index, index);
         true
     }
 
+    #[inline]
     fn append_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>, head: u32, tail: u32) {
         match pool.get_mut(self.ready_tail) {
             Some(last) => last.next = head,
@@ -262,6 +264,7 @@ impl Reassembly {
     }
 
     /// Takes the next in-order segment. If it was never offered, neither are the others of its list.
+    #[inline]
     pub(crate) fn pop_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>) -> Option<ReadyPayload<B>> {
         let node = pool.remove(self.ready_head)?;
         self.ready_head = node.next;
@@ -474,6 +477,7 @@ fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Optio
 }
 
 /// `None`, and the payload is dropped, when the pool is full.
+#[inline]
 fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
     let end = payload.end();
     let Payload { seq, range, buf } = payload;
@@ -487,14 +491,10 @@ fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
         next_fresh: NIL,
         next: NIL,
         run_end: end,
-        run_tail: NIL,
+        run_tail: pool.next_place(),
         next_run: NIL,
     };
-    let index = pool.insert(node).ok()?;
-    if let Some(node) = pool.get_mut(index) {
-        node.run_tail = index;
-    }
-    Some(index)
+    pool.insert(node).ok()
 }
 
 #[cfg(test)]

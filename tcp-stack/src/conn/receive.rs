@@ -65,11 +65,7 @@ impl Conn {
             self.pending.ack = true;
             return Err(DropReason::TcpOutOfWindow);
         }
-        if let Ok(len) = u16::try_from(whole)
-            && len > self.rcv.mss
-        {
-            self.rcv.mss = len;
-        }
+        self.note_segment_size(whole);
         if payload.seq == self.rcv.nxt {
             self.keep_in_order(cx, payload, whole > len)
         } else {
@@ -77,7 +73,18 @@ impl Conn {
         }
     }
 
-    fn keep_in_order<B: Buf>(
+    /// The largest payload is what counts as a full segment.
+    #[inline]
+    pub(super) fn note_segment_size(&mut self, len: u32) {
+        if let Ok(len) = u16::try_from(len)
+            && len > self.rcv.mss
+        {
+            self.rcv.mss = len;
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn keep_in_order<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,
         payload: Payload<B>,

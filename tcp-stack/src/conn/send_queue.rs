@@ -367,7 +367,9 @@ impl SendQueue {
 
     /// The segment was handed to the port.
     pub(crate) fn mark_sent<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, now: Instant) {
-        self.leave(pool, index);
+        if pool.get(index).is_some_and(|node| node.state != TxState::Ready) {
+            self.leave(pool, index);
+        }
         let Some(node) = pool.get_mut(index) else { return };
         node.sent_at = now;
         node.transmissions = node.transmissions.saturating_add(1);
@@ -486,6 +488,7 @@ impl SendQueue {
     }
 
     /// Takes the first segment out if it ends at `una` or before.
+    #[inline]
     pub(crate) fn pop_acked<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum) -> Option<TxNode<B>> {
         let index = self.head;
         let node = pool.get(index)?;
@@ -496,8 +499,12 @@ impl SendQueue {
     }
 
     /// Takes the first segment out.
+    #[inline]
     pub(crate) fn pop_head<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> Option<TxNode<B>> {
         let index = self.head;
+        if pool.get(index)?.state == TxState::Flight && self.flight.first == index {
+            return self.pop_oldest(pool);
+        }
         self.shorten_run(pool, index);
         self.leave(pool, index);
         let node = pool.remove(index)?;
@@ -514,6 +521,33 @@ impl SendQueue {
         }
         self.segments = self.segments.saturating_sub(1);
         self.octets = self.octets.saturating_sub(u32::from(node.len));
+        Some(node)
+    }
+
+    /// Takes the first segment out, which is in flight and was sent before all others that are.
+    #[inline]
+    fn pop_oldest<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> Option<TxNode<B>> {
+        let index = self.head;
+        let node = pool.remove(index)?;
+        let len = node.seq_len();
+        self.in_flight = self.in_flight.saturating_sub(len);
+        self.flight_segments = self.flight_segments.saturating_sub(1);
+        self.flight_again = self.flight_again.saturating_sub(u32::from(node.retransmitted()));
+        self.segments = self.segments.saturating_sub(1);
+        self.octets = self.octets.saturating_sub(u32::from(node.len));
+        if self.sack_hint == index {
+            self.sack_hint = NIL;
+        }
+        self.head = node.next;
+        self.flight.first = node.later;
+        match pool.get_mut(node.next) {
+            Some(next) => next.prev = NIL,
+            None => self.tail = NIL,
+        }
+        match pool.get_mut(node.later) {
+            Some(later) => later.prior = NIL,
+            None => self.flight.last = NIL,
+        }
         Some(node)
     }
 

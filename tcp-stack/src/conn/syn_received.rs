@@ -122,6 +122,7 @@ impl Conn {
     }
 
     /// Something came from the peer that it alone can have sent.
+    #[inline]
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard_at = LongStamp::of(now);
         self.keepalive_probes = 0;

@@ -7,9 +7,9 @@
 
 use core::time::Duration;
 
-use super::{Conn, Cx, Incoming};
+use super::{Conn, Cx};
 use crate::config::StackConfig;
-use crate::time::{Instant, Stamp};
+use crate::time::{Instant, Stamp, nanos};
 
 /// A connection's window is at most this part of the memory that is left.
 const SHARE_OF_FREE: u64 = 4;
@@ -79,8 +79,9 @@ impl Tuning {
 
     /// The application let go of so much. What it did in one round trip tells what the next one needs; a gap that
     /// closes lets much through at once, and all of that counts, since so much had to be on its way.
-    fn on_consumed(&mut self, now: Instant, octets: u32, round_trip: Duration, most: u32, mss: u32) {
-        if self.since.age(now) < round_trip {
+    #[inline]
+    fn on_consumed(&mut self, now: Instant, octets: u32, round_trip_ns: u64, most: u32, mss: u32) {
+        if self.since.age_nanos(now) < round_trip_ns {
             self.consumed = self.consumed.saturating_add(octets);
             return;
         }
@@ -113,6 +114,7 @@ impl Conn {
     }
 
     /// The window field of a segment that is sent now, and the right edge that it promises.
+    #[inline]
     pub(super) fn offer_window<B>(&mut self, cx: &Cx<'_, B>, scaled: bool) -> u16 {
         let shift = if scaled { self.negotiated.rcv_wscale } else { 0 };
         // Until the handshake is over, a SYN may have to repeat what was offered.
@@ -126,7 +128,7 @@ impl Conn {
         // has that much. Rounded up each time, the window would move on with every segment and never close;
         // RFC 7323 §2.4: "or will have to advertise a smaller window". What was offered is still taken.
         let unit = 1_u32 << shift;
-        let up = current.div_ceil(unit);
+        let up = (current >> shift).saturating_add(u32::from(current & unit.wrapping_sub(1) != 0));
         let kept = if up << shift < free.saturating_add(unit) { up } else { current >> shift };
         let field = u16::try_from(grown.max(kept)).unwrap_or(u16::MAX);
         self.rcv.edge = self.rcv.edge.max(self.rcv.nxt + (u32::from(field) << shift));
@@ -145,6 +147,7 @@ impl Conn {
 
     /// The application has let go of delivered octets: a window that was nearly closed is opened at
     /// once, one that is wide enough with the next acknowledgement.
+    #[inline]
     pub(crate) fn on_consumed<B>(&mut self, cx: &mut Cx<'_, B>, octets: u32) {
         let octets = octets.min(self.rcv.unread);
         self.rcv.unread = self.rcv.unread.saturating_sub(octets);
@@ -158,6 +161,9 @@ impl Conn {
             self.rcv.tuning.on_consumed(cx.now, octets, round_trip, most, mss);
             self.rcv.tuned = self.rcv.tuning.buffer >= most;
         }
+        if self.pending.ack {
+            return;
+        }
         let buffer = self.buffer(cx);
         let free = buffer.saturating_sub(self.rcv.unread);
         let current = self.current_window();
@@ -168,19 +174,19 @@ impl Conn {
     }
 
     /// The round trip as far as a receiver knows it: from echoes, or else from the handshake and what it sent itself.
-    fn receive_round_trip(&self) -> Duration {
+    /// Nanoseconds.
+    #[inline]
+    fn receive_round_trip(&self) -> u64 {
         match self.rcv.tuning.echo_rtt_us {
-            0 => self.rtt.srtt().unwrap_or(ROUND_TRIP_UNKNOWN),
-            us => Duration::from_micros(us.into()),
+            0 => self.rtt.srtt_nanos().unwrap_or(nanos(ROUND_TRIP_UNKNOWN)),
+            us => u64::from(us).saturating_mul(1000),
         }
     }
 
     /// A segment with text and timestamps arrived in order.
     #[inline]
-    pub(super) fn note_echo<B>(&mut self, cx: &Cx<'_, B>, segment: &Incoming<B>, echo: u32) {
+    pub(super) fn note_echo<B>(&mut self, cx: &Cx<'_, B>, echo: u32) {
         if !self.rcv.tuned
-            && segment.payload.len() > 0
-            && segment.header.seq == self.rcv.nxt
             && let Ok(elapsed_ms) = u16::try_from(self.ts_clock(cx.now).wrapping_sub(echo))
         {
             self.rcv.tuning.on_echo(elapsed_ms.into());
@@ -222,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_buffer_becomes_twice_what_a_round_trip_brings() {
-        let (mut tuning, round) = (tuning(), Duration::from_millis(10));
+        let (mut tuning, round) = (tuning(), 10_000_000);
         let at = Instant::from_millis;
         tuning.on_consumed(at(5), 60_000, round, 1 << 20, MSS);
         assert_eq!(tuning.buffer, 64_000, "the round trip is not over");
@@ -237,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_no_round_trip() {
-        let (mut tuning, round) = (tuning(), Duration::from_millis(10));
+        let (mut tuning, round) = (tuning(), 10_000_000);
         tuning.on_consumed(Instant::from_millis(10_000), 1_000_000, round, 1 << 30, MSS);
         assert_eq!(tuning.buffer, 64_000);
     }

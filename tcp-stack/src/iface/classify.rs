@@ -159,7 +159,7 @@ impl<B: Buf> Interface<B> {
 
     /// Whether a packet can have come from this address (RFC 1122 §3.2.1.3; RFC 1812 §5.3.7).
     #[inline]
-    fn is_ipv4_source(&self, src: Ipv4Addr) -> bool {
+    pub(super) fn is_ipv4_source(&self, src: Ipv4Addr) -> bool {
         let [first, ..] = src.octets();
         let Some(ours) = self.config.ipv4 else { return false };
         // 0/8 is "this network", 127/8 loopback, from 224 on there is multicast, class E and broadcast.
@@ -167,6 +167,12 @@ impl<B: Buf> Interface<B> {
             && src != ours.address()
             && Some(src) != ours.broadcast()
             && Some(src) != ours.network()
+    }
+
+    /// Whether a packet can have come from this address, if it is not ours.
+    #[inline]
+    pub(super) fn is_ipv6_source(src: Ipv6Addr) -> bool {
+        !src.is_multicast() && !src.is_loopback() && src.to_ipv4_mapped().is_none()
     }
 
     #[inline]
@@ -184,9 +190,7 @@ impl<B: Buf> Interface<B> {
         if to_us && ethernet.dst.is_group() {
             return Err(DropReason::IpLinkBroadcast);
         }
-        if header.src.is_multicast()
-            || header.src.is_loopback()
-            || header.src.to_ipv4_mapped().is_some()
+        if !Self::is_ipv6_source(header.src)
             // Who has our address, too, is noticed by his neighbor discovery.
             || (self.is_local(header.src.into()) && header.next_header != IpProtocol::ICMPV6)
         {

@@ -15,12 +15,14 @@ mod drops;
 mod fragments;
 mod neighbor;
 mod path_mtu;
+mod plain;
 mod stats;
 mod transmit;
 
 pub use drops::{DropReason, Drops};
 pub(crate) use fragments::FragmentLimits;
 pub(crate) use path_mtu::PathMtuCache;
+pub(crate) use plain::Plain;
 pub use stats::InterfaceStats;
 pub(crate) use transmit::Run;
 

@@ -58,19 +58,28 @@ impl Rack {
         self.reordering_seen
     }
 
+    /// Whether no segment that was delivered lies beyond `una`, and no round of D-SACK lasts.
+    #[inline]
+    pub(crate) fn is_calm(&self, una: SeqNum) -> bool {
+        self.dsack_round.is_none() && self.fack.at_or_before(una)
+    }
+
     /// An acknowledgement is about to be looked at.
+    #[inline]
     pub(crate) fn begin_ack(&mut self) {
         self.rtt_is_new = false;
     }
 
     /// Steps 2 and 3 for one segment newly acknowledged, cumulatively or selectively.
-    pub(crate) fn on_delivered(&mut self, now: Instant, segment: &Delivered, min_rtt: Option<Duration>) {
+    /// `min_rtt` in nanoseconds.
+    #[inline]
+    pub(crate) fn on_delivered(&mut self, now: Instant, segment: &Delivered, min_rtt: Option<u64>) {
         if segment.end_seq.after(self.fack) {
             self.fack = segment.end_seq;
         } else if segment.end_seq.before(self.fack) && !segment.retransmitted {
             self.reordering_seen = true;
         }
-        let rtt = now.saturating_since(segment.sent_at);
+        let rtt = now.nanos_since(segment.sent_at);
         if segment.retransmitted && (segment.echo_is_older || min_rtt.is_some_and(|min| rtt < min)) {
             return;
         }
@@ -127,11 +136,16 @@ impl Rack {
         quarter.saturating_mul(u32::from(self.reo_wnd_mult)).min(srtt.unwrap_or(Duration::MAX))
     }
 
+    /// Whether something was delivered that was sent after this segment: step 5 looks at no other.
+    #[inline]
+    pub(crate) fn is_overtaken(&self, sent_at: Instant, end: SeqNum) -> bool {
+        sent_after(self.xmit_ts, self.end_seq, sent_at, end)
+    }
+
     /// Step 5 for one segment in flight: `None` when nothing sent after it was delivered yet, else when
     /// it is to be deemed lost.
     pub(crate) fn deadline(&self, sent_at: Instant, end: SeqNum, window: Duration) -> Option<Instant> {
-        sent_after(self.xmit_ts, self.end_seq, sent_at, end)
-            .then(|| sent_at + duration(self.rtt).saturating_add(window))
+        self.is_overtaken(sent_at, end).then(|| sent_at + duration(self.rtt).saturating_add(window))
     }
 
     /// §6.3: when a segment counts as lost at a retransmission timeout, whatever was delivered.
@@ -141,6 +155,7 @@ impl Rack {
 }
 
 /// RACK_sent_after.
+#[inline]
 fn sent_after(t1: Instant, seq1: SeqNum, t2: Instant, seq2: SeqNum) -> bool {
     t1 > t2 || (t1 == t2 && seq1.after(seq2))
 }
@@ -163,12 +178,13 @@ mod tests {
     }
 
     const MIN: Option<Duration> = Some(Duration::from_millis(40));
+    const MIN_NS: Option<u64> = Some(40_000_000);
     const SRTT: Option<Duration> = Some(Duration::from_millis(50));
 
     #[test]
     fn a_segment_is_lost_when_a_later_one_arrived_and_the_window_passed() {
         let mut rack = Rack::new(SeqNum::new(0));
-        rack.on_delivered(ms(150), &delivered(100, 3000), MIN);
+        rack.on_delivered(ms(150), &delivered(100, 3000), MIN_NS);
         let window = rack.reordering_window(false, 1, MIN, SRTT);
         assert_eq!(window, Duration::from_millis(10));
         assert_eq!(rack.deadline(ms(90), SeqNum::new(1000), window), Some(ms(90 + 50 + 10)));
@@ -187,10 +203,10 @@ mod tests {
     #[test]
     fn reordering_is_seen_in_originals_only_and_keeps_the_window_open() {
         let mut rack = Rack::new(SeqNum::new(0));
-        rack.on_delivered(ms(50), &delivered(2, 3000), MIN);
-        rack.on_delivered(ms(51), &Delivered { retransmitted: true, ..delivered(1, 2000) }, MIN);
+        rack.on_delivered(ms(50), &delivered(2, 3000), MIN_NS);
+        rack.on_delivered(ms(51), &Delivered { retransmitted: true, ..delivered(1, 2000) }, MIN_NS);
         assert!(!rack.reordering_seen());
-        rack.on_delivered(ms(52), &delivered(0, 1000), MIN);
+        rack.on_delivered(ms(52), &delivered(0, 1000), MIN_NS);
         assert!(rack.reordering_seen());
         assert_ne!(rack.reordering_window(true, 5, MIN, SRTT), Duration::ZERO);
     }
@@ -199,11 +215,11 @@ mod tests {
     fn of_what_one_acknowledgement_delivers_the_last_that_was_sent_tells_the_time() {
         let mut rack = Rack::new(SeqNum::new(0));
         rack.begin_ack();
-        rack.on_delivered(ms(100), &delivered(60, 3000), MIN);
-        rack.on_delivered(ms(100), &delivered(10, 1000), MIN);
+        rack.on_delivered(ms(100), &delivered(60, 3000), MIN_NS);
+        rack.on_delivered(ms(100), &delivered(10, 1000), MIN_NS);
         assert_eq!((rack.xmit_ts, duration(rack.rtt)), (ms(60), Duration::from_millis(40)));
         rack.begin_ack();
-        rack.on_delivered(ms(110), &delivered(50, 2000), MIN);
+        rack.on_delivered(ms(110), &delivered(50, 2000), MIN_NS);
         assert_eq!((rack.xmit_ts, duration(rack.rtt)), (ms(60), Duration::from_millis(60)));
     }
 
@@ -218,11 +234,11 @@ mod tests {
     #[test]
     fn a_spurious_retransmission_gives_no_time() {
         let mut rack = Rack::new(SeqNum::new(0));
-        rack.on_delivered(ms(100), &delivered(50, 1000), MIN);
+        rack.on_delivered(ms(100), &delivered(50, 1000), MIN_NS);
         let quick = Delivered { retransmitted: true, ..delivered(95, 2000) };
-        rack.on_delivered(ms(100), &quick, MIN);
+        rack.on_delivered(ms(100), &quick, MIN_NS);
         let old_echo = Delivered { retransmitted: true, echo_is_older: true, ..delivered(55, 2000) };
-        rack.on_delivered(ms(100), &old_echo, MIN);
+        rack.on_delivered(ms(100), &old_echo, MIN_NS);
         assert_eq!((rack.xmit_ts, duration(rack.rtt)), (ms(50), Duration::from_millis(50)));
     }
 

@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use crate::time::{Instant, Stamp};
+use crate::time::{Instant, Stamp, nanos};
 
 /// Segments that were under way for longer give no sample: their stamps may have wrapped.
 const AGE_MAX: Duration = Duration::from_secs(500);
@@ -128,13 +128,13 @@ impl DeliveryRate {
         self.app_limited_until = Some(self.delivered.wrapping_add(in_flight));
     }
 
-    /// An acknowledgement delivered something: the sample that it gives. `min_rtt`: no interval can be
+    /// An acknowledgement delivered something: the sample that it gives. `min_rtt`, nanoseconds: no interval can be
     /// shorter unless something was sent again and the first copy arrived after all.
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
         newest: &Newest,
-        min_rtt: Option<Duration>,
+        min_rtt: Option<u64>,
     ) -> Option<RateSample> {
         let (segment, sent_at) = newest.segment?;
         self.delivered = self.delivered.wrapping_add(newest.delivered);
@@ -146,11 +146,11 @@ impl DeliveryRate {
         let send = self.first_sent_at.nanos_since(segment.first_sent_at);
         let ack = self.delivered_at.nanos_since(segment.delivered_at);
         let interval_ns = send.max(ack);
-        let least = min_rtt.map_or(0, |min| u64::try_from(min.as_nanos()).unwrap_or(u64::MAX));
+        let least = min_rtt.unwrap_or(0);
         // One unit of the stamps may be missing.
         if interval_ns == 0
             || interval_ns.saturating_add(1 << 8) < least
-            || now.saturating_since(sent_at) > AGE_MAX
+            || now.nanos_since(sent_at) > nanos(AGE_MAX)
         {
             return None;
         }
@@ -223,7 +223,7 @@ mod tests {
         let at = us(190);
         let stamp = rate.on_send(at, false);
         assert_eq!(rate.delivered(), 10_000);
-        let sample = rate.on_ack(us(290), &newest(&[(1000, stamp, at)]), Some(Duration::ZERO)).unwrap();
+        let sample = rate.on_ack(us(290), &newest(&[(1000, stamp, at)]), Some(0)).unwrap();
         assert_eq!((sample.delivered, sample.interval_ns, sample.prior_delivered), (1000, 102_400, 10_000));
         assert_eq!(rate.latest(), Some((1000 * 1_000_000_000 / 102_400, false)));
     }
@@ -248,7 +248,7 @@ mod tests {
         let mut rate = DeliveryRate::default();
         let again = rate.on_send(us(1000), true);
         let segment = newest(&[(1000, again, us(1000))]);
-        assert_eq!(rate.on_ack(us(1001), &segment, Some(Duration::from_micros(50))), None);
+        assert_eq!(rate.on_ack(us(1001), &segment, Some(50_000)), None);
         assert_eq!(rate.delivered(), 1000, "what came counts all the same");
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::time::{Instant, MilliStamp};
+use crate::time::{Instant, MilliStamp, nanos};
 
 /// RFC 6298 §2.1: "Until a round-trip time (RTT) measurement has been made [...] the sender SHOULD set
 /// RTO <- 1 second".
@@ -33,12 +33,19 @@ pub(crate) struct RttEstimator {
 }
 
 /// At least one unit.
-pub(super) fn units(duration: Duration) -> u32 {
-    u32::try_from(duration.as_nanos() >> UNIT_SHIFT).unwrap_or(u32::MAX).max(1)
+#[inline]
+pub(super) fn units(nanos: u64) -> u32 {
+    u32::try_from(nanos >> UNIT_SHIFT).unwrap_or(u32::MAX).max(1)
+}
+
+/// Nanoseconds.
+#[inline]
+pub(super) const fn nanos_of(units: u32) -> u64 {
+    (units as u64) << UNIT_SHIFT
 }
 
 pub(super) fn duration(units: u32) -> Duration {
-    Duration::from_nanos(u64::from(units) << UNIT_SHIFT)
+    Duration::from_nanos(nanos_of(units))
 }
 
 impl RttEstimator {
@@ -55,6 +62,12 @@ impl RttEstimator {
 
     /// Takes a measurement (§2.2, §2.3).
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
+        self.sample_nanos(now, nanos(rtt));
+    }
+
+    /// As [`Self::sample`], nanoseconds.
+    #[inline]
+    pub(crate) fn sample_nanos(&mut self, now: Instant, rtt: u64) {
         let rtt = units(rtt);
         if self.samples == 0 {
             self.srtt = rtt;
@@ -67,7 +80,7 @@ impl RttEstimator {
             self.srtt = (self.srtt - self.srtt / 8).saturating_add(rtt / 8);
         }
         self.samples = self.samples.saturating_add(1);
-        if rtt <= self.min_rtt || self.min_rtt_at.age(now) > MIN_RTT_WINDOW {
+        if rtt <= self.min_rtt || self.min_rtt_at.age_nanos(now) > nanos(MIN_RTT_WINDOW) {
             self.min_rtt = rtt;
             self.min_rtt_at = MilliStamp::of(now);
         }
@@ -81,13 +94,19 @@ impl RttEstimator {
     /// RTO <- SRTT + max (G, K*RTTVAR), K = 4, within the configured bounds (§2.2 to §2.5), before any
     /// backoff.
     pub(crate) fn rto(&self, min: Duration, max: Duration) -> Duration {
+        Duration::from_nanos(self.rto_nanos(nanos(min), nanos(max)))
+    }
+
+    /// As [`Self::rto`], nanoseconds.
+    #[inline]
+    pub(crate) fn rto_nanos(&self, min: u64, max: u64) -> u64 {
         if self.samples == 0 {
             let initial = if self.syn_lost { RTO_AFTER_SYN_LOSS } else { RTO_INITIAL };
-            return initial.clamp(min, max.max(min));
+            return nanos(initial).clamp(min, max.max(min));
         }
         // The clock of the wheel ticks every 131 µs.
-        let variance = duration(self.rttvar).saturating_mul(4).max(Duration::from_nanos(1 << 17));
-        duration(self.srtt).saturating_add(variance).clamp(min, max.max(min))
+        let variance = nanos_of(self.rttvar).saturating_mul(4).max(1 << 17);
+        nanos_of(self.srtt).saturating_add(variance).clamp(min, max.max(min))
     }
 
     /// The smoothed round-trip time; `None` before the first sample.
@@ -97,6 +116,18 @@ impl RttEstimator {
 
     pub(crate) fn rttvar(&self) -> Duration {
         duration(self.rttvar)
+    }
+
+    /// As [`Self::srtt`], nanoseconds.
+    #[inline]
+    pub(crate) fn srtt_nanos(&self) -> Option<u64> {
+        (self.samples > 0).then_some(nanos_of(self.srtt))
+    }
+
+    /// As [`Self::min_rtt`], nanoseconds.
+    #[inline]
+    pub(crate) fn min_rtt_nanos(&self) -> Option<u64> {
+        (self.samples > 0).then_some(nanos_of(self.min_rtt))
     }
 
     /// The least recent round-trip time; `None` before the first sample.

@@ -1,11 +1,9 @@
 //! Tail loss probes (RFC 8985 §7).
 
-use core::time::Duration;
-
 use crate::seq::SeqNum;
 
-/// Never sooner than this: the wheel's tick, and a receiver that works in bursts.
-const PTO_MIN: Duration = Duration::from_millis(2);
+/// Never sooner than this, nanoseconds: the wheel's tick, and a receiver that works in bursts.
+const PTO_MIN: u64 = 2_000_000;
 
 /// What an acknowledgement told about the probe in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +35,12 @@ impl TailLossProbe {
         self.is_retrans = false;
     }
 
+    /// Whether no probe is in flight.
+    #[inline]
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.end_seq.is_none()
+    }
+
     /// §7.3: no probe is in flight, and an RTT sample was taken since the last one.
     pub(crate) fn may_probe(&self, samples: u32) -> bool {
         self.end_seq.is_none() && samples > self.samples
@@ -48,9 +52,10 @@ impl TailLossProbe {
     }
 
     /// TLP_calc_PTO (§7.2), without the bound by the RTO. `max_ack_delay`: TLP.max_ack_delay, by which the
-    /// acknowledgement of a lone segment may be delayed.
-    pub(crate) fn timeout(srtt: Option<Duration>, lone: bool, max_ack_delay: Duration) -> Duration {
-        let Some(srtt) = srtt else { return Duration::from_secs(1) };
+    /// acknowledgement of a lone segment may be delayed. All in nanoseconds.
+    #[inline]
+    pub(crate) fn timeout(srtt: Option<u64>, lone: bool, max_ack_delay: u64) -> u64 {
+        let Some(srtt) = srtt else { return 1_000_000_000 };
         let delay = if lone { max_ack_delay.max(PTO_MIN) } else { PTO_MIN };
         srtt.saturating_mul(2).saturating_add(delay)
     }
@@ -120,11 +125,11 @@ mod tests {
 
     #[test]
     fn a_lone_segment_waits_for_a_delayed_acknowledgement() {
-        let srtt = Duration::from_millis(10);
-        let delay = Duration::from_millis(50);
-        assert_eq!(TailLossProbe::timeout(Some(srtt), true, delay), Duration::from_millis(70));
-        assert_eq!(TailLossProbe::timeout(Some(srtt), true, Duration::ZERO), Duration::from_millis(22));
-        assert_eq!(TailLossProbe::timeout(Some(srtt), false, delay), Duration::from_millis(22));
-        assert_eq!(TailLossProbe::timeout(None, false, delay), Duration::from_secs(1));
+        let srtt = 10_000_000;
+        let delay = 50_000_000;
+        assert_eq!(TailLossProbe::timeout(Some(srtt), true, delay), 70_000_000);
+        assert_eq!(TailLossProbe::timeout(Some(srtt), true, 0), 22_000_000);
+        assert_eq!(TailLossProbe::timeout(Some(srtt), false, delay), 22_000_000);
+        assert_eq!(TailLossProbe::timeout(None, false, delay), 1_000_000_000);
     }
 }

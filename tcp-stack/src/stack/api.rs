@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::Stack;
 use crate::buf::Buf;
 use crate::config::{ConnOptions, ListenOptions};
-use crate::conn::{Conn, Ends, Origin, State, Target, TxState};
+use crate::conn::{Conn, Cx, Ends, Origin, State, Target, TxState};
 use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
 use crate::time::Instant;
@@ -125,28 +125,29 @@ impl<B: Buf> Stack<B> {
         let data_nodes = self.data_nodes();
         // A little more than `send_capacity` says: what it said shrinks as it is used.
         let free = data_nodes.saturating_add(16);
-        let config_room = self.conns.get(conn).map(|conn| conn.send_room(&self.config, free));
-        let Some(block) = self.conns.get_mut(conn) else { return Err(SendError::NotConnected(payload)) };
+        let Self { conns, tx, rx, memory, stats, config, paths, .. } = self;
+        let Some(block) = conns.get_mut(conn) else { return Err(SendError::NotConnected(payload)) };
         if !block.state.can_send() || block.snd.fin_queued {
             return Err(SendError::NotConnected(payload));
         }
         let len = match u16::try_from(payload.bytes().len()) {
             Ok(0) => return Ok(()),
-            Ok(len) if len <= block.snd.emss || usize::from(len) <= block.payload_max(&self.config) => len,
+            Ok(len) if len <= block.snd.emss || usize::from(len) <= block.payload_max(config) => len,
             _ => return Err(SendError::TooLong(payload)),
         };
-        if config_room.unwrap_or(0) < u32::from(len) || data_nodes == 0 {
+        if block.send_room(config, free) < u32::from(len) || data_nodes == 0 {
             block.snd.refused = true;
             if data_nodes == 0 {
                 self.pool_wait.push(&mut self.conns, conn.index());
             }
             return Err(SendError::Full(payload));
         }
-        let queued = self.with_conn(now, conn.index(), |conn, cx| conn.enqueue(cx, len, payload));
-        match queued {
-            Some(Err(payload)) => Err(SendError::Full(payload)),
-            Some(Ok(())) | None => Ok(()),
-        }
+        block
+            .enqueue(&mut Cx { now, config, tx, rx, memory, stats, paths }, len, payload)
+            .map_err(SendError::Full)?;
+        // That it waits to be sent is all that can follow.
+        self.output.push(&mut self.conns, conn.index());
+        Ok(())
     }
 
     /// Appends `len` octets, which `build` writes, to the last segment queued. `false`, and nothing done,
@@ -212,11 +213,15 @@ impl<B: Buf> Stack<B> {
     /// The application has let go of so many octets of those that [`Event::Data`](crate::Event::Data)
     /// delivered: the receive window opens by them.
     pub fn consumed(&mut self, conn: ConnId, octets: usize) {
-        if self.conns.get(conn).is_none() {
-            return;
-        }
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
-        self.with_conn(self.now, conn.index(), |conn, cx| conn.on_consumed(cx, octets));
+        let Self { conns, tx, rx, memory, stats, config, paths, now, .. } = self;
+        let Some(block) = conns.get_mut(conn) else { return };
+        let owed = block.pending.ack;
+        block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, stats, paths }, octets);
+        // An acknowledgement that opens the window is all that can follow.
+        if block.pending.ack && !owed {
+            self.output.push(&mut self.conns, conn.index());
+        }
     }
 
     /// Shows the application what has arrived behind a gap, right after [`Event::Early`](crate::Event::Early): of

@@ -14,6 +14,19 @@ use crate::timer::TimerKind;
 const RECOVER: [TimerKind; 3] = [TimerKind::Retransmit, TimerKind::LossProbe, TimerKind::Reordering];
 
 impl<B: Buf> Stack<B> {
+    /// Whether segments that are expected are taken the short way, as they always are but where both ways are compared.
+    pub fn predict(&mut self, predicts: bool) {
+        self.predicts = predicts;
+    }
+
+    /// All that tells one stack from another: connections, queues, timers, counters.
+    pub fn facts(&self) -> String {
+        let queues = (&self.events, &self.output, &self.neighbor_wait, &self.pool_wait, &self.held);
+        let counters = (&self.stats, self.interface.stats(), self.interface.drops());
+        let pools = (self.tx.used(), self.rx.used(), &self.memory);
+        format!("{:?} {queues:?} {pools:?} {:?} {counters:?}", self.conns, self.next_deadline())
+    }
+
     /// Looks at every connection and at what they share; an error says what is wrong. What it costs grows
     /// with the connections and all that they have queued.
     ///

@@ -7,10 +7,10 @@ use super::Stack;
 use super::passive::Knock;
 use super::replies::reset_for;
 use crate::buf::{Buf, RxFrame};
-use crate::conn::{Ends, Incoming, Outcome, Payload, Target, TimeWaitVerdict};
+use crate::conn::{Conn, Cx, Ends, Incoming, Outcome, Payload, Target, TimeWaitVerdict};
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::seq::SeqNum;
-use crate::time::{Instant, MilliStamp};
+use crate::time::{Instant, MilliStamp, nanos};
 use crate::wire::{EcnField, TcpFlags, TcpHeader};
 
 /// How often a neighbor is told that it is reachable.
@@ -25,15 +25,80 @@ impl<B: Buf> Stack<B> {
     pub fn handle_frames(&mut self, now: Instant, frames: impl IntoIterator<Item = RxFrame<B>>) {
         self.now = now;
         self.early = None;
+        let mut run = None;
         for frame in frames {
-            match self.interface.receive(now, frame) {
-                Received::Tcp(segment) => self.on_tcp(now, segment),
-                Received::Icmp(error) => self.on_icmp(now, &error),
-                Received::Done => {}
+            if let Some(frame) = self.take_predicted(now, frame, &mut run) {
+                self.end_run(now, &mut run);
+                self.take_frame(now, frame);
             }
         }
+        self.end_run(now, &mut run);
         self.wake_pool_waiters(now);
         self.relieve_held(now);
+    }
+
+    /// Takes a segment that its connection expects, and gives back any other frame. A connection is settled once for a
+    /// run of its segments: `run` is the one that is not yet.
+    #[inline(always)]
+    fn take_predicted(
+        &mut self,
+        now: Instant,
+        frame: RxFrame<B>,
+        run: &mut Option<u32>,
+    ) -> Option<RxFrame<B>> {
+        let plain =
+            if self.predicts { self.interface.plain(frame.buf.bytes(), frame.checksum) } else { None };
+        let Some(plain) = plain else { return Some(frame) };
+        let Some(index) = self.conn_of(&plain.ends) else { return Some(frame) };
+        if *run != Some(index) {
+            self.end_run(now, run);
+        }
+        let Self { conns, tx, rx, memory, stats, config, paths, interface, .. } = self;
+        let Some(conn) = conns.at_mut(index).filter(|conn| conn.predicts(&plain)) else { return Some(frame) };
+        *run = Some(index);
+        let buf = frame.buf;
+        interface.count_plain(buf.bytes().len(), &plain);
+        stats.ce_in = stats.ce_in.wrapping_add(u64::from(plain.ecn == EcnField::Ce));
+        let una = conn.snd.una;
+        let mut cx = Cx { now, config, tx, rx, memory, stats, paths };
+        if let Err(reason) = conn.on_predicted(&mut cx, &plain, buf) {
+            interface.drop_delivered(reason);
+        }
+        if let Some(remote) = reachable(now, conn, una) {
+            interface.confirm(now, remote);
+        }
+        None
+    }
+
+    /// Settles the connection whose segments came in a run.
+    #[inline]
+    fn end_run(&mut self, now: Instant, run: &mut Option<u32>) {
+        if let Some(index) = run.take() {
+            self.settle(now, index);
+        }
+    }
+
+    /// The connection that a flow leads to.
+    #[inline]
+    fn conn_of(&mut self, ends: &Ends) -> Option<u32> {
+        // The flow of the last segment, mostly.
+        if let Some((index, last)) = &self.last
+            && last == ends
+        {
+            return Some(*index);
+        }
+        let Some(Target::Conn(index)) = self.find(self.conns.hash(ends), ends) else { return None };
+        self.last = Some((index, *ends));
+        Some(index)
+    }
+
+    #[inline(never)]
+    fn take_frame(&mut self, now: Instant, frame: RxFrame<B>) {
+        match self.interface.receive(now, frame) {
+            Received::Tcp(segment) => self.on_tcp(now, segment),
+            Received::Icmp(error) => self.on_icmp(now, &error),
+            Received::Done => {}
+        }
     }
 
     #[inline]
@@ -82,15 +147,11 @@ impl<B: Buf> Stack<B> {
         let outcome = self.with_conn(now, index, |conn, cx| {
             let una = conn.snd.una;
             let outcome = conn.on_segment(cx, incoming);
-            let progress = conn.snd.una != una && conn.confirmed_at.age(now) >= CONFIRM_INTERVAL;
-            if progress {
-                conn.confirmed_at = MilliStamp::of(now);
-            }
-            (outcome, progress.then_some(conn.remote()))
+            (outcome, reachable(now, conn, una))
         });
         let Some((outcome, reachable)) = outcome else { return };
         if let Some(remote) = reachable {
-            self.interface.confirm(now, remote.ip());
+            self.interface.confirm(now, remote);
         }
         match outcome {
             Outcome::Accepted => {}
@@ -236,6 +297,16 @@ impl<B: Buf> Stack<B> {
     pub(super) fn data_nodes(&self) -> u32 {
         self.config.data_nodes(self.tx.available())
     }
+}
+
+/// Whom to tell the neighbor cache of, now and then: what was sent there arrives, since SND.UNA was `una` before.
+#[inline]
+fn reachable(now: Instant, conn: &mut Conn, una: SeqNum) -> Option<IpAddr> {
+    let tell = conn.snd.una != una && conn.confirmed_at.age_nanos(now) >= nanos(CONFIRM_INTERVAL);
+    tell.then(|| {
+        conn.confirmed_at = MilliStamp::of(now);
+        conn.remote().ip()
+    })
 }
 
 /// Whether an honest host can have sent this to open or continue a connection.

@@ -78,6 +78,8 @@ pub struct Stack<B: Buf> {
     /// The place of the connection that [`Event::Early`] told of last, and the first of the segments that it told of:
     /// until the next event, or the next frames.
     early: Option<(u32, u32)>,
+    /// Whether segments that are expected are taken the short way; off only where both ways are compared.
+    predicts: bool,
     /// Moves the search for a source port on (RFC 6056 §3.3.3).
     next_port: u32,
     /// The time of the last call that told it.
@@ -136,6 +138,7 @@ impl<B: Buf> Stack<B> {
             paths: PathMtuCache::new(config.path_mtu_entries_max, config.tcp.path_mtu_age(), path_key),
             last: None,
             early: None,
+            predicts: true,
             next_port: 0,
             now: Instant::ZERO,
             interface,
@@ -162,11 +165,9 @@ impl<B: Buf> Stack<B> {
     #[inline]
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.conns.at_mut(index) else { return };
-        if conn.state == State::Closed && !conn.buried {
-            self.bury(now, index);
+        if conn.counted != conn.state {
+            return self.settle_state(now, index);
         }
-        self.conns.count_state(index);
-        let Some(conn) = self.conns.at_mut(index) else { return };
         let has_gap = !conn.rcv.held.has_no_gap();
         let (events, output, deadline) = (conn.has_events(), conn.wants_output(), conn.timers.take_news(now));
         if events {
@@ -180,6 +181,19 @@ impl<B: Buf> Stack<B> {
         }
         if has_gap {
             self.held.push(&mut self.conns, index);
+        }
+    }
+
+    /// As [`Self::settle`], when the state has changed.
+    #[cold]
+    fn settle_state(&mut self, now: Instant, index: u32) {
+        let Some(conn) = self.conns.at_mut(index) else { return };
+        if conn.state == State::Closed && !conn.buried {
+            self.bury(now, index);
+        }
+        self.conns.count_state(index);
+        if self.conns.at(index).is_some() {
+            self.settle(now, index);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Stack;
 use super::segmentation::make_run;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
-use crate::conn::{Conn, Cx, Frame, Reply};
+use crate::conn::{Conn, Cx, Ends, Frame, Reply};
 use crate::iface::{Interface, NotReady};
 use crate::time::Instant;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader, TcpOptions};
@@ -172,6 +172,9 @@ impl<B: Buf> Stack<B> {
             if is_run {
                 return (count.saturating_add(1), Turn::More);
             }
+            if !conn.wants_output() {
+                return (count.saturating_add(1), Turn::Done);
+            }
         }
         (quantum, Turn::More)
     }
@@ -216,8 +219,8 @@ fn make_reply<B: Buf, P: BufPool<Buf = B>>(
     ecn: EcnField,
 ) -> Result<TxFrame<B>, Failure> {
     let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
-    let ends = (reply.local.ip(), reply.remote.ip());
-    wrap(interface, buf, &reply.header, &reply.options, ends, mac, ecn).map_err(|_| Failure::NoRoom)
+    let ends = Ends::new(reply.local, reply.remote);
+    wrap(interface, buf, &reply.header, &reply.options, &ends, mac, ecn).map_err(|_| Failure::NoRoom)
 }
 
 /// Puts all headers before the payload in `buf`; gives it back when it has no room for them.
@@ -227,10 +230,13 @@ fn wrap<B: Buf>(
     mut buf: B,
     header: &TcpHeader,
     options: &TcpOptions,
-    (local, remote): (core::net::IpAddr, core::net::IpAddr),
+    ends: &Ends,
     mac: MacAddr,
     ecn: EcnField,
 ) -> Result<TxFrame<B>, B> {
+    if let Some(offload) = interface.encapsulate_plain(mac, ends, ecn, (header, options), &mut buf) {
+        return Ok(TxFrame { buf, offload });
+    }
     let written = match buf.prepend(TcpHeader::len_with(options)) {
         Some(room) => header.emit(options, room),
         None => false,
@@ -238,7 +244,7 @@ fn wrap<B: Buf>(
     if !written {
         return Err(buf);
     }
-    match interface.encapsulate(mac, local, remote, ecn.bits(), &mut buf) {
+    match interface.encapsulate(mac, ends.local().ip(), ends.remote().ip(), ecn.bits(), &mut buf) {
         Some(offload) => Ok(TxFrame { buf, offload }),
         None => Err(buf),
     }
@@ -254,7 +260,6 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
     frame: Frame,
     mac: MacAddr,
 ) -> Result<TxFrame<B>, Failure> {
-    let ends = (conn.local().ip(), conn.remote().ip());
     match frame {
         Frame::Data { node } => make_run(conn, cx, interface, pool, node, mac)
             .unwrap_or_else(|| make_data(conn, cx, interface, pool, node, mac)),
@@ -270,7 +275,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let (header, options) = conn.syn_header(cx);
             let ecn = conn.ecn.syn_field(conn.state);
             let frame =
-                wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+                wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(true, false);
             conn.on_syn_sent(cx);
             Ok(frame)
@@ -283,7 +288,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 1);
             let ecn = conn.ecn.control_field();
             let frame =
-                wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+                wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(!options.sack.is_empty(), true);
             conn.on_probe_sent(cx, seq);
             Ok(frame)
@@ -308,8 +313,8 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
         Frame::Keepalive => conn.header(cx, conn.snd.nxt - 1, TcpFlags::ACK, 0),
         _ => conn.header(cx, conn.snd.nxt, TcpFlags::ACK, 0),
     };
-    let (ends, ecn) = ((conn.local().ip(), conn.remote().ip()), conn.ecn.control_field());
-    let made = wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    let ecn = conn.ecn.control_field();
+    let made = wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
     if frame == Frame::Turn {
         conn.on_turn_sent();
     } else {
@@ -382,24 +387,52 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     node: u32,
     mac: MacAddr,
 ) -> Result<TxFrame<B>, Failure> {
-    let segment = cx.tx.get_mut(node).ok_or(Failure::NoRoom)?;
-    let (seq, len, fin) = (segment.seq, segment.len, segment.fin);
-    let again = segment.transmissions > 0;
-    let mut flags = if fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
+    let segment = cx.tx.get(node).ok_or(Failure::NoRoom)?;
+    let (seq, len, fresh) = (segment.seq, segment.len, segment.transmissions == 0);
+    let mut flags = if segment.fin { TcpFlags::ACK | TcpFlags::FIN } else { TcpFlags::ACK };
     if conn.snd.queue.tail() == node && len > 0 {
         flags |= TcpFlags::PSH;
     }
-    let taken = segment.buf.take();
     let (ecn, cwr) = conn.data_marks(seq, len);
     flags |= cwr;
     let (header, options) = conn.header(cx, seq, flags, len);
+    let bare = cx.tx.get_mut(node).and_then(|segment| segment.buf.as_mut());
+    let bare = bare.filter(|buf| fresh && len > 0 && buf.bytes().len() == usize::from(len));
+    let plain = bare.and_then(|buf| {
+        let offload = interface.encapsulate_plain(mac, &conn.ends, ecn, (&header, &options), buf)?;
+        Some(TxFrame { buf: buf.share(), offload })
+    });
+    let frame = match plain {
+        Some(frame) => frame,
+        None => make_again(cx, interface, pool, node, (&header, &options), &conn.ends, mac, ecn)?,
+    };
+    conn.on_header_sent(!options.sack.is_empty(), true);
+    conn.on_data_marked(cx, ecn, flags);
+    conn.on_data_sent(cx, node);
+    Ok(frame)
+}
+
+/// The frame of a segment whatever its buffer holds: the headers of its last transmission, or nothing as that of a FIN.
+#[inline(never)]
+#[allow(clippy::too_many_arguments, reason = "what a frame is made of")]
+fn make_again<B: Buf, P: BufPool<Buf = B>>(
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    pool: &mut P,
+    node: u32,
+    (header, options): (&TcpHeader, &TcpOptions),
+    ends: &Ends,
+    mac: MacAddr,
+    ecn: EcnField,
+) -> Result<TxFrame<B>, Failure> {
+    let segment = cx.tx.get_mut(node).ok_or(Failure::NoRoom)?;
+    let (len, again, taken) = (segment.len, segment.transmissions > 0, segment.buf.take());
     let ready = match taken {
         Some(buf) => bare(cx, pool, buf, len, again),
         None => pool.alloc(BufClass::Control).ok_or((None, Failure::NoBuffer)),
     };
-    let ends = (conn.local().ip(), conn.remote().ip());
     let made = ready.and_then(|buf| {
-        wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
+        wrap(interface, buf, header, options, ends, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
     });
     let (kept, result) = match made {
         // A FIN alone needs no memory to be made again from.
@@ -413,11 +446,7 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     if let Some(segment) = cx.tx.get_mut(node) {
         segment.buf = kept;
     }
-    let frame = result?;
-    conn.on_header_sent(!options.sack.is_empty(), true);
-    conn.on_data_marked(cx, ecn, flags);
-    conn.on_data_sent(cx, node);
-    Ok(frame)
+    result
 }
 
 /// The buffer of a segment without the headers of its last transmission: itself, or a copy while the
@@ -465,8 +494,7 @@ fn make_path_probe<B: Buf, P: BufPool<Buf = B>>(
     let seq = cx.tx.get(first).ok_or(Failure::NoRoom)?.seq;
     let (ecn, cwr) = conn.data_marks(seq, len);
     let (header, options) = conn.header(cx, seq, TcpFlags::ACK | cwr, len);
-    let ends = (conn.local().ip(), conn.remote().ip());
-    let frame = wrap(interface, buf, &header, &options, ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    let frame = wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
     conn.on_header_sent(!options.sack.is_empty(), true);
     let mut at = first;
     loop {

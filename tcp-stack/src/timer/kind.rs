@@ -1,7 +1,7 @@
 //! The timers of one connection.
 
 use super::wheel::{TICK_SHIFT, tick_after};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, nanos};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,7 @@ struct Tick(u32);
 /// No timer runs for longer: 2^30 ticks, 39 hours.
 const TIMEOUT_TICKS_MAX: u64 = 1 << 30;
 /// The same as a duration.
+#[cfg(test)]
 const TIMEOUT_MAX: Duration = Duration::from_nanos(TIMEOUT_TICKS_MAX << TICK_SHIFT);
 
 impl Tick {
@@ -123,7 +124,13 @@ impl Timers {
     /// Starts a timer that expires `after` from now, or in 39 hours if that is sooner; anew, if it runs.
     #[inline]
     pub(crate) fn set(&mut self, deadlines: &mut Deadlines, kind: TimerKind, now: Instant, after: Duration) {
-        let deadline = Tick::low(tick_after(now + after.min(TIMEOUT_MAX)));
+        self.set_nanos(deadlines, kind, now, nanos(after));
+    }
+
+    /// As [`Self::set`], nanoseconds.
+    #[inline]
+    pub(crate) fn set_nanos(&mut self, deadlines: &mut Deadlines, kind: TimerKind, now: Instant, after: u64) {
+        let deadline = Tick::low(tick_after(now.after_nanos(after.min(TIMEOUT_TICKS_MAX << TICK_SHIFT))));
         match kind.place().and_then(|place| deadlines.0.get_mut(place)) {
             Some(slot) => *slot = deadline,
             None => self.delayed_ack = deadline,
@@ -158,9 +165,10 @@ impl Timers {
         deadline.filter(|_| self.is_set(kind))
     }
 
-    /// How long a timer still runs; `None` when it does not.
-    pub(crate) fn left(&self, deadlines: &Deadlines, kind: TimerKind, now: Instant) -> Option<Duration> {
-        self.get(deadlines, kind).map(|deadline| deadline.begins(now).saturating_since(now))
+    /// How long a timer still runs, nanoseconds; `None` when it does not.
+    #[inline]
+    pub(crate) fn left(&self, deadlines: &Deadlines, kind: TimerKind, now: Instant) -> Option<u64> {
+        self.get(deadlines, kind).map(|deadline| deadline.begins(now).nanos_since(now))
     }
 
     /// Whether a timer runs and its time has come.
@@ -259,7 +267,7 @@ mod tests {
             timers.set(&mut rest, TimerKind::Keepalive, now, after(after_ms.max(20)));
             timers.set(&mut rest, TimerKind::Retransmit, now, after(after_ms));
             assert!(is_at(timers.take_news(now), now + after(after_ms)));
-            assert!(timers.left(&rest, TimerKind::Retransmit, now) >= Some(after(after_ms)));
+            assert!(timers.left(&rest, TimerKind::Retransmit, now) >= Some(after_ms * 1_000_000));
             assert_eq!(timers.take_expired(&rest, now + after(after_ms - 1)), None);
             assert_eq!(timers.take_expired(&rest, now + after(after_ms + 1)), Some(TimerKind::Retransmit));
         }

@@ -189,6 +189,13 @@ impl TcpHeader {
         let len = Self::len_with(options);
         let Some((fixed, rest)) = out.split_first_chunk_mut::<{ Self::LEN }>() else { return false };
         let Some(rest) = rest.get_mut(..len.wrapping_sub(Self::LEN)) else { return false };
+        *fixed = self.fixed(len);
+        options.emit(rest)
+    }
+
+    /// The header without its options, with a checksum of zero; with them it is `len` bytes long.
+    #[inline]
+    pub(crate) fn fixed(&self, len: usize) -> [u8; Self::LEN] {
         let [s0, s1] = self.src_port.to_be_bytes();
         let [d0, d1] = self.dst_port.to_be_bytes();
         let [q0, q1, q2, q3] = self.seq.get().to_be_bytes();
@@ -198,8 +205,7 @@ impl TcpHeader {
         // At most 15 words; the four reserved bits beside them are zero.
         let offset = u8::try_from(len / 4).unwrap_or(0xf) << 4;
         let flags = self.flags.bits();
-        *fixed = [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, 0, 0, u0, u1];
-        options.emit(rest)
+        [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, 0, 0, u0, u1]
     }
 
     /// Writes a checksum into the header at the front of `segment`; `false` when that is too short.

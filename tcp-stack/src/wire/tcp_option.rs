@@ -75,6 +75,16 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+impl Timestamps {
+    /// The option, laid out as RFC 7323 appendix A advises.
+    #[inline]
+    pub(crate) const fn alone(self) -> [u8; 12] {
+        let [a, b, c, d] = TcpOptions::TIMESTAMPS_ALONE;
+        let ([v0, v1, v2, v3], [e0, e1, e2, e3]) = (self.value.to_be_bytes(), self.echo.to_be_bytes());
+        [a, b, c, d, v0, v1, v2, v3, e0, e1, e2, e3]
+    }
+}
+
 /// The options of one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
@@ -112,13 +122,22 @@ impl TcpOptions {
     /// MUST-6, MUST-7).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
-        if let Some((prefix, rest)) = bytes.split_first_chunk::<4>()
-            && *prefix == Self::TIMESTAMPS_ALONE
-            && rest.len() == 8
+        if let Ok(alone) = bytes.try_into()
+            && let Some(timestamps) = Self::timestamps_alone(alone)
         {
-            return Self { timestamps: timestamps(rest), ..Self::NONE };
+            return Self { timestamps: Some(timestamps), ..Self::NONE };
         }
         Self::parse_any(bytes)
+    }
+
+    /// The timestamps, if these twelve bytes are nothing but them, laid out as RFC 7323 appendix A advises.
+    #[inline]
+    pub(crate) fn timestamps_alone(bytes: &[u8; 12]) -> Option<Timestamps> {
+        let [a, b, c, d, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes;
+        ([a, b, c, d] == Self::TIMESTAMPS_ALONE).then_some(Timestamps {
+            value: u32::from_be_bytes([v0, v1, v2, v3]),
+            echo: u32::from_be_bytes([e0, e1, e2, e3]),
+        })
     }
 
     #[cold]
@@ -161,6 +180,12 @@ impl TcpOptions {
             }
             _ => {}
         }
+    }
+
+    /// Whether there is no option but timestamps.
+    #[inline]
+    pub(crate) const fn has_no_others(&self) -> bool {
+        self.sack.is_empty() && !self.sack_permitted && self.mss.is_none() && self.window_scale.is_none()
     }
 
     /// Length of all options but SACK, as written, bytes.

@@ -24,6 +24,11 @@ pub(super) struct Bench {
     pub(super) now: Instant,
     pub(super) stack: Stack<HeapBuf>,
     pub(super) pool: HeapPool,
+    /// Frames that have arrived, and how many are handed over at a time.
+    held: Vec<RxFrame<HeapBuf>>,
+    pub(super) burst: usize,
+    /// What was sent.
+    pub(super) sent: Vec<Vec<u8>>,
 }
 
 pub(super) fn config() -> StackConfig {
@@ -49,17 +54,35 @@ impl Bench {
     pub(super) fn new(config: StackConfig) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1);
         let stack = Stack::new(config, [7; 32]);
-        Self { now, stack, pool: HeapPool::new(BUFFERS, 16, MTU + 64) }
+        Self {
+            now,
+            stack,
+            pool: HeapPool::new(BUFFERS, 16, MTU + 64),
+            held: Vec::new(),
+            burst: 1,
+            sent: Vec::new(),
+        }
     }
 
     /// A frame arrives.
     pub(super) fn receive(&mut self, bytes: &[u8], checksum: RxChecksum) {
         if let Some(buf) = self.pool.copy(bytes) {
-            self.stack.handle_frames(self.now, [RxFrame { buf, checksum }]);
+            self.held.push(RxFrame { buf, checksum });
+        }
+        if self.held.len() >= self.burst {
+            self.hand_over();
+        }
+    }
+
+    /// The stack takes what has arrived.
+    pub(super) fn hand_over(&mut self) {
+        if !self.held.is_empty() {
+            self.stack.handle_frames(self.now, self.held.drain(..));
         }
     }
 
     pub(super) fn wait(&mut self, pause: Duration) {
+        self.hand_over();
         self.now += pause;
         self.stack.handle_timeouts(self.now);
     }
@@ -67,7 +90,7 @@ impl Bench {
     /// What the stack sends now, at most so many frames: each well formed and within the MTU.
     pub(super) fn transmit(&mut self, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
-        let Self { stack, pool, now } = self;
+        let Self { stack, pool, now, .. } = self;
         let sent =
             stack.poll_transmit(*now, pool, &mut |frame| frames.push(frame.buf.bytes().to_vec()), budget);
         assert!(sent == frames.len() && sent <= budget, "{} frames, {sent} reported", frames.len());
@@ -78,6 +101,7 @@ impl Bench {
                 panic!("{error}: {frame:02x?}");
             }
         }
+        self.sent.clone_from(&frames);
         frames
     }
 
@@ -103,6 +127,7 @@ impl Bench {
 
     /// Ends everything, and expects that nothing is left.
     pub(super) fn end(mut self) {
+        self.hand_over();
         let conns: Vec<ConnId> = self.stack.connections_from(0).collect();
         for conn in conns {
             self.stack.abort(self.now, conn);

@@ -12,7 +12,7 @@ mod peer;
 mod seeds;
 
 pub use frame::frame;
-pub use operations::operations;
+pub use operations::{operations, prediction};
 pub use options::options;
 pub use seeds::seeds;
 

@@ -11,7 +11,7 @@ use super::peer::{Peer, text};
 use crate::buf::{Buf, BufClass, BufPool, RxChecksum};
 use crate::testutil::{Seen, Watch, octet};
 use crate::time::Duration;
-use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
+use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
 use crate::{Congestion, ConnId, ConnOptions, Ecn, Event, Keepalive, ListenOptions, StackConfig, State};
 use core::net::{IpAddr, SocketAddr};
 
@@ -51,6 +51,34 @@ pub fn operations(data: &[u8]) {
         run.bench.check();
     }
     run.bench.end();
+}
+
+/// As [`operations`], with two stacks that are told the same in bursts: one takes what it expects the short way, the
+/// other does not; nothing else must tell them apart.
+pub fn prediction(data: &[u8]) {
+    let mut inputs = [Input(data), Input(data)];
+    let mut runs = inputs.each_mut().map(Run::new);
+    let [_, general] = &mut runs;
+    general.bench.stack.predict(false);
+    for run in &mut runs {
+        run.bench.burst = 3;
+    }
+    for step in 0..OPERATIONS_MAX {
+        for (run, input) in runs.iter_mut().zip(&mut inputs) {
+            run.operate(input);
+            run.bench.check();
+        }
+        let [short, general] = runs.each_ref().map(|run| run.bench.stack.facts());
+        assert!(short == general, "after operation {step}\nthe short way: {short}\nthe other: {general}");
+        let [short, general] = runs.each_ref().map(|run| &run.bench.sent);
+        assert!(short == general, "after operation {step} other frames were sent");
+        if inputs.iter().any(Input::is_empty) {
+            break;
+        }
+    }
+    for run in runs {
+        run.bench.end();
+    }
 }
 
 fn choose_config(input: &mut Input<'_>) -> StackConfig {
@@ -266,6 +294,9 @@ impl Run {
         let frame = self.peer.frame(header, options, len);
         let called = self.state() == Some(State::SynSent);
         self.bench.receive(&frame, RxChecksum::Unknown);
+        if header.flags.contains(TcpFlags::SYN) {
+            self.bench.hand_over();
+        }
         let Ok(Some(seen)) = Seen::parse(&frame) else { return };
         if !header.flags.contains(TcpFlags::SYN) {
             self.watch.believe(&seen);
@@ -290,7 +321,9 @@ impl Run {
     /// Text, or a FIN, where the stack expects it.
     fn in_order(&mut self, input: &mut Input<'_>) {
         let len = usize::from(input.u16() % 1461);
-        let fin = if input.byte() < 8 { TcpFlags::FIN } else { TcpFlags::NONE };
+        let bits = input.byte();
+        let fin = if bits < 8 { TcpFlags::FIN } else { TcpFlags::NONE };
+        self.peer.ecn = EcnField::of(bits >> 6 & bits);
         let header = self.peer.header(TcpFlags::ACK | fin, u16::MAX);
         let options = self.peer.options();
         self.deliver(header, &options, len);

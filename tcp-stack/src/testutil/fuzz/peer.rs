@@ -5,7 +5,10 @@ use super::bench::MAC;
 use crate::seq::SeqNum;
 use crate::testutil::attack::headers;
 use crate::testutil::{Seen, octet};
-use crate::wire::{IpProtocol, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
+use crate::wire::{
+    EcnField, EthernetHeader, IpProtocol, Ipv4Header, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions,
+    Timestamps,
+};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -34,6 +37,8 @@ pub(super) struct Peer {
     pub(super) echo: u32,
     /// Milliseconds.
     pub(super) clock: u32,
+    /// The ECN field of what it sends.
+    pub(super) ecn: EcnField,
     /// What all its SYNs offer, beside timestamps.
     offer: TcpOptions,
     /// SYNs that the stack has not acknowledged.
@@ -58,6 +63,7 @@ impl Peer {
             seen: zero,
             echo: 0,
             clock: 1_000,
+            ecn: EcnField::NotEct,
             offer,
             syns: Vec::new(),
         }
@@ -113,14 +119,19 @@ impl Peer {
         TcpHeader::set_checksum(&mut segment, sum);
         let mut frame = headers(MAC, src, dst, segment.len());
         frame.append(&mut segment);
+        set_field(&mut frame, self.ecn);
         frame
     }
 
     /// A SYN; a SYN and ACK when the stack `has_called`.
     pub(super) fn open(&self, input: &mut Input<'_>, has_called: bool) -> (TcpHeader, TcpOptions) {
-        let flags = if has_called { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
+        let bits = input.byte();
+        let mut flags = if has_called { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
+        if bits & 2 != 0 {
+            flags |= if has_called { TcpFlags::ECE } else { TcpFlags::ECE | TcpFlags::CWR };
+        }
         let timestamps = Timestamps { value: self.clock, echo: self.echo };
-        let options = TcpOptions { timestamps: (input.byte() & 1 == 0).then_some(timestamps), ..self.offer };
+        let options = TcpOptions { timestamps: (bits & 1 == 0).then_some(timestamps), ..self.offer };
         let ack = if has_called { self.seen } else { SeqNum::new(0) };
         (TcpHeader { seq: PEER_ISS, ack, ..self.header(flags, input.u16()) }, options)
     }
@@ -162,4 +173,17 @@ impl Peer {
             _ => SeqNum::new(input.u32()),
         }
     }
+}
+
+/// Sets the ECN field of an IP packet in its frame.
+fn set_field(frame: &mut [u8], field: EcnField) {
+    let Some(packet) = frame.get_mut(EthernetHeader::LEN..) else { return };
+    let Some((header, _)) = packet.split_first_chunk_mut::<{ Ipv4Header::LEN }>() else { return };
+    if header[0] >> 4 == 6 {
+        header[1] |= field.bits() << 4;
+        return;
+    }
+    header[1] |= field.bits();
+    [header[10], header[11]] = [0, 0];
+    [header[10], header[11]] = Sum::of(header).checksum().to_be_bytes();
 }

@@ -1,0 +1,163 @@
+//! Requests of one octet, each answered with it.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tcp_stack::{Buf, Event, RxFrame};
+
+use super::frames::Frame;
+use super::lab::{Lab, fetch};
+use super::{BURST, Cost, TcpError, Watch};
+use crate::Report;
+
+/// Whom to serve.
+#[derive(Clone, Copy, Debug, clap::Args, Serialize)]
+pub struct EchoOptions {
+    /// Connections, in an order that is random and in which each has its turn
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
+    pub connections: u32,
+    /// Payload of a request, octets
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1448))]
+    pub octets: u32,
+    /// Requests that are made before a lap is timed
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(32..=1 << 20))]
+    pub requests: u32,
+    /// Timed laps; the median counts
+    #[arg(long, default_value_t = 101, value_parser = clap::value_parser!(u32).range(1..))]
+    pub laps: u32,
+}
+
+impl Default for EchoOptions {
+    fn default() -> Self {
+        Self { connections: 64, octets: 1, requests: 8192, laps: 101 }
+    }
+}
+
+/// What a request took.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct EchoReport {
+    /// Connections.
+    pub connections: u32,
+    /// Payload of a request, octets.
+    pub octets: u32,
+    /// Each request's cost: its frame in, the event, the answer's frame out.
+    pub request: Cost,
+}
+
+impl Report for EchoReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { connections, octets, request: Cost { ns, cycles, per_second, .. } } = self;
+        writeln!(
+            out,
+            "{:>8} {:>12} {:>10} {:>10} {:>12}",
+            "#bytes", "connections", "ns", "cycles", "rate[M/s]"
+        )?;
+        writeln!(out, "{octets:>8} {connections:>12} {ns:>10.1} {cycles:>10.0} {:>12.3}", per_second / 1e6)
+    }
+}
+
+/// Serves; fails if the stack did not answer every request.
+pub fn run(options: &EchoOptions) -> Result<EchoReport, TcpError> {
+    let mut lab = Lab::new(options.connections as usize);
+    lab.connect(options.connections as usize)?;
+    let mut order = Order::new(options.connections as usize);
+    let mut watch = Watch::new();
+    // Every connection has been served, and has seen what its congestion window does.
+    let warm_up = options.connections.saturating_mul(3) / options.requests.max(1) + 3;
+    for lap in 0..options.laps.saturating_add(warm_up) {
+        let mut requests = make(&mut lab, &mut order, options);
+        let count = requests.len() as u64;
+        let mut answered = 0;
+        watch.start();
+        while !requests.is_empty() {
+            answered += serve(&mut lab, &mut requests);
+        }
+        if lap >= warm_up {
+            watch.stop(count);
+        }
+        TcpError::unless_all("answered", "requests", answered, count)?;
+    }
+    let request = watch.cost();
+    Ok(EchoReport { connections: options.connections, octets: options.octets, request })
+}
+
+/// The requests of a lap, the last first. Each acknowledges what was answered in the bursts before its own.
+fn make(lab: &mut Lab, order: &mut Order, options: &EchoOptions) -> Vec<RxFrame<Frame>> {
+    let mut requests = Vec::with_capacity(options.requests as usize);
+    let mut burst = Vec::with_capacity(BURST);
+    for _ in 0..options.requests {
+        let peer = order.next();
+        burst.push(peer);
+        requests.extend(lab.next_segment(peer, options.octets as usize));
+        if burst.len() == BURST {
+            for peer in burst.drain(..) {
+                if let Some(peer) = lab.peers.get_mut(peer) {
+                    peer.ack += options.octets;
+                }
+            }
+        }
+    }
+    for peer in burst {
+        if let Some(peer) = lab.peers.get_mut(peer) {
+            peer.ack += options.octets;
+        }
+    }
+    requests.reverse();
+    requests
+}
+
+/// One round of a worker, which takes the last frames first; returns how many answers it sent.
+#[inline]
+pub(super) fn serve(lab: &mut Lab, requests: &mut Vec<RxFrame<Frame>>) -> u64 {
+    let first = requests.len().saturating_sub(BURST);
+    fetch(requests.get(first..).unwrap_or_default());
+    lab.take(requests.drain(first..).rev());
+    while let Some(event) = lab.stack.poll_event() {
+        if let Event::Data { conn, segment, .. } = event {
+            let len = segment.len();
+            lab.stack.consumed(conn, len);
+            // The answer is the request's own memory.
+            if let Ok(answer) = segment.into_tail(len) {
+                let _refused = lab.stack.send(lab.now, conn, answer);
+            }
+        }
+    }
+    let mut answers = 0_u64;
+    lab.drain(&mut |frame| answers = answers.wrapping_add(u64::from(frame.buf.is_shared())));
+    answers
+}
+
+/// All peers in a random order, and again in another.
+#[derive(Debug)]
+pub(super) struct Order {
+    peers: Vec<usize>,
+    at: usize,
+    random: u64,
+}
+
+impl Order {
+    pub(super) fn new(peers: usize) -> Self {
+        Self { peers: (0..peers).collect(), at: peers, random: 1 }
+    }
+
+    pub(super) fn next(&mut self) -> usize {
+        if self.at >= self.peers.len() {
+            self.at = 0;
+            for last in (1..self.peers.len()).rev() {
+                let other = self.random_below(last.wrapping_add(1));
+                self.peers.swap(last, other);
+            }
+        }
+        let peer = self.peers.get(self.at).copied().unwrap_or(0);
+        self.at = self.at.wrapping_add(1);
+        peer
+    }
+
+    /// Marsaglia's xorshift: the same numbers in every run.
+    fn random_below(&mut self, limit: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random % (limit as u64).max(1)).unwrap_or(0)
+    }
+}

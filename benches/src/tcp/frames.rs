@@ -1,0 +1,153 @@
+//! Frame memory as cheap as a driver's: a handle is a pointer, and what is given back is taken next.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use tcp_stack::{Buf, BufClass, BufPool, HEADROOM};
+
+/// Octets behind the headroom, as DPDK's buffers have by default.
+pub(super) const ROOM: usize = 2048;
+
+thread_local! {
+    /// What was given back, the latest last.
+    static FREE: RefCell<Vec<Rc<Memory>>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Memory {
+    bytes: [u8; HEADROOM + ROOM],
+    start: u16,
+    end: u16,
+}
+
+/// A handle on a frame.
+pub(super) struct Frame {
+    /// `None` only while it is dropped.
+    memory: Option<Rc<Memory>>,
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({} octets)", self.bytes().len())
+    }
+}
+
+impl Drop for Frame {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take().filter(|memory| Rc::strong_count(memory) == 1) {
+            FREE.with_borrow_mut(|free| free.push(memory));
+        }
+    }
+}
+
+impl Frame {
+    /// The memory for writing; `None` while shared.
+    #[inline]
+    fn unique(&mut self) -> Option<&mut Memory> {
+        Rc::get_mut(self.memory.as_mut()?)
+    }
+
+    /// Fetches the beginning of a frame into the cache, as a port's driver has done when it hands it up.
+    #[inline]
+    pub(super) fn touch(&self) -> u8 {
+        self.bytes().first().copied().unwrap_or(0)
+    }
+}
+
+impl Buf for Frame {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        let Some(memory) = &self.memory else { return &[] };
+        memory.bytes.get(memory.start.into()..memory.end.into()).unwrap_or(&[])
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let Memory { bytes, start, end } = self.unique()?;
+        bytes.get_mut((*start).into()..(*end).into())
+    }
+
+    #[inline]
+    fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        let Memory { bytes, start, .. } = self.unique()?;
+        let front = start.checked_sub(u16::try_from(n).ok()?)?;
+        *start = front;
+        bytes.get_mut(front.into()..)?.get_mut(..n)
+    }
+
+    #[inline]
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        let Memory { bytes, end, .. } = self.unique()?;
+        let before = usize::from(*end);
+        let room = bytes.get_mut(before..before.checked_add(n)?)?;
+        *end = end.checked_add(u16::try_from(n).ok()?)?;
+        Some(room)
+    }
+
+    #[inline]
+    fn trim_front(&mut self, n: usize) -> bool {
+        let Some(Memory { start, end, .. }) = self.unique() else { return false };
+        match u16::try_from(n).ok().and_then(|n| start.checked_add(n)).filter(|front| *front <= *end) {
+            Some(front) => *start = front,
+            None => return false,
+        }
+        true
+    }
+
+    #[inline]
+    fn truncate(&mut self, len: usize) -> bool {
+        let Some(Memory { start, end, .. }) = self.unique() else { return false };
+        match u16::try_from(len).ok().and_then(|len| start.checked_add(len)).filter(|back| *back <= *end) {
+            Some(back) => *end = back,
+            None => return false,
+        }
+        true
+    }
+
+    #[inline]
+    fn share(&self) -> Self {
+        Self { memory: self.memory.clone() }
+    }
+
+    #[inline]
+    fn is_shared(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| Rc::strong_count(memory) > 1)
+    }
+
+    #[inline]
+    fn tailroom(&self) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.bytes.len().saturating_sub(memory.end.into()))
+    }
+
+    #[inline]
+    fn true_size(&self) -> usize {
+        HEADROOM + ROOM
+    }
+}
+
+/// Where frames come from: what this thread has given back, or the heap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pool;
+
+impl BufPool for Pool {
+    type Buf = Frame;
+
+    #[inline]
+    fn alloc(&mut self, _class: BufClass) -> Option<Frame> {
+        let mut memory = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(fresh);
+        let at = u16::try_from(HEADROOM).ok()?;
+        let Memory { start, end, .. } = Rc::get_mut(&mut memory)?;
+        (*start, *end) = (at, at);
+        Some(Frame { memory: Some(memory) })
+    }
+
+    fn data_room(&self) -> usize {
+        ROOM
+    }
+}
+
+#[cold]
+fn fresh() -> Rc<Memory> {
+    Rc::new(Memory { bytes: [0; HEADROOM + ROOM], start: 0, end: 0 })
+}

@@ -1,0 +1,135 @@
+//! Bulk receive: full segments of one connection, replayed in bursts, each copied once into a region.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tcp_stack::{Event, RxFrame};
+
+use super::frames::Frame;
+use super::lab::{Lab, MSS, fetch};
+use super::{BURST, Cost, TcpError, Watch};
+use crate::Report;
+
+/// What to receive.
+#[derive(Clone, Copy, Debug, clap::Args, Serialize)]
+pub struct RxOptions {
+    /// Segments, in frames of 2 KiB, that are made before a lap is timed: more than L2 holds
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(32..=1 << 20))]
+    pub frames: u32,
+    /// The region that payload is copied to, KiB
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..=4 << 20))]
+    pub region_kib: u32,
+    /// Timed laps; the median counts
+    #[arg(long, default_value_t = 101, value_parser = clap::value_parser!(u32).range(1..))]
+    pub laps: u32,
+}
+
+impl Default for RxOptions {
+    fn default() -> Self {
+        Self { frames: 8192, region_kib: 4096, laps: 101 }
+    }
+}
+
+/// What a segment took.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RxReport {
+    /// Payload of a segment, octets.
+    pub payload: usize,
+    /// Frames of a lap.
+    pub frames: u32,
+    /// The region, KiB.
+    pub region_kib: u32,
+    /// Each segment's cost, from its frame to its payload in the region and its share of an acknowledgement.
+    pub segment: Cost,
+    /// Payload, Gbit/s.
+    pub gbit_s: f64,
+    /// Segments per acknowledgement that was sent.
+    pub segments_per_ack: f64,
+}
+
+impl Report for RxReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { payload, frames, region_kib, segment, gbit_s, segments_per_ack } = self;
+        writeln!(
+            out,
+            "{:>8} {:>8} {:>12} {:>10} {:>10} {:>10}",
+            "#bytes", "frames", "region[KiB]", "ns", "cycles", "BW[Gb/s]"
+        )?;
+        let Cost { ns, cycles, .. } = segment;
+        writeln!(out, "{payload:>8} {frames:>8} {region_kib:>12} {ns:>10.1} {cycles:>10.0} {gbit_s:>10.2}")?;
+        writeln!(out, "{segments_per_ack:.1} segments per acknowledgement")
+    }
+}
+
+/// Where payload goes: front to back, and again.
+#[derive(Debug)]
+struct Region {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Region {
+    #[inline]
+    fn place(&mut self, payload: &[u8]) {
+        let end = self.at.wrapping_add(payload.len());
+        if let Some(to) = self.bytes.get_mut(self.at..end) {
+            to.copy_from_slice(payload);
+            self.at = end;
+        }
+        if self.bytes.len().wrapping_sub(self.at) < MSS {
+            self.at = 0;
+        }
+    }
+}
+
+/// Receives; fails if the stack did not deliver all of it.
+#[allow(clippy::cast_precision_loss, reason = "they are means")]
+pub fn run(options: &RxOptions) -> Result<RxReport, TcpError> {
+    let mut lab = Lab::new(1);
+    lab.connect(1)?;
+    let mut region = Region { bytes: vec![0; (options.region_kib as usize) << 10], at: 0 };
+    let (mut watch, mut octets, mut acks) = (Watch::new(), 0_u64, 0_u64);
+    let warm_up = 3;
+    for lap in 0..options.laps.saturating_add(warm_up) {
+        let mut frames: Vec<RxFrame<Frame>> =
+            (0..options.frames).filter_map(|_| lab.next_segment(0, MSS)).collect();
+        let count = frames.len() as u64;
+        frames.reverse();
+        watch.start();
+        while !frames.is_empty() {
+            acks = acks.wrapping_add(receive(&mut lab, &mut frames, &mut region, &mut octets));
+        }
+        if lap >= warm_up {
+            watch.stop(count);
+        }
+    }
+    let laps = u64::from(options.laps.saturating_add(warm_up));
+    let wanted = laps.saturating_mul(options.frames.into()).saturating_mul(MSS as u64);
+    TcpError::unless_all("delivered", "octets", octets, wanted)?;
+    let segment = watch.cost();
+    Ok(RxReport {
+        payload: MSS,
+        frames: options.frames,
+        region_kib: options.region_kib,
+        segment,
+        gbit_s: segment.per_second * MSS as f64 * 8.0 / 1e9,
+        segments_per_ack: wanted as f64 / MSS as f64 / acks.max(1) as f64,
+    })
+}
+
+/// One round of a worker, which takes the last frames first; returns how many it sent.
+fn receive(lab: &mut Lab, frames: &mut Vec<RxFrame<Frame>>, region: &mut Region, octets: &mut u64) -> u64 {
+    let first = frames.len().saturating_sub(BURST);
+    fetch(frames.get(first..).unwrap_or_default());
+    lab.take(frames.drain(first..).rev());
+    while let Some(event) = lab.stack.poll_event() {
+        if let Event::Data { conn, segment, .. } = event {
+            region.place(segment.bytes());
+            *octets = octets.wrapping_add(segment.len() as u64);
+            lab.stack.consumed(conn, segment.len());
+        }
+    }
+    let mut sent = 0_u64;
+    lab.drain(&mut |_| sent = sent.wrapping_add(1));
+    sent
+}

@@ -1,0 +1,133 @@
+//! Header prediction: a segment that is what was expected next is taken without the checks whose answer that is.
+//!
+//! RFC 9293 §3.10.7.4, step by step, is in `established`, and what an acknowledgement may say in `ack`: both are right for
+//! every segment. What this file does with a segment must be the same, which a test of the stack compares.
+
+use super::ack::AckField;
+use super::{Conn, Cx, Payload, State};
+use crate::buf::Buf;
+use crate::iface::{DropReason, Plain};
+use crate::recovery::{Delivered, Newest, Phase};
+use crate::time::MilliStamp;
+use crate::timer::TimerKind;
+use crate::wire::SackBlocks;
+
+impl Conn {
+    /// Whether a segment is what the other end of an established connection sends next: an acknowledgement of what is
+    /// outstanding, or of nothing new, and text that follows what has arrived, without gaps, and fits the window.
+    #[inline(always)]
+    pub(crate) fn predicts(&self, plain: &Plain) -> bool {
+        let (rcv, snd, len) = (&self.rcv, &self.snd, plain.len());
+        let in_time = match plain.timestamps {
+            Some(ts) => self.negotiated.timestamps && ts.value.wrapping_sub(rcv.ts_recent).cast_signed() >= 0,
+            None => !self.negotiated.timestamps,
+        };
+        let text_fits = len == 0 || (len <= self.current_window() && rcv.held.has_no_gap() && !rcv.fin_known);
+        self.state == State::Established
+            && plain.seq == rcv.nxt
+            && in_time
+            && plain.ack.distance_from(snd.una) <= snd.nxt.distance_from(snd.una)
+            && text_fits
+            && !snd.fin_queued
+    }
+
+    /// Takes a segment that [`Self::predicts`] has known.
+    #[inline(always)]
+    pub(crate) fn on_predicted<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        plain: &Plain,
+        buf: B,
+    ) -> Result<(), DropReason> {
+        self.count_arrival();
+        self.heard(cx.now);
+        let len = plain.len();
+        let field = AckField {
+            seq: plain.seq,
+            ack: plain.ack,
+            window: plain.window,
+            flags: plain.flags,
+            len,
+            timestamps: plain.timestamps,
+            sack: &SackBlocks::EMPTY,
+        };
+        self.take_timestamp(cx, &field);
+        self.expected_ack(cx, &field);
+        if len == 0 {
+            return Ok(());
+        }
+        let at_once = self.take_marks(cx, plain.flags, plain.ecn);
+        self.note_segment_size(len);
+        let result = self.keep_in_order(cx, Payload { seq: plain.seq, range: plain.range(), buf }, false);
+        self.pending.ack |= at_once;
+        result
+    }
+
+    /// What `process_ack` does with an acknowledgement that is neither old nor selective.
+    #[inline(always)]
+    fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: &AckField<'_>) {
+        let window = u32::from(field.window) << self.negotiated.snd_wscale;
+        if window != self.snd.wnd || !field.ack.after(self.snd.una) || !self.is_calm(cx) {
+            self.process_ack(cx, field);
+            return;
+        }
+        self.snd.wl1 = field.seq;
+        self.take_expected_ack(cx, field);
+    }
+
+    /// Whether everything in flight was sent once, in sequence, and after all that has arrived, and no mechanism looks back at an earlier loss, probe or
+    /// mark: an acknowledgement then says no more than how much has arrived.
+    #[inline]
+    fn is_calm<B>(&self, cx: &Cx<'_, B>) -> bool {
+        let (queue, recovery) = (&self.snd.queue, &self.recovery);
+        let oldest = cx.tx.get(queue.oldest());
+        let repairs = queue.lost() | queue.sacked_segments() | queue.flight_again() | recovery.dup_acks;
+        repairs == 0
+            && recovery.phase == Phase::Open
+            && recovery.tlp.is_idle()
+            && recovery.rack.is_calm(self.snd.una)
+            && oldest.is_none_or(|node| !recovery.rack.is_overtaken(node.sent_at, node.end()))
+            && !self.ecn.is_on()
+            && !self.cc.models_path()
+    }
+
+    /// SND.UNA <- SEG.ACK, and what follows from it when all [is calm](Self::is_calm).
+    fn take_expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: &AckField<'_>) {
+        let now = cx.now;
+        let acked = field.ack.distance_from(self.snd.una);
+        self.snd.una = field.ack;
+        let (mut first, mut last, mut payload, mut delivered) = (None, None, 0_u64, 0_u32);
+        while let Some(node) = self.snd.queue.pop_acked(cx.tx, field.ack) {
+            first = first.or(Some(node.sent_at));
+            payload = payload.wrapping_add(u64::from(node.len));
+            delivered = delivered.saturating_add(node.seq_len());
+            self.path.acked = self.path.acked.max(node.len);
+            last = Some((node.sent_at, node.end(), node.rate));
+        }
+        self.counters.octets_acked = self.counters.octets_acked.wrapping_add(payload);
+        if self.path.awaits_acknowledgement() {
+            self.confirm_path(cx);
+        }
+        self.snd.progress_at = MilliStamp::of(now);
+        self.attempts = 0;
+        self.snd.soft_error = false;
+        self.recovery.rack.begin_ack();
+        let rtt_ns = if let (Some(first), Some((sent_at, end_seq, rate))) = (first, last) {
+            // They were sent in sequence: what the last one says of the path is what all of them say.
+            let newest = Delivered { sent_at, end_seq, retransmitted: false, echo_is_older: false };
+            self.recovery.rack.on_delivered(now, &newest, self.rtt.min_rtt_nanos());
+            let rtt_ns = self.take_rtt(now, now.nanos_since(first));
+            let mut newest = Newest::default();
+            newest.on_delivered(delivered, rate, sent_at, false);
+            self.rate.on_ack(now, &newest, self.rtt.min_rtt_nanos());
+            Some(rtt_ns)
+        } else {
+            field.timestamps.and_then(|ts| self.take_echoed_rtt(now, ts.echo))
+        };
+        self.timers.clear(TimerKind::Reordering);
+        self.grow_window(now, acked, false, rtt_ns);
+        self.set_pace(cx);
+        self.rearm_after_ack(cx, acked);
+        self.note_room(cx);
+    }
+}

@@ -1,0 +1,225 @@
+//! The form that nearly all segments have, read at fixed places: TCP without IP options, extension headers or
+//! fragmentation, with an ACK and at most PSH beside it, and no option but timestamps as RFC 7323 appendix A lays them
+//! out. Whatever else a frame is, `classify` says, and why it is dropped.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::Range;
+
+use super::Interface;
+use crate::buf::{Buf, RxChecksum, TxOffload};
+use crate::conn::Ends;
+use crate::seq::SeqNum;
+use crate::wire::{
+    EcnField, EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, MacAddr, Sum, TcpFlags,
+    TcpHeader, TcpOptions, Timestamps,
+};
+
+/// A segment in that form, of a flow that may be one of ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain {
+    pub(crate) ends: Ends,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    /// ACK, or ACK and PSH.
+    pub(crate) flags: TcpFlags,
+    /// As on the wire: not scaled.
+    pub(crate) window: u16,
+    pub(crate) timestamps: Option<Timestamps>,
+    pub(crate) ecn: EcnField,
+    /// Where in the frame its payload is.
+    pub(crate) start: u16,
+    pub(crate) end: u16,
+    /// The port has not looked at its checksums.
+    verified_in_software: bool,
+}
+
+impl Plain {
+    /// Payload, octets.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        u32::from(self.end.wrapping_sub(self.start))
+    }
+
+    /// Where in the frame its payload is.
+    #[inline]
+    pub(crate) fn range(&self) -> Range<u16> {
+        self.start..self.end
+    }
+}
+
+impl<B: Buf> Interface<B> {
+    /// The segment that a frame is, if it has the form; `classify` takes every such frame for the same.
+    #[inline(always)]
+    pub(crate) fn plain(&self, frame: &[u8], checksum: RxChecksum) -> Option<Plain> {
+        let verify = checksum != RxChecksum::Good;
+        let (link, packet) = frame.split_first_chunk::<{ EthernetHeader::LEN }>()?;
+        let [dst @ .., s0, _, _, _, _, _, t0, t1] = *link;
+        if dst != self.config.mac.0 || s0 & 1 != 0 {
+            return None;
+        }
+        let ethertype = EtherType(u16::from_be_bytes([t0, t1]));
+        let Some(vlan) = self.config.vlan else {
+            return self.plain_ip(ethertype, packet, EthernetHeader::LEN, verify);
+        };
+        let (&[c0, c1, t0, t1], packet) = packet.split_first_chunk::<4>()?;
+        if ethertype != EtherType::VLAN || u16::from_be_bytes([c0 & 0xf, c1]) != vlan {
+            return None;
+        }
+        let ethertype = EtherType(u16::from_be_bytes([t0, t1]));
+        self.plain_ip(ethertype, packet, EthernetHeader::LEN_TAGGED, verify)
+    }
+
+    /// `at` is where in the frame the packet begins.
+    #[inline(always)]
+    fn plain_ip(&self, ethertype: EtherType, packet: &[u8], at: usize, verify: bool) -> Option<Plain> {
+        match ethertype {
+            EtherType::IPV4 => self.plain_ipv4(packet, at, verify),
+            EtherType::IPV6 => self.plain_ipv6(packet, at, verify),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn plain_ipv4(&self, packet: &[u8], at: usize, verify: bool) -> Option<Plain> {
+        let (fixed, rest) = packet.split_first_chunk::<{ Ipv4Header::LEN }>()?;
+        let [version, traffic_class, l0, l1, _, _, f0, f1, _, protocol, _, _, addresses @ ..] = *fixed;
+        let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
+        let (src, dst) = (Ipv4Addr::from_octets([s0, s1, s2, s3]), Ipv4Addr::from_octets([d0, d1, d2, d3]));
+        // Five words, and nothing but "don't fragment".
+        let whole = version == 0x45 && f0 & !0x40 == 0 && f1 == 0 && protocol == IpProtocol::TCP.0;
+        let ours = self.config.ipv4.is_some_and(|ours| ours.address() == dst);
+        if !(whole && ours && self.is_ipv4_source(src)) || verify && !Ipv4Header::is_checksum_valid(fixed) {
+            return None;
+        }
+        let len = usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Ipv4Header::LEN)?;
+        let ends = |ports| Ends::of_ipv4([d0, d1, d2, d3], [s0, s1, s2, s3], ports);
+        plain_tcp(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), ends, traffic_class, verify)
+    }
+
+    #[inline]
+    fn plain_ipv6(&self, packet: &[u8], at: usize, verify: bool) -> Option<Plain> {
+        let (fixed, rest) = packet.split_first_chunk::<{ Ipv6Header::LEN }>()?;
+        let [v0, v1, _, _, l0, l1, next_header, _, addresses @ ..] = *fixed;
+        let (src, dst) = (addresses.first_chunk::<16>()?, addresses.last_chunk::<16>()?);
+        let (src, dst) = (Ipv6Addr::from_octets(*src), Ipv6Addr::from_octets(*dst));
+        let whole = v0 >> 4 == 6 && next_header == IpProtocol::TCP.0;
+        let sound = Self::is_ipv6_source(src) && !src.is_unspecified() && !self.is_local(src.into());
+        if !(whole && self.is_local(dst.into()) && sound) {
+            return None;
+        }
+        let len = usize::from(u16::from_be_bytes([l0, l1]));
+        let end = |ip, [a, b]: [u8; 2]| SocketAddr::new(IpAddr::V6(ip), u16::from_be_bytes([a, b]));
+        let ends = |[p0, p1, q0, q1]: [u8; 4]| Ends::new(end(dst, [p0, p1]), end(src, [q0, q1]));
+        plain_tcp(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), ends, v0 << 4 | v1 >> 4, verify)
+    }
+
+    /// Puts the headers of a segment of the same form before its payload, all at once: what `TcpHeader::emit` and
+    /// [`Self::encapsulate`] do one after the other. `None`, and nothing changed, for another form, and for a buffer
+    /// without room.
+    #[inline]
+    pub(crate) fn encapsulate_plain(
+        &mut self,
+        mac: MacAddr,
+        ends: &Ends,
+        ecn: EcnField,
+        (header, options): (&TcpHeader, &TcpOptions),
+        buf: &mut B,
+    ) -> Option<TxOffload> {
+        const AT: usize = EthernetHeader::LEN + Ipv4Header::LEN;
+        const LEN: usize = AT + TcpHeader::LEN + 12;
+        let timestamps =
+            options.timestamps.filter(|_| options.has_no_others() && self.config.vlan.is_none())?;
+        let (src, dst) = ends.ipv4()?;
+        let offloaded = self.config.tx_checksum_offload;
+        let segment_len = buf.bytes().len().wrapping_add(LEN - AT);
+        let headers = buf.prepend(LEN)?.first_chunk_mut::<LEN>()?;
+        let (link, rest) = headers.split_first_chunk_mut::<{ EthernetHeader::LEN }>()?;
+        EthernetHeader { dst: mac, src: self.config.mac, tci: None, ethertype: EtherType::IPV4 }.emit(link);
+        let (ip, rest) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
+        let packet = Ipv4Header {
+            src,
+            dst,
+            protocol: IpProtocol::TCP,
+            traffic_class: ecn.bits(),
+            ttl: self.config.hop_limit.max(1),
+            identification: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+        };
+        packet.emit(segment_len, !offloaded, ip);
+        let (fixed, rest) = rest.split_first_chunk_mut::<{ TcpHeader::LEN }>()?;
+        *fixed = header.fixed(LEN - AT);
+        *rest.first_chunk_mut()? = timestamps.alone();
+        let pseudo_header = Sum::pseudo_header(src.into(), dst.into(), IpProtocol::TCP, segment_len);
+        if offloaded {
+            TcpHeader::set_partial_checksum(fixed, pseudo_header);
+        } else {
+            TcpHeader::set_checksum(buf.bytes_mut()?.get_mut(AT..)?, pseudo_header);
+        }
+        self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(1);
+        Some(TxOffload {
+            l2_len: u8::try_from(EthernetHeader::LEN).ok()?,
+            l3_len: u8::try_from(Ipv4Header::LEN).ok()?,
+            l4_len: u8::try_from(LEN - AT).ok()?,
+            ipv6: false,
+            ip_checksum: offloaded,
+            tcp_checksum: offloaded,
+            segment: 0,
+        })
+    }
+
+    /// Counts a frame that [`Self::plain`] read, and that is not looked at in any other way.
+    #[inline]
+    pub(crate) fn count_plain(&mut self, octets: usize, plain: &Plain) {
+        let stats = &mut self.stats;
+        stats.rx_frames = stats.rx_frames.wrapping_add(1);
+        stats.rx_octets = stats.rx_octets.wrapping_add(octets as u64);
+        stats.rx_delivered = stats.rx_delivered.wrapping_add(1);
+        stats.rx_tcp_segments = stats.rx_tcp_segments.wrapping_add(1);
+        let verified = u64::from(plain.verified_in_software);
+        stats.rx_software_checksums = stats.rx_software_checksums.wrapping_add(verified);
+    }
+}
+
+/// `at` is where in the frame the segment begins, `ends` makes a flow of our port and the other's.
+#[inline(always)]
+fn plain_tcp(
+    segment: &[u8],
+    at: usize,
+    ends: impl FnOnce([u8; 4]) -> Ends,
+    traffic_class: u8,
+    verify: bool,
+) -> Option<Plain> {
+    let (fixed, rest) = segment.split_first_chunk::<{ TcpHeader::LEN }>()?;
+    let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = *fixed;
+    let flags = TcpFlags::from_bits(flags);
+    let (timestamps, headers) = match offset >> 4 {
+        5 => (None, TcpHeader::LEN),
+        8 => (Some(TcpOptions::timestamps_alone(rest.first_chunk()?)?), TcpHeader::LEN + 12),
+        _ => return None,
+    };
+    if flags.without(TcpFlags::PSH) != TcpFlags::ACK {
+        return None;
+    }
+    let ends = ends([d0, d1, s0, s1]);
+    if verify {
+        let (local, remote) = (ends.local().ip(), ends.remote().ip());
+        let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment.len());
+        if !pseudo_header.join(Sum::of(segment)).is_valid() {
+            return None;
+        }
+    }
+    Some(Plain {
+        ends,
+        seq: SeqNum::new(u32::from_be_bytes([q0, q1, q2, q3])),
+        ack: SeqNum::new(u32::from_be_bytes([a0, a1, a2, a3])),
+        flags,
+        window: u16::from_be_bytes([w0, w1]),
+        timestamps,
+        ecn: EcnField::of(traffic_class),
+        start: u16::try_from(at.wrapping_add(headers)).ok()?,
+        end: u16::try_from(at.wrapping_add(segment.len())).ok()?,
+        verified_in_software: verify,
+    })
+}
