@@ -10,11 +10,11 @@ mod veth;
 
 use std::io::{self, Write};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::{Cores, Progress, Report};
+use crate::{Cores, Progress, Report, Stopwatch};
 
 pub use iperf::IperfReport;
 pub use sockperf::SockperfReport;
@@ -40,6 +40,9 @@ pub struct Options {
     /// Octets of an IP packet, at most.
     #[arg(short, long, value_delimiter = ',', default_value = "1500,9000")]
     mtu: Vec<u16>,
+    /// Seconds after which nothing more is begun.
+    #[arg(long, value_name = "SECONDS", default_value_t = 150)]
+    limit: u64,
     /// The kernel's congestion control for iperf3.
     #[arg(long, default_value = "cubic")]
     congestion_control: String,
@@ -79,12 +82,12 @@ pub fn run(options: &Options) -> Result<PeersReport> {
             report.absent.push(Absent { what: program.to_owned(), why });
         }
     }
-    let progress = Progress::new(options.mtu.len() * 2 * PROGRAMS.len());
+    let (progress, watch) = (Progress::new(options.mtu.len() * 2 * PROGRAMS.len()), Stopwatch::start());
     for mtu in &options.mtu {
         for offloads in [false, true] {
             let wire = Wire { mtu: *mtu, offloads };
             match Veth::new(wire) {
-                Ok(veth) => measure(options, &veth, wire, &progress, &mut report),
+                Ok(veth) => measure(options, &veth, (&progress, &watch), &mut report),
                 Err(error) => report.absent.push(absent(wire.to_string(), &error)),
             }
         }
@@ -96,7 +99,13 @@ pub fn run(options: &Options) -> Result<PeersReport> {
     Ok(report)
 }
 
-fn measure(options: &Options, veth: &Veth, wire: Wire, progress: &Progress, report: &mut PeersReport) {
+fn measure(
+    options: &Options,
+    veth: &Veth,
+    (progress, watch): (&Progress, &Stopwatch),
+    report: &mut PeersReport,
+) {
+    let wire = veth.wire();
     let mut failed = Vec::new();
     for (program, _) in PROGRAMS {
         progress.step(format!("{program}, {wire}"));
@@ -104,6 +113,7 @@ fn measure(options: &Options, veth: &Veth, wire: Wire, progress: &Progress, repo
             continue;
         }
         let outcome = match program {
+            _ if watch.elapsed().as_secs() >= options.limit => Err(anyhow!("no time was left for it")),
             "iperf3" => iperf::run(options, veth, wire).map(|it| report.iperf3.push(it)),
             "ucx_perftest" => ucx::run(options, veth, wire).map(|it| report.ucx.extend(it)),
             _ => sockperf::run(options, veth, wire).map(|it| report.sockperf.extend(it)),

@@ -11,7 +11,7 @@ use super::veth::{Side, Veth, run};
 use crate::Cores;
 
 /// Seconds that a program may take before it is ended.
-const PATIENCE_S: &str = "60";
+const PATIENCE_S: &str = "30";
 /// How long a server may take to listen.
 const START: Duration = Duration::from_secs(10);
 /// How often it is looked at until then.

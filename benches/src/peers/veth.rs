@@ -4,7 +4,7 @@
 //!  namespace near, 10.78.0.1 ── near0 ═══ far0 ── namespace far, 10.78.0.2
 //! ```
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
@@ -18,6 +18,9 @@ pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 /// The features that let a veth pass on what no wire carries: packets of 64 KiB, and packets without a checksum.
 const OFFLOADS: [&str; 5] = ["tso", "gso", "gro", "tx", "rx"];
+
+/// What the names of namespaces begin with; the number of the process that they are of follows.
+const PREFIX: &str = "iwarp-bench-";
 
 /// What the wire is.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -47,6 +50,7 @@ pub enum Side {
 /// The pair; gone with its namespaces when dropped.
 #[derive(Debug)]
 pub struct Veth {
+    wire: Wire,
     near: String,
     far: String,
 }
@@ -57,8 +61,9 @@ impl Veth {
     /// # Errors
     /// Those of `ip` and `ethtool`: one needs root for this, and the programs.
     pub fn new(wire: Wire) -> Result<Self> {
-        let name = |side| format!("iwarp-bench-{}-{side}", std::process::id());
-        let pair = Self { near: name("near"), far: name("far") };
+        remove_orphans();
+        let name = |side| format!("{PREFIX}{}-{side}", std::process::id());
+        let pair = Self { wire, near: name("near"), far: name("far") };
         for namespace in [&pair.near, &pair.far] {
             run("ip", &["netns", "add", namespace])?;
             run("ip", &["-n", namespace, "link", "set", "lo", "up"])?;
@@ -78,6 +83,11 @@ impl Veth {
             run("ip", &ethtool)?;
         }
         Ok(pair)
+    }
+
+    /// What it is.
+    pub fn wire(&self) -> Wire {
+        self.wire
     }
 
     /// The namespace of a side, as `ip netns exec` wants it.
@@ -130,6 +140,18 @@ impl Drop for Veth {
     }
 }
 
+/// Removes the namespaces of processes that were killed before they could do it themselves.
+fn remove_orphans() {
+    let Ok(namespaces) = fs::read_dir("/run/netns") else { return };
+    for name in namespaces.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            // Another process may be doing the same.
+            let _ = run("ip", &["netns", "del", &name]);
+        }
+    }
+}
+
 /// Runs a program to its end; what it has written to its standard output.
 ///
 /// # Errors
@@ -175,6 +197,12 @@ mod tests {
         let shown = run("ip", &["netns", "exec", &near, "ethtool", "-k", "near0"]).unwrap();
         assert!(shown.contains("generic-segmentation-offload: off"), "{shown}");
         assert!(shown.contains("tx-checksumming: off"), "{shown}");
+        // What a process that is no more has left goes with the next pair; numbers of processes end below this one.
+        let orphan = format!("{PREFIX}99999999-near");
+        run("ip", &["netns", "add", &orphan]).unwrap();
+        remove_orphans();
+        assert!(!Path::new("/run/netns").join(orphan).exists());
+        assert!(Path::new("/run/netns").join(&near).exists());
         drop(veth);
         assert!(!Path::new("/run/netns").join(near).exists());
     }

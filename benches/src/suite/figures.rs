@@ -62,6 +62,9 @@ impl Figure {
             [first, second] => Some(first.value / second.value).filter(|it| it.is_finite()),
             _ => None,
         };
+        if missing.is_empty() && measured.is_none() {
+            missing.push("there is nothing to divide by".to_owned());
+        }
         let met = measured.map(|measured| match bound {
             Bound::AtLeast(least) => measured >= least,
             Bound::AtMost(most) => measured <= most,

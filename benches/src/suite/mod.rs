@@ -127,8 +127,11 @@ fn measure(mut command: Command, stem: &Path) -> Result<(Document, Option<String
     command.arg("--json").arg(&json).arg("--svg-if-any").arg(&svg);
     let output = command.output()?;
     fs::write(stem.with_extension("txt"), [&output.stdout[..], &output.stderr[..]].concat())?;
+    // As `timeout` says that the time was up.
+    ensure!(output.status.code() != Some(124), "not done after {PATIENCE_S} s");
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {}", output.status, said.trim().lines().last().unwrap_or_default());
+    let reason = said.lines().find(|line| line.starts_with("error: ")).or_else(|| said.lines().last());
+    ensure!(output.status.success(), "{}: {}", output.status, reason.unwrap_or_default());
     let mut documents = Document::read(&json)?;
     ensure!(documents.len() == 1, "{} has not one report", json.display());
     let document = documents.pop().context("no report")?;
