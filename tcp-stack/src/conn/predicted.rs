@@ -28,7 +28,6 @@ impl Conn {
             && in_time
             && plain.ack.distance_from(snd.una) <= snd.nxt.distance_from(snd.una)
             && text_fits
-            && !snd.fin_queued
     }
 
     /// Takes a segment that [`Self::predicts`] has known.

@@ -49,7 +49,7 @@ type Place = (&'static str, usize, usize);
 
 /// What receiving in order reads and writes, from finding the connection by the flow of the segment before to having
 /// told of its data, while nothing that was sent is outstanding.
-fn receiving_in_order() -> [Place; 28] {
+fn receiving_in_order() -> [Place; 29] {
     macro_rules! place {
         ($($field:ident).+: $octets:expr) => {
             (stringify!($($field).+), offset_of!(Conn, $($field).+), $octets)
@@ -83,6 +83,7 @@ fn receiving_in_order() -> [Place; 28] {
         place!(rcv.unacked: 4),
         place!(rcv.mss: 4),
         place!(rcv.tuned: 1),
+        place!(rcv.fin_known: 1),
         ("rcv.held.ready_head", held + offset_of!(Reassembly, ready_head), node),
         ("rcv.held.ready_tail", held + offset_of!(Reassembly, ready_tail), node),
         ("rcv.held.first_run", held + offset_of!(Reassembly, first_run), node),

@@ -15,7 +15,7 @@ const FRAMES_MAX: usize = 64;
 /// Where the packet of an untagged frame begins.
 const PACKET: usize = 14;
 
-/// Each frame of the input is a byte of [`how`](mend) it is mended, its length, and its bytes.
+/// Each frame of the input is a byte of `how` it is mended, its length, and its bytes.
 pub fn frame(data: &[u8]) {
     let mut input = Input(data);
     let mut bench = Bench::new(config());
