@@ -212,6 +212,11 @@ impl Reassembly {
         pool.get(self.first_run).map(|node| SackRange { start: node.seq, end: node.run_end })
     }
 
+    /// The end of the highest run.
+    pub(crate) fn held_end<B>(&self, pool: &Pool<RxNode<B>>) -> Option<SeqNum> {
+        pool.get(self.last_run).map(|node| node.run_end)
+    }
+
     /// Queues an in-order segment for the application; `false`, and it is dropped, when the pool is full.
     #[inline]
     pub(crate) fn push_ready<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> bool {

@@ -31,8 +31,13 @@ impl Conn {
             self.pending.ack = true;
             return Err(DropReason::TcpAfterFin);
         }
-        if fin && payload.end().at_or_before(self.rcv.edge) && !self.rcv.fin_known {
-            (self.rcv.fin_known, self.rcv.fin) = (true, payload.end());
+        if fin && !self.rcv.fin_known {
+            // One in front of text that is held already contradicts what its sender has said before.
+            let end = payload.end();
+            let is_last = self.rcv.held.held_end(cx.rx).is_none_or(|held| held.at_or_before(end));
+            if is_last && end.at_or_before(self.rcv.edge) {
+                (self.rcv.fin_known, self.rcv.fin) = (true, end);
+            }
         }
         let result = self.keep(cx, payload);
         if self.rcv.fin() == Some(self.rcv.nxt) {
