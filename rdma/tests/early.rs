@@ -322,7 +322,7 @@ fn way() -> impl Strategy<Value = Way> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 }))]
 
     // Writes to places of their own: in which order those to the same place are done is left open (RFC 5040 §5.5 rule 3).
     #[test]

@@ -111,7 +111,7 @@ fn figure_4_with_its_marker_within_the_ulpdu() {
 // where it is the next FPDU's.
 #[test]
 fn every_place_in_the_interval() {
-    for lead in (0..128).map(|nth| nth * 4) {
+    for lead in (0..128).step_by(if cfg!(miri) { 43 } else { 1 }).map(|nth| nth * 4) {
         for len in [0, 1, 2, 3, 6, 42, 494, 498, 502, 506, 510, 1430] {
             let (mut stream, mut by_hand) = (Vec::new(), Vec::new());
             let mut framer = Framer::new(true).with_markers(true);
@@ -133,7 +133,7 @@ fn every_place_in_the_interval() {
 
 #[test]
 fn mulpdu_with_markers_is_the_formula_of_the_rfc() {
-    for emss in 0..70_000usize {
+    for emss in (0..70_000usize).step_by(if cfg!(miri) { 997 } else { 1 }) {
         // RFC 5044 §4.5: "MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)".
         let formula =
             emss.saturating_sub(6 + 4 * emss.div_ceil(512) + emss % 4).clamp(MULPDU_MIN, MULPDU_MAX);

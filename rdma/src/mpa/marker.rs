@@ -113,7 +113,9 @@ mod tests {
     #[test]
     fn every_place_in_the_interval_and_every_length() {
         for distance in (0..512).step_by(4) {
-            for ulpdu_len in (0..2100).chain([8934, 64768]) {
+            // Under Miri some lengths, at every place.
+            let stride = if cfg!(miri) { 499 } else { 1 };
+            for ulpdu_len in (0..2100).step_by(stride).chain([8934, 64768]) {
                 let layout = Layout::marked(distance + 512 * 77);
                 let (len, markers) = laid_out(distance, ulpdu_len);
                 assert_eq!(layout.fpdu_len(ulpdu_len), len, "{distance} {ulpdu_len}");
