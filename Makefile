@@ -56,7 +56,7 @@ unit: root tools ## unit and property tests, simulations, CLI, DPDK in process
 	$(CARGO) test --workspace --locked --doc --quiet
 
 instructions: deps ## how many instructions the work per packet takes, under valgrind
-	$(CARGO) test --release --locked -p benches --test instructions
+	$(CARGO) test --release --locked -p per-packet --test instructions
 
 tap: root build ## against the kernel's TCP, over a TAP in a namespace
 	dataplane/tests/tap.sh

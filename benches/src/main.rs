@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use benches::verbs::{Operation, bandwidth, latency, lossy};
-use benches::{Output, compare, copies, peers, roofline, slow_clients, suite, tcp};
+use benches::{Output, compare, copies, peers, roofline, slow_clients, suite};
 use clap::{Parser, Subcommand};
+use per_packet as tcp;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Measures Ironwarp, beside the machine's limits and beside its peers.

@@ -1,14 +1,11 @@
 //! Bulk receive: full segments of one connection, replayed in bursts, each copied once into a region.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
 use tcp_stack::{Event, RxFrame};
 
 use super::frames::Frame;
 use super::lab::{Lab, MSS, fetch};
 use super::{BURST, Cost, TcpError, Watch};
-use crate::Report;
 
 /// What to receive.
 #[derive(Clone, Copy, Debug, clap::Args, Serialize)]
@@ -45,20 +42,6 @@ pub struct RxReport {
     pub gbit_s: f64,
     /// Segments per acknowledgement that was sent.
     pub segments_per_ack: f64,
-}
-
-impl Report for RxReport {
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { payload, frames, region_kib, segment, gbit_s, segments_per_ack } = self;
-        writeln!(
-            out,
-            "{:>8} {:>8} {:>12} {:>10} {:>10} {:>10}",
-            "#bytes", "frames", "region[KiB]", "ns", "cycles", "BW[Gb/s]"
-        )?;
-        let Cost { ns, cycles, .. } = segment;
-        writeln!(out, "{payload:>8} {frames:>8} {region_kib:>12} {ns:>10.1} {cycles:>10.0} {gbit_s:>10.2}")?;
-        writeln!(out, "{segments_per_ack:.1} segments per acknowledgement")
-    }
 }
 
 /// Where payload goes: front to back, and again.

@@ -1,14 +1,11 @@
 //! Requests of one octet, each answered with it.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
 use tcp_stack::{Buf, Event, RxFrame};
 
 use super::frames::Frame;
 use super::lab::{Lab, fetch};
 use super::{BURST, Cost, TcpError, Watch};
-use crate::Report;
 
 /// Whom to serve.
 #[derive(Clone, Copy, Debug, clap::Args, Serialize)]
@@ -42,18 +39,6 @@ pub struct EchoReport {
     pub octets: u32,
     /// Each request's cost: its frame in, the event, the answer's frame out.
     pub request: Cost,
-}
-
-impl Report for EchoReport {
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { connections, octets, request: Cost { ns, cycles, per_second, .. } } = self;
-        writeln!(
-            out,
-            "{:>8} {:>12} {:>10} {:>10} {:>12}",
-            "#bytes", "connections", "ns", "cycles", "rate[M/s]"
-        )?;
-        writeln!(out, "{octets:>8} {connections:>12} {ns:>10.1} {cycles:>10.0} {:>12.3}", per_second / 1e6)
-    }
 }
 
 /// Serves; fails if the stack did not answer every request.

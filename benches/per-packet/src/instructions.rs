@@ -14,7 +14,7 @@ use super::{BURST, TcpError, echo};
 use crate::{PAYLOADS, build_write, write_len};
 
 /// The name of the function whose instructions count.
-pub const COUNTED: &str = "tcp::instructions::counted";
+pub const COUNTED: &str = "per_packet::instructions::counted";
 
 /// Bursts that a case does before those that count.
 const WARM_UP: u32 = 64;

@@ -1,8 +1,8 @@
-//! Does one thing so often, for an instruction counter to count: see `benches/tests/instructions.rs`.
+//! Does one thing so often, for an instruction counter to count: see `benches/per-packet/tests/instructions.rs`.
 #![forbid(unsafe_code)]
 
-use benches::tcp::instructions::{Case, run};
 use clap::Parser;
+use per_packet::instructions::{Case, run};
 
 /// Does one thing so often.
 #[derive(Debug, Parser)]
@@ -14,7 +14,7 @@ struct Args {
     bursts: u32,
 }
 
-fn main() -> Result<(), benches::tcp::TcpError> {
+fn main() -> Result<(), per_packet::TcpError> {
     let Args { case, bursts } = Args::parse();
     println!("{}", run(case, bursts)?);
     Ok(())

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-use benches::tcp::instructions::{COUNTED, Case};
+use per_packet::instructions::{COUNTED, Case};
 
 /// Bursts of 32 that count.
 const BURSTS: u32 = 100;

@@ -3,14 +3,12 @@
 use serde::Serialize;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
-use std::io::{self, Write};
 use tcp_stack::Event;
 use tcp_stack::wire::TcpFlags;
 
 use super::echo::{EchoOptions, EchoReport};
 use super::lab::Lab;
 use super::{BURST, Cost, TcpError, Watch, echo};
-use crate::Report;
 
 /// Counts what is allocated, so that what a connection weighs is all of it.
 #[global_allocator]
@@ -57,21 +55,6 @@ pub struct ConnsRow {
 pub struct ConnsReport {
     /// In the order that was asked for.
     pub rows: Vec<ConnsRow>,
-}
-
-impl Report for ConnsReport {
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "{:>12} {:>12} {:>12} {:>8} {:>16}",
-            "connections", "heap[B]", "request[ns]", "ratio", "open+close[ns]"
-        )?;
-        for ConnsRow { connections, octets_each, request, ratio, connect_and_close } in &self.rows {
-            let (request, close) = (request.request.ns, connect_and_close.ns);
-            writeln!(out, "{connections:>12} {octets_each:>12} {request:>12.1} {ratio:>8.2} {close:>16.0}")?;
-        }
-        Ok(())
-    }
 }
 
 /// Measures; fails if a connection was refused or a request not answered.

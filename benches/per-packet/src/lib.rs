@@ -3,12 +3,17 @@
 //! The stack is told that the port verifies and fills in checksums, as NICs do. Its clock is a number that grows by
 //! [`BURST_INTERVAL`] per burst, so that a run does the same whatever the machine.
 
+#![forbid(unsafe_code)]
+
 pub mod conns;
 pub mod echo;
 mod frames;
 pub mod instructions;
 mod lab;
 pub mod rx;
+mod wire;
+
+pub use wire::{PAYLOADS, build_write, parse_frame, tcp_frame, write_header, write_len};
 
 use quanta::Clock;
 use rustix::time::{ClockId, clock_gettime};
