@@ -307,7 +307,9 @@ fn a_long_fpdu_that_is_never_ended_pins_next_to_nothing() {
 fn small_chunks_do_not_pile_up() {
     let ulpdu = pattern(65535, 4);
     let stream = [longest_fpdu(&ulpdu), fpdu(true, b"next"), longest_fpdu(&ulpdu)].concat();
-    for size in [1, 2, 3, 63, 64, 65, 536, 1023, 1024, 1448, 9000] {
+    let sizes = [1, 2, 3, 63, 64, 65, 536, 1023, 1024, 1448, 9000];
+    // Miri takes long over 131,000 single octets.
+    for size in sizes.into_iter().skip(if cfg!(miri) { 6 } else { 0 }) {
         let mut receiver = Receiver::new(true, SPILL_MAX);
         receiver.push_in_chunks(&stream, &mut || size);
         let lens: Vec<_> = receiver.outcome.fpdus.iter().map(|(_, ulpdu)| ulpdu.len()).collect();

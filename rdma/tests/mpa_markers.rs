@@ -112,7 +112,8 @@ fn figure_4_with_its_marker_within_the_ulpdu() {
 #[test]
 fn every_place_in_the_interval() {
     for lead in (0..128).step_by(if cfg!(miri) { 43 } else { 1 }).map(|nth| nth * 4) {
-        for len in [0, 1, 2, 3, 6, 42, 494, 498, 502, 506, 510, 1430] {
+        let lens = [0, 1, 2, 3, 6, 42, 494, 498, 502, 506, 510, 1430];
+        for len in lens.into_iter().step_by(if cfg!(miri) { 5 } else { 1 }) {
             let (mut stream, mut by_hand) = (Vec::new(), Vec::new());
             let mut framer = Framer::new(true).with_markers(true);
             let mut expected = Vec::new();
@@ -122,7 +123,7 @@ fn every_place_in_the_interval() {
                 expected.push(ulpdu);
             }
             assert!(stream == by_hand, "{lead} {len}");
-            for size in [usize::MAX, 1448, 101, 4, 1] {
+            for size in [usize::MAX, 1448, 101, 4, 1].into_iter().take(if cfg!(miri) { 3 } else { 5 }) {
                 let (ulpdus, error, stats) = receive(CONFIG, &stream, &mut || size);
                 assert!(ulpdus == expected && error.is_none(), "{lead} {len} {size}: {error:?}");
                 assert_eq!(stats.markers_in, stream.len().div_ceil(512) as u64);
