@@ -1,7 +1,5 @@
 //! No allocation per packet: an allocator that counts, around every step of an engine, or of verbs, whose connections
 //! are established.
-// JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
-#![allow(unsafe_code, reason = "a global allocator that counts")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 #[path = "../src/engine/tests/client.rs"]
@@ -11,60 +9,19 @@ mod lab;
 #[path = "../src/verbs/tests/lab.rs"]
 mod verbs_lab;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use client::{Octets, Session, fill};
 use dataplane::engine::Step;
 use dataplane::{engine, verbs};
+use iwarp_allocations::{counted, watch, watched};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
 use rdma::{Access, CrcPolicy, OutOfOrder, RegionId};
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{ConnId, Duration};
 
-thread_local! {
-    static WATCHED: Cell<bool> = const { Cell::new(false) };
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+/// What the laboratories tell before (`true`) and after each step.
+fn watch_steps(on: bool) {
+    watch(on);
 }
-
-/// The system's allocator; counts what the watched part of a thread takes from it.
-struct Counting;
-
-fn count() {
-    if WATCHED.get() {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-    }
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
-// two thread-locals that are initialised at compile time and have no destructor, so it allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the block is of this allocator, hence of the system's; the caller keeps the rest.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the block is of this allocator, hence of the system's.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const MIB: u64 = 1 << 20;
 const PIECE: u32 = 1 << 20;
@@ -146,11 +103,11 @@ impl Bench {
 
     /// Allocations inside of the engine's steps while `work` goes on.
     fn allocations(&mut self, work: impl FnOnce(&mut Self)) -> u64 {
-        ALLOCATIONS.set(0);
-        self.lab.watch = |on| WATCHED.set(on);
+        let before = counted();
+        self.lab.watch = watch_steps;
         work(self);
         self.lab.watch = |_| {};
-        ALLOCATIONS.get()
+        counted() - before
     }
 }
 
@@ -218,8 +175,8 @@ fn no_allocation_in_verbs() {
         let all = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let (_, from) = net.hosts[0].reg(pair.pd[0], vec![1; 4 << 20], all);
         let (_, to) = net.hosts[1].reg(pair.pd[1], vec![0; 4 << 20], all);
-        ALLOCATIONS.set(0);
-        net.watch = |on| WATCHED.set(on);
+        let before = counted();
+        net.watch = watch_steps;
         for round in 0..48_u64 {
             let wr = RecvWr { wr_id: round, sg_list: &[verbs_lab::sge(&to, 0, 4096)] };
             net.hosts[1].verbs.device_mut().post_recv(pair.qp[1], &wr).unwrap();
@@ -244,7 +201,7 @@ fn no_allocation_in_verbs() {
                 done == 5
             });
         }
-        assert_eq!(ALLOCATIONS.get(), 0, "allocations in the steps");
+        assert_eq!(counted() - before, 0, "allocations in the steps");
         let lost = net.hosts[1].verbs.stack().stats().tcp.retransmits;
         assert_eq!(lost > 100, link == ROUGH, "{lost}");
     }
@@ -254,6 +211,7 @@ fn no_allocation_in_verbs() {
 #[test]
 fn allocations_are_counted() {
     let mut bench = Bench::new(CLEAN, 1500, false);
+    let before = counted();
     // A new connection takes memory for its endpoint: this is what the count would be if it were per packet.
     let allocations = bench.allocations(|bench| {
         let conn =
@@ -261,8 +219,6 @@ fn allocations_are_counted() {
         bench.lab.run_until("a grant", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
     });
     assert!((1..100).contains(&allocations), "{allocations}");
-    WATCHED.set(true);
-    let grown: Vec<u64> = std::hint::black_box((0..100).collect());
-    WATCHED.set(false);
-    assert_eq!((ALLOCATIONS.get() - allocations, grown.len()), (1, 100));
+    let grown: Vec<u64> = watched(|| std::hint::black_box((0..100).collect()));
+    assert_eq!((counted() - before - allocations, grown.len()), (1, 100));
 }

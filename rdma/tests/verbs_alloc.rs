@@ -1,6 +1,4 @@
 //! No allocation once objects are made and connected: an allocator that counts, around every call of a device.
-// JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
-#![allow(unsafe_code, reason = "a global allocator that counts")]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -9,64 +7,11 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::verbs::*;
 use core::time::Duration;
+use iwarp_allocations::{counted, watched};
 use rdma::verbs::*;
 use rdma::{AtomicOp, Env, Sink};
-
-thread_local! {
-    static WATCHED: Cell<bool> = const { Cell::new(false) };
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator; counts what the watched part of a thread takes from it.
-struct Counting;
-
-fn count() {
-    if WATCHED.get() {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-    }
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
-// two thread-locals that are initialised at compile time and have no destructor, so it allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the block is of this allocator, hence of the system's; the caller keeps the rest.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the block is of this allocator, hence of the system's.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn watched<T>(call: impl FnOnce() -> T) -> T {
-    WATCHED.set(true);
-    let result = call();
-    WATCHED.set(false);
-    result
-}
 
 /// A transport that has its memory.
 struct Pipe(Vec<u8>);
@@ -161,6 +106,7 @@ fn work_of_every_kind_allocates_nothing() {
     let mut pipes = [Pipe(Vec::with_capacity(1 << 20)), Pipe(Vec::with_capacity(1 << 20))];
     let mut positions = [net.position(0), net.position(1)];
     let ids = [a.id, b.id];
+    let mut warm = 0;
     for at in 0..1000 {
         round(&mut net, &a, &b, srq, &window);
         loop {
@@ -189,12 +135,12 @@ fn work_of_every_kind_allocates_nothing() {
         assert_eq!(drain(&mut net, &a, &b), 3 + 2 + 2, "round {at}");
         // The first round may touch what is kept for later.
         if at == 0 {
-            ALLOCATIONS.set(0);
+            warm = counted();
         }
     }
-    assert_eq!(ALLOCATIONS.get(), 0);
+    assert_eq!(counted() - warm, 0);
     assert_eq!(net.nodes[0].bytes(&a.mr).len(), MEMORY);
     // The counter counts.
     watched(|| drop(vec![0u8; 100]));
-    assert_eq!(ALLOCATIONS.get(), 1);
+    assert_eq!(counted() - warm, 1);
 }

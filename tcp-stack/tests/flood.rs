@@ -1,65 +1,16 @@
 //! A flood of SYNs that nobody stands behind, while honest clients connect: over 10 virtual seconds, 200,000 of
 //! them in each. Nearly every client gets through, and the flood takes neither memory nor a table.
-// JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
-#![allow(unsafe_code, reason = "a global allocator that counts")]
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use iwarp_allocations::{counted, unwatched, watched};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random, blind_syn};
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnOptions, Duration, Event, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions,
     MacAddr, RxChecksum, RxFrame, Stack, StackConfig, StackStats, SynCookies, TcpConfig,
 };
-
-thread_local! {
-    static WATCHED: Cell<bool> = const { Cell::new(false) };
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator; counts what the watched part of a thread takes from it.
-struct Counting;
-
-fn count() {
-    if WATCHED.get() {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-    }
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
-// two thread-locals that are initialised at compile time and have no destructor, so it allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the block is of this allocator, hence of the system's; the caller keeps the rest.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the block is of this allocator, hence of the system's.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Counts the allocations of `act`.
-fn watched<R>(act: impl FnOnce() -> R) -> R {
-    WATCHED.set(true);
-    let result = act();
-    WATCHED.set(false);
-    result
-}
 
 const PORT: u16 = 7;
 const SYNS_PER_MS: usize = 200;
@@ -115,9 +66,7 @@ impl Host {
     /// Sends all there is into `sent`.
     fn transmit(&mut self, now: Instant, sent: &mut Vec<Vec<u8>>) {
         let mut out = |frame: tcp_stack::TxFrame<HeapBuf>| {
-            let before = WATCHED.replace(false);
-            sent.push(frame.buf.bytes().to_vec());
-            WATCHED.set(before);
+            unwatched(|| sent.push(frame.buf.bytes().to_vec()));
         };
         self.stack.poll_transmit(now, &mut self.pool, &mut out, usize::MAX);
     }
@@ -260,7 +209,7 @@ impl Flood {
         for _ in 0..100 {
             flood.step(0);
         }
-        ALLOCATIONS.set(0);
+        let before = counted();
         for ms in 0..seconds * 1000 {
             if ms % CLIENT_EVERY_MS == 0 {
                 flood.dial();
@@ -272,7 +221,7 @@ impl Flood {
         for _ in 0..1000 {
             flood.step(0);
         }
-        assert_eq!(ALLOCATIONS.get(), 0, "the flood took memory");
+        assert_eq!(counted() - before, 0, "the flood took memory");
         let stats = flood.server.stack.stats();
         (flood.tally, stats)
     }

@@ -15,7 +15,6 @@
 )]
 
 mod completion;
-mod count;
 mod engine;
 mod events;
 mod hazard;

@@ -10,9 +10,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use iwarp_allocations::unwatched;
 use rdma::{AtomicOp, Fetch, Memory, Placement, RegionId, Stag, VecMemory, Word};
 
-use crate::count::unwatched;
 use crate::shared::{Inbound, SharedBuffers};
 
 pub(crate) type Shared = Rc<RefCell<Model>>;

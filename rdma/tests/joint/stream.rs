@@ -3,12 +3,12 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
+use iwarp_allocations::{counted, watched};
 use rdma::verbs::{MemoryRegion, PostError, QpState};
 use rdma::{CloseHow, CompletionOp, Env, ErrorCode, RdmaStats, RegionId, Sink, StagTable, StreamId};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random};
 use tcp_stack::{Buf, BufClass, BufPool, CloseReason, ConnId, Duration, Instant, Segment, Stack};
 
-use crate::count::watched;
 use crate::engine::{Engine, Lent, Local};
 use crate::model::{Buffer, Place, Shared, Ticket, Watched};
 use crate::scenario::{DialPlan, Fate, SidePlan, Sin};
@@ -256,9 +256,11 @@ impl Stream {
         tools: &mut Tools,
         work: impl FnOnce(&mut Engine, &mut Tools) -> R,
     ) -> Result<R, String> {
-        let before = self.engine.is_full(tools);
-        let (result, allocations) = watched(|| work(&mut self.engine, tools));
-        if before && self.engine.is_full(tools) && allocations > 0 {
+        let was_full = self.engine.is_full(tools);
+        let before = counted();
+        let result = watched(|| work(&mut self.engine, tools));
+        let allocations = counted() - before;
+        if was_full && self.engine.is_full(tools) && allocations > 0 {
             return Err(format!("{allocations} allocations in full operation"));
         }
         Ok(result)

@@ -1,0 +1,100 @@
+//! Allocations, counted: the global allocator of the tests that show that there are none.
+//!
+//! Whatever uses this crate has its allocator. It counts for each thread by itself, and only while that thread is
+//! [watched](watch).
+// JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
+#![allow(unsafe_code, reason = "a global allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator; counts what a watched thread takes from it.
+struct Counting;
+
+fn note() {
+    if WATCHED.get() {
+        ALLOCATIONS.set(ALLOCATIONS.get().wrapping_add(1));
+    }
+}
+
+// SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
+// two thread-locals that are initialised at compile time and have no destructor, so it allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note();
+        // SAFETY: the block is of this allocator, hence of the system's; the caller keeps the rest.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the block is of this allocator, hence of the system's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Begins, or ceases, to count on this thread; returns whether it was counted before.
+pub fn watch(on: bool) -> bool {
+    WATCHED.replace(on)
+}
+
+/// Allocations counted on this thread so far: of new memory, and of more or less of what is there.
+pub fn counted() -> u64 {
+    ALLOCATIONS.get()
+}
+
+/// Does `work`, watched.
+pub fn watched<R>(work: impl FnOnce() -> R) -> R {
+    switched(true, work)
+}
+
+/// Does `work`, not watched: what a test itself does in the middle of what it watches.
+pub fn unwatched<R>(work: impl FnOnce() -> R) -> R {
+    switched(false, work)
+}
+
+fn switched<R>(on: bool, work: impl FnOnce() -> R) -> R {
+    let before = watch(on);
+    let result = work();
+    watch(before);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_watched_is_counted_and_nothing_else() {
+        let before = counted();
+        let grown = watched(|| {
+            let mut bytes = Vec::with_capacity(100);
+            unwatched(|| drop(vec![0_u8; 1000]));
+            bytes.resize(1000, 1_u8);
+            bytes
+        });
+        drop(vec![0_u8; 100]);
+        assert_eq!((counted() - before, grown.len()), (2, 1000), "one made, and made longer");
+        let other = std::thread::spawn(counted).join();
+        assert_eq!(other.ok(), Some(0));
+    }
+}
