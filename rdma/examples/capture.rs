@@ -89,17 +89,7 @@ impl<'a> Dialogue<'a> {
         let (src, dst) = (address(from), address(to));
         let pseudo = Sum::pseudo_header(IpAddr::V4(src), IpAddr::V4(dst), IpProtocol::TCP, tcp.len());
         assert!(TcpHeader::set_checksum(&mut tcp, pseudo));
-        let ip = Ipv4Header {
-            src,
-            dst,
-            protocol: IpProtocol::TCP,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-        };
+        let ip = Ipv4Header::atomic(src, dst, IpProtocol::TCP);
         let mut packet = [0; Ipv4Header::LEN];
         ip.emit(tcp.len(), true, &mut packet);
         let ethernet = EthernetHeader { dst: mac(to), src: mac(from), tci: None, ethertype: EtherType::IPV4 };

@@ -75,17 +75,7 @@ impl Crowd {
         let mut segment = vec![0; TcpHeader::len_with(&options)];
         assert!(header.emit(&options, &mut segment));
         segment.resize(segment.len() + len, 0);
-        let ip = Ipv4Header {
-            src: THEIR_IP,
-            dst: OUR_IP,
-            protocol: IpProtocol::TCP,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-        };
+        let ip = Ipv4Header::atomic(THEIR_IP, OUR_IP, IpProtocol::TCP);
         let mut packet = vec![0; Ipv4Header::LEN];
         ip.emit(segment.len(), true, packet.first_chunk_mut().unwrap());
         packet.extend(segment);

@@ -22,17 +22,7 @@ fn ipv4_figure() {
     let (header, header_bytes, payload) = Ipv4Header::parse(&bytes).unwrap();
     assert_eq!(
         header,
-        Ipv4Header {
-            src: Ipv4Addr::new(192, 168, 0, 1),
-            dst: Ipv4Addr::new(192, 168, 0, 199),
-            protocol: IpProtocol(17),
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-        }
+        Ipv4Header::atomic(Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::new(192, 168, 0, 199), IpProtocol(17))
     );
     assert!(Ipv4Header::is_checksum_valid(header_bytes) && !header.is_fragment());
     // The three bytes of padding are not payload.

@@ -141,18 +141,7 @@ impl Lab {
         let (link, rest) = room.split_first_chunk_mut::<{ EthernetHeader::LEN }>()?;
         EthernetHeader { dst: US, src: ROUTER, tci: None, ethertype: EtherType::IPV4 }.emit(link);
         let (ip, rest) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
-        Ipv4Header {
-            src,
-            dst: OUR_IP,
-            protocol: IpProtocol::TCP,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-        }
-        .emit(tcp_len.checked_add(len)?, true, ip);
+        Ipv4Header::atomic(src, OUR_IP, IpProtocol::TCP).emit(tcp_len.checked_add(len)?, true, ip);
         header.emit(&options, rest).then_some(RxFrame { buf, checksum: RxChecksum::Good })
     }
 

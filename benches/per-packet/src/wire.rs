@@ -57,17 +57,7 @@ pub fn tcp_frame(payload: &[u8]) -> Option<Vec<u8>> {
     let pseudo_header = Sum::pseudo_header(src.into(), dst.into(), IpProtocol::TCP, segment_len);
     TcpHeader::set_checksum(&mut segment, pseudo_header).then_some(())?;
     let mut ip = [0; Ipv4Header::LEN];
-    let header = Ipv4Header {
-        src,
-        dst,
-        protocol: IpProtocol::TCP,
-        traffic_class: 0,
-        ttl: 64,
-        identification: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-    };
+    let header = Ipv4Header::atomic(src, dst, IpProtocol::TCP);
     header.emit(segment_len, true, &mut ip);
     let mut link = [0; EthernetHeader::LEN];
     let [src, dst] = [1, 2].map(|host| MacAddr([2, 0, 0, 0, 0, host]));

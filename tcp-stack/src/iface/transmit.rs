@@ -200,17 +200,9 @@ impl<B: Buf> Interface<B> {
         let out = out.get_mut(l2_len..)?;
         match (envelope.local, envelope.remote) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Ipv4Header {
-                src,
-                dst,
-                protocol: envelope.protocol,
                 traffic_class: envelope.traffic_class,
                 ttl: envelope.hop_limit,
-                // RFC 6864 §4.1: "Originating sources MAY set the IPv4 ID field of atomic datagrams to any
-                // value", and with DF they are atomic.
-                identification: 0,
-                dont_fragment: true,
-                more_fragments: false,
-                fragment_offset: 0,
+                ..Ipv4Header::atomic(src, dst, envelope.protocol)
             }
             .emit(payload_len, envelope.checksum, out.first_chunk_mut()?),
             (IpAddr::V6(src), IpAddr::V6(dst)) => Ipv6Header {

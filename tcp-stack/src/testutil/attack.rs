@@ -93,17 +93,7 @@ pub(super) fn headers(mac: MacAddr, src: IpAddr, dst: IpAddr, payload_len: usize
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let mut out = [0; Ipv4Header::LEN];
-            let header = Ipv4Header {
-                src,
-                dst,
-                protocol: IpProtocol::TCP,
-                traffic_class: 0,
-                ttl: 64,
-                identification: 0,
-                dont_fragment: true,
-                more_fragments: false,
-                fragment_offset: 0,
-            };
+            let header = Ipv4Header::atomic(src, dst, IpProtocol::TCP);
             header.emit(payload_len, true, &mut out);
             frame.extend_from_slice(&out);
         }

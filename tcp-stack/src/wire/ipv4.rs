@@ -51,6 +51,22 @@ impl Ipv4Header {
     const DONT_FRAGMENT: u16 = 0x4000;
     const MORE_FRAGMENTS: u16 = 0x2000;
 
+    /// The header of an atomic datagram: whole, not to be fragmented, thus with any identification (RFC 6864 §4.1:
+    /// "Originating sources MAY set the IPv4 ID field of atomic datagrams to any value"). 64 hops, no marks.
+    pub const fn atomic(src: Ipv4Addr, dst: Ipv4Addr, protocol: IpProtocol) -> Self {
+        Self {
+            src,
+            dst,
+            protocol,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+        }
+    }
+
     /// The header, its bytes with its options (whose checksum [`Self::is_checksum_valid`] verifies), and
     /// the payload as long as the header says: bytes after it (padding) are ignored.
     #[inline]

@@ -45,17 +45,8 @@ impl Net {
         let hop_limit = if protocol == IpProtocol::ICMPV6 { 255 } else { 64 };
         match (self.peer, self.us) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let ip = Ipv4Header {
-                    src,
-                    dst,
-                    protocol,
-                    traffic_class,
-                    ttl: hop_limit,
-                    identification: 0,
-                    dont_fragment: true,
-                    more_fragments: false,
-                    fragment_offset: 0,
-                };
+                let ip =
+                    Ipv4Header { traffic_class, ttl: hop_limit, ..Ipv4Header::atomic(src, dst, protocol) };
                 let mut packet = vec![0; Ipv4Header::LEN];
                 ip.emit(payload.len(), true, packet.first_chunk_mut().unwrap());
                 packet.extend_from_slice(payload);

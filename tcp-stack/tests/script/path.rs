@@ -50,17 +50,7 @@ impl Net {
 }
 
 fn ipv4(src: std::net::Ipv4Addr, dst: std::net::Ipv4Addr) -> Ipv4Header {
-    Ipv4Header {
-        src,
-        dst,
-        protocol: IpProtocol::TCP,
-        traffic_class: 0,
-        ttl: 60,
-        identification: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-    }
+    Ipv4Header { ttl: 60, ..Ipv4Header::atomic(src, dst, IpProtocol::TCP) }
 }
 
 /// The fragments of a frame's packet, each with `size` octets of its payload but the last.
