@@ -16,6 +16,7 @@ pub mod dpdk;
 pub mod engine;
 pub mod memory;
 pub mod port;
+mod prefetch;
 mod setup;
 pub mod verbs;
 pub mod worker;

@@ -71,6 +71,10 @@ pub trait BufPool {
     fn alloc(&mut self, class: BufClass) -> Option<Self::Buf>;
     /// Bytes that a fresh buffer holds behind its headroom.
     fn data_room(&self) -> usize;
+    /// Says that a buffer is likely to be asked for next and filled with so many bytes of payload: memory that is slow to
+    /// write can be fetched meanwhile.
+    #[inline]
+    fn expect(&mut self, _bytes: usize) {}
 }
 
 /// What the port says of the checksums of a received frame.

@@ -23,8 +23,14 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 use dpdk_sys::rte_mbuf;
 use tcp_stack::{Buf, RxChecksum, TxOffload};
 
+use super::release::release;
+use crate::prefetch;
+
 /// A buffer whose bytes lie elsewhere: a fact about the memory, not an offload; to be kept.
 const ATTACHED: u64 = dpdk_sys::DPDK_MBUF_EXTERNAL | dpdk_sys::DPDK_MBUF_INDIRECT;
+
+/// Headers that the common segment has before its payload, octets.
+const HEADERS: usize = 66;
 
 /// One owned handle on one packet buffer; dropping it gives the buffer back once no other handle is left.
 ///
@@ -195,13 +201,23 @@ impl Mbuf {
         )
     }
 
-    /// Asks the cache for the frame's headers, which will be read soon.
+    /// Fetches the frame's bytes into the cache: they will be read soon.
     #[inline]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which cannot fault whatever the address.
-        unsafe {
-            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(self.data().cast());
+        for at in (0..usize::from(self.data_len())).step_by(prefetch::LINE) {
+            prefetch::to_read(self.data().wrapping_add(at));
+        }
+    }
+
+    /// Fetches into the cache, as its own, what of a fresh buffer a frame with `bytes` of payload will take: it will be
+    /// written soon, and was read last by the core that its last frame went to.
+    #[inline]
+    pub(super) fn prefetch_room(&self, bytes: usize) {
+        let end = usize::from(self.data_off()).saturating_add(bytes).min(usize::from(self.buf_len()));
+        let headers = usize::from(self.data_off()).saturating_sub(HEADERS);
+        let start = self.data().wrapping_sub(usize::from(self.data_off()));
+        for at in (headers..end).step_by(prefetch::LINE) {
+            prefetch::to_write(start.wrapping_add(at));
         }
     }
 }
@@ -263,7 +279,14 @@ impl Buf for Mbuf {
         }
     }
 
+    #[inline]
     fn share(&self) -> Self {
+        if self.refcnt().load(Ordering::Relaxed) == 1 {
+            // This handle is the only one, and is not to be used by two threads at once: nobody else can change the count.
+            // A locked instruction would wait for every store before it, those that have just filled the buffer.
+            self.refcnt().store(2, Ordering::Relaxed);
+            return Self(self.0);
+        }
         let before = self.refcnt().fetch_add(1, Ordering::Relaxed);
         if before == u16::MAX {
             abort(); // the count has wrapped: 65535 handles on one buffer, a leak that would become a double free
@@ -335,6 +358,9 @@ impl Drop for Mbuf {
         if self.segments() > 1 {
             // SAFETY: gives up the references that this handle and its chain own; DPDK frees with the last.
             unsafe { dpdk_sys::rte_pktmbuf_free(self.ptr()) };
+        } else if self.is_shared() {
+            // SAFETY: gives up the one reference that this handle owns, to one buffer.
+            unsafe { release(self.0) };
         } else {
             // SAFETY: gives up the one reference that this handle owns. A `next` left from a chain is not
             // followed, and is cleared with the last reference.

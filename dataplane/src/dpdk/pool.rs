@@ -105,10 +105,22 @@ impl BufPool for MbufPool {
         if class == BufClass::Data && !self.take_data() {
             return None;
         }
-        self.fresh.pop()
+        let given = self.fresh.pop();
+        if self.fresh.is_empty() {
+            // There is always one to be expected.
+            self.refill();
+        }
+        given
     }
 
     fn data_room(&self) -> usize {
         usize::from(self.pool.frame_room())
+    }
+
+    #[inline]
+    fn expect(&mut self, bytes: usize) {
+        if let Some(next) = self.fresh.last() {
+            next.prefetch_room(bytes);
+        }
     }
 }

@@ -58,6 +58,8 @@ impl<P: BufPool> StreamSink<'_, P> {
         let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
         let Some(bytes) = buf.append(len) else { return false };
         build(bytes);
+        // Mostly the next FPDU is as long.
+        self.pool.expect(len);
         self.stack.send(self.now, self.conn, buf).is_ok()
     }
 }

@@ -17,6 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::hugepages::{HUGEPAGE_BYTES, hugepages};
 use crate::dpdk::{DpdkError, Eal};
+use crate::prefetch;
 
 /// Octets of an ordinary page.
 const PAGE_BYTES: u64 = 4096;
@@ -246,6 +247,15 @@ impl RegionMemory {
         // SAFETY: as for `write`.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         true
+    }
+
+    /// Fetches `len` octets at `offset` into the cache, if the region has them: they will be read soon.
+    #[inline]
+    pub(super) fn prefetch(&self, offset: u64, len: usize) {
+        let Some(from) = self.at(offset, len) else { return };
+        for at in (0..len).step_by(prefetch::LINE) {
+            prefetch::to_read(from.wrapping_add(at));
+        }
     }
 
     /// Changes the eight octets at `offset`, a number in this machine's byte order, to what `update` makes of it, as

@@ -8,7 +8,7 @@ use rtrb::{Consumer, Producer};
 use tcp_stack::{Instant, RxFrame, TxFrame};
 
 use super::steer::Mesh;
-use crate::dpdk::{BURST, Mbuf, MbufPool, RxQueue, TxBatch, TxQueue};
+use crate::dpdk::{BURST, Mbuf, MbufPool, ReleaseLast, RxQueue, TxBatch, TxQueue};
 use crate::engine::{Engine, Step};
 use crate::memory::WorkerMemory;
 
@@ -67,14 +67,17 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         let received = self.receive();
         let room = self.room();
         let Self { engine, pool, tx, batch, frames, .. } = self;
-        let mut drain = frames.drain(..);
+        let mut drain = Ahead::new(frames.drain(..));
         // `room` has counted the places: neither can be full.
         let mut emit = |frame: TxFrame<Mbuf>| match tx {
             Transmit::Queue { .. } => drop(batch.push(frame)),
             Transmit::Relay(ring) => drop(ring.push(frame)),
         };
+        let releases = ReleaseLast::new();
         let emitted = engine.step(now, &mut drain, pool, &mut emit, room);
         drop(drain);
+        // Before acknowledgements leave: what a peer in this process frees last goes back to where it came from.
+        drop(releases);
         self.transmit();
         received + emitted
     }
@@ -178,6 +181,32 @@ impl Lane {
         let revoked = self.engine.region_revoke(region);
         self.engine.memory_mut().detach(region);
         revoked as u64
+    }
+}
+
+/// Frames in order, the next of which is fetched into the cache while one is looked at.
+struct Ahead<I> {
+    next: Option<RxFrame<Mbuf>>,
+    rest: I,
+}
+
+impl<I: Iterator<Item = RxFrame<Mbuf>>> Ahead<I> {
+    fn new(mut rest: I) -> Self {
+        Self { next: rest.next(), rest }
+    }
+}
+
+impl<I: Iterator<Item = RxFrame<Mbuf>>> Iterator for Ahead<I> {
+    type Item = RxFrame<Mbuf>;
+
+    #[inline]
+    fn next(&mut self) -> Option<RxFrame<Mbuf>> {
+        let frame = self.next.take()?;
+        self.next = self.rest.next();
+        if let Some(next) = &self.next {
+            next.buf.prefetch();
+        }
+        Some(frame)
     }
 }
 

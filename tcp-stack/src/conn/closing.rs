@@ -24,7 +24,7 @@ impl Conn {
             | State::Closed => return,
         }
         // A place in the pool is kept for each connection's FIN.
-        if self.snd.queue.push(cx.tx, self.snd.end, 0, true, None).is_ok() {
+        if self.snd.queue.push(cx.tx, self.snd.end, 0, true, (None, None)).is_ok() {
             self.snd.end += 1;
             self.snd.fin_queued = true;
         }

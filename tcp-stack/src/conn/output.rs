@@ -404,14 +404,21 @@ impl Conn {
         self.cc.on_idle(&mut self.window, initial);
     }
 
-    /// Queues payload that is to be sent as one segment; gives the buffer back when the pool is full.
-    pub(crate) fn enqueue<B: Buf>(&mut self, cx: &mut Cx<'_, B>, len: u16, buf: B) -> Result<(), B> {
+    /// Queues payload that is to be sent as one segment, with its folded sum if the port will not make it; gives the buffer
+    /// back when the pool is full.
+    pub(crate) fn enqueue<B: Buf>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        len: u16,
+        buf: B,
+        sum: Option<u16>,
+    ) -> Result<(), B> {
         if self.snd.queue.is_empty() {
             self.snd.progress_at = MilliStamp::of(cx.now);
             self.restart_after_idle(cx.now, cx.config);
         }
         self.note_queueing();
-        match self.snd.queue.push(cx.tx, self.snd.end, len, false, Some(buf)) {
+        match self.snd.queue.push(cx.tx, self.snd.end, len, false, (Some(buf), sum)) {
             Ok(_) => {
                 self.snd.end += u32::from(len);
                 Ok(())

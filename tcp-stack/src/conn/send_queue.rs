@@ -52,6 +52,8 @@ pub(crate) struct TxNode<B> {
     pub(crate) fin: bool,
     /// How often it was sent, saturating.
     pub(crate) transmissions: u8,
+    /// The folded sum of its payload, where that is known.
+    pub(crate) sum: Option<u16>,
     /// When it was sent last.
     pub(crate) sent_at: Instant,
     /// What was delivered by then.
@@ -264,7 +266,7 @@ impl SendQueue {
         seq: SeqNum,
         len: u16,
         fin: bool,
-        buf: Option<B>,
+        (buf, sum): (Option<B>, Option<u16>),
     ) -> Result<u32, Option<B>> {
         let node = TxNode {
             seq,
@@ -272,6 +274,7 @@ impl SendQueue {
             state: TxState::Ready,
             fin,
             transmissions: 0,
+            sum,
             sent_at: Instant::ZERO,
             rate: RateStamp::default(),
             buf,
@@ -298,6 +301,7 @@ impl SendQueue {
     pub(crate) fn grow_tail<B>(&mut self, pool: &mut Pool<TxNode<B>>, len: u16) {
         if let Some(tail) = pool.get_mut(self.tail) {
             tail.len = tail.len.saturating_add(len);
+            tail.sum = None;
             self.octets = self.octets.saturating_add(u32::from(len));
         }
     }
@@ -321,6 +325,7 @@ impl SendQueue {
             state: node.state,
             fin: false,
             transmissions: node.transmissions,
+            sum: None,
             sent_at: node.sent_at,
             rate: node.rate,
             buf: Some(buf),
@@ -333,6 +338,7 @@ impl SendQueue {
         if let Some(node) = pool.get_mut(index) {
             node.seq += u32::from(len);
             node.len = node.len.saturating_sub(len);
+            node.sum = None;
             node.prev = front;
         }
         match pool.get_mut(prev) {
@@ -361,6 +367,7 @@ impl SendQueue {
         let cut = u16::try_from(una.distance_from(node.seq)).unwrap_or(u16::MAX).min(node.len);
         node.seq += u32::from(cut);
         node.len = node.len.saturating_sub(cut);
+        node.sum = None;
         self.octets = self.octets.saturating_sub(cut.into());
         self.lost = self.lost.saturating_sub(cut.into());
     }

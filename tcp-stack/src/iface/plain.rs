@@ -115,7 +115,7 @@ impl<B: Buf> Interface<B> {
 
     /// Puts the headers of a segment of the same form before its payload, all at once: what `TcpHeader::emit` and
     /// [`Self::encapsulate`] do one after the other. `None`, and nothing changed, for another form, and for a buffer
-    /// without room.
+    /// without room. A payload whose folded sum is known is not read.
     #[inline]
     pub(crate) fn encapsulate_plain(
         &mut self,
@@ -123,7 +123,7 @@ impl<B: Buf> Interface<B> {
         ends: &Ends,
         ecn: EcnField,
         (header, options): (&TcpHeader, &TcpOptions),
-        buf: &mut B,
+        (buf, payload_sum): (&mut B, Option<u16>),
     ) -> Option<TxOffload> {
         const AT: usize = EthernetHeader::LEN + Ipv4Header::LEN;
         const LEN: usize = AT + TcpHeader::LEN + 12;
@@ -135,7 +135,7 @@ impl<B: Buf> Interface<B> {
         let headers = buf.prepend(LEN)?.first_chunk_mut::<LEN>()?;
         let (link, rest) = headers.split_first_chunk_mut::<{ EthernetHeader::LEN }>()?;
         EthernetHeader { dst: mac, src: self.config.mac, tci: None, ethertype: EtherType::IPV4 }.emit(link);
-        let (ip, rest) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
+        let (ip, segment) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
         let packet = Ipv4Header {
             src,
             dst,
@@ -148,12 +148,14 @@ impl<B: Buf> Interface<B> {
             fragment_offset: 0,
         };
         packet.emit(segment_len, !offloaded, ip);
-        let (fixed, rest) = rest.split_first_chunk_mut::<{ TcpHeader::LEN }>()?;
+        let (fixed, rest) = segment.split_first_chunk_mut::<{ TcpHeader::LEN }>()?;
         *fixed = header.fixed(LEN - AT);
         *rest.first_chunk_mut()? = timestamps.alone();
         let pseudo_header = Sum::pseudo_header(src.into(), dst.into(), IpProtocol::TCP, segment_len);
         if offloaded {
             TcpHeader::set_partial_checksum(fixed, pseudo_header);
+        } else if let Some(sum) = payload_sum {
+            TcpHeader::set_checksum(segment, pseudo_header.with(sum));
         } else {
             TcpHeader::set_checksum(buf.bytes_mut()?.get_mut(AT..)?, pseudo_header);
         }

@@ -234,7 +234,7 @@ fn wrap<B: Buf>(
     mac: MacAddr,
     ecn: EcnField,
 ) -> Result<TxFrame<B>, B> {
-    if let Some(offload) = interface.encapsulate_plain(mac, ends, ecn, (header, options), &mut buf) {
+    if let Some(offload) = interface.encapsulate_plain(mac, ends, ecn, (header, options), (&mut buf, None)) {
         return Ok(TxFrame { buf, offload });
     }
     let written = match buf.prepend(TcpHeader::len_with(options)) {
@@ -396,10 +396,10 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     let (ecn, cwr) = conn.data_marks(seq, len);
     flags |= cwr;
     let (header, options) = conn.header(cx, seq, flags, len);
-    let bare = cx.tx.get_mut(node).and_then(|segment| segment.buf.as_mut());
-    let bare = bare.filter(|buf| fresh && len > 0 && buf.bytes().len() == usize::from(len));
-    let plain = bare.and_then(|buf| {
-        let offload = interface.encapsulate_plain(mac, &conn.ends, ecn, (&header, &options), buf)?;
+    let queued = cx.tx.get_mut(node).and_then(|segment| Some((segment.buf.as_mut()?, segment.sum)));
+    let bare = queued.filter(|(buf, _)| fresh && len > 0 && buf.bytes().len() == usize::from(len));
+    let plain = bare.and_then(|(buf, sum)| {
+        let offload = interface.encapsulate_plain(mac, &conn.ends, ecn, (&header, &options), (buf, sum))?;
         Some(TxFrame { buf: buf.share(), offload })
     });
     let frame = match plain {

@@ -18,16 +18,18 @@ impl Sum {
     /// The sum of some bytes; an odd last byte is followed by a zero (RFC 1071 §4.1).
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
-        // Two accumulators of 32-bit halves: neither can overflow below 2^32 words, and the compiler
-        // makes vector instructions of it.
+        // Two sums of 32-bit halves: neither can overflow below 2^32 words. That of the low halves is what the whole
+        // words, added modulo 2^64, are without that of the high ones: no mask in the loop, of which the compiler
+        // makes vector instructions.
         let (words, tail) = bytes.as_chunks::<8>();
-        let mut low = 0_u64;
+        let mut whole = 0_u64;
         let mut high = 0_u64;
         for word in words {
             let word = u64::from_ne_bytes(*word);
-            low = low.wrapping_add(word & 0xffff_ffff);
+            whole = whole.wrapping_add(word);
             high = high.wrapping_add(word >> 32);
         }
+        let low = whole.wrapping_sub(high << 32);
         let mut last = [0_u8; 8];
         for (to, from) in last.iter_mut().zip(tail) {
             *to = *from;

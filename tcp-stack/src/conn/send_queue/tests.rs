@@ -129,7 +129,7 @@ proptest! {
             let state = pool.get(index).map(|node| node.state);
             match (op, state) {
                 (0 | 1, _) => {
-                    let pushed = queue.push(&mut pool, end, 100, false, Some(HeapBuf::new(&[])));
+                    let pushed = queue.push(&mut pool, end, 100, false, (Some(HeapBuf::new(&[])), None));
                     end += if pushed.is_ok() { 100 } else { 0 };
                 }
                 (2, _) if queue.unsent != NIL => queue.mark_sent(&mut pool, queue.unsent, now),
@@ -172,7 +172,8 @@ proptest! {
 fn in_flight(count: u32) -> (TxPool, SendQueue) {
     let (mut pool, mut queue) = (TxPool::new(count), SendQueue::new());
     for nth in 0..count {
-        let index = queue.push(&mut pool, seq(nth * 100), 100, false, Some(HeapBuf::new(&[]))).unwrap();
+        let index =
+            queue.push(&mut pool, seq(nth * 100), 100, false, (Some(HeapBuf::new(&[])), None)).unwrap();
         queue.mark_sent(&mut pool, index, Instant::from_nanos(u64::from(nth) * 1000));
     }
     (pool, queue)
