@@ -34,7 +34,7 @@ async fn serve(config_path: &Path, config: &Config) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
     let server = Server::bind(&ServerConfig::from(&config.control))?;
     let clock = Clock::start();
-    let House { eal, regions, degraded, ports, workers, crew } = setup::build(config, clock)?;
+    let House { eal, regions, degraded, ports, workers, crew } = setup::build(config, &clock)?;
     for entry in &ports {
         tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
     }

@@ -39,7 +39,7 @@ pub(crate) struct House {
 ///
 /// # Errors
 /// There is not enough memory, or DPDK or a port refuses. Nothing is left behind.
-pub(crate) fn build(config: &Config, clock: Clock) -> Result<House> {
+pub(crate) fn build(config: &Config, clock: &Clock) -> Result<House> {
     let (eal, degraded) = start_eal(&[config])?;
     let workers = config.workers.cores.len();
     let mut lanes: Vec<Vec<Lane>> = (0..workers).map(|_| Vec::new()).collect();
@@ -306,7 +306,7 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
 }
 
 /// The workers, and what the desk knows of each.
-fn hire(config: &Config, lanes: Vec<Vec<Lane>>, clock: Clock) -> (Vec<Worker>, Vec<Member>) {
+fn hire(config: &Config, lanes: Vec<Vec<Lane>>, clock: &Clock) -> (Vec<Worker>, Vec<Member>) {
     let hire = |(index, (lanes, core)): (usize, (Vec<Lane>, &u16))| {
         let rounds = Rounds::new(clock, &config.workers.idle);
         let published = Arc::new(Published::new(&(rounds.stats(), lanes.as_slice())));

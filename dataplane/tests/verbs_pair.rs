@@ -150,7 +150,7 @@ fn two_nodes_in_one_process() {
     let options = configs.each_ref().map(NodeOptions::new);
     let clock = Clock::start();
     let ends = [(&configs[0], &options[0]), (&configs[1], &options[1])];
-    let [left, right] = Node::open_pair(&eal, ends, clock).unwrap();
+    let [left, right] = Node::open_pair(&eal, ends, &clock).unwrap();
     std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(right));
         scope.spawn(|| initiate(left)).join().unwrap();

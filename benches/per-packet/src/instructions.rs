@@ -10,6 +10,7 @@ use tcp_stack::wire::TcpFlags;
 use tcp_stack::{Buf, BufClass, BufPool, Event};
 
 use super::lab::{Lab, MSS};
+use super::verbs::Pair;
 use super::{BURST, TcpError, echo};
 use crate::{PAYLOADS, build_write, write_len};
 
@@ -34,12 +35,30 @@ pub enum Case {
     FpduBuild,
     /// Such an FPDU: found, its CRC checked, its place checked, its payload copied.
     FpduPlace,
+    /// An RDMA Write of 64 octets: posted, built into a segment that it shares with others, its completion taken.
+    WriteSmall,
+    /// Such a Write: taken out of its segment, placed.
+    PlaceSmall,
+    /// A Send of 64 octets: posted, built, its completion taken.
+    SendSmall,
+    /// Such a Send: its buffer posted, taken out of its segment, placed, its completion taken.
+    TakeSmall,
 }
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Receive, Self::Send, Self::Acknowledge, Self::Echo, Self::FpduBuild, Self::FpduPlace];
+    pub const ALL: [Self; 10] = [
+        Self::Receive,
+        Self::Send,
+        Self::Acknowledge,
+        Self::Echo,
+        Self::FpduBuild,
+        Self::FpduPlace,
+        Self::WriteSmall,
+        Self::PlaceSmall,
+        Self::SendSmall,
+        Self::TakeSmall,
+    ];
 
     /// The name in the table of reviewed counts.
     pub const fn name(self) -> &'static str {
@@ -50,6 +69,10 @@ impl Case {
             Self::Echo => "echo",
             Self::FpduBuild => "fpdu-build",
             Self::FpduPlace => "fpdu-place",
+            Self::WriteSmall => "write-small",
+            Self::PlaceSmall => "place-small",
+            Self::SendSmall => "send-small",
+            Self::TakeSmall => "take-small",
         }
     }
 }
@@ -58,6 +81,20 @@ impl Case {
 #[inline(never)]
 fn counted(act: &mut dyn FnMut()) {
     act();
+}
+
+/// What a small message is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Send,
+}
+
+/// The end whose work counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Near,
+    Far,
 }
 
 /// So many bursts of a case, and before them some that do not count. Returns how many things were counted.
@@ -70,6 +107,10 @@ pub fn run(case: Case, bursts: u32) -> Result<u64, TcpError> {
         Case::Echo => answer(bursts)?,
         Case::FpduBuild => build(bursts),
         Case::FpduPlace => place(bursts),
+        Case::WriteSmall => small(bursts, Kind::Write, Side::Near),
+        Case::PlaceSmall => small(bursts, Kind::Write, Side::Far),
+        Case::SendSmall => small(bursts, Kind::Send, Side::Near),
+        Case::TakeSmall => small(bursts, Kind::Send, Side::Far),
     };
     TcpError::unless_all("finished", "rounds", done, wanted)?;
     Ok(done)
@@ -208,4 +249,30 @@ fn place(bursts: u32) -> u64 {
         });
     }
     done
+}
+
+/// Small messages from one side to the other, a burst at a time; how many were placed after the warm-up.
+fn small(bursts: u32, kind: Kind, side: Side) -> u64 {
+    let Some(Pair { mut near, mut far }) = Pair::new() else { return 0 };
+    let peer = (kind == Kind::Write).then(|| far.region());
+    let (mut posted, mut taken) = (0_u64, 0_u64);
+    for burst in 0..bursts.saturating_add(WARM_UP) {
+        let [near_burst, far_burst] = if side == Side::Near { [burst, 0] } else { [0, burst] };
+        if kind == Kind::Send {
+            when_warm(far_burst, &mut || (0..BURST).for_each(|_| _ = far.post_buffer()));
+        }
+        when_warm(near_burst, &mut || {
+            let done = (0..BURST).filter(|_| near.post(peer)).count();
+            near.transmit();
+            near.poll();
+            posted = posted.wrapping_add(done as u64);
+        });
+        let mut segments = near.sent();
+        when_warm(far_burst, &mut || {
+            segments.drain(..).for_each(|segment| far.take(segment));
+            taken = taken.wrapping_add(far.poll());
+        });
+    }
+    let placed = if kind == Kind::Write { far.writes_placed() } else { taken };
+    placed.min(posted).saturating_sub(u64::from(WARM_UP) * BURST as u64)
 }

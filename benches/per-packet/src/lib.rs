@@ -11,6 +11,7 @@ mod frames;
 pub mod instructions;
 mod lab;
 pub mod rx;
+mod verbs;
 mod wire;
 
 pub use wire::{PAYLOADS, build_write, parse_frame, tcp_frame, write_header, write_len};

@@ -209,7 +209,7 @@ impl Host for Target {
         pool: &mut HeapPool,
         out: &mut Vec<HeapBuf>,
     ) {
-        self.0.step(now, &mut frames.drain(..), pool, &mut |frame| out.push(frame.buf), BURST);
+        self.0.step(now, true, &mut frames.drain(..), pool, &mut |frame| out.push(frame.buf), BURST);
     }
 }
 

@@ -15,9 +15,14 @@ struct Lane {
     /// Messages posted, and those of them known to be done.
     posted: u64,
     done: u64,
+    /// Where in the queue pair's slice the next message is, and how many until one is signalled.
+    at: u64,
+    unsignaled: u64,
     /// Buffers posted, and those of them that were used.
     buffers: u64,
     used: u64,
+    /// Where in the slice the next buffer is.
+    buffer_at: u64,
 }
 
 /// The work of one end.
@@ -36,6 +41,7 @@ pub(super) struct Worker {
     lanes: Vec<Lane>,
     /// Octets of a region that belong to one queue pair: whole messages.
     slice: u64,
+    taken: [WorkCompletion; COMPLETIONS],
     /// Messages received whole, by their completions.
     pub(super) received: u64,
     /// Messages that this end knows to be done.
@@ -69,6 +75,7 @@ impl Worker {
             inline: task.inline.then(|| vec![0x5a; task.size as usize]),
             lanes: vec![Lane::default(); end.qps.len()],
             slice: slice - slice % size,
+            taken: [WorkCompletion::default(); COMPLETIONS],
             received: 0,
             done: 0,
         })
@@ -101,8 +108,8 @@ impl Worker {
     }
 
     fn take_sent(&mut self, end: &mut End) -> Result<()> {
-        let mut taken = [WorkCompletion::default(); COMPLETIONS];
-        let count = end.node.verbs_mut().device_mut().poll_cq(end.send_cq, &mut taken)?;
+        let Self { taken, .. } = self;
+        let count = end.node.verbs_mut().device_mut().poll_cq(end.send_cq, taken)?;
         for wc in taken.iter().take(count) {
             ensure!(wc.status == WcStatus::Success, "a message ended with {:?}", wc.status);
             // Signalled ones bear how many messages were posted before them, and on which queue pair.
@@ -120,7 +127,7 @@ impl Worker {
         let device = node.verbs_mut().device_mut();
         for (index, (lane, qp)) in self.lanes.iter_mut().zip(qps).enumerate() {
             while lane.posted < self.limit && lane.posted - lane.done < self.depth {
-                let at = index as u64 * self.slice + lane.posted * u64::from(self.size) % self.slice;
+                let at = index as u64 * self.slice + lane.at;
                 let (local, op) = match self.operation {
                     Operation::Write => {
                         let (remote_addr, rkey) = (peer_sink.addr + at, peer_sink.rkey);
@@ -135,21 +142,26 @@ impl Worker {
                 let lkey = if self.operation == Operation::Read { sink.lkey } else { source.lkey };
                 let list = [Sge { addr: local, length: self.size, lkey }];
                 let next = lane.posted + 1;
-                let signaled = next.is_multiple_of(self.signal_every) || next == self.limit;
+                lane.unsignaled += 1;
+                let signaled = lane.unsignaled == self.signal_every || next == self.limit;
+                if signaled {
+                    lane.unsignaled = 0;
+                }
                 let data = self.inline.as_deref().map_or(Data::List(&list), Data::Inline);
                 let flags = SendFlags { signaled, ..SendFlags::default() };
                 let wr_id = (index as u64) << 48 | lane.posted;
                 device.post_send(*qp, &SendWr { wr_id, op, data, flags })?;
                 lane.posted = next;
+                lane.at = behind(lane.at, self.size, self.slice);
             }
         }
         Ok(())
     }
 
     fn take_received(&mut self, end: &mut End) -> Result<()> {
-        let mut taken = [WorkCompletion::default(); COMPLETIONS];
+        let Self { taken, .. } = self;
         loop {
-            let count = end.node.verbs_mut().device_mut().poll_cq(end.recv_cq, &mut taken)?;
+            let count = end.node.verbs_mut().device_mut().poll_cq(end.recv_cq, taken)?;
             for wc in taken.iter().take(count) {
                 let (status, len) = (wc.status, wc.byte_len);
                 ensure!(status == WcStatus::Success, "a buffer ended with {status:?}");
@@ -171,12 +183,19 @@ impl Worker {
         let device = node.verbs_mut().device_mut();
         for (index, (lane, qp)) in self.lanes.iter_mut().zip(qps).enumerate() {
             while lane.buffers - lane.used < self.receive_depth {
-                let at = index as u64 * self.slice + lane.buffers * u64::from(self.size) % self.slice;
+                let at = index as u64 * self.slice + lane.buffer_at;
                 let list = [Sge { addr: sink.addr + at, length: self.size, lkey: sink.lkey }];
                 device.post_recv(*qp, &RecvWr { wr_id: index as u64, sg_list: &list })?;
                 lane.buffers += 1;
+                lane.buffer_at = behind(lane.buffer_at, self.size, self.slice);
             }
         }
         Ok(())
     }
+}
+
+/// Where the next message is in a slice of whole messages: behind the one at `at`, or at the start.
+fn behind(at: u64, size: u32, slice: u64) -> u64 {
+    let next = at + u64::from(size);
+    if next < slice { next } else { 0 }
 }

@@ -109,7 +109,7 @@ fn open(eal: &Eal, load: &Load, terms: &Terms, weather: Weather, seed: u64) -> R
     let open = |end| {
         let config = pair::config(load, terms.mtu, end)?;
         let options = pair::options(&config, terms);
-        Node::open_wired(eal, (&config, &options), (&spec, std::slice::from_ref(&pool)), clock)
+        Node::open_wired(eal, (&config, &options), (&spec, std::slice::from_ref(&pool)), &clock)
     };
     let ((left, left_wire), (right, right_wire)) = (open(0)?, open(1)?);
     let mut relay = Relay::new([left_wire, right_wire], weather, seed)?;

@@ -137,7 +137,7 @@ pub(super) fn open(eal: &Eal, load: &Load, terms: &Terms) -> Result<[End; 2]> {
     let configs = [config(load, terms.mtu, 0)?, config(load, terms.mtu, 1)?];
     let options = [options(&configs[0], terms), options(&configs[1], terms)];
     let ends = [(&configs[0], &options[0]), (&configs[1], &options[1])];
-    let [left, right] = Node::open_pair(eal, ends, Clock::start())?;
+    let [left, right] = Node::open_pair(eal, ends, &Clock::start())?;
     connect([left, right], load.region, terms, || {})
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args, config: &Config) -> Result<ExitCode> {
 /// A node of this thread.
 fn node(config: &Config, options: &NodeOptions) -> Result<(Option<RegisteredThread>, Node)> {
     let eal = Node::start_dpdk(&[config])?;
-    let mut node = Node::open(&eal, config, options, Clock::start())?;
+    let mut node = Node::open(&eal, config, options, &Clock::start())?;
     Ok((node.enter()?, node))
 }
 

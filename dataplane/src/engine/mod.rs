@@ -29,7 +29,7 @@ use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use region::access_of;
 use region::{RdmaSide, RegionStream, Verdict};
-pub(crate) use sink::{BUDGET, StreamSink, Turn};
+pub(crate) use sink::{StreamSink, Turn};
 use slots::{Service, Slots};
 pub use step::Step;
 
@@ -338,14 +338,17 @@ impl<P: BufPool, M: Memory> Step for Engine<P, M> {
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut dyn Iterator<Item = RxFrame<P::Buf>>,
+        due: bool,
+        frames: &mut impl Iterator<Item = RxFrame<P::Buf>>,
         pool: &mut P,
         out: &mut impl FnMut(TxFrame<P::Buf>),
         max: usize,
     ) -> usize {
         self.stack.handle_frames(now, frames);
         self.handle_events(now, pool);
-        self.handle_timeouts(now, pool);
+        if due {
+            self.handle_timeouts(now, pool);
+        }
         self.give_turns(now, pool);
         self.stack.poll_transmit(now, pool, out, max)
     }
@@ -467,7 +470,7 @@ fn generate<P: BufPool>(
     pool: &mut P,
 ) -> Turn {
     use rdma::Sink;
-    let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
+    let mut sink = StreamSink::new(stack, pool, conn, now);
     let segment = sink.fpdu_max();
     if segment == 0 {
         return Turn::Idle;

@@ -11,7 +11,7 @@ use rdma::{StagTable, StreamId};
 use tcp_stack::{Buf, BufPool, ConnId, Instant, Segment, Stack};
 
 use super::deadlines::{LINGER, since_start};
-use super::sink::{BUDGET, StreamSink, Turn};
+use super::sink::{StreamSink, Turn};
 
 /// What all RDMA connections of a lane share.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl<B: Buf> RegionStream<B> {
         side: &mut RdmaSide<M>,
     ) -> (Turn, Verdict) {
         let RdmaSide { stags, memory, stats, .. } = side;
-        let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
+        let mut sink = StreamSink::new(stack, pool, conn, now);
         let progress =
             self.endpoint.poll_transmit(since_start(now), &mut Env { stags, memory, stats }, &mut sink);
         let turn = sink.turn(progress.pending);

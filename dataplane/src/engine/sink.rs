@@ -15,7 +15,7 @@ const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
 const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
 
 /// Octets that one connection may queue before others get their turn.
-pub(crate) const BUDGET: usize = 64 << 10;
+const BUDGET: usize = 64 << 10;
 
 /// What became of a connection's turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +30,24 @@ pub(crate) enum Turn {
 
 /// One connection's sending side, for the length of one step.
 pub(crate) struct StreamSink<'a, P: BufPool> {
-    pub(crate) stack: &'a mut Stack<P::Buf>,
-    pub(crate) pool: &'a mut P,
-    pub(crate) conn: ConnId,
-    pub(crate) now: Instant,
+    stack: &'a mut Stack<P::Buf>,
+    pool: &'a mut P,
+    conn: ConnId,
+    now: Instant,
+    /// Octets of a segment.
+    segment: usize,
     /// Octets that this connection may still queue in this step, so that one long Read does not starve
     /// its neighbours.
     pub(crate) budget: usize,
 }
 
-impl<P: BufPool> StreamSink<'_, P> {
+impl<'a, P: BufPool> StreamSink<'a, P> {
+    /// A connection's turn begins.
+    pub(crate) fn new(stack: &'a mut Stack<P::Buf>, pool: &'a mut P, conn: ConnId, now: Instant) -> Self {
+        let segment = stack.emss(conn).min(pool.data_room());
+        Self { stack, pool, conn, now, segment, budget: BUDGET }
+    }
+
     /// What became of the turn, if an RDMA stream has used it and has more to send, or not.
     pub(crate) fn turn(&self, pending: bool) -> Turn {
         let segment = self.stack.emss(self.conn).max(FPDU_LEAST);
@@ -55,6 +63,9 @@ impl<P: BufPool> StreamSink<'_, P> {
     /// Queues `len` octets as a segment of their own, of which TCP makes several for a peer of tiny ones; `false`
     /// when there is no room or no buffer.
     fn push_segment(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
+        if len > self.room() {
+            return false;
+        }
         let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
         let Some(bytes) = buf.append(len) else { return false };
         build(bytes);
@@ -65,16 +76,18 @@ impl<P: BufPool> StreamSink<'_, P> {
 }
 
 impl<P: BufPool> Sink for StreamSink<'_, P> {
+    #[inline]
     fn fpdu_max(&self) -> usize {
-        self.stack.emss(self.conn).min(self.pool.data_room())
+        self.segment
     }
 
+    #[inline]
     fn room(&self) -> usize {
         self.stack.send_capacity(self.conn).min(self.budget)
     }
 
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
-        if len > self.room() {
+        if len > self.budget {
             return false;
         }
         let taken =

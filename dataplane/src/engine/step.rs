@@ -8,20 +8,23 @@ pub trait Step {
     type Pool: BufPool;
 
     /// One round: takes a burst of frames, lets those above TCP act on what they brought, emits at most `max`
-    /// frames. Returns how many it emitted.
+    /// frames. Returns how many it emitted. Timers are looked at if `due`: when [`Self::next_deadline`] has come, or was
+    /// not asked since the last step.
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut dyn Iterator<Item = RxFrame<<Self::Pool as BufPool>::Buf>>,
+        due: bool,
+        frames: &mut impl Iterator<Item = RxFrame<<Self::Pool as BufPool>::Buf>>,
         pool: &mut Self::Pool,
         out: &mut impl FnMut(TxFrame<<Self::Pool as BufPool>::Buf>),
         max: usize,
     ) -> usize;
 
-    /// When the next step is due at the latest though no frame arrives.
+    /// When the next step is due at the latest though no frame arrives. A step changes that, and nothing else does.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Whether a further step would send something at once.
+    /// Whether a further step would do something at once: there is something to send, or the program has asked for
+    /// something since the last one.
     fn has_output(&self) -> bool;
 
     /// Resets every connection: the program is going down.

@@ -26,7 +26,7 @@ use tcp_stack::{
     Stack, StackConfig, TxFrame,
 };
 
-use crate::engine::{BUDGET, Deadlines, LINGER, Step, StreamSink, TURNS_MAX, Turn, since_start};
+use crate::engine::{Deadlines, LINGER, Step, StreamSink, TURNS_MAX, Turn, since_start};
 use conns::{Carrier, Conns};
 pub use node::{Node, NodeOptions, PortVerbs};
 
@@ -398,7 +398,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             self.conns.turn_taken(conn);
             let Self { stack, device, side, conns, .. } = self;
             let Some(id) = conns.id(conn) else { continue };
-            let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
+            let mut sink = StreamSink::new(stack, pool, conn, now);
             let progress = device.poll_transmit(id, since_start(now), &mut side.env(), &mut sink);
             match sink.turn(progress.pending) {
                 Turn::Idle => {}
@@ -443,14 +443,17 @@ impl<P: BufPool, M: Memory> Step for Verbs<P, M> {
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut dyn Iterator<Item = RxFrame<P::Buf>>,
+        due: bool,
+        frames: &mut impl Iterator<Item = RxFrame<P::Buf>>,
         pool: &mut P,
         out: &mut impl FnMut(TxFrame<P::Buf>),
         max: usize,
     ) -> usize {
         self.stack.handle_frames(now, frames);
         self.handle_events(now);
-        self.handle_timeouts(now);
+        if due {
+            self.handle_timeouts(now);
+        }
         self.obey(now);
         self.give_turns(now, pool);
         // What a turn has brought to its end is closed at once.

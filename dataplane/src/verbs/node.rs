@@ -83,7 +83,7 @@ impl Node {
     ///
     /// # Errors
     /// The configuration has not one port and one worker, or the port cannot be had.
-    pub fn open(eal: &Eal, config: &Config, options: &NodeOptions, clock: Clock) -> Result<Self> {
+    pub fn open(eal: &Eal, config: &Config, options: &NodeOptions, clock: &Clock) -> Result<Self> {
         let plan = Plan::new(eal, config, options)?;
         let opened = Port::open(eal, &plan.spec, &plan.pools)?;
         plan.carry_out(eal, clock, opened)
@@ -93,7 +93,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn open_pair(eal: &Eal, ends: [(&Config, &NodeOptions); 2], clock: Clock) -> Result<[Self; 2]> {
+    pub fn open_pair(eal: &Eal, ends: [(&Config, &NodeOptions); 2], clock: &Clock) -> Result<[Self; 2]> {
         let [left, right] = ends;
         let [left, right] = [Plan::new(eal, left.0, left.1)?, Plan::new(eal, right.0, right.1)?];
         let opened = Port::open_pair(eal, [&left.spec, &right.spec], [&left.pools, &right.pools])?;
@@ -110,7 +110,7 @@ impl Node {
         eal: &Eal,
         (config, options): (&Config, &NodeOptions),
         (far, far_pools): (&PortSpec, &[Arc<Mempool>]),
-        clock: Clock,
+        clock: &Clock,
     ) -> Result<(Self, (Port, Vec<QueuePair>))> {
         let plan = Plan::new(eal, config, options)?;
         let [near, far] = Port::open_pair(eal, [&plan.spec, far], [&plan.pools, far_pools])?;
@@ -251,7 +251,7 @@ impl<'a> Plan<'a> {
         Ok(Self { config, options, port, core: *core, spec, pools })
     }
 
-    fn carry_out(self, eal: &Eal, clock: Clock, (port, pairs): (Port, Vec<QueuePair>)) -> Result<Node> {
+    fn carry_out(self, eal: &Eal, clock: &Clock, (port, pairs): (Port, Vec<QueuePair>)) -> Result<Node> {
         let Self { config, options, port: port_config, core, spec: _, pools } = self;
         let (Some(QueuePair { rx, tx }), Some(pool)) = (pairs.into_iter().next(), pools.first()) else {
             bail!("port {}: no queue", port.name());

@@ -26,10 +26,12 @@ impl Idler {
         Self { sleep_max, empty_rounds: 0, sleep: FIRST_SLEEP }
     }
 
-    /// How long to sleep after this round; `None`: go on at once. Never past `until_deadline`.
-    pub(super) fn after_round(&mut self, busy: bool, until_deadline: Option<Duration>) -> Option<Duration> {
+    /// How long to sleep after this round; `None`: go on at once. Never longer than `rest` says that there is nothing to
+    /// do.
+    #[inline]
+    pub(super) fn after_round(&mut self, moved: bool, rest: impl FnOnce() -> Duration) -> Option<Duration> {
         let sleep_max = self.sleep_max?;
-        if busy {
+        if moved {
             self.empty_rounds = 0;
             self.sleep = FIRST_SLEEP;
             return None;
@@ -40,11 +42,7 @@ impl Idler {
         }
         let sleep = self.sleep.min(sleep_max);
         self.sleep = self.sleep.saturating_mul(2).min(sleep_max);
-        match until_deadline {
-            Some(left) if left.is_zero() => None,
-            Some(left) => Some(sleep.min(left)),
-            None => Some(sleep),
-        }
+        Some(rest().min(sleep)).filter(|sleep| !sleep.is_zero())
     }
 }
 
@@ -55,27 +53,28 @@ mod tests {
     #[test]
     fn a_spinning_worker_never_sleeps() {
         let mut idler = Idler::new(&Idle::Spin);
-        assert!((0..10_000).all(|_| idler.after_round(false, None).is_none()));
+        assert!((0..10_000).all(|_| idler.after_round(false, || Duration::MAX).is_none()));
     }
 
     #[test]
     fn an_adaptive_worker_sleeps_longer_and_longer_up_to_its_bound_and_wakes_for_work() {
         let mut idler = Idler::new(&Idle::Adaptive { sleep_us_max: 30 });
-        assert!((1..EMPTY_ROUNDS).all(|_| idler.after_round(false, None).is_none()));
-        let sleeps: Vec<_> = (0..5).map(|_| idler.after_round(false, None).unwrap().as_micros()).collect();
+        let forever = || Duration::MAX;
+        assert!((1..EMPTY_ROUNDS).all(|_| idler.after_round(false, forever).is_none()));
+        let sleeps: Vec<_> = (0..5).map(|_| idler.after_round(false, forever).unwrap().as_micros()).collect();
         assert_eq!(sleeps, [5, 10, 20, 30, 30]);
-        assert_eq!(idler.after_round(true, None), None);
-        assert_eq!(idler.after_round(false, None), None);
+        assert_eq!(idler.after_round(true, forever), None);
+        assert_eq!(idler.after_round(false, forever), None);
     }
 
     #[test]
     fn a_deadline_cuts_the_sleep_short() {
         let mut idler = Idler::new(&Idle::Adaptive { sleep_us_max: 100 });
         for _ in 1..EMPTY_ROUNDS {
-            idler.after_round(false, None);
+            idler.after_round(false, || Duration::MAX);
         }
         let two = Duration::from_micros(2);
-        assert_eq!(idler.after_round(false, Some(two)), Some(two));
-        assert_eq!(idler.after_round(false, Some(Duration::ZERO)), None);
+        assert_eq!(idler.after_round(false, || two), Some(two));
+        assert_eq!(idler.after_round(false, || Duration::ZERO), None);
     }
 }

@@ -45,6 +45,8 @@ pub struct Lane<E = PortEngine> {
     frames: ArrayVec<RxFrame<Mbuf>, BURST>,
     /// What the port has not taken yet.
     batch: TxBatch,
+    /// When the engine is due though no frame arrives; `None`: not asked since its last step.
+    due: Option<Instant>,
 }
 
 impl<E: Step<Pool = MbufPool>> Lane<E> {
@@ -59,12 +61,24 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
             received: ArrayVec::new(),
             frames: ArrayVec::new(),
             batch: TxBatch::new(),
+            due: None,
         }
     }
 
-    /// One round: a burst in, a step of the engine, a burst out. Returns how many frames it moved.
+    /// One round: a burst in, a step of the engine, a burst out. Returns how many frames it moved. Most rounds of a
+    /// worker that waits find nothing to do, and see that at once: what they take is what the next frame waits.
+    #[inline]
     pub fn round(&mut self, now: Instant) -> usize {
         let received = self.receive();
+        if received == 0 && !self.has_output() && now < self.due() && !self.has_relayed() {
+            return 0;
+        }
+        self.work(now, received)
+    }
+
+    /// A round with something to do.
+    fn work(&mut self, now: Instant, received: usize) -> usize {
+        let due = self.due.take().is_none_or(|due| due <= now);
         let room = self.room();
         let Self { engine, pool, tx, batch, frames, .. } = self;
         let mut drain = Ahead::new(frames.drain(..));
@@ -74,7 +88,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
             Transmit::Relay(ring) => drop(ring.push(frame)),
         };
         let releases = ReleaseLast::new();
-        let emitted = engine.step(now, &mut drain, pool, &mut emit, room);
+        let emitted = engine.step(now, due, &mut drain, pool, &mut emit, room);
         drop(drain);
         // Before acknowledgements leave: what a peer in this process frees last goes back to where it came from.
         drop(releases);
@@ -140,12 +154,23 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         }
     }
 
-    /// When the next round is due at the latest, though no frame arrives.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.engine.next_deadline()
+    /// When the engine is due at the latest, though no frame arrives.
+    #[inline]
+    pub fn due(&mut self) -> Instant {
+        let Self { engine, due, .. } = self;
+        *due.get_or_insert_with(|| engine.next_deadline().unwrap_or(Instant::MAX))
     }
 
-    /// Whether frames wait to be sent.
+    /// Whether a worker that sends through this one's queue has a frame for it.
+    fn has_relayed(&self) -> bool {
+        match &self.tx {
+            Transmit::Queue { relayed, .. } => relayed.iter().any(|ring| !ring.is_empty()),
+            Transmit::Relay(_) => false,
+        }
+    }
+
+    /// Whether frames wait to be sent, or the engine has something to do at once.
+    #[inline]
     pub fn has_output(&self) -> bool {
         !self.batch.is_empty() || self.engine.has_output()
     }

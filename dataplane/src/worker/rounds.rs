@@ -26,13 +26,22 @@ pub struct Rounds {
     idler: Idler,
     /// When the last round began, or the last sleep ended.
     last: Instant,
+    /// The last round moved a frame.
+    moved: bool,
     stats: WorkerStats,
 }
 
 impl Rounds {
     /// Before the first one.
-    pub fn new(clock: Clock, idle: &Idle) -> Self {
-        Self { clock, idler: Idler::new(idle), last: clock.now(), stats: WorkerStats::default() }
+    pub fn new(clock: &Clock, idle: &Idle) -> Self {
+        let last = clock.now();
+        Self {
+            clock: clock.clone(),
+            idler: Idler::new(idle),
+            last,
+            moved: false,
+            stats: WorkerStats::default(),
+        }
     }
 
     /// The time now.
@@ -42,19 +51,22 @@ impl Rounds {
 
     /// Counts the time from here on: the thread begins.
     pub fn begin(&mut self) {
-        self.last = self.clock.now();
+        (self.last, self.moved) = (self.clock.now(), false);
     }
 
     /// One round of every lane.
     pub fn turn<E: Step<Pool = MbufPool>>(&mut self, lanes: &mut [Lane<E>]) -> Round {
         let now = self.clock.now();
-        let moved: usize = lanes.iter_mut().map(|lane| lane.round(now)).sum();
-        self.account(now.saturating_since(self.last), moved > 0);
-        self.last = now;
-        let busy = moved > 0 || lanes.iter().any(Lane::has_output);
-        let deadline = lanes.iter().filter_map(Lane::next_deadline).min();
-        let left = deadline.map(|deadline| deadline.saturating_since(now));
-        Round { now, sleep: self.idler.after_round(busy, left) }
+        self.account(now);
+        let moved = lanes.iter_mut().fold(0_usize, |moved, lane| moved.saturating_add(lane.round(now)));
+        self.moved = moved > 0;
+        let sleep = self.idler.after_round(self.moved, || {
+            if lanes.iter().any(Lane::has_output) {
+                return Duration::ZERO;
+            }
+            lanes.iter_mut().map(Lane::due).min().unwrap_or(Instant::MAX).saturating_since(now)
+        });
+        Round { now, sleep }
     }
 
     /// Sleeps until the time is up, or a frame arrives where a port can tell.
@@ -71,10 +83,10 @@ impl Rounds {
             let _ = rustix::thread::nanosleep(&time);
         }
         let woken = self.clock.now();
-        let slept = nanos(woken.saturating_since(self.last));
-        self.stats.slept_ns += slept;
-        self.stats.total_ns += slept;
-        self.last = woken;
+        let slept = nanos_between(self.last, woken);
+        self.stats.slept_ns = self.stats.slept_ns.wrapping_add(slept);
+        self.stats.total_ns = self.stats.total_ns.wrapping_add(slept);
+        (self.last, self.moved) = (woken, false);
     }
 
     /// What was counted.
@@ -87,16 +99,20 @@ impl Rounds {
         &mut self.stats
     }
 
-    fn account(&mut self, elapsed: Duration, busy: bool) {
-        self.stats.rounds += 1;
-        self.stats.total_ns += nanos(elapsed);
-        if busy {
-            self.stats.busy_rounds += 1;
-            self.stats.busy_ns += nanos(elapsed);
-        }
+    /// Counts the round that ends where the next begins: what the program does behind a round belongs to it.
+    #[inline]
+    fn account(&mut self, now: Instant) {
+        let (elapsed, moved) = (nanos_between(self.last, now), u64::from(self.moved));
+        let stats = &mut self.stats;
+        stats.rounds = stats.rounds.wrapping_add(1);
+        stats.total_ns = stats.total_ns.wrapping_add(elapsed);
+        stats.busy_rounds = stats.busy_rounds.wrapping_add(moved);
+        stats.busy_ns = stats.busy_ns.wrapping_add(elapsed.wrapping_mul(moved));
+        self.last = now;
     }
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// Zero where the clock of another CPU is ahead.
+const fn nanos_between(from: Instant, to: Instant) -> u64 {
+    to.as_nanos().saturating_sub(from.as_nanos())
 }

@@ -349,7 +349,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             stats.fpdus_in_split = stats.fpdus_in_split.wrapping_add(1);
         }
         self.lent = len;
-        Some(Ok(Fpdu::new(self.position, ulpdu_len, layout, self.octets(0, len))))
+        Some(Ok(Fpdu::new(self.position, ulpdu_len, layout, self.first(), self.octets(0, len))))
     }
 
     /// The run of FPDUs placed before that the stream has now reached the end of; `None` elsewhere.

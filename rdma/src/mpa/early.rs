@@ -165,7 +165,7 @@ impl<'a> EarlyFpdus<'a> {
             }
             stats.markers_in = stats.markers_in.wrapping_add(1);
         }
-        let found = Fpdu::new(self.position, ulpdu_len, layout, Pieces::of(fpdu));
+        let found = Fpdu::new(self.position, ulpdu_len, layout, fpdu, Pieces::of(fpdu));
         (self.octets, self.position) = (rest, end);
         Ok(found)
     }

@@ -10,19 +10,30 @@ use std::collections::vec_deque;
 pub struct Fpdu<'a, C> {
     offset: u64,
     len: usize,
+    /// The ULPDU, where it lies in one piece.
+    whole: Option<&'a [u8]>,
     ulpdu: Pieces<'a, C>,
 }
 
 impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
-    /// The FPDU at stream position `offset` that `octets` begins with, of which the ULPDU has `len` octets.
+    /// The FPDU at stream position `offset` that `octets` begins with, of which the ULPDU has `len` octets; `first` is
+    /// the first piece of these.
     #[inline]
-    pub(super) fn new(offset: u64, len: usize, layout: Layout, octets: Pieces<'a, C>) -> Self {
+    pub(super) fn new(
+        offset: u64,
+        len: usize,
+        layout: Layout,
+        first: &'a [u8],
+        octets: Pieces<'a, C>,
+    ) -> Self {
         let before = layout.length_at().saturating_add(LENGTH_LEN);
+        let uncut = layout.until_marker(before) >= len;
+        let whole = first.get(before..before.saturating_add(len)).filter(|_| uncut);
         let mut ulpdu = octets;
         ulpdu.skip = ulpdu.skip.saturating_add(before);
         ulpdu.until_marker = layout.until_marker(before);
         ulpdu.left = len;
-        Self { offset, len, ulpdu }
+        Self { offset, len, whole, ulpdu }
     }
 
     /// The stream position of its ULPDU_Length field, or of the marker in front of that.
@@ -49,9 +60,8 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
     /// The ULPDU, where it lies in one piece: the ordinary case.
     #[inline]
     #[must_use]
-    pub fn contiguous(&self) -> Option<&'a [u8]> {
-        let piece = self.pieces(0).next().unwrap_or_default();
-        (piece.len() == self.len).then_some(piece)
+    pub const fn contiguous(&self) -> Option<&'a [u8]> {
+        self.whole
     }
 
     /// Copies the first octets of the ULPDU, as many as there are and fit, and returns their number.

@@ -174,7 +174,7 @@ impl Framer {
     #[inline]
     #[must_use]
     pub fn markers(&self, octets: usize) -> usize {
-        self.layout().markers(octets).count()
+        if self.markers { self.layout().markers(octets).count() } else { 0 }
     }
 }
 

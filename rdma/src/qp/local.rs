@@ -118,9 +118,19 @@ impl Lists {
     }
 
     /// The elements of a list that is kept here.
+    #[inline]
     pub(crate) fn sges(&self, list: List) -> &[Sge] {
         let start = usize::from(list.slot).saturating_mul(self.per_slot);
         self.sges.get(start..start.saturating_add(list.sges.into())).unwrap_or_default()
+    }
+
+    /// The element of a list that has no other, the ordinary case.
+    #[inline]
+    pub(crate) fn only(&self, list: List) -> Option<&Sge> {
+        match self.sges(list) {
+            [sge] => Some(sge),
+            _ => None,
+        }
     }
 
     /// Octets that are kept here, `len` of them from `skip` on.
@@ -221,10 +231,13 @@ mod tests {
         assert_eq!((a.len, lists.sges(a)[0].lkey, lists.sges(b)[1].lkey), (3, Stag(1), Stag(2)));
         let c = keep(&mut lists, 3);
         assert_eq!((lists.sges(c)[0].lkey, lists.sges(b)[0].lkey), (Stag(3), Stag(2)));
+        assert_eq!(lists.only(c), None);
+        let Some(Local::List(one)) = lists.keep(&[sge(4, 5, 6)]) else { panic!("it fits") };
+        assert_eq!(lists.only(one), Some(&sge(4, 5, 6)));
         assert_eq!(lists.keep(&[Sge::default(); 3]), None);
         assert_eq!(lists.keep(&[sge(1, 0, u32::MAX), sge(1, 0, 1)]), None);
-        assert_eq!(lists.keep_inline(&[1, 2, 3, 4]), Some(Local::Inline { slot: 1, len: 4 }));
-        assert_eq!(lists.inline(1, 1, 3), [2, 3, 4]);
+        assert_eq!(lists.keep_inline(&[1, 2, 3, 4]), Some(Local::Inline { slot: 0, len: 4 }));
+        assert_eq!(lists.inline(0, 1, 3), [2, 3, 4]);
         assert_eq!(lists.keep_inline(&[0; 5]), None);
         assert_eq!(Lists::default().keep(&[]), None);
     }

@@ -206,6 +206,21 @@ impl QueuePair {
         Some(event)
     }
 
+    /// Takes the next event if it is that work to send has succeeded; whether it was.
+    #[inline]
+    pub(crate) fn take_success(&mut self) -> bool {
+        let taken = match self.events.front() {
+            Some(Event::Completion { op: CompletionOp::Receive, .. }) => false,
+            Some(Event::Completion { status: CompletionStatus::Success, .. }) => true,
+            _ => false,
+        };
+        if taken {
+            self.events.pop_front();
+            self.sq.completion_taken();
+        }
+        taken
+    }
+
     /// Moves finished work requests from the head of the send queue to the events.
     pub(crate) fn complete(&mut self) {
         while let Some((done, owned)) = self.sq.pop_done() {

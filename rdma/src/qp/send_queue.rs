@@ -231,12 +231,14 @@ impl SendQueue {
     }
 
     /// Takes the head if it is finished; see [`Self::pop`].
+    #[inline]
     pub(crate) fn pop_done(&mut self) -> Option<(WorkRequest, bool)> {
         if self.queue.front()?.done { self.pop() } else { None }
     }
 
     /// Takes the head, finished or not, and says whether it was the owner's. If it was, its completion counts
     /// until [`Self::completion_taken`].
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(WorkRequest, bool)> {
         let request = self.queue.pop_front()?;
         if self.sent > 0 && !request.done {

@@ -41,6 +41,32 @@ impl QueuePair {
         Tokens::of(self.sq.lists.sges(list), skip, len, check).ok()
     }
 
+    /// The right to fetch a segment of a message whose octets lie in one piece, `Some(None)` where it may not be
+    /// fetched; `None` where they lie in several, or were copied.
+    #[inline]
+    pub(super) fn in_one_piece<M>(
+        &self,
+        work: &WorkRequest,
+        segment: Segment,
+        env: &Env<'_, M>,
+    ) -> Option<Option<Fetch>> {
+        let (skip, len) = (work.progress, segment.len);
+        match work.local {
+            Local::Slice(slice) => Some(Fetch::local(&slice, skip, len)),
+            Local::List(list) => self.sq.lists.only(list).map(|sge| {
+                let may_fetch =
+                    |address, len| env.stags.check_local_fetch(sge.lkey, address, len, self.origin);
+                // As with several elements: all of it before its first octet goes out.
+                let begins = skip == 0 && !segment.last;
+                if begins && may_fetch(sge.addr, sge.length as usize).is_err() {
+                    return None;
+                }
+                may_fetch(sge.addr.checked_add(skip.into())?, len).ok()
+            }),
+            Local::Inline { .. } => None,
+        }
+    }
+
     /// Sends a segment of a message whose octets are in a list, or were copied.
     pub(super) fn push_gathered<M: Memory>(
         &mut self,
@@ -84,7 +110,8 @@ impl QueuePair {
                 self.sq.lists = lists;
                 step
             }
-            Local::Slice(_) => Step::Idle,
+            // Without octets: others lie in one piece.
+            Local::Slice(_) => self.push(front, 0, env, sink, |_, _| {}),
         }
     }
 
@@ -138,6 +165,11 @@ impl QueuePair {
             Local::List(list) => {
                 let lists = if received { &self.rq.lists } else { &self.sq.lists };
                 let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
+                if let Some(sge) = lists.only(list) {
+                    let address = sge.addr.checked_add(start.into()).ok_or(StreamError::Local)?;
+                    let at = check(sge.lkey, address, len).map_err(|_| StreamError::Local)?;
+                    return self.place(at, fpdu, skip, env);
+                }
                 let places = Tokens::of(lists.sges(list), start, len, check);
                 let places = places.map_err(|_| StreamError::Local)?;
                 if !places.all(|place| env.memory.holds(place.region(), place.offset(), place.len())) {

@@ -116,6 +116,10 @@ impl QueuePair {
         count(&mut self.counters.bytes_placed, at.len());
         count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
         count(&mut env.stats.mpa.octets_copied, at.len());
+        if let Some(octets) = fpdu.contiguous().and_then(|ulpdu| ulpdu.get(skip..)) {
+            env.memory.place(at, octets);
+            return Ok(());
+        }
         for piece in fpdu.pieces(skip) {
             let (here, behind) = at.split_at(piece.len());
             env.memory.place(here, piece);

@@ -2,9 +2,7 @@
 
 use crate::ddp::{Segment, cut};
 use crate::memory::{Fetch, Memory};
-use crate::qp::{
-    CloseHow, CompletionStatus, Event, Kind, Local, QpState, QueuePair, Reply, Source, WorkRequest,
-};
+use crate::qp::{CloseHow, CompletionStatus, Event, Kind, QpState, QueuePair, Reply, Source, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
 use crate::wire::atomic::{AtomicOp, AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -229,21 +227,15 @@ impl QueuePair {
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Step {
-        let step = if let Local::Slice(slice) = &work.local {
-            let mut fetch = None;
-            if segment.len > 0 {
-                fetch = Fetch::local(slice, work.progress, segment.len).and_then(|named| held(env, named));
+        let step = match self.in_one_piece(work, segment, env) {
+            Some(allowed) if segment.len > 0 => {
                 // RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
-                if fetch.is_none() {
+                let Some(fetch) = allowed.and_then(|allowed| held(env, allowed)) else {
                     return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
-                }
+                };
+                self.push(front, segment.len, env, sink, |memory, out| memory.fetch(fetch, out))
             }
-            self.push(front, segment.len, env, sink, |memory, out| match fetch {
-                Some(fetch) => memory.fetch(fetch, out),
-                None => out.fill(0),
-            })
-        } else {
-            self.push_gathered(work, front, segment, env, sink)
+            _ => self.push_gathered(work, front, segment, env, sink),
         };
         let Step::Sent(_) = step else { return step };
         self.fetched(segment.len, env);
@@ -437,9 +429,6 @@ impl QueuePair {
     ) -> Step {
         let ulpdu_len = front.len().saturating_add(len);
         let fpdu_len = self.framer.fpdu_len(ulpdu_len);
-        if sink.room() < fpdu_len {
-            return Step::NoRoom;
-        }
         let (framer, memory) = (self.framer, &*env.memory);
         let mut fill = Some(fill);
         let mut built = false;

@@ -246,7 +246,15 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Acts on what an endpoint has to tell, until there is nothing.
     pub(super) fn drain(&mut self, id: CmId) {
-        while let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
+        loop {
+            let Self { ids, qps, .. } = self;
+            let it = ids.get_mut(id.0);
+            let Some((number, endpoint)) = it.and_then(|it| Some((it.qp, it.endpoint.as_mut()?))) else {
+                break;
+            };
+            if let Some(qp) = number.and_then(|number| qps.get_mut(number.0)) {
+                qp.pass_over(endpoint.queue_pair());
+            }
             let Some(event) = endpoint.poll_event() else {
                 if endpoint.queue_pair().state == EndpointState::Terminating {
                     self.enter_terminate(id);

@@ -193,8 +193,14 @@ impl Lab {
         }
         let brought = received.len();
         (self.watch)(true);
-        let sent =
-            engine.step(*now, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
+        let sent = engine.step(
+            *now,
+            true,
+            &mut received.drain(..),
+            pool,
+            &mut |frame| emitted.push(frame.buf),
+            BURST,
+        );
         (self.watch)(false);
         assert_eq!(sent, emitted.len());
         self.buffers_used_max = self.buffers_used_max.max(pool.live());

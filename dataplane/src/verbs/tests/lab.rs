@@ -181,7 +181,7 @@ impl Host {
         let brought = received.len();
         watch(true);
         let sent =
-            verbs.step(now, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
+            verbs.step(now, true, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
         watch(false);
         assert_eq!(sent, emitted.len());
         if !*unheard {
