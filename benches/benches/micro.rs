@@ -4,7 +4,7 @@
 
 use std::hint::black_box;
 
-use benches::{PAYLOADS, build_write, parse_frame, tcp_frame, write_len};
+use benches::{BURST, Expected, PAYLOADS, build_write, parse_frame, tcp_frame, write_len};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rdma::mpa::crc::crc32c;
 use rdma::mpa::{Deframer, Framer, MpaStats};
@@ -76,6 +76,19 @@ fn wire(criterion: &mut Criterion) {
     });
 }
 
+/// Header prediction; with more than one connection the look-up of each segment's, too.
+fn expected(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("take 32 expected segments, of connections");
+    group.throughput(Throughput::Elements(BURST as u64));
+    for connections in [1, 64, 100_000] {
+        let mut peers = Expected::new(connections).unwrap();
+        group.bench_function(BenchmarkId::from_parameter(connections), |bencher| {
+            bencher.iter_custom(|bursts| peers.time(bursts));
+        });
+    }
+    group.finish();
+}
+
 fn placement(criterion: &mut Criterion) {
     per_payload(criterion, "check and place", 1, |bencher, payload| {
         let mut memory = VecMemory::new();
@@ -97,5 +110,5 @@ fn placement(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(micro, crc, fpdu, wire, placement);
+criterion_group!(micro, crc, fpdu, wire, expected, placement);
 criterion_main!(micro);

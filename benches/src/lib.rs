@@ -30,7 +30,9 @@ pub mod verbs;
 pub use clock::Stopwatch;
 pub use cores::{Cores, Gate, on_two_cores};
 pub use machine::Machine;
-pub use per_packet::{PAYLOADS, build_write, parse_frame, tcp_frame, write_header, write_len};
+pub use per_packet::{
+    BURST, Expected, PAYLOADS, build_write, parse_frame, tcp_frame, write_header, write_len,
+};
 pub use progress::Progress;
 pub use report::{Output, Report};
 pub use rows::{bandwidth_gbps, median, size};

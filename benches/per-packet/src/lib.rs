@@ -7,6 +7,7 @@
 
 pub mod conns;
 pub mod echo;
+mod expected;
 mod frames;
 pub mod instructions;
 mod lab;
@@ -14,6 +15,7 @@ pub mod rx;
 mod verbs;
 mod wire;
 
+pub use expected::Expected;
 pub use wire::{PAYLOADS, build_write, parse_frame, tcp_frame, write_header, write_len};
 
 use quanta::Clock;

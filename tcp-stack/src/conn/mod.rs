@@ -49,6 +49,7 @@ mod table;
 mod terms;
 mod time_wait;
 mod timeout;
+mod touch;
 mod undo;
 mod urgent;
 mod window;

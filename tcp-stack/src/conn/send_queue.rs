@@ -22,6 +22,8 @@
 
 mod scoreboard;
 
+use core::hint::black_box;
+
 use crate::buf::Buf;
 use crate::pool::{NIL, Pool};
 use crate::recovery::RateStamp;
@@ -118,6 +120,12 @@ impl<B> TxNode<B> {
     #[inline]
     pub(crate) fn end(&self) -> SeqNum {
         self.seq + self.seq_len()
+    }
+
+    /// Reads from its first octets and from its last.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        black_box((self.sent_at, self.seq, self.prev, self.later, self.state));
     }
 
     /// Whether it was sent more than once.

@@ -1,5 +1,6 @@
 //! What things weigh: the memory that a stack reserves, and what stays in the cache.
 
+use alloc::vec::Vec;
 use core::mem::offset_of;
 
 use super::table::{Entry, Slot};
@@ -7,7 +8,7 @@ use super::{Conn, Ends, HalfOpen, Notices, Pending, Receiver, RxNode, Settings, 
 use crate::conn::{Negotiated, Reassembly};
 use crate::pool::node_octets;
 use crate::seq::SeqNum;
-use crate::timer::{NODE_OCTETS, Timers};
+use crate::timer::{Deadlines, NODE_OCTETS, Timers};
 
 /// A buffer as a port's driver has it: a pointer.
 type Handle = usize;
@@ -88,6 +89,24 @@ fn receiving_in_order() -> [Place; 29] {
         ("rcv.held.ready_tail", held + offset_of!(Reassembly, ready_tail), node),
         ("rcv.held.first_run", held + offset_of!(Reassembly, first_run), node),
     ]
+}
+
+#[test]
+fn a_block_that_is_looked_ahead_for_is_read_from_every_cache_line() {
+    let lines = Conn::TOUCHED.iter().map(|at| at / 64);
+    assert!(lines.eq(0..size_of::<Slot>() / 64), "{:?}", Conn::TOUCHED);
+}
+
+#[test]
+fn a_block_whose_timers_expire_is_read_from_the_cache_lines_that_they_need() {
+    let lines: Vec<_> = Conn::TOUCHED_FOR_TIMERS.iter().map(|at| at / 64).collect();
+    for (name, at, octets) in [
+        ("timers", offset_of!(Conn, timers), size_of::<Timers>()),
+        ("deadlines", offset_of!(Conn, deadlines), size_of::<Deadlines>()),
+        ("attempts", offset_of!(Conn, attempts), 1),
+    ] {
+        assert!((at / 64..=(at + octets - 1) / 64).all(|line| lines.contains(&line)), "{name}");
+    }
 }
 
 #[test]

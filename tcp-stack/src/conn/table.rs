@@ -197,6 +197,31 @@ impl ConnTable {
         found.map(|entry| entry.target.into())
     }
 
+    /// The place of the connection that a flow of this hash most likely is, without a look at it.
+    #[inline]
+    pub(crate) fn likely(&self, hash: u32) -> Option<u32> {
+        match self.flows.find(spread(hash), |entry| entry.hash == hash)?.target.into() {
+            Target::Conn(place) => Some(place),
+            Target::HalfOpen(_) | Target::TimeWait(_) => None,
+        }
+    }
+
+    /// Reads from every cache line of a place.
+    #[inline]
+    pub(crate) fn touch(&self, index: u32) {
+        if let Some(Slot { conn: Some(conn), .. }) = self.slots.get(index as usize) {
+            conn.touch();
+        }
+    }
+
+    /// Reads from the cache lines of a place that are needed when its timers expire.
+    #[inline]
+    pub(crate) fn touch_timers(&self, index: u32) {
+        if let Some(Slot { conn: Some(conn), .. }) = self.slots.get(index as usize) {
+            conn.touch_timers();
+        }
+    }
+
     /// Enters a flow.
     pub(crate) fn insert_flow(&mut self, hash: u32, target: Target) {
         self.flows

@@ -19,6 +19,11 @@ impl<B: Buf> Stack<B> {
         self.predicts = predicts;
     }
 
+    /// From how many connections on it looks ahead.
+    pub fn look_ahead_from(&mut self, connections: u32) {
+        self.looks_ahead_from = connections;
+    }
+
     /// All that tells one stack from another: connections, queues, timers, counters.
     pub fn facts(&self) -> String {
         let queues = (&self.events, &self.output, &self.neighbor_wait, &self.pool_wait, &self.held);

@@ -3,12 +3,16 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use arrayvec::ArrayVec;
+
 use super::Stack;
+use super::look_ahead::BURST;
 use super::passive::Knock;
 use super::replies::reset_for;
 use crate::buf::{Buf, RxFrame};
-use crate::conn::{Conn, Cx, Ends, Incoming, Outcome, Payload, Target, TimeWaitVerdict};
+use crate::conn::{Conn, Cx, Ends, Incoming, Outcome, Payload, State, Target, TimeWaitVerdict};
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
+use crate::pool::NIL;
 use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp, nanos};
 use crate::wire::{EcnField, TcpFlags, TcpHeader};
@@ -26,30 +30,54 @@ impl<B: Buf> Stack<B> {
         self.now = now;
         self.early = None;
         let mut run = None;
-        for frame in frames {
-            if let Some(frame) = self.take_predicted(now, frame, &mut run) {
-                self.end_run(now, &mut run);
-                self.take_frame(now, frame);
+        if self.looks_ahead() {
+            let mut frames = frames.into_iter();
+            loop {
+                let burst: ArrayVec<RxFrame<B>, BURST> = frames.by_ref().take(BURST).collect();
+                if burst.is_empty() {
+                    break;
+                }
+                let places = self.look_ahead(&burst);
+                self.take_burst(now, burst.into_iter().zip(places), &mut run);
             }
+        } else {
+            self.take_burst(now, frames.into_iter().map(|frame| (frame, NIL)), &mut run);
         }
         self.end_run(now, &mut run);
         self.wake_pool_waiters(now);
         self.relieve_held(now);
     }
 
+    /// Takes frames, each with where its connection is likely to be.
+    #[inline]
+    fn take_burst(
+        &mut self,
+        now: Instant,
+        frames: impl Iterator<Item = (RxFrame<B>, u32)>,
+        run: &mut Option<u32>,
+    ) {
+        for (frame, place) in frames {
+            if let Some(frame) = self.take_predicted(now, frame, place, run) {
+                self.end_run(now, run);
+                self.take_frame(now, frame);
+            }
+        }
+    }
+
     /// Takes a segment that its connection expects, and gives back any other frame. A connection is settled once for a
-    /// run of its segments: `run` is the one that is not yet.
+    /// run of its segments: `run` is the one that is not yet. `place` is where it is likely to be.
     #[inline(always)]
     fn take_predicted(
         &mut self,
         now: Instant,
         frame: RxFrame<B>,
+        place: u32,
         run: &mut Option<u32>,
     ) -> Option<RxFrame<B>> {
         let plain =
             if self.predicts { self.interface.plain(frame.buf.bytes(), frame.checksum) } else { None };
         let Some(plain) = plain else { return Some(frame) };
-        let Some(index) = self.conn_of(&plain.ends) else { return Some(frame) };
+        let Some(index) = self.conn_of(&plain.ends, place) else { return Some(frame) };
         if *run != Some(index) {
             self.end_run(now, run);
         }
@@ -80,14 +108,20 @@ impl<B: Buf> Stack<B> {
 
     /// The connection that a flow leads to.
     #[inline]
-    fn conn_of(&mut self, ends: &Ends) -> Option<u32> {
+    fn conn_of(&mut self, ends: &Ends, place: u32) -> Option<u32> {
         // The flow of the last segment, mostly.
         if let Some((index, last)) = &self.last
             && last == ends
         {
             return Some(*index);
         }
-        let Some(Target::Conn(index)) = self.find(self.conns.hash(ends), ends) else { return None };
+        let is_there = |conn: &Conn| conn.state != State::Closed && conn.ends == *ends;
+        let index = if self.conns.at(place).is_some_and(is_there) {
+            place
+        } else {
+            let Some(Target::Conn(index)) = self.find(self.conns.hash(ends), ends) else { return None };
+            index
+        };
         self.last = Some((index, *ends));
         Some(index)
     }

@@ -4,6 +4,7 @@ mod api;
 #[cfg(any(test, feature = "testutil"))]
 mod audit;
 mod input;
+mod look_ahead;
 mod output;
 mod passive;
 mod replies;
@@ -80,6 +81,8 @@ pub struct Stack<B: Buf> {
     early: Option<(u32, u32)>,
     /// Whether segments that are expected are taken the short way; off only where both ways are compared.
     predicts: bool,
+    /// Connections from which on it looks ahead; another number only where both ways are compared.
+    looks_ahead_from: u32,
     /// Moves the search for a source port on (RFC 6056 §3.3.3).
     next_port: u32,
     /// The time of the last call that told it.
@@ -139,6 +142,7 @@ impl<B: Buf> Stack<B> {
             last: None,
             early: None,
             predicts: true,
+            looks_ahead_from: look_ahead::CONNECTIONS_MIN,
             next_port: 0,
             now: Instant::ZERO,
             interface,
@@ -309,17 +313,26 @@ impl<B: Buf> Stack<B> {
             self.on_half_open_timeout(now, index);
         }
         while let Some(index) = self.wheel.pop_expired(now, &mut budget) {
-            let in_vain = self.with_conn(now, index, |conn, cx| {
-                let before = conn.attempts;
-                while let Some(kind) = conn.timers.take_expired(&conn.deadlines, now) {
-                    conn.on_timer(cx, kind);
-                }
-                (conn.attempts > before && conn.attempts >= R1).then_some(conn.remote().ip())
-            });
-            if let Some(remote) = in_vain.flatten() {
-                // RFC 9293 §3.8.3: "pass negative advice (see Section 3.3.1.4 of [19]) to the IP layer".
-                self.interface.doubt(now, remote);
+            let others = self.pop_others(now, &mut budget);
+            self.on_timers(now, index);
+            for index in others {
+                self.on_timers(now, index);
             }
+        }
+    }
+
+    /// Lets the timers of a connection expire whose time has come.
+    fn on_timers(&mut self, now: Instant, index: u32) {
+        let in_vain = self.with_conn(now, index, |conn, cx| {
+            let before = conn.attempts;
+            while let Some(kind) = conn.timers.take_expired(&conn.deadlines, now) {
+                conn.on_timer(cx, kind);
+            }
+            (conn.attempts > before && conn.attempts >= R1).then_some(conn.remote().ip())
+        });
+        if let Some(remote) = in_vain.flatten() {
+            // RFC 9293 §3.8.3: "pass negative advice (see Section 3.3.1.4 of [19]) to the IP layer".
+            self.interface.doubt(now, remote);
         }
     }
 

@@ -6,6 +6,7 @@
 //! with eight bitmaps, whatever the number of nodes. 8 × 6 bits of ticks of 2^17 ns cover all of `u64`.
 
 use alloc::vec::Vec;
+use core::hint::black_box;
 
 use crate::pool::NIL;
 use crate::time::Instant;
@@ -83,6 +84,12 @@ impl Wheel {
         if !early_enough {
             self.arm(index, deadline);
         }
+    }
+
+    /// Reads from a node.
+    #[inline]
+    pub(crate) fn touch(&self, index: u32) {
+        black_box(self.nodes.get(index as usize).map(|node| node.next));
     }
 
     /// Whether the node will be handed out by `deadline`, or one tick after it.

@@ -53,12 +53,13 @@ pub fn operations(data: &[u8]) {
     run.bench.end();
 }
 
-/// As [`operations`], with two stacks that are told the same in bursts: one takes what it expects the short way, the
-/// other does not; nothing else must tell them apart.
+/// As [`operations`], with three stacks that are told the same in bursts: one takes what it expects the short way, one
+/// looks ahead, too, and one does neither; nothing else must tell them apart.
 pub fn prediction(data: &[u8]) {
-    let mut inputs = [Input(data), Input(data)];
+    let mut inputs = [Input(data), Input(data), Input(data)];
     let mut runs = inputs.each_mut().map(Run::new);
-    let [_, general] = &mut runs;
+    let [_, ahead, general] = &mut runs;
+    ahead.bench.stack.look_ahead_from(0);
     general.bench.stack.predict(false);
     for run in &mut runs {
         run.bench.burst = 3;
@@ -68,10 +69,11 @@ pub fn prediction(data: &[u8]) {
             run.operate(input);
             run.bench.check();
         }
-        let [short, general] = runs.each_ref().map(|run| run.bench.stack.facts());
+        let [short, ahead, general] = runs.each_ref().map(|run| run.bench.stack.facts());
         assert!(short == general, "after operation {step}\nthe short way: {short}\nthe other: {general}");
-        let [short, general] = runs.each_ref().map(|run| &run.bench.sent);
-        assert!(short == general, "after operation {step} other frames were sent");
+        assert!(ahead == general, "after operation {step}\nwith a look ahead: {ahead}\nwithout: {general}");
+        let [short, ahead, general] = runs.each_ref().map(|run| &run.bench.sent);
+        assert!(short == general && ahead == general, "after operation {step} other frames were sent");
         if inputs.iter().any(Input::is_empty) {
             break;
         }
