@@ -1,6 +1,6 @@
 #!/bin/bash
-# The same transfer over the same impaired path, both directions: Ironwarp against Linux, and Linux (CUBIC, its
-# default settings but for buffers that are large enough) against Linux. Prints the table; compare.py says by which
+# The same transfer over the same impaired path, both directions: Ironwarp against Linux, and Linux (CUBIC) against
+# Linux, each with its default settings but for buffers that are large enough. Prints the table; compare.py says by which
 # rule it fails. `make against-linux`.
 #
 # A lane is a server, a client and the relay between them. Ironwarp's lane and Linux's run at the same time, so that
@@ -90,6 +90,7 @@ idle = "adaptive"
 idle_sleep_us_max = 50
 [tcp]
 connections_max = 256
+send_buffer_bytes = "4M"
 [control]
 socket = "$SOCKET"
 [[listener]]

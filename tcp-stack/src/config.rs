@@ -171,8 +171,10 @@ pub struct TcpConfig {
     pub half_open_max: u32,
     /// When a SYN is answered without keeping anything of it (RFC 4987 §3.6).
     pub syn_cookies: SynCookies,
-    /// The initial window, full segments, bounded by the octets of RFC 6928 §2.
+    /// The initial window, full segments.
     pub initial_window_segments: u8,
+    /// What the initial window has at most, octets, unless two full segments have more. RFC 6928 §2: 14 600.
+    pub initial_window_bytes: u32,
     /// The least path MTU that is believed or fallen back to, octets: 68..=[`StackConfig::mtu`], for IPv6 no less than
     /// 1280 whatever is said here.
     pub path_mtu_min: u16,
@@ -208,6 +210,7 @@ impl Default for TcpConfig {
             half_open_max: 4096,
             syn_cookies: SynCookies::default(),
             initial_window_segments: 10,
+            initial_window_bytes: 14_600,
             path_mtu_min: 552,
             path_mtu_age_s: 600,
             black_hole_timeouts: 3,

@@ -25,7 +25,7 @@ mod windowed_max;
 
 use core::time::Duration;
 
-use crate::config::Congestion;
+use crate::config::{Congestion, TcpConfig};
 use crate::recovery::RateSample;
 use crate::time::Instant;
 use bbr::Bbr;
@@ -51,12 +51,12 @@ pub(crate) struct Window {
 pub(crate) const CWND_MAX: u32 = 1 << 30;
 
 impl Window {
-    /// The initial window (RFC 6928 §2: "min (10*MSS, max (2*MSS, 14600))", with the configured number
-    /// of segments in place of 10).
-    pub(crate) fn initial(mss: u32, segments: u32) -> Self {
+    /// The initial window (RFC 6928 §2: "min (10*MSS, max (2*MSS, 14600))", with the configured numbers
+    /// in place of 10 and 14600).
+    pub(crate) fn initial(mss: u32, tcp: &TcpConfig) -> Self {
         let mss = mss.max(1);
-        let octets = (mss.saturating_mul(2)).max(14_600);
-        let cwnd = mss.saturating_mul(segments.max(1)).min(octets);
+        let octets = mss.saturating_mul(2).max(tcp.initial_window_bytes);
+        let cwnd = mss.saturating_mul(u32::from(tcp.initial_window_segments).max(1)).min(octets);
         Self { cwnd, ssthresh: CWND_MAX, mss }
     }
 
@@ -296,14 +296,19 @@ mod tests {
 
     #[test]
     fn initial_windows_of_rfc_6928() {
-        assert_eq!(Window::initial(1460, 10).cwnd, 14_600);
-        assert_eq!(Window::initial(536, 10).cwnd, 5_360);
-        assert_eq!(Window::initial(8960, 10).cwnd, 17_920);
+        let tcp = TcpConfig::default();
+        assert_eq!(Window::initial(1460, &tcp).cwnd, 14_600);
+        assert_eq!(Window::initial(536, &tcp).cwnd, 5_360);
+        assert_eq!(Window::initial(8960, &tcp).cwnd, 17_920);
+        let jumbo = TcpConfig { initial_window_bytes: 89_600, ..tcp };
+        assert_eq!(Window::initial(1460, &jumbo).cwnd, 14_600);
+        assert_eq!(Window::initial(8960, &jumbo).cwnd, 89_600);
+        assert_eq!(Window::initial(60_000, &jumbo).cwnd, 120_000);
     }
 
     #[test]
     fn slow_start_doubles_per_round_and_stops_at_ssthresh() {
-        let mut window = Window::initial(1000, 10);
+        let mut window = Window::initial(1000, &TcpConfig::default());
         window.ssthresh = 15_000;
         for _ in 0..5 {
             assert_eq!(window.slow_start(1000), 0);
@@ -335,7 +340,7 @@ mod tests {
 
     #[test]
     fn only_bbr_paces_by_itself() {
-        let window = Window::initial(1000, 10);
+        let window = Window::initial(1000, &TcpConfig::default());
         for algorithm in [Congestion::NewReno, Congestion::Cubic] {
             let mut cc = Controller::new(algorithm);
             cc.start(&window, None);
@@ -351,7 +356,7 @@ mod tests {
     fn an_idle_or_limited_sender_does_not_grow() {
         for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
-            let mut window = Window::initial(1000, 10);
+            let mut window = Window::initial(1000, &TcpConfig::default());
             let sample = AckSample {
                 now: Instant::ZERO,
                 acked: 1000,

@@ -155,8 +155,7 @@ impl Conn {
         }
         self.snd.peer_mss = mss_of(options, self.remote().is_ipv4());
         self.set_emss();
-        let segments = u32::from(config.tcp.initial_window_segments);
-        self.window = Window::initial(u32::from(self.snd.emss), segments);
+        self.window = Window::initial(u32::from(self.snd.emss), &config.tcp);
     }
 
     /// RFC 9293 §3.7.1: "Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize".

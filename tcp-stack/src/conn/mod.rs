@@ -311,7 +311,7 @@ impl Conn {
             notices: Notices::default(),
             rcv: Receiver::new(now, config),
             snd: Sender::new(now, iss),
-            window: Window::initial(536, u32::from(config.tcp.initial_window_segments)),
+            window: Window::initial(536, &config.tcp),
             timers: Timers::new(),
             rtt: RttEstimator::new(),
             recovery: Recovery::new(iss),

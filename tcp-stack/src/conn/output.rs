@@ -398,8 +398,7 @@ impl Conn {
         if short || self.snd.queue.has_outstanding() || idle <= self.rto_nanos(config) {
             return;
         }
-        let segments = u32::from(config.tcp.initial_window_segments);
-        let initial = crate::cc::Window::initial(self.window.mss, segments).cwnd;
+        let initial = crate::cc::Window::initial(self.window.mss, &config.tcp).cwnd;
         self.recovery.undo = Undo::NONE;
         self.cc.on_idle(&mut self.window, initial);
     }

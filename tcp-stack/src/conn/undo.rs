@@ -114,8 +114,7 @@ impl Conn {
         self.snd.queue.revert_lost(cx.tx);
         self.recovery.dup_acks = 0;
         if let Some((cwnd, ssthresh)) = self.recovery.undo.take() {
-            let segments = u32::from(cx.config.tcp.initial_window_segments);
-            let initial = Window::initial(self.window.mss, segments).cwnd;
+            let initial = Window::initial(self.window.mss, &cx.config.tcp).cwnd;
             // RFC 4015 §3.1 (9): "cwnd <- FlightSize + min (bytes_acked, IW)" and "ssthresh <- pipe_prev":
             // slow start, clocked by acknowledgements, from what is in flight to where the window was.
             let now = self.pipe().saturating_add(delivery.acked.min(initial).max(self.window.mss));

@@ -91,6 +91,7 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
             }
         }
         "pacing" => tcp.pacing = on,
+        "initial_window_bytes" => tcp.initial_window_bytes = number(value),
         "syn_retries" => tcp.syn_retries = number(value),
         "zero_window" => tcp.zero_window_ms = number(value),
         "fin_wait_2" => tcp.fin_wait_2_ms = number(value),

@@ -15,6 +15,12 @@ const WINDOW_UNSCALED_MAX: u32 = 65535;
 /// Connections per worker and port: 1 Mi × about 16 KiB (with the read queue at its default) = 16 GiB.
 const CONNECTIONS_MAX: u32 = 1 << 20;
 
+/// The initial window, octets: ten segments where the MTU is 9000 (10 × 8960).
+const INITIAL_WINDOW: u32 = 89_600;
+
+/// Ten segments of any IP packet.
+const INITIAL_WINDOW_MAX: u32 = 10 * 65_535;
+
 /// RFC 9293 §3.8.4 has "no less than two hours" as the default of an application that asks for keepalives. A region's
 /// peer that vanished holds an STag and a place for that long, so the daemon asks sooner.
 const KEEPALIVE_S: u32 = 600;
@@ -50,8 +56,8 @@ fn preset(section: &mut Section<'_>) -> TcpConfig {
     let profiles = [("internet", TcpConfig::default()), ("data-center", TcpConfig::data_center())];
     let help = "`data-center` is for round trips below a millisecond between hosts that are all configured like this";
     let preset = section.choice("profile", &profiles, help).unwrap_or_default();
-    // Less than the RFCs have: `docs/deviations.md` says why.
-    TcpConfig { syn_retries: 6, time_wait_ms: 60_000, ..preset }
+    // Not as the RFCs have it: `docs/deviations.md` says why.
+    TcpConfig { syn_retries: 6, time_wait_ms: 60_000, initial_window_bytes: INITIAL_WINDOW, ..preset }
 }
 
 pub(super) fn tcp(mut section: Section<'_>, report: &Report) -> Tcp {
@@ -115,6 +121,9 @@ fn sending(section: &mut Section<'_>, preset: TcpConfig) -> TcpConfig {
         initial_window_segments: section
             .number("initial_window_segments", 1..=10, "segments sent before the first acknowledgement")
             .unwrap_or(preset.initial_window_segments),
+        initial_window_bytes: section
+            .size("initial_window_bytes", 1..=INITIAL_WINDOW_MAX, "octets that these segments have at most")
+            .unwrap_or(preset.initial_window_bytes),
         sack: section.flag("sack").unwrap_or(preset.sack),
         timestamps: section.flag("timestamps").unwrap_or(preset.timestamps),
         window_scale: section.flag("window_scale").unwrap_or(preset.window_scale),

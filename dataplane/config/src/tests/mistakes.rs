@@ -305,6 +305,8 @@ const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     ("tcp", "half_open_max", "1048577"),
     ("tcp", "initial_window_segments", "0"),
     ("tcp", "initial_window_segments", "11"),
+    ("tcp", "initial_window_bytes", "0"),
+    ("tcp", "initial_window_bytes", "655351"),
     ("tcp", "user_timeout_ms", "86400001"),
     ("tcp", "keepalive_interval_s", "0"),
     ("tcp", "keepalive_interval_s", "3601"),

@@ -281,7 +281,7 @@ fn tcp_is_what_the_file_says() {
     let text = "profile = 'internet'\nrto_min_ms = 10\nrto_max_ms = 9000\nsyn_retries = 3\ndata_retries = 4\n\
                 time_wait_ms = 5\nzero_window_ms = 8\nchallenge_acks_max = 20\nchallenge_interval_ms = 900\nfin_wait_2_ms = 0\ndelayed_ack_ms = 6\npeer_delayed_ack_ms = 7\n\
                 congestion = 'dctcp'\necn = 'on'\ndctcp_ect_control = false\npacing = true\nsack = false\n\
-                timestamps = false\ninitial_window_segments = 4\nhalf_open_max = 64\nsyn_cookies = 'always'\n\
+                timestamps = false\ninitial_window_segments = 4\ninitial_window_bytes = 8000\nhalf_open_max = 64\nsyn_cookies = 'always'\n\
                 [ip]\npath_mtu_min = 1000\npath_mtu_age_s = 300\nblack_hole_timeouts = 4\n";
     let stack = parse(&format!("{RING}[tcp]\n{text}")).tcp.stack;
     let expected = TcpConfig {
@@ -303,6 +303,7 @@ fn tcp_is_what_the_file_says() {
         sack: false,
         timestamps: false,
         initial_window_segments: 4,
+        initial_window_bytes: 8000,
         half_open_max: 64,
         syn_cookies: SynCookies::Always,
         path_mtu_min: 1000,
@@ -324,7 +325,12 @@ fn tcp_is_what_the_file_says() {
 #[test]
 fn a_profile_gives_way_to_keys() {
     let tcp = |lines: &str| parse(&format!("{RING}[tcp]\n{lines}\n")).tcp.stack;
-    let stated = TcpConfig { syn_retries: 6, time_wait_ms: 60_000, ..TcpConfig::data_center() };
+    let stated = TcpConfig {
+        syn_retries: 6,
+        time_wait_ms: 60_000,
+        initial_window_bytes: 10 * 8960,
+        ..TcpConfig::data_center()
+    };
     assert_eq!(tcp("profile = 'data-center'"), stated);
     assert_eq!(tcp("profile = 'data-center'\nrto_min_ms = 20"), TcpConfig { rto_min_ms: 20, ..stated });
     assert_eq!(tcp("connections_max = 100").half_open_max, 100);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::TcpConfig;
 use crate::recovery::RateSample;
 
 const MSS: u32 = 1000;
@@ -26,7 +27,7 @@ impl Path {
     fn new() -> Self {
         let mut path = Self {
             cc: Bbr::new(1),
-            window: Window::initial(MSS, 10),
+            window: Window::initial(MSS, &TcpConfig::default()),
             now: ms(1_000),
             in_flight: 10 * MSS,
             delivered: 0,
@@ -95,7 +96,7 @@ impl Path {
 #[test]
 fn the_first_flight_is_paced_at_the_high_gain() {
     let mut cc = Bbr::new(0);
-    let window = Window::initial(MSS, 10);
+    let window = Window::initial(MSS, &TcpConfig::default());
     // 10 000 octets in 40 ms, times 739/256.
     cc.init_pacing(&window, Some(RTT));
     assert!(cc.pacing_rate().abs_diff(250_000 * 739 / 256) < BW_UNIT);
