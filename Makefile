@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap rping interop flat idle against-linux flood load bench fuzz miri clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap rping interop flat idle against-linux flood load bench profile fuzz miri clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -95,6 +95,10 @@ bench: root deps ## throughput, latency and CPU time beside their peers: target/
 	@.ci/hugepages.sh 512 || true
 	nice -n -15 target/release/iwarp-bench suite --to target/bench
 
+profile: root deps ## instructions per FPDU of RDMA Writes, function by function, of both ends
+	$(CARGO) build --release --locked -p benches --bin iwarp-bench
+	benches/profile.sh
+
 fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by default; nightly Rust)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-fuzz@0.13.2
 	@set -e; for folder in */fuzz; do for target in $$(cd $$folder/fuzz_targets && echo *.rs); do \
@@ -105,7 +109,7 @@ fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by defa
 
 # Without isolation, because tests read documents and corpora. One process for each test program: Miri takes seconds to start.
 miri: deps ## the tests of rdma under Miri (nightly Rust with its miri component)
-	PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation \
+	PROPTEST_CASES=2 PROPTEST_RNG_SEED=1 MIRIFLAGS=-Zmiri-disable-isolation \
 	    $(CARGO) +nightly miri test -p rdma --locked --lib --tests --target-dir target/miri
 
 clean: ## remove what was built

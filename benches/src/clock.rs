@@ -26,3 +26,9 @@ impl Stopwatch {
         self.elapsed().as_secs_f64()
     }
 }
+
+/// Waits for something that tells nobody when it is done.
+#[allow(clippy::disallowed_methods, reason = "another program is waited for")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}

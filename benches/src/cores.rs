@@ -7,10 +7,10 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The CPUs that a measurement runs on: initiator, target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cores(pub [usize; 2]);
 
 impl FromStr for Cores {
@@ -66,6 +66,15 @@ impl Gate {
     pub fn close(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Runs a function in a thread pinned to a core; what it returns.
+///
+/// # Errors
+/// The core cannot be had, or the function fails.
+pub(crate) fn on_core<T: Send>(cpu: usize, run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let thread = thread::scope(|scope| scope.spawn(|| pin(cpu).and_then(|()| run())).join());
+    thread.map_err(|_| anyhow!("a measuring thread panicked"))?
 }
 
 /// Runs two functions at the same time, each pinned to its core; what they return.

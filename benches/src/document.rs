@@ -30,6 +30,36 @@ const NAMES: [&str; 16] = [
     "hold_frames",
 ];
 
+/// What comes first in a row, in this order; the rest follows by name.
+const FIRST: [&str; 26] = [
+    "operation",
+    "way",
+    "test",
+    "from",
+    "size",
+    "message_bytes",
+    "payload",
+    "mtu",
+    "offloads",
+    "link",
+    "crc",
+    "qps",
+    "bidirectional",
+    "loss",
+    "reorder",
+    "hold_frames",
+    "out_of_order_placement",
+    "clients",
+    "connections",
+    "gbps",
+    "gbps_peak",
+    "mpps",
+    "messages_per_second",
+    "of_handoff",
+    "p50_ns",
+    "p99_9_ns",
+];
+
 /// One benchmark's report, as `--json` writes it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Document {
@@ -119,7 +149,15 @@ fn row_of(item: &Value) -> Row {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| row.take(name, value)),
         _ => {}
     }
+    row.of.sort_by_key(|(name, _)| rank(name));
+    row.cells.sort_by_key(|(name, _)| rank(name));
     row
+}
+
+/// Where a field comes in its row.
+fn rank(name: &str) -> usize {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    FIRST.iter().position(|first| *first == last).unwrap_or(FIRST.len())
 }
 
 impl Row {
@@ -147,6 +185,7 @@ impl Row {
         let words = self.of.iter().map(|(name, value)| match value.as_str() {
             "true" => name.clone(),
             "false" => format!("not {name}"),
+            _ if name == "crc" => format!("CRC {value}"),
             _ if value.parse::<f64>().is_ok() => format!("{name} {value}"),
             _ => value.clone(),
         });
@@ -169,6 +208,7 @@ pub(crate) fn digits(number: f64) -> String {
         it if it >= 1000.0 || number == 0.0 => format!("{number:.0}"),
         it if it >= 100.0 => format!("{number:.1}"),
         it if it >= 1.0 => format!("{number:.2}"),
+        it if it >= 0.1 => format!("{number:.3}"),
         _ => format!("{number:.4}"),
     }
 }
@@ -202,8 +242,8 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         assert_eq!(
-            [12345.6, 123.45, 1.234, 0.01234, 0.0].map(digits),
-            ["12346", "123.5", "1.23", "0.0123", "0"]
+            [12345.6, 123.45, 1.234, 0.1234, 0.01234, 0.0].map(digits),
+            ["12346", "123.5", "1.23", "0.123", "0.0123", "0"]
         );
     }
 }

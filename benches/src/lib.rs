@@ -28,6 +28,7 @@ mod tcp;
 pub mod verbs;
 
 pub use clock::Stopwatch;
+pub(crate) use cores::on_core;
 pub use cores::{Cores, Gate, on_two_cores};
 pub use machine::Machine;
 pub use per_packet::{

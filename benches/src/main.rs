@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use benches::verbs::{Operation, bandwidth, latency, lossy};
+use benches::verbs::{self, Operation, bandwidth, fpdus, latency, lossy};
 use benches::{Output, compare, copies, peers, roofline, slow_clients, suite};
 use clap::{Parser, Subcommand};
 use per_packet as tcp;
@@ -38,6 +38,8 @@ enum Command {
     SendLat(latency::Options),
     /// Goodput under loss and reordering, with placement behind gaps and without.
     Lossy(lossy::Options),
+    /// Writes with both ends on one thread, for a profiler.
+    Fpdus(fpdus::Options),
     /// The TCP stack alone: bulk receive, one copy.
     TcpRx(tcp::rx::RxOptions),
     /// The TCP stack alone: requests of one octet, and their answers.
@@ -54,6 +56,9 @@ enum Command {
     Suite(suite::Options),
     /// Two runs side by side.
     Compare(compare::Options),
+    /// The target of a benchmark over memif, which starts it.
+    #[command(hide = true)]
+    Target,
 }
 
 fn main() -> ExitCode {
@@ -87,11 +92,13 @@ fn main() -> ExitCode {
             output.write("send-lat", options, |options| latency::run(Operation::Send, options))
         }
         Command::Lossy(options) => output.write("lossy", options, lossy::run),
+        Command::Fpdus(options) => output.write("fpdus", options, fpdus::run),
         Command::Peers(options) => output.write("peers", options, peers::run),
         Command::Copies(options) => output.write("copies", options, copies::run),
         Command::SlowClients(options) => output.write("slow-clients", options, slow_clients::run),
         Command::Suite(options) => output.write("suite", options, suite::run),
         Command::Compare(options) => output.write("compare", options, compare::run),
+        Command::Target => verbs::serve(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -74,11 +74,22 @@ pub(crate) fn svg(
     if plots.is_empty() { Ok(None) } else { draw(&plots).map(Some) }
 }
 
+/// Drops from the names of rows what is the same in all of them: it tells nothing apart.
+fn tell_apart(rows: &mut [Row]) {
+    let Some(first) = rows.first().cloned() else { return };
+    let common = |part: &(String, String)| rows.iter().all(|row| row.of.contains(part));
+    let common: Vec<_> = first.of.into_iter().filter(|part| part.0 != "mtu" && common(part)).collect();
+    for row in rows {
+        row.of.retain(|part| !common.contains(part));
+    }
+}
+
 /// A plot for each part of the report that has rows of several message sizes.
 fn rates(benchmark: &str, report: &Value) -> Vec<Plot> {
     let mut plots = Vec::new();
-    for section in sections(report) {
+    for mut section in sections(report) {
         let mut series: Vec<Series> = Vec::new();
+        tell_apart(&mut section.rows);
         for row in &section.rows {
             let (Some(size), Some(gbps)) = (message_size(row), row.cell("gbps")) else { continue };
             let others = row.of.iter().filter(|(name, _)| name != "size" && name != "message_bytes");
@@ -91,7 +102,7 @@ fn rates(benchmark: &str, report: &Value) -> Vec<Plot> {
         }
         series.retain(|series| series.points.len() > 1);
         if !series.is_empty() {
-            let title = format!("{benchmark}: 10⁹ bit/s over octets of a message");
+            let title = format!("{benchmark}: payload, Gbit/s, over octets of a message");
             plots.push(Plot { kind: Kind::Rate, title, series });
         }
     }
@@ -116,7 +127,7 @@ fn latencies(benchmark: &str, histograms: &[(String, &Histogram<u64>)]) -> Optio
         });
         series.push(Series { name: name.clone(), points: points.collect() });
     }
-    let title = format!("{benchmark}: µs over percentiles");
+    let title = format!("{benchmark}: round trip, µs, over percentiles");
     (!series.is_empty()).then_some(Plot { kind: Kind::Latency, title, series })
 }
 

@@ -68,10 +68,39 @@ fn both_ends_send_without_crc_too() {
     }
 }
 
+/// The target is a process of its own, and all that the two share is what memif maps.
+#[test]
+fn two_processes_do_the_same_over_memif() {
+    for command in ["write-bw", "read-bw", "send-bw"] {
+        let rows = bandwidth(command, 600, &["-s", "4k", "-q", "1,3", "--link", "memif"]);
+        for (row, messages) in rows.iter().zip([600, 1800]) {
+            assert_eq!((&row["link"], &row["messages"]), (&"memif".into(), &messages.into()), "{command}");
+            assert!(row["octets_verified"].as_u64() >= Some(1 << 19), "{command}: {row}");
+            let [busy, all] = ["cpu_busy_s_per_gib", "cpu_s_per_gib"].map(|it| number(&row[it]));
+            assert!(0.0 < busy && busy <= all, "{command}: {row}");
+        }
+    }
+    let rows = bandwidth("write-bw", 300, &["-s", "8k", "-b", "--link", "memif"]);
+    assert_eq!(rows[0]["messages"], 600);
+    for command in ["write-lat", "read-lat", "send-lat"] {
+        let report = bench(&[command, "-n", "200", "-D", "0.2", "-s", "64", "--link", "memif"]);
+        assert_eq!(report["rows"][0]["histogram"]["samples"], 200);
+    }
+}
+
+#[test]
+fn both_ends_take_turns_for_a_profiler() {
+    let report = bench(&["fpdus", "-n", "300", "-s", "4k"]);
+    let row = &report["rows"][0];
+    // Segments of 1428 octets of payload: three for each message.
+    assert_eq!(row["fpdus"], 900, "{row}");
+    assert!(number(&row["initiator_ns"]) > 0.0 && number(&row["target_ns"]) > 0.0, "{row}");
+}
+
 #[test]
 fn small_messages_inline_or_not() {
     for inline in ["0", "64"] {
-        let rows = bandwidth("msg-rate", 5_000, &["-I", inline]);
+        let rows = bandwidth("msg-rate", 50_000, &["-I", inline]);
         let sizes: Vec<u64> = rows.iter().map(|row| row["size"].as_u64().unwrap()).collect();
         assert_eq!(sizes, [8, 64, 8, 64]);
     }
@@ -134,6 +163,9 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         (&["write-bw", "-s", "2M", "--no-roofline"], "too small"),
         (&["write-lat", "-s", "2M"], "does not fit"),
         (&["write-bw", "-m", "99"], "mtu"),
+        (&["write-bw", "-m", "9000", "--link", "memif"], "takes, 1500"),
+        (&["lossy", "--link", "memif"], "between rings"),
+        (&["fpdus", "--link", "memif"], "takes rings"),
     ] {
         let command = Command::new(env!("CARGO_BIN_EXE_iwarp-bench")).args(arguments).args(SMALL).output();
         let output = command.unwrap();

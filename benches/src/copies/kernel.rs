@@ -36,6 +36,7 @@ pub(super) fn measure(options: &Options, veth: &Veth) -> Result<Moved> {
         copied: [sent, received],
         seconds,
         cpu: [near_cpu, far_cpu, cpu::softirq_threads().saturating_sub(softirq)],
+        idle: Duration::ZERO,
     })
 }
 

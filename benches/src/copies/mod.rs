@@ -79,8 +79,10 @@ struct Moved {
     /// Octets copied by the sender's and by the receiver's side.
     copied: [u64; 2],
     seconds: f64,
-    /// CPU time of the sender's and of the receiver's thread, and of the kernel's threads beside them.
+    /// CPU time of the sender's and of the receiver's thread, and of the kernel's threads beside them, at work.
     cpu: [Duration; 3],
+    /// CPU time that polled and found nothing to do.
+    idle: Duration,
 }
 
 impl Moved {
@@ -102,12 +104,14 @@ pub struct CopiesRow {
     pub copied_by_sender: f64,
     /// Octets copied per octet delivered, by the receiver's side.
     pub copied_by_receiver: f64,
-    /// CPU seconds per GiB delivered, of both sides and the kernel's threads.
+    /// CPU seconds per GiB delivered, of both sides and the kernel's threads, at work.
     pub cpu_s_per_gib: Samples,
     /// Of these the sender's.
     pub sender_s_per_gib: Samples,
     /// Of these the receiver's.
     pub receiver_s_per_gib: Samples,
+    /// CPU seconds per GiB delivered that polled and found nothing to do, beside the above; the kernel's threads sleep.
+    pub idle_s_per_gib: Samples,
     /// CPU time of the kernel's TCP without offloads at the same MTU, as a multiple of this: RFC 5532's factor.
     pub factor: Option<f64>,
 }
@@ -166,6 +170,7 @@ fn row(way: Way, mtu: u16, runs: &[Moved]) -> Result<CopiesRow> {
         cpu_s_per_gib: samples(&|run| run.per_gib(run.cpu.iter().sum()))?,
         sender_s_per_gib: samples(&|run| run.per_gib(run.cpu[0]))?,
         receiver_s_per_gib: samples(&|run| run.per_gib(run.cpu[1]))?,
+        idle_s_per_gib: samples(&|run| run.per_gib(run.idle))?,
         factor: None,
     })
 }
@@ -225,14 +230,14 @@ fn runs<N: Host, F: Host>(
                     (spent(pair.spent()) - spent(spent_before)).as_secs_f64() / all.max(f64::MIN_POSITIVE),
                 )
             };
-            let (near_cpu, far_cpu) = (share(0), share(1));
             let delivered = after.0 - before.0;
             ensure!(delivered > 0, "nothing was delivered");
             Ok(Moved {
                 delivered,
                 copied: [after.1[0] - before.1[0], after.1[1] - before.1[1]],
                 seconds,
-                cpu: [near_cpu, far_cpu, Duration::ZERO],
+                cpu: [share(0), share(1), Duration::ZERO],
+                idle: share(2),
             })
         })
         .collect()
@@ -285,17 +290,26 @@ impl Report for CopiesReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\nmedians; octets copied per octet delivered; CPU of both sides, seconds per GiB delivered"
+            "\nmedians; octets copied per octet delivered; CPU of both sides at work, seconds per GiB delivered; idle: polling"
         )?;
         writeln!(
             out,
-            "{:<26} {:>5} {:>10} {:>10} {:>10} {:>24} {:>10} {:>10} {:>9}",
-            "way", "MTU", "BW[Gb/s]", "copied by", "and by", "CPU[s/GiB]", "sender", "receiver", "factor"
+            "{:<26} {:>5} {:>10} {:>10} {:>10} {:>24} {:>10} {:>10} {:>8} {:>9}",
+            "way",
+            "MTU",
+            "BW[Gb/s]",
+            "copied by",
+            "and by",
+            "CPU[s/GiB]",
+            "sender",
+            "receiver",
+            "idle",
+            "factor"
         )?;
         for row in &self.rows {
             writeln!(
                 out,
-                "{:<26} {:>5} {:>10.2} {:>10.3} {:>10.3} {:>24} {:>10.3} {:>10.3} {:>9}",
+                "{:<26} {:>5} {:>10.2} {:>10.3} {:>10.3} {:>24} {:>10.3} {:>10.3} {:>8.3} {:>9}",
                 row.way.name(),
                 row.mtu,
                 row.gbps.median,
@@ -304,6 +318,7 @@ impl Report for CopiesReport {
                 row.cpu_s_per_gib.show(3),
                 row.sender_s_per_gib.median,
                 row.receiver_s_per_gib.median,
+                row.idle_s_per_gib.median,
                 row.factor.map_or_else(|| "–".to_owned(), |factor| format!("{factor:.2}×"))
             )?;
         }

@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 
 use super::veth::{Side, Veth, run};
 use crate::Cores;
+use crate::clock::pause;
 
 /// Seconds that a program may take before it is ended.
 const PATIENCE_S: &str = "30";
@@ -104,11 +105,6 @@ fn is_listening(table: &str, port: u16) -> bool {
         let (local, state) = (fields.next(), fields.nth(1));
         local.is_some_and(|it| it.ends_with(&format!(":{port:04X}"))) && state == Some("0A")
     })
-}
-
-#[allow(clippy::disallowed_methods, reason = "a program that starts is waited for")]
-fn pause(time: Duration) {
-    std::thread::sleep(time);
 }
 
 /// Whether a program is to be had.

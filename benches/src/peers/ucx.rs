@@ -48,7 +48,7 @@ impl std::fmt::Display for UcxTest {
 const TESTS: [(UcxTest, u32, u32); 4] = [
     (UcxTest::Put, 64 << 10, 20_000),
     (UcxTest::Get, 64 << 10, 20_000),
-    (UcxTest::Put, 64, 1_000_000),
+    (UcxTest::Put, 64, 300_000),
     (UcxTest::PutLatency, 64, 50_000),
 ];
 

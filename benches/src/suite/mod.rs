@@ -25,17 +25,21 @@ pub use figures::{Bound, Figure, Quantity};
 const STEPS: &[(&str, &str)] = &[
     ("roofline", "-D 1 --cores @"),
     ("peers", "-D 2 --cores @"),
-    ("write-bw", "-a -D 1 --cores @"),
-    ("write-bw", "-s 65536 -D 1 --crc off --cores @"),
-    ("write-bw", "-s 65536 -D 1 -q 4,16,64 --cores @"),
-    ("write-bw", "-s 65536 -D 1 -b --cores @"),
-    ("read-bw", "-s 4096,65536,1048576 -D 1 --cores @"),
-    ("send-bw", "-s 4096,65536,1048576 -D 1 --cores @"),
-    ("msg-rate", "-D 1 --cores @"),
+    ("write-bw", "-a -D 0.6 --cores @"),
+    ("write-bw", "-s 65536 -D 0.6 --crc off --cores @"),
+    ("write-bw", "-s 65536 -D 0.6 -q 4,16,64 --cores @"),
+    ("write-bw", "-s 65536 -D 0.6 -b --cores @"),
+    ("read-bw", "-s 4096,65536,1048576 -D 0.6 --cores @"),
+    ("send-bw", "-s 4096,65536,1048576 -D 0.6 --cores @"),
+    ("write-bw", "-s 64,65536 -D 0.6 --link memif --cores @"),
+    ("read-bw", "-s 65536 -D 0.6 --link memif --cores @"),
+    ("send-bw", "-s 65536 -D 0.6 --link memif --cores @"),
+    ("msg-rate", "-D 0.6 --cores @"),
     ("write-lat", "-s 64 -D 2 --cores @"),
     ("read-lat", "-s 64 -D 2 --cores @"),
     ("send-lat", "-s 64 -D 2 --cores @"),
-    ("lossy", "-D 1 --runs 2 --cores @"),
+    ("write-lat", "-s 64 -D 1 --link memif --cores @"),
+    ("lossy", "-D 0.6 --runs 3 --cores @"),
     ("tcp-rx", ""),
     ("tcp-echo", ""),
     ("conns", ""),
@@ -75,6 +79,13 @@ pub struct SuiteReport {
     pub page: PathBuf,
 }
 
+/// What the page has of a benchmark beside its report.
+struct Part {
+    /// Its name and flags.
+    title: String,
+    plot: Option<String>,
+}
+
 /// Runs all of it. That one benchmark fails is part of the report.
 ///
 /// # Errors
@@ -85,7 +96,7 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let Cores([a, b]) = options.cores;
     let cores = format!("{a},{b}");
-    let (mut documents, mut plots, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut documents, mut parts, mut absent) = (Vec::new(), Vec::new(), Vec::new());
     for (number, (benchmark, args)) in STEPS.iter().enumerate() {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == benchmark) {
             continue;
@@ -99,7 +110,8 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
             Ok((document, plot)) => {
                 absent.extend(absent_of(&document));
                 documents.push(document);
-                plots.push(plot);
+                let title = format!("{benchmark} {}", args.trim_end_matches("--cores @"));
+                parts.push(Part { title: title.trim().to_owned(), plot });
             }
             Err(error) => {
                 let what = format!("{benchmark} {}", args.replace('@', &cores)).trim().to_owned();
@@ -111,7 +123,7 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
     let page = folder.join("report.html");
     let figures = figures::figures(&documents);
     let report = SuiteReport { figures, absent, seconds: watch.seconds(), documents, page: page.clone() };
-    fs::write(&page, page::html(&report, &plots)).with_context(|| page.display().to_string())?;
+    fs::write(&page, page::html(&report, &parts)).with_context(|| page.display().to_string())?;
     let json = folder.join("report.json");
     fs::write(&json, serde_json::to_vec_pretty(&report)?).with_context(|| json.display().to_string())?;
     Ok(report)

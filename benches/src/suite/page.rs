@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Figure, SuiteReport};
+use super::{Figure, Part, SuiteReport};
 use crate::document::{Document, Row, Section, digits};
 use crate::peers::Absent;
 
@@ -15,19 +15,22 @@ h1{font-size:1.6rem}h2{font-size:1.25rem;margin-top:2.5rem}h3{font-size:1rem;mar
 th,td{border:1px solid var(--line);padding:.25rem .6rem;text-align:left;vertical-align:top}
 th{background:var(--head)}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 small,.soft{color:var(--soft)}.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
-svg{max-width:100%;height:auto}code{font-size:.85em}nav a{margin-right:.8rem}";
+figure{margin:.5rem 0;overflow-x:auto}svg{max-width:100%;min-width:34rem;height:auto}code{font-size:.85em}
+nav{font-size:.85rem;line-height:1.8}nav a{margin-right:.8rem;white-space:nowrap}td.v{white-space:nowrap}
+@media(max-width:40rem){body{margin:1rem auto;padding:0 .6rem}h1{font-size:1.3rem}th,td{padding:.2rem .35rem}td:first-child{min-width:9rem}}";
 
-/// The page; `plots` are those of the documents, in their order.
-pub(super) fn html(report: &SuiteReport, plots: &[Option<String>]) -> String {
+/// The page; `parts` are those of the documents, in their order.
+pub(super) fn html(report: &SuiteReport, parts: &[Part]) -> String {
     let mut page = String::new();
     let out = &mut page;
     let _ = write!(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>Ironwarp, measured</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>Ironwarp, measured</title>\n\
          <style>{STYLE}</style></head>\n<body>\n<h1>Ironwarp, measured</h1>\n"
     );
     machine(out, report);
+    contents(out, parts);
     figures(out, &report.figures);
     if !report.absent.is_empty() {
         out.push_str("<h2>Not measured</h2>\n<ul>\n");
@@ -36,28 +39,48 @@ pub(super) fn html(report: &SuiteReport, plots: &[Option<String>]) -> String {
         }
         out.push_str("</ul>\n");
     }
-    for (document, plot) in report.documents.iter().zip(plots) {
-        benchmark(out, document, plot.as_deref());
+    for (number, (document, part)) in report.documents.iter().zip(parts).enumerate() {
+        benchmark(out, number, document, part);
     }
     out.push_str("</body>\n</html>\n");
     page
 }
 
 fn machine(out: &mut String, report: &SuiteReport) {
-    let Some(fields) = report.documents.first().and_then(|document| document.machine.as_object()) else {
-        return;
-    };
-    let of = |(name, value): (&String, &serde_json::Value)| {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        format!("{} {}", escape(name), escape(&value))
-    };
-    let parts: Vec<String> = fields.iter().map(of).collect();
-    let _ = writeln!(out, "<p class=\"soft\">{}; {:.0} s in all</p>", parts.join(" · "), report.seconds);
+    let Some(machine) = report.documents.first().map(|document| &document.machine) else { return };
+    let text = |name: &str| machine.get(name).and_then(|it| it.as_str()).unwrap_or("?").to_owned();
+    let number = |name: &str| machine.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let mib = |name| digits(number(name) as f64 / f64::from(1 << 20));
+    let parts = [
+        format!("{}, {} CPUs", text("cpu"), number("cpus")),
+        format!("L2 {} MiB, last-level cache {} MiB", mib("l2_bytes"), mib("llc_bytes")),
+        format!("{}, DPDK {}", text("kernel"), text("dpdk")),
+        format!("commit {}", text("commit")),
+        format!("{}, {:.0} s in all", text("date"), report.seconds),
+    ];
+    let _ = writeln!(out, "<p class=\"soft\">{}</p>", parts.map(|part| escape(&part)).join(" · "));
+}
+
+/// Where the benchmarks are on the page, and how many of the figures are met.
+fn contents(out: &mut String, parts: &[Part]) {
+    out.push_str("<nav><a href=\"#figures\">figures</a>\n");
+    for (number, Part { title, .. }) in parts.iter().enumerate() {
+        let _ = writeln!(out, "<a href=\"#b{number}\">{}</a>", escape(title));
+    }
+    out.push_str("</nav>\n");
 }
 
 fn figures(out: &mut String, figures: &[Figure]) {
+    let count = |met| figures.iter().filter(|figure| figure.met == met).count();
+    let (met, missed, unknown) = (count(Some(true)), count(Some(false)), count(None));
+    let _ = writeln!(
+        out,
+        "<h2 id=\"figures\">The figures</h2>\n<p>{met} met, {missed} not met, {unknown} not measured. A figure of two \
+         quantities is the first by the second. Ironwarp's side makes and checks CRC32c and TCP checksums in software in all of \
+         them; the kernel has no CRC, and with offloads on a veth nobody makes a checksum.</p>"
+    );
     out.push_str(
-        "<h2>The figures</h2>\n<div class=\"scroll\"><table>\n<tr><th>figure</th><th>asked (aim)</th>\
+        "<div class=\"scroll\"><table>\n<tr><th>figure</th><th>asked (aim)</th>\
          <th>measured</th><th></th><th>made from</th></tr>\n",
     );
     for figure in figures {
@@ -68,7 +91,7 @@ fn figures(out: &mut String, figures: &[Figure]) {
         };
         let _ = writeln!(
             out,
-            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"{class}\">{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"v {class}\">{}</td><td>{}</td></tr>",
             escape(figure.asked),
             escape(&figure.bound_text()),
             figure.measured.map_or_else(|| "–".to_owned(), digits),
@@ -79,8 +102,8 @@ fn figures(out: &mut String, figures: &[Figure]) {
     out.push_str("</table></div>\n");
 }
 
-fn benchmark(out: &mut String, document: &Document, plot: Option<&str>) {
-    let _ = writeln!(out, "<h2>{}</h2>", escape(&document.benchmark));
+fn benchmark(out: &mut String, number: usize, document: &Document, Part { title, plot }: &Part) {
+    let _ = writeln!(out, "<h2 id=\"b{number}\">{}</h2>", escape(title));
     let _ = writeln!(
         out,
         "<details><summary class=\"soft\">options</summary><code>{}</code></details>",
@@ -89,8 +112,9 @@ fn benchmark(out: &mut String, document: &Document, plot: Option<&str>) {
     if let Some(plot) = plot {
         let _ = writeln!(out, "<figure>{plot}</figure>");
     }
-    for section in document.sections() {
-        table(out, &section);
+    // What is absent is told above.
+    for section in document.sections().iter().filter(|section| section.name != "absent") {
+        table(out, section);
     }
 }
 
@@ -111,7 +135,7 @@ fn table(out: &mut String, section: &Section) {
     }
     out.push_str("<div class=\"scroll\"><table>\n<tr>");
     for name in keys.iter().chain(&cells) {
-        let _ = write!(out, "<th>{}</th>", escape(name));
+        let _ = write!(out, "<th>{}</th>", escape(&heading(name)));
     }
     out.push_str("</tr>\n");
     for row in &section.rows {
@@ -135,6 +159,55 @@ fn table(out: &mut String, section: &Section) {
     out.push_str("</table></div>\n");
 }
 
+/// The head of a column, from the name of a field: words, and the unit last.
+fn heading(field: &str) -> String {
+    const PARTS: [&str; 6] =
+        ["histogram.", "wire.", "weather.", "request.", "segment.", "connect_and_close."];
+    const UNITS: [(&str, &str); 11] = [
+        ("_s_per_gib", ", s/GiB"),
+        ("_per_octet", " per octet"),
+        ("_per_second", " per second"),
+        ("_per_gib", " per GiB"),
+        ("_bytes", ", octets"),
+        ("_kib", ", KiB"),
+        ("_ns", ", ns"),
+        ("_us", ", µs"),
+        ("gbps", "Gbit/s"),
+        ("gbit_s", "Gbit/s"),
+        ("mpps", "10⁶/s"),
+    ];
+    const NAMES: [(&str, &str); 6] = [
+        ("size", "message, octets"),
+        ("mtu", "MTU"),
+        ("crc", "CRC"),
+        ("qps", "queue pairs"),
+        ("cpu", "CPU"),
+        ("gbps_peak", "best run, Gbit/s"),
+    ];
+    let mut name = field;
+    for part in PARTS {
+        name = name.strip_prefix(part).unwrap_or(name);
+    }
+    let known = |name: &str| NAMES.iter().find(|(of, _)| *of == name).map(|(_, words)| (*words).to_owned());
+    let words = |name: &str| {
+        let percentile = name.strip_prefix('p').filter(|it| it.starts_with(|it: char| it.is_ascii_digit()));
+        match percentile {
+            Some(digits) => format!("p{}", digits.replace('_', ".").replace("999", "99.9")),
+            None => known(name).unwrap_or_else(|| name.replace(['_', '.'], " ")),
+        }
+    };
+    let unit = UNITS.iter().find_map(|(end, unit)| Some((name.strip_suffix(end)?, *unit)));
+    match unit {
+        Some(("", unit)) => unit.to_owned(),
+        Some((name, unit)) => format!(
+            "{}{}{unit}",
+            words(name.trim_end_matches('_')),
+            if unit.starts_with([',', ' ']) { "" } else { ", " }
+        ),
+        None => words(name),
+    }
+}
+
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -145,6 +218,24 @@ mod tests {
 
     use super::*;
     use crate::suite::figures;
+
+    #[test]
+    fn columns_have_words_and_units() {
+        for (field, head) in [
+            ("gbps", "Gbit/s"),
+            ("gbps_peak", "best run, Gbit/s"),
+            ("fast_gbps", "fast, Gbit/s"),
+            ("wire.mtu", "MTU"),
+            ("histogram.p99_9_ns", "p99.9, ns"),
+            ("p999_us", "p99.9, µs"),
+            ("cpu_busy_s_per_gib", "cpu busy, s/GiB"),
+            ("cpu_s_per_gib", "CPU, s/GiB"),
+            ("held_per_octet", "held per octet"),
+            ("message_bytes", "message, octets"),
+        ] {
+            assert_eq!(heading(field), head, "{field}");
+        }
+    }
 
     #[test]
     fn the_page_has_everything_and_needs_nothing() {
@@ -162,13 +253,16 @@ mod tests {
             documents,
             page: "report.html".into(),
         };
-        let page = html(&report, &[Some("<svg>plot</svg>".to_owned())]);
+        let part = Part { title: "write-bw -a".to_owned(), plot: Some("<svg>plot</svg>".to_owned()) };
+        let page = html(&report, &[part]);
         for wanted in [
             "a &lt;fast&gt; one",
             "sockperf: not installed",
             "<svg>plot</svg>",
             "2.00 <small>1.00–3.00</small>",
             "not measured",
+            "<h2 id=\"b0\">write-bw -a</h2>",
+            "<th>Gbit/s</th>",
         ] {
             assert!(page.contains(wanted), "{wanted} is not on the page");
         }

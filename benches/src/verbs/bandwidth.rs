@@ -1,20 +1,20 @@
 //! `write-bw`, `read-bw`, `send-bw`, `msg-rate`: as much as goes, over message sizes.
 
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use dataplane::dpdk::Eal;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Operation;
 use super::end::{Task, Worker};
+use super::link::{Game, Play, Side, Wire};
 use super::load::{Crc, Load};
 use super::pair::{self, End, Terms};
+use super::partner::Meeting;
+use super::{Link, Operation};
 use crate::roofline::Handoff;
-use crate::{Gate, Progress, Report, bandwidth_gbps, median, on_two_cores};
+use crate::{Progress, Report, bandwidth_gbps, median};
 
 /// Sizes that are measured unless told otherwise.
 const USUAL: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
@@ -58,6 +58,8 @@ pub struct BandwidthRow {
     pub size: u64,
     /// Largest IP packet, octets.
     pub mtu: u16,
+    /// What joined the two ends.
+    pub link: Link,
     /// MPA's CRC32c.
     pub crc: Crc,
     /// Queue pairs.
@@ -74,8 +76,12 @@ pub struct BandwidthRow {
     pub mpps: f64,
     /// This by what the same cores hand over without a protocol, of the same region size; 0 if not measured.
     pub of_handoff: f64,
-    /// Share of their time that initiator and target spent in rounds that moved a frame, in the last run.
+    /// Share of their time that initiator and target spent in rounds that moved a frame.
     pub busy: [f64; 2],
+    /// CPU seconds per GiB delivered, of both ends, in rounds that moved a frame.
+    pub cpu_busy_s_per_gib: f64,
+    /// The same in all rounds: those that found nothing to do, which a poll loop does not sleep through, among them.
+    pub cpu_s_per_gib: f64,
     /// TCP segments sent again, in all runs.
     pub retransmits: u64,
     /// Octets compared at the end and found the same.
@@ -120,9 +126,9 @@ fn measure(operations: &[Operation], usual: &[u64], options: &Options) -> Result
     let rows = load.rows(usual);
     let count = rows.len() * options.qps.len() * operations.len();
     pair::check(load)?;
-    let progress = Progress::new(count + load.mtu.len());
+    let progress = Progress::new(count + load.mtus().len());
     let mut handoff = Vec::new();
-    for mtu in load.mtu.iter().filter(|_| !options.no_roofline) {
+    for mtu in load.mtus().iter().filter(|_| !options.no_roofline) {
         progress.step(format!("hand-off at MTU {mtu}"));
         let roof = Handoff {
             cores: load.cores,
@@ -133,14 +139,14 @@ fn measure(operations: &[Operation], usual: &[u64], options: &Options) -> Result
         };
         handoff.push((*mtu, roof.measure(payload_of(*mtu))?.gbps));
     }
-    let eal = pair::start_dpdk(load)?;
+    let mut wire = Wire::new(load)?;
     let mut report = BandwidthReport { handoff, rows: Vec::new() };
     for operation in operations {
         for (mtu, crc, size) in &rows {
             for qps in &options.qps {
                 progress.step(format!("{} of {size} at MTU {mtu}, {qps} queue pairs", operation.name()));
                 let roof = report.handoff.iter().find(|(of, _)| of == mtu).map_or(0.0, |(_, gbps)| *gbps);
-                report.rows.push(row(&eal, options, *operation, (*mtu, *crc, *size, *qps), roof)?);
+                report.rows.push(row(&mut wire, options, *operation, (*mtu, *crc, *size, *qps), roof)?);
             }
         }
     }
@@ -148,7 +154,7 @@ fn measure(operations: &[Operation], usual: &[u64], options: &Options) -> Result
 }
 
 fn row(
-    eal: &Eal,
+    wire: &mut Wire,
     options: &Options,
     operation: Operation,
     (mtu, crc, size, qps): (u16, Crc, u64, u16),
@@ -175,148 +181,134 @@ fn row(
         limit,
         inline,
     };
-    let mut runs = Vec::new();
-    for _ in 0..options.runs.max(1) {
-        let mut ends = pair::open(eal, &options.load, &terms)?;
-        runs.push(once(&mut ends, options, &task)?);
-    }
-    let rates: Vec<f64> = runs.iter().map(|run| run.gbps).collect();
+    let game = Bulk::new(&options.load, &task, options.bidirectional);
+    let runs = (0..options.runs.max(1))
+        .map(|_| wire.play(&options.load, &terms, &game))
+        .collect::<Result<Vec<(Seen, Seen)>>>()?;
+    let rates: Vec<f64> = runs.iter().map(|run| game.gbps(run)).collect();
     let gbps = median(&rates);
+    let ends = || runs.iter().flat_map(|(near, far)| [near, far]);
+    let sum = |of: fn(&Seen) -> u64| ends().map(of).sum::<u64>();
+    let per_gib =
+        |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|seen| seen.octets).max(1) as f64;
+    let busy = |of: fn(&(Seen, Seen)) -> &Seen| {
+        let nanos = |index: usize| runs.iter().filter_map(|run| of(run).spent_ns.get(index)).sum::<u64>();
+        nanos(0) as f64 / nanos(1).max(1) as f64
+    };
     Ok(BandwidthRow {
         operation,
         size,
         mtu,
+        link: options.load.link,
         crc,
         qps,
         bidirectional: options.bidirectional,
-        messages: runs.iter().map(|run| run.octets / size).sum(),
+        messages: sum(|seen| seen.octets) / size,
         gbps_peak: rates.iter().copied().fold(0.0, f64::max),
         gbps,
         mpps: gbps * 1e9 / 8.0 / size as f64 / 1e6,
         of_handoff: if handoff > 0.0 { gbps / handoff } else { 0.0 },
-        busy: runs.last().map_or([0.0; 2], |run| run.busy),
-        retransmits: runs.iter().map(|run| run.retransmits).sum(),
-        octets_verified: runs.iter().map(|run| run.verified).sum(),
-        hugepages: runs.iter().all(|run| run.hugepages),
+        busy: [busy(|(near, _)| near), busy(|(_, far)| far)],
+        cpu_busy_s_per_gib: per_gib(sum(|seen| seen.spent_ns[0])),
+        cpu_s_per_gib: per_gib(sum(|seen| seen.spent_ns[1])),
+        retransmits: sum(|seen| seen.retransmits),
+        octets_verified: sum(|seen| seen.verified),
+        hugepages: ends().all(|seen| seen.hugepages),
     })
 }
 
-/// What one run has come to.
-struct Run {
-    octets: u64,
-    gbps: f64,
-    busy: [f64; 2],
-    retransmits: u64,
-    verified: u64,
-    hugepages: bool,
-}
-
-fn once(ends: &mut [End; 2], options: &Options, task: &Task) -> Result<Run> {
-    let [left, right] = ends;
-    let idle = Task { limit: 0, ..*task };
-    let far_task = if options.bidirectional { task } else { &idle };
-    // An end that is not sent to needs no buffers.
-    let near_task = Task { receive_depth: far_task.limit.min(1) as u16 * task.receive_depth, ..*task };
-    let phases = Phases::new(&options.load, task, left.qps.len(), options.bidirectional);
-    let (near, far) = on_two_cores(
-        options.load.cores,
-        || phases.drive(left, &near_task, || {}),
-        || phases.drive(right, far_task, || {}),
-    )?;
-    let octets = near.octets + far.octets;
-    let gbps = if task.limit == u64::MAX {
-        bandwidth_gbps(near.octets, near.seconds) + bandwidth_gbps(far.octets, far.seconds)
-    } else {
-        bandwidth_gbps(octets, near.seconds.max(far.seconds))
-    };
-    let verified = verify(left, right, near.slice)? + verify(right, left, near.slice)?;
-    let retransmits = [&*left, &*right].map(|end| end.node.verbs().stack().stats().tcp.retransmits);
-    let hugepages = left.sink_memory.is_huge() && right.sink_memory.is_huge();
-    Ok(Run {
-        octets,
-        gbps,
-        busy: [near.busy, far.busy],
-        retransmits: retransmits.iter().sum(),
-        verified,
-        hugepages,
-    })
-}
-
-/// Compares what was placed, where all of it was, with what it was placed from.
-fn verify(to: &End, from: &End, slice: u64) -> Result<u64> {
-    let gone_through = slice * to.qps.len() as u64;
-    // Queue pairs take turns; with one more round than the region has, none has left out anything.
-    if to.placed() < 2 * gone_through {
-        return Ok(0);
-    }
-    for index in 0..to.qps.len() as u64 {
-        let same = pair::is_same(&to.sink_memory, &from.source_memory, index * slice, slice);
-        ensure!(same, "what was placed is not what was sent");
-    }
-    Ok(gone_through)
-}
-
-/// When the two threads begin to count, and when they end.
-pub(super) struct Phases {
-    warm_up: Duration,
-    end: Duration,
-    /// With a number of messages: octets to be placed at each end that is sent to.
-    expected: Option<u64>,
+/// As many messages as go, in one direction or both, for a time or up to a number.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Bulk {
+    task: Task,
     bidirectional: bool,
-    operation: Operation,
-    finished: AtomicUsize,
-    failed: Gate,
+    /// Seconds that count.
+    duration: f64,
+    /// Messages on each queue pair, in place of a time.
+    iters: Option<u64>,
 }
 
 /// What one end has seen.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Seen {
     /// Octets placed at this end.
     pub(super) octets: u64,
     pub(super) seconds: f64,
-    /// Share of this end's rounds, in time, that moved a frame.
-    busy: f64,
-    slice: u64,
+    /// Nanoseconds of its thread: in rounds that moved a frame, and in all.
+    spent_ns: [u64; 2],
+    retransmits: u64,
+    /// Octets compared and found the same.
+    verified: u64,
+    hugepages: bool,
 }
 
-impl Phases {
-    pub(super) fn new(load: &Load, task: &Task, qps: usize, bidirectional: bool) -> Self {
-        let time = Duration::from_secs_f64(load.duration);
-        let expected = load.iters.map(|count| count * u64::from(task.size) * qps as u64);
-        let warm_up = if expected.is_some() { Duration::ZERO } else { time / 5 };
-        Self {
-            warm_up,
-            end: warm_up + time,
-            expected,
-            bidirectional,
-            operation: task.operation,
-            finished: AtomicUsize::new(0),
-            failed: Gate::default(),
+impl Game for Bulk {
+    type Near = Seen;
+    type Far = Seen;
+
+    fn near(&self, end: &mut End, meeting: &Meeting) -> Result<Seen> {
+        self.drive(end, Side::Near, meeting, || {})
+    }
+
+    fn far(&self, end: &mut End, meeting: &Meeting) -> Result<Seen> {
+        self.drive(end, Side::Far, meeting, || {})
+    }
+
+    fn order(self) -> Play {
+        Play::Bulk(self)
+    }
+}
+
+impl Bulk {
+    pub(super) fn new(load: &Load, task: &Task, bidirectional: bool) -> Self {
+        Self { task: *task, bidirectional, duration: load.duration, iters: load.iters }
+    }
+
+    /// Payload of both directions by the time that it took.
+    fn gbps(&self, (near, far): &(Seen, Seen)) -> f64 {
+        if self.iters.is_some() {
+            bandwidth_gbps(near.octets + far.octets, near.seconds.max(far.seconds))
+        } else {
+            bandwidth_gbps(near.octets, near.seconds) + bandwidth_gbps(far.octets, far.seconds)
         }
+    }
+
+    /// What one of the ends is to do: only one that is sent to needs buffers.
+    fn task(&self, side: Side) -> Task {
+        match side {
+            Side::Near if !self.bidirectional => Task { receive_depth: 0, ..self.task },
+            Side::Far if !self.bidirectional => Task { limit: 0, ..self.task },
+            Side::Near | Side::Far => self.task,
+        }
+    }
+
+    /// Octets that are to arrive at one of the ends, with a number of messages: Reads bring them to the one that posts.
+    fn expected(&self, side: Side, qps: usize) -> Option<u64> {
+        let sink = if self.task.operation == Operation::Read { Side::Near } else { Side::Far };
+        let octets = |count| count * u64::from(self.task.size) * qps as u64;
+        self.iters.map(|count| if self.bidirectional || side == sink { octets(count) } else { 0 })
     }
 
     /// Runs an end until both have seen the time pass, or what was expected arrive; `between` is called each round.
-    pub(super) fn drive(&self, end: &mut End, task: &Task, between: impl FnMut()) -> Result<Seen> {
-        let outcome = self.drive_on(end, task, between);
-        if outcome.is_err() {
-            self.failed.close();
-        }
-        outcome
-    }
-
-    fn drive_on(&self, end: &mut End, task: &Task, mut between: impl FnMut()) -> Result<Seen> {
+    pub(super) fn drive(
+        &self,
+        end: &mut End,
+        side: Side,
+        meeting: &Meeting,
+        mut between: impl FnMut(),
+    ) -> Result<Seen> {
+        let (task, expected) = (self.task(side), self.expected(side, end.qps.len()));
+        let time = Duration::from_secs_f64(self.duration);
+        let warm_up = if expected.is_some() { Duration::ZERO } else { time / 5 };
         let _registered = end.node.enter()?;
-        let mut worker = Worker::new(end, task)?;
-        // Where payload arrives: reads bring it to the one that posts.
-        let sends = task.limit > 0;
-        let is_sink = self.bidirectional || sends == (self.operation == Operation::Read);
-        let expected = self.expected.map(|octets| if is_sink { octets } else { 0 });
+        let mut worker = Worker::new(end, &task)?;
         // Buffers are there before the first message is.
         worker.turn(end)?;
         end.node.poll();
         let start = end.node.now();
         let (mut since, mut seen) = (None, None);
-        while self.finished.load(Ordering::Acquire) < 2 {
-            ensure!(self.failed.is_open(), "the other end has failed");
+        while meeting.arrived() < 2 || seen.is_none() {
+            ensure!(meeting.is_open(), "the other end has failed");
             end.node.poll();
             worker.turn(end)?;
             between();
@@ -326,19 +318,40 @@ impl Phases {
             let elapsed = end.node.now().saturating_since(start);
             let over = match expected {
                 Some(octets) => end.placed() >= octets && worker.is_through(),
-                None => elapsed >= self.end,
+                None => elapsed >= warm_up + time,
             };
-            if since.is_none() && elapsed >= self.warm_up {
-                since = Some((elapsed, if expected.is_some() { 0 } else { end.placed() }));
+            if since.is_none() && elapsed >= warm_up {
+                since = Some((elapsed, if expected.is_some() { 0 } else { end.placed() }, end.spent_ns()));
             }
-            if let Some((began, before)) = since.filter(|_| over) {
-                let seconds = elapsed.saturating_sub(began).as_secs_f64();
-                let (octets, slice) = (end.placed() - before, worker.slice());
-                seen = Some(Seen { octets, seconds, busy: end.busy(), slice });
-                self.finished.fetch_add(1, Ordering::AcqRel);
+            if let Some((began, before, [busy, total])) = since.filter(|_| over) {
+                let [busy_now, total_now] = end.spent_ns();
+                seen = Some(Seen {
+                    octets: end.placed() - before,
+                    seconds: elapsed.saturating_sub(began).as_secs_f64(),
+                    spent_ns: [busy_now - busy, total_now - total],
+                    retransmits: 0,
+                    verified: 0,
+                    hugepages: end.sink_memory.is_huge(),
+                });
+                meeting.arrive()?;
             }
         }
-        seen.context("the other end has counted twice")
+        let seen = seen.context("both have seen enough")?;
+        let retransmits = end.node.verbs().stack().stats().tcp.retransmits;
+        Ok(Seen { retransmits, verified: self.verify(end, worker.slice())?, ..seen })
+    }
+
+    /// Compares what was placed with what it was placed from, once that is twice as much as there is room for: the sources of
+    /// both ends are the same. A queue pair that came to be behind the others may have left some of its part as it was.
+    fn verify(&self, end: &End, slice: u64) -> Result<u64> {
+        let gone_through = slice * end.qps.len() as u64;
+        // What is sent inline does not come from the source.
+        if end.placed() < 2 * gone_through || self.task.inline {
+            return Ok(0);
+        }
+        let same = |index| pair::same(&end.sink_memory, &end.source_memory, index * slice, slice);
+        let same = (0..end.qps.len() as u64).map(same).sum::<Option<u64>>();
+        same.context("what was placed is not what was sent")
     }
 }
 
@@ -349,10 +362,11 @@ impl Report for BandwidthReport {
         }
         writeln!(
             out,
-            "\n{:>6} {:>8} {:>5} {:>4} {:>4} {:>12} {:>15} {:>17} {:>14} {:>10} {:>10}",
+            "\n{:>6} {:>8} {:>5} {:>5} {:>4} {:>4} {:>12} {:>15} {:>17} {:>14} {:>10} {:>10} {:>11} {:>10}",
             "op",
             "#bytes",
             "MTU",
+            "link",
             "CRC",
             "#qp",
             "#iterations",
@@ -360,16 +374,19 @@ impl Report for BandwidthReport {
             "BW average[Gb/sec]",
             "MsgRate[Mpps]",
             "of handoff",
-            "busy[%]"
+            "busy[%]",
+            "busy[s/GiB]",
+            "all[s/GiB]"
         )?;
         for row in &self.rows {
             let crc = if row.crc == Crc::On { "on" } else { "off" };
             write!(
                 out,
-                "{:>6} {:>8} {:>5} {crc:>4} {:>4} ",
+                "{:>6} {:>8} {:>5} {:>5} {crc:>4} {:>4} ",
                 row.operation.name(),
                 row.size,
                 row.mtu,
+                row.link.name(),
                 row.qps
             )?;
             write!(
@@ -382,7 +399,8 @@ impl Report for BandwidthReport {
                 ratio => write!(out, " {:>9.1}%", ratio * 100.0)?,
             }
             let [near, far] = row.busy.map(|share| share * 100.0);
-            writeln!(out, " {:>10}", format!("{near:.0}/{far:.0}"))?;
+            write!(out, " {:>10}", format!("{near:.0}/{far:.0}"))?;
+            writeln!(out, " {:>11.3} {:>10.3}", row.cpu_busy_s_per_gib, row.cpu_s_per_gib)?;
         }
         Ok(())
     }

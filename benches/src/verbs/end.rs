@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use rdma::verbs::{AsyncEvent, Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use serde::{Deserialize, Serialize};
 
 use super::Operation;
 use super::pair::End;
@@ -49,7 +50,7 @@ pub(super) struct Worker {
 }
 
 /// What it is to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) operation: Operation,
     pub(super) size: u32,
@@ -130,11 +131,11 @@ impl Worker {
                 let at = index as u64 * self.slice + lane.at;
                 let (local, op) = match self.operation {
                     Operation::Write => {
-                        let (remote_addr, rkey) = (peer_sink.addr + at, peer_sink.rkey);
+                        let (remote_addr, rkey) = (peer_sink.addr + at, peer_sink.rkey());
                         (source.addr + at, SendOp::RdmaWrite { remote_addr, rkey })
                     }
                     Operation::Read => {
-                        let (remote_addr, rkey) = (peer_source.addr + at, peer_source.rkey);
+                        let (remote_addr, rkey) = (peer_source.addr + at, peer_source.rkey());
                         (sink.addr + at, SendOp::RdmaRead { remote_addr, rkey })
                     }
                     Operation::Send => (source.addr + at, SendOp::Send { invalidate: None }),

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use dataplane::dpdk::Eal;
 use hdrhistogram::Histogram;
 use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::Operation;
+use super::link::{Game, Play, Wire};
 use super::load::{Crc, Load};
 use super::pair::{self, End, Terms};
+use super::partner::Meeting;
+use super::{Link, Operation};
 use crate::cores::preemptions;
-use crate::{Gate, Progress, Report, Stopwatch, on_two_cores};
+use crate::{Progress, Report, Stopwatch};
 
 /// Sizes that are measured unless told otherwise.
 const USUAL: [u64; 3] = [64, 1 << 10, 4 << 10];
@@ -44,6 +45,8 @@ pub struct LatencyRow {
     pub size: u64,
     /// Largest IP packet, octets.
     pub mtu: u16,
+    /// What joined the two ends.
+    pub link: Link,
     /// MPA's CRC32c.
     pub crc: Crc,
     /// Times that the kernel took one of the cores away meanwhile.
@@ -99,46 +102,71 @@ fn summary<S: Serializer>(histogram: &Histogram<u64>, serializer: S) -> Result<S
 pub fn run(operation: Operation, options: &Options) -> Result<LatencyReport> {
     let rows = options.load.rows(&USUAL);
     let progress = Progress::new(rows.len());
-    let eal = pair::start_dpdk(&options.load)?;
+    pair::check(&options.load)?;
+    let mut wire = Wire::new(&options.load)?;
     let measure = |(mtu, crc, size)| {
         progress.step(format!("{} of {size} at MTU {mtu}", operation.name()));
-        row(&eal, options, operation, (mtu, crc, size))
+        row(&mut wire, options, operation, (mtu, crc, size))
     };
     Ok(LatencyReport { rows: rows.into_iter().map(measure).collect::<Result<_>>()? })
 }
 
 fn row(
-    eal: &Eal,
+    wire: &mut Wire,
     options: &Options,
     operation: Operation,
     (mtu, crc, size): (u16, Crc, u64),
 ) -> Result<LatencyRow> {
+    let Options { load, rate } = options;
     let (depth, inline, out_of_order) = (BUFFERS, 0, true);
     let terms = Terms { mtu, crc, qps: 1, send_depth: depth, receive_depth: depth, inline, out_of_order };
-    let [mut left, mut right] = pair::open(eal, &options.load, &terms)?;
-    let size32 = u32::try_from(size)?;
-    ensure!((1..=options.load.region).contains(&size), "a message of {size} octets does not fit the region");
-    let gate = Gate::default();
-    let near = || {
-        let outcome = Pinger::new(&mut left, operation, size32, &gate).initiate(options);
-        gate.close();
+    ensure!((1..=load.region).contains(&size), "a message of {size} octets does not fit the region");
+    let (duration, iters, rate) = (load.duration, load.iters, *rate);
+    let game = PingPong { operation, size: u32::try_from(size)?, duration, iters, rate };
+    let ((histogram, near_lost), far_lost) = wire.play(load, &terms, &game)?;
+    let link = load.link;
+    Ok(LatencyRow { operation, size, mtu, link, crc, preemptions: near_lost + far_lost, histogram })
+}
+
+/// To and fro.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PingPong {
+    operation: Operation,
+    size: u32,
+    /// Seconds that count.
+    duration: f64,
+    /// Round trips, in place of a time.
+    iters: Option<u64>,
+    /// Round trips begun per second, in an open loop.
+    rate: Option<f64>,
+}
+
+impl Game for PingPong {
+    /// The round trips, and how often the core was taken away.
+    type Near = (Histogram<u64>, u64);
+    /// How often the core was taken away.
+    type Far = u64;
+
+    fn near(&self, end: &mut End, meeting: &Meeting) -> Result<Self::Near> {
+        let outcome = Pinger::new(end, self, meeting).initiate();
+        meeting.arrive()?;
         outcome
-    };
-    let far = || {
-        let outcome = Pinger::new(&mut right, operation, size32, &gate).answer();
-        gate.close();
-        outcome
-    };
-    let ((histogram, near_lost), far_lost) = on_two_cores(options.load.cores, near, far)?;
-    Ok(LatencyRow { operation, size, mtu, crc, preemptions: near_lost + far_lost, histogram })
+    }
+
+    fn far(&self, end: &mut End, meeting: &Meeting) -> Result<u64> {
+        Pinger::new(end, self, meeting).answer()
+    }
+
+    fn order(self) -> Play {
+        Play::PingPong(self)
+    }
 }
 
 /// One side of the game.
 struct Pinger<'a> {
     end: &'a mut End,
-    operation: Operation,
-    size: u32,
-    gate: &'a Gate,
+    game: &'a PingPong,
+    meeting: &'a Meeting,
     /// Messages sent.
     sent: u64,
     /// Messages received.
@@ -146,23 +174,28 @@ struct Pinger<'a> {
 }
 
 impl<'a> Pinger<'a> {
-    fn new(end: &'a mut End, operation: Operation, size: u32, gate: &'a Gate) -> Self {
-        Self { end, operation, size, gate, sent: 0, received: 0 }
+    fn new(end: &'a mut End, game: &'a PingPong, meeting: &'a Meeting) -> Self {
+        Self { end, game, meeting, sent: 0, received: 0 }
+    }
+
+    /// Whether it goes on.
+    fn goes_on(&self) -> bool {
+        self.meeting.arrived() == 0 && self.meeting.is_open()
     }
 
     /// Goes to and fro as long as it is to; the round trips, and how often the core was taken away.
-    fn initiate(mut self, options: &Options) -> Result<(Histogram<u64>, u64)> {
+    fn initiate(mut self) -> Result<(Histogram<u64>, u64)> {
         let _registered = self.end.node.enter()?;
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
         self.post_buffers(BUFFERS.into())?;
-        let time = Duration::from_secs_f64(options.load.duration);
+        let time = Duration::from_secs_f64(self.game.duration);
         let (warm_up, before) = (time / 5, preemptions());
-        let (watch, limit) = (Stopwatch::start(), options.load.iters.unwrap_or(u64::MAX));
+        let (watch, limit) = (Stopwatch::start(), self.game.iters.unwrap_or(u64::MAX));
         // The round trip that is counted first, and when it should have begun.
         let (mut first, mut trip) = (None, 0_u64);
         while histogram.len() < limit {
             let mut began = watch.elapsed();
-            if let (Some(rate), Some((first, origin))) = (options.rate, first) {
+            if let (Some(rate), Some((first, origin))) = (self.game.rate, first) {
                 let due = origin + Duration::from_secs_f64((trip - first) as f64 / rate);
                 while watch.elapsed() < due {
                     self.end.node.poll();
@@ -181,7 +214,7 @@ impl<'a> Pinger<'a> {
                 first = Some((trip + 1, ended));
             }
             trip += 1;
-            if options.load.iters.is_none() && ended >= warm_up + time {
+            if self.game.iters.is_none() && ended >= warm_up + time {
                 break;
             }
         }
@@ -193,8 +226,8 @@ impl<'a> Pinger<'a> {
         let _registered = self.end.node.enter()?;
         self.post_buffers(BUFFERS.into())?;
         let before = preemptions();
-        if self.operation == Operation::Read {
-            while self.gate.is_open() {
+        if self.game.operation == Operation::Read {
+            while self.goes_on() {
                 self.end.node.poll();
             }
         }
@@ -211,7 +244,7 @@ impl<'a> Pinger<'a> {
 
     /// Sends the next message.
     fn post(&mut self) -> Result<()> {
-        let Self { end, operation, size, sent, .. } = self;
+        let Self { end, game: PingPong { operation, size, .. }, sent, .. } = self;
         let (source, sink) = (end.source, end.sink);
         if *operation != Operation::Read {
             let last = u64::from(*size) - 1;
@@ -219,10 +252,10 @@ impl<'a> Pinger<'a> {
         }
         let (local, op) = match operation {
             Operation::Write => {
-                (source, SendOp::RdmaWrite { remote_addr: end.peer_sink.addr, rkey: end.peer_sink.rkey })
+                (source, SendOp::RdmaWrite { remote_addr: end.peer_sink.addr, rkey: end.peer_sink.rkey() })
             }
             Operation::Read => {
-                (sink, SendOp::RdmaRead { remote_addr: end.peer_source.addr, rkey: end.peer_source.rkey })
+                (sink, SendOp::RdmaRead { remote_addr: end.peer_source.addr, rkey: end.peer_source.rkey() })
             }
             Operation::Send => (source, SendOp::Send { invalidate: None }),
         };
@@ -238,16 +271,16 @@ impl<'a> Pinger<'a> {
     fn wait(&mut self) -> Result<bool> {
         let mut taken = [WorkCompletion::default(); 4];
         let mut last = [0];
-        while self.gate.is_open() {
+        while self.goes_on() {
             self.end.node.poll();
             let End { node, send_cq, recv_cq, sink_memory, .. } = &mut *self.end;
             let device = node.verbs_mut().device_mut();
             let sent = device.poll_cq(*send_cq, &mut taken)?;
             ensure!(taken.iter().take(sent).all(|wc| wc.status == WcStatus::Success), "{taken:?}");
-            let arrived = match self.operation {
+            let arrived = match self.game.operation {
                 Operation::Read => sent > 0,
                 Operation::Write => {
-                    sink_memory.read(u64::from(self.size) - 1, &mut last)
+                    sink_memory.read(u64::from(self.game.size) - 1, &mut last)
                         && last == [Self::mark(self.received)]
                 }
                 Operation::Send => {
@@ -267,11 +300,11 @@ impl<'a> Pinger<'a> {
 
     /// Posts buffers, if the operation takes some.
     fn post_buffers(&mut self, count: u64) -> Result<()> {
-        if self.operation != Operation::Send {
+        if self.game.operation != Operation::Send {
             return Ok(());
         }
         let End { node, qps, sink, .. } = &mut *self.end;
-        let list = [Sge { addr: sink.addr, length: self.size, lkey: sink.lkey }];
+        let list = [Sge { addr: sink.addr, length: self.game.size, lkey: sink.lkey }];
         let qp = *qps.first().context("there is a queue pair")?;
         for wr_id in 0..count {
             node.verbs_mut().device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;
@@ -284,10 +317,11 @@ impl Report for LatencyReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\nround trips, microseconds\n{:>6} {:>7} {:>5} {:>4} {:>11} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8} {:>9} {:>9} {:>11}",
+            "\nround trips, microseconds\n{:>6} {:>7} {:>5} {:>5} {:>4} {:>11} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8} {:>9} {:>9} {:>11}",
             "op",
             "#bytes",
             "MTU",
+            "link",
             "CRC",
             "#iterations",
             "t_min",
@@ -306,7 +340,8 @@ impl Report for LatencyReport {
             let at = |quantile| us(row.histogram.value_at_quantile(quantile) as f64);
             let (min, max) = (us(row.histogram.min() as f64), us(row.histogram.max() as f64));
             let (mean, stdev) = (us(row.histogram.mean()), us(row.histogram.stdev()));
-            write!(out, "{:>6} {:>7} {:>5} {crc:>4} ", row.operation.name(), row.size, row.mtu)?;
+            let (operation, link) = (row.operation.name(), row.link.name());
+            write!(out, "{operation:>6} {:>7} {:>5} {link:>5} {crc:>4} ", row.size, row.mtu)?;
             write!(out, "{:>11} {min:>8.2} {max:>8.2} {:>9.2} ", row.histogram.len(), at(0.5))?;
             write!(
                 out,

@@ -1,15 +1,16 @@
 //! The flags that RDMA benchmarks share; perftest's, where it has them.
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::Link;
 use crate::{Cores, size};
 
 /// Sizes of `-a`: powers of two from 64 octets to 1 MiB.
 const ALL: std::ops::RangeInclusive<u32> = 6..=20;
 
 /// Whether MPA's CRC32c is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Crc {
     /// As peers get it.
@@ -19,7 +20,7 @@ pub enum Crc {
 }
 
 /// What is common to the benchmarks of bandwidth and latency. Lists make one row for each combination.
-#[derive(Clone, Debug, Args, Serialize)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct Load {
     /// Octets of a message.
     #[arg(short = 's', long, value_name = "BYTES,…", value_parser = size, value_delimiter = ',')]
@@ -33,9 +34,12 @@ pub struct Load {
     /// Seconds, after a fifth of that to warm up.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2.0)]
     pub(super) duration: f64,
-    /// Largest IP packet.
-    #[arg(short = 'm', long, value_name = "BYTES,…", value_delimiter = ',', default_value = "1500,9000")]
-    pub(super) mtu: Vec<u16>,
+    /// Largest IP packet; without this 1500 and 9000, over memif 1500.
+    #[arg(short = 'm', long, value_name = "BYTES,…", value_delimiter = ',')]
+    mtu: Vec<u16>,
+    /// What joins the two: rings of one process, or memif between this and one that it starts.
+    #[arg(long, default_value = "ring")]
+    pub(super) link: Link,
     /// MPA's CRC32c.
     #[arg(long, value_name = "ON|OFF,…", value_delimiter = ',', default_value = "on")]
     pub(super) crc: Vec<Crc>,
@@ -68,11 +72,16 @@ impl Load {
         }
     }
 
+    /// The MTUs, or those that the link is usually measured with.
+    pub(super) fn mtus(&self) -> &[u16] {
+        if self.mtu.is_empty() { self.link.usual_mtus() } else { &self.mtu }
+    }
+
     /// Every combination of MTU, CRC and size, in this order.
     pub(super) fn rows(&self, usual: &[u64]) -> Vec<(u16, Crc, u64)> {
         let sizes = self.sizes(usual);
         let by_crc = |mtu: u16| self.crc.iter().map(move |crc| (mtu, *crc));
-        let pairs = self.mtu.iter().flat_map(|mtu| by_crc(*mtu));
+        let pairs = self.mtus().iter().flat_map(|mtu| by_crc(*mtu));
         pairs.flat_map(|(mtu, crc)| sizes.iter().map(move |size| (mtu, crc, *size))).collect()
     }
 }

@@ -3,19 +3,21 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use dataplane::dpdk::Eal;
 use dataplane::verbs::Node;
 use dataplane::worker::Clock;
 use serde::Serialize;
 
-use super::Operation;
-use super::bandwidth::Phases;
+use super::bandwidth::Bulk;
 use super::end::Task;
+use super::link::Side;
 use super::load::{Crc, Load};
 use super::pair::{self, End, Terms};
+use super::partner::Meeting;
 use super::relay::{self, Relay, Weather};
+use super::{Link, Operation};
 use crate::{Progress, Report, bandwidth_gbps, median, on_two_cores};
 
 /// Shares of frames lost, and of frames overtaken by others.
@@ -80,9 +82,10 @@ pub struct LossyReport {
 /// # Errors
 /// Not enough memory, a CPU that cannot be had, or a connection that fails.
 pub fn run(options: &Options) -> Result<LossyReport> {
+    ensure!(options.load.link == Link::Ring, "--link: what loses and delays frames stands between rings");
     let rows = options.load.rows(&[MESSAGE]);
     let progress = Progress::new(rows.len() * WEATHERS.len() * 2);
-    let eal = pair::start_dpdk(&options.load)?;
+    let eal = pair::start_dpdk(&options.load, &[Side::Near, Side::Far])?;
     let mut report = LossyReport { rows: Vec::new() };
     for (mtu, crc, size) in rows {
         for out_of_order in [true, false] {
@@ -106,12 +109,12 @@ pub fn run(options: &Options) -> Result<LossyReport> {
 fn open(eal: &Eal, load: &Load, terms: &Terms, weather: Weather, seed: u64) -> Result<([End; 2], Relay)> {
     let clock = Clock::start();
     let (spec, pool) = (relay::spec(terms.mtu, load.descriptors), relay::pool(eal, terms.mtu)?);
-    let open = |end| {
-        let config = pair::config(load, terms.mtu, end)?;
+    let open = |side| {
+        let config = pair::config(load, terms.mtu, side)?;
         let options = pair::options(&config, terms);
         Node::open_wired(eal, (&config, &options), (&spec, std::slice::from_ref(&pool)), &clock)
     };
-    let ((left, left_wire), (right, right_wire)) = (open(0)?, open(1)?);
+    let ((left, left_wire), (right, right_wire)) = (open(Side::Near)?, open(Side::Far)?);
     let mut relay = Relay::new([left_wire, right_wire], weather, seed)?;
     let ends = pair::connect([left, right], load.region, terms, || relay.turn())?;
     Ok((ends, relay))
@@ -152,12 +155,11 @@ fn row(
     for run in 0..options.runs.max(1) {
         let ([mut left, mut right], mut relay) =
             open(eal, &options.load, &terms, weather, SEED + run as u64)?;
-        let phases = Phases::new(&options.load, &task, 1, false);
-        let idle = Task { limit: 0, ..task };
+        let (bulk, meeting) = (Bulk::new(&options.load, &task, false), Meeting::default());
         let (_, seen) = on_two_cores(
             options.load.cores,
-            || phases.drive(&mut left, &task, || {}),
-            || phases.drive(&mut right, &idle, || relay.turn()),
+            || meeting.guard(|| bulk.drive(&mut left, Side::Near, &meeting, || {})),
+            || meeting.guard(|| bulk.drive(&mut right, Side::Far, &meeting, || relay.turn())),
         )?;
         rates.push(bandwidth_gbps(seen.octets, seen.seconds));
         let (target, initiator) = (right.node.verbs(), left.node.verbs().stack().stats().tcp);

@@ -5,26 +5,31 @@
 //!   post, poll_cq ─ Device ─ MPA ─ TCP ─ port ════ port ─ TCP ─ MPA ─ Device ─ region
 //! ```
 //! It is the path of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgements, CRC32c, access
-//! checks. Before a bandwidth counts, what was placed is compared with what was sent.
+//! checks. Before a bandwidth counts, what was placed is compared with what was sent. With `--link memif` the target is a process of
+//! its own, and the wire memory that both share.
 
 pub mod bandwidth;
 mod end;
+pub mod fpdus;
 pub mod latency;
+mod link;
 mod load;
 pub mod lossy;
 mod pair;
+mod partner;
 mod relay;
 
 pub use bandwidth::{BandwidthReport, BandwidthRow};
 pub use latency::{LatencyReport, LatencyRow};
+pub use link::{Link, serve};
 pub use load::{Crc, Load};
 pub use lossy::{LossyReport, LossyRow};
 pub use relay::Weather;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is done again and again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// RDMA Write.

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -13,9 +14,13 @@ use iwarp_config::Config;
 use rdma::verbs::{
     Access, AddressBase, CmEventKind, ConnParam, CqId, MemoryRegion, PdId, QpCap, QpInit, QpNum, RegionId,
 };
+use rdma::wire::Stag;
 use rdma::{CrcPolicy, OutOfOrder};
+use serde::{Deserialize, Serialize};
 
+use super::link::{Link, Side};
 use super::load::{Crc, Load};
+use super::partner::Partner;
 use crate::Stopwatch;
 
 /// Where the target listens.
@@ -29,15 +34,16 @@ impl End {
         self.node.verbs().memory().octets(self.sink_region).placed
     }
 
-    /// Share of the time since the node's thread began that went into rounds that moved a frame.
-    pub(super) fn busy(&self) -> f64 {
-        let (mut busy, mut total) = (0, 0);
+    /// Nanoseconds of this node's thread so far: in rounds that moved a frame, and in all.
+    pub(super) fn spent_ns(&self) -> [u64; 2] {
+        let mut spent = [0; 2];
+        let [busy, total] = &mut spent;
         self.node.visit_counters(&mut |layer, name, _, value| match (layer, name) {
-            ("worker", "busy_ns") => busy = value,
-            ("worker", "total_ns") => total = value,
+            ("worker", "busy_ns") => *busy = value,
+            ("worker", "total_ns") => *total = value,
             _ => {}
         });
-        if total > 0 { busy as f64 / total as f64 } else { 0.0 }
+        spent
     }
 }
 
@@ -57,12 +63,30 @@ pub(super) struct End {
     /// The number of that region.
     pub(super) sink_region: RegionId,
     /// The peer's two.
-    pub(super) peer_source: MemoryRegion,
-    pub(super) peer_sink: MemoryRegion,
+    pub(super) peer_source: Remote,
+    pub(super) peer_sink: Remote,
+}
+
+/// A region of the peer's.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Remote {
+    pub(super) addr: u64,
+    rkey: u32,
+}
+
+impl Remote {
+    fn of(region: MemoryRegion) -> Self {
+        Self { addr: region.addr, rkey: region.rkey.0 }
+    }
+
+    /// Its key.
+    pub(super) fn rkey(self) -> Stag {
+        Stag(self.rkey)
+    }
 }
 
 /// What a pair is made with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Terms {
     pub(super) mtu: u16,
     pub(super) crc: Crc,
@@ -75,20 +99,35 @@ pub(super) struct Terms {
     pub(super) out_of_order: bool,
 }
 
-fn address(end: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 99, 0, if end == 0 { 1 } else { 2 })
+fn address(side: Side) -> Ipv4Addr {
+    Ipv4Addr::new(10, 99, 0, if side == Side::Near { 1 } else { 2 })
 }
 
-/// The configuration of an end. What it does not say is as for any program.
-pub(super) fn config(load: &Load, mtu: u16, end: usize) -> Result<Config> {
+/// The configuration of an end with a ring port. What it does not say is as for any program.
+pub(super) fn config(load: &Load, mtu: u16, side: Side) -> Result<Config> {
+    configure(load, mtu, side, "driver = 'ring'\n")
+}
+
+/// The same with a memif port: the target listens on the socket.
+fn config_memif(load: &Load, mtu: u16, side: Side, socket: &Path) -> Result<Config> {
+    let role = if side == Side::Near { "client" } else { "server" };
+    configure(
+        load,
+        mtu,
+        side,
+        &format!("driver = 'memif'\nrole = '{role}'\nsocket = '{}'\n", socket.display()),
+    )
+}
+
+fn configure(load: &Load, mtu: u16, side: Side, driver: &str) -> Result<Config> {
     let Load { packet_buffers, descriptors, window, region, .. } = load;
-    let (core, address) = (load.cores.0.get(end).context("an end has a core")?, address(end));
+    let (core, address) = (load.cores.0.get(side.index()).context("an end has a core")?, address(side));
     // Two regions, the buffers of a side, and what DPDK takes.
     let limit = (2 * region) + u64::from(*packet_buffers) * (u64::from(mtu) + 1024) + (256 << 20);
     let text = format!(
         "[memory]\nhugepages = 'prefer'\nhugepage_limit = {limit}\npacket_buffers = {packet_buffers}\n\
          file_prefix = 'iwarp-bench-{}'\n\
-         [[port]]\ndriver = 'ring'\nmtu = {mtu}\naddresses = ['{address}/24']\nrx_descriptors = {descriptors}\n\
+         [[port]]\n{driver}mtu = {mtu}\naddresses = ['{address}/24']\nrx_descriptors = {descriptors}\n\
          tx_descriptors = {descriptors}\n[workers]\ncores = [{core}]\nidle = 'spin'\n\
          [tcp]\nprofile = 'data-center'\nconnections_max = 256\nsend_buffer_bytes = {window}\n\
          receive_window_bytes = {window}\n",
@@ -102,14 +141,23 @@ pub(super) fn config(load: &Load, mtu: u16, end: usize) -> Result<Config> {
 /// # Errors
 /// What is wrong with the flags.
 pub(super) fn check(load: &Load) -> Result<()> {
-    load.mtu.iter().try_for_each(|mtu| config(load, *mtu, 0).map(drop))
+    let most = Link::MEMIF_MTU_MAX;
+    for mtu in load.mtus() {
+        ensure!(
+            load.link == Link::Ring || *mtu <= most,
+            "--link memif: the MTU {mtu} is more than DPDK 22.11's net_memif takes, {most}; \
+             measure larger ones over --link ring"
+        );
+        config(load, *mtu, Side::Near)?;
+    }
+    Ok(())
 }
 
-/// Starts DPDK with memory enough for the largest of the pairs that are to come.
-pub(super) fn start_dpdk(load: &Load) -> Result<Eal> {
-    let mtu = load.mtu.iter().copied().max().context("an MTU is needed")?;
-    let configs = [config(load, mtu, 0)?, config(load, mtu, 1)?];
-    Node::start_dpdk(&[&configs[0], &configs[1]])
+/// Starts DPDK with memory enough for these sides of the largest of the pairs that are to come.
+pub(super) fn start_dpdk(load: &Load, sides: &[Side]) -> Result<Eal> {
+    let mtu = load.mtus().iter().copied().max().context("an MTU is needed")?;
+    let configs = sides.iter().map(|side| config(load, mtu, *side)).collect::<Result<Vec<_>>>()?;
+    Node::start_dpdk(&configs.iter().collect::<Vec<_>>())
 }
 
 /// What a node is made with.
@@ -134,11 +182,43 @@ pub(super) fn options(config: &Config, terms: &Terms) -> NodeOptions {
 /// # Errors
 /// Not enough memory; or they do not connect.
 pub(super) fn open(eal: &Eal, load: &Load, terms: &Terms) -> Result<[End; 2]> {
-    let configs = [config(load, terms.mtu, 0)?, config(load, terms.mtu, 1)?];
+    let configs = [config(load, terms.mtu, Side::Near)?, config(load, terms.mtu, Side::Far)?];
     let options = [options(&configs[0], terms), options(&configs[1], terms)];
     let ends = [(&configs[0], &options[0]), (&configs[1], &options[1])];
     let [left, right] = Node::open_pair(eal, ends, &Clock::start())?;
     connect([left, right], load.region, terms, || {})
+}
+
+/// Opens one node with a memif port and connects its queue pairs with those of the end in the other process.
+///
+/// # Errors
+/// As [`open`]; the other process is gone.
+pub(super) fn open_one(
+    eal: &Eal,
+    load: &Load,
+    terms: &Terms,
+    (side, socket): (Side, &Path),
+    partner: &Partner,
+) -> Result<End> {
+    let config = config_memif(load, terms.mtu, side, socket)?;
+    // The one that listens on the socket comes first.
+    if side == Side::Near {
+        partner.hear::<()>(|| {})?;
+    }
+    let node = Node::open(eal, &config, &options(&config, terms), &Clock::start())?;
+    if side == Side::Far {
+        partner.tell(&())?;
+    }
+    let mut end = furnish(node, load.region, terms)?;
+    partner.tell(&[end.source, end.sink].map(Remote::of))?;
+    [end.peer_source, end.peer_sink] = partner.hear(|| {})?;
+    let watch = Stopwatch::start();
+    while !end.node.port().link()?.up {
+        ensure!(watch.seconds() < PATIENCE, "no link after {PATIENCE} s");
+        std::thread::yield_now();
+    }
+    meet([(&mut end, side)], || {})?;
+    Ok(end)
 }
 
 /// Makes the objects of both nodes and connects their queue pairs; `between` is called after each turn of both.
@@ -146,47 +226,79 @@ pub(super) fn connect(
     nodes: [Node; 2],
     region: u64,
     terms: &Terms,
-    mut between: impl FnMut(),
+    between: impl FnMut(),
 ) -> Result<[End; 2]> {
     let [left, right] = nodes;
     let (mut left, mut right) = (furnish(left, region, terms)?, furnish(right, region, terms)?);
-    (left.peer_source, left.peer_sink) = (right.source, right.sink);
-    (right.peer_source, right.peer_sink) = (left.source, left.sink);
-    let target = SocketAddr::from((address(1), PORT));
-    let device = right.node.verbs_mut().device_mut();
-    let listener = device.create_id(Some(target))?;
-    device.listen(listener, NonZeroU16::new(64).context("a backlog")?, &ConnParam::default())?;
+    (left.peer_source, left.peer_sink) = (Remote::of(right.source), Remote::of(right.sink));
+    (right.peer_source, right.peer_sink) = (Remote::of(left.source), Remote::of(left.sink));
+    meet([(&mut right, Side::Far), (&mut left, Side::Near)], between)?;
+    Ok([left, right])
+}
+
+/// Connects the queue pairs of the ends that are in this process.
+fn meet<const ENDS: usize>(ends: [(&mut End, Side); ENDS], mut between: impl FnMut()) -> Result<()> {
+    let mut ends = ends.map(|(end, side)| (end, Connecting { side, begun: 0, established: 0 }));
+    for (end, connecting) in &mut ends {
+        connecting.listen(end)?;
+    }
     let watch = Stopwatch::start();
-    let (mut established, mut opened, mut accepted) = ([0, 0], 0, 0);
-    while established.iter().any(|count| *count < left.qps.len()) {
-        // One after the other: queue pair i of one side is connected with queue pair i of the other.
-        if opened == established[0] && opened == established[1] {
-            let device = left.node.verbs_mut().device_mut();
-            let id = device.create_id(None)?;
-            let qp = left.qps.get(opened).copied().context("a queue pair for each connection")?;
-            device.connect(id, qp, target, &ConnParam::default())?;
-            opened += 1;
-        }
-        for (end, count) in [&mut left, &mut right].into_iter().zip(&mut established) {
-            end.node.poll();
-            let device = end.node.verbs_mut().device_mut();
-            while let Some(event) = device.poll_cm_event() {
-                match event.kind {
-                    CmEventKind::ConnectRequest { .. } => {
-                        let qp =
-                            end.qps.get(accepted).copied().context("a queue pair for each connection")?;
-                        device.accept(event.id, qp, &[])?;
-                        accepted += 1;
-                    }
-                    CmEventKind::Established { .. } => *count += 1,
-                    other => bail!("connecting: {other:?}"),
-                }
-            }
+    while ends.iter().any(|(end, connecting)| connecting.established < end.qps.len()) {
+        for (end, connecting) in &mut ends {
+            connecting.turn(end)?;
         }
         between();
         ensure!(watch.seconds() < PATIENCE, "no connection after {PATIENCE} s");
     }
-    Ok([left, right])
+    Ok(())
+}
+
+/// How far an end is in connecting its queue pairs.
+struct Connecting {
+    side: Side,
+    /// Connections that were asked for, or accepted.
+    begun: usize,
+    established: usize,
+}
+
+impl Connecting {
+    fn target() -> SocketAddr {
+        (address(Side::Far), PORT).into()
+    }
+
+    fn listen(&self, end: &mut End) -> Result<()> {
+        if self.side == Side::Far {
+            let device = end.node.verbs_mut().device_mut();
+            let listener = device.create_id(Some(Self::target()))?;
+            device.listen(listener, NonZeroU16::new(64).context("a backlog")?, &ConnParam::default())?;
+        }
+        Ok(())
+    }
+
+    /// One after the other: queue pair i of one side is connected with queue pair i of the other.
+    fn turn(&mut self, end: &mut End) -> Result<()> {
+        let next = end.qps.get(self.begun).copied();
+        let device = end.node.verbs_mut().device_mut();
+        if let Some(qp) = next.filter(|_| self.side == Side::Near && self.begun == self.established) {
+            let id = device.create_id(None)?;
+            device.connect(id, qp, Self::target(), &ConnParam::default())?;
+            self.begun += 1;
+        }
+        end.node.poll();
+        let device = end.node.verbs_mut().device_mut();
+        while let Some(event) = device.poll_cm_event() {
+            match event.kind {
+                CmEventKind::ConnectRequest { .. } => {
+                    let qp = end.qps.get(self.begun).copied();
+                    device.accept(event.id, qp.context("a queue pair for each connection")?, &[])?;
+                    self.begun += 1;
+                }
+                CmEventKind::Established { .. } => self.established += 1,
+                other => bail!("connecting: {other:?}"),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Makes regions, queues and queue pairs.
@@ -208,7 +320,8 @@ fn furnish(mut node: Node, region: u64, terms: &Terms) -> Result<End> {
     };
     let init = QpInit { pd, send_cq, recv_cq, srq: None, cap, sq_sig_all: false };
     let qps = (0..terms.qps).map(|_| device.create_qp(init)).collect::<Result<Vec<_>, _>>()?;
-    let (peer_source, peer_sink) = (source, sink);
+    // Until the peer tells of its own.
+    let (peer_source, peer_sink) = (Remote::of(source), Remote::of(sink));
     Ok(End {
         node,
         qps,
@@ -235,7 +348,7 @@ fn register(
     Ok((node.verbs_mut().reg_mr(pd, (region, 0, bytes), AddressBase::Zero, access)?, memory, region))
 }
 
-/// Octets that differ from page to page, so that what is placed in the wrong place is noticed.
+/// Octets that differ from page to page, so that what is placed in the wrong place is noticed; the same at both ends.
 fn fill(memory: &RegionMemory) {
     const PAGE: usize = 4096;
     let mut page = [0; PAGE];
@@ -253,15 +366,23 @@ fn fill(memory: &RegionMemory) {
     }
 }
 
-/// Whether `len` octets at `offset` are the same in both.
-pub(super) fn is_same(left: &RegionMemory, right: &RegionMemory, offset: u64, len: u64) -> bool {
-    let (mut a, mut b) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let end = offset + len;
-    (offset..end).step_by(1 << 16).all(|at| {
+/// How many of the `len` octets at `offset` are those of the source, if the others are as they were at first, zero; `None`
+/// where something else was placed.
+pub(super) fn same(sink: &RegionMemory, source: &RegionMemory, offset: u64, len: u64) -> Option<u64> {
+    let (mut placed, mut sent) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let (end, mut count) = (offset + len, 0);
+    for at in (offset..end).step_by(1 << 16) {
         let len = usize::try_from((end - at).min(1 << 16)).unwrap_or(0);
-        match (a.get_mut(..len), b.get_mut(..len)) {
-            (Some(a), Some(b)) => left.read(at, a) && right.read(at, b) && a == b,
-            _ => false,
+        let (placed, sent) = (placed.get_mut(..len)?, sent.get_mut(..len)?);
+        if !sink.read(at, placed) || !source.read(at, sent) {
+            return None;
         }
-    })
+        for (placed, sent) in placed.iter().zip(sent.iter()) {
+            if placed != sent && *placed != 0 {
+                return None;
+            }
+            count += u64::from(placed == sent);
+        }
+    }
+    Some(count)
 }

@@ -239,7 +239,7 @@ fn run(args: &Args) -> Result<()> {
     let windows = u32::from(args.qps).saturating_mul(256).min(8192);
     options.limits = Limits { mws: u16::try_from(windows)?, ..Limits::default() };
     options.endpoint.poke_after = Some(POKE_AFTER);
-    let mut node = Node::open(&eal, &config, &options, Clock::start())?;
+    let mut node = Node::open(&eal, &config, &options, &Clock::start())?;
     let _thread = node.enter()?;
     let begun = node.now();
     let mut program = Program::start(&mut node, args)?;

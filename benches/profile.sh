@@ -1,0 +1,33 @@
+#!/bin/bash
+# Instructions per FPDU, function by function, of either end of RDMA Writes: benches/profile.sh [BYTES [MTU [MESSAGES]]].
+# Counted by callgrind, so that the machine's mood does not matter; it shows programs a processor without AVX-512, and knows
+# nothing of caches: where time goes is for `perf record -a` beside `iwarp-bench write-bw`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bytes=${1:-64k} mtu=${2:-1500} messages=${3:-1000}
+bench=target/release/iwarp-bench
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+# Under valgrind there is no room for the addresses that DPDK reserves for hugepages; without them it takes ordinary pages.
+hidden='mount -t tmpfs none /sys/kernel/mm/hugepages && exec "$@"'
+for side in initiator target; do
+    unshare --mount bash -c "$hidden" profile valgrind --tool=callgrind --callgrind-out-file="$folder/$side" --toggle-collect="*fpdus*${side}_turn*" \
+        "$bench" fpdus -s "$bytes" -m "$mtu" -n "$messages" --region 8M --json "$folder/$side.json" \
+        >"$folder/$side.log" 2>&1 || { cat "$folder/$side.log" >&2; exit 1; }
+    fpdus=$(sed -n 's/.*"fpdus": \([0-9]*\).*/\1/p' "$folder/$side.json")
+    echo "# $side: instructions per FPDU by function; $messages messages of $bytes at MTU $mtu, $fpdus FPDUs"
+    # Own instructions of each function. A name is written once, with a number that stands for it from then on, and the line
+    # after a call has what was spent below it.
+    awk -v fpdus="$fpdus" '
+        /^c?fn=/ {
+            number = $0; sub(/^c?fn=\(/, "", number); sub(/\).*/, "", number)
+            if (index($0, ") ")) { text = $0; sub(/^[^)]*\) /, "", text); name[number] = text }
+            if ($0 ~ /^fn=/) here = number
+        }
+        /^calls=/ { getline; next }
+        /^[-+*0-9]/ { own[here] += $2; all += $2 }
+        END {
+            printf "%9.1f  all\n", all / fpdus
+            for (number in own) if (own[number] * 1000 > all) printf "%9.1f  %s\n", own[number] / fpdus, name[number]
+        }' "$folder/$side" | sort -rn
+done
