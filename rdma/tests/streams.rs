@@ -19,6 +19,9 @@ use rdma::{
 const LAB: usize = 8192;
 const LOCAL: usize = 8192;
 const BUFFER: u32 = 1500;
+/// Octets of a piece of work, and pieces of work, below these; Miri takes a second for some hundred octets.
+const LEN_END: usize = if cfg!(miri) { 300 } else { 3000 };
+const WORK_END: usize = if cfg!(miri) { 6 } else { 30 };
 
 #[derive(Clone, Debug)]
 enum Work {
@@ -29,7 +32,7 @@ enum Work {
 
 fn work() -> impl Strategy<Value = Work> {
     let span = |of: usize| {
-        (0..of, prop_oneof![3 => 0..3000usize, 1 => 0..16usize, 1 => Just(0)])
+        (0..of, prop_oneof![3 => 0..LEN_END, 1 => 0..16usize, 1 => Just(0)])
             .prop_map(move |(at, len)| (at, len.min(of - at)))
     };
     prop_oneof![
@@ -73,7 +76,16 @@ fn shape() -> impl Strategy<Value = Shape> {
         1 => Just(Some(RtrOptions { send: true, write: false, read: true })),
     ];
     let mss = prop_oneof![Just(1448), Just(8948), 136..1500usize, Just(536)];
-    (prop::collection::vec(work(), 1..30), chunks, mss, 1..4usize, any::<[bool; 2]>(), 1..=2u8, 1..6u16, rtr)
+    (
+        prop::collection::vec(work(), 1..WORK_END),
+        chunks,
+        mss,
+        1..4usize,
+        any::<[bool; 2]>(),
+        1..=2u8,
+        1..6u16,
+        rtr,
+    )
         .prop_map(|(work, chunks, mss, room, crc, rev, ord, rtr)| Shape {
             work,
             chunks,

@@ -286,7 +286,7 @@ proptest! {
     #[test]
     fn the_memories_are_those_of_the_model(
         rounds in proptest::collection::vec(
-            proptest::collection::vec(work(), 1..14), 1..8
+            proptest::collection::vec(work(), 1..14), 1..if cfg!(miri) { 3 } else { 8 }
         ),
         mss in 136..1500usize,
         chunk in prop_oneof![1..40usize, Just(1448)],
