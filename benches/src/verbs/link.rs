@@ -197,7 +197,7 @@ fn part(end: End, side: Side, partner: &Partner) -> Result<()> {
 /// The target's process: does what it is asked to until there is nothing more.
 ///
 /// # Errors
-/// As [`Wire::play`].
+/// Not enough memory, a connection that fails, or the initiator is gone.
 pub fn serve() -> Result<()> {
     let partner = Partner::parent();
     let mut eal = None;

@@ -69,8 +69,8 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
         let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
         let Some(bytes) = buf.append(len) else { return false };
         build(bytes);
-        // Mostly the next FPDU is as long.
-        self.pool.expect(len);
+        // Mostly the next segment is as long: a small FPDU shares it with others.
+        self.pool.expect(if len <= SHARE_MAX { self.segment } else { len });
         self.stack.send(self.now, self.conn, buf).is_ok()
     }
 }
