@@ -118,7 +118,12 @@ hostile_mpa() {
     for k in 1 2 3 4 5 6 7 8; do
         head -c $((k * 97)) /dev/urandom | in_ns timeout 5 nc -N -w 2 10.77.0.2 7400 >/dev/null
     done
-    after=$(ctl -j drops | jq '[.[].count] | add')
+    # Workers publish their counters every 20 ms.
+    for k in $(seq 20); do
+        after=$(ctl -j drops | jq '[.[].count] | add')
+        [ "$after" -ge $((before + 8)) ] && break
+        sleep 0.1
+    done
     echo "refusals counted: $before, then $after"
     [ "$after" -ge $((before + 8)) ]
 }
