@@ -49,6 +49,13 @@ impl MbufPool {
         self.pool.available_here().saturating_add(fresh)
     }
 
+    /// Whether half of the reserve is used up, too: by what connections hold of what they received. A port that cannot
+    /// fill its queue any more hears no acknowledgement, either.
+    #[inline]
+    pub fn is_low(&self) -> bool {
+        self.available() < self.reserve / 2
+    }
+
     /// Whether a data buffer may be given out; if so, it is counted.
     fn take_data(&mut self) -> bool {
         if self.data_left == 0 {

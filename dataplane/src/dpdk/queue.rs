@@ -18,6 +18,9 @@ use super::device::Device;
 use super::mbuf::Mbuf;
 use crate::prefetch;
 
+/// A frame without data is no longer: Ethernet with a tag, IPv6, TCP with all options.
+const ACKNOWLEDGEMENT_MAX: usize = 18 + 40 + 60;
+
 /// Most frames that are received or sent at a time.
 pub const BURST: usize = 32;
 const BURST_U16: u16 = 32;
@@ -38,6 +41,8 @@ iwarp_counters::counters! {
         bytes,
         /// Frames dropped: they came in several buffers and do not fit into one.
         drop_scattered,
+        /// Frames with data dropped: hardly a packet buffer was left, and that is for acknowledgements.
+        drop_no_buffers,
     }
 }
 
@@ -127,6 +132,15 @@ impl RxQueue {
         let frames = out.len().saturating_sub(before);
         self.stats.frames = self.stats.frames.wrapping_add(frames as u64);
         frames
+    }
+
+    /// Drops the frames that bring data: buffers have run low. Acknowledgements, which give some back, stay.
+    #[cold]
+    pub fn spare_buffers(&mut self, received: &mut ArrayVec<Mbuf, BURST>) {
+        let before = received.len();
+        received.retain(|mbuf| mbuf.bytes().len() <= ACKNOWLEDGEMENT_MAX);
+        let dropped = before.saturating_sub(received.len());
+        self.stats.drop_no_buffers = self.stats.drop_no_buffers.wrapping_add(dropped as u64);
     }
 
     /// Makes a frame one segment; one that cannot be is dropped.

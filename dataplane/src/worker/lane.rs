@@ -99,7 +99,13 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
     /// Fills `frames` with what is this worker's; returns how many frames the port or a ring brought.
     fn receive(&mut self) -> usize {
         let Self { rx, received, frames, mesh, pool, .. } = self;
-        let mut brought = rx.as_mut().map_or(0, |queue| queue.burst(received));
+        let mut brought = 0;
+        if let Some(queue) = rx {
+            brought = queue.burst(received);
+            if brought > 0 && pool.is_low() {
+                queue.spare_buffers(received);
+            }
+        }
         let alone = mesh.is_alone();
         for mbuf in received.drain(..) {
             let kept = if alone { Some(mbuf) } else { mesh.keep(mbuf, pool) };

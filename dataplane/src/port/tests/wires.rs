@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use iwarp_config::{Driver, Pcap};
-use tcp_stack::Buf;
+use tcp_stack::{Buf, BufClass, BufPool};
 
 use super::{batch_of, frame_bytes, push, receive, receive_bytes, send, send_bytes};
 use crate::dpdk::testutil::{eal, frame, pool, pool_for};
-use crate::dpdk::{BURST, Mbuf, TxBatch};
+use crate::dpdk::{BURST, Mbuf, MbufPool, TxBatch};
 use crate::port::{Port, PortError, PortSpec};
 
 fn ring(name: &str) -> PortSpec {
@@ -263,6 +263,32 @@ fn a_frame_in_several_buffers_is_joined_or_dropped() {
     assert_eq!((pairs[0].rx.stats().frames, pairs[0].rx.stats().drop_scattered), (2, 1));
     burst.clear();
     assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn of_few_buffers_some_are_left_for_acknowledgements() {
+    let pool = pool(255);
+    let folder = tempfile::tempdir().unwrap();
+    let (rx_file, tx_file) = (folder.path().join("in.pcap"), folder.path().join("out.pcap"));
+    let frames = [frame_bytes(118, 1), frame_bytes(119, 2), frame_bytes(60, 3), frame_bytes(1500, 4)];
+    std::fs::write(&rx_file, capture(&frames)).unwrap();
+    let driver = Driver::Pcap(Pcap::Files { rx_file, tx_file });
+    let (_port, mut pairs) = Port::open(eal(), &PortSpec::new("p0", driver), &[Arc::clone(&pool)]).unwrap();
+    let mut burst = ArrayVec::<Mbuf, BURST>::new();
+    assert_eq!(pairs[0].rx.burst(&mut burst), 4);
+    pairs[0].rx.spare_buffers(&mut burst);
+    let kept: Vec<_> = burst.iter().map(|mbuf| mbuf.bytes().to_vec()).collect();
+    assert_eq!(kept, [frames[0].clone(), frames[2].clone()]);
+    assert_eq!((pairs[0].rx.stats().frames, pairs[0].rx.stats().drop_no_buffers), (4, 2));
+    // All data that fits is given out, then what is received holds the rest: less than half of the reserve is low.
+    let mut buffers = MbufPool::new(Arc::clone(&pool), 100);
+    let data: Vec<_> = std::iter::from_fn(|| buffers.alloc(BufClass::Data)).collect();
+    assert!(!data.is_empty() && !buffers.is_low());
+    let held: Vec<_> =
+        std::iter::from_fn(|| (!buffers.is_low()).then(|| buffers.alloc(BufClass::Control))).collect();
+    assert_eq!((buffers.available(), held.iter().all(Option::is_some)), (49, true));
+    drop((burst, data, held));
+    assert!(!buffers.is_low());
 }
 
 #[test]
