@@ -13,16 +13,6 @@ head -c 4000000 /dev/urandom >"$LAB/file"
 
 connections() { ctl -j conn list | jq length; }
 grants() { ctl -j region show "$1" | jq .grants; }
-becomes() { # WANTED SECONDS COMMAND…
-    local wanted=$1 tries=$(($2 * 5)) got
-    shift 2
-    for _ in $(seq "$tries"); do
-        got=$("$@") && [ "$got" = "$wanted" ] && return 0
-        sleep 0.2
-    done
-    echo "$*: $got, not $wanted"
-    return 1
-}
 
 # --- many connections
 fill() { # they stay open until $HOLDER ends

@@ -111,6 +111,18 @@ check() {
     fi
 }
 
+# becomes WANTED SECONDS COMMAND…: waits until the command says that. Workers publish their counters every 20 ms.
+becomes() {
+    local wanted=$1 tries=$(($2 * 5)) got
+    shift 2
+    for _ in $(seq "$tries"); do
+        got=$("$@") && [ "$got" = "$wanted" ] && return 0
+        sleep 0.2
+    done
+    echo "$*: $got, not $wanted"
+    return 1
+}
+
 # score: the closing line; fails when something failed.
 score() {
     echo "$PASSED passed, $FAILED failed"

@@ -112,20 +112,14 @@ check "deregistered: exit 4" exits_with 4 remote get 10.77.0.2:7400/vault "$LAB/
 check "deregister twice: exit 4" exits_with 4 ctl region deregister vault
 
 # --- hostile input: refused, counted, and the next honest peer is served
+refusals() { ctl -j drops | jq '[.[].count] | add'; }
 hostile_mpa() {
-    local before after k
-    before=$(ctl -j drops | jq '[.[].count] | add')
+    local before k
+    before=$(refusals)
     for k in 1 2 3 4 5 6 7 8; do
         head -c $((k * 97)) /dev/urandom | in_ns timeout 5 nc -N -w 2 10.77.0.2 7400 >/dev/null
     done
-    # Workers publish their counters every 20 ms.
-    for k in $(seq 20); do
-        after=$(ctl -j drops | jq '[.[].count] | add')
-        [ "$after" -ge $((before + 8)) ] && break
-        sleep 0.1
-    done
-    echo "refusals counted: $before, then $after"
-    [ "$after" -ge $((before + 8)) ]
+    becomes true 2 eval "[ \$(refusals) -ge $((before + 8)) ] && echo true" || { echo "refusals counted: $before, then $(refusals)"; return 1; }
 }
 hostile_control() {
     head -c 200000 /dev/zero | tr '\0' 'x' | timeout 5 nc -NU -w 2 "$SOCKET" >/dev/null

@@ -379,7 +379,7 @@ impl Report for BandwidthReport {
             "all[s/GiB]"
         )?;
         for row in &self.rows {
-            let crc = if row.crc == Crc::On { "on" } else { "off" };
+            let crc = row.crc.name();
             write!(
                 out,
                 "{:>6} {:>8} {:>5} {:>5} {crc:>4} {:>4} ",

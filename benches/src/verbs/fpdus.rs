@@ -125,7 +125,7 @@ impl Report for FpdusReport {
             "initiator[ns]", "target[ns]"
         )?;
         for FpdusRow { size, mtu, crc, fpdus, initiator_ns, target_ns } in &self.rows {
-            let crc = if *crc == Crc::On { "on" } else { "off" };
+            let crc = crc.name();
             writeln!(out, "{size:>8} {mtu:>5} {crc:>4} {fpdus:>10} {initiator_ns:>14.1} {target_ns:>14.1}")?;
         }
         Ok(())

@@ -335,7 +335,7 @@ impl Report for LatencyReport {
             "preemptions"
         )?;
         for row in &self.rows {
-            let crc = if row.crc == Crc::On { "on" } else { "off" };
+            let crc = row.crc.name();
             let us = |nanoseconds: f64| nanoseconds / 1e3;
             let at = |quantile| us(row.histogram.value_at_quantile(quantile) as f64);
             let (min, max) = (us(row.histogram.min() as f64), us(row.histogram.max() as f64));

@@ -19,6 +19,16 @@ pub enum Crc {
     Off,
 }
 
+impl Crc {
+    /// Its name in tables.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// What is common to the benchmarks of bandwidth and latency. Lists make one row for each combination.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct Load {

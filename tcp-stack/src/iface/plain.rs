@@ -137,15 +137,9 @@ impl<B: Buf> Interface<B> {
         EthernetHeader { dst: mac, src: self.config.mac, tci: None, ethertype: EtherType::IPV4 }.emit(link);
         let (ip, segment) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
         let packet = Ipv4Header {
-            src,
-            dst,
-            protocol: IpProtocol::TCP,
             traffic_class: ecn.bits(),
             ttl: self.config.hop_limit.max(1),
-            identification: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
+            ..Ipv4Header::atomic(src, dst, IpProtocol::TCP)
         };
         packet.emit(segment_len, !offloaded, ip);
         let (fixed, rest) = segment.split_first_chunk_mut::<{ TcpHeader::LEN }>()?;
