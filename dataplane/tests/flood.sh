@@ -18,7 +18,7 @@ in_ns ip link set iw0 txqueuelen 20000
 
 mac() { ctl -j status | jq -r '.ports[0].mac'; }
 flood() { # SECONDS
-    in_ns "$LAB_TOOL" flood iw0 --mac "$(mac)" --to 10.77.0.2 --to fd77::2 --ports 7,9,7400 --rate "$RATE" --seconds "$1"
+    in_ns "$LAB_TOOL" flood iw0 --mac "$(mac)" --to 10.77.0.2 --to fd77::2 --ports 7,9,19,7400 --rate "$RATE" --seconds "$1"
 }
 honest() { # SECONDS
     timeout $(($1 + LIMIT_MS / 1000 + 10)) ip netns exec "$NS" "$LAB_TOOL" honest 10.77.0.2 fd77::2 --rate "$CLIENTS" \

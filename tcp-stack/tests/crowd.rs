@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use tcp_stack::testutil::{HeapBuf, HeapPool, Seen};
 use tcp_stack::wire::{
-    ArpOperation, ArpPacket, EtherType, EthernetHeader, IpProtocol, Ipv4Header, TcpFlags, TcpHeader,
-    TcpOptions,
+    ArpOperation, ArpPacket, EtherType, EthernetHeader, Icmpv6Header, Icmpv6Message, IpProtocol, Ipv4Header,
+    Ipv6Header, NeighborSolicitation, TcpFlags, TcpHeader, TcpOptions,
 };
 use tcp_stack::{
-    Buf, ConnId, ConnInfo, Event, Instant, Ipv4Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame, SeqNum,
-    Stack, StackConfig, TxFrame,
+    Buf, ConnId, ConnInfo, Event, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame,
+    SeqNum, Stack, StackConfig, TxFrame,
 };
 
 const US: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -20,8 +20,10 @@ const MSS: usize = 1000;
 const BUFFERS: u32 = 4096;
 
 const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const OUR_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const THEIR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const THEIR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const THEIR_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
 /// A stack whose application takes everything and lets go of nothing, and peers that send what they like.
 struct Crowd {
@@ -29,23 +31,59 @@ struct Crowd {
     pool: HeapPool,
     conns: Vec<ConnId>,
     iss: Vec<SeqNum>,
+    ipv6: bool,
 }
 
 impl Crowd {
-    fn new(config: &StackConfig) -> Self {
-        let config =
-            StackConfig { mac: US, ipv4: Ipv4Cidr::new(OUR_IP, 24), buffers_max: BUFFERS, ..config.clone() };
+    fn new(config: &StackConfig, ipv6: bool) -> Self {
+        let config = StackConfig {
+            mac: US,
+            ipv4: Ipv4Cidr::new(OUR_IP, 24),
+            ipv6: Ipv6Cidr::new(OUR_IPV6, 64),
+            buffers_max: BUFFERS,
+            ..config.clone()
+        };
         let mut stack = Stack::new(config, [9; 32]);
         stack.listen(PORT, ListenOptions::default()).unwrap();
         let pool = HeapPool::new(BUFFERS as usize, 64, 1600);
-        let mut crowd = Self { stack, pool, conns: Vec::new(), iss: Vec::new() };
+        let mut crowd = Self { stack, pool, conns: Vec::new(), iss: Vec::new(), ipv6 };
+        crowd.greet();
+        crowd
+    }
+
+    /// They make themselves known, so that they can be answered.
+    fn greet(&mut self) {
+        if self.ipv6 {
+            let mut body = [0; NeighborSolicitation::LEN];
+            NeighborSolicitation { target: OUR_IPV6, source_mac: Some(THEIR_MAC) }.emit(&mut body);
+            let mut icmp = vec![0; Icmpv6Header::LEN];
+            let header = Icmpv6Header { message: Icmpv6Message::NeighborSolicitation };
+            header.emit(THEIR_IPV6, OUR_IPV6, &body, icmp.first_chunk_mut().unwrap());
+            icmp.extend(body);
+            return self.packet(IpProtocol::ICMPV6, &icmp);
+        }
         let operation = ArpOperation::Request;
         let (sender_mac, sender_ip) = (THEIR_MAC, THEIR_IP);
         let arp = ArpPacket { operation, sender_mac, sender_ip, target_mac: US, target_ip: OUR_IP };
         let mut body = [0; ArpPacket::LEN];
         arp.emit(&mut body);
-        crowd.frame(EtherType::ARP, &body);
-        crowd
+        self.frame(EtherType::ARP, &body);
+    }
+
+    fn packet(&mut self, protocol: IpProtocol, payload: &[u8]) {
+        if self.ipv6 {
+            let (src, dst, next_header, hop_limit) = (THEIR_IPV6, OUR_IPV6, protocol, 255);
+            let ip = Ipv6Header { src, dst, next_header, traffic_class: 0, flow_label: 0, hop_limit };
+            let mut packet = vec![0; Ipv6Header::LEN];
+            ip.emit(payload.len(), packet.first_chunk_mut().unwrap());
+            packet.extend(payload);
+            return self.frame(EtherType::IPV6, &packet);
+        }
+        let ip = Ipv4Header::atomic(THEIR_IP, OUR_IP, protocol);
+        let mut packet = vec![0; Ipv4Header::LEN];
+        ip.emit(payload.len(), true, packet.first_chunk_mut().unwrap());
+        packet.extend(payload);
+        self.frame(EtherType::IPV4, &packet);
     }
 
     fn frame(&mut self, ethertype: EtherType, body: &[u8]) {
@@ -75,11 +113,7 @@ impl Crowd {
         let mut segment = vec![0; TcpHeader::len_with(&options)];
         assert!(header.emit(&options, &mut segment));
         segment.resize(segment.len() + len, 0);
-        let ip = Ipv4Header::atomic(THEIR_IP, OUR_IP, IpProtocol::TCP);
-        let mut packet = vec![0; Ipv4Header::LEN];
-        ip.emit(segment.len(), true, packet.first_chunk_mut().unwrap());
-        packet.extend(segment);
-        self.frame(EtherType::IPV4, &packet);
+        self.packet(IpProtocol::TCP, &segment);
     }
 
     fn settle(&mut self) {
@@ -118,85 +152,94 @@ impl Crowd {
 /// Fifty peers fill their reassembly queues as far as they get; the fifty-first loses a segment like anybody.
 #[test]
 fn reassembly_queues_leave_room_to_others() {
-    let mut crowd = Crowd::new(&StackConfig { connections_max: 64, ..StackConfig::default() });
-    for _ in 0..50 {
-        crowd.connect();
-    }
-    for segment in 1..60 {
+    for ipv6 in [false, true] {
+        let mut crowd = Crowd::new(&StackConfig { connections_max: 64, ..StackConfig::default() }, ipv6);
+        for _ in 0..50 {
+            crowd.connect();
+        }
+        for segment in 1..60 {
+            for peer in 0..50 {
+                crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+            }
+        }
         for peer in 0..50 {
-            crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+            for segment in 60..1200 {
+                crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+            }
         }
-    }
-    for peer in 0..50 {
-        for segment in 60..1200 {
-            crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+        let held = crowd.stack.stats().receive_buffers;
+        assert!((BUFFERS / 2..BUFFERS * 7 / 8).contains(&held), "{held} of {BUFFERS}");
+        let honest = crowd.connect();
+        for segment in 1..=40 {
+            crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
         }
+        assert_eq!(crowd.info(honest).held_segments, 40);
+        crowd.send(honest, TcpFlags::ACK, 1, MSS);
+        assert_eq!((crowd.info(honest).held_segments, crowd.info(honest).octets_in), (0, 41_000));
     }
-    let held = crowd.stack.stats().receive_buffers;
-    assert!((BUFFERS / 2..BUFFERS * 7 / 8).contains(&held), "{held} of {BUFFERS}");
-    let honest = crowd.connect();
-    for segment in 1..=40 {
-        crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
-    }
-    assert_eq!(crowd.info(honest).held_segments, 40);
-    crowd.send(honest, TcpFlags::ACK, 1, MSS);
-    assert_eq!((crowd.info(honest).held_segments, crowd.info(honest).octets_in), (0, 41_000));
 }
 
 /// So many that no share of the rest is worth anything: the first ones give way, and everybody holds a few.
 #[test]
 fn the_first_of_very_many_holders_give_way() {
-    let mut crowd = Crowd::new(&StackConfig { connections_max: 1024, ..StackConfig::default() });
-    for _ in 0..1000 {
-        let peer = crowd.connect();
-        for segment in 1..=100 {
-            crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+    for ipv6 in [false, true] {
+        let mut crowd = Crowd::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
+        for _ in 0..1000 {
+            let peer = crowd.connect();
+            for segment in 1..=100 {
+                crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+            }
         }
+        assert!(crowd.stack.stats().tcp.held_reclaimed > 1000);
+        let honest = crowd.connect();
+        for segment in 1..=8 {
+            crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
+        }
+        assert_eq!(crowd.info(honest).held_segments, 8);
+        // Those in order have their own place.
+        for segment in 0..100 {
+            crowd.send(0, TcpFlags::ACK, 1 + segment * 10, 10);
+        }
+        assert_eq!(crowd.info(0).octets_in, 1000);
     }
-    assert!(crowd.stack.stats().tcp.held_reclaimed > 1000);
-    let honest = crowd.connect();
-    for segment in 1..=8 {
-        crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
-    }
-    assert_eq!(crowd.info(honest).held_segments, 8);
-    // Those in order have their own place.
-    for segment in 0..100 {
-        crowd.send(0, TcpFlags::ACK, 1 + segment * 10, 10);
-    }
-    assert_eq!(crowd.info(0).octets_in, 1000);
 }
 
 /// Fifty peers send to an application that does not read; what the fifty-first is offered is worth having.
 #[test]
 fn stalled_readers_leave_a_window_to_others() {
-    let receive_memory_bytes = 8 << 20;
-    let mut crowd = Crowd::new(&StackConfig {
-        connections_max: 64,
-        receive_window_initial_bytes: 1 << 20,
-        receive_memory_bytes,
-        ..StackConfig::default()
-    });
-    for _ in 0..50 {
-        let peer = crowd.connect();
-        // As much as it is offered, and more.
-        for segment in 0..1100 {
-            crowd.send(peer, TcpFlags::ACK, 1 + segment * MSS, MSS);
+    for ipv6 in [false, true] {
+        let receive_memory_bytes = 8 << 20;
+        let mut crowd = Crowd::new(
+            &StackConfig {
+                connections_max: 64,
+                receive_window_initial_bytes: 1 << 20,
+                receive_memory_bytes,
+                ..StackConfig::default()
+            },
+            ipv6,
+        );
+        for _ in 0..50 {
+            let peer = crowd.connect();
+            // As much as it is offered, and more.
+            for segment in 0..1100 {
+                crowd.send(peer, TcpFlags::ACK, 1 + segment * MSS, MSS);
+            }
+            let info = crowd.info(peer);
+            assert_eq!((info.receive_window / 1024, u64::from(info.unread_octets)), (0, info.octets_in));
         }
-        let info = crowd.info(peer);
-        assert_eq!((info.receive_window / 1024, u64::from(info.unread_octets)), (0, info.octets_in));
+        let unread = crowd.stack.stats().unread_octets;
+        // A quarter of what is left, again and again, would take nearly all; what SYN-ACKs offer is what they have more.
+        assert!(unread <= receive_memory_bytes + 50 * 65_535, "{unread}");
+        let honest = crowd.connect();
+        assert!(crowd.info(honest).receive_window >= 65_535);
+        crowd.send(honest, TcpFlags::ACK, 1, MSS);
+        assert_eq!(crowd.info(honest).octets_in, 1000);
+        // What they have is given back when they are gone.
+        for peer in 0..50 {
+            let conn = crowd.conns[peer];
+            crowd.stack.abort(Instant::from_millis(2), conn);
+            assert!(matches!(crowd.stack.poll_event(), Some(Event::Closed { .. })));
+        }
+        assert_eq!(crowd.stack.stats().unread_octets, 1000);
     }
-    let unread = crowd.stack.stats().unread_octets;
-    // A quarter of what is left, again and again, would take nearly all; what SYN-ACKs offer is what they have more.
-    assert!(unread <= receive_memory_bytes + 50 * 65_535, "{unread}");
-    let honest = crowd.connect();
-    assert!(crowd.info(honest).receive_window >= 65_535);
-    crowd.send(honest, TcpFlags::ACK, 1, MSS);
-    assert_eq!(crowd.info(honest).octets_in, 1000);
-    // What they have is given back when they are gone.
-    for peer in 0..50 {
-        let conn = crowd.conns[peer];
-        crowd.stack.abort(Instant::from_millis(2), conn);
-        assert!(matches!(crowd.stack.poll_event(), Some(Event::Closed { .. })));
-    }
-    assert_eq!(crowd.stack.stats().unread_octets, 1000);
 }

@@ -2,20 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tcp_stack::testutil::{HeapBuf, HeapPool, Seen};
 use tcp_stack::{
-    Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, Ipv4Cidr, ListenOptions, MacAddr,
-    RxChecksum, RxFrame, Stack, StackConfig, State, TxFrame,
+    Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions,
+    MacAddr, RxChecksum, RxFrame, Stack, StackConfig, State, TxFrame,
 };
 
 const PORT: u16 = 7;
-/// Where the sequence and acknowledgement numbers of a segment are in its frame: behind Ethernet, IPv4 and the ports.
-const SEQ: usize = 14 + 20 + 4;
 
 fn address(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
+}
+
+fn address_v6(n: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
 }
 
 /// Two stacks and, between them, somebody who can shift the sequence numbers of each.
@@ -36,14 +38,17 @@ fn shift(bytes: &mut [u8], at: usize, by: u32) {
 }
 
 impl Pair {
-    fn new(shifts: [u32; 2]) -> Self {
+    fn new(shifts: [u32; 2], ipv6: bool) -> Self {
         let stack = |n: u8| {
-            let mac = MacAddr([2, 0, 0, 0, 0, n]);
-            let ipv4 = Ipv4Cidr::new(address(n), 24);
-            Stack::new(
-                StackConfig { mac, ipv4, connections_max: 4, buffers_max: 64, ..StackConfig::default() },
-                [n; 32],
-            )
+            let config = StackConfig {
+                mac: MacAddr([2, 0, 0, 0, 0, n]),
+                ipv4: Ipv4Cidr::new(address(n), 24),
+                ipv6: Ipv6Cidr::new(address_v6(n), 64),
+                connections_max: 4,
+                buffers_max: 64,
+                ..StackConfig::default()
+            };
+            Stack::new(config, [n; 32])
         };
         let pools = [(); 2].map(|()| HeapPool::new(64, 16, 1600));
         let mut pair = Self {
@@ -55,7 +60,8 @@ impl Pair {
             acks: Vec::new(),
         };
         pair.stacks[1].listen(PORT, ListenOptions::default()).unwrap();
-        let remote = SocketAddr::from((address(2), PORT));
+        let remote: IpAddr = if ipv6 { address_v6(2).into() } else { address(2).into() };
+        let remote = SocketAddr::new(remote, PORT);
         let opened = pair.stacks[0].connect(pair.now, remote, ConnOptions::default()).unwrap();
         pair.conns[0] = Some(opened);
         pair.run_for(Duration::from_millis(200));
@@ -79,8 +85,10 @@ impl Pair {
         for bytes in &mut frames {
             if let Some(seen) = Seen::parse(bytes).unwrap() {
                 self.acks.extend((seen.seq_len() == 0).then_some(self.now));
-                shift(bytes, SEQ, out);
-                shift(bytes, SEQ + 4, 0_u32.wrapping_sub(back));
+                // Behind Ethernet, IP and the ports.
+                let seq = 14 + if seen.src.is_ipv4() { 20 } else { 40 } + 4;
+                shift(bytes, seq, out);
+                shift(bytes, seq + 4, 0_u32.wrapping_sub(back));
             }
         }
         let count = frames.len();
@@ -140,8 +148,8 @@ fn streams_shifted_either_way_end_without_a_loop() {
     for shifts in
         [[0x4000_0000, 0], [1000, 0], [0, 0x8000_0000], [500_000, 0xf000_0000], [0xffff_ff00, 0x100]]
     {
-        for senders in [&[0][..], &[1], &[0, 1]] {
-            let mut pair = Pair::new(shifts);
+        for (senders, ipv6) in [(&[0][..], false), (&[1], true), (&[0, 1], false), (&[0, 1], true)] {
+            let mut pair = Pair::new(shifts, ipv6);
             for side in senders {
                 pair.send(*side);
             }
@@ -159,8 +167,9 @@ fn streams_shifted_either_way_end_without_a_loop() {
 
 #[test]
 fn closing_out_of_sync_does_not_loop() {
-    for shifts in [[0x4000_0000, 0], [1000, 2000], [0xffff_ff00, 0x100]] {
-        let mut pair = Pair::new(shifts);
+    let all = [[0x4000_0000, 0], [1000, 2000], [0xffff_ff00, 0x100]];
+    for (shifts, ipv6) in all.into_iter().flat_map(|shifts| [(shifts, false), (shifts, true)]) {
+        let mut pair = Pair::new(shifts, ipv6);
         for side in 0..2 {
             pair.stacks[side].close(pair.now, pair.conns[side].unwrap());
         }

@@ -61,7 +61,9 @@ fn what_does_not_exist_is_found_missing() {
     assert!(check("close/nothing_of_the_kind.pkt").is_err());
     assert!(check("tests/rfc9293.rs::what_does_not_exist_is_found_missing").is_ok());
     assert!(check("tests/rfc9293.rs::what_does_not_exist").is_err(), "a part of a name is not a name");
-    assert!(check("tests/no_such_file.rs").is_err());
+    assert!(check("tests/no_such_file.rs::a_test").is_err());
+    assert!(check("tests/rfc9293.rs::rows").is_err(), "a function that is no test");
+    assert!(check("tests/rfc9293.rs").is_err(), "a file is no test");
     let seen: BTreeSet<_> = names("a `b`, c `d::e`").collect();
     assert_eq!(seen, BTreeSet::from(["b", "d::e"]));
 }

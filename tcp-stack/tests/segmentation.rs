@@ -190,9 +190,11 @@ fn a_frame_keeps_to_the_limits_of_the_port() {
         (Segmentation { octets_max: u32::MAX, buffers_max: u16::MAX }, 45),
         (Segmentation { octets_max: 65_000, buffers_max: 2 }, 1),
     ] {
-        let mut pair = Pair::new(Some(limits), 1, 0);
-        pair.transfer(V4, &[1428; 600]);
-        assert_eq!(pair.runs.iter().max(), Some(&most), "{limits:?}");
+        for addresses in [V4, V6] {
+            let mut pair = Pair::new(Some(limits), 1, 0);
+            pair.transfer(addresses, &[1428; 600]);
+            assert_eq!(pair.runs.iter().max(), Some(&most), "{limits:?}");
+        }
     }
 }
 
@@ -235,9 +237,11 @@ fn runs_are_ecn_capable_and_cwr_goes_alone() {
 
 #[test]
 fn without_such_a_port_every_frame_is_a_segment() {
-    let mut pair = Pair::new(None, 1, 0);
-    let arrived = pair.transfer(V4, &[1428; 300]);
-    assert_eq!(arrived.len(), 300 * 1428);
-    assert_eq!(pair.runs.iter().max(), Some(&1));
-    assert_eq!(pair.stacks[0].stats().tcp.runs_out, 0);
+    for addresses in [V4, V6] {
+        let mut pair = Pair::new(None, 1, 0);
+        let arrived = pair.transfer(addresses, &[1428; 300]);
+        assert!(arrived.iter().copied().eq((0..300 * 1428).map(pattern)));
+        assert_eq!(pair.runs.iter().max(), Some(&1));
+        assert_eq!(pair.stacks[0].stats().tcp.runs_out, 0);
+    }
 }

@@ -35,34 +35,41 @@ impl<B: Buf> Stack<B> {
     /// Looks at every connection and at what they share; an error says what is wrong. What it costs grows
     /// with the connections and all that they have queued.
     ///
+    /// * What [`Self::audit_connections`] finds.
+    /// * What a send queue says of its segments is what they say.
+    /// * No node of the receive pool belongs to nobody.
+    pub fn audit(&self) -> Result<(), String> {
+        self.audit_connections()?;
+        let mut receiving = 0_u32;
+        for (index, conn) in self.connections() {
+            conn.snd.queue.audit(&self.tx).map_err(|what| told(index, what, conn))?;
+            receiving = receiving.saturating_add(conn.rcv.held.nodes(&self.rx));
+        }
+        same("nodes of the receive pool", self.rx.used(), receiving)
+    }
+
+    /// What can be said without a walk through what is queued, so that each step of a simulation can be followed by it.
+    ///
     /// * Something outstanding implies a timer that recovers it, and a timer implies an armed wheel.
     /// * What is queued and not outstanding waits to be sent, or for a timer.
     /// * An event that is due is in the list of events.
-    /// * No node of a pool and no entry of the table of flows belongs to nobody.
-    pub fn audit(&self) -> Result<(), String> {
-        let half_open = self.half_open.used();
-        let (mut sending, mut receiving) = (0_u32, 0_u32);
-        let mut flows = self.time_wait.used().saturating_add(half_open);
-        let mut conns = 0_u32;
-        for index in 0..self.conns.places() {
-            let Some(conn) = self.conns.at(index) else { continue };
-            self.audit_conn(index, conn).map_err(|what| format!("place {index}: {what}: {conn:?}"))?;
+    /// * No node of the send pool and no entry of the table of flows belongs to nobody.
+    pub fn audit_connections(&self) -> Result<(), String> {
+        let (mut conns, mut sending) = (0_u32, 0_u32);
+        let mut flows = self.time_wait.used().saturating_add(self.half_open.used());
+        for (index, conn) in self.connections() {
+            self.audit_conn(index, conn).map_err(|what| told(index, what, conn))?;
             conns = conns.saturating_add(1);
             sending = sending.saturating_add(conn.snd.queue.segments());
-            receiving = receiving.saturating_add(conn.rcv.held.nodes(&self.rx));
             flows = flows.saturating_add(u32::from(!conn.buried));
         }
-        for (what, counted, found) in [
-            ("connections", self.conns.used(), conns),
-            ("nodes of the send pool", self.tx.used(), sending),
-            ("nodes of the receive pool", self.rx.used(), receiving),
-            ("entries of the table of flows", self.conns.flows(), flows),
-        ] {
-            if counted != found {
-                return Err(format!("{counted} {what}, of which {found} belong to a connection"));
-            }
-        }
-        Ok(())
+        same("connections", self.conns.used(), conns)?;
+        same("nodes of the send pool", self.tx.used(), sending)?;
+        same("entries of the table of flows", self.conns.flows(), flows)
+    }
+
+    fn connections(&self) -> impl Iterator<Item = (u32, &Conn)> {
+        (0..self.conns.places()).filter_map(|index| Some((index, self.conns.at(index)?)))
     }
 
     /// The initial sequence numbers of a connection: its own and its peer's.
@@ -71,7 +78,6 @@ impl<B: Buf> Stack<B> {
     }
 
     fn audit_conn(&self, index: u32, conn: &Conn) -> Result<(), &'static str> {
-        conn.snd.queue.audit(&self.tx)?;
         if conn.has_events() && !self.conns.is_queued(index, List::Events) {
             return Err("an event that nobody will be told of");
         }
@@ -79,7 +85,13 @@ impl<B: Buf> Stack<B> {
             return Ok(());
         }
         let has = |kind: TimerKind| conn.timers.is_set(kind);
-        if conn.snd.has_outstanding() && !has(TimerKind::Persist) && !RECOVER.into_iter().any(has) {
+        // The octet that a probe has put into a closed window is outstanding and not in flight: it goes again with the rest
+        // of its segment, when the window is worth that (RFC 9293 §3.8.6.2.1).
+        let probed = conn.snd.queue.in_flight() == 0 && conn.snd.queue.lost() == 0;
+        let recovers = RECOVER.into_iter().any(has)
+            || has(TimerKind::Persist)
+            || (probed && has(TimerKind::SendOverride));
+        if conn.snd.has_outstanding() && !recovers {
             return Err("something is outstanding, and no timer runs");
         }
         let waits = [List::Output, List::Neighbor].into_iter().any(|list| self.conns.is_queued(index, list));
@@ -101,4 +113,15 @@ impl<B: Buf> Stack<B> {
         }
         Ok(())
     }
+}
+
+/// A connection, and what is wrong with it.
+fn told(index: u32, what: &str, conn: &Conn) -> String {
+    format!("place {index}: {what}: {conn:?}")
+}
+
+/// What is in use must be what the connections have.
+fn same(what: &str, used: u32, found: u32) -> Result<(), String> {
+    let text = || format!("{used} {what}, of which {found} belong to a connection");
+    if used == found { Ok(()) } else { Err(text()) }
 }

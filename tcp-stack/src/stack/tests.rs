@@ -5,6 +5,7 @@ use crate::buf::RxFrame;
 use crate::config::{ConnOptions, ListenOptions};
 use crate::error::{ConnectError, ListenError, SendError};
 use crate::testutil::{HeapBuf, HeapPool};
+use crate::timer::TimerKind;
 use crate::wire::{Ipv4Cidr, MacAddr, flow_hash};
 
 const PEER: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7);
@@ -137,43 +138,59 @@ fn a_connection_is_opened_from_the_address_that_was_asked_for() {
     }
 }
 
-/// RFC 9293 §3.9.2 (MUST-49).
-#[test]
-fn packets_make_as_many_hops_as_configured() {
-    let mut stack = stack(StackConfig { hop_limit: 3, ..config() });
+/// A stack that knows where [`PEER`] is, and has sent it a SYN.
+fn opening() -> (Stack<HeapBuf>, u32) {
+    let mut stack = stack(config());
     let mut pool = HeapPool::new(16, 0, 1600);
-    let mac = MacAddr([2, 0, 0, 0, 0, 2]);
-    let (ours, theirs) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let sender_mac = MacAddr([2, 0, 0, 0, 0, 2]);
     let mut frame = std::vec![0; 42];
     let (ethernet, arp) = frame.split_at_mut(14);
-    let header = crate::wire::EthernetHeader {
-        dst: MacAddr([2, 0, 0, 0, 0, 1]),
-        src: mac,
-        tci: None,
-        ethertype: crate::wire::EtherType::ARP,
-    };
-    assert!(header.emit(ethernet));
-    let operation = crate::wire::ArpOperation::Request;
+    let (dst, ethertype) = (MacAddr([2, 0, 0, 0, 0, 1]), crate::wire::EtherType::ARP);
+    assert!(crate::wire::EthernetHeader { dst, src: sender_mac, tci: None, ethertype }.emit(ethernet));
     let request = crate::wire::ArpPacket {
-        operation,
-        sender_mac: mac,
-        sender_ip: theirs,
+        operation: crate::wire::ArpOperation::Request,
+        sender_mac,
+        sender_ip: Ipv4Addr::new(10, 0, 0, 2),
         target_mac: MacAddr::UNSPECIFIED,
-        target_ip: ours,
+        target_ip: Ipv4Addr::new(10, 0, 0, 1),
     };
     request.emit(arp.first_chunk_mut().unwrap());
     let checksum = crate::buf::RxChecksum::Good;
     stack.handle_frames(Instant::ZERO, [RxFrame { buf: HeapBuf::new(&frame), checksum }]);
-    stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
-    let mut hops = std::vec::Vec::new();
-    let mut take = |frame: crate::buf::TxFrame<HeapBuf>| {
-        let (ethernet, packet) = crate::wire::EthernetHeader::parse(frame.buf.bytes()).unwrap();
-        if ethernet.ethertype == crate::wire::EtherType::IPV4 {
-            hops.push(crate::wire::Ipv4Header::parse(packet).unwrap().0.ttl);
-        }
-    };
-    stack.poll_transmit(Instant::ZERO, &mut pool, &mut take, 16);
-    assert_eq!(hops, [3]);
+    let conn = stack.connect(Instant::ZERO, PEER, ConnOptions::default()).unwrap();
+    stack.poll_transmit(Instant::ZERO, &mut pool, &mut |_| (), 16);
+    (stack, conn.index())
+}
+
+/// What the simulations and the fuzzers rely on: a breach of what must hold between two calls is told by its name.
+#[test]
+fn an_audit_names_what_is_wrong() {
+    type Breach = fn(&mut Stack<HeapBuf>, u32);
+    let breaches: [(&str, Breach); 5] = [
+        ("something is outstanding, and no timer runs", |stack, index| {
+            let conn = stack.conns.at_mut(index).unwrap();
+            conn.timers.clear(TimerKind::Retransmit);
+        }),
+        ("a timer of which the wheel does not know", |stack, index| stack.wheel.cancel(index)),
+        ("SND.UNA, SND.NXT and the end of the queue are out of order", |stack, index| {
+            let conn = stack.conns.at_mut(index).unwrap();
+            conn.snd.una = conn.snd.nxt + 1;
+        }),
+        ("RCV.NXT is beyond the window that was offered", |stack, index| {
+            let conn = stack.conns.at_mut(index).unwrap();
+            conn.rcv.nxt = conn.rcv.edge + 1;
+        }),
+        ("1 entries of the table of flows, of which 0", |stack, index| {
+            stack.conns.remove(index).unwrap();
+        }),
+    ];
+    for (wrong, breach) in breaches {
+        let (mut stack, index) = opening();
+        assert_eq!(stack.audit(), Ok(()));
+        breach(&mut stack, index);
+        let told = stack.audit().unwrap_err();
+        assert!(told.contains(wrong), "{told}");
+    }
 }
 
 /// Every worker of a port that steers in software gets the fragments, and puts them together; the one that has no such

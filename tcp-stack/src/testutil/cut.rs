@@ -10,7 +10,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// sequence number counts on, FIN and PSH are the last segment's, CWR is the first's (RFC 3168 §6.1.2).
 pub fn cut(frame: &TxFrame<HeapBuf>) -> Vec<Vec<u8>> {
     let offload = &frame.offload;
-    let whole: Vec<u8> = frame.buf.parts().flatten().copied().collect();
+    let mut whole = Vec::new();
+    frame.buf.parts().for_each(|part| whole.extend_from_slice(part));
     let [l2, l3, l4] = [offload.l2_len, offload.l3_len, offload.l4_len].map(usize::from);
     let headers = l2 + l3 + l4;
     if !offload.tcp_checksum || headers < EthernetHeader::LEN || whole.len() < headers {

@@ -105,7 +105,12 @@ fn distort(random: &mut Random, lie: Lie, frame: &[u8], sent: SeqNum) -> Option<
             options.sack = SackBlocks::EMPTY;
             for _ in 0..random.between(1, 4) {
                 let from = if random.below(2) == 0 { header.ack } else { sent };
-                let start = if random.below(2) == 0 { from + stride(random) } else { from - stride(random) };
+                let start = match random.below(3) {
+                    // The next that it has not got, which it will take back.
+                    0 => from,
+                    1 => from + stride(random),
+                    _ => from - stride(random),
+                };
                 let end = if random.below(4) == 0 { start - stride(random) } else { start + stride(random) };
                 options.sack.push(SackRange { start, end });
             }

@@ -48,11 +48,13 @@ fn dctcp_keeps_the_queue_short_and_the_link_busy() {
 /// The same path without marks: what the queue holds is all that ends a window's growth.
 #[test]
 fn without_marks_the_queue_fills() {
-    let dials = vec![dial(false, Plan::bulk(16 << 20), Plan::sink())];
-    for report in expect_all_delivered(&scenario(BOTTLENECK, Congestion::Dctcp, dials), 0..1) {
-        assert!(report.links.overflowed > 0);
-        assert!(report.links.waited_max > 98_000, "{:?}", report.links);
-        assert!(queue(&report) > 3 * K, "{}", queue(&report));
+    for ipv6 in [false, true] {
+        let dials = vec![dial(ipv6, Plan::bulk(16 << 20), Plan::sink())];
+        for report in expect_all_delivered(&scenario(BOTTLENECK, Congestion::Dctcp, dials), 0..1) {
+            assert!(report.links.overflowed > 0);
+            assert!(report.links.waited_max > 98_000, "{:?}", report.links);
+            assert!(queue(&report) > 3 * K, "{}", queue(&report));
+        }
     }
 }
 

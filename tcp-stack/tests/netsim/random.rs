@@ -4,7 +4,7 @@ use crate::harness::{MS, PERCENT, two_hosts};
 use tcp_stack::testutil::{
     Burst, Dial, Ending, Flap, Liar, Lie, LinkConfig, Plan, Random, Reading, Scenario, Sending,
 };
-use tcp_stack::{Congestion, Duration, Ecn, Keepalive, StackConfig, SynCookies, TcpConfig};
+use tcp_stack::{Congestion, Duration, Ecn, Keepalive, Segmentation, StackConfig, SynCookies, TcpConfig};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -99,8 +99,11 @@ pub(crate) fn network(seed: u64) -> Scenario {
     }
     scenario.buffers = pick(random, &[60, 300, 2048]);
     let buffers_max = u32::try_from(scenario.buffers / 3).unwrap();
+    // Blind segments carry no tag: in a VLAN they would be nobody's.
+    let vlan = (kind != Kind::Hostile && one_in(random, 4)).then_some(100);
     for host in &mut scenario.hosts {
         random_host(random, host, buffers_max);
+        host.vlan = vlan;
     }
     if scenario.dials.iter().any(|dial| dial.opener.sending == Sending::Bulk(0)) {
         // Whoever gets a cookie must speak first: when its acknowledgement is lost, nothing else comes, and the
@@ -172,6 +175,11 @@ fn random_host(random: &mut Random, host: &mut StackConfig, buffers_max: u32) {
         initial_window_segments: pick(random, &[1, 4, 10]),
         ..host.tcp
     };
+    if one_in(random, 3) {
+        host.tx_checksum_offload = true;
+        let card = |octets_max, buffers_max| Some(Segmentation { octets_max, buffers_max });
+        host.segmentation = pick(random, &[None, card(65_000, 40), card(10_000, 8)]);
+    }
 }
 
 fn octets(random: &mut Random) -> u64 {
@@ -275,6 +283,10 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
             let lies = if one_in(random, 2) { Lie::ALL.to_vec() } else { vec![pick(random, &Lie::ALL)] };
             let chance = pick(random, &[PERCENT, 20 * PERCENT, 100 * PERCENT]);
             scenario.liar = Some(Liar { host: random.index(2), chance, lies });
+            let zero_window_ms = pick(random, &[0, 10_000]);
+            for host in &mut scenario.hosts {
+                host.tcp.zero_window_ms = zero_window_ms;
+            }
             // Ends that were made to disagree may wait for each other for ever.
             scenario.abort_at = Some(SECOND * 60);
         }

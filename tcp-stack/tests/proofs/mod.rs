@@ -17,11 +17,13 @@ pub(crate) fn names(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Whether `text` defines something of that name.
-fn defines(text: &str, name: &str) -> bool {
-    ["fn ", "const "].iter().any(|keyword| {
-        text.match_indices(&format!("{keyword}{name}"))
-            .any(|(at, found)| text[at + found.len()..].starts_with(['(', '<', ':']))
+/// Whether `text` has a test of that name.
+fn has_test(text: &str, name: &str) -> bool {
+    text.match_indices(&format!("fn {name}(")).any(|(at, _)| {
+        let attributes = text[..at].lines().rev().map(str::trim);
+        let mut attributes =
+            attributes.skip_while(|line| line.is_empty()).take_while(|line| line.starts_with(['#', '/']));
+        attributes.any(|line| line == "#[test]")
     })
 }
 
@@ -32,15 +34,13 @@ pub(crate) fn check(name: &str) -> Result<(), String> {
         let exists = tcp_stack.join("tests/scripts").join(name).is_file();
         return if exists { Ok(()) } else { Err(format!("there is no script {name}")) };
     }
-    let (file, item) = name.split_once("::").unwrap_or((name, ""));
-    if !file.ends_with(".rs") {
-        // A word of the interface.
-        return Ok(());
-    }
+    let Some((file, test)) = name.split_once("::").filter(|(file, _)| file.ends_with(".rs")) else {
+        // A file proves nothing; what is none is a word of the interface.
+        return if name.contains(".rs") { Err(format!("{name} is no test")) } else { Ok(()) };
+    };
     let path = tcp_stack.join(file);
     if !path.is_file() {
         return Err(format!("there is no file {file}"));
     }
-    let found = item.is_empty() || defines(&read(&path), item);
-    if found { Ok(()) } else { Err(format!("{file} has no {item}")) }
+    if has_test(&read(&path), test) { Ok(()) } else { Err(format!("{file} has no test {test}")) }
 }

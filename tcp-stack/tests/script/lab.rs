@@ -2,12 +2,12 @@
 
 use crate::line::{flags, number, parse_line};
 use crate::net::Net;
-use crate::path::cut;
-use crate::setup::Setup;
+use crate::path::fragments;
+use crate::setup::{Setup, congestion};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use tcp_stack::testutil::{HeapPool, hex};
+use tcp_stack::testutil::{HeapPool, cut, hex};
 use tcp_stack::wire::{EcnField, IpProtocol, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, ListenOptions, ListenerId,
@@ -49,6 +49,8 @@ pub(crate) struct Lab {
     our_port: u16,
     peer_port: u16,
     our_iss: Option<SeqNum>,
+    /// The last one towards each of the peer's ports.
+    our_isses: BTreeMap<u16, SeqNum>,
     peer_iss: SeqNum,
     sent_octets: u64,
     last_tsval: u32,
@@ -63,9 +65,13 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(setup: &Setup) -> Self {
         let mut lab = Self {
-            net: Net::new(setup.ipv6),
+            net: Net::new(setup),
             stack: Stack::new(setup.stack.clone(), [7; 32]),
-            pool: HeapPool::new(setup.pool, 16.min(setup.pool / 4), 1600),
+            pool: HeapPool::new(
+                setup.pool,
+                16.min(setup.pool / 4),
+                usize::from(setup.stack.mtu).max(1500) + 100,
+            ),
             now: Instant::from_millis(1000),
             sent: VecDeque::new(),
             events: VecDeque::new(),
@@ -76,6 +82,7 @@ impl Lab {
             our_port: PORT,
             peer_port: 40_000,
             our_iss: None,
+            our_isses: BTreeMap::new(),
             peer_iss: SeqNum::new(PEER_ISS),
             sent_octets: 0,
             last_tsval: 0,
@@ -107,7 +114,7 @@ impl Lab {
         // The last one first, as routers with several ways may have it.
         self.identification += 1;
         let lose = self.lose.take();
-        for (index, part) in cut(&packet, self.cut, self.identification).iter().enumerate().rev() {
+        for (index, part) in fragments(&packet, self.cut, self.identification).iter().enumerate().rev() {
             if lose != Some(index) {
                 self.frame(part);
             }
@@ -122,14 +129,16 @@ impl Lab {
         let (net, now, sent) = (self.net, self.now, &mut self.sent);
         let mut asked = false;
         let mut take = |frame: TxFrame<HeapBuf>| {
-            let bytes = frame.buf.bytes();
-            asked |= net.asks(bytes);
-            sent.extend(parse(net, now, bytes));
+            for bytes in cut(&frame) {
+                asked |= net.asks(&bytes);
+                sent.extend(parse(net, now, &bytes));
+            }
         };
         self.stack.poll_transmit(now, &mut self.pool, &mut take, usize::MAX);
         for segment in sent {
             if segment.header.flags.contains(TcpFlags::SYN) && segment.at == now {
                 self.our_iss = Some(segment.header.seq);
+                self.our_isses.insert(segment.port, segment.header.seq);
             }
             self.last_tsval = segment.options.timestamps.map_or(self.last_tsval, |ts| ts.value);
         }
@@ -144,7 +153,7 @@ impl Lab {
         let text = match event {
             Event::Accepted { conn, listener } => {
                 assert_eq!(Some(listener), self.listener);
-                self.conns.push(conn);
+                self.begin(conn);
                 "accepted".into()
             }
             Event::Connected { .. } => "connected".into(),
@@ -202,6 +211,12 @@ impl Lab {
             }
         }
         panic!("timers do not come to rest");
+    }
+
+    /// What follows is about this connection.
+    fn begin(&mut self, conn: ConnId) {
+        self.conns.push(conn);
+        self.sent_octets = 0;
     }
 
     fn conn(&self) -> ConnId {
@@ -362,9 +377,9 @@ impl Lab {
                 let remote = SocketAddr::new(self.net.peer, self.peer_port);
                 let conn = self.stack.connect(self.now, remote, self.options).unwrap();
                 self.our_port = self.stack.info(conn).unwrap().local.port();
-                self.conns.push(conn);
+                self.begin(conn);
             }
-            ["send", len] => assert!(self.send(number(len)), "refused"),
+            ["send", lens @ ..] => lens.iter().for_each(|len| assert!(self.send(number(len)), "refused")),
             ["refused", len] => assert!(!self.send(number(len)), "not refused"),
             ["append", len] => self.append(number(len)),
             ["urgent"] => assert!(self.stack.mark_urgent(self.conn()), "nothing is urgent"),
@@ -372,7 +387,10 @@ impl Lab {
             ["consume", octets] => self.stack.consumed(self.conn(), number(octets)),
             ["close"] => self.stack.close(self.now, self.conn()),
             ["abort"] => self.stack.abort(self.now, self.conn()),
-            ["port", port] => self.peer_port = number(port),
+            ["port", port] => {
+                self.peer_port = number(port);
+                self.our_iss = self.our_isses.get(&self.peer_port).copied().or(self.our_iss);
+            }
             ["iss", offset] => self.peer_iss = SeqNum::new(PEER_ISS) + number::<u32>(offset),
             ["flood", count, bounds, ..] => {
                 let segment = text.splitn(4, char::is_whitespace).last().unwrap();
@@ -380,6 +398,14 @@ impl Lab {
             }
             ["icmp", kind, seq] => self.icmp(kind, number(seq), 1500),
             ["icmp", kind, seq, len] => self.icmp(kind, number(seq), number(len)),
+            ["congestion", name] => self.options.congestion = Some(congestion(name)),
+            ["moves"] => {
+                self.net.move_peer();
+                let announcement = self.net.announcement();
+                self.frame(&announcement);
+            }
+            ["moves", "silently"] => self.net.move_peer(),
+            ["vlan", vlan] => self.net.peer_vlan = Some(number(vlan)),
             ["cut", size] => self.cut = number(size),
             ["lose", index] => self.lose = Some(number(index)),
             _ => panic!("unknown action {text}"),

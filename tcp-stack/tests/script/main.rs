@@ -101,5 +101,5 @@ macro_rules! folders {
 
 folders!(
     handshake, cookies, close, reset, data, loss, window, options, time_wait, icmp, congestion, ecn, path,
-    fragment, early
+    fragment, early, offload
 );

@@ -1,5 +1,6 @@
 //! The link between a script and its stack, over IPv4 or IPv6.
 
+use crate::setup::Setup;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tcp_stack::MacAddr;
 use tcp_stack::wire::{
@@ -8,7 +9,10 @@ use tcp_stack::wire::{
 };
 
 pub(crate) const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+/// The peer's link address, and the one that it moves to.
+const PEER_MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3])];
+/// What all nodes of a link listen to (RFC 4291 §2.7.1).
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub(crate) const US_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
@@ -19,20 +23,37 @@ const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 pub(crate) struct Net {
     pub(crate) us: IpAddr,
     pub(crate) peer: IpAddr,
+    /// Where the peer is.
+    mac: MacAddr,
+    /// Where it was before it moved: what is sent there is lost.
+    left: Option<MacAddr>,
+    /// The VLAN that the stack is in, and the one that the peer's frames are tagged with.
+    vlan: Option<u16>,
+    pub(crate) peer_vlan: Option<u16>,
+    /// Hops that the stack's packets may make.
+    hops: u8,
 }
 
 impl Net {
-    pub(crate) fn new(ipv6: bool) -> Self {
-        if ipv6 {
-            Self { us: US_V6.into(), peer: PEER_V6.into() }
-        } else {
-            Self { us: US.into(), peer: PEER.into() }
-        }
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let (us, peer) = if setup.ipv6 { (US_V6.into(), PEER_V6.into()) } else { (US.into(), PEER.into()) };
+        let (vlan, hops) = (setup.stack.vlan, setup.stack.hop_limit);
+        Self { us, peer, mac: PEER_MACS[0], left: None, vlan, peer_vlan: vlan, hops }
     }
 
-    /// A frame from the peer.
-    fn frame(ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
-        let ethernet = EthernetHeader { dst: OUR_MAC, src: PEER_MAC, tci: None, ethertype };
+    /// The peer has another link address from here on.
+    pub(crate) fn move_peer(&mut self) {
+        self.left = Some(self.mac);
+        self.mac = PEER_MACS[1];
+    }
+
+    /// A frame from the peer, to us alone.
+    fn frame(&self, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
+        self.frame_to(OUR_MAC, ethertype, packet)
+    }
+
+    fn frame_to(&self, dst: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
+        let ethernet = EthernetHeader { dst, src: self.mac, tci: self.peer_vlan, ethertype };
         let mut bytes = vec![0; ethernet.header_len()];
         assert!(ethernet.emit(&mut bytes));
         bytes.extend_from_slice(packet);
@@ -50,7 +71,7 @@ impl Net {
                 let mut packet = vec![0; Ipv4Header::LEN];
                 ip.emit(payload.len(), true, packet.first_chunk_mut().unwrap());
                 packet.extend_from_slice(payload);
-                Self::frame(EtherType::IPV4, &packet)
+                self.frame(EtherType::IPV4, &packet)
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let ip =
@@ -58,7 +79,7 @@ impl Net {
                 let mut packet = vec![0; Ipv6Header::LEN];
                 ip.emit(payload.len(), packet.first_chunk_mut().unwrap());
                 packet.extend_from_slice(payload);
-                Self::frame(EtherType::IPV6, &packet)
+                self.frame(EtherType::IPV6, &packet)
             }
             _ => unreachable!("ends of two families"),
         }
@@ -67,18 +88,18 @@ impl Net {
     /// A frame that tells the peer's link address before anybody asks: it asks for ours.
     pub(crate) fn greeting(&self) -> Vec<u8> {
         let (IpAddr::V6(us), message) = (self.us, Icmpv6Message::NeighborSolicitation) else {
-            return Self::arp(ArpOperation::Request);
+            return self.arp(ArpOperation::Request);
         };
         let mut body = [0; NeighborSolicitation::LEN];
-        NeighborSolicitation { target: us, source_mac: Some(PEER_MAC) }.emit(&mut body);
+        NeighborSolicitation { target: us, source_mac: Some(self.mac) }.emit(&mut body);
         self.neighbor_discovery(message, &body)
     }
 
     /// A frame that tells the peer's link address to one who asked.
     pub(crate) fn link_address(&self) -> Vec<u8> {
-        let IpAddr::V6(peer) = self.peer else { return Self::arp(ArpOperation::Reply) };
+        let IpAddr::V6(peer) = self.peer else { return self.arp(ArpOperation::Reply) };
         let mut body = [0; NeighborAdvertisement::LEN];
-        NeighborAdvertisement { target: peer, target_mac: Some(PEER_MAC) }.emit(&mut body);
+        NeighborAdvertisement { target: peer, target_mac: Some(self.mac) }.emit(&mut body);
         let message =
             Icmpv6Message::NeighborAdvertisement { router: false, solicited: true, overrides: true };
         self.neighbor_discovery(message, &body)
@@ -92,17 +113,55 @@ impl Net {
         self.packet(IpProtocol::ICMPV6, EcnField::NotEct, &icmp)
     }
 
-    fn arp(operation: ArpOperation) -> Vec<u8> {
+    fn arp(&self, operation: ArpOperation) -> Vec<u8> {
         let target_mac = OUR_MAC;
-        let arp = ArpPacket { operation, sender_mac: PEER_MAC, sender_ip: PEER, target_mac, target_ip: US };
+        let arp = ArpPacket { operation, sender_mac: self.mac, sender_ip: PEER, target_mac, target_ip: US };
         let mut body = [0; ArpPacket::LEN];
         arp.emit(&mut body);
-        Self::frame(EtherType::ARP, &body)
+        self.frame(EtherType::ARP, &body)
+    }
+
+    /// A frame to all that tells the peer's link address though nobody asked: gratuitous ARP (RFC 5227 §2.3), an
+    /// unsolicited advertisement (RFC 4861 §7.2.6).
+    pub(crate) fn announcement(&self) -> Vec<u8> {
+        let IpAddr::V6(peer) = self.peer else {
+            let (operation, sender_mac) = (ArpOperation::Request, self.mac);
+            let target_mac = MacAddr::UNSPECIFIED;
+            let arp = ArpPacket { operation, sender_mac, sender_ip: PEER, target_mac, target_ip: PEER };
+            let mut body = [0; ArpPacket::LEN];
+            arp.emit(&mut body);
+            return self.frame_to(MacAddr::BROADCAST, EtherType::ARP, &body);
+        };
+        let mut icmp = vec![0; Icmpv6Header::LEN + NeighborAdvertisement::LEN];
+        let (header, body) = icmp.split_first_chunk_mut().unwrap();
+        let advertisement = NeighborAdvertisement { target: peer, target_mac: Some(self.mac) };
+        advertisement.emit(body.first_chunk_mut().unwrap());
+        let message =
+            Icmpv6Message::NeighborAdvertisement { router: false, solicited: false, overrides: true };
+        Icmpv6Header { message }.emit(peer, ALL_NODES, body, header);
+        let (next_header, traffic_class, hop_limit) = (IpProtocol::ICMPV6, 0, 255);
+        let ip =
+            Ipv6Header { src: peer, dst: ALL_NODES, next_header, traffic_class, flow_label: 0, hop_limit };
+        let mut packet = vec![0; Ipv6Header::LEN];
+        ip.emit(icmp.len(), packet.first_chunk_mut().unwrap());
+        packet.extend(icmp);
+        self.frame_to(MacAddr([0x33, 0x33, 0, 0, 0, 1]), EtherType::IPV6, &packet)
+    }
+
+    /// The packet in a frame of the stack that reaches the peer.
+    fn reaches<'a>(&self, frame: &'a [u8]) -> Option<(EthernetHeader, &'a [u8])> {
+        let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
+        assert_eq!((ethernet.src, ethernet.tci), (OUR_MAC, self.vlan));
+        if Some(ethernet.dst) == self.left {
+            return None;
+        }
+        assert!(ethernet.dst == self.mac || ethernet.dst.is_group(), "a frame to {}", ethernet.dst);
+        Some((ethernet, packet))
     }
 
     /// Whether a frame of the stack asks for the peer's link address.
     pub(crate) fn asks(&self, frame: &[u8]) -> bool {
-        let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
+        let Some((ethernet, packet)) = self.reaches(frame) else { return false };
         match ethernet.ethertype {
             EtherType::ARP => ArpPacket::parse(packet).is_ok_and(|arp| {
                 arp.operation == ArpOperation::Request && IpAddr::V4(arp.target_ip) == self.peer
@@ -119,25 +178,26 @@ impl Net {
 
     /// The TCP segment in a frame of the stack, and the ECN field that it travels under.
     pub(crate) fn segment<'a>(&self, frame: &'a [u8]) -> Option<(EcnField, &'a [u8])> {
-        let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
-        let (class, src, dst, protocol, segment): (_, IpAddr, IpAddr, _, _) = match ethernet.ethertype {
-            EtherType::IPV4 => {
-                let (ip, _, segment) = Ipv4Header::parse(packet).unwrap();
-                (ip.traffic_class, ip.src.into(), ip.dst.into(), ip.protocol, segment)
-            }
-            EtherType::IPV6 => {
-                let (ip, segment) = Ipv6Header::parse(packet).unwrap();
-                if ip.next_header == IpProtocol::ICMPV6 {
-                    return None;
+        let (ethernet, packet) = self.reaches(frame)?;
+        let (class, hops, src, dst, protocol, segment): (_, _, IpAddr, IpAddr, _, _) =
+            match ethernet.ethertype {
+                EtherType::IPV4 => {
+                    let (ip, _, segment) = Ipv4Header::parse(packet).unwrap();
+                    (ip.traffic_class, ip.ttl, ip.src.into(), ip.dst.into(), ip.protocol, segment)
                 }
-                (ip.traffic_class, ip.src.into(), ip.dst.into(), ip.next_header, segment)
-            }
-            _ => return None,
-        };
+                EtherType::IPV6 => {
+                    let (ip, segment) = Ipv6Header::parse(packet).unwrap();
+                    if ip.next_header == IpProtocol::ICMPV6 {
+                        return None;
+                    }
+                    (ip.traffic_class, ip.hop_limit, ip.src.into(), ip.dst.into(), ip.next_header, segment)
+                }
+                _ => return None,
+            };
         if protocol == IpProtocol::ICMPV4 {
             return None;
         }
-        assert_eq!((src, dst, protocol), (self.us, self.peer, IpProtocol::TCP));
+        assert_eq!((src, dst, protocol, hops), (self.us, self.peer, IpProtocol::TCP, self.hops));
         let sum = Sum::pseudo_header(self.us, self.peer, IpProtocol::TCP, segment.len());
         assert!(sum.join(Sum::of(segment)).is_valid(), "a wrong checksum was sent");
         Some((EcnField::of(class), segment))

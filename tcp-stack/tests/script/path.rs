@@ -54,7 +54,7 @@ fn ipv4(src: std::net::Ipv4Addr, dst: std::net::Ipv4Addr) -> Ipv4Header {
 }
 
 /// The fragments of a frame's packet, each with `size` octets of its payload but the last.
-pub(crate) fn cut(frame: &[u8], size: usize, identification: u16) -> Vec<Vec<u8>> {
+pub(crate) fn fragments(frame: &[u8], size: usize, identification: u16) -> Vec<Vec<u8>> {
     let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
     let headers = ethernet.header_len()
         + if ethernet.ethertype == EtherType::IPV4 { Ipv4Header::LEN } else { Ipv6Header::LEN };

@@ -3,7 +3,8 @@
 use crate::line::number;
 use crate::net::{OUR_MAC, US, US_V6};
 use tcp_stack::{
-    Congestion, ConnOptions, Ecn, Ipv4Cidr, Ipv6Cidr, Keepalive, StackConfig, SynCookies, TcpConfig,
+    Congestion, ConnOptions, Ecn, Ipv4Cidr, Ipv6Cidr, Keepalive, Segmentation, StackConfig, SynCookies,
+    TcpConfig,
 };
 
 /// What a script's `config` lines say.
@@ -68,8 +69,6 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "sack" => tcp.sack = on,
         "timestamps" => tcp.timestamps = on,
         "scale" => tcp.window_scale = on,
-        "cubic" => tcp.congestion = if on { Congestion::Cubic } else { Congestion::NewReno },
-        "dctcp" if on => tcp.congestion = Congestion::Dctcp,
         "ect_control" => tcp.dctcp_ect_control = on,
         "ecn" => tcp.ecn = ecn(value),
         "conn_ecn" => setup.options.ecn = Some(ecn(value)),
@@ -77,19 +76,19 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "path_mtu_age" => tcp.path_mtu_age_s = number(value),
         "black_hole_timeouts" => tcp.black_hole_timeouts = number(value),
         "mtu" => setup.stack.mtu = number(value),
+        "hop_limit" => setup.stack.hop_limit = number(value),
+        "vlan" => setup.stack.vlan = Some(number(value)),
+        // A port that computes checksums and cuts frames into segments.
+        "segmentation" if on => {
+            setup.stack.tx_checksum_offload = true;
+            setup.stack.segmentation = Some(Segmentation { octets_max: 65_000, buffers_max: 40 });
+        }
         "fragments" => setup.stack.fragments_datagrams_max = number(value),
         "data_center" => {
             let TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, .. } = TcpConfig::data_center();
             *tcp = TcpConfig { rto_min_ms, delayed_ack_ms, peer_delayed_ack_ms, ..*tcp };
         }
-        "congestion" => {
-            tcp.congestion = match value {
-                "newreno" => Congestion::NewReno,
-                "cubic" => Congestion::Cubic,
-                "bbr" => Congestion::Bbr,
-                _ => panic!("unknown congestion control {value}"),
-            }
-        }
+        "congestion" => tcp.congestion = congestion(value),
         "pacing" => tcp.pacing = on,
         "initial_window_bytes" => tcp.initial_window_bytes = number(value),
         "syn_retries" => tcp.syn_retries = number(value),
@@ -117,6 +116,17 @@ fn keepalive(value: &str) -> Keepalive {
     let mut parts = value.split('/');
     let mut next = || parts.next().unwrap();
     Keepalive { idle_ms: number(next()), interval_ms: number(next()), probes: number(next()) }
+}
+
+/// A congestion control by its name.
+pub(crate) fn congestion(name: &str) -> Congestion {
+    match name {
+        "newreno" => Congestion::NewReno,
+        "cubic" => Congestion::Cubic,
+        "dctcp" => Congestion::Dctcp,
+        "bbr" => Congestion::Bbr,
+        _ => panic!("unknown congestion control {name}"),
+    }
 }
 
 fn ecn(value: &str) -> Ecn {

@@ -2,7 +2,9 @@
 //!
 //! * What came is a prefix of what was sent ([`App::on_data`](crate::testutil::App::on_data)).
 //! * The advertised edge never goes back, and nobody sends beyond it ([`Watch`](crate::testutil::Watch)).
-//! * Something outstanding implies a timer; nothing belongs to nobody ([`Stack::audit`](crate::Stack::audit)).
+//! * Something outstanding implies a timer; what a stack counts as used belongs to a connection
+//!   ([`Stack::audit_connections`](crate::Stack::audit_connections)). What its queues say of themselves is so
+//!   ([`Stack::audit`](crate::Stack::audit)); where they are long, that is looked at after every few steps.
 //! * Buffers are conserved; each frame received was delivered, or its drop counted.
 //! * Acknowledgements have causes, and frames without progress come to an end.
 //! * When all have closed everything is free.
@@ -12,10 +14,9 @@ use crate::testutil::Scenario;
 use alloc::format;
 use alloc::string::String;
 
-/// Turns of a host from one look at the inside of its stack to the next, at least; and so many nodes in use
-/// put it off by one more, so that what it costs per turn does not grow with the windows.
-const AUDIT_EVERY: u64 = 2;
-const AUDIT_NODES: u32 = 4;
+/// The queues of a stack are walked through after every turn; so many nodes in use put it off by one, so that what it
+/// costs per turn does not grow with the windows.
+const AUDIT_NODES: u32 = 64;
 
 /// Frames since any application sent, received, or came to a new state. Two ends that answer each other's
 /// answers would never stop; timers, reads and attacks are reasons for more.
@@ -77,10 +78,11 @@ impl Simulation {
             let (acks, causes) = (host.pure_acks, host.ack_causes);
             return Err(format!("{acks} acknowledgements for {causes} causes"));
         }
+        host.stack.audit_connections()?;
         if host.turns >= host.audit_at {
             host.stack.audit()?;
             let nodes = stats.send_buffers.saturating_add(stats.receive_buffers);
-            host.audit_at = host.turns + AUDIT_EVERY + u64::from(nodes / AUDIT_NODES);
+            host.audit_at = host.turns + 1 + u64::from(nodes / AUDIT_NODES);
         }
         self.quiet.judge()?;
         let config = self.scenario.hosts.get(index).ok_or("no such host")?;
@@ -128,5 +130,70 @@ impl Simulation {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::{BufClass, BufPool};
+    use crate::testutil::{Dial, Ending, LinkConfig, Plan};
+    use crate::time::Duration;
+    use crate::{ConnOptions, Ipv4Cidr, MacAddr, StackConfig};
+    use core::net::Ipv4Addr;
+
+    /// A connection over a clean link, whose ends both wait for the other one to close, if `for_ever`.
+    fn simulation(for_ever: bool) -> Simulation {
+        let host = |number: u8| StackConfig {
+            mac: MacAddr([2, 0, 0, 0, 0, number]),
+            ipv4: Ipv4Cidr::new(Ipv4Addr::new(10, 77, 0, number), 24),
+            connections_max: 4,
+            buffers_max: 64,
+            ..StackConfig::default()
+        };
+        let ending = if for_ever { Ending::AfterPeer } else { Ending::WhenSent };
+        let plan = Plan { ending, ..Plan::bulk(1000) };
+        let (at, simultaneous) = (Duration::ZERO, false);
+        let dial = Dial { at, from: 0, to: 1, ipv6: false, simultaneous, opener: plan, listener: plan };
+        let scenario = Scenario {
+            hosts: alloc::vec![host(1), host(2)],
+            link: LinkConfig::CLEAN,
+            link_back: None,
+            dials: alloc::vec![dial],
+            conn: ConnOptions::default(),
+            buffers: 128,
+            poll_interval: Duration::ZERO,
+            abort_at: None,
+            attack: None,
+            liar: None,
+            wraps: false,
+            hostile: false,
+            steps_max: 10_000,
+        };
+        Simulation::new(&scenario, 1).unwrap()
+    }
+
+    /// What is looked at after every step can be seen to be wrong.
+    #[test]
+    fn a_breach_is_told() {
+        assert!(simulation(false).run().is_ok());
+        let error = simulation(true).run().unwrap_err();
+        assert!(error.contains("never ends"), "{error}");
+
+        let mut leaks = simulation(false);
+        core::mem::forget(leaks.hosts[0].pool.alloc(BufClass::Data).unwrap());
+        let error = leaks.run().unwrap_err();
+        assert!(error.contains("host 0 still holds buffers"), "{error}");
+
+        let mut chatters = simulation(false);
+        chatters.hosts[1].pure_acks = 1000;
+        let error = chatters.run().unwrap_err();
+        assert!(error.contains("acknowledgements for"), "{error}");
+
+        let mut circles = simulation(false);
+        assert!(circles.run().is_ok());
+        (0..=circles.quiet.allowed).for_each(|_| circles.quiet.count());
+        let error = circles.check(0).unwrap_err();
+        assert!(error.contains("frames without progress"), "{error}");
     }
 }

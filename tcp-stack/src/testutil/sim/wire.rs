@@ -2,9 +2,9 @@
 
 use super::host::Host;
 use super::{BURST, Happening, Simulation};
-use crate::buf::Buf;
+use crate::buf::TxFrame;
 use crate::testutil::trace::{describe, digest};
-use crate::testutil::{HeapBuf, Seen};
+use crate::testutil::{HeapBuf, Seen, cut};
 use crate::time::{Duration, Instant};
 use crate::wire::EthernetHeader;
 use alloc::format;
@@ -18,12 +18,12 @@ impl Simulation {
             let host = self.hosts.get_mut(index).ok_or("no such host")?;
             let mut frames = Vec::new();
             let Host { stack, pool, .. } = host;
-            let sent = stack.poll_transmit(self.now, pool, &mut |frame| frames.push(frame.buf), BURST);
+            let sent = stack.poll_transmit(self.now, pool, &mut |frame| frames.push(frame), BURST);
             if sent != frames.len() || sent > BURST {
                 return Err(format!("{} frames sent, {sent} reported", frames.len()));
             }
-            for buf in frames {
-                self.put_on_wire(index, buf)?;
+            for frame in frames {
+                self.send(index, frame)?;
             }
             if sent < BURST {
                 return Ok(());
@@ -31,10 +31,22 @@ impl Simulation {
         }
     }
 
-    /// Sends a frame, and holds its buffer until it is sent.
-    fn put_on_wire(&mut self, from: usize, buf: HeapBuf) -> Result<(), String> {
+    /// Sends what the port makes of a frame, and holds its buffers until all of that is sent.
+    fn send(&mut self, from: usize, frame: TxFrame<HeapBuf>) -> Result<(), String> {
+        let mut sent_at = self.now;
+        for bytes in cut(&frame) {
+            sent_at = sent_at.max(self.put_on_wire(from, &bytes)?);
+        }
+        if let Some(host) = self.hosts.get_mut(from) {
+            host.sending.push_back(frame.buf);
+        }
+        self.plan(sent_at, Happening::Sent { host: from });
+        Ok(())
+    }
+
+    /// Sends a frame as it travels; returns when it will have been sent.
+    fn put_on_wire(&mut self, from: usize, bytes: &[u8]) -> Result<Instant, String> {
         let now = self.now;
-        let bytes = buf.bytes();
         self.trace = digest(self.trace, now, from, bytes);
         let seen = Seen::parse(bytes)?;
         if self.log_max > 0 {
@@ -47,15 +59,10 @@ impl Simulation {
             return Err(format!("a packet of {} bytes, the MTU being {mtu}", packet.len()));
         }
         self.quiet.count();
-        let sent_at = match seen {
-            Some(seen) => self.put_segment(from, seen, bytes)?,
-            None => self.carry(from, bytes)?,
-        };
-        if let Some(host) = self.hosts.get_mut(from) {
-            host.sending.push_back(buf);
+        match seen {
+            Some(seen) => self.put_segment(from, seen, bytes),
+            None => self.carry(from, bytes),
         }
-        self.plan(sent_at, Happening::Sent { host: from });
-        Ok(())
     }
 
     fn put_segment(&mut self, from: usize, mut seen: Seen, bytes: &[u8]) -> Result<Instant, String> {
