@@ -262,8 +262,10 @@ impl<B: Buf> Stack<B> {
             return false;
         }
         self.interface.drop_delivered(DropReason::TcpNoConnection);
-        // What comes before the acknowledgement that opens the connection comes again behind it: no reset.
-        let too_early = cookie.is_some() && incoming.seq_len() > 0;
+        // What overtakes the acknowledgement that opens the connection comes again behind it, or is of no use then: no
+        // reset. Whoever has nothing to say, and may answer a SYN-ACK whose record has given way, must hear of it.
+        let too_early =
+            cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_a_record(now, &knock));
         if !too_early {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }

@@ -169,6 +169,14 @@ impl<B: Buf> Stack<B> {
         Some(terms.ok_or(()))
     }
 
+    /// Whether an acknowledgement may be of a SYN-ACK that was no cookie: its number is one that a connection of this flow
+    /// began with no longer ago than a cookie is good for (RFC 6528 §3: within a flow, they count the time).
+    pub(super) fn may_answer_a_record(&self, now: Instant, knock: &Knock<'_, B>) -> bool {
+        let newest = self.entropy.initial_sequence(now, knock.local, knock.remote);
+        let ticks = newest.distance_from(knock.incoming.header.ack - 1);
+        Duration::from_micros(u64::from(ticks).saturating_mul(4)) <= COOKIE_LIFE
+    }
+
     /// A cookie came back: the connection begins, with what came along.
     pub(super) fn open_by_cookie(
         &mut self,
