@@ -31,6 +31,8 @@ pub enum Case {
     Acknowledge,
     /// A request of one octet of one of 64 connections, and its answer.
     Echo,
+    /// The same of one of 8192.
+    EchoOfMany,
     /// An RDMA Write of 1428 octets: its FPDU built, with CRC.
     FpduBuild,
     /// Such an FPDU: found, its CRC checked, its place checked, its payload copied.
@@ -47,11 +49,12 @@ pub enum Case {
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Receive,
         Self::Send,
         Self::Acknowledge,
         Self::Echo,
+        Self::EchoOfMany,
         Self::FpduBuild,
         Self::FpduPlace,
         Self::WriteSmall,
@@ -67,6 +70,7 @@ impl Case {
             Self::Send => "send",
             Self::Acknowledge => "acknowledge",
             Self::Echo => "echo",
+            Self::EchoOfMany => "echo-of-many",
             Self::FpduBuild => "fpdu-build",
             Self::FpduPlace => "fpdu-place",
             Self::WriteSmall => "write-small",
@@ -104,7 +108,8 @@ pub fn run(case: Case, bursts: u32) -> Result<u64, TcpError> {
         Case::Receive => receive(bursts)?,
         Case::Send => send(bursts, true)?,
         Case::Acknowledge => send(bursts, false)?,
-        Case::Echo => answer(bursts)?,
+        Case::Echo => answer(bursts, 64)?,
+        Case::EchoOfMany => answer(bursts, 8192)?,
         Case::FpduBuild => build(bursts),
         Case::FpduPlace => place(bursts),
         Case::WriteSmall => small(bursts, Kind::Write, Side::Near),
@@ -180,11 +185,10 @@ fn send(bursts: u32, counts: bool) -> Result<u64, TcpError> {
     Ok(done)
 }
 
-fn answer(bursts: u32) -> Result<u64, TcpError> {
-    const CONNECTIONS: usize = 64;
-    let mut lab = Lab::new(CONNECTIONS);
-    lab.connect(CONNECTIONS)?;
-    let mut order = echo::Order::new(CONNECTIONS);
+fn answer(bursts: u32, connections: usize) -> Result<u64, TcpError> {
+    let mut lab = Lab::new(connections);
+    lab.connect(connections)?;
+    let mut order = echo::Order::new(connections);
     let mut done = 0_u64;
     for burst in 0..bursts.saturating_add(WARM_UP) {
         let peers: Vec<_> = (0..BURST).map(|_| order.next()).collect();

@@ -49,6 +49,13 @@ fn the_work_per_packet_takes_as_many_instructions_as_were_reviewed() {
     if env::var_os("UPDATE_INSTRUCTIONS").is_some() {
         fs::write(table(), &measured).unwrap();
     }
+    // Nothing per packet is proportional to the number of connections.
+    let [few, many] = [Case::Echo, Case::EchoOfMany]
+        .map(|case| counts.iter().find(|(name, _)| *name == case.name()).map(|(_, count)| *count).unwrap());
+    assert!(
+        many < few * 5 / 4,
+        "a request of one of many connections takes {many} instructions, of few {few}"
+    );
     let reviewed = fs::read_to_string(table()).unwrap();
     assert_eq!(reviewed.lines().count(), counts.len(), "each case once:\n{reviewed}");
     for (name, count) in counts {
