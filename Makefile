@@ -55,8 +55,8 @@ unit: root tools ## unit and property tests, simulations, CLI, DPDK in process
 	$(CARGO) nextest run --workspace --locked
 	$(CARGO) test --workspace --locked --doc --quiet
 
-instructions: deps ## how many instructions the work per packet takes, under valgrind
-	$(CARGO) test --release --locked -p per-packet --test instructions
+instructions: deps ## how many instructions and cache lines the work per packet takes, under valgrind
+	$(CARGO) test --release --locked -p per-packet --test instructions --test lines
 
 tap: root build ## against the kernel's TCP, over a TAP in a namespace
 	dataplane/tests/tap.sh

@@ -47,6 +47,7 @@ mod iface;
 mod pool;
 mod recovery;
 mod seq;
+mod set;
 mod stack;
 mod stats;
 #[cfg(any(test, feature = "testutil"))]

@@ -61,8 +61,13 @@ fn name_of(peer: usize) -> (Ipv4Addr, u16) {
 impl Lab {
     /// A stack for so many connections, which none has opened yet.
     pub(super) fn new(connections: usize) -> Self {
+        Self::with(connections, |_| {})
+    }
+
+    /// The same with another configuration.
+    pub(super) fn with(connections: usize, configure: impl FnOnce(&mut StackConfig)) -> Self {
         let connections = u32::try_from(connections).unwrap_or(u32::MAX);
-        let config = StackConfig {
+        let mut config = StackConfig {
             mac: US,
             ipv4: Ipv4Cidr::new(OUR_IP, 24),
             ipv4_gateway: Some(ROUTER_IP),
@@ -76,6 +81,7 @@ impl Lab {
             send_buffer_bytes: 4 << 20,
             ..StackConfig::default()
         };
+        configure(&mut config);
         let mut stack = Stack::new(config, [7; 32]);
         // The port is free: nothing else listens.
         let _listener = stack.listen(PORT, ListenOptions { backlog: 1024, ..ListenOptions::default() });

@@ -11,6 +11,7 @@ mod expected;
 mod frames;
 pub mod instructions;
 mod lab;
+pub mod lines;
 pub mod rx;
 mod verbs;
 mod wire;

@@ -1,6 +1,6 @@
 //! The ACK field: what the peer has, and what follows from it.
 
-use super::{Conn, Cx, TxNode};
+use super::{Conn, Cx, Notice, Pending, TxNode};
 use crate::buf::Buf;
 use crate::cc::AckSample;
 use crate::recovery::{
@@ -139,7 +139,7 @@ impl Conn {
     fn on_window_opened<B>(&mut self, cx: &Cx<'_, B>) {
         self.recovery.backoff = 0;
         self.attempts = 0;
-        self.pending.probe = false;
+        self.pending.remove(Pending::Probe);
         self.timers.clear(TimerKind::Persist);
         if self.snd.queue.has_outstanding() {
             self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
@@ -425,7 +425,7 @@ impl Conn {
         self.recovery.point = self.snd.nxt;
         self.recovery.prr = Prr::new(flight);
         self.recovery.tlp.reset();
-        self.pending.loss_probe = false;
+        self.pending.remove(Pending::LossProbe);
         self.timers.clear(TimerKind::LossProbe);
         if !self.ecn.stands_for_loss(self.snd.una) {
             self.cc.on_loss(&mut self.window, flight);
@@ -501,7 +501,7 @@ impl Conn {
     pub(crate) fn note_room<B>(&mut self, cx: &Cx<'_, B>) {
         if self.snd.refused && self.has_much_room(cx.config, cx.config.data_nodes(cx.tx.available())) {
             self.snd.refused = false;
-            self.notices.writable = true;
+            self.notices.add(Notice::Writable);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! CLOSE and FIN, and how a connection ends.
 
-use super::{Conn, Cx, Pending, Reply, State};
+use super::{Conn, Cx, Notice, Pending, Reply, State};
 use crate::buf::Buf;
 use crate::error::CloseReason;
 use crate::seq::SeqNum;
+use crate::set::Set;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
 impl Conn {
@@ -50,8 +51,8 @@ impl Conn {
     pub(super) fn take_fin<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         self.rcv.nxt += 1;
         self.rcv.held.clear_held(cx.rx);
-        self.notices.peer_closed = true;
-        self.pending.ack = true;
+        self.notices.add(Notice::PeerClosed);
+        self.pending.add(Pending::Ack);
         match self.state {
             State::Established => self.state = State::CloseWait,
             State::FinWait1 => self.state = State::Closing,
@@ -64,9 +65,9 @@ impl Conn {
     fn enter_time_wait<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         cx.stats.time_wait = cx.stats.time_wait.wrapping_add(1);
         self.lingers = true;
-        let owes_ack = self.pending.ack;
+        let owes_ack = self.pending.has(Pending::Ack);
         self.finish(cx, CloseReason::Normal);
-        self.pending.ack = owes_ack;
+        self.pending.add_if(owes_ack, Pending::Ack);
     }
 
     /// Enters CLOSED: frees what is queued; what was received in order can still be taken.
@@ -80,10 +81,11 @@ impl Conn {
         };
         *counter = counter.wrapping_add(1);
         self.state = State::Closed;
-        self.notices.closed = Some(reason);
-        self.notices.writable = false;
-        self.notices.emss_changed = false;
-        self.pending = Pending::default();
+        self.ended = Some(reason);
+        self.notices.remove(Notice::Writable);
+        self.notices.remove(Notice::EmssChanged);
+        self.pending = Set::EMPTY;
+        self.dup_acks_owed = 0;
         self.timers.clear_all();
         while self.snd.queue.pop_head(cx.tx).is_some() {}
         self.rcv.held.clear_held(cx.rx);

@@ -16,7 +16,7 @@
 //! something that was sent after that is acknowledged. What an echo did is never undone: unlike a loss, it
 //! cannot have been a mistake.
 
-use super::{Conn, Cx, State};
+use super::{Conn, Cx, Pending, State};
 use crate::buf::Buf;
 use crate::cc::MarkSample;
 use crate::config::{Congestion, ConnOptions, Ecn as Mode, TcpConfig};
@@ -360,7 +360,7 @@ impl Conn {
             return (EcnField::NotEct, TcpFlags::NONE);
         }
         // A segment of which a probe has taken the first octet begins before SND.NXT.
-        if len == 0 || seq.before(self.snd.nxt) || self.pending.probe {
+        if len == 0 || seq.before(self.snd.nxt) || self.pending.has(Pending::Probe) {
             return (self.ecn.control_field(), TcpFlags::NONE);
         }
         (EcnField::Ect0, if self.ecn.has(OWES_CWR) { TcpFlags::CWR } else { TcpFlags::NONE })

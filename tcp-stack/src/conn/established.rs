@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::ack::AckField;
-use super::{Conn, Cx, Incoming, Outcome, State};
+use super::{Conn, Cx, Incoming, Outcome, Pending, State};
 use crate::buf::Buf;
 use crate::error::CloseReason;
 use crate::iface::DropReason;
@@ -64,7 +64,7 @@ impl Conn {
         }
         let at_once = payload.len() > 0 && self.take_marks(cx, flags, ecn);
         let result = self.take_text(cx, payload, flags.contains(TcpFlags::FIN));
-        self.pending.ack |= at_once;
+        self.pending.add_if(at_once, Pending::Ack);
         match result {
             Ok(()) => Outcome::Accepted,
             Err(reason) => Outcome::Dropped(reason),
@@ -134,7 +134,7 @@ impl Conn {
         if range.end.at_or_before(self.rcv.nxt) {
             self.report_duplicate(cx, range);
         }
-        self.pending.ack = true;
+        self.pending.add(Pending::Ack);
     }
 
     /// Second: RST (RFC 5961 §3).
@@ -193,7 +193,7 @@ impl Conn {
         };
         self.challenges_left = left;
         cx.stats.challenge_acks = cx.stats.challenge_acks.wrapping_add(1);
-        self.pending.ack = true;
+        self.pending.add(Pending::Ack);
     }
 
     /// How many challenges an interval that begins now has. A limit that is known tells whoever counts how many are

@@ -1,6 +1,6 @@
 //! The two halves of a connection: what is sent, and what is received.
 
-use super::window::Tuning;
+use super::window::{Tuning, initial_buffer};
 use super::{Reassembly, SendQueue, ack};
 use crate::config::StackConfig;
 use crate::seq::SeqNum;
@@ -66,6 +66,10 @@ pub(crate) struct Receiver {
     pub(crate) unread: u32,
     /// Octets received since an acknowledgement was sent.
     pub(crate) unacked: u32,
+    /// What may be unread, octets: grows until it is [`Self::tuned`].
+    pub(crate) buffer: u32,
+    /// Segments received, modulo 2^32; the rest is in the counters.
+    pub(crate) segments: u32,
     /// The largest payload seen, octets: what counts as a full segment.
     pub(crate) mss: u16,
     /// It is known where the peer's FIN is.
@@ -151,12 +155,14 @@ impl Receiver {
             ts_recent: 0,
             held: Reassembly::new(),
             unread: 0,
-            tuning: Tuning::new(now, config),
+            tuning: Tuning::new(now),
             octets: 0,
             urgent_end: 0,
             fin: zero,
             fin_known: false,
             tuned: false,
+            buffer: initial_buffer(config),
+            segments: 0,
             mss: 536,
             unacked: 0,
             recent: SackBlocks::EMPTY,

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::num::NonZeroU32;
 
-use super::{Chain, Conn, Origin, State};
+use super::{Chain, Conn, Origin, Pending, State};
 use crate::cc::Window;
 use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
@@ -121,12 +121,12 @@ impl Conn {
         conn.negotiate(now, config, offer);
         conn.note_syn_window(config);
         conn.ecn.on_syn_sent(State::SynReceived);
-        conn.pending.syn = false;
+        conn.pending.remove(Pending::Syn);
         conn.snd.nxt = origin.iss + 1;
         conn.last_sent_at = sent;
         conn.opened_at = opened;
         conn.attempts = attempts;
-        conn.arrived = 1;
+        conn.rcv.segments = 1;
         conn.counters.segments_out = u64::from(attempts).saturating_add(1);
         conn
     }

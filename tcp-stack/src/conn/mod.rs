@@ -2,7 +2,7 @@
 //!
 //! A connection is moved by segments ([`Conn::on_segment`]), by timers ([`Conn::on_timer`]) and by the
 //! application; each of these only changes the block and leaves notes on what is to be sent
-//! ([`Pending`]) and told ([`Notices`]). What is sent is decided when the port can take it
+//! ([`Pending`]) and told ([`Notice`]). What is sent is decided when the port can take it
 //! ([`Conn::next_frame`]). Nothing here knows of Ethernet or IP.
 //!
 //! | file | RFC 9293 §3.10 |
@@ -78,11 +78,12 @@ use crate::buf::Buf;
 use crate::cc::{Controller, Pacer, Window};
 use crate::config::{ConnOptions, StackConfig};
 use crate::error::CloseReason;
-use crate::event::ListenerId;
+use crate::event::{ConnId, ListenerId};
 use crate::iface::{DropReason, PathMtuCache};
 use crate::pool::Pool;
 use crate::recovery::{DeliveryRate, Recovery, RttEstimator};
 use crate::seq::SeqNum;
+use crate::set::{Member, Set};
 use crate::stats::TcpStats;
 use crate::time::{Duration, Instant, LongStamp, MilliStamp};
 use crate::timer::{Deadlines, TimerKind, Timers};
@@ -101,43 +102,53 @@ pub(crate) struct Negotiated {
 }
 
 /// What is to be sent when the port can take it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pending {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pending {
     /// The SYN, or the SYN and ACK.
-    pub(crate) syn: bool,
+    Syn,
     /// An acknowledgement, now.
-    pub(crate) ack: bool,
-    /// Duplicate acknowledgements beyond that one, owed to a peer that counts them.
-    pub(crate) dup_acks: u8,
+    Ack,
     /// The first lost segment, whatever the congestion window.
-    pub(crate) force: bool,
+    Force,
     /// An octet into a closed window.
-    pub(crate) probe: bool,
+    Probe,
     /// Less than a segment into a small window.
-    pub(crate) small: bool,
+    Small,
     /// A tail loss probe.
-    pub(crate) loss_probe: bool,
+    LossProbe,
     /// A keepalive.
-    pub(crate) keepalive: bool,
+    Keepalive,
 }
 
-/// What the application is to be told, in this order; data comes after the first, and the last frees
-/// the connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Notices {
-    pub(crate) opened: bool,
+impl Member for Pending {
+    #[inline]
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// What the application is to be told, in this order; data comes after the first, and the end after the last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    Opened,
     /// The urgent pointer has advanced.
-    pub(crate) urgent: bool,
-    pub(crate) peer_closed: bool,
-    pub(crate) writable: bool,
-    pub(crate) emss_changed: bool,
-    pub(crate) closed: Option<CloseReason>,
+    Urgent,
+    PeerClosed,
+    Writable,
+    EmssChanged,
+}
+
+impl Member for Notice {
+    #[inline]
+    fn number(self) -> u8 {
+        self as u8
+    }
 }
 
 /// What is counted per connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnCounters {
-    /// A multiple of 2^32, to which [`Conn::arrived`] is added.
+    /// A multiple of 2^32, to which [`Receiver::segments`] is added.
     pub(crate) segments_in: u64,
     pub(crate) segments_out: u64,
     pub(crate) octets_acked: u64,
@@ -166,9 +177,9 @@ const fn send_share(free: u32, all: u32) -> u32 {
 /// addresses are not among it: a segment of the flow of the one before is known by the stack's copy of them.
 ///
 /// ```text
-///   0             192                                                  320              864
-///   │ ends … snd: │ end una nxt wnd wl1 · timers · ecn · state, notes · │ rcv: held … cc …  │
-///   │  rarely     │ heard_at · rcv: octets nxt edge … ready runs        │  rarely           │
+///   0             192                                                   320             864
+///   │ ends … snd: │ end una nxt wnd wl1 · timers · ecn · place · heard_at │ rcv: held … cc … │
+///   │  rarely     │ state, notes · rcv: octets nxt edge … ready runs      │  rarely          │
 /// ```
 #[derive(Debug)]
 #[repr(C)]
@@ -181,17 +192,24 @@ pub(crate) struct Conn {
     pub(crate) snd: Sender,
     pub(crate) timers: Timers,
     pub(crate) ecn: Ecn,
-    /// Segments received, modulo 2^32; the rest is in the counters.
-    pub(crate) arrived: u32,
+    // What [`ConnTable`] knows of the place that the block is in; the first two outlive the connection.
+    /// Which connection of that place it is.
+    generation: u32,
+    /// The queues that the place is in.
+    queued: Set<List>,
+    /// The state that it is counted in; `None` while there is no connection.
+    pub(crate) counted: Option<State>,
     /// When the peer was heard of last: what only it can have sent.
     pub(crate) heard_at: LongStamp,
     pub(crate) state: State,
-    /// The state that [`ConnTable`] counts it in.
-    pub(crate) counted: State,
     /// The application knows of it.
     pub(crate) announced: bool,
-    pub(crate) pending: Pending,
-    pub(crate) notices: Notices,
+    pub(crate) pending: Set<Pending>,
+    pub(crate) notices: Set<Notice>,
+    /// How it has ended, until that is told: it is the last that is, and frees the connection.
+    pub(crate) ended: Option<CloseReason>,
+    /// Duplicate acknowledgements beyond the one that is pending, for a peer that counts them.
+    pub(crate) dup_acks_owed: u8,
     pub(crate) negotiated: Negotiated,
     pub(crate) keepalive_probes: u8,
     pub(crate) rcv: Receiver,
@@ -303,12 +321,18 @@ impl Conn {
     fn new(now: Instant, origin: &Origin, config: &StackConfig, state: State) -> Self {
         let iss = origin.iss;
         let congestion = origin.options.congestion.unwrap_or(config.tcp.congestion);
+        let mut pending = Set::EMPTY;
+        pending.add(Pending::Syn);
         Self {
+            generation: 0,
+            queued: Set::EMPTY,
+            counted: None,
             state,
-            counted: state,
             negotiated: Negotiated::default(),
-            pending: Pending { syn: true, ..Pending::default() },
-            notices: Notices::default(),
+            pending,
+            notices: Set::EMPTY,
+            ended: None,
+            dup_acks_owed: 0,
             rcv: Receiver::new(now, config),
             snd: Sender::new(now, iss),
             window: Window::initial(536, &config.tcp),
@@ -337,9 +361,14 @@ impl Conn {
             opened_at: now,
             settings: Settings::of(&origin.options),
             deadlines: Deadlines::NONE,
-            arrived: 0,
             counters: ConnCounters::default(),
         }
+    }
+
+    /// Its name, at this place of the table.
+    #[inline]
+    pub(crate) fn id_at(&self, index: u32) -> ConnId {
+        ConnId::new(index, self.generation)
     }
 
     /// Our end.
@@ -360,8 +389,8 @@ impl Conn {
     /// Counts a segment.
     #[inline]
     fn count_arrival(&mut self) {
-        self.arrived = self.arrived.wrapping_add(1);
-        if self.arrived == 0 {
+        self.rcv.segments = self.rcv.segments.wrapping_add(1);
+        if self.rcv.segments == 0 {
             self.counters.segments_in = self.counters.segments_in.wrapping_add(1 << 32);
         }
     }
@@ -385,16 +414,14 @@ impl Conn {
     /// Whether there is something to tell the application.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        let Notices { opened, urgent, peer_closed, writable, emss_changed, closed } = self.notices;
-        let notices = opened | urgent | peer_closed | writable | emss_changed | closed.is_some();
+        let notices = !self.notices.is_empty() || self.ended.is_some();
         self.announced && (notices || self.rcv.held.has_ready() || self.rcv.held.has_fresh())
     }
 
     /// Whether [`Conn::next_frame`] may have something.
     #[inline]
     pub(crate) fn wants_output(&self) -> bool {
-        let Pending { syn, ack, dup_acks, force, probe, small, loss_probe, keepalive } = self.pending;
-        let pending = syn | ack | (dup_acks > 0) | force | probe | small | loss_probe | keepalive;
+        let pending = !self.pending.is_empty() || self.dup_acks_owed > 0;
         pending || (self.snd.end != self.snd.una && self.snd.queue.wants_output())
     }
 
@@ -412,7 +439,7 @@ impl Conn {
 
     /// Segments received.
     pub(crate) fn segments_in(&self) -> u64 {
-        self.counters.segments_in.wrapping_add(self.arrived.into())
+        self.counters.segments_in.wrapping_add(self.rcv.segments.into())
     }
 
     /// Segments that may be queued, with `free` nodes left for data of all connections.

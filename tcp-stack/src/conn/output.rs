@@ -1,7 +1,7 @@
 //! What is sent next, and what a segment says.
 
 use super::timeout::SEND_OVERRIDE;
-use super::{Conn, Cx, State, TxNode};
+use super::{Conn, Cx, Pending, State, TxNode};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::recovery::{FRto, Phase, Undo};
@@ -66,8 +66,8 @@ impl Conn {
         if !self.state.is_synchronized() {
             return match self.state {
                 State::Closed => None,
-                _ if self.pending.syn => Some(Frame::Syn),
-                State::SynReceived if self.pending.ack => Some(Frame::Ack),
+                _ if self.pending.has(Pending::Syn) => Some(Frame::Syn),
+                State::SynReceived if self.pending.has(Pending::Ack) => Some(Frame::Ack),
                 _ => None,
             };
         }
@@ -80,17 +80,17 @@ impl Conn {
         if let Some(frame) = self.next_loss_probe(cx).or_else(|| self.next_new(cx)) {
             return Some(frame);
         }
-        if self.pending.ack || self.pending.dup_acks > 0 {
+        if self.pending.has(Pending::Ack) || self.dup_acks_owed > 0 {
             return Some(Frame::Ack);
         }
-        self.pending.keepalive.then_some(Frame::Keepalive)
+        self.pending.has(Pending::Keepalive).then_some(Frame::Keepalive)
     }
 
     /// The first lost segment, if the congestion window has room for it.
     fn next_retransmission<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<u32> {
         let node = self.snd.queue.first_lost()?;
         let len = cx.tx.get(node)?.seq_len();
-        if self.pending.force {
+        if self.pending.has(Pending::Force) {
             return Some(node);
         }
         if self.recovery.f_rto == FRto::NewData {
@@ -111,7 +111,7 @@ impl Conn {
 
     /// RFC 8985 §7.3: the next new segment, or the last one again.
     fn next_loss_probe<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
-        if !self.pending.loss_probe {
+        if !self.pending.has(Pending::LossProbe) {
             return None;
         }
         let fresh = self.snd.queue.unsent();
@@ -124,7 +124,7 @@ impl Conn {
         match cx.tx.get(last) {
             Some(segment) if segment.state == super::TxState::Flight => Some(Frame::Data { node: last }),
             _ => {
-                self.pending.loss_probe = false;
+                self.pending.remove(Pending::LossProbe);
                 None
             }
         }
@@ -163,7 +163,7 @@ impl Conn {
         if segment.seq_len() > usable {
             // RFC 9293 §3.8.6.2.1 (3): at least half of the largest window ever offered, or (4): the
             // override timeout passed.
-            let half = usable >= self.snd.max_wnd / 2 || self.pending.small;
+            let half = usable >= self.snd.max_wnd / 2 || self.pending.has(Pending::Small);
             return match u16::try_from(usable) {
                 Ok(len) if half && len > 0 && len < segment.len => Blocked::Partly(len),
                 _ => Blocked::Wait,
@@ -209,7 +209,7 @@ impl Conn {
             }
             return None;
         }
-        if !self.pending.probe {
+        if !self.pending.has(Pending::Probe) {
             self.arm_persist(cx);
             return None;
         }
@@ -294,9 +294,9 @@ impl Conn {
             return;
         }
         self.rcv.dsack = SackRange::default();
-        let owed = core::mem::take(&mut self.pending.ack);
+        let owed = self.pending.take(Pending::Ack);
         if !owed && !payload {
-            self.pending.dup_acks = self.pending.dup_acks.saturating_sub(1);
+            self.dup_acks_owed = self.dup_acks_owed.saturating_sub(1);
         }
         self.on_ack_sent();
     }
@@ -316,7 +316,7 @@ impl Conn {
         }
         self.last_sent_at = cx.now;
         self.snd.nxt = self.snd.iss + 1;
-        self.pending.syn = false;
+        self.pending.remove(Pending::Syn);
         if !self.timers.is_set(TimerKind::Retransmit) {
             self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
         }
@@ -346,12 +346,11 @@ impl Conn {
         }
         self.last_sent_at = cx.now;
         self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
-        self.pending.small = false;
-        self.pending.probe = false;
+        self.pending.remove(Pending::Small);
+        self.pending.remove(Pending::Probe);
         self.timers.clear(TimerKind::SendOverride);
         self.timers.clear(TimerKind::Persist);
-        if self.pending.loss_probe {
-            self.pending.loss_probe = false;
+        if self.pending.take(Pending::LossProbe) {
             self.recovery.tlp.on_probe(self.snd.nxt, retransmission, self.rtt.samples());
             cx.stats.loss_probes = cx.stats.loss_probes.wrapping_add(1);
             self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
@@ -364,7 +363,7 @@ impl Conn {
         if first_again || !self.timers.is_set(TimerKind::Retransmit) {
             self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
         }
-        self.pending.force = false;
+        self.pending.remove(Pending::Force);
         if !retransmission {
             self.arm_loss_probe(cx);
         }
@@ -385,7 +384,7 @@ impl Conn {
 
     /// A window probe was handed to the port.
     pub(crate) fn on_probe_sent<B>(&mut self, cx: &mut Cx<'_, B>, seq: SeqNum) {
-        self.pending.probe = false;
+        self.pending.remove(Pending::Probe);
         self.snd.nxt = self.snd.nxt.max(seq + 1);
         cx.stats.window_probes = cx.stats.window_probes.wrapping_add(1);
     }

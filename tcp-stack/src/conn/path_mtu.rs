@@ -17,7 +17,7 @@
 use core::time::Duration;
 
 use super::listen::TIMESTAMPS_LEN;
-use super::{Conn, Cx, TxState};
+use super::{Conn, Cx, Notice, Pending, TxState};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::recovery::Phase;
@@ -174,13 +174,13 @@ impl Conn {
             }
             index = newer;
         }
-        self.pending.force |= self.snd.queue.lost() > 0;
+        self.pending.add_if(self.snd.queue.lost() > 0, Pending::Force);
     }
 
     fn resize_segments(&mut self) {
         let before = self.snd.emss;
         self.set_emss();
-        self.notices.emss_changed |= self.snd.emss != before;
+        self.notices.add_if(self.snd.emss != before, Notice::EmssChanged);
     }
 
     /// The first segment has timed out, for the `timeouts`th time in a row. A report that was doubted is
@@ -336,7 +336,7 @@ impl Conn {
         }
         cx.stats.path_probes_lost = cx.stats.path_probes_lost.wrapping_add(1);
         self.recovery.tlp.reset();
-        self.pending.force = true;
+        self.pending.add(Pending::Force);
         self.end_search(cx);
         true
     }

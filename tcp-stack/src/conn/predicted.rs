@@ -4,7 +4,7 @@
 //! every segment. What this file does with a segment must be the same, which a test of the stack compares.
 
 use super::ack::AckField;
-use super::{Conn, Cx, Payload, State};
+use super::{Conn, Cx, Payload, Pending, State};
 use crate::buf::Buf;
 use crate::iface::{DropReason, Plain};
 use crate::recovery::{Delivered, Newest, Phase};
@@ -58,7 +58,7 @@ impl Conn {
         let at_once = self.take_marks(cx, plain.flags, plain.ecn);
         self.note_segment_size(len);
         let result = self.keep_in_order(cx, Payload { seq: plain.seq, range: plain.range(), buf }, false);
-        self.pending.ack |= at_once;
+        self.pending.add_if(at_once, Pending::Ack);
         result
     }
 

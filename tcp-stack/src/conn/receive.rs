@@ -1,6 +1,6 @@
 //! Segment text: what is kept, and when it is acknowledged.
 
-use super::{Conn, Cx, Held, HoldError, HoldLimits, Payload};
+use super::{Conn, Cx, Held, HoldError, HoldLimits, Payload, Pending};
 use crate::buf::Buf;
 use crate::iface::DropReason;
 use crate::seq::SeqNum;
@@ -28,7 +28,7 @@ impl Conn {
         }
         if !self.state.can_receive() {
             // "This should not occur since a FIN has been received from the remote side."
-            self.pending.ack = true;
+            self.pending.add(Pending::Ack);
             return Err(DropReason::TcpAfterFin);
         }
         if fin && !self.rcv.fin_known {
@@ -50,7 +50,7 @@ impl Conn {
     fn keep<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mut payload: Payload<B>) -> Result<(), DropReason> {
         let whole = payload.len();
         if whole == 0 {
-            self.pending.ack |= self.rcv.fin().is_some_and(|fin| fin != self.rcv.nxt);
+            self.pending.add_if(self.rcv.fin().is_some_and(|fin| fin != self.rcv.nxt), Pending::Ack);
             return Ok(());
         }
         // RFC 2883 §4.2: "the first D-SACK block reports the first duplicate sub-segment".
@@ -67,7 +67,7 @@ impl Conn {
         payload.trim_after(self.rcv.fin().map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge)));
         let len = payload.len();
         if len == 0 {
-            self.pending.ack = true;
+            self.pending.add(Pending::Ack);
             return Err(DropReason::TcpOutOfWindow);
         }
         self.note_segment_size(whole);
@@ -112,7 +112,7 @@ impl Conn {
         // RFC 5681 §4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and
         // an immediate one "when the incoming segment fills in all or part of a gap".
         if had_gap || trimmed || self.rcv.unacked >= u32::from(self.rcv.mss).saturating_mul(2) {
-            self.pending.ack = true;
+            self.pending.add(Pending::Ack);
         } else if !self.timers.is_set(TimerKind::DelayedAck) {
             self.set_timer(TimerKind::DelayedAck, cx.now, cx.config.tcp.delayed_ack());
         }
@@ -162,10 +162,10 @@ impl Conn {
     /// An acknowledgement is owed at once. A peer without SACK counts duplicates, so each segment has
     /// its own; one with SACK learns all from one.
     fn owe_duplicate_ack(&mut self) {
-        if self.pending.ack && !self.negotiated.sack {
-            self.pending.dup_acks = self.pending.dup_acks.saturating_add(1).min(DUP_ACKS_MAX);
+        if self.pending.has(Pending::Ack) && !self.negotiated.sack {
+            self.dup_acks_owed = self.dup_acks_owed.saturating_add(1).min(DUP_ACKS_MAX);
         }
-        self.pending.ack = true;
+        self.pending.add(Pending::Ack);
     }
 
     /// RFC 2883 §4: "the first block of the SACK option specifies the range of the duplicate segment".

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Conn, Cx, Incoming, Outcome, State};
+use super::{Conn, Cx, Incoming, Notice, Outcome, Pending, State};
 use crate::buf::Buf;
 use crate::iface::DropReason;
 use crate::time::{Instant, LongStamp, MilliStamp};
@@ -37,7 +37,7 @@ impl Conn {
             && !flags.contains(TcpFlags::RST)
             && segment.header.seq == self.rcv.irs;
         if repeated {
-            self.pending.syn = true;
+            self.pending.add(Pending::Syn);
             self.ecn.on_syn(flags, segment.ecn);
         }
         repeated
@@ -65,7 +65,7 @@ impl Conn {
         self.sample_handshake(cx.now, &segment.options);
         self.become_established(cx, &segment.header);
         // What the peer sent behind its SYN, it sends again.
-        self.pending.ack = true;
+        self.pending.add(Pending::Ack);
         Outcome::Accepted
     }
 
@@ -73,8 +73,8 @@ impl Conn {
     pub(super) fn become_established<B>(&mut self, cx: &mut Cx<'_, B>, header: &TcpHeader) {
         self.state = State::Established;
         self.announced = true;
-        self.notices.opened = true;
-        self.pending.syn = false;
+        self.notices.add(Notice::Opened);
+        self.pending.remove(Pending::Syn);
         self.attempts = 0;
         self.timers.clear(TimerKind::Retransmit);
         let snd = &mut self.snd;

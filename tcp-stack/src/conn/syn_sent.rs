@@ -1,7 +1,7 @@
 //! SEGMENT ARRIVES in SYN-SENT (RFC 9293 §3.10.7.3).
 
 use super::listen::SynOffer;
-use super::{Conn, Cx, Incoming, Origin, Outcome, Reply, State};
+use super::{Conn, Cx, Incoming, Origin, Outcome, Pending, Reply, State};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::error::CloseReason;
@@ -45,7 +45,7 @@ impl Conn {
         } else {
             // Both opened at once (RFC 9293 §3.5, figure 8): answer with SYN and ACK.
             self.state = State::SynReceived;
-            self.pending.syn = true;
+            self.pending.add(Pending::Syn);
             Outcome::Accepted
         }
     }
@@ -55,7 +55,7 @@ impl Conn {
         self.snd.una = header.ack;
         self.sample_handshake(cx.now, &segment.options);
         self.become_established(cx, &header);
-        self.pending.ack = true;
+        self.pending.add(Pending::Ack);
         // "If there are other controls or text in the segment, then continue processing at the sixth
         // step". The SYN comes before the text.
         payload.seq = header.seq + 1;

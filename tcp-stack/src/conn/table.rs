@@ -1,6 +1,8 @@
 //! The tables that connections are found in.
 
+use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
@@ -8,9 +10,10 @@ use siphasher::sip::SipHasher13;
 use super::{Conn, Ends};
 use crate::event::ConnId;
 use crate::pool::NIL;
+use crate::set::Member;
 use crate::stats::StateCounts;
 
-/// The lists that a place of the table can be linked into.
+/// The queues that a place of the table can be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     /// Something is to be told to the application.
@@ -25,80 +28,90 @@ pub(crate) enum List {
     Held,
 }
 
-const LISTS: usize = 5;
+impl List {
+    #[cfg(test)]
+    pub(super) const COUNT: usize = 5;
+}
 
-/// A queue of places, linked through the table. A place is in it once; a place that was freed
-/// meanwhile is harmless: whoever takes it out looks at what is there.
-#[derive(Debug)]
+impl Member for List {
+    #[inline]
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// A queue of places. A place is in it once, which the block there knows; a place that was freed meanwhile is harmless,
+/// even if it is in use again: whoever takes it out looks at what is there.
 pub(crate) struct IndexQueue {
     list: List,
-    head: u32,
-    tail: u32,
+    /// Room for every place. What is behind the last one, or before the first, is of no use.
+    ring: Vec<u32>,
+    /// Where the first place is in the ring.
+    head: usize,
+    len: usize,
 }
 
 impl IndexQueue {
-    pub(crate) const fn new(list: List) -> Self {
-        Self { list, head: NIL, tail: NIL }
+    /// A queue for the places of a table of `limit` connections.
+    pub(crate) fn new(list: List, limit: u32) -> Self {
+        Self { list, ring: vec![0; limit as usize], head: 0, len: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.head == NIL
+        self.len == 0
+    }
+
+    /// Where in the ring what is so far behind the first place is.
+    #[inline]
+    fn at(&self, behind: usize) -> usize {
+        let at = self.head.wrapping_add(behind);
+        if at < self.ring.len() { at } else { at.wrapping_sub(self.ring.len()) }
     }
 
     /// Appends a place, if it is not in the queue.
     #[inline]
     pub(crate) fn push(&mut self, table: &mut ConnTable, index: u32) {
-        let bit = 1_u8 << (self.list as u8);
-        let Some(slot) = table.slots.get_mut(index as usize) else { return };
-        if slot.queued & bit != 0 {
-            return;
+        let Some(Slot { conn, .. }) = table.slots.get_mut(index as usize) else { return };
+        let end = self.at(self.len);
+        if !conn.queued.has(self.list)
+            && let Some(place) = self.ring.get_mut(end)
+        {
+            conn.queued.add(self.list);
+            *place = index;
+            self.len = self.len.wrapping_add(1);
         }
-        slot.queued |= bit;
-        slot.set_link(self.list, NIL);
-        match table.slots.get_mut(self.tail as usize) {
-            Some(tail) => tail.set_link(self.list, index),
-            None => self.head = index,
-        }
-        self.tail = index;
     }
 
     /// The first place.
+    #[inline]
     pub(crate) fn first(&self) -> Option<u32> {
-        (self.head != NIL).then_some(self.head)
+        if self.len == 0 { None } else { self.ring.get(self.head).copied() }
     }
 
     /// Takes the first place out.
     #[inline]
     pub(crate) fn pop(&mut self, table: &mut ConnTable) -> Option<u32> {
-        let index = self.head;
-        let slot = table.slots.get_mut(index as usize)?;
-        slot.queued &= !(1_u8 << (self.list as u8));
-        self.head = slot.links.get(self.list as usize).copied().unwrap_or(NIL);
-        if self.head == NIL {
-            self.tail = NIL;
-        }
+        let index = self.first()?;
+        (self.head, self.len) = (self.at(1), self.len.wrapping_sub(1));
+        table.slots.get_mut(index as usize)?.conn.queued.remove(self.list);
         Some(index)
     }
 }
 
+impl fmt::Debug for IndexQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries((0..self.len).map(|behind| self.ring.get(self.at(behind)))).finish()
+    }
+}
+
+/// A place. Its block stays when its connection is gone, for the sake of what outlives it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
     /// First, so that the lines of the cache are where [`Conn`] says.
-    pub(super) conn: Option<Conn>,
-    generation: u32,
-    links: [u32; LISTS],
+    pub(super) conn: Conn,
     /// The next free place, while this one is.
     next_free: u32,
-    queued: u8,
-}
-
-impl Slot {
-    fn set_link(&mut self, list: List, to: u32) {
-        if let Some(link) = self.links.get_mut(list as usize) {
-            *link = to;
-        }
-    }
 }
 
 /// What a flow leads to.
@@ -209,7 +222,7 @@ impl ConnTable {
     /// Reads from every cache line of a place.
     #[inline]
     pub(crate) fn touch(&self, index: u32) {
-        if let Some(Slot { conn: Some(conn), .. }) = self.slots.get(index as usize) {
+        if let Some(Slot { conn, .. }) = self.slots.get(index as usize) {
             conn.touch();
         }
     }
@@ -217,7 +230,7 @@ impl ConnTable {
     /// Reads from the cache lines of a place that are needed when its timers expire.
     #[inline]
     pub(crate) fn touch_timers(&self, index: u32) {
-        if let Some(Slot { conn: Some(conn), .. }) = self.slots.get(index as usize) {
+        if let Some(Slot { conn, .. }) = self.slots.get(index as usize) {
             conn.touch_timers();
         }
     }
@@ -241,11 +254,12 @@ impl ConnTable {
     #[inline]
     pub(crate) fn count_state(&mut self, index: u32) {
         let Self { slots, states, .. } = self;
-        let Some(conn) = slots.get_mut(index as usize).and_then(|slot| slot.conn.as_mut()) else { return };
-        if conn.counted != conn.state {
-            states.leave(conn.counted);
+        let Some(Slot { conn, .. }) = slots.get_mut(index as usize) else { return };
+        let Some(counted) = conn.counted.as_mut() else { return };
+        if *counted != conn.state {
+            states.leave(*counted);
             states.enter(conn.state);
-            conn.counted = conn.state;
+            *counted = conn.state;
         }
     }
 
@@ -270,36 +284,35 @@ impl ConnTable {
 
     /// Stores a connection; gives it back when the table is full.
     #[allow(clippy::result_large_err, reason = "it goes back where it came from")]
-    pub(crate) fn insert(&mut self, conn: Conn) -> Result<ConnId, Conn> {
-        let mut index = self.free;
-        if index == NIL && self.slots.len() < self.limit as usize {
-            index = u32::try_from(self.slots.len()).unwrap_or(NIL);
-            self.slots.push(Slot {
-                generation: 0,
-                queued: 0,
-                links: [NIL; LISTS],
-                next_free: NIL,
-                conn: None,
-            });
-        }
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(conn) };
-        self.free = core::mem::replace(&mut slot.next_free, NIL);
-        slot.generation = slot.generation.wrapping_add(1);
-        self.states.enter(conn.counted);
-        slot.conn = Some(conn);
+    pub(crate) fn insert(&mut self, mut conn: Conn) -> Result<ConnId, Conn> {
+        let state = conn.state;
+        conn.counted = Some(state);
+        let (index, generation) = if let Some(slot) = self.slots.get_mut(self.free as usize) {
+            (conn.generation, conn.queued) = (slot.conn.generation, slot.conn.queued);
+            slot.conn = conn;
+            (core::mem::replace(&mut self.free, slot.next_free), slot.conn.generation)
+        } else if self.slots.len() < self.limit as usize {
+            let (index, generation) = (self.places(), 1);
+            conn.generation = generation;
+            self.slots.push(Slot { conn, next_free: NIL });
+            (index, generation)
+        } else {
+            return Err(conn);
+        };
+        self.states.enter(state);
         self.used = self.used.saturating_add(1);
-        Ok(ConnId::new(index, slot.generation))
+        Ok(ConnId::new(index, generation))
     }
 
-    /// Frees a place.
-    pub(crate) fn remove(&mut self, index: u32) -> Option<Conn> {
+    /// Frees a place; what is left there is to be cleared.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<&mut Conn> {
         let slot = self.slots.get_mut(index as usize)?;
-        let conn = slot.conn.take()?;
-        slot.next_free = self.free;
-        self.free = index;
+        self.states.leave(slot.conn.counted.take()?);
+        // The name dies with its connection.
+        slot.conn.generation = slot.conn.generation.wrapping_add(1);
+        slot.next_free = core::mem::replace(&mut self.free, index);
         self.used = self.used.saturating_sub(1);
-        self.states.leave(conn.counted);
-        Some(conn)
+        Some(&mut slot.conn)
     }
 
     /// Entries of the table of flows.
@@ -311,40 +324,40 @@ impl ConnTable {
     /// Whether a place is in a list.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn is_queued(&self, index: u32, list: List) -> bool {
-        self.slots.get(index as usize).is_some_and(|slot| slot.queued & (1 << (list as u8)) != 0)
+        self.slots.get(index as usize).is_some_and(|slot| slot.conn.queued.has(list))
     }
 
     /// The connection at a place.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&Conn> {
-        self.slots.get(index as usize)?.conn.as_ref()
+        self.slots.get(index as usize).map(|slot| &slot.conn).filter(|conn| conn.counted.is_some())
     }
 
     /// The connection at a place, for writing.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut Conn> {
-        self.slots.get_mut(index as usize)?.conn.as_mut()
+        let conn = self.slots.get_mut(index as usize).map(|slot| &mut slot.conn);
+        conn.filter(|conn| conn.counted.is_some())
     }
 
     /// The name of the connection at a place.
     #[inline]
     pub(crate) fn id(&self, index: u32) -> Option<ConnId> {
-        let slot = self.slots.get(index as usize)?;
-        slot.conn.as_ref().map(|_| ConnId::new(index, slot.generation))
+        self.at(index).map(|conn| conn.id_at(index))
     }
 
     /// The connection of this name; `None` when it is gone.
     #[inline]
     pub(crate) fn get(&self, id: ConnId) -> Option<&Conn> {
-        let slot = self.slots.get(id.index() as usize)?;
-        slot.conn.as_ref().filter(|_| slot.generation == id.generation())
+        let conn = self.slots.get(id.index() as usize).map(|slot| &slot.conn);
+        conn.filter(|conn| conn.generation == id.generation())
     }
 
     /// The connection of this name, for writing.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
-        let slot = self.slots.get_mut(id.index() as usize)?;
-        if slot.generation == id.generation() { slot.conn.as_mut() } else { None }
+        let conn = self.slots.get_mut(id.index() as usize).map(|slot| &mut slot.conn);
+        conn.filter(|conn| conn.generation == id.generation())
     }
 }
 
@@ -406,8 +419,8 @@ mod tests {
             for i in 0..64 {
                 let port = 1 + i + round % 7 * 64;
                 let Some(Target::Conn(index)) = find(&table, port) else { panic!("{port} is not found") };
-                let conn = table.remove(index).unwrap();
-                table.remove_flow(conn.hash, Target::Conn(index));
+                let hash = table.remove(index).unwrap().hash;
+                table.remove_flow(hash, Target::Conn(index));
                 assert_eq!(find(&table, port), None);
             }
         }
@@ -482,7 +495,7 @@ mod tests {
         for port in 1..4 {
             table.insert(conn(&table, port)).unwrap();
         }
-        let (mut a, mut b) = (IndexQueue::new(List::Events), IndexQueue::new(List::Output));
+        let (mut a, mut b) = (IndexQueue::new(List::Events, 4), IndexQueue::new(List::Output, 4));
         for index in [2, 0, 2, 1, 0, 9] {
             a.push(&mut table, index);
             b.push(&mut table, 2 - index.min(2));
@@ -492,5 +505,24 @@ mod tests {
         assert_eq!(drain(&mut a), [2, 0, 1]);
         assert_eq!(drain(&mut b), [0, 2, 1], "the lists are apart");
         assert!(a.is_empty() && b.is_empty());
+    }
+
+    #[test]
+    fn a_place_that_is_freed_and_used_again_is_in_a_queue_once() {
+        let (mut table, mut queue) = (ConnTable::new(4, (1, 2)), IndexQueue::new(List::Events, 4));
+        for round in 1..100 {
+            let ids: Vec<_> = (0..4).map(|port| table.insert(conn(&table, round + port)).unwrap()).collect();
+            ids.iter().for_each(|id| queue.push(&mut table, id.index()));
+            assert!(ids.iter().all(|id| table.is_queued(id.index(), List::Events)), "new ones, too");
+            ids.iter().for_each(|id| _ = table.remove(id.index()).unwrap());
+        }
+        assert_eq!(queue.len, 4);
+        while let Some(index) = queue.pop(&mut table) {
+            assert!(table.at(index).is_none() && !table.is_queued(index, List::Events));
+        }
+        let id = table.insert(conn(&table, 1)).unwrap();
+        assert!(!table.is_queued(id.index(), List::Events), "nor is one that comes when it is out");
+        queue.push(&mut table, id.index());
+        assert_eq!((queue.pop(&mut table), queue.pop(&mut table)), (Some(id.index()), None));
     }
 }

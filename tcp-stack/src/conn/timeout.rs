@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Conn, Cx, State};
+use super::{Conn, Cx, Pending, State};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::error::CloseReason;
@@ -38,7 +38,7 @@ impl Conn {
             TimerKind::LossProbe => {
                 // RFC 8985 §7.3.
                 if self.recovery.tlp.may_probe(self.rtt.samples()) && self.recovery.phase == Phase::Open {
-                    self.pending.loss_probe = true;
+                    self.pending.add(Pending::LossProbe);
                 }
             }
             TimerKind::Reordering => {
@@ -55,8 +55,8 @@ impl Conn {
                 }
             }
             TimerKind::Persist => self.on_persist_timeout(cx),
-            TimerKind::SendOverride => self.pending.small = true,
-            TimerKind::DelayedAck => self.pending.ack = true,
+            TimerKind::SendOverride => self.pending.add(Pending::Small),
+            TimerKind::DelayedAck => self.pending.add(Pending::Ack),
             TimerKind::Keepalive => self.on_keepalive_timeout(cx),
             TimerKind::FinWait2 => self.on_fin_wait_2_timeout(cx),
             // What waits is sent when it is the connection's turn.
@@ -75,7 +75,7 @@ impl Conn {
         }
         self.attempts = self.attempts.saturating_add(1);
         self.recovery.backoff = self.recovery.backoff.saturating_add(1);
-        self.pending.syn = true;
+        self.pending.add(Pending::Syn);
         cx.stats.timeouts = cx.stats.timeouts.wrapping_add(1);
         self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
     }
@@ -115,8 +115,8 @@ impl Conn {
         self.recovery.tlp.reset();
         self.mark_lost_on_timeout(cx);
         self.suspect_path(cx, self.recovery.backoff.saturating_add(1));
-        self.pending.force = true;
-        self.pending.loss_probe = false;
+        self.pending.add(Pending::Force);
+        self.pending.remove(Pending::LossProbe);
         self.timers.clear(TimerKind::LossProbe);
         self.timers.clear(TimerKind::Reordering);
         self.recovery.backoff = self.recovery.backoff.saturating_add(1);
@@ -140,7 +140,8 @@ impl Conn {
     /// A segment could not be sent, since the neighbor is not known: the timer tries again.
     pub(crate) fn on_no_neighbor(&mut self, now: Instant, config: &StackConfig, unreachable: bool) {
         self.snd.soft_error |= unreachable;
-        let waits = self.pending.syn || self.snd.queue.unsent() != NIL || self.snd.queue.lost() > 0;
+        let waits =
+            self.pending.has(Pending::Syn) || self.snd.queue.unsent() != NIL || self.snd.queue.lost() > 0;
         if waits && !self.timers.is_set(TimerKind::Retransmit) {
             self.set_timer(TimerKind::Retransmit, now, self.rto(config));
         }
@@ -216,7 +217,7 @@ impl Conn {
             return;
         }
         self.recovery.backoff = self.recovery.backoff.saturating_add(1);
-        self.pending.probe = true;
+        self.pending.add(Pending::Probe);
         self.set_timer(TimerKind::Persist, cx.now, self.rto(cx.config));
     }
 
@@ -243,7 +244,7 @@ impl Conn {
             return;
         }
         self.keepalive_probes = self.keepalive_probes.saturating_add(1);
-        self.pending.keepalive = true;
+        self.pending.add(Pending::Keepalive);
     }
 
     /// The peer has our FIN; its own is to follow within a bounded time of its last octet.

@@ -3,7 +3,7 @@
 //! The data itself stays in line. What a peer can do with the mark is bounded: it is an offset of at most 65,535 from
 //! a segment that was acceptable, it only advances, and however often it does, one event is owed.
 
-use super::{Conn, Cx, RxNode};
+use super::{Conn, Cx, Notice, RxNode};
 use crate::pool::Pool;
 use crate::seq::SeqNum;
 use crate::wire::{TcpFlags, TcpHeader};
@@ -22,7 +22,7 @@ impl Conn {
         let end = self.rcv.octets.wrapping_add(u64::from(ahead));
         if end > self.rcv.urgent_end {
             self.rcv.urgent_end = end;
-            self.notices.urgent = true;
+            self.notices.add(Notice::Urgent);
             cx.stats.urgent_in = cx.stats.urgent_in.wrapping_add(1);
         }
     }

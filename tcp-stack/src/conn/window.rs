@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use super::{Conn, Cx};
+use super::{Conn, Cx, Pending, Receiver};
 use crate::config::StackConfig;
 use crate::time::{Instant, Stamp, nanos};
 
@@ -54,8 +54,6 @@ impl ReceiveMemory {
 /// How a connection's buffer is fitted to its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// What may be unread, octets.
-    pub(super) buffer: u32,
     /// What the application has let go of since [`Self::since`], octets.
     consumed: u32,
     /// The same of the round trip before.
@@ -67,31 +65,8 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    pub(super) fn new(now: Instant, config: &StackConfig) -> Self {
-        Self {
-            buffer: initial_buffer(config),
-            consumed: 0,
-            consumed_before: 0,
-            since: Stamp::of(now),
-            echo_rtt_us: 0,
-        }
-    }
-
-    /// The application let go of so much. What it did in one round trip tells what the next one needs; a gap that
-    /// closes lets much through at once, and all of that counts, since so much had to be on its way.
-    #[inline]
-    fn on_consumed(&mut self, now: Instant, octets: u32, round_trip_ns: u64, most: u32, mss: u32) {
-        if self.since.age_nanos(now) < round_trip_ns {
-            self.consumed = self.consumed.saturating_add(octets);
-            return;
-        }
-        // A sender that doubles its window each round trip has done so once more when this is found out.
-        let growth = self.consumed.saturating_sub(self.consumed_before);
-        let needed = self.consumed.saturating_mul(2).saturating_add(growth.saturating_mul(4));
-        let needed = needed.saturating_add(mss.saturating_mul(SEGMENTS_MORE));
-        self.buffer = self.buffer.max(needed.min(most));
-        self.consumed_before = core::mem::replace(&mut self.consumed, octets);
-        self.since = Stamp::of(now);
+    pub(super) fn new(now: Instant) -> Self {
+        Self { consumed: 0, consumed_before: 0, since: Stamp::of(now), echo_rtt_us: 0 }
     }
 
     /// An echo of our clock came with text. A sender with nothing to say echoes late, so that the estimate falls at
@@ -106,11 +81,31 @@ impl Tuning {
     }
 }
 
+impl Receiver {
+    /// The application let go of so much. What it did in one round trip tells what the next one needs; a gap that
+    /// closes lets much through at once, and all of that counts, since so much had to be on its way.
+    #[inline]
+    fn tune(&mut self, now: Instant, octets: u32, round_trip_ns: u64, most: u32) {
+        let tuning = &mut self.tuning;
+        if tuning.since.age_nanos(now) < round_trip_ns {
+            tuning.consumed = tuning.consumed.saturating_add(octets);
+            return;
+        }
+        // A sender that doubles its window each round trip has done so once more when this is found out.
+        let growth = tuning.consumed.saturating_sub(tuning.consumed_before);
+        let needed = tuning.consumed.saturating_mul(2).saturating_add(growth.saturating_mul(4));
+        let needed = needed.saturating_add(u32::from(self.mss).saturating_mul(SEGMENTS_MORE));
+        self.buffer = self.buffer.max(needed.min(most));
+        tuning.consumed_before = core::mem::replace(&mut tuning.consumed, octets);
+        tuning.since = Stamp::of(now);
+    }
+}
+
 impl Conn {
     /// What may be unread now: what fits the path, as long as there is memory for it.
     fn buffer<B>(&self, cx: &Cx<'_, B>) -> u32 {
         let least = WINDOW_LEAST.max(u32::from(self.rcv.mss).saturating_mul(2));
-        self.rcv.tuning.buffer.min(cx.memory.share().max(least))
+        self.rcv.buffer.min(cx.memory.share().max(least))
     }
 
     /// The window field of a segment that is sent now, and the right edge that it promises.
@@ -157,11 +152,11 @@ impl Conn {
         }
         let most = receive_buffer(cx.config);
         if !self.rcv.tuned {
-            let (round_trip, mss) = (self.receive_round_trip(), u32::from(self.rcv.mss));
-            self.rcv.tuning.on_consumed(cx.now, octets, round_trip, most, mss);
-            self.rcv.tuned = self.rcv.tuning.buffer >= most;
+            let round_trip = self.receive_round_trip();
+            self.rcv.tune(cx.now, octets, round_trip, most);
+            self.rcv.tuned = self.rcv.buffer >= most;
         }
-        if self.pending.ack {
+        if self.pending.has(Pending::Ack) {
             return;
         }
         let buffer = self.buffer(cx);
@@ -169,7 +164,7 @@ impl Conn {
         let current = self.current_window();
         let step = (buffer / 2).min(u32::from(self.rcv.mss));
         if free >= current.saturating_mul(2) && free >= current.saturating_add(step) {
-            self.pending.ack = true;
+            self.pending.add(Pending::Ack);
         }
     }
 
@@ -200,7 +195,7 @@ pub(crate) fn receive_buffer(config: &StackConfig) -> u32 {
 }
 
 /// What a connection begins with, octets.
-fn initial_buffer(config: &StackConfig) -> u32 {
+pub(super) fn initial_buffer(config: &StackConfig) -> u32 {
     config.receive_window_initial_bytes.clamp(1024, receive_buffer(config))
 }
 
@@ -219,38 +214,39 @@ pub(crate) fn offered_scale(config: &StackConfig) -> u8 {
 mod tests {
     use super::*;
 
-    const MSS: u32 = 1000;
+    const MSS: u16 = 1000;
 
-    fn tuning() -> Tuning {
+    fn receiver() -> Receiver {
         let config = StackConfig { receive_window_initial_bytes: 64_000, ..StackConfig::default() };
-        Tuning::new(Instant::ZERO, &config)
+        Receiver { mss: MSS, ..Receiver::new(Instant::ZERO, &config) }
     }
 
     #[test]
     fn the_buffer_becomes_twice_what_a_round_trip_brings() {
-        let (mut tuning, round) = (tuning(), 10_000_000);
+        let (mut rcv, round) = (receiver(), 10_000_000);
         let at = Instant::from_millis;
-        tuning.on_consumed(at(5), 60_000, round, 1 << 20, MSS);
-        assert_eq!(tuning.buffer, 64_000, "the round trip is not over");
-        tuning.on_consumed(at(10), 40_000, round, 1 << 20, MSS);
-        assert_eq!(tuning.buffer, 120_000 + 240_000 + 16 * MSS, "from nothing: it grows");
+        let grown = 120_000 + 240_000 + 16 * u32::from(MSS);
+        rcv.tune(at(5), 60_000, round, 1 << 20);
+        assert_eq!(rcv.buffer, 64_000, "the round trip is not over");
+        rcv.tune(at(10), 40_000, round, 1 << 20);
+        assert_eq!(rcv.buffer, grown, "from nothing: it grows");
         // Less: a larger buffer is not needed, and what was promised stays.
-        tuning.on_consumed(at(30), 10_000_000, round, 1 << 20, MSS);
-        assert_eq!(tuning.buffer, 120_000 + 240_000 + 16 * MSS);
-        tuning.on_consumed(at(40), 1, round, 1 << 20, MSS);
-        assert_eq!(tuning.buffer, 1 << 20, "no more than configured");
+        rcv.tune(at(30), 10_000_000, round, 1 << 20);
+        assert_eq!(rcv.buffer, grown);
+        rcv.tune(at(40), 1, round, 1 << 20);
+        assert_eq!(rcv.buffer, 1 << 20, "no more than configured");
     }
 
     #[test]
     fn a_pause_is_no_round_trip() {
-        let (mut tuning, round) = (tuning(), 10_000_000);
-        tuning.on_consumed(Instant::from_millis(10_000), 1_000_000, round, 1 << 30, MSS);
-        assert_eq!(tuning.buffer, 64_000);
+        let (mut rcv, round) = (receiver(), 10_000_000);
+        rcv.tune(Instant::from_millis(10_000), 1_000_000, round, 1 << 30);
+        assert_eq!(rcv.buffer, 64_000);
     }
 
     #[test]
     fn echoes_fall_at_once_and_rise_slowly() {
-        let mut tuning = tuning();
+        let mut tuning = receiver().tuning;
         let mut after = |ms| {
             tuning.on_echo(ms);
             tuning.echo_rtt_us

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::Stack;
 use crate::buf::Buf;
 use crate::config::{ConnOptions, ListenOptions};
-use crate::conn::{Conn, Cx, Ends, Origin, State, Target, TxState};
+use crate::conn::{Conn, Cx, Ends, Origin, Pending, State, Target, TxState};
 use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
 use crate::time::Instant;
@@ -218,10 +218,10 @@ impl<B: Buf> Stack<B> {
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
         let Self { conns, tx, rx, memory, stats, config, paths, now, .. } = self;
         let Some(block) = conns.get_mut(conn) else { return };
-        let owed = block.pending.ack;
+        let owed = block.pending.has(Pending::Ack);
         block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, stats, paths }, octets);
         // An acknowledgement that opens the window is all that can follow.
-        if block.pending.ack && !owed {
+        if block.pending.has(Pending::Ack) && !owed {
             self.output.push(&mut self.conns, conn.index());
         }
     }

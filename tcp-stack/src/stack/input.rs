@@ -10,7 +10,7 @@ use super::look_ahead::BURST;
 use super::passive::Knock;
 use super::replies::reset_for;
 use crate::buf::{Buf, RxFrame};
-use crate::conn::{Conn, Cx, Ends, Incoming, Outcome, Payload, State, Target, TimeWaitVerdict};
+use crate::conn::{Conn, Cx, Ends, Incoming, Notice, Outcome, Payload, State, Target, TimeWaitVerdict};
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::pool::NIL;
 use crate::seq::SeqNum;
@@ -301,7 +301,7 @@ impl<B: Buf> Stack<B> {
             self.with_conn(now, index, |conn, _| {
                 if conn.snd.refused && conn.state.can_send() {
                     conn.snd.refused = false;
-                    conn.notices.writable = true;
+                    conn.notices.add(Notice::Writable);
                 }
             });
         }

@@ -15,8 +15,8 @@ pub use api::SEND_LEAST;
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
-    Conn, ConnTable, Cookies, Cx, Ends, HalfOpenTable, IndexQueue, List, Listeners, ReceiveMemory, RxNode,
-    State, Target, TimeWait, TimeWaitTable, TxNode,
+    Conn, ConnTable, Cookies, Cx, Ends, HalfOpenTable, IndexQueue, List, Listeners, Notice, Pending,
+    ReceiveMemory, RxNode, State, Target, TimeWait, TimeWaitTable, TxNode,
 };
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
@@ -129,11 +129,11 @@ impl<B: Buf> Stack<B> {
             rx: Pool::new(config.buffers_max),
             memory: ReceiveMemory::new(config.receive_memory_bytes),
             wheel: Wheel::new(connections),
-            events: IndexQueue::new(List::Events),
-            output: IndexQueue::new(List::Output),
-            neighbor_wait: IndexQueue::new(List::Neighbor),
-            pool_wait: IndexQueue::new(List::PoolRoom),
-            held: IndexQueue::new(List::Held),
+            events: IndexQueue::new(List::Events, connections),
+            output: IndexQueue::new(List::Output, connections),
+            neighbor_wait: IndexQueue::new(List::Neighbor, connections),
+            pool_wait: IndexQueue::new(List::PoolRoom, connections),
+            held: IndexQueue::new(List::Held, connections),
             resolutions: interface.resolutions(),
             replies: Replies::new(reply_key),
             entropy,
@@ -169,7 +169,7 @@ impl<B: Buf> Stack<B> {
     #[inline]
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.conns.at_mut(index) else { return };
-        if conn.counted != conn.state {
+        if conn.counted != Some(conn.state) {
             return self.settle_state(now, index);
         }
         let has_gap = !conn.rcv.held.has_no_gap();
@@ -210,7 +210,7 @@ impl<B: Buf> Stack<B> {
         conn.buried = true;
         let (hash, announced) = (conn.hash, conn.announced);
         let record = conn.lingers.then(|| TimeWait::of(conn));
-        let owes_ack = core::mem::take(&mut conn.pending.ack);
+        let owes_ack = conn.pending.take(Pending::Ack);
         self.conns.remove_flow(hash, Target::Conn(index));
         if let Some(record) = record {
             if self.time_wait.is_full()
@@ -233,10 +233,11 @@ impl<B: Buf> Stack<B> {
 
     /// Frees the place of a connection that has ended and was told of.
     fn free(&mut self, index: u32) {
-        if let Some(mut conn) = self.conns.remove(index) {
-            self.memory.give_back(conn.rcv.unread);
-            conn.rcv.held.clear(&mut self.rx);
-            while conn.snd.queue.pop_head(&mut self.tx).is_some() {}
+        let Self { conns, memory, rx, tx, .. } = self;
+        if let Some(conn) = conns.remove(index) {
+            memory.give_back(conn.rcv.unread);
+            conn.rcv.held.clear(rx);
+            while conn.snd.queue.pop_head(tx).is_some() {}
         }
     }
 
@@ -251,21 +252,20 @@ impl<B: Buf> Stack<B> {
         self.early = None;
         loop {
             let index = self.events.first()?;
-            if let Some(event) = self.next_event(index) {
-                return Some(event);
+            if self.conns.at(index).is_some_and(Conn::has_events) {
+                return self.next_event(index);
             }
             self.events.pop(&mut self.conns);
         }
     }
 
+    /// The next event of a connection that [has one](Conn::has_events).
+    #[inline]
     fn next_event(&mut self, index: u32) -> Option<Event<B>> {
-        let conn_id = self.conns.id(index)?;
         let conn = self.conns.at_mut(index)?;
-        if !conn.announced {
-            return None;
-        }
+        let conn_id = conn.id_at(index);
         let notices = &mut conn.notices;
-        if core::mem::take(&mut notices.opened) {
+        if notices.take(Notice::Opened) {
             return Some(match conn.listener {
                 Some(listener) => Event::Accepted { conn: conn_id, listener },
                 None => Event::Connected { conn: conn_id },
@@ -275,7 +275,7 @@ impl<B: Buf> Stack<B> {
             self.early = Some((index, conn.rcv.held.take_fresh()));
             return Some(Event::Early { conn: conn_id });
         }
-        if core::mem::take(&mut notices.urgent) {
+        if notices.take(Notice::Urgent) {
             return Some(Event::Urgent { conn: conn_id, end: conn.urgent_end() });
         }
         if let Some(payload) = conn.rcv.held.pop_ready(&mut self.rx) {
@@ -283,16 +283,16 @@ impl<B: Buf> Stack<B> {
             let segment = Segment::new(payload.buf, payload.range);
             return Some(Event::Data { conn: conn_id, offset, segment });
         }
-        if core::mem::take(&mut notices.peer_closed) {
+        if notices.take(Notice::PeerClosed) {
             return Some(Event::PeerClosed { conn: conn_id });
         }
-        if core::mem::take(&mut notices.writable) {
+        if notices.take(Notice::Writable) {
             return Some(Event::Writable { conn: conn_id });
         }
-        if core::mem::take(&mut notices.emss_changed) {
+        if notices.take(Notice::EmssChanged) {
             return Some(Event::EmssChanged { conn: conn_id, emss: usize::from(conn.snd.emss) });
         }
-        let reason: CloseReason = notices.closed.take()?;
+        let reason: CloseReason = conn.ended.take()?;
         self.free(index);
         Some(Event::Closed { conn: conn_id, reason })
     }

@@ -3,7 +3,7 @@
 use super::Stack;
 use super::segmentation::make_run;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
-use crate::conn::{Conn, Cx, Ends, Frame, Reply};
+use crate::conn::{Conn, Cx, Ends, Frame, Pending, Reply};
 use crate::iface::{Interface, NotReady};
 use crate::time::Instant;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader, TcpOptions};
@@ -321,7 +321,7 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
         conn.on_header_sent(true, false);
     }
     let counter = if frame == Frame::Keepalive {
-        conn.pending.keepalive = false;
+        conn.pending.remove(Pending::Keepalive);
         &mut cx.stats.keepalive_probes
     } else {
         &mut cx.stats.acks_out

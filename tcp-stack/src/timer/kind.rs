@@ -98,7 +98,7 @@ impl Tick {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Timers {
-    /// No timer that runs expires before this. Counts while one does.
+    /// No timer that runs expires before this. Counts while one does, or the wheel knows of it.
     earliest: Tick,
     /// Those that run, by [`TimerKind::bit`].
     running: u16,
@@ -135,7 +135,9 @@ impl Timers {
             Some(slot) => *slot = deadline,
             None => self.delayed_ack = deadline,
         }
-        if self.running == 0 || deadline.since(self.earliest) < 0 {
+        // A wheel that wakes the connection for nothing wakes it soon enough for this one, too.
+        let counts = self.told || self.running != 0;
+        if !counts || deadline.since(self.earliest) < 0 {
             self.earliest = deadline;
             self.told = false;
         }
@@ -255,7 +257,17 @@ mod tests {
         assert!(is_at(timers.take_news(ms(41)), ms(5000)));
         timers.clear_all();
         timers.set(&mut rest, TimerKind::Persist, ms(50), after(6000));
-        assert!(is_at(timers.take_news(ms(50)), ms(6050)), "nothing ran");
+        assert_eq!(
+            timers.take_news(ms(50)),
+            None,
+            "the wheel still wakes the connection for what does not run"
+        );
+        assert_eq!(timers.take_expired(&rest, ms(5000)), None);
+        assert!(is_at(timers.take_news(ms(5000)), ms(6050)));
+        timers.clear_all();
+        assert_eq!(timers.take_expired(&rest, ms(6051)), None);
+        timers.set(&mut rest, TimerKind::Persist, ms(6100), after(6000));
+        assert!(is_at(timers.take_news(ms(6100)), ms(12_100)), "nothing ran");
     }
 
     #[test]

@@ -1,0 +1,19 @@
+//! Receives segments, for a tracer of memory accesses to watch: see `benches/per-packet/tests/lines.rs`.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use per_packet::lines::{Flow, marks, run};
+
+/// Receives segments in order.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Whose segment the one before was
+    flow: Flow,
+}
+
+fn main() -> Result<(), per_packet::TcpError> {
+    let Args { flow } = Args::parse();
+    let [first, second, end] = marks();
+    println!("{first} {second} {end} {}", run(flow)?);
+    Ok(())
+}

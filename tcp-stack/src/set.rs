@@ -1,0 +1,97 @@
+//! Sets of few things, each in an octet.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+/// Something that a [`Set`] can hold.
+pub(crate) trait Member: Copy {
+    /// Its number: less than 8.
+    fn number(self) -> u8;
+}
+
+/// A set of at most eight different things.
+#[derive(Clone, Copy)]
+pub(crate) struct Set<T>(u8, PhantomData<T>);
+
+impl<T: Member> Set<T> {
+    pub(crate) const EMPTY: Self = Self(0, PhantomData);
+
+    #[inline]
+    fn bit(member: T) -> u8 {
+        1_u8.wrapping_shl(member.number().into())
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) fn has(self, member: T) -> bool {
+        self.0 & Self::bit(member) != 0
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, member: T) {
+        self.0 |= Self::bit(member);
+    }
+
+    #[inline]
+    pub(crate) fn add_if(&mut self, condition: bool, member: T) {
+        self.0 |= if condition { Self::bit(member) } else { 0 };
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, member: T) {
+        self.0 &= !Self::bit(member);
+    }
+
+    /// Removes a member; whether it was one.
+    #[inline]
+    pub(crate) fn take(&mut self, member: T) -> bool {
+        let had = self.has(member);
+        if had {
+            self.remove(member);
+        }
+        had
+    }
+}
+
+impl<T> fmt::Debug for Set<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010b}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    struct Number(u8);
+
+    impl Member for Number {
+        fn number(self) -> u8 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn members_come_and_go_each_by_itself() {
+        let mut set = Set::EMPTY;
+        for n in 0..8 {
+            assert!(!set.has(Number(n)));
+            set.add(Number(n));
+            set.add_if(false, Number(n ^ 1));
+            assert!((0..8).all(|other| set.has(Number(other)) == (other <= n)), "{set:?}");
+        }
+        for n in 0..8 {
+            assert!(set.take(Number(n)) && !set.take(Number(n)));
+            assert!((0..8).all(|other| set.has(Number(other)) == (other > n)), "{set:?}");
+        }
+        set.add_if(true, Number(3));
+        assert!(set.has(Number(3)) && !set.is_empty());
+        set.remove(Number(3));
+        assert!(set.is_empty());
+    }
+}
