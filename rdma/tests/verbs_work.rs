@@ -334,3 +334,33 @@ fn what_is_posted_in_the_wrong_state_or_shape_is_refused() {
     net.run();
     assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, Success)]);
 }
+
+/// What is the same for many FPDUs of a message is looked at once a turn, not once a message.
+#[test]
+fn a_right_that_goes_between_two_turns_of_a_message_is_missed_at_once() {
+    for (turn, op) in
+        [SEND, SendOp::RdmaWrite { remote_addr: BASE, rkey: rdma::wire::Stag(1) }].iter().enumerate()
+    {
+        let mut net = Net::new();
+        let (a, _) = pair(&mut net);
+        let source = net.nodes[0].reg(a.pd, pattern(4000, 3), AddressBase::Zero, local_access());
+        a.post(&mut net.nodes[0], 1, *op, &[source.sge(0, 4000)]);
+        let Node { device, stags, memory, stats, .. } = &mut net.nodes[0];
+        // Room for two FPDUs.
+        let mut wire = common::Wire::new(400, 800);
+        let mut env = rdma::Env { stags, memory, stats };
+        let progress = device.poll_transmit(a.id, net.now, &mut env, &mut wire);
+        assert!(progress.pending && progress.frames == 2, "{turn}: {progress:?}");
+        assert_eq!(progress.octets, wire.queued());
+        let fetched = env.stats.rdmap.payload_bytes_fetched;
+        assert!((700..800).contains(&fetched), "{fetched}");
+
+        device.dereg_mr(source.mr.id, env.stags).unwrap();
+        let mut wire = common::Wire::new(400, usize::MAX);
+        let progress = device.poll_transmit(a.id, net.now, &mut env, &mut wire);
+        // The Terminate, and nothing of the message.
+        assert_eq!((progress.frames, env.stats.rdmap.terminates_sent), (1, 1));
+        assert_eq!(env.stats.rdmap.payload_bytes_fetched, fetched);
+        assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, LocalProtectionError)]);
+    }
+}

@@ -15,11 +15,10 @@ pub(crate) struct Segment {
 /// RFC 5041 §5.2: each segment "MUST be no larger than the MULPDU value Advertised by the LLP", and a zero-length
 /// message "MUST consume exactly one DDP Segment".
 #[inline]
-pub(crate) fn cut(mulpdu: usize, header: usize, remaining: u32) -> Option<Segment> {
+pub(crate) fn cut(mulpdu: usize, header: usize, remaining: usize) -> Option<Segment> {
     let room = mulpdu.checked_sub(header)?;
-    let left = usize::try_from(remaining).unwrap_or(usize::MAX);
-    if left <= room {
-        Some(Segment { len: left, last: true })
+    if remaining <= room {
+        Some(Segment { len: remaining, last: true })
     } else {
         (room > 0).then_some(Segment { len: room, last: false })
     }

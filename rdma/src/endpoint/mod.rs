@@ -208,8 +208,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.send_negotiation(env.stats, sink, &mut progress);
         if self.poke_due {
             match self.qp.poke(env, sink) {
-                Step::Sent(octets) => {
-                    progress.count(octets);
+                Step::Sent { fpdus, octets } => {
+                    progress.count(fpdus, octets);
                     self.pokes = self.pokes.saturating_add(1);
                     self.poke_due = false;
                 }
@@ -219,7 +219,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
         loop {
             match self.qp.transmit(env, sink) {
-                Step::Sent(octets) => progress.count(octets),
+                Step::Sent { fpdus, octets } => progress.count(fpdus, octets),
                 Step::Again => {}
                 Step::NoRoom | Step::Idle => break,
             }
@@ -532,8 +532,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
 }
 
 impl Progress {
-    const fn count(&mut self, octets: usize) {
-        self.frames = self.frames.saturating_add(1);
+    const fn count(&mut self, frames: usize, octets: usize) {
+        self.frames = self.frames.saturating_add(frames);
         self.octets = self.octets.saturating_add(octets);
     }
 }

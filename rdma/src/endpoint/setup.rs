@@ -43,7 +43,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             }
         });
         if taken {
-            progress.count(len);
+            progress.count(1, len);
             negotiation.sent(len, &mut stats.mpa);
             self.negotiated(stats);
         }

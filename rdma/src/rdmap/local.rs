@@ -41,27 +41,21 @@ impl QueuePair {
         Tokens::of(self.sq.lists.sges(list), skip, len, check).ok()
     }
 
-    /// The right to fetch a segment of a message whose octets lie in one piece, `Some(None)` where it may not be
+    /// The right to fetch what is left of a message, `len` octets that lie in one piece, `Some(None)` where they may not be
     /// fetched; `None` where they lie in several, or were copied.
     #[inline]
     pub(super) fn in_one_piece<M>(
         &self,
         work: &WorkRequest,
-        segment: Segment,
+        len: usize,
         env: &Env<'_, M>,
     ) -> Option<Option<Fetch>> {
-        let (skip, len) = (work.progress, segment.len);
+        let skip = work.progress;
         match work.local {
             Local::Slice(slice) => Some(Fetch::local(&slice, skip, len)),
             Local::List(list) => self.sq.lists.only(list).map(|sge| {
-                let may_fetch =
-                    |address, len| env.stags.check_local_fetch(sge.lkey, address, len, self.origin);
-                // As with several elements: all of it before its first octet goes out.
-                let begins = skip == 0 && !segment.last;
-                if begins && may_fetch(sge.addr, sge.length as usize).is_err() {
-                    return None;
-                }
-                may_fetch(sge.addr.checked_add(skip.into())?, len).ok()
+                let address = sge.addr.checked_add(skip.into())?;
+                env.stags.check_local_fetch(sge.lkey, address, len, self.origin).ok()
             }),
             Local::Inline { .. } => None,
         }

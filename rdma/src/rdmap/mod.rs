@@ -3,6 +3,7 @@
 mod early;
 mod local;
 mod receive;
+mod run;
 mod transmit;
 
 pub(crate) use transmit::Step;

@@ -1,6 +1,7 @@
 //! What goes out: one FPDU at a time, built in the transport's own buffer.
 
-use crate::ddp::{Segment, cut};
+use super::run::Run;
+use crate::ddp::cut;
 use crate::memory::{Fetch, Memory};
 use crate::qp::{CloseHow, CompletionStatus, Event, Kind, QpState, QueuePair, Reply, Source, WorkRequest};
 use crate::stats::count;
@@ -15,8 +16,8 @@ use crate::{Env, Sink};
 /// What came of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// An FPDU of so many octets went out.
-    Sent(usize),
+    /// So many FPDUs went out, of so many octets together.
+    Sent { fpdus: usize, octets: usize },
     /// Something changed; try again.
     Again,
     /// The transport takes no more for now.
@@ -33,10 +34,33 @@ pub(super) enum Front {
 }
 
 impl Front {
-    const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         match self {
             Self::Tagged(_) => TaggedHeader::LEN,
             Self::Untagged(_) => UntaggedHeader::LEN,
+        }
+    }
+
+    /// The same of the last segment of the message, if it is.
+    pub(super) const fn with_last(self, last: bool) -> Self {
+        match self {
+            Self::Tagged(header) => Self::Tagged(TaggedHeader { last, ..header }),
+            Self::Untagged(header) => Self::Untagged(UntaggedHeader { last, ..header }),
+        }
+    }
+
+    /// The same of the segment that follows one with `len` octets of payload.
+    pub(super) fn behind(self, len: usize) -> Self {
+        match self {
+            Self::Tagged(header) => {
+                let offset = TaggedOffset(header.offset.0.wrapping_add(len as u64));
+                Self::Tagged(TaggedHeader { offset, ..header })
+            }
+            Self::Untagged(header) => {
+                let len = u32::try_from(len).unwrap_or(u32::MAX);
+                let offset = MessageOffset(header.offset.0.wrapping_add(len));
+                Self::Untagged(UntaggedHeader { offset, ..header })
+            }
         }
     }
 
@@ -105,7 +129,7 @@ impl QueuePair {
             Source::Response => self.send_response(env, sink),
             Source::Work => self.send_work(env, sink),
         };
-        if let Step::Sent(_) = step {
+        if let Step::Sent { .. } = step {
             self.last = source;
         }
         step
@@ -140,17 +164,15 @@ impl QueuePair {
             None => return Step::Idle,
         };
         let mut request = reply.request;
-        let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
-        let Some(segment) = cut(mulpdu, TaggedHeader::LEN, request.size) else { return Step::NoRoom };
-        let front = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset, segment.last);
-        let mut fetch = None;
-        if segment.len > 0 {
-            // Again for every segment: the right may have been revoked since the request came.
-            let (stag, to) = (request.source_stag, request.source_offset.0);
-            let allowed =
-                env.stags.check_fetch(stag, to, segment.len, self.origin).map_err(StreamError::Read);
+        let front = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset, true);
+        let run = if request.size == 0 {
+            Run::of(self.push(front, 0, env, sink, |_, _| {}), 0, true)
+        } else {
+            // Again for every run: the right may have been revoked since the request came.
+            let (stag, to, size) = (request.source_stag, request.source_offset.0, request.size as usize);
+            let allowed = env.stags.check_fetch(stag, to, size, self.origin).map_err(StreamError::Read);
             match allowed.and_then(|allowed| held(env, allowed).ok_or(StreamError::Fetch)) {
-                Ok(allowed) => fetch = Some(allowed),
+                Ok(fetch) => self.push_run(front, fetch, env, sink),
                 Err(error) => {
                     let len = UntaggedHeader::LEN + ReadRequest::LEN;
                     let segment =
@@ -159,20 +181,15 @@ impl QueuePair {
                     return Step::Again;
                 }
             }
-        }
-        let step = self.push(front, segment.len, env, sink, |memory, out| {
-            if let Some(fetch) = fetch {
-                memory.fetch(fetch, out);
-            }
-        });
-        let Step::Sent(_) = step else { return step };
-        self.fetched(segment.len, env);
-        if segment.last {
+        };
+        let Step::Sent { .. } = run.step else { return run.step };
+        self.fetched(run.payload, env);
+        if run.ended {
             self.irq.pop_front();
             self.current = None;
             count(&mut env.stats.rdmap.out_read_responses, 1);
         } else {
-            let sent = segment.len as u64;
+            let sent = run.payload as u64;
             request.size = request.size.saturating_sub(u32::try_from(sent).unwrap_or(u32::MAX));
             request.sink_offset = TaggedOffset(request.sink_offset.0.wrapping_add(sent));
             request.source_offset = TaggedOffset(request.source_offset.0.wrapping_add(sent));
@@ -181,7 +198,7 @@ impl QueuePair {
             }
             self.current = Some(Source::Response);
         }
-        step
+        run.step
     }
 
     fn send_work<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
@@ -193,75 +210,77 @@ impl QueuePair {
             Kind::Bind { window, bind } => self.bind(&work, window, &bind, env),
             Kind::Immediate { data, solicited } => self.send_immediate(data, solicited, env, sink),
             Kind::Write { stag, to } | Kind::WriteImmediate { stag, to, .. } => {
-                let remaining = work.local.len().saturating_sub(work.progress);
-                let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
-                let Some(segment) = cut(mulpdu, TaggedHeader::LEN, remaining) else { return Step::NoRoom };
                 let to = TaggedOffset(to.0.wrapping_add(u64::from(work.progress)));
-                let front = tagged(Opcode::RdmaWrite, stag, to, segment.last);
-                self.send_segment(&work, front, segment, env, sink)
+                self.send_message(&work, tagged(Opcode::RdmaWrite, stag, to, true), env, sink)
             }
             Kind::Send { solicited, invalidate } => {
-                let remaining = work.local.len().saturating_sub(work.progress);
-                let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
-                let Some(segment) = cut(mulpdu, UntaggedHeader::LEN, remaining) else { return Step::NoRoom };
                 let opcode = match (solicited, invalidate) {
                     (false, None) => Opcode::Send,
                     (false, Some(_)) => Opcode::SendInvalidate,
                     (true, None) => Opcode::SendSolicited,
                     (true, Some(_)) => Opcode::SendSolicitedInvalidate,
                 };
-                let (msn, last) = (self.out_sends, segment.last);
-                let mut header = untagged(opcode, QueueNumber::SEND, msn, work.progress, last);
+                let mut header = untagged(opcode, QueueNumber::SEND, self.out_sends, work.progress, true);
                 header.ulp_word = invalidate.map_or(0, |stag| stag.0);
-                self.send_segment(&work, Front::Untagged(header), segment, env, sink)
+                self.send_message(&work, Front::Untagged(header), env, sink)
             }
         }
     }
 
-    /// Sends a segment of a Write or a Send.
-    fn send_segment<M: Memory>(
+    /// Sends what is left of a Write or a Send, as far as the transport takes it.
+    fn send_message<M: Memory>(
         &mut self,
         work: &WorkRequest,
         front: Front,
-        segment: Segment,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Step {
-        let step = match self.in_one_piece(work, segment, env) {
-            Some(allowed) if segment.len > 0 => {
+        let left = work.local.len().saturating_sub(work.progress) as usize;
+        let run = match self.in_one_piece(work, left, env) {
+            Some(allowed) if left > 0 => {
                 // RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
                 let Some(fetch) = allowed.and_then(|allowed| held(env, allowed)) else {
                     return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
                 };
-                self.push(front, segment.len, env, sink, |memory, out| memory.fetch(fetch, out))
+                self.push_run(front, fetch, env, sink)
             }
-            _ => self.push_gathered(work, front, segment, env, sink),
+            _ => {
+                let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
+                let Some(segment) = cut(mulpdu, front.len(), left) else { return Step::NoRoom };
+                let step = self.push_gathered(work, front.with_last(segment.last), segment, env, sink);
+                Run::of(step, segment.len, segment.last)
+            }
         };
-        let Step::Sent(_) = step else { return step };
-        self.fetched(segment.len, env);
+        let Step::Sent { .. } = run.step else { return run.step };
+        self.fetched(run.payload, env);
         if let Some(next) = self.sq.next() {
-            next.progress = next.progress.saturating_add(u32::try_from(segment.len).unwrap_or(u32::MAX));
+            next.progress = next.progress.saturating_add(u32::try_from(run.payload).unwrap_or(u32::MAX));
         }
-        self.current = (!segment.last).then_some(Source::Work);
-        if segment.last {
-            let (message, stream) = if let Kind::Write { .. } | Kind::WriteImmediate { .. } = work.kind {
-                (&mut env.stats.rdmap.out_rdma_writes, &mut self.counters.out_writes)
-            } else {
-                self.out_sends = self.out_sends.next();
-                (&mut env.stats.rdmap.out_sends, &mut self.counters.out_sends)
-            };
-            count(message, 1);
-            count(stream, 1);
-            if let (Kind::WriteImmediate { data, solicited, .. }, Some(next)) = (work.kind, self.sq.next()) {
-                // RFC 7306 §6: "an RDMA Write Message followed by an Immediate Data Operation has the same behavior
-                // as the RDMA Write with Immediate Data operation found in InfiniBand".
-                next.kind = Kind::Immediate { data, solicited };
-                return step;
-            }
-            self.sq.next_sent();
-            self.complete();
+        self.current = (!run.ended).then_some(Source::Work);
+        if run.ended {
+            self.message_sent(work, env);
         }
-        step
+        run.step
+    }
+
+    /// A Write or a Send is sent whole.
+    fn message_sent<M>(&mut self, work: &WorkRequest, env: &mut Env<'_, M>) {
+        let (message, stream) = if let Kind::Write { .. } | Kind::WriteImmediate { .. } = work.kind {
+            (&mut env.stats.rdmap.out_rdma_writes, &mut self.counters.out_writes)
+        } else {
+            self.out_sends = self.out_sends.next();
+            (&mut env.stats.rdmap.out_sends, &mut self.counters.out_sends)
+        };
+        count(message, 1);
+        count(stream, 1);
+        if let (Kind::WriteImmediate { data, solicited, .. }, Some(next)) = (work.kind, self.sq.next()) {
+            // RFC 7306 §6: "an RDMA Write Message followed by an Immediate Data Operation has the same behavior
+            // as the RDMA Write with Immediate Data operation found in InfiniBand".
+            next.kind = Kind::Immediate { data, solicited };
+            return;
+        }
+        self.sq.next_sent();
+        self.complete();
     }
 
     fn send_read<M: Memory>(
@@ -291,7 +310,7 @@ impl QueuePair {
                 request.emit(octets);
             }
         });
-        let Step::Sent(_) = step else { return step };
+        let Step::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
         if let Some(next) = self.sq.next() {
             next.sink = sink_stag;
@@ -322,7 +341,7 @@ impl QueuePair {
                 request.emit(octets);
             }
         });
-        let Step::Sent(_) = step else { return step };
+        let Step::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
         if let Some(next) = self.sq.next() {
             next.sink = Stag(request.id);
@@ -348,7 +367,7 @@ impl QueuePair {
                 response.emit(octets);
             }
         });
-        let Step::Sent(_) = step else { return step };
+        let Step::Sent { .. } = step else { return step };
         self.out_atomic_responses = msn.next();
         self.irq.pop_front();
         count(&mut env.stats.rdmap.out_atomic_responses, 1);
@@ -370,7 +389,7 @@ impl QueuePair {
                 *octets = data;
             }
         });
-        let Step::Sent(_) = step else { return step };
+        let Step::Sent { .. } = step else { return step };
         self.out_sends = self.out_sends.next();
         count(&mut env.stats.rdmap.out_immediates, 1);
         self.sq.next_sent();
@@ -386,7 +405,7 @@ impl QueuePair {
         }
         let front = tagged(Opcode::RdmaWrite, Stag(1), TaggedOffset(0), true);
         let step = self.push(front, 0, env, sink, |_, _| {});
-        if let Step::Sent(_) = step {
+        if let Step::Sent { .. } = step {
             count(&mut env.stats.rdmap.pokes, 1);
         }
         step
@@ -404,7 +423,7 @@ impl QueuePair {
                 *to = from;
             }
         });
-        if let Step::Sent(_) = step {
+        if let Step::Sent { .. } = step {
             count(&mut env.stats.rdmap.terminates_sent, 1);
             self.events.push_back(Event::TerminateSent { code: error.code().0, error });
             self.close(CloseHow::Fin);
@@ -450,6 +469,6 @@ impl QueuePair {
         env.stats.mpa.count_fpdu_out(ulpdu_len);
         count(&mut env.stats.mpa.markers_out, self.framer.markers(fpdu_len));
         self.framer.sent(fpdu_len);
-        Step::Sent(fpdu_len)
+        Step::Sent { fpdus: 1, octets: fpdu_len }
     }
 }
