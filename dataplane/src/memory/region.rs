@@ -258,6 +258,15 @@ impl RegionMemory {
         }
     }
 
+    /// Fetches `len` octets at `offset` into the cache, as its own, if the region has them: they will be written soon.
+    #[inline]
+    pub(super) fn prefetch_room(&self, offset: u64, len: usize) {
+        let Some(to) = self.at(offset, len) else { return };
+        for at in (0..len).step_by(prefetch::LINE) {
+            prefetch::to_write(to.wrapping_add(at));
+        }
+    }
+
     /// Changes the eight octets at `offset`, a number in this machine's byte order, to what `update` makes of it, as
     /// one step for every thread and process that does the same; what they were. `None`, and nothing changed, if
     /// the region does not have them or they are not aligned. `update` may be called several times.

@@ -116,6 +116,8 @@ impl Memory for WorkerMemory {
         match place.filter(|_| at.len() == bytes.len()) {
             Some(place) if place.memory.write(at.offset(), bytes) => {
                 place.placed = place.placed.wrapping_add(bytes.len() as u64);
+                // A message goes on where this part of it ends; there is room for it in the cache by then.
+                place.memory.prefetch_room(at.offset().wrapping_add(bytes.len() as u64), bytes.len());
             }
             Some(_) | None => self.fault(),
         }
