@@ -355,17 +355,8 @@ impl AsRef<[u8]> for Mbuf {
 impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {
-        if self.segments() > 1 {
-            // SAFETY: gives up the references that this handle and its chain own; DPDK frees with the last.
-            unsafe { dpdk_sys::rte_pktmbuf_free(self.ptr()) };
-        } else if self.is_shared() {
-            // SAFETY: gives up the one reference that this handle owns, to one buffer.
-            unsafe { release(self.0) };
-        } else {
-            // SAFETY: gives up the one reference that this handle owns. A `next` left from a chain is not
-            // followed, and is cleared with the last reference.
-            unsafe { dpdk_sys::rte_pktmbuf_free_seg(self.ptr()) };
-        }
+        // SAFETY: gives up the reference that this handle owns, and those of its chain.
+        unsafe { release(self.0) };
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tcp_stack::{Buf, BufClass, BufPool, HEADROOM, RxChecksum};
 
 use super::testutil::{eal, frame, pool};
-use super::{Mbuf, MbufPool, Mempool, MempoolConfig, RegisteredThread};
+use super::{Mbuf, MbufPool, Mempool, MempoolConfig, RegisteredThread, ReleaseLast};
 
 const BYTES: &[u8] = b"frame memory";
 
@@ -235,3 +235,23 @@ const _: () = {
     is_send::<super::RxQueue>();
     is_send::<super::TxQueue>();
 };
+
+#[test]
+fn what_is_let_go_of_in_a_round_is_back_with_its_end() {
+    let pool = pool(255);
+    let frames = |count: usize| (0..count).map(|_| frame(&pool, BYTES)).collect::<Vec<_>>();
+    let shared = frame(&pool, BYTES);
+    let round = ReleaseLast::new();
+    // More than are kept: the first of them go back when there is no place for another.
+    drop(frames(100));
+    assert!((1..101).contains(&pool.in_use()), "{}", pool.in_use());
+    let mut chain = frame(&pool, BYTES);
+    assert!(chain.link(frame(&pool, BYTES)).is_ok());
+    drop((chain, shared.share()));
+    assert!(shared.is_shared(), "not before the end of the round");
+    drop(round);
+    assert!(!shared.is_shared());
+    assert_eq!(pool.in_use(), 1);
+    drop(shared);
+    assert_eq!(pool.in_use(), 0, "at once, outside of a round");
+}
