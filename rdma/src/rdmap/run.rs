@@ -5,7 +5,7 @@
 //! whatever revokes, invalidates or binds anew needs the table that the run has borrowed. The next run asks again.
 
 use super::transmit::{Front, Step};
-use crate::ddp::cut;
+use crate::ddp::{Segment, cut};
 use crate::memory::{Fetch, Memory};
 use crate::qp::QueuePair;
 use crate::{Env, Sink};
@@ -29,8 +29,26 @@ impl Run {
 }
 
 impl QueuePair {
-    /// Sends the octets of `fetch`, the rest of a message; `front` is the header of the first segment.
+    /// Sends the octets of `fetch`, the rest of a message; `front` is the header of the segment that they are if one takes
+    /// them all.
+    #[inline]
     pub(super) fn push_run<M: Memory>(
+        &mut self,
+        front: Front,
+        fetch: Fetch,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Run {
+        let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
+        if let Some(Segment { len, last: true }) = cut(mulpdu, front.len(), fetch.len()) {
+            let step = self.push(front, len, env, sink, |memory, out| memory.fetch(fetch, out));
+            return Run::of(step, len, true);
+        }
+        self.push_several(front, fetch, env, sink)
+    }
+
+    /// The same of more octets than one segment takes.
+    fn push_several<M: Memory>(
         &mut self,
         mut front: Front,
         mut fetch: Fetch,

@@ -228,6 +228,7 @@ impl QueuePair {
     }
 
     /// Sends what is left of a Write or a Send, as far as the transport takes it.
+    #[inline]
     fn send_message<M: Memory>(
         &mut self,
         work: &WorkRequest,
@@ -253,17 +254,18 @@ impl QueuePair {
         };
         let Step::Sent { .. } = run.step else { return run.step };
         self.fetched(run.payload, env);
-        if let Some(next) = self.sq.next() {
-            next.progress = next.progress.saturating_add(u32::try_from(run.payload).unwrap_or(u32::MAX));
-        }
-        self.current = (!run.ended).then_some(Source::Work);
         if run.ended {
+            self.current = None;
             self.message_sent(work, env);
+        } else if let Some(next) = self.sq.next() {
+            next.progress = next.progress.saturating_add(u32::try_from(run.payload).unwrap_or(u32::MAX));
+            self.current = Some(Source::Work);
         }
         run.step
     }
 
     /// A Write or a Send is sent whole.
+    #[inline]
     fn message_sent<M>(&mut self, work: &WorkRequest, env: &mut Env<'_, M>) {
         let (message, stream) = if let Kind::Write { .. } | Kind::WriteImmediate { .. } = work.kind {
             (&mut env.stats.rdmap.out_rdma_writes, &mut self.counters.out_writes)
