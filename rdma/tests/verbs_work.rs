@@ -338,9 +338,7 @@ fn what_is_posted_in_the_wrong_state_or_shape_is_refused() {
 /// What is the same for many FPDUs of a message is looked at once a turn, not once a message.
 #[test]
 fn a_right_that_goes_between_two_turns_of_a_message_is_missed_at_once() {
-    for (turn, op) in
-        [SEND, SendOp::RdmaWrite { remote_addr: BASE, rkey: rdma::wire::Stag(1) }].iter().enumerate()
-    {
+    for (turn, op) in [SEND, SendOp::RdmaWrite { remote_addr: BASE, rkey: Stag(1) }].iter().enumerate() {
         let mut net = Net::new();
         let (a, _) = pair(&mut net);
         let source = net.nodes[0].reg(a.pd, pattern(4000, 3), AddressBase::Zero, local_access());
