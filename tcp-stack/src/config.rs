@@ -269,6 +269,13 @@ impl TcpConfig {
         Duration::from_millis(u64::from(self.rto_max_ms.max(self.rto_min_ms)))
     }
 
+    /// [`Self::rto_min`] and [`Self::rto_max`], nanoseconds.
+    #[inline]
+    pub(crate) fn rto_bounds_nanos(&self) -> (u64, u64) {
+        let nanos = |ms: u32| u64::from(ms).wrapping_mul(1_000_000);
+        (nanos(self.rto_min_ms), nanos(self.rto_max_ms.max(self.rto_min_ms)))
+    }
+
     /// How long a smaller path MTU holds; `None` for ever.
     pub(crate) fn path_mtu_age(&self) -> Option<Duration> {
         (self.path_mtu_age_s > 0).then(|| Duration::from_secs(u64::from(self.path_mtu_age_s)))

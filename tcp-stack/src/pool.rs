@@ -95,6 +95,18 @@ impl<T> Pool<T> {
         }
     }
 
+    /// Drops the node at `index` where it lies, if `look` finds something in it, which is returned.
+    #[inline]
+    pub(crate) fn drop_if<R>(&mut self, index: u32, look: impl FnOnce(&T) -> Option<R>) -> Option<R> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let Slot::Used(value) = slot else { return None };
+        let found = look(value)?;
+        *slot = Slot::Free { next: self.free };
+        self.free = index;
+        self.used = self.used.wrapping_sub(1);
+        Some(found)
+    }
+
     /// The node at `index`.
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
@@ -130,6 +142,11 @@ mod tests {
         assert_eq!(pool.get(a), None);
         assert_eq!(pool.insert('d'), Ok(a), "the freed node is taken first");
         assert_eq!(pool.get(b), Some(&'b'));
+        assert_eq!(pool.drop_if(b, |node| (*node == 'a').then_some(())), None, "it stays");
+        assert_eq!(pool.drop_if(b, |node| (*node == 'b').then_some(7)), Some(7));
+        assert_eq!((pool.get(b), pool.used()), (None, 1));
+        assert_eq!(pool.drop_if(b, |_| Some(())), None);
+        assert_eq!(pool.insert('e'), Ok(b));
         assert_eq!(pool.get(NIL), None);
     }
 

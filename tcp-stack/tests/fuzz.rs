@@ -41,12 +41,16 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let sack = any::<[u8; 3]>().prop_map(|[a, b, len]| {
         vec![11, 0x10, 0xff, 0xff, 0, 4, a & 15, b, 0, 0, 0x40, 4, a & 7, b, len & 7, b, 0, 0]
     });
+    // Several segments that leave in one turn, or as far as the windows let them.
+    let train =
+        proptest::collection::vec(op(0, 2), 2..8).prop_map(|sends| [&sends.concat()[..], &[14]].concat());
     let pause = (0_u8..6).prop_map(|pause| vec![5, pause]);
     let polls = prop_oneof![Just(vec![14]), Just(vec![7])];
     let step = prop_oneof![
         30 => in_order,
         15 => op(10, 2).prop_map(|ack| [&ack[..], &[14]].concat()),
         12 => op(0, 2),
+        12 => train,
         6 => op(1, 1),
         10 => op(2, 2),
         20 => polls,

@@ -1,7 +1,5 @@
 //! CUBIC (RFC 8312), with the changes of RFC 9438.
 
-use core::time::Duration;
-
 use super::hystart::HyStart;
 use super::{AckSample, CWND_MAX, Window};
 use crate::time::{Instant, MilliStamp};
@@ -78,9 +76,8 @@ impl Cubic {
         let epoch = self.begin_epoch(window, sample.now);
         self.grown_at = MilliStamp::of(sample.now);
         self.grow_estimate(window, acked);
-        let srtt = sample.srtt.unwrap_or(Duration::ZERO);
-        let elapsed = epoch.age(sample.now).saturating_add(srtt);
-        let target = self.curve.at(window.mss, u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        let elapsed_ns = epoch.age_nanos(sample.now).saturating_add(sample.srtt_ns.unwrap_or(0));
+        let target = self.curve.at(window.mss, elapsed_ns / 1_000_000);
         // §4.1: no more than half as much again per round trip.
         let ceiling = u64::from(window.cwnd).saturating_mul(3) / 2;
         let target = target.clamp(u64::from(window.cwnd), ceiling);
@@ -206,6 +203,7 @@ fn cube_root(value: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
 
     #[test]
     fn cube_roots_are_exact() {
@@ -264,7 +262,7 @@ mod tests {
         let sample = |ms| AckSample {
             now: Instant::from_millis(ms),
             acked: 1000,
-            srtt: Some(Duration::from_millis(10)),
+            srtt_ns: Some(10_000_000),
             rtt_ns: None,
             reordering: false,
             round_ends: false,
@@ -316,7 +314,7 @@ mod tests {
                 let sample = AckSample {
                     now,
                     acked: 1000,
-                    srtt: Some(Duration::from_millis(10)),
+                    srtt_ns: Some(10_000_000),
                     rtt_ns: None,
                     reordering: false,
                     round_ends: false,

@@ -111,7 +111,7 @@ mod tests {
             let sample = AckSample {
                 now: Instant::ZERO,
                 acked: 1000,
-                srtt: None,
+                srtt_ns: None,
                 rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
                 cwnd_limited: true,
@@ -173,7 +173,7 @@ mod tests {
         let late = AckSample {
             now: Instant::ZERO,
             acked: 1000,
-            srtt: None,
+            srtt_ns: None,
             rtt_ns: Some(60_000_000),
             reordering: true,
             cwnd_limited: true,
@@ -217,7 +217,7 @@ mod tests {
             let sample = AckSample {
                 now: Instant::ZERO,
                 acked: 3000,
-                srtt: None,
+                srtt_ns: None,
                 rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
                 cwnd_limited: true,
@@ -234,7 +234,7 @@ mod tests {
         let sample = AckSample {
             now: Instant::ZERO,
             acked: 100_000,
-            srtt: None,
+            srtt_ns: None,
             rtt_ns: None,
             reordering: false,
             cwnd_limited: true,

@@ -108,8 +108,8 @@ pub(crate) struct AckSample {
     pub(crate) now: Instant,
     /// Octets cumulatively acknowledged by it.
     pub(crate) acked: u32,
-    /// The smoothed round-trip time.
-    pub(crate) srtt: Option<Duration>,
+    /// The smoothed round-trip time, nanoseconds.
+    pub(crate) srtt_ns: Option<u64>,
     /// A round-trip time that it measured, nanoseconds.
     pub(crate) rtt_ns: Option<u64>,
     /// Whether segments overtake each other on this path, which keeps back acknowledgements.
@@ -360,7 +360,7 @@ mod tests {
             let sample = AckSample {
                 now: Instant::ZERO,
                 acked: 1000,
-                srtt: None,
+                srtt_ns: None,
                 rtt_ns: None,
                 reordering: false,
                 round_ends: false,

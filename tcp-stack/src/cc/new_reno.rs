@@ -44,7 +44,7 @@ mod tests {
         let sample = AckSample {
             now: Instant::ZERO,
             acked: 1000,
-            srtt: None,
+            srtt_ns: None,
             rtt_ns: None,
             reordering: false,
             round_ends: false,

@@ -347,8 +347,8 @@ impl Conn {
         // ACK packet".
         let cwnd_limited = cwnd_limited && !echoed;
         let round_ends = self.snd.una.at_or_after(self.snd.round_end);
-        let (srtt, reordering) = (self.rtt.srtt(), self.recovery.rack.reordering_seen());
-        let sample = AckSample { now, acked, srtt, rtt_ns, reordering, round_ends, cwnd_limited };
+        let (srtt_ns, reordering) = (self.rtt.srtt_nanos(), self.recovery.rack.reordering_seen());
+        let sample = AckSample { now, acked, srtt_ns, rtt_ns, reordering, round_ends, cwnd_limited };
         self.cc.on_ack(&mut self.window, &sample);
         if round_ends {
             self.snd.round_end = self.snd.nxt;

@@ -7,8 +7,9 @@ use super::{Conn, Cx, Incoming, Outcome, Pending, State};
 use crate::buf::Buf;
 use crate::error::CloseReason;
 use crate::iface::DropReason;
+use crate::seq::SeqNum;
 use crate::time::MilliStamp;
-use crate::wire::{SackRange, TcpFlags};
+use crate::wire::{SackRange, TcpFlags, Timestamps};
 
 /// RFC 7323 §5.5: a TS.Recent as old as this is no longer compared with.
 const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
@@ -53,7 +54,7 @@ impl Conn {
             timestamps: options.timestamps,
             sack: &options.sack,
         };
-        self.take_timestamp(cx, &field);
+        self.take_timestamp(cx, field.timestamps, field.seq, field.len);
         self.process_ack(cx, &field);
         self.after_fin_acked(cx);
         if self.state == State::Closed {
@@ -171,12 +172,18 @@ impl Conn {
     /// RFC 7323 §4.3: "If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval is copied
     /// to TS.Recent".
     #[inline]
-    pub(super) fn take_timestamp<B>(&mut self, cx: &Cx<'_, B>, field: &AckField<'_>) {
-        let Some(ts) = field.timestamps.filter(|_| self.negotiated.timestamps) else { return };
-        if field.seq.at_or_before(self.rcv.last_ack_sent) {
+    pub(super) fn take_timestamp<B>(
+        &mut self,
+        cx: &Cx<'_, B>,
+        timestamps: Option<Timestamps>,
+        seq: SeqNum,
+        len: u32,
+    ) {
+        let Some(ts) = timestamps.filter(|_| self.negotiated.timestamps) else { return };
+        if seq.at_or_before(self.rcv.last_ack_sent) {
             self.rcv.ts_recent = ts.value;
         }
-        if field.len > 0 && field.seq == self.rcv.nxt {
+        if len > 0 && seq == self.rcv.nxt {
             self.note_echo(cx, ts.echo);
         }
     }

@@ -21,6 +21,7 @@
 //! | `path_mtu` | how long segments may be |
 //! | `ecn` | explicit congestion notification, both halves |
 //! | `output`, `timeout` | what is sent; USER, RETRANSMISSION and other timeouts |
+//! | `train` | what is sent, for new segments in a row |
 //! | `pace` | the rate of delivery, and of sending |
 
 mod ack;
@@ -50,6 +51,7 @@ mod terms;
 mod time_wait;
 mod timeout;
 mod touch;
+mod train;
 mod undo;
 mod urgent;
 mod window;

@@ -254,7 +254,7 @@ impl Conn {
         (header, self.syn_options(cx.config, cx.now))
     }
 
-    fn header_with(&self, seq: SeqNum, flags: TcpFlags, window: u16) -> TcpHeader {
+    pub(super) fn header_with(&self, seq: SeqNum, flags: TcpFlags, window: u16) -> TcpHeader {
         TcpHeader {
             src_port: self.local().port(),
             dst_port: self.remote().port(),
@@ -301,7 +301,7 @@ impl Conn {
         self.on_ack_sent();
     }
 
-    fn has_sack_to_report(&self) -> bool {
+    pub(super) fn has_sack_to_report(&self) -> bool {
         self.rcv.dsack().is_some() || !self.rcv.held.has_no_gap()
     }
 

@@ -8,9 +8,10 @@ use super::{Conn, Cx, Payload, Pending, State};
 use crate::buf::Buf;
 use crate::iface::{DropReason, Plain};
 use crate::recovery::{Delivered, Newest, Phase};
+use crate::seq::SeqNum;
 use crate::time::MilliStamp;
 use crate::timer::TimerKind;
-use crate::wire::SackBlocks;
+use crate::wire::{SackBlocks, Timestamps};
 
 impl Conn {
     /// Whether a segment is what the other end of an established connection sends next: an acknowledgement of what is
@@ -41,17 +42,8 @@ impl Conn {
         self.count_arrival();
         self.heard(cx.now);
         let len = plain.len();
-        let field = AckField {
-            seq: plain.seq,
-            ack: plain.ack,
-            window: plain.window,
-            flags: plain.flags,
-            len,
-            timestamps: plain.timestamps,
-            sack: &SackBlocks::EMPTY,
-        };
-        self.take_timestamp(cx, &field);
-        self.expected_ack(cx, &field);
+        self.take_timestamp(cx, plain.timestamps, plain.seq, len);
+        self.expected_ack(cx, plain);
         if len == 0 {
             return Ok(());
         }
@@ -64,14 +56,23 @@ impl Conn {
 
     /// What `process_ack` does with an acknowledgement that is neither old nor selective.
     #[inline(always)]
-    fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: &AckField<'_>) {
-        let window = u32::from(field.window) << self.negotiated.snd_wscale;
-        if window != self.snd.wnd || !field.ack.after(self.snd.una) || !self.is_calm(cx) {
-            self.process_ack(cx, field);
+    fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, plain: &Plain) {
+        let window = u32::from(plain.window) << self.negotiated.snd_wscale;
+        if window == self.snd.wnd && plain.ack.after(self.snd.una) && self.is_calm(cx) {
+            self.snd.wl1 = plain.seq;
+            self.take_expected_ack(cx, plain.ack, plain.timestamps);
             return;
         }
-        self.snd.wl1 = field.seq;
-        self.take_expected_ack(cx, field);
+        let field = AckField {
+            seq: plain.seq,
+            ack: plain.ack,
+            window: plain.window,
+            flags: plain.flags,
+            len: plain.len(),
+            timestamps: plain.timestamps,
+            sack: &SackBlocks::EMPTY,
+        };
+        self.process_ack(cx, &field);
     }
 
     /// Whether everything in flight was sent once, in sequence, and after all that has arrived, and no mechanism looks back at an earlier loss, probe or
@@ -91,18 +92,19 @@ impl Conn {
     }
 
     /// SND.UNA <- SEG.ACK, and what follows from it when all [is calm](Self::is_calm).
-    fn take_expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: &AckField<'_>) {
+    fn take_expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, ack: SeqNum, timestamps: Option<Timestamps>) {
         let now = cx.now;
-        let acked = field.ack.distance_from(self.snd.una);
-        self.snd.una = field.ack;
+        let acked = ack.distance_from(self.snd.una);
+        self.snd.una = ack;
         let (mut first, mut last, mut payload, mut delivered) = (None, None, 0_u64, 0_u32);
-        while let Some(node) = self.snd.queue.pop_acked(cx.tx, field.ack) {
+        let longest = &mut self.path.acked;
+        self.snd.queue.drop_acked(cx.tx, ack, |node| {
             first = first.or(Some(node.sent_at));
             payload = payload.wrapping_add(u64::from(node.len));
             delivered = delivered.saturating_add(node.seq_len());
-            self.path.acked = self.path.acked.max(node.len);
+            *longest = (*longest).max(node.len);
             last = Some((node.sent_at, node.end(), node.rate));
-        }
+        });
         self.counters.octets_acked = self.counters.octets_acked.wrapping_add(payload);
         if self.path.awaits_acknowledgement() {
             self.confirm_path(cx);
@@ -121,7 +123,7 @@ impl Conn {
             self.rate.on_ack(now, &newest, self.rtt.min_rtt_nanos());
             Some(rtt_ns)
         } else {
-            field.timestamps.and_then(|ts| self.take_echoed_rtt(now, ts.echo))
+            timestamps.and_then(|ts| self.take_echoed_rtt(now, ts.echo))
         };
         self.timers.clear(TimerKind::Reordering);
         self.grow_window(now, acked, false, rtt_ns);

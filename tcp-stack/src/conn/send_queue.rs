@@ -20,6 +20,8 @@
 //! search starts where the last one ended, and its steps per acknowledgement are bounded, whatever the
 //! window: [`SendQueue::sack`]. Everything else costs in proportion to the segments whose state changes.
 
+mod arrive;
+mod depart;
 mod scoreboard;
 
 use core::hint::black_box;
@@ -29,6 +31,7 @@ use crate::pool::{NIL, Pool};
 use crate::recovery::RateStamp;
 use crate::seq::SeqNum;
 use crate::time::Instant;
+pub(crate) use depart::Departed;
 
 /// Where a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,21 +383,6 @@ impl SendQueue {
         self.lost = self.lost.saturating_sub(cut.into());
     }
 
-    /// The segment was handed to the port.
-    pub(crate) fn mark_sent<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, now: Instant) {
-        if pool.get(index).is_some_and(|node| node.state != TxState::Ready) {
-            self.leave(pool, index);
-        }
-        let Some(node) = pool.get_mut(index) else { return };
-        node.sent_at = now;
-        node.transmissions = node.transmissions.saturating_add(1);
-        let next = node.next;
-        if self.unsent == index {
-            self.unsent = next;
-        }
-        self.enter_flight(pool, index, self.flight.last);
-    }
-
     /// Puts a segment among those in flight, behind `at`.
     fn enter_flight<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, at: u32) {
         let Some(node) = pool.get_mut(index) else { return };
@@ -502,24 +490,10 @@ impl SendQueue {
         (self.losses.first != NIL).then_some(self.losses.first)
     }
 
-    /// Takes the first segment out if it ends at `una` or before.
-    #[inline]
-    pub(crate) fn pop_acked<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum) -> Option<TxNode<B>> {
-        let index = self.head;
-        let node = pool.get(index)?;
-        if node.end().after(una) || node.state == TxState::Ready {
-            return None;
-        }
-        self.pop_head(pool)
-    }
-
     /// Takes the first segment out.
     #[inline]
     pub(crate) fn pop_head<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> Option<TxNode<B>> {
         let index = self.head;
-        if pool.get(index)?.state == TxState::Flight && self.flight.first == index {
-            return self.pop_oldest(pool);
-        }
         self.shorten_run(pool, index);
         self.leave(pool, index);
         let node = pool.remove(index)?;
@@ -536,33 +510,6 @@ impl SendQueue {
         }
         self.segments = self.segments.saturating_sub(1);
         self.octets = self.octets.saturating_sub(u32::from(node.len));
-        Some(node)
-    }
-
-    /// Takes the first segment out, which is in flight and was sent before all others that are.
-    #[inline]
-    fn pop_oldest<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> Option<TxNode<B>> {
-        let index = self.head;
-        let node = pool.remove(index)?;
-        let len = node.seq_len();
-        self.in_flight = self.in_flight.saturating_sub(len);
-        self.flight_segments = self.flight_segments.saturating_sub(1);
-        self.flight_again = self.flight_again.saturating_sub(u32::from(node.retransmitted()));
-        self.segments = self.segments.saturating_sub(1);
-        self.octets = self.octets.saturating_sub(u32::from(node.len));
-        if self.sack_hint == index {
-            self.sack_hint = NIL;
-        }
-        self.head = node.next;
-        self.flight.first = node.later;
-        match pool.get_mut(node.next) {
-            Some(next) => next.prev = NIL,
-            None => self.tail = NIL,
-        }
-        match pool.get_mut(node.later) {
-            Some(later) => later.prior = NIL,
-            None => self.flight.last = NIL,
-        }
         Some(node)
     }
 

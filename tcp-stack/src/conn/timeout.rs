@@ -9,7 +9,7 @@ use crate::error::CloseReason;
 use crate::iface::{IcmpError, IcmpErrorKind};
 use crate::pool::NIL;
 use crate::recovery::Phase;
-use crate::time::{Instant, nanos};
+use crate::time::Instant;
 use crate::timer::TimerKind;
 
 /// How long a segment waits for a window that holds more of it (RFC 9293 §3.8.6.2.1: "0.1 - 1.0
@@ -25,7 +25,7 @@ impl Conn {
     /// As [`Self::rto`], nanoseconds.
     #[inline]
     pub(crate) fn rto_nanos(&self, config: &StackConfig) -> u64 {
-        let (min, max) = (nanos(config.tcp.rto_min()), nanos(config.tcp.rto_max()));
+        let (min, max) = config.tcp.rto_bounds_nanos();
         let doubled = 1_u32.checked_shl(u32::from(self.recovery.backoff)).unwrap_or(u32::MAX);
         self.rtt.rto_nanos(min, max).saturating_mul(doubled.into()).min(max)
     }

@@ -17,6 +17,7 @@ mod neighbor;
 mod path_mtu;
 mod plain;
 mod stats;
+mod template;
 mod transmit;
 
 pub use drops::{DropReason, Drops};
@@ -336,7 +337,7 @@ impl<B: Buf> Interface<B> {
     }
 
     /// The link address that a packet for `remote` goes to; asks for it when it is not known.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn resolve(&mut self, now: Instant, remote: IpAddr) -> Result<MacAddr, NotReady> {
         let Some(hop) = self.next_hop(remote) else { return Err(NotReady::NoRoute) };
         match self.neighbors.resolve(now, hop) {

@@ -210,6 +210,7 @@ impl NeighborCache {
     }
 
     /// Where to send a packet for an on-link address; starts asking when that is not known.
+    #[inline]
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Lookup {
         let Some(slot) = self.slot(ip) else { return self.ask(now, ip) };
         let Some(entry) = self.entries.get_mut(slot) else { return Lookup::Unreachable };

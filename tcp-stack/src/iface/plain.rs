@@ -125,44 +125,11 @@ impl<B: Buf> Interface<B> {
         (header, options): (&TcpHeader, &TcpOptions),
         (buf, payload_sum): (&mut B, Option<u16>),
     ) -> Option<TxOffload> {
-        const AT: usize = EthernetHeader::LEN + Ipv4Header::LEN;
-        const LEN: usize = AT + TcpHeader::LEN + 12;
-        let timestamps =
-            options.timestamps.filter(|_| options.has_no_others() && self.config.vlan.is_none())?;
-        let (src, dst) = ends.ipv4()?;
-        let offloaded = self.config.tx_checksum_offload;
-        let segment_len = buf.bytes().len().wrapping_add(LEN - AT);
-        let headers = buf.prepend(LEN)?.first_chunk_mut::<LEN>()?;
-        let (link, rest) = headers.split_first_chunk_mut::<{ EthernetHeader::LEN }>()?;
-        EthernetHeader { dst: mac, src: self.config.mac, tci: None, ethertype: EtherType::IPV4 }.emit(link);
-        let (ip, segment) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
-        let packet = Ipv4Header {
-            traffic_class: ecn.bits(),
-            ttl: self.config.hop_limit.max(1),
-            ..Ipv4Header::atomic(src, dst, IpProtocol::TCP)
-        };
-        packet.emit(segment_len, !offloaded, ip);
-        let (fixed, rest) = segment.split_first_chunk_mut::<{ TcpHeader::LEN }>()?;
-        *fixed = header.fixed(LEN - AT);
-        *rest.first_chunk_mut()? = timestamps.alone();
-        let pseudo_header = Sum::pseudo_header(src.into(), dst.into(), IpProtocol::TCP, segment_len);
-        if offloaded {
-            TcpHeader::set_partial_checksum(fixed, pseudo_header);
-        } else if let Some(sum) = payload_sum {
-            TcpHeader::set_checksum(segment, pseudo_header.with(sum));
-        } else {
-            TcpHeader::set_checksum(buf.bytes_mut()?.get_mut(AT..)?, pseudo_header);
-        }
-        self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(1);
-        Some(TxOffload {
-            l2_len: u8::try_from(EthernetHeader::LEN).ok()?,
-            l3_len: u8::try_from(Ipv4Header::LEN).ok()?,
-            l4_len: u8::try_from(LEN - AT).ok()?,
-            ipv6: false,
-            ip_checksum: offloaded,
-            tcp_checksum: offloaded,
-            segment: 0,
-        })
+        let timestamps = options.timestamps.filter(|_| options.has_no_others())?;
+        let template = self.template(mac, ends, ecn, (header, timestamps))?;
+        let offload = template.put((header.seq, TcpFlags::NONE), buf, payload_sum)?;
+        self.count_templated(1);
+        Some(offload)
     }
 
     /// Counts a frame that [`Self::plain`] read, and that is not looked at in any other way.

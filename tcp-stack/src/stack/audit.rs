@@ -14,7 +14,8 @@ use crate::timer::TimerKind;
 const RECOVER: [TimerKind; 3] = [TimerKind::Retransmit, TimerKind::LossProbe, TimerKind::Reordering];
 
 impl<B: Buf> Stack<B> {
-    /// Whether segments that are expected are taken the short way, as they always are but where both ways are compared.
+    /// Whether segments that are expected are taken the short way, and new ones sent in trains, as they always are but where
+    /// both ways are compared.
     pub fn predict(&mut self, predicts: bool) {
         self.predicts = predicts;
     }

@@ -9,6 +9,7 @@ mod output;
 mod passive;
 mod replies;
 mod segmentation;
+mod train;
 
 pub use api::SEND_LEAST;
 
@@ -79,7 +80,8 @@ pub struct Stack<B: Buf> {
     /// The place of the connection that [`Event::Early`] told of last, and the first of the segments that it told of:
     /// until the next event, or the next frames.
     early: Option<(u32, u32)>,
-    /// Whether segments that are expected are taken the short way; off only where both ways are compared.
+    /// Whether segments that are expected are taken the short way, and new ones sent in trains; off only where both ways are
+    /// compared.
     predicts: bool,
     /// Connections from which on it looks ahead; another number only where both ways are compared.
     looks_ahead_from: u32,

@@ -2,6 +2,7 @@
 
 use super::Stack;
 use super::segmentation::make_run;
+use super::train::send_train;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
 use crate::conn::{Conn, Cx, Ends, Frame, Pending, Reply};
 use crate::iface::{Interface, NotReady};
@@ -147,11 +148,18 @@ impl<B: Buf> Stack<B> {
         out: &mut impl FnMut(TxFrame<B>),
         quantum: usize,
     ) -> (usize, Turn) {
-        let Self { conns, tx, rx, memory, stats, config, interface, paths, .. } = self;
+        let Self { conns, tx, rx, memory, stats, config, interface, paths, predicts, .. } = self;
         let Some(conn) = conns.at_mut(index) else { return (0, Turn::Done) };
         let mut cx = Cx { now, config, tx, rx, memory, stats, paths };
+        let train = if *predicts { send_train(conn, &mut cx, interface, out, quantum) } else { Ok(0) };
+        let sent = match train {
+            Ok(0) => 0,
+            Ok(sent) if !conn.wants_output() => return (sent, Turn::Done),
+            Ok(sent) => sent,
+            Err(why) => return (0, Turn::NoNeighbor(why)),
+        };
         let mut mac = None;
-        for count in 0..quantum {
+        for count in sent..quantum {
             let Some(frame) = conn.next_frame(&mut cx) else { return (count, Turn::Done) };
             let to = match mac.map_or_else(|| interface.resolve(now, conn.remote().ip()), Ok) {
                 Ok(to) => to,

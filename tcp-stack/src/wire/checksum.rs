@@ -53,6 +53,13 @@ impl Sum {
         self.join(Self(field.to_be() as u64))
     }
 
+    /// This sum and one 32-bit field.
+    #[inline]
+    #[must_use]
+    pub const fn with_word(self, field: u32) -> Self {
+        Self(fold32(self.0.wrapping_add(field.to_be() as u64)))
+    }
+
     /// The sum of TCP's or ICMPv6's pseudo-header (RFC 9293 §3.1; RFC 8200 §8.1) over `len` bytes of
     /// header and payload. Addresses of different families give an IPv6 sum with a mapped address.
     #[inline]
@@ -179,6 +186,13 @@ mod tests {
             }
             more.extend(field.to_be_bytes());
             prop_assert_eq!(Sum::of(&bytes).with(field).fold(), slow(&more));
+        }
+
+        #[test]
+        fn a_word_is_its_two_fields(bytes: Vec<u8>, high: u16, low: u16) {
+            let word = u32::from(high) << 16 | u32::from(low);
+            let sum = Sum::of(&bytes);
+            prop_assert_eq!(sum.with_word(word).fold(), sum.with(high).with(low).fold());
         }
 
         #[test]

@@ -95,6 +95,40 @@ fn first_lost_by_walking(queue: &SendQueue, pool: &TxPool) -> Option<u32> {
     None
 }
 
+/// Segments that leave in a row are where they would be had each left by itself.
+#[test]
+fn a_row_is_what_its_segments_are() {
+    for (before, row, behind) in [(0, 1, 0), (0, 3, 2), (2, 4, 0), (5, 1, 1), (3, 0, 2)] {
+        let all = [(); 2].map(|()| {
+            let (mut pool, mut queue) = (TxPool::new(before + row + behind), SendQueue::new());
+            for nth in 0..before + row + behind {
+                queue.push(&mut pool, seq(nth * 100), 100, false, (None, None)).unwrap();
+            }
+            for index in 0..before {
+                queue.mark_sent(&mut pool, index, Instant::from_nanos(7));
+            }
+            (pool, queue)
+        });
+        let [(mut pool, mut queue), (mut other_pool, mut other)] = all;
+        let now = Instant::from_nanos(9);
+        let mut seen = Vec::new();
+        let departed = queue.depart(&mut pool, (now, RateStamp::default()), |node, in_flight, is_last| {
+            seen.push((node.seq, in_flight, is_last));
+            seen.len() <= row as usize
+        });
+        for index in before..before + row {
+            other.mark_sent(&mut other_pool, index, now);
+        }
+        assert_eq!((departed.segments, departed.octets), (row, row * 100));
+        assert!(row == 0 || departed.end == seq((before + row) * 100));
+        let count = before + row + behind;
+        let expected =
+            (before..count).take(row as usize + 1).map(|nth| (seq(nth * 100), nth * 100, nth + 1 == count));
+        assert_eq!(seen, expected.collect::<Vec<_>>());
+        assert_eq!(std::format!("{queue:?} {pool:?}"), std::format!("{other:?} {other_pool:?}"));
+    }
+}
+
 /// Marks a range and compares with what a walk over the whole queue expects.
 fn sack_by_walking(queue: &mut SendQueue, pool: &mut TxPool, range: &core::ops::Range<SeqNum>) {
     let (mut expected, mut index) = (Vec::new(), queue.head);
@@ -132,6 +166,14 @@ proptest! {
                     let pushed = queue.push(&mut pool, end, 100, false, (Some(HeapBuf::new(&[])), None));
                     end += if pushed.is_ok() { 100 } else { 0 };
                 }
+                (2, _) if nth % 2 == 1 => {
+                    let mut left = nth / 2;
+                    let departed = queue.depart(&mut pool, (now, RateStamp::default()), |_, _, _| {
+                        left = left.wrapping_sub(1);
+                        left != u32::MAX
+                    });
+                    prop_assert!(departed.segments <= nth / 2);
+                }
                 (2, _) if queue.unsent != NIL => queue.mark_sent(&mut pool, queue.unsent, now),
                 (3, Some(TxState::Flight)) => queue.mark_lost(&mut pool, index),
                 (4, Some(TxState::Flight | TxState::Lost)) => queue.mark_sacked(&mut pool, index),
@@ -152,7 +194,15 @@ proptest! {
                 }
                 (8, Some(state)) if state != TxState::Ready => {
                     let una = pool.get(index).unwrap().seq;
-                    while queue.pop_acked(&mut pool, una).is_some() {}
+                    let mut expected = Vec::new();
+                    let mut at = queue.head;
+                    while let Some(node) = pool.get(at).filter(|node| node.end().at_or_before(una)) {
+                        expected.push(node.seq);
+                        at = node.next;
+                    }
+                    let mut told = Vec::new();
+                    queue.drop_acked(&mut pool, una, |node| told.push(node.seq));
+                    prop_assert_eq!(told, expected);
                 }
                 _ => {}
             }

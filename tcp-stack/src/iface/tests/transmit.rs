@@ -1,6 +1,9 @@
 //! What an interface sends: replies, and headers before segments.
 
 use super::*;
+use crate::conn::Ends;
+use crate::iface::template::Template;
+use crate::wire::{EcnField, Sum, Timestamps};
 
 #[test]
 fn pings_are_answered() {
@@ -116,6 +119,62 @@ fn segments_are_put_into_packets() {
     }
 }
 
+/// Whatever all have in common and each for itself, a template's frames are those that are written step by step.
+#[test]
+fn templates_write_what_is_written_step_by_step() {
+    let ends = Ends::new((V4, 7400).into(), (V4_FAR, 65_535).into());
+    let timestamps = Timestamps { value: 0xffff_fffe, echo: 7 };
+    let options = TcpOptions { timestamps: Some(timestamps), ..TcpOptions::NONE };
+    let payloads = [&b""[..], b"odd", &[0; 1448], &[0xff; 1448], &[0x5a; 577]];
+    for (offload, known) in [(false, false), (false, true), (true, false)] {
+        let mut lab = Lab::new(InterfaceConfig { tx_checksum_offload: offload, hop_limit: 3, ..config() });
+        for (nth, payload) in (0_u32..).zip(payloads) {
+            for flags in [TcpFlags::NONE, TcpFlags::PSH] {
+                let common = TcpHeader {
+                    src_port: 7400,
+                    dst_port: 65_535,
+                    seq: SeqNum::new(nth.wrapping_mul(0x4321_f00d)),
+                    ack: SeqNum::new(u32::MAX - nth),
+                    flags: TcpFlags::ACK,
+                    window: 0xfff0,
+                    urgent: 0,
+                };
+                let header = TcpHeader { flags: common.flags | flags, ..common };
+                let mut buf = lab.pool.copy(payload).unwrap();
+                assert!(header.emit(&options, buf.prepend(32).unwrap()));
+                let expected =
+                    lab.interface.encapsulate(PEER, V4.into(), V4_FAR.into(), 2, &mut buf).unwrap();
+                let other = TcpHeader { seq: SeqNum::new(1), ..common };
+                let template = lab.interface.template(PEER, &ends, EcnField::Ect0, (&other, timestamps));
+                let mut templated = lab.pool.copy(payload).unwrap();
+                let sum = known.then(|| Sum::of(payload).fold());
+                let done = template.unwrap().put((header.seq, flags), &mut templated, sum).unwrap();
+                assert_eq!((done, templated.bytes()), (expected, buf.bytes()));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_has_no_template() {
+    let ends = Ends::new((V4, 1).into(), (V4_PEER, 2).into());
+    let (header, timestamps) = (TcpHeader::default(), Timestamps::default());
+    let make = |lab: &Lab, ends| lab.interface.template(PEER, ends, EcnField::NotEct, (&header, timestamps));
+    let tagged = Lab::new(InterfaceConfig { vlan: Some(7), ..config() });
+    assert!(make(&tagged, &ends).is_none() && !tagged.interface.has_template(&ends));
+    let mut lab = Lab::new(config());
+    let six = Ends::new((v6("fd77::2"), 1).into(), (v6("fd77::1"), 2).into());
+    assert!(make(&lab, &six).is_none() && !lab.interface.has_template(&six));
+    let template = make(&lab, &ends).unwrap();
+    let mut shared = lab.pool.copy(b"hello").unwrap();
+    let other = shared.share();
+    assert!(template.put((SeqNum::new(1), TcpFlags::NONE), &mut shared, None).is_none());
+    assert_eq!(other.bytes(), b"hello");
+    let mut full = HeapBuf::new(b"hello");
+    full.prepend(crate::HEADROOM - Template::LEN + 1).unwrap();
+    assert!(template.put((SeqNum::new(1), TcpFlags::NONE), &mut full, None).is_none());
+}
+
 #[test]
 fn checksums_are_left_to_the_port() {
     let mut lab = Lab::new(InterfaceConfig { tx_checksum_offload: true, ..config() });
@@ -125,7 +184,7 @@ fn checksums_are_left_to_the_port() {
     let (_, header, tcp) = Ipv4Header::parse(&buf.bytes()[14..]).unwrap();
     assert_eq!(header[10..12], [0, 0]);
     // What a port does with it is right.
-    let completed = crate::wire::Sum::of(tcp).checksum();
+    let completed = Sum::of(tcp).checksum();
     let slice = etherparse::TcpSlice::from_slice(tcp).unwrap();
     assert_eq!(completed, slice.calc_checksum_ipv4(V4.octets(), V4_PEER.octets()).unwrap());
     let mut buf = segment(&mut lab);

@@ -1,0 +1,74 @@
+//! Segments have arrived: all that an acknowledgement covers leave the queue.
+
+use super::{SendQueue, TxNode, TxState};
+use crate::pool::{NIL, Pool};
+use crate::seq::SeqNum;
+
+impl SendQueue {
+    /// Takes out all that end at `una` or before, as [`Self::pop_acked`] does one by one, and tells of each.
+    #[inline]
+    pub(crate) fn drop_acked<B>(
+        &mut self,
+        pool: &mut Pool<TxNode<B>>,
+        una: SeqNum,
+        mut tell: impl FnMut(&TxNode<B>),
+    ) {
+        self.drop_oldest(pool, una, &mut tell);
+        while let Some(node) = self.pop_acked(pool, una) {
+            tell(&node);
+        }
+    }
+
+    /// Takes the first segment out if it ends at `una` or before.
+    #[inline]
+    pub(crate) fn pop_acked<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum) -> Option<TxNode<B>> {
+        let index = self.head;
+        let node = pool.get(index)?;
+        if node.end().after(una) || node.state == TxState::Ready {
+            return None;
+        }
+        self.pop_head(pool)
+    }
+
+    /// As [`Self::drop_acked`], as far as the first segment is the oldest in flight, too: nearly always all the way.
+    #[inline]
+    fn drop_oldest<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum, tell: &mut impl FnMut(&TxNode<B>)) {
+        let (mut at, mut oldest) = (self.head, self.flight.first);
+        let (mut segments, mut again, mut octets, mut space) = (0_u32, 0_u32, 0_u32, 0_u32);
+        while at == oldest {
+            let behind = pool.drop_if(at, |node| {
+                if node.end().after(una) || node.state != TxState::Flight {
+                    return None;
+                }
+                tell(node);
+                again = again.wrapping_add(u32::from(node.retransmitted()));
+                octets = octets.wrapping_add(u32::from(node.len));
+                space = space.wrapping_add(node.seq_len());
+                Some((node.next, node.later))
+            });
+            let Some((next, later)) = behind else { break };
+            if self.sack_hint == at {
+                self.sack_hint = NIL;
+            }
+            segments = segments.wrapping_add(1);
+            (at, oldest) = (next, later);
+        }
+        if segments == 0 {
+            return;
+        }
+        (self.head, self.flight.first) = (at, oldest);
+        match pool.get_mut(at) {
+            Some(next) => next.prev = NIL,
+            None => self.tail = NIL,
+        }
+        match pool.get_mut(oldest) {
+            Some(later) => later.prior = NIL,
+            None => self.flight.last = NIL,
+        }
+        self.segments = self.segments.saturating_sub(segments);
+        self.octets = self.octets.saturating_sub(octets);
+        self.in_flight = self.in_flight.saturating_sub(space);
+        self.flight_segments = self.flight_segments.saturating_sub(segments);
+        self.flight_again = self.flight_again.saturating_sub(again);
+    }
+}

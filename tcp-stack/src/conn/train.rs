@@ -1,0 +1,146 @@
+//! Trains: the new segments that a connection sends in its turn, decided on together.
+//!
+//! What is sent next is in `output`, which is right for every segment. Of a connection in the ordinary state (nothing is lost,
+//! nothing but an acknowledgement is owed, no pace is kept) one new segment differs from the next by little: what the
+//! windows have left. What this file does must be the same, which a test of the stack compares.
+
+use super::send_queue::Departed;
+use super::{Conn, Cx, Pending, TxNode};
+use crate::buf::Buf;
+use crate::recovery::{Phase, RateStamp};
+use crate::seq::SeqNum;
+use crate::time::Instant;
+use crate::timer::TimerKind;
+use crate::wire::{EcnField, TcpFlags, TcpHeader, Timestamps};
+
+/// How far new segments may go now, and what each is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Train {
+    /// The right edge of the peer's window.
+    edge: SeqNum,
+    una: SeqNum,
+    /// Where the last segment that was not full ended.
+    small_end: SeqNum,
+    cwnd: u32,
+    emss: u16,
+    nagle: bool,
+    /// Nothing was outstanding before.
+    alone: bool,
+    /// Something is.
+    outstanding: bool,
+    pub(crate) ecn: EcnField,
+}
+
+impl Train {
+    /// Whether a new segment may leave behind `in_flight` octets: what `Conn::blocked` says, and that it needs not be split.
+    #[inline]
+    pub(crate) fn admits<B>(&self, segment: &TxNode<B>, in_flight: u32) -> bool {
+        let (len, end) = (segment.len, segment.end());
+        let is_text = len > 0 && len <= self.emss && !segment.fin;
+        let fits_cwnd = in_flight == 0 || in_flight.saturating_add(len.into()) <= self.cwnd;
+        let waits = self.nagle && self.is_small(len) && self.outstanding && self.small_end.after(self.una);
+        is_text && end.at_or_before(self.edge) && fits_cwnd && !waits
+    }
+
+    /// A new segment leaves.
+    #[inline]
+    pub(crate) fn note<B>(&mut self, segment: &TxNode<B>) {
+        self.outstanding = true;
+        if self.is_small(segment.len) {
+            self.small_end = segment.end();
+        }
+    }
+
+    #[inline]
+    fn is_small(&self, len: u16) -> bool {
+        len < self.emss
+    }
+}
+
+impl Conn {
+    /// The train that may leave now; `None` when the next frame is none, or to be looked at by itself.
+    #[inline(always)]
+    pub(crate) fn next_train<B: Buf>(&self, cx: &Cx<'_, B>) -> Option<Train> {
+        let node = self.snd.queue.unsent();
+        let segment = cx.tx.get(node)?;
+        let outstanding = self.snd.queue.has_outstanding();
+        let train = Train {
+            edge: self.snd.una + self.snd.wnd,
+            una: self.snd.una,
+            small_end: self.snd.small_end,
+            cwnd: self.window.cwnd,
+            emss: self.snd.emss,
+            nagle: self.settings.nagle,
+            alone: !outstanding,
+            outstanding,
+            ecn: self.run_field(segment.seq)?,
+        };
+        let goes = self.is_ordinary(cx)
+            && train.admits(segment, self.snd.queue.in_flight())
+            && self.path_probe_due(cx, node).is_none();
+        goes.then_some(train)
+    }
+
+    /// Whether nothing but new segments is to be sent, all of them with the same options, as soon as the windows allow.
+    #[inline]
+    fn is_ordinary<B>(&self, cx: &Cx<'_, B>) -> bool {
+        let (queue, pending) = (&self.snd.queue, &self.pending);
+        let owes_more = [Pending::Force, Pending::Probe, Pending::Small, Pending::LossProbe];
+        self.state.is_synchronized()
+            && !owes_more.into_iter().any(|what| pending.has(what))
+            && self.snd.wnd > 0
+            && queue.first_lost().is_none()
+            && self.recovery.phase == Phase::Open
+            && self.recovery.dup_acks == 0
+            && !self.ecn.has_turns()
+            && !self.ecn.holds()
+            && !self.snd.urgent
+            && self.negotiated.timestamps
+            && !self.has_sack_to_report()
+            && self.pacer.rate().is_none()
+            && !self.cc.models_path()
+            && cx.config.segmentation.is_none()
+    }
+
+    /// The header of a train's segments, but for sequence number and PSH, and their only option.
+    #[inline(always)]
+    pub(crate) fn train_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, Timestamps) {
+        let window = self.offer_window(cx, true);
+        let header = self.header_with(SeqNum::new(0), TcpFlags::ACK | self.ecn.echo(), window);
+        (header, Timestamps { value: self.ts_clock(cx.now), echo: self.rcv.ts_recent })
+    }
+
+    /// What each segment of a train remembers of its departure.
+    #[inline]
+    pub(crate) fn train_stamp(&self, now: Instant, train: &Train) -> RateStamp {
+        let mut rate = self.rate;
+        rate.on_send(now, train.alone)
+    }
+
+    /// Segments of a train, at least one, were handed to the port.
+    #[inline(always)]
+    pub(crate) fn end_train<B: Buf>(&mut self, cx: &mut Cx<'_, B>, train: &Train, departed: &Departed) {
+        let segments = u64::from(departed.segments);
+        self.counters.segments_out = self.counters.segments_out.wrapping_add(segments);
+        let stats = &mut *cx.stats;
+        stats.segments_out = stats.segments_out.wrapping_add(segments);
+        stats.data_segments_out = stats.data_segments_out.wrapping_add(segments);
+        stats.octets_out = stats.octets_out.wrapping_add(departed.octets.into());
+        if train.ecn == EcnField::Ect0 {
+            stats.ect_out = stats.ect_out.wrapping_add(segments);
+        }
+        self.pending.remove(Pending::Ack);
+        self.on_ack_sent();
+        self.rate.on_send(cx.now, train.alone);
+        self.snd.nxt = self.snd.nxt.max(departed.end);
+        self.snd.small_end = train.small_end;
+        self.last_sent_at = cx.now;
+        self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
+        self.timers.clear(TimerKind::SendOverride);
+        self.timers.clear(TimerKind::Persist);
+        if !self.timers.is_set(TimerKind::Retransmit) {
+            self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
+        }
+        self.arm_loss_probe(cx);
+    }
+}

@@ -1,0 +1,134 @@
+//! The headers of segments that differ in little: made once, and put before the payload of each with what is its own.
+//!
+//! ```text
+//!   Ethernet   MACs, type
+//!   IPv4       addresses, ECN …              length, checksum ◀─ each segment's
+//!   TCP        ports, ACK, window …          sequence number, PSH, checksum ◀─
+//!   options    timestamps
+//! ```
+//!
+//! The form is that of [`Plain`](super::Plain); the others are written by [`encapsulate`](super::Interface::encapsulate).
+//! Sums are linear (RFC 1071 §2): that of what all have in common is made once, too.
+
+use super::Interface;
+use crate::buf::{Buf, TxOffload};
+use crate::conn::Ends;
+use crate::seq::SeqNum;
+use crate::wire::{
+    EcnField, EtherType, EthernetHeader, IpProtocol, Ipv4Header, MacAddr, Sum, TcpFlags, TcpHeader,
+    Timestamps,
+};
+
+/// Where the TCP header begins.
+const TCP: usize = EthernetHeader::LEN + Ipv4Header::LEN;
+/// Where the fields are that each segment has for itself.
+const PACKET_LEN: usize = EthernetHeader::LEN + 2;
+const PACKET_CHECKSUM: usize = EthernetHeader::LEN + 10;
+const SEQ: usize = TCP + 4;
+const FLAGS: usize = TCP + 13;
+const CHECKSUM: usize = TCP + 16;
+
+/// The headers of segments with timestamps and no other option, over IPv4 without a VLAN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Template {
+    /// Those of a segment without payload; sequence number and checksums are zero.
+    headers: [u8; Self::LEN],
+    flags: TcpFlags,
+    /// The sum of the IP header.
+    packet: Sum,
+    /// The sum of the pseudo-header and, unless the port makes it, of the TCP header without its flags.
+    segment: Sum,
+    /// The port makes the checksums.
+    offloaded: bool,
+}
+
+impl<B: Buf> Interface<B> {
+    /// Whether segments of this flow may have the form.
+    #[inline]
+    pub(crate) fn has_template(&self, ends: &Ends) -> bool {
+        self.config.vlan.is_none() && ends.is_ipv4()
+    }
+
+    /// The headers of segments to `mac`: `header`, but for its sequence number. `None` for a flow of another form.
+    #[inline(always)]
+    pub(crate) fn template(
+        &self,
+        mac: MacAddr,
+        ends: &Ends,
+        ecn: EcnField,
+        (header, timestamps): (&TcpHeader, Timestamps),
+    ) -> Option<Template> {
+        let (src, dst) = ends.ipv4().filter(|_| self.config.vlan.is_none())?;
+        let offloaded = self.config.tx_checksum_offload;
+        let mut headers = [0; Template::LEN];
+        let (link, rest) = headers.split_first_chunk_mut::<{ EthernetHeader::LEN }>()?;
+        EthernetHeader { dst: mac, src: self.config.mac, tci: None, ethertype: EtherType::IPV4 }.emit(link);
+        let (ip, tcp) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
+        let packet = Ipv4Header {
+            traffic_class: ecn.bits(),
+            ttl: self.config.hop_limit.max(1),
+            ..Ipv4Header::atomic(src, dst, IpProtocol::TCP)
+        };
+        packet.emit(Template::LEN - TCP, false, ip);
+        let (fixed, options) = tcp.split_first_chunk_mut::<{ TcpHeader::LEN }>()?;
+        let common = TcpHeader { seq: SeqNum::new(0), flags: TcpFlags::NONE, ..*header };
+        *fixed = common.fixed(Template::LEN - TCP);
+        *options.first_chunk_mut()? = timestamps.alone();
+        let pseudo_header = Sum::pseudo_header(src.into(), dst.into(), IpProtocol::TCP, Template::LEN - TCP);
+        let (packet, segment) = if offloaded {
+            (Sum::ZERO, pseudo_header)
+        } else {
+            (Sum::of(ip), pseudo_header.join(Sum::of(tcp)))
+        };
+        Some(Template { headers, flags: header.flags, packet, segment, offloaded })
+    }
+
+    /// Counts segments that were given headers by a template.
+    #[inline]
+    pub(crate) fn count_templated(&mut self, segments: u32) {
+        self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(segments.into());
+    }
+}
+
+impl Template {
+    /// Octets of all headers.
+    pub(crate) const LEN: usize = TCP + TcpHeader::LEN + 12;
+
+    /// Puts the headers before a segment's payload, with these flags beside those that all have. `None`, and nothing
+    /// changed, for a buffer that is shared or without room. A payload whose folded sum is known is not read.
+    #[inline(always)]
+    pub(crate) fn put<B: Buf>(
+        &self,
+        (seq, flags): (SeqNum, TcpFlags),
+        buf: &mut B,
+        payload_sum: Option<u16>,
+    ) -> Option<TxOffload> {
+        let payload_len = u16::try_from(buf.bytes().len()).ok()?;
+        let packet_len = payload_len.checked_add(u16::try_from(Self::LEN - EthernetHeader::LEN).ok()?)?;
+        let flags = self.flags | flags;
+        let segment = self.segment.with(payload_len);
+        let (packet, segment) = if self.offloaded {
+            (0, segment.fold())
+        } else {
+            let payload = payload_sum.unwrap_or_else(|| Sum::of(buf.bytes()).fold());
+            let own = segment.with_word(seq.get()).with(flags.bits().into()).with(payload);
+            (self.packet.with(payload_len).checksum(), own.checksum())
+        };
+        let headers = buf.prepend(Self::LEN)?.first_chunk_mut::<{ Self::LEN }>()?;
+        *headers = self.headers;
+        [headers[PACKET_LEN], headers[PACKET_LEN + 1]] = packet_len.to_be_bytes();
+        [headers[PACKET_CHECKSUM], headers[PACKET_CHECKSUM + 1]] = packet.to_be_bytes();
+        [headers[SEQ], headers[SEQ + 1], headers[SEQ + 2], headers[SEQ + 3]] = seq.get().to_be_bytes();
+        headers[FLAGS] = flags.bits();
+        [headers[CHECKSUM], headers[CHECKSUM + 1]] = segment.to_be_bytes();
+        Some(TxOffload {
+            l2_len: u8::try_from(EthernetHeader::LEN).ok()?,
+            l3_len: u8::try_from(Ipv4Header::LEN).ok()?,
+            l4_len: u8::try_from(Self::LEN - TCP).ok()?,
+            ipv6: false,
+            ip_checksum: self.offloaded,
+            tcp_checksum: self.offloaded,
+            segment: 0,
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! The frames of a train: new segments of one connection, headers before each from one template.
+
+use crate::buf::{Buf, TxFrame};
+use crate::conn::{Conn, Cx};
+use crate::iface::{Interface, NotReady};
+use crate::wire::TcpFlags;
+
+/// Gives the port the new segments that a connection may send without a decision on each, at most `max`; returns how
+/// many. What it leaves is decided on one by one.
+#[inline]
+pub(super) fn send_train<B: Buf>(
+    conn: &mut Conn,
+    cx: &mut Cx<'_, B>,
+    interface: &mut Interface<B>,
+    out: &mut impl FnMut(TxFrame<B>),
+    max: usize,
+) -> Result<usize, NotReady> {
+    if !interface.has_template(&conn.ends) {
+        return Ok(0);
+    }
+    let Some(mut train) = conn.next_train(cx) else { return Ok(0) };
+    let mac = interface.resolve(cx.now, conn.ends.remote().ip())?;
+    let (header, timestamps) = conn.train_header(cx);
+    let template = interface.template(mac, &conn.ends, train.ecn, (&header, timestamps));
+    let Some(template) = template else { return Ok(0) };
+    let stamp = conn.train_stamp(cx.now, &train);
+    let mut sent = 0_usize;
+    let departed = conn.snd.queue.depart(cx.tx, (cx.now, stamp), |segment, in_flight, is_last| {
+        if sent >= max || !train.admits(segment, in_flight) {
+            return false;
+        }
+        let flags = if is_last { TcpFlags::PSH } else { TcpFlags::NONE };
+        let (seq, len, sum) = (segment.seq, segment.len, segment.sum);
+        let bare = segment.buf.as_mut().filter(|buf| buf.bytes().len() == usize::from(len));
+        let Some(buf) = bare else { return false };
+        let Some(offload) = template.put((seq, flags), buf, sum) else { return false };
+        out(TxFrame { buf: buf.share(), offload });
+        train.note(segment);
+        sent = sent.wrapping_add(1);
+        true
+    });
+    if departed.segments > 0 {
+        interface.count_templated(departed.segments);
+        conn.end_train(cx, &train, &departed);
+    }
+    Ok(sent)
+}
