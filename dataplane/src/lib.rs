@@ -10,6 +10,7 @@
 //! Programs in the place of the daemon use [`verbs`]: queue pairs on a port of their own, in their own poll loop.
 
 pub mod admin;
+mod checksum;
 pub mod control;
 pub mod daemon;
 pub mod dpdk;

@@ -4,6 +4,8 @@
 //! stack never copies it to look at it, keeps it when a segment must be held or may have to be sent
 //! again, and gives it back by dropping it. This trait is all that the stack knows of it.
 
+use crate::wire::Sum;
+
 /// Room that a fresh buffer has before its first byte: Ethernet (14) + VLAN (4) + IPv6 (40) + TCP (60),
 /// rounded up to DPDK's default headroom, in bytes.
 pub const HEADROOM: usize = 128;
@@ -38,6 +40,12 @@ pub trait Buf: Sized {
     fn tailroom(&self) -> usize;
     /// What the buffer really occupies, in bytes: memory limits count this, not `bytes().len()`.
     fn true_size(&self) -> usize;
+    /// [`Sum::of`] bytes of such a buffer: who owns the memory may have instructions for it that this crate, for any
+    /// processor, does without.
+    #[inline]
+    fn sum(bytes: &[u8]) -> Sum {
+        Sum::of(bytes)
+    }
     /// Makes `next`'s bytes the last of the frame that this handle begins; [`Buf::bytes`] stays what it
     /// was. Only frames for a port that cuts them ([`Segmentation`](crate::Segmentation)) are made of
     /// several buffers.

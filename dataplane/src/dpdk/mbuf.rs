@@ -21,10 +21,11 @@ use std::slice;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use dpdk_sys::rte_mbuf;
+use tcp_stack::wire::Sum;
 use tcp_stack::{Buf, RxChecksum, TxOffload};
 
 use super::release::release;
-use crate::prefetch;
+use crate::{checksum, prefetch};
 
 /// A buffer whose bytes lie elsewhere: a fact about the memory, not an offload; to be kept.
 const ATTACHED: u64 = dpdk_sys::DPDK_MBUF_EXTERNAL | dpdk_sys::DPDK_MBUF_INDIRECT;
@@ -311,6 +312,11 @@ impl Buf for Mbuf {
 
     fn true_size(&self) -> usize {
         size_of::<rte_mbuf>().saturating_add(usize::from(self.buf_len()))
+    }
+
+    #[inline]
+    fn sum(bytes: &[u8]) -> Sum {
+        checksum::sum(bytes)
     }
 
     fn link(&mut self, next: Self) -> Result<(), Self> {

@@ -93,7 +93,7 @@ impl<B: Buf> Interface<B> {
         }
         let len = usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Ipv4Header::LEN)?;
         let ends = |ports| Ends::of_ipv4([d0, d1, d2, d3], [s0, s1, s2, s3], ports);
-        plain_tcp(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), ends, traffic_class, verify)
+        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), ends, traffic_class, verify)
     }
 
     #[inline]
@@ -110,7 +110,7 @@ impl<B: Buf> Interface<B> {
         let len = usize::from(u16::from_be_bytes([l0, l1]));
         let end = |ip, [a, b]: [u8; 2]| SocketAddr::new(IpAddr::V6(ip), u16::from_be_bytes([a, b]));
         let ends = |[p0, p1, q0, q1]: [u8; 4]| Ends::new(end(dst, [p0, p1]), end(src, [q0, q1]));
-        plain_tcp(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), ends, v0 << 4 | v1 >> 4, verify)
+        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), ends, v0 << 4 | v1 >> 4, verify)
     }
 
     /// Puts the headers of a segment of the same form before its payload, all at once: what `TcpHeader::emit` and
@@ -147,7 +147,7 @@ impl<B: Buf> Interface<B> {
 
 /// `at` is where in the frame the segment begins, `ends` makes a flow of our port and the other's.
 #[inline(always)]
-fn plain_tcp(
+fn plain_tcp<B: Buf>(
     segment: &[u8],
     at: usize,
     ends: impl FnOnce([u8; 4]) -> Ends,
@@ -169,7 +169,7 @@ fn plain_tcp(
     if verify {
         let (local, remote) = (ends.local().ip(), ends.remote().ip());
         let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment.len());
-        if !pseudo_header.join(Sum::of(segment)).is_valid() {
+        if !pseudo_header.join(B::sum(segment)).is_valid() {
             return None;
         }
     }

@@ -10,7 +10,7 @@ use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
 use crate::time::Instant;
 use crate::timer::TimerKind;
-use crate::wire::{Sum, flow_hash};
+use crate::wire::flow_hash;
 
 /// The source ports of active opens (RFC 6335 §6: dynamic ports).
 const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
@@ -143,7 +143,7 @@ impl<B: Buf> Stack<B> {
             return Err(SendError::Full(payload));
         }
         // Now the payload is in the caches, from which other segments may push it before its turn comes.
-        let sum = (!config.tx_checksum_offload).then(|| Sum::of(payload.bytes()).fold());
+        let sum = (!config.tx_checksum_offload).then(|| B::sum(payload.bytes()).fold());
         block
             .enqueue(&mut Cx { now, config, tx, rx, memory, stats, paths }, len, payload, sum)
             .map_err(SendError::Full)?;
