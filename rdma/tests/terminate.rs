@@ -198,6 +198,19 @@ fn more_reads_than_negotiated() {
     target.ends_with(&terminate_about(0x12, 0x02, 0xc0, &first, &[]), StreamError::NoBuffer);
 }
 
+/// Linux's siw has queues whose length is a power of two, and as many Reads under way as they take.
+#[test]
+fn reads_up_to_the_next_power_of_two_are_answered() {
+    let mut target = Target::with(EndpointConfig::default(), 5);
+    for msn in 1..=8 {
+        let segment = read_request(msn, 7, 16, target.stag, 0);
+        target.send(&segment);
+    }
+    let ninth = read_request(9, 7, 16, target.stag, 0);
+    target.send(&ninth);
+    target.ends_with(&terminate_about(0x12, 0x02, 0xc0, &ninth, &[]), StreamError::NoBuffer);
+}
+
 #[test]
 fn message_sequence() {
     let error = StreamError::MsnRange;

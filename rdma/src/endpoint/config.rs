@@ -92,7 +92,7 @@ pub struct EndpointInfo {
     pub ird: u16,
     /// Reads of ours at a time.
     pub ord: u16,
-    /// Reads of the peer that are not answered whole.
+    /// Reads of the peer that are not answered whole: `ird` at most, rounded up to a power of two.
     pub reads_owed: usize,
     /// Work requests posted to send and not finished.
     pub work_pending: usize,

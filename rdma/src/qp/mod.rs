@@ -128,8 +128,9 @@ pub(crate) struct QueuePair {
     pub(crate) peer_ended: bool,
     /// Whether an FPDU was sent.
     pub(crate) sent_any: bool,
-    /// Inbound reads at a time.
-    pub(crate) ird: usize,
+    /// Inbound reads at a time: the IRD, rounded up to a power of two. Linux's siw has queues of such lengths, and sends
+    /// as many requests as its own takes; the peer was granted fewer, but has no say in it.
+    pub(crate) irq_max: usize,
     /// Outbound reads at a time.
     pub(crate) ord: usize,
     pub(crate) in_sends: UntaggedQueue,
@@ -162,7 +163,7 @@ impl QueuePair {
             peer_spoke: false,
             peer_ended: false,
             sent_any: false,
-            ird: 0,
+            irq_max: 0,
             ord: 0,
             in_sends: UntaggedQueue::default(),
             in_reads: Msn::FIRST,
@@ -185,10 +186,10 @@ impl QueuePair {
     pub(crate) fn establish(&mut self, framer: Framer, ird: usize, ord: usize, may_send: bool) {
         self.state = QpState::ReadyToSend;
         self.framer = framer;
-        self.ird = ird;
+        self.irq_max = if ird == 0 { 0 } else { ird.next_power_of_two() };
         self.ord = ord;
         self.may_send = may_send;
-        self.irq = VecDeque::with_capacity(ird);
+        self.irq = VecDeque::with_capacity(self.irq_max);
     }
 
     /// Takes the next event; its place is free for another post then.

@@ -234,7 +234,7 @@ impl QueuePair {
         queue.check_msn(header)?;
         // RFC 5040 §6.1: "the RDMAP layer MUST NOT exceed the maximum number of outstanding, inbound RDMA Read
         // Requests that were negotiated".
-        if self.irq.len() >= self.ird {
+        if self.irq.len() >= self.irq_max {
             return Err(StreamError::NoBuffer);
         }
         queue.check_offset(header, len, ReadRequest::LEN as u64)?;
@@ -268,7 +268,7 @@ impl QueuePair {
     ) -> Result<(), StreamError> {
         let queue = UntaggedQueue { msn: self.in_reads, offset: MessageOffset(0) };
         queue.check_msn(header)?;
-        if self.irq.len() >= self.ird {
+        if self.irq.len() >= self.irq_max {
             return Err(StreamError::NoBuffer);
         }
         queue.check_offset(header, len, AtomicRequest::LEN as u64)?;
