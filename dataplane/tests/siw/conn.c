@@ -108,7 +108,7 @@ bool conn_resolve(struct conn *conn, const struct sockaddr_storage *address)
 	return conn_await(conn, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
-enum conn_result conn_open(struct conn *conn, const struct target *target)
+static enum conn_result open_once(struct conn *conn, const struct target *target)
 {
 	uint8_t private_data[REGION_REQUEST_MAX];
 	struct rdma_conn_param param = {
@@ -130,6 +130,7 @@ enum conn_result conn_open(struct conn *conn, const struct target *target)
 		param.private_data_len = (uint8_t)region_request_encode(&target->request, private_data);
 	}
 	if (rdma_connect(conn->id, &param)) {
+		conn->port_waits = errno == EADDRNOTAVAIL;
 		fail(conn, "rdma_connect");
 		return CONN_FAILED;
 	}
@@ -140,6 +141,17 @@ enum conn_result conn_open(struct conn *conn, const struct target *target)
 	rdma_ack_cm_event(answer);
 	if (result == CONN_ESTABLISHED && target->settle_ms > 0)
 		sleep_ms(target->settle_ms);
+	return result;
+}
+
+enum conn_result conn_open(struct conn *conn, const struct target *target)
+{
+	enum conn_result result;
+	int tries = 0;
+
+	/* The port that the kernel drew may be one whose last connection with this peer is in TIME-WAIT: nothing was sent. */
+	while ((result = open_once(conn, target)) == CONN_FAILED && conn->port_waits && ++tries < 4)
+		conn_close(conn);
 	return result;
 }
 

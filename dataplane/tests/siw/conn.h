@@ -33,6 +33,7 @@ struct conn {
 	struct ibv_pd *pd;
 	struct region_reply grant; /* valid if established or rejected with a well-formed reply */
 	bool established;
+	bool port_waits; /* rdma_connect: the local port may not be used now */
 	int timeout_ms;
 	char error[160]; /* why the last call failed */
 };
