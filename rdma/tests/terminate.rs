@@ -181,16 +181,21 @@ fn no_buffer_for_a_send() {
     }
 }
 
-#[test]
-fn more_reads_than_negotiated() {
-    let mut target = Target::with(EndpointConfig::default(), 2);
-    for msn in 1..=2 {
+/// With this IRD so many Reads are taken, and the one behind them ends the stream.
+fn takes_reads(ird: u16, taken: u32) {
+    let mut target = Target::with(EndpointConfig::default(), ird);
+    for msn in 1..=taken {
         let segment = read_request(msn, 7, 16, target.stag, 0);
         target.send(&segment);
     }
-    let third = read_request(3, 7, 16, target.stag, 0);
-    target.send(&third);
-    target.ends_with(&terminate_about(0x12, 0x02, 0xc0, &third, &[]), StreamError::NoBuffer);
+    let one_more = read_request(taken + 1, 7, 16, target.stag, 0);
+    target.send(&one_more);
+    target.ends_with(&terminate_about(0x12, 0x02, 0xc0, &one_more, &[]), StreamError::NoBuffer);
+}
+
+#[test]
+fn more_reads_than_negotiated() {
+    takes_reads(2, 2);
     // None at all, as a peer negotiates that does not read.
     let mut target = Target::with(EndpointConfig::default(), 0);
     let first = read_request(1, 7, 0, target.stag, 0);
@@ -201,14 +206,7 @@ fn more_reads_than_negotiated() {
 /// Linux's siw has queues whose length is a power of two, and as many Reads under way as they take.
 #[test]
 fn reads_up_to_the_next_power_of_two_are_answered() {
-    let mut target = Target::with(EndpointConfig::default(), 5);
-    for msn in 1..=8 {
-        let segment = read_request(msn, 7, 16, target.stag, 0);
-        target.send(&segment);
-    }
-    let ninth = read_request(9, 7, 16, target.stag, 0);
-    target.send(&ninth);
-    target.ends_with(&terminate_about(0x12, 0x02, 0xc0, &ninth, &[]), StreamError::NoBuffer);
+    takes_reads(5, 8);
 }
 
 #[test]

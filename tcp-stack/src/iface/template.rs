@@ -110,7 +110,7 @@ impl Template {
         let (packet, segment) = if self.offloaded {
             (0, segment.fold())
         } else {
-            let payload = payload_sum.unwrap_or_else(|| Sum::of(buf.bytes()).fold());
+            let payload = payload_sum.unwrap_or_else(|| B::sum(buf.bytes()).fold());
             let own = segment.with_word(seq.get()).with(flags.bits().into()).with(payload);
             (self.packet.with(payload_len).checksum(), own.checksum())
         };
