@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::pair::{Initiator, Pair, Sizes, Target, touched};
+use crate::pair::{Initiator, Pair, Sizes, Target};
 use crate::{Cores, Progress, Report, Samples, bandwidth_gbps, cpu};
 
 const REGION: usize = 64 << 20;
@@ -58,8 +58,8 @@ pub struct SlowClientsRow {
     pub fast_gbps: Samples,
     /// Writes of slow clients per second.
     pub slow_writes: Samples,
-    /// The goodput in relation to that without slow clients.
-    pub ratio: Option<f64>,
+    /// The goodput in relation to that of the same engine with the fewest slow clients: none, unless told otherwise.
+    pub ratio: Samples,
 }
 
 /// The table.
@@ -71,40 +71,54 @@ pub struct SlowClientsReport {
     pub rows: Vec<SlowClientsRow>,
 }
 
-/// Measures every row with an engine of its own, and the rows in turns, so that a machine that changes its mood does
-/// so to all of them.
+/// Measures every row, as often as asked: each time on an engine of its own, which more and more slow clients join.
+/// What distinguishes the rows of a run are the clients, then, and not where the memory of an engine happens to lie.
 ///
 /// # Errors
 /// A connection does not come about; a CPU that cannot be had.
 pub fn run(options: &Options) -> Result<SlowClientsReport> {
     ensure!(options.duration.is_finite() && options.duration > 0.0, "a duration of {} s", options.duration);
     options.cores.pin_first()?;
-    let progress = Progress::new(options.clients.len() * (1 + options.runs as usize));
-    let mut loads = Vec::new();
-    for &clients in &options.clients {
-        progress.step(format!("connecting {clients} slow clients"));
-        loads.push(Load::new(options, clients)?);
-    }
-    let mut samples = vec![(Vec::new(), Vec::new()); loads.len()];
+    let mut clients = options.clients.clone();
+    clients.sort_unstable();
+    clients.dedup();
+    let most = clients.last().copied().context("no number of clients")?;
+    let progress = Progress::new(clients.len() * options.runs as usize);
+    let mut runs = Vec::new();
     for _ in 0..options.runs {
-        for (load, (fast, slow)) in loads.iter_mut().zip(&mut samples) {
-            progress.step(format!("{} slow clients", load.slow));
+        let mut load = Load::new(options, most)?;
+        let mut run = Vec::new();
+        for &slow in &clients {
+            progress.step(format!("{slow} slow clients"));
+            load.join(slow)?;
             load.run(WARM_UP)?;
-            let (gbps, writes) = load.run(Duration::from_secs_f64(options.duration))?;
-            fast.push(gbps);
-            slow.push(writes);
+            run.push(load.run(Duration::from_secs_f64(options.duration))?);
         }
+        runs.push(run);
     }
-    let mut rows = Vec::new();
-    for (clients, (fast, slow)) in options.clients.iter().zip(samples) {
-        let (fast_gbps, slow_writes) = (Samples::new(fast)?, Samples::new(slow)?);
-        rows.push(SlowClientsRow { clients: *clients, fast_gbps, slow_writes, ratio: None });
-    }
-    let alone = rows.iter().find(|row| row.clients == 0).map(|row| row.fast_gbps.median);
-    for row in &mut rows {
-        row.ratio = alone.map(|alone| row.fast_gbps.median / alone).filter(|it| it.is_finite());
-    }
+    let row = |(place, clients): (usize, &u32)| {
+        let of = |value: fn(Moved, Moved) -> f64| {
+            let pairs = runs.iter().filter_map(|run| Some((*run.get(place)?, *run.first()?)));
+            Samples::new(pairs.map(|(this, first)| value(this, first)).collect())
+        };
+        Ok(SlowClientsRow {
+            clients: *clients,
+            fast_gbps: of(|this, _| this.fast_gbps)?,
+            slow_writes: of(|this, _| this.slow_writes)?,
+            ratio: of(|this, first| this.fast_gbps / first.fast_gbps)?,
+        })
+    };
+    let rows = clients.iter().enumerate().map(row).collect::<Result<_>>()?;
     Ok(SlowClientsReport { fast: options.fast, rows })
+}
+
+/// What a spell has come to.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    /// Goodput of the fast clients, 10⁹ bit/s of CPU time.
+    fast_gbps: f64,
+    /// Writes of the slow ones per second.
+    slow_writes: f64,
 }
 
 /// An engine and its clients: streams `0..fast` are the fast ones.
@@ -120,31 +134,36 @@ struct Load {
 }
 
 impl Load {
+    /// An engine with room for so many slow clients, and the fast ones.
     fn new(options: &Options, slow: u32) -> Result<Self> {
         let all = options.fast.checked_add(slow).context("too many clients")?;
         let sizes = Sizes { mtu: options.mtu, connections: all, buffers: all.saturating_mul(2).max(8192) };
-        let (near, far) = (Initiator::new(&sizes, touched(REGION))?, Target::new(&sizes, REGION)?);
-        let mut pair = Pair::new(&sizes, near, far);
-        for opened in 0..all as usize {
+        let (near, far) = (Initiator::new(&sizes, REGION)?, Target::new(&sizes, REGION)?);
+        let pair = Pair::new(&sizes, near, far)?;
+        let fast = options.fast as usize;
+        Ok(Self { pair, fast, slow: 0, posted: vec![0; fast], next: (0, Duration::ZERO), slow_written: 0 })
+    }
+
+    /// More clients join, until there are so many slow ones.
+    fn join(&mut self, slow: u32) -> Result<()> {
+        let Self { pair, fast, .. } = self;
+        let all = *fast + slow as usize;
+        for opened in pair.near().granted()..all {
             let now = pair.elapsed();
             pair.near().connect(now)?;
             let wanted = opened + 1;
-            if wanted.is_multiple_of(OPENED) || wanted == all as usize {
+            if wanted.is_multiple_of(OPENED) || wanted == all {
                 let open = pair.run_until(PATIENCE, |pair| pair.near().granted() == wanted);
                 ensure!(open, "{wanted} connections do not come about: {:?}", pair.near().failure());
             }
         }
-        let fast = options.fast as usize;
-        let next = (0, pair.elapsed());
-        Ok(Self { pair, fast, slow, posted: vec![0; fast], next, slow_written: 0 })
+        (self.slow, self.next) = (slow, (0, pair.elapsed()));
+        Ok(())
     }
 
-    /// Runs for so much CPU time; the goodput of the fast clients by it (10⁹ bit/s), and the Writes of the slow ones per
-    /// second.
-    fn run(&mut self, time: Duration) -> Result<(f64, f64)> {
+    /// Runs for so much CPU time.
+    fn run(&mut self, time: Duration) -> Result<Moved> {
         let (begin, used_before) = (self.pair.elapsed(), cpu::thread());
-        // What was due while another load had its turn is not made up for.
-        self.next.1 = self.next.1.max(begin);
         let (before, slow_before) = (self.fast_done(), self.slow_written);
         let mut used = Duration::ZERO;
         while used < time {
@@ -161,8 +180,10 @@ impl Load {
         }
         let octets = (self.fast_done() - before) * u64::from(FAST_MESSAGE);
         let seconds = self.pair.elapsed().saturating_sub(begin).as_secs_f64();
-        let gbps = bandwidth_gbps(octets, used.as_secs_f64());
-        Ok((gbps, (self.slow_written - slow_before) as f64 / seconds))
+        Ok(Moved {
+            fast_gbps: bandwidth_gbps(octets, used.as_secs_f64()),
+            slow_writes: (self.slow_written - slow_before) as f64 / seconds,
+        })
     }
 
     fn fast_done(&mut self) -> u64 {
@@ -198,11 +219,10 @@ impl Report for SlowClientsReport {
             "\n{} fast clients, {FAST_MESSAGE} octets a Write; slow ones write {SLOW_MESSAGE} octets each {every} s",
             self.fast
         )?;
-        writeln!(out, "{:>8} {:>26} {:>12} {:>10}", "#clients", "fast BW[Gb/s]", "slow[1/s]", "of alone")?;
+        writeln!(out, "{:>8} {:>26} {:>12} {:>26}", "#clients", "fast BW[Gb/s]", "slow[1/s]", "of alone")?;
         for row in &self.rows {
-            let ratio = row.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
-            let (fast, slow) = (row.fast_gbps.show(2), row.slow_writes.median);
-            writeln!(out, "{:>8} {fast:>26} {slow:>12.0} {ratio:>10}", row.clients)?;
+            let (fast, slow, ratio) = (row.fast_gbps.show(2), row.slow_writes.median, row.ratio.show(3));
+            writeln!(out, "{:>8} {fast:>26} {slow:>12.0} {ratio:>26}", row.clients)?;
         }
         Ok(())
     }
@@ -225,8 +245,8 @@ mod tests {
         let report = run(&options).unwrap();
         let [alone, beside] = report.rows.as_slice() else { panic!("{report:?}") };
         assert!(alone.fast_gbps.median > 0.0 && beside.fast_gbps.median > 0.0, "{report:?}");
-        assert_eq!((alone.slow_writes.median, alone.ratio), (0.0, Some(1.0)));
+        assert_eq!((alone.slow_writes.median, alone.ratio.median), (0.0, 1.0));
         assert!((200.0..400.0).contains(&beside.slow_writes.median), "{report:?}");
-        assert!(beside.ratio.is_some_and(|ratio| ratio > 0.1), "{report:?}");
+        assert!(beside.ratio.median > 0.1, "{report:?}");
     }
 }

@@ -246,7 +246,7 @@ fn runs<N: Host, F: Host>(
 fn tcp(options: &Options, mtu: u16) -> Result<Vec<Moved>> {
     let sizes = sizes(mtu);
     let receiver = Receiver::new(&sizes, touched(REGION))?;
-    let mut pair = Pair::new(&sizes, Sender::new(&sizes, touched(REGION)), receiver);
+    let mut pair = Pair::new(&sizes, Sender::new(&sizes, touched(REGION)), receiver)?;
     pair.near().connect()?;
     ensure!(pair.run_until(PATIENCE, |pair| pair.far().copied() > 0), "no connection");
     let turn = |pair: &mut Pair<Sender, Receiver>| {
@@ -261,8 +261,8 @@ fn tcp(options: &Options, mtu: u16) -> Result<Vec<Moved>> {
 
 fn rdma(options: &Options, mtu: u16) -> Result<Vec<Moved>> {
     let sizes = sizes(mtu);
-    let (near, far) = (Initiator::new(&sizes, touched(REGION))?, Target::new(&sizes, REGION)?);
-    let mut pair = Pair::new(&sizes, near, far);
+    let (near, far) = (Initiator::new(&sizes, REGION)?, Target::new(&sizes, REGION)?);
+    let mut pair = Pair::new(&sizes, near, far)?;
     let now = pair.elapsed();
     let stream = pair.near().connect(now)?;
     ensure!(pair.run_until(PATIENCE, |pair| pair.near().granted() == 1), "no grant");

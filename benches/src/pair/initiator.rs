@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use dataplane::dpdk::{Mbuf, MbufPool};
+use dataplane::memory::WorkerMemory;
 use rdma::service::{self, Grant};
 use rdma::{
     Access, CompletionStatus, ConnectRequest, Endpoint, EndpointConfig, Env, Event as Rdma, LocalSlice,
-    RdmaStats, RegionId, Sink, StagTable, StreamId, VecMemory,
+    RdmaStats, Sink, StagTable, StreamId,
 };
-use tcp_stack::testutil::{HeapBuf, HeapPool};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Segment, Stack};
 
-use super::{Host, REGION, SEED, Sizes, far_address, transmit};
+use super::{Host, REGION, SEED, Sizes, THE_REGION, far_address, memory, transmit};
 
 /// Octets that a stream may queue in a turn.
 const BUDGET: usize = 64 << 10;
@@ -21,7 +22,7 @@ const QUEUE: u16 = 64;
 
 struct Stream {
     conn: ConnId,
-    endpoint: Option<Endpoint<Segment<HeapBuf>>>,
+    endpoint: Option<Endpoint<Segment<Mbuf>>>,
     grant: Option<Grant>,
     completed: u64,
     /// In `turns`.
@@ -33,11 +34,10 @@ struct Stream {
 /// The streams, and the memory that they write from.
 #[allow(missing_debug_implementations, reason = "it is nothing but buffers and streams")]
 pub struct Initiator {
-    stack: Stack<HeapBuf>,
+    stack: Stack<Mbuf>,
     stags: StagTable,
-    memory: VecMemory,
+    memory: WorkerMemory,
     stats: RdmaStats,
-    source: RegionId,
     streams: Vec<Stream>,
     /// Stream of each connection, by the connection's index.
     by_conn: Vec<usize>,
@@ -47,20 +47,17 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// An initiator that writes what is in `source`.
+    /// An initiator that writes from a region of so many octets.
     ///
     /// # Errors
-    /// Only with a name that no region can have.
-    pub fn new(sizes: &Sizes, source: Vec<u8>) -> Result<Self> {
-        let mut memory = VecMemory::new();
-        let source = memory.add(source).context("no place for a region")?;
+    /// There is no memory for it.
+    pub fn new(sizes: &Sizes, region_bytes: usize) -> Result<Self> {
         let request = service::encode_request(REGION, Access::REMOTE_WRITE, b"");
         Ok(Self {
             stack: Stack::new(sizes.stack(0), SEED),
             stags: StagTable::new(1, SEED),
-            memory,
+            memory: memory("source", region_bytes)?,
             stats: RdmaStats::default(),
-            source,
             streams: Vec::with_capacity(sizes.connections as usize),
             by_conn: vec![usize::MAX; sizes.connections as usize],
             turns: VecDeque::with_capacity(sizes.connections as usize),
@@ -104,7 +101,7 @@ impl Initiator {
     pub fn write(&mut self, stream: usize, at: u64, len: u32) -> Result<()> {
         let Some(found) = self.streams.get_mut(stream) else { bail!("no stream {stream}") };
         let (Some(endpoint), Some(grant)) = (&mut found.endpoint, &found.grant) else { bail!("no grant") };
-        let slice = LocalSlice { region: self.source, offset: at, len };
+        let slice = LocalSlice { region: THE_REGION, offset: at, len };
         let posted = endpoint.post_write(stream as u64, slice, grant.stag, at);
         ensure!(posted.is_ok(), "a Write is not taken: {posted:?}");
         self.queue(stream);
@@ -158,7 +155,7 @@ impl Initiator {
         self.queue(number);
     }
 
-    fn data(&mut self, now: Duration, conn: ConnId, offset: u64, segment: Segment<HeapBuf>) {
+    fn data(&mut self, now: Duration, conn: ConnId, offset: u64, segment: Segment<Mbuf>) {
         let (number, octets) = (self.number(conn), segment.len());
         let Self { streams, stags, memory, stats, .. } = self;
         if let Some(endpoint) = streams.get_mut(number).and_then(|stream| stream.endpoint.as_mut()) {
@@ -168,7 +165,7 @@ impl Initiator {
         self.queue(number);
     }
 
-    fn turn(&mut self, now: Instant, number: usize, pool: &mut HeapPool) {
+    fn turn(&mut self, now: Instant, number: usize, pool: &mut MbufPool) {
         let Self { stack, streams, stags, memory, stats, .. } = self;
         let Some(stream) = streams.get_mut(number) else { return };
         stream.queued = false;
@@ -211,9 +208,9 @@ impl Host for Initiator {
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut Vec<RxFrame<HeapBuf>>,
-        pool: &mut HeapPool,
-        out: &mut Vec<HeapBuf>,
+        frames: &mut Vec<RxFrame<Mbuf>>,
+        pool: &mut MbufPool,
+        out: &mut Vec<Mbuf>,
     ) {
         self.stack.handle_frames(now, frames.drain(..));
         self.stack.handle_timeouts(now);
@@ -246,8 +243,8 @@ fn time(now: Instant) -> Duration {
 
 /// The sending side of a stream: one FPDU, one segment.
 struct Outlet<'a> {
-    stack: &'a mut Stack<HeapBuf>,
-    pool: &'a mut HeapPool,
+    stack: &'a mut Stack<Mbuf>,
+    pool: &'a mut MbufPool,
     conn: ConnId,
     now: Instant,
     budget: usize,

@@ -3,20 +3,26 @@
 //! ```text
 //!  near: an initiator, or a TCP sender ◀── frames, by reference ──▶ far: the daemon's engine, or a TCP receiver
 //! ```
-//! Frames go from one host to the other as a ring port hands them over: the buffer itself, not a copy. Checksums are
-//! made and verified in software, since no port does it. The clock is the real one.
+//! Frames go from one host to the other as a ring port hands them over: the buffer itself, not a copy. Buffers and region
+//! memory are those of the daemon. Checksums are made and verified in software, since no port does it. The clock is the
+//! real one.
 
 mod initiator;
 mod tcp;
 
 use std::net::Ipv4Addr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, ensure};
+use dataplane::dpdk::{Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig};
 use dataplane::engine::{Engine, EngineConfig, ListenerService, Step as _};
+use dataplane::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
 use rdma::service::{RegionEntry, Token};
-use rdma::{Access, EndpointConfig, RegionId, VecMemory};
-use tcp_stack::testutil::{HeapBuf, HeapPool};
-use tcp_stack::{Instant, Ipv4Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame, Stack, StackConfig};
+use rdma::{Access, EndpointConfig, RegionId};
+use tcp_stack::{
+    HEADROOM, Instant, Ipv4Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame, Stack, StackConfig,
+};
 
 use crate::Stopwatch;
 
@@ -25,12 +31,21 @@ pub use tcp::{Receiver, Sender};
 
 /// Frames of a burst.
 const BURST: usize = 32;
+/// Octets of a frame beside its IP packet, and some to spare.
+const FRAME: usize = 64;
 /// The TCP port that the far host listens on.
 pub const PORT: u16 = 7400;
 /// The name of the far host's region.
 pub const REGION: &str = "bench";
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 0, 1), Ipv4Addr::new(10, 79, 0, 2)];
 const SEED: [u8; 32] = *b"the same seed, hence the same ru";
+/// Packet buffers that only control frames may take, and those that a thread's cache keeps: as the daemon has them.
+const RESERVE: u32 = 256;
+const CACHE: u32 = 256;
+/// What all packet buffers of a process may take, MiB.
+const BUFFERS_MIB: u32 = 384;
+/// The one region of a host.
+const THE_REGION: RegionId = RegionId(0);
 
 /// One side.
 pub trait Host {
@@ -38,9 +53,9 @@ pub trait Host {
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut Vec<RxFrame<HeapBuf>>,
-        pool: &mut HeapPool,
-        out: &mut Vec<HeapBuf>,
+        frames: &mut Vec<RxFrame<Mbuf>>,
+        pool: &mut MbufPool,
+        out: &mut Vec<Mbuf>,
     );
 }
 
@@ -68,28 +83,66 @@ impl Sizes {
             ..StackConfig::default()
         }
     }
+
+    /// The packet buffers of a host.
+    fn pool(&self) -> Result<MbufPool> {
+        let room = usize::from(self.mtu).saturating_add(HEADROOM + FRAME);
+        let config = MempoolConfig { count: self.buffers, cache: CACHE, data_room: u16::try_from(room)? };
+        Ok(MbufPool::new(Arc::new(Mempool::new(dpdk()?, config)?), RESERVE))
+    }
+}
+
+/// DPDK, which starts once per process, on hugepages if there are enough.
+fn dpdk() -> Result<&'static Eal> {
+    static DPDK: OnceLock<Result<Eal, String>> = OnceLock::new();
+    let start = || {
+        let enough = hugepages().available().saturating_mul(HUGEPAGE_BYTES) >> 20 >= BUFFERS_MIB.into();
+        let mib = BUFFERS_MIB;
+        let config = EalConfig {
+            control_cpus: Vec::new(),
+            file_prefix: format!("iwarp-bench-{}", std::process::id()),
+            memory: if enough { EalMemory::Hugepages } else { EalMemory::Ordinary { mib } },
+            iova: Iova::Virtual,
+            pci: Vec::new(),
+            telemetry: false,
+        };
+        Eal::start(&config).map_err(|error| error.to_string())
+    };
+    DPDK.get_or_init(start).as_ref().map_err(|why| anyhow!("no packet buffers: {why}"))
+}
+
+/// The memory of a region of so many octets, whose every page is there, in a table of its own.
+fn memory(name: &str, bytes: usize) -> Result<WorkerMemory> {
+    let region = RegionMemory::on_hugepages(name, bytes as u64, true)?;
+    let pattern = touched(bytes.min(1 << 20));
+    for at in (0..bytes).step_by(pattern.len().max(1)) {
+        let part = pattern.get(..pattern.len().min(bytes - at)).unwrap_or_default();
+        ensure!(region.write(at as u64, part), "the region has these octets");
+    }
+    let mut memory = WorkerMemory::new(1);
+    memory.attach(THE_REGION, Arc::new(region))?;
+    Ok(memory)
 }
 
 /// A host, and what lies between it and the other.
 struct End<H> {
     host: H,
-    pool: HeapPool,
-    inbox: Vec<RxFrame<HeapBuf>>,
-    outbox: Vec<HeapBuf>,
+    pool: MbufPool,
+    inbox: Vec<RxFrame<Mbuf>>,
+    outbox: Vec<Mbuf>,
     /// Time of the steps that moved a frame, and of those that did not.
     spent: [Duration; 2],
 }
 
 impl<H: Host> End<H> {
-    fn new(host: H, sizes: &Sizes) -> Self {
-        let (buffers, room) = (sizes.buffers as usize, usize::from(sizes.mtu).saturating_add(64));
-        Self {
+    fn new(host: H, sizes: &Sizes) -> Result<Self> {
+        Ok(Self {
             host,
-            pool: HeapPool::new(buffers, buffers / 16, room),
+            pool: sizes.pool()?,
             inbox: Vec::with_capacity(BURST),
             outbox: Vec::with_capacity(BURST),
             spent: [Duration::ZERO; 2],
-        }
+        })
     }
 
     fn step(&mut self, clock: &Stopwatch) {
@@ -102,7 +155,7 @@ impl<H: Host> End<H> {
         *spent = spent.saturating_add(time);
     }
 
-    fn give(&mut self, to: &mut Vec<RxFrame<HeapBuf>>) {
+    fn give(&mut self, to: &mut Vec<RxFrame<Mbuf>>) {
         to.extend(self.outbox.drain(..).map(|buf| RxFrame { buf, checksum: RxChecksum::Unknown }));
     }
 }
@@ -113,13 +166,19 @@ pub struct Pair<N, F> {
     near: End<N>,
     far: End<F>,
     clock: Stopwatch,
+    /// Buffers of each lie at the other: their pools go last.
+    _pools: [Arc<Mempool>; 2],
 }
 
 impl<N: Host, F: Host> Pair<N, F> {
     /// Joins two hosts.
-    #[must_use]
-    pub fn new(sizes: &Sizes, near: N, far: F) -> Self {
-        Self { near: End::new(near, sizes), far: End::new(far, sizes), clock: Stopwatch::start() }
+    ///
+    /// # Errors
+    /// There is no memory for their packet buffers.
+    pub fn new(sizes: &Sizes, near: N, far: F) -> Result<Self> {
+        let (near, far) = (End::new(near, sizes)?, End::new(far, sizes)?);
+        let pools = [Arc::clone(near.pool.mempool()), Arc::clone(far.pool.mempool())];
+        Ok(Self { near, far, clock: Stopwatch::start(), _pools: pools })
     }
 
     /// A step of each.
@@ -167,16 +226,14 @@ impl<N: Host, F: Host> Pair<N, F> {
 
 /// The daemon's engine with one region, open to all.
 #[allow(missing_debug_implementations, reason = "it is nothing but an engine")]
-pub struct Target(Engine<HeapPool, VecMemory>);
+pub struct Target(Engine<MbufPool, WorkerMemory>);
 
 impl Target {
     /// An engine that serves a region of so many octets.
     ///
     /// # Errors
-    /// It does not take the listener or the region.
-    pub fn new(sizes: &Sizes, region_bytes: usize) -> anyhow::Result<Self> {
-        let mut memory = VecMemory::new();
-        let region = memory.add(touched(region_bytes)).unwrap_or(RegionId(0));
+    /// There is no memory; or it does not take the listener or the region.
+    pub fn new(sizes: &Sizes, region_bytes: usize) -> Result<Self> {
         let config = EngineConfig {
             stack: sizes.stack(1),
             connections_max: sizes.connections,
@@ -185,11 +242,12 @@ impl Target {
             seed: SEED,
             stream_prefix: 1,
         };
-        let mut engine = Engine::new(config, memory);
+        let mut engine = Engine::new(config, memory(REGION, region_bytes)?);
         engine.listen(PORT, listen_options(), ListenerService::Region(EndpointConfig::default()))?;
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let bytes = region_bytes as u64;
         let (name, token) = (REGION.to_owned(), Token::new(b""));
+        let region = THE_REGION;
         engine.region_add(RegionEntry { name, region, bytes, access, token, allow: Vec::new() })?;
         Ok(Self(engine))
     }
@@ -205,9 +263,9 @@ impl Host for Target {
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut Vec<RxFrame<HeapBuf>>,
-        pool: &mut HeapPool,
-        out: &mut Vec<HeapBuf>,
+        frames: &mut Vec<RxFrame<Mbuf>>,
+        pool: &mut MbufPool,
+        out: &mut Vec<Mbuf>,
     ) {
         self.0.step(now, true, &mut frames.drain(..), pool, &mut |frame| out.push(frame.buf), BURST);
     }
@@ -229,7 +287,7 @@ pub fn touched(bytes: usize) -> Vec<u8> {
 
 /// What a stack wants to send, at most a burst of it.
 #[inline]
-fn transmit(stack: &mut Stack<HeapBuf>, now: Instant, pool: &mut HeapPool, out: &mut Vec<HeapBuf>) {
+fn transmit(stack: &mut Stack<Mbuf>, now: Instant, pool: &mut MbufPool, out: &mut Vec<Mbuf>) {
     stack.poll_transmit(now, pool, &mut |frame| out.push(frame.buf), BURST);
 }
 

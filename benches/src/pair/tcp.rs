@@ -1,6 +1,6 @@
 //! Our TCP as sockets use it: octets copied from the application's buffer, and into it.
 
-use tcp_stack::testutil::{HeapBuf, HeapPool};
+use dataplane::dpdk::{Mbuf, MbufPool};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Stack};
 
 use super::{BURST, Host, SEED, Sizes, far_address, listen_options, place, transmit};
@@ -8,7 +8,7 @@ use super::{BURST, Host, SEED, Sizes, far_address, listen_options, place, transm
 /// Sends from a buffer, over and over, as fast as it may.
 #[allow(missing_debug_implementations, reason = "it is nothing but buffers")]
 pub struct Sender {
-    stack: Stack<HeapBuf>,
+    stack: Stack<Mbuf>,
     conn: Option<ConnId>,
     source: Vec<u8>,
     at: usize,
@@ -36,7 +36,7 @@ impl Sender {
         self.octets
     }
 
-    fn send(&mut self, now: Instant, conn: ConnId, pool: &mut HeapPool) {
+    fn send(&mut self, now: Instant, conn: ConnId, pool: &mut MbufPool) {
         let segment = self.stack.emss(conn);
         for _ in 0..BURST {
             if segment == 0 || self.stack.send_capacity(conn) < segment {
@@ -62,9 +62,9 @@ impl Host for Sender {
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut Vec<RxFrame<HeapBuf>>,
-        pool: &mut HeapPool,
-        out: &mut Vec<HeapBuf>,
+        frames: &mut Vec<RxFrame<Mbuf>>,
+        pool: &mut MbufPool,
+        out: &mut Vec<Mbuf>,
     ) {
         self.stack.handle_frames(now, frames.drain(..));
         while let Some(event) = self.stack.poll_event() {
@@ -85,7 +85,7 @@ impl Host for Sender {
 /// Copies what comes into a buffer, over and over.
 #[allow(missing_debug_implementations, reason = "it is nothing but buffers")]
 pub struct Receiver {
-    stack: Stack<HeapBuf>,
+    stack: Stack<Mbuf>,
     region: Vec<u8>,
     at: usize,
     octets: u64,
@@ -120,9 +120,9 @@ impl Host for Receiver {
     fn step(
         &mut self,
         now: Instant,
-        frames: &mut Vec<RxFrame<HeapBuf>>,
-        pool: &mut HeapPool,
-        out: &mut Vec<HeapBuf>,
+        frames: &mut Vec<RxFrame<Mbuf>>,
+        pool: &mut MbufPool,
+        out: &mut Vec<Mbuf>,
     ) {
         self.stack.handle_frames(now, frames.drain(..));
         while let Some(event) = self.stack.poll_event() {

@@ -15,7 +15,7 @@ fn octets_are_placed_in_a_ring() {
 fn our_tcp_delivers_what_was_sent() {
     let source: Vec<u8> = (0..1448 * 8).map(|at: usize| at.to_le_bytes()[0]).collect();
     let receiver = Receiver::new(&SIZES, vec![0; source.len()]).unwrap();
-    let mut pair = Pair::new(&SIZES, Sender::new(&SIZES, source.clone()), receiver);
+    let mut pair = Pair::new(&SIZES, Sender::new(&SIZES, source.clone()), receiver).unwrap();
     pair.near().connect().unwrap();
     assert!(pair.run_until(PATIENCE, |pair| pair.far().copied() > 1 << 20), "nothing is delivered");
     assert!(pair.far().region() == source, "what was delivered is not what was sent");
@@ -27,8 +27,8 @@ fn our_tcp_delivers_what_was_sent() {
 #[test]
 fn many_streams_write_into_the_region() {
     let bytes = 1 << 20;
-    let near = Initiator::new(&SIZES, touched(bytes)).unwrap();
-    let mut pair = Pair::new(&SIZES, near, Target::new(&SIZES, bytes).unwrap());
+    let near = Initiator::new(&SIZES, bytes).unwrap();
+    let mut pair = Pair::new(&SIZES, near, Target::new(&SIZES, bytes).unwrap()).unwrap();
     for _ in 0..48 {
         let now = pair.elapsed();
         pair.near().connect(now).unwrap();

@@ -4,12 +4,6 @@ use rdma::Sink;
 use rdma::mpa::{MARKER_LEN, fpdu_len, framer::MULPDU_MIN};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 
-/// FPDUs up to this many octets may share a segment with the one before them.
-///
-/// A small message costs a packet of its own otherwise; a larger one would only push its neighbour's
-/// start away from a segment's start, which is where a receiver looks for it behind a gap.
-const SHARE_MAX: usize = 256;
-
 /// The longest FPDU for a peer whose segments are shorter still: RFC 5044 §4.5 lets MPA cut no shorter ones.
 const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
 const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
@@ -36,6 +30,10 @@ pub(crate) struct StreamSink<'a, P: BufPool> {
     now: Instant,
     /// Octets of a segment.
     segment: usize,
+    /// FPDUs up to this many octets share a segment with those before them, where they fit (RFC 5044 §5.1: "Multiple
+    /// FPDUs MAY be packed into a single TCP segment"): a small message costs a packet of its own otherwise. Of longer ones
+    /// no two would fit; they are not tried.
+    share_max: usize,
     /// Octets that this connection may still queue in this step, so that one long Read does not starve
     /// its neighbours.
     pub(crate) budget: usize,
@@ -45,7 +43,7 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
     /// A connection's turn begins.
     pub(crate) fn new(stack: &'a mut Stack<P::Buf>, pool: &'a mut P, conn: ConnId, now: Instant) -> Self {
         let segment = stack.emss(conn).min(pool.data_room());
-        Self { stack, pool, conn, now, segment, budget: BUDGET }
+        Self { stack, pool, conn, now, segment, share_max: segment / 2, budget: BUDGET }
     }
 
     /// What became of the turn, if an RDMA stream has used it and has more to send, or not.
@@ -70,7 +68,7 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
         let Some(bytes) = buf.append(len) else { return false };
         build(bytes);
         // Mostly the next segment is as long: a small FPDU shares it with others.
-        self.pool.expect(if len <= SHARE_MAX { self.segment } else { len });
+        self.pool.expect(if len <= self.share_max { self.segment } else { len });
         self.stack.send(self.now, self.conn, buf).is_ok()
     }
 }
@@ -90,8 +88,8 @@ impl<P: BufPool> Sink for StreamSink<'_, P> {
         if len > self.budget {
             return false;
         }
-        let taken =
-            (len <= SHARE_MAX && self.stack.append(self.conn, len, build)) || self.push_segment(len, build);
+        let taken = (len <= self.share_max && self.stack.append(self.conn, len, build))
+            || self.push_segment(len, build);
         if taken {
             self.budget = self.budget.saturating_sub(len);
         }

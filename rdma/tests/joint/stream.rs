@@ -17,8 +17,6 @@ use crate::work::pieces;
 
 /// Octets before and behind a window that nobody may touch.
 pub(crate) const GUARD: u64 = 64;
-/// FPDUs up to this many octets may share a segment.
-const SHARE_MAX: usize = 256;
 /// Octets that a stream may queue before others get their turn.
 const BUDGET: usize = 64 << 10;
 
@@ -59,8 +57,8 @@ impl Sink for StreamSink<'_> {
         if len > self.room() {
             return false;
         }
-        let taken =
-            (len <= SHARE_MAX && self.stack.append(self.conn, len, build)) || self.push_segment(len, build);
+        let taken = (len <= self.fpdu_max() / 2 && self.stack.append(self.conn, len, build))
+            || self.push_segment(len, build);
         self.budget -= if taken { len } else { 0 };
         taken
     }
