@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::Samples;
 
 /// Numbers that say which row it is, rather than how fast it was. Text and truth values always do.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
+    "hold_us",
     "size",
     "message_bytes",
     "mtu",

@@ -46,43 +46,65 @@ pub struct Handoff {
     pub runs: usize,
 }
 
+/// The same, with its regions made.
+#[derive(Debug)]
+pub struct Prepared {
+    handoff: Handoff,
+    regions: [RegionMemory; 2],
+}
+
 impl Handoff {
+    /// Makes the regions.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn prepare(self) -> Result<Prepared> {
+        let regions = [region(self.region_bytes)?, region(self.region_bytes)?];
+        Ok(Prepared { handoff: self, regions })
+    }
+
     /// Measures it for one payload size.
     ///
     /// # Errors
     /// Not enough memory, or a CPU that cannot be had.
     pub fn measure(&self, payload: usize) -> Result<HandoffRow> {
-        let regions = [region(self.region_bytes)?, region(self.region_bytes)?];
+        let prepared = self.prepare()?;
         let mut rates =
-            (0..self.runs.max(1)).map(|_| self.once(payload, &regions)).collect::<Result<Vec<f64>>>()?;
+            (0..self.runs.max(1)).map(|_| prepared.once(payload)).collect::<Result<Vec<f64>>>()?;
         let gbps = median(&rates);
         rates.sort_by(f64::total_cmp);
         Ok(HandoffRow {
             payload,
             region_bytes: self.region_bytes,
-            hugepages: regions.iter().all(RegionMemory::is_huge),
+            hugepages: prepared.regions.iter().all(RegionMemory::is_huge),
             gbps,
             gbps_spread: [rates.first(), rates.last()].map(|rate| rate.copied().unwrap_or(0.0)),
             frames_per_us: gbps * 1e9 / 8.0 / payload as f64 / 1e6,
         })
     }
+}
 
+impl Prepared {
     /// One run, Gbit/s.
-    fn once(&self, payload: usize, [from, to]: &[RegionMemory; 2]) -> Result<f64> {
-        let (filled, arrived) = RingBuffer::new(self.buffers);
-        let (mut emptied, returned) = RingBuffer::new(self.buffers);
-        for _ in 0..self.buffers {
+    ///
+    /// # Errors
+    /// A CPU that cannot be had.
+    pub fn once(&self, payload: usize) -> Result<f64> {
+        let Self { handoff: Handoff { buffers, cores, seconds, .. }, regions: [from, to] } = self;
+        let (filled, arrived) = RingBuffer::new(*buffers);
+        let (mut emptied, returned) = RingBuffer::new(*buffers);
+        for _ in 0..*buffers {
             let buffer = vec![0; payload + BUFFER_OVERHEAD].into_boxed_slice();
             emptied.push(buffer).map_err(|_| anyhow::anyhow!("the ring is as long as there are buffers"))?;
         }
         let gate = Gate::default();
         let ((), gbps) = on_two_cores(
-            self.cores,
+            *cores,
             || {
                 send(&gate, from, payload, filled, returned);
                 Ok(())
             },
-            || Ok(receive(&gate, to, payload, self.seconds, arrived, emptied)),
+            || Ok(receive(&gate, to, payload, *seconds, arrived, emptied)),
         )?;
         Ok(gbps)
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::{Cores, Machine, PAYLOADS, Progress, Report, size};
 
 pub use copy::CopyRow;
-pub use handoff::{Handoff, HandoffRow};
+pub use handoff::{Handoff, HandoffRow, Prepared};
 
 /// What to measure.
 #[derive(Clone, Debug, Args, Serialize)]

@@ -25,7 +25,7 @@ pub use figures::{Bound, Figure, Quantity};
 const STEPS: &[(&str, &str)] = &[
     ("roofline", "-D 1 --cores @"),
     ("peers", "-D 2 --cores @"),
-    ("write-bw", "-a -D 0.6 --cores @"),
+    ("write-bw", "-a -D 0.3 --runs 5 --cores @"),
     ("write-bw", "-s 65536 -D 0.6 --crc off --cores @"),
     ("write-bw", "-s 65536 -D 0.6 -q 4,16,64 --cores @"),
     ("write-bw", "-s 65536 -D 0.6 -b --cores @"),
@@ -39,7 +39,7 @@ const STEPS: &[(&str, &str)] = &[
     ("read-lat", "-s 64 -D 2 --cores @"),
     ("send-lat", "-s 64 -D 2 --cores @"),
     ("write-lat", "-s 64 -D 1 --link memif --cores @"),
-    ("lossy", "-D 0.6 --runs 3 --cores @"),
+    ("lossy", "-D 0.4 --runs 5 --cores @"),
     ("tcp-rx", ""),
     ("tcp-echo", ""),
     ("conns", ""),

@@ -13,8 +13,8 @@ use super::load::{Crc, Load};
 use super::pair::{self, End, Terms};
 use super::partner::Meeting;
 use super::{Link, Operation};
-use crate::roofline::Handoff;
-use crate::{Progress, Report, bandwidth_gbps, median};
+use crate::roofline::{Handoff, Prepared};
+use crate::{Progress, Report, Samples, bandwidth_gbps, median};
 
 /// Sizes that are measured unless told otherwise.
 const USUAL: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
@@ -74,8 +74,10 @@ pub struct BandwidthRow {
     pub gbps: f64,
     /// Million messages per second, of the median.
     pub mpps: f64,
-    /// This by what the same cores hand over without a protocol, of the same region size; 0 if not measured.
-    pub of_handoff: f64,
+    /// What the same cores hand over without a protocol, of the same region size, Gbit/s: measured before each run.
+    pub handoff_gbps: Option<Samples>,
+    /// Each run's bandwidth by the hand-off before it.
+    pub of_handoff: Option<Samples>,
     /// Share of their time that initiator and target spent in rounds that moved a frame.
     pub busy: [f64; 2],
     /// CPU seconds per GiB delivered, of both ends, in rounds that moved a frame.
@@ -90,11 +92,9 @@ pub struct BandwidthRow {
     pub hugepages: bool,
 }
 
-/// Bandwidths, and the hand-off in the same run.
+/// Bandwidths.
 #[derive(Clone, Debug, Serialize)]
 pub struct BandwidthReport {
-    /// By MTU.
-    pub handoff: Vec<(u16, f64)>,
     /// One for each combination.
     pub rows: Vec<BandwidthRow>,
 }
@@ -124,29 +124,25 @@ pub(super) fn payload_of(mtu: u16) -> usize {
 fn measure(operations: &[Operation], usual: &[u64], options: &Options) -> Result<BandwidthReport> {
     let load = &options.load;
     let rows = load.rows(usual);
-    let count = rows.len() * options.qps.len() * operations.len();
     pair::check(load)?;
-    let progress = Progress::new(count + load.mtus().len());
-    let mut handoff = Vec::new();
-    for mtu in load.mtus().iter().filter(|_| !options.no_roofline) {
-        progress.step(format!("hand-off at MTU {mtu}"));
-        let roof = Handoff {
-            cores: load.cores,
-            region_bytes: load.region,
-            buffers: usize::from(load.descriptors),
-            seconds: load.duration.min(2.0),
-            runs: options.runs,
-        };
-        handoff.push((*mtu, roof.measure(payload_of(*mtu))?.gbps));
-    }
+    let progress = Progress::new(rows.len() * options.qps.len() * operations.len());
+    // It changes with the machine's mood, and what is compared with it does: it is measured with every run.
+    let roof = Handoff {
+        cores: load.cores,
+        region_bytes: load.region,
+        buffers: usize::from(load.descriptors),
+        seconds: (load.duration / 2.0).min(1.0),
+        runs: 1,
+    };
+    let roof = if options.no_roofline { None } else { Some(roof.prepare()?) };
     let mut wire = Wire::new(load)?;
-    let mut report = BandwidthReport { handoff, rows: Vec::new() };
+    let mut report = BandwidthReport { rows: Vec::new() };
     for operation in operations {
         for (mtu, crc, size) in &rows {
             for qps in &options.qps {
                 progress.step(format!("{} of {size} at MTU {mtu}, {qps} queue pairs", operation.name()));
-                let roof = report.handoff.iter().find(|(of, _)| of == mtu).map_or(0.0, |(_, gbps)| *gbps);
-                report.rows.push(row(&mut wire, options, *operation, (*mtu, *crc, *size, *qps), roof)?);
+                let of = (*mtu, *crc, *size, *qps);
+                report.rows.push(row(&mut wire, options, *operation, of, roof.as_ref())?);
             }
         }
     }
@@ -158,7 +154,7 @@ fn row(
     options: &Options,
     operation: Operation,
     (mtu, crc, size, qps): (u16, Crc, u64, u16),
-    handoff: f64,
+    roof: Option<&Prepared>,
 ) -> Result<BandwidthRow> {
     let inline = size <= u64::from(options.inline_size) && operation != Operation::Read;
     let receives = operation == Operation::Send;
@@ -182,11 +178,17 @@ fn row(
         inline,
     };
     let game = Bulk::new(&options.load, &task, options.bidirectional);
-    let runs = (0..options.runs.max(1))
-        .map(|_| wire.play(&options.load, &terms, &game))
-        .collect::<Result<Vec<(Seen, Seen)>>>()?;
+    let (mut runs, mut handoffs) = (Vec::new(), Vec::new());
+    for _ in 0..options.runs.max(1) {
+        if let Some(roof) = roof {
+            handoffs.push(roof.once(payload_of(mtu))?);
+        }
+        runs.push(wire.play(&options.load, &terms, &game)?);
+    }
     let rates: Vec<f64> = runs.iter().map(|run| game.gbps(run)).collect();
     let gbps = median(&rates);
+    let ratios = rates.iter().zip(&handoffs).map(|(rate, handoff)| rate / handoff).collect();
+    let samples = |values| if roof.is_some() { Samples::new(values).map(Some) } else { Ok(None) };
     let ends = || runs.iter().flat_map(|(near, far)| [near, far]);
     let sum = |of: fn(&Seen) -> u64| ends().map(of).sum::<u64>();
     let per_gib =
@@ -207,7 +209,8 @@ fn row(
         gbps_peak: rates.iter().copied().fold(0.0, f64::max),
         gbps,
         mpps: gbps * 1e9 / 8.0 / size as f64 / 1e6,
-        of_handoff: if handoff > 0.0 { gbps / handoff } else { 0.0 },
+        handoff_gbps: samples(handoffs)?,
+        of_handoff: samples(ratios)?,
         busy: [busy(|(near, _)| near), busy(|(_, far)| far)],
         cpu_busy_s_per_gib: per_gib(sum(|seen| seen.spent_ns[0])),
         cpu_s_per_gib: per_gib(sum(|seen| seen.spent_ns[1])),
@@ -357,12 +360,9 @@ impl Bulk {
 
 impl Report for BandwidthReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        for (mtu, gbps) in &self.handoff {
-            writeln!(out, "# hand-off without a protocol, MTU {mtu}: {gbps:.2} Gb/s")?;
-        }
         writeln!(
             out,
-            "\n{:>6} {:>8} {:>5} {:>5} {:>4} {:>4} {:>12} {:>15} {:>17} {:>14} {:>10} {:>10} {:>11} {:>10}",
+            "\n{:>6} {:>8} {:>5} {:>5} {:>4} {:>4} {:>12} {:>15} {:>17} {:>14} {:>12} {:>22} {:>10} {:>11} {:>10}",
             "op",
             "#bytes",
             "MTU",
@@ -373,6 +373,7 @@ impl Report for BandwidthReport {
             "BW peak[Gb/sec]",
             "BW average[Gb/sec]",
             "MsgRate[Mpps]",
+            "handoff[Gb/s]",
             "of handoff",
             "busy[%]",
             "busy[s/GiB]",
@@ -394,10 +395,10 @@ impl Report for BandwidthReport {
                 "{:>12} {:>15.2} {:>17.2} {:>14.4}",
                 row.messages, row.gbps_peak, row.gbps, row.mpps
             )?;
-            match row.of_handoff {
-                0.0 => write!(out, " {:>10}", "-")?,
-                ratio => write!(out, " {:>9.1}%", ratio * 100.0)?,
-            }
+            let handoff =
+                row.handoff_gbps.as_ref().map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it.median));
+            let ratio = row.of_handoff.as_ref().map_or_else(|| "-".to_owned(), |ratio| ratio.show(2));
+            write!(out, " {handoff:>12} {ratio:>22}")?;
             let [near, far] = row.busy.map(|share| share * 100.0);
             write!(out, " {:>10}", format!("{near:.0}/{far:.0}"))?;
             writeln!(out, " {:>11.3} {:>10.3}", row.cpu_busy_s_per_gib, row.cpu_s_per_gib)?;

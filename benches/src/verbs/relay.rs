@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
@@ -13,6 +14,8 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use tcp_stack::{TxFrame, TxOffload};
 
+use crate::Stopwatch;
+
 /// What the wire does to frames, in either direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Weather {
@@ -22,6 +25,9 @@ pub struct Weather {
     pub reorder: f64,
     /// How many others overtake such a frame.
     pub hold_frames: usize,
+    /// How long it waits for them at most, microseconds: it is late, and not kept until a sender that waits for its
+    /// arrival has sent more.
+    pub hold_us: u64,
 }
 
 /// One direction.
@@ -31,15 +37,26 @@ struct Way {
     tx: TxQueue,
     /// Frames to go out, oldest first.
     ready: VecDeque<Mbuf>,
-    /// Frames that are overtaken, and how many others still are to pass each.
-    held: VecDeque<(Mbuf, usize)>,
+    /// Frames that are overtaken, oldest first.
+    held: VecDeque<Late>,
     batch: TxBatch,
     received: ArrayVec<Mbuf, BURST>,
+}
+
+/// A frame that others overtake.
+#[derive(Debug)]
+struct Late {
+    frame: Mbuf,
+    /// How many still are to pass it.
+    others: usize,
+    /// When it goes on in any case.
+    until: Duration,
 }
 
 /// Both directions.
 #[derive(Debug)]
 pub(super) struct Relay {
+    watch: Stopwatch,
     ways: [Way; 2],
     weather: Weather,
     random: SmallRng,
@@ -72,6 +89,7 @@ impl Relay {
             received: ArrayVec::new(),
         };
         Ok(Self {
+            watch: Stopwatch::start(),
             ways: [way(left.rx, right.tx), way(right.rx, left.tx)],
             weather,
             random: SmallRng::seed_from_u64(seed),
@@ -81,7 +99,8 @@ impl Relay {
 
     /// Takes a burst from either end and passes on what is to arrive.
     pub(super) fn turn(&mut self) {
-        let Self { ways, weather, random, .. } = self;
+        let Self { watch, ways, weather, random, .. } = self;
+        let now = watch.elapsed();
         for way in ways {
             // Frames that the far port does not take wait in the near port's ring.
             if way.ready.is_empty() {
@@ -92,16 +111,20 @@ impl Relay {
                     continue;
                 }
                 if random.random_bool(weather.reorder) {
-                    way.held.push_back((frame, weather.hold_frames));
+                    let until = now.saturating_add(Duration::from_micros(weather.hold_us));
+                    way.held.push_back(Late { frame, others: weather.hold_frames, until });
                     continue;
                 }
                 way.ready.push_back(frame);
-                for (_, others) in &mut way.held {
-                    *others = others.saturating_sub(1);
+                for late in &mut way.held {
+                    late.others = late.others.saturating_sub(1);
                 }
-                while way.held.front().is_some_and(|(_, others)| *others == 0) {
-                    way.ready.extend(way.held.pop_front().map(|(frame, _)| frame));
+                while way.held.front().is_some_and(|late| late.others == 0) {
+                    way.ready.extend(way.held.pop_front().map(|late| late.frame));
                 }
+            }
+            while way.held.front().is_some_and(|late| late.until <= now) {
+                way.ready.extend(way.held.pop_front().map(|late| late.frame));
             }
             while !way.batch.is_full() {
                 let Some(buf) = way.ready.pop_front() else { break };
