@@ -281,8 +281,10 @@ impl TcpConfig {
         (self.path_mtu_age_s > 0).then(|| Duration::from_secs(u64::from(self.path_mtu_age_s)))
     }
 
-    pub(crate) fn delayed_ack(&self) -> Duration {
-        Duration::from_millis(u64::from(self.delayed_ack_ms))
+    /// [`Self::delayed_ack_ms`], nanoseconds.
+    #[inline]
+    pub(crate) fn delayed_ack_nanos(&self) -> u64 {
+        u64::from(self.delayed_ack_ms).wrapping_mul(1_000_000)
     }
 
     pub(crate) fn challenge_interval(&self) -> Duration {

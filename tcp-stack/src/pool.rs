@@ -63,6 +63,21 @@ impl<T> Pool<T> {
         Ok(index)
     }
 
+    /// Stores what `make` returns, made where it is to lie; makes nothing when the pool is full.
+    #[inline(always)]
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<u32> {
+        if self.free == NIL {
+            self.extend();
+        }
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        let Slot::Free { next } = *slot else { return None };
+        self.free = next;
+        self.used = self.used.wrapping_add(1);
+        *slot = Slot::Used(make());
+        Some(index)
+    }
+
     /// Where [`Self::insert`] stores what it is given next; [`NIL`] when the pool is full.
     #[inline]
     pub(crate) fn next_place(&self) -> u32 {
@@ -96,7 +111,7 @@ impl<T> Pool<T> {
     }
 
     /// Drops the node at `index` where it lies, if `look` finds something in it, which is returned.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drop_if<R>(&mut self, index: u32, look: impl FnOnce(&T) -> Option<R>) -> Option<R> {
         let slot = self.slots.get_mut(index as usize)?;
         let Slot::Used(value) = slot else { return None };
@@ -136,6 +151,7 @@ mod tests {
         let a = pool.insert('a').unwrap();
         let b = pool.insert('b').unwrap();
         assert_eq!(pool.insert('c'), Err('c'));
+        assert_eq!(pool.insert_with(|| panic!("full")), None);
         assert_eq!((pool.used(), pool.available()), (2, 0));
         assert_eq!(pool.remove(a), Some('a'));
         assert_eq!(pool.remove(a), None, "a freed index is dead");
@@ -146,7 +162,7 @@ mod tests {
         assert_eq!(pool.drop_if(b, |node| (*node == 'b').then_some(7)), Some(7));
         assert_eq!((pool.get(b), pool.used()), (None, 1));
         assert_eq!(pool.drop_if(b, |_| Some(())), None);
-        assert_eq!(pool.insert('e'), Ok(b));
+        assert_eq!(pool.insert_with(|| 'e'), Some(b));
         assert_eq!(pool.get(NIL), None);
     }
 

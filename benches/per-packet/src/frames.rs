@@ -22,8 +22,7 @@ struct Memory {
 
 /// A handle on a frame.
 pub(super) struct Frame {
-    /// `None` only while it is dropped.
-    memory: Option<Rc<Memory>>,
+    memory: Rc<Memory>,
 }
 
 impl fmt::Debug for Frame {
@@ -35,8 +34,8 @@ impl fmt::Debug for Frame {
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take().filter(|memory| Rc::strong_count(memory) == 1) {
-            FREE.with_borrow_mut(|free| free.push(memory));
+        if Rc::strong_count(&self.memory) == 1 {
+            FREE.with_borrow_mut(|free| free.push(Rc::clone(&self.memory)));
         }
     }
 }
@@ -45,7 +44,7 @@ impl Frame {
     /// The memory for writing; `None` while shared.
     #[inline]
     fn unique(&mut self) -> Option<&mut Memory> {
-        Rc::get_mut(self.memory.as_mut()?)
+        Rc::get_mut(&mut self.memory)
     }
 
     /// Fetches the beginning of a frame into the cache, as a port's driver has done when it hands it up.
@@ -58,7 +57,7 @@ impl Frame {
 impl Buf for Frame {
     #[inline]
     fn bytes(&self) -> &[u8] {
-        let Some(memory) = &self.memory else { return &[] };
+        let memory = &self.memory;
         memory.bytes.get(memory.start.into()..memory.end.into()).unwrap_or(&[])
     }
 
@@ -107,17 +106,17 @@ impl Buf for Frame {
 
     #[inline]
     fn share(&self) -> Self {
-        Self { memory: self.memory.clone() }
+        Self { memory: Rc::clone(&self.memory) }
     }
 
     #[inline]
     fn is_shared(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| Rc::strong_count(memory) > 1)
+        Rc::strong_count(&self.memory) > 1
     }
 
     #[inline]
     fn tailroom(&self) -> usize {
-        self.memory.as_ref().map_or(0, |memory| memory.bytes.len().saturating_sub(memory.end.into()))
+        self.memory.bytes.len().saturating_sub(self.memory.end.into())
     }
 
     #[inline]
@@ -139,7 +138,7 @@ impl BufPool for Pool {
         let at = u16::try_from(HEADROOM).ok()?;
         let Memory { start, end, .. } = Rc::get_mut(&mut memory)?;
         (*start, *end) = (at, at);
-        Some(Frame { memory: Some(memory) })
+        Some(Frame { memory })
     }
 
     fn data_room(&self) -> usize {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tcp_stack::{Event, RxFrame};
 
-use super::TcpError;
 use super::frames::Frame;
 use super::lab::{Lab, MSS};
+use super::{TcpError, echo};
 
 /// Connections, and two of them that share no line of any table.
 const CONNECTIONS: usize = 256;
@@ -33,32 +33,37 @@ pub enum Flow {
     Same,
     /// Another one's.
     Other,
+    /// Another one's, too; each is a request that is answered, and acknowledges the answer before.
+    Answered,
 }
 
-/// Receives segments in order, marked from before a segment is taken until the application has let go of its data.
-/// Returns how many.
+/// Receives segments in order, marked from before a segment is taken until the application has let go of its data, or the
+/// answer has left. Returns how many.
 pub fn run(flow: Flow) -> Result<u64, TcpError> {
-    // A window that has grown as large as it may.
     let mut lab = Lab::with(CONNECTIONS, |config| {
-        config.receive_window_initial_bytes = config.receive_window_bytes;
+        if flow != Flow::Answered {
+            // A window that has grown as large as it may.
+            config.receive_window_initial_bytes = config.receive_window_bytes;
+        }
     });
+    let turn = if flow == Flow::Answered { answer } else { turn };
     lab.connect(CONNECTIONS)?;
     let (mut marked, mut octets) = (0_u64, 0_u64);
     let [warm_up, watched] = ROUNDS;
     for round in 0..warm_up.wrapping_add(watched) {
         for (peer, mark) in WATCHED.into_iter().zip(&MARKS) {
             for at in 0..RUN {
-                if flow == Flow::Other {
+                if flow != Flow::Same {
                     octets = octets.wrapping_add(turn(&mut lab, 0, None));
                 }
-                let counts = round >= warm_up && (flow == Flow::Other || at > 0);
+                let counts = round >= warm_up && (flow != Flow::Same || at > 0);
                 octets = octets.wrapping_add(turn(&mut lab, peer, counts.then_some(mark)));
                 marked = marked.wrapping_add(u64::from(counts));
             }
         }
     }
     let all =
-        warm_up.wrapping_add(watched) * RUN * WATCHED.len() as u64 * if flow == Flow::Other { 2 } else { 1 };
+        warm_up.wrapping_add(watched) * RUN * WATCHED.len() as u64 * if flow == Flow::Same { 1 } else { 2 };
     TcpError::unless_all("delivered", "octets", octets, all.wrapping_mul(MSS as u64))?;
     Ok(marked)
 }
@@ -74,6 +79,21 @@ fn turn(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
     end.store(true, Ordering::SeqCst);
     lab.drain(&mut |_| {});
     octets
+}
+
+/// A request is made, and answered with itself. Returns the octets of the answers that left.
+fn answer(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
+    let mut requests: Vec<_> = lab.next_segment(peer, MSS).into_iter().collect();
+    let [.., end] = &MARKS;
+    if let Some(mark) = mark {
+        mark.store(true, Ordering::SeqCst);
+    }
+    let answers = echo::serve(lab, &mut requests);
+    end.store(true, Ordering::SeqCst);
+    if let Some(peer) = lab.peers.get_mut(peer) {
+        peer.ack += u32::try_from(MSS).unwrap_or(0);
+    }
+    answers.wrapping_mul(MSS as u64)
 }
 
 #[inline(never)]

@@ -84,3 +84,22 @@ fn a_segment_in_order_touches_two_lines_of_its_connection() {
         assert!((4..=6).contains(&own.len()), "{own:x?}");
     }
 }
+
+/// Octets of a connection's block, in its place.
+const BLOCK: u64 = 896;
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "lackey takes minutes for a debug build: make instructions")]
+fn a_request_and_its_answer_touch_eight_lines_of_a_block() {
+    for own in own_lines("answered") {
+        // Nothing else that is a connection's own has so many lines so near to each other.
+        let from =
+            |first: u64| own.iter().filter(|line| (first..first + BLOCK / LINE).contains(line)).count();
+        let block = own.iter().map(|first| from(*first)).max().unwrap_or(0);
+        println!("{block} lines of the block, {} in all: {own:x?}", own.len());
+        assert_eq!(block, 8, "{own:x?}");
+        // Beside it the table of flows, in two lines, or three where it begins its search across two, and the segment that
+        // is acknowledged.
+        assert!((block + 3..=block + 4).contains(&own.len()), "{own:x?}");
+    }
+}

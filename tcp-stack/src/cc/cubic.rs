@@ -47,13 +47,15 @@ impl Default for Past {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub(crate) struct Cubic {
-    curve: Curve,
-    past: Past,
+    /// An acknowledgement came that found the window unused, since it was last allowed to grow. First: for those that never
+    /// use theirs nothing else is looked at.
+    was_limited: bool,
     /// When the window was last allowed to grow.
     grown_at: MilliStamp,
-    /// An acknowledgement came since that found the window unused.
-    was_limited: bool,
+    curve: Curve,
+    past: Past,
     /// Octets acknowledged towards the next octet of W_est.
     acked_est: u64,
     /// Octets acknowledged towards the next increase of the window.
@@ -266,7 +268,6 @@ mod tests {
             rtt_ns: None,
             reordering: false,
             round_ends: false,
-            cwnd_limited: true,
         };
         cc.on_ack(&mut window, &sample(1000));
         cc.on_ack(&mut window, &sample(1010));
@@ -318,7 +319,6 @@ mod tests {
                     rtt_ns: None,
                     reordering: false,
                     round_ends: false,
-                    cwnd_limited: true,
                 };
                 cc.on_ack(&mut window, &sample);
             }

@@ -114,7 +114,6 @@ mod tests {
                 srtt_ns: None,
                 rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
-                cwnd_limited: true,
                 round_ends: ack == acks,
             };
             assert_eq!(hystart.on_ack(window, &sample), 0);
@@ -176,7 +175,6 @@ mod tests {
             srtt_ns: None,
             rtt_ns: Some(60_000_000),
             reordering: true,
-            cwnd_limited: true,
             round_ends: true,
         };
         let before = window.cwnd;
@@ -220,7 +218,6 @@ mod tests {
                 srtt_ns: None,
                 rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
-                cwnd_limited: true,
                 round_ends: true,
             };
             hystart.on_ack(&mut window, &sample);
@@ -237,7 +234,6 @@ mod tests {
             srtt_ns: None,
             rtt_ns: None,
             reordering: false,
-            cwnd_limited: true,
             round_ends: true,
         };
         hystart.on_ack(&mut window, &sample);

@@ -7,7 +7,8 @@
 //! | event | when | for whom |
 //! |---|---|---|
 //! | `start` | the connection is established | BBR |
-//! | `on_ack` | new data was acknowledged outside of recovery | those that grow a window |
+//! | `on_ack` | new data was acknowledged outside of recovery, and the window was the limit | those that grow a window |
+//! | `on_limited` | the same, and it was not | CUBIC |
 //! | `on_path_sample` | something was delivered or lost, in whatever phase | those that model the path |
 //! | `on_loss` | a loss episode begins | all |
 //! | `on_timeout` | the retransmission timer expired | all |
@@ -116,12 +117,11 @@ pub(crate) struct AckSample {
     pub(crate) reordering: bool,
     /// Whether it ends a round: all is acknowledged that was sent when the round began.
     pub(crate) round_ends: bool,
-    /// Whether the window was what limited the sender: RFC 7661 §4.3: it must not grow otherwise.
-    pub(crate) cwnd_limited: bool,
 }
 
-/// The algorithm of one connection.
+/// The algorithm of one connection. Which it is lies first, and what its own structure begins with right behind.
 #[derive(Clone, Copy, Debug)]
+#[repr(u8)]
 pub(crate) enum Controller {
     NewReno(NewReno),
     Cubic(Cubic),
@@ -196,14 +196,16 @@ impl Controller {
         if let Self::Bbr(cc) = self { Some(cc.info()) } else { None }
     }
 
-    /// New data was acknowledged outside of recovery.
-    pub(crate) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
-        if !sample.cwnd_limited {
-            if let Self::Cubic(cc) = self {
-                cc.on_limited();
-            }
-            return;
+    /// New data was acknowledged, but the window was not what limited the sender: RFC 7661 §4.3: it must not grow then.
+    #[inline]
+    pub(crate) fn on_limited(&mut self) {
+        if let Self::Cubic(cc) = self {
+            cc.on_limited();
         }
+    }
+
+    /// New data was acknowledged outside of recovery, and the window was what limited the sender.
+    pub(crate) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) {
         match self {
             Self::NewReno(cc) => cc.on_ack(window, sample),
             Self::Cubic(cc) => cc.on_ack(window, sample),
@@ -357,16 +359,7 @@ mod tests {
         for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
             let mut window = Window::initial(1000, &TcpConfig::default());
-            let sample = AckSample {
-                now: Instant::ZERO,
-                acked: 1000,
-                srtt_ns: None,
-                rtt_ns: None,
-                reordering: false,
-                round_ends: false,
-                cwnd_limited: false,
-            };
-            cc.on_ack(&mut window, &sample);
+            cc.on_limited();
             assert_eq!(window.cwnd, 10_000);
             window.cwnd = 500_000;
             cc.on_idle(&mut window, 10_000);

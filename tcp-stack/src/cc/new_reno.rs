@@ -48,7 +48,6 @@ mod tests {
             rtt_ns: None,
             reordering: false,
             round_ends: false,
-            cwnd_limited: true,
         };
         for _ in 0..9 {
             cc.on_ack(&mut window, &sample);

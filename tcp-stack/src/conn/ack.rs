@@ -138,7 +138,7 @@ impl Conn {
     /// The window is no longer closed: the intervals of probes say nothing of the path.
     fn on_window_opened<B>(&mut self, cx: &Cx<'_, B>) {
         self.recovery.backoff = 0;
-        self.attempts = 0;
+        self.recovery.attempts = 0;
         self.pending.remove(Pending::Probe);
         self.timers.clear(TimerKind::Persist);
         if self.snd.queue.has_outstanding() {
@@ -165,7 +165,7 @@ impl Conn {
                 }
             }
         }
-        self.counters.octets_acked = self.counters.octets_acked.wrapping_add(payload);
+        self.octets_acked = self.octets_acked.wrapping_add(payload);
         let sacked_now = sacked_before.saturating_sub(self.snd.queue.sacked());
         if self.path.awaits_acknowledgement() {
             self.confirm_path(cx);
@@ -173,7 +173,7 @@ impl Conn {
         delivery.acked = acked;
         delivery.delivered = acked.saturating_sub(sacked_now);
         self.snd.progress_at = MilliStamp::of(cx.now);
-        self.attempts = 0;
+        self.recovery.attempts = 0;
         self.snd.soft_error = false;
     }
 
@@ -193,18 +193,18 @@ impl Conn {
         let ranges = blocks.as_slice();
         delivery.dsack = self.dsack(ranges);
         if delivery.dsack.is_some() {
-            self.recovery.dsack_seen = true;
+            self.episode.dsack_seen = true;
             cx.stats.dsacks_in = cx.stats.dsacks_in.wrapping_add(1);
         }
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let (before, echo) = (self.snd.queue.sacked(), delivery.echo);
-        let mut steps = u32::from(self.snd.sack_steps);
+        let mut steps = u32::from(self.episode.sack_steps);
         for range in ranges {
             // A range that an acknowledgement has overtaken still tells of what lies behind that.
             let start = range.start.max(una);
             let valid =
                 range.start.before(range.end) && start.before(range.end) && range.end.at_or_before(nxt);
-            if !valid || self.snd.sack_seen.as_slice().contains(range) {
+            if !valid || self.episode.sack_seen.as_slice().contains(range) {
                 continue;
             }
             delivery.highest = delivery.highest.max(range.end);
@@ -224,9 +224,9 @@ impl Conn {
             });
         }
         // What was not looked at to the end is looked at again when it is reported again.
-        self.snd.sack_seen = if steps > 0 { *blocks } else { SackBlocks::EMPTY };
+        self.episode.sack_seen = if steps > 0 { *blocks } else { SackBlocks::EMPTY };
         let saved = u16::try_from(steps).unwrap_or(u16::MAX).saturating_add(SACK_STEPS);
-        self.snd.sack_steps = saved.min(SACK_STEPS_SAVED_MAX);
+        self.episode.sack_steps = saved.min(SACK_STEPS_SAVED_MAX);
         let newly = self.snd.queue.sacked().saturating_sub(before);
         delivery.newly_sacked = newly;
         delivery.delivered = delivery.delivered.saturating_add(newly);
@@ -300,7 +300,7 @@ impl Conn {
             && self.recovery.phase == Phase::Open
         {
             cx.stats.loss_probe_recoveries = cx.stats.loss_probe_recoveries.wrapping_add(1);
-            self.recovery.undo = Undo::NONE;
+            self.episode.undo = Undo::NONE;
             let cwnd = self.window.cwnd;
             self.cc.on_loss(&mut self.window, cwnd);
             self.window.cwnd = self.window.ssthresh;
@@ -308,7 +308,7 @@ impl Conn {
             self.cc.on_recovery_exit(&mut self.window);
         }
         let settled = self.undo_if_spurious(cx, delivery);
-        let done = self.snd.una.at_or_after(self.recovery.point);
+        let done = self.snd.una.at_or_after(self.episode.point);
         let leaves = self.recovery.in_recovery() && done && delivery.acked > 0;
         if leaves {
             self.leave_recovery();
@@ -320,7 +320,7 @@ impl Conn {
             self.model_path(cx.now, delivery);
         } else if self.recovery.phase == Phase::Fast {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
-            self.window.cwnd = self.recovery.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
+            self.window.cwnd = self.episode.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
         } else if !leaves && !settled {
             // A late segment keeps back the cumulative acknowledgement of all that came before it; where
             // segments are known to be late, what is reported by SACK counts at once.
@@ -345,11 +345,14 @@ impl Conn {
         };
         // RFC 3168 §6.1.2: "SHOULD NOT increase the congestion window in response to the receipt of an ECN-Echo
         // ACK packet".
-        let cwnd_limited = cwnd_limited && !echoed;
         let round_ends = self.snd.una.at_or_after(self.snd.round_end);
-        let (srtt_ns, reordering) = (self.rtt.srtt_nanos(), self.recovery.rack.reordering_seen());
-        let sample = AckSample { now, acked, srtt_ns, rtt_ns, reordering, round_ends, cwnd_limited };
-        self.cc.on_ack(&mut self.window, &sample);
+        if cwnd_limited && !echoed {
+            let (srtt_ns, reordering) = (self.rtt.srtt_nanos(), self.recovery.rack.reordering_seen());
+            let sample = AckSample { now, acked, srtt_ns, rtt_ns, reordering, round_ends };
+            self.cc.on_ack(&mut self.window, &sample);
+        } else {
+            self.cc.on_limited();
+        }
         if round_ends {
             self.snd.round_end = self.snd.nxt;
             self.snd.peak_flight = self.snd.queue.in_flight();
@@ -392,7 +395,7 @@ impl Conn {
             if self.recovery.phase == Phase::Fast {
                 let gone = delivery.segments.saturating_sub(1);
                 self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(gone);
-                if self.snd.una.before(self.recovery.point) {
+                if self.snd.una.before(self.episode.point) {
                     self.snd.queue.mark_lost(cx.tx, head);
                 }
             } else {
@@ -409,7 +412,7 @@ impl Conn {
         // RFC 6582 §3.2 step 2: "the sender first checks the value of recover to see if the Cumulative
         // Acknowledgment field covers more than recover": duplicates at the end of a recovery may be of what
         // it sent again without need.
-        let fresh = !self.recovery.has_ended || self.snd.una.after(self.recovery.point);
+        let fresh = !self.episode.has_ended || self.snd.una.after(self.episode.point);
         if self.recovery.phase == Phase::Open && self.recovery.dup_acks == DUP_THRESH && fresh {
             self.snd.queue.mark_lost(cx.tx, head);
         }
@@ -421,9 +424,9 @@ impl Conn {
         let flight = self.snd.nxt.distance_from(self.snd.una);
         self.begin_episode();
         self.recovery.phase = Phase::Fast;
-        self.recovery.partial_ack = false;
-        self.recovery.point = self.snd.nxt;
-        self.recovery.prr = Prr::new(flight);
+        self.episode.partial_ack = false;
+        self.episode.point = self.snd.nxt;
+        self.episode.prr = Prr::new(flight);
         self.recovery.tlp.reset();
         self.pending.remove(Pending::LossProbe);
         self.timers.clear(TimerKind::LossProbe);
@@ -441,10 +444,10 @@ impl Conn {
         }
         self.cc.on_recovery_exit(&mut self.window);
         self.recovery.phase = Phase::Open;
-        self.recovery.f_rto = FRto::Off;
+        self.episode.f_rto = FRto::Off;
         self.recovery.dup_acks = 0;
-        self.recovery.has_ended = true;
-        self.recovery.undo.on_recovery_end(self.snd.nxt);
+        self.episode.has_ended = true;
+        self.episode.undo.on_recovery_end(self.snd.nxt);
         self.recovery.rack.on_recovery_end();
     }
 
@@ -454,22 +457,21 @@ impl Conn {
         if self.snd.wnd == 0 && !self.snd.fin_queued {
             // The peer lives, it only has no room: probes of a closed window go on without end, unless the
             // application has closed and nobody is left to lose patience (RFC 6429).
-            self.attempts = 0;
+            self.recovery.attempts = 0;
         }
         if !self.snd.has_outstanding() {
             if !self.ecn.holds() {
                 self.timers.clear(TimerKind::Retransmit);
             }
-            self.timers.clear(TimerKind::LossProbe);
-            self.timers.clear(TimerKind::Reordering);
+            self.timers.clear_these([TimerKind::LossProbe, TimerKind::Reordering]);
         } else if acked > 0 {
             // RFC 6582 §3.2 step 3, without SACK: "For the first partial ACK that arrives during fast
             // recovery, also reset the retransmit timer": with many holes the timeout is the faster way.
             let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
-            if !(newreno && self.recovery.partial_ack) {
+            if !(newreno && self.episode.partial_ack) {
                 self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
             }
-            self.recovery.partial_ack = newreno;
+            self.episode.partial_ack = newreno;
             self.arm_loss_probe(cx);
         }
     }
@@ -492,8 +494,8 @@ impl Conn {
         let timeout = TailLossProbe::timeout(self.rtt.srtt_nanos(), lone, max_ack_delay);
         // RFC 8985 §7.2: "if the time at which an RTO would fire [...] is sooner than the computed time for the
         // PTO, then the sender schedules a TLP to be sent at that RTO time."
-        let rto = self.timers.left(&self.deadlines, TimerKind::Retransmit, cx.now).unwrap_or(timeout);
-        self.set_timer_nanos(TimerKind::LossProbe, cx.now, timeout.min(rto));
+        let both = (TimerKind::LossProbe, TimerKind::Retransmit);
+        self.timers.set_nanos_within(&mut self.deadlines, both, cx.now, timeout);
     }
 
     /// Tells the application of room that it was refused before, once there is much of it.

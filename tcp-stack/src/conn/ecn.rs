@@ -297,7 +297,7 @@ impl Conn {
 
     /// The acknowledgement of [`Self::turn_header`] was handed to the port.
     pub(crate) fn on_turn_sent(&mut self) {
-        self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
+        self.segments_out = self.segments_out.wrapping_add(1);
         if let Some(turn) = self.ecn.pop_turn() {
             self.rcv.last_ack_sent = turn;
         }
@@ -329,13 +329,13 @@ impl Conn {
         // "TCP should not react to congestion indications more than once every window of data".
         if self.recovery.in_recovery() {
             // Whatever was lost or late, there is congestion: the response stands.
-            self.recovery.undo = Undo::NONE;
+            self.episode.undo = Undo::NONE;
             return;
         }
         if self.ecn.has(REDUCED) {
             return;
         }
-        self.recovery.undo = Undo::NONE;
+        self.episode.undo = Undo::NONE;
         cx.stats.ecn_reductions = cx.stats.ecn_reductions.wrapping_add(1);
         if self.window.cwnd <= self.window.mss {
             // "The sending TCP MUST reset the retransmit timer on receiving the ECN-Echo packet when the

@@ -112,13 +112,21 @@ impl Ends {
     }
 
     /// What tells apart flows of one family: without what all IPv4 flows begin with.
-    #[inline]
-    pub(crate) fn essence<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
+    pub(super) fn essence<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
         if self.is_ipv4() {
             let [_, _, _, local, _, _, _, remote, ports] = self.0;
             return use_bytes([local, remote, ports].as_flattened());
         }
         use_bytes(self.bytes())
+    }
+
+    /// How many [`Self::words`] there are.
+    pub(super) const WORDS: usize = 9;
+
+    /// The same as numbers, in the machine's byte order.
+    #[inline]
+    pub(super) fn words(&self) -> [u32; Self::WORDS] {
+        self.0.map(u32::from_ne_bytes)
     }
 }
 

@@ -204,9 +204,9 @@ impl Conn {
     }
 
     /// How many challenges an interval that begins now has. A limit that is known tells whoever counts how many are
-    /// missing that somebody else's guess was right; so it is drawn anew, from the flow's keyed hash.
+    /// missing that somebody else's guess was right; so it is drawn anew, from what is the connection's secret.
     fn challenge_allowance(&self, most: u8) -> u8 {
-        let mixed = (self.hash ^ self.challenges_since.get()).wrapping_mul(0x9e37_79b1);
+        let mixed = (self.secret ^ self.challenges_since.get()).wrapping_mul(0x9e37_79b1);
         let [noise, ..] = mixed.to_be_bytes();
         let spread = u16::from(most / 2).saturating_add(1);
         most.saturating_sub(u8::try_from(u16::from(noise) % spread).unwrap_or(0)).max(1)

@@ -1,7 +1,7 @@
 //! The two halves of a connection: what is sent, and what is received.
 
 use super::window::{Tuning, initial_buffer};
-use super::{Reassembly, SendQueue, ack};
+use super::{Reassembly, SendQueue};
 use crate::config::StackConfig;
 use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp};
@@ -11,26 +11,23 @@ use crate::wire::{SackBlocks, SackRange};
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Sender {
-    pub(crate) queue: SendQueue,
     /// MAX.SND.WND: the largest window that the peer ever offered.
     pub(crate) max_wnd: u32,
     pub(crate) iss: SeqNum,
+    pub(crate) up: SeqNum,
+    /// What the peer's MSS option said.
+    pub(crate) peer_mss: u16,
+    /// Effective send MSS: payload of a full segment, octets.
+    pub(crate) emss: u16,
+    pub(crate) queue: SendQueue,
+    // From here on, and from the queue's middle: what an answer to a request needs.
     /// Where the last segment that was not full ended.
     pub(crate) small_end: SeqNum,
-    pub(crate) up: SeqNum,
     /// When something was acknowledged last, or the queue ceased to be empty.
     pub(crate) progress_at: MilliStamp,
     /// The most that was in flight in this round trip, and where the round trip ends.
     pub(crate) peak_flight: u32,
     pub(crate) round_end: SeqNum,
-    /// The last SACK option, whose ranges need not be looked at again.
-    pub(crate) sack_seen: SackBlocks,
-    /// Steps over the scoreboard that SACK options may cost now.
-    pub(crate) sack_steps: u16,
-    /// Effective send MSS: payload of a full segment, octets.
-    pub(crate) emss: u16,
-    /// What the peer's MSS option said.
-    pub(crate) peer_mss: u16,
     pub(crate) fin_queued: bool,
     /// What lies before SND.UP is urgent, and not all of it is acknowledged.
     pub(crate) urgent: bool,
@@ -40,6 +37,8 @@ pub(crate) struct Sender {
     pub(crate) close_when_open: bool,
     /// An ICMP error told that segments did not arrive (RFC 1122 §4.2.3.9).
     pub(crate) soft_error: bool,
+    /// A small segment waits for the acknowledgement of another (RFC 9293 §3.7.4).
+    pub(crate) nagle: bool,
     // From here on: what every segment that arrives is compared with.
     /// What the next segment queued will begin with.
     pub(crate) end: SeqNum,
@@ -78,20 +77,21 @@ pub(crate) struct Receiver {
     pub(crate) tuned: bool,
     pub(crate) held: Reassembly,
     // Up to the first part of that: what every segment in order needs.
-    pub(crate) irs: SeqNum,
-    /// Where the peer's FIN is, once it is known.
-    pub(crate) fin: SeqNum,
     /// RCV.UP as an offset in the stream; 0 as long as nothing was urgent.
     pub(crate) urgent_end: u64,
-    pub(crate) tuning: Tuning,
+    /// Where the peer's FIN is, once it is known.
+    pub(crate) fin: SeqNum,
     /// The runs that arrived most recently, latest first.
     pub(crate) recent: SackBlocks,
+    // From here on: what an answer to a request needs.
+    pub(crate) tuning: Tuning,
     /// A duplicate to report (RFC 2883): see [`Self::dsack`].
     pub(super) dsack: SackRange,
+    pub(crate) irs: SeqNum,
 }
 
 impl Sender {
-    pub(super) fn new(now: Instant, iss: SeqNum) -> Self {
+    pub(super) fn new(now: Instant, iss: SeqNum, nagle: bool) -> Self {
         Self {
             una: iss,
             nxt: iss,
@@ -110,11 +110,10 @@ impl Sender {
             refused: false,
             close_when_open: false,
             soft_error: false,
+            nagle,
             progress_at: MilliStamp::of(now),
             peak_flight: 0,
             round_end: iss,
-            sack_seen: SackBlocks::EMPTY,
-            sack_steps: ack::SACK_STEPS_SAVED_MAX,
         }
     }
 

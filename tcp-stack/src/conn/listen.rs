@@ -125,9 +125,9 @@ impl Conn {
         conn.snd.nxt = origin.iss + 1;
         conn.last_sent_at = sent;
         conn.opened_at = opened;
-        conn.attempts = attempts;
+        conn.recovery.attempts = attempts;
         conn.rcv.segments = 1;
-        conn.counters.segments_out = u64::from(attempts).saturating_add(1);
+        conn.segments_out = u64::from(attempts).saturating_add(1);
         conn
     }
 

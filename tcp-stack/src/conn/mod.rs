@@ -29,6 +29,7 @@ mod closing;
 mod ecn;
 mod ends;
 mod established;
+mod flow_hash;
 mod half_open;
 mod halves;
 mod listen;
@@ -83,7 +84,7 @@ use crate::error::CloseReason;
 use crate::event::{ConnId, ListenerId};
 use crate::iface::{DropReason, PathMtuCache};
 use crate::pool::Pool;
-use crate::recovery::{DeliveryRate, Recovery, RttEstimator};
+use crate::recovery::{DeliveryRate, Episode, Recovery, RttEstimator};
 use crate::seq::SeqNum;
 use crate::set::{Member, Set};
 use crate::stats::TcpStats;
@@ -147,13 +148,11 @@ impl Member for Notice {
     }
 }
 
-/// What is counted per connection.
+/// What is seldom counted per connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnCounters {
     /// A multiple of 2^32, to which [`Receiver::segments`] is added.
     pub(crate) segments_in: u64,
-    pub(crate) segments_out: u64,
-    pub(crate) octets_acked: u64,
     pub(crate) octets_retransmitted: u64,
     pub(crate) segments_retransmitted: u64,
     pub(crate) timeouts: u32,
@@ -174,23 +173,31 @@ const fn send_share(free: u32, all: u32) -> u32 {
     if share < SHARE_MIN { SHARE_MIN } else { share }
 }
 
-/// The transmission control block. Its fields are in the order of the cache lines that they share: what receiving in
-/// order reads and writes, while nothing that was sent is outstanding, lies in the two from octet 192 on. The
-/// addresses are not among it: a segment of the flow of the one before is known by the stack's copy of them.
+/// The transmission control block. Its fields are in the order of the cache lines that they share. What receiving in
+/// order reads and writes, while nothing that was sent is outstanding, lies in the two from octet 192 on; the addresses
+/// are not among it: a segment of the flow of the one before is known by the stack's copy of them. What a request and its answer
+/// need beside these lies in six more ([`Self::touch`] reads from all eight), each structure with what is seldom needed at its other end.
 ///
 /// ```text
-///   0             192                                                   320             864
-///   │ ends … snd: │ end una nxt wnd wl1 · timers · ecn · place · heard_at │ rcv: held … cc … │
-///   │  rarely     │ state, notes · rcv: octets nxt edge … ready runs      │  rarely          │
+///     0 │ ends · rtt · window · snd: rarely │ snd: queue …
+///   192 │ snd: end una nxt wnd wl1 · timers · ecn · place · state, notes
+///   256 │ … · rcv: octets nxt edge … ready runs
+///   320 │ rcv: rarely
+///   384 │ rcv: tuning, dsack · rate · recovery · deadlines of retransmission and probe
+///   512 │ the others · settings … path: rarely
+///   576 │ path · counters · last_sent_at · cc: which, and what it begins with
+///   640 │ cc · what only losses need · counters of rarities …
 /// ```
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Conn {
     pub(crate) ends: Ends,
-    /// Keyed hash of the addresses and ports.
-    pub(crate) hash: u32,
     /// Added to the clock in timestamps (RFC 7323 §5.4: "a random offset").
     pub(crate) ts_offset: u32,
+    pub(crate) rtt: RttEstimator,
+    pub(crate) window: Window,
+    /// When the neighbor was last told that it is reachable.
+    pub(crate) confirmed_at: MilliStamp,
     pub(crate) snd: Sender,
     pub(crate) timers: Timers,
     pub(crate) ecn: Ecn,
@@ -215,23 +222,10 @@ pub(crate) struct Conn {
     pub(crate) negotiated: Negotiated,
     pub(crate) keepalive_probes: u8,
     pub(crate) rcv: Receiver,
-    pub(crate) counters: ConnCounters,
-    pub(crate) opened_at: Instant,
-    /// When the SYN, or a segment of the queue, was sent last.
-    pub(crate) last_sent_at: Instant,
-    pub(crate) recovery: Recovery,
-    pub(crate) cc: Controller,
-    pub(crate) pacer: Pacer,
-    pub(crate) path: PathMtu,
-    pub(crate) rtt: RttEstimator,
     pub(crate) rate: DeliveryRate,
+    pub(crate) recovery: Recovery,
     pub(crate) deadlines: Deadlines,
-    pub(crate) window: Window,
     pub(crate) settings: Settings,
-    /// Who accepted it; `None` for an active open.
-    pub(crate) listener: Option<ListenerId>,
-    /// When the neighbor was last told that it is reachable.
-    pub(crate) confirmed_at: MilliStamp,
     /// When the current interval of challenge acknowledgements began, and how many it still has (RFC 5961 §7).
     pub(crate) challenges_since: MilliStamp,
     pub(crate) challenges_left: u8,
@@ -239,8 +233,23 @@ pub(crate) struct Conn {
     pub(crate) lingers: bool,
     /// It has ended and is no longer in the table of flows.
     pub(crate) buried: bool,
-    /// Timeouts or probes in a row without a sign of life.
-    pub(crate) attempts: u8,
+    pub(crate) path: PathMtu,
+    pub(crate) segments_out: u64,
+    /// Payload that was acknowledged, octets.
+    pub(crate) octets_acked: u64,
+    /// When the SYN, or a segment of the queue, was sent last.
+    pub(crate) last_sent_at: Instant,
+    pub(crate) cc: Controller,
+    pub(crate) pacer: Pacer,
+    pub(crate) episode: Episode,
+    pub(crate) counters: ConnCounters,
+    pub(crate) opened_at: Instant,
+    /// Who accepted it; `None` for an active open.
+    pub(crate) listener: Option<ListenerId>,
+    /// Keyed hash of the addresses and ports, by which the flow is found.
+    pub(crate) hash: u32,
+    /// Another, which nothing but what is drawn by it tells of; the table of connections sets it.
+    secret: u32,
 }
 
 /// What a connection needs of the stack while it is moved.
@@ -336,17 +345,19 @@ impl Conn {
             ended: None,
             dup_acks_owed: 0,
             rcv: Receiver::new(now, config),
-            snd: Sender::new(now, iss),
+            snd: Sender::new(now, iss, origin.options.nagle),
             window: Window::initial(536, &config.tcp),
             timers: Timers::new(),
             rtt: RttEstimator::new(),
             recovery: Recovery::new(iss),
+            episode: Episode::new(iss, ack::SACK_STEPS_SAVED_MAX),
             cc: Controller::new(congestion).with_seed(iss.get()),
             pacer: Pacer::new(),
             rate: DeliveryRate::default(),
             ecn: Ecn::new(&config.tcp, &origin.options),
             ends: Ends::new(origin.local, origin.remote),
             hash: origin.hash,
+            secret: 0,
             ts_offset: origin.ts_offset,
             listener: origin.listener,
             announced: origin.listener.is_none(),
@@ -354,7 +365,6 @@ impl Conn {
             buried: false,
             path: PathMtu::new(now, origin.path_mtu.min(config.mtu)),
             confirmed_at: MilliStamp::of(now),
-            attempts: 0,
             keepalive_probes: 0,
             challenges_left: config.tcp.challenge_acks_max,
             challenges_since: MilliStamp::of(now),
@@ -363,6 +373,8 @@ impl Conn {
             opened_at: now,
             settings: Settings::of(&origin.options),
             deadlines: Deadlines::NONE,
+            segments_out: 0,
+            octets_acked: 0,
             counters: ConnCounters::default(),
         }
     }
@@ -457,6 +469,15 @@ impl Conn {
     pub(crate) fn send_room(&self, config: &StackConfig, free: u32) -> u32 {
         let segments = self.segments_max(config, free).saturating_sub(self.snd.queue.segments());
         self.append_room(config).min(segments.saturating_mul(self.snd.emss.into()))
+    }
+
+    /// Whether [`Self::send_room`] is at least `len` octets.
+    #[inline]
+    pub(crate) fn has_room_for(&self, config: &StackConfig, free: u32, len: u16) -> bool {
+        let (octets, queued) = (u32::from(len), self.snd.queue.segments());
+        // Of a few segments of at most the usual length only the octets count, however little is left.
+        let few = queued < SHARE_MIN && len <= self.snd.emss;
+        if few { octets <= self.append_room(config) } else { octets <= self.send_room(config, free) }
     }
 
     /// Whether there is so much room that it is worth telling: a quarter of the queue and a full segment's, or half of

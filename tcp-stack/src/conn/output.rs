@@ -93,7 +93,7 @@ impl Conn {
         if self.pending.has(Pending::Force) {
             return Some(node);
         }
-        if self.recovery.f_rto == FRto::NewData {
+        if self.episode.f_rto == FRto::NewData {
             return None;
         }
         // What a peer has closed its window to waits for the timer, which asks it one segment at a time.
@@ -181,7 +181,7 @@ impl Conn {
         // not what it waits for either.
         let small = segment.len < self.snd.emss && !segment.fin;
         let small_unacknowledged = self.snd.queue.has_outstanding() && self.snd.small_end.after(self.snd.una);
-        if self.settings.nagle && small && small_unacknowledged {
+        if self.snd.nagle && small && small_unacknowledged {
             return Blocked::Wait;
         }
         Blocked::No
@@ -286,7 +286,7 @@ impl Conn {
 
     /// A segment was handed to the port: `reported` tells whether it carried what SACK had to tell.
     pub(crate) fn on_header_sent(&mut self, reported: bool, payload: bool) {
-        self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
+        self.segments_out = self.segments_out.wrapping_add(1);
         let silent = payload && !reported && self.negotiated.sack && self.has_sack_to_report();
         if silent {
             // The acknowledgement that carries it is still owed.
@@ -312,7 +312,7 @@ impl Conn {
         }
         if self.snd.nxt != self.snd.iss {
             // Sent before: which of them is answered cannot be told (RFC 6298 §3).
-            self.attempts = self.attempts.max(1);
+            self.recovery.attempts = self.recovery.attempts.max(1);
         }
         self.last_sent_at = cx.now;
         self.snd.nxt = self.snd.iss + 1;
@@ -333,10 +333,10 @@ impl Conn {
             segment.rate = stamp;
         }
         if retransmission && self.recovery.in_recovery() {
-            self.recovery.undo.on_retransmission(end, self.ts_clock(cx.now));
+            self.episode.undo.on_retransmission(end, self.ts_clock(cx.now));
         }
         if self.recovery.phase == Phase::Fast {
-            self.recovery.prr.on_sent(seq_len);
+            self.episode.prr.on_sent(seq_len);
         }
         self.count_sent(cx, len, again);
         self.snd.queue.mark_sent(cx.tx, node, cx.now);
@@ -398,12 +398,13 @@ impl Conn {
             return;
         }
         let initial = crate::cc::Window::initial(self.window.mss, &config.tcp).cwnd;
-        self.recovery.undo = Undo::NONE;
+        self.episode.undo = Undo::NONE;
         self.cc.on_idle(&mut self.window, initial);
     }
 
     /// Queues payload that is to be sent as one segment, with its folded sum if the port will not make it; gives the buffer
     /// back when the pool is full.
+    #[inline(always)]
     pub(crate) fn enqueue<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,

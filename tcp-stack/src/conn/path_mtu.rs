@@ -40,30 +40,36 @@ const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 2
 
 /// What a connection knows of its path. Lengths are of IP packets, octets, unless they are of payloads.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct PathMtu {
+    /// When the next probe may be sent.
+    next_probe: Instant,
+    reported_seq: SeqNum,
+    /// Where the probe in flight begins and ends.
+    probe_start: SeqNum,
+    probe_end: SeqNum,
+    /// No packet longer than this is known to be carried (RFC 4821 §7.2: search_high).
+    high: u16,
+    /// Probes of this length lost in a row.
+    losses: u8,
+    // From here on: what is asked for with every acknowledgement.
+    /// It was lowered because of timeouts alone, and nothing has arrived since.
+    unproven: bool,
+    /// What a router reported of a segment, which must time out before that is believed; 0 for nothing.
+    reported: u16,
+    /// The packet length of the probe in flight; 0 while there is none.
+    probe: u16,
     /// The longest packet that is sent.
     pub(crate) mtu: u16,
     /// The longest payload that was acknowledged (RFC 5927 §7.2: maxsizeacked, without headers).
     pub(crate) acked: u16,
-    /// What a router reported of a segment, which must time out before that is believed; 0 for nothing.
-    reported: u16,
-    reported_seq: SeqNum,
-    /// No packet longer than this is known to be carried (RFC 4821 §7.2: search_high).
-    high: u16,
-    /// The packet length of the probe in flight; 0 while there is none.
-    probe: u16,
-    /// Probes of this length lost in a row.
-    losses: u8,
-    /// It was lowered because of timeouts alone, and nothing has arrived since.
-    unproven: bool,
-    /// Where the probe in flight begins and ends.
-    probe_start: SeqNum,
-    probe_end: SeqNum,
-    /// When the next probe may be sent.
-    next_probe: Instant,
 }
 
 impl PathMtu {
+    /// Where in it that begins what every acknowledgement asks for, octets.
+    #[cfg(test)]
+    pub(super) const ASKED_AT: usize = core::mem::offset_of!(Self, unproven);
+
     pub(crate) const fn new(now: Instant, mtu: u16) -> Self {
         let zero = SeqNum::new(0);
         Self {

@@ -92,6 +92,7 @@ impl Conn {
     }
 
     /// SND.UNA <- SEG.ACK, and what follows from it when all [is calm](Self::is_calm).
+    #[inline(always)]
     fn take_expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, ack: SeqNum, timestamps: Option<Timestamps>) {
         let now = cx.now;
         let acked = ack.distance_from(self.snd.una);
@@ -105,12 +106,12 @@ impl Conn {
             *longest = (*longest).max(node.len);
             last = Some((node.sent_at, node.end(), node.rate));
         });
-        self.counters.octets_acked = self.counters.octets_acked.wrapping_add(payload);
+        self.octets_acked = self.octets_acked.wrapping_add(payload);
         if self.path.awaits_acknowledgement() {
             self.confirm_path(cx);
         }
         self.snd.progress_at = MilliStamp::of(now);
-        self.attempts = 0;
+        self.recovery.attempts = 0;
         self.snd.soft_error = false;
         self.recovery.rack.begin_ack();
         let rtt_ns = if let (Some(first), Some((sent_at, end_seq, rate))) = (first, last) {

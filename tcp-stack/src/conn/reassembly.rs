@@ -482,12 +482,13 @@ fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Optio
 }
 
 /// `None`, and the payload is dropped, when the pool is full.
-#[inline]
+#[inline(always)]
 fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
     let end = payload.end();
     let Payload { seq, range, buf } = payload;
     let len = range.end.saturating_sub(range.start);
-    let node = RxNode {
+    let run_tail = pool.next_place();
+    pool.insert_with(|| RxNode {
         seq,
         len,
         at: range.start,
@@ -496,10 +497,9 @@ fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
         next_fresh: NIL,
         next: NIL,
         run_end: end,
-        run_tail: pool.next_place(),
+        run_tail,
         next_run: NIL,
-    };
-    pool.insert(node).ok()
+    })
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ impl Conn {
         if had_gap || trimmed || self.rcv.unacked >= u32::from(self.rcv.mss).saturating_mul(2) {
             self.pending.add(Pending::Ack);
         } else if !self.timers.is_set(TimerKind::DelayedAck) {
-            self.set_timer(TimerKind::DelayedAck, cx.now, cx.config.tcp.delayed_ack());
+            self.set_timer_nanos(TimerKind::DelayedAck, cx.now, cx.config.tcp.delayed_ack_nanos());
         }
         Ok(())
     }

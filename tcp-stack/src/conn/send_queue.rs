@@ -46,8 +46,9 @@ pub(crate) enum TxState {
     Sacked,
 }
 
-/// One segment.
+/// One segment, in a cache line of its own where a buffer is a pointer.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct TxNode<B> {
     pub(crate) seq: SeqNum,
     /// Payload, octets: the last so many of the buffer, behind the headers of earlier transmissions.
@@ -140,28 +141,30 @@ impl<B> TxNode<B> {
 
 /// The queue of one connection. Without segments it owns no memory.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SendQueue {
+    /// Those believed lost, by sequence.
+    losses: Ends,
+    /// The segment that was found to be lost last, if it still is.
+    lost_hint: u32,
+    /// Sequence space that was ever believed lost, octets, modulo 2^32.
+    lost_ever: u32,
+    sacked: u32,
+    // From here on: what is needed while nothing is lost.
+    lost: u32,
+    sacked_segments: u32,
+    /// Where the walk over the last SACK range ended: a segment that is not sacked, or begins a run.
+    sack_hint: u32,
     head: u32,
     tail: u32,
     /// The first node that was never sent whole.
     unsent: u32,
     /// Those in flight, by time of transmission.
     flight: Ends,
-    /// Those believed lost, by sequence.
-    losses: Ends,
-    /// The segment that was found to be lost last, if it still is.
-    lost_hint: u32,
-    /// Where the walk over the last SACK range ended: a segment that is not sacked, or begins a run.
-    sack_hint: u32,
     segments: u32,
     /// Payload, octets.
     octets: u32,
     in_flight: u32,
-    lost: u32,
-    /// Sequence space that was ever believed lost, octets, modulo 2^32.
-    lost_ever: u32,
-    sacked: u32,
-    sacked_segments: u32,
     flight_segments: u32,
     /// Segments in flight that were sent more than once.
     flight_again: u32,
@@ -171,6 +174,10 @@ pub(crate) struct SendQueue {
 const LOST_STEPS_MAX: u32 = 32;
 
 impl SendQueue {
+    /// Where in it that begins what is needed while nothing is lost, octets.
+    #[cfg(test)]
+    pub(super) const CALM_AT: usize = core::mem::offset_of!(Self, lost);
+
     pub(crate) const fn new() -> Self {
         Self {
             head: NIL,
@@ -271,6 +278,7 @@ impl SendQueue {
     }
 
     /// Queues a segment; gives its buffer back when the pool is full.
+    #[inline(always)]
     pub(crate) fn push<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
@@ -279,7 +287,11 @@ impl SendQueue {
         fin: bool,
         (buf, sum): (Option<B>, Option<u16>),
     ) -> Result<u32, Option<B>> {
-        let node = TxNode {
+        if pool.available() == 0 {
+            return Err(buf);
+        }
+        let prev = self.tail;
+        let node = || TxNode {
             seq,
             len,
             state: TxState::Ready,
@@ -289,12 +301,12 @@ impl SendQueue {
             sent_at: Instant::ZERO,
             rate: RateStamp::default(),
             buf,
-            prev: self.tail,
+            prev,
             next: NIL,
             prior: NIL,
             later: NIL,
         };
-        let index = pool.insert(node).map_err(|node| node.buf)?;
+        let index = pool.insert_with(node).ok_or(None)?;
         match pool.get_mut(self.tail) {
             Some(tail) => tail.next = index,
             None => self.head = index,

@@ -13,7 +13,6 @@ pub(crate) struct Settings {
     user_timeout_ms: u32,
     keepalive_probes: u8,
     has_keepalive: bool,
-    pub(crate) nagle: bool,
     pub(crate) early: bool,
 }
 
@@ -29,7 +28,6 @@ impl Settings {
             user_timeout_ms: options.user_timeout_ms.unwrap_or(NO_TIMEOUT),
             keepalive_probes: keepalive.probes,
             has_keepalive: options.keepalive.is_some(),
-            nagle: options.nagle,
             early: options.early,
         }
     }

@@ -4,19 +4,24 @@ use alloc::vec::Vec;
 use core::mem::offset_of;
 
 use super::table::{Entry, Slot};
+use super::window::Tuning;
 use super::{
-    Conn, Ends, HalfOpen, List, Notice, Pending, Receiver, RxNode, Settings, State, TimeWait, TxNode,
+    Conn, Ends, HalfOpen, List, Notice, PathMtu, Pending, Receiver, RxNode, SendQueue, Sender, Settings,
+    State, TimeWait, TxNode,
 };
+use crate::cc::Window;
 use crate::conn::{Negotiated, Reassembly};
 use crate::error::CloseReason;
 use crate::pool::node_octets;
+use crate::recovery::{DeliveryRate, Phase, Rack, RttEstimator, TailLossProbe};
 use crate::seq::SeqNum;
 use crate::set::Set;
-use crate::time::LongStamp;
+use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::{Deadlines, NODE_OCTETS, Timers};
+use crate::wire::SackRange;
 
 /// A buffer as a port's driver has it: a pointer.
-type Handle = usize;
+type Handle = core::ptr::NonNull<u8>;
 
 /// Octets of the table of flows per connection: two flows each, it and a TIME-WAIT record, in a table of twice the
 /// size, which is rounded up to a power of two; an entry, and one octet for the first look.
@@ -38,7 +43,7 @@ fn an_idle_connection_costs_less_than_a_kibibyte() {
 #[test]
 fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
     for (name, octets, most) in [
-        ("block", size_of::<Conn>(), 864),
+        ("block", size_of::<Conn>(), 880),
         ("its place", size_of::<Slot>(), 896),
         ("ends", size_of::<Ends>(), 36),
         ("settings", size_of::<Settings>(), 16),
@@ -46,7 +51,7 @@ fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
         ("timer", NODE_OCTETS, 24),
         ("half-open", node_octets::<HalfOpen>(), 80),
         ("TIME-WAIT", node_octets::<TimeWait>(), 88),
-        ("segment to send", node_octets::<TxNode<Handle>>(), 72),
+        ("segment to send", node_octets::<TxNode<Handle>>(), 64),
         ("segment received", node_octets::<RxNode<Handle>>(), 48),
     ] {
         assert!(octets <= most, "{name}: {octets} octets, not {most}");
@@ -110,10 +115,64 @@ fn receiving_in_order() -> [Place; 34] {
     ]
 }
 
+/// What a request and its answer read and write of a block beside what receiving does, as long as nothing is lost, the
+/// congestion window is wider than what is in flight, and the path no narrower than the link.
+fn answering() -> [Place; 34] {
+    macro_rules! place {
+        ($($field:ident).+: $kind:ty) => {
+            (stringify!($($field).+), offset_of!(Conn, $($field).+), size_of::<$kind>())
+        };
+    }
+    let queue = offset_of!(Conn, snd) + offset_of!(Sender, queue);
+    let path = offset_of!(Conn, path);
+    [
+        place!(ends: Ends),
+        place!(ts_offset: u32),
+        place!(rtt: RttEstimator),
+        place!(window: Window),
+        place!(confirmed_at: MilliStamp),
+        place!(snd.emss: u16),
+        ("snd.queue", queue + SendQueue::CALM_AT, size_of::<SendQueue>() - SendQueue::CALM_AT),
+        place!(snd.small_end: SeqNum),
+        place!(snd.progress_at: MilliStamp),
+        place!(snd.peak_flight: u32),
+        place!(snd.round_end: SeqNum),
+        place!(snd.fin_queued: bool),
+        place!(snd.urgent: bool),
+        place!(snd.refused: bool),
+        place!(snd.soft_error: bool),
+        place!(snd.nagle: bool),
+        place!(rcv.tuning: Tuning),
+        ("rcv.dsack", offset_of!(Conn, rcv) + offset_of!(Receiver, dsack), size_of::<SackRange>()),
+        place!(rate: DeliveryRate),
+        place!(recovery.rack: Rack),
+        place!(recovery.tlp: TailLossProbe),
+        place!(recovery.dup_acks: u32),
+        place!(recovery.phase: Phase),
+        place!(recovery.backoff: u8),
+        place!(recovery.attempts: u8),
+        // The first two: retransmission and loss probe.
+        ("deadlines", offset_of!(Conn, deadlines), 8),
+        ("path", path + PathMtu::ASKED_AT, size_of::<PathMtu>() - PathMtu::ASKED_AT),
+        place!(segments_out: u64),
+        place!(octets_acked: u64),
+        place!(last_sent_at: Instant),
+        // Which algorithm it is, and what that begins with.
+        ("cc", offset_of!(Conn, cc), 16),
+        ("where a request is found", offset_of!(Conn, snd.end), 20),
+        ("its acknowledgement", offset_of!(Conn, timers), size_of::<Timers>()),
+        ("its text", offset_of!(Conn, rcv.octets), 56),
+    ]
+}
+
 #[test]
-fn a_block_that_is_looked_ahead_for_is_read_from_every_cache_line() {
-    let lines = Conn::TOUCHED.iter().map(|at| at / 64);
-    assert!(lines.eq(0..size_of::<Slot>() / 64), "{:?}", Conn::TOUCHED);
+fn a_request_and_its_answer_touch_eight_cache_lines_of_a_connection() {
+    let lines: Vec<_> = Conn::TOUCHED.iter().map(|at| at / 64).collect();
+    assert!(lines.len() == 8 && lines.is_sorted_by(|a, b| a < b), "{lines:?}");
+    for (name, at, octets) in answering() {
+        let within = (at / 64..=(at + octets - 1) / 64).all(|line| lines.contains(&line));
+        assert!(within, "{name}: octets {at} to {}", at + octets);
+    }
 }
 
 #[test]
@@ -122,7 +181,7 @@ fn a_block_whose_timers_expire_is_read_from_the_cache_lines_that_they_need() {
     for (name, at, octets) in [
         ("timers", offset_of!(Conn, timers), size_of::<Timers>()),
         ("deadlines", offset_of!(Conn, deadlines), size_of::<Deadlines>()),
-        ("attempts", offset_of!(Conn, attempts), 1),
+        ("attempts", offset_of!(Conn, recovery.attempts), 1),
     ] {
         assert!((at / 64..=(at + octets - 1) / 64).all(|line| lines.contains(&line)), "{name}");
     }
@@ -130,7 +189,7 @@ fn a_block_whose_timers_expire_is_read_from_the_cache_lines_that_they_need() {
 
 #[test]
 fn receiving_in_order_touches_two_cache_lines_of_a_connection() {
-    assert_eq!((align_of::<Slot>(), offset_of!(Slot, conn), Conn::HOT_AT % 64), (64, 0, 0));
+    assert_eq!((align_of::<Slot>(), offset_of!(Slot, conn), Conn::HOT_AT % 64), (128, 0, 0));
     for (name, at, octets) in receiving_in_order() {
         let (first, last) = (at / 64, (at + octets - 1) / 64);
         let lines = Conn::HOT_AT / 64..Conn::HOT_AT / 64 + 2;

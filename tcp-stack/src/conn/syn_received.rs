@@ -9,7 +9,7 @@ use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
-/// [`Conn::attempts`] of a connection whose SYN-ACK nobody knows the time of: it was a cookie.
+/// [`Recovery::attempts`](crate::recovery::Recovery::attempts) of a connection whose SYN-ACK nobody knows the time of: it was a cookie.
 pub(crate) const NOT_TIMED: u8 = u8::MAX;
 
 impl Conn {
@@ -75,7 +75,7 @@ impl Conn {
         self.announced = true;
         self.notices.add(Notice::Opened);
         self.pending.remove(Pending::Syn);
-        self.attempts = 0;
+        self.recovery.attempts = 0;
         self.timers.clear(TimerKind::Retransmit);
         let snd = &mut self.snd;
         // RFC 7323 §2.2: "The window field in a segment where the SYN bit is set [...] MUST NOT be scaled".
@@ -86,7 +86,7 @@ impl Conn {
         snd.una = snd.iss + 1;
         snd.nxt = snd.nxt.max(snd.una);
         snd.progress_at = MilliStamp::of(cx.now);
-        self.recovery.point = snd.una;
+        self.episode.point = snd.una;
         self.recovery.backoff = 0;
         cx.stats.established = cx.stats.established.wrapping_add(1);
         cx.stats.ecn_negotiated = cx.stats.ecn_negotiated.wrapping_add(u64::from(self.ecn.is_on()));
@@ -101,10 +101,10 @@ impl Conn {
     /// RFC 6298 §5.7 and RFC 9293 §3.8.1: the handshake gives the first sample, unless our SYN was sent
     /// more than once and no timestamp tells which one was answered.
     pub(super) fn sample_handshake(&mut self, now: Instant, options: &TcpOptions) {
-        if self.attempts == NOT_TIMED {
+        if self.recovery.attempts == NOT_TIMED {
             return;
         }
-        if self.attempts == 0 {
+        if self.recovery.attempts == 0 {
             self.rtt.sample(now, now.saturating_since(self.last_sent_at));
         } else if let Some(ts) = options.timestamps.filter(|_| self.negotiated.timestamps) {
             let elapsed = self.ts_clock(now).wrapping_sub(ts.echo);
@@ -113,7 +113,7 @@ impl Conn {
                 self.rtt.sample(now, Duration::from_millis(u64::from(elapsed.max(1))));
             }
         }
-        if self.attempts > 0 {
+        if self.recovery.attempts > 0 {
             // RFC 5681 §3.1: after a lost SYN the window begins with one segment; RFC 6298 §5.7: and the
             // timeout with three seconds, unless a timestamp has told better.
             self.window.cwnd = self.window.mss;

@@ -7,6 +7,7 @@ use core::fmt;
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
+use super::flow_hash::FlowHash;
 use super::{Conn, Ends};
 use crate::event::ConnId;
 use crate::pool::NIL;
@@ -71,11 +72,19 @@ impl IndexQueue {
     /// Appends a place, if it is not in the queue.
     #[inline]
     pub(crate) fn push(&mut self, table: &mut ConnTable, index: u32) {
-        let Some(Slot { conn, .. }) = table.slots.get_mut(index as usize) else { return };
+        if let Some(Slot { conn, .. }) = table.slots.get_mut(index as usize) {
+            self.push_block(conn, index);
+        }
+    }
+
+    /// As [`Self::push`], with the block at that place at hand.
+    #[inline(always)]
+    pub(crate) fn push_block(&mut self, conn: &mut Conn, index: u32) {
+        if conn.queued.has(self.list) {
+            return;
+        }
         let end = self.at(self.len);
-        if !conn.queued.has(self.list)
-            && let Some(place) = self.ring.get_mut(end)
-        {
+        if let Some(place) = self.ring.get_mut(end) {
             conn.queued.add(self.list);
             *place = index;
             self.len = self.len.wrapping_add(1);
@@ -104,9 +113,10 @@ impl fmt::Debug for IndexQueue {
     }
 }
 
-/// A place. Its block stays when its connection is gone, for the sake of what outlives it.
+/// A place. Its block stays when its connection is gone, for the sake of what outlives it. It begins where a pair of cache
+/// lines does, which processors like to fetch together.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub(super) struct Slot {
     /// First, so that the lines of the cache are where [`Conn`] says.
     pub(super) conn: Conn,
@@ -169,7 +179,8 @@ pub(crate) struct ConnTable {
     limit: u32,
     states: StateCounts,
     flows: HashTable<Entry>,
-    hasher: SipHasher13,
+    hasher: FlowHash,
+    secrets: SipHasher13,
 }
 
 /// Spreads the 32 bits of a flow's hash over the 64 that the table looks at.
@@ -191,15 +202,15 @@ impl ConnTable {
             states: StateCounts::default(),
             // Twice what is ever in it: it is then cleaned in place and never grows.
             flows: HashTable::with_capacity((limit as usize).saturating_mul(4)),
-            hasher: SipHasher13::new_with_keys(key.0, key.1),
+            hasher: FlowHash::new(key),
+            secrets: SipHasher13::new_with_keys(key.0, key.1),
         }
     }
 
     /// The keyed hash of a flow.
     #[inline]
     pub(crate) fn hash(&self, ends: &Ends) -> u32 {
-        let [a, b, c, d, ..] = ends.essence(|bytes| self.hasher.hash(bytes)).to_be_bytes();
-        u32::from_be_bytes([a, b, c, d])
+        self.hasher.of(ends)
     }
 
     /// What a flow leads to; `matches` compares the flow itself.
@@ -208,6 +219,19 @@ impl ConnTable {
         let found =
             self.flows.find(spread(hash), |entry| entry.hash == hash && matches(self, entry.target.into()));
         found.map(|entry| entry.target.into())
+    }
+
+    /// The place of the connection that a flow is, if it is one: `None` for records, too.
+    #[inline(always)]
+    pub(crate) fn find_conn(&self, hash: u32, ends: &Ends) -> Option<u32> {
+        let is_there = |place| self.at(place).is_some_and(|conn| conn.ends == *ends);
+        let found = self.flows.find(spread(hash), |entry| {
+            entry.hash == hash && matches!(entry.target.into(), Target::Conn(place) if is_there(place))
+        });
+        match found?.target.into() {
+            Target::Conn(place) => Some(place),
+            Target::HalfOpen(_) | Target::TimeWait(_) => None,
+        }
     }
 
     /// The place of the connection that a flow of this hash most likely is, without a look at it.
@@ -287,6 +311,8 @@ impl ConnTable {
     pub(crate) fn insert(&mut self, mut conn: Conn) -> Result<ConnId, Conn> {
         let state = conn.state;
         conn.counted = Some(state);
+        let [a, b, c, d, ..] = conn.ends.essence(|bytes| self.secrets.hash(bytes)).to_be_bytes();
+        conn.secret = u32::from_be_bytes([a, b, c, d]);
         let (index, generation) = if let Some(slot) = self.slots.get_mut(self.free as usize) {
             (conn.generation, conn.queued) = (slot.conn.generation, slot.conn.queued);
             slot.conn = conn;

@@ -26,6 +26,9 @@ impl Conn {
     #[inline]
     pub(crate) fn rto_nanos(&self, config: &StackConfig) -> u64 {
         let (min, max) = config.tcp.rto_bounds_nanos();
+        if self.recovery.backoff == 0 {
+            return self.rtt.rto_nanos(min, max);
+        }
         let doubled = 1_u32.checked_shl(u32::from(self.recovery.backoff)).unwrap_or(u32::MAX);
         self.rtt.rto_nanos(min, max).saturating_mul(doubled.into()).min(max)
     }
@@ -50,7 +53,7 @@ impl Conn {
                     self.window.cwnd = if self.cc.models_path() {
                         pipe.saturating_add(mss)
                     } else {
-                        self.recovery.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss)
+                        self.episode.prr.on_ack(0, pipe, self.window.ssthresh, mss).max(mss)
                     };
                 }
             }
@@ -66,14 +69,14 @@ impl Conn {
 
     /// RFC 6298 §5.4 to §5.7 for the SYN, or the SYN and ACK.
     fn on_syn_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
-        if self.attempts >= cx.config.tcp.syn_retries || self.user_timeout_passed(cx) {
+        if self.recovery.attempts >= cx.config.tcp.syn_retries || self.user_timeout_passed(cx) {
             self.finish(
                 cx,
                 if self.snd.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut },
             );
             return;
         }
-        self.attempts = self.attempts.saturating_add(1);
+        self.recovery.attempts = self.recovery.attempts.saturating_add(1);
         self.recovery.backoff = self.recovery.backoff.saturating_add(1);
         self.pending.add(Pending::Syn);
         cx.stats.timeouts = cx.stats.timeouts.wrapping_add(1);
@@ -110,7 +113,7 @@ impl Conn {
         self.cc.on_timeout(&mut self.window);
         self.ecn.on_loss(self.snd.nxt);
         self.recovery.phase = Phase::Loss;
-        self.recovery.point = self.snd.nxt;
+        self.episode.point = self.snd.nxt;
         self.recovery.dup_acks = 0;
         self.recovery.tlp.reset();
         self.mark_lost_on_timeout(cx);
@@ -156,7 +159,7 @@ impl Conn {
             // RFC 2018 §8: "the data sender MUST [...] turn off all of the SACKed bits" when the receiver
             // has discarded what it reported.
             let reneged = queue.renege(cx.tx);
-            self.snd.sack_seen = crate::wire::SackBlocks::EMPTY;
+            self.episode.sack_seen = crate::wire::SackBlocks::EMPTY;
             cx.stats.sack_reneged = cx.stats.sack_reneged.wrapping_add(u64::from(reneged));
         }
         let window = self.recovery.rack.reordering_window(
@@ -185,8 +188,8 @@ impl Conn {
             self.finish(cx, CloseReason::TimedOut);
             return true;
         }
-        if self.attempts < cx.config.tcp.data_retries && !self.user_timeout_passed(cx) {
-            self.attempts = self.attempts.saturating_add(1);
+        if self.recovery.attempts < cx.config.tcp.data_retries && !self.user_timeout_passed(cx) {
+            self.recovery.attempts = self.recovery.attempts.saturating_add(1);
             return false;
         }
         self.finish(cx, if self.snd.soft_error { CloseReason::Unreachable } else { CloseReason::TimedOut });

@@ -21,14 +21,13 @@ macro_rules! touch {
 }
 
 touch! {
-    /// Reads from every cache line of the block.
+    /// Reads from each cache line of the block that a request and its answer need.
     touch, TOUCHED:
-    hash, snd.max_wnd, snd.peak_flight, snd.wnd, rcv.unread, rcv.irs, rcv.dsack, last_sent_at, recovery.point,
-    recovery.has_ended, pacer, path.mtu, window.cwnd, attempts
+    ts_offset, window.cwnd, snd.nagle, snd.wnd, rcv.unread, rcv.irs, recovery.backoff, octets_acked
 }
 
 touch! {
     /// Reads from the cache lines of a block that is looked at since a timer may have expired.
     touch_timers, TOUCHED_FOR_TIMERS:
-    snd.max_wnd, timers, rcv.unread, deadlines, attempts
+    timers, rcv.unread, recovery.backoff, settings
 }

@@ -58,7 +58,7 @@ impl Train {
 }
 
 impl Conn {
-    /// The train that may leave now; `None` when the next frame is none, or to be looked at by itself.
+    /// The train that may leave now, of one segment at least; `None` when the next frame is none, or to be looked at by itself.
     #[inline(always)]
     pub(crate) fn next_train<B: Buf>(&self, cx: &Cx<'_, B>) -> Option<Train> {
         let node = self.snd.queue.unsent();
@@ -70,7 +70,7 @@ impl Conn {
             small_end: self.snd.small_end,
             cwnd: self.window.cwnd,
             emss: self.snd.emss,
-            nagle: self.settings.nagle,
+            nagle: self.snd.nagle,
             alone: !outstanding,
             outstanding,
             ecn: self.run_field(segment.seq)?,
@@ -89,7 +89,7 @@ impl Conn {
         self.state.is_synchronized()
             && !owes_more.into_iter().any(|what| pending.has(what))
             && self.snd.wnd > 0
-            && queue.first_lost().is_none()
+            && queue.lost() == 0
             && self.recovery.phase == Phase::Open
             && self.recovery.dup_acks == 0
             && !self.ecn.has_turns()
@@ -97,7 +97,7 @@ impl Conn {
             && !self.snd.urgent
             && self.negotiated.timestamps
             && !self.has_sack_to_report()
-            && self.pacer.rate().is_none()
+            && !cx.config.tcp.pacing
             && !self.cc.models_path()
             && cx.config.segmentation.is_none()
     }
@@ -113,15 +113,14 @@ impl Conn {
     /// What each segment of a train remembers of its departure.
     #[inline]
     pub(crate) fn train_stamp(&self, now: Instant, train: &Train) -> RateStamp {
-        let mut rate = self.rate;
-        rate.on_send(now, train.alone)
+        self.rate.stamp(now, train.alone)
     }
 
     /// Segments of a train, at least one, were handed to the port.
     #[inline(always)]
     pub(crate) fn end_train<B: Buf>(&mut self, cx: &mut Cx<'_, B>, train: &Train, departed: &Departed) {
         let segments = u64::from(departed.segments);
-        self.counters.segments_out = self.counters.segments_out.wrapping_add(segments);
+        self.segments_out = self.segments_out.wrapping_add(segments);
         let stats = &mut *cx.stats;
         stats.segments_out = stats.segments_out.wrapping_add(segments);
         stats.data_segments_out = stats.data_segments_out.wrapping_add(segments);
@@ -136,8 +135,7 @@ impl Conn {
         self.snd.small_end = train.small_end;
         self.last_sent_at = cx.now;
         self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
-        self.timers.clear(TimerKind::SendOverride);
-        self.timers.clear(TimerKind::Persist);
+        self.timers.clear_these([TimerKind::SendOverride, TimerKind::Persist]);
         if !self.timers.is_set(TimerKind::Retransmit) {
             self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
         }

@@ -10,9 +10,9 @@ impl Conn {
     /// A congestion response is about to lower the window. One that follows while an episode lasts, or before
     /// it can be judged, is part of it.
     pub(super) fn begin_episode(&mut self) {
-        let undo = &self.recovery.undo;
+        let undo = &self.episode.undo;
         if !(undo.is_open() && self.recovery.in_recovery() || undo.includes(self.snd.una)) {
-            self.recovery.undo = Undo::begin(self.snd.una, self.window.cwnd, self.window.ssthresh);
+            self.episode.undo = Undo::begin(self.snd.una, self.window.cwnd, self.window.ssthresh);
         }
     }
 
@@ -20,25 +20,25 @@ impl Conn {
     /// under way: only a timeout that repeats the last one, with no acknowledgement in between, starts the
     /// algorithm then.
     pub(super) fn start_f_rto(&mut self) {
-        let again = self.recovery.phase == Phase::Loss && self.recovery.f_rto == FRto::Retransmitted;
+        let again = self.recovery.phase == Phase::Loss && self.episode.f_rto == FRto::Retransmitted;
         let first = self.recovery.phase == Phase::Open;
-        self.recovery.f_rto = if first || again { FRto::Retransmitted } else { FRto::Off };
+        self.episode.f_rto = if first || again { FRto::Retransmitted } else { FRto::Off };
     }
 
     /// RFC 5682 §2.1 and §3.1, steps 2 and 3.
     fn advance_f_rto<B: Buf>(&mut self, cx: &Cx<'_, B>, delivery: &Delivery) -> FRtoVerdict {
         let fresh = cx.tx.get(self.snd.queue.unsent());
         let edge = self.snd.una + self.snd.wnd;
-        let may_go = |full: bool| full || !self.settings.nagle;
+        let may_go = |full: bool| full || !self.snd.nagle;
         let has_new = fresh.is_some_and(|segment| {
             segment.end().at_or_before(edge) && may_go(segment.len >= self.snd.emss || segment.fin)
         });
-        let verdict = self.recovery.f_rto.on_ack(&FRtoAck {
+        let verdict = self.episode.f_rto.on_ack(&FRtoAck {
             sack: self.negotiated.sack,
             // What it acknowledges of the first segment must be all of it.
             advances: delivery.segments > 0,
-            covers_all: self.snd.una.at_or_after(self.recovery.point),
-            covers_more: self.snd.una.max(delivery.highest).after(self.recovery.point),
+            covers_all: self.snd.una.at_or_after(self.episode.point),
+            covers_more: self.snd.una.max(delivery.highest).after(self.episode.point),
             sacks: delivery.newly_sacked > 0,
             duplicate: delivery.duplicate,
             has_new,
@@ -56,7 +56,7 @@ impl Conn {
     /// Returns whether the window is settled for this acknowledgement.
     pub(super) fn undo_if_spurious<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery) -> bool {
         if let Some(range) = delivery.dsack {
-            self.recovery.undo.on_duplicate(range, self.snd.emss);
+            self.episode.undo.on_duplicate(range, self.snd.emss);
         }
         let verdict = match self.recovery.phase {
             Phase::Loss => self.advance_f_rto(cx, delivery),
@@ -74,21 +74,21 @@ impl Conn {
     /// RFC 3522 §3.2. A part of what an episode sent again may have been lost while another was late, so an
     /// acknowledgement of a part counts only when no retransmission is under way.
     fn echo_shows_original(&self, delivery: &Delivery) -> bool {
-        let undo = &self.recovery.undo;
+        let undo = &self.episode.undo;
         let Some(echo) = delivery.echo.filter(|_| self.recovery.in_recovery() && undo.is_open()) else {
             return false;
         };
-        let whole = self.snd.una.at_or_after(self.recovery.point) || self.snd.queue.flight_again() == 0;
+        let whole = self.snd.una.at_or_after(self.episode.point) || self.snd.queue.flight_again() == 0;
         // An acknowledgement of everything, after a timeout, may answer the retransmission alone: the
         // originals arrived and all their acknowledgements were lost. A D-SACK would say so.
-        let everything = self.snd.una == self.snd.nxt && !self.recovery.dsack_seen;
+        let everything = self.snd.una == self.snd.nxt && !self.episode.dsack_seen;
         let lost_acks = self.recovery.phase == Phase::Loss && (delivery.dsack.is_some() || everything);
         delivery.acked > 0 && whole && !lost_acks && undo.echo_is_of_original(echo)
     }
 
     /// RFC 3708 §3.
     fn duplicates_show_original(&mut self, delivery: &Delivery) -> bool {
-        let Some(range) = delivery.dsack.filter(|_| self.recovery.undo.is_open()) else { return false };
+        let Some(range) = delivery.dsack.filter(|_| self.episode.undo.is_open()) else { return false };
         // (A.1): "the left edge of the incoming DSACK is equal to SND.UNA" and nothing is SACKed: "an
         // entire window of acknowledgments have been dropped", which is congestion, if on the way back.
         if delivery.acked > 0
@@ -96,10 +96,10 @@ impl Conn {
             && self.recovery.phase == Phase::Loss
             && self.snd.queue.sacked() == 0
         {
-            self.recovery.undo = Undo::NONE;
+            self.episode.undo = Undo::NONE;
             return false;
         }
-        self.recovery.undo.all_were_duplicates()
+        self.episode.undo.all_were_duplicates()
     }
 
     /// Takes the response back: what was believed lost is under way, and the window may grow to where it
@@ -113,7 +113,7 @@ impl Conn {
         }
         self.snd.queue.revert_lost(cx.tx);
         self.recovery.dup_acks = 0;
-        if let Some((cwnd, ssthresh)) = self.recovery.undo.take() {
+        if let Some((cwnd, ssthresh)) = self.episode.undo.take() {
             let initial = Window::initial(self.window.mss, &cx.config.tcp).cwnd;
             // RFC 4015 §3.1 (9): "cwnd <- FlightSize + min (bytes_acked, IW)" and "ssthresh <- pipe_prev":
             // slow start, clocked by acknowledgements, from what is in flight to where the window was.
@@ -126,10 +126,10 @@ impl Conn {
         self.recovery.rack.on_spurious(self.snd.una, self.snd.nxt);
         if self.recovery.in_recovery() {
             self.recovery.phase = Phase::Open;
-            self.recovery.f_rto = FRto::Off;
+            self.episode.f_rto = FRto::Off;
             // RFC 5682 §3.1: "RecoveryPoint is set to SND.UNA, thus allowing fast recovery".
-            self.recovery.point = self.snd.una;
-            self.recovery.has_ended = false;
+            self.episode.point = self.snd.una;
+            self.episode.has_ended = false;
             self.cc.on_recovery_exit(&mut self.window);
             self.recovery.rack.on_recovery_end();
         }

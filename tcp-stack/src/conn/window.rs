@@ -109,7 +109,7 @@ impl Conn {
     }
 
     /// The window field of a segment that is sent now, and the right edge that it promises.
-    #[inline]
+    #[inline(always)]
     pub(super) fn offer_window<B>(&mut self, cx: &Cx<'_, B>, scaled: bool) -> u16 {
         let shift = if scaled { self.negotiated.rcv_wscale } else { 0 };
         // Until the handshake is over, a SYN may have to repeat what was offered.
@@ -159,9 +159,13 @@ impl Conn {
         if self.pending.has(Pending::Ack) {
             return;
         }
+        let current = self.current_window();
+        if current > self.rcv.buffer / 2 {
+            // Not nearly closed, whatever is free: nothing is, beyond that.
+            return;
+        }
         let buffer = self.buffer(cx);
         let free = buffer.saturating_sub(self.rcv.unread);
-        let current = self.current_window();
         let step = (buffer / 2).min(u32::from(self.rcv.mss));
         if free >= current.saturating_mul(2) && free >= current.saturating_add(step) {
             self.pending.add(Pending::Ack);

@@ -36,6 +36,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
 use fragments::{Fragment, Fragments, Taken};
 use neighbor::{Keys, Lookup, NeighborCache};
+use template::Template;
 use transmit::{Own, OwnQueue};
 
 /// The least time between two ICMP errors of ours.
@@ -150,6 +151,7 @@ pub(crate) enum NotReady {
 #[derive(Debug)]
 pub(crate) struct Interface<B> {
     config: InterfaceConfig,
+    template_base: [u8; Template::LEN],
     link_local: Ipv6Addr,
     neighbors: NeighborCache,
     fragments: Fragments<B>,
@@ -170,6 +172,7 @@ impl<B: Buf> Interface<B> {
         let neighbors_max = usize::try_from(config.neighbors_max).unwrap_or(usize::MAX);
         let mut interface = Self {
             config,
+            template_base: Self::template_base(&config),
             link_local: config.mac.link_local(),
             neighbors: NeighborCache::new(neighbors_max, keys),
             fragments: Fragments::new(config.fragments, Keys(keys.0, keys.1)),
@@ -340,6 +343,9 @@ impl<B: Buf> Interface<B> {
     #[inline(always)]
     pub(crate) fn resolve(&mut self, now: Instant, remote: IpAddr) -> Result<MacAddr, NotReady> {
         let Some(hop) = self.next_hop(remote) else { return Err(NotReady::NoRoute) };
+        if let Some(mac) = self.neighbors.ready(now, hop) {
+            return Ok(mac);
+        }
         match self.neighbors.resolve(now, hop) {
             Lookup::Ready(mac) => Ok(mac),
             Lookup::Unreachable => Err(NotReady::Unreachable),

@@ -209,8 +209,20 @@ impl NeighborCache {
         Some(slot as usize)
     }
 
+    /// What [`Self::resolve`] says of the neighbor found last, if that is the one, and nothing else follows.
+    #[inline(always)]
+    pub(super) fn ready(&mut self, now: Instant, ip: IpAddr) -> Option<MacAddr> {
+        let entry = self.entries.get_mut(self.last as usize).filter(|entry| entry.ip == ip)?;
+        let ready = match entry.state {
+            State::Reachable { until } => now < until,
+            State::Delay { .. } | State::Probe { .. } => true,
+            State::Incomplete { .. } | State::Stale | State::Failed { .. } => false,
+        };
+        entry.referenced = true;
+        ready.then_some(entry.mac)
+    }
+
     /// Where to send a packet for an on-link address; starts asking when that is not known.
-    #[inline]
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Lookup {
         let Some(slot) = self.slot(ip) else { return self.ask(now, ip) };
         let Some(entry) = self.entries.get_mut(slot) else { return Lookup::Unreachable };

@@ -2,7 +2,7 @@
 //! fragmentation, with an ACK and at most PSH beside it, and no option but timestamps as RFC 7323 appendix A lays them
 //! out. Whatever else a frame is, `classify` says, and why it is dropped.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
 
 use super::Interface;
@@ -48,7 +48,8 @@ impl Plain {
 }
 
 impl<B: Buf> Interface<B> {
-    /// The segment that a frame is, if it has the form; `classify` takes every such frame for the same.
+    /// The segment that a frame is, if it has the form; `classify` takes every such frame of a flow that there is for the
+    /// same.
     #[inline(always)]
     pub(crate) fn plain(&self, frame: &[u8], checksum: RxChecksum) -> Option<Plain> {
         let verify = checksum != RxChecksum::Good;
@@ -84,11 +85,10 @@ impl<B: Buf> Interface<B> {
         let (fixed, rest) = packet.split_first_chunk::<{ Ipv4Header::LEN }>()?;
         let [version, traffic_class, l0, l1, _, _, f0, f1, _, protocol, _, _, addresses @ ..] = *fixed;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
-        let (src, dst) = (Ipv4Addr::from_octets([s0, s1, s2, s3]), Ipv4Addr::from_octets([d0, d1, d2, d3]));
-        // Five words, and nothing but "don't fragment".
+        // Five words, and nothing but "don't fragment". Whether its addresses may be is not asked: those of a connection
+        // that is established were looked at when it was opened.
         let whole = version == 0x45 && f0 & !0x40 == 0 && f1 == 0 && protocol == IpProtocol::TCP.0;
-        let ours = self.config.ipv4.is_some_and(|ours| ours.address() == dst);
-        if !(whole && ours && self.is_ipv4_source(src)) || verify && !Ipv4Header::is_checksum_valid(fixed) {
+        if !whole || verify && !Ipv4Header::is_checksum_valid(fixed) {
             return None;
         }
         let len = usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Ipv4Header::LEN)?;

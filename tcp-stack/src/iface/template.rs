@@ -10,7 +10,9 @@
 //! The form is that of [`Plain`](super::Plain); the others are written by [`encapsulate`](super::Interface::encapsulate).
 //! Sums are linear (RFC 1071 §2): that of what all have in common is made once, too.
 
-use super::Interface;
+use core::net::Ipv4Addr;
+
+use super::{Interface, InterfaceConfig};
 use crate::buf::{Buf, TxOffload};
 use crate::conn::Ends;
 use crate::seq::SeqNum;
@@ -25,6 +27,13 @@ const TCP: usize = EthernetHeader::LEN + Ipv4Header::LEN;
 const PACKET_LEN: usize = EthernetHeader::LEN + 2;
 const PACKET_CHECKSUM: usize = EthernetHeader::LEN + 10;
 const SEQ: usize = TCP + 4;
+/// And those that each template has.
+const TRAFFIC_CLASS: usize = EthernetHeader::LEN + 1;
+const ADDRESSES: usize = EthernetHeader::LEN + 12;
+const ACK: usize = TCP + 8;
+const WINDOW: usize = TCP + 14;
+const URGENT: usize = TCP + 18;
+const TIMESTAMPS: usize = TCP + TcpHeader::LEN + 4;
 const FLAGS: usize = TCP + 13;
 const CHECKSUM: usize = TCP + 16;
 
@@ -42,11 +51,39 @@ pub(crate) struct Template {
     offloaded: bool,
 }
 
+/// Writes a field, whose place is known when this is compiled.
+#[inline(always)]
+fn set<const N: usize>(headers: &mut [u8; Template::LEN], at: usize, octets: [u8; N]) {
+    if let Some(field) = headers.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        *field = octets;
+    }
+}
+
 impl<B: Buf> Interface<B> {
     /// Whether segments of this flow may have the form.
     #[inline]
     pub(crate) fn has_template(&self, ends: &Ends) -> bool {
         self.config.vlan.is_none() && ends.is_ipv4()
+    }
+
+    /// What all templates have in common.
+    pub(super) fn template_base(config: &InterfaceConfig) -> [u8; Template::LEN] {
+        let mut base = [0; Template::LEN];
+        let (link, rest) = base.split_at_mut(EthernetHeader::LEN);
+        let (mac, none) = (MacAddr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
+        EthernetHeader { dst: mac, src: config.mac, tci: None, ethertype: EtherType::IPV4 }.emit(link);
+        if let Some((ip, tcp)) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>() {
+            let packet = Ipv4Header::atomic(none, none, IpProtocol::TCP);
+            let packet = Ipv4Header { ttl: config.hop_limit.max(1), ..packet };
+            packet.emit(Template::LEN - TCP, false, ip);
+            let header = TcpHeader { src_port: 0, dst_port: 0, ..TcpHeader::default() };
+            let options = Timestamps { value: 0, echo: 0 }.alone();
+            for (to, from) in tcp.iter_mut().zip(header.fixed(Template::LEN - TCP).into_iter().chain(options))
+            {
+                *to = from;
+            }
+        }
+        base
     }
 
     /// The headers of segments to `mac`: `header`, but for its sequence number. `None` for a flow of another form.
@@ -60,24 +97,26 @@ impl<B: Buf> Interface<B> {
     ) -> Option<Template> {
         let (src, dst) = ends.ipv4().filter(|_| self.config.vlan.is_none())?;
         let offloaded = self.config.tx_checksum_offload;
-        let mut headers = [0; Template::LEN];
-        let (link, rest) = headers.split_first_chunk_mut::<{ EthernetHeader::LEN }>()?;
-        EthernetHeader { dst: mac, src: self.config.mac, tci: None, ethertype: EtherType::IPV4 }.emit(link);
-        let (ip, tcp) = rest.split_first_chunk_mut::<{ Ipv4Header::LEN }>()?;
-        let packet = Ipv4Header {
-            traffic_class: ecn.bits(),
-            ttl: self.config.hop_limit.max(1),
-            ..Ipv4Header::atomic(src, dst, IpProtocol::TCP)
-        };
-        packet.emit(Template::LEN - TCP, false, ip);
-        let (fixed, options) = tcp.split_first_chunk_mut::<{ TcpHeader::LEN }>()?;
-        let common = TcpHeader { seq: SeqNum::new(0), flags: TcpFlags::NONE, ..*header };
-        *fixed = common.fixed(Template::LEN - TCP);
-        *options.first_chunk_mut()? = timestamps.alone();
-        let pseudo_header = Sum::pseudo_header(src.into(), dst.into(), IpProtocol::TCP, Template::LEN - TCP);
+        let mut headers = self.template_base;
+        set(&mut headers, 0, mac.0);
+        set(&mut headers, TRAFFIC_CLASS, [ecn.bits()]);
+        set(&mut headers, ADDRESSES, src.octets());
+        set(&mut headers, ADDRESSES + 4, dst.octets());
+        set(&mut headers, TCP, header.src_port.to_be_bytes());
+        set(&mut headers, TCP + 2, header.dst_port.to_be_bytes());
+        set(&mut headers, ACK, header.ack.get().to_be_bytes());
+        set(&mut headers, WINDOW, header.window.to_be_bytes());
+        set(&mut headers, URGENT, header.urgent.to_be_bytes());
+        set(&mut headers, TIMESTAMPS, timestamps.value.to_be_bytes());
+        set(&mut headers, TIMESTAMPS + 4, timestamps.echo.to_be_bytes());
+        let len = u16::try_from(Template::LEN - TCP).ok()?;
+        let addresses = Sum::ZERO.with_word(src.to_bits()).with_word(dst.to_bits());
+        let pseudo_header = addresses.with(IpProtocol::TCP.0.into()).with(len);
         let (packet, segment) = if offloaded {
             (Sum::ZERO, pseudo_header)
         } else {
+            let (_, rest) = headers.split_first_chunk::<{ EthernetHeader::LEN }>()?;
+            let (ip, tcp) = rest.split_first_chunk::<{ Ipv4Header::LEN }>()?;
             (Sum::of(ip), pseudo_header.join(Sum::of(tcp)))
         };
         Some(Template { headers, flags: header.flags, packet, segment, offloaded })

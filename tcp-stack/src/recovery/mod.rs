@@ -20,6 +20,7 @@ pub(crate) use tlp::{ProbeOutcome, TailLossProbe};
 pub(crate) use undo::Undo;
 
 use crate::seq::SeqNum;
+use crate::wire::SackBlocks;
 
 /// Segments whose acknowledgement out of order means loss, in the absence of reordering (RFC 5681 §3.2,
 /// RFC 6675 §2: DupThresh).
@@ -36,20 +37,27 @@ pub(crate) enum Phase {
     Loss,
 }
 
-/// The recovery state of one connection.
+/// The recovery state of one connection: what every acknowledgement is looked at by. The rest is in [`Episode`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
-    pub(crate) phase: Phase,
-    /// The phase ends when everything before this is acknowledged (RFC 6675 §2: RecoveryPoint).
-    pub(crate) point: SeqNum,
+    pub(crate) rack: Rack,
+    pub(crate) tlp: TailLossProbe,
     /// Without SACK: duplicate acknowledgements in a row, each of which stands for a segment that has
     /// left the network.
     pub(crate) dup_acks: u32,
-    pub(crate) prr: Prr,
-    pub(crate) rack: Rack,
-    pub(crate) tlp: TailLossProbe,
+    pub(crate) phase: Phase,
     /// How often the retransmission timer has expired in a row (RFC 6298 §5.5).
     pub(crate) backoff: u8,
+    /// Timeouts or probes in a row without a sign of life.
+    pub(crate) attempts: u8,
+}
+
+/// What is known of the last recovery, and what SACK said: of no concern while nothing is lost or late.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Episode {
+    /// The phase ends when everything before this is acknowledged (RFC 6675 §2: RecoveryPoint).
+    pub(crate) point: SeqNum,
+    pub(crate) prr: Prr,
     pub(crate) f_rto: FRto,
     pub(crate) undo: Undo,
     /// Without SACK: an acknowledgement of a part came in this recovery (RFC 6582 §3.2).
@@ -58,27 +66,42 @@ pub(crate) struct Recovery {
     pub(crate) has_ended: bool,
     /// The peer has reported a duplicate, so it knows how to.
     pub(crate) dsack_seen: bool,
+    /// Steps over the scoreboard that SACK options may cost now.
+    pub(crate) sack_steps: u16,
+    /// The last SACK option, whose ranges need not be looked at again.
+    pub(crate) sack_seen: SackBlocks,
 }
 
 impl Recovery {
     pub(crate) const fn new(iss: SeqNum) -> Self {
         Self {
-            phase: Phase::Open,
-            point: iss,
-            dup_acks: 0,
-            prr: Prr::new(0),
             rack: Rack::new(iss),
             tlp: TailLossProbe::new(),
+            dup_acks: 0,
+            phase: Phase::Open,
             backoff: 0,
-            f_rto: FRto::Off,
-            undo: Undo::NONE,
-            partial_ack: false,
-            has_ended: false,
-            dsack_seen: false,
+            attempts: 0,
         }
     }
 
     pub(crate) fn in_recovery(&self) -> bool {
         self.phase != Phase::Open
+    }
+}
+
+impl Episode {
+    /// None yet; `sack_steps` is how many are saved up at first.
+    pub(crate) const fn new(iss: SeqNum, sack_steps: u16) -> Self {
+        Self {
+            point: iss,
+            prr: Prr::new(0),
+            f_rto: FRto::Off,
+            undo: Undo::NONE,
+            partial_ack: false,
+            has_ended: false,
+            dsack_seen: false,
+            sack_steps,
+            sack_seen: SackBlocks::EMPTY,
+        }
     }
 }

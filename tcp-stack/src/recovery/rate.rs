@@ -114,10 +114,17 @@ impl DeliveryRate {
             self.first_sent_at = Stamp::of(now);
             self.delivered_at = self.first_sent_at;
         }
+        self.stamp(now, alone)
+    }
+
+    /// What [`Self::on_send`] would return.
+    #[inline]
+    pub(crate) fn stamp(&self, now: Instant, alone: bool) -> RateStamp {
+        let now = Stamp::of(now);
         RateStamp {
             delivered: self.delivered,
-            delivered_at: self.delivered_at,
-            first_sent_at: self.first_sent_at,
+            delivered_at: if alone { now } else { self.delivered_at },
+            first_sent_at: if alone { now } else { self.first_sent_at },
             app_limited: self.app_limited_until.is_some(),
         }
     }
@@ -130,6 +137,7 @@ impl DeliveryRate {
 
     /// An acknowledgement delivered something: the sample that it gives. `min_rtt`, nanoseconds: no interval can be
     /// shorter unless something was sent again and the first copy arrived after all.
+    #[inline]
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,

@@ -135,7 +135,7 @@ impl<B: Buf> Stack<B> {
             Ok(len) if len <= block.snd.emss || usize::from(len) <= block.payload_max(config) => len,
             _ => return Err(SendError::TooLong(payload)),
         };
-        if block.send_room(config, free) < u32::from(len) || data_nodes == 0 {
+        if !block.has_room_for(config, free, len) || data_nodes == 0 {
             block.snd.refused = true;
             if data_nodes == 0 {
                 self.pool_wait.push(&mut self.conns, conn.index());
@@ -148,7 +148,7 @@ impl<B: Buf> Stack<B> {
             .enqueue(&mut Cx { now, config, tx, rx, memory, stats, paths }, len, payload, sum)
             .map_err(SendError::Full)?;
         // That it waits to be sent is all that can follow.
-        self.output.push(&mut self.conns, conn.index());
+        self.output.push_block(block, conn.index());
         Ok(())
     }
 
@@ -222,7 +222,7 @@ impl<B: Buf> Stack<B> {
         block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, stats, paths }, octets);
         // An acknowledgement that opens the window is all that can follow.
         if block.pending.has(Pending::Ack) && !owed {
-            self.output.push(&mut self.conns, conn.index());
+            self.output.push_block(block, conn.index());
         }
     }
 
@@ -287,7 +287,7 @@ impl<B: Buf> Stack<B> {
             remote: conn.remote(),
             listener: conn.listener,
             soft_error: conn.snd.soft_error,
-            attempts: conn.attempts,
+            attempts: conn.recovery.attempts,
             opened_at: conn.opened_at,
             heard_at: self.now - conn.heard_at.age(self.now),
             emss: conn.snd.emss,
@@ -319,9 +319,9 @@ impl<B: Buf> Stack<B> {
             receive_window_scale: conn.negotiated.rcv_wscale,
             reordering_seen: conn.recovery.rack.reordering_seen(),
             segments_in: conn.segments_in(),
-            segments_out: conn.counters.segments_out,
+            segments_out: conn.segments_out,
             octets_in: conn.rcv.octets,
-            octets_acked: conn.counters.octets_acked,
+            octets_acked: conn.octets_acked,
             segments_retransmitted: conn.counters.segments_retransmitted,
             octets_retransmitted: conn.counters.octets_retransmitted,
             sacked_octets: conn.snd.queue.sacked(),

@@ -107,7 +107,7 @@ impl<B: Buf> Stack<B> {
     }
 
     /// The connection that a flow leads to.
-    #[inline]
+    #[inline(always)]
     fn conn_of(&mut self, ends: &Ends, place: u32) -> Option<u32> {
         // The flow of the last segment, mostly.
         if let Some((index, last)) = &self.last
@@ -119,8 +119,7 @@ impl<B: Buf> Stack<B> {
         let index = if self.conns.at(place).is_some_and(is_there) {
             place
         } else {
-            let Some(Target::Conn(index)) = self.find(self.conns.hash(ends), ends) else { return None };
-            index
+            self.conns.find_conn(self.conns.hash(ends), ends)?
         };
         self.last = Some((index, *ends));
         Some(index)

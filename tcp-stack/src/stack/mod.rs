@@ -174,19 +174,17 @@ impl<B: Buf> Stack<B> {
         if conn.counted != Some(conn.state) {
             return self.settle_state(now, index);
         }
-        let has_gap = !conn.rcv.held.has_no_gap();
-        let (events, output, deadline) = (conn.has_events(), conn.wants_output(), conn.timers.take_news(now));
-        if events {
-            self.events.push(&mut self.conns, index);
+        if conn.has_events() {
+            self.events.push_block(conn, index);
         }
-        if output {
-            self.output.push(&mut self.conns, index);
+        if conn.wants_output() {
+            self.output.push_block(conn, index);
         }
-        if let Some(deadline) = deadline {
+        if let Some(deadline) = conn.timers.take_news(now) {
             self.wheel.arm_by(index, deadline);
         }
-        if has_gap {
-            self.held.push(&mut self.conns, index);
+        if !conn.rcv.held.has_no_gap() {
+            self.held.push_block(conn, index);
         }
     }
 
@@ -326,11 +324,11 @@ impl<B: Buf> Stack<B> {
     /// Lets the timers of a connection expire whose time has come.
     fn on_timers(&mut self, now: Instant, index: u32) {
         let in_vain = self.with_conn(now, index, |conn, cx| {
-            let before = conn.attempts;
+            let before = conn.recovery.attempts;
             while let Some(kind) = conn.timers.take_expired(&conn.deadlines, now) {
                 conn.on_timer(cx, kind);
             }
-            (conn.attempts > before && conn.attempts >= R1).then_some(conn.remote().ip())
+            (conn.recovery.attempts > before && conn.recovery.attempts >= R1).then_some(conn.remote().ip())
         });
         if let Some(remote) = in_vain.flatten() {
             // RFC 9293 §3.8.3: "pass negative advice (see Section 3.3.1.4 of [19]) to the IP layer".

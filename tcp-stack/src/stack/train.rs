@@ -26,7 +26,8 @@ pub(super) fn send_train<B: Buf>(
     let stamp = conn.train_stamp(cx.now, &train);
     let mut sent = 0_usize;
     let departed = conn.snd.queue.depart(cx.tx, (cx.now, stamp), |segment, in_flight, is_last| {
-        if sent >= max || !train.admits(segment, in_flight) {
+        // That the first one may leave is why there is a train.
+        if sent >= max || (sent > 0 && !train.admits(segment, in_flight)) {
             return false;
         }
         let flags = if is_last { TcpFlags::PSH } else { TcpFlags::NONE };

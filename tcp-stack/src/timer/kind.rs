@@ -72,6 +72,24 @@ impl Tick {
         Self(u32::from_be_bytes([a, b, c, d]))
     }
 
+    /// The first tick that does not begin before so many nanoseconds from now; in 39 hours at the latest.
+    #[inline]
+    fn after(now: Instant, nanos: u64) -> Self {
+        Self::low(tick_after(now.after_nanos(nanos.min(TIMEOUT_TICKS_MAX << TICK_SHIFT))))
+    }
+
+    /// The earlier of the two.
+    #[inline]
+    const fn min(self, other: Self) -> Self {
+        if other.since(self) < 0 { other } else { self }
+    }
+
+    /// The later of the two.
+    #[inline]
+    const fn max(self, other: Self) -> Self {
+        if self.since(other) < 0 { other } else { self }
+    }
+
     /// The tick that a point in time lies in.
     #[inline]
     fn at(now: Instant) -> Self {
@@ -130,7 +148,25 @@ impl Timers {
     /// As [`Self::set`], nanoseconds.
     #[inline]
     pub(crate) fn set_nanos(&mut self, deadlines: &mut Deadlines, kind: TimerKind, now: Instant, after: u64) {
-        let deadline = Tick::low(tick_after(now.after_nanos(after.min(TIMEOUT_TICKS_MAX << TICK_SHIFT))));
+        self.start(deadlines, kind, Tick::after(now, after));
+    }
+
+    /// As [`Self::set_nanos`], but to expire not later than `other` does, if that runs; not before now either.
+    #[inline]
+    pub(crate) fn set_nanos_within(
+        &mut self,
+        deadlines: &mut Deadlines,
+        (kind, other): (TimerKind, TimerKind),
+        now: Instant,
+        after: u64,
+    ) {
+        let deadline = Tick::after(now, after);
+        let limit = self.get(deadlines, other).map(|limit| limit.max(Tick::after(now, 0)));
+        self.start(deadlines, kind, limit.map_or(deadline, |limit| deadline.min(limit)));
+    }
+
+    #[inline]
+    fn start(&mut self, deadlines: &mut Deadlines, kind: TimerKind, deadline: Tick) {
         match kind.place().and_then(|place| deadlines.0.get_mut(place)) {
             Some(slot) => *slot = deadline,
             None => self.delayed_ack = deadline,
@@ -149,6 +185,12 @@ impl Timers {
         self.running &= !kind.bit();
     }
 
+    /// Stops several timers.
+    #[inline]
+    pub(crate) fn clear_these<const N: usize>(&mut self, kinds: [TimerKind; N]) {
+        self.running &= !kinds.into_iter().fold(0, |bits, kind| bits | kind.bit());
+    }
+
     pub(crate) const fn clear_all(&mut self) {
         self.running = 0;
     }
@@ -165,12 +207,6 @@ impl Timers {
             None => Some(self.delayed_ack),
         };
         deadline.filter(|_| self.is_set(kind))
-    }
-
-    /// How long a timer still runs, nanoseconds; `None` when it does not.
-    #[inline]
-    pub(crate) fn left(&self, deadlines: &Deadlines, kind: TimerKind, now: Instant) -> Option<u64> {
-        self.get(deadlines, kind).map(|deadline| deadline.begins(now).nanos_since(now))
     }
 
     /// Whether a timer runs and its time has come.
@@ -279,10 +315,31 @@ mod tests {
             timers.set(&mut rest, TimerKind::Keepalive, now, after(after_ms.max(20)));
             timers.set(&mut rest, TimerKind::Retransmit, now, after(after_ms));
             assert!(is_at(timers.take_news(now), now + after(after_ms)));
-            assert!(timers.left(&rest, TimerKind::Retransmit, now) >= Some(after_ms * 1_000_000));
+            timers.set_nanos_within(&mut rest, (TimerKind::LossProbe, TimerKind::Retransmit), now, u64::MAX);
+            assert_eq!(timers.get(&rest, TimerKind::LossProbe), timers.get(&rest, TimerKind::Retransmit));
+            timers.clear(TimerKind::LossProbe);
             assert_eq!(timers.take_expired(&rest, now + after(after_ms - 1)), None);
             assert_eq!(timers.take_expired(&rest, now + after(after_ms + 1)), Some(TimerKind::Retransmit));
         }
+    }
+
+    #[test]
+    fn a_timer_that_is_bound_by_another_expires_with_it_at_the_latest() {
+        let (both, now) = ((TimerKind::LossProbe, TimerKind::Retransmit), ms(1000));
+        let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
+        timers.set_nanos_within(&mut rest, both, now, 30_000_000);
+        assert!(is_at(timers.take_news(now), ms(1030)), "the other does not run");
+        for (other_ms, expected_ms) in [(20, 1020), (30, 1030), (40, 1030)] {
+            let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
+            timers.set(&mut rest, TimerKind::Retransmit, now, after(other_ms));
+            timers.set_nanos_within(&mut rest, both, now, 30_000_000);
+            timers.clear(TimerKind::Retransmit);
+            assert!(is_at(timers.earliest(&rest, now), ms(expected_ms)), "{other_ms}");
+        }
+        timers.set(&mut rest, TimerKind::Retransmit, ms(900), after(1));
+        timers.set_nanos_within(&mut rest, both, now, 30_000_000);
+        assert!(!timers.is_due(&rest, TimerKind::LossProbe, now), "it has not begun yet");
+        assert!(timers.is_due(&rest, TimerKind::LossProbe, now + Duration::from_nanos(1 << TICK_SHIFT)));
     }
 
     #[test]

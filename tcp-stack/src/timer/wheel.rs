@@ -23,12 +23,11 @@ struct Node {
     deadline: u64,
     prev: u32,
     next: u32,
-    /// `level * 64 + slot`, or [`UNARMED`], or [`CASCADING`].
+    /// `level * 64 + slot`, of those on their way down, too; or [`UNARMED`].
     place: u16,
 }
 
 const UNARMED: u16 = u16::MAX;
-const CASCADING: u16 = u16::MAX - 1;
 
 /// What a node takes, octets.
 #[cfg(test)]
@@ -146,7 +145,8 @@ impl Wheel {
             before.next = next;
             return;
         }
-        if place == CASCADING {
+        // The first of a slot, or of those on their way down.
+        if self.cascading == index {
             self.cascading = next;
         } else if let Some(head) = self.heads.get_mut(usize::from(place)) {
             *head = next;
@@ -213,11 +213,6 @@ impl Wheel {
         let place = usize::try_from(slot).unwrap_or(0).saturating_add(level.saturating_mul(SLOTS));
         let Some(head) = self.heads.get_mut(place) else { return };
         self.cascading = core::mem::replace(head, NIL);
-        let mut index = self.cascading;
-        while let Some(node) = self.nodes.get_mut(index as usize) {
-            node.place = CASCADING;
-            index = node.next;
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::seq::SeqNum;
 
 impl SendQueue {
     /// Takes out all that end at `una` or before, as [`Self::pop_acked`] does one by one, and tells of each.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drop_acked<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
@@ -31,7 +31,7 @@ impl SendQueue {
     }
 
     /// As [`Self::drop_acked`], as far as the first segment is the oldest in flight, too: nearly always all the way.
-    #[inline]
+    #[inline(always)]
     fn drop_oldest<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum, tell: &mut impl FnMut(&TxNode<B>)) {
         let (mut at, mut oldest) = (self.head, self.flight.first);
         let (mut segments, mut again, mut octets, mut space) = (0_u32, 0_u32, 0_u32, 0_u32);
