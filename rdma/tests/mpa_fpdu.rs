@@ -7,7 +7,7 @@ use rdma::mpa::crc::{Crc32c, crc32c};
 use rdma::mpa::deframer::{CHUNKS_MAX, SPILL_MAX};
 use rdma::mpa::framer::{MULPDU_MAX, MULPDU_MIN};
 use rdma::mpa::{
-    Deframer, DeframerConfig, FPDU_LEN_MAX, FpduError, FrameError, Framer, MpaStats, fpdu_len, mulpdu,
+    Deframer, DeframerConfig, FPDU_LEN_MAX, Fpdu, FpduError, FrameError, Framer, MpaStats, fpdu_len, mulpdu,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -65,6 +65,31 @@ struct Outcome {
     errors: Vec<FpduError>,
 }
 
+impl Outcome {
+    fn note(&mut self, fpdu: Result<Fpdu<'_, Chunk>, FpduError>) {
+        let fpdu = match fpdu {
+            Ok(fpdu) => fpdu,
+            Err(error) => return self.errors.push(error),
+        };
+        let ulpdu = fpdu.pieces(0).collect::<Vec<_>>().concat();
+        assert_eq!(ulpdu.len(), fpdu.len());
+        for skip in [1, 14, 18, fpdu.len() / 2, fpdu.len(), fpdu.len() + 1] {
+            let rest = fpdu.pieces(skip).collect::<Vec<_>>().concat();
+            assert_eq!(rest, ulpdu.get(skip..).unwrap_or_default());
+        }
+        assert!(fpdu.pieces(0).all(|piece| !piece.is_empty()));
+        for room in [0, 1, 14, 18, 4000] {
+            let mut prefix = vec![0; room];
+            let copied = fpdu.copy_prefix(&mut prefix);
+            assert_eq!(prefix[..copied], ulpdu[..room.min(ulpdu.len())]);
+        }
+        if let Some(whole) = fpdu.contiguous() {
+            assert_eq!(whole, ulpdu);
+        }
+        self.fpdus.push((fpdu.offset(), ulpdu));
+    }
+}
+
 struct Receiver {
     deframer: Deframer<Chunk>,
     stats: MpaStats,
@@ -72,6 +97,8 @@ struct Receiver {
     offset: u64,
     alive: Rc<Cell<usize>>,
     alive_max: usize,
+    /// FPDUs that lie whole in a chunk are taken from it before it is pushed.
+    lends: bool,
 }
 
 impl Receiver {
@@ -83,38 +110,31 @@ impl Receiver {
             offset: START,
             alive: Rc::new(Cell::new(0)),
             alive_max: 0,
+            lends: true,
         }
+    }
+
+    /// Every FPDU is taken from what the deframer holds.
+    fn that_holds(self) -> Self {
+        Self { lends: false, ..self }
     }
 
     fn push(&mut self, octets: &[u8]) {
         let chunk = Chunk::new(octets, &self.alive);
-        if let Err(error) = self.deframer.push(self.offset, chunk, &mut self.stats) {
-            self.outcome.errors.push(error);
+        let Self { deframer, stats, outcome, offset, .. } = self;
+        while self.lends
+            && let Some(fpdu) = deframer.next_whole(*offset, chunk.as_ref(), stats)
+        {
+            assert!(fpdu.as_ref().is_ok_and(|fpdu| fpdu.contiguous().is_some()) || fpdu.is_err());
+            outcome.note(fpdu);
         }
-        self.offset += octets.len() as u64;
+        if let Err(error) = deframer.push(*offset, chunk, stats) {
+            outcome.errors.push(error);
+        }
+        *offset += octets.len() as u64;
         self.alive_max = self.alive_max.max(self.alive.get());
-        while let Some(fpdu) = self.deframer.next_fpdu(&mut self.stats) {
-            match fpdu {
-                Ok(fpdu) => {
-                    let ulpdu = fpdu.pieces(0).collect::<Vec<_>>().concat();
-                    assert_eq!(ulpdu.len(), fpdu.len());
-                    for skip in [1, 14, 18, fpdu.len() / 2, fpdu.len(), fpdu.len() + 1] {
-                        let rest = fpdu.pieces(skip).collect::<Vec<_>>().concat();
-                        assert_eq!(rest, ulpdu.get(skip..).unwrap_or_default());
-                    }
-                    assert!(fpdu.pieces(0).all(|piece| !piece.is_empty()));
-                    for room in [0, 1, 14, 18, 4000] {
-                        let mut prefix = vec![0; room];
-                        let copied = fpdu.copy_prefix(&mut prefix);
-                        assert_eq!(prefix[..copied], ulpdu[..room.min(ulpdu.len())]);
-                    }
-                    if let Some(whole) = fpdu.contiguous() {
-                        assert_eq!(whole, ulpdu);
-                    }
-                    self.outcome.fpdus.push((fpdu.offset(), ulpdu));
-                }
-                Err(error) => self.outcome.errors.push(error),
-            }
+        while let Some(fpdu) = deframer.next_fpdu(stats) {
+            outcome.note(fpdu);
         }
     }
 
@@ -321,6 +341,30 @@ fn small_chunks_do_not_pile_up() {
 }
 
 #[test]
+fn an_fpdu_that_lies_whole_in_a_chunk_is_lent_unless_something_is_held() {
+    let stream = [fpdu(true, &[1; 40]), fpdu(true, &[2; 60]), fpdu(true, &[3; 80])].concat();
+    let (config, mut stats) = (DeframerConfig::default(), MpaStats::default());
+    let mut deframer = Deframer::<&[u8]>::new(START, config);
+    let (chunk, rest) = stream.split_at(100);
+    // Octets of the startup phase may lie before it.
+    let first =
+        deframer.next_whole(START - 3, &[&b"end"[..], chunk].concat(), &mut stats).unwrap().unwrap().len();
+    assert_eq!((first, deframer.end()), (40, START + 48));
+    assert!(deframer.next_whole(START, chunk, &mut stats).is_none(), "not whole");
+    assert!(deframer.next_whole(START + 52, &stream[52..], &mut stats).is_none(), "behind a gap");
+    deframer.push(START, chunk, &mut stats).unwrap();
+    assert!(deframer.next_fpdu(&mut stats).is_none());
+    assert!(deframer.next_whole(START + 100, rest, &mut stats).is_none(), "something is held before it");
+    deframer.push(START + 100, rest, &mut stats).unwrap();
+    let held: Vec<_> =
+        std::iter::from_fn(|| deframer.next_fpdu(&mut stats).map(|fpdu| fpdu.unwrap().len())).collect();
+    assert_eq!((held, stats.fpdus_in, stats.fpdus_in_split), (vec![60, 80], 3, 1));
+    // With markers it would be cut.
+    let mut marked = Deframer::<&[u8]>::new(START, DeframerConfig { markers: true, ..config });
+    assert!(marked.next_whole(START, &stream, &mut stats).is_none());
+}
+
+#[test]
 fn a_chunk_that_is_used_up_is_dropped() {
     let stream = [fpdu(true, &[1; 2000]), fpdu(true, &[2; 2000])].concat();
     let mut receiver = Receiver::new(true, SPILL_MAX);
@@ -381,12 +425,15 @@ proptest! {
             expected.push((START + stream.len() as u64, ulpdu));
             stream.extend(octets);
         }
-        let mut receiver = Receiver::new(crc, SPILL_MAX);
-        let mut cuts = cuts.into_iter().cycle();
-        receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
-        prop_assert_eq!(receiver.outcome, Outcome { fpdus: expected, errors: vec![] });
-        prop_assert!(receiver.alive_max <= CHUNKS_MAX + 1);
-        prop_assert_eq!(receiver.alive.get(), 0);
+        let expected = Outcome { fpdus: expected, errors: vec![] };
+        for mut receiver in [Receiver::new(crc, SPILL_MAX), Receiver::new(crc, SPILL_MAX).that_holds()] {
+            let mut cuts = cuts.iter().copied().cycle();
+            receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
+            prop_assert_eq!(&receiver.outcome, &expected);
+            prop_assert_eq!(receiver.stats.fpdus_in, expected.fpdus.len() as u64);
+            prop_assert!(receiver.alive_max <= CHUNKS_MAX + 1);
+            prop_assert_eq!(receiver.alive.get(), 0);
+        }
     }
 
     #[test]
@@ -409,12 +456,14 @@ proptest! {
         }
         // A longer length than was meant has to find its octets, or it would wait for them.
         stream.extend(vec![0x3C; FPDU_LEN_MAX]);
-        let mut receiver = Receiver::new(true, SPILL_MAX);
-        let mut cuts = cuts.into_iter().cycle();
-        receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
-        prop_assert_eq!(receiver.outcome, Outcome { fpdus: good, errors: vec![FpduError::Crc] });
-        prop_assert_eq!(receiver.stats.crc_errors, 1);
-        prop_assert_eq!(receiver.alive.get(), 0);
+        let expected = Outcome { fpdus: good, errors: vec![FpduError::Crc] };
+        for mut receiver in [Receiver::new(true, SPILL_MAX), Receiver::new(true, SPILL_MAX).that_holds()] {
+            let mut cuts = cuts.iter().copied().cycle();
+            receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
+            prop_assert_eq!(&receiver.outcome, &expected);
+            prop_assert_eq!(receiver.stats.crc_errors, 1);
+            prop_assert_eq!(receiver.alive.get(), 0);
+        }
     }
 
     #[test]

@@ -240,15 +240,15 @@ fn place(bursts: u32) -> u64 {
     for burst in 0..bursts.saturating_add(WARM_UP) {
         when_warm(burst, &mut || {
             for _ in 0..BURST {
-                let pushed = deframer.push(at, black_box(&fpdu[..]), &mut stats);
+                let found = deframer.next_whole(at, black_box(&fpdu[..]), &mut stats);
                 at = at.wrapping_add(fpdu.len() as u64);
-                let Some(Ok(ulpdu)) = deframer.next_fpdu(&mut stats) else { continue };
+                let Some(Ok(ulpdu)) = found else { continue };
                 let header = ulpdu.contiguous().and_then(|ulpdu| TaggedHeader::parse(ulpdu).ok());
                 let Some((header, octets)) = header else { continue };
                 let to = header.offset.0;
                 let token = stags.check_place(header.stag, to, octets.len(), origin);
                 let placed = token.map(|token| memory.place(token, octets));
-                done = done.wrapping_add(u64::from(pushed.is_ok() && placed.is_ok() && burst >= WARM_UP));
+                done = done.wrapping_add(u64::from(placed.is_ok() && burst >= WARM_UP));
             }
         });
     }

@@ -10,6 +10,7 @@
 //! the same code runs under a test's heap buffers.
 
 mod chargen;
+mod data_run;
 mod deadlines;
 mod echo;
 mod region;
@@ -26,6 +27,7 @@ use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrder, RdmaStats, RegionId
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame};
 use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 
+pub(crate) use data_run::DataRun;
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use region::access_of;
 use region::{RdmaSide, RegionStream, Verdict};
@@ -160,10 +162,13 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn handle_events(&mut self, now: Instant, pool: &mut P) {
-        while let Some(event) = self.stack.poll_event() {
+        let mut behind = None;
+        while let Some(event) = behind.take().or_else(|| self.stack.poll_event()) {
             match event {
                 Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
-                Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment, pool),
+                Event::Data { conn, offset, segment } => {
+                    behind = self.data(now, conn, (offset, segment), pool);
+                }
                 Event::Early { conn } => self.early(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_turn(conn),
@@ -211,32 +216,43 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<P::Buf>, pool: &mut P) {
+    /// Takes a segment, and on a region's connection those that follow it, too. The event behind them, if there is one
+    /// already.
+    fn data(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        (offset, segment): (u64, Segment<P::Buf>),
+        pool: &mut P,
+    ) -> Option<Event<P::Buf>> {
         let octets = segment.len();
-        let Some(service) = self.slots.service(conn) else {
-            self.stack.consumed(conn, octets);
-            return;
-        };
-        match service {
-            Service::Discard => {
+        match self.slots.service(conn) {
+            None | Some(Service::Chargen(_)) => self.stack.consumed(conn, octets),
+            Some(Service::Discard) => {
                 self.stats.discard_octets += octets as u64;
                 self.stack.consumed(conn, octets);
             }
-            Service::Chargen(_) => self.stack.consumed(conn, octets),
-            Service::Echo(echo) => match echo.receive(&mut self.stack, pool, conn, segment) {
+            Some(Service::Echo(echo)) => match echo.receive(&mut self.stack, pool, conn, segment) {
                 Ok(()) => self.queue_turn(conn),
                 Err(echo::NoBuffer) => {
                     self.stats.drop_echo_no_buffer += 1;
                     self.stack.abort(now, conn);
                 }
             },
-            Service::Region(stream) => {
-                let verdict = stream.receive(now, offset, segment, &mut self.side);
+            Some(Service::Region(stream)) => {
+                let (verdict, (octets, behind)) = if segment.was_taken() {
+                    (stream.receive_placed(now, offset, octets, &mut self.side), (octets, None))
+                } else {
+                    let mut run = DataRun::new(&mut self.stack, conn, (offset, segment));
+                    (stream.receive(now, &mut run, &mut self.side), run.end())
+                };
                 self.stack.consumed(conn, octets);
                 self.queue_turn(conn);
                 self.obey(now, conn, verdict);
+                return behind;
             }
         }
+        None
     }
 
     /// Lets the RDMA engine place what arrived behind a gap.

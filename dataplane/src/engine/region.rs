@@ -58,21 +58,31 @@ impl<B: Buf> RegionStream<B> {
         }
     }
 
-    /// Takes one in-order segment of the stream and acts on what it brings.
+    /// Takes segments of the stream, in order and each with its offset, and acts on what they bring.
     pub(super) fn receive<M: Memory>(
         &mut self,
         now: Instant,
-        offset: u64,
-        segment: Segment<B>,
+        segments: impl Iterator<Item = (u64, Segment<B>)>,
         side: &mut RdmaSide<M>,
     ) -> Verdict {
         let RdmaSide { stags, memory, stats, .. } = side;
-        let mut env = Env { stags, memory, stats };
-        if segment.was_taken() {
-            self.endpoint.receive_placed(since_start(now), offset, segment.len(), &mut env);
-        } else {
-            self.endpoint.receive(since_start(now), offset, segment, &mut env);
+        let (mut env, at) = (Env { stags, memory, stats }, since_start(now));
+        for (offset, segment) in segments {
+            self.endpoint.receive(at, offset, segment, &mut env);
         }
+        self.handle_events(now, side)
+    }
+
+    /// The stream goes on by octets that were placed already.
+    pub(super) fn receive_placed<M: Memory>(
+        &mut self,
+        now: Instant,
+        offset: u64,
+        octets: usize,
+        side: &mut RdmaSide<M>,
+    ) -> Verdict {
+        let RdmaSide { stags, memory, stats, .. } = side;
+        self.endpoint.receive_placed(since_start(now), offset, octets, &mut Env { stags, memory, stats });
         self.handle_events(now, side)
     }
 

@@ -26,7 +26,7 @@ use tcp_stack::{
     Stack, StackConfig, TxFrame,
 };
 
-use crate::engine::{Deadlines, LINGER, Step, StreamSink, TURNS_MAX, Turn, since_start};
+use crate::engine::{DataRun, Deadlines, LINGER, Step, StreamSink, TURNS_MAX, Turn, since_start};
 use conns::{Carrier, Conns};
 pub use node::{Node, NodeOptions, PortVerbs};
 
@@ -229,11 +229,12 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 
     fn handle_events(&mut self, now: Instant) {
-        while let Some(event) = self.stack.poll_event() {
+        let mut behind = None;
+        while let Some(event) = behind.take().or_else(|| self.stack.poll_event()) {
             match event {
                 Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
                 Event::Connected { conn } => self.connected(now, conn),
-                Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment),
+                Event::Data { conn, offset, segment } => behind = self.data(now, conn, offset, segment),
                 Event::Early { conn } => self.early(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } | Event::EmssChanged { conn, .. } => self.look_after(conn),
@@ -276,20 +277,35 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         }
     }
 
-    fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<P::Buf>) {
-        let (octets, at) = (segment.len(), since_start(now));
-        if let Some(id) = self.conns.id(conn) {
-            let Self { device, side, .. } = self;
-            if segment.was_taken() {
+    /// Takes a segment, and those of the same connection that follow it. The event behind them, if there is one already.
+    fn data(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        offset: u64,
+        segment: Segment<P::Buf>,
+    ) -> Option<Event<P::Buf>> {
+        let Self { stack, device, side, conns, .. } = self;
+        let (id, at) = (conns.id(conn), since_start(now));
+        let (octets, behind) = if segment.was_taken() {
+            let octets = segment.len();
+            if let Some(id) = id {
                 device.receive_placed(id, at, offset, octets, &mut side.env());
-            } else {
-                device.receive(id, at, offset, segment, &mut side.env());
             }
+            (octets, None)
         } else {
+            let mut run = DataRun::new(stack, conn, (offset, segment));
+            if let Some(id) = id {
+                device.receive_all(id, at, &mut run, &mut side.env());
+            }
+            run.end()
+        };
+        if id.is_none() {
             self.stats.late_octets += octets as u64;
         }
         self.stack.consumed(conn, octets);
         self.look_after(conn);
+        behind
     }
 
     fn early(&mut self, conn: ConnId) {

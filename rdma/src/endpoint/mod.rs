@@ -167,11 +167,22 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.settle(now);
     }
 
+    /// Takes FPDUs: mostly they lie whole in the chunk, one or several, and nothing is left of it.
     fn fpdus<M: Memory>(&mut self, offset: u64, chunk: C, env: &mut Env<'_, M>) {
         let Self { deframer: Some(deframer), qp, .. } = self else {
             count(&mut env.stats.drops.after_error, 1);
             return;
         };
+        while let Some(fpdu) = deframer.next_whole(offset, chunk.as_ref(), &mut env.stats.mpa) {
+            match fpdu {
+                Ok(fpdu) => qp.receive(&fpdu, env),
+                Err(error) => qp.fail(&Fault::bare(stream_error(error)), env.stats),
+            }
+        }
+        let end = offset.saturating_add(chunk.as_ref().len() as u64);
+        if deframer.end() == end && qp.state == QpState::ReadyToSend {
+            return;
+        }
         if let Err(error) = deframer.push(offset, chunk, &mut env.stats.mpa) {
             qp.fail(&Fault::bare(stream_error(error)), env.stats);
         }

@@ -1,9 +1,9 @@
 //! FPDUs on their way in (RFC 5044 §6): located by the chain of lengths, verified, then lent out.
 //!
 //! The stream comes in chunks, each an owned thing such as a received segment. An FPDU that lies in one
-//! chunk is lent as a slice of it. One that is split keeps its chunks, moved and not copied, until the rest
-//! has come, and is lent as a row of slices. Chunks are dropped as soon as they hold nothing that is still
-//! wanted.
+//! chunk is lent as a slice of it, mostly before the chunk is taken at all ([`Deframer::next_whole`]). One that is split
+//! keeps its chunks, moved and not copied, until the rest has come, and is lent as a row of slices. Chunks are dropped as
+//! soon as they hold nothing that is still wanted.
 //!
 //! A peer may cut its stream into single octets, or begin a long FPDU and never end it, on every connection that it
 //! may have. So that chunks, whose buffers come from a pool that reception lives on, are not all held for that, no more
@@ -251,6 +251,26 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
+    /// The stream position of the next FPDU, if it may be taken straight from a chunk: nothing is held before it, nothing
+    /// behind it was placed early, and no marker cuts it.
+    #[inline]
+    pub(super) fn unheld_position(&self) -> Option<u64> {
+        let unheld = self.held == 0 && self.runs.first().is_none() && !self.shape.markers && !self.failed;
+        unheld.then_some(self.position)
+    }
+
+    /// Whether CRCs are verified.
+    #[inline]
+    pub(super) const fn has_crc(&self) -> bool {
+        self.shape.crc
+    }
+
+    /// So many octets of the stream went by without being held.
+    #[inline]
+    pub(super) fn pass(&mut self, octets: usize) {
+        self.position = self.position.saturating_add(octets as u64);
+    }
+
     fn try_push(&mut self, offset: u64, chunk: C, stats: &mut MpaStats) -> Result<(), FpduError> {
         let gap = FpduError::Gap { expected: self.end(), offset };
         let before = self.end().checked_sub(offset).ok_or(gap)?;
@@ -323,6 +343,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             return None;
         }
         let room = match self.runs.first() {
+            None if self.held == 0 => return None,
             None => u64::MAX,
             Some(run) if run.start <= self.position => return None,
             Some(run) => run.start.saturating_sub(self.position),
@@ -343,8 +364,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         if let Err(error) = self.verify(len, stats) {
             return Some(Err(self.fail(error, stats)));
         }
-        stats.fpdus_in = stats.fpdus_in.wrapping_add(1);
-        stats.ulpdu_octets_in = stats.ulpdu_octets_in.wrapping_add(ulpdu_len as u64);
+        stats.count_fpdu_in(ulpdu_len);
         if self.first().get(..len).is_none() {
             stats.fpdus_in_split = stats.fpdus_in_split.wrapping_add(1);
         }
@@ -488,7 +508,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     }
 
     #[cold]
-    fn fail(&mut self, error: FpduError, stats: &mut MpaStats) -> FpduError {
+    pub(super) fn fail(&mut self, error: FpduError, stats: &mut MpaStats) -> FpduError {
         stats.count_fpdu_error(error);
         self.failed = true;
         self.pieces.clear();

@@ -36,6 +36,12 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         Self { offset, len, whole, ulpdu }
     }
 
+    /// The FPDU at stream position `offset`, all of whose ULPDU is at hand.
+    #[inline]
+    pub(super) fn whole(offset: u64, ulpdu: &'a [u8]) -> Self {
+        Self { offset, len: ulpdu.len(), whole: Some(ulpdu), ulpdu: Pieces::of(ulpdu) }
+    }
+
     /// The stream position of its ULPDU_Length field, or of the marker in front of that.
     #[inline]
     #[must_use]
@@ -127,6 +133,7 @@ impl<'a, C> Pieces<'a, C> {
     }
 
     /// The octets of one slice.
+    #[inline]
     pub(super) fn of(octets: &'a [u8]) -> Self {
         Self {
             current: octets,

@@ -19,6 +19,7 @@ pub mod marker;
 pub mod negotiate;
 mod placed;
 mod stats;
+mod whole;
 
 pub use deframer::{Deframer, DeframerConfig, FpduError};
 pub use early::{EarlyFpdus, EarlyRefusal, OutOfOrder};

@@ -136,6 +136,13 @@ impl MpaStats {
         *counter = counter.wrapping_add(1);
     }
 
+    /// Counts an FPDU that came and is right.
+    #[inline]
+    pub(super) fn count_fpdu_in(&mut self, ulpdu_len: usize) {
+        self.fpdus_in = self.fpdus_in.wrapping_add(1);
+        self.ulpdu_octets_in = self.ulpdu_octets_in.wrapping_add(ulpdu_len as u64);
+    }
+
     /// Counts an FPDU handed to TCP.
     #[inline]
     pub fn count_fpdu_out(&mut self, ulpdu_len: usize) {

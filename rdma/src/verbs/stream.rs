@@ -125,7 +125,23 @@ impl<C: AsRef<[u8]>> Device<C> {
         chunk: C,
         env: &mut Env<'_, M>,
     ) {
-        self.deliver(id, |endpoint| endpoint.receive(now, offset, chunk, env));
+        self.receive_all(id, now, core::iter::once((offset, chunk)), env);
+    }
+
+    /// Takes chunks that follow one another, each with its stream position. What has come of them is told when the last is
+    /// taken.
+    pub fn receive_all<M: Memory>(
+        &mut self,
+        id: CmId,
+        now: Duration,
+        chunks: impl IntoIterator<Item = (u64, C)>,
+        env: &mut Env<'_, M>,
+    ) {
+        self.deliver(id, |endpoint| {
+            for (offset, chunk) in chunks {
+                endpoint.receive(now, offset, chunk, env);
+            }
+        });
     }
 
     /// Looks at octets behind a gap; [`Endpoint::receive_early`] says what the answer means.

@@ -6,7 +6,7 @@ use crate::common::octets;
 use crate::common::octets::{REQUEST, append_marked, mpa, ulpdus};
 use crate::common::{BOTH, Side, pattern};
 use rdma::mpa::framer::MULPDU_MAX;
-use rdma::mpa::{Deframer, DeframerConfig, FpduError, MpaStats};
+use rdma::mpa::{Deframer, DeframerConfig, Fpdu, FpduError, MpaStats};
 use rdma::service::encode_request;
 use rdma::{CrcPolicy, EndpointConfig, Event, RegionId};
 
@@ -105,22 +105,26 @@ fn deframe(chunks: &[&[u8]], shape: Shape) -> (Vec<Vec<u8>>, Option<FpduError>) 
     let config = DeframerConfig { crc, markers, ..DeframerConfig::default() };
     let mut deframer = Deframer::new(start, config);
     let (mut found, mut error) = (Vec::new(), None);
+    let mut note = |error: &mut Option<FpduError>, fpdu: Result<Fpdu<'_, Vec<u8>>, FpduError>| match fpdu {
+        Ok(fpdu) => {
+            assert!(error.is_none(), "an FPDU behind an error");
+            let ulpdu: Vec<u8> = fpdu.pieces(0).flatten().copied().collect();
+            assert_eq!(ulpdu.len(), fpdu.len());
+            assert!(fpdu.contiguous().is_none_or(|whole| whole == ulpdu));
+            found.push(ulpdu);
+        }
+        Err(wrong) => *error = error.or(Some(wrong)),
+    };
     for chunk in chunks {
+        while let Some(fpdu) = deframer.next_whole(start + taken, chunk, &mut stats) {
+            note(&mut error, fpdu);
+        }
         if let Err(refused) = deframer.push(start + taken, chunk.to_vec(), &mut stats) {
             error = error.or(Some(refused));
         }
         taken += chunk.len() as u64;
         while let Some(fpdu) = deframer.next_fpdu(&mut stats) {
-            match fpdu {
-                Ok(fpdu) => {
-                    assert!(error.is_none(), "an FPDU behind an error");
-                    let ulpdu: Vec<u8> = fpdu.pieces(0).flatten().copied().collect();
-                    assert_eq!(ulpdu.len(), fpdu.len());
-                    assert!(fpdu.contiguous().is_none_or(|whole| whole == ulpdu));
-                    found.push(ulpdu);
-                }
-                Err(wrong) => error = error.or(Some(wrong)),
-            }
+            note(&mut error, fpdu);
         }
         if error.is_none() {
             assert_eq!(deframer.end(), start + taken, "every octet is held or used up");
