@@ -1,10 +1,10 @@
 #!/bin/bash
-# Instructions per FPDU, function by function, of either end of RDMA Writes: benches/profile.sh [BYTES [MTU [MESSAGES]]].
+# Instructions per FPDU, function by function, of either end of RDMA Writes: benches/profile.sh [BYTES [MTU [MESSAGES [DEPTH]]]].
 # Counted by callgrind, so that the machine's mood does not matter; it shows programs a processor without AVX-512, and knows
 # nothing of caches: where time goes is for `perf record -a` beside `iwarp-bench write-bw`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bytes=${1:-64k} mtu=${2:-1500} messages=${3:-1000}
+bytes=${1:-64k} mtu=${2:-1500} messages=${3:-1000} depth=${4:-128}
 bench=target/release/iwarp-bench
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -12,7 +12,7 @@ trap 'rm -rf "$folder"' EXIT
 hidden='mount -t tmpfs none /sys/kernel/mm/hugepages && exec "$@"'
 for side in initiator target; do
     unshare --mount bash -c "$hidden" profile valgrind --tool=callgrind --callgrind-out-file="$folder/$side" --toggle-collect="*fpdus*${side}_turn*" \
-        "$bench" fpdus -s "$bytes" -m "$mtu" -n "$messages" --region 8M --json "$folder/$side.json" \
+        "$bench" fpdus -s "$bytes" -m "$mtu" -n "$messages" -t "$depth" --region 8M --json "$folder/$side.json" \
         >"$folder/$side.log" 2>&1 || { cat "$folder/$side.log" >&2; exit 1; }
     fpdus=$(sed -n 's/.*"fpdus": \([0-9]*\).*/\1/p' "$folder/$side.json")
     echo "# $side: instructions per FPDU by function; $messages messages of $bytes at MTU $mtu, $fpdus FPDUs"

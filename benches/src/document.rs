@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::Samples;
 
 /// Numbers that say which row it is, rather than how fast it was. Text and truth values always do.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "hold_us",
     "size",
     "message_bytes",
@@ -29,6 +29,7 @@ const NAMES: [&str; 17] = [
     "loss",
     "reorder",
     "hold_frames",
+    "cpu",
 ];
 
 /// What comes first in a row, in this order; the rest follows by name.

@@ -90,6 +90,8 @@ fn two_processes_do_the_same_over_memif() {
 
 #[test]
 fn both_ends_take_turns_for_a_profiler() {
+    let alone = bench(&["fpdus", "-n", "300", "-s", "64", "-t", "1"]);
+    assert_eq!(alone["rows"][0]["fpdus"], 300, "{alone}");
     let report = bench(&["fpdus", "-n", "300", "-s", "4k"]);
     let row = &report["rows"][0];
     // Segments of 1428 octets of payload: three for each message.
@@ -120,6 +122,9 @@ fn round_trips_are_counted_and_logged() {
                 ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"].map(|it| number(&numbers[it]));
             assert!(order.is_sorted() && order[0] > 0.0, "{numbers}");
         }
+        let floor = &report["floor"][0];
+        let order = ["min_ns", "p50_ns", "p99_ns", "p99_9_ns"].map(|it| number(&floor[it]));
+        assert!(order.is_sorted() && order[0] > 0.0 && number(&floor["samples"]) > 0.0, "{floor}");
         let log = std::fs::read_to_string(&log).unwrap();
         let name = command.trim_end_matches("-lat");
         assert!(log.contains(&format!("Tag={name}-64-mtu1500,")), "{log}");

@@ -41,6 +41,10 @@ pub enum Case {
     WriteSmall,
     /// Such a Write: taken out of its segment, placed.
     PlaceSmall,
+    /// The same Write alone: nothing else was posted, and its segment is its own.
+    WriteAlone,
+    /// The same alone: nothing else has come.
+    PlaceAlone,
     /// A Send of 64 octets: posted, built, its completion taken.
     SendSmall,
     /// Such a Send: its buffer posted, taken out of its segment, placed, its completion taken.
@@ -49,7 +53,7 @@ pub enum Case {
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Receive,
         Self::Send,
         Self::Acknowledge,
@@ -59,6 +63,8 @@ impl Case {
         Self::FpduPlace,
         Self::WriteSmall,
         Self::PlaceSmall,
+        Self::WriteAlone,
+        Self::PlaceAlone,
         Self::SendSmall,
         Self::TakeSmall,
     ];
@@ -75,6 +81,8 @@ impl Case {
             Self::FpduPlace => "fpdu-place",
             Self::WriteSmall => "write-small",
             Self::PlaceSmall => "place-small",
+            Self::WriteAlone => "write-alone",
+            Self::PlaceAlone => "place-alone",
             Self::SendSmall => "send-small",
             Self::TakeSmall => "take-small",
         }
@@ -112,10 +120,12 @@ pub fn run(case: Case, bursts: u32) -> Result<u64, TcpError> {
         Case::EchoOfMany => answer(bursts, 8192)?,
         Case::FpduBuild => build(bursts),
         Case::FpduPlace => place(bursts),
-        Case::WriteSmall => small(bursts, Kind::Write, Side::Near),
-        Case::PlaceSmall => small(bursts, Kind::Write, Side::Far),
-        Case::SendSmall => small(bursts, Kind::Send, Side::Near),
-        Case::TakeSmall => small(bursts, Kind::Send, Side::Far),
+        Case::WriteSmall => small(bursts, BURST, Kind::Write, Side::Near),
+        Case::PlaceSmall => small(bursts, BURST, Kind::Write, Side::Far),
+        Case::WriteAlone => small(bursts, 1, Kind::Write, Side::Near),
+        Case::PlaceAlone => small(bursts, 1, Kind::Write, Side::Far),
+        Case::SendSmall => small(bursts, BURST, Kind::Send, Side::Near),
+        Case::TakeSmall => small(bursts, BURST, Kind::Send, Side::Far),
     };
     TcpError::unless_all("finished", "rounds", done, wanted)?;
     Ok(done)
@@ -255,18 +265,20 @@ fn place(bursts: u32) -> u64 {
     done
 }
 
-/// Small messages from one side to the other, a burst at a time; how many were placed after the warm-up.
-fn small(bursts: u32, kind: Kind, side: Side) -> u64 {
+/// Small messages from one side to the other, so many together; how many were placed after the warm-up.
+fn small(bursts: u32, together: usize, kind: Kind, side: Side) -> u64 {
     let Some(Pair { mut near, mut far }) = Pair::new() else { return 0 };
     let peer = (kind == Kind::Write).then(|| far.region());
     let (mut posted, mut taken) = (0_u64, 0_u64);
-    for burst in 0..bursts.saturating_add(WARM_UP) {
+    let bursts =
+        (0..bursts.saturating_add(WARM_UP)).flat_map(|burst| (0..BURST / together).map(move |_| burst));
+    for burst in bursts {
         let [near_burst, far_burst] = if side == Side::Near { [burst, 0] } else { [0, burst] };
         if kind == Kind::Send {
-            when_warm(far_burst, &mut || (0..BURST).for_each(|_| _ = far.post_buffer()));
+            when_warm(far_burst, &mut || (0..together).for_each(|_| _ = far.post_buffer()));
         }
         when_warm(near_burst, &mut || {
-            let done = (0..BURST).filter(|_| near.post(peer)).count();
+            let done = (0..together).filter(|_| near.post(peer)).count();
             near.transmit();
             near.poll();
             posted = posted.wrapping_add(done as u64);

@@ -2,17 +2,25 @@
 
 mod copy;
 mod handoff;
+mod round_trip;
 
 use std::io::{self, Write};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Args;
+use dataplane::verbs::Node;
+use iwarp_config::Config;
 use serde::Serialize;
 
 use crate::{Cores, Machine, PAYLOADS, Progress, Report, size};
 
 pub use copy::CopyRow;
 pub use handoff::{Handoff, HandoffRow, Prepared};
+pub use round_trip::{InterruptionsRow, RoundTripRow};
+pub(crate) use round_trip::{interruptions, round_trips};
+
+/// Seconds for round trips, and for interruptions.
+pub(crate) const ROUND_TRIP_S: f64 = 0.5;
 
 /// What to measure.
 #[derive(Clone, Debug, Args, Serialize)]
@@ -41,6 +49,10 @@ pub struct Roofline {
     pub handoff: Vec<HandoffRow>,
     /// On one core.
     pub copy: Vec<CopyRow>,
+    /// One small frame to the other core and back.
+    pub round_trip: Vec<RoundTripRow>,
+    /// What the machine takes of either core.
+    pub interruptions: Vec<InterruptionsRow>,
 }
 
 /// Measures them.
@@ -48,7 +60,7 @@ pub struct Roofline {
 /// # Errors
 /// Not enough memory, or a CPU that cannot be had.
 pub fn run(options: &Options) -> Result<Roofline> {
-    let progress = Progress::new(PAYLOADS.len() * (1 + copy::LEVELS));
+    let progress = Progress::new(PAYLOADS.len() * (1 + copy::LEVELS) + 1);
     let Options { duration: seconds, runs, region: region_bytes, buffers, cores } = *options;
     let measure = Handoff { cores, region_bytes, buffers, seconds, runs };
     let mut handoff = Vec::new();
@@ -58,7 +70,26 @@ pub fn run(options: &Options) -> Result<Roofline> {
     }
     options.cores.pin_first()?;
     let copy = copy::measure(options, &Machine::here(), &progress);
-    Ok(Roofline { handoff, copy })
+    progress.step("round trip of a small frame".to_owned());
+    // One after the other, a second together.
+    let [left, right] = configs(cores)?;
+    let eal = Node::start_dpdk(&[&left, &right])?;
+    let round_trip = round_trips(&eal, cores, ROUND_TRIP_S)?;
+    let interruptions = interruptions(cores, ROUND_TRIP_S, round_trip.p50_ns)?;
+    Ok(Roofline { handoff, copy, round_trip: vec![round_trip], interruptions: interruptions.into() })
+}
+
+/// What DPDK is started by: memory for two rings and few buffers.
+fn configs(Cores([left, right]): Cores) -> Result<[Config; 2]> {
+    let config = |core: usize| {
+        let text = format!(
+            "[memory]\nhugepages = 'prefer'\npacket_buffers = 4095\nfile_prefix = 'iwarp-bench-{}'\n\
+             [[port]]\ndriver = 'ring'\naddresses = ['10.99.0.1/24']\n[workers]\ncores = [{core}]\n",
+            std::process::id()
+        );
+        Config::parse("iwarp-bench", &text).map_err(|errors| anyhow!("{}", errors.render(false)))
+    };
+    Ok([config(left)?, config(right)?])
 }
 
 impl Report for Roofline {
@@ -87,6 +118,25 @@ impl Report for Roofline {
                 row.crc_gbps
             )?;
         }
+        for row in &self.round_trip {
+            row.print(out)?;
+        }
+        writeln!(out, "\na loop that only reads the clock, held up for longer, times a second")?;
+        writeln!(out, "{:>8} {:>16} {:>12} {:>12}", "CPU", "5 round trips", "20 us", "50 us")?;
+        for row in &self.interruptions {
+            let [five, twenty, fifty] = [row.over_5_p50_per_s, row.over_20_us_per_s, row.over_50_us_per_s];
+            writeln!(out, "{:>8} {five:>16.0} {twenty:>12.0} {fifty:>12.0}", row.cpu)?;
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dpdk_can_be_started_so() {
+        assert_eq!(configs(Cores([0, 1])).unwrap().map(|config| config.workers.cores), [[0], [1]]);
     }
 }

@@ -41,6 +41,8 @@ pub struct Figure {
     pub met: Option<bool>,
     /// The quantities that it was made from.
     pub raw: Vec<Quantity>,
+    /// What stands beside it, and is no part of it.
+    pub beside: Vec<Quantity>,
     /// What is missing.
     pub missing: Vec<String>,
 }
@@ -70,7 +72,16 @@ impl Figure {
             Bound::AtLeast(least) => measured >= least,
             Bound::AtMost(most) => measured <= most,
         });
-        Self { asked, bound, aim, measured, met, raw, missing }
+        Self { asked, bound, aim, measured, met, raw, beside: Vec::new(), missing }
+    }
+
+    /// The same with something beside it.
+    fn beside(mut self, what: Found) -> Self {
+        match what {
+            Ok(quantity) => self.beside.push(quantity),
+            Err(reason) => self.missing.push(reason),
+        }
+        self
     }
 }
 
@@ -219,6 +230,12 @@ fn messages(reports: &Reports<'_>) -> Vec<Figure> {
             reports.least(Place { benchmark: "write-lat", section: "rows", row: &row, cell, unit: "µs" });
         found.map(|found| Quantity { value: found.value / 1000.0, ..found })
     };
+    let floor = || {
+        let (section, cell, unit) = ("floor", "p50_ns", "µs");
+        let found = reports.least(Place { benchmark: "write-lat", section, row: &[], cell, unit });
+        let of = "round trip of a frame over the same rings without a protocol".to_owned();
+        found.map(|found| Quantity { of, value: found.value / 1000.0, unit })
+    };
     let kernel = || {
         let place = Place { benchmark: "peers", section: "sockperf", row: &[], cell: "p50_us", unit: "µs" };
         reports.least(place)
@@ -237,7 +254,8 @@ fn messages(reports: &Reports<'_>) -> Vec<Figure> {
             Bound::AtMost(2.0),
             None,
             vec![latency(p50)],
-        ),
+        )
+        .beside(floor()),
         Figure::new(
             "Write ping-pong of 64 octets, 99.9th percentile by median",
             Bound::AtMost(5.0),
@@ -411,11 +429,17 @@ mod tests {
         let row = json!({"operation": "write", "size": 64, "mtu": 1500, "link": "ring", "crc": "on", "histogram": histogram});
         let rows =
             [lossy(1500, 0.0, true, 1.0), lossy(1500, 0.01, true, 0.975), lossy(1500, 0.01, false, 0.2)];
-        let documents =
-            [document("write-lat", json!({"rows": [row]})), document("lossy", json!({"rows": rows}))];
+        let floor = json!([{"octets": 150, "samples": 9, "p50_ns": 600}]);
+        let documents = [
+            document("write-lat", json!({"rows": [row], "floor": floor})),
+            document("lossy", json!({"rows": rows})),
+        ];
         let figures = figures(&documents);
         let of = |text: &str| figures.iter().find(|figure| figure.asked.contains(text)).unwrap();
-        assert_eq!(of("median round trip, µs").measured, Some(1.5));
+        let median = of("median round trip, µs");
+        assert_eq!((median.measured, median.raw.len()), (Some(1.5), 1));
+        let beside: Vec<f64> = median.beside.iter().map(|quantity| quantity.value).collect();
+        assert_eq!((beside, median.missing.len()), (vec![0.6], 0));
         assert_eq!(of("99.9th percentile by median").measured, Some(4.0));
         let weather = of("1 % reordered, placement behind gaps, by that in order, MTU 1500");
         assert_eq!((weather.measured, weather.met), (Some(0.975), Some(true)));

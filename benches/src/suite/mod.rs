@@ -177,9 +177,15 @@ impl Figure {
 
     /// What it was made from.
     pub(crate) fn evidence(&self) -> String {
-        let raw =
-            self.raw.iter().map(|Quantity { of, value, unit }| format!("{} {unit}: {of}", digits(*value)));
-        raw.chain(self.missing.iter().cloned()).collect::<Vec<_>>().join(" | ")
+        let text = |Quantity { of, value, unit }: &Quantity| format!("{} {unit}: {of}", digits(*value));
+        let beside = self.beside.iter().map(|quantity| format!("beside it {}", text(quantity)));
+        self.raw
+            .iter()
+            .map(text)
+            .chain(beside)
+            .chain(self.missing.iter().cloned())
+            .collect::<Vec<_>>()
+            .join(" | ")
     }
 }
 

@@ -20,8 +20,6 @@ use crate::{Report, Stopwatch};
 /// Octets of a message, and messages, unless told otherwise.
 const SIZE: u64 = 64 << 10;
 const MESSAGES: u64 = 1000;
-/// Messages under way.
-const DEPTH: u16 = 128;
 /// Turns without an octet placed after which something is wrong.
 const TURNS_MAX: u32 = 1_000_000;
 
@@ -31,6 +29,9 @@ pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     load: Load,
+    /// Messages under way: with 1 each is alone in its round.
+    #[arg(short = 't', long, default_value_t = 128)]
+    depth: u16,
 }
 
 /// What it took.
@@ -68,10 +69,10 @@ pub fn run(options: &Options) -> Result<FpdusReport> {
     let eal = pair::start_dpdk(load, &[Side::Near, Side::Far])?;
     load.cores.pin_first()?;
     let row = |(mtu, crc, size)| {
-        let (qps, send_depth, receive_depth, inline, out_of_order) = (1, DEPTH, 0, 0, true);
+        let (qps, send_depth, receive_depth, inline, out_of_order) = (1, options.depth, 0, 0, true);
         let terms = Terms { mtu, crc, qps, send_depth, receive_depth, inline, out_of_order };
         let [mut left, mut right] = pair::open(&eal, load, &terms)?;
-        let [near, far] = work(&mut left, &mut right, size, load.iters.unwrap_or(MESSAGES))?;
+        let [near, far] = work([&mut left, &mut right], size, load.iters.unwrap_or(MESSAGES), send_depth)?;
         let fpdus = right.node.verbs().rdma_stats().mpa.fpdus_in;
         let per = |time: Duration| time.as_nanos() as f64 / fpdus.max(1) as f64;
         Ok(FpdusRow { size, mtu, crc, fpdus, initiator_ns: per(near), target_ns: per(far) })
@@ -80,8 +81,8 @@ pub fn run(options: &Options) -> Result<FpdusReport> {
 }
 
 /// All messages from one end to the other; the time that each has spent.
-fn work(left: &mut End, right: &mut End, size: u64, messages: u64) -> Result<[Duration; 2]> {
-    let (operation, depth, receive_depth) = (Operation::Write, DEPTH, 0);
+fn work([left, right]: [&mut End; 2], size: u64, messages: u64, depth: u16) -> Result<[Duration; 2]> {
+    let (operation, receive_depth) = (Operation::Write, 0);
     let task =
         Task { operation, size: u32::try_from(size)?, depth, receive_depth, limit: messages, inline: false };
     let mut worker = Worker::new(left, &task)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
 use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use serde::{Deserialize, Serialize, Serializer};
@@ -15,7 +16,8 @@ use super::pair::{self, End, Terms};
 use super::partner::Meeting;
 use super::{Link, Operation};
 use crate::cores::preemptions;
-use crate::{Progress, Report, Stopwatch};
+use crate::roofline::{ROUND_TRIP_S, RoundTripRow, round_trips};
+use crate::{Progress, Report};
 
 /// Sizes that are measured unless told otherwise.
 const USUAL: [u64; 3] = [64, 1 << 10, 4 << 10];
@@ -61,6 +63,8 @@ pub struct LatencyRow {
 pub struct LatencyReport {
     /// One for each combination.
     pub rows: Vec<LatencyRow>,
+    /// A frame to and fro over the same rings without a protocol, in the same run; none over memif.
+    pub floor: Vec<RoundTripRow>,
 }
 
 /// The numbers of a distribution that reports show.
@@ -108,7 +112,13 @@ pub fn run(operation: Operation, options: &Options) -> Result<LatencyReport> {
         progress.step(format!("{} of {size} at MTU {mtu}", operation.name()));
         row(&mut wire, options, operation, (mtu, crc, size))
     };
-    Ok(LatencyReport { rows: rows.into_iter().map(measure).collect::<Result<_>>()? })
+    let rows = rows.into_iter().map(measure).collect::<Result<_>>()?;
+    let floor = if options.load.link == Link::Ring {
+        vec![round_trips(wire.eal(), options.load.cores, ROUND_TRIP_S)?]
+    } else {
+        Vec::new()
+    };
+    Ok(LatencyReport { rows, floor })
 }
 
 fn row(
@@ -190,14 +200,15 @@ impl<'a> Pinger<'a> {
         self.post_buffers(BUFFERS.into())?;
         let time = Duration::from_secs_f64(self.game.duration);
         let (warm_up, before) = (time / 5, preemptions());
-        let (watch, limit) = (Stopwatch::start(), self.game.iters.unwrap_or(u64::MAX));
+        let (clock, limit) = (Clock::start(), self.game.iters.unwrap_or(u64::MAX));
+        let elapsed = || Duration::from_nanos(clock.now().as_nanos());
         // The round trip that is counted first, and when it should have begun.
         let (mut first, mut trip) = (None, 0_u64);
         while histogram.len() < limit {
-            let mut began = watch.elapsed();
+            let mut began = elapsed();
             if let (Some(rate), Some((first, origin))) = (self.game.rate, first) {
                 let due = origin + Duration::from_secs_f64((trip - first) as f64 / rate);
-                while watch.elapsed() < due {
+                while elapsed() < due {
                     self.end.node.poll();
                 }
                 began = due;
@@ -206,7 +217,7 @@ impl<'a> Pinger<'a> {
             if !self.wait()? {
                 bail!("the other end has failed");
             }
-            let ended = watch.elapsed();
+            let ended = elapsed();
             if first.is_some() {
                 let nanoseconds = ended.saturating_sub(began).as_nanos();
                 histogram.saturating_record(u64::try_from(nanoseconds).unwrap_or(LONGEST_NS));
@@ -351,6 +362,9 @@ impl Report for LatencyReport {
                 at(0.9999)
             )?;
             writeln!(out, "{:>11}", row.preemptions)?;
+        }
+        for row in &self.floor {
+            row.print(out)?;
         }
         Ok(())
     }

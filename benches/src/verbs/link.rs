@@ -125,6 +125,11 @@ impl Wire {
         Ok(Self { eal: pair::start_dpdk(load, sides)?, other })
     }
 
+    /// DPDK.
+    pub(super) const fn eal(&self) -> &Eal {
+        &self.eal
+    }
+
     /// Opens both ends, and lets them play; what each has seen.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub struct Device {
 enum Kind {
     Pci,
     Virtual,
-    Rings(Vec<Arc<Ring>>),
+    Rings { rx: Vec<Arc<Ring>>, tx: Vec<Arc<Ring>> },
 }
 
 /// What a device can do.
@@ -176,8 +176,8 @@ impl Device {
             )
         };
         check_for(returned, operation)?;
-        let rings = rx.iter().chain(tx).cloned().collect();
-        Self::by_name(eal, &format!("net_ring_{name}"), Kind::Rings(rings))
+        let kind = Kind::Rings { rx: rx.to_vec(), tx: tx.to_vec() };
+        Self::by_name(eal, &format!("net_ring_{name}"), kind)
     }
 
     fn by_name(eal: &Eal, name: &str, kind: Kind) -> Result<Self, DpdkError> {
@@ -297,6 +297,14 @@ impl Device {
         check_optional(returned, || self.operation("receiving all frames"))
     }
 
+    /// Where a transmit queue sends into, if that is a ring.
+    fn tx_ring(&self, queue: u16) -> Option<Arc<Ring>> {
+        match &self.kind {
+            Kind::Rings { tx, .. } => tx.get(usize::from(queue)).cloned(),
+            _ => None,
+        }
+    }
+
     /// Configures the device with one queue pair per pool and starts it; queue *i* receives into `pools[i]`.
     ///
     /// # Errors
@@ -308,10 +316,9 @@ impl Device {
     ) -> Result<(Arc<Self>, Vec<QueuePair>), DpdkError> {
         self.queues = u16::try_from(pools.len()).unwrap_or(u16::MAX);
         self.pools = pools.to_vec();
-        if let Kind::Rings(rings) = &self.kind {
-            for (ring, pool) in rings.iter().flat_map(|ring| self.pools.iter().map(move |pool| (ring, pool)))
-            {
-                ring.keep(pool);
+        if let Kind::Rings { rx, tx } = &self.kind {
+            for ring in rx.iter().chain(tx) {
+                self.pools.iter().for_each(|pool| ring.keep(pool));
             }
         }
         let interrupts = match self.configure(config, config.rx_interrupt) {
@@ -330,7 +337,13 @@ impl Device {
             let descriptor = interrupts.then(|| device.interrupt_descriptor(index)).flatten();
             QueuePair {
                 rx: RxQueue::new(Arc::clone(&device), index, descriptor, device.is_hardware()),
-                tx: TxQueue::new(Arc::clone(&device), index, frame_max, config.tx_checksum),
+                tx: TxQueue::new(
+                    Arc::clone(&device),
+                    index,
+                    frame_max,
+                    config.tx_checksum,
+                    device.tx_ring(index),
+                ),
             }
         };
         let pairs = (0..device.queues).map(pair).collect();

@@ -32,6 +32,8 @@ const ATTACHED: u64 = dpdk_sys::DPDK_MBUF_EXTERNAL | dpdk_sys::DPDK_MBUF_INDIREC
 
 /// Headers that the common segment has before its payload, octets.
 const HEADERS: usize = 66;
+/// Lines that a frame with a small message lies in.
+const SMALL_LINES: usize = 4;
 
 /// One owned handle on one packet buffer; dropping it gives the buffer back once no other handle is left.
 ///
@@ -207,6 +209,16 @@ impl Mbuf {
     pub fn prefetch(&self) {
         for at in (0..usize::from(self.data_len())).step_by(prefetch::LINE) {
             prefetch::to_read(self.data().wrapping_add(at));
+        }
+    }
+
+    /// Fetches the first lines of the frame in a buffer whose descriptor has not come yet, from where a pool has put it and
+    /// a sender the headers before its payload. All of them, if it is a small one.
+    #[inline]
+    pub(super) fn prefetch_unseen(mbuf: *const rte_mbuf) {
+        let first = size_of::<rte_mbuf>().wrapping_add(tcp_stack::HEADROOM).wrapping_sub(HEADERS);
+        for line in 0..SMALL_LINES {
+            prefetch::to_read(mbuf.cast::<u8>().wrapping_add(first.wrapping_add(line * prefetch::LINE)));
         }
     }
 

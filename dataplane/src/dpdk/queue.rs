@@ -16,6 +16,7 @@ use tcp_stack::{Buf, TxFrame};
 
 use super::device::Device;
 use super::mbuf::Mbuf;
+use super::ring::Ring;
 use crate::prefetch;
 
 /// A frame without data is no longer: Ethernet with a tag, IPv6, TCP with all options.
@@ -117,6 +118,10 @@ impl RxQueue {
             let mbuf = unsafe { slot.assume_init() };
             // The reference that is given up with the frame is counted here, by a locked instruction.
             prefetch::to_write(mbuf.cast());
+            if count == 1 {
+                // Nothing is done meanwhile: its bytes are not to wait for its descriptor.
+                Mbuf::prefetch_unseen(mbuf);
+            }
         }
         let before = out.len();
         for slot in raw.iter().take(usize::from(count)) {
@@ -267,6 +272,12 @@ impl TxBatch {
         self.frames.clear();
     }
 
+    /// Octets of all frames.
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.frames.iter().fold(0, |sum, frame| sum.wrapping_add(frame.frame_len().into()))
+    }
+
     /// Gives up the first `count` frames without freeing them: somebody else owns them now.
     fn forget_first(&mut self, count: usize) {
         let len = self.frames.len();
@@ -291,6 +302,8 @@ pub struct TxQueue {
     frame_max: usize,
     /// The device computes checksums, and may have to look at the frames before.
     checksum: bool,
+    /// Where the frames go, if that is a ring.
+    ring: Option<Arc<Ring>>,
     stats: TxQueueStats,
     /// Frames at the front of the batch that were counted as deferred already.
     deferred: usize,
@@ -298,9 +311,23 @@ pub struct TxQueue {
 }
 
 impl TxQueue {
-    pub(super) fn new(device: Arc<Device>, queue: u16, frame_max: usize, checksum: bool) -> Self {
+    pub(super) fn new(
+        device: Arc<Device>,
+        queue: u16,
+        frame_max: usize,
+        checksum: bool,
+        ring: Option<Arc<Ring>>,
+    ) -> Self {
         let stats = TxQueueStats::default();
-        Self { device, queue, frame_max, checksum, stats, deferred: 0, _one_user: PhantomData }
+        Self { device, queue, frame_max, checksum, ring, stats, deferred: 0, _one_user: PhantomData }
+    }
+
+    /// Frames will be sent soon: asks the cache for what that takes of a ring. Other ports know themselves.
+    #[inline]
+    pub fn expect(&self) {
+        if let Some(ring) = &self.ring {
+            ring.expect();
+        }
     }
 
     /// What this queue has counted.
@@ -318,11 +345,7 @@ impl TxQueue {
         }
         self.drop_unsendable(batch);
         let ready = if self.checksum { self.prepare(batch) } else { batch.len() };
-        let bytes = batch.frames.iter().take(ready).map(|frame| u64::from(frame.frame_len()));
-        let mut lengths = [0; BURST];
-        for (slot, len) in lengths.iter_mut().zip(bytes) {
-            *slot = len;
-        }
+        let before = batch.bytes();
         let frames = batch.frames.as_mut_ptr().cast::<*mut rte_mbuf>();
         let count = u16::try_from(ready).unwrap_or(BURST_U16);
         // SAFETY: `Mbuf` is a transparent pointer, so the batch is an array of at least `count` of them; the
@@ -331,7 +354,7 @@ impl TxQueue {
         let sent = unsafe { dpdk_sys::rte_eth_tx_burst(self.device.id(), self.queue, frames, count) };
         let sent = usize::from(sent);
         batch.forget_first(sent);
-        let bytes = lengths.iter().take(sent).fold(0, |sum: u64, &len| sum.wrapping_add(len));
+        let bytes = before.wrapping_sub(batch.bytes());
         self.stats.frames = self.stats.frames.wrapping_add(sent as u64);
         self.stats.bytes = self.stats.bytes.wrapping_add(bytes);
         let newly = batch.len().saturating_sub(self.deferred.saturating_sub(sent));

@@ -1,7 +1,7 @@
 //! Rings that stand in for a wire.
 #![allow(unsafe_code, reason = "makes and frees DPDK rings")]
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::eal::Eal;
 use super::error::DpdkError;
 use super::mempool::Mempool;
+use crate::prefetch;
 
 /// Rings that one ring device takes per direction (`RTE_PMD_RING_MAX_RX_RINGS`).
 pub const RING_QUEUES_MAX: usize = 16;
@@ -53,6 +54,25 @@ impl Ring {
     /// Keeps the pool whose frames will be sent into the ring, until these are freed.
     pub(super) fn keep(&self, pool: &Arc<Mempool>) {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(pool));
+    }
+
+    /// Asks the cache for what the next frame sent needs: its place, which the receiver has read the line of, and how far
+    /// the receiver has come. For the sender alone.
+    #[inline]
+    pub(super) fn expect(&self) {
+        let ring = self.ring.as_ptr();
+        // SAFETY: the ring is alive; no more than an address is made.
+        let head = unsafe { &raw const (*ring).__bindgen_anon_1.prod.head };
+        // SAFETY: alive and aligned; the sender alone writes it, and is the caller.
+        let head = unsafe { head.read() };
+        // SAFETY: alive, and constant once the ring is made.
+        let mask = unsafe { (*ring).mask };
+        // SAFETY: as for the first.
+        let receiver = unsafe { &raw const (*ring).__bindgen_anon_2 };
+        // The places, pointers to frames, lie behind the header.
+        let places = ring.wrapping_add(1).cast::<NonNull<c_void>>();
+        prefetch::to_write(places.wrapping_add((head & mask) as usize).cast());
+        prefetch::to_read(receiver.cast());
     }
 
     /// The ring, for DPDK.

@@ -37,13 +37,15 @@ pub(crate) struct StreamSink<'a, P: BufPool> {
     /// Octets that this connection may still queue in this step, so that one long Read does not starve
     /// its neighbours.
     pub(crate) budget: usize,
+    /// The buffer behind that of the last segment was asked for.
+    expected: bool,
 }
 
 impl<'a, P: BufPool> StreamSink<'a, P> {
     /// A connection's turn begins.
     pub(crate) fn new(stack: &'a mut Stack<P::Buf>, pool: &'a mut P, conn: ConnId, now: Instant) -> Self {
         let segment = stack.emss(conn).min(pool.data_room());
-        Self { stack, pool, conn, now, segment, share_max: segment / 2, budget: BUDGET }
+        Self { stack, pool, conn, now, segment, share_max: segment / 2, budget: BUDGET, expected: false }
     }
 
     /// What became of the turn, if an RDMA stream has used it and has more to send, or not.
@@ -67,8 +69,11 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
         let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
         let Some(bytes) = buf.append(len) else { return false };
         build(bytes);
-        // Mostly the next segment is as long: a small FPDU shares it with others.
-        self.pool.expect(if len <= self.share_max { self.segment } else { len });
+        // Mostly the next segment is as long. Behind a small FPDU there may be none: it does not wait for that.
+        self.expected = len > self.share_max;
+        if self.expected {
+            self.pool.expect(len);
+        }
         self.stack.send(self.now, self.conn, buf).is_ok()
     }
 }
@@ -88,8 +93,13 @@ impl<P: BufPool> Sink for StreamSink<'_, P> {
         if len > self.budget {
             return false;
         }
-        let taken = (len <= self.share_max && self.stack.append(self.conn, len, build))
-            || self.push_segment(len, build);
+        let shared = len <= self.share_max && self.stack.append(self.conn, len, build);
+        if shared && !self.expected {
+            // Small ones come one after the other, and fill the next segment, too.
+            self.expected = true;
+            self.pool.expect(self.segment);
+        }
+        let taken = shared || self.push_segment(len, build);
         if taken {
             self.budget = self.budget.saturating_sub(len);
         }

@@ -8,8 +8,8 @@ pub trait Step {
     type Pool: BufPool;
 
     /// One round: takes a burst of frames, lets those above TCP act on what they brought, emits at most `max`
-    /// frames. Returns how many it emitted. Timers are looked at if `due`: when [`Self::next_deadline`] has come, or was
-    /// not asked since the last step.
+    /// frames. Returns how many it emitted. Timers are looked at if `due`: when [`Self::next_deadline`] has come, and now and
+    /// then where it was not asked since the last step.
     fn step(
         &mut self,
         now: Instant,

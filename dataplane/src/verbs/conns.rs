@@ -101,6 +101,13 @@ impl Conns {
         of.id.filter(|_| of.conn == conn)
     }
 
+    /// Whose the connection is, and the time limit that is kept for it.
+    #[inline]
+    pub(super) fn limit(&self, conn: ConnId) -> Option<(CmId, Option<Duration>)> {
+        let of = self.conns.get(conn.index() as usize)?.as_ref().filter(|of| of.conn == conn)?;
+        Some((of.id?, of.armed))
+    }
+
     /// Notes that the connection waits for its turn; `false` when it did already, or is gone.
     #[inline]
     pub(super) fn claim_turn(&mut self, conn: ConnId) -> bool {

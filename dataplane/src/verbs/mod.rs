@@ -366,7 +366,8 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 TransportRequest::Open { id, local, peer } => self.open(now, id, local, peer),
                 TransportRequest::Transmit { id } => {
                     if let Some(Carrier::Conn(conn)) = self.conns.carrier(id) {
-                        self.look_after(conn);
+                        // Mostly there is work to send; its turn looks after the rest.
+                        self.queue_turn(conn);
                     }
                 }
                 TransportRequest::Close { id, how, .. } => self.close(now, id, how),
@@ -441,8 +442,10 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 
     fn keep_limit(&mut self, conn: ConnId) {
-        if let Some(id) = self.conns.id(conn) {
-            self.arm(conn, self.device.next_deadline(id));
+        let Some((id, armed)) = self.conns.limit(conn) else { return };
+        let deadline = self.device.next_deadline(id);
+        if deadline != armed {
+            self.arm(conn, deadline);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use rdma::RegionId;
 use rtrb::{Consumer, Producer};
-use tcp_stack::{Instant, RxFrame, TxFrame};
+use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
 use super::steer::Mesh;
 use crate::dpdk::{BURST, Mbuf, MbufPool, ReleaseLast, RxQueue, TxBatch, TxQueue};
@@ -14,6 +14,13 @@ use crate::memory::WorkerMemory;
 
 /// Frames of other workers that wait for the one transmit queue of a port at most.
 const RELAY_FRAMES: usize = 512;
+
+/// A round that works looks at the timers so long after it was last known that none was due: an eighth of the tick of
+/// TCP's wheel.
+const TIMERS_EVERY: Duration = Duration::from_micros(16);
+
+/// Octets of the next buffer that are asked for when frames have left: those of a small message.
+const NEXT_OCTETS: usize = 256;
 
 /// How a lane's frames reach the port.
 #[derive(Debug)]
@@ -47,6 +54,8 @@ pub struct Lane<E = PortEngine> {
     batch: TxBatch,
     /// When the engine is due though no frame arrives; `None`: not asked since its last step.
     due: Option<Instant>,
+    /// When a round looks at the timers though it was not asked when the engine is due.
+    look_at: Instant,
 }
 
 impl<E: Step<Pool = MbufPool>> Lane<E> {
@@ -62,6 +71,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
             frames: ArrayVec::new(),
             batch: TxBatch::new(),
             due: None,
+            look_at: Instant::ZERO,
         }
     }
 
@@ -78,7 +88,11 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
 
     /// A round with something to do.
     fn work(&mut self, now: Instant, received: usize) -> usize {
-        let due = self.due.take().is_none_or(|due| due <= now);
+        let asked = self.due.take();
+        let due = asked.unwrap_or(self.look_at) <= now;
+        if due || asked.is_some() {
+            self.look_at = now + TIMERS_EVERY;
+        }
         let room = self.room();
         let Self { engine, pool, tx, batch, frames, .. } = self;
         let mut drain = Ahead::new(frames.drain(..));
@@ -93,17 +107,27 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         // Before acknowledgements leave: what a peer in this process frees last goes back to where it came from.
         drop(releases);
         self.transmit();
+        if emitted > 0 {
+            // Not before: the frames would wait for it.
+            self.pool.expect(NEXT_OCTETS);
+        }
         received + emitted
     }
 
     /// Fills `frames` with what is this worker's; returns how many frames the port or a ring brought.
     fn receive(&mut self) -> usize {
-        let Self { rx, received, frames, mesh, pool, .. } = self;
+        let Self { rx, tx, received, frames, mesh, pool, .. } = self;
         let mut brought = 0;
         if let Some(queue) = rx {
             brought = queue.burst(received);
-            if brought > 0 && pool.is_low() {
-                queue.spare_buffers(received);
+            if brought > 0 {
+                if let Transmit::Queue { queue: tx, .. } = tx {
+                    // Mostly an answer follows, or an acknowledgement.
+                    tx.expect();
+                }
+                if pool.is_low() {
+                    queue.spare_buffers(received);
+                }
             }
         }
         let alone = mesh.is_alone();

@@ -336,7 +336,9 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// When [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let negotiation = self.negotiation.as_ref().and_then(|negotiation| negotiation.next_deadline());
-        [negotiation, self.linger_until, self.terminate_until, self.poke_at].into_iter().flatten().min()
+        let limits = [negotiation, self.linger_until, self.terminate_until, self.poke_at];
+        // In full operation there is none, mostly.
+        if limits.iter().all(Option::is_none) { None } else { limits.into_iter().flatten().min() }
     }
 
     /// The next thing the owner must know. A finished work request's place is free from here on.

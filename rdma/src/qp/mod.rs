@@ -207,19 +207,17 @@ impl QueuePair {
         Some(event)
     }
 
-    /// Takes the next event if it is that work to send has succeeded; whether it was.
+    /// Takes the next event if it is that work to send has succeeded: its number, and its octets.
     #[inline]
-    pub(crate) fn take_success(&mut self) -> bool {
-        let taken = match self.events.front() {
-            Some(Event::Completion { op: CompletionOp::Receive, .. }) => false,
-            Some(Event::Completion { status: CompletionStatus::Success, .. }) => true,
-            _ => false,
+    pub(crate) fn take_success(&mut self) -> Option<(u64, u32)> {
+        let taken = match self.events.front()? {
+            Event::Completion { op: CompletionOp::Receive, .. } => return None,
+            Event::Completion { wr_id, status: CompletionStatus::Success, bytes, .. } => (*wr_id, *bytes),
+            _ => return None,
         };
-        if taken {
-            self.events.pop_front();
-            self.sq.completion_taken();
-        }
-        taken
+        self.events.pop_front();
+        self.sq.completion_taken();
+        Some(taken)
     }
 
     /// Moves finished work requests from the head of the send queue to the events.

@@ -136,7 +136,7 @@ impl Qp {
     /// signalled.
     #[inline]
     pub(super) fn pass_over(&mut self, queues: &mut QueuePair) {
-        while self.posted.front().is_some_and(|posted| !posted.signaled) && queues.take_success() {
+        while self.posted.front().is_some_and(|posted| !posted.signaled) && queues.take_success().is_some() {
             self.posted.pop_front();
             self.unsignaled = self.unsignaled.saturating_add(1);
         }

@@ -268,8 +268,20 @@ impl<C: AsRef<[u8]>> Device<C> {
             let Some((number, endpoint)) = it.and_then(|it| Some((it.qp, it.endpoint.as_mut()?))) else {
                 break;
             };
-            if let Some(qp) = number.and_then(|number| qps.get_mut(number.0)) {
-                qp.pass_over(endpoint.queue_pair());
+            if let Some(number) = number
+                && let Some(qp) = qps.get_mut(number.0)
+            {
+                let queues = endpoint.queue_pair();
+                qp.pass_over(queues);
+                if let Some((wr_id, byte_len)) = queues.take_success() {
+                    if let Some((opcode, places)) = qp.send_ended(WcStatus::Success) {
+                        let (cq, qp_num) = (qp.init.send_cq, number);
+                        let wc =
+                            WorkCompletion { wr_id, opcode, byte_len, qp_num, ..WorkCompletion::default() };
+                        self.push_completion(cq, wc, places);
+                    }
+                    continue;
+                }
             }
             let Some(event) = endpoint.poll_event() else {
                 if endpoint.queue_pair().state == EndpointState::Terminating {

@@ -1,0 +1,234 @@
+//! From one core to another and back: one small frame in a packet buffer, written, handed over by a pair of ring ports, read.
+//! No protocol. And what the machine itself takes of either core meanwhile.
+
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use arrayvec::ArrayVec;
+use dataplane::dpdk::{
+    BURST, Eal, Mbuf, MbufPool, Mempool, MempoolConfig, RegisteredThread, RxQueue, TxBatch, TxQueue,
+};
+use dataplane::port::{Port, PortSpec, QueuePair};
+use dataplane::worker::Clock;
+use hdrhistogram::Histogram;
+use iwarp_config::Driver;
+use serde::Serialize;
+use tcp_stack::{Buf, BufClass, BufPool, TxFrame, TxOffload};
+
+use crate::{Cores, Gate, on_two_cores};
+
+/// Octets of the frame, as of one with an RDMA Write of 64: headers up to TCP's timestamps, and the FPDU.
+const FRAME: usize = 66 + 84;
+/// Packet buffers of either end.
+const BUFFERS: u32 = 255;
+/// The longest round trip that is told apart from longer ones, nanoseconds.
+const LONGEST_NS: u64 = 10_000_000_000;
+/// Interruptions that are counted are longer than this, microseconds.
+const LONG_US: [u64; 2] = [20, 50];
+
+/// What it takes to go to and fro.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoundTripRow {
+    /// Octets of the frame.
+    pub octets: usize,
+    /// Round trips.
+    pub samples: u64,
+    /// The fastest, nanoseconds.
+    pub min_ns: u64,
+    /// The median, nanoseconds.
+    pub p50_ns: u64,
+    /// The 99th percentile, nanoseconds.
+    pub p99_ns: u64,
+    /// The 99.9th percentile, nanoseconds.
+    pub p99_9_ns: u64,
+}
+
+impl RoundTripRow {
+    /// As a table of one row.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\nround trip of one frame over the same rings, no protocol, microseconds")?;
+        writeln!(
+            out,
+            "{:>8} {:>12} {:>8} {:>9} {:>8} {:>8}",
+            "#bytes", "#iterations", "t_min", "t_typical", "99%", "99.9%"
+        )?;
+        let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
+        let [min, p50, p99, p99_9] = [self.min_ns, self.p50_ns, self.p99_ns, self.p99_9_ns].map(us);
+        let (octets, samples) = (self.octets, self.samples);
+        writeln!(out, "{octets:>8} {samples:>12} {min:>8.2} {p50:>9.2} {p99:>8.2} {p99_9:>8.2}")
+    }
+}
+
+/// How often a loop that only reads the clock was held up.
+#[derive(Clone, Debug, Serialize)]
+pub struct InterruptionsRow {
+    /// The CPU.
+    pub cpu: usize,
+    /// Times a second for longer than five times the median round trip.
+    pub over_5_p50_per_s: f64,
+    /// Times a second for longer than 20 µs.
+    pub over_20_us_per_s: f64,
+    /// Times a second for longer than 50 µs.
+    pub over_50_us_per_s: f64,
+}
+
+/// One end of the wire.
+struct End {
+    rx: RxQueue,
+    tx: TxQueue,
+    pool: MbufPool,
+    batch: TxBatch,
+    received: ArrayVec<Mbuf, BURST>,
+    _port: Port,
+}
+
+impl End {
+    fn pair(eal: &Eal) -> Result<[Self; 2]> {
+        let spec = PortSpec::new("round-trip", Driver::Ring);
+        let pool = || -> Result<[Arc<Mempool>; 1]> {
+            let config = MempoolConfig { count: BUFFERS, cache: 0, data_room: spec.mtu.max(1920) + 128 + 18 };
+            Ok([Arc::new(Mempool::new(eal, config)?)])
+        };
+        let pools = [pool()?, pool()?];
+        let [left_pools, right_pools] = &pools;
+        let ports = Port::open_pair(eal, [&spec, &spec], [left_pools, right_pools])?;
+        let [left, right] = ports.map(|(port, pairs)| (port, pairs.into_iter().next()));
+        let end = |(port, pair): (Port, Option<QueuePair>), [pool]: &[Arc<Mempool>; 1]| -> Result<Self> {
+            let QueuePair { rx, tx } = pair.context("a port has a queue")?;
+            let pool = MbufPool::new(Arc::clone(pool), 0);
+            Ok(Self { rx, tx, pool, batch: TxBatch::new(), received: ArrayVec::new(), _port: port })
+        };
+        Ok([end(left, left_pools)?, end(right, right_pools)?])
+    }
+
+    /// Writes the frame and hands it over.
+    fn send(&mut self, mut frame: Mbuf, number: u8) -> Result<()> {
+        frame.bytes_mut().context("nobody else has the buffer")?.fill(number);
+        let sent = self.batch.push(TxFrame { buf: frame, offload: TxOffload::default() });
+        sent.map_err(|_| ()).ok().context("the batch was empty")?;
+        while !self.batch.is_empty() {
+            self.tx.burst(&mut self.batch);
+        }
+        Ok(())
+    }
+
+    /// Waits for the frame and reads it; `None` when the other end has had enough.
+    fn receive(&mut self, gate: &Gate) -> Option<Mbuf> {
+        while gate.is_open() {
+            self.rx.burst(&mut self.received);
+            if let Some(frame) = self.received.pop() {
+                black_box(frame.bytes().iter().fold(0, |sum: u64, octet| sum.wrapping_add((*octet).into())));
+                return Some(frame);
+            }
+        }
+        None
+    }
+}
+
+/// Sends the frame to and fro for so many seconds.
+///
+/// # Errors
+/// Not enough memory, or a CPU that cannot be had.
+pub(crate) fn round_trips(eal: &Eal, cores: Cores, seconds: f64) -> Result<RoundTripRow> {
+    let [mut near, mut far] = End::pair(eal)?;
+    let gate = Gate::default();
+    let (histogram, ()) = on_two_cores(
+        cores,
+        || {
+            let _registered = RegisteredThread::new(eal)?;
+            let outcome = to_and_fro(&mut near, &gate, seconds);
+            gate.close();
+            outcome
+        },
+        || {
+            let _registered = RegisteredThread::new(eal)?;
+            while let Some(frame) = far.receive(&gate) {
+                far.send(frame, 0x5a)?;
+            }
+            Ok(())
+        },
+    )?;
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    Ok(RoundTripRow {
+        octets: FRAME,
+        samples: histogram.len(),
+        min_ns: histogram.min(),
+        p50_ns: at(0.5),
+        p99_ns: at(0.99),
+        p99_9_ns: at(0.999),
+    })
+}
+
+fn to_and_fro(end: &mut End, gate: &Gate, seconds: f64) -> Result<Histogram<u64>> {
+    let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
+    let mut frame = end.pool.alloc(BufClass::Data).context("the pool has buffers")?;
+    frame.append(FRAME).context("a buffer holds the frame")?;
+    let (clock, warm_up) = (Clock::start(), seconds / 5.0);
+    loop {
+        let began = clock.now().as_nanos();
+        end.send(frame, 0xa5)?;
+        frame = end.receive(gate).context("the other end has failed")?;
+        let ended = clock.now().as_nanos();
+        let since_start = seconds_of(ended);
+        if since_start >= warm_up {
+            histogram.saturating_record(ended.saturating_sub(began));
+        }
+        if since_start >= warm_up + seconds {
+            return Ok(histogram);
+        }
+    }
+}
+
+fn seconds_of(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+/// Has both cores do nothing but read the clock for so many seconds.
+///
+/// # Errors
+/// A CPU that cannot be had.
+pub(crate) fn interruptions(cores: Cores, seconds: f64, p50_ns: u64) -> Result<[InterruptionsRow; 2]> {
+    let bounds = [p50_ns.saturating_mul(5), LONG_US[0] * 1000, LONG_US[1] * 1000];
+    let watch = || Ok(held_up(seconds, bounds));
+    let (left, right) = on_two_cores(cores, watch, watch)?;
+    let Cores([left_cpu, right_cpu]) = cores;
+    let row = |cpu, [over_5_p50_per_s, over_20_us_per_s, over_50_us_per_s]: [f64; 3]| InterruptionsRow {
+        cpu,
+        over_5_p50_per_s,
+        over_20_us_per_s,
+        over_50_us_per_s,
+    };
+    Ok([row(left_cpu, left), row(right_cpu, right)])
+}
+
+/// How often a second two looks at the clock were further apart than each of the bounds, nanoseconds.
+fn held_up(seconds: f64, bounds: [u64; 3]) -> [f64; 3] {
+    let (clock, mut counts) = (Clock::start(), [0_u64; 3]);
+    let mut last = clock.now().as_nanos();
+    while seconds_of(last) < seconds {
+        let now = clock.now().as_nanos();
+        let apart = now.saturating_sub(last);
+        for (count, bound) in counts.iter_mut().zip(bounds) {
+            *count += u64::from(apart > bound);
+        }
+        last = now;
+    }
+    counts.map(|count| count as f64 / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::held_up;
+
+    #[test]
+    fn a_loop_is_held_up_by_every_look_at_the_clock_and_never_for_ever() {
+        let [always, sometimes, never] = held_up(0.02, [0, 1000, u64::MAX]);
+        assert!(always > 0.0 && always >= sometimes, "{always} {sometimes}");
+        assert_eq!(never, 0.0);
+    }
+}
