@@ -116,12 +116,13 @@ static enum conn_result open_once(struct conn *conn, const struct target *target
 		.initiator_depth = (uint8_t)target->ord,
 		.private_data = private_data,
 	};
+	uint32_t sends = target->sends > 0 ? (uint32_t)target->sends : CONN_SENDS;
 	struct rdma_cm_event *answer;
 	enum conn_result result;
 
 	memset(conn, 0, sizeof(*conn));
 	conn->timeout_ms = target->timeout_ms;
-	if (!conn_resolve(conn, &target->address) || !conn_make_qp(conn, 2 * CONN_READS_MAX, 1))
+	if (!conn_resolve(conn, &target->address) || !conn_make_qp(conn, sends, 1))
 		return CONN_FAILED;
 	if (target->raw_private) {
 		param.private_data = target->raw_private;

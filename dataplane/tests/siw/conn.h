@@ -10,6 +10,12 @@
 
 enum {
 	CONN_DEPTH = 32,     /* work requests of the bulk operations that may be outstanding */
+	/*
+	 * Work requests that may be outstanding unless told otherwise. libsiw takes a queue that is mapped at offset 0x90000, page
+	 * 144 of what a process has mapped, for one without a mapping (SIW_INVAL_UOBJ_KEY), and makes no queue pair, with no
+	 * errno: the queues of 16 connections are to end before it.
+	 */
+	CONN_SENDS = 64,
 	CONN_READS_MAX = 128 /* siw's own bound of IRD and ORD */
 };
 
@@ -21,6 +27,7 @@ struct target {
 	size_t raw_private_len;
 	int ird;        /* Reads that the peer may have outstanding */
 	int ord;        /* Reads that this side may have outstanding */
+	int sends;      /* work requests that may be outstanding; 0 for CONN_SENDS */
 	int settle_ms;  /* pause after the connection is up, before the first work request */
 	int timeout_ms; /* for one completion */
 };

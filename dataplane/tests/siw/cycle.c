@@ -213,11 +213,14 @@ bool depth_run(const struct target *target, uint64_t seed, char *detail, size_t 
 {
 	size_t len = (size_t)DEPTH_READS * PAGE;
 	uint8_t *sinks = aligned_alloc(PAGE, len);
+	struct target deep = *target;
 	struct work work = { 0 };
 	struct conn conn = { 0 };
 	char line[64];
-	bool ok = sinks && conn_open(&conn, target) == CONN_ESTABLISHED;
+	bool ok;
 
+	deep.sends = DEPTH_READS;
+	ok = sinks && conn_open(&conn, &deep) == CONN_ESTABLISHED;
 	if (!ok) {
 		snprintf(detail, detail_len, "%s", conn.error);
 		goto out;
