@@ -87,6 +87,9 @@ pub fn run(options: &Options) -> Result<SlowClientsReport> {
     let mut runs = Vec::new();
     for _ in 0..options.runs {
         let mut load = Load::new(options, most)?;
+        // The first row is not to pay for memory that nobody has touched yet.
+        load.join(0)?;
+        load.run(Duration::from_secs_f64(options.duration))?;
         let mut run = Vec::new();
         for &slow in &clients {
             progress.step(format!("{slow} slow clients"));
