@@ -12,7 +12,6 @@ use crate::Samples;
 
 /// Numbers that say which row it is, rather than how fast it was. Text and truth values always do.
 const NAMES: [&str; 18] = [
-    "hold_us",
     "size",
     "message_bytes",
     "mtu",
@@ -29,6 +28,7 @@ const NAMES: [&str; 18] = [
     "loss",
     "reorder",
     "hold_frames",
+    "hold_us",
     "cpu",
 ];
 

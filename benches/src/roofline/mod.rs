@@ -17,7 +17,7 @@ use crate::{Cores, Machine, PAYLOADS, Progress, Report, size};
 pub use copy::CopyRow;
 pub use handoff::{Handoff, HandoffRow, Prepared};
 pub use round_trip::{InterruptionsRow, RoundTripRow};
-pub(crate) use round_trip::{interruptions, round_trips};
+pub(crate) use round_trip::{LONGEST_NS, interruptions, round_trips};
 
 /// Seconds for round trips, and for interruptions.
 pub(crate) const ROUND_TRIP_S: f64 = 0.5;

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
-use dataplane::dpdk::{
-    BURST, Eal, Mbuf, MbufPool, Mempool, MempoolConfig, RegisteredThread, RxQueue, TxBatch, TxQueue,
-};
+use dataplane::dpdk::{BURST, Eal, Mbuf, MbufPool, Mempool, RegisteredThread, RxQueue, TxBatch, TxQueue};
 use dataplane::port::{Port, PortSpec, QueuePair};
 use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
@@ -17,14 +15,13 @@ use iwarp_config::Driver;
 use serde::Serialize;
 use tcp_stack::{Buf, BufClass, BufPool, TxFrame, TxOffload};
 
+use crate::verbs::few_buffers;
 use crate::{Cores, Gate, on_two_cores};
 
 /// Octets of the frame, as of one with an RDMA Write of 64: headers up to TCP's timestamps, and the FPDU.
 const FRAME: usize = 66 + 84;
-/// Packet buffers of either end.
-const BUFFERS: u32 = 255;
 /// The longest round trip that is told apart from longer ones, nanoseconds.
-const LONGEST_NS: u64 = 10_000_000_000;
+pub(crate) const LONGEST_NS: u64 = 10_000_000_000;
 /// Interruptions that are counted are longer than this, microseconds.
 const LONG_US: [u64; 2] = [20, 50];
 
@@ -90,11 +87,7 @@ struct End {
 impl End {
     fn pair(eal: &Eal) -> Result<[Self; 2]> {
         let spec = PortSpec::new("round-trip", Driver::Ring);
-        let pool = || -> Result<[Arc<Mempool>; 1]> {
-            let config = MempoolConfig { count: BUFFERS, cache: 0, data_room: spec.mtu.max(1920) + 128 + 18 };
-            Ok([Arc::new(Mempool::new(eal, config)?)])
-        };
-        let pools = [pool()?, pool()?];
+        let pools = [[few_buffers(eal, spec.mtu)?], [few_buffers(eal, spec.mtu)?]];
         let [left_pools, right_pools] = &pools;
         let ports = Port::open_pair(eal, [&spec, &spec], [left_pools, right_pools])?;
         let [left, right] = ports.map(|(port, pairs)| (port, pairs.into_iter().next()));

@@ -16,15 +16,13 @@ use super::pair::{self, End, Terms};
 use super::partner::Meeting;
 use super::{Link, Operation};
 use crate::cores::preemptions;
-use crate::roofline::{ROUND_TRIP_S, RoundTripRow, round_trips};
+use crate::roofline::{LONGEST_NS, ROUND_TRIP_S, RoundTripRow, round_trips};
 use crate::{Progress, Report};
 
 /// Sizes that are measured unless told otherwise.
 const USUAL: [u64; 3] = [64, 1 << 10, 4 << 10];
 /// Buffers posted on each side for Sends.
 const BUFFERS: u16 = 16;
-/// The longest round trip that is told apart from longer ones, nanoseconds.
-const LONGEST_NS: u64 = 10_000_000_000;
 
 /// What to measure.
 #[derive(Clone, Debug, Args, Serialize)]

@@ -121,7 +121,7 @@ impl Options {
 /// Two nodes, and the relay between them.
 fn open(eal: &Eal, load: &Load, terms: &Terms, weather: Weather, seed: u64) -> Result<([End; 2], Relay)> {
     let clock = Clock::start();
-    let (spec, pool) = (relay::spec(terms.mtu, load.descriptors), relay::pool(eal, terms.mtu)?);
+    let (spec, pool) = (relay::spec(terms.mtu, load.descriptors), relay::few_buffers(eal, terms.mtu)?);
     let open = |side| {
         let config = pair::config(load, terms.mtu, side)?;
         let options = pair::options(&config, terms);

@@ -25,6 +25,7 @@ pub use link::{Link, serve};
 pub use load::{Crc, Load};
 pub use lossy::{LossyReport, LossyRow};
 pub use relay::Weather;
+pub(crate) use relay::few_buffers;
 
 use serde::{Deserialize, Serialize};
 

@@ -69,8 +69,8 @@ pub(super) fn spec(mtu: u16, descriptors: u16) -> PortSpec {
     PortSpec { mtu, rx_descriptors: descriptors, tx_descriptors: descriptors, ..new }
 }
 
-/// A pool for the relay's ports, which have no frames of their own.
-pub(super) fn pool(eal: &Eal, mtu: u16) -> Result<Arc<Mempool>> {
+/// A pool for ports that have few frames of their own, or none.
+pub(crate) fn few_buffers(eal: &Eal, mtu: u16) -> Result<Arc<Mempool>> {
     let config = MempoolConfig { count: 255, cache: 0, data_room: mtu.max(1920) + 128 + 18 };
     Ok(Arc::new(Mempool::new(eal, config)?))
 }
