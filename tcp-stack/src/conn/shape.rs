@@ -61,6 +61,13 @@ fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
 /// Name, where it begins in [`Conn`], octets.
 type Place = (&'static str, usize, usize);
 
+/// Where a field of a block lies, by its type.
+macro_rules! place {
+    ($($field:ident).+: $kind:ty) => {
+        (stringify!($($field).+), offset_of!(Conn, $($field).+), size_of::<$kind>())
+    };
+}
+
 /// What receiving in order reads and writes of a connection's own, from finding it by the flow of the segment before
 /// until the application has let go of its data, while nothing that was sent is outstanding and the window has grown
 /// to its largest: the block, with what the table keeps there of the place, its name and whether it is in a queue. That it
@@ -70,45 +77,40 @@ type Place = (&'static str, usize, usize);
 /// neighbors in time are neighbors in memory; the node that a segment waits in, which is the next one's, too; counters.
 /// The timer's node is looked at once after each time that the wheel has woken the connection, not per segment.
 fn receiving_in_order() -> [Place; 34] {
-    macro_rules! place {
-        ($($field:ident).+: $octets:expr) => {
-            (stringify!($($field).+), offset_of!(Conn, $($field).+), $octets)
-        };
-    }
     let held = offset_of!(Conn, rcv) + offset_of!(Receiver, held);
     let node = size_of::<u32>();
     [
-        place!(snd.end: size_of::<SeqNum>()),
-        place!(snd.una: size_of::<SeqNum>()),
-        place!(snd.nxt: size_of::<SeqNum>()),
-        place!(snd.wnd: 4),
-        place!(snd.wl1: size_of::<SeqNum>()),
-        place!(timers: size_of::<Timers>()),
-        place!(ecn: size_of::<super::Ecn>()),
-        place!(generation: 4),
-        place!(queued: size_of::<Set<List>>()),
-        place!(counted: size_of::<Option<State>>()),
-        place!(heard_at: size_of::<LongStamp>()),
-        place!(state: size_of::<State>()),
-        place!(announced: 1),
-        place!(pending: size_of::<Set<Pending>>()),
-        place!(notices: size_of::<Set<Notice>>()),
-        place!(ended: size_of::<Option<CloseReason>>()),
-        place!(dup_acks_owed: 1),
-        place!(negotiated: size_of::<Negotiated>()),
-        place!(keepalive_probes: 1),
-        place!(rcv.octets: 8),
-        place!(rcv.nxt: size_of::<SeqNum>()),
-        place!(rcv.edge: size_of::<SeqNum>()),
-        place!(rcv.last_ack_sent: size_of::<SeqNum>()),
-        place!(rcv.ts_recent: 4),
-        place!(rcv.unread: 4),
-        place!(rcv.unacked: 4),
-        place!(rcv.buffer: 4),
-        place!(rcv.segments: 4),
-        place!(rcv.mss: 2),
-        place!(rcv.tuned: 1),
-        place!(rcv.fin_known: 1),
+        place!(snd.end: SeqNum),
+        place!(snd.una: SeqNum),
+        place!(snd.nxt: SeqNum),
+        place!(snd.wnd: u32),
+        place!(snd.wl1: SeqNum),
+        place!(timers: Timers),
+        place!(ecn: super::Ecn),
+        place!(generation: u32),
+        place!(queued: Set<List>),
+        place!(counted: Option<State>),
+        place!(heard_at: LongStamp),
+        place!(state: State),
+        place!(announced: u8),
+        place!(pending: Set<Pending>),
+        place!(notices: Set<Notice>),
+        place!(ended: Option<CloseReason>),
+        place!(dup_acks_owed: u8),
+        place!(negotiated: Negotiated),
+        place!(keepalive_probes: u8),
+        place!(rcv.octets: u64),
+        place!(rcv.nxt: SeqNum),
+        place!(rcv.edge: SeqNum),
+        place!(rcv.last_ack_sent: SeqNum),
+        place!(rcv.ts_recent: u32),
+        place!(rcv.unread: u32),
+        place!(rcv.unacked: u32),
+        place!(rcv.buffer: u32),
+        place!(rcv.segments: u32),
+        place!(rcv.mss: u16),
+        place!(rcv.tuned: u8),
+        place!(rcv.fin_known: u8),
         ("rcv.held.ready_head", held + offset_of!(Reassembly, ready_head), node),
         ("rcv.held.ready_tail", held + offset_of!(Reassembly, ready_tail), node),
         ("rcv.held.first_run", held + offset_of!(Reassembly, first_run), node),
@@ -118,11 +120,6 @@ fn receiving_in_order() -> [Place; 34] {
 /// What a request and its answer read and write of a block beside what receiving does, as long as nothing is lost, the
 /// congestion window is wider than what is in flight, and the path no narrower than the link.
 fn answering() -> [Place; 34] {
-    macro_rules! place {
-        ($($field:ident).+: $kind:ty) => {
-            (stringify!($($field).+), offset_of!(Conn, $($field).+), size_of::<$kind>())
-        };
-    }
     let queue = offset_of!(Conn, snd) + offset_of!(Sender, queue);
     let path = offset_of!(Conn, path);
     [
