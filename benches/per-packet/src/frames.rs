@@ -14,10 +14,12 @@ thread_local! {
     static FREE: RefCell<Vec<Rc<Memory>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Where its octets lie is said in front of them, on the line of the counts.
+#[repr(C)]
 struct Memory {
-    bytes: [u8; HEADROOM + ROOM],
     start: u16,
     end: u16,
+    bytes: [u8; HEADROOM + ROOM],
 }
 
 /// A handle on a frame.
@@ -148,5 +150,5 @@ impl BufPool for Pool {
 
 #[cold]
 fn fresh() -> Rc<Memory> {
-    Rc::new(Memory { bytes: [0; HEADROOM + ROOM], start: 0, end: 0 })
+    Rc::new(Memory { start: 0, end: 0, bytes: [0; HEADROOM + ROOM] })
 }
