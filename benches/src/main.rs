@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use benches::verbs::{self, Operation, bandwidth, fpdus, latency, lossy};
 use benches::{Output, compare, copies, peers, roofline, slow_clients, suite};
 use clap::{Parser, Subcommand};
+use dataplane::prefetch;
 use per_packet as tcp;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -77,7 +78,10 @@ fn main() -> ExitCode {
             output.write("send-bw", options, |options| bandwidth::run(Operation::Send, options))
         }
         Command::MsgRate(options) => output.write("msg-rate", options, bandwidth::message_rate),
-        Command::TcpRx(options) => output.write("tcp-rx", options, |options| Ok(tcp::rx::run(options)?)),
+        Command::TcpRx(options) => output.write("tcp-rx", options, |options| {
+            let hints = tcp::rx::Hints { read_soon: prefetch::read_soon, write_soon: prefetch::write_soon };
+            Ok(tcp::rx::run(options, &hints)?)
+        }),
         Command::TcpEcho(options) => {
             output.write("tcp-echo", options, |options| Ok(tcp::echo::run(options)?))
         }

@@ -11,14 +11,18 @@ use crate::Report;
 
 impl Report for RxReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { payload, frames, region_kib, segment, gbit_s, segments_per_ack } = self;
+        let Self { payload, frames, region_kib, segment, copy, gbit_s, segments_per_ack } = self;
         writeln!(
             out,
-            "{:>8} {:>8} {:>12} {:>10} {:>10} {:>10}",
-            "#bytes", "frames", "region[KiB]", "ns", "cycles", "BW[Gb/s]"
+            "{:>8} {:>8} {:>12} {:>10} {:>10} {:>10} {:>14}",
+            "#bytes", "frames", "region[KiB]", "ns", "cycles", "BW[Gb/s]", "copy[cycles]"
         )?;
         let Cost { ns, cycles, .. } = segment;
-        writeln!(out, "{payload:>8} {frames:>8} {region_kib:>12} {ns:>10.1} {cycles:>10.0} {gbit_s:>10.2}")?;
+        let copy = copy.cycles;
+        writeln!(
+            out,
+            "{payload:>8} {frames:>8} {region_kib:>12} {ns:>10.1} {cycles:>10.0} {gbit_s:>10.2} {copy:>14.0}"
+        )?;
         writeln!(out, "{segments_per_ack:.1} segments per acknowledgement")
     }
 }

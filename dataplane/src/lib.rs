@@ -17,7 +17,7 @@ pub mod dpdk;
 pub mod engine;
 pub mod memory;
 pub mod port;
-mod prefetch;
+pub mod prefetch;
 mod setup;
 pub mod verbs;
 pub mod worker;

@@ -7,6 +7,22 @@
 /// Octets of a line.
 pub(crate) const LINE: usize = 64;
 
+/// Fetches all lines of these octets, which will be read soon.
+#[inline]
+pub fn read_soon(bytes: &[u8]) {
+    for line in bytes.chunks(LINE) {
+        to_read(line.as_ptr());
+    }
+}
+
+/// Fetches all lines of these octets, which will be written soon: other cores give up theirs.
+#[inline]
+pub fn write_soon(bytes: &[u8]) {
+    for line in bytes.chunks(LINE) {
+        to_write(line.as_ptr());
+    }
+}
+
 /// Fetches the line of an address, for reading.
 #[inline]
 pub(crate) fn to_read(at: *const u8) {

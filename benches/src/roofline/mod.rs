@@ -2,6 +2,7 @@
 
 mod copy;
 mod handoff;
+mod lines;
 mod round_trip;
 
 use std::io::{self, Write};
@@ -16,6 +17,7 @@ use crate::{Cores, Machine, PAYLOADS, Progress, Report, size};
 
 pub use copy::CopyRow;
 pub use handoff::{Handoff, HandoffRow, Prepared};
+pub use lines::LinesRow;
 pub use round_trip::{InterruptionsRow, RoundTripRow};
 pub(crate) use round_trip::{LONGEST_NS, interruptions, round_trips};
 
@@ -49,6 +51,8 @@ pub struct Roofline {
     pub handoff: Vec<HandoffRow>,
     /// On one core.
     pub copy: Vec<CopyRow>,
+    /// Lines from random places, on one core.
+    pub lines: Vec<LinesRow>,
     /// One small frame to the other core and back.
     pub round_trip: Vec<RoundTripRow>,
     /// What the machine takes of either core.
@@ -60,7 +64,7 @@ pub struct Roofline {
 /// # Errors
 /// Not enough memory, or a CPU that cannot be had.
 pub fn run(options: &Options) -> Result<Roofline> {
-    let progress = Progress::new(PAYLOADS.len() * (1 + copy::LEVELS) + 1);
+    let progress = Progress::new(PAYLOADS.len() * (1 + copy::LEVELS) + 2);
     let Options { duration: seconds, runs, region: region_bytes, buffers, cores } = *options;
     let measure = Handoff { cores, region_bytes, buffers, seconds, runs };
     let mut handoff = Vec::new();
@@ -70,13 +74,20 @@ pub fn run(options: &Options) -> Result<Roofline> {
     }
     options.cores.pin_first()?;
     let copy = copy::measure(options, &Machine::here(), &progress);
+    let lines = lines::measure(options, &progress);
     progress.step("round trip of a small frame".to_owned());
     // One after the other, a second together.
     let [left, right] = configs(cores)?;
     let eal = Node::start_dpdk(&[&left, &right])?;
     let round_trip = round_trips(&eal, cores, ROUND_TRIP_S)?;
     let interruptions = interruptions(cores, ROUND_TRIP_S, round_trip.p50_ns)?;
-    Ok(Roofline { handoff, copy, round_trip: vec![round_trip], interruptions: interruptions.into() })
+    Ok(Roofline {
+        handoff,
+        copy,
+        lines: vec![lines],
+        round_trip: vec![round_trip],
+        interruptions: interruptions.into(),
+    })
 }
 
 /// What DPDK is started by: memory for two rings and few buffers.
@@ -117,6 +128,11 @@ impl Report for Roofline {
                 row.copy_crc_gbps,
                 row.crc_gbps
             )?;
+        }
+        writeln!(out, "\none core, lines from random places, none of which waits for another")?;
+        writeln!(out, "{:>14} {:>12}", "working[MiB]", "line[ns]")?;
+        for row in &self.lines {
+            writeln!(out, "{:>14} {:>12.1}", row.working_set_bytes >> 20, row.ns)?;
         }
         for row in &self.round_trip {
             row.print(out)?;

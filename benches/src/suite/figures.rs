@@ -272,9 +272,13 @@ fn messages(reports: &Reports<'_>) -> Vec<Figure> {
 }
 
 fn tcp(reports: &Reports<'_>) -> Vec<Figure> {
-    let receive = || {
-        let (cell, unit) = ("segment.cycles", "cycles");
-        reports.least(Place { benchmark: "tcp-rx", section: "", row: &[], cell, unit })
+    let receive = |cell| {
+        let place = Place { benchmark: "tcp-rx", section: "", row: &[], cell, unit: "cycles" };
+        reports.least(place)
+    };
+    let copy = || {
+        let of = "the copy alone, from the same frames to the same region".to_owned();
+        receive("copy.cycles").map(|found| Quantity { of, ..found })
     };
     let echo = || {
         let (cell, unit) = ("request.per_second", "10⁶/s");
@@ -285,13 +289,20 @@ fn tcp(reports: &Reports<'_>) -> Vec<Figure> {
         let row = [("connections", "100000")];
         reports.most(Place { benchmark: "conns", section: "rows", row: &row, cell, unit })
     };
+    let lines = || {
+        let place = Place { benchmark: "roofline", section: "lines", row: &[], cell: "ns", unit: "ns" };
+        let of =
+            "each of the eleven lines of a connection, from random places that wait for no other".to_owned();
+        reports.least(place).map(|found| Quantity { of, ..found })
+    };
     vec![
         Figure::new(
             "Bulk receive by TCP, cycles per packet of 1448 octets with its copy",
             Bound::AtMost(400.0),
             None,
-            vec![receive()],
-        ),
+            vec![receive("segment.cycles")],
+        )
+        .beside(copy()),
         Figure::new(
             "Echo of 1 octet by TCP, 10⁶ requests per second",
             Bound::AtLeast(3.5),
@@ -309,7 +320,8 @@ fn tcp(reports: &Reports<'_>) -> Vec<Figure> {
             Bound::AtMost(1.5),
             None,
             vec![many("ratio", "×")],
-        ),
+        )
+        .beside(lines()),
     ]
 }
 

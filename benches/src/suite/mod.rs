@@ -40,9 +40,9 @@ const STEPS: &[(&str, &str)] = &[
     ("send-lat", "-s 64 -D 2 --cores @"),
     ("write-lat", "-s 64 -D 1 --link memif --cores @"),
     ("lossy", "-D 0.4 --runs 5 --cores @"),
-    ("tcp-rx", ""),
-    ("tcp-echo", ""),
-    ("conns", ""),
+    ("tcp-rx", "--laps 2001"),
+    ("tcp-echo", "--laps 2001"),
+    ("conns", "--laps 2001"),
     ("copies", "-D 1 --cores @"),
     ("slow-clients", "-D 1 --cores @"),
 ];
