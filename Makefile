@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap rping interop flat idle against-linux flood load bench profile fuzz miri clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap rping interop flat idle against-linux flood load trained bench profile fuzz miri clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -88,12 +88,14 @@ load: root build ## 1,000 connections at once on each service, IPv4 and IPv6
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh
 
+trained: root build ## the programs as they are installed, target/trained: optimized for what a load has shown
+	benches/train.sh
+
 # What its figures are compared with is Debian's; without it the report says what it lacks.
-bench: root deps ## throughput, latency and CPU time beside their peers: target/bench/report.html; on a quiet machine
+bench: root trained ## throughput, latency and CPU time beside their peers: target/bench/report.html; on a quiet machine
 	@.ci/deps.sh iperf3 ucx-utils sockperf || echo "bench: goes on without the peers that cannot be installed" >&2
-	$(CARGO) build --release --locked -p benches --bin iwarp-bench
 	@.ci/hugepages.sh 512 || true
-	nice -n -15 target/release/iwarp-bench suite --to target/bench
+	nice -n -15 target/trained/iwarp-bench suite --to target/bench
 
 profile: root deps ## instructions per FPDU of RDMA Writes, function by function, of both ends
 	$(CARGO) build --release --locked -p benches --bin iwarp-bench

@@ -22,6 +22,8 @@ pub struct Machine {
     pub dpdk: String,
     /// The commit that was built.
     pub commit: &'static str,
+    /// How: `trained`, as what is installed is (`make trained`), or `plain`.
+    pub build: &'static str,
     /// When it was measured, RFC 3339.
     pub date: String,
 }
@@ -40,6 +42,7 @@ impl Machine {
             kernel: kernel.join(" "),
             dpdk: dataplane::dpdk::Eal::version(),
             commit: env!("IRONWARP_COMMIT"),
+            build: option_env!("IRONWARP_BUILD").unwrap_or("plain"),
             date: humantime::format_rfc3339_seconds(today()).to_string(),
         }
     }

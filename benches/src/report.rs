@@ -84,7 +84,7 @@ impl Output {
         if self.json.is_none() || to_file.is_some() {
             let mut out = io::stdout().lock();
             writeln!(out, "# {benchmark}: {}, {}, DPDK {}", machine.cpu, machine.kernel, machine.dpdk)?;
-            writeln!(out, "# commit {}, {}", machine.commit, machine.date)?;
+            writeln!(out, "# commit {}, {}, {}", machine.commit, machine.build, machine.date)?;
             report.print(&mut out)?;
         }
         if self.json.is_some() {

@@ -55,7 +55,7 @@ fn machine(out: &mut String, report: &SuiteReport) {
         format!("{}, {} CPUs", text("cpu"), number("cpus")),
         format!("L2 {} MiB, last-level cache {} MiB", mib("l2_bytes"), mib("llc_bytes")),
         format!("{}, DPDK {}", text("kernel"), text("dpdk")),
-        format!("commit {}", text("commit")),
+        format!("commit {}, build {}", text("commit"), text("build")),
         format!("{}, {:.0} s in all", text("date"), report.seconds),
     ];
     let _ = writeln!(out, "<p class=\"soft\">{}</p>", parts.map(|part| escape(&part)).join(" · "));

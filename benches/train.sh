@@ -1,0 +1,56 @@
+#!/bin/bash
+# Builds the programs as they are installed, target/trained/*: the compiler is told which way the work goes (profile-guided
+# optimization). They are built with counters, put through the load below, and built again for what was counted.
+# Root, for hugepages and the namespaces of the daemon's part, and after `make build`, whose programs the load takes beside.
+# A quarter of an hour at first; of what has not changed nothing is done again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=$PWD/target/training
+host=$(rustc -vV | sed -n 's/^host: //p')
+tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
+mkdir -p "$folder"
+
+# built PROFILE FLAG BIN…: these programs in target/PROFILE. Build scripts are programs too, and count for nobody.
+built() {
+    local profile=$1 flag=$2
+    shift 2
+    LLVM_PROFILE_FILE=/dev/null cargo build --locked --profile "$profile" --config "target.$host.rustflags=[\"$flag\"]" "${@/#/--bin=}"
+}
+
+# load COMMAND…: a part of the load; what it says is kept for when it fails.
+load() {
+    echo "train: $*"
+    "$@" >"$folder/log" 2>&1 || { cat "$folder/log" >&2; echo "train: failed: $*" >&2; exit 1; }
+}
+
+if [ ! -x "$tools/llvm-profdata" ]; then
+    rustup component add llvm-tools || { echo "train: needs llvm-profdata of this Rust: rustup component add llvm-tools" >&2; exit 1; }
+fi
+
+built instrumented "-Cprofile-generate=$folder" iwarpd iwarp-bench
+counted=$(cat target/instrumented/{iwarpd,iwarp-bench} "$0" | sha256sum | cut -c1-16)
+if [ ! -e "$folder/$counted.profdata" ]; then
+    rm -f "$folder"/*.profraw "$folder"/*.profdata
+    .ci/hugepages.sh 800 || true
+    export LLVM_PROFILE_FILE="$folder/%m.profraw" IWARPD=target/instrumented/iwarpd
+    bench=target/instrumented/iwarp-bench
+    load "$bench" write-bw -s 4k,64k -D 0.4
+    load "$bench" read-bw -s 4k,64k -D 0.2
+    load "$bench" send-bw -s 4k,64k -D 0.2
+    load "$bench" write-bw -s 64k --crc off -q 16 -b -D 0.2
+    load "$bench" msg-rate -D 0.2
+    load "$bench" write-lat -s 64 -D 0.5
+    load "$bench" read-lat -s 64 -D 0.3
+    load "$bench" send-lat -s 64 -D 0.3
+    load "$bench" lossy -D 0.1 --runs 1
+    load "$bench" tcp-rx
+    load "$bench" tcp-echo
+    load "$bench" conns
+    load dataplane/tests/demo.sh
+    load dataplane/tests/load.sh
+    "$tools/llvm-profdata" merge -o "$folder/merged" "$folder"/*.profraw
+    mv "$folder/merged" "$folder/$counted.profdata"
+fi
+export IRONWARP_BUILD=trained
+built trained "-Cprofile-use=$folder/$counted.profdata" iwarpd iwarpctl iwarp-rping iwarp-bench
