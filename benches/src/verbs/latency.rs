@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
-use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use rdma::verbs::{CqId, Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::link::{Game, Play, Wire};
@@ -23,6 +23,8 @@ use crate::{Progress, Report};
 const USUAL: [u64; 3] = [64, 1 << 10, 4 << 10];
 /// Buffers posted on each side for Sends.
 const BUFFERS: u16 = 16;
+/// Messages sent whose end is left for later, at most: half of a send queue.
+const PATIENCE: u64 = BUFFERS as u64 / 2;
 
 /// What to measure.
 #[derive(Clone, Debug, Args, Serialize)]
@@ -177,13 +179,15 @@ struct Pinger<'a> {
     meeting: &'a Meeting,
     /// Messages sent.
     sent: u64,
+    /// Of these, whose end was looked at; not counted for Reads, which end when they have come.
+    ended: u64,
     /// Messages received.
     received: u64,
 }
 
 impl<'a> Pinger<'a> {
     fn new(end: &'a mut End, game: &'a PingPong, meeting: &'a Meeting) -> Self {
-        Self { end, game, meeting, sent: 0, received: 0 }
+        Self { end, game, meeting, sent: 0, ended: 0, received: 0 }
     }
 
     /// Whether it goes on.
@@ -276,35 +280,44 @@ impl<'a> Pinger<'a> {
         Ok(())
     }
 
-    /// Polls until the next message has come, or a Read has ended; `false` when the other side has had enough.
+    /// Polls until the next message has come, or a Read has ended; `false` when the other side has had enough. What has
+    /// been sent is looked after while there is nothing else to do: the next message does not wait for it.
     fn wait(&mut self) -> Result<bool> {
-        let mut taken = [WorkCompletion::default(); 4];
-        let mut last = [0];
         while self.goes_on() {
             self.end.node.poll();
-            let End { node, send_cq, recv_cq, sink_memory, .. } = &mut *self.end;
-            let device = node.verbs_mut().device_mut();
-            let sent = device.poll_cq(*send_cq, &mut taken)?;
-            ensure!(taken.iter().take(sent).all(|wc| wc.status == WcStatus::Success), "{taken:?}");
             let arrived = match self.game.operation {
-                Operation::Read => sent > 0,
+                Operation::Read => self.take(self.end.send_cq)? > 0,
                 Operation::Write => {
-                    sink_memory.read(u64::from(self.game.size) - 1, &mut last)
-                        && last == [Self::mark(self.received)]
+                    let (end, mut last) = (u64::from(self.game.size) - 1, [0]);
+                    self.end.sink_memory.read(end, &mut last) && last == [Self::mark(self.received)]
                 }
-                Operation::Send => {
-                    let count = device.poll_cq(*recv_cq, &mut taken)?;
-                    ensure!(taken.iter().take(count).all(|wc| wc.status == WcStatus::Success), "{taken:?}");
-                    count > 0
-                }
+                Operation::Send => self.take(self.end.recv_cq)? > 0,
             };
             if arrived {
                 self.received += 1;
                 self.post_buffers(1)?;
+            }
+            if self.game.operation != Operation::Read && (!arrived || self.under_way() > PATIENCE) {
+                self.ended += self.take(self.end.send_cq)?;
+            }
+            if arrived {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Messages sent whose end was not looked at.
+    const fn under_way(&self) -> u64 {
+        self.sent.saturating_sub(self.ended)
+    }
+
+    /// Takes what has completed; how much that is.
+    fn take(&mut self, cq: CqId) -> Result<u64> {
+        let mut taken = [WorkCompletion::default(); 4];
+        let count = self.end.node.verbs_mut().device_mut().poll_cq(cq, &mut taken)?;
+        ensure!(taken.iter().take(count).all(|wc| wc.status == WcStatus::Success), "{taken:?}");
+        Ok(count as u64)
     }
 
     /// Posts buffers, if the operation takes some.
