@@ -44,7 +44,7 @@ const STEPS: &[(&str, &str)] = &[
     ("tcp-echo", "--laps 2001"),
     ("conns", "--laps 2001"),
     ("copies", "-D 1 --cores @"),
-    ("slow-clients", "-D 1 --cores @"),
+    ("slow-clients", "-D 0.5 --runs 11 --cores @"),
 ];
 
 /// Seconds that a benchmark may take: none may keep the others from their turn.
