@@ -40,8 +40,10 @@ pub(super) struct Delivery {
     pub(super) segments: u32,
     /// Sequence space newly known to have arrived, cumulatively or selectively, octets.
     delivered: u32,
-    /// When the first segment that was sent only once was sent.
+    /// When the first segment that was cumulatively acknowledged and sent only once was sent.
     sampled: Option<Instant>,
+    /// When the newest one was sent that was selectively acknowledged and sent only once.
+    sampled_ahead: Option<Instant>,
     /// The round-trip time that follows, nanoseconds.
     rtt_ns: Option<u64>,
     /// Of that, what was selectively acknowledged, octets.
@@ -119,16 +121,23 @@ impl Conn {
     /// window changed.
     #[inline]
     fn update_window(&mut self, field: &AckField<'_>) -> bool {
-        let snd = &mut self.snd;
+        let snd = &self.snd;
         // SND.WL2 is not kept: it is never after SND.UNA, and what acknowledges less than that is not looked at.
         let newer = field.ack.after(snd.una) || snd.wl1.at_or_before(field.seq);
         if !newer || field.ack.before(snd.una) {
             return false;
         }
-        let window = u32::from(field.window) << self.negotiated.snd_wscale;
+        self.take_window(field.seq, field.window)
+    }
+
+    /// SND.WND <- SEG.WND, scaled, and SND.WL1 <- SEG.SEQ. Returns whether the window changed.
+    #[inline(always)]
+    pub(super) fn take_window(&mut self, seq: SeqNum, window: u16) -> bool {
+        let snd = &mut self.snd;
+        let window = u32::from(window) << self.negotiated.snd_wscale;
         let changed = window != snd.wnd;
         snd.wnd = window;
-        snd.wl1 = field.seq;
+        snd.wl1 = seq;
         if changed {
             snd.max_wnd = snd.max_wnd.max(window);
         }
@@ -210,7 +219,7 @@ impl Conn {
             delivery.highest = delivery.highest.max(range.end);
             let (rack, min_rtt, offset) = (&mut self.recovery.rack, self.rtt.min_rtt_nanos(), self.ts_offset);
             let range = SackRange { start, end: range.end };
-            let newest = &mut delivery.newest;
+            let (newest, ahead) = (&mut delivery.newest, &mut delivery.sampled_ahead);
             self.snd.queue.sack(cx.tx, range, &mut steps, |node| {
                 let sent = super::ts_clock(node.sent_at, offset);
                 let delivered = Delivered {
@@ -220,6 +229,9 @@ impl Conn {
                     echo_is_older: echo.is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0),
                 };
                 rack.on_delivered(cx.now, &delivered, min_rtt);
+                if !node.retransmitted() {
+                    *ahead = (*ahead).max(Some(node.sent_at));
+                }
                 newest.on_delivered(node.seq_len(), node.rate, node.sent_at, node.retransmitted());
             });
         }
@@ -247,15 +259,18 @@ impl Conn {
     }
 
     /// RFC 6298 §3, Karn's algorithm: a segment that was sent again gives no sample, except by its
-    /// timestamp (RFC 7323 §4.1).
+    /// timestamp (RFC 7323 §4.1: "only if the segment advances the left edge of the send window"). While what is in a gap
+    /// is lost again and again, one behind the gap is all that tells that a doubled timeout is too long, or what it
+    /// should be after a handshake that gave no sample; else there are better ones, which see what is held back, too.
     fn sample_rtt(&mut self, now: Instant, delivery: &Delivery) -> Option<u64> {
-        if delivery.acked == 0 {
-            return None;
-        }
-        match (delivery.sampled, delivery.echo) {
-            (Some(sent_at), _) => Some(self.take_rtt(now, now.nanos_since(sent_at))),
-            (None, Some(echo)) => self.take_echoed_rtt(now, echo),
-            (None, None) => None,
+        let echo = delivery.echo.filter(|_| delivery.acked > 0);
+        let ahead = delivery.sampled_ahead.filter(|_| self.recovery.backoff > 0 || self.rtt.samples() == 0);
+        match (delivery.sampled, echo, ahead) {
+            (Some(sent_at), _, _) | (None, None, Some(sent_at)) => {
+                Some(self.take_rtt(now, now.nanos_since(sent_at)))
+            }
+            (None, Some(echo), _) => self.take_echoed_rtt(now, echo),
+            (None, None, None) => None,
         }
     }
 

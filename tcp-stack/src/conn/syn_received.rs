@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::{Conn, Cx, Incoming, Notice, Outcome, Pending, State};
 use crate::buf::Buf;
 use crate::iface::DropReason;
+use crate::recovery::RTO_AFTER_SYN_LOSS;
 use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
@@ -99,7 +100,9 @@ impl Conn {
     }
 
     /// RFC 6298 §5.7 and RFC 9293 §3.8.1: the handshake gives the first sample, unless our SYN was sent
-    /// more than once and no timestamp tells which one was answered.
+    /// more than once and no timestamp tells which one was answered. Where that is not the last one, either the way is long
+    /// or the answer was lost, and what came in its place bears the same echo, however late: it does not count for
+    /// more than what makes the timeout three seconds.
     pub(super) fn sample_handshake(&mut self, now: Instant, options: &TcpOptions) {
         if self.recovery.attempts == NOT_TIMED {
             return;
@@ -110,7 +113,8 @@ impl Conn {
             let elapsed = self.ts_clock(now).wrapping_sub(ts.echo);
             let age = now.saturating_since(self.opened_at).as_millis();
             if u128::from(elapsed) <= age.saturating_add(1) {
-                self.rtt.sample(now, Duration::from_millis(u64::from(elapsed.max(1))));
+                let told = Duration::from_millis(u64::from(elapsed.max(1)));
+                self.rtt.sample(now, told.min(RTO_AFTER_SYN_LOSS / 3));
             }
         }
         if self.recovery.attempts > 0 {

@@ -10,7 +10,7 @@ const RTO_INITIAL: Duration = Duration::from_secs(1);
 
 /// RFC 6298 §5.7: "If the timer expires awaiting the ACK of a SYN segment [...] the RTO MUST be
 /// re-initialized to 3 seconds when data transmission begins".
-const RTO_AFTER_SYN_LOSS: Duration = Duration::from_secs(3);
+pub(crate) const RTO_AFTER_SYN_LOSS: Duration = Duration::from_secs(3);
 
 /// How long a minimum is believed (RFC 8985 §6.2 step 1: a "windowed min-filtered estimate").
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);

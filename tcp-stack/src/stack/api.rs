@@ -157,7 +157,6 @@ impl<B: Buf> Stack<B> {
     /// queue.
     pub fn append(&mut self, conn: ConnId, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         let Some(block) = self.conns.get_mut(conn) else { return false };
-        let room = block.append_room(&self.config);
         let Ok(short) = u16::try_from(len) else { return false };
         let Some(tail) = self.tx.get_mut(block.snd.queue.tail()) else { return false };
         let fits = tail.state == TxState::Ready
@@ -165,7 +164,7 @@ impl<B: Buf> Stack<B> {
             && !tail.fin
             && block.snd.nxt.at_or_before(tail.seq)
             && tail.len.checked_add(short).is_some_and(|sum| sum <= block.snd.emss)
-            && u32::from(short) <= room;
+            && u32::from(short) <= block.append_room(&self.config);
         let Some(space) = tail.buf.as_mut().filter(|_| fits).and_then(|buf| buf.append(len)) else {
             return false;
         };
