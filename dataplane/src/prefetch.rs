@@ -5,7 +5,7 @@
 )]
 
 /// Octets of a line.
-pub(crate) const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// Fetches all lines of these octets, which will be read soon.
 #[inline]

@@ -11,7 +11,9 @@ use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{ListenOptions, StackConfig};
 
 use crate::admin::{Member, PortEntry, Regions};
-use crate::dpdk::{Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig};
+use crate::dpdk::{
+    Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, RESERVE_MIN, WORKER_CACHE,
+};
 use crate::engine::{Engine, EngineConfig, ListenerService};
 use crate::memory::{HUGEPAGE_BYTES, WorkerMemory};
 use crate::port::{Port, PortSpec, QueuePair};
@@ -19,10 +21,6 @@ use crate::worker::{Clock, Lane, Published, Relays, Rounds, Transmit, Worker, me
 
 /// Commands that wait for a worker at most.
 const COMMANDS: usize = 64;
-/// Buffers of a pool that only control frames may take.
-pub(crate) const RESERVE: u32 = 256;
-/// Buffers that a thread's cache keeps.
-const CACHE: u32 = 256;
 
 /// Everything that is there before the first worker runs.
 #[derive(Debug)]
@@ -154,7 +152,7 @@ pub(crate) fn pools(config: &Config, eal: &Eal) -> Result<Vec<Arc<Mempool>>> {
     let count = pool_buffers(config);
     let data_room = config.data_room_bytes();
     (0..config.workers.cores.len())
-        .map(|_| Ok(Arc::new(Mempool::new(eal, MempoolConfig { count, cache: CACHE, data_room })?)))
+        .map(|_| Ok(Arc::new(Mempool::new(eal, MempoolConfig { count, cache: WORKER_CACHE, data_room })?)))
         .collect::<Result<_>>()
         .with_context(|| {
             format!("no memory for {count} packet buffers of {data_room} bytes per worker and port")
@@ -179,7 +177,7 @@ fn open(
     }
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
     let queues = u16::try_from(pairs.len()).unwrap_or(u16::MAX);
-    Ok((PortEntry { port: opened, addresses, queues, pools, reserve: RESERVE }, pairs))
+    Ok((PortEntry { port: opened, addresses, queues, pools }, pairs))
 }
 
 /// What a port shall be.
@@ -198,7 +196,7 @@ fn join(config: &Config, index: usize, entry: &PortEntry, pairs: Vec<QueuePair>)
     let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
     let places = mesh(workers, entry.port.rss().is_some());
     let make = |(((worker, pool), place), (rx, tx))| {
-        let pool = MbufPool::new(Arc::clone(pool), RESERVE);
+        let pool = MbufPool::of_worker(Arc::clone(pool));
         Ok(Lane::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
     };
     (0..).zip(&entry.pools).zip(places).zip(queues.chain(relays)).map(make).collect()
@@ -272,7 +270,7 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
         path_mtu_entries_max: ip.path_mtu_entries_max,
         held_bytes_max: tcp.held_bytes_max,
         held_segments_max: u32::from(tcp.held_segments_max),
-        buffers_max: pool_buffers(config).saturating_sub(RESERVE),
+        buffers_max: pool_buffers(config).saturating_sub(RESERVE_MIN),
         send_buffer_bytes: tcp.send_buffer_bytes,
         receive_window_bytes: tcp.receive_window_bytes,
         receive_window_initial_bytes: tcp.receive_window_initial_bytes,
@@ -390,7 +388,7 @@ mod tests {
             (11, 128 << 10, 5000)
         );
         assert_eq!((held_bytes_max, held_segments_max), (1 << 20, 19));
-        assert_eq!(buffers_max, config.memory.packet_buffers / 2 - RESERVE);
+        assert_eq!(buffers_max, config.memory.packet_buffers / 2 - RESERVE_MIN);
         assert_eq!((send_buffer_bytes, receive_window_bytes), (2 << 20, 3 << 20));
         assert_eq!((receive_window_initial_bytes, receive_memory_bytes), (5 << 10, 7 << 20));
         assert_eq!(tcp, config.tcp.stack);

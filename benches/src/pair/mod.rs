@@ -15,7 +15,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use dataplane::dpdk::{Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig};
+use dataplane::dpdk::{
+    Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, WORKER_CACHE,
+};
 use dataplane::engine::{Engine, EngineConfig, ListenerService, Step as _};
 use dataplane::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
 use rdma::service::{RegionEntry, Token};
@@ -39,9 +41,6 @@ pub const PORT: u16 = 7400;
 pub const REGION: &str = "bench";
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 0, 1), Ipv4Addr::new(10, 79, 0, 2)];
 const SEED: [u8; 32] = *b"the same seed, hence the same ru";
-/// Packet buffers that only control frames may take, and those that a thread's cache keeps: as the daemon has them.
-const RESERVE: u32 = 256;
-const CACHE: u32 = 256;
 /// What all packet buffers of a process may take, MiB.
 const BUFFERS_MIB: u32 = 384;
 /// The one region of a host.
@@ -87,8 +86,9 @@ impl Sizes {
     /// The packet buffers of a host.
     fn pool(&self) -> Result<MbufPool> {
         let room = usize::from(self.mtu).saturating_add(HEADROOM + FRAME);
-        let config = MempoolConfig { count: self.buffers, cache: CACHE, data_room: u16::try_from(room)? };
-        Ok(MbufPool::new(Arc::new(Mempool::new(dpdk()?, config)?), RESERVE))
+        let config =
+            MempoolConfig { count: self.buffers, cache: WORKER_CACHE, data_room: u16::try_from(room)? };
+        Ok(MbufPool::of_worker(Arc::new(Mempool::new(dpdk()?, config)?)))
     }
 }
 

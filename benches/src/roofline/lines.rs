@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use dataplane::prefetch::LINE;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
@@ -11,8 +12,6 @@ use crate::{Progress, Stopwatch, median};
 
 /// What 100,000 connections take, in powers of two.
 const BYTES: usize = 128 << 20;
-/// Octets of a line.
-const LINE: usize = 64;
 /// Lines between two looks at the clock.
 const BATCH: usize = 4096;
 

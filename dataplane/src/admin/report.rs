@@ -13,7 +13,7 @@ use tcp_stack::Instant;
 
 use super::crew::Member;
 use super::regions::Regions;
-use crate::dpdk::Mempool;
+use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
 use crate::port::Port;
 use crate::worker::{Command, Row};
@@ -131,8 +131,6 @@ pub struct PortEntry {
     pub queues: u16,
     /// The packet buffers of each worker.
     pub pools: Vec<Arc<Mempool>>,
-    /// Buffers of each pool that data may not take.
-    pub reserve: u32,
 }
 
 fn unanswered(port: &Port, error: &crate::dpdk::DpdkError) -> ErrorObject {
@@ -217,7 +215,7 @@ pub(super) fn pools(ports: &[PortEntry]) -> Vec<PoolStatus> {
             name: format!("{}.{worker}", entry.port.name()),
             buffers: u64::from(pool.capacity()),
             in_use: u64::from(pool.in_use()),
-            reserve: u64::from(entry.reserve),
+            reserve: u64::from(worker_reserve(pool.capacity())),
             data_room_bytes: u32::from(pool.data_room()),
         };
         entry.pools.iter().enumerate().map(status).collect::<Vec<_>>()

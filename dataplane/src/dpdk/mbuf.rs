@@ -207,9 +207,7 @@ impl Mbuf {
     /// Fetches the frame's bytes into the cache: they will be read soon.
     #[inline]
     pub fn prefetch(&self) {
-        for at in (0..usize::from(self.data_len())).step_by(prefetch::LINE) {
-            prefetch::to_read(self.data().wrapping_add(at));
-        }
+        prefetch::read_soon(self.bytes());
     }
 
     /// Fetches the first lines of the frame in a buffer whose descriptor has not come yet, from where a pool has put it and

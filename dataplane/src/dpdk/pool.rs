@@ -16,6 +16,17 @@ use super::mempool::Mempool;
 const BULK: usize = 32;
 const BULK_U32: u32 = 32;
 
+/// Buffers that a worker's thread keeps in its pool's cache.
+pub const WORKER_CACHE: u32 = 256;
+/// The least that data leaves of a worker's pool, buffers.
+pub const RESERVE_MIN: u32 = 256;
+
+/// Of a worker's pool of so many buffers, those that are not for data to be sent: an eighth, at least [`RESERVE_MIN`]. What
+/// is sent while one peer does not read must leave room for what all others send, which can have a window each under way.
+pub(crate) fn worker_reserve(count: u32) -> u32 {
+    (count / 8).max(RESERVE_MIN)
+}
+
 /// One worker's way to allocate from its pool.
 ///
 /// Buffers for data are refused while no more than `reserve` are left, so that acknowledgements can always
@@ -38,6 +49,12 @@ impl MbufPool {
         Self { pool, reserve, data_left: 0, fresh: ArrayVec::new() }
     }
 
+    /// Allocates from a worker's own pool, keeping an eighth of it, at least [`RESERVE_MIN`] buffers.
+    pub fn of_worker(pool: Arc<Mempool>) -> Self {
+        let reserve = worker_reserve(pool.capacity());
+        Self::new(pool, reserve)
+    }
+
     /// The pool behind it.
     pub fn mempool(&self) -> &Arc<Mempool> {
         &self.pool
@@ -49,11 +66,11 @@ impl MbufPool {
         self.pool.available_here().saturating_add(fresh)
     }
 
-    /// Whether half of the reserve is used up, too: by what connections hold of what they received. A port that cannot
-    /// fill its queue any more hears no acknowledgement, either.
+    /// Whether nearly all of the reserve is used up, too, but for half of the least: by what connections hold of what they
+    /// received. What brings more of that is to be dropped: a port that cannot fill its queue hears no acknowledgement.
     #[inline]
     pub fn is_low(&self) -> bool {
-        self.available() < self.reserve / 2
+        self.available() < self.reserve.min(RESERVE_MIN) / 2
     }
 
     /// Whether a data buffer may be given out; if so, it is counted.

@@ -113,6 +113,25 @@ fn data_leaves_the_reserve_to_control() {
 }
 
 #[test]
+fn data_of_a_worker_leaves_an_eighth_of_its_pool() {
+    let pool = pool(4096);
+    let mut buffers = MbufPool::of_worker(Arc::clone(&pool));
+    let data = std::iter::from_fn(|| buffers.alloc(BufClass::Data)).collect::<Vec<_>>();
+    assert_eq!((data.len(), buffers.is_low()), (4096 - 512, false));
+    let received = std::iter::from_fn(|| (!buffers.is_low()).then(|| buffers.alloc(BufClass::Control)));
+    let received = received.collect::<Vec<_>>();
+    assert_eq!(received.len(), 512 - 127, "what is received may have nearly all of it");
+    drop((data, received, buffers));
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn the_reserve_of_a_small_pool_is_what_control_needs() {
+    let reserves = [0, 255, 2048, 2049, 2056, 65_536].map(super::worker_reserve);
+    assert_eq!(reserves, [256, 256, 256, 256, 257, 8192]);
+}
+
+#[test]
 fn an_exhausted_pool_recovers() {
     let pool = pool(40);
     let mut buffers = MbufPool::new(Arc::clone(&pool), 0);

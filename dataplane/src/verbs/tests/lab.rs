@@ -182,6 +182,7 @@ impl Host {
         watch(true);
         let sent =
             verbs.step(now, true, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
+        verbs.settle();
         watch(false);
         assert_eq!(sent, emitted.len());
         if !*unheard {
