@@ -79,6 +79,39 @@ impl Side {
         wc
     }
 
+    fn counter(&self, counter: (&str, &str)) -> u64 {
+        let mut sum = 0;
+        self.node.visit_counters(&mut |group, name, _, value| {
+            sum += if (group, name) == counter { value } else { 0 };
+        });
+        sum
+    }
+
+    /// What a program asks for leaves before the port is looked at again; but one that asks before every round does not keep
+    /// the port from being looked at.
+    fn ask_before_every_round(&mut self, op: SendOp) {
+        const ROUNDS: u64 = 1000;
+        let sge = self.sge(0, 64);
+        let (before, mut under_way) = (self.counter(("rx_queue", "polls")), 0);
+        for _ in 0..ROUNDS {
+            if under_way < 16 {
+                self.post(op, sge);
+                under_way += 1;
+            }
+            self.node.poll();
+            let mut out = [WorkCompletion::default(); 16];
+            under_way -= self.node.verbs_mut().device_mut().poll_cq(self.cq, &mut out).unwrap();
+        }
+        let looked = self.counter(("rx_queue", "polls")) - before;
+        assert!(
+            (ROUNDS / 2..ROUNDS).contains(&looked),
+            "looked at the port {looked} times in {ROUNDS} rounds"
+        );
+        for _ in 0..under_way {
+            self.completion();
+        }
+    }
+
     fn post(&mut self, op: SendOp, sge: Sge) {
         let wr = SendWr { wr_id: 0, op, data: Data::List(&[sge]), flags: SendFlags::SIGNALED };
         self.node.verbs_mut().device_mut().post_send(self.qp, &wr).unwrap();
@@ -127,16 +160,14 @@ fn initiate(node: Node) {
     side.completion();
     let mut octets = vec![0; BYTES];
     assert!(side.memory.read(0, &mut octets) && octets == pattern, "read back what was written");
+    side.ask_before_every_round(SendOp::RdmaWrite { remote_addr: 0, rkey });
     let few = side.sge(0, 64);
     side.post(SendOp::Send { invalidate: None }, few);
     side.completion();
     let now = side.node.now();
     side.node.verbs_mut().disconnect(id, now);
     assert_eq!(side.event(), CmEventKind::Disconnected);
-    let mut frames = 0;
-    side.node.visit_counters(&mut |group, name, _, value| {
-        frames += if (group, name) == ("ip", "rx_frames") { value } else { 0 };
-    });
+    let frames = side.counter(("ip", "rx_frames"));
     assert!(frames > 100, "{frames}");
     assert!(side.node.finish(PATIENCE), "closed in good order");
     assert!(side.node.verbs_mut().dereg_mr(side.mr.id).is_ok());

@@ -297,7 +297,8 @@ impl<'a> Pinger<'a> {
                 self.received += 1;
                 self.post_buffers(1)?;
             }
-            if self.game.operation != Operation::Read && (!arrived || self.under_way() > PATIENCE) {
+            let patience = if arrived { PATIENCE } else { 0 };
+            if self.game.operation != Operation::Read && self.under_way() > patience {
                 self.ended += self.take(self.end.send_cq)?;
             }
             if arrived {

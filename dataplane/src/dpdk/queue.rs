@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -273,9 +274,21 @@ impl TxBatch {
     }
 
     /// Octets of all frames.
-    #[inline]
     fn bytes(&self) -> u64 {
         self.frames.iter().fold(0, |sum, frame| sum.wrapping_add(frame.frame_len().into()))
+    }
+
+    /// The same, if each is of a length that can be sent.
+    #[inline]
+    fn sendable_bytes(&self, sendable: &RangeInclusive<usize>) -> Option<u64> {
+        let mut sum = 0_u64;
+        for frame in &self.frames {
+            if !sendable.contains(&frame.bytes().len()) {
+                return None;
+            }
+            sum = sum.wrapping_add(frame.frame_len().into());
+        }
+        Some(sum)
     }
 
     /// Gives up the first `count` frames without freeing them: somebody else owns them now.
@@ -343,9 +356,14 @@ impl TxQueue {
         if batch.is_empty() {
             return 0;
         }
-        self.drop_unsendable(batch);
-        let ready = if self.checksum { self.prepare(batch) } else { batch.len() };
-        let before = batch.bytes();
+        let sendable = FRAME_MIN..=self.frame_max;
+        let mut bytes =
+            batch.sendable_bytes(&sendable).unwrap_or_else(|| self.drop_unsendable(batch, &sendable));
+        let mut ready = batch.len();
+        if self.checksum {
+            ready = self.prepare(batch);
+            bytes = batch.bytes();
+        }
         let frames = batch.frames.as_mut_ptr().cast::<*mut rte_mbuf>();
         let count = u16::try_from(ready).unwrap_or(BURST_U16);
         // SAFETY: `Mbuf` is a transparent pointer, so the batch is an array of at least `count` of them; the
@@ -354,26 +372,23 @@ impl TxQueue {
         let sent = unsafe { dpdk_sys::rte_eth_tx_burst(self.device.id(), self.queue, frames, count) };
         let sent = usize::from(sent);
         batch.forget_first(sent);
-        let bytes = before.wrapping_sub(batch.bytes());
         self.stats.frames = self.stats.frames.wrapping_add(sent as u64);
-        self.stats.bytes = self.stats.bytes.wrapping_add(bytes);
+        self.stats.bytes = self.stats.bytes.wrapping_add(bytes.wrapping_sub(batch.bytes()));
         let newly = batch.len().saturating_sub(self.deferred.saturating_sub(sent));
         self.stats.deferred = self.stats.deferred.wrapping_add(newly as u64);
         self.deferred = batch.len();
         sent
     }
 
-    /// Drops frames that are too short or too long. Some drivers stop at such a frame forever, others free it
-    /// silently.
-    fn drop_unsendable(&mut self, batch: &mut TxBatch) {
-        let sendable = FRAME_MIN..=self.frame_max;
-        if batch.frames.iter().all(|frame| sendable.contains(&frame.bytes().len())) {
-            return;
-        }
+    /// Drops frames that are too short or too long; the octets of the others. Some drivers stop at such a frame forever,
+    /// others free it silently.
+    #[cold]
+    fn drop_unsendable(&mut self, batch: &mut TxBatch, sendable: &RangeInclusive<usize>) -> u64 {
         let before = batch.len();
         batch.frames.retain(|frame| sendable.contains(&frame.bytes().len()));
         let dropped = before.saturating_sub(batch.len());
         self.stats.drop_length = self.stats.drop_length.wrapping_add(dropped as u64);
+        batch.bytes()
     }
 
     /// Lets the driver look at frames whose checksums it shall compute; how many from the front on are ready. A

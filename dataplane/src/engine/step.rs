@@ -20,6 +20,9 @@ pub trait Step {
         max: usize,
     ) -> usize;
 
+    /// Does what can wait until the frames of a step have left. Comes after every step, before anything else.
+    fn settle(&mut self) {}
+
     /// When the next step is due at the latest though no frame arrives. A step changes that, and nothing else does.
     fn next_deadline(&self) -> Option<Instant>;
 

@@ -90,9 +90,15 @@ pub struct Verbs<P: BufPool, M> {
     /// Connections that have something to send, each at most once.
     turns: VecDeque<ConnId>,
     limits: Deadlines,
+    /// Connections to be looked at when the frames of a step have left: what they have sent is to be told of, and their time
+    /// limit kept.
+    unsettled: Vec<ConnId>,
     options: ConnOptions,
     stats: VerbsStats,
 }
+
+/// Connections that can be looked at behind a step; those beyond are in it.
+const UNSETTLED_MAX: usize = 64;
 
 impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// Sizes everything from the configuration.
@@ -110,6 +116,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             conns: Conns::new(connections, config.limits.ids.into()),
             turns: VecDeque::with_capacity(connections),
             limits: Deadlines::new(connections),
+            unsettled: Vec::with_capacity(UNSETTLED_MAX),
             options: ConnOptions { early, ..config.conn },
             stats: VerbsStats::default(),
         }
@@ -416,13 +423,13 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             let Self { stack, device, side, conns, .. } = self;
             let Some(id) = conns.id(conn) else { continue };
             let mut sink = StreamSink::new(stack, pool, conn, now);
-            let progress = device.poll_transmit(id, since_start(now), &mut side.env(), &mut sink);
+            let progress = device.transmit(id, since_start(now), &mut side.env(), &mut sink);
             match sink.turn(progress.pending) {
                 Turn::Idle => {}
                 Turn::Again => self.queue_turn(conn),
                 Turn::Blocked => self.stack.notify_writable(conn),
             }
-            self.keep_limit(conn);
+            self.settle_later(conn);
         }
     }
 
@@ -438,7 +445,18 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         if self.device.has_output(id) {
             self.queue_turn(conn);
         }
-        self.keep_limit(conn);
+        self.settle_later(conn);
+    }
+
+    /// Neither what the program does next nor what leaves with this step depends on the rest.
+    fn settle_later(&mut self, conn: ConnId) {
+        if self.unsettled.last() == Some(&conn) {
+            return;
+        }
+        if self.unsettled.len() >= UNSETTLED_MAX {
+            self.settle();
+        }
+        self.unsettled.push(conn);
     }
 
     fn keep_limit(&mut self, conn: ConnId) {
@@ -478,6 +496,15 @@ impl<P: BufPool, M: Memory> Step for Verbs<P, M> {
         // What a turn has brought to its end is closed at once.
         self.obey(now);
         self.stack.poll_transmit(now, pool, out, max)
+    }
+
+    fn settle(&mut self) {
+        while let Some(conn) = self.unsettled.pop() {
+            if let Some(id) = self.conns.id(conn) {
+                self.device.drain(id);
+            }
+            self.keep_limit(conn);
+        }
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -265,7 +265,7 @@ impl<'a> Plan<'a> {
             seed: setup::seed()?,
         };
         let memory = WorkerMemory::new(config.limits.regions_max as usize);
-        let pool = MbufPool::new(Arc::clone(pool), setup::RESERVE);
+        let pool = MbufPool::of_worker(Arc::clone(pool));
         let transmit = Transmit::Queue { queue: tx, relayed: Vec::new() };
         let place = mesh(1, false).pop().context("no place for a worker")?;
         let rounds = Rounds::new(clock, &config.workers.idle);

@@ -52,6 +52,10 @@ pub struct Lane<E = PortEngine> {
     frames: ArrayVec<RxFrame<Mbuf>, BURST>,
     /// What the port has not taken yet.
     batch: TxBatch,
+    /// Something was left to be sent when the last round that worked ended.
+    had_output: bool,
+    /// The last round has looked at the port.
+    looked: bool,
     /// When the engine is due though no frame arrives; `None`: not asked since its last step.
     due: Option<Instant>,
     /// When a round looks at the timers though it was not asked when the engine is due.
@@ -70,6 +74,8 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
             received: ArrayVec::new(),
             frames: ArrayVec::new(),
             batch: TxBatch::new(),
+            had_output: false,
+            looked: false,
             due: None,
             look_at: Instant::ZERO,
         }
@@ -79,11 +85,17 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
     /// worker that waits find nothing to do, and see that at once: what they take is what the next frame waits.
     #[inline]
     pub fn round(&mut self, now: Instant) -> usize {
-        let received = self.receive();
-        if received == 0 && !self.has_output() && now < self.due() && !self.has_relayed() {
+        // What the program has asked for since the last round is on its way before the port is looked at again; but the
+        // port is looked at every other round at least.
+        let output = self.has_output();
+        self.looked = !(output && self.looked && !self.had_output);
+        let received = if self.looked { self.receive() } else { 0 };
+        if received == 0 && !output && now < self.due() && !self.has_relayed() {
             return 0;
         }
-        self.work(now, received)
+        let moved = self.work(now, received);
+        self.had_output = self.has_output();
+        moved
     }
 
     /// A round with something to do.
@@ -107,6 +119,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         // Before acknowledgements leave: what a peer in this process frees last goes back to where it came from.
         drop(releases);
         self.transmit();
+        self.engine.settle();
         if emitted > 0 {
             // Not before: the frames would wait for it.
             self.pool.expect(NEXT_OCTETS);

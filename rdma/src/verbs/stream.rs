@@ -193,7 +193,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.drain(id);
     }
 
-    /// Sends what there is to send, as far as the transport takes it.
+    /// Sends what there is to send, as far as the transport takes it, and tells what has come of it.
     pub fn poll_transmit<M: Memory>(
         &mut self,
         id: CmId,
@@ -201,12 +201,22 @@ impl<C: AsRef<[u8]>> Device<C> {
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Progress {
-        let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) else {
-            return Progress::default();
-        };
-        let progress = endpoint.poll_transmit(now, env, sink);
+        let progress = self.transmit(id, now, env, sink);
         self.drain(id);
         progress
+    }
+
+    /// The first half of [`Self::poll_transmit`]: sends. For an adapter that hands over what is sent before it has the
+    /// program told of it.
+    pub fn transmit<M: Memory>(
+        &mut self,
+        id: CmId,
+        now: Duration,
+        env: &mut Env<'_, M>,
+        sink: &mut impl Sink,
+    ) -> Progress {
+        let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
+        endpoint.map_or_else(Progress::default, |endpoint| endpoint.poll_transmit(now, env, sink))
     }
 
     /// Whether [`Self::poll_transmit`] has something to send.
@@ -260,8 +270,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.release_id(id);
     }
 
-    /// Acts on what an endpoint has to tell, until there is nothing.
-    pub(super) fn drain(&mut self, id: CmId) {
+    /// The second half of [`Self::poll_transmit`]: acts on what an endpoint has to tell, until there is nothing.
+    pub fn drain(&mut self, id: CmId) {
         loop {
             let Self { ids, qps, .. } = self;
             let it = ids.get_mut(id.0);

@@ -201,6 +201,7 @@ impl Lab {
             &mut |frame| emitted.push(frame.buf),
             BURST,
         );
+        engine.settle();
         (self.watch)(false);
         assert_eq!(sent, emitted.len());
         self.buffers_used_max = self.buffers_used_max.max(pool.live());
