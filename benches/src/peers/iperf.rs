@@ -3,9 +3,9 @@
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Options;
 use super::process::Program;
 use super::veth::{FAR, Veth, Wire};
+use super::{Budget, Options};
 use crate::Samples;
 
 /// Octets of an application's write, and of its read.
@@ -51,8 +51,8 @@ struct Sum {
 }
 
 /// Runs it as often as asked.
-pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire) -> Result<IperfReport> {
-    let program = Program { veth, cores: options.cores, name: "iperf3", environment: &[] };
+pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire, budget: &Budget) -> Result<IperfReport> {
+    let program = Program { veth, cores: options.cores, name: "iperf3", environment: &[], budget };
     let (far, port, message) = (FAR.to_string(), PORT.to_string(), MESSAGE.to_string());
     let (seconds, control) = (options.duration.to_string(), options.congestion_control.as_str());
     let (mut gbps, mut retransmits, mut name) = (Vec::new(), Vec::new(), String::new());

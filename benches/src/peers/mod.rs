@@ -10,7 +10,7 @@ mod veth;
 
 use std::io::{self, Write};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ pub struct Options {
     /// Octets of an IP packet, at most.
     #[arg(short, long, value_delimiter = ',', default_value = "1500,9000")]
     mtu: Vec<u16>,
-    /// Seconds after which nothing more is begun.
+    /// Seconds after which nothing more is begun, and what runs is ended.
     #[arg(long, value_name = "SECONDS", default_value_t = 150)]
     limit: u64,
     /// The kernel's congestion control for iperf3.
@@ -55,6 +55,20 @@ pub struct Absent {
     pub what: String,
     /// Why.
     pub why: String,
+}
+
+/// The time for all of it.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    watch: Stopwatch,
+    limit_s: u64,
+}
+
+impl Budget {
+    /// Seconds that are left.
+    fn left_s(&self) -> u64 {
+        self.limit_s.saturating_sub(self.watch.elapsed().as_secs())
+    }
 }
 
 /// What was measured of the peers.
@@ -82,12 +96,13 @@ pub fn run(options: &Options) -> Result<PeersReport> {
             report.absent.push(Absent { what: program.to_owned(), why });
         }
     }
-    let (progress, watch) = (Progress::new(options.mtu.len() * 2 * PROGRAMS.len()), Stopwatch::start());
+    let progress = Progress::new(options.mtu.len() * 2 * PROGRAMS.len());
+    let budget = Budget { watch: Stopwatch::start(), limit_s: options.limit };
     for mtu in &options.mtu {
         for offloads in [false, true] {
             let wire = Wire { mtu: *mtu, offloads };
             match Veth::new(wire) {
-                Ok(veth) => measure(options, &veth, (&progress, &watch), &mut report),
+                Ok(veth) => measure(options, &veth, (&progress, &budget), &mut report),
                 Err(error) => report.absent.push(absent(wire.to_string(), &error)),
             }
         }
@@ -102,7 +117,7 @@ pub fn run(options: &Options) -> Result<PeersReport> {
 fn measure(
     options: &Options,
     veth: &Veth,
-    (progress, watch): (&Progress, &Stopwatch),
+    (progress, budget): (&Progress, &Budget),
     report: &mut PeersReport,
 ) {
     let wire = veth.wire();
@@ -113,10 +128,9 @@ fn measure(
             continue;
         }
         let outcome = match program {
-            _ if watch.elapsed().as_secs() >= options.limit => Err(anyhow!("no time was left for it")),
-            "iperf3" => iperf::run(options, veth, wire).map(|it| report.iperf3.push(it)),
-            "ucx_perftest" => ucx::run(options, veth, wire).map(|it| report.ucx.extend(it)),
-            _ => sockperf::run(options, veth, wire).map(|it| report.sockperf.extend(it)),
+            "iperf3" => iperf::run(options, veth, wire, budget).map(|it| report.iperf3.push(it)),
+            "ucx_perftest" => ucx::run(options, veth, wire, budget).map(|it| report.ucx.extend(it)),
+            _ => sockperf::run(options, veth, wire, budget).map(|it| report.sockperf.extend(it)),
         };
         failed.extend(outcome.err().map(|error| absent(format!("{program}, {wire}"), &error)));
     }

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
+use super::Budget;
 use super::veth::{Side, Veth, run};
 use crate::Cores;
 use crate::clock::pause;
 
 /// Seconds that a program may take before it is ended.
-const PATIENCE_S: &str = "30";
+const PATIENCE_S: u64 = 30;
 /// How long a server may take to listen.
 const START: Duration = Duration::from_secs(10);
 /// How often it is looked at until then.
@@ -27,11 +28,14 @@ pub(crate) struct Program<'a> {
     pub(crate) name: &'a str,
     /// Of its environment, as `NAME=value`; `@` stands for the device of its side.
     pub(crate) environment: &'a [&'a str],
+    /// What time is left.
+    pub(crate) budget: &'a Budget,
 }
 
 impl Program<'_> {
     /// Starts it as the server, and waits until it listens.
     pub(crate) fn serve(&self, port: u16, args: &[&str]) -> Result<Server> {
+        self.patience_s()?;
         let line = self.line(Side::Far, args);
         let mut words = line.iter();
         let Some(program) = words.next() else { bail!("nothing to run") };
@@ -48,9 +52,17 @@ impl Program<'_> {
 
     /// Runs it as the client; what it prints.
     pub(crate) fn call(&self, args: &[&str]) -> Result<String> {
+        let patience = self.patience_s()?;
         let line = self.line(Side::Near, args);
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
-        run("timeout", &[&["--kill-after=2", PATIENCE_S], words.as_slice()].concat())
+        run("timeout", &[&["--kill-after=2", &patience.to_string()], words.as_slice()].concat())
+    }
+
+    /// How long it may take that is begun now.
+    fn patience_s(&self) -> Result<u64> {
+        let left = self.budget.left_s();
+        ensure!(left > 0, "no time was left for it");
+        Ok(left.min(PATIENCE_S))
     }
 
     /// Every word of this execs the next: the process that is started becomes the program.

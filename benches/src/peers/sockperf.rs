@@ -3,9 +3,9 @@
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Options;
 use super::process::Program;
 use super::veth::{FAR, Veth, Wire};
+use super::{Budget, Options};
 use crate::Samples;
 
 const PORT: u16 = 11_111;
@@ -30,12 +30,17 @@ pub struct SockperfReport {
 }
 
 /// Runs it as often as asked, sleeping and spinning.
-pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire) -> Result<Vec<SockperfReport>> {
-    [false, true].map(|spins| measure(options, veth, wire, spins)).into_iter().collect()
+pub(crate) fn run(
+    options: &Options,
+    veth: &Veth,
+    wire: Wire,
+    budget: &Budget,
+) -> Result<Vec<SockperfReport>> {
+    let program = Program { veth, cores: options.cores, name: "sockperf", environment: &[], budget };
+    [false, true].map(|spins| measure(options, &program, wire, spins)).into_iter().collect()
 }
 
-fn measure(options: &Options, veth: &Veth, wire: Wire, spins: bool) -> Result<SockperfReport> {
-    let program = Program { veth, cores: options.cores, name: "sockperf", environment: &[] };
+fn measure(options: &Options, program: &Program<'_>, wire: Wire, spins: bool) -> Result<SockperfReport> {
     let (far, port, message) = (FAR.to_string(), PORT.to_string(), MESSAGE.to_string());
     let seconds = options.duration.to_string();
     let common = ["--tcp", "-i", &far, "-p", &port];

@@ -3,14 +3,16 @@
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::Options;
 use super::process::Program;
 use super::veth::{FAR, Veth, Wire};
+use super::{Budget, Options};
 use crate::Samples;
 
 const PORT: u16 = 13_337;
 /// Operations that are not waited for, where that is what is measured.
 const OUTSTANDING: u32 = 256;
+/// It is told a number of messages, not a time: a first run of a twentieth of them tells how many take the time.
+const TRIAL: u32 = 20;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -44,7 +46,7 @@ impl std::fmt::Display for UcxTest {
     }
 }
 
-/// What is run on every wire: the test, the octets of a message, how many of them.
+/// What is run on every wire: the test, the octets of a message, how many of them at most.
 const TESTS: [(UcxTest, u32, u32); 4] = [
     (UcxTest::Put, 64 << 10, 20_000),
     (UcxTest::Get, 64 << 10, 20_000),
@@ -80,26 +82,23 @@ struct Line {
 }
 
 /// Runs every test as often as asked.
-pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire) -> Result<Vec<UcxReport>> {
-    TESTS.iter().map(|test| measure(options, veth, wire, *test)).collect()
+pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire, budget: &Budget) -> Result<Vec<UcxReport>> {
+    let environment = ["UCX_TLS=tcp", "UCX_NET_DEVICES=@", "UCX_WARN_UNUSED_ENV_VARS=n"];
+    let program =
+        Program { veth, cores: options.cores, name: "ucx_perftest", environment: &environment, budget };
+    TESTS.iter().map(|test| measure(options, &program, wire, *test)).collect()
 }
 
-fn measure(options: &Options, veth: &Veth, wire: Wire, test: (UcxTest, u32, u32)) -> Result<UcxReport> {
-    let (test, message_bytes, iterations) = test;
-    let environment = ["UCX_TLS=tcp", "UCX_NET_DEVICES=@", "UCX_WARN_UNUSED_ENV_VARS=n"];
-    let program = Program { veth, cores: options.cores, name: "ucx_perftest", environment: &environment };
-    let (far, port) = (FAR.to_string(), PORT.to_string());
-    let (size, count, outstanding) =
-        (message_bytes.to_string(), iterations.to_string(), OUTSTANDING.to_string());
-    let mut lines = Vec::new();
-    for _ in 0..options.runs {
-        let _server = program.serve(PORT, &["-p", &port])?;
-        let mut args = vec![far.as_str(), "-p", &port, "-t", test.name(), "-s", &size, "-n", &count, "-v"];
-        if test != UcxTest::PutLatency {
-            args.extend(["-O", &outstanding]);
-        }
-        lines.push(parse(&program.call(&args)?)?);
-    }
+fn measure(
+    options: &Options,
+    program: &Program<'_>,
+    wire: Wire,
+    (test, message_bytes, most): (UcxTest, u32, u32),
+) -> Result<UcxReport> {
+    let trial = once(program, test, message_bytes, most / TRIAL)?;
+    let iterations = lasting(trial.messages_per_second, options.duration, most);
+    let lines = (0..options.runs).map(|_| once(program, test, message_bytes, iterations));
+    let lines = lines.collect::<Result<Vec<Line>>>()?;
     let samples = |of: fn(&Line) -> f64| Samples::new(lines.iter().map(of).collect());
     let round_trip = || samples(|line| line.median_us * 2.0);
     Ok(UcxReport {
@@ -112,6 +111,25 @@ fn measure(options: &Options, veth: &Veth, wire: Wire, test: (UcxTest, u32, u32)
         messages_per_second: samples(|line| line.messages_per_second)?,
         round_trip_us: (test == UcxTest::PutLatency).then(round_trip).transpose()?,
     })
+}
+
+/// Messages that take so many seconds at such a rate; not fewer than were tried, and `most` at most.
+#[expect(clippy::cast_possible_truncation, reason = "it lies between two u32")]
+fn lasting(per_second: f64, seconds: u32, most: u32) -> u32 {
+    let wanted = per_second * f64::from(seconds);
+    wanted.clamp(f64::from(most / TRIAL), f64::from(most)) as u32
+}
+
+/// One run.
+fn once(program: &Program<'_>, test: UcxTest, message_bytes: u32, iterations: u32) -> Result<Line> {
+    let [port, size, count] = [PORT.into(), message_bytes, iterations].map(|it| it.to_string());
+    let (far, outstanding) = (FAR.to_string(), OUTSTANDING.to_string());
+    let _server = program.serve(PORT, &["-p", &port])?;
+    let mut args = vec![far.as_str(), "-p", &port, "-t", test.name(), "-s", &size, "-n", &count, "-v"];
+    if test != UcxTest::PutLatency {
+        args.extend(["-O", &outstanding]);
+    }
+    parse(&program.call(&args)?)
 }
 
 /// The last line of the CSV is the whole run's.
@@ -146,6 +164,13 @@ mod tests {
             20000,10.353,441.956,325.884,141.42,191.79,2263,3069\n";
         let line = Line { median_us: 10.353, mega_bytes_per_second: 191.79, messages_per_second: 3069.0 };
         assert_eq!(parse(said).unwrap(), line);
+    }
+
+    #[test]
+    fn a_run_lasts_as_long_as_asked_within_bounds() {
+        assert_eq!(lasting(1000.0, 2, 20_000), 2000);
+        assert_eq!(lasting(1e6, 2, 20_000), 20_000);
+        assert_eq!(lasting(1.0, 2, 20_000), 1000, "as many as the trial had");
     }
 
     #[test]

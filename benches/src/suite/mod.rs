@@ -24,7 +24,7 @@ pub use figures::{Bound, Figure, Quantity};
 /// What is run, in this order; `@` stands for the CPUs.
 const STEPS: &[(&str, &str)] = &[
     ("roofline", "-D 1 --cores @"),
-    ("peers", "-D 2 --limit 225 --cores @"),
+    ("peers", "-D 1 --limit 225 --cores @"),
     ("write-bw", "-a -D 0.3 --runs 5 --cores @"),
     ("write-bw", "-s 65536 -D 0.6 --crc off --cores @"),
     ("write-bw", "-s 65536 -D 0.6 -q 4,16,64 --cores @"),
