@@ -12,6 +12,7 @@ use super::link::{Game, Play, Side, Wire};
 use super::load::{Crc, Load};
 use super::pair::{self, End, Terms};
 use super::partner::Meeting;
+use super::steady::Steady;
 use super::{Link, Operation};
 use crate::roofline::{Handoff, Prepared};
 use crate::{Progress, Report, Samples, bandwidth_gbps, median};
@@ -74,10 +75,13 @@ pub struct BandwidthRow {
     pub gbps: f64,
     /// Million messages per second, of the median.
     pub mpps: f64,
-    /// What the same cores hand over without a protocol, of the same region size, Gbit/s: measured before each run.
+    /// What the same cores hand over without a protocol, of the same region size, Gbit/s: of each run the mean of that
+    /// before it and that after it.
     pub handoff_gbps: Option<Samples>,
-    /// Each run's bandwidth by the hand-off before it.
+    /// Each run's bandwidth by its hand-off.
     pub of_handoff: Option<Samples>,
+    /// Runs that do not count: the hand-offs before and after them were those of two machines.
+    pub thrown_away: u64,
     /// Share of their time that initiator and target spent in rounds that moved a frame.
     pub busy: [f64; 2],
     /// CPU seconds per GiB delivered, of both ends, in rounds that moved a frame.
@@ -178,12 +182,17 @@ fn row(
         inline,
     };
     let game = Bulk::new(&options.load, &task, options.bidirectional);
+    let wanted = options.runs.max(1);
+    let hand_over = || roof.map(|roof| roof.once(payload_of(mtu))).transpose();
+    let mut steady = hand_over()?.map(|before| Steady::new(before, wanted));
     let (mut runs, mut handoffs) = (Vec::new(), Vec::new());
-    for _ in 0..options.runs.max(1) {
-        if let Some(roof) = roof {
-            handoffs.push(roof.once(payload_of(mtu))?);
+    while runs.len() < wanted {
+        let run = wire.play(&options.load, &terms, &game)?;
+        if let (Some(steady), Some(after)) = (&mut steady, hand_over()?) {
+            let Some(handoff) = steady.judge(after) else { continue };
+            handoffs.push(handoff);
         }
-        runs.push(wire.play(&options.load, &terms, &game)?);
+        runs.push(run);
     }
     let rates: Vec<f64> = runs.iter().map(|run| game.gbps(run)).collect();
     let gbps = median(&rates);
@@ -211,6 +220,7 @@ fn row(
         mpps: gbps * 1e9 / 8.0 / size as f64 / 1e6,
         handoff_gbps: samples(handoffs)?,
         of_handoff: samples(ratios)?,
+        thrown_away: steady.map_or(0, |steady| steady.thrown()),
         busy: [busy(|(near, _)| near), busy(|(_, far)| far)],
         cpu_busy_s_per_gib: per_gib(sum(|seen| seen.spent_ns[0])),
         cpu_s_per_gib: per_gib(sum(|seen| seen.spent_ns[1])),
@@ -402,6 +412,13 @@ impl Report for BandwidthReport {
             let [near, far] = row.busy.map(|share| share * 100.0);
             write!(out, " {:>10}", format!("{near:.0}/{far:.0}"))?;
             writeln!(out, " {:>11.3} {:>10.3}", row.cpu_busy_s_per_gib, row.cpu_s_per_gib)?;
+        }
+        let thrown = self.rows.iter().map(|row| row.thrown_away).sum::<u64>();
+        if thrown > 0 {
+            writeln!(
+                out,
+                "{thrown} runs do not count: the hand-offs before and after them differ by more than half"
+            )?;
         }
         Ok(())
     }

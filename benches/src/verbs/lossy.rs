@@ -17,11 +17,13 @@ use super::load::{Crc, Load};
 use super::pair::{self, End, Terms};
 use super::partner::Meeting;
 use super::relay::{self, Relay, Weather};
+use super::steady::Steady;
 use super::{Link, Operation};
 use crate::{Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
 
-/// Shares of frames lost, and of frames overtaken by others.
-const WEATHERS: [(f64, f64); 5] = [(0.0, 0.0), (0.0, 0.01), (0.0, 0.05), (0.001, 0.0), (0.01, 0.0)];
+/// Shares of frames lost, and of frames overtaken by others; and without either.
+const FAIR: (f64, f64) = (0.0, 0.0);
+const WEATHERS: [(f64, f64); 4] = [(0.0, 0.01), (0.0, 0.05), (0.001, 0.0), (0.01, 0.0)];
 /// How many others overtake a frame, and how long it waits for them at most, microseconds: four times as long as they take
 /// at MTU 9000 and 25 Gbit/s.
 const HOLD: usize = 8;
@@ -43,7 +45,7 @@ pub struct Options {
     /// Microseconds that it waits for them at most.
     #[arg(long, default_value_t = HOLD_US)]
     hold_us: u64,
-    /// Runs per row, in turns with the other rows of its MTU; the median counts.
+    /// Runs per row, in turns with the other rows of its MTU and placement; the median counts.
     #[arg(long, default_value_t = 3)]
     runs: usize,
 }
@@ -61,8 +63,10 @@ pub struct LossyRow {
     pub out_of_order_placement: bool,
     /// Median of the runs, Gbit/s of payload.
     pub gbps: f64,
-    /// Each run's by that of the run beside it, without loss and reordering.
+    /// Each run's by the mean of those before and after its turn, without loss and reordering.
     pub of_fair: Samples,
+    /// Turns of its MTU and placement that do not count: those before and after were those of two machines.
+    pub thrown_away: u64,
     /// Octets that had to be held until a gap closed, per octet placed.
     pub held_per_octet: f64,
     /// Octets placed before the gap in front of them closed, per octet placed.
@@ -89,27 +93,53 @@ pub struct LossyReport {
 pub fn run(options: &Options) -> Result<LossyReport> {
     ensure!(options.load.link == Link::Ring, "--link: what loses and delays frames stands between rings");
     let rows = options.load.rows(&[MESSAGE]);
-    let progress = Progress::new(rows.len() * WEATHERS.len() * 2 * options.runs.max(1));
+    let progress = Progress::new(rows.len() * 2 * (1 + (1 + WEATHERS.len()) * options.runs.max(1)));
     let eal = pair::start_dpdk(&options.load, &[Side::Near, Side::Far])?;
     let mut report = LossyReport { rows: Vec::new() };
-    for (mtu, crc, size) in rows {
+    for of in rows {
         for out_of_order in [true, false] {
-            let mut tallies = [const { Tally::new() }; WEATHERS.len()];
-            for run in 0..options.runs.max(1) {
-                for ((loss, reorder), tally) in WEATHERS.iter().zip(&mut tallies) {
-                    progress.step(format!("loss {loss}, reordering {reorder} at MTU {mtu}"));
-                    let weather = options.weather(*loss, *reorder);
-                    tally.add(&eal, options, (mtu, crc, size), (weather, run as u64), out_of_order)?;
-                }
-            }
-            let [fair, ..] = &tallies;
-            for ((loss, reorder), tally) in WEATHERS.iter().zip(&tallies) {
-                let weather = options.weather(*loss, *reorder);
-                report.rows.push(tally.row((mtu, size), weather, out_of_order, &fair.rates)?);
-            }
+            report.rows.extend(turns(&eal, options, of, out_of_order, &progress)?);
         }
     }
     Ok(report)
+}
+
+/// One MTU with one way of placing, all weathers in turns; the fair one before and after each turn.
+fn turns(
+    eal: &Eal,
+    options: &Options,
+    of: (u16, Crc, u64),
+    out_of_order: bool,
+    progress: &Progress,
+) -> Result<Vec<LossyRow>> {
+    let (mtu, _, size) = of;
+    let run = |(loss, reorder), turn: usize| {
+        progress.step(format!("loss {loss}, reordering {reorder} at MTU {mtu}"));
+        Tally::of(eal, options, of, (options.weather(loss, reorder), turn as u64), out_of_order)
+    };
+    let (mut fair, wanted) = (run(FAIR, 0)?, options.runs.max(1));
+    let mut steady = Steady::new(fair.gbps(), wanted);
+    let (mut tallies, mut beside) = ([const { Tally::new() }; WEATHERS.len()], Vec::new());
+    for turn in 1.. {
+        let seen = WEATHERS.iter().map(|weather| run(*weather, turn)).collect::<Result<Vec<_>>>()?;
+        let after = run(FAIR, turn)?;
+        let rate = steady.judge(after.gbps());
+        fair.add(after);
+        let Some(rate) = rate else { continue };
+        beside.push(rate);
+        for (tally, seen) in tallies.iter_mut().zip(seen) {
+            tally.add(seen);
+        }
+        if beside.len() == wanted {
+            break;
+        }
+    }
+    let row = |tally: &Tally, (loss, reorder), beside: &[f64]| {
+        tally.row((mtu, size), options.weather(loss, reorder), (out_of_order, steady.thrown()), beside)
+    };
+    let fair = row(&fair, FAIR, &fair.rates);
+    let others = WEATHERS.into_iter().zip(&tallies).map(|(weather, tally)| row(tally, weather, &beside));
+    [fair].into_iter().chain(others).collect()
 }
 
 impl Options {
@@ -165,15 +195,14 @@ impl Tally {
         Self { rates: Vec::new(), placed, held, early, copied, sent, sent_again, timeouts }
     }
 
-    /// One more run, by its number.
-    fn add(
-        &mut self,
+    /// One run, by the number of its turn.
+    fn of(
         eal: &Eal,
         options: &Options,
         (mtu, crc, size): (u16, Crc, u64),
-        (weather, run): (Weather, u64),
+        (weather, turn): (Weather, u64),
         out_of_order: bool,
-    ) -> Result<()> {
+    ) -> Result<Self> {
         const DEPTH: u16 = 128;
         let terms = Terms { mtu, crc, qps: 1, send_depth: DEPTH, receive_depth: 0, inline: 0, out_of_order };
         let limit = options.load.iters.unwrap_or(u64::MAX);
@@ -185,24 +214,43 @@ impl Tally {
             limit,
             inline: false,
         };
-        let ([mut left, mut right], mut relay) = open(eal, &options.load, &terms, weather, SEED + run)?;
+        let ([mut left, mut right], mut relay) = open(eal, &options.load, &terms, weather, SEED + turn)?;
         let (bulk, meeting) = (Bulk::new(&options.load, &task, false), Meeting::default());
         let (_, seen) = on_two_cores(
             options.load.cores,
             || meeting.guard(|| bulk.drive(&mut left, Side::Near, &meeting, || {})),
             || meeting.guard(|| bulk.drive(&mut right, Side::Far, &meeting, || relay.turn())),
         )?;
-        self.rates.push(bandwidth_gbps(seen.octets, seen.seconds));
-        let (target, initiator) = (right.node.verbs(), left.node.verbs().stack().stats().tcp);
-        self.placed += right.placed();
-        self.held += target.rdma_stats().mpa.octets_held;
-        self.early += target.rdma_stats().mpa.octets_placed_early;
-        self.copied += target.rdma_stats().mpa.octets_copied;
-        self.sent += initiator.octets_out;
-        self.sent_again += initiator.octets_retransmitted;
-        self.timeouts += initiator.timeouts;
+        let (mpa, tcp) = (right.node.verbs().rdma_stats().mpa, left.node.verbs().stack().stats().tcp);
+        let tally = Self {
+            rates: vec![bandwidth_gbps(seen.octets, seen.seconds)],
+            placed: right.placed(),
+            held: mpa.octets_held,
+            early: mpa.octets_placed_early,
+            copied: mpa.octets_copied,
+            sent: tcp.octets_out,
+            sent_again: tcp.octets_retransmitted,
+            timeouts: tcp.timeouts,
+        };
         clear(&mut left, &mut right, &mut relay);
-        Ok(())
+        Ok(tally)
+    }
+
+    /// More runs.
+    fn add(&mut self, other: Self) {
+        self.rates.extend(other.rates);
+        self.placed += other.placed;
+        self.held += other.held;
+        self.early += other.early;
+        self.copied += other.copied;
+        self.sent += other.sent;
+        self.sent_again += other.sent_again;
+        self.timeouts += other.timeouts;
+    }
+
+    /// Gbit/s of the only run, or their median.
+    fn gbps(&self) -> f64 {
+        median(&self.rates)
     }
 
     /// The row, beside the rates of a fair wire.
@@ -210,7 +258,7 @@ impl Tally {
         &self,
         (mtu, size): (u16, u64),
         weather: Weather,
-        out_of_order: bool,
+        (out_of_order, thrown_away): (bool, u64),
         fair: &[f64],
     ) -> Result<LossyRow> {
         let per = |octets: u64, of: u64| if of > 0 { octets as f64 / of as f64 } else { 0.0 };
@@ -220,8 +268,9 @@ impl Tally {
             size,
             weather,
             out_of_order_placement: out_of_order,
-            gbps: median(&self.rates),
+            gbps: self.gbps(),
             of_fair: Samples::new(ratios)?,
+            thrown_away,
             held_per_octet: per(self.held, self.placed),
             early_per_octet: per(self.early, self.placed),
             copied_per_octet: per(self.copied, self.placed),

@@ -18,6 +18,7 @@ pub mod lossy;
 mod pair;
 mod partner;
 mod relay;
+mod steady;
 
 pub use bandwidth::{BandwidthReport, BandwidthRow};
 pub use latency::{LatencyReport, LatencyRow};
