@@ -246,7 +246,8 @@ impl Reassembly {
     }
 
     /// Asks of each segment of a list that was [taken](Self::take_fresh) and is still behind `rcv_nxt`, by its sequence
-    /// number and its octets, whether the application takes it: then its frame is let go of.
+    /// number and its octets, in the order in which they came, whether the application takes it: then its frame is let go
+    /// of.
     pub(crate) fn offer<B: Buf>(
         &mut self,
         pool: &mut Pool<RxNode<B>>,
@@ -254,10 +255,13 @@ impl Reassembly {
         rcv_nxt: SeqNum,
         takes: &mut dyn FnMut(SeqNum, &[u8]) -> bool,
     ) {
-        let mut index = first_fresh;
+        let (mut index, mut first) = (first_fresh, NIL);
         while let Some(node) = pool.get_mut(index).filter(|node| node.fresh) {
-            index = node.next_fresh;
             node.fresh = false;
+            (first, index) = (index, core::mem::replace(&mut node.next_fresh, first));
+        }
+        while let Some(node) = pool.get_mut(first) {
+            first = node.next_fresh;
             if node.seq.after(rcv_nxt)
                 && let Some(bytes) = node.bytes()
                 && takes(node.seq, bytes)

@@ -157,7 +157,7 @@ fn what_is_taken_keeps_its_place_and_loses_its_frame() {
     hold_fresh(&mut held, &mut pool, 200, 50);
     hold(&mut held, &mut pool, 300, 50).unwrap();
     let before = held.held_bytes();
-    assert_eq!(offer(&mut held, &mut pool, 0, true), [(200, 50), (100, 50)], "latest first, and once");
+    assert_eq!(offer(&mut held, &mut pool, 0, true), [(100, 50), (200, 50)], "as they came, and once");
     assert!(offer(&mut held, &mut pool, 0, true).is_empty());
     assert_eq!((held.held_bytes(), held.held_segments()), (before / 3, 3));
     assert_eq!(runs(&held, &pool), [(100, 150), (200, 250), (300, 350)]);
