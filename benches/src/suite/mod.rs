@@ -39,7 +39,7 @@ const STEPS: &[(&str, &str)] = &[
     ("read-lat", "-s 64 -D 2 --cores @"),
     ("send-lat", "-s 64 -D 2 --cores @"),
     ("write-lat", "-s 64 -D 1 --link memif --cores @"),
-    ("lossy", "-D 0.4 --runs 5 --cores @"),
+    ("lossy", "-D 0.2 --runs 11 --cores @"),
     ("tcp-rx", "--laps 2001"),
     ("tcp-echo", "--laps 2001"),
     ("conns", "--laps 2001"),
