@@ -182,18 +182,7 @@ fn row(
         inline,
     };
     let game = Bulk::new(&options.load, &task, options.bidirectional);
-    let wanted = options.runs.max(1);
-    let hand_over = || roof.map(|roof| roof.once(payload_of(mtu))).transpose();
-    let mut steady = hand_over()?.map(|before| Steady::new(before, wanted));
-    let (mut runs, mut handoffs) = (Vec::new(), Vec::new());
-    while runs.len() < wanted {
-        let run = wire.play(&options.load, &terms, &game)?;
-        if let (Some(steady), Some(after)) = (&mut steady, hand_over()?) {
-            let Some(handoff) = steady.judge(after) else { continue };
-            handoffs.push(handoff);
-        }
-        runs.push(run);
-    }
+    let Compared { runs, handoffs, thrown_away } = compared(wire, options, &terms, &game, roof)?;
     let rates: Vec<f64> = runs.iter().map(|run| game.gbps(run)).collect();
     let gbps = median(&rates);
     let ratios = rates.iter().zip(&handoffs).map(|(rate, handoff)| rate / handoff).collect();
@@ -220,7 +209,7 @@ fn row(
         mpps: gbps * 1e9 / 8.0 / size as f64 / 1e6,
         handoff_gbps: samples(handoffs)?,
         of_handoff: samples(ratios)?,
-        thrown_away: steady.map_or(0, |steady| steady.thrown()),
+        thrown_away,
         busy: [busy(|(near, _)| near), busy(|(_, far)| far)],
         cpu_busy_s_per_gib: per_gib(sum(|seen| seen.spent_ns[0])),
         cpu_s_per_gib: per_gib(sum(|seen| seen.spent_ns[1])),
@@ -228,6 +217,36 @@ fn row(
         octets_verified: sum(|seen| seen.verified),
         hugepages: ends().all(|seen| seen.hugepages),
     })
+}
+
+/// Runs, and the hand-off of each where there is one.
+struct Compared {
+    runs: Vec<(Seen, Seen)>,
+    handoffs: Vec<f64>,
+    thrown_away: u64,
+}
+
+/// Plays as often as asked, each time between two hand-offs.
+fn compared(
+    wire: &mut Wire,
+    options: &Options,
+    terms: &Terms,
+    game: &Bulk,
+    roof: Option<&Prepared>,
+) -> Result<Compared> {
+    let wanted = options.runs.max(1);
+    let hand_over = || roof.map(|roof| roof.once(payload_of(terms.mtu))).transpose();
+    let mut steady = hand_over()?.map(|before| Steady::new(before, wanted));
+    let (mut runs, mut handoffs) = (Vec::new(), Vec::new());
+    while runs.len() < wanted {
+        let run = wire.play(&options.load, terms, game)?;
+        if let (Some(steady), Some(after)) = (&mut steady, hand_over()?) {
+            let Some(handoff) = steady.judge(after) else { continue };
+            handoffs.push(handoff);
+        }
+        runs.push(run);
+    }
+    Ok(Compared { runs, handoffs, thrown_away: steady.map_or(0, |steady| steady.thrown()) })
 }
 
 /// As many messages as go, in one direction or both, for a time or up to a number.
