@@ -4,9 +4,10 @@
 # counters NAME…: their values, in this order.
 counters() { ctl -j stats | jq -r --arg names "$*" '[.groups[].counters[]] as $all | $names | split(" ") | map(. as $name | [$all[] | select(.name == $name) | .value] | add) | map(tostring) | join(" ")'; }
 
-# resources: all that connections make the daemon hold. A worker has up to a burst of packet buffers at hand: 32.
+# resources: all that connections make the daemon hold. A worker has up to a burst of packet buffers at hand, 32, and net_tap
+# keeps one for the next frame: so many or fewer are the same.
 resources() {
-    ctl -j status | jq -c '[.connections.established, .connections.opening, .connections.closing, .connections.time_wait, .regions], (.pools[] | [.name, .in_use > 32])'
+    ctl -j status | jq -c '[.connections.established, .connections.opening, .connections.closing, .connections.time_wait, .regions], (.pools[] | [.name, ([.in_use, 33] | max)])'
     ctl -j region list | jq -c '.[] | [.name, .grants]'
 }
 
@@ -22,20 +23,26 @@ at_rest() {
     return 1
 }
 
-# cycle COUNT OPTIONS: each eighth of them ends in another way (cycle.c); the daemon's books say the same.
+# cycle COUNT OPTIONS: each eighth of them ends in another way (cycle.c); the daemon's books say the same, when it has heard
+# of the last.
 cycle() {
-    local count=$1 before after
+    local count=$1 before
     local names=(passive_opens requests_in accepts_out rejects_out terminates_sent)
     shift
     before=$(counters "${names[@]}")
     client $CRC_ON --region lab --ops cycle --cycles "$count" "$@" || return 1
-    after=$(counters "${names[@]}")
-    local part=$((count / 8)) k was is=() wanted
-    for k in "${!names[@]}"; do
-        was=$(cut -d' ' -f$((k + 1)) <<<"$before")
-        is+=($(($(cut -d' ' -f$((k + 1)) <<<"$after") - was)))
-    done
+    local part=$((count / 8)) k was now is wanted
     wanted="$((7 * part)) $((7 * part)) $((5 * part)) $((2 * part)) $part"
+    for _ in $(seq 25); do
+        now=$(counters "${names[@]}")
+        is=()
+        for k in "${!names[@]}"; do
+            was=$(cut -d' ' -f$((k + 1)) <<<"$before")
+            is+=($(($(cut -d' ' -f$((k + 1)) <<<"$now") - was)))
+        done
+        [ "${is[*]}" = "$wanted" ] && break
+        sleep 0.2
+    done
     echo "${names[*]}: ${is[*]}; wanted: $wanted"
     [ "${is[*]}" = "$wanted" ]
 }
