@@ -213,7 +213,6 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
             grants_max: config.limits.grants_max,
             regions_max: config.limits.regions_max,
             seed,
-            stream_prefix: u32::from(worker) << 8 | u32::try_from(index).unwrap_or(0xff),
         },
         WorkerMemory::new(config.limits.regions_max as usize),
     );

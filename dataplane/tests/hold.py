@@ -1,6 +1,6 @@
 """hold.py HOST PORT REGION N [--read]: opens N connections to the region service, has each granted the region, and
 keeps them open until it is ended. Says how many were granted. With --read each asks for the whole region, and takes
-nothing of it."""
+nothing of it. With --silent none of them sends anything."""
 
 import resource
 import socket
@@ -35,18 +35,20 @@ def read_request(reply):
     return fpdu + struct.pack("<I", crc32c(fpdu))
 
 
+silent = "--silent" in sys.argv
 held, granted = [], 0
 for _ in range(count):
     sock = socket.create_connection((host, port), timeout=10)
-    sock.sendall(request)
+    if not silent:
+        sock.sendall(request)
     held.append(sock)
-for sock in held:
+for sock in [] if silent else held:
     reply = b""
     while len(reply) < REPLY and (octets := sock.recv(REPLY - len(reply))):
         reply += octets
     if "--read" in sys.argv:
         sock.sendall(read_request(reply))
     granted += reply[:16] == b"MPA ID Rep Frame" and len(reply) == REPLY and reply[24] == 0
-print(f"{granted} of {count} granted", flush=True)
+print(f"{count} connections are open" if silent else f"{granted} of {count} granted", flush=True)
 while True:
     time.sleep(60)

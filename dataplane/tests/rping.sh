@@ -181,6 +181,28 @@ server_vanishes() {
 }
 check "a server that disappears: exit 1" server_vanishes
 
+# --- connections on which nothing comes: those of the kernel, by way of the switch
+ip -n "$NS" addr add 10.79.0.1/24 dev switch
+ip -n "$NS" addr add fd79::1/64 dev switch nodad
+silent() { # COUNT SERVER'S ADDRESS: three times so many more, with an honest client behind each time, and one at the end
+    local holders=() round served=0
+    server -P -V -a "$2" || return
+    for round in 1 2 3; do
+        run "silent$round" python3 dataplane/tests/hold.py "$2" 7174 - "$1" --silent
+        holders+=("$PID")
+        says "silent$round" "$1 connections are open" && client -V -a "$2" -C 20 && rounds 20 || break
+        served=$round
+    done
+    kill "${holders[@]}"
+    wait "${holders[@]}" 2>/dev/null
+    [ "$served" = 3 ] && client -V -a "$2" -C 20 && rounds 20 && kill -INT "$SERVER" && ends server "$SERVER" 0 &&
+        grep -qE '^server: .* 4 connections' "$LAB/server.err"
+}
+for count in 64 65 200; do
+    check "$count silent connections, three times, keep no client out" silent $count 10.79.0.10
+    check "the same over IPv6" silent $count fd79::10
+done
+
 # --- refusals
 refuses() { # STATUS PATTERN COMMAND…
     local want=$1 pattern=$2 got

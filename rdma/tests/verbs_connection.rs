@@ -177,6 +177,67 @@ fn a_backlog_bounds_what_waits_and_answers_make_room() {
     assert_eq!((net.refused, asked(&mut net).len()), (1, 2));
 }
 
+/// RFC 5044 §7.1.2 has the responder wait for the MPA Request. Streams on which none comes take no place of a backlog, and
+/// the one that has been silent longest gives way to a new one.
+#[test]
+fn silent_streams_keep_nobody_out() {
+    for (silent, backlog) in [(1, 1), (2, 1), (7, 3), (64, 8), (128, 2), (256, 1)] {
+        let mut net = Net::with(Limits { silent, ids: 512, ..Limits::default() });
+        let listener = listen(&mut net, backlog);
+        let ends = (address(1), address(0));
+        let stream = |at: u16| rdma::StreamId(1000 + u64::from(at));
+        let room = net.nodes[1].device.limits().silent;
+        assert_eq!(room, silent);
+        let ids: Vec<CmId> =
+            (0..3 * room).map(|at| net.incoming(listener, stream(at), ends).unwrap()).collect();
+        let evicted = 2 * usize::from(room);
+        let device = &net.nodes[1].device;
+        assert_eq!(device.stats().silent_evicted, evicted as u64);
+        assert!(ids[..evicted].iter().all(|id| device.addresses(*id).is_err()), "the oldest are gone");
+        assert!(ids[evicted..].iter().all(|id| device.addresses(*id).is_ok()), "the others are not");
+        // Among them, as many honest initiators as the backlog has places.
+        for _ in 0..backlog {
+            let a = party(&mut net.nodes[0], CAP, None, 1);
+            net.nodes[0].device.connect(a.id, a.qp, address(1), &ConnParam::default()).unwrap();
+            net.run();
+        }
+        assert_eq!((net.refused, asked(&mut net).len()), (0, usize::from(backlog)));
+        // Nobody is evicted in vain: it is the backlog that is full.
+        let evicted = net.nodes[1].device.stats().silent_evicted;
+        assert_eq!(net.incoming(listener, rdma::StreamId(9), ends), None);
+        assert!(!net.nodes[1].device.make_room(listener));
+        assert_eq!(net.nodes[1].device.stats().silent_evicted, evicted);
+        assert_eq!(told(&mut net.nodes[1]), []);
+    }
+}
+
+/// More streams than the backlog has places may be silent; of their requests, those beyond are refused.
+#[test]
+fn requests_beyond_the_backlog_are_refused() {
+    let mut net = Net::new();
+    listen(&mut net, 2);
+    let parties: Vec<Party> = (0..5).map(|_| party(&mut net.nodes[0], CAP, None, 1)).collect();
+    for a in &parties {
+        net.nodes[0].device.connect(a.id, a.qp, address(1), &ConnParam::default()).unwrap();
+    }
+    net.run();
+    let waiting = asked(&mut net);
+    assert_eq!((net.refused, waiting.len()), (0, 2));
+    assert_eq!(net.nodes[1].device.stats().requests_refused, 3);
+    let refused = parties[2..].iter().map(|a| (a.id, CmEventKind::ConnectError)).collect::<Vec<_>>();
+    assert_eq!(told(&mut net.nodes[0]), refused);
+    // The places of those that are answered are free again, and only theirs.
+    let b = party(&mut net.nodes[1], CAP, None, 2);
+    net.nodes[1].device.accept(waiting[0], b.qp, b"").unwrap();
+    let last = [party(&mut net.nodes[0], CAP, None, 1), party(&mut net.nodes[0], CAP, None, 1)];
+    for a in &last {
+        net.nodes[0].device.connect(a.id, a.qp, address(1), &ConnParam::default()).unwrap();
+        net.run();
+    }
+    assert_eq!((net.refused, asked(&mut net).len()), (1, 1));
+    assert_eq!(told(&mut net.nodes[0])[1..], [(last[1].id, CmEventKind::Unreachable)]);
+}
+
 #[test]
 fn an_initiator_that_goes_before_it_is_answered_is_told_of_as_such() {
     let mut net = Net::new();

@@ -240,7 +240,6 @@ impl Target {
             grants_max: sizes.connections,
             regions_max: 1,
             seed: SEED,
-            stream_prefix: 1,
         };
         let mut engine = Engine::new(config, memory(REGION, region_bytes)?);
         engine.listen(PORT, listen_options(), ListenerService::Region(EndpointConfig::default()))?;

@@ -17,13 +17,14 @@ mod region;
 mod sink;
 mod slots;
 mod step;
+mod streams;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
 use rdma::service::{AddError, RegionEntry, RegionService};
-use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrder, RdmaStats, RegionId, StagTable, StreamId};
+use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrder, RdmaStats, RegionId, StagTable};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame};
 use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 
@@ -34,6 +35,7 @@ use region::{RdmaSide, RegionStream, Verdict};
 pub(crate) use sink::{StreamSink, Turn};
 use slots::{Service, Slots};
 pub use step::Step;
+pub(crate) use streams::StreamNames;
 
 /// Connections that get a turn to send in one step, at most.
 pub(crate) const TURNS_MAX: usize = 64;
@@ -82,8 +84,6 @@ pub struct EngineConfig {
     pub regions_max: u32,
     /// Of all randomness.
     pub seed: [u8; 32],
-    /// The upper half of every stream's number, so that streams of several engines differ.
-    pub stream_prefix: u32,
 }
 
 /// One row of a list of connections.
@@ -113,8 +113,7 @@ pub struct Engine<P: BufPool, M> {
     turns: VecDeque<ConnId>,
     /// The time limits of RDMA connections: of the handshake, mostly.
     limits: Deadlines,
-    stream_prefix: u32,
-    streams: u32,
+    streams: StreamNames,
     /// Octets.
     receive_window: usize,
 }
@@ -137,8 +136,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             },
             stack: Stack::new(config.stack, config.seed),
             stats: ServiceStats::default(),
-            stream_prefix: config.stream_prefix,
-            streams: 0,
+            streams: StreamNames::default(),
             receive_window,
         }
     }
@@ -199,9 +197,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             }
             ListenerService::Region(config) => {
                 self.stats.region_connections += 1;
-                self.streams = self.streams.wrapping_add(1);
-                let stream = StreamId((u64::from(self.stream_prefix) << 32) | u64::from(self.streams));
-                let stream = RegionStream::new(config, stream, info.remote.ip(), now);
+                let stream = RegionStream::new(config, self.streams.next(), info.remote.ip(), now);
                 Service::Region(Box::new(stream))
             }
         };

@@ -20,13 +20,15 @@ use rdma::verbs::{
     Access, AddressBase, CmId, Device, Limits, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpNum, RegionId,
     TransportRequest, VerbsError,
 };
-use rdma::{CloseHow, EndpointConfig, Env, Memory, MessageSizes, OutOfOrder, RdmaStats, StagTable, StreamId};
+use rdma::{CloseHow, EndpointConfig, Env, Memory, MessageSizes, OutOfOrder, RdmaStats, StagTable};
 use tcp_stack::{
     BufPool, ConnId, ConnInfo, ConnOptions, Event, Instant, ListenOptions, ListenerId, RxFrame, Segment,
     Stack, StackConfig, TxFrame,
 };
 
-use crate::engine::{DataRun, Deadlines, LINGER, Step, StreamSink, TURNS_MAX, Turn, since_start};
+use crate::engine::{
+    DataRun, Deadlines, LINGER, Step, StreamNames, StreamSink, TURNS_MAX, Turn, since_start,
+};
 use conns::{Carrier, Conns};
 pub use node::{Node, NodeOptions, PortVerbs};
 
@@ -37,7 +39,8 @@ iwarp_counters::counters! {
         accepted,
         /// Streams opened.
         opened,
-        /// Streams reset since as many as the listener's backlog waited for an answer, or the device had no id left.
+        /// Streams reset since as many requests as the listener's backlog waited for an answer, or the device had no id
+        /// left.
         drop_backlog,
         /// Streams reset since their listener is bound to another address.
         drop_address,
@@ -87,6 +90,7 @@ pub struct Verbs<P: BufPool, M> {
     device: Device<Segment<P::Buf>>,
     side: Side<M>,
     conns: Conns,
+    streams: StreamNames,
     /// Connections that have something to send, each at most once.
     turns: VecDeque<ConnId>,
     limits: Deadlines,
@@ -105,15 +109,19 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     pub fn new(config: VerbsConfig, memory: M) -> Self {
         let connections = config.stack.connections_max as usize;
         let early = config.endpoint.out_of_order != OutOfOrder::Off;
+        // Silent peers leave half of the connections to others.
+        let half = u16::try_from(connections.div_euclid(2)).unwrap_or(u16::MAX);
+        let limits = Limits { silent: config.limits.silent.min(half), ..config.limits };
         Self {
             stack: Stack::new(config.stack, config.seed),
-            device: Device::new(config.limits, config.endpoint),
+            device: Device::new(limits, config.endpoint),
             side: Side {
                 stags: StagTable::new(config.stags_max as usize, config.seed),
                 memory,
                 stats: RdmaStats::default(),
             },
             conns: Conns::new(connections, config.limits.ids.into()),
+            streams: StreamNames::default(),
             turns: VecDeque::with_capacity(connections),
             limits: Deadlines::new(connections),
             unsettled: Vec::with_capacity(UNSETTLED_MAX),
@@ -260,8 +268,14 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             self.stats.drop_address += 1;
             return self.stack.abort(now, conn);
         }
-        let ends = (info.local, info.remote);
-        let Some(id) = self.device.incoming(id, stream_of(conn), ends, since_start(now)) else {
+        let (ends, at) = ((info.local, info.remote), since_start(now));
+        let stream = self.streams.next();
+        let mut taken = self.device.incoming(id, stream, ends, at);
+        if taken.is_none() && self.device.make_room(id) {
+            self.obey(now);
+            taken = self.device.incoming(id, stream, ends, at);
+        }
+        let Some(id) = taken else {
             self.stats.drop_backlog += 1;
             return self.stack.abort(now, conn);
         };
@@ -275,7 +289,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             return self.stack.abort(now, conn);
         };
         let stats = &mut self.side.stats;
-        if self.device.opened(id, stream_of(conn), info.local, since_start(now), stats) {
+        if self.device.opened(id, self.streams.next(), info.local, since_start(now), stats) {
             self.stats.opened += 1;
             self.look_after(conn);
         } else {
@@ -520,9 +534,4 @@ impl<P: BufPool, M: Memory> Step for Verbs<P, M> {
             self.stack.abort(now, conn);
         }
     }
-}
-
-/// The name of a connection's stream. A stack numbers the connections in a place from 0 to 2³² − 1.
-fn stream_of(conn: ConnId) -> StreamId {
-    StreamId((u64::from(conn.generation()) << 32) | u64::from(conn.index()))
 }

@@ -26,6 +26,7 @@ impl Visit for Lane<PortVerbs> {
         stack(&verbs.stack().stats(), f);
         verbs.rdma_stats().visit(f);
         verbs.stats().visit(&mut |name, help, value| f("verbs", name, help, value));
+        verbs.device().stats().visit(&mut |name, help, value| f("verbs", name, help, value));
     }
 }
 

@@ -118,7 +118,7 @@ pub enum TransportRequest {
         id: CmId,
         /// Its address.
         local: SocketAddr,
-        /// Streams that may wait for an answer.
+        /// MPA Requests that may wait for an answer.
         backlog: u16,
     },
     /// Accept no more.
@@ -156,7 +156,7 @@ pub enum TransportRequest {
 pub(super) enum Stage {
     /// Nothing was asked of it.
     New,
-    /// Accepts streams.
+    /// Accepts streams. `waiting`: MPA Requests that the program has not answered.
     Listening { backlog: u16, waiting: u16, ird: u16, ord: u16 },
     /// Waits for a stream.
     Opening,
@@ -259,8 +259,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.transport.len() < before
     }
 
-    /// Accepts connections at the id's address (`rdma_listen`), of which `backlog` may wait for `accept` or
-    /// `reject`. Their read depths are those of `param`; nothing else of it counts.
+    /// Accepts connections at the id's address (`rdma_listen`). `backlog` of those whose peers have sent an MPA Request
+    /// may wait for `accept` or `reject`; those without a request are bounded by [`Limits::silent`](super::Limits::silent).
+    /// The read depths are those of `param`; nothing else of it counts.
     ///
     /// # Errors
     /// `NoSuchObject`. `State`: it is something else already. `Invalid`: it has no address.
@@ -400,13 +401,39 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// A connection waits for an answer no more.
+    /// A connection waits for its request, or for an answer to it, no more.
     pub(super) fn leave_backlog(&mut self, id: CmId) {
         let listener = self.ids.get_mut(id.0).and_then(|it| it.listener.take());
+        if self.no_longer_silent(id) {
+            return;
+        }
         let listener = listener.and_then(|listener| self.ids.get_mut(listener.0));
         if let Some(Id { stage: Stage::Listening { waiting, .. }, .. }) = listener {
             *waiting = waiting.saturating_sub(1);
         }
+    }
+
+    /// `false`: the peer had sent its request before.
+    fn no_longer_silent(&mut self, id: CmId) -> bool {
+        let at = self.silent.iter().position(|silent| *silent == id);
+        at.and_then(|at| self.silent.remove(at)).is_some()
+    }
+
+    /// The peer's request is there: it takes a place in the backlog of its listener. `None`: there is none.
+    pub(super) fn enter_backlog(&mut self, id: CmId) -> Option<CmId> {
+        self.no_longer_silent(id);
+        let listener = self.ids.get(id.0)?.listener?;
+        if let Some(Id { stage: Stage::Listening { backlog, waiting, .. }, .. }) =
+            self.ids.get_mut(listener.0)
+        {
+            if *waiting < *backlog {
+                *waiting = waiting.saturating_add(1);
+                return Some(listener);
+            }
+            self.stats.requests_refused = self.stats.requests_refused.wrapping_add(1);
+        }
+        self.ids.get_mut(id.0)?.listener = None;
+        None
     }
 
     /// The initiator's endpoint, for the stream that was opened.

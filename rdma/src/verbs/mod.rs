@@ -71,6 +71,8 @@ pub struct Limits {
     pub srqs: u16,
     /// Listeners and connections.
     pub ids: u16,
+    /// Streams of all listeners whose peers have not sent an MPA Request yet, 1 to half of `ids`; more are taken for that.
+    pub silent: u16,
     /// Places of a send or receive queue, 1–65535.
     pub qp_wr_max: u16,
     /// Places of a shared receive queue, 1–65535.
@@ -93,6 +95,7 @@ impl Default for Limits {
             qps: 256,
             srqs: 64,
             ids: 512,
+            silent: 128,
             qp_wr_max: 4096,
             srq_wr_max: 16_384,
             cqe_max: 65_536,
@@ -172,6 +175,16 @@ impl AsyncEvent {
     }
 }
 
+iwarp_counters::counters! {
+    /// What a device counts.
+    pub struct DeviceStats {
+        /// Streams reset to make room for another: the peer had not sent an MPA Request, and was silent longest.
+        silent_evicted,
+        /// MPA Requests whose stream was reset: as many as the listener's backlog waited for an answer.
+        requests_refused,
+    }
+}
+
 /// All objects of one worker. `C` is what holds received octets.
 #[derive(Debug)]
 pub struct Device<C> {
@@ -189,6 +202,9 @@ pub struct Device<C> {
     cq_events: VecDeque<CqId>,
     cm_events: VecDeque<CmEvent>,
     transport: VecDeque<TransportRequest>,
+    /// Streams of listeners whose peers have not sent an MPA Request, oldest first.
+    silent: VecDeque<CmId>,
+    stats: DeviceStats,
     /// A completion queue has overrun, and its queue pairs do not know yet.
     overrun: bool,
 }
@@ -197,8 +213,9 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// A device without objects. `endpoint` is what connections are made with, but for what their queue pair and
     /// [`ConnParam`] say.
     pub fn new(limits: Limits, endpoint: EndpointConfig) -> Self {
-        let limits =
-            Limits { sge_max: limits.sge_max.min(u16::try_from(SGE_MAX).unwrap_or(u16::MAX)), ..limits };
+        let sge_max = limits.sge_max.min(u16::try_from(SGE_MAX).unwrap_or(u16::MAX));
+        let silent = limits.silent.min(limits.ids.div_euclid(2)).max(1);
+        let limits = Limits { sge_max, silent, ..limits };
         let (cqs, qps, srqs) = (usize::from(limits.cqs), usize::from(limits.qps), usize::from(limits.srqs));
         let ids = usize::from(limits.ids);
         // Of each of the five kinds at most one waits for each queue pair; a connection asks for few things, once.
@@ -217,6 +234,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             cq_events: VecDeque::with_capacity(cqs),
             cm_events: VecDeque::with_capacity(ids.saturating_mul(connection::EVENTS_MAX)),
             transport: VecDeque::with_capacity(ids.saturating_mul(connection::REQUESTS_MAX)),
+            silent: VecDeque::with_capacity(limits.silent.into()),
+            stats: DeviceStats::default(),
             overrun: false,
         }
     }
@@ -224,6 +243,11 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// What the device has (`ibv_query_device`).
     pub const fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// What the device counts.
+    pub const fn stats(&self) -> &DeviceStats {
+        &self.stats
     }
 
     /// The next thing that happened to an object (`ibv_get_async_event`).

@@ -50,7 +50,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// A listener's stream was accepted. `stream` is a name that no other stream of the worker had or will have.
-    /// `None`: there is no place for it; reset it.
+    /// `None`: there is no place for it; reset it, or have [`Self::make_room`] find one.
     pub fn incoming(
         &mut self,
         listener: CmId,
@@ -61,7 +61,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let Stage::Listening { backlog, waiting, ird, ord } = self.ids.get(listener.0)?.stage else {
             return None;
         };
-        if waiting >= backlog {
+        if waiting >= backlog || self.silent.len() >= self.limits.silent.into() {
             return None;
         }
         let mut config = EndpointConfig { pd: None, send_queue: 0, receive_queue: 0, ..self.endpoint };
@@ -79,10 +79,23 @@ impl<C: AsRef<[u8]>> Device<C> {
             ..Id::new()
         };
         let id = CmId(self.ids.insert(id)?);
-        if let Some(Id { stage: Stage::Listening { waiting, .. }, .. }) = self.ids.get_mut(listener.0) {
-            *waiting = waiting.saturating_add(1);
-        }
+        self.silent.push_back(id);
         Some(id)
+    }
+
+    /// Resets the stream whose peer has been silent longest, of those that have not sent an MPA Request, so that
+    /// [`Self::incoming`] has a place when the [`TransportRequest::Close`] that follows is carried out. `false`: that would
+    /// not help, since the listener's backlog is full of requests, or nobody is silent.
+    pub fn make_room(&mut self, listener: CmId) -> bool {
+        let is_full =
+            |it: &Id<C>| matches!(it.stage, Stage::Listening { backlog, waiting, .. } if waiting >= backlog);
+        if self.ids.get(listener.0).is_none_or(is_full) {
+            return false;
+        }
+        let Some(oldest) = self.silent.front().copied() else { return false };
+        self.stats.silent_evicted = self.stats.silent_evicted.wrapping_add(1);
+        self.transport_lost(oldest);
+        true
     }
 
     /// The stream of a [`TransportRequest::Open`] is there. `stream` as with [`Self::incoming`]. `false`: nobody
@@ -319,10 +332,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     fn on_event(&mut self, id: CmId, event: Event) {
         match event {
             Event::ConnectRequest { private_data, ird, ord, rev: _, crc: _ } => {
-                let listener = self.ids.get(id.0).and_then(|it| it.listener);
-                let Some(listener) = listener.filter(|listener| self.ids.get(listener.0).is_some()) else {
-                    return self.transport_lost(id);
-                };
+                let Some(listener) = self.enter_backlog(id) else { return self.transport_lost(id) };
                 if let Some(it) = self.ids.get_mut(id.0) {
                     it.doomed = false;
                 }

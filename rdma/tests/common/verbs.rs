@@ -147,9 +147,7 @@ impl Net {
         self.opened += 2;
         let (mine, theirs) = (StreamId(self.opened), StreamId(self.opened + 1));
         let from = address(at);
-        let incoming =
-            listener.and_then(|it| self.nodes[there].device.incoming(it, theirs, (peer, from), self.now));
-        let Some(incoming) = incoming else {
+        let Some(incoming) = listener.and_then(|it| self.incoming(it, theirs, (peer, from))) else {
             self.refused += 1;
             return self.nodes[at].device.open_failed(id);
         };
@@ -164,6 +162,23 @@ impl Net {
         };
         let (a, b) = (end(id), end(incoming));
         self.streams.push(if at == 0 { [a, b] } else { [b, a] });
+    }
+
+    /// A stream for node 1's listener, as an adapter takes it.
+    pub(crate) fn incoming(
+        &mut self,
+        listener: CmId,
+        stream: StreamId,
+        ends: (SocketAddr, SocketAddr),
+    ) -> Option<CmId> {
+        let taken = self.nodes[1].device.incoming(listener, stream, ends, self.now);
+        if taken.is_some() || !self.nodes[1].device.make_room(listener) {
+            return taken;
+        }
+        while let Some(request) = self.nodes[1].device.poll_transport() {
+            self.request(1, request);
+        }
+        self.nodes[1].device.incoming(listener, stream, ends, self.now)
     }
 
     fn transmit(&mut self, at: usize, id: CmId) {

@@ -117,7 +117,6 @@ impl Lab {
             grants_max: setup.grants,
             regions_max: 8,
             seed: random.seed(),
-            stream_prefix: 5,
         };
         let mut engine = Engine::new(config, memory);
         let mut endpoint = EndpointConfig::default();

@@ -8,6 +8,7 @@ use tcp_stack::{ConnId, Duration};
 use super::client::{Session, fill};
 use super::lab::{ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup, TOKEN};
 use super::{SECOND, assert_bounded, assert_empty};
+use crate::engine::StreamNames;
 
 const BOTH: Access = Access::from_bits(3).unwrap();
 /// Longer than all retransmissions of a rough link take.
@@ -208,6 +209,30 @@ fn post(lab: &mut Lab, conn: ConnId, reads: bool, (region, len): (RegionId, u32)
     let posted =
         if reads { endpoint.post_read(0, local, stag, to) } else { endpoint.post_write(0, local, stag, to) };
     posted.unwrap();
+}
+
+/// 2³² streams later, and 2³³, and at each of the numbers around them: what one stream was granted is not another's.
+#[test]
+fn a_grant_is_of_one_stream_however_many_have_been() {
+    for given in [1 << 32, 1 << 33, 1 << 48].into_iter().flat_map(|wrap: u64| wrap - 3..wrap + 1) {
+        let mut lab = Lab::new(Setup::default());
+        let (first, grant) = open(&mut lab, "lab", BOTH, b"");
+        let stag = grant.unwrap().stag;
+        lab.engine.streams = StreamNames::after(given);
+        let local = lab.client.memory.add(vec![0xff; 64]).unwrap();
+        for reads in [false, true, false, true] {
+            let (second, _) = open(&mut lab, "lab", BOTH, b"");
+            post(&mut lab, second, reads, (local, 8), stag, 0);
+            lab.run_until("the end", SECOND, |lab| lab.client.stream(second).ended.is_some());
+            let told = lab.client.stream(second).terminated.map(|code| (code.layer, code.etype, code.code));
+            assert_eq!(told, Some(if reads { (0, 1, 3) } else { (1, 1, 2) }), "after {given} streams");
+        }
+        // Nor has the end of the others taken it away.
+        lab.client.write(first, (local, 0), 64, 0);
+        lab.client.read(first, (local, 0), 64, 0);
+        wait_for(&mut lab, first, 2);
+        assert_eq!(lab.region_bytes()[..64], [0xff; 64]);
+    }
 }
 
 /// What a peer may not do, and the Terminate that it is told with.

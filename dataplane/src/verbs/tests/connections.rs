@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use rdma::verbs::{CmEventKind, CmId, ConnParam, QpState};
+use rdma::verbs::{CmEventKind, CmId, ConnParam, Limits, QpState};
 use tcp_stack::Duration;
 
 use super::lab::{Net, PATIENCE, Pair, ROUGH, Setup, address};
@@ -173,8 +173,48 @@ fn a_full_backlog_resets() {
         .collect();
     net.run_until("resets", SECOND * 9, |net| net.hosts[0].events.len() == 2);
     assert!(net.hosts[0].events.iter().all(|event| event.kind == CmEventKind::ConnectError));
-    assert_eq!(net.hosts[1].verbs.stats().drop_backlog, 2);
-    assert_eq!(ids.len(), 3);
+    let server = &net.hosts[1].verbs;
+    assert_eq!(server.stats().drop_backlog + server.device().stats().requests_refused, 2);
+    assert_eq!((ids.len(), server.device().stats().silent_evicted), (3, 0));
+}
+
+/// TCP connections on which no MPA Request comes, from one to as many as the peer can have: each that is one too many has
+/// the one that was silent longest reset, and an honest peer is served at once.
+#[test]
+fn silent_connections_keep_nobody_out() {
+    for count in [1, 7, 8, 9, 14] {
+        // Half of the server's sixteen connections may be silent; so may half of its ids.
+        let limits = Limits { qps: 32, ids: 64, cqe_max: 4096, ..Limits::default() };
+        let mut net = Net::new(Setup { limits, ..Setup::default() });
+        net.listen(PORT);
+        net.silenced = Box::new(|_| true);
+        let silent: Vec<CmId> = (0..count)
+            .map(|at| {
+                let (_, _, qp) = net.hosts[0].queue_pair(4);
+                let device = net.hosts[0].verbs.device_mut();
+                let id = device.create_id(None).unwrap();
+                device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
+                net.run_until("a connection", SECOND, |net| net.hosts[1].verbs.stats().accepted > at);
+                id
+            })
+            .collect();
+        let evicted = count.saturating_sub(8);
+        assert_eq!(net.hosts[1].verbs.device().stats().silent_evicted, evicted);
+        let ports = silent.iter().filter_map(|id| net.hosts[0].verbs.device().addresses(*id).ok()?.0);
+        let ports: Vec<u16> = ports.map(|local| local.port()).collect();
+        // Whose turn it was not is still there.
+        net.run_for(SECOND / 1000);
+        let gone = silent.iter().map(|id| net.hosts[0].take_event(*id)).collect::<Vec<_>>();
+        let evicted = usize::try_from(evicted).unwrap();
+        assert!(gone[..evicted].iter().all(|kind| *kind == Some(CmEventKind::ConnectError)), "{gone:?}");
+        assert!(gone[evicted..].iter().all(Option::is_none), "{gone:?}");
+        net.silenced = Box::new(move |port| ports.contains(&port));
+        let began = net.now;
+        let pair = net.connect(PORT, 4);
+        assert!(net.now.saturating_since(began) < SECOND / 100, "{count}: served at once");
+        assert_eq!(qp_state(&net, 0, &pair), QpState::Rts);
+        assert_eq!(net.hosts[1].verbs.stats().drop_backlog, 0);
+    }
 }
 
 /// A peer that is silent for ever: its connection ends, with what was posted flushed.

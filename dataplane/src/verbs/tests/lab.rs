@@ -197,6 +197,34 @@ pub(crate) fn sge(mr: &MemoryRegion, offset: u64, length: u32) -> Sge {
     Sge { addr: mr.addr + offset, length, lkey: mr.lkey }
 }
 
+/// The sum of RFC 1071.
+fn internet_checksum(octets: &[u8], start: u32) -> [u8; 2] {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    let sum: u32 = octets.chunks(2).map(word).sum::<u32>() + start;
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()).to_be_bytes()
+}
+
+/// A TCP segment over IPv4 without its payload, if it comes from one of these ports.
+fn without_payload(mut frame: Vec<u8>, silenced: &dyn Fn(u16) -> bool) -> Vec<u8> {
+    const TCP: usize = 34;
+    let is_tcp = frame.get(14) == Some(&0x45) && frame.get(23) == Some(&6);
+    if !is_tcp || !silenced(u16::from_be_bytes([frame[TCP], frame[TCP + 1]])) {
+        return frame;
+    }
+    let header = usize::from(frame[TCP + 12] >> 4) * 4;
+    frame.truncate(TCP + header);
+    frame[16..18].copy_from_slice(&u16::try_from(20 + header).unwrap().to_be_bytes());
+    frame[24..26].fill(0);
+    let of_ip = internet_checksum(&frame[14..TCP], 0);
+    frame[24..26].copy_from_slice(&of_ip);
+    frame[TCP + 16..TCP + 18].fill(0);
+    // The pseudo-header: both addresses, protocol and length.
+    let of_tcp = internet_checksum(&frame[26..], 6 + u32::try_from(header).unwrap());
+    frame[TCP + 16..TCP + 18].copy_from_slice(&of_tcp);
+    frame
+}
+
 /// Two hosts and what is between them.
 pub(crate) struct Net {
     pub(crate) hosts: [Host; 2],
@@ -205,6 +233,8 @@ pub(crate) struct Net {
     pub(crate) watch: fn(bool),
     /// Frames are lost, all of them.
     pub(crate) cut: bool,
+    /// Host 0's frames lose their TCP payload if they come from one of these ports.
+    pub(crate) silenced: Box<dyn Fn(u16) -> bool>,
     links: [Link; 2],
     flying: BinaryHeap<Reverse<Flight>>,
     order: u64,
@@ -227,6 +257,7 @@ impl Net {
             now: Instant::ZERO,
             watch: |_| {},
             cut: false,
+            silenced: Box::new(|_| false),
             links: [Link::new(setup.link, random.fork()), Link::new(setup.link, random.fork())],
             flying: BinaryHeap::new(),
             order: 0,
@@ -245,12 +276,13 @@ impl Net {
         for from in 0..2 {
             let (now, host) = (self.now, &mut self.hosts[from]);
             busy |= host.turn(now, self.watch) || host.verbs.has_output() || !host.inbox.is_empty();
-            let (link, order, flying, cut) =
-                (&mut self.links[from], &mut self.order, &mut self.flying, self.cut);
+            let Self { links, order, flying, cut, silenced, .. } = self;
+            let (link, host) = (&mut links[from], &mut self.hosts[from]);
             for buf in host.emitted.drain(..) {
                 link.send(now, buf.bytes(), &mut |at, frame| {
                     *order += 1;
-                    if !cut {
+                    if !*cut {
+                        let frame = if from == 0 { without_payload(frame, &**silenced) } else { frame };
                         flying.push(Reverse((at, *order, 1 - from, frame)));
                     }
                 });
