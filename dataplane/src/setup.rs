@@ -299,7 +299,8 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
         iwarp_config::OutOfOrder::Aligned => OutOfOrder::Aligned,
     };
     let last_early = config.placement.last_segment == LastSegment::Early;
-    EndpointConfig { mpa, out_of_order, last_early, ..EndpointConfig::default() }
+    let disconnect_timeout = Duration::from_millis(u64::from(config.mpa.disconnect_timeout_ms));
+    EndpointConfig { mpa, out_of_order, last_early, disconnect_timeout, ..EndpointConfig::default() }
 }
 
 /// The workers, and what the desk knows of each.

@@ -50,6 +50,8 @@ iwarp_counters::counters! {
         terminates_sent,
         /// Terminate messages that could not be sent in time.
         terminates_unsent,
+        /// Streams reset since the peer did not let them end in time: it owed Read Responses, or did not take its own.
+        disconnects_overdue,
         /// Terminate messages received.
         terminates_received,
         /// Of these, those in Linux soft-iWARP's bit order.

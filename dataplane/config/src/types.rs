@@ -293,6 +293,8 @@ pub struct Mpa {
     pub markers: Markers,
     /// Time a peer has for the MPA request after the connection opened.
     pub handshake_timeout_ms: u32,
+    /// Time that a connection being disconnected may wait for RDMA Reads, of either side, to be answered and taken.
+    pub disconnect_timeout_ms: u32,
     /// Greatest inbound RDMA Read queue depth granted, 0x3FFF being reserved (RFC 6581 §4).
     pub ird_max: u16,
     /// Greatest outbound RDMA Read queue depth used.

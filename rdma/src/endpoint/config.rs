@@ -51,6 +51,9 @@ pub struct EndpointConfig {
     pub reject_linger: Duration,
     /// How long a Terminate may wait for room in the transport before the connection is reset.
     pub terminate_timeout: Duration,
+    /// How long [`Endpoint::disconnect`](super::Endpoint::disconnect) may wait for Read Responses that the peer owes, and
+    /// for the peer to take its own, before the connection is reset. It does not start anew when some of them have come.
+    pub disconnect_timeout: Duration,
 }
 
 impl Default for EndpointConfig {
@@ -69,6 +72,7 @@ impl Default for EndpointConfig {
             poke_after: None,
             reject_linger: Duration::from_secs(5),
             terminate_timeout: Duration::from_secs(5),
+            disconnect_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -96,6 +96,9 @@ pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
         handshake_timeout_ms: section
             .number("handshake_timeout_ms", 100..=600_000, "the time a peer has for its MPA request")
             .unwrap_or(10_000),
+        disconnect_timeout_ms: section
+            .number("disconnect_timeout_ms", 100..=600_000, "the time that RDMA Reads have to end when a program disconnects")
+            .unwrap_or(30_000),
         ird_max: section.number("ird_max", 1..=READS_MAX, "RDMA Reads served at a time").unwrap_or(128),
         ord_max: section.number("ord_max", 1..=READS_MAX, "RDMA Reads asked for at a time").unwrap_or(128),
     };

@@ -335,6 +335,8 @@ const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     ("tcp", "held_segments_max", "65536"),
     ("mpa", "handshake_timeout_ms", "99"),
     ("mpa", "handshake_timeout_ms", "600001"),
+    ("mpa", "disconnect_timeout_ms", "99"),
+    ("mpa", "disconnect_timeout_ms", "600001"),
     ("mpa", "ird_max", "0"),
     ("mpa", "ird_max", "1025"),
     ("mpa", "ord_max", "0"),
