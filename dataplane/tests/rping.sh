@@ -69,7 +69,9 @@ rounds() { jq -e ".rounds == $1 and .failed == 0 and .error == null" "$LAB/clien
 texts() { # SIZE ROUNDS OPTIONS…
     local size=$1 count=$2
     shift 2
-    server -V "$@" && client -V -a 10.79.0.10 -S "$size" -C "$count" "$@" && rounds "$count" &&
+    local options=("$@")
+    [ "$1" = --rtr ] && options=()
+    server -V "${options[@]}" && client -V -a 10.79.0.10 -S "$size" -C "$count" "$@" && rounds "$count" &&
         ends server "$SERVER" 0 && grep -q "^server: $count rounds" "$LAB/server.err"
 }
 for size in 16 64 1000 4k 65535 64k; do
@@ -79,6 +81,9 @@ check "20 rounds of 1M, compared" texts 1M 20
 check "MPA revision 1" texts 4k 100 --mpa-revision 1
 check "without CRC" texts 4k 100 --crc off
 check "with markers" texts 64k 100 --markers
+for rtr in write read send write,read,send; do
+    check "beginning with a ready-to-receive message: $rtr" texts 4k 100 --rtr $rtr
+done
 over_ipv6() {
     server -V -a ::0 && client -V -a fd79::10 -I fd79::11 -S 4k -C 100 && rounds 100 && ends server "$SERVER" 0
 }

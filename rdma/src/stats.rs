@@ -10,6 +10,10 @@ iwarp_counters::counters! {
     pub struct RdmapStats {
         /// Streams that entered full operation.
         established,
+        /// Streams that their initiator began with the ready-to-receive message agreed on.
+        in_rtrs,
+        /// Streams that this side, as their initiator, began with a ready-to-receive message.
+        out_rtrs,
         /// RDMA Writes of the peer, placed whole.
         in_rdma_writes,
         /// RDMA Read Requests of the peer.
@@ -76,7 +80,7 @@ iwarp_counters::counters! {
         setup_failed,
         /// Set-up: the responder asks for more inbound reads than there is room for.
         insufficient_ird,
-        /// Set-up: no ready-to-receive message in common.
+        /// Set-up: no ready-to-receive message in common, or another message in its place.
         no_matching_rtr,
         /// Tagged segments of another DDP version.
         tagged_version,

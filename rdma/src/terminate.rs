@@ -22,7 +22,8 @@ pub enum StreamError {
     SetupFailed,
     /// While setting up: the responder wants to read more at a time than this side can answer.
     InsufficientIrd,
-    /// While setting up: the responder offers no ready-to-receive message that this side can send.
+    /// While setting up: the responder offers no ready-to-receive message that this side can send, or the initiator sends
+    /// another message first than those agreed on.
     NoMatchingRtr,
     /// A tagged segment of another DDP version.
     TaggedVersion,

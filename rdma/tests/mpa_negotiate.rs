@@ -140,8 +140,11 @@ fn a_responder_answers_as_it_is_asked() {
         ..config()
     };
     let off = NegotiationConfig { crc: CrcPolicy::IfPeerAsks, ..config() };
+    let tagged = NegotiationConfig { rtr: RtrOptions { send: false, ..config().rtr }, ..config() };
+    let no_reads = NegotiationConfig { ird_max: 0, ..config() };
+    let only_read = NegotiationConfig { rtr: RtrOptions { read: true, ..RtrOptions::default() }, ..no_reads };
     #[rustfmt::skip]
-    let rows: [Row; 15] = [
+    let rows: [Row; 19] = [
         ("revision 1", config(), frame("Req", 0x40, 1, b"pd"), frame("Rep", 0x40, 1, b"ok"), true, NONE),
         ("revision 1, CRC off on both sides", off, frame("Req", 0, 1, b""), frame("Rep", 0, 1, b"ok"), false, NONE),
         ("revision 1, CRC on here", config(), frame("Req", 0, 1, b""), frame("Rep", 0x40, 1, b"ok"), true, NONE),
@@ -155,7 +158,11 @@ fn a_responder_answers_as_it_is_asked() {
         ("left to the ULP", config(), frame("Req", 0x10, 2, &[0x3F, 0xFF, 0x3F, 0xFF]), frame("Rep", 0x50, 2, b"\x3F\xFF\x3F\xFFok"), true, NONE),
         ("peer-to-peer, all options", rtr_config, frame("Req", 0x10, 2, &[0xC0, 2, 0xC0, 3]), frame("Rep", 0x10, 2, b"\xC0\x03\xC0\x02ok"), false, (3, 2)),
         ("peer-to-peer, Read, no ORD", config(), frame("Req", 0x10, 2, &[0x80, 0, 0x40, 0]), frame("Rep", 0x50, 2, b"\x80\x01\x40\x00ok"), true, (1, 0)),
-        ("peer-to-peer, Send: we offer ours", config(), frame("Req", 0x10, 2, &[0xC0, 1, 0, 1]), frame("Rep", 0x50, 2, b"\x80\x01\xC0\x01ok"), true, (1, 1)),
+        ("peer-to-peer, Send", config(), frame("Req", 0x10, 2, &[0xC0, 1, 0, 1]), frame("Rep", 0x50, 2, b"\xC0\x01\x00\x01ok"), true, (1, 1)),
+        ("peer-to-peer, Send: we offer ours", tagged, frame("Req", 0x10, 2, &[0xC0, 1, 0, 1]), frame("Rep", 0x50, 2, b"\x80\x01\xC0\x01ok"), true, (1, 1)),
+        ("peer-to-peer, nothing: we offer ours", config(), frame("Req", 0x10, 2, &[0x80, 1, 0, 1]), frame("Rep", 0x50, 2, b"\xC0\x01\xC0\x01ok"), true, (1, 1)),
+        ("peer-to-peer, Read, where nobody may read", no_reads, frame("Req", 0x10, 2, &[0x80, 1, 0x40, 1]), frame("Rep", 0x50, 2, b"\xC0\x00\x80\x01ok"), true, (0, 1)),
+        ("peer-to-peer, Read alone here, where nobody may read", only_read, frame("Req", 0x10, 2, &[0x80, 1, 0x40, 1]), frame("Rep", 0x50, 2, b"\x80\x00\x80\x01ok"), true, (0, 1)),
         ("B, C, D without A", config(), frame("Req", 0x10, 2, &[0x40, 1, 0xC0, 1]), frame("Rep", 0x50, 2, b"\x00\x01\x00\x01ok"), true, (1, 1)),
     ];
     for (name, config, request, reply, crc, (ird, ord)) in rows {
@@ -166,6 +173,12 @@ fn a_responder_answers_as_it_is_asked() {
         let terms = offer.terms;
         assert_eq!((terms.crc, terms.ird, terms.ord, terms.rtr), (crc, ird, ord, None), "{name}");
         assert_eq!(terms.revision, request[17], "{name}");
+        // What the peer must send first is what the Reply says: B, C and D where A is set.
+        let flags = |at: usize| reply.get(at).map_or(0, |octet| octet >> 6);
+        let offered =
+            RtrOptions { send: flags(20) & 1 != 0, write: flags(22) & 2 != 0, read: flags(22) & 1 != 0 };
+        let peer_to_peer = reply[16] & 0x10 != 0 && flags(20) & 2 != 0;
+        assert_eq!(terms.rtr_in, (peer_to_peer && terms.peer.is_some()).then_some(offered), "{name}");
         side.negotiation.accept(b"ok").unwrap();
         assert_eq!(side.send(), reply, "{name}");
         assert_eq!(side.event(), Some(Event::Established(terms)), "{name}");
@@ -350,6 +363,7 @@ fn an_initiator_holds_to_the_reply() {
         ird: 4,
         ord: 4,
         rtr: None,
+        rtr_in: None,
         peer: None,
     };
     #[rustfmt::skip]

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use clap::{ArgAction, ArgGroup, Args as ClapArgs, Parser, Subcommand};
+use clap::{ArgAction, ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use iwarp_rping::protocol::{PORT, SIZE_MAX, SIZE_MIN};
 use mgmt_cli::remote::{Crc, Get, Ping, Put};
+use rdma::wire::mpa::RtrOptions;
 
 use crate::device::DeviceArgs;
 
@@ -80,7 +81,7 @@ pub(crate) struct Args {
 }
 
 /// What is agreed on when a connection begins.
-#[derive(Clone, Copy, Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "MPA")]
 pub(crate) struct Mpa {
     /// CRC32c over every FPDU; off only if the peer agrees. Without: as the configuration says, which is on.
@@ -92,12 +93,35 @@ pub(crate) struct Mpa {
     /// Client: the MPA revision to ask for.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) mpa_revision: u8,
+    /// Client: begin with a ready-to-receive message, the peer-to-peer model; one or several that the server may choose from.
+    #[arg(long, value_name = "KIND", value_delimiter = ',', conflicts_with = "server")]
+    pub(crate) rtr: Vec<Rtr>,
     /// Reads of the peer at a time.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(..0x3fff))]
     pub(crate) ird: u16,
     /// Reads of this side at a time.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(..0x3fff))]
     pub(crate) ord: u16,
+}
+
+/// A ready-to-receive message (RFC 6581 §9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rtr {
+    /// A Send of no bytes.
+    Send,
+    /// An RDMA Write of no bytes.
+    Write,
+    /// An RDMA Read of no bytes.
+    Read,
+}
+
+impl Mpa {
+    /// The messages to choose from; `None`: the client-server model.
+    pub(crate) fn rtr(&self) -> Option<RtrOptions> {
+        let has = |kind| self.rtr.contains(&kind);
+        let options = RtrOptions { send: has(Rtr::Send), write: has(Rtr::Write), read: has(Rtr::Read) };
+        Some(options).filter(|options| !options.is_empty())
+    }
 }
 
 /// What is done with a region of a peer's, `iwarpd` for one.
@@ -181,6 +205,9 @@ mod tests {
         let server = parse("-s -P --config x").unwrap();
         assert!(server.server && server.persistent);
         assert_eq!(server.endpoint(), Ok("0.0.0.0:7174".parse().unwrap()));
+        assert_eq!((client.mpa.rtr(), server.mpa.rtr()), (None, None));
+        let peer = parse("-c -a 10.77.0.2 --rtr write,read --config x").unwrap();
+        assert_eq!(peer.mpa.rtr(), Some(RtrOptions { send: false, write: true, read: true }));
         let v6 = parse("-s -a ::0 --config x").unwrap();
         assert_eq!(v6.endpoint(), Ok("[::]:7174".parse().unwrap()));
     }
@@ -205,6 +232,8 @@ mod tests {
             "-s -C 3 --config x",
             "-c -P -a 10.0.0.1 --config x",
             "-s -S 15 --config x",
+            "-s --rtr write --config x",
+            "-c -a 10.0.0.1 --rtr atomic --config x",
             "-s -S 17M --config x",
             "-s",
             "-s --config x --driver tap --interface i --address 10.0.0.1/24",

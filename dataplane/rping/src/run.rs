@@ -95,6 +95,7 @@ fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode
         responder_resources: args.mpa.ird,
         initiator_depth: args.mpa.ord,
         revision: args.mpa.mpa_revision,
+        rtr: args.mpa.rtr(),
         ..ConnParam::default()
     };
     let report = if args.server {

@@ -76,6 +76,17 @@ fetch() {
         die "could not download $*"
 }
 
+# open_peer_to_peer DIR: siw's peer-to-peer mode, and the RTR messages that it asks for then, are constants in its sources.
+# Here they become module parameters, which the guest changes while siw runs. Nothing else of siw is changed.
+open_peer_to_peer() {
+    sed -i 's/^const bool peer_to_peer;/bool peer_to_peer;\nmodule_param(peer_to_peer, bool, 0644);/' "$1/siw_main.c"
+    sed -i 's/^extern const bool peer_to_peer;/extern bool peer_to_peer;/' "$1/siw.h"
+    sed -i -e 's/^#include "siw.h"/#include <linux\/module.h>\n&/' \
+        -e 's/^static __be16 rtr_type = .*;/&\nmodule_param(rtr_type, ushort, 0644);/' "$1/siw_cm.c"
+    grep -q '^module_param(peer_to_peer' "$1/siw_main.c" && grep -q '^module_param(rtr_type' "$1/siw_cm.c" &&
+        ! grep -q 'const bool peer_to_peer' "$1/siw.h" || die "siw's sources have changed: no peer-to-peer mode found"
+}
+
 # build_siw ROOT: compiles siw from the extracted linux-source against the extracted linux-headers.
 build_siw() {
     local root=$1 tarball headers build=$1/build-siw config
@@ -86,6 +97,7 @@ build_siw() {
     mkdir -p "$build"
     tar -C "$build" --use-compress-program='xz -dT0' --strip-components=5 --wildcards \
         -xf "$tarball" '*/drivers/infiniband/sw/siw/*' || die "no siw in $tarball"
+    open_peer_to_peer "$build"
     # The headers' makefiles name /usr/src and /usr/lib: point them into the extracted tree.
     find "$root"/usr/src/linux-headers-* -maxdepth 1 -name Makefile -exec \
         sed -i "s#\([ =]\)/usr/src/linux-headers#\1$root/usr/src/linux-headers#g" {} +
@@ -114,7 +126,7 @@ extract_vmlinux() {
 prepare_kernel() {
     kernel_dir=$cache/kernel-$kernel_version-$({
         echo "${guest_modules[@]}"
-        declare -f build_siw extract_vmlinux prepare_kernel
+        declare -f open_peer_to_peer build_siw extract_vmlinux prepare_kernel
     } | sha256sum | cut -c1-8)
     [ ! -e "$kernel_dir/order" ] || return 0
     need_root "unpacking Debian's kernel packages"

@@ -13,6 +13,7 @@ source dataplane/tests/siw/churn.sh
 source dataplane/tests/siw/initiator.sh
 source dataplane/tests/siw/rping.sh
 source dataplane/tests/siw/turns.sh
+source dataplane/tests/siw/rtr.sh
 
 BYTES=${SIW_BYTES:-67108864}
 CRC_ON=7400 CRC_OFF=7401
@@ -197,7 +198,7 @@ try() {
 }
 
 # The suites, in the order in which they run.
-SUITES=${SIW_SUITES:-responder churn initiator rping turns loss}
+SUITES=${SIW_SUITES:-responder churn initiator rping turns rtr loss}
 
 # lossy PERCENT BYTES SEED ROUNDS: all kinds of work while frames are lost.
 lossy() {

@@ -98,12 +98,7 @@ pub struct Endpoint<C> {
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
     /// The responder of a stream that was just accepted.
-    pub fn responder(mut config: EndpointConfig, stream: StreamId, now: Duration) -> Self {
-        // A Send as ready-to-receive would need a posted buffer of its own.
-        config.mpa.rtr.send = false;
-        if config.mpa.rtr.is_empty() {
-            config.mpa.rtr.write = true;
-        }
+    pub fn responder(config: EndpointConfig, stream: StreamId, now: Duration) -> Self {
         let negotiation = Negotiation::responder(config.mpa, now);
         Self::new(config, stream, negotiation, false)
     }

@@ -88,7 +88,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     }
 
     pub(super) fn establish(&mut self, terms: Terms, private_data: Box<[u8]>, stats: &mut RdmaStats) {
-        let Terms { revision, crc, markers_in, markers_out, ird, ord, rtr, peer: _ } = terms;
+        let Terms { revision, crc, markers_in, markers_out, ird, ord, rtr, rtr_in, peer: _ } = terms;
         self.negotiation = None;
         self.terms = Some(terms);
         let EndpointConfig { chunks_max, spill_max, out_of_order, placed_runs_max, .. } = self.config;
@@ -103,9 +103,11 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.deframer = Some(Deframer::new(self.position, deframer));
         let framer = Framer::new(crc).with_markers(markers_out);
         self.qp.establish(framer, ird.into(), ord.into(), self.initiator);
+        self.qp.rtr_due = rtr_in;
         count(&mut stats.rdmap.established, 1);
         self.qp.events.push_back(Event::Established { private_data, rev: revision, crc, ird, ord });
         // RFC 6581 §9.2: "the initiator MUST generate one of the negotiated RTR indications".
+        count(&mut stats.rdmap.out_rtrs, usize::from(rtr.is_some()));
         let (stag, to) = (Stag(1), TaggedOffset(0));
         match rtr {
             None => {}

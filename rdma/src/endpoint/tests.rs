@@ -52,6 +52,7 @@ impl Side {
             ird: 4,
             ord: 4,
             rtr,
+            rtr_in: None,
             peer: None,
         };
         endpoint.establish(terms, Box::default(), &mut stats);

@@ -33,6 +33,7 @@ use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::Msn;
 use crate::wire::atomic::AtomicResponse;
 use crate::wire::ddp::UntaggedHeader;
+use crate::wire::mpa::RtrOptions;
 use crate::wire::rdmap::ReadRequest;
 use crate::wire::terminate::Terminate;
 
@@ -124,6 +125,8 @@ pub(crate) struct QueuePair {
     pub(crate) may_send: bool,
     /// Whether an FPDU of the peer has come.
     pub(crate) peer_spoke: bool,
+    /// The peer's first FPDU must be one of these messages.
+    pub(crate) rtr_due: Option<RtrOptions>,
     /// Whether the peer sends no more.
     pub(crate) peer_ended: bool,
     /// Whether an FPDU was sent.
@@ -161,6 +164,7 @@ impl QueuePair {
             framer: Framer::new(true),
             may_send: false,
             peer_spoke: false,
+            rtr_due: None,
             peer_ended: false,
             sent_any: false,
             irq_max: 0,

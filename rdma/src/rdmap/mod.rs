@@ -3,6 +3,7 @@
 mod early;
 mod local;
 mod receive;
+mod rtr;
 mod run;
 mod transmit;
 

@@ -25,8 +25,6 @@ impl QueuePair {
             count(&mut env.stats.drops.after_error, 1);
             return;
         }
-        self.peer_spoke = true;
-        self.may_send = true;
         let copied;
         let head = match fpdu.contiguous() {
             Some(ulpdu) => ulpdu,
@@ -37,6 +35,9 @@ impl QueuePair {
                 copied.get(..len).unwrap_or_default()
             }
         };
+        if !self.peer_spoke && self.first(head, fpdu.len(), env.stats) {
+            return;
+        }
         let Ok((header, rest)) = Header::parse(head) else {
             return self.fail(&Fault::bare(StreamError::FpduLength), env.stats);
         };

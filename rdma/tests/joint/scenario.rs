@@ -185,9 +185,12 @@ impl DialPlan {
     pub(crate) fn no_rtr_in_common(&self) -> bool {
         let [initiator, responder] = &self.sides;
         let forms = initiator.rtr.filter(|_| self.revision == 2);
-        let both = forms.map(|forms| forms.and(responder.rtr.unwrap_or_default()));
-        // A Read takes a place among the reads, of which the responder raises its depth to one for it.
-        both.is_some_and(|both| !(both.write || both.read && initiator.ord > 0 && responder.ird > 0))
+        let RtrOptions { send, write, read } = responder.rtr.unwrap_or_default();
+        // A Read takes a place among the reads, which both must have. A responder that takes nothing else takes a Write.
+        let read = read && responder.ird > 0;
+        let takes = RtrOptions { send, write: write || !(send || read), read };
+        let both = forms.map(|forms| forms.and(takes));
+        both.is_some_and(|both| !(both.send || both.write || both.read && initiator.ord > 0))
     }
 }
 
@@ -442,7 +445,7 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
             let any = random.below(17) as u16;
             pick(random, &[0, 1, 2, 16, any])
         };
-        let forms = draw_forms(random, is_initiator);
+        let forms = draw_forms(random);
         SidePlan {
             crc: if crc && random.below(3) != 0 { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks },
             markers: random.below(3) == 0,
@@ -492,9 +495,9 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
 }
 
 /// Forms of ready-to-receive that a side knows.
-fn draw_forms(random: &mut Random, is_initiator: bool) -> RtrOptions {
+fn draw_forms(random: &mut Random) -> RtrOptions {
     let forms = RtrOptions {
-        send: is_initiator && random.below(2) == 0,
+        send: random.below(2) == 0,
         write: random.below(3) != 0,
         read: random.below(2) == 0,
     };

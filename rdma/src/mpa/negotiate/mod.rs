@@ -47,7 +47,8 @@ pub struct NegotiationConfig {
     pub ird_max: u16,
     /// Read Requests that we may have outstanding, 0–16382.
     pub ord_max: u16,
-    /// Ready-to-receive messages that we take, as a responder.
+    /// Ready-to-receive messages that we take, as a responder; a Read only where `ird_max` is not 0, and a Write where there
+    /// is nothing else.
     /// RFC 6581 §9.2: "The responder MUST support at least one RTR indication option".
     pub rtr: RtrOptions,
     /// Octets of private data that we send at most, [`ConnectionData`] included; 512 is the RFC's limit.
@@ -63,7 +64,7 @@ impl Default for NegotiationConfig {
             markers: false,
             ird_max: 128,
             ord_max: 128,
-            rtr: RtrOptions { send: false, write: true, read: true },
+            rtr: RtrOptions { send: true, write: true, read: true },
             private_data_max: PRIVATE_DATA_SAFE,
             timeout: Duration::from_secs(10),
         }

@@ -31,6 +31,8 @@ pub struct Terms {
     pub ord: u16,
     /// Initiator: what to send before anything else; `None` where nothing special is due.
     pub rtr: Option<Rtr>,
+    /// Responder: the messages of which the peer must send one before anything else; `None` where it sends what it likes.
+    pub rtr_in: Option<RtrOptions>,
     /// What the peer's frame said of depths and RTR; `None` where it was not enhanced.
     /// RFC 6581 §9.1: "The responder and initiator MUST pass the peer's provided IRD and ORD values to the
     /// ULP".
@@ -53,7 +55,7 @@ pub(super) fn respond(
 ) -> (Terms, Option<ConnectionData>) {
     let (mut ird, mut ord) = (config.ird_max, config.ord_max);
     let reply = peer.map(|asked| {
-        let rtr = asked.rtr.map(|options| answer_rtr(config.rtr, options));
+        let rtr = asked.rtr.map(|options| answer_rtr(takes_rtr(config), options));
         // RFC 6581 §9.1: "If the initiator ORD is insufficient to support the selected connection model, the
         // responder IRD MAY be increased", as a Read of no octets takes a place in the queue too.
         let floor = u16::from(rtr.is_some_and(|options| options.read));
@@ -78,7 +80,17 @@ pub(super) fn respond(
     let crc = config.crc.with(header.crc);
     // RFC 5044 §7.1.1: M "declares an endpoint's REQUIRED Marker usage", each for what it receives.
     let (markers_in, markers_out) = (config.markers, header.markers);
-    (Terms { revision: header.revision, crc, markers_in, markers_out, ird, ord, rtr: None, peer }, reply)
+    let rtr_in = reply.and_then(|reply| reply.rtr);
+    let revision = header.revision;
+    (Terms { revision, crc, markers_in, markers_out, ird, ord, rtr: None, rtr_in, peer }, reply)
+}
+
+/// What a responder can take as ready-to-receive: a Read needs a place in its queue. RFC 6581 §9.2: "The responder MUST
+/// support at least one RTR indication option".
+const fn takes_rtr(config: &NegotiationConfig) -> RtrOptions {
+    let RtrOptions { send, write, read } = config.rtr;
+    let read = read && config.ird_max > 0;
+    RtrOptions { send, write: write || !(send || read), read }
 }
 
 /// RFC 6581 §9.2: "If the responder does not support any of the initiator-specified RTR indication options,
@@ -101,8 +113,17 @@ pub(super) fn conclude(
     let crc = config.crc.with(header.crc);
     let (ird, ord) = (request.ird, request.ord);
     let (markers_in, markers_out) = (config.markers, header.markers);
-    let mut terms =
-        Terms { revision: header.revision, crc, markers_in, markers_out, ird, ord, rtr: None, peer };
+    let mut terms = Terms {
+        revision: header.revision,
+        crc,
+        markers_in,
+        markers_out,
+        ird,
+        ord,
+        rtr: None,
+        rtr_in: None,
+        peer,
+    };
     let Some(reply) = peer else {
         return (terms, Ok(()));
     };
@@ -126,7 +147,8 @@ pub(super) fn conclude(
     (terms, Ok(()))
 }
 
-/// A Write needs nothing of the peer, a Read a place in its queue, a Send a posted buffer.
+/// A Write needs nothing of the peer, a Read a place in its queue. A Send takes a buffer from some peers that their
+/// programs have posted for something else.
 const fn choose_rtr(options: RtrOptions, ord: u16) -> Option<Rtr> {
     if options.write {
         Some(Rtr::Write)

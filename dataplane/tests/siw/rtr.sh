@@ -1,0 +1,74 @@
+# shellcheck shell=bash
+# The ready-to-receive messages of the peer-to-peer model (RFC 6581 §9.2), in both roles. Sourced by run.sh, behind rping.sh
+# and turns.sh. siw knows two of the three: a Write and a Read of no bytes.
+
+# they_ask on|off [KIND…]: whether siw asks for the peer-to-peer model as the initiator, and for which messages. The numbers
+# are the octets of RFC 6581 §9 in the guest's order.
+they_ask() {
+    local model=0 kinds=0 kind
+    [ "$1" = on ] && model=1
+    for kind in "${@:2}"; do
+        case $kind in
+            write) kinds=$((kinds | 0x80)) ;;
+            read) kinds=$((kinds | 0x40)) ;;
+        esac
+    done
+    guest_run siw "echo $model >/sys/module/siw/parameters/peer_to_peer; echo $kinds >/sys/module/siw/parameters/rtr_type; cat /sys/module/siw/parameters/peer_to_peer"
+}
+
+# taken: streams that the daemon's peers have begun with a ready-to-receive message.
+taken() { ctl -j stats rdmap | jq '[.. | objects | .in_rtrs? // empty] | add'; }
+
+# they_begin N PORT OPTIONS: iwclient's work is done, on N streams that siw began with the message that was agreed on.
+they_begin() {
+    local streams=$1 before
+    shift
+    before=$(taken)
+    client "$@" || return 1
+    echo "$(($(taken) - before)) of $streams streams began with it"
+    [ $(($(taken) - before)) = "$streams" ]
+}
+
+# we_begin OPCODE KINDS: our rping, which of itself only sends Sends, begins with a message of that opcode.
+we_begin() {
+    local seen=$LAB/rtr.pcap code pid
+    ip netns exec "$NS" tcpdump -i peer0 -w "$seen" -B 65536 -U tcp port 7174 >"$LAB/tcpdump.log" 2>&1 &
+    pid=$!
+    for _ in $(seq 50); do grep -q listening "$LAB/tcpdump.log" && break; sleep 0.1; done
+    our_client 64 50 --rtr "$2"
+    code=$?
+    sleep 1
+    kill -TERM $pid
+    wait $pid
+    [ $code = 0 ] && at_least 1 "$seen" "iwarp_rdma.opcode == $1 && ip.src == 10.77.0.4" &&
+        none "$seen" '_ws.malformed'
+}
+
+# no_kind_in_common: siw takes no Send. It offers a Write, which was not asked for, and is told so: it takes the nibbles of
+# the first byte the other way round.
+no_kind_in_common() {
+    guest_run siw 'dmesg -c >/dev/null'
+    ! our_client 64 1 --rtr send && guest_run siw dmesg | grep -q 'got TERMINATE. layer 0, type 2, code 7'
+}
+
+suite_rtr() {
+    local kinds port
+    for kinds in write read "write read"; do
+        # shellcheck disable=SC2086 # a list
+        try "siw asks for: $kinds" they_ask on $kinds
+        for port in $CRC_ON $CRC_OFF; do
+            try "iwarpd takes $kinds, port $port" they_begin 1 "$port" --region lab --size 1048576 --ops write,read,mix --seed 40
+            try "iwarpd takes $kinds, port $port, 4 at once" they_begin 4 "$port" --region lab --qps 4 --size 65536 --ops write,read --seed 41
+        done
+        SIZES="64:100 4096:50" ROUNDS_AT_ONCE=5 rping_clients "iwarp-rping takes $kinds"
+        CRC_TITLE="siw begins with $kinds" try "iwpeer begins with $kinds" they_connect peer 4 --turns 20 --seed 6
+    done
+    try "siw asks for nothing" they_ask off write read
+    try "iwarpd without" they_begin 0 $CRC_ON --region lab --size 65536 --ops write,read --seed 42
+    try "the guest's rping serves" guest_run siw 'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
+    try "siw takes our Write" we_begin 0 write
+    try "siw takes our Read" we_begin 1 read
+    try "siw chooses the Write" we_begin 0 send,write,read
+    try "siw takes no Send, and is told" no_kind_in_common
+    guest_run siw 'kill $rping; wait $rping' >/dev/null
+}
