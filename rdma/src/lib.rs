@@ -22,6 +22,8 @@
 //! [`verbs`] has the objects of verbs on top of that: protection domains, memory regions and windows, queue pairs,
 //! completion queues, shared receive queues, connections.
 #![forbid(unsafe_code)]
+// Overflow and an index out of bounds end the process: what a peer sends must not bring them about.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 mod ddp;
 mod endpoint;

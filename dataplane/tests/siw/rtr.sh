@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The ready-to-receive messages of the peer-to-peer model (RFC 6581 §9.2), in both roles. Sourced by run.sh, behind rping.sh
-# and turns.sh. siw knows two of the three: a Write and a Read of no bytes.
+# The ready-to-receive messages of the peer-to-peer model (RFC 6581 §9.2), in both roles. Sourced by run.sh, behind
+# churn.sh, rping.sh and turns.sh. siw knows two of the three: a Write and a Read of no bytes.
 
 # they_ask on|off [KIND…]: whether siw asks for the peer-to-peer model as the initiator, and for which messages. The numbers
 # are the octets of RFC 6581 §9 in the guest's order.
@@ -17,7 +17,7 @@ they_ask() {
 }
 
 # taken: streams that the daemon's peers have begun with a ready-to-receive message.
-taken() { ctl -j stats rdmap | jq '[.. | objects | .in_rtrs? // empty] | add'; }
+taken() { counters in_rtrs; }
 
 # they_begin N PORT OPTIONS: iwclient's work is done, on N streams that siw began with the message that was agreed on.
 they_begin() {

@@ -397,7 +397,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             && self.qp.sent_any
             && self.pokes < POKES_MAX
         {
-            let wait = after.saturating_mul(1 << self.pokes);
+            let wait = after.saturating_mul(2_u32.saturating_pow(self.pokes));
             self.poke_at = Some(now.saturating_add(wait));
         }
     }

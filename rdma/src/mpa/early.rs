@@ -89,8 +89,8 @@ fn begin(octets: &[u8; MARKER_LEN], at: usize, distance: u64) -> Option<usize> {
         back => {
             let length_at = at.checked_sub(back)?;
             // Right behind a marker, that marker belongs to the FPDU.
-            let behind_marker =
-                distance.wrapping_add(length_at as u64) % MARKER_INTERVAL as u64 == MARKER_LEN as u64;
+            const INTERVAL: u64 = MARKER_INTERVAL as u64;
+            let behind_marker = distance.wrapping_add(length_at as u64) % INTERVAL == MARKER_LEN as u64;
             if behind_marker { length_at.checked_sub(MARKER_LEN) } else { Some(length_at) }
         }
     }

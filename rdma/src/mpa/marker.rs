@@ -47,7 +47,7 @@ impl Layout {
         let plain = fpdu_len(ulpdu_len);
         let markers = match plain.checked_sub(self.first) {
             None | Some(0) => 0,
-            Some(behind) => behind.saturating_sub(1) / BETWEEN + 1,
+            Some(behind) => (behind.saturating_sub(1) / BETWEEN).saturating_add(1),
         };
         plain.saturating_add(markers.saturating_mul(MARKER_LEN))
     }

@@ -496,11 +496,8 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
 
 /// Forms of ready-to-receive that a side knows.
 fn draw_forms(random: &mut Random) -> RtrOptions {
-    let forms = RtrOptions {
-        send: random.below(2) == 0,
-        write: random.below(3) != 0,
-        read: random.below(2) == 0,
-    };
+    let forms =
+        RtrOptions { send: random.below(2) == 0, write: random.below(3) != 0, read: random.below(2) == 0 };
     // A responder that names no form takes a Write.
     if forms.is_empty() { RtrOptions { write: true, ..forms } } else { forms }
 }
