@@ -31,6 +31,8 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
+// Overflow and an index out of bounds end the process: what a peer sends must not bring them about.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 extern crate alloc;
 #[cfg(test)]
@@ -51,6 +53,7 @@ mod set;
 mod stack;
 mod stats;
 #[cfg(any(test, feature = "testutil"))]
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "tests may end their process")]
 pub mod testutil;
 mod time;
 mod timer;

@@ -86,6 +86,8 @@ pub(crate) type MilliStamp = Units<20>;
 impl<const SHIFT: u32> Units<SHIFT> {
     /// The start.
     pub(crate) const ZERO: Self = Self(0);
+    /// What a unit leaves of a time.
+    const PART: u64 = (1 << SHIFT) - 1;
 
     /// When.
     #[inline]
@@ -109,7 +111,7 @@ impl<const SHIFT: u32> Units<SHIFT> {
     /// As [`Self::age`], nanoseconds.
     #[inline]
     pub(crate) fn age_nanos(self, now: Instant) -> u64 {
-        let part = now.0 & ((1 << SHIFT) - 1);
+        let part = now.0 & Self::PART;
         Self::of(now).nanos_since(self) | part
     }
 

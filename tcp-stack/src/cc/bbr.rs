@@ -187,7 +187,7 @@ impl Bbr {
     pub(super) fn init_pacing(&mut self, window: &Window, srtt: Option<Duration>) {
         self.seen_rtt |= srtt.is_some();
         let rtt = srtt.map_or(1_000_000, |srtt| u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX)).max(1);
-        let rate = u64::from(window.cwnd).saturating_mul(1_000_000_000) / rtt;
+        let rate = u64::from(window.cwnd).saturating_mul(1_000_000_000).checked_div(rtt).unwrap_or(u64::MAX);
         self.pacing = clamp32(rate.saturating_mul(u64::from(HIGH_GAIN)) / UNIT / BW_UNIT).max(1);
     }
 

@@ -87,8 +87,8 @@ impl Cubic {
         let gain = target.saturating_sub(u64::from(window.cwnd));
         self.acked = self.acked.saturating_add(u64::from(acked).saturating_mul(gain));
         let cwnd = u64::from(window.cwnd).max(1);
-        let growth = (self.acked / cwnd).min(gain);
-        self.acked = if gain == 0 { 0 } else { self.acked % cwnd };
+        let growth = self.acked.checked_div(cwnd).unwrap_or(0).min(gain);
+        self.acked = if gain == 0 { 0 } else { self.acked.checked_rem(cwnd).unwrap_or(0) };
         let grown = u64::from(window.cwnd).saturating_add(growth).max(u64::from(self.curve.w_est));
         window.cwnd = u32::try_from(grown).unwrap_or(CWND_MAX).min(CWND_MAX);
     }
@@ -151,7 +151,8 @@ impl Cubic {
         if window.cwnd < curve.w_max {
             // K = cubic_root((W_max - cwnd_epoch)/C) (RFC 9438 §4.2).
             let distance = u64::from(curve.w_max.saturating_sub(window.cwnd));
-            let cubed = distance.saturating_mul(1_000_000_000 / C_NUM * C_DEN) / u64::from(window.mss.max(1));
+            let scaled = distance.saturating_mul(1_000_000_000 / C_NUM * C_DEN);
+            let cubed = scaled.checked_div(window.mss.into()).unwrap_or(scaled);
             curve.k_ms = u32::try_from(cube_root(cubed)).unwrap_or(u32::MAX);
             curve.origin = curve.w_max;
         } else {
@@ -166,11 +167,12 @@ impl Cubic {
     fn grow_estimate(&mut self, window: &Window, acked: u32) {
         let (numerator, denominator) =
             if self.curve.w_est < self.curve.cwnd_prior { (9, 17) } else { (1, 1) };
-        let step = u64::from(window.mss).saturating_mul(numerator) / denominator;
+        let step = u64::from(window.mss).saturating_mul(numerator).checked_div(denominator).unwrap_or(0);
         let cwnd = u64::from(window.cwnd).max(1);
         self.acked_est = self.acked_est.saturating_add(u64::from(acked).saturating_mul(step));
-        let grown = u32::try_from(self.acked_est / cwnd).unwrap_or(CWND_MAX);
-        self.acked_est %= cwnd;
+        let grown = self.acked_est.checked_div(cwnd).unwrap_or(0);
+        let grown = u32::try_from(grown).unwrap_or(CWND_MAX);
+        self.acked_est = self.acked_est.checked_rem(cwnd).unwrap_or(0);
         self.curve.w_est = self.curve.w_est.saturating_add(grown).min(CWND_MAX);
     }
 }

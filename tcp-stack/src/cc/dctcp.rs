@@ -80,7 +80,8 @@ impl Dctcp {
 
     /// §3.3, step 9: "cwnd = cwnd * (1 - DCTCP.Alpha / 2)".
     pub(super) fn ssthresh_after_mark(&self, window: &Window) -> u32 {
-        let cut = u64::from(window.cwnd).saturating_mul(u64::from(self.alpha)) / u64::from(2 * SCALE);
+        const WHOLE: u64 = 2 * SCALE as u64;
+        let cut = u64::from(window.cwnd).saturating_mul(u64::from(self.alpha)) / WHOLE;
         window.cwnd.saturating_sub(u32::try_from(cut).unwrap_or(u32::MAX))
     }
 }

@@ -209,7 +209,8 @@ impl Conn {
         let mixed = (self.secret ^ self.challenges_since.get()).wrapping_mul(0x9e37_79b1);
         let [noise, ..] = mixed.to_be_bytes();
         let spread = u16::from(most / 2).saturating_add(1);
-        most.saturating_sub(u8::try_from(u16::from(noise) % spread).unwrap_or(0)).max(1)
+        most.saturating_sub(u8::try_from(u16::from(noise).checked_rem(spread).unwrap_or(0)).unwrap_or(0))
+            .max(1)
     }
 }
 

@@ -277,7 +277,8 @@ impl Conn {
             options.sack = self.sack_blocks(cx);
             // With payload only where a full segment's length is not passed.
             let spare = self.snd.emss.saturating_sub(len);
-            if len > 0 && usize::from(spare) < options.sack.as_slice().len().saturating_mul(8) + 4 {
+            let sack_len = options.sack.as_slice().len().saturating_mul(8).saturating_add(4);
+            if len > 0 && usize::from(spare) < sack_len {
                 options.sack = SackBlocks::EMPTY;
             }
         }

@@ -97,8 +97,8 @@ impl PathMtu {
 impl Conn {
     /// What IP and TCP put before the payload, octets.
     fn overhead(&self) -> u16 {
-        let headers = if self.local().is_ipv4() { 40 } else { 60 };
-        headers + if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 }
+        let headers: u16 = if self.local().is_ipv4() { 40 } else { 60 };
+        headers.saturating_add(if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 })
     }
 
     /// The longest packet that link and peer take.

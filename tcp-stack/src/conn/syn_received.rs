@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{Conn, Cx, Incoming, Notice, Outcome, Pending, State};
 use crate::buf::Buf;
 use crate::iface::DropReason;
-use crate::recovery::RTO_AFTER_SYN_LOSS;
+use crate::recovery::SYN_SAMPLE_MAX;
 use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
@@ -114,7 +114,7 @@ impl Conn {
             let age = now.saturating_since(self.opened_at).as_millis();
             if u128::from(elapsed) <= age.saturating_add(1) {
                 let told = Duration::from_millis(u64::from(elapsed.max(1)));
-                self.rtt.sample(now, told.min(RTO_AFTER_SYN_LOSS / 3));
+                self.rtt.sample(now, told.min(SYN_SAMPLE_MAX));
             }
         }
         if self.recovery.attempts > 0 {

@@ -15,7 +15,7 @@ pub(crate) use f_rto::{FRto, FRtoAck, FRtoVerdict};
 pub(crate) use prr::Prr;
 pub(crate) use rack::{Delivered, Rack};
 pub(crate) use rate::{DeliveryRate, Newest, RateSample, RateStamp};
-pub(crate) use rtt::{RTO_AFTER_SYN_LOSS, RttEstimator};
+pub(crate) use rtt::{RttEstimator, SYN_SAMPLE_MAX};
 pub(crate) use tlp::{ProbeOutcome, TailLossProbe};
 pub(crate) use undo::Undo;
 

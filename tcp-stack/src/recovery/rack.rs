@@ -132,7 +132,7 @@ impl Rack {
         if !self.reordering_seen && (in_recovery || sacked_segments >= DUP_THRESH) {
             return Duration::ZERO;
         }
-        let quarter = min_rtt.unwrap_or(Duration::ZERO) / 4;
+        let quarter = min_rtt.and_then(|rtt| rtt.checked_div(4)).unwrap_or(Duration::ZERO);
         quarter.saturating_mul(u32::from(self.reo_wnd_mult)).min(srtt.unwrap_or(Duration::MAX))
     }
 

@@ -10,7 +10,9 @@ const RTO_INITIAL: Duration = Duration::from_secs(1);
 
 /// RFC 6298 §5.7: "If the timer expires awaiting the ACK of a SYN segment [...] the RTO MUST be
 /// re-initialized to 3 seconds when data transmission begins".
-pub(crate) const RTO_AFTER_SYN_LOSS: Duration = Duration::from_secs(3);
+const RTO_AFTER_SYN_LOSS: Duration = Duration::from_secs(3);
+/// The longest first sample where our SYN was sent more than once: it makes the timeout three seconds, too.
+pub(crate) const SYN_SAMPLE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a minimum is believed (RFC 8985 §6.2 step 1: a "windowed min-filtered estimate").
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
@@ -75,9 +77,9 @@ impl RttEstimator {
         } else {
             // RTTVAR <- (1 - beta) * RTTVAR + beta * |SRTT - R'|, beta = 1/4
             let deviation = self.srtt.abs_diff(rtt);
-            self.rttvar = (self.rttvar - self.rttvar / 4).saturating_add(deviation / 4);
+            self.rttvar = self.rttvar.saturating_sub(self.rttvar / 4).saturating_add(deviation / 4);
             // SRTT <- (1 - alpha) * SRTT + alpha * R', alpha = 1/8
-            self.srtt = (self.srtt - self.srtt / 8).saturating_add(rtt / 8);
+            self.srtt = self.srtt.saturating_sub(self.srtt / 8).saturating_add(rtt / 8);
         }
         self.samples = self.samples.saturating_add(1);
         if rtt <= self.min_rtt || self.min_rtt_at.age_nanos(now) > nanos(MIN_RTT_WINDOW) {

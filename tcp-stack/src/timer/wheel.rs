@@ -116,7 +116,7 @@ impl Wheel {
         let top_bit = 63_u32.saturating_sub(differing.leading_zeros());
         let level = ((top_bit / DIGIT_BITS) as usize).min(LEVELS - 1);
         let slot = digit(tick, level);
-        let place = (level as u64 * SLOTS as u64).saturating_add(slot);
+        let place = (level as u64).saturating_mul(SLOTS as u64).saturating_add(slot);
         let Ok(place) = u16::try_from(place) else { return };
         let Some(head) = self.heads.get_mut(usize::from(place)) else { return };
         let next = core::mem::replace(head, index);
