@@ -1,6 +1,7 @@
 //! What a stack is made from. All memory is sized from these values, once.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
@@ -35,8 +36,11 @@ pub struct StackConfig {
     /// Connections, half-open ones included: 1..=2^20. A connection that holds no data costs less than
     /// 1 KiB, so 65536 of them 64 MiB. As many compact TIME-WAIT records are kept beside them.
     pub connections_max: u32,
-    /// Entries of the neighbor cache.
+    /// Entries of the neighbor cache, beside [`Self::neighbors`].
     pub neighbors_max: u32,
+    /// Neighbors whose link address is configured: addresses on the link, each once. They are never asked for, and nothing
+    /// that arrives changes them.
+    pub neighbors: Vec<(IpAddr, MacAddr)>,
     /// IP packets that may wait for their fragments at a time, 0..=1024; with 0 fragments are dropped. No source
     /// has more than a quarter of them.
     pub fragments_datagrams_max: u16,
@@ -91,6 +95,7 @@ impl Default for StackConfig {
             segmentation: None,
             connections_max: 4096,
             neighbors_max: 1024,
+            neighbors: Vec::new(),
             fragments_datagrams_max: 64,
             fragments_bytes_max: 256 << 10,
             fragments_timeout_ms: 60_000,

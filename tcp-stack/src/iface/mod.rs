@@ -191,6 +191,11 @@ impl<B: Buf> Interface<B> {
         interface
     }
 
+    /// Gives a neighbor a link address that nothing on the wire changes; to be called before the first frame.
+    pub(crate) fn fix_neighbor(&mut self, ip: IpAddr, mac: MacAddr) {
+        self.neighbors.fix(ip, mac);
+    }
+
     /// Takes a frame from the port.
     #[inline]
     pub(crate) fn receive(&mut self, now: Instant, frame: RxFrame<B>) -> Received<B> {
@@ -429,7 +434,8 @@ impl<B: Buf> Interface<B> {
 
     /// What was counted, but for drops.
     pub(crate) fn stats(&self) -> InterfaceStats {
-        let neighbor::Tally { resolved, failed, evicted, refused, moved, flapping } = self.neighbors.tally;
+        let neighbor::Tally { resolved, failed, evicted, refused, moved, flapping, contested, upheld } =
+            self.neighbors.tally;
         InterfaceStats {
             neighbors_resolved: resolved,
             neighbors_failed: failed,
@@ -437,6 +443,8 @@ impl<B: Buf> Interface<B> {
             neighbors_refused: refused,
             neighbors_moved: moved,
             neighbors_flapping: flapping,
+            neighbors_contested: contested,
+            neighbors_upheld: upheld,
             ..self.stats
         }
     }

@@ -16,6 +16,12 @@
 //! ```
 //!
 //! Doubt of the layer above leads to PROBE from wherever an address is known.
+//!
+//! Where it departs from §7.2.3, §7.2.5 and RFC 826: a claim that a neighbor to whom something was sent has another link
+//! address does not change the entry. The known link address is asked (CONTESTED, 3 × 0.2 s); only when it does not
+//! answer, everybody is. One forged frame thus changes nothing while the neighbor is there, and one that has moved is
+//! found within 0.7 s. Likewise everybody is asked as soon as PROBE ends without an answer. FIXED entries come from the
+//! configuration and never change.
 
 use crate::time::{Duration, Instant};
 use crate::wire::MacAddr;
@@ -30,13 +36,16 @@ const SOLICITATIONS_MAX: u8 = 3;
 /// RFC 4861 §10: RETRANS_TIMER, "1,000 milliseconds"; also the rate that RFC 1122 §2.3.2.1 allows ARP:
 /// "The recommended maximum rate is 1 per second per destination."
 const RETRANSMIT: Duration = Duration::from_secs(1);
+/// The time between two questions to a link address that another station contests: what a neighbor that has moved
+/// waits for is a few of these.
+const CONTEST_RETRANSMIT: Duration = Duration::from_millis(200);
 /// RFC 4861 §10: DELAY_FIRST_PROBE_TIME, "5 seconds".
 const FIRST_PROBE: Duration = Duration::from_secs(5);
 /// RFC 4861 §10: REACHABLE_TIME, "30,000 milliseconds", to be multiplied by a random number between 0.5
 /// and 1.5.
 const REACHABLE_BASE_MS: u64 = 30_000;
-/// How long a neighbor's link address stays after it has changed: who claims it again and again moves it no more
-/// often than that.
+/// How long a neighbor's link address stays after it has changed, or was contested and answered: who claims it again and
+/// again moves it, or makes us ask, no more often than that.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long a neighbor with whom a connection made progress keeps its place, whoever else wants one.
 const KEEP: Duration = Duration::from_secs(60);
@@ -85,17 +94,23 @@ enum State {
     Delay { until: Instant },
     /// Asked again, with `sent` requests to its link address.
     Probe { sent: u8, next: Instant },
+    /// Another station claims its address: its own link address is asked, with `sent` requests.
+    Contested { sent: u8, next: Instant },
     /// Did not answer; not asked before then.
     Failed { until: Instant },
+    /// As configured.
+    Fixed,
 }
 
 impl State {
     /// When something must be done for an entry in this state.
     fn deadline(self) -> Option<Instant> {
         match self {
-            Self::Incomplete { next, .. } | Self::Probe { next, .. } => Some(next),
+            Self::Incomplete { next, .. } | Self::Probe { next, .. } | Self::Contested { next, .. } => {
+                Some(next)
+            }
             Self::Delay { until } => Some(until),
-            Self::Reachable { .. } | Self::Stale | Self::Failed { .. } => None,
+            Self::Reachable { .. } | Self::Stale | Self::Failed { .. } | Self::Fixed => None,
         }
     }
 
@@ -111,14 +126,14 @@ struct Entry {
     state: State,
     /// Looked up since the hand passed last.
     referenced: bool,
-    /// When the layer above confirmed it last, and when its link address changed last.
+    /// When the layer above confirmed it last, and when its link address changed last, or was contested and answered.
     confirmed: Option<Instant>,
-    moved: Option<Instant>,
+    settled: Option<Instant>,
 }
 
 impl Entry {
     fn new(ip: IpAddr, mac: MacAddr, state: State, referenced: bool) -> Self {
-        Self { ip, mac, state, referenced, confirmed: None, moved: None }
+        Self { ip, mac, state, referenced, confirmed: None, settled: None }
     }
 
     /// Whether a connection makes progress through it.
@@ -126,9 +141,24 @@ impl Entry {
         self.confirmed.is_some_and(|at| now.saturating_since(at) < KEEP)
     }
 
-    /// Whether its link address changed just now.
-    fn has_just_moved(&self, now: Instant) -> bool {
-        self.moved.is_some_and(|at| now.saturating_since(at) < SETTLE)
+    /// Whether its link address changed, or proved right, just now.
+    fn has_just_settled(&self, now: Instant) -> bool {
+        self.settled.is_some_and(|at| now.saturating_since(at) < SETTLE)
+    }
+
+    /// Whether its link address changes only after it was asked and did not answer: something was sent there.
+    fn is_relied_on(&self, now: Instant) -> bool {
+        self.referenced || self.is_in_use(now) || self.state == State::Fixed
+    }
+
+    /// Takes the link address that an answer gives, when none is known any more; returns whether it is another one.
+    fn learn(&mut self, now: Instant, mac: MacAddr) -> bool {
+        let moved = self.mac != MacAddr::UNSPECIFIED && self.mac != mac;
+        if moved {
+            self.settled = Some(now);
+        }
+        self.mac = mac;
+        moved
     }
 }
 
@@ -141,6 +171,8 @@ pub(super) struct Tally {
     pub(super) refused: u64,
     pub(super) moved: u64,
     pub(super) flapping: u64,
+    pub(super) contested: u64,
+    pub(super) upheld: u64,
 }
 
 /// SipHash with the cache's keys: what neighbors there are must not tell which of them collide.
@@ -160,8 +192,9 @@ pub(super) struct NeighborCache {
     entries: Vec<Entry>,
     index: HashMap<IpAddr, u32, Keys>,
     capacity: usize,
-    /// Where the search for an entry to forget begins.
+    /// Where the search for an entry to forget begins, and how many are fixed: they are the first.
     hand: usize,
+    fixed: usize,
     /// The entry found last: most packets go the same way.
     last: u32,
     deadline: Option<Instant>,
@@ -184,12 +217,30 @@ impl NeighborCache {
             index: HashMap::with_capacity_and_hasher(capacity.wrapping_mul(2), Keys(keys.0, keys.1)),
             capacity,
             hand: 0,
+            fixed: 0,
             last: 0,
             deadline: None,
             reachable: Duration::from_millis(reachable_ms),
             resolutions: 0,
             tally: Tally::default(),
         }
+    }
+
+    /// Adds a neighbor whose link address never changes, beside as many others as the cache was made for. To be called
+    /// before anything is learnt; of two for one address the first counts.
+    pub(super) fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
+        let slot = self.entries.len();
+        let Ok(index) = u32::try_from(slot) else { return };
+        if slot != self.fixed || self.index.contains_key(&ip) {
+            return;
+        }
+        self.capacity = self.capacity.saturating_add(1);
+        self.entries.reserve(self.capacity);
+        self.index.reserve(self.capacity.saturating_mul(2));
+        self.entries.push(Entry::new(ip, mac, State::Fixed, true));
+        self.index.insert(ip, index);
+        self.fixed = self.entries.len();
+        self.hand = self.fixed;
     }
 
     pub(super) fn resolutions(&self) -> u32 {
@@ -215,7 +266,7 @@ impl NeighborCache {
         let entry = self.entries.get_mut(self.last as usize).filter(|entry| entry.ip == ip)?;
         let ready = match entry.state {
             State::Reachable { until } => now < until,
-            State::Delay { .. } | State::Probe { .. } => true,
+            State::Fixed | State::Delay { .. } | State::Probe { .. } | State::Contested { .. } => true,
             State::Incomplete { .. } | State::Stale | State::Failed { .. } => false,
         };
         entry.referenced = true;
@@ -229,7 +280,9 @@ impl NeighborCache {
         entry.referenced = true;
         match entry.state {
             State::Reachable { until } if now < until => return Lookup::Ready(entry.mac),
-            State::Delay { .. } | State::Probe { .. } => return Lookup::Ready(entry.mac),
+            State::Fixed | State::Delay { .. } | State::Probe { .. } | State::Contested { .. } => {
+                return Lookup::Ready(entry.mac);
+            }
             State::Incomplete { .. } => return Lookup::Resolving(None),
             State::Failed { until } if now < until => return Lookup::Unreachable,
             State::Failed { .. } => {
@@ -271,15 +324,35 @@ impl NeighborCache {
         if entry.state.has_mac() && entry.mac == mac {
             return;
         }
-        let was_known = entry.state.has_mac();
-        if was_known && !note_move(&mut self.tally, now, entry) {
-            return;
+        if !entry.state.has_mac() {
+            let moved = entry.learn(now, mac);
+            entry.state = State::Stale;
+            self.count_resolved(moved);
+        } else if entry.is_relied_on(now) {
+            self.contest(now, slot);
+        } else if note_move(&mut self.tally, now, entry) {
+            entry.mac = mac;
+            entry.state = State::Stale;
         }
-        entry.mac = mac;
-        entry.state = State::Stale;
-        if !was_known {
-            self.count_resolved();
-        }
+    }
+
+    /// Another station claims the address of a neighbor that is relied on: the one that is known is asked first.
+    fn contest(&mut self, now: Instant, slot: usize) {
+        let Some(entry) = self.entries.get_mut(slot) else { return };
+        let upheld = match entry.state {
+            // It is being asked already.
+            State::Contested { .. } => return,
+            State::Fixed => 1,
+            _ => {
+                let from = entry.settled.map_or(now, |at| now.max(at + SETTLE));
+                let next = tick(from);
+                entry.state = State::Contested { sent: 0, next };
+                self.arm(next);
+                0
+            }
+        };
+        self.tally.contested = self.tally.contested.wrapping_add(1);
+        self.tally.upheld = self.tally.upheld.wrapping_add(upheld);
     }
 
     /// A neighbor says what its link address is (RFC 4861 §7.2.5). Returns whether the neighbor is known
@@ -292,13 +365,16 @@ impl NeighborCache {
             // "If the link layer has addresses and no Target Link-Layer Address option is included, the
             // receiving node SHOULD silently discard the received advertisement."
             let Some(mac) = advert.mac else { return true };
-            entry.mac = mac;
+            let moved = entry.learn(now, mac);
             entry.state = if advert.solicited { reachable } else { State::Stale };
-            self.count_resolved();
+            self.count_resolved(moved);
             return true;
         }
-        let differs = advert.mac.is_some_and(|mac| mac != entry.mac);
-        if differs && !advert.overrides {
+        let Some(mac) = advert.mac.filter(|mac| *mac != entry.mac) else {
+            self.on_known_advert(now, slot, advert.solicited);
+            return true;
+        };
+        if !advert.overrides {
             // I.: "If the state of the entry is REACHABLE, set it to STALE, but do not update the entry
             // in any other way", and "Otherwise, the received advertisement should be ignored".
             if matches!(entry.state, State::Reachable { .. }) {
@@ -306,31 +382,39 @@ impl NeighborCache {
             }
             return true;
         }
-        if differs && !note_move(&mut self.tally, now, entry) {
-            return true;
-        }
-        if let Some(mac) = advert.mac {
+        if entry.is_relied_on(now) {
+            self.contest(now, slot);
+        } else if note_move(&mut self.tally, now, entry) {
             entry.mac = mac;
-        }
-        if advert.solicited {
-            entry.state = reachable;
-        } else if differs {
-            entry.state = State::Stale;
+            entry.state = if advert.solicited { reachable } else { State::Stale };
         }
         true
+    }
+
+    /// A neighbor says that its link address is the one that is known.
+    fn on_known_advert(&mut self, now: Instant, slot: usize, solicited: bool) {
+        let Some(entry) = self.entries.get_mut(slot).filter(|_| solicited) else { return };
+        match entry.state {
+            // What was asked before the claim says nothing of it.
+            State::Fixed | State::Contested { sent: 0, .. } => return,
+            State::Contested { .. } => {
+                entry.settled = Some(now);
+                self.tally.upheld = self.tally.upheld.wrapping_add(1);
+            }
+            _ => {}
+        }
+        entry.state = State::Reachable { until: now + self.reachable };
     }
 
     /// What was sent to this neighbor arrives: the layer above saw its answer (RFC 4861 §7.3.1).
     pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) {
         let reachable = State::Reachable { until: now + self.reachable };
         let Some(slot) = self.slot(ip) else { return };
-        if let Some(entry) = self.entries.get_mut(slot)
-            && entry.state.has_mac()
-            && !entry.has_just_moved(now)
-        {
-            // What was sent to where it was before says nothing of where it is now, hence the last condition.
+        let Some(entry) = self.entries.get_mut(slot).filter(|entry| entry.state.has_mac()) else { return };
+        entry.confirmed = Some(now);
+        // What was sent to where it was before says nothing of where it is now.
+        if !entry.has_just_settled(now) && !matches!(entry.state, State::Contested { .. } | State::Fixed) {
             entry.state = reachable;
-            entry.confirmed = Some(now);
         }
     }
 
@@ -374,7 +458,9 @@ impl NeighborCache {
         self.deadline = Some(self.deadline.map_or(deadline, |old| old.min(deadline)));
     }
 
-    fn count_resolved(&mut self) {
+    /// A link address became known; `moved` when another one was before.
+    fn count_resolved(&mut self, moved: bool) {
+        self.tally.moved = self.tally.moved.wrapping_add(u64::from(moved));
         self.resolutions = self.resolutions.wrapping_add(1);
         self.tally.resolved = self.tally.resolved.wrapping_add(1);
     }
@@ -409,7 +495,7 @@ impl NeighborCache {
         for _ in 0..EVICTION_STEPS.min(self.entries.len()) {
             let slot = self.hand;
             let next = slot.wrapping_add(1);
-            self.hand = if next >= self.entries.len() { 0 } else { next };
+            self.hand = if next >= self.entries.len() { self.fixed } else { next };
             let entry = self.entries.get_mut(slot)?;
             if entry.is_in_use(now) {
                 continue;
@@ -427,14 +513,14 @@ impl NeighborCache {
     }
 }
 
-/// A neighbor's link address is to change; `false` when it did so just now, and stays.
+/// The link address of a neighbor that is not relied on is to change; `false` when it did so just now, and stays.
 fn note_move(tally: &mut Tally, now: Instant, entry: &mut Entry) -> bool {
-    if entry.has_just_moved(now) {
+    if entry.has_just_settled(now) {
         tally.flapping = tally.flapping.wrapping_add(1);
         return false;
     }
     tally.moved = tally.moved.wrapping_add(1);
-    entry.moved = Some(now);
+    entry.settled = Some(now);
     true
 }
 
@@ -449,17 +535,18 @@ fn step(entry: &mut Entry, now: Instant) -> Option<Solicit> {
         State::Probe { sent, .. } if sent < SOLICITATIONS_MAX => {
             (State::Probe { sent: sent.saturating_add(1), next }, Some(entry.mac))
         }
+        State::Contested { sent, .. } if sent < SOLICITATIONS_MAX => {
+            let next = tick(now + CONTEST_RETRANSMIT);
+            (State::Contested { sent: sent.saturating_add(1), next }, Some(entry.mac))
+        }
         State::Incomplete { .. } => {
             entry.state = State::Failed { until: now + HOLD_DOWN };
             return None;
         }
-        // RFC 4861 §7.3.3: "retransmissions cease and the entry SHOULD be deleted": the next packet
-        // starts from the beginning.
-        State::Probe { .. } => {
-            entry.state = State::Failed { until: now };
-            return None;
-        }
-        State::Reachable { .. } | State::Stale | State::Failed { .. } => return None,
+        // RFC 4861 §7.3.3: "retransmissions cease and the entry SHOULD be deleted", so that "address resolution" begins
+        // anew; at once, since something is on its way there.
+        State::Probe { .. } | State::Contested { .. } => (State::Incomplete { sent: 1, next }, None),
+        State::Reachable { .. } | State::Stale | State::Failed { .. } | State::Fixed => return None,
     };
     entry.state = state;
     Some(Solicit { target: entry.ip, to })

@@ -53,6 +53,10 @@ iwarp_counters::counters! {
         neighbors_moved,
         /// Changes of a neighbor's link address that came too soon after the last one to be followed.
         neighbors_flapping,
+        /// Claims that a neighbor in use has another link address: the known one is asked first.
+        neighbors_contested,
+        /// Of these, claims that were false: the known link address answered, or is configured.
+        neighbors_upheld,
         /// Neighbors not taken up, since those known are all in use.
         neighbors_refused,
     }

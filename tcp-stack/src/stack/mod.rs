@@ -99,7 +99,7 @@ impl<B: Buf> Stack<B> {
         let mut key = || (entropy.random(), entropy.random());
         let (flow_key, neighbor_key, cookie_key) = (key(), key(), key());
         let (path_key, reply_key) = (key(), key());
-        let interface = Interface::new(
+        let mut interface = Interface::new(
             InterfaceConfig {
                 mac: config.mac,
                 vlan: config.vlan,
@@ -119,6 +119,9 @@ impl<B: Buf> Stack<B> {
             },
             neighbor_key,
         );
+        for (ip, mac) in &config.neighbors {
+            interface.fix_neighbor(*ip, *mac);
+        }
         let connections = config.connections();
         let tx_nodes = config.buffers_max.saturating_add(config.kept_nodes());
         Self {

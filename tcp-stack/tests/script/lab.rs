@@ -405,6 +405,10 @@ impl Lab {
                 self.frame(&announcement);
             }
             ["moves", "silently"] => self.net.move_peer(),
+            ["forged"] => {
+                let claim = self.net.forged();
+                self.frame(&claim);
+            }
             ["vlan", vlan] => self.net.peer_vlan = Some(number(vlan)),
             ["cut", size] => self.cut = number(size),
             ["lose", index] => self.lose = Some(number(index)),

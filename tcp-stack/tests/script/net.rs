@@ -148,6 +148,11 @@ impl Net {
         self.frame_to(MacAddr([0x33, 0x33, 0, 0, 0, 1]), EtherType::IPV6, &packet)
     }
 
+    /// An announcement by another station, which claims the peer's address.
+    pub(crate) fn forged(&self) -> Vec<u8> {
+        Self { mac: PEER_MACS[1], ..*self }.announcement()
+    }
+
     /// The packet in a frame of the stack that reaches the peer.
     fn reaches<'a>(&self, frame: &'a [u8]) -> Option<(EthernetHeader, &'a [u8])> {
         let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
