@@ -70,6 +70,8 @@ iwarp_counters::counters! {
         runs_out,
         /// Segments split, since the peer's window or a smaller path MTU forced it.
         splits,
+        /// Of these, segments shortened since the peer's window had no room for all of them.
+        window_splits,
         /// Retransmission timeouts.
         timeouts,
         /// Retransmission timeouts that were found to be spurious, and undone.

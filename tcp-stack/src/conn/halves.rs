@@ -7,11 +7,14 @@ use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp};
 use crate::wire::{SackBlocks, SackRange};
 
+/// The MSS of a peer that names none: RFC 9293 §3.7.1 (MUST-15).
+const DEFAULT_MSS: u16 = 536;
+
 /// The sending half; RFC 9293 §3.3.1's names.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Sender {
-    /// MAX.SND.WND: the largest window that the peer ever offered.
+    /// Max(SND.WND): the largest window that the peer ever offered, in its SYN or later.
     pub(crate) max_wnd: u32,
     pub(crate) iss: SeqNum,
     pub(crate) up: SeqNum,
@@ -115,6 +118,16 @@ impl Sender {
             peak_flight: 0,
             round_end: iss,
         }
+    }
+
+    /// The least part of a segment that is sent, without waiting, into a window that has no room for all of it, bytes.
+    ///
+    /// RFC 9293 §3.8.6.2.1: "Fs is a fraction whose recommended value is 1/2", of Max(SND.WND), which estimates the
+    /// receiver's buffer. That counts as no less than the shortest MSS that every host accepts (§3.7.1), or the peer's, if
+    /// that is less: a peer that never offered more than one byte does not get its data one byte at a time.
+    #[inline]
+    pub(crate) fn least_worth(&self) -> u32 {
+        self.max_wnd.max(self.emss.min(DEFAULT_MSS).into()) / 2
     }
 
     /// Whether something was sent, or must be, that is not acknowledged.

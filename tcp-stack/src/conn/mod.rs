@@ -64,7 +64,7 @@ pub(crate) use ends::Ends;
 pub(crate) use half_open::{Chain, HalfOpen, HalfOpenTable, HalfOpenVerdict, syn_ack};
 pub(crate) use halves::{Receiver, Sender};
 pub(crate) use listen::{Listener, Listeners, SynOffer};
-pub(crate) use output::Frame;
+pub(crate) use output::{Frame, Limit};
 pub(crate) use path_mtu::PathMtu;
 pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};

@@ -26,6 +26,8 @@ pub(crate) enum Frame {
         node: u32,
         /// Octets of the first part.
         len: u16,
+        /// What they fit into.
+        limit: Limit,
     },
     /// The first octets of several segments that were never sent, in one packet longer than the path is
     /// known to carry.
@@ -50,13 +52,22 @@ pub(crate) enum Frame {
     Keepalive,
 }
 
+/// What makes a segment shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// The path's MTU.
+    Path,
+    /// The peer's window.
+    Window,
+}
+
 /// Why a new segment is not sent now.
 enum Blocked {
     /// By nothing: send it.
     No,
     /// By the congestion window, by Nagle, or by a window that an acknowledgement will open.
     Wait,
-    /// By the window; the first so many octets may go.
+    /// By the window, which has room for the first so many bytes; they may go.
     Partly(u16),
 }
 
@@ -104,7 +115,9 @@ impl Conn {
     /// The segment, or its first part when it is longer than the path allows now.
     fn fitted<B>(&self, cx: &Cx<'_, B>, node: u32) -> Frame {
         match cx.tx.get(node) {
-            Some(segment) if segment.len > self.snd.emss => Frame::Split { node, len: self.snd.emss },
+            Some(segment) if segment.len > self.snd.emss => {
+                Frame::Split { node, len: self.snd.emss, limit: Limit::Path }
+            }
             _ => Frame::Data { node },
         }
     }
@@ -140,7 +153,7 @@ impl Conn {
                 Some(len) => Some(Frame::PathProbe { node, len }),
                 None => Some(self.fitted(cx, node)),
             },
-            Blocked::Partly(len) => Some(Frame::Split { node, len }),
+            Blocked::Partly(len) => Some(Frame::Split { node, len, limit: Limit::Window }),
             Blocked::Wait => {
                 let (seq, len, seq_len) = (segment.seq, segment.len, segment.seq_len());
                 self.wait_for_window(cx, node, seq, len, seq_len)
@@ -161,11 +174,11 @@ impl Conn {
     fn blocked<B>(&self, segment: &TxNode<B>) -> Blocked {
         let usable = self.usable(segment.seq);
         if segment.seq_len() > usable {
-            // RFC 9293 §3.8.6.2.1 (3): at least half of the largest window ever offered, or (4): the
-            // override timeout passed.
-            let half = usable >= self.snd.max_wnd / 2 || self.pending.has(Pending::Small);
+            // RFC 9293 §3.8.6.2.1 (3): "at least a fraction Fs of the maximum window", or (4): "the override
+            // timeout occurs".
+            let worth = usable >= self.snd.least_worth() || self.pending.has(Pending::Small);
             return match u16::try_from(usable) {
-                Ok(len) if half && len > 0 && len < segment.len => Blocked::Partly(len),
+                Ok(len) if worth && len > 0 && len < segment.len => Blocked::Partly(len.min(self.snd.emss)),
                 _ => Blocked::Wait,
             };
         }

@@ -82,7 +82,7 @@ impl Conn {
         // RFC 7323 §2.2: "The window field in a segment where the SYN bit is set [...] MUST NOT be scaled".
         let shift = if header.flags.contains(TcpFlags::SYN) { 0 } else { self.negotiated.snd_wscale };
         snd.wnd = u32::from(header.window) << shift;
-        snd.max_wnd = snd.wnd;
+        snd.max_wnd = snd.max_wnd.max(snd.wnd);
         snd.wl1 = header.seq;
         snd.una = snd.iss + 1;
         snd.nxt = snd.nxt.max(snd.una);

@@ -17,6 +17,8 @@ pub(crate) struct Terms {
     ///       ECT  timestamps  ECN  SACK  window scale, 15: none
     /// ```
     bits: u8,
+    /// The window of the SYN, which is never scaled (RFC 7323 §2.2), in units of 256 bytes, rounded down.
+    window: u8,
 }
 
 const NO_WINDOW_SCALE: u8 = 15;
@@ -39,12 +41,13 @@ impl Terms {
             | flag(tcp.timestamps && options.timestamps.is_some(), TIMESTAMPS)
             | flag(ecn.syn_flags(State::SynReceived).contains(TcpFlags::ECE), ECN)
             | flag(ecn.syn_field(State::SynReceived) != EcnField::NotEct, ECT);
-        Self { mss: mss_of(options, is_ipv4), bits }
+        let [window, _] = offer.header.window.to_be_bytes();
+        Self { mss: mss_of(options, is_ipv4), bits, window }
     }
 
     /// Terms of nothing but an MSS: what a SYN without options offers.
     pub(crate) const fn bare(mss: u16) -> Self {
-        Self { mss, bits: NO_WINDOW_SCALE }
+        Self { mss, bits: NO_WINDOW_SCALE, window: 0 }
     }
 
     pub(crate) const fn timestamps(self) -> bool {
@@ -79,16 +82,21 @@ impl Terms {
         self.bits & 0x3f
     }
 
-    /// What [`Self::low_bits`] came from, when there are timestamps.
+    /// What [`Self::low_bits`] came from, when there are timestamps; the window is not among them.
     pub(crate) const fn from_low_bits(mss: u16, low_bits: u8) -> Self {
-        Self { mss, bits: (low_bits & 0x3f) | TIMESTAMPS }
+        Self { mss, bits: (low_bits & 0x3f) | TIMESTAMPS, window: 0 }
     }
 
     /// The SYN as far as it matters, for [`Conn::accept`](super::Conn::accept).
     pub(crate) fn offer(self, irs: SeqNum, ts_recent: u32) -> SynOffer {
         let ecn = if self.ecn() { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::NONE };
         SynOffer {
-            header: TcpHeader { seq: irs, flags: TcpFlags::SYN | ecn, ..TcpHeader::default() },
+            header: TcpHeader {
+                seq: irs,
+                flags: TcpFlags::SYN | ecn,
+                window: u16::from_be_bytes([self.window, 0]),
+                ..TcpHeader::default()
+            },
             options: TcpOptions {
                 mss: Some(self.mss),
                 window_scale: self.window_scale(),
@@ -112,8 +120,10 @@ mod tests {
             for n in 0..8 {
                 let bit = |i: u32| n >> i & 1 == 1;
                 let flags = if bit(0) { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::NONE };
-                let header =
-                    TcpHeader { seq: SeqNum::new(9), flags: TcpFlags::SYN | flags, ..TcpHeader::default() };
+                // A cookie has no room for the window.
+                let window = if bit(2) { 0 } else { 0x7a00 };
+                let flags = TcpFlags::SYN | flags;
+                let header = TcpHeader { seq: SeqNum::new(9), flags, window, ..TcpHeader::default() };
                 let options = TcpOptions {
                     mss: Some(1400),
                     window_scale: scale,
@@ -129,6 +139,16 @@ mod tests {
                     assert_eq!(Terms::from_low_bits(1400, terms.low_bits()), terms);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_window_of_a_syn_is_kept_to_256_bytes() {
+        for (window, kept) in [(0, 0), (255, 0), (256, 256), (1000, 768), (65_535, 65_280)] {
+            let header = TcpHeader { flags: TcpFlags::SYN, window, ..TcpHeader::default() };
+            let offer = SynOffer { header, options: TcpOptions::NONE, ecn: EcnField::NotEct };
+            let terms = Terms::of(&offer, &StackConfig::default(), &ConnOptions::default(), true);
+            assert_eq!(terms.offer(SeqNum::new(0), 0).header.window, kept);
         }
     }
 

@@ -4,7 +4,7 @@ use super::Stack;
 use super::segmentation::make_run;
 use super::train::send_train;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
-use crate::conn::{Conn, Cx, Ends, Frame, Pending, Reply};
+use crate::conn::{Conn, Cx, Ends, Frame, Limit, Pending, Reply};
 use crate::iface::{Interface, NotReady};
 use crate::time::Instant;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader, TcpOptions};
@@ -271,10 +271,13 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
     match frame {
         Frame::Data { node } => make_run(conn, cx, interface, pool, node, mac)
             .unwrap_or_else(|| make_data(conn, cx, interface, pool, node, mac)),
-        Frame::Split { node, len } => {
+        Frame::Split { node, len, limit } => {
             conn.snd.queue.trim_acked(cx.tx, node, conn.snd.una);
             let is_long = cx.tx.get(node).is_some_and(|segment| segment.len > len);
             let front = if is_long { split(conn, cx, pool, node, len)? } else { node };
+            if is_long && limit == Limit::Window {
+                cx.stats.window_splits = cx.stats.window_splits.wrapping_add(1);
+            }
             make_data(conn, cx, interface, pool, front, mac)
         }
         Frame::PathProbe { node, len } => make_path_probe(conn, cx, interface, pool, (node, len), mac),
