@@ -115,11 +115,12 @@ drops! {
     TcpMalformed => drop_tcp_malformed,
     /// TCP: wrong checksum.
     TcpChecksum => drop_tcp_checksum,
-    /// TCP: neither a connection nor a listener; answered by a reset.
+    /// TCP: neither of a connection nor a SYN for a listener; answered by a reset, but where too many were sent of late
+    /// (`replies_limited`), or the listener gives SYN cookies.
     TcpNoConnection => drop_tcp_no_connection,
     /// TCP: a reset for a connection that does not exist.
     TcpStrayReset => drop_tcp_stray_reset,
-    /// TCP: flags or addresses that no honest segment has.
+    /// TCP: in SYN-SENT, without a SYN; or its payload lies beyond 64 KiB in its frame.
     TcpInvalid => drop_tcp_invalid,
     /// TCP: a SYN, while the listener has as many half-open connections as configured and gives no cookies.
     TcpBacklog => drop_tcp_backlog,
@@ -141,7 +142,7 @@ drops! {
     TcpBadReset => drop_tcp_bad_reset,
     /// TCP: a SYN on an established connection (RFC 5961 §4).
     TcpBadSyn => drop_tcp_bad_syn,
-    /// TCP: no ACK bit.
+    /// TCP: no ACK bit, where a connection or a listener needs one.
     TcpNoAck => drop_tcp_no_ack,
     /// TCP: acknowledges what was never sent, or long ago (RFC 5961 §5).
     TcpBadAck => drop_tcp_bad_ack,

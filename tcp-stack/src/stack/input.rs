@@ -15,7 +15,7 @@ use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::pool::NIL;
 use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp, nanos};
-use crate::wire::{EcnField, TcpFlags, TcpHeader};
+use crate::wire::{EcnField, TcpFlags};
 
 /// How often a neighbor is told that it is reachable.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
@@ -235,21 +235,15 @@ impl<B: Buf> Stack<B> {
         least: Option<SeqNum>,
     ) -> bool {
         let header = &incoming.header;
-        let reason = if header.flags.contains(TcpFlags::RST) {
-            Some(DropReason::TcpStrayReset)
-        } else if !is_plausible(header) {
-            Some(DropReason::TcpInvalid)
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
-            self.interface.drop_delivered(reason);
+        if header.flags.contains(TcpFlags::RST) {
+            self.interface.drop_delivered(DropReason::TcpStrayReset);
             return false;
         }
-        let opens = header.flags.contains(TcpFlags::SYN) && !header.flags.contains(TcpFlags::ACK);
         let knock = Knock { local, remote, hash, incoming: &incoming, least };
-        if opens && self.listeners.find(local.port()).is_some() {
-            let accepted = self.on_syn(now, &knock);
+        if !header.flags.contains(TcpFlags::ACK) && self.listeners.find(local.port()).is_some() {
+            // LISTEN, third: a SYN, whatever is combined with it; fourth: "Drop the segment and return."
+            let is_syn = header.flags.contains(TcpFlags::SYN);
+            let accepted = if is_syn { self.on_syn(now, &knock) } else { Err(DropReason::TcpNoAck) };
             if let Err(reason) = accepted {
                 self.interface.drop_delivered(reason);
             }
@@ -342,13 +336,4 @@ fn reachable(now: Instant, conn: &mut Conn, una: SeqNum) -> Option<IpAddr> {
         conn.confirmed_at = MilliStamp::of(now);
         conn.remote().ip()
     })
-}
-
-/// Whether an honest host can have sent this to open or continue a connection.
-fn is_plausible(header: &TcpHeader) -> bool {
-    let flags = header.flags;
-    header.src_port != 0
-        && header.dst_port != 0
-        && !flags.contains(TcpFlags::SYN | TcpFlags::FIN)
-        && flags.intersects(TcpFlags::SYN | TcpFlags::ACK | TcpFlags::FIN)
 }
