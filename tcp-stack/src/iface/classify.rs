@@ -5,8 +5,8 @@ use super::{DropReason, IcmpError, IcmpErrorKind, Interface};
 use crate::buf::{Buf, RxChecksum};
 use crate::wire::{
     ArpPacket, EtherType, EthernetHeader, Icmpv4Header, Icmpv4Message, Icmpv6Header, Icmpv6Message,
-    IpProtocol, Ipv4Header, Ipv6Header, MacAddr, NeighborAdvertisement, NeighborSolicitation, ParseError,
-    QuotedTcp, Sum, TcpHeader, TcpOptions, UpperLayer, solicited_node,
+    IpProtocol, Ipv4Header, Ipv4Options, Ipv6Header, MacAddr, NeighborAdvertisement, NeighborSolicitation,
+    ParseError, QuotedTcp, Sum, TcpHeader, TcpOptions, UpperLayer, solicited_node,
 };
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
@@ -57,8 +57,10 @@ pub(super) struct EchoRequest {
     pub(super) local: IpAddr,
     /// Identifier and sequence number.
     pub(super) id: [u8; 4],
-    /// The ICMP message in the frame.
+    /// The ICMP message in the frame, or as much of it as the reply has room for.
     pub(super) message: Range<usize>,
+    /// It is not all of it.
+    pub(super) truncated: bool,
 }
 
 /// The parts of an IP packet that its upper layer needs.
@@ -129,6 +131,15 @@ impl<B: Buf> Interface<B> {
         }
         if self.config.ipv4.is_none_or(|ours| ours.address() != header.dst) {
             return Err(DropReason::IpNotForUs);
+        }
+        // Before reassembly: "the processing of IP options (including a source route) must precede" it (RFC 1122 §3.2.1.8).
+        let options = header_bytes.get(Ipv4Header::LEN..).unwrap_or_default();
+        if !options.is_empty() {
+            match Ipv4Options::read(options) {
+                Ipv4Options::Plain => {}
+                Ipv4Options::Routed => return Err(DropReason::IpSourceRoute),
+                Ipv4Options::Malformed => return Err(DropReason::IpOptions),
+            }
         }
         // RFC 1122 §3.3.6: "A host SHOULD silently discard a datagram that is received via a link-layer
         // broadcast [...] but does not specify an IP multicast or broadcast destination address."
@@ -433,7 +444,8 @@ fn fragment_ipv6(
 }
 
 fn echo(packet: Packet<'_>, local: IpAddr, id: [u8; 4]) -> EchoRequest {
-    EchoRequest { mac: packet.ethernet.src, remote: packet.src, local, id, message: packet.range() }
+    let (mac, remote, message) = (packet.ethernet.src, packet.src, packet.range());
+    EchoRequest { mac, remote, local, id, message, truncated: false }
 }
 
 #[inline]

@@ -63,6 +63,10 @@ drops! {
     IpMalformed => drop_ip_malformed,
     /// IPv4: wrong header checksum.
     IpChecksum => drop_ip_checksum,
+    /// IPv4: options that contradict themselves.
+    IpOptions => drop_ip_options,
+    /// IPv4: a source route names further hops, so that we are not whom the packet is for.
+    IpSourceRoute => drop_ip_source_route,
     /// IPv6: extension headers that are too many, out of place, or neither known nor to be skipped.
     IpExtension => drop_ip_extension,
     /// IP: a source address that no packet may have (multicast, broadcast, loopback, our own).
@@ -101,6 +105,8 @@ drops! {
     IcmpQuote => drop_icmp_quote,
     /// ICMP: an echo request, while enough replies wait to be sent.
     IcmpEchoLimit => drop_icmp_echo_limit,
+    /// ICMPv6: an echo request whose reply would be longer than the MTU; of ICMPv4 the reply is truncated.
+    IcmpEchoTooLong => drop_icmp_echo_too_long,
     /// Neighbor discovery: not valid as RFC 4861 §7.1 has it.
     NdpInvalid => drop_ndp_invalid,
     /// Neighbor discovery: another station claims an address of ours.

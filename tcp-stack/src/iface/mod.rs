@@ -30,7 +30,7 @@ pub(crate) use transmit::Run;
 use crate::buf::{Buf, RxChecksum, RxFrame};
 use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
-use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr, TcpHeader, TcpOptions};
+use crate::wire::{Ipv4Cidr, Ipv4Header, Ipv6Cidr, Ipv6Header, MacAddr, TcpHeader, TcpOptions};
 use classify::{Classified, EchoRequest, Tcp};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
@@ -51,6 +51,8 @@ const ANNOUNCEMENTS: u8 = 3;
 pub(crate) struct InterfaceConfig {
     /// Our link address.
     pub(crate) mac: MacAddr,
+    /// The largest IP packet, bytes.
+    pub(crate) mtu: u16,
     /// The VLAN, 1..=4094, that we are in; `None` for untagged frames.
     pub(crate) vlan: Option<u16>,
     /// Our IPv4 address and its link's prefix.
@@ -287,9 +289,21 @@ impl<B: Buf> Interface<B> {
         Received::Done
     }
 
-    fn receive_echo(&mut self, buf: B, request: EchoRequest) -> Result<(), DropReason> {
+    fn receive_echo(&mut self, buf: B, mut request: EchoRequest) -> Result<(), DropReason> {
         if !self.config.primary {
             return Err(DropReason::NotPrimary);
+        }
+        let header_len = if request.local.is_ipv4() { Ipv4Header::LEN } else { Ipv6Header::LEN };
+        let len_max = usize::from(self.config.mtu).saturating_sub(header_len);
+        if request.message.len() > len_max {
+            // RFC 4443 §4.2: "The data received in the ICMPv6 Echo Request message MUST be returned entirely".
+            if request.local.is_ipv6() {
+                return Err(DropReason::IcmpEchoTooLong);
+            }
+            // RFC 1122 §3.2.2.6: "if sending the Echo Reply requires intentional fragmentation that is not implemented,
+            // the datagram MUST be truncated to maximum transmission size [...] and sent."
+            request.message.end = request.message.start.saturating_add(len_max);
+            request.truncated = true;
         }
         if !self.queue.push(Own::EchoReply { buf, request }) {
             return Err(DropReason::IcmpEchoLimit);

@@ -37,6 +37,8 @@ iwarp_counters::counters! {
         tx_neighbor_advertisements,
         /// Echo replies sent.
         tx_echo_replies,
+        /// Of these, replies truncated to the MTU (RFC 1122 §3.2.2.6).
+        tx_echo_truncated,
         /// ICMP errors sent: the time for reassembly was exceeded.
         tx_time_exceeded,
         /// Frames of the interface's own that were not sent: too many waited already.

@@ -379,6 +379,8 @@ impl<B: Buf> Interface<B> {
         }
         let Some(offload) = self.finish_echo(&mut reply, &request) else { return Built::Impossible };
         self.stats.tx_echo_replies = self.stats.tx_echo_replies.wrapping_add(1);
+        self.stats.tx_echo_truncated =
+            self.stats.tx_echo_truncated.wrapping_add(u64::from(request.truncated));
         Built::Frame(TxFrame { buf: reply, offload })
     }
 

@@ -102,6 +102,7 @@ impl<B: Buf> Stack<B> {
         let mut interface = Interface::new(
             InterfaceConfig {
                 mac: config.mac,
+                mtu: config.mtu,
                 vlan: config.vlan,
                 ipv4: config.ipv4,
                 ipv4_gateway: config.ipv4_gateway,

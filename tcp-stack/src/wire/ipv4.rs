@@ -3,7 +3,7 @@
 use super::{IpProtocol, ParseError, Sum, truncated};
 use core::net::Ipv4Addr;
 
-/// An IPv4 header; its options are skipped.
+/// An IPv4 header; its options are not read.
 ///
 /// ```text
 ///  0                   1                   2                   3

@@ -99,6 +99,61 @@ fn a_ping_in_parts_is_answered() {
     }
 }
 
+/// A reply has room for an MTU, whatever the request had: a frame of the length of a tagged one, or fragments.
+#[test]
+fn echo_replies_are_no_longer_than_the_mtu() {
+    for (mtu, vlan, ipv6) in [
+        (1500, None, false),
+        (1500, Some(100), false),
+        (576, None, false),
+        (1900, Some(7), false),
+        (1500, None, true),
+        (1500, Some(100), true),
+        (1280, None, true),
+    ] {
+        let mut lab = Lab::new(InterfaceConfig { mtu, vlan, ..config() });
+        let tag = |frame: &[u8]| match vlan {
+            Some(vlan) => [&frame[..12], &[0x81, 0, 0, vlan as u8], &frame[12..]].concat(),
+            None => frame.to_vec(),
+        };
+        let headers = if ipv6 { 48 } else { 28 };
+        let room = usize::from(mtu) - headers;
+        for (len, in_parts) in
+            [(room, false), (room + 1, false), (room + 4, false), (room, true), (room + 60, true)]
+        {
+            let what = (mtu, vlan, ipv6, len, in_parts);
+            let whole = ping(ipv6, &octets(len));
+            let frames = if in_parts { fragments(&whole, 9, 512) } else { vec![whole] };
+            let before = (lab.interface.stats(), *lab.interface.drops());
+            for frame in frames {
+                lab.receive(&tag(&frame));
+            }
+            let sent = lab.transmit();
+            let stats = lab.interface.stats();
+            let replies = stats.tx_echo_replies - before.0.tx_echo_replies;
+            let truncated = stats.tx_echo_truncated - before.0.tx_echo_truncated;
+            let refused = lab.interface.drops().drop_icmp_echo_too_long - before.1.drop_icmp_echo_too_long;
+            let fits = u64::from(len <= room);
+            let wanted = if ipv6 { (fits, 0, 1 - fits) } else { (1, 1 - fits, 0) };
+            assert_eq!((replies, truncated, refused), wanted, "{what:?}");
+            assert_eq!(u64::try_from(sent.len()).unwrap(), replies, "{what:?}");
+            for frame in sent {
+                let link = if vlan.is_some() { 18 } else { 14 };
+                assert_eq!(frame.len(), link + headers + len.min(room), "{what:?}");
+                assert!(frame.ends_with(&octets(len.min(room))), "{what:?}");
+                let untagged = [&frame[..12], &frame[link - 2..]].concat();
+                let message = &untagged[if ipv6 { 54 } else { 34 }..];
+                let sound = if ipv6 {
+                    crate::wire::Icmpv6Header::is_checksum_valid(v6("fd77::2"), v6("fd77::1"), message)
+                } else {
+                    crate::wire::Icmpv4Header::is_checksum_valid(message)
+                };
+                assert!(sound, "{what:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn overlaps_spoil_the_packet_for_good() {
     for ipv6 in [false, true] {

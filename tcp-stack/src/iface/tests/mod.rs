@@ -25,6 +25,7 @@ fn v6(text: &str) -> Ipv6Addr {
 fn config() -> InterfaceConfig {
     InterfaceConfig {
         mac: OURS,
+        mtu: 1500,
         vlan: None,
         ipv4: Ipv4Cidr::new(V4, 24),
         ipv4_gateway: Some(V4_GATEWAY),
@@ -155,6 +156,14 @@ fn ndp_body(target: &str, option: Option<(u8, MacAddr)>) -> Vec<u8> {
     body
 }
 
+/// An echo request with so many bytes of data.
+fn ping(ipv6: bool, body: &[u8]) -> Vec<u8> {
+    if !ipv6 {
+        return ping_v4(body);
+    }
+    icmpv6(v6("fd77::1"), v6("fd77::2"), 64, 128, [1, 2, 3, 4], body)
+}
+
 fn ping_v4(body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     builder()
@@ -209,17 +218,54 @@ fn extension_headers_and_options_are_passed_over() {
     extended.extend(&frame[54..]);
     let segment = lab.expect_tcp(&extended);
     assert_eq!(segment.buf.bytes()[segment.payload.clone()], *b"hello");
-    let frame = tcp_v4_from(V4_PEER);
-    let mut extended = frame[..34].to_vec();
-    extended[14] = 0x46;
-    extended[17] += 4;
-    extended.extend([1, 1, 1, 0]);
-    extended[24..26].fill(0);
-    let sum = crate::wire::Sum::of(&extended[14..38]).checksum();
-    extended[24..26].copy_from_slice(&sum.to_be_bytes());
-    extended.extend(&frame[34..]);
-    let segment = lab.expect_tcp(&extended);
+    let segment = lab.expect_tcp(&with_options(&tcp_v4_from(V4_PEER), &[1, 1, 1, 0]));
     assert_eq!(segment.buf.bytes()[segment.payload.clone()], *b"hello");
+}
+
+/// An IPv4 packet with options, whose length is a multiple of four.
+fn with_options(frame: &[u8], options: &[u8]) -> Vec<u8> {
+    let header_len = 20 + options.len();
+    let mut extended = [&frame[..34], options, &frame[34..]].concat();
+    extended[14] = 0x40 | u8::try_from(header_len / 4).unwrap();
+    let total = u16::try_from(frame.len() - 14 + options.len()).unwrap();
+    extended[16..18].copy_from_slice(&total.to_be_bytes());
+    extended[24..26].fill(0);
+    let sum = crate::wire::Sum::of(&extended[14..14 + header_len]).checksum();
+    extended[24..26].copy_from_slice(&sum.to_be_bytes());
+    extended
+}
+
+/// RFC 791 §3.1 and RFC 1122 §3.2.1.8, whatever the packet carries.
+#[test]
+fn source_routes_that_lead_on_and_malformed_options_are_dropped() {
+    let mut lab = Lab::new(config());
+    let ping = ping_v4(b"ping");
+    let mut fragment = tcp_v4_from(V4_PEER);
+    fragment[20] = 0x20;
+    fix_ipv4(&mut fragment);
+    for frame in [tcp_v4_from(V4_PEER), ping.clone(), fragment] {
+        for kind in [131, 137] {
+            let route = [kind, 11, 8, 10, 0, 0, 9, 10, 0, 0, 8, 0];
+            lab.expect_drop(&with_options(&frame, &route), DropReason::IpSourceRoute);
+        }
+        for malformed in [[131, 7, 3, 10, 0, 0, 9, 0], [148, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 68]]
+        {
+            lab.expect_drop(&with_options(&frame, &malformed), DropReason::IpOptions);
+        }
+    }
+    // A source route that is used up; the answer goes the ordinary way.
+    let completed = [131, 7, 8, 10, 0, 0, 9, 0];
+    lab.expect_tcp(&with_options(&tcp_v4_from(V4_PEER), &completed));
+    lab.receive(&with_options(&ping, &completed));
+    let sent = lab.transmit();
+    assert_eq!((sent.len(), sent[0][14], &sent[0][42..]), (1, 0x45, &b"ping"[..]));
+    // Somebody else's packet stays somebody else's.
+    let mut other = with_options(&ping, &[131, 7, 3, 10, 0, 0, 9, 0]);
+    other[33] = 9;
+    other[24..26].fill(0);
+    let sum = crate::wire::Sum::of(&other[14..42]).checksum();
+    other[24..26].copy_from_slice(&sum.to_be_bytes());
+    lab.expect_drop(&other, DropReason::IpNotForUs);
 }
 
 #[test]
