@@ -9,9 +9,7 @@ const DPDK_VERSION_MIN: &str = "22.11";
 
 /// Functions that the safe layer calls; the inline ones among them are compiled into wrappers.
 const FUNCTIONS: &[&str] = &[
-    "dpdk_errno",
-    "dpdk_log_to",
-    "dpdk_mempool_common_count",
+    "dpdk_(errno|link_get_nowait|log_to|mbuf_tx_lengths|mempool_common_count)",
     "rte_dev_(probe|remove)",
     "rte_eal_(init|cleanup|hotplug_add|hotplug_remove)",
     "rte_eth_allmulticast_enable",
@@ -19,7 +17,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_(rss_hash_conf_get|rss_reta_query|rx_intr_ctl_q_get_fd|rx_intr_disable|rx_intr_enable)",
     "rte_eth_dev_(set_mtu|socket_id|start|stop)",
     "rte_eth_from_rings",
-    "rte_eth_link_get_nowait",
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
     "rte_eth_(rx|tx)_(burst|queue_setup)",
@@ -39,6 +36,15 @@ const FUNCTIONS: &[&str] = &[
 
 /// Types that are named beside those that the functions bring with them.
 const TYPES: &[&str] = &["rte_mbuf", "rte_eth_rss_reta_entry64", "rte_eth_xstat", "rte_eth_xstat_name"];
+
+/// Types whose fields stand at other paths in other releases: Rust knows their size only, and `field.rs` their fields.
+const OPAQUE: &[&str] = &[
+    "rte_eth_link",
+    "rte_mbuf",
+    "rte_mempool_cache",
+    "rte_ring",
+    "rte_gtp_psc_generic_hdr", // packed and bit-fielded beyond what can be expressed
+];
 
 /// Answers Cargo with an error that says what to do, and stops.
 fn fail(message: &str) -> ! {
@@ -65,7 +71,8 @@ fn main() {
     // `native`: the binary must run on another machine than the one that built it.
     flags.extend(["-include", "rte_config.h", "-DALLOW_EXPERIMENTAL_API"].map(String::from));
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
-        flags.push("-march=corei7".into());
+        // DPDK 24.11's headers use the intrinsics of transactional memory, guarded by what the processor has.
+        flags.extend(["-march=corei7", "-mrtm"].map(String::from));
     }
     generate(&flags, &out);
     compile(&flags, &out);
@@ -84,7 +91,6 @@ fn generate(flags: &[String], out: &Path) {
         .allowlist_var("DPDK_.*")
         .allowlist_recursively(true)
         .blocklist_var("per_lcore_.*") // thread-locals come out as ordinary statics: a crash at the first use
-        .opaque_type("rte_gtp_psc_generic_hdr") // packed and bit-fielded beyond what can be expressed
         .layout_tests(true)
         .wrap_static_fns(true)
         .wrap_static_fns_path(out.join("inline"))
@@ -94,6 +100,9 @@ fn generate(flags: &[String], out: &Path) {
     }
     for name in TYPES {
         builder = builder.allowlist_type(name);
+    }
+    for name in OPAQUE {
+        builder = builder.opaque_type(name);
     }
     let bindings = builder.generate().unwrap_or_else(|error| {
         fail(&format!("DPDK's headers: {error}; apt-get install libdpdk-dev libclang-dev"))

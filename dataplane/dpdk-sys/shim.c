@@ -1,4 +1,5 @@
-/* The little of DPDK that cannot be said in Rust: a thread-local, a table of functions, a C stream. */
+/* The little of DPDK that cannot be said in Rust: a thread-local, a table of functions, a C stream, structures whose
+ * layout depends on the release. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* fopencookie */
 #endif
@@ -8,6 +9,23 @@
 
 #include "wrapper.h"
 
+/* The types that src/field.rs reads these fields with. */
+#define FIELD_IS(type, structure, field) \
+	_Static_assert(sizeof(((struct structure *)0)->field) == sizeof(type), #structure "." #field " is no " #type)
+FIELD_IS(void *, rte_mbuf, buf_addr);
+FIELD_IS(uint16_t, rte_mbuf, data_off);
+FIELD_IS(uint16_t, rte_mbuf, refcnt);
+FIELD_IS(uint16_t, rte_mbuf, nb_segs);
+FIELD_IS(uint64_t, rte_mbuf, ol_flags);
+FIELD_IS(uint32_t, rte_mbuf, pkt_len);
+FIELD_IS(uint16_t, rte_mbuf, data_len);
+FIELD_IS(uint16_t, rte_mbuf, buf_len);
+FIELD_IS(void *, rte_mbuf, next);
+FIELD_IS(uint64_t, rte_mbuf, tx_offload);
+FIELD_IS(uint32_t, rte_ring, mask);
+FIELD_IS(uint32_t, rte_ring, prod.head);
+FIELD_IS(uint32_t, rte_mempool_cache, len);
+
 int dpdk_errno(void)
 {
 	return rte_errno;
@@ -16,6 +34,24 @@ int dpdk_errno(void)
 unsigned int dpdk_mempool_common_count(const struct rte_mempool *pool)
 {
 	return rte_mempool_get_ops(pool->ops_index)->get_count(pool);
+}
+
+int dpdk_link_get_nowait(uint16_t port, uint8_t *up, uint32_t *megabits_per_second)
+{
+	struct rte_eth_link link = { 0 };
+	int answer = rte_eth_link_get_nowait(port, &link);
+
+	*up = link.link_status == RTE_ETH_LINK_UP;
+	*megabits_per_second = link.link_speed;
+	return answer;
+}
+
+void dpdk_mbuf_tx_lengths(const struct rte_mbuf *mbuf, uint64_t lengths[4])
+{
+	lengths[0] = mbuf->l2_len;
+	lengths[1] = mbuf->l3_len;
+	lengths[2] = mbuf->l4_len;
+	lengths[3] = mbuf->tso_segsz;
 }
 
 static dpdk_log_sink log_sink;

@@ -57,12 +57,37 @@ static const uint32_t DPDK_LCORE_ID_ANY = LCORE_ID_ANY;
 static const uint32_t DPDK_RING_F_SP_ENQ = RING_F_SP_ENQ;
 static const uint32_t DPDK_RING_F_SC_DEQ = RING_F_SC_DEQ;
 
+/* Where the fields lie that src/field.rs reaches. Releases of DPDK move fields into anonymous unions, which changes
+ * their path in the bindings; `offsetof` finds them in all releases. */
+static const size_t DPDK_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr);
+static const size_t DPDK_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off);
+static const size_t DPDK_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt);
+static const size_t DPDK_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs);
+static const size_t DPDK_MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags);
+static const size_t DPDK_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len);
+static const size_t DPDK_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len);
+static const size_t DPDK_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len);
+static const size_t DPDK_MBUF_NEXT = offsetof(struct rte_mbuf, next);
+static const size_t DPDK_MBUF_TX_OFFLOAD = offsetof(struct rte_mbuf, tx_offload);
+static const size_t DPDK_RING_MASK = offsetof(struct rte_ring, mask);
+static const size_t DPDK_RING_PRODUCER_HEAD = offsetof(struct rte_ring, prod.head);
+static const size_t DPDK_RING_CONSUMER = offsetof(struct rte_ring, cons);
+static const size_t DPDK_MEMPOOL_CACHE_LEN = offsetof(struct rte_mempool_cache, len);
+
 /* rte_errno of the calling thread: a thread-local, which only C reads correctly. */
 int dpdk_errno(void);
 
 /* Objects in the part of a pool that all threads share, the threads' caches left out. DPDK has it, but does
  * not export it. */
 unsigned int dpdk_mempool_common_count(const struct rte_mempool *pool);
+
+/* State of a port's link, as its driver last saw it: whether there is one (0 or 1), and its speed in Mb/s. Answers 0, or
+ * a negative errno value. */
+int dpdk_link_get_nowait(uint16_t port, uint8_t *up, uint32_t *megabits_per_second);
+
+/* The lengths of the link, network and transport headers and of a segment's payload that a frame to send is to be cut by,
+ * bytes. */
+void dpdk_mbuf_tx_lengths(const struct rte_mbuf *mbuf, uint64_t lengths[4]);
 
 /* Takes DPDK's log: `sink(level, text, bytes)` is called for each message, on the thread that logs it.
  * Answers 0, or an errno value. */

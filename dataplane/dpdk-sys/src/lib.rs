@@ -2,7 +2,7 @@
 //!
 //! Raw and unsafe: `dataplane::dpdk` is the layer to use. Nothing is committed, because the layout of
 //! DPDK's structures changes from release to release; the generated file checks every size and offset at
-//! compile time. Inline functions (the packet path among them) are compiled by the C compiler into small
+//! compile time. Fields of structures that differ between releases are reached through [`field`]. Inline functions (the packet path among them) are compiled by the C compiler into small
 //! wrappers, which costs about a nanosecond per burst and keeps DPDK's receive callbacks working.
 //!
 //! The published crate of this name is another one, abandoned since 2018; this one is part of the workspace.
@@ -24,5 +24,7 @@
     clippy::use_self,
     reason = "generated from C headers"
 )]
+
+pub mod field;
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));

@@ -407,7 +407,7 @@ impl Device {
         let mut conf = dpdk_sys::rte_eth_rss_conf {
             rss_key: key.as_mut_ptr(),
             rss_key_len: info.rss_key_bytes,
-            rss_hf: 0,
+            ..Default::default()
         };
         // SAFETY: `conf` points to as many writable octets as it says.
         let returned = unsafe { dpdk_sys::rte_eth_dev_rss_hash_conf_get(self.id, &raw mut conf) };
@@ -415,7 +415,8 @@ impl Device {
             return None;
         }
         let groups = usize::from(info.rss_table_entries).div_ceil(64);
-        let mut table = vec![dpdk_sys::rte_eth_rss_reta_entry64 { mask: u64::MAX, reta: [0; 64] }; groups];
+        let asked = dpdk_sys::rte_eth_rss_reta_entry64 { mask: u64::MAX, ..Default::default() };
+        let mut table = vec![asked; groups];
         // SAFETY: `table` has room for `rss_table_entries` entries.
         let returned = unsafe {
             dpdk_sys::rte_eth_dev_rss_reta_query(self.id, table.as_mut_ptr(), info.rss_table_entries)
@@ -432,12 +433,12 @@ impl Device {
     /// # Errors
     /// The driver does not say.
     pub fn link(&self) -> Result<Link, DpdkError> {
-        let mut link = dpdk_sys::rte_eth_link::default();
-        // SAFETY: the device exists while `self` does; `link` is writable.
-        let returned = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &raw mut link) };
+        let (mut up, mut speed) = (0, 0);
+        // SAFETY: the device exists while `self` does; both integers are writable.
+        let returned = unsafe { dpdk_sys::dpdk_link_get_nowait(self.id, &raw mut up, &raw mut speed) };
         check_for(returned, || self.operation("link"))?;
-        let speed = Some(link.link_speed).filter(|&speed| speed != 0 && speed != u32::MAX);
-        Ok(Link { up: link.link_status() != 0, megabits_per_second: speed })
+        let speed = Some(speed).filter(|&speed| speed != 0 && speed != u32::MAX);
+        Ok(Link { up: up != 0, megabits_per_second: speed })
     }
 
     /// What the device has counted since it was made.
@@ -470,11 +471,11 @@ impl Device {
         // SAFETY: null and 0 ask for the number only.
         let count = unsafe { dpdk_sys::rte_eth_xstats_get_names(self.id, null_mut(), 0) };
         let count = check_for(count, operation)?.cast_unsigned();
-        let mut names = vec![dpdk_sys::rte_eth_xstat_name { name: [0; 64] }; count as usize];
+        let mut names = vec![dpdk_sys::rte_eth_xstat_name::default(); count as usize];
         // SAFETY: `names` has room for `count` names.
         let named = unsafe { dpdk_sys::rte_eth_xstats_get_names(self.id, names.as_mut_ptr(), count) };
         let named = check_for(named, operation)?.cast_unsigned();
-        let mut values = vec![dpdk_sys::rte_eth_xstat { id: 0, value: 0 }; count as usize];
+        let mut values = vec![dpdk_sys::rte_eth_xstat::default(); count as usize];
         // SAFETY: `values` has room for `count` values.
         let valued = unsafe { dpdk_sys::rte_eth_xstats_get(self.id, values.as_mut_ptr(), count) };
         let valued = check_for(valued, operation)?.cast_unsigned();
@@ -540,11 +541,10 @@ fn raw_config(config: &DeviceConfig, interrupts: bool) -> dpdk_sys::rte_eth_conf
     }
     if let Some(key) = &config.rss_key {
         raw.rxmode.mq_mode = dpdk_sys::DPDK_MQ_RX_RSS;
-        raw.rx_adv_conf.rss_conf = dpdk_sys::rte_eth_rss_conf {
-            rss_key: key.as_ptr().cast_mut(), // read only
-            rss_key_len: u8::try_from(key.len()).unwrap_or(u8::MAX),
-            rss_hf: dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP | dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP,
-        };
+        let rss = &mut raw.rx_adv_conf.rss_conf;
+        rss.rss_key = key.as_ptr().cast_mut(); // read only
+        rss.rss_key_len = u8::try_from(key.len()).unwrap_or(u8::MAX);
+        rss.rss_hf = dpdk_sys::DPDK_RSS_NONFRAG_IPV4_TCP | dpdk_sys::DPDK_RSS_NONFRAG_IPV6_TCP;
     }
     raw.intr_conf.set_rxq(u32::from(interrupts));
     raw

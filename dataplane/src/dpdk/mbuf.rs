@@ -20,7 +20,7 @@ use std::ptr::{NonNull, null_mut};
 use std::slice;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
-use dpdk_sys::rte_mbuf;
+use dpdk_sys::{field, rte_mbuf};
 use tcp_stack::wire::Sum;
 use tcp_stack::{Buf, RxChecksum, TxOffload};
 
@@ -61,58 +61,53 @@ impl Mbuf {
 
     fn data_off(&self) -> u16 {
         // SAFETY: the handle keeps the buffer alive; written by sole owners only.
-        unsafe { (*self.ptr()).data_off }
+        unsafe { field::data_off(self.ptr()).read() }
     }
 
     fn data_len(&self) -> u16 {
         // SAFETY: as for `data_off`.
-        unsafe { (*self.ptr()).data_len }
+        unsafe { field::data_len(self.ptr()).read() }
     }
 
     fn buf_len(&self) -> u16 {
         // SAFETY: as for `data_off`; constant once the pool is made.
-        unsafe { (*self.ptr()).buf_len }
+        unsafe { field::buf_len(self.ptr()).read() }
     }
 
     fn refcnt(&self) -> &AtomicU16 {
-        // SAFETY: the handle keeps the buffer alive, and DPDK too accesses the field atomically.
-        let field = unsafe { &raw mut (*self.ptr()).refcnt };
-        // SAFETY: valid, aligned for u16, accessed atomically only, for as long as `self` is borrowed.
-        unsafe { AtomicU16::from_ptr(field) }
+        // SAFETY: the handle keeps the buffer alive while `self` is borrowed; the field is aligned, and DPDK too accesses
+        // it atomically.
+        unsafe { AtomicU16::from_ptr(field::refcnt(self.ptr())) }
     }
 
     fn flags(&self) -> &AtomicU64 {
-        // SAFETY: the handle keeps the buffer alive.
-        let field = unsafe { &raw mut (*self.ptr()).ol_flags };
-        // SAFETY: valid, aligned for u64 (the struct's offset is checked by the bindings); handles access it
+        // SAFETY: the handle keeps the buffer alive while `self` is borrowed, and the field is aligned; handles access it
         // atomically only, and a driver only while it owns a reference to a frame that it was given.
-        unsafe { AtomicU64::from_ptr(field) }
+        unsafe { AtomicU64::from_ptr(field::ol_flags(self.ptr())) }
     }
 
     fn tx_offload(&self) -> &AtomicU64 {
-        // SAFETY: the handle keeps the buffer alive; all fields of the union are plain integers.
-        let field = unsafe { &raw mut (*self.ptr()).__bindgen_anon_3.tx_offload };
         // SAFETY: as for `flags`.
-        unsafe { AtomicU64::from_ptr(field) }
+        unsafe { AtomicU64::from_ptr(field::tx_offload(self.ptr())) }
     }
 
     /// The first byte.
     fn data(&self) -> *mut u8 {
         // SAFETY: the handle keeps the buffer alive.
-        let start = unsafe { (*self.ptr()).buf_addr };
+        let start = unsafe { field::buf_addr(self.ptr()).read() };
         start.cast::<u8>().wrapping_add(usize::from(self.data_off()))
     }
 
     /// Buffers of the frame that this handle begins.
     fn segments(&self) -> u16 {
         // SAFETY: as for `data_off`.
-        unsafe { (*self.ptr()).nb_segs }
+        unsafe { field::nb_segs(self.ptr()).read() }
     }
 
     /// The frame's length over all its buffers, octets.
     pub(super) fn frame_len(&self) -> u32 {
         // SAFETY: as for `data_off`.
-        unsafe { (*self.ptr()).pkt_len }
+        unsafe { field::pkt_len(self.ptr()).read() }
     }
 
     /// Moves the bytes' start and length. The caller has checked both against the buffer, and owns it alone.
@@ -120,17 +115,17 @@ impl Mbuf {
         debug_assert!(usize::from(offset) + usize::from(len) <= usize::from(self.buf_len()));
         let linked = self.frame_len().saturating_sub(u32::from(self.data_len()));
         // SAFETY: the sole owner may write the header.
-        unsafe { (*self.ptr()).data_off = offset };
+        unsafe { field::data_off(self.ptr()).write(offset) };
         // SAFETY: as above.
-        unsafe { (*self.ptr()).data_len = len };
+        unsafe { field::data_len(self.ptr()).write(len) };
         // SAFETY: as above.
-        unsafe { (*self.ptr()).pkt_len = linked.saturating_add(u32::from(len)) };
+        unsafe { field::pkt_len(self.ptr()).write(linked.saturating_add(u32::from(len))) };
     }
 
     /// `len` bytes from `offset` on, for writing.
     fn span(&mut self, offset: u16, len: u16) -> &mut [u8] {
         // SAFETY: the handle keeps the buffer alive.
-        let start = unsafe { (*self.ptr()).buf_addr };
+        let start = unsafe { field::buf_addr(self.ptr()).read() };
         let start = start.cast::<u8>().wrapping_add(usize::from(offset));
         // SAFETY: the caller has checked that the span lies within the buffer and that this is the only
         // handle. The pool's memory was mapped zeroed and has been written since: it is initialised.
@@ -194,14 +189,10 @@ impl Mbuf {
     /// accessors read them.
     #[cfg(test)]
     pub(super) fn offload_fields(&self) -> (u64, (u64, u64, u64, u64)) {
-        // SAFETY: the handle keeps the buffer alive.
-        let both = unsafe { (*self.ptr()).__bindgen_anon_3 };
-        // SAFETY: both fields of the union are plain integers.
-        let bits = unsafe { both.__bindgen_anon_1 };
-        (
-            self.flags().load(Ordering::Relaxed),
-            (bits.l2_len(), bits.l3_len(), bits.l4_len(), bits.tso_segsz()),
-        )
+        let mut lengths = [0; 4];
+        // SAFETY: the handle keeps the buffer alive; `lengths` has room for the four.
+        unsafe { dpdk_sys::dpdk_mbuf_tx_lengths(self.ptr(), lengths.as_mut_ptr()) };
+        (self.flags().load(Ordering::Relaxed), lengths.into())
     }
 
     /// Fetches the frame's bytes into the cache: they will be read soon.
@@ -335,20 +326,21 @@ impl Buf for Mbuf {
         if self.is_shared() || references > 2 || next.segments() != 1 || self.segments() == u16::MAX {
             return Err(next);
         }
-        let added = u32::from(next.data_len());
+        let segments = self.segments().saturating_add(1);
+        let bytes = self.frame_len().saturating_add(u32::from(next.data_len()));
         let mut last = self.ptr();
         for _ in 1..self.segments() {
             // SAFETY: the chain has as many buffers as `nb_segs` says, which its first handle keeps alive.
-            last = unsafe { (*last).next };
+            last = unsafe { field::next(last).read() };
         }
         // SAFETY: `next` is alive, in no other chain, and no port holds it: nobody reads its `next` meanwhile.
-        unsafe { (*next.ptr()).next = null_mut() };
+        unsafe { field::next(next.ptr()).write(null_mut()) };
         // SAFETY: the last buffer of a chain that this handle owns.
-        unsafe { (*last).next = next.ptr() };
+        unsafe { field::next(last).write(next.ptr()) };
         // SAFETY: the sole owner of the first buffer may write its header.
-        unsafe { (*self.ptr()).nb_segs = self.segments().saturating_add(1) };
+        unsafe { field::nb_segs(self.ptr()).write(segments) };
         // SAFETY: as above.
-        unsafe { (*self.ptr()).pkt_len = self.frame_len().saturating_add(added) };
+        unsafe { field::pkt_len(self.ptr()).write(bytes) };
         // The chain owns the reference now.
         std::mem::forget(next);
         Ok(())
@@ -357,7 +349,7 @@ impl Buf for Mbuf {
     fn unlink(&mut self) {
         if !self.is_shared() && self.segments() == 1 {
             // SAFETY: the sole owner may write the header; what followed belongs to its own handles.
-            unsafe { (*self.ptr()).next = null_mut() };
+            unsafe { field::next(self.ptr()).write(null_mut()) };
         }
     }
 }

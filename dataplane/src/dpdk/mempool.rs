@@ -114,7 +114,7 @@ impl Mempool {
             return 0;
         }
         // SAFETY: not null, part of the pool, and written by the calling thread only.
-        unsafe { (*cache).len }
+        unsafe { dpdk_sys::field::cache_len(cache).read() }
     }
 
     /// Octets of a buffer's data room, headroom included.

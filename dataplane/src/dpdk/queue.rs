@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use dpdk_sys::rte_mbuf;
+use dpdk_sys::{field, rte_mbuf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tcp_stack::{Buf, TxFrame};
 
@@ -153,7 +153,7 @@ impl RxQueue {
     #[inline]
     fn in_one_piece(&mut self, mbuf: NonNull<rte_mbuf>) -> bool {
         // SAFETY: a received buffer, owned by the caller.
-        let segments = unsafe { (*mbuf.as_ptr()).nb_segs };
+        let segments = unsafe { field::nb_segs(mbuf.as_ptr()).read() };
         segments == 1 || self.linearise(mbuf)
     }
 

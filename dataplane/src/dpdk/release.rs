@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
-use dpdk_sys::rte_mbuf;
+use dpdk_sys::{field, rte_mbuf};
 
 use crate::prefetch;
 
@@ -63,7 +63,7 @@ fn free_all(held: &mut Held) {
 #[inline]
 unsafe fn free(mbuf: NonNull<rte_mbuf>) {
     // SAFETY: the handle keeps the buffer alive; `nb_segs` is written by sole owners only.
-    if unsafe { (*mbuf.as_ptr()).nb_segs } > 1 {
+    if unsafe { field::nb_segs(mbuf.as_ptr()).read() } > 1 {
         // SAFETY: gives up the references that the handle and its chain own; DPDK frees with the last.
         unsafe { dpdk_sys::rte_pktmbuf_free(mbuf.as_ptr()) };
     } else {

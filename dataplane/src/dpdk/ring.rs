@@ -6,6 +6,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dpdk_sys::field;
+
 use super::eal::Eal;
 use super::error::DpdkError;
 use super::mempool::Mempool;
@@ -61,18 +63,14 @@ impl Ring {
     #[inline]
     pub(super) fn expect(&self) {
         let ring = self.ring.as_ptr();
-        // SAFETY: the ring is alive; no more than an address is made.
-        let head = unsafe { &raw const (*ring).__bindgen_anon_1.prod.head };
-        // SAFETY: alive and aligned; the sender alone writes it, and is the caller.
-        let head = unsafe { head.read() };
-        // SAFETY: alive, and constant once the ring is made.
-        let mask = unsafe { (*ring).mask };
-        // SAFETY: as for the first.
-        let receiver = unsafe { &raw const (*ring).__bindgen_anon_2 };
+        // SAFETY: the ring is alive and the field aligned; the sender alone writes it, and is the caller.
+        let head = unsafe { field::ring_producer_head(ring).read() };
+        // SAFETY: alive, aligned, and constant once the ring is made.
+        let mask = unsafe { field::ring_mask(ring).read() };
         // The places, pointers to frames, lie behind the header.
         let places = ring.wrapping_add(1).cast::<NonNull<c_void>>();
         prefetch::to_write(places.wrapping_add((head & mask) as usize).cast());
-        prefetch::to_read(receiver.cast());
+        prefetch::to_read(field::ring_consumer(ring));
     }
 
     /// The ring, for DPDK.
