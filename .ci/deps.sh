@@ -4,7 +4,7 @@ set -eu
 
 packages="libdpdk-dev libclang-dev pkg-config gcc make iproute2 nftables ethtool iputils-ping netcat-openbsd
  procps jq tshark tcpdump qemu-system-x86 binutils cpio xz-utils busybox-static python3 librdmacm-dev
- libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind $*"
+ libibverbs-dev ibverbs-providers rdmacm-utils kmod valgrind debootstrap $*"
 
 missing=""
 for package in $packages; do
