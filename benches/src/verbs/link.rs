@@ -45,12 +45,9 @@ impl Link {
     pub(super) const fn usual_mtus(self) -> &'static [u16] {
         match self {
             Self::Ring => &[1500, 9000],
-            Self::Memif => &[Self::MEMIF_MTU_MAX],
+            Self::Memif => &[1500],
         }
     }
-
-    /// DPDK 22.11's net_memif takes no larger packets.
-    pub(super) const MEMIF_MTU_MAX: u16 = 1500;
 }
 
 /// Which end.

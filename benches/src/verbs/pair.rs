@@ -141,13 +141,7 @@ fn configure(load: &Load, mtu: u16, side: Side, driver: &str) -> Result<Config> 
 /// # Errors
 /// What is wrong with the flags.
 pub(super) fn check(load: &Load) -> Result<()> {
-    let most = Link::MEMIF_MTU_MAX;
     for mtu in load.mtus() {
-        ensure!(
-            load.link == Link::Ring || *mtu <= most,
-            "--link memif: the MTU {mtu} is more than DPDK 22.11's net_memif takes, {most}; \
-             measure larger ones over --link ring"
-        );
         config(load, *mtu, Side::Near)?;
     }
     Ok(())

@@ -110,7 +110,7 @@ impl PortSpec {
             Driver::AfPacket { interface } => {
                 let interface = self.interface(interface)?;
                 let frames = self.rx_descriptors.max(2);
-                // Two frames of 2048 octets per page: the MTU is at most 1500 with this driver.
+                // Its frames are of 2048 octets unless told otherwise: two per page.
                 (
                     "net_af_packet",
                     format!("iface={interface},qpairs={queues},framecnt={frames},qdisc_bypass=1"),

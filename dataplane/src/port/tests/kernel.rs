@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iwarp_config::{Driver, Pcap};
+use iwarp_config::{Driver, Memif, MemifRole, Pcap};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto};
 use tcp_stack::{Buf, RxChecksum, TxFrame, TxOffload};
 
 use super::{batch_of, frame_bytes, receive, send};
-use crate::dpdk::testutil::{Namespace, eal, eventually, frame, ip, pool};
+use crate::dpdk::testutil::{Namespace, eal, eventually, frame, ip, pool, pool_for};
 use crate::dpdk::{TxBatch, Wake};
 use crate::port::{Port, PortError, PortSpec, QueuePair};
 
@@ -80,19 +80,25 @@ fn introduce(interface: &str, mac: [u8; 6]) {
 
 /// A datagram each way between a socket of the kernel and the port.
 fn exchange_datagrams(port: &Port, pair: &mut QueuePair, kernel_mac: impl Fn(&[u8]) -> [u8; 6]) {
-    let pool = pool(255);
+    exchange_packets(port, pair, kernel_mac, 1428);
+}
+
+/// A datagram each way, in IPv4 packets of `len` octets.
+fn exchange_packets(port: &Port, pair: &mut QueuePair, kernel_mac: impl Fn(&[u8]) -> [u8; 6], len: u16) {
+    let pool = pool_for(255, len);
     let socket = UdpSocket::bind((KERNELS, 4000)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    let payload = (0..1400).map(|i: u32| i.to_le_bytes()[0]).collect::<Vec<_>>();
+    let payload = (28..u32::from(len)).map(|i| i.to_le_bytes()[0]).collect::<Vec<_>>();
     socket.send_to(&payload, (OURS, 5000)).unwrap();
     let got = receive(pair, is_udp);
     assert_eq!(got.bytes()[..6], port.mac(), "to our address");
     assert_eq!(&got.bytes()[42..], payload);
     let to = kernel_mac(got.bytes());
-    send(pair, frame(&pool, &packet(to, port.mac(), 17, &udp(5000, 4000, b"the answer"))));
-    let mut answer = [0; 64];
-    let (len, from) = socket.recv_from(&mut answer).unwrap();
-    assert_eq!((&answer[..len], from), (&b"the answer"[..], (OURS, 5000).into()));
+    let answer = payload.iter().rev().copied().collect::<Vec<_>>();
+    send(pair, frame(&pool, &packet(to, port.mac(), 17, &udp(5000, 4000, &answer))));
+    let mut got = [0; 16_384];
+    let (len, from) = socket.recv_from(&mut got).unwrap();
+    assert_eq!((&got[..len], from), (&answer[..], (OURS, 5000).into()));
 }
 
 fn source_of(bytes: &[u8]) -> [u8; 6] {
@@ -286,20 +292,45 @@ fn a_tap_has_as_many_queues_as_workers() {
 }
 
 #[test]
-fn a_tap_says_what_mtu_it_can_do() {
+fn a_tap_carries_packets_of_every_mtu_that_its_driver_has() {
     let eal = eal();
     let _namespace = Namespace::enter();
-    let pool = crate::dpdk::testutil::pool_for(63, 9000);
-    let (port, pairs) = Port::open(eal, &PortSpec { mtu: 1400, ..tap("iw0") }, &[Arc::clone(&pool)]).unwrap();
-    let shown = std::process::Command::new("ip").args(["link", "show", "iw0"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&shown.stdout).contains("mtu 1400"), "the kernel's end has it too");
-    let max = port.info().mtu_max;
-    assert!(max >= 1500);
-    drop((port, pairs));
-    if max < 9000 {
-        let refused = Port::open(eal, &PortSpec { mtu: 9000, ..tap("iw1") }, &[pool]).unwrap_err();
-        let PortError::Mtu { mtu: 9000, max: said, .. } = refused else { panic!("{refused}") };
-        assert_eq!(said, max);
+    for mtu in [576, 1400, 1500, 1504, 4096, 9000, 9600] {
+        let pool = pool_for(63, mtu);
+        let spec = PortSpec { mtu, ..tap("iw0") };
+        let (port, mut pairs) = match Port::open(eal, &spec, &[Arc::clone(&pool)]) {
+            Ok(opened) => opened,
+            Err(PortError::Mtu { max, .. }) if (1504..mtu).contains(&max) => continue,
+            Err(error) => panic!("MTU {mtu}: {error}"),
+        };
+        assert!(port.info().mtu_max >= mtu, "{} at MTU {mtu}", port.info().mtu_max);
+        let shown = std::process::Command::new("ip").args(["link", "show", "iw0"]).output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains(&format!("mtu {mtu} ")), "the kernel's end has it too: {shown}");
+        introduce("iw0", port.mac());
+        exchange_packets(&port, &mut pairs[0], source_of, mtu);
+        drop((port, pairs));
+        assert_eq!(pool.in_use(), 0);
+    }
+}
+
+#[test]
+fn a_driver_without_jumbo_frames_says_where_it_ends() {
+    let eal = eal();
+    let _namespace = Namespace::enter();
+    veth();
+    ip("link set iw1 mtu 9600");
+    let folder = tempfile::tempdir().unwrap();
+    let memif = Memif { id: 0, role: MemifRole::Server, socket: folder.path().join("memif.sock") };
+    for driver in [Driver::AfPacket { interface: "iw1".into() }, Driver::Memif(memif)] {
+        for mtu in [1500, 1501, 9000] {
+            let spec = PortSpec { mtu, ..PortSpec::new("p0", driver.clone()) };
+            match Port::open(eal, &spec, &[pool_for(1023, mtu)]) {
+                Ok((port, _)) => assert!(port.info().mtu_max >= mtu, "{driver:?}: {}", port.info().mtu_max),
+                Err(PortError::Mtu { max, .. }) if (1500..mtu).contains(&max) => {}
+                Err(error) => panic!("{driver:?}, MTU {mtu}: {error}"),
+            }
+        }
     }
 }
 
