@@ -10,6 +10,7 @@ const DPDK_VERSION_MIN: &str = "22.11";
 /// Functions that the safe layer calls; the inline ones among them are compiled into wrappers.
 const FUNCTIONS: &[&str] = &[
     "dpdk_(errno|link_get_nowait|log_to|mbuf_tx_lengths|mempool_common_count)",
+    "dpdk_pktmbuf_pool_(bytes|over)",
     "rte_dev_(probe|remove)",
     "rte_eal_(init|cleanup|hotplug_add|hotplug_remove)",
     "rte_eth_allmulticast_enable",

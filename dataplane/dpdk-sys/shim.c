@@ -54,6 +54,44 @@ void dpdk_mbuf_tx_lengths(const struct rte_mbuf *mbuf, uint64_t lengths[4])
 	lengths[3] = mbuf->tso_segsz;
 }
 
+/* What rte_pktmbuf_pool_create() passes as the size of an object. */
+static unsigned int element_bytes(uint16_t data_room)
+{
+	return sizeof(struct rte_mbuf) + data_room;
+}
+
+size_t dpdk_pktmbuf_pool_bytes(unsigned int count, uint16_t data_room)
+{
+	uint32_t object = rte_mempool_calc_obj_size(element_bytes(data_room), RTE_MEMPOOL_F_NO_IOVA_CONTIG, NULL);
+
+	return (size_t)count * object;
+}
+
+struct rte_mempool *dpdk_pktmbuf_pool_over(const char *name, unsigned int count, unsigned int cache,
+					   uint16_t data_room, void *memory, size_t bytes)
+{
+	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = data_room };
+	struct rte_mempool *pool;
+	int populated;
+
+	pool = rte_mempool_create_empty(name, count, element_bytes(data_room), cache, sizeof(private), SOCKET_ID_ANY,
+					RTE_MEMPOOL_F_NO_IOVA_CONTIG);
+	if (pool == NULL)
+		return NULL;
+	populated = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+	if (populated == 0) {
+		rte_pktmbuf_pool_init(pool, &private);
+		populated = rte_mempool_populate_iova(pool, memory, RTE_BAD_IOVA, bytes, NULL, NULL);
+	}
+	if (populated < 0 || (unsigned int)populated != count) {
+		rte_mempool_free(pool);
+		rte_errno = populated < 0 ? -populated : ENOMEM;
+		return NULL;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
+}
+
 static dpdk_log_sink log_sink;
 
 static ssize_t log_write(void *cookie, const char *text, size_t bytes)

@@ -13,6 +13,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
@@ -88,6 +89,15 @@ int dpdk_link_get_nowait(uint16_t port, uint8_t *up, uint32_t *megabits_per_seco
 /* The lengths of the link, network and transport headers and of a segment's payload that a frame to send is to be cut by,
  * bytes. */
 void dpdk_mbuf_tx_lengths(const struct rte_mbuf *mbuf, uint64_t lengths[4]);
+
+/* Bytes that a pool of `count` packet buffers takes when its objects lie one after the other, across pages too. */
+size_t dpdk_pktmbuf_pool_bytes(unsigned int count, uint16_t data_room);
+
+/* Makes a pool of packet buffers in the caller's memory, `bytes` as dpdk_pktmbuf_pool_bytes() says: one piece without
+ * gaps, no address of which means anything to a device that does DMA. Answers NULL and sets rte_errno if it cannot.
+ * The memory stays the caller's, who keeps it until the pool is freed. */
+struct rte_mempool *dpdk_pktmbuf_pool_over(const char *name, unsigned int count, unsigned int cache,
+					   uint16_t data_room, void *memory, size_t bytes);
 
 /* Takes DPDK's log: `sink(level, text, bytes)` is called for each message, on the thread that logs it.
  * Answers 0, or an errno value. */

@@ -12,10 +12,10 @@ use tcp_stack::{ListenOptions, StackConfig};
 
 use crate::admin::{Member, PortEntry, Regions};
 use crate::dpdk::{
-    Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, RESERVE_MIN, WORKER_CACHE,
+    Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, WORKER_CACHE,
 };
 use crate::engine::{Engine, EngineConfig, ListenerService};
-use crate::memory::{HUGEPAGE_BYTES, WorkerMemory};
+use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use crate::port::{Port, PortSpec, QueuePair};
 use crate::worker::{Clock, Lane, Published, Relays, Rounds, Transmit, Worker, mesh};
 
@@ -38,12 +38,13 @@ pub(crate) struct House {
 /// # Errors
 /// There is not enough memory, or DPDK or a port refuses. Nothing is left behind.
 pub(crate) fn build(config: &Config, clock: &Clock) -> Result<House> {
-    let (eal, degraded) = start_eal(&[config])?;
+    let (eal, mut degraded) = start_eal(&[config])?;
     let workers = config.workers.cores.len();
     let mut lanes: Vec<Vec<Lane>> = (0..workers).map(|_| Vec::new()).collect();
     let mut ports = Vec::new();
     for (index, port) in config.ports.iter().enumerate() {
-        let pools = pools(config, &eal)?;
+        let Pools { pools, degraded: short } = Pools::new(config, &eal, port)?;
+        degraded.extend(short);
         let (entry, pairs) = open(config, port, &eal, pools)?;
         for (lanes, lane) in lanes.iter_mut().zip(join(config, index, &entry, pairs)?) {
             lanes.push(lane);
@@ -56,28 +57,26 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<House> {
 
 /// No region yet, and the memory that regions may take.
 fn regions(config: &Config, plan: &MemoryPlan) -> Regions {
-    let ordinary_too = matches!(config.memory.hugepages, Hugepages::Prefer);
     let configured: u64 = config
         .regions
         .iter()
         .map(|region| region.bytes.checked_next_multiple_of(HUGEPAGE_BYTES).unwrap_or(u64::MAX))
         .sum();
     let bytes_max = plan.region_room_bytes().map(|room| room.saturating_add(configured));
-    Regions::new(config.limits.regions_max, ordinary_too, bytes_max)
+    Regions::new(config.limits.regions_max, ordinary_too(config), bytes_max)
 }
 
-/// Whether there are enough hugepages for all of them; if not, whether they put up with ordinary ones.
-fn choose_pages(configs: &[&Config]) -> Result<(bool, Vec<String>)> {
+/// Whether there are enough hugepages for all of them; if not, that they are short, unless one cannot do without.
+fn check_hugepages(configs: &[&Config]) -> Result<Option<String>> {
     let huge = crate::memory::hugepages();
     let needed = configs.iter().map(|config| memory_plan(config).hugepages()).sum::<u64>();
     let free = huge.available();
     if free >= needed {
-        return Ok((true, Vec::new()));
+        return Ok(None);
     }
     let short = format!("{needed} hugepages of 2 MiB are needed and {free} are free");
-    if configs.iter().all(|config| matches!(config.memory.hugepages, Hugepages::Prefer)) {
-        tracing::warn!("{short}: going on with ordinary pages");
-        return Ok((false, vec![format!("ordinary pages: {short}")]));
+    if configs.iter().all(|config| ordinary_too(config)) {
+        return Ok(Some(short));
     }
     bail!(
         "{short}. Reserve them (sysctl vm.nr_hugepages={}), or allow ordinary pages with `hugepages = \"prefer\"` \
@@ -86,9 +85,30 @@ fn choose_pages(configs: &[&Config]) -> Result<(bool, Vec<String>)> {
     )
 }
 
+/// Whether ordinary pages do where there are not enough hugepages.
+fn ordinary_too(config: &Config) -> bool {
+    matches!(config.memory.hugepages, Hugepages::Prefer)
+}
+
+/// Where DPDK's own memory comes from. DPDK starts once, so that it cannot try hugepages first: it has them only where a
+/// PCI device needs them. Packet buffers of other ports, and regions, are made one by one, each of what pages there are.
+fn eal_memory(configs: &[&Config]) -> Result<(EalMemory, Vec<String>)> {
+    let short = check_hugepages(configs)?;
+    let mib = configs.iter().map(|config| ordinary_mib(config)).fold(0, u32::saturating_add);
+    let pci = configs.iter().flat_map(|config| &config.ports).any(|port| port.driver.is_pci());
+    Ok(match short {
+        None if pci => (EalMemory::Hugepages, Vec::new()),
+        Some(short) if pci => {
+            tracing::warn!("{short}: going on with ordinary pages");
+            (EalMemory::Ordinary { mib }, vec![format!("ordinary pages: {short}")])
+        }
+        None | Some(_) => (EalMemory::Ordinary { mib }, Vec::new()),
+    })
+}
+
 /// Starts DPDK for what several configurations, of one process, need together; and says what is not as wished.
 pub(crate) fn start_eal(configs: &[&Config]) -> Result<(Eal, Vec<String>)> {
-    let (huge, degraded) = choose_pages(configs)?;
+    let (memory, degraded) = eal_memory(configs)?;
     let online = online_cpus();
     let mut cores = configs.iter().flat_map(|config| &config.workers.cores);
     if let Some(core) = cores.find(|core| !online.contains(core)) {
@@ -101,11 +121,10 @@ pub(crate) fn start_eal(configs: &[&Config]) -> Result<(Eal, Vec<String>)> {
             _ => None,
         })
         .collect();
-    let mib = configs.iter().map(|config| ordinary_mib(config)).fold(0, u32::saturating_add);
     let eal = EalConfig {
         control_cpus: control_cpus(configs, &online),
         file_prefix: configs.first().map(|config| config.memory.file_prefix.clone()).unwrap_or_default(),
-        memory: if huge { EalMemory::Hugepages } else { EalMemory::Ordinary { mib } },
+        memory,
         iova: if pci.is_empty() { Iova::Virtual } else { Iova::Auto },
         pci,
         telemetry: true,
@@ -113,11 +132,17 @@ pub(crate) fn start_eal(configs: &[&Config]) -> Result<(Eal, Vec<String>)> {
     Ok((Eal::start(&eal).context("DPDK did not start")?, degraded))
 }
 
-/// The packet buffers, and what DPDK keeps beside them.
+/// What DPDK's own memory takes on ordinary pages: its own 64 MiB, and for each pool the threads' caches, a ring of
+/// pointers, and, where a PCI device is to reach them, the buffers, each on pages of its own.
 fn ordinary_mib(config: &Config) -> u32 {
-    let bytes =
-        u64::from(config.memory.packet_buffers).saturating_mul(u64::from(config.data_room_bytes()) + 512);
-    u32::try_from((bytes >> 20) + 64).unwrap_or(u32::MAX)
+    let (buffers, workers) = (u64::from(pool_buffers(config)), config.workers.cores.len() as u64);
+    let object = (u64::from(config.data_room_bytes()) + 256).next_multiple_of(4096);
+    let pool = |port: &iwarp_config::Port| {
+        let each = if port.driver.is_pci() { object + 32 } else { 32 };
+        buffers.saturating_mul(each).saturating_add(2 << 20).saturating_mul(workers)
+    };
+    let bytes = config.ports.iter().map(pool).fold(64 << 20, u64::saturating_add);
+    u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
 }
 
 /// The CPUs that this machine runs on, isolated ones included.
@@ -147,16 +172,42 @@ fn pool_buffers(config: &Config) -> u32 {
     config.memory.packet_buffers / pools.max(1)
 }
 
-/// One pool of packet buffers per worker, for one port.
-pub(crate) fn pools(config: &Config, eal: &Eal) -> Result<Vec<Arc<Mempool>>> {
-    let count = pool_buffers(config);
-    let data_room = config.data_room_bytes();
-    (0..config.workers.cores.len())
-        .map(|_| Ok(Arc::new(Mempool::new(eal, MempoolConfig { count, cache: WORKER_CACHE, data_room })?)))
-        .collect::<Result<_>>()
-        .with_context(|| {
+/// The packet buffers of one port.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    /// One pool per worker.
+    pub(crate) pools: Vec<Arc<Mempool>>,
+    /// Why they are on ordinary pages, if they are and hugepages were preferred.
+    pub(crate) degraded: Option<String>,
+}
+
+impl Pools {
+    /// Makes the pools of a port: in DPDK's memory for a PCI device, else each on hugepages, or, where there are too few
+    /// and the configuration allows it, on ordinary pages.
+    pub(crate) fn new(config: &Config, eal: &Eal, port: &iwarp_config::Port) -> Result<Self> {
+        let (count, data_room) = (pool_buffers(config), config.data_room_bytes());
+        let pool = MempoolConfig { count, cache: WORKER_CACHE, data_room };
+        let mut degraded = None;
+        let mut make = || match Mempool::contiguous(eal, pool, Pages::Huge) {
+            Err(PoolError::Memory(short)) if ordinary_too(config) => {
+                degraded = Some(format!("ordinary pages: packet buffers of port {}: {short}", port.name));
+                Mempool::contiguous(eal, pool, Pages::Ordinary)
+            }
+            made => made,
+        };
+        let pools = (0..config.workers.cores.len()).map(|_| {
+            let made =
+                if port.driver.is_pci() { Mempool::new(eal, pool).map_err(PoolError::from) } else { make() };
+            Ok(Arc::new(made?))
+        });
+        let pools = pools.collect::<Result<_>>().with_context(|| {
             format!("no memory for {count} packet buffers of {data_room} bytes per worker and port")
-        })
+        })?;
+        if let Some(degraded) = &degraded {
+            tracing::warn!("{degraded}");
+        }
+        Ok(Self { pools, degraded })
+    }
 }
 
 /// Opens a port with a queue pair per worker, or with as many as it has.

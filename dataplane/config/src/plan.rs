@@ -4,7 +4,7 @@
 //! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory holds the tables, which are
 //! made at start and do not grow.
 
-use crate::types::{Config, Ip, Memory, Port};
+use crate::types::{Config, Driver, Ip, Memory, Port};
 
 /// Octets of a hugepage.
 pub(crate) const HUGEPAGE: u64 = 2 << 20;
@@ -173,16 +173,21 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     let workers = count(config.workers.cores.len());
     let stacks = workers.saturating_mul(count(config.ports.len()));
     plan.huge(format!("{buffers} packet buffers of {room} octets"), pools_bytes(buffers, room, stacks));
-    plan.huge(
-        "EAL, descriptor rings",
-        EAL.saturating_add(descriptors(&config.ports, workers).saturating_mul(DESCRIPTOR)),
-    );
+    let eal = EAL.saturating_add(descriptors(&config.ports, workers).saturating_mul(DESCRIPTOR));
+    // A PCI device reaches its descriptors by DMA; the others' stay in ordinary memory.
+    let pci = config.ports.iter().any(|port| port.driver.is_pci());
+    if pci {
+        plan.huge("EAL, descriptor rings", eal);
+    }
     for region in &config.regions {
         plan.huge(format!("region {}", region.name), region.bytes);
     }
     let connections = stacks.saturating_mul(config.tcp.connections_max.into());
     let each = |number: u32, bytes: u64| stacks.saturating_mul(number.into()).saturating_mul(bytes);
     plan.heap("the process", PROCESS);
+    if !pci {
+        plan.heap("EAL, descriptor rings", eal);
+    }
     plan.heap("connections", connections.saturating_mul(connection_bytes(config)));
     plan.heap("connections, if every peer cuts its FPDUs small", connections.saturating_mul(SPILL));
     plan.heap("queues of packet buffers", each(config.memory.packet_buffers, BUFFER_NODES));
@@ -198,10 +203,15 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
 
 /// [`Config::data_room_bytes`]
 pub(crate) fn data_room_bytes(ports: &[Port]) -> u16 {
-    let mtu = ports.iter().map(|port| u32::from(port.mtu)).max().unwrap_or(0);
-    let frame = mtu.saturating_add(LINK_HEADER).max(DATA_MIN);
+    let frame = ports.iter().map(frame_room).max().unwrap_or(0).max(DATA_MIN);
     let room = frame.saturating_add(HEADROOM).next_multiple_of(64);
     u16::try_from(room).unwrap_or(u16::MAX)
+}
+
+/// Bytes of the longest frame of a port, and of what its driver keeps free before it.
+fn frame_room(port: &Port) -> u32 {
+    let kept_free = if matches!(port.driver, Driver::AfXdp { .. }) { Driver::XDP_HEADROOM_BYTES } else { 0 };
+    u32::from(port.mtu).saturating_add(LINK_HEADER).saturating_add(kept_free.into())
 }
 
 /// The fewest packet buffers that keep every queue full: descriptors, bursts, caches, reserve, and what waits for

@@ -165,6 +165,14 @@ pub enum Driver {
 }
 
 impl Driver {
+    /// Bytes that the kernel keeps free before a frame that it receives into an AF_XDP buffer (XDP_PACKET_HEADROOM).
+    pub const XDP_HEADROOM_BYTES: u16 = 256;
+
+    /// Whether a PCI device is behind it, which reaches packet buffers by DMA: they must be in DPDK's own memory.
+    pub fn is_pci(&self) -> bool {
+        matches!(self, Self::Pci { .. })
+    }
+
     /// The name that the configuration file calls the driver by.
     pub fn name(&self) -> &'static str {
         match self {

@@ -12,6 +12,7 @@ use super::mempool::Mempool;
 use super::queue::{RxQueue, TxQueue};
 use super::ring::Ring;
 use super::rss::Rss;
+use super::xdp::{XdpSockets, open_sockets};
 
 /// Ethernet header and frame check sequence, octets.
 const ETHERNET_OVERHEAD: u32 = 18;
@@ -26,6 +27,8 @@ pub struct Device {
     queues: u16,
     /// What its queues allocate from and transmit into.
     pools: Vec<Arc<Mempool>>,
+    /// Those of net_af_xdp.
+    xdp: XdpSockets,
     eal: Eal,
 }
 
@@ -193,6 +196,7 @@ impl Device {
             started: AtomicBool::new(false),
             queues: 0,
             pools: Vec::new(),
+            xdp: XdpSockets::default(),
             eal: eal.clone(),
         })
     }
@@ -321,6 +325,7 @@ impl Device {
                 self.pools.iter().for_each(|pool| ring.keep(pool));
             }
         }
+        let sockets_before = open_sockets();
         let interrupts = match self.configure(config, config.rx_interrupt) {
             Ok(()) => config.rx_interrupt,
             Err(error) if config.rx_interrupt => {
@@ -330,6 +335,7 @@ impl Device {
             }
             Err(error) => return Err(error),
         };
+        self.xdp = XdpSockets::opened_since(&sockets_before);
         self.started.store(true, Ordering::Release);
         let device = Arc::new(self);
         let frame_max = usize::from(config.mtu).saturating_add(14 + 4);
@@ -450,19 +456,23 @@ impl Device {
         // SAFETY: the device exists while `self` does; `raw` is writable.
         let returned = unsafe { dpdk_sys::rte_eth_stats_get(self.id, &raw mut raw) };
         check_for(returned, || self.operation("statistics"))?;
+        // net_af_xdp takes a frame that the kernel refuses later for sent, and of what is lost on the way in it tells
+        // `rx_dropped` alone.
+        let xdp = self.xdp.stats().unwrap_or_default();
         Ok(PortStats {
             rx_frames: raw.ipackets,
-            tx_frames: raw.opackets,
+            tx_frames: raw.opackets.saturating_sub(xdp.tx_invalid_descs),
             rx_bytes: raw.ibytes,
             tx_bytes: raw.obytes,
-            rx_missed: raw.imissed,
-            rx_errors: raw.ierrors,
-            tx_errors: raw.oerrors,
+            rx_missed: raw.imissed.saturating_add(xdp.rx_ring_full),
+            rx_errors: raw.ierrors.saturating_add(xdp.rx_invalid_descs),
+            tx_errors: raw.oerrors.saturating_add(xdp.tx_invalid_descs),
             rx_no_buffer: raw.rx_nombuf,
         })
     }
 
-    /// What this kind of device counts beside, by DPDK's names.
+    /// What this kind of device counts beside, by DPDK's names; an AF_XDP device also what the kernel counts on its
+    /// sockets (`XDP_STATISTICS`), by names that begin with `xdp_`.
     ///
     /// # Errors
     /// The driver does not say.
@@ -484,13 +494,12 @@ impl Device {
                 name.name.iter().map(|c| c.cast_unsigned()).take_while(|&c| c != 0).collect::<Vec<_>>();
             String::from_utf8_lossy(&text).into_owned()
         };
-        let valid = values.iter().take(valued.min(named) as usize);
-        Ok(valid
-            .filter_map(|value| {
-                let name = names.get(usize::try_from(value.id).ok()?)?;
-                Some((name_of(name), value.value))
-            })
-            .collect())
+        let valid = values.iter().take(valued.min(named) as usize).filter_map(|value| {
+            let name = names.get(usize::try_from(value.id).ok()?)?;
+            Some((name_of(name), value.value))
+        });
+        let xdp = self.xdp.stats().map(|stats| stats.named()).into_iter().flatten();
+        Ok(valid.chain(xdp.map(|(name, value)| (name.to_owned(), value))).collect())
     }
 
     fn operation(&self, what: &str) -> String {

@@ -1,13 +1,15 @@
 //! A pool of packet buffers.
 #![allow(unsafe_code, reason = "makes, counts and frees DPDK memory pools")]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::eal::Eal;
 use super::error::{DpdkError, Errno};
 use super::thread::lcore_id;
+use crate::memory::{MemoryError, Pages, RegionMemory};
 
 /// The largest per-thread cache that DPDK allows, buffers.
 const CACHE_MAX: u32 = 512;
@@ -36,6 +38,8 @@ pub struct MempoolConfig {
 pub struct Mempool {
     pool: NonNull<dpdk_sys::rte_mempool>,
     config: MempoolConfig,
+    /// What the buffers lie in, one after the other; `None`: in DPDK's own memory, with gaps where pages end.
+    memory: ManuallyDrop<Option<RegionMemory>>,
     /// Its device does not give every buffer back.
     lent_for_good: AtomicBool,
     eal: Eal,
@@ -50,12 +54,74 @@ unsafe impl Sync for Mempool {}
 /// DPDK wants names, and wants them unique.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
+/// Why there is no pool.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// There is no memory for its buffers.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// DPDK refused: the numbers do not fit together, or its own memory is used up.
+    #[error(transparent)]
+    Dpdk(#[from] DpdkError),
+}
+
 impl Mempool {
-    /// Makes a pool.
+    /// Makes a pool in DPDK's own memory, where a PCI device can reach it. No buffer crosses a page, so each page may
+    /// end in a gap; on ordinary pages there is one buffer per page.
     ///
     /// # Errors
     /// The numbers do not fit together, or there is not enough memory.
     pub fn new(eal: &Eal, config: MempoolConfig) -> Result<Self, DpdkError> {
+        Self::make(eal, config, None, |name| {
+            // SAFETY: DPDK is up, as `eal` proves; `name` is a C string, copied by the call.
+            unsafe {
+                dpdk_sys::rte_pktmbuf_pool_create(
+                    name.as_ptr(),
+                    config.count,
+                    config.cache,
+                    0,
+                    config.data_room,
+                    dpdk_sys::DPDK_SOCKET_ID_ANY,
+                )
+            }
+        })
+    }
+
+    /// Makes a pool whose buffers lie one after the other, without a gap, in memory of its own: for devices without DMA.
+    /// net_af_xdp takes the pool's memory to be the number of its buffers times their size; a buffer beyond that would
+    /// never be sent.
+    ///
+    /// # Errors
+    /// The numbers do not fit together, or there are not enough such pages.
+    pub fn contiguous(eal: &Eal, config: MempoolConfig, pages: Pages) -> Result<Self, PoolError> {
+        // SAFETY: computes; no precondition.
+        let bytes = unsafe { dpdk_sys::dpdk_pktmbuf_pool_bytes(config.count, config.data_room) };
+        let memory = RegionMemory::new("packet-buffers", bytes as u64, pages)?;
+        let base = memory.base();
+        let pool = Self::make(eal, config, Some(memory), |name| {
+            // SAFETY: DPDK is up, as `eal` proves; `name` is a C string, copied by the call; the memory holds `bytes`
+            // writable bytes, is reached through the pool only, and outlives it: see `drop`.
+            unsafe {
+                dpdk_sys::dpdk_pktmbuf_pool_over(
+                    name.as_ptr(),
+                    config.count,
+                    config.cache,
+                    config.data_room,
+                    base.as_ptr().cast(),
+                    bytes,
+                )
+            }
+        })?;
+        Ok(pool)
+    }
+
+    /// Checks the numbers, finds a name, and has `create` make the pool.
+    fn make(
+        eal: &Eal,
+        config: MempoolConfig,
+        memory: Option<RegionMemory>,
+        create: impl FnOnce(&CStr) -> *mut dpdk_sys::rte_mempool,
+    ) -> Result<Self, DpdkError> {
         let operation = || {
             let MempoolConfig { count, cache, data_room } = config;
             format!("pool of {count} packet buffers of {data_room} bytes, {cache} cached per thread")
@@ -66,19 +132,21 @@ impl Mempool {
         }
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = CString::new(format!("iwarp_mbuf_{number}")).unwrap_or_default();
-        // SAFETY: DPDK is up, as `eal` proves; `name` is a C string, copied by the call.
-        let pool = unsafe {
-            dpdk_sys::rte_pktmbuf_pool_create(
-                name.as_ptr(),
-                config.count,
-                config.cache,
-                0,
-                config.data_room,
-                dpdk_sys::DPDK_SOCKET_ID_ANY,
-            )
-        };
-        let pool = NonNull::new(pool).ok_or_else(|| DpdkError::last(operation()))?;
-        Ok(Self { pool, config, lent_for_good: AtomicBool::new(false), eal: eal.clone() })
+        let pool = NonNull::new(create(&name)).ok_or_else(|| DpdkError::last(operation()))?;
+        let (memory, lent_for_good) = (ManuallyDrop::new(memory), AtomicBool::new(false));
+        Ok(Self { pool, config, memory, lent_for_good, eal: eal.clone() })
+    }
+
+    /// Whether its buffers lie one after the other without a gap: see [`Self::contiguous`].
+    pub fn is_contiguous(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Bytes from one buffer to the next: data room, headroom, and DPDK's notes on the buffer.
+    pub fn object_bytes(&self) -> u32 {
+        // SAFETY: computes; no precondition.
+        let bytes = unsafe { dpdk_sys::dpdk_pktmbuf_pool_bytes(1, self.config.data_room) };
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
     /// Buffers in all.
@@ -160,5 +228,7 @@ impl Drop for Mempool {
         }
         // SAFETY: all buffers are back, and with the last handle gone nobody can take another.
         unsafe { dpdk_sys::rte_mempool_free(self.pool.as_ptr()) };
+        // SAFETY: dropped here and nowhere else. Where the pool is leaked, so is its memory.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }

@@ -28,6 +28,7 @@ mod ring;
 mod rss;
 mod signals;
 mod thread;
+mod xdp;
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ pub use eal::{Eal, EalConfig, EalMemory, Iova};
 pub(crate) use error::check_for;
 pub use error::{DpdkError, Errno};
 pub use mbuf::Mbuf;
-pub use mempool::{Mempool, MempoolConfig};
+pub use mempool::{Mempool, MempoolConfig, PoolError};
 pub(crate) use pool::worker_reserve;
 pub use pool::{MbufPool, RESERVE_MIN, WORKER_CACHE};
 pub use queue::{BURST, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats, Wake};

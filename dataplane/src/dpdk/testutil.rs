@@ -10,6 +10,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tcp_stack::{Buf, BufClass, BufPool};
 
 use super::{Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig};
+use crate::memory::Pages;
 
 /// DPDK, started once per test process.
 pub(crate) fn eal() -> &'static Eal {
@@ -36,7 +37,7 @@ pub(crate) fn pool(count: u32) -> Arc<Mempool> {
 pub(crate) fn pool_for(count: u32, mtu: u16) -> Arc<Mempool> {
     let data_room = 128 + (mtu + 18).max(2048);
     let config = MempoolConfig { count, cache: 0, data_room };
-    Arc::new(Mempool::new(eal(), config).expect("a pool fits into 128 MiB"))
+    Arc::new(Mempool::contiguous(eal(), config, Pages::Ordinary).expect("there is memory for a pool"))
 }
 
 /// A frame with these bytes.

@@ -220,6 +220,11 @@ impl RegionMemory {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
+    /// Where the mapping begins. What is reached through it must be gone before `self` is dropped.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// The address of `len` octets at `offset`, or `None` if the region does not have them.
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
@@ -312,7 +317,7 @@ impl Drop for RegionMemory {
                 tracing::warn!(returned, "DPDK keeps region memory that is unmapped");
             }
         }
-        // SAFETY: our own mapping, of this length; the last handle is going, and pointers never left it.
+        // SAFETY: our own mapping, of this length; the last handle is going, and who asked for `base` uses it no more.
         if let Err(error) = unsafe { rustix::mm::munmap(base, self.mapped) } {
             tracing::warn!(%error, "unmapping region memory");
         }

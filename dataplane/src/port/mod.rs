@@ -97,6 +97,22 @@ pub enum PortError {
         /// Octets of the longest frame.
         needed: u32,
     },
+    /// The packet buffers are not what AF_XDP can share with the kernel.
+    #[error(
+        "port {port}: AF_XDP shares the packet buffers with the kernel, which takes them one after the other and none \
+         larger than a page, {page_bytes} bytes; these take {object_bytes} each, contiguous: {contiguous}. Make the MTU \
+         of all ports smaller, or give this port a daemon of its own"
+    )]
+    SharedBuffers {
+        /// The port's name.
+        port: String,
+        /// Whether they lie one after the other.
+        contiguous: bool,
+        /// Bytes from one to the next.
+        object_bytes: u32,
+        /// Bytes of a page.
+        page_bytes: u32,
+    },
     /// DPDK refused.
     #[error("port {port}")]
     Device {
@@ -347,10 +363,34 @@ fn check_fit(spec: &PortSpec, info: &DeviceInfo, pools: &[Arc<Mempool>]) -> Resu
         let interface = interface.to_owned();
         return Err(PortError::InterfaceMtu { port: port(), mtu: spec.mtu, interface, interface_mtu });
     }
-    let needed = u32::from(spec.mtu).saturating_add(FRAME_OVERHEAD);
+    check_shared(spec, pools)?;
+    let needed = u32::from(spec.mtu).saturating_add(FRAME_OVERHEAD).saturating_add(xdp_headroom(spec));
     match pools.iter().map(|pool| u32::from(pool.frame_room())).min() {
         Some(room) if room < needed => Err(PortError::Buffers { port: port(), mtu: spec.mtu, room, needed }),
         _ => Ok(()),
+    }
+}
+
+/// Bytes that the kernel keeps free before a frame that it receives into a buffer.
+fn xdp_headroom(spec: &PortSpec) -> u32 {
+    if matches!(spec.driver, Driver::AfXdp { .. }) { u32::from(Driver::XDP_HEADROOM_BYTES) } else { 0 }
+}
+
+/// Refuses buffers that net_af_xdp would hand to the kernel and the kernel would not take: it would drop every frame in
+/// them, each time.
+fn check_shared(spec: &PortSpec, pools: &[Arc<Mempool>]) -> Result<(), PortError> {
+    if !matches!(spec.driver, Driver::AfXdp { .. }) {
+        return Ok(());
+    }
+    let page_bytes = u32::try_from(rustix::param::page_size()).unwrap_or(u32::MAX);
+    match pools.iter().find(|pool| !pool.is_contiguous() || pool.object_bytes() > page_bytes) {
+        None => Ok(()),
+        Some(pool) => Err(PortError::SharedBuffers {
+            port: spec.name.clone(),
+            contiguous: pool.is_contiguous(),
+            object_bytes: pool.object_bytes(),
+            page_bytes,
+        }),
     }
 }
 

@@ -247,7 +247,7 @@ impl<'a> Plan<'a> {
                 config.workers.cores.len()
             );
         };
-        let (spec, pools) = (setup::port_spec(config, port), setup::pools(config, eal)?);
+        let (spec, pools) = (setup::port_spec(config, port), setup::Pools::new(config, eal, port)?.pools);
         Ok(Self { config, options, port, core: *core, spec, pools })
     }
 

@@ -148,7 +148,7 @@ fn memory() {
     beside_port("[memory]\nhugepage_limit = \"15M\"\n", "memory.hugepage_limit", "out of range");
     beside_port("[memory]\nhugepage_limit = 1.5\n", "memory.hugepage_limit", "type float");
     let text = format!("{PORT}[memory]\nhugepage_limit = \"96M\"\n{}", REGION.replace("1M", "64M"));
-    one(&text, "memory.hugepage_limit", "takes 136M of hugepages");
+    one(&text, "memory.hugepage_limit", "takes 126M of hugepages");
     let errors = errors(&text);
     for item in ["26385 packet buffers of 2176 octets: ", "EAL, descriptor rings: 10M", "region r: 64M"] {
         assert!(errors.mistakes()[0].help.contains(item), "{}", errors.plain());

@@ -204,7 +204,7 @@ fn the_plan_adds_up() {
     let plan = memory_plan(&config);
     let huge: Vec<u64> =
         plan.items().iter().filter(|i| i.kind == Kind::Huge).map(|i| i.bytes / HUGEPAGE).collect();
-    assert_eq!(huge, [26385u64.div_ceil(862), 5, 1]);
+    assert_eq!(huge, [26385u64.div_ceil(862), 1]);
     assert_eq!(plan.hugepages(), huge.iter().sum::<u64>());
     assert_eq!(plan.region_room_bytes(), Some((1 << 30) - plan.hugepage_bytes()));
     let heap: u64 = plan.items().iter().filter(|i| i.kind == Kind::Heap).map(|i| i.bytes).sum();
@@ -212,7 +212,28 @@ fn the_plan_adds_up() {
     let connections = 4096 * (1344 + 12_288 + 128 * 56 + (66 << 10));
     let tables = 26385 * 120 + 8192 * 512 + 4096 * 128 + 1024 * 160 + 256 * 1024;
     let ip = 64 * 512 + 512 * 64 + 1024 * 160;
-    assert_eq!(heap, (40 << 20) + connections + tables + ip + (64 << 16));
+    let eal = (8 << 20) + 2048 * 128;
+    assert_eq!(heap, (40 << 20) + eal + connections + tables + ip + (64 << 16));
+}
+
+/// A PCI device reaches DPDK's memory by DMA: hugepages. The heap is the same but for that.
+#[test]
+fn descriptors_of_a_card_are_in_hugepages() {
+    let port = |driver: &str| format!("[[port]]\n{driver}\naddresses = [\"10.0.0.2/24\"]\n");
+    let card = memory_plan(&parse(&port("driver = \"pci\"\naddress = \"0000:3b:00.0\"")));
+    let ring = memory_plan(&parse(&port("driver = \"ring\"")));
+    assert_eq!(card.hugepages(), ring.hugepages() + 5);
+    assert_eq!(card.heap_bytes() + (8 << 20) + 2048 * 128, ring.heap_bytes());
+}
+
+/// The kernel keeps 256 bytes of an AF_XDP buffer free: 128 more are needed as soon as the frame does not fit beside them.
+#[test]
+fn buffers_of_af_xdp_have_room_for_what_the_kernel_keeps_free() {
+    for (mtu, room) in [(576, 2176), (1500, 2176), (1774, 2176), (1775, 2240), (3000, 3456), (3520, 3968)] {
+        let port = "driver = \"af_xdp\"\ninterface = \"e\"";
+        let text = format!("[[port]]\n{port}\naddresses = [\"10.0.0.2/24\"]\nmtu = {mtu}\n");
+        assert_eq!(parse(&text).data_room_bytes(), room, "MTU {mtu}");
+    }
 }
 
 /// Two workers on two ports: four pools, each of whole pages.

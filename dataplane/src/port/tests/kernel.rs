@@ -15,11 +15,11 @@ use crate::dpdk::testutil::{Namespace, eal, eventually, frame, ip, pool, pool_fo
 use crate::dpdk::{TxBatch, Wake};
 use crate::port::{Port, PortError, PortSpec, QueuePair};
 
-const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const KERNELS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(super) const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(super) const KERNELS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 /// An IPv4 packet to the kernel, in an Ethernet frame to `to`.
-fn packet(to: [u8; 6], from: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn packet(to: [u8; 6], from: [u8; 6], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, protocol, 0, 0];
     ip.extend(OURS.octets());
     ip.extend(KERNELS.octets());
@@ -40,7 +40,7 @@ fn sum(bytes: &[u8]) -> u16 {
     u16::try_from(sum).unwrap()
 }
 
-fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
+pub(super) fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(8 + payload.len()).unwrap();
     // Without a checksum, as IPv4 allows.
     [&source.to_be_bytes()[..], &destination.to_be_bytes(), &len.to_be_bytes(), &[0, 0], payload].concat()
@@ -59,7 +59,7 @@ fn syn(source: u16, destination: u16) -> Vec<u8> {
     tcp
 }
 
-fn is_udp(bytes: &[u8]) -> bool {
+pub(super) fn is_udp(bytes: &[u8]) -> bool {
     bytes.get(12..14) == Some(&[0x08, 0x00]) && bytes.get(23) == Some(&17)
 }
 
@@ -72,7 +72,7 @@ fn text(mac: [u8; 6]) -> String {
 }
 
 /// Gives the kernel's end its address, and tells it ours.
-fn introduce(interface: &str, mac: [u8; 6]) {
+pub(super) fn introduce(interface: &str, mac: [u8; 6]) {
     ip(&format!("addr add {KERNELS}/24 dev {interface}"));
     ip(&format!("link set {interface} up"));
     ip(&format!("neigh add {OURS} lladdr {} dev {interface}", text(mac)));
@@ -217,7 +217,7 @@ fn data(source: u16, destination: u16) -> Vec<u8> {
 }
 
 /// The address of the kernel's end.
-fn kernel_mac(interface: &str) -> [u8; 6] {
+pub(super) fn kernel_mac(interface: &str) -> [u8; 6] {
     let output = std::process::Command::new("ip").args(["-br", "link", "show", interface]).output().unwrap();
     let line = String::from_utf8(output.stdout).unwrap();
     let mac = line.split_whitespace().nth(2).unwrap();
@@ -348,13 +348,13 @@ fn an_interface_that_cannot_be_made_is_an_error() {
 }
 
 /// A veth pair: the kernel's stack on `iw0`, the port on `iw1`, with nothing left to hardware that is not there.
-fn veth() {
+pub(super) fn veth(mtu: u16) {
     ip("link add iw0 type veth peer name iw1");
     for interface in ["iw0", "iw1"] {
         let features = ["-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
         // Without ethtool datagrams of the kernel go out without a checksum, which these tests do not look at.
         let _ = std::process::Command::new("ethtool").args(features).status();
-        ip(&format!("link set {interface} up"));
+        ip(&format!("link set {interface} mtu {mtu} up"));
     }
 }
 
@@ -362,7 +362,7 @@ fn veth() {
 fn af_packet_talks_to_a_veth() {
     let eal = eal();
     let _namespace = Namespace::enter();
-    veth();
+    veth(1500);
     let pool = pool(1023);
     let spec = PortSpec::new("p0", Driver::AfPacket { interface: "iw1".into() });
     let (port, mut pairs) = Port::open(eal, &spec, &[Arc::clone(&pool)]).unwrap();
@@ -377,7 +377,7 @@ fn af_packet_talks_to_a_veth() {
 fn af_packet_takes_another_address_when_told() {
     let eal = eal();
     let _namespace = Namespace::enter();
-    veth();
+    veth(1500);
     let driver = Driver::AfPacket { interface: "iw1".into() };
     let spec = PortSpec { mac: Some([2, 0, 0x5e, 0, 0x53, 9]), ..PortSpec::new("p0", driver) };
     let before = kernel_mac("iw1");
@@ -391,7 +391,7 @@ fn af_packet_takes_another_address_when_told() {
 fn pcap_talks_to_a_veth() {
     let eal = eal();
     let _namespace = Namespace::enter();
-    veth();
+    veth(1500);
     let driver = Driver::Pcap(Pcap::Interface("iw1".into()));
     let (port, mut pairs) = Port::open(eal, &PortSpec::new("p0", driver), &[pool(1023)]).unwrap();
     introduce("iw0", port.mac());
@@ -412,7 +412,7 @@ fn pcap_talks_to_a_veth() {
 fn af_xdp_talks_to_a_veth() {
     let eal = eal();
     let _namespace = Namespace::enter();
-    veth();
+    veth(1500);
     let driver = Driver::AfXdp { interface: "iw1".into(), start_queue: 0, queue_count: 1 };
     let (port, mut pairs) = Port::open(eal, &PortSpec::new("p0", driver), &[pool(8191)]).unwrap();
     introduce("iw0", port.mac());

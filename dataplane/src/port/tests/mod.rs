@@ -3,6 +3,7 @@
 mod kernel;
 mod memif;
 mod wires;
+mod xdp;
 
 use std::sync::Arc;
 
