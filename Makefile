@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap rping interop flat idle against-linux flood load debian13 build-debian13 trained bench profile fuzz miri clean
+.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap drivers rping interop flat idle against-linux flood load debian13 build-debian13 trained bench profile fuzz miri clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports tap rping wire-proof flat idle load flood interop ## everything; at most 25 minutes on two cores
+test: root check unit build build-debian13 instructions ports drivers rping wire-proof flat idle load flood interop ## everything; at most 25 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -59,7 +59,10 @@ instructions: deps ## how many instructions and cache lines the work per packet 
 	$(CARGO) test --release --locked -p per-packet --test instructions --test lines
 
 tap: root build ## against the kernel's TCP, over a TAP in a namespace
-	dataplane/tests/tap.sh
+	dataplane/tests/system.sh tap
+
+drivers: root build ## the same over each driver that one machine can offer
+	dataplane/tests/system.sh tap af_packet af_xdp pcap memif
 
 ports: root build ## starting, refusing to, and a put and get over each kind of port
 	dataplane/tests/ports.sh

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use dataplane::dpdk::{Eal, EalConfig, EalMemory, Iova, Mempool, MempoolConfig};
+use dataplane::dpdk::{Eal, EalConfig, EalMemory, Iova, Mempool, MempoolConfig, PoolError};
 use dataplane::memory::{HUGEPAGE_BYTES, Pages, RegionMemory, hugepages};
 use dataplane::port::{Port, PortSpec};
 use iwarp_config::Driver;
@@ -73,10 +73,31 @@ fn everything_is_taken_and_given_back() {
     assert!(mapped() >= 4095 * 2176 / HUGEPAGE_BYTES, "buffers are in hugepages");
     let opened = Port::open(&eal, &PortSpec::new("p0", Driver::Ring), &[Arc::clone(&pool)]).unwrap();
     region(&eal);
+    contiguous(&eal);
     drop((opened, pool));
     assert!(mapped() <= 2, "DPDK's own heap is all that is left");
     drop(eal);
     assert!(Eal::start(&config()).is_err(), "nor does it start a second time");
+}
+
+/// Pools in memory of their own: no more pages than their buffers fill, whatever their number; and none if there are too few.
+fn contiguous(eal: &Eal) {
+    let before = mapped();
+    for (count, data_room) in [(1, 2176), (885, 2176), (886, 2176), (2047, 2240), (500, 9792)] {
+        let config = MempoolConfig { count, cache: 0, data_room };
+        let pool = Mempool::contiguous(eal, config, Pages::Huge).unwrap();
+        let bytes = u64::from(count) * u64::from(pool.object_bytes());
+        assert_eq!((mapped() - before, pool.available()), (bytes.div_ceil(HUGEPAGE_BYTES), count));
+        drop(pool);
+        assert_eq!(mapped(), before, "given back");
+    }
+    let many = u32::try_from((hugepages().total + 1) * 886).unwrap();
+    let config = MempoolConfig { count: many, cache: 0, data_room: 2176 };
+    let refused = Mempool::contiguous(eal, config, Pages::Huge).unwrap_err();
+    assert!(matches!(refused, PoolError::Memory(_)), "{refused}");
+    assert_eq!(mapped(), before);
+    let pool = Mempool::contiguous(eal, config, Pages::Ordinary).unwrap();
+    assert_eq!((mapped(), pool.available()), (before, many), "ordinary pages do");
 }
 
 fn region(eal: &Eal) {

@@ -89,6 +89,18 @@ daemon_stop() {
     wait "$pid"
 }
 
+# veth [MTU]: a pair of kernel interfaces, wire0 for iwarpd and wire1 for the kernel's stack, with nothing left to hardware
+# that is not there.
+veth() {
+    local interface
+    in_ns ip link del wire0 2>/dev/null
+    in_ns ip link add wire0 type veth peer name wire1
+    for interface in wire0 wire1; do
+        in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1
+        in_ns ip link set "$interface" mtu "${1:-1500}" up
+    done
+}
+
 # kernel_side IFACE [NET]: the kernel's end of the TAP, 10.NET.0.1 and fdNET::1.
 kernel_side() {
     local net=${2:-77}

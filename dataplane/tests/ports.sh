@@ -1,6 +1,6 @@
 #!/bin/bash
-# Starting and not starting: what iwarpd refuses and how it says so, ordinary pages, and a put and get over
-# each kind of port and network that one machine can offer. `make ports`.
+# Starting and not starting: what iwarpd refuses and how it says so, ordinary pages, a peer behind a gateway, jumbo frames.
+# `make ports`. What each kind of port must do is in system.sh.
 source "$(dirname "$0")/lib.sh"
 
 lab_open ironwarp-ports
@@ -95,6 +95,37 @@ check "put and get on ordinary pages" both
 check "a second daemon on the same socket is refused" iwarpd_refuses 1 'socket|running|answers'
 check "SIGTERM ends it" daemon_stop
 
+# --- hugepages for some of it: packet buffers and each region take what there is, one by one
+OBJECT=2368 # bytes from one packet buffer to the next
+free_pages() { awk '/HugePages_Free/ {free = $2} /HugePages_Rsvd/ {print free - $2}' /proc/meminfo; }
+# on_pages BUFFERS REGION-PAGES: configs/tap.toml with so many packet buffers and a region of so many hugepages
+on_pages() {
+    sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e "s/^packet_buffers *=.*/packet_buffers = $1/" \
+        -e '/^hugepage_limit/d' -e "0,/^size *=.*/s//size = \"$(($2 * 2))M\"/" configs/tap.toml >"$LAB/config.toml"
+    daemon_start "$LAB/config.toml" && kernel_side iw0
+}
+# lacks [PATTERN]: what status complains of is that, or nothing
+lacks() {
+    ctl -j status | jq -c '{state, degraded}' | tee "$LAB/status"
+    if [ $# = 0 ]; then jq -e '.degraded == []' "$LAB/status"; else
+        jq -e --arg pattern "$1" '.state == "degraded" and all(.degraded[]; test($pattern)) and .degraded != []' "$LAB/status"
+    fi
+}
+pages_case() { # NAME BUFFERS REGION-PAGES [PATTERN]
+    check "$1: starts" on_pages "$2" "$3"
+    check "status says so" lacks "${@:4}"
+    check "put and get" both
+    check "SIGTERM ends it" daemon_stop
+}
+.ci/hugepages.sh 320 || true
+free=$(free_pages)
+buffers_of() { echo $(($1 * 2097152 / OBJECT)); } # fill so many hugepages
+pages_case "hugepages for neither buffers nor region" "$(buffers_of $((free + 1)))" $((free + 1)) '^(ordinary pages: packet buffers|region lab: ordinary)'
+pages_case "buffers one page short" "$(($(buffers_of "$free") + 1))" 8 '^ordinary pages: packet buffers of port lab'
+pages_case "hugepages for the buffers alone" "$(buffers_of $((free - 2)))" 64 '^region (lab|lab-ro|scratch): ordinary pages'
+pages_case "the last region one page short" "$(buffers_of 20)" $((free - 20 - 1)) '^region scratch: ordinary pages'
+pages_case "just enough" "$(buffers_of 20)" $((free - 20 - 2))
+
 # --- spinning
 spinning() { starts "$tap" 16M '' 'cores = [1]
 idle = "spin"' && kernel_side iw0; }
@@ -125,24 +156,6 @@ check "put and get through it" both "$NS-far"
 ip netns del "$NS-far"
 check "SIGTERM ends it" daemon_stop
 
-# --- the other drivers over a veth pair
-veth() { # [MTU]
-    in_ns ip link del wire0 2>/dev/null
-    in_ns ip link add wire0 type veth peer name wire1
-    for interface in wire0 wire1; do
-        in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1
-        in_ns ip link set "$interface" mtu "${1:-1500}" up
-    done
-    kernel_side wire1
-}
-for driver in af_packet af_xdp; do
-    veth
-    check "$driver on a veth" starts "driver = \"$driver\"
-interface = \"wire0\"
-mac = \"02:49:57:00:00:02\""
-    check "put and get over $driver" both
-    check "SIGTERM ends it" daemon_stop
-done
 # Jumbo frames, where the driver has them; where not, a refusal with the range.
 mean_length() { ctl -j port list | jq '.[0].rx_bytes / .[0].rx_packets'; }
 segments_were_jumbo() { mean_length; [ "$(mean_length | cut -d. -f1)" -gt 4000 ]; }
@@ -168,7 +181,7 @@ check "memif with MTU 9000: starts, or refused with its range" jumbo_or_refused 
 id = 0
 role = \"server\"
 socket = \"$LAB/memif.sock\"" ''
-jumbo() { veth 9000 && starts 'driver = "pcap"
+jumbo() { veth 9000 && kernel_side wire1 && starts 'driver = "pcap"
 interface = "wire0"
 mac = "02:49:57:00:00:02"
 mtu = 9000'; }

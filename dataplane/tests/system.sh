@@ -1,13 +1,60 @@
 #!/bin/bash
-# iwarpd against the kernel's own TCP, over a TAP in a namespace of its own: the test services, RDMA by
-# `iwarpctl remote`, a path that loses, a path that reorders, hostile input. `make tap`.
+# system.sh [DRIVER…]: iwarpd against the kernel's own TCP, over ports of these drivers (tap alone if none is named), each in a
+# namespace of its own: the test services, RDMA by `iwarpctl remote`, a path that loses, a path that reorders, hostile input,
+# other MTUs, two workers. `make tap` and `make drivers`.
+#
+#   tap                     iwarpd ── iw0, the kernel's end of the TAP
+#   af_packet af_xdp pcap   iwarpd ── wire0 ═ veth ═ wire1, the kernel's end
+#   memif                   iwarpd ── shared memory ── bridge ── iw0, the kernel's end of the bridge's TAP
+if [ $# -gt 1 ]; then
+    failed=""
+    for driver in "$@"; do "$0" "$driver" || failed="$failed $driver"; done
+    [ -z "$failed" ] || echo "failed on:$failed" >&2
+    [ -z "$failed" ]
+    exit
+fi
+DRIVER=${1:-tap}
 source "$(dirname "$0")/lib.sh"
 
-lab_open ironwarp-tap
+case $DRIVER in
+    tap) KERNEL=iw0 PORT='interface = "iw0"' BIG=256 MTUS="1280" ;;
+    af_packet) KERNEL=wire1 PORT='interface = "wire0"' BIG=64 MTUS="1280" ;;
+    af_xdp) KERNEL=wire1 PORT='interface = "wire0"' BIG=64 MTUS="1280 3400" ;;
+    pcap) KERNEL=wire1 PORT='interface = "wire0"' BIG=64 MTUS="1280 9000" ;;
+    memif) KERNEL=iw0 PORT='' BIG=64 MTUS="" ;;
+    *) echo "$0: no suite for the driver $DRIVER: tap, af_packet, af_xdp, pcap or memif" >&2; exit 2 ;;
+esac
+BRIDGE=${BRIDGE:-target/release/examples/bridge}
+# Distinct from that of the kernel's interface, whose stack must not take our frames for its own.
+[ "$KERNEL" = iw0 ] || PORT="$PORT\\nmac = \"02:49:57:00:00:02\""
+
+lab_open "ironwarp-$DRIVER"
+[ "$DRIVER" != memif ] || PORT="id = 0\\nrole = \"server\"\\nsocket = \"$LAB/memif.sock\""
 .ci/hugepages.sh 320 || true
-sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/tap.toml"
-daemon_start "$LAB/tap.toml" || exit 1
-kernel_side iw0
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' \
+    -e "s#^driver *=.*#driver = \"$DRIVER\"#" -e "s#^interface *=.*#$PORT#" configs/tap.toml >"$LAB/lab.toml"
+
+# start CONFIG [MTU]: the daemon and, behind its port, the kernel with its addresses
+start() {
+    [ "$KERNEL" != wire1 ] || veth "${2:-1500}" || return 1
+    daemon_start "$1" || return 1
+    if [ "$DRIVER" = memif ]; then
+        ip netns exec "$NS" "$BRIDGE" "$LAB/memif.sock" "$KERNEL" >"$LAB/bridge.out" 2>&1 &
+        BRIDGE_PID=$!
+        for _ in $(seq 100); do grep -q ready "$LAB/bridge.out" && break; sleep 0.1; done
+        grep -q ready "$LAB/bridge.out" || { cat "$LAB/bridge.out"; return 1; }
+    fi
+    kernel_side "$KERNEL"
+    becomes up 5 eval "ctl -j port list | jq -r '.[0].link'"
+}
+stop() {
+    local status=0
+    daemon_stop || status=$?
+    [ "$DRIVER" != memif ] || { kill "$BRIDGE_PID"; wait "$BRIDGE_PID" 2>/dev/null; }
+    return "$status"
+}
+start "$LAB/lab.toml" || exit 1
+echo "--- $DRIVER"
 
 head -c 10000000 /dev/urandom >"$LAB/10M"
 head -c 67108864 /dev/urandom >"$LAB/64M"
@@ -128,17 +175,17 @@ hostile_control() {
 }
 check "garbage instead of an MPA request" hostile_mpa
 check "garbage on the control socket" hostile_control
-check "garbage frames" in_ns python3 dataplane/tests/garbage.py iw0 20000
+check "garbage frames" in_ns python3 dataplane/tests/garbage.py "$KERNEL" 20000
 check "served after all that" put_get 10.77.0.2 "$LAB/10M" lab
 
 # --- 1 % of the packets lost in each direction, by nftables on the TAP
 lossy_on() {
-    in_ns nft -f - <<'NFT'
+    in_ns nft -f - <<NFT
 table netdev lossy {
     counter from_daemon { }
     counter to_daemon { }
-    chain in { type filter hook ingress device "iw0" priority 0; numgen random mod 100 == 0 counter name from_daemon drop; }
-    chain out { type filter hook egress device "iw0" priority 0; numgen random mod 100 == 0 counter name to_daemon drop; }
+    chain in { type filter hook ingress device "$KERNEL" priority 0; numgen random mod 100 == 0 counter name from_daemon drop; }
+    chain out { type filter hook egress device "$KERNEL" priority 0; numgen random mod 100 == 0 counter name to_daemon drop; }
 }
 NFT
 }
@@ -146,24 +193,24 @@ lost() { in_ns nft -j list counters table netdev lossy | jq '[.nftables[].counte
 put_get_lossy() {
     local before
     before=$(resets) || return 1
-    put_get 10.77.0.2 "$LAB/256M" big || return 1
+    put_get 10.77.0.2 "$LAB/BIG" big || return 1
     echo "$(lost) packets lost; resets before and after: $before $(resets)"
     [ "$(lost)" -gt 100 ] && [ "$(resets)" = "$before" ]
 }
-head -c 268435456 /dev/urandom >"$LAB/256M"
-check "a region of 256 MiB" ctl region register big --size 256M --access remote-read,remote-write
-check "put and get 256 MiB" put_get 10.77.0.2 "$LAB/256M" big
+head -c $((BIG << 20)) /dev/urandom >"$LAB/BIG"
+check "a region of $BIG MiB" ctl region register big --size "${BIG}M" --access remote-read,remote-write
+check "put and get $BIG MiB" put_get 10.77.0.2 "$LAB/BIG" big
 check "lose 1 % in each direction" lossy_on
-check "put and get 256 MiB with 1 % loss, no reset" put_get_lossy
+check "put and get $BIG MiB with 1 % loss, no reset" put_get_lossy
 check "echo with 1 % loss" echo_round_trip 10.77.0.2
 check "stop losing" in_ns nft delete table netdev lossy
 
-# --- reordering: a relay between iw0 and a second host behind a veth
+# --- reordering: a relay between the kernel's end and a second host behind a veth
 bad_wire() { # options of impair.py; the host `far` (10.77.0.9) is behind it
     ip netns add "$NS-far"
     in_ns ip link add wire type veth peer name far0 netns "$NS-far"
-    in_ns ip addr flush dev iw0
-    for interface in iw0 wire; do
+    in_ns ip addr flush dev "$KERNEL"
+    for interface in "$KERNEL" wire; do
         in_ns ethtool -K "$interface" tso off gso off gro off tx off rx off >/dev/null 2>&1
         in_ns sysctl -qw "net.ipv6.conf.$interface.disable_ipv6=1"
         in_ns ip link set "$interface" up promisc on
@@ -171,7 +218,7 @@ bad_wire() { # options of impair.py; the host `far` (10.77.0.9) is behind it
     ip netns exec "$NS-far" ethtool -K far0 tso off gso off gro off tx off >/dev/null 2>&1
     ip -n "$NS-far" addr add 10.77.0.9/24 dev far0
     ip -n "$NS-far" link set far0 up
-    ip netns exec "$NS" python3 dataplane/tests/impair.py iw0 wire "$@" >"$LAB/impair.json" 2>&1 &
+    ip netns exec "$NS" python3 dataplane/tests/impair.py "$KERNEL" wire "$@" >"$LAB/impair.json" 2>&1 &
     IMPAIR_PID=$!
     for _ in $(seq 50); do grep -q ready "$LAB/impair.json" && return 0; sleep 0.1; done
     cat "$LAB/impair.json"
@@ -198,20 +245,38 @@ put_get_far() { # FILE REGION
     [ "$(cut_short)" = "$before" ]
 }
 check "a wire that reorders 2 %" bad_wire --reorder 0.02 --reorder-ms 2 --delay-ms 0.2
-check "put and get 256 MiB with reordering, no connection cut short" put_get_far "$LAB/256M" big
+check "put and get $BIG MiB with reordering, no connection cut short" put_get_far "$LAB/BIG" big
 check "frames were reordered" bad_wire_off '.reordered > 1000'
 check "a wire that loses, reorders, duplicates and damages" bad_wire --loss 0.005 --reorder 0.01 --duplicate 0.01 --corrupt 0.002 --delay-ms 0.5 --seed 7
 check "put and get 64 MiB over it, no connection cut short" put_get_far "$LAB/64M" big
 check "all of it happened" bad_wire_off '.lost > 50 and .reordered > 50 and .duplicated > 50 and .corrupted > 20'
 
-check "SIGTERM ends it cleanly" daemon_stop
+# --- nothing was lost where nobody looks: a buffer that the kernel refuses once, it refuses always
+nothing_refused() {
+    [ "$DRIVER" = af_xdp ] || return 0
+    ctl -j port stats | jq -ce '.[0].counters | [.xdp_tx_invalid_descs, .xdp_rx_invalid_descs] | ., . == [0, 0]'
+}
+check "the port refused no frame" nothing_refused
+check "SIGTERM ends it cleanly" stop
 
-# --- two workers on one TAP: the kernel spreads its queues as it likes, the mesh puts every flow right
+# --- other MTUs
+for mtu in $MTUS; do
+    sed -e "s/^driver *=.*/&\\nmtu = $mtu/" -e 's/^packet_buffers *=.*/packet_buffers = 16384/' "$LAB/lab.toml" >"$LAB/mtu.toml"
+    check "MTU $mtu" start "$LAB/mtu.toml" "$mtu"
+    for host in 10.77.0.2 fd77::2; do
+        headers=$([ "$host" = fd77::2 ] && echo 48 || echo 28)
+        check "ping $host, full size" in_ns ping -c 3 -i 0.2 -W 2 -M "do" -s $((mtu - headers)) "$host"
+    done
+    check "put and get 10 MB, IPv4" put_get 10.77.0.2 "$LAB/10M" lab
+    check "put and get 10 MB, IPv6" put_get '[fd77::2]' "$LAB/10M" lab
+    check "the port refused no frame" nothing_refused
+    check "SIGTERM ends it cleanly" stop
+done
+
+# --- two workers on one port: the kernel spreads its queues as it likes, the mesh puts every flow right
 two_workers() {
-    sed 's/^cores *=.*/cores = [0, 1]/' "$LAB/tap.toml" >"$LAB/two.toml"
-    daemon_start "$LAB/two.toml" || return 1
-    ip -n "$NS" addr flush dev iw0
-    kernel_side iw0
+    sed 's/^cores *=.*/cores = [0, 1]/' "$LAB/lab.toml" >"$LAB/two.toml"
+    start "$LAB/two.toml"
 }
 both_serve() { # connections were served by each worker: each of the 20 sends three packets at least
     local served
@@ -224,5 +289,5 @@ check "20 echo connections at once, two workers" many_at_once 7 20
 check "put and get 64 MiB, two workers" put_get 10.77.0.2 "$LAB/64M" lab
 check "put and get 10 MB, IPv6, two workers" put_get '[fd77::2]' "$LAB/10M" lab
 check "both workers served" both_serve
-check "SIGTERM ends them cleanly" daemon_stop
+check "SIGTERM ends them cleanly" stop
 score

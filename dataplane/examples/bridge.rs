@@ -1,0 +1,72 @@
+//! Joins a memif port to a TAP: what one receives, the other sends. It gives an `iwarpd` whose port is a memif server the
+//! kernel as its peer.
+//!
+//! ```text
+//! bridge SOCKET INTERFACE
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use arrayvec::ArrayVec;
+use dataplane::dpdk::{BURST, Eal, EalConfig, EalMemory, Iova, Mempool, MempoolConfig, TxBatch};
+use dataplane::memory::Pages;
+use dataplane::port::{Port, PortSpec, QueuePair};
+use iwarp_config::{Driver, Memif, MemifRole};
+use tcp_stack::{TxFrame, TxOffload};
+
+/// Rounds without a frame before the bridge sleeps.
+const IDLE_ROUNDS: u32 = 200;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: bridge SOCKET INTERFACE";
+    let socket = PathBuf::from(arguments.next().context(usage)?);
+    let interface = arguments.next().context(usage)?;
+    let eal = Eal::start(&EalConfig {
+        control_cpus: vec![],
+        file_prefix: "iwarp-bridge".into(),
+        memory: EalMemory::Ordinary { mib: 64 },
+        pci: vec![],
+        iova: Iova::Virtual,
+        telemetry: false,
+    })?;
+    let pool = || {
+        let config = MempoolConfig { count: 8191, cache: 0, data_room: 2176 };
+        Mempool::contiguous(&eal, config, Pages::Ordinary).map(Arc::new)
+    };
+    let memif = Driver::Memif(Memif { id: 0, role: MemifRole::Client, socket });
+    let (_near, mut near) = Port::open(&eal, &PortSpec::new("memif", memif), &[pool()?])?;
+    let (_far, mut far) = Port::open(&eal, &PortSpec::new("tap", Driver::Tap { interface }), &[pool()?])?;
+    let ([near], [far]) = (near.as_mut_slice(), far.as_mut_slice()) else { anyhow::bail!("one queue each") };
+    println!("ready");
+    forward(near, far)
+}
+
+/// Forwards until a signal ends the process.
+fn forward(near: &mut QueuePair, far: &mut QueuePair) -> ! {
+    let (mut to_near, mut to_far) = (TxBatch::new(), TxBatch::new());
+    let mut idle = 0u32;
+    loop {
+        let frames = pass(near, &mut to_far, far) + pass(far, &mut to_near, near);
+        idle = if frames == 0 { idle.saturating_add(1) } else { 0 };
+        if idle > IDLE_ROUNDS {
+            far.rx.wait(None, Duration::from_micros(100));
+        }
+    }
+}
+
+/// One burst from one port to the other; those that the other has no room for wait in `batch`.
+fn pass(from: &mut QueuePair, batch: &mut TxBatch, to: &mut QueuePair) -> usize {
+    if batch.is_empty() {
+        let mut burst = ArrayVec::<_, BURST>::new();
+        from.rx.burst(&mut burst);
+        for buf in burst {
+            // There is room: a burst is no longer than a batch.
+            let _ = batch.push(TxFrame { buf, offload: TxOffload::default() });
+        }
+    }
+    to.tx.burst(batch)
+}
