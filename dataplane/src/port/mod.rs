@@ -25,6 +25,9 @@ pub use spec::PortSpec;
 /// Ethernet header and one VLAN tag, octets.
 const FRAME_OVERHEAD: u32 = 18;
 
+/// Bytes of an ordinary page.
+const PAGE_BYTES: u32 = 4096;
+
 /// Octets of a Toeplitz key that every device takes.
 const RSS_KEY_BYTES: usize = 40;
 
@@ -382,7 +385,7 @@ fn check_shared(spec: &PortSpec, pools: &[Arc<Mempool>]) -> Result<(), PortError
     if !matches!(spec.driver, Driver::AfXdp { .. }) {
         return Ok(());
     }
-    let page_bytes = u32::try_from(rustix::param::page_size()).unwrap_or(u32::MAX);
+    let page_bytes = PAGE_BYTES;
     match pools.iter().find(|pool| !pool.is_contiguous() || pool.object_bytes() > page_bytes) {
         None => Ok(()),
         Some(pool) => Err(PortError::SharedBuffers {
