@@ -31,10 +31,22 @@ pub struct Mistake {
     pub allowed: Option<String>,
     /// What to do.
     pub help: String,
+    /// What the file disagrees with.
+    #[serde(skip)]
+    pub source: Source,
     #[serde(skip)]
     offset: usize,
     #[serde(skip)]
     length: usize,
+}
+
+/// What a mistake disagrees with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The file itself, or another part of it.
+    File,
+    /// The machine: on another one, or later, the same file may be right.
+    Machine,
 }
 
 /// A mistake as a check finds it: the place is a range of octets.
@@ -45,6 +57,7 @@ pub(crate) struct Found {
     pub(crate) message: String,
     pub(crate) allowed: Option<String>,
     pub(crate) help: String,
+    pub(crate) source: Source,
 }
 
 impl ConfigErrors {
@@ -65,6 +78,7 @@ impl ConfigErrors {
             message,
             allowed: None,
             help: help.to_owned(),
+            source: Source::File,
             offset: 0,
             length: 0,
         };
@@ -76,6 +90,11 @@ impl ConfigErrors {
         &self.mistakes
     }
 
+    /// Whether the file is right by itself, and only this machine lacks what it asks for.
+    pub fn only_of_the_machine(&self) -> bool {
+        self.mistakes.iter().all(|mistake| mistake.source == Source::Machine)
+    }
+
     /// The report for people: each place with a caret, what is allowed and what to do. It quotes the lines of the file,
     /// a token among them: for the terminal of who edits the file, not for a log.
     pub fn render(&self, color: bool) -> String {
@@ -83,12 +102,12 @@ impl ConfigErrors {
         let mut out = String::new();
         match GraphicalReportHandler::new_themed(theme).with_links(false).render_report(&mut out, self) {
             Ok(()) => out,
-            Err(fmt::Error) => self.plain(),
+            Err(fmt::Error) => self.short(),
         }
     }
 
-    /// The report for logs: one line per mistake.
-    pub fn plain(&self) -> String {
+    /// The report for logs and editors, one line per mistake: `file:line:column: key: message`.
+    pub fn short(&self) -> String {
         let mut out = String::new();
         for m in &self.mistakes {
             let allowed = m.allowed.as_ref().map(|a| format!(" (allowed: {a})")).unwrap_or_default();
@@ -100,7 +119,7 @@ impl ConfigErrors {
 
 /// Turns an octet range into line and column.
 fn locate(file: &str, text: &str, found: Found) -> Mistake {
-    let Found { span, key, message, allowed, help } = found;
+    let Found { span, key, message, allowed, help, source } = found;
     let mut offset = span.start.min(text.len());
     while !text.is_char_boundary(offset) {
         offset = offset.saturating_sub(1);
@@ -116,6 +135,7 @@ fn locate(file: &str, text: &str, found: Found) -> Mistake {
         message,
         allowed,
         help,
+        source,
         offset,
         length: span.end.min(text.len()).saturating_sub(offset),
     }

@@ -9,11 +9,14 @@
 //! struct, because a deserialiser stops at its first mistake and the reader of a report wants all of them.
 //! A key that no check asked for is unknown, and is reported with the nearest known one.
 //!
+//! With a [`Machine`] the check also compares the file with the machine: cores, interfaces, groups, hugepages.
+//!
 //! [`memory_plan`] says what a configuration costs in hugepages and in ordinary memory before anything is started.
 #![forbid(unsafe_code)]
 
 mod check;
 mod errors;
+mod machine;
 mod plan;
 mod read;
 mod text;
@@ -22,7 +25,8 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use errors::{ConfigErrors, Mistake};
+pub use errors::{ConfigErrors, Mistake, Source};
+pub use machine::Machine;
 pub use plan::{Kind, MemoryPlan, PlanItem, memory_plan};
 pub use text::{Access, RegionName, Token, parse_size};
 pub use types::{

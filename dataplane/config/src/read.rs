@@ -6,35 +6,66 @@ use std::ops::{Range, RangeInclusive};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::errors::Found;
+use crate::errors::{Found, Source};
+use crate::machine::Machine;
 use crate::text::parse_size;
 
 /// Where mistakes are collected.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
+    /// What the file is compared with beside itself.
+    machine: Option<Machine>,
     found: RefCell<Vec<Found>>,
     /// Every key asked for, whether there or not: what the reference file must show.
     asked: RefCell<Vec<String>>,
 }
 
 impl Report {
+    pub(crate) fn new(machine: Option<Machine>) -> Self {
+        Self { machine, ..Self::default() }
+    }
+
+    /// The machine, if the file is to be compared with one.
+    pub(crate) fn machine(&self) -> Option<&Machine> {
+        self.machine.as_ref()
+    }
+
+    /// Whether anything was reported in one of these tables.
+    pub(crate) fn has_mistakes_in(&self, tables: &[&str]) -> bool {
+        self.found.borrow().iter().any(|found| {
+            let table = found.key.split(['.', '[']).next().unwrap_or_default();
+            found.source == Source::File && tables.contains(&table)
+        })
+    }
+
     pub(crate) fn into_parts(self) -> (Vec<Found>, Vec<String>) {
         (self.found.into_inner(), self.asked.into_inner())
     }
 
-    pub(crate) fn push(&self, found: Found) {
-        self.found.borrow_mut().push(found);
+    fn push(&self, place: &Place, message: String, allowed: Option<String>, help: String, source: Source) {
+        let (span, key) = (place.span.clone(), place.key.clone());
+        self.found.borrow_mut().push(Found { span, key, message, allowed, help, source });
     }
 
     /// A mistake at a value, with what to do about it.
     pub(crate) fn at(&self, place: &Place, message: impl Into<String>, help: impl Into<String>) {
-        self.push(Found {
-            span: place.span.clone(),
-            key: place.key.clone(),
-            message: message.into(),
-            allowed: None,
-            help: help.into(),
-        });
+        self.push(place, message.into(), None, help.into(), Source::File);
+    }
+
+    /// Something that the machine lacks, with what to do about it.
+    pub(crate) fn lacks(&self, place: &Place, message: impl Into<String>, help: impl Into<String>) {
+        self.push(place, message.into(), None, help.into(), Source::Machine);
+    }
+
+    /// Something that the machine lacks, with what it has.
+    pub(crate) fn lacks_among(
+        &self,
+        place: &Place,
+        message: impl Into<String>,
+        has: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.push(place, message.into(), Some(has.into()), help.into(), Source::Machine);
     }
 
     /// A mistake at a value, with what would be right.
@@ -45,13 +76,7 @@ impl Report {
         allowed: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.push(Found {
-            span: place.span.clone(),
-            key: place.key.clone(),
-            message: message.into(),
-            allowed: Some(allowed.into()),
-            help: help.into(),
-        });
+        self.push(place, message.into(), Some(allowed.into()), help.into(), Source::File);
     }
 }
 

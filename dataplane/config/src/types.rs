@@ -10,6 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tcp_stack::{ConnOptions, TcpConfig};
 
 use crate::errors::ConfigErrors;
+use crate::machine::Machine;
 use crate::text::{Access, RegionName, Token};
 use crate::{check, plan};
 
@@ -55,7 +56,7 @@ impl Config {
     /// # Errors
     /// Every mistake in the file, or the one that made it unreadable.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        check::load(path)
+        check::load(path, None)
     }
 
     /// Checks the text of a file. `name` is the file's path: it stands in the report, and relative token files
@@ -64,7 +65,24 @@ impl Config {
     /// # Errors
     /// Every mistake in the text.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
-        check::parse(name, text)
+        check::parse(name, text, None)
+    }
+
+    /// As [`load`](Self::load), and compares the file with a machine: whether its cores are online, its interfaces,
+    /// PCI devices, groups and folders exist, its TAPs are free, and the hugepages that it requires are.
+    ///
+    /// # Errors
+    /// Every mistake in the file and everything that the machine lacks, together.
+    pub fn load_on(path: &Path, machine: &Machine) -> Result<Self, ConfigErrors> {
+        check::load(path, Some(machine.clone()))
+    }
+
+    /// As [`parse`](Self::parse), and compares the text with a machine.
+    ///
+    /// # Errors
+    /// As [`load_on`](Self::load_on).
+    pub fn parse_on(name: &str, text: &str, machine: &Machine) -> Result<Self, ConfigErrors> {
+        check::parse(name, text, Some(machine.clone()))
     }
 
     /// Octets of one packet buffer's data room, headroom included: what `rte_pktmbuf_pool_create` takes.
@@ -171,6 +189,17 @@ impl Driver {
     /// Whether a PCI device is behind it, which reaches packet buffers by DMA: they must be in DPDK's own memory.
     pub fn is_pci(&self) -> bool {
         matches!(self, Self::Pci { .. })
+    }
+
+    /// The kernel interface that the driver makes or uses.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Tap { interface }
+            | Self::Pcap(Pcap::Interface(interface))
+            | Self::AfPacket { interface }
+            | Self::AfXdp { interface, .. } => Some(interface),
+            Self::Pci { .. } | Self::Pcap(Pcap::Files { .. }) | Self::Ring | Self::Memif(_) => None,
+        }
     }
 
     /// The name that the configuration file calls the driver by.

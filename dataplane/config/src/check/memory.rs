@@ -57,8 +57,14 @@ pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, ip: &Ip
     }
 }
 
-/// Whether the buffers suffice for the queues, and the whole for the limit.
+/// The tables that decide how much memory is taken: a mistake there makes the sum meaningless.
+const DECIDE: [&str; 7] = ["memory", "port", "workers", "ip", "tcp", "limits", "region"];
+
+/// Whether the buffers suffice for the queues, and the whole for the limit and for the machine.
 pub(super) fn check_plan(section: &Section<'_>, report: &Report, config: &Config) {
+    if report.has_mistakes_in(&DECIDE) {
+        return;
+    }
     let workers = u64::try_from(config.workers.cores.len()).unwrap_or(u64::MAX);
     let least = packet_buffers_min(&config.ports, workers, &config.ip);
     let buffers = u64::from(config.memory.packet_buffers);
@@ -71,6 +77,7 @@ pub(super) fn check_plan(section: &Section<'_>, report: &Report, config: &Config
         );
     }
     let plan = memory_plan(config);
+    check_free(section, report, config, plan.hugepages());
     let Some(limit) = config.memory.hugepage_limit_bytes else { return };
     if plan.hugepage_bytes() > limit {
         let items = plan.items().iter().filter(|item| item.kind == Kind::Huge);
@@ -82,4 +89,21 @@ pub(super) fn check_plan(section: &Section<'_>, report: &Report, config: &Config
             format!("raise the limit or shrink one of: {}", items.join(", ")),
         );
     }
+}
+
+/// Whether the machine has the hugepages that the file does not start without.
+fn check_free(section: &Section<'_>, report: &Report, config: &Config, needed: u64) {
+    let Some(machine) = report.machine() else { return };
+    let free = machine.hugepages_free();
+    if config.memory.hugepages == Hugepages::Prefer || free >= needed {
+        return;
+    }
+    let total = machine.hugepages_total().saturating_add(needed).saturating_sub(free);
+    report.lacks(
+        &section.place_of("hugepages"),
+        format!("{needed} hugepages of 2 MiB are needed and {free} are free"),
+        format!(
+            "reserve them (sysctl vm.nr_hugepages={total}), or allow ordinary pages with hugepages = \"prefer\""
+        ),
+    );
 }

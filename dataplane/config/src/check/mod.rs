@@ -11,14 +11,15 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
-use crate::errors::{ConfigErrors, Found};
+use crate::errors::{ConfigErrors, Found, Source};
+use crate::machine::Machine;
 use crate::read::{Place, Report, Section};
 use crate::types::Config;
 
 /// Octets of the largest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-pub(crate) fn load(path: &Path) -> Result<Config, ConfigErrors> {
+pub(crate) fn load(path: &Path, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
     let name = path.display().to_string();
     let unreadable = |e: std::io::Error| {
         ConfigErrors::unreadable(&name, format!("cannot read {name}: {e}"), "name a readable TOML file")
@@ -35,7 +36,7 @@ pub(crate) fn load(path: &Path) -> Result<Config, ConfigErrors> {
         return Err(ConfigErrors::unreadable(&name, message, "a configuration is a few kilobytes"));
     }
     match String::from_utf8(octets) {
-        Ok(text) => parse(&name, &text),
+        Ok(text) => parse(&name, &text, machine),
         Err(e) => {
             let message = format!("{name} is not UTF-8 at octet {}", e.utf8_error().valid_up_to());
             Err(ConfigErrors::unreadable(&name, message, "save the file as UTF-8"))
@@ -43,8 +44,8 @@ pub(crate) fn load(path: &Path) -> Result<Config, ConfigErrors> {
     }
 }
 
-pub(crate) fn parse(name: &str, text: &str) -> Result<Config, ConfigErrors> {
-    let (config, found, _) = parse_parts(name, text);
+pub(crate) fn parse(name: &str, text: &str, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
+    let (config, found, _) = parse_parts(name, text, machine);
     match config {
         Some(config) if found.is_empty() => Ok(config),
         _ => Err(ConfigErrors::new(name, text, found)),
@@ -52,14 +53,18 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Config, ConfigErrors> {
 }
 
 /// The configuration, the mistakes, and the keys that were asked for.
-pub(crate) fn parse_parts(name: &str, text: &str) -> (Option<Config>, Vec<Found>, Vec<String>) {
+pub(crate) fn parse_parts(
+    name: &str,
+    text: &str,
+    machine: Option<Machine>,
+) -> (Option<Config>, Vec<Found>, Vec<String>) {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         // What follows a syntax error may be misread: its meaning is not judged.
         let found = errors.iter().map(syntax).collect();
         return (None, found, Vec::new());
     }
-    let report = Report::default();
+    let report = Report::new(machine);
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let top = Section::new(&report, Some(table.get_ref()), Place { key: String::new(), span: 0..0 });
     let config = check_top(top, &report, folder);
@@ -75,6 +80,7 @@ fn syntax(error: &toml::de::Error) -> Found {
         allowed: None,
         help: "the file is TOML (https://toml.io): correct this, then check again for what follows"
             .to_owned(),
+        source: Source::File,
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::machine::{Machine, Pci};
 use crate::read::{Place, Report, Section};
 use crate::types::{Driver, Memif, MemifRole, PORTS_MAX, Pcap, Port};
 
@@ -45,42 +46,74 @@ pub(super) fn read_all(top: &mut Section<'_>, report: &Report) -> Vec<Port> {
         top.missing("port", "write a `[[port]]` table with a driver and addresses");
     }
     let mut ports: Vec<Port> = Vec::new();
+    let mut taken = Taken::default();
     for (index, section) in sections.into_iter().enumerate() {
         let place = section.place().clone();
         if index == PORTS_MAX {
             report.not_allowed(&place, "too many ports", format!("1 to {PORTS_MAX}"), "remove this table");
         }
-        let name_place = section.place_of("name");
-        let Some(port) = read(section, report, index) else { continue };
-        if ports.iter().any(|other| other.name == port.name) {
-            report.at(&name_place, format!("the name `{}` is taken", port.name), "name each port once");
-        }
-        if port.driver != Driver::Ring
-            && let Some(other) = ports.iter().find(|other| same_device(&other.driver, &port.driver))
-        {
-            let message = format!("the device is already port `{}`", other.name);
-            report.at(&place, message, "give each port a device of its own");
-        }
-        ports.push(port);
+        ports.extend(read(section, report, index, &mut taken));
     }
     ports
 }
 
+/// What the ports read so far have taken for themselves, each with the port's name.
+#[derive(Default)]
+struct Taken {
+    names: Vec<String>,
+    devices: Vec<(String, Driver)>,
+    addresses: Vec<(String, IpAddr)>,
+}
+
+impl Taken {
+    fn name(&mut self, section: &Section<'_>, report: &Report, name: &str) {
+        if self.names.iter().any(|other| other == name) {
+            let place = section.place_of("name");
+            report.at(&place, format!("the name `{name}` is taken"), "name each port once");
+        }
+        self.names.push(name.to_owned());
+    }
+
+    fn address(&mut self, section: &Section<'_>, report: &Report, name: &str, address: IpAddr) {
+        if let Some((other, _)) = self.addresses.iter().find(|(_, taken)| *taken == address) {
+            let message = format!("{address} is already the address of port `{other}`");
+            report.at(&section.place_of("addresses"), message, "give each port addresses of its own");
+        }
+        self.addresses.push((name.to_owned(), address));
+    }
+
+    fn device(&mut self, section: &Section<'_>, report: &Report, name: &str, driver: &Driver) {
+        if let Some((other, _)) = self.devices.iter().find(|(_, taken)| same_device(taken, driver)) {
+            let message = format!("the device is already port `{other}`");
+            report.at(section.place(), message, "give each port a device of its own");
+        }
+        self.devices.push((name.to_owned(), driver.clone()));
+    }
+}
+
+/// Whether two ports would have one device. A name that is missing was reported, and is no device.
 fn same_device(a: &Driver, b: &Driver) -> bool {
     match (a, b) {
-        (Driver::Memif(a), Driver::Memif(b)) => (a.id, &a.socket) == (b.id, &b.socket),
-        (Driver::AfXdp { interface: a, .. }, Driver::AfXdp { interface: b, .. }) => a == b,
-        _ => a == b,
+        (Driver::Ring, Driver::Ring) => false,
+        (Driver::Memif(a), Driver::Memif(b)) => {
+            (a.id, &a.socket) == (b.id, &b.socket) && !a.socket.as_os_str().is_empty()
+        }
+        (Driver::Pci { address: a }, Driver::Pci { address: b }) => a == b && !a.is_empty(),
+        (Driver::Pcap(Pcap::Files { tx_file: a, .. }), Driver::Pcap(Pcap::Files { tx_file: b, .. })) => {
+            a == b && !a.as_os_str().is_empty()
+        }
+        _ => a.interface().is_some_and(|name| !name.is_empty() && Some(name) == b.interface()),
     }
 }
 
 /// One port. `None` only if the driver is not known, since the other keys depend on it.
-fn read(mut section: Section<'_>, report: &Report, index: usize) -> Option<Port> {
+fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Taken) -> Option<Port> {
     let name = section.parsed("name", "1 to 31 letters, digits, `.`, `-` or `_`", |t| word(t, 31));
     let mtu = section.number("mtu", 576..=9600, "the largest IP packet in octets").unwrap_or(1500);
     let mac = section.parsed("mac", "six octets, e.g. \"02:00:00:00:00:01\"", mac_address);
     let vlan = section.number("vlan", 1..=4094, "an 802.1Q VLAN identifier");
-    let (ipv4, ipv6) = addresses(&mut section, report);
+    let (own, whole) = addresses(&mut section, report);
+    let (ipv4, ipv6) = own;
     let gateway = section.parsed("gateway", "an IPv4 address", ipv4_address);
     let gateway6 = section.parsed("gateway6", "an IPv6 address", ipv6_address);
     let rx_descriptors = descriptors(&mut section, report, "rx_descriptors");
@@ -95,9 +128,22 @@ fn read(mut section: Section<'_>, report: &Report, index: usize) -> Option<Port>
             "raise the MTU or remove the IPv6 address",
         );
     }
+    // A gateway may belong to the address that cannot be read.
+    let gateway = gateway.filter(|_| whole || ipv4.is_some());
+    let gateway6 = gateway6.filter(|_| whole || ipv6.is_some());
     check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
-    section.finish();
+    let name_is_wrong = name.is_none() && section.value("name").is_some();
     let name = name.unwrap_or_else(|| format!("p{index}"));
+    if !name_is_wrong {
+        taken.name(&section, report, &name);
+    }
+    let own = [ipv4.map(|net| IpAddr::V4(net.addr())), ipv6.map(|net| IpAddr::V6(net.addr()))];
+    own.into_iter().flatten().for_each(|address| taken.address(&section, report, &name, address));
+    if let Some(driver) = &driver {
+        taken.device(&section, report, &name, driver);
+        check_device(&section, report, driver, mtu);
+    }
+    section.finish();
     let driver = driver?;
     Some(Port {
         name,
@@ -125,21 +171,26 @@ fn descriptors(section: &mut Section<'_>, report: &Report, key: &'static str) ->
     count
 }
 
-/// One IPv4 and one IPv6 address at most, one of the two at least.
-fn addresses(section: &mut Section<'_>, report: &Report) -> (Option<Ipv4Net>, Option<Ipv6Net>) {
+/// A port's own networks, of each family.
+type Networks = (Option<Ipv4Net>, Option<Ipv6Net>);
+
+/// One IPv4 and one IPv6 address at most, one of the two at least; and whether all of the list could be read.
+fn addresses(section: &mut Section<'_>, report: &Report) -> (Networks, bool) {
     const HELP: &str = "write the port's own address with the length of its prefix, e.g. \"10.77.0.2/24\"";
-    let (mut ipv4, mut ipv6) = (None, None);
+    let (mut ipv4, mut ipv6, mut whole) = (None, None, true);
     let Some(list) = section.list("addresses", "a list of addresses") else {
         if section.value("addresses").is_none() {
             section.missing("addresses", HELP);
         }
-        return (ipv4, ipv6);
+        return ((ipv4, ipv6), false);
     };
     if list.is_empty() {
         report.at(&section.place_of("addresses"), "a port needs an address", HELP);
     }
     for item in list {
-        let Some(text) = item.text(report, "an address with its prefix") else { continue };
+        let text = item.text(report, "an address with its prefix");
+        whole &= text.is_some_and(|text| text.parse::<IpNet>().is_ok());
+        let Some(text) = text else { continue };
         let (taken, problem) = match text.parse::<IpNet>() {
             Err(_) => (false, Some(format!("`{text}` is not an address with a prefix"))),
             Ok(IpNet::V4(net)) => (ipv4.replace(net).is_some(), own_ipv4(net)),
@@ -158,7 +209,7 @@ fn addresses(section: &mut Section<'_>, report: &Report) -> (Option<Ipv4Net>, Op
             );
         }
     }
-    (ipv4, ipv6)
+    ((ipv4, ipv6), whole)
 }
 
 /// What is wrong with an own IPv4 address.
@@ -215,6 +266,81 @@ fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Op
     match net {
         Some(net) => report.not_allowed(place, message, format!("another address in {}", net.trunc()), help),
         None => report.at(place, message, "give the port an address of that family first"),
+    }
+}
+
+/// Whether the machine has the device, and nobody else has taken it.
+fn check_device(section: &Section<'_>, report: &Report, driver: &Driver, mtu: u16) {
+    let Some(machine) = report.machine() else { return };
+    match driver {
+        Driver::Ring => {}
+        Driver::Tap { interface } => check_tap(section, report, machine, interface),
+        Driver::Pci { address } => check_pci(section, report, machine, address),
+        Driver::AfPacket { interface }
+        | Driver::AfXdp { interface, .. }
+        | Driver::Pcap(Pcap::Interface(interface)) => {
+            check_interface(section, report, machine, interface, mtu);
+        }
+        Driver::Pcap(Pcap::Files { rx_file, tx_file }) => {
+            if !rx_file.as_os_str().is_empty() && !machine.exists(rx_file) {
+                let message = format!("there is no file {}", rx_file.display());
+                report.lacks(&section.place_of("rx_file"), message, "name a capture that exists");
+            }
+            super::service::check_folder(report, &section.place_of("tx_file"), tx_file, 1);
+        }
+        Driver::Memif(memif) => {
+            super::service::check_folder(report, &section.place_of("socket"), &memif.socket, 1);
+        }
+    }
+}
+
+/// A TAP is made by the daemon, or was made before and is free.
+fn check_tap(section: &Section<'_>, report: &Report, machine: &Machine, interface: &str) {
+    let Some(found) = machine.interface(interface).filter(|_| !interface.is_empty()) else { return };
+    let place = section.place_of("interface");
+    if !found.tap {
+        let message = format!("the interface {interface} exists and is not a TAP");
+        report.lacks(&place, message, "choose another name: the daemon makes the interface");
+    } else if let Some((pid, name)) = machine.holder(interface) {
+        let message = format!("the TAP {interface} is in use by process {pid} ({name})");
+        report.lacks(&place, message, "stop that process, or choose another name");
+    }
+}
+
+fn check_interface(section: &Section<'_>, report: &Report, machine: &Machine, interface: &str, mtu: u16) {
+    if interface.is_empty() {
+        return;
+    }
+    match machine.interface(interface) {
+        None => {
+            let (place, message) =
+                (section.place_of("interface"), format!("there is no interface {interface}"));
+            let has = machine.interfaces().join(", ");
+            report.lacks_among(&place, message, has, "`ip link` lists the interfaces of this namespace");
+        }
+        Some(found) => {
+            if let Some(least) = found.mtu.filter(|least| *least < u32::from(mtu)) {
+                let message = format!("MTU {mtu} is more than that of the interface {interface}, {least}");
+                let help = format!("lower it, or `ip link set {interface} mtu {mtu}`");
+                report.lacks(&section.place_of("mtu"), message, help);
+            }
+        }
+    }
+}
+
+fn check_pci(section: &Section<'_>, report: &Report, machine: &Machine, address: &str) {
+    let place = section.place_of("address");
+    match machine.pci(address) {
+        _ if address.is_empty() => {}
+        Pci::Bound => {}
+        Pci::Missing => {
+            let help = "`lspci -D` and `dpdk-devbind.py --status` list the devices";
+            report.lacks(&place, format!("there is no PCI device {address}"), help);
+        }
+        Pci::Unbound => {
+            let help = format!("bind it: `dpdk-devbind.py --bind=vfio-pci {address}`");
+            report.lacks(&place, format!("no driver is bound to the PCI device {address}"), help);
+        }
     }
 }
 

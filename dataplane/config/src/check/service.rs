@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::tcp::conn_options;
 use super::tuning::{CRC, CRC_HELP};
-use crate::read::{Report, Section};
+use crate::read::{Place, Report, Section};
 use crate::text::{Access, RegionName, Token};
 use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service, Tcp};
 
@@ -23,7 +23,7 @@ const REGION_BYTES_MAX: u64 = 1 << 40;
 const PREFIXES_MAX: usize = 64;
 
 pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Vec<Listener> {
-    let mut listeners: Vec<Listener> = Vec::new();
+    let (mut listeners, mut taken): (Vec<Listener>, Vec<u16>) = (Vec::new(), Vec::new());
     for (index, section) in top.sections("listener").into_iter().enumerate() {
         let place = section.place().clone();
         if index == LISTENERS_MAX {
@@ -31,17 +31,26 @@ pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: 
             report.not_allowed(&place, "too many listeners", allowed, "remove this table");
         }
         let port_place = section.place_of("port");
-        let Some(listener) = listener(section, report, tcp, mpa) else { continue };
-        if let Some(other) = listeners.iter().find(|other| other.port == listener.port) {
-            let message = format!("TCP port {} already has a listener ({:?})", other.port, other.service);
-            report.at(&port_place, message, "give each listener a port of its own");
+        let Listened { port, listener } = listener(section, report, tcp, mpa);
+        if let Some(port) = port {
+            if taken.contains(&port) {
+                let message = format!("TCP port {port} already has a listener");
+                report.at(&port_place, message, "give each listener a port of its own");
+            }
+            taken.push(port);
         }
-        listeners.push(listener);
+        listeners.extend(listener);
     }
     listeners
 }
 
-fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Option<Listener> {
+/// A listener, and its port even if another key of it is wrong: that the port is taken is a mistake of its own.
+struct Listened {
+    port: Option<u16>,
+    listener: Option<Listener>,
+}
+
+fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Listened {
     let services = [
         ("region", Service::Region),
         ("echo", Service::Echo),
@@ -72,29 +81,40 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
         report.at(&place, "MPA hands down whole FPDUs, which must not wait", "remove this key");
     }
     section.finish();
-    Some(Listener { port: port?, service: service?, backlog, conn, crc: crc.unwrap_or(mpa.crc) })
+    let crc = crc.unwrap_or(mpa.crc);
+    let listener = port.zip(service).map(|(port, service)| Listener { port, service, backlog, conn, crc });
+    Listened { port, listener }
 }
 
 pub(super) fn regions(top: &mut Section<'_>, report: &Report, limits: &Limits, folder: &Path) -> Vec<Region> {
     let regions_max = usize::try_from(limits.regions_max).unwrap_or(usize::MAX);
-    let mut regions: Vec<Region> = Vec::new();
+    let (mut regions, mut taken): (Vec<Region>, Vec<RegionName>) = (Vec::new(), Vec::new());
     for (index, section) in top.sections("region").into_iter().enumerate() {
         if index == regions_max {
             let allowed = format!("0 to {regions_max} regions");
             report.not_allowed(section.place(), "too many regions", allowed, "raise limits.regions_max");
         }
         let name_place = section.place_of("name");
-        let Some(region) = region(section, report, folder) else { continue };
-        if regions.iter().any(|other| other.name == region.name) {
-            let message = format!("there already is a region `{}`", region.name);
-            report.at(&name_place, message, "give each region a name of its own");
+        let Named { name, region } = region(section, report, folder);
+        if let Some(name) = name {
+            if taken.contains(&name) {
+                let message = format!("there already is a region `{name}`");
+                report.at(&name_place, message, "give each region a name of its own");
+            }
+            taken.push(name);
         }
-        regions.push(region);
+        regions.extend(region);
     }
     regions
 }
 
-fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Option<Region> {
+/// A region, and its name even if another key of it is wrong.
+struct Named {
+    name: Option<RegionName>,
+    region: Option<Region>,
+}
+
+fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Named {
     let name = section.parsed("name", "1 to 63 octets without control characters", RegionName::new);
     let bytes = section.size("size", 1..=REGION_BYTES_MAX, "the size of the region");
     for (key, help) in [
@@ -110,7 +130,9 @@ fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Option<Re
     let token = token(&mut section, report, folder);
     let allow = allow(&mut section, report);
     section.finish();
-    Some(Region { name: name?, bytes: bytes?, access: access?, token, allow })
+    let parts = name.clone().zip(bytes).zip(access);
+    let region = parts.map(|((name, bytes), access)| Region { name, bytes, access, token, allow });
+    Named { name, region }
 }
 
 fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
@@ -190,8 +212,34 @@ pub(super) fn control(mut section: Section<'_>, report: &Report) -> Control {
             .number("idle_timeout_ms", 1000..=86_400_000, "how long a client may be silent")
             .unwrap_or(300_000),
     };
+    check_control(&section, report, &control);
     section.finish();
     control
+}
+
+/// Whether the machine has the group, and a folder that the socket's own can be made in.
+fn check_control(section: &Section<'_>, report: &Report, control: &Control) {
+    let Some(machine) = report.machine() else { return };
+    if let Some(group) = &control.group
+        && !machine.has_group(group)
+    {
+        let help = "make it with `groupadd --system`, or name another";
+        report.lacks(&section.place_of("group"), format!("there is no group `{group}`"), help);
+    }
+    check_folder(report, &section.place_of("socket"), &control.socket, 2);
+}
+
+/// Whether the folder of a file exists; or, if the daemon makes that, the one above (`levels` = 2).
+pub(super) fn check_folder(report: &Report, place: &Place, file: &Path, levels: usize) {
+    let Some(machine) = report.machine() else { return };
+    let folders: Vec<&Path> = file.ancestors().skip(1).take(levels).collect();
+    if let Some(folder) = folders.last()
+        && !folder.as_os_str().is_empty()
+        && !folders.iter().any(|folder| machine.has_folder(folder))
+    {
+        let help = "make it, or choose a path in a folder that exists";
+        report.lacks(place, format!("there is no folder {}", folder.display()), help);
+    }
 }
 
 /// A path that fits into a socket address.

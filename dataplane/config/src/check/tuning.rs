@@ -1,6 +1,6 @@
 //! `[workers]`, `[mpa]`, `[limits]`.
 
-use crate::read::{Report, Section};
+use crate::read::{Place, Report, Section};
 use crate::types::{
     Crc, Idle, LastSegment, Limits, Markers, Mpa, OutOfOrder, Placement, WORKERS_MAX, Workers,
 };
@@ -16,12 +16,16 @@ const READS_MAX: u16 = 1024;
 const GRANTS_MAX: u32 = 1 << 20;
 
 pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
-    let cores = cores(&mut section, report).unwrap_or_else(|| vec![1]);
+    let cores = cores(&mut section, report).unwrap_or_else(|| {
+        check_core(report, &section.place_of("cores"), 1);
+        vec![1]
+    });
     let modes = [("spin", false), ("adaptive", true)];
     let help = "`spin` has the least latency and takes the whole core, `adaptive` sleeps when there is nothing to do";
-    let adaptive = section.choice("idle", &modes, help).unwrap_or(false);
+    let adaptive = section.choice("idle", &modes, help);
+    let spins = adaptive == Some(false) || section.value("idle").is_none();
     let sleep = section.number("idle_sleep_us_max", 1..=10_000, "the longest sleep in microseconds");
-    if !adaptive && section.value("idle_sleep_us_max").is_some() {
+    if spins && section.value("idle_sleep_us_max").is_some() {
         let place = section.place_of("idle_sleep_us_max");
         report.at(
             &place,
@@ -34,10 +38,25 @@ pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
     if control_core.is_some_and(|core| cores.contains(&core)) {
         let place = section.place_of("control_core");
         report.at(&place, "this core is a worker's", "choose a core that is not in `cores`");
+    } else if let Some(core) = control_core {
+        check_core(report, &section.place_of("control_core"), core);
     }
     section.finish();
-    let idle = if adaptive { Idle::Adaptive { sleep_us_max: sleep.unwrap_or(100) } } else { Idle::Spin };
+    let idle = match adaptive {
+        Some(true) => Idle::Adaptive { sleep_us_max: sleep.unwrap_or(100) },
+        Some(false) | None => Idle::Spin,
+    };
     Workers { cores, idle, control_core }
+}
+
+/// Whether the machine has a core that a thread is to run on.
+fn check_core(report: &Report, place: &Place, core: u16) {
+    if let Some(machine) = report.machine()
+        && !machine.cores().contains(&core)
+    {
+        let message = format!("CPU {core} is not online");
+        report.lacks_among(place, message, machine.online(), "`lscpu -e` lists the machine's cores");
+    }
 }
 
 fn cores(section: &mut Section<'_>, report: &Report) -> Option<Vec<u16>> {
@@ -68,6 +87,7 @@ fn cores(section: &mut Section<'_>, report: &Report) -> Option<Vec<u16>> {
                 "give each worker a core of its own",
             );
         }
+        check_core(report, &item.place, core);
         cores.push(core);
     }
     Some(cores)

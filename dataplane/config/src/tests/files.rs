@@ -11,7 +11,7 @@ fn folder() -> PathBuf {
 }
 
 fn load(name: &str) -> Config {
-    Config::load(&folder().join(name)).unwrap_or_else(|e| panic!("{}", e.plain()))
+    Config::load(&folder().join(name)).unwrap_or_else(|e| panic!("{}", e.short()))
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn every_file_loads_and_fits_its_own_limit() {
     for entry in std::fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "toml") {
-            let config = Config::load(&path).unwrap_or_else(|e| panic!("{}", e.plain()));
+            let config = Config::load(&path).unwrap_or_else(|e| panic!("{}", e.short()));
             let limit = config.memory.hugepage_limit_bytes.expect("each shipped file states a limit");
             assert!(memory_plan(&config).hugepage_bytes() <= limit, "{}", path.display());
             seen += 1;
@@ -93,7 +93,7 @@ fn keys_of(text: &str) -> BTreeSet<String> {
 #[test]
 fn the_reference_is_complete_and_true() {
     let text = std::fs::read_to_string(folder().join("reference.toml")).unwrap();
-    let (_, _, asked) = parse_parts("reference.toml", &text);
+    let (_, _, asked) = parse_parts("reference.toml", &text, None);
     let drivers = ["address", "rx_file", "tx_file", "role", "id", "socket", "start_queue", "queue_count"];
     let drivers = drivers.iter().map(|key| format!("port.{key}"));
     let keys: BTreeSet<String> = asked.iter().map(|path| without_indices(path)).chain(drivers).collect();

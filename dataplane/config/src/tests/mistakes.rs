@@ -16,8 +16,8 @@ fn errors(text: &str) -> ConfigErrors {
 #[track_caller]
 fn one(text: &str, key: &str, message: &str) {
     let errors = errors(text);
-    let [mistake] = errors.mistakes() else { panic!("not one mistake:\n{}", errors.plain()) };
-    assert_eq!(mistake.key, key, "{}", errors.plain());
+    let [mistake] = errors.mistakes() else { panic!("not one mistake:\n{}", errors.short()) };
+    assert_eq!(mistake.key, key, "{}", errors.short());
     assert!(mistake.message.contains(message), "{:?} lacks {message:?}", mistake.message);
     assert!(!mistake.help.is_empty() && mistake.line > 0 && mistake.column > 0);
 }
@@ -43,14 +43,14 @@ fn driver(lines: &str, key: &str, message: &str) {
 #[test]
 fn place_is_line_column_and_caret() {
     let errors = errors(&format!("# a comment: ü\n{PORT}mtu = 99\n"));
-    let [mistake] = errors.mistakes() else { panic!("{}", errors.plain()) };
+    let [mistake] = errors.mistakes() else { panic!("{}", errors.short()) };
     assert_eq!((mistake.line, mistake.column), (6, 7));
     assert_eq!(mistake.allowed.as_deref(), Some("576 to 9600"));
     let shown = errors.render(false);
     for part in ["port[0].mtu", "t.toml:6:7", "mtu = 99", "allowed: 576 to 9600", "help:"] {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
-    assert!(errors.plain().starts_with("t.toml:6:7: port[0].mtu: "), "{}", errors.plain());
+    assert!(errors.short().starts_with("t.toml:6:7: port[0].mtu: "), "{}", errors.short());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn json_is_a_bare_array_of_mistakes() {
 #[test]
 fn syntax() {
     let errors = errors("[memory\nhugepages = \n= 3\n");
-    assert!(errors.mistakes().len() >= 2, "{}", errors.plain());
+    assert!(errors.mistakes().len() >= 2, "{}", errors.short());
     assert_eq!(errors.mistakes()[0].line, 1);
     assert!(Config::parse("t", "").unwrap_err().mistakes()[0].message.contains("`port` is missing"));
 }
@@ -151,8 +151,13 @@ fn memory() {
     one(&text, "memory.hugepage_limit", "takes 126M of hugepages");
     let errors = errors(&text);
     for item in ["26385 packet buffers of 2176 octets: ", "EAL, descriptor rings: 10M", "region r: 64M"] {
-        assert!(errors.mistakes()[0].help.contains(item), "{}", errors.plain());
+        assert!(errors.mistakes()[0].help.contains(item), "{}", errors.short());
     }
+}
+
+/// A port on the same device with addresses of its own.
+fn another_port(number: u8) -> String {
+    PORT.replace("10.77.0.2", &format!("10.77.{number}.2")).replace("fd77::", &format!("fd{number}::"))
 }
 
 #[test]
@@ -161,12 +166,12 @@ fn ports() {
     one("[[port]]\naddresses = [\"10.0.0.2/24\"]\ninterface = \"iw0\"\n", "port[0].driver", "missing");
     driver("driver = \"dpdk\"", "port[0].driver", "not a choice");
     one(
-        &format!("{PORT}name = \"a\"\n{}name = \"a\"\n", PORT.replace("iw0", "iw1")),
+        &format!("{PORT}name = \"a\"\n{}name = \"a\"\n", another_port(1).replace("iw0", "iw1")),
         "port[1].name",
         "is taken",
     );
-    one(&format!("{PORT}{PORT}"), "port[1]", "already port `p0`");
-    let many: String = (0..9).map(|i| PORT.replace("iw0", &format!("iw{i}"))).collect();
+    one(&format!("{PORT}{}", another_port(1)), "port[1]", "already port `p0`");
+    let many: String = (0..9).map(|i| another_port(i).replace("iw0", &format!("iw{i}"))).collect();
     one(&many, "port[8]", "too many ports");
     in_port("name = \"a b\"", "port[0].name", "does not fit");
     in_port("mtu = 9601", "port[0].mtu", "out of range");
@@ -483,7 +488,7 @@ fn tokens() {
     let both = format!("{REGION}token = \"a\"\ntoken_file = \"b\"\n");
     beside_port(&both, "region[0].token_file", "exclude each other");
     let secret = errors(&format!("{PORT}{REGION}token = \"hex:secret\"\n"));
-    assert!(!secret.plain().contains("secret"), "a token is not repeated");
+    assert!(!secret.short().contains("secret"), "a token is not repeated");
 }
 
 #[test]
@@ -579,7 +584,71 @@ proptest! {
                 prop_assert!((1..=line_count).contains(&mistake.line));
             }
             prop_assert!(errors.render(false).contains("help:"));
-            prop_assert_eq!(errors.plain().lines().count(), errors.mistakes().len());
+            prop_assert_eq!(errors.short().lines().count(), errors.mistakes().len());
         }
     }
+}
+
+/// The keys of all mistakes in a text.
+fn keys(text: &str) -> Vec<String> {
+    errors(text).mistakes().iter().map(|mistake| mistake.key.clone()).collect()
+}
+
+#[test]
+fn a_mistake_in_a_table_hides_no_conflict_with_another_table() {
+    let ports = "[[port]]\nname = 'a'\ndriver = 'tap'\ninterface = 'iw0'\naddresses = ['10.0.0.2/24']\nmtu = 99\n\
+                 [[port]]\nname = 'a'\ndriver = 'tape'\naddresses = ['10.0.0.2/25']\n\
+                 [[port]]\ndriver = 'af_packet'\ninterface = 'iw0'\naddresses = ['10.0.2.2/24']\nvlan = 0\n";
+    assert_eq!(
+        keys(ports),
+        ["port[0].mtu", "port[1].name", "port[1].driver", "port[1].addresses", "port[2]", "port[2].vlan"]
+    );
+    let listeners = "[[listener]]\nport = 7\nservice = 'app'\n[[listener]]\nport = 7\nservice = 'echo'\n\
+                     [[listener]]\nport = 7\nservice = 'ekko'\n";
+    assert_eq!(
+        keys(&format!("{PORT}{listeners}")),
+        ["listener[0].service", "listener[1].port", "listener[2].port", "listener[2].service"]
+    );
+    let regions = "[[region]]\nname = 'r'\nsize = 0\naccess = ['remote-read']\n\
+                   [[region]]\nname = 'r'\nsize = '1M'\naccess = ['remote-read']\n";
+    assert_eq!(keys(&format!("{PORT}{regions}")), ["region[0].size", "region[1].name"]);
+}
+
+#[test]
+fn one_mistake_makes_no_second_one() {
+    beside_port("[workers]\nidle = 'lazy'\nidle_sleep_us_max = 50\n", "workers.idle", "not a choice");
+    beside_port("[tcp]\ncongestion = 'dctcp'\necn = 'of'\n", "tcp.ecn", "not a choice");
+    let gateway = "driver = 'ring'\naddresses = ['10.0.0.300/24']\ngateway = '10.0.0.1'\n";
+    one(&format!("[[port]]\n{gateway}"), "port[0].addresses[0]", "not an address");
+    // The sum of the memory means nothing when one of its parts is wrong.
+    beside_port("[workers]\ncores = []\n[memory]\npacket_buffers = 1\n", "workers.cores", "0 cores");
+    beside_port("[tcp]\nrto_min_ms = 1000\nrto_max_ms = 'x'\n", "tcp.rto_max_ms", "of type");
+}
+
+#[test]
+fn ports_share_neither_address_nor_device() {
+    let two = |first: &str, second: &str| {
+        let port = |lines: &str| format!("[[port]]\n{lines}\n");
+        keys(&format!("{}{}", port(first), port(second)))
+    };
+    let ring = |addresses: &str| format!("driver = 'ring'\naddresses = [{addresses}]");
+    assert_eq!(two(&ring("'10.0.0.2/24'"), &ring("'10.0.0.2/16'")), ["port[1].addresses"]);
+    assert_eq!(
+        two(&ring("'fd00::2/64', '10.0.0.2/24'"), &ring("'10.0.0.3/24', 'fd00::2/64'")),
+        ["port[1].addresses"]
+    );
+    let on = |driver: &str, host: u8| {
+        format!("driver = '{driver}'\ninterface = 'eth0'\naddresses = ['10.0.0.{host}/24']")
+    };
+    let drivers = ["tap", "pcap", "af_packet", "af_xdp"];
+    for (first, second) in drivers.iter().flat_map(|first| drivers.map(|second| (first, second))) {
+        assert_eq!(two(&on(first, 2), &on(second, 3)), ["port[1]"], "{first} and {second}");
+    }
+    let files = |tx: &str, host: u8| {
+        format!("driver = 'pcap'\nrx_file = '/a'\ntx_file = '{tx}'\naddresses = ['10.0.0.{host}/24']")
+    };
+    assert_eq!(two(&files("/b", 2), &files("/b", 3)), ["port[1]"]);
+    // One capture may be received on two ports.
+    let text = format!("[[port]]\n{}\n[[port]]\n{}\n", files("/b", 2), files("/c", 3));
+    Config::parse("t.toml", &text).unwrap();
 }

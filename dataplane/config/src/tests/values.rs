@@ -10,7 +10,7 @@ use crate::plan::HUGEPAGE;
 use crate::*;
 
 fn parse(text: &str) -> Config {
-    Config::parse("t.toml", text).unwrap_or_else(|e| panic!("{}", e.plain()))
+    Config::parse("t.toml", text).unwrap_or_else(|e| panic!("{}", e.short()))
 }
 
 fn port(lines: &str) -> Port {
@@ -128,11 +128,11 @@ fn a_token_file_is_found_beside_the_file() {
         (b"\xFF\n\n", b"\xFF\n"),
     ] {
         std::fs::write(folder.path().join("t"), content).unwrap();
-        let config = Config::load(&path).unwrap_or_else(|e| panic!("{}", e.plain()));
+        let config = Config::load(&path).unwrap_or_else(|e| panic!("{}", e.short()));
         assert_eq!(config.regions[0].token.as_ref().unwrap().as_bytes(), expected);
     }
     std::fs::write(folder.path().join("t"), b"\n").unwrap();
-    assert!(Config::load(&path).unwrap_err().plain().contains("this one has 0"));
+    assert!(Config::load(&path).unwrap_err().short().contains("this one has 0"));
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn pools_are_per_worker_and_port() {
     assert_eq!(plan.items()[0].bytes, 4 * 4096u64.div_ceil(862) * HUGEPAGE);
     // 8192 descriptors and four times 64 + 384 + 256 + 113.
     let least = text.replace("16384", "11459");
-    assert!(Config::parse("t", &least).is_err_and(|e| e.plain().contains("11460 to")));
+    assert!(Config::parse("t", &least).is_err_and(|e| e.short().contains("11460 to")));
 }
 
 /// All pools are of one size: that of the port with the longest queues.

@@ -1,0 +1,181 @@
+//! What the machine lacks: told all at once, each where the file asks for it. The machine is a folder of files.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use crate::{Config, ConfigErrors, Machine, Source};
+
+/// A machine with CPUs 0 to 3 and 8, 100 free hugepages, a group, an Ethernet interface and two TAPs, one of them taken.
+fn machine() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let file = |path: &str, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    file("sys/devices/system/cpu/online", "0-3,8\n");
+    file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "120\n");
+    file("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "110\n");
+    file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "10\n");
+    file("sys/class/net/eth0/mtu", "1500\n");
+    file("sys/class/net/tap0/tun_flags", "0x1002\n");
+    file("sys/class/net/tap1/tun_flags", "0x1002\n");
+    file("sys/bus/pci/devices/0000:3b:00.0/driver/bind", "");
+    file("sys/bus/pci/devices/0000:3b:00.1/class", "0x020000\n");
+    file("etc/group", "root:x:0:\niwarp:x:77:\n");
+    file("run/some", "");
+    file("proc/4711/comm", "qemu\n");
+    file("proc/4711/fdinfo/9", "pos:\t0\nflags:\t0104002\niff:\ttap1\n");
+    fs::create_dir_all(root.join("proc/4711/fd")).unwrap();
+    symlink("/dev/net/tun", root.join("proc/4711/fd/9")).unwrap();
+    folder
+}
+
+fn check(root: &Path, text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse_on("t.toml", text, &Machine::at(root))
+}
+
+/// Exactly one thing lacks: at this key, with this in its message. Without a machine the text is right.
+#[track_caller]
+fn lacks(text: &str, key: &str, message: &str) {
+    let machine = machine();
+    Config::parse("t.toml", text).unwrap_or_else(|errors| panic!("{}", errors.short()));
+    let errors = check(machine.path(), text).expect_err(text);
+    let [mistake] = errors.mistakes() else { panic!("not one:\n{}", errors.short()) };
+    assert_eq!((mistake.key.as_str(), mistake.source), (key, Source::Machine), "{}", errors.short());
+    assert!(mistake.message.contains(message), "{:?} lacks {message:?}", mistake.message);
+    assert!(errors.only_of_the_machine() && !mistake.help.is_empty() && mistake.line > 0);
+}
+
+#[track_caller]
+fn has(text: &str) {
+    let machine = machine();
+    check(machine.path(), text).unwrap_or_else(|errors| panic!("{}", errors.short()));
+}
+
+/// A port of this driver, and other tables.
+fn port(lines: &str, tables: &str) -> String {
+    format!(
+        "[memory]\nhugepages = 'prefer'\n[[port]]\naddresses = ['10.0.0.2/24']\n{lines}\n{tables}\n\
+         [[listener]]\nport = 7\nservice = 'echo'\n"
+    )
+}
+
+const RING: &str = "driver = 'ring'";
+
+#[test]
+fn cores() {
+    lacks(&port(RING, "[workers]\ncores = [1, 7]"), "workers.cores[1]", "CPU 7 is not online");
+    lacks(
+        &port(RING, "[workers]\ncores = [8]\ncontrol_core = 77"),
+        "workers.control_core",
+        "CPU 77 is not online",
+    );
+    has(&port(RING, "[workers]\ncores = [8, 0]\ncontrol_core = 3"));
+    let machine = machine();
+    fs::write(machine.path().join("sys/devices/system/cpu/online"), "0\n").unwrap();
+    let errors = check(machine.path(), &port(RING, "")).expect_err("the default is core 1");
+    assert_eq!(errors.mistakes()[0].key, "workers.cores");
+}
+
+#[test]
+fn interfaces() {
+    for driver in ["af_packet", "af_xdp", "pcap"] {
+        let on = |name: &str, mtu: u32| {
+            port(&format!("driver = '{driver}'\ninterface = '{name}'\nmtu = {mtu}"), "")
+        };
+        lacks(&on("eth7", 1500), "port[0].interface", "there is no interface eth7");
+        lacks(&on("eth0", 1501), "port[0].mtu", "MTU 1501 is more than that of the interface eth0, 1500");
+        has(&on("eth0", 1500));
+    }
+}
+
+#[test]
+fn taps() {
+    let tap = |name: &str| port(&format!("driver = 'tap'\ninterface = '{name}'"), "");
+    lacks(&tap("eth0"), "port[0].interface", "exists and is not a TAP");
+    lacks(&tap("tap1"), "port[0].interface", "in use by process 4711 (qemu)");
+    has(&tap("tap0"));
+    has(&tap("new"));
+}
+
+#[test]
+fn pci_devices() {
+    let pci = |address: &str| port(&format!("driver = 'pci'\naddress = '{address}'"), "");
+    lacks(&pci("0000:3b:00.2"), "port[0].address", "no PCI device 0000:3b:00.2");
+    lacks(&pci("3b:00.1"), "port[0].address", "no driver is bound");
+    has(&pci("3b:00.0"));
+}
+
+#[test]
+fn files_and_folders() {
+    let memif = |path: &str| port(&format!("driver = 'memif'\nsocket = '{path}'"), "");
+    lacks(&memif("/run/none/m.sock"), "port[0].socket", "no folder /run/none");
+    has(&memif("/run/m.sock"));
+    let pcap = |rx: &str, tx: &str| port(&format!("driver = 'pcap'\nrx_file = '{rx}'\ntx_file = '{tx}'"), "");
+    lacks(&pcap("/run/none", "/run/out"), "port[0].rx_file", "no file /run/none");
+    lacks(&pcap("/run/some", "/none/out"), "port[0].tx_file", "no folder /none");
+    has(&pcap("/run/some", "/run/out"));
+    let control = |lines: &str| port(RING, &format!("[control]\n{lines}"));
+    lacks(&control("socket = '/none/iwarpd/s'"), "control.socket", "no folder /none");
+    // The daemon makes the socket's own folder.
+    has(&control("socket = '/run/iwarpd/s'"));
+    has(&control("socket = '/run/s'"));
+}
+
+#[test]
+fn groups() {
+    let group = |name: &str| port(RING, &format!("[control]\ngroup = '{name}'"));
+    lacks(&group("nobody-here"), "control.group", "no group `nobody-here`");
+    has(&group("iwarp"));
+    has(&group("1234"));
+}
+
+#[test]
+fn hugepages() {
+    let text = |hugepages: &str, size: &str| {
+        format!(
+            "[memory]\nhugepages = '{hugepages}'\npacket_buffers = 4096\n[[port]]\naddresses = ['10.0.0.2/24']\n{RING}\n\
+             [[region]]\nname = 'r'\nsize = '{size}'\naccess = ['remote-read']\n"
+        )
+    };
+    lacks(&text("require", "1G"), "memory.hugepages", "hugepages of 2 MiB are needed and 100 are free");
+    has(&text("prefer", "1G"));
+    has(&text("require", "16M"));
+}
+
+/// The list of the first-time user: everything at once, and mistakes of the file among it.
+#[test]
+fn everything_is_told_at_once() {
+    let machine = machine();
+    let text = "[[port]]\ndriver = 'af_packet'\ninterface = 'eth7'\naddresses = ['10.0.0.2/24']\n\
+                [[port]]\ndriver = 'pci'\naddress = '3b:00.7'\naddresses = ['10.0.1.2/24']\nmtu = 99\n\
+                [workers]\ncores = [64]\ncontrol_core = 77\n\
+                [control]\ngroup = 'nobody-here'\nsocket = '/none/iwarpd/s'\n";
+    let errors = check(machine.path(), text).expect_err("nothing fits");
+    let keys: Vec<_> = errors.mistakes().iter().map(|mistake| mistake.key.as_str()).collect();
+    assert_eq!(
+        keys,
+        [
+            "port[0].interface",
+            "port[1].address",
+            "port[1].mtu",
+            "workers.cores[0]",
+            "workers.control_core",
+            "control.group",
+            "control.socket",
+        ]
+    );
+    assert!(!errors.only_of_the_machine());
+    assert!(errors.short().lines().count() == keys.len() && errors.short().starts_with("t.toml:3:13: "));
+}
+
+#[test]
+fn this_machine_has_a_core_and_a_loopback_interface() {
+    let machine = Machine::this();
+    assert!(!machine.cores().is_empty());
+    assert!(machine.interface("lo").is_some_and(|lo| !lo.tap) && machine.interface("no-such-if").is_none());
+    assert!(machine.has_group("root") && machine.has_folder(Path::new("/proc")));
+}
