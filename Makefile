@@ -8,7 +8,7 @@ IWARPCTL := target/release/iwarpctl
 FUZZ_SECONDS ?= 60
 export IRONWARP_CACHE ?= /var/cache/ironwarp
 
-.PHONY: help root deps tools build demo run test check fmt clippy doc unit instructions wire-proof ports tap drivers rping interop flat idle against-linux flood load debian13 build-debian13 trained bench profile fuzz miri clean
+.PHONY: $(shell sed -n 's/^\([a-z0-9-]*\):.*/\1/p' Makefile)
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports drivers rping wire-proof flat idle load flood interop ## everything; at most 25 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load flood interop ## everything; at most 25 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -66,6 +66,9 @@ drivers: root build ## the same over each driver that one machine can offer
 
 ports: root build ## starting, refusing to, and a put and get over each kind of port
 	dataplane/tests/ports.sh
+
+lifecycle: root build ## a log that cannot be written, signals, a second daemon, interfaces that vanish
+	dataplane/tests/lifecycle.sh
 
 rping: root build ## rping and regions between programs that are their own dataplane
 	dataplane/tests/rping.sh

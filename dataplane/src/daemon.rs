@@ -1,38 +1,40 @@
 //! The daemon's life: built from its configuration, run until a signal says stop, taken down in order.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use iwarp_config::{Config, Idle, LogLevel};
+use iwarp_config::{Config, Idle};
 use iwarp_control::Origin;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{About, Desk, RegionSpec};
 use crate::control::{Server, ServerConfig};
 use crate::dpdk::{Eal, RegisteredThread};
+use crate::log::Log;
+use crate::port::Claims;
 use crate::setup::{self, House};
+use crate::signals::Signals;
 use crate::worker::{Clock, Worker};
 
-/// Runs the daemon until SIGTERM or SIGINT.
+/// Runs the daemon until a signal ends it.
 ///
 /// # Errors
 /// It cannot start: the message says what stands in the way and what to do. Or a worker ended by itself.
 pub fn run(config_path: &Path, config: &Config) -> Result<()> {
-    log_to_stderr(config.log.level);
+    let log = Log::to_stderr(config.log.level);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no control thread")?;
-    runtime.block_on(serve(config_path, config))
+    runtime.block_on(serve(config_path, config, log))
 }
 
-async fn serve(config_path: &Path, config: &Config) -> Result<()> {
+async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> {
     // Before anything is built: a signal that comes early must not be lost, and a second daemon must not get far.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    let mut signals = Signals::catch()?;
     let server = Server::bind(&ServerConfig::from(&config.control))?;
+    // Held until the end: DPDK would let a second daemon open the same TAP, and take the link down when it goes.
+    let _claims = Claims::take(&config.ports)?;
     let clock = Clock::start();
     let House { eal, regions, degraded, ports, workers, crew } = setup::build(config, &clock)?;
     for entry in &ports {
@@ -46,8 +48,7 @@ async fn serve(config_path: &Path, config: &Config) -> Result<()> {
             tracing::info!(socket = %config.control.socket.display(), "ready");
             let stop = async {
                 tokio::select! {
-                    _ = terminate.recv() => tracing::info!("SIGTERM: going down"),
-                    _ = interrupt.recv() => tracing::info!("SIGINT: going down"),
+                    name = signals.end(&mut log) => tracing::info!("{name}: going down"),
                     () = sample(&desk) => tracing::error!("a worker has ended: going down"),
                 }
             };
@@ -116,19 +117,4 @@ fn about(config_path: &Path, config: &Config, degraded: Vec<String>, workers: us
         },
         connections_max: u64::from(config.tcp.connections_max).saturating_mul(lanes),
     }
-}
-
-fn log_to_stderr(level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => tracing::Level::ERROR,
-        LogLevel::Warn => tracing::Level::WARN,
-        LogLevel::Info => tracing::Level::INFO,
-        LogLevel::Debug => tracing::Level::DEBUG,
-    };
-    // A second call (a test that runs two daemons in one process) keeps the first one's level.
-    let _ = tracing_subscriber::fmt()
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .try_init();
 }

@@ -1,15 +1,20 @@
 //! `iwarpd`: reads its arguments and its configuration, then runs the daemon.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
-use iwarp_config::Config;
+use clap::{Parser, ValueEnum};
+use dataplane::log::say;
+use iwarp_config::{Config, ConfigErrors, Machine};
 
 /// Turns a DPDK port into an RDMA NIC that speaks iWARP.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "Try it without hardware: iwarpd --config configs/tap.toml (as root)")]
+#[command(
+    name = "iwarpd",
+    version,
+    after_help = "Try it without hardware: iwarpd --config configs/tap.toml (as root)"
+)]
 struct Arguments {
     /// The configuration.
     #[arg(long, short, value_name = "FILE", default_value = "/etc/iwarpd/iwarpd.toml")]
@@ -17,27 +22,65 @@ struct Arguments {
     /// Check the configuration, say what it takes in memory, and end.
     #[arg(long)]
     check: bool,
+    /// Check it against this machine too, as every start does: cores, interfaces, groups, hugepages.
+    #[arg(long, requires = "check")]
+    machine: bool,
+    /// How mistakes are reported.
+    #[arg(long, value_enum, default_value_t = Format::Full)]
+    format: Format,
+}
+
+/// How mistakes are reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// The line of the file, what is allowed, and what to do.
+    Full,
+    /// One line each: file:line:column: message.
+    Short,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let config = match Config::load(&arguments.config) {
+    let config = if arguments.check && !arguments.machine {
+        Config::load(&arguments.config)
+    } else {
+        Config::load_on(&arguments.config, &Machine::this())
+    };
+    let config = match config {
         Ok(config) => config,
-        Err(errors) => {
-            eprint!("{}", errors.render(std::io::stderr().is_terminal()));
-            return ExitCode::from(2);
-        }
+        Err(errors) => return refuse(&errors, arguments.format),
     };
     if arguments.check {
-        for item in iwarp_config::memory_plan(&config).items() {
-            println!("{:>8} KiB  {}", item.bytes.div_ceil(1024), item.what);
-        }
-        return ExitCode::SUCCESS;
+        return show(&arguments, &config);
     }
     match dataplane::daemon::run(&arguments.config, &config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("iwarpd: {error:#}");
+            say(&format!("iwarpd: {error:#}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reports every mistake. The exit code is 1 if the file is right and only this machine lacks something.
+fn refuse(errors: &ConfigErrors, format: Format) -> ExitCode {
+    match format {
+        Format::Full => say(&errors.render(std::io::stderr().is_terminal())),
+        Format::Short => say(&errors.short()),
+    }
+    if errors.only_of_the_machine() { ExitCode::FAILURE } else { ExitCode::from(2) }
+}
+
+/// Says what a configuration without mistakes takes in memory.
+fn show(arguments: &Arguments, config: &Config) -> ExitCode {
+    let mut text = format!("{}: ok\n", arguments.config.display());
+    for item in iwarp_config::memory_plan(config).items() {
+        text.push_str(&format!("{:>8} KiB  {}\n", item.bytes.div_ceil(1024), item.what));
+    }
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("iwarpd: cannot write the result: {error}\n"));
             ExitCode::FAILURE
         }
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
-use iwarp_config::{Config, Crc, Driver, Hugepages, LastSegment, Markers, MemoryPlan, Service, memory_plan};
+use iwarp_config::{
+    Config, Crc, Driver, Hugepages, LastSegment, Machine, Markers, MemoryPlan, Service, memory_plan,
+};
 use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrder};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{ListenOptions, StackConfig};
@@ -109,10 +111,14 @@ fn eal_memory(configs: &[&Config]) -> Result<(EalMemory, Vec<String>)> {
 /// Starts DPDK for what several configurations, of one process, need together; and says what is not as wished.
 pub(crate) fn start_eal(configs: &[&Config]) -> Result<(Eal, Vec<String>)> {
     let (memory, degraded) = eal_memory(configs)?;
-    let online = online_cpus();
+    let online = Machine::this().cores();
     let mut cores = configs.iter().flat_map(|config| &config.workers.cores);
     if let Some(core) = cores.find(|core| !online.contains(core)) {
         bail!("workers.cores: CPU {core} is not online; this machine has {online:?}");
+    }
+    let control = configs.iter().filter_map(|config| config.workers.control_core);
+    if let Some(core) = control.into_iter().find(|core| !online.contains(core)) {
+        bail!("workers.control_core: CPU {core} is not online; this machine has {online:?}");
     }
     let ports = configs.iter().flat_map(|config| &config.ports);
     let pci: Vec<String> = ports
@@ -143,16 +149,6 @@ fn ordinary_mib(config: &Config) -> u32 {
     };
     let bytes = config.ports.iter().map(pool).fold(64 << 20, u64::saturating_add);
     u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
-}
-
-/// The CPUs that this machine runs on, isolated ones included.
-fn online_cpus() -> Vec<u16> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".to_owned());
-    let range = |part: &str| {
-        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
-        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
-    };
-    text.split(',').filter_map(range).flatten().collect()
 }
 
 /// Where everything runs that is not a worker: on the configured core, else off the workers' cores as far as there
@@ -444,10 +440,5 @@ mod tests {
         assert_eq!((receive_window_initial_bytes, receive_memory_bytes), (5 << 10, 7 << 20));
         assert_eq!(tcp, config.tcp.stack);
         assert_eq!((tcp.rto_min_ms, tcp.path_mtu_min), (5, 1000));
-    }
-
-    #[test]
-    fn this_machine_has_cpus() {
-        assert!(!online_cpus().is_empty());
     }
 }

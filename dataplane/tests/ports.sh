@@ -92,7 +92,7 @@ says_degraded() {
 check "too few hugepages and \"prefer\": starts" on_ordinary_pages
 check "and says degraded: exit 6" says_degraded
 check "put and get on ordinary pages" both
-check "a second daemon on the same socket is refused" iwarpd_refuses 1 'socket|running|answers'
+check "a second daemon is refused" iwarpd_refuses 1 'in use by process'
 check "SIGTERM ends it" daemon_stop
 
 # --- hugepages for some of it: packet buffers and each region take what there is, one by one

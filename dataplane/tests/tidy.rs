@@ -274,7 +274,7 @@ fn configurations_in_documents_are_configurations() {
             let port = "\n[[port]]\ndriver = \"tap\"\ninterface = \"iw0\"\naddresses = [\"10.77.0.2/24\"]\n";
             let whole = if body.contains("[[port]]") { body } else { body + port };
             if let Err(errors) = iwarp_config::Config::parse(&format!("{path}:{line}"), &whole) {
-                offences.push(format!("{path}:{line}: {}", errors.plain()));
+                offences.push(format!("{path}:{line}: {}", errors.short()));
             }
         }
     }

@@ -249,11 +249,27 @@ pub(crate) struct Drops {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
     /// Checks a configuration file and says what memory it takes; needs no daemon.
-    #[command(after_help = "Examples:\n  iwarpctl config check /etc/iwarpd/iwarpd.toml")]
+    #[command(after_help = "Examples:\n  iwarpctl config check /etc/iwarpd/iwarpd.toml\n  \
+                            iwarpctl config check --machine --format short /etc/iwarpd/iwarpd.toml")]
     Check {
         /// The file.
         file: PathBuf,
+        /// Check it against this machine too, as iwarpd does when it starts: cores, interfaces, groups, hugepages.
+        #[arg(short, long)]
+        machine: bool,
+        /// How mistakes are reported.
+        #[arg(short, long, value_enum, default_value_t = Mistakes::Full)]
+        format: Mistakes,
     },
+}
+
+/// How mistakes in a file are reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mistakes {
+    /// The line of the file, what is allowed, and what to do.
+    Full,
+    /// One line each: file:line:column: message.
+    Short,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -14,7 +14,7 @@ use iwarp_control::{
 };
 use serde_json::{Value, json};
 
-use crate::args::{Args, Call, Command, Config, Conn, Global, Port, Region, Register, Stats};
+use crate::args::{Args, Call, Command, Config, Conn, Global, Mistakes, Port, Region, Register, Stats};
 use crate::clock::{self, Clock};
 use crate::failure::{Failure, More};
 use crate::output::Output;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
             let rows = call::<DropsMethod>(global, &NoParams {})?;
             output.result(&rows, |rows| render::drops::list(rows, drops.all))?;
         }
-        Command::Config(Config::Check { file }) => check(file, output)?,
+        Command::Config(Config::Check { file, machine, format }) => check(file, *machine, *format, output)?,
         Command::Remote(command) => remote::run(command, global, output)?,
         Command::Call(raw) => call_raw(raw, global, output)?,
         Command::Completion { shell } => {
@@ -172,8 +172,13 @@ fn selected(all: &StatsReply, options: &Stats) -> Result<StatsReply, Failure> {
     Ok(shown)
 }
 
-fn check(file: &Path, output: &Output) -> Result<(), Failure> {
-    match iwarp_config::Config::load(file) {
+fn check(file: &Path, machine: bool, format: Mistakes, output: &Output) -> Result<(), Failure> {
+    let config = if machine {
+        iwarp_config::Config::load_on(file, &iwarp_config::Machine::this())
+    } else {
+        iwarp_config::Config::load(file)
+    };
+    match config {
         Ok(config) => {
             let checked = render::config::Checked::new(file, &config);
             output.result(&checked, render::config::checked)
@@ -184,7 +189,10 @@ fn check(file: &Path, output: &Output) -> Result<(), Failure> {
                 format!("{} has {count} mistake{}", file.display(), if count == 1 { "" } else { "s" });
             let mut failure = Failure::new(Exit::Failed, "invalid_config", message);
             let mistakes = serde_json::to_value(&errors).unwrap_or_default();
-            let report = errors.render(output.colors_errors());
+            let report = match format {
+                Mistakes::Full => errors.render(output.colors_errors()),
+                Mistakes::Short => errors.short(),
+            };
             failure.more = Some(Box::new(More { member: ("mistakes", mistakes), report }));
             Err(failure)
         }

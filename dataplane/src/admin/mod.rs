@@ -135,6 +135,10 @@ impl Desk {
                 .filter(|port| port.link == iwarp_control::Link::Down)
                 .map(|port| format!("port {}: no link", port.name)),
         );
+        degraded.extend(match crate::log::lost_in_a_row() {
+            0 => None,
+            lost => Some(format!("log: stderr takes no lines (full disk, closed pipe), {lost} lost")),
+        });
         Ok(Status {
             api: API,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -184,13 +188,14 @@ impl Desk {
         Ok(infos)
     }
 
-    /// The control socket's own counters, as a group like those of the workers.
-    fn control_group(&self) -> CounterGroup {
-        let mut counters = Vec::new();
-        self.control.read().visit(&mut |name, help, value| {
-            counters.push(CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value });
-        });
-        CounterGroup { group: "control".to_owned(), counters }
+    /// The counters of the control socket and of the log, as groups like those of the workers.
+    fn own_groups(&self) -> Vec<CounterGroup> {
+        let (mut control, mut log) = (Vec::new(), Vec::new());
+        self.control.read().visit(&mut |name, help, value| control.push(counter(name, help, value)));
+        crate::log::stats().visit(&mut |name, help, value| log.push(counter(name, help, value)));
+        [("control", control), ("log", log)]
+            .map(|(group, counters)| CounterGroup { group: group.to_owned(), counters })
+            .into()
     }
 }
 
@@ -242,16 +247,11 @@ impl Handler for Desk {
             }
             StatsMethod::NAME => {
                 params::<StatsMethod>(given)?;
-                Ok(Reply::new(report::stats(
-                    &self.crew,
-                    &self.loads(),
-                    self.about.idle,
-                    self.control_group(),
-                )))
+                Ok(Reply::new(report::stats(&self.crew, &self.loads(), self.about.idle, self.own_groups())))
             }
             DropsMethod::NAME => {
                 params::<DropsMethod>(given)?;
-                Ok(Reply::new(report::drops(&self.crew, self.control_group())))
+                Ok(Reply::new(report::drops(&self.crew, self.own_groups())))
             }
             unknown => {
                 Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("there is no method `{unknown}`"))
@@ -259,6 +259,10 @@ impl Handler for Desk {
             }
         }
     }
+}
+
+fn counter(name: &str, help: &str, value: u64) -> CounterRow {
+    CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value }
 }
 
 /// A region as the control socket asks for it.

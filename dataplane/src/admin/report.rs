@@ -75,7 +75,7 @@ fn sums<'a>(crew: &'a [Member]) -> impl Iterator<Item = (Row, u64)> + 'a {
 }
 
 /// `stats`.
-pub(super) fn stats(crew: &[Member], loads: &[Load], idle: Idle, control: CounterGroup) -> StatsReply {
+pub(super) fn stats(crew: &[Member], loads: &[Load], idle: Idle, own: Vec<CounterGroup>) -> StatsReply {
     let mut groups: Vec<CounterGroup> = Vec::new();
     for (row, value) in sums(crew) {
         let counter = CounterRow { name: row.name.to_owned(), help: row.help.trim().to_owned(), value };
@@ -84,27 +84,35 @@ pub(super) fn stats(crew: &[Member], loads: &[Load], idle: Idle, control: Counte
             None => groups.push(CounterGroup { group: row.group.to_owned(), counters: vec![counter] }),
         }
     }
-    groups.push(control);
+    groups.extend(own);
     StatsReply { groups, workers: workers(crew, loads, idle) }
 }
 
 /// `drops`: the counters that say why something was dropped or refused.
-pub(super) fn drops(crew: &[Member], control: CounterGroup) -> Vec<DropRow> {
+pub(super) fn drops(crew: &[Member], own: Vec<CounterGroup>) -> Vec<DropRow> {
     let dropped = sums(crew).filter(|(row, _)| is_drop(row.group, row.name)).map(|(row, count)| DropRow {
         layer: layer(row.group).to_owned(),
         reason: row.name.strip_prefix("drop_").unwrap_or(row.name).to_owned(),
         help: row.help.trim().to_owned(),
         count,
     });
-    let refused = control.counters.into_iter().filter(|row| is_drop("control", &row.name)).map(|row| {
-        DropRow { layer: "control".to_owned(), reason: row.name, help: row.help, count: row.value }
+    let own = own.into_iter().flat_map(|CounterGroup { group, counters }| {
+        let refused = counters.into_iter().filter(|row| is_drop(&group, &row.name)).collect::<Vec<_>>();
+        let row = move |row: CounterRow| DropRow {
+            layer: group.clone(),
+            reason: row.name,
+            help: row.help,
+            count: row.value,
+        };
+        refused.into_iter().map(row)
     });
-    dropped.chain(refused).collect()
+    dropped.chain(own).collect()
 }
 
 fn is_drop(group: &str, name: &str) -> bool {
     let prefixed = ["drop_", "refused_", "startup_", "bad_"].iter().any(|prefix| name.starts_with(prefix));
-    let named = matches!(name, "crc_errors" | "fpdus_fragmented" | "stream_gaps" | "replies_limited");
+    let named =
+        matches!(name, "crc_errors" | "fpdus_fragmented" | "stream_gaps" | "replies_limited" | "lines_lost");
     prefixed || named || group.ends_with("_drops") || (group == "region_service" && name != "granted")
 }
 

@@ -4,6 +4,7 @@
 //! What the drivers differ in stands in `spec.rs` (how they are made) and in [`Port::open`] (what they are
 //! asked for), and nowhere else.
 
+mod claim;
 mod interface;
 mod spec;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use crate::dpdk::{
 };
 
 pub use crate::dpdk::QueuePair;
+pub use claim::{ClaimError, Claims};
 pub use spec::PortSpec;
 
 /// Ethernet header and one VLAN tag, octets.

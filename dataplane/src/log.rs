@@ -1,0 +1,232 @@
+//! The daemon's log: lines on stderr. A line that stderr does not take is counted, and the daemon goes on.
+//!
+//! A log pipe whose reader has gone, a full disk and a terminal that was closed are somebody else's trouble. The
+//! subscriber's own way out, a message on the same stderr, would end the process.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use iwarp_config::LogLevel;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Bytes that a pipe which reports room takes without waiting (`PIPE_BUF`).
+const PIECE_BYTES: usize = 4096;
+
+/// How long a line waits for a reader that does not keep up. After a lost line the next ones do not wait.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+iwarp_counters::counters! {
+    /// What the log counts.
+    pub struct LogStats {
+        /// Lines written to stderr.
+        lines,
+        /// Lines lost: stderr did not take them (closed pipe, full disk, reader that does not keep up).
+        lines_lost,
+    }
+}
+
+/// Lines offered to one sink.
+#[derive(Debug)]
+struct Tally {
+    written: AtomicU64,
+    lost: AtomicU64,
+    /// Lines lost since the last one that was written.
+    lost_in_a_row: AtomicU64,
+}
+
+static STDERR: Tally = Tally::new();
+
+impl Tally {
+    const fn new() -> Self {
+        Self { written: AtomicU64::new(0), lost: AtomicU64::new(0), lost_in_a_row: AtomicU64::new(0) }
+    }
+
+    /// Writes a line, or counts it as lost. The caller holds the sink's lock.
+    fn offer(&self, sink: &mut impl Write, line: &[u8]) {
+        let missing = self.lost_in_a_row.load(Ordering::Relaxed);
+        let notice = format!("iwarpd: {missing} log lines were lost here\n");
+        let notice = if missing > 0 { notice.as_bytes() } else { &[] };
+        if sink.write_all(notice).and_then(|()| sink.write_all(line)).is_ok() {
+            self.written.fetch_add(1, Ordering::Relaxed);
+            self.lost_in_a_row.store(0, Ordering::Relaxed);
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.lost_in_a_row.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the log has counted since the process started.
+pub fn stats() -> LogStats {
+    LogStats {
+        lines: STDERR.written.load(Ordering::Relaxed),
+        lines_lost: STDERR.lost.load(Ordering::Relaxed),
+    }
+}
+
+/// Lines lost since the last one that was written; 0 while the log works.
+pub fn lost_in_a_row() -> u64 {
+    STDERR.lost_in_a_row.load(Ordering::Relaxed)
+}
+
+/// Writes text to stderr outside the log, under the same rule: what stderr does not take is lost, not fatal.
+pub fn say(text: &str) {
+    STDERR.offer(&mut Stderr(io::stderr().lock()), text.as_bytes());
+}
+
+/// stderr that never waits for long.
+struct Stderr(io::StderrLock<'static>);
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = bytes.get(..PIECE_BYTES).unwrap_or(bytes);
+        let patience = if lost_in_a_row() == 0 { PATIENCE } else { Duration::ZERO };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
+        let mut set = [PollFd::new(&self.0, PollFlags::OUT)];
+        // A signal that interrupts the wait must not cost the line: the write decides.
+        if poll(&mut set, Some(&timeout)) == Ok(0) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.0.write(piece)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One line of the log; writing it never fails.
+#[derive(Debug)]
+struct Line;
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        STDERR.offer(&mut Stderr(io::stderr().lock()), line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Lines;
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Line;
+
+    fn make_writer(&self) -> Line {
+        Line
+    }
+}
+
+/// The log's level, which can be changed while the daemon runs.
+pub(crate) struct Log {
+    level: LogLevel,
+    filter: Box<dyn Fn(LevelFilter)>,
+}
+
+/// From the least to the most detailed.
+const LEVELS: [LogLevel; 4] = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug];
+
+impl Log {
+    /// Sends what is logged at `level` or above it to stderr. A second log of the same process (a test that runs two
+    /// daemons) has no effect of its own.
+    pub(crate) fn to_stderr(level: LogLevel) -> Self {
+        let (dial, handle) = reload::Layer::new(filter(level));
+        let lines = tracing_subscriber::fmt::layer()
+            .with_ansi(io::stderr().is_terminal())
+            .with_writer(Lines)
+            .log_internal_errors(false);
+        // A subscriber that the process has already stays.
+        let _ = tracing_subscriber::registry().with(dial).with(lines).try_init();
+        // It fails only when the subscriber is gone, and then there is no log.
+        Self { level, filter: Box::new(move |filter| drop(handle.reload(filter))) }
+    }
+
+    /// Logs one step more: errors, warnings, information, details.
+    pub(crate) fn more(&mut self, why: &str) {
+        self.change(why, LEVELS.into_iter().find(|level| rank(*level) > rank(self.level)));
+    }
+
+    /// Logs one step less.
+    pub(crate) fn less(&mut self, why: &str) {
+        self.change(why, LEVELS.into_iter().rev().find(|level| rank(*level) < rank(self.level)));
+    }
+
+    /// Changes the level and says so, whatever the level is.
+    fn change(&mut self, why: &str, level: Option<LogLevel>) {
+        let end = if level.is_some() { "" } else { " already, the last one in this direction" };
+        self.level = level.unwrap_or(self.level);
+        (self.filter)(filter(LogLevel::Debug));
+        tracing::info!("{why}: the log level is {}{end}", self.level);
+        (self.filter)(filter(self.level));
+    }
+}
+
+fn rank(level: LogLevel) -> Option<usize> {
+    LEVELS.iter().position(|known| *known == level)
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    struct Disk {
+        room: usize,
+        text: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.room);
+            self.text.extend_from_slice(&bytes[..taken]);
+            self.room -= taken;
+            if taken == 0 && !bytes.is_empty() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_do_not_fit_are_counted_and_the_next_that_does_says_how_many_are_missing() {
+        let (tally, mut disk) = (Tally::new(), Disk { room: 6, text: Vec::new() });
+        for line in ["first\n", "second\n", "third\n"] {
+            tally.offer(&mut disk, line.as_bytes());
+        }
+        assert_eq!(tally.written.load(Ordering::Relaxed), 1);
+        assert_eq!(tally.lost.load(Ordering::Relaxed), 2);
+        disk.room = 1000;
+        tally.offer(&mut disk, b"fourth\n");
+        tally.offer(&mut disk, b"fifth\n");
+        let text = String::from_utf8(disk.text).unwrap();
+        assert_eq!(text, "first\niwarpd: 2 log lines were lost here\nfourth\nfifth\n");
+        assert_eq!(tally.written.load(Ordering::Relaxed), 3);
+        assert_eq!(tally.lost.load(Ordering::Relaxed), 2);
+        assert_eq!(tally.lost_in_a_row.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn levels_have_an_order() {
+        assert!(LEVELS.windows(2).all(|pair| rank(pair[0]) < rank(pair[1])));
+    }
+}

@@ -1,0 +1,174 @@
+#!/bin/bash
+# The daemon's life in a rough neighborhood: a log that cannot be written, signals, a second daemon, interfaces
+# that vanish and return. `make lifecycle`.
+source "$(dirname "$0")/lib.sh"
+
+lab_open ironwarp-life
+head -c 3000000 /dev/urandom >"$LAB/file"
+
+# config PORT-LINES [SOCKET]: one worker that sleeps, one port, one region
+config() {
+    cat >"$LAB/config.toml" <<TOML
+[memory]
+hugepages = "prefer"
+packet_buffers = 8192
+file_prefix = "$NS"
+[control]
+socket = "${2:-$SOCKET}"
+[workers]
+cores = [0]
+idle = "adaptive"
+[[port]]
+name = "p0"
+addresses = ["10.77.0.2/24", "fd77::2/64"]
+$1
+[[listener]]
+port = 7400
+service = "region"
+[[region]]
+name = "lab"
+size = "4M"
+access = ["remote-read", "remote-write"]
+TOML
+}
+tap='driver = "tap"
+interface = "iw0"'
+
+put_get() {
+    local host
+    for host in 10.77.0.2 '[fd77::2]'; do
+        rm -f "$LAB/got"
+        remote put "$LAB/file" "$host:7400/lab" &&
+            remote get "$host:7400/lab" "$LAB/got" --length 3000000 && cmp "$LAB/file" "$LAB/got" || return 1
+    done
+}
+# started_with REDIRECTION: as daemon_start, with stderr as the script that is given says
+started_with() {
+    config "$tap"
+    ip netns exec "$NS" bash -c "exec $IWARPD --config $LAB/config.toml $1" &
+    DAEMON_PID=$!
+    becomes yes 20 answers && kernel_side iw0
+}
+answers() { ctl status >/dev/null 2>&1; case $? in 0 | 6) echo yes ;; *) echo no ;; esac; }
+lost_lines() { ctl -j stats log | jq '.groups[0].counters[] | select(.name == "lines_lost").value'; }
+loses_lines() {
+    [ "$(lost_lines)" -gt 0 ] || return 1
+    ctl -j status >"$LAB/status" # exits with 6
+    grep 'stderr takes no lines' "$LAB/status"
+}
+alive() { kill -0 "$DAEMON_PID" && [ "$(answers)" = yes ]; }
+ends() { daemon_stop && [ ! -e "$SOCKET" ]; }
+
+named() { [ "$("$IWARPD" --version)" = "iwarpd $("$IWARPCTL" -j version | jq -r .version)" ]; }
+check "--version names the program" named
+
+# --- a log that cannot be written
+for sink in '2>/dev/full' '2> >(:)'; do
+    check "stderr is $sink: the daemon starts" started_with "$sink"
+    check "put and get" put_get
+    check "stats and status tell of lost lines" loses_lines
+    check "SIGTERM ends it with status 0" ends
+done
+# A reader that never reads: the pipe is full after 64 KiB.
+stalled() {
+    mkfifo "$LAB/pipe"
+    exec 7<>"$LAB/pipe"
+    head -c 65536 /dev/zero >&7
+    started_with "2>$LAB/pipe"
+}
+check "stderr is a pipe that is full and that nobody reads: the daemon starts" stalled
+check "put and get" put_get
+check "stats and status tell of lost lines" loses_lines
+check "SIGTERM ends it with status 0" ends
+exec 7>&-
+
+# --- signals
+serving() { config "$tap" && daemon_start "$LAB/config.toml" && kernel_side iw0; }
+log_has() { becomes yes 5 grepped "$1"; }
+grepped() { grep -qE "$1" "$LAB/iwarpd.log" && echo yes; }
+hup() { kill -HUP "$DAEMON_PID" && log_has 'SIGHUP: nothing is reloaded' && alive; }
+harmless() { kill -PIPE "$DAEMON_PID" && kill -IO "$DAEMON_PID" && kill -XFSZ "$DAEMON_PID" && sleep 0.3 && alive; }
+levels() {
+    kill -USR1 "$DAEMON_PID" && log_has 'SIGUSR1: the log level is debug' && alive && log_has 'DEBUG.*request' || return 1
+    kill -USR2 "$DAEMON_PID" && log_has 'SIGUSR2: the log level is info' || return 1
+    kill -USR2 "$DAEMON_PID" && log_has 'SIGUSR2: the log level is warn' && alive
+}
+check "a daemon" serving
+check "SIGHUP is explained in the log and changes nothing" hup
+check "SIGPIPE, SIGIO and SIGXFSZ change nothing" harmless
+check "SIGUSR1 and SIGUSR2 raise and lower the log level" levels
+check "put and get after all of them" put_get
+ended_by() { # SIGNAL: exit status 0, and no socket left
+    kill "-$1" "$DAEMON_PID" || return 1
+    local pid=$DAEMON_PID
+    DAEMON_PID=
+    wait "$pid" && [ ! -e "$SOCKET" ]
+}
+check "SIGINT ends it, and no socket stays" ended_by INT
+for name in QUIT ALRM PROF RTMIN+3; do
+    check "SIG$name: a daemon" serving
+    check "SIG$name ends it, and no socket stays" ended_by "$name"
+done
+
+# --- a second daemon
+# second_is_refused PATTERN PORT-LINES [SOCKET]: exit status 1, the reason, and nothing of the first one is touched
+second_is_refused() {
+    local status
+    config "$2" "${3:-$LAB/second.sock}"
+    timeout 20 ip netns exec "$NS" "$IWARPD" --config "$LAB/config.toml" >"$LAB/second" 2>&1
+    status=$?
+    cat "$LAB/second"
+    [ "$status" = 1 ] && tr -d '\n│' <"$LAB/second" | tr -s ' ' | grep -qE "$1" && [ ! -e "$LAB/second.sock" ] && put_get
+}
+veth() {
+    ip -n "$NS" link add wire0 type veth peer name wire1
+    ip -n "$NS" link set wire0 up && kernel_side wire1 && in_ns ethtool -K wire1 tx off >/dev/null
+}
+packet='driver = "af_packet"
+interface = "wire0"
+mac = "02:49:57:00:00:02"'
+check "a daemon on a TAP" serving
+check "a second one on the TAP is refused, and told by whom" second_is_refused "process $DAEMON_PID \\(iwarpd\\)" "$tap"
+check "a second one on the socket is refused" second_is_refused "another iwarpd serves" 'driver = "ring"' "$SOCKET"
+check "SIGTERM ends it with status 0" ends
+wire_serving() { veth && config "$packet" && daemon_start "$LAB/config.toml"; }
+check "a daemon on a veth" wire_serving
+for driver in af_packet pcap; do
+    check "$driver with the same address is refused" second_is_refused "10.77.0.2 on wire0 is in use by process $DAEMON_PID" \
+        "driver = \"$driver\"
+interface = \"wire0\""
+done
+check "SIGTERM ends it with status 0" ends
+
+# --- what the machine lacks
+lacking() {
+    config 'driver = "af_packet"
+interface = "wire7"' /nowhere/iwarpd/s
+    sed -i 's/^cores = .*/cores = [900]\ncontrol_core = 977/; s/^socket = .*/&\ngroup = "nobody-here"/' "$LAB/config.toml"
+}
+# tells STATUS COMMAND…: every lack in one report, one line each
+tells() {
+    local want=$1 status
+    shift
+    lacking
+    in_ns "$@" >"$LAB/told" 2>&1
+    status=$?
+    cat "$LAB/told"
+    [ "$status" = "$want" ] && [ "$(wc -l <"$LAB/told")" = 5 ] && grep -q 'CPU 900' "$LAB/told" &&
+        grep -q 'CPU 977' "$LAB/told" && grep -q 'no interface wire7' "$LAB/told" &&
+        grep -q 'no group `nobody-here`' "$LAB/told" && grep -q 'no folder /nowhere' "$LAB/told"
+}
+agree() {
+    in_ns "$IWARPD" --check --machine --format short --config "$LAB/config.toml" 2>"$LAB/one"
+    in_ns "$IWARPCTL" config check --machine --format short "$LAB/config.toml" 2>"$LAB/other"
+    [ -s "$LAB/one" ] && cmp "$LAB/one" "$LAB/other"
+}
+without_machine() { "$IWARPD" --check --config "$LAB/config.toml" && "$IWARPCTL" config check "$LAB/config.toml"; }
+check "iwarpd --check --machine tells all that the machine lacks" \
+    tells 1 "$IWARPD" --check --machine --format short --config "$LAB/config.toml"
+check "a start tells the same" tells 1 "$IWARPD" --format short --config "$LAB/config.toml"
+check "iwarpctl config check --machine tells the same" \
+    tells 1 "$IWARPCTL" config check --machine --format short "$LAB/config.toml"
+check "iwarpd and iwarpctl agree to the letter" agree
+check "without --machine the file is right" without_machine
+score
