@@ -1,5 +1,6 @@
 //! The daemon's life: built from its configuration, run until a signal says stop, taken down in order.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::thread::JoinHandle;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use iwarp_config::{Config, Idle};
 use iwarp_control::Origin;
+use tokio::time::MissedTickBehavior;
 
 use crate::admin::{About, Desk, RegionSpec};
 use crate::control::{Server, ServerConfig};
@@ -43,16 +45,21 @@ async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> 
     let about = about(config_path, config, degraded, workers.len());
     let desk = Rc::new(Desk::new(about, clock, crew, ports, regions, server.stats()));
     let threads = workers.into_iter().map(|worker| spawn(worker, eal.clone())).collect::<Result<Vec<_>>>()?;
+    let lost = Cell::new(None);
     let served = match offer(config, &desk).await {
         Ok(()) => {
             tracing::info!(socket = %config.control.socket.display(), "ready");
             let stop = async {
                 tokio::select! {
                     name = signals.end(&mut log) => tracing::info!("{name}: going down"),
-                    () = sample(&desk) => tracing::error!("a worker has ended: going down"),
+                    watched = watch(&desk, &eal) => {
+                        tracing::error!("going down");
+                        lost.set(watched.err());
+                    }
                 }
             };
-            server.run(Rc::clone(&desk), stop).await.context("the control socket failed")
+            let served = server.run(Rc::clone(&desk), stop).await.context("the control socket failed");
+            lost.take().map_or(served, Err)
         }
         Err(error) => Err(error),
     };
@@ -78,12 +85,15 @@ async fn offer(config: &Config, desk: &Desk) -> Result<()> {
     Ok(())
 }
 
-/// Notes once a second how busy the workers are, until one of them is gone.
-async fn sample(desk: &Desk) {
+/// Notes once a second how busy the workers are and how the ports are, until the daemon cannot go on.
+async fn watch(desk: &Desk, eal: &Eal) -> Result<()> {
     let mut second = tokio::time::interval(Duration::from_secs(1));
-    while !desk.has_lost_a_worker() {
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
         second.tick().await;
+        anyhow::ensure!(!desk.has_lost_a_worker(), "a worker has ended");
         desk.sample_loads();
+        desk.watch_ports(eal).await?;
     }
 }
 

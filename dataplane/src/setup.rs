@@ -12,7 +12,7 @@ use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrder};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{ListenOptions, StackConfig};
 
-use crate::admin::{Member, PortEntry, Regions};
+use crate::admin::{Member, PortEntry, Regions, Watched};
 use crate::dpdk::{
     Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, WORKER_CACHE,
 };
@@ -224,7 +224,8 @@ fn open(
     }
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
     let queues = u16::try_from(pairs.len()).unwrap_or(u16::MAX);
-    Ok((PortEntry { port: opened, addresses, queues, pools }, pairs))
+    let (on_loss, watched) = (port.on_loss, Watched::default());
+    Ok((PortEntry { port: opened, addresses, queues, pools, spec, on_loss, watched }, pairs))
 }
 
 /// What a port shall be.

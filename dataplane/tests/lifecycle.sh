@@ -4,9 +4,10 @@
 source "$(dirname "$0")/lib.sh"
 
 lab_open ironwarp-life
-head -c 3000000 /dev/urandom >"$LAB/file"
+head -c 1000000 /dev/urandom >"$LAB/file"
 
-# config PORT-LINES [SOCKET]: one worker that sleeps, one port, one region
+# config PORT-LINES [SOCKET]: workers that sleep on $CORES, one port, one region
+CORES=0
 config() {
     cat >"$LAB/config.toml" <<TOML
 [memory]
@@ -16,7 +17,7 @@ file_prefix = "$NS"
 [control]
 socket = "${2:-$SOCKET}"
 [workers]
-cores = [0]
+cores = [$CORES]
 idle = "adaptive"
 [[port]]
 name = "p0"
@@ -39,7 +40,7 @@ put_get() {
     for host in 10.77.0.2 '[fd77::2]'; do
         rm -f "$LAB/got"
         remote put "$LAB/file" "$host:7400/lab" &&
-            remote get "$host:7400/lab" "$LAB/got" --length 3000000 && cmp "$LAB/file" "$LAB/got" || return 1
+            remote get "$host:7400/lab" "$LAB/got" --length 1000000 && cmp "$LAB/file" "$LAB/got" || return 1
     done
 }
 # started_with REDIRECTION: as daemon_start, with stderr as the script that is given says
@@ -105,7 +106,7 @@ ended_by() { # SIGNAL: exit status 0, and no socket left
     wait "$pid" && [ ! -e "$SOCKET" ]
 }
 check "SIGINT ends it, and no socket stays" ended_by INT
-for name in QUIT ALRM PROF RTMIN+3; do
+for name in QUIT ALRM RTMIN+3; do
     check "SIG$name: a daemon" serving
     check "SIG$name ends it, and no socket stays" ended_by "$name"
 done
@@ -128,7 +129,7 @@ packet='driver = "af_packet"
 interface = "wire0"
 mac = "02:49:57:00:00:02"'
 check "a daemon on a TAP" serving
-check "a second one on the TAP is refused, and told by whom" second_is_refused "process $DAEMON_PID \\(iwarpd\\)" "$tap"
+check "a second one on the TAP is refused, and told by whom" second_is_refused "in use by process $DAEMON_PID " "$tap"
 check "a second one on the socket is refused" second_is_refused "another iwarpd serves" 'driver = "ring"' "$SOCKET"
 check "SIGTERM ends it with status 0" ends
 wire_serving() { veth && config "$packet" && daemon_start "$LAB/config.toml"; }
@@ -139,6 +140,76 @@ for driver in af_packet pcap; do
 interface = \"wire0\""
 done
 check "SIGTERM ends it with status 0" ends
+
+# --- links that come and go
+link() { ctl -j port list | jq -r '.[0].link'; }
+says() { # REASON: status is degraded by it
+    ctl -j status >"$LAB/status"
+    [ $? = 6 ] && jq -e --arg why "$1" '.degraded | any(contains($why))' "$LAB/status"
+}
+link_down() { ip -n "$NS" link set wire1 down && becomes down 5 link && log_has 'link is down' && says 'no link'; }
+link_up() {
+    ip -n "$NS" link set wire1 up && ip -n "$NS" -6 addr replace fd77::1/64 dev wire1 nodad
+    becomes up 5 link && log_has 'link is up' && put_get
+}
+fresh_log() { : >"$LAB/iwarpd.log"; }
+rewired() { ip -n "$NS" link del wire0 2>/dev/null; veth; }
+on_wire() { fresh_log && rewired && config "$1" && daemon_start "$LAB/config.toml" && put_get; }
+check "a daemon on a veth" on_wire "$packet"
+check "its peer goes down: logged, and status says so" link_down
+check "its peer comes up: logged, and put and get" link_up
+check "SIGTERM ends it with status 0" ends
+
+# --- interfaces that vanish and return
+ticks() { awk '{print $14 + $15}' "/proc/$DAEMON_PID/stat"; }
+idles() { # less than a fifth of a CPU over a second; adaptive workers sleep
+    local before
+    before=$(ticks)
+    sleep 1
+    echo "$(($(ticks) - before)) ticks of $(getconf CLK_TCK)"
+    [ $(($(ticks) - before)) -lt $(($(getconf CLK_TCK) / 5)) ]
+}
+vanishes() {
+    ip -n "$NS" link del wire0 && becomes gone 5 link && log_has 'the interface is gone' &&
+        says 'its interface is gone' && idles && alive
+}
+dropped() { ctl -j drops | jq '.[] | select(.reason == "port_gone").count'; }
+returns() {
+    veth && becomes up 10 link && log_has 'the interface has returned' && put_get &&
+        [ "$(ctl -j port list | jq '.[0].rx_packets')" -gt 2500 ] && ctl status
+}
+for driver in af_packet af_xdp pcap; do
+    check "$driver: a daemon on a veth" on_wire "${packet/af_packet/$driver}"
+    check "$driver: the veth is deleted: told, and the worker sleeps" vanishes
+    check "$driver: the veth returns: put and get" returns
+    check "$driver: the veth is deleted again" vanishes
+    check "$driver: SIGTERM ends it meanwhile" ends
+done
+tap_again() {
+    fresh_log
+    ip -n "$NS" link del iw0 && log_has 'the interface is gone' && log_has 'the interface has returned' && kernel_side iw0 &&
+        becomes up 5 link && put_get && ctl status && idles
+}
+for CORES in 0 '0, 1'; do
+    check "a daemon on a TAP, workers on cores $CORES" serving
+    check "put and get" put_get
+    check "the TAP is deleted: made again, put and get" tap_again
+    check "and again" tap_again
+    check "SIGTERM ends it with status 0" ends
+done
+CORES=0
+exits() {
+    fresh_log
+    config "$tap
+on_loss = \"exit\"" && daemon_start "$LAB/config.toml" && kernel_side iw0 && ip -n "$NS" link del iw0 || return 1
+    local pid=$DAEMON_PID status
+    DAEMON_PID=
+    wait "$pid"
+    status=$?
+    cat "$LAB/iwarpd.log"
+    [ "$status" = 1 ] && [ ! -e "$SOCKET" ] && grep -q 'the interface iw0 is gone, and on_loss = "exit"' "$LAB/iwarpd.log"
+}
+check 'on_loss = "exit": ends with 1 and says why' exits
 
 # --- what the machine lacks
 lacking() {

@@ -184,9 +184,7 @@ fn check(file: &Path, machine: bool, format: Mistakes, output: &Output) -> Resul
             output.result(&checked, render::config::checked)
         }
         Err(errors) => {
-            let count = errors.mistakes().len();
-            let message =
-                format!("{} has {count} mistake{}", file.display(), if count == 1 { "" } else { "s" });
+            let message = errors.to_string();
             let mut failure = Failure::new(Exit::Failed, "invalid_config", message);
             let mistakes = serde_json::to_value(&errors).unwrap_or_default();
             let report = match format {

@@ -144,6 +144,7 @@ fn locate(file: &str, text: &str, found: Found) -> Mistake {
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.mistakes.as_slice() {
+            _ if self.only_of_the_machine() => write!(f, "{} does not fit this machine", self.source.name()),
             [one] => write!(f, "a mistake in {}", one.file),
             all => write!(f, "{} mistakes in {}", all.len(), self.source.name()),
         }

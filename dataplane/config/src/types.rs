@@ -142,9 +142,20 @@ pub struct Port {
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue, a power of two.
     pub tx_descriptors: u16,
+    /// What the daemon does when the kernel interface behind the port is deleted. Without meaning for ports that have none.
+    pub on_loss: OnLoss,
     /// Leave checksums and the cutting of segments to a network card that can. Virtual devices, which would do it in
     /// software, are not asked to.
     pub offloads: bool,
+}
+
+/// What follows when the interface behind a port is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// The daemon goes on without the port, and opens it again when the interface has returned. A TAP is made again.
+    Wait,
+    /// The daemon ends with an error.
+    Exit,
 }
 
 /// The device behind a port. No string holds what would break DPDK's `key=value,…` device arguments.

@@ -3,14 +3,16 @@
 mod crew;
 mod regions;
 mod report;
+mod watch;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 
 use iwarp_config::{Access, RegionName, Token};
 use iwarp_control::bounds::API;
 use iwarp_control::{
     ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind, ErrorObject, Hugepages,
-    Idle, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod, RegionAttached,
+    Idle, Link, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod, RegionAttached,
     RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister, RegionRegisterMethod,
     RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod, params,
 };
@@ -20,6 +22,7 @@ pub use crew::Member;
 pub use regions::{Region, RegionSpec, Regions};
 use report::Load;
 pub use report::PortEntry;
+pub use watch::Watched;
 
 use crate::control::{Handler, Peer, Reply, SharedStats};
 use crate::worker::{Clock, Command};
@@ -47,7 +50,8 @@ pub struct Desk {
     about: About,
     clock: Clock,
     crew: Vec<Member>,
-    ports: Vec<PortEntry>,
+    /// Never borrowed across an await.
+    ports: RefCell<Vec<PortEntry>>,
     regions: Mutex<Regions>,
     loads: std::sync::Mutex<Vec<Load>>,
     control: SharedStats,
@@ -64,7 +68,8 @@ impl Desk {
         control: SharedStats,
     ) -> Self {
         let loads = std::sync::Mutex::new(vec![Load::default(); crew.len()]);
-        Self { about, clock, crew, ports, regions: Mutex::new(regions), loads, control }
+        let (ports, regions) = (RefCell::new(ports), Mutex::new(regions));
+        Self { about, clock, crew, ports, regions, loads, control }
     }
 
     /// Notes how busy the workers are; called once a second.
@@ -128,13 +133,12 @@ impl Desk {
             degraded.extend(regions.on_ordinary_pages().map(|name| format!("region {name}: ordinary pages")));
             regions.totals()
         };
-        let ports = self.ports.iter().map(report::port).collect::<Result<Vec<_>, _>>()?;
-        degraded.extend(
-            ports
-                .iter()
-                .filter(|port| port.link == iwarp_control::Link::Down)
-                .map(|port| format!("port {}: no link", port.name)),
-        );
+        let ports = self.ports.borrow().iter().map(report::port).collect::<Result<Vec<_>, _>>()?;
+        degraded.extend(ports.iter().filter_map(|port| match port.link {
+            Link::Up => None,
+            Link::Down => Some(format!("port {}: no link", port.name)),
+            Link::Gone => Some(format!("port {}: its interface is gone", port.name)),
+        }));
         degraded.extend(match crate::log::lost_in_a_row() {
             0 => None,
             lost => Some(format!("log: stderr takes no lines (full disk, closed pipe), {lost} lost")),
@@ -157,7 +161,7 @@ impl Desk {
             workers: report::workers(&self.crew, &self.loads(), self.about.idle),
             connections: report::conn_counts(&self.crew, self.about.connections_max),
             regions: RegionTotals { count: count as u64, bytes, max: max as u64 },
-            pools: report::pools(&self.ports),
+            pools: report::pools(&self.ports.borrow()),
             ports,
             rss_bytes: resident_bytes(),
         })
@@ -239,11 +243,11 @@ impl Handler for Desk {
             }
             PortListMethod::NAME => {
                 params::<PortListMethod>(given)?;
-                Ok(Reply::new(self.ports.iter().map(report::port).collect::<Result<Vec<_>, _>>()?))
+                Ok(Reply::new(self.ports.borrow().iter().map(report::port).collect::<Result<Vec<_>, _>>()?))
             }
             PortStatsMethod::NAME => {
                 let name = params::<PortStatsMethod>(given)?.name;
-                Ok(Reply::new(report::port_stats(&self.ports, name.as_deref())?))
+                Ok(Reply::new(report::port_stats(&self.ports.borrow(), name.as_deref())?))
             }
             StatsMethod::NAME => {
                 params::<StatsMethod>(given)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use iwarp_config::Driver;
+use iwarp_config::OnLoss;
 use iwarp_control::{
     ConnBbrInfo, ConnCounts, ConnInfo, ConnRdmaInfo, CounterGroup, CounterRow, DropRow, ErrorKind,
     ErrorObject, Idle, Link, NamedCounters, PoolStatus, PortInfo, PortStatsRow, StatsReply, WorkerStatus,
@@ -13,9 +13,10 @@ use tcp_stack::Instant;
 
 use super::crew::Member;
 use super::regions::Regions;
+use super::watch::Watched;
 use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
-use crate::port::Port;
+use crate::port::{Port, PortSpec};
 use crate::worker::{Command, Row};
 
 /// Connections that a list shows at most.
@@ -139,6 +140,12 @@ pub struct PortEntry {
     pub queues: u16,
     /// The packet buffers of each worker.
     pub pools: Vec<Arc<Mempool>>,
+    /// What it was opened as, and is opened again as.
+    pub spec: PortSpec,
+    /// What follows when its interface is gone.
+    pub on_loss: OnLoss,
+    /// What the watch remembers of it.
+    pub watched: Watched,
 }
 
 fn unanswered(port: &Port, error: &crate::dpdk::DpdkError) -> ErrorObject {
@@ -162,11 +169,15 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
     let [a, b, c, d, e, f] = port.mac();
     Ok(PortInfo {
         name: port.name().to_owned(),
-        driver: driver_name(port.driver()).to_owned(),
+        driver: port.driver().name().to_owned(),
         device: port.info().driver.clone(),
         mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
         mtu: u32::from(port.mtu()),
-        link: if link.up { Link::Up } else { Link::Down },
+        link: match (port.is_gone(), link.up) {
+            (true, _) => Link::Gone,
+            (false, true) => Link::Up,
+            (false, false) => Link::Down,
+        },
         speed_mbps: link.megabits_per_second.map_or(0, u64::from),
         addresses: addresses.clone(),
         rx_queues: *queues,
@@ -181,18 +192,6 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
         tx_errors: stats.tx_errors,
         rx_nombuf: stats.rx_no_buffer,
     })
-}
-
-fn driver_name(driver: &Driver) -> &'static str {
-    match driver {
-        Driver::Pci { .. } => "pci",
-        Driver::Tap { .. } => "tap",
-        Driver::Pcap(_) => "pcap",
-        Driver::Ring => "ring",
-        Driver::Memif(_) => "memif",
-        Driver::AfPacket { .. } => "af_packet",
-        Driver::AfXdp { .. } => "af_xdp",
-    }
 }
 
 /// `port stats`.

@@ -131,6 +131,23 @@ pub struct PortStats {
     pub rx_no_buffer: u64,
 }
 
+impl PortStats {
+    /// Adds what another device has counted.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            rx_frames: self.rx_frames.wrapping_add(other.rx_frames),
+            tx_frames: self.tx_frames.wrapping_add(other.tx_frames),
+            rx_bytes: self.rx_bytes.wrapping_add(other.rx_bytes),
+            tx_bytes: self.tx_bytes.wrapping_add(other.tx_bytes),
+            rx_missed: self.rx_missed.wrapping_add(other.rx_missed),
+            rx_errors: self.rx_errors.wrapping_add(other.rx_errors),
+            tx_errors: self.tx_errors.wrapping_add(other.tx_errors),
+            rx_no_buffer: self.rx_no_buffer.wrapping_add(other.rx_no_buffer),
+        }
+    }
+}
+
 impl Device {
     /// Makes a virtual device: `name` begins with its driver's, `arguments` are the driver's `key=value,…`.
     ///

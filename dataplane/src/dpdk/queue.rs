@@ -61,6 +61,8 @@ iwarp_counters::counters! {
         drop_length,
         /// Frames dropped: the device cannot do what they ask for.
         drop_offload,
+        /// Frames dropped: the port is gone.
+        drop_port_gone,
     }
 }
 
@@ -97,6 +99,11 @@ impl RxQueue {
     /// What this queue has counted.
     pub fn stats(&self) -> &RxQueueStats {
         &self.stats
+    }
+
+    /// Goes on counting where another queue, in whose place this one is, has stopped.
+    pub fn resume(&mut self, stats: RxQueueStats) {
+        self.stats = stats;
     }
 
     /// Appends the frames that have arrived to `out`, as many as it has room for; how many those are.
@@ -189,6 +196,11 @@ impl RxQueue {
             let _ = set.try_push(PollFd::from_borrowed_fd(other, PollFlags::IN));
         }
         let wake = match (poll(&mut set, Some(&timespec(timeout))), set.as_slice()) {
+            (Ok(1..), [first, ..]) if ports == 1 && is_dead(first.revents()) => {
+                // The interface behind it is gone: every further wait would end at once.
+                self.descriptor = None;
+                Wake::Timeout
+            }
             (Ok(1..), [first, ..]) if ports == 1 && !first.revents().is_empty() => Wake::Frames,
             (Ok(1..), _) => Wake::Other,
             (Ok(0) | Err(_), _) => Wake::Timeout,
@@ -221,6 +233,11 @@ impl RxQueue {
         let mut count = [0; 8];
         let _ = rustix::io::read(descriptor, &mut count);
     }
+}
+
+/// Whether a descriptor reports an error, and no frame.
+fn is_dead(events: PollFlags) -> bool {
+    events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) && !events.contains(PollFlags::IN)
 }
 
 fn timespec(duration: Duration) -> Timespec {
@@ -346,6 +363,11 @@ impl TxQueue {
     /// What this queue has counted.
     pub fn stats(&self) -> &TxQueueStats {
         &self.stats
+    }
+
+    /// Goes on counting where another queue, in whose place this one is, has stopped.
+    pub fn resume(&mut self, stats: TxQueueStats) {
+        self.stats = stats;
     }
 
     /// Sends from the front of the batch what the port takes now; how many frames those are. The rest stays in

@@ -3,6 +3,10 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use rustix::fd::OwnedFd;
+use rustix::net::netdevice::{index_to_name, name_to_index};
+use rustix::net::{AddressFamily, SocketType, socket};
+
 use super::spec::PortSpec;
 
 /// The MTU of a kernel interface, octets; `None` if there is no such interface in this network namespace.
@@ -13,6 +17,26 @@ pub(super) fn mtu(interface: &str) -> Option<u32> {
 /// The station address of a kernel interface.
 pub(super) fn mac(interface: &str) -> Option<[u8; 6]> {
     parse_mac(&attribute(interface, "address")?)
+}
+
+/// The number of a kernel interface in this network namespace; `None` if there is none of that name.
+pub(super) fn index(interface: &str) -> Option<u32> {
+    name_to_index(any_socket()?, interface).ok()
+}
+
+/// Whether the interface of a number is there, whatever it is called by now.
+pub(super) fn exists(index: u32) -> bool {
+    // Without a socket to ask by, nothing is known, and a port is not given up on that.
+    any_socket().is_none_or(|socket| index_to_name(socket, index).is_ok())
+}
+
+/// Whether the kernel says that an interface has no carrier, or is down.
+pub(super) fn is_down(interface: &str) -> bool {
+    attribute(interface, "operstate").is_some_and(|state| state == "down" || state == "lowerlayerdown")
+}
+
+fn any_socket() -> Option<OwnedFd> {
+    socket(AddressFamily::INET, SocketType::DGRAM, None).ok()
 }
 
 fn attribute(interface: &str, name: &str) -> Option<String> {
@@ -57,5 +81,7 @@ mod tests {
         assert!(mtu("lo").is_some_and(|mtu| mtu >= 576));
         assert_eq!(mac("lo"), None);
         assert_eq!(mtu("no-such-if"), None);
+        assert!(index("lo").is_some_and(exists) && !exists(u32::MAX >> 1));
+        assert_eq!(index("no-such-if"), None);
     }
 }

@@ -134,7 +134,13 @@ pub enum PortError {
 pub struct Port {
     name: String,
     driver: Driver,
-    device: Arc<Device>,
+    device_name: String,
+    /// `None` while the interface behind the port is gone.
+    device: Option<Arc<Device>>,
+    /// The kernel's number of the interface behind the port, if there is one.
+    interface: Option<u32>,
+    /// What the devices before this one have counted.
+    counted: PortStats,
     info: DeviceInfo,
     mac: [u8; 6],
     mtu: u16,
@@ -238,7 +244,10 @@ impl Port {
         let port = Self {
             name: spec.name.clone(),
             driver: spec.driver.clone(),
-            device,
+            device_name: device.name().to_owned(),
+            device: Some(device),
+            interface: spec.driver.interface().and_then(interface::index),
+            counted: PortStats::default(),
             info,
             mac,
             mtu: spec.mtu,
@@ -263,7 +272,7 @@ impl Port {
 
     /// DPDK's name of the device: a PCI address, or that of a virtual device.
     pub fn device_name(&self) -> &str {
-        self.device.name()
+        &self.device_name
     }
 
     /// What the device can do.
@@ -307,28 +316,76 @@ impl Port {
         self.queues
     }
 
-    /// State of the link.
+    /// State of the link; down while the port [is gone](Port::is_gone).
     ///
     /// # Errors
     /// The driver does not say.
     pub fn link(&self) -> Result<Link, DpdkError> {
-        self.device.link()
+        let Some(device) = &self.device else { return Ok(Link { up: false, megabits_per_second: None }) };
+        let link = device.link()?;
+        // Some drivers of interfaces that the kernel uses too say that the link is up, whatever it is.
+        let shared = !matches!(self.driver, Driver::Tap { .. });
+        let down = shared && self.driver.interface().is_some_and(interface::is_down);
+        Ok(Link { up: link.up && !down, ..link })
     }
 
-    /// What the device has counted.
+    /// What the devices behind the port have counted.
     ///
     /// # Errors
     /// The driver does not say.
     pub fn stats(&self) -> Result<PortStats, DpdkError> {
-        self.device.stats()
+        let now = self.device.as_ref().map(|device| device.stats()).transpose()?;
+        Ok(self.counted.plus(now.unwrap_or_default()))
     }
 
-    /// What this kind of device counts beside, by DPDK's names.
+    /// What this kind of device counts beside, by DPDK's names; nothing while the port is gone.
     ///
     /// # Errors
     /// The driver does not say.
     pub fn extended_stats(&self) -> Result<Vec<(String, u64)>, DpdkError> {
-        self.device.extended_stats()
+        self.device.as_ref().map_or(Ok(Vec::new()), |device| device.extended_stats())
+    }
+
+    /// Whether the interface behind the port has been deleted since the port was opened.
+    pub fn has_vanished(&self) -> bool {
+        self.device.is_some() && self.interface.is_some_and(|index| !interface::exists(index))
+    }
+
+    /// Whether the port has no device: [`Port::lose`] was called, and [`Port::reopen`] has not succeeded since.
+    pub fn is_gone(&self) -> bool {
+        self.device.is_none()
+    }
+
+    /// Closes the device of a port that has vanished. The workers have given up its queues before.
+    pub fn lose(&mut self) {
+        self.counted = self.stats().unwrap_or(self.counted);
+        self.device = None;
+    }
+
+    /// Whether the interface is there to be opened again. A TAP is made by opening it.
+    pub fn can_return(&self) -> bool {
+        matches!(self.driver, Driver::Tap { .. })
+            || self.driver.interface().is_some_and(|name| interface::index(name).is_some())
+    }
+
+    /// Opens the device again, with the station address and as many queues as before, and hands out the queues.
+    ///
+    /// # Errors
+    /// As [`Port::open`]; or the new interface has fewer queues.
+    pub fn reopen(
+        &mut self,
+        eal: &Eal,
+        spec: &PortSpec,
+        pools: &[Arc<Mempool>],
+    ) -> Result<Vec<QueuePair>, PortError> {
+        let spec = PortSpec { mac: Some(self.mac), ..spec.clone() };
+        let (port, pairs) = Self::open(eal, &spec, pools)?;
+        if port.queues != self.queues {
+            let (workers, driver, max) = (usize::from(self.queues), port.info.driver.clone(), port.queues);
+            return Err(PortError::Queues { port: spec.name, workers, driver, max });
+        }
+        *self = Self { counted: self.counted, ..port };
+        Ok(pairs)
     }
 }
 

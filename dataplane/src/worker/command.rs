@@ -9,6 +9,7 @@ use rdma::RegionId;
 use rdma::service::RegionEntry;
 use tokio::sync::oneshot;
 
+use crate::dpdk::QueuePair;
 use crate::engine::ConnRow;
 use crate::memory::RegionMemory;
 
@@ -94,6 +95,20 @@ pub enum Command {
         index: u32,
         /// The answer.
         reply: oneshot::Sender<Option<ConnRow>>,
+    },
+    /// Give up the queues of a port that is gone; answers when they are.
+    Detach {
+        /// Lane (port).
+        lane: usize,
+        /// It is done.
+        reply: oneshot::Sender<()>,
+    },
+    /// Take queues of a port that has returned.
+    Attach {
+        /// Lane (port).
+        lane: usize,
+        /// The queues.
+        queues: Box<QueuePair>,
     },
     /// Reset every connection, send what that takes, and end.
     Stop,

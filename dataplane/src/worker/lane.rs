@@ -8,7 +8,9 @@ use rtrb::{Consumer, Producer};
 use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
 use super::steer::Mesh;
-use crate::dpdk::{BURST, Mbuf, MbufPool, ReleaseLast, RxQueue, TxBatch, TxQueue};
+use crate::dpdk::{
+    BURST, Mbuf, MbufPool, QueuePair, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats,
+};
 use crate::engine::{Engine, Step};
 use crate::memory::WorkerMemory;
 
@@ -29,6 +31,15 @@ pub enum Transmit {
     Queue {
         /// The queue.
         queue: TxQueue,
+        /// Frames of the other workers.
+        relayed: Vec<Consumer<TxFrame<Mbuf>>>,
+    },
+    /// The port is gone, and with it the queue: frames are dropped.
+    Gone {
+        /// What the receive queue had counted.
+        rx: RxQueueStats,
+        /// What the transmit queue had counted, and the frames dropped since.
+        tx: TxQueueStats,
         /// Frames of the other workers.
         relayed: Vec<Consumer<TxFrame<Mbuf>>>,
     },
@@ -110,7 +121,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         let mut drain = Ahead::new(frames.drain(..));
         // `room` has counted the places: neither can be full.
         let mut emit = |frame: TxFrame<Mbuf>| match tx {
-            Transmit::Queue { .. } => drop(batch.push(frame)),
+            Transmit::Queue { .. } | Transmit::Gone { .. } => drop(batch.push(frame)),
             Transmit::Relay(ring) => drop(ring.push(frame)),
         };
         let releases = ReleaseLast::new();
@@ -159,20 +170,45 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
     /// Frames that may be emitted in this round.
     fn room(&self) -> usize {
         match &self.tx {
-            Transmit::Queue { .. } => BURST.saturating_sub(self.batch.len()),
+            Transmit::Queue { .. } | Transmit::Gone { .. } => BURST.saturating_sub(self.batch.len()),
             Transmit::Relay(ring) => ring.slots().min(BURST),
         }
     }
 
     fn transmit(&mut self) {
-        let Self { tx: Transmit::Queue { queue, relayed }, batch, .. } = self else { return };
-        for ring in relayed {
-            while !batch.is_full() {
-                let Ok(frame) = ring.pop() else { break };
-                drop(batch.push(frame));
+        let Self { tx, batch, .. } = self;
+        match tx {
+            Transmit::Queue { queue, relayed } => {
+                fill(batch, relayed);
+                queue.burst(batch);
             }
+            Transmit::Gone { tx, relayed, .. } => {
+                fill(batch, relayed);
+                tx.drop_port_gone = tx.drop_port_gone.wrapping_add(batch.len() as u64);
+                batch.clear();
+            }
+            Transmit::Relay(_) => {}
         }
-        queue.burst(batch);
+    }
+
+    /// Gives up the queues: the port is gone. What is to be sent is dropped until [`Lane::attach`].
+    pub fn detach(&mut self) {
+        let Transmit::Queue { queue, relayed } = &mut self.tx else { return };
+        let (tx, relayed) = (*queue.stats(), std::mem::take(relayed));
+        let rx = self.rx.take().map(|queue| *queue.stats()).unwrap_or_default();
+        self.tx = Transmit::Gone { rx, tx, relayed };
+        // What the old queue had not taken is dropped with the rest.
+        self.transmit();
+    }
+
+    /// Takes queues in the place of those that were [given up](Lane::detach).
+    pub fn attach(&mut self, queues: QueuePair) {
+        let Transmit::Gone { rx: received, tx: sent, relayed } = &mut self.tx else { return };
+        let QueuePair { mut rx, tx: mut queue } = queues;
+        rx.resume(*received);
+        queue.resume(*sent);
+        let relayed = std::mem::take(relayed);
+        (self.rx, self.tx) = (Some(rx), Transmit::Queue { queue, relayed });
     }
 
     /// Sleeps until a frame arrives or the time is up; `false` when this port cannot tell.
@@ -207,7 +243,9 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
     /// Whether a worker that sends through this one's queue has a frame for it.
     fn has_relayed(&self) -> bool {
         match &self.tx {
-            Transmit::Queue { relayed, .. } => relayed.iter().any(|ring| !ring.is_empty()),
+            Transmit::Queue { relayed, .. } | Transmit::Gone { relayed, .. } => {
+                relayed.iter().any(|ring| !ring.is_empty())
+            }
             Transmit::Relay(_) => false,
         }
     }
@@ -233,13 +271,14 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         &self.mesh.stats
     }
 
-    /// The receive queue's own counters, and the transmit queue's.
-    pub fn queues(&self) -> (Option<&RxQueue>, Option<&TxQueue>) {
-        let tx = match &self.tx {
-            Transmit::Queue { queue, .. } => Some(queue),
-            Transmit::Relay(_) => None,
-        };
-        (self.rx.as_ref(), tx)
+    /// The receive queue's counters, and the transmit queue's; zeros where the lane has none.
+    pub fn queue_stats(&self) -> (RxQueueStats, TxQueueStats) {
+        let received = self.rx.as_ref().map(|queue| *queue.stats()).unwrap_or_default();
+        match &self.tx {
+            Transmit::Queue { queue, .. } => (received, *queue.stats()),
+            Transmit::Gone { rx, tx, .. } => (*rx, *tx),
+            Transmit::Relay(_) => (received, TxQueueStats::default()),
+        }
     }
 }
 
@@ -249,6 +288,16 @@ impl Lane {
         let revoked = self.engine.region_revoke(region);
         self.engine.memory_mut().detach(region);
         revoked as u64
+    }
+}
+
+/// Moves frames of other workers into a batch, as many as fit.
+fn fill(batch: &mut TxBatch, relayed: &mut [Consumer<TxFrame<Mbuf>>]) {
+    for ring in relayed {
+        while !batch.is_full() {
+            let Ok(frame) = ring.pop() else { break };
+            drop(batch.push(frame));
+        }
     }
 }
 

@@ -161,6 +161,15 @@ impl Worker {
                 Command::RegionUse { region, reply } => {
                     let _ = reply.send(self.region_use(region));
                 }
+                Command::Detach { lane, reply } => {
+                    self.lanes.iter_mut().skip(lane).take(1).for_each(Lane::detach);
+                    let _ = reply.send(());
+                }
+                Command::Attach { lane, queues } => {
+                    if let Some(lane) = self.lanes.get_mut(lane) {
+                        lane.attach(*queues);
+                    }
+                }
                 Command::Conns { from, mut rows, reply } => {
                     let next = self.conns(from, &mut rows);
                     let _ = reply.send(ConnPage { rows, next });

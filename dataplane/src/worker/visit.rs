@@ -31,11 +31,7 @@ impl Visit for Lane<PortVerbs> {
 }
 
 fn queues<E: Step<Pool = MbufPool>>(lane: &Lane<E>, f: Sink<'_>) {
-    let (rx, tx) = lane.queues();
-    let (rx, tx) = (
-        rx.map(|queue| *queue.stats()).unwrap_or_default(),
-        tx.map(|queue| *queue.stats()).unwrap_or_default(),
-    );
+    let (rx, tx) = lane.queue_stats();
     rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
     tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));
     lane.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::NamedCounters;
 
-/// Whether a port has a carrier.
+/// State of a port's carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Link {
@@ -13,6 +13,8 @@ pub enum Link {
     Up,
     /// It has not.
     Down,
+    /// The interface behind the port was deleted; the daemon waits for it to return.
+    Gone,
 }
 
 /// A port.

@@ -13,6 +13,7 @@ pub(crate) fn list(ports: &[PortInfo]) -> String {
         let link = match port.link {
             Link::Up => "up",
             Link::Down => "down",
+            Link::Gone => "gone",
         };
         let speed = match port.speed_mbps {
             0 => "-".to_owned(),

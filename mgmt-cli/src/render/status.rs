@@ -80,6 +80,7 @@ fn port_line(port: &PortInfo) -> String {
     let link = match port.link {
         Link::Up => format!("{GOOD}up{GOOD:#}"),
         Link::Down => format!("{WARNING}down{WARNING:#}"),
+        Link::Gone => format!("{WARNING}gone{WARNING:#}"),
     };
     format!(
         "port {}  {} {}  {link}  mtu {}  {}  rx {} packets, {}  tx {} packets, {}  missed {}\n",

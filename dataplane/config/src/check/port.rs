@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::machine::{Machine, Pci};
 use crate::read::{Place, Report, Section};
-use crate::types::{Driver, Memif, MemifRole, PORTS_MAX, Pcap, Port};
+use crate::types::{Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap, Port};
 
 /// RFC 8200 §5: "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater."
 const IPV6_MTU_MIN: u16 = 1280;
@@ -35,6 +35,11 @@ const KINDS: [(&str, Kind); 7] = [
     ("af_packet", Kind::AfPacket),
     ("af_xdp", Kind::AfXdp),
 ];
+
+/// The words for what follows the loss of an interface.
+const ON_LOSS: [(&str, OnLoss); 2] = [("wait", OnLoss::Wait), ("exit", OnLoss::Exit)];
+const ON_LOSS_HELP: &str =
+    "`wait` opens the port again when its interface has returned, `exit` ends the daemon";
 
 /// The keys of all drivers.
 const DRIVER_KEYS: [&str; 9] =
@@ -119,6 +124,7 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
     let rx_descriptors = descriptors(&mut section, report, "rx_descriptors");
     let tx_descriptors = descriptors(&mut section, report, "tx_descriptors");
     let offloads = section.flag("offloads").unwrap_or(true);
+    let on_loss = section.choice("on_loss", &ON_LOSS, ON_LOSS_HELP).unwrap_or(OnLoss::Wait);
     let driver = driver(&mut section, report);
     if ipv6.is_some() && mtu < IPV6_MTU_MIN {
         report.not_allowed(
@@ -158,6 +164,7 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
         rx_descriptors,
         tx_descriptors,
         offloads,
+        on_loss,
     })
 }
 

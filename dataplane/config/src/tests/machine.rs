@@ -46,6 +46,7 @@ fn lacks(text: &str, key: &str, message: &str) {
     let [mistake] = errors.mistakes() else { panic!("not one:\n{}", errors.short()) };
     assert_eq!((mistake.key.as_str(), mistake.source), (key, Source::Machine), "{}", errors.short());
     assert!(mistake.message.contains(message), "{:?} lacks {message:?}", mistake.message);
+    assert_eq!(errors.to_string(), "t.toml does not fit this machine");
     assert!(errors.only_of_the_machine() && !mistake.help.is_empty() && mistake.line > 0);
 }
 

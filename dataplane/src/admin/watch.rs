@@ -1,0 +1,162 @@
+//! Watches the ports: links that come and go, interfaces that are deleted and return.
+
+use iwarp_config::OnLoss;
+
+use super::Desk;
+use super::report::PortEntry;
+use crate::dpdk::Eal;
+use crate::worker::Command;
+
+/// Looks between two attempts to open a port that does not let itself be opened, at most.
+const REST_MAX: u32 = 32;
+
+/// What the watch remembers of a port.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// The link at the last look; `None` before the first one.
+    up: Option<bool>,
+    /// Looks until the next attempt to open a port that is gone.
+    rest: u32,
+    /// Looks that the attempt after it waits for.
+    rest_next: u32,
+}
+
+/// What has become of a port since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Vanished,
+    CanReturn,
+    Link(bool),
+}
+
+impl Desk {
+    /// Looks at every port once; called once a second.
+    ///
+    /// # Errors
+    /// The interface of a port is gone, and `on_loss` says to end.
+    pub async fn watch_ports(&self, eal: &Eal) -> anyhow::Result<()> {
+        let count = self.ports.borrow().len();
+        for index in 0..count {
+            let change = self.ports.borrow_mut().get_mut(index).and_then(PortEntry::look);
+            match change {
+                Some(Change::Vanished) => self.lose(index).await?,
+                Some(Change::CanReturn) => self.regain(index, eal),
+                Some(Change::Link(up)) => self.note_link(index, up),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the queues from the workers and closes the device.
+    async fn lose(&self, index: usize) -> anyhow::Result<()> {
+        for member in &self.crew {
+            let detached = member.ask(|reply| Command::Detach { lane: index, reply }).await;
+            detached.map_err(|error| anyhow::anyhow!("a port is gone, and {error}"))?;
+        }
+        let mut ports = self.ports.borrow_mut();
+        let Some(entry) = ports.get_mut(index) else { return Ok(()) };
+        entry.port.lose();
+        entry.watched = Watched::default();
+        let (name, interface) = (&entry.spec.name, entry.spec.driver.interface().unwrap_or("?"));
+        anyhow::ensure!(
+            entry.on_loss == OnLoss::Wait,
+            "port {name}: the interface {interface} is gone, and on_loss = \"exit\""
+        );
+        tracing::error!(port = name, interface, "the interface is gone: waiting for it to return");
+        Ok(())
+    }
+
+    /// Opens a port again and hands its queues to the workers.
+    fn regain(&self, index: usize, eal: &Eal) {
+        let mut ports = self.ports.borrow_mut();
+        let Some(entry) = ports.get_mut(index) else { return };
+        let (name, interface) = (entry.spec.name.clone(), entry.spec.driver.interface().unwrap_or("?"));
+        match entry.port.reopen(eal, &entry.spec, &entry.pools) {
+            Ok(pairs) => {
+                tracing::info!(port = name, interface, "the interface has returned");
+                for (member, queues) in self.crew.iter().zip(pairs) {
+                    // A worker that takes no command has ended, which ends the daemon.
+                    let _ = member.send(Command::Attach { lane: index, queues: Box::new(queues) });
+                }
+            }
+            Err(error) => {
+                let rest = entry.watched.delay();
+                let error = anyhow::Error::new(error);
+                tracing::warn!("port {name} is still gone: {error:#}; next attempt in {rest} s");
+            }
+        }
+    }
+
+    fn note_link(&self, index: usize, up: bool) {
+        let ports = self.ports.borrow();
+        let Some(name) = ports.get(index).map(|entry| entry.spec.name.as_str()) else { return };
+        if up {
+            tracing::info!(port = name, "link is up");
+        } else {
+            tracing::warn!(port = name, "link is down");
+        }
+    }
+}
+
+impl PortEntry {
+    /// What has changed. A link that is up at the first look was announced with the port.
+    fn look(&mut self) -> Option<Change> {
+        if self.port.is_gone() {
+            return (self.watched.rested() && self.port.can_return()).then_some(Change::CanReturn);
+        }
+        if self.port.has_vanished() {
+            return Some(Change::Vanished);
+        }
+        let up = self.port.link().ok()?.up;
+        self.watched.link(up)
+    }
+}
+
+impl Watched {
+    fn link(&mut self, up: bool) -> Option<Change> {
+        let before = self.up.replace(up).unwrap_or(true);
+        (before != up).then_some(Change::Link(up))
+    }
+
+    /// Whether it is time for another attempt.
+    fn rested(&mut self) -> bool {
+        let rested = self.rest == 0;
+        self.rest = self.rest.saturating_sub(1);
+        rested
+    }
+
+    /// Puts the next attempt off, each time for twice as long; returns for how many looks.
+    fn delay(&mut self) -> u32 {
+        self.rest_next = self.rest_next.saturating_mul(2).clamp(2, REST_MAX);
+        self.rest = self.rest_next.saturating_sub(1);
+        self.rest_next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_told_of_when_it_changes_and_not_when_it_starts_up() {
+        let mut watched = Watched::default();
+        let looks = [true, true, false, false, true];
+        let told = looks.map(|up| watched.link(up));
+        assert_eq!(told, [None, None, Some(Change::Link(false)), None, Some(Change::Link(true))]);
+        assert_eq!(Watched::default().link(false), Some(Change::Link(false)));
+    }
+
+    #[test]
+    fn attempts_become_rarer_up_to_a_bound() {
+        let mut watched = Watched::default();
+        let mut attempts = Vec::new();
+        for look in 0..100_u32 {
+            if watched.rested() {
+                attempts.push(look);
+                watched.delay();
+            }
+        }
+        assert_eq!(attempts, [0, 2, 6, 14, 30, 62, 94]);
+    }
+}
