@@ -30,6 +30,7 @@ make_root() {
     debootstrap --variant=minbase trixie "$root.new" "$mirror" >"$cache/debootstrap.log" 2>&1 ||
         { tail -n 20 "$cache/debootstrap.log" >&2; die "debootstrap failed: $cache/debootstrap.log"; }
     [ -z "$proxy" ] || echo "Acquire::http::Proxy \"$proxy\";" >"$root.new/etc/apt/apt.conf.d/proxy"
+    echo 'APT::Keep-Downloaded-Packages "false";' >"$root.new/etc/apt/apt.conf.d/keep-nothing"
     mv "$root.new" "$root"
 }
 

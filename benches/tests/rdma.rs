@@ -168,7 +168,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         (&["write-bw", "-s", "2M", "--no-roofline"], "too small"),
         (&["write-lat", "-s", "2M"], "does not fit"),
         (&["write-bw", "-m", "99"], "mtu"),
-        (&["write-bw", "-m", "9000", "--link", "memif"], "net_memif does 68 to 1500"),
+        (&["write-bw", "-m", "9000", "--link", "memif"], "MTU 9000 is out of range: net_memif does"),
         (&["lossy", "--link", "memif"], "between rings"),
         (&["fpdus", "--link", "memif"], "takes rings"),
     ] {

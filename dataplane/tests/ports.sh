@@ -172,6 +172,7 @@ mtu = 9000"; then
     [ -z "$2" ] || { kernel_side "$2"; both && segments_were_jumbo; } || served=1
     daemon_stop && return "$served"
 }
+in_ns ip link del wire0
 check "a TAP with MTU 9000: jumbo segments, or refused with its range" jumbo_or_refused "$tap" iw0
 veth 9000
 check "af_packet with MTU 9000: likewise" jumbo_or_refused 'driver = "af_packet"

@@ -18,7 +18,7 @@ use rdma::wire::Stag;
 use rdma::{CrcPolicy, OutOfOrder};
 use serde::{Deserialize, Serialize};
 
-use super::link::{Link, Side};
+use super::link::Side;
 use super::load::{Crc, Load};
 use super::partner::Partner;
 use crate::Stopwatch;

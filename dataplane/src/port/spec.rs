@@ -23,7 +23,8 @@ pub struct PortSpec {
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue; the device may round.
     pub tx_descriptors: u16,
-    /// Use the device's checksum computation where it has one.
+    /// Use the device's checksum computation where it has one. Not on a TAP that sends what may have to be sent again: since
+    /// DPDK 23.11 net_tap cuts the headers off the buffer that it is given.
     pub checksum_offload: bool,
     /// Let the device cut frames into segments where it can, and computes checksums.
     pub segmentation: bool,

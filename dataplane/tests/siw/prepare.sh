@@ -14,8 +14,9 @@ cache=${IRONWARP_CACHE:-/var/cache/ironwarp}/siw-guest
 client_sources=(region.h region.c conn.h conn.c bulk.h bulk.c violations.h violations.c cycle.h cycle.c client.c server.c
     turns.h turns.c peer.c)
 
-# What the host needs. libibverbs-dev and librdmacm-dev bring the shared libraries that the guest gets.
-host_packages=(qemu-system-x86 busybox-static cpio kmod gcc libc6-dev binutils make xz-utils libelf1 libssl3
+# What the host needs. The -dev packages bring shared libraries, whose packages have other names in each release: those that
+# the guest gets, and those that the kernel's build tools load.
+host_packages=(qemu-system-x86 busybox-static cpio kmod gcc libc6-dev binutils make xz-utils zstd libelf-dev libssl-dev
     ibverbs-providers libibverbs-dev librdmacm-dev rdmacm-utils iproute2 nftables jq)
 
 # Modules the guest loads; their dependencies are found by modprobe.
@@ -104,7 +105,8 @@ build_siw() {
     config=$headers/.config
     grep -q '^CONFIG_INFINIBAND=[my]' "$config" || die "kernel $kernel_release has no InfiniBand core"
     say "building siw.ko for $kernel_release"
-    make -C "$headers" -j"$(nproc)" CONFIG_RDMA_SIW=m M="$build" modules >"$build/make.log" 2>&1 || {
+    # Without type information for BPF, which only pahole could make and nothing in the guest reads.
+    make -C "$headers" -j"$(nproc)" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= M="$build" modules >"$build/make.log" 2>&1 || {
         tail -n 40 "$build/make.log" >&2
         die "siw did not compile against linux-headers-$kernel_release"
     }
@@ -113,12 +115,15 @@ build_siw() {
 # extract_vmlinux BZIMAGE OUT: the ELF kernel, which QEMU starts through its PVH entry. Decompressing
 # it here saves seconds of emulated decompression at every boot.
 extract_vmlinux() {
-    local offset
-    while IFS=: read -r offset _; do
-        tail -c "+$((offset + 1))" "$1" | xz -dc --single-stream >"$2" 2>/dev/null || true
-        readelf -h "$2" >/dev/null 2>&1 && return 0
-    done < <(LC_ALL=C grep -abo $'\xfd7zXZ' "$1")
-    die "no xz-compressed kernel in $1"
+    local decompress offset
+    # The magic numbers of xz (Debian 12) and zstd (Debian 13). What follows the kernel in the image is no error.
+    for decompress in $'\xfd7zXZ:xz -dc --single-stream' $'(\xb5/\xfd:zstd -dc'; do
+        while IFS=: read -r offset _; do
+            tail -c "+$((offset + 1))" "$1" | ${decompress#*:} >"$2" 2>/dev/null || true
+            readelf -h "$2" >/dev/null 2>&1 && return 0
+        done < <(LC_ALL=C grep -aboF "${decompress%%:*}" "$1")
+    done
+    die "no kernel compressed by xz or zstd in $1"
 }
 
 # Fills $kernel_dir: vmlinux and the modules, with the order to load them in. Depends only on the kernel's
@@ -144,6 +149,8 @@ prepare_kernel() {
     for package in "$work"/deb/*.deb; do
         dpkg-deb -x "$package" "$root"
     done
+    # Debian 13's packages have the modules below /usr, and compress them.
+    [ -d "$root/lib/modules" ] || { mkdir -p "$root/lib" && ln -s ../usr/lib/modules "$root/lib/modules"; }
     build_siw "$root"
     mkdir -p "$root/lib/modules/$kernel_release/extra"
     strip --strip-debug -o "$root/lib/modules/$kernel_release/extra/siw.ko" "$root/build-siw/siw.ko"
@@ -154,8 +161,9 @@ prepare_kernel() {
     done | awk '!seen[$0]++' >"$work/paths"
     grep -q '/siw\.ko$' "$work/paths" || die "siw.ko did not resolve"
     xargs cp -t "$out/modules" <"$work/paths"
+    find "$out/modules" -name '*.xz' -exec xz -d {} +
     extract_vmlinux "$root/boot/vmlinuz-$kernel_release" "$out/vmlinux"
-    sed 's#.*/##' "$work/paths" >"$out/order"
+    sed 's#.*/##; s#\.xz$##' "$work/paths" >"$out/order"
     rm -rf "$kernel_dir"
     mv "$out" "$kernel_dir"
     say "kernel $kernel_release ready: $(wc -l <"$kernel_dir/order") modules"
@@ -208,15 +216,15 @@ build_initramfs() {
         >"$work/out/initramfs.gz"
     ln "$kernel_dir/vmlinux" "$work/out/vmlinux"
     printf 'kernel %s (%s)\n' "$kernel_release" "$kernel_version" >"$work/out/versions"
-    dpkg-query -W busybox-static ibverbs-providers librdmacm1 iproute2 >>"$work/out/versions"
+    dpkg-query -W busybox-static ibverbs-providers librdmacm-dev iproute2 >>"$work/out/versions"
 }
 
 # The image's key: kernel version, versions of what is copied from the host, our sources.
 image_key() {
     {
         echo "$kernel_version"
-        dpkg-query -W -f='${Package} ${Version}\n' busybox-static ibverbs-providers libibverbs1 \
-            librdmacm1 rdmacm-utils iproute2 libc6
+        dpkg-query -W -f='${Package} ${Version}\n' busybox-static ibverbs-providers libibverbs-dev \
+            librdmacm-dev rdmacm-utils iproute2 libc6
         cd "$here" && sha256sum prepare.sh guest-init.sh "${client_sources[@]}"
     } | sha256sum | cut -c1-16
 }
