@@ -223,7 +223,7 @@ impl Port {
         let tx_checksum = spec.checksum_offload && info.tx_ip_checksum && info.tx_tcp_checksum;
         let segmentation = (spec.segmentation && tx_checksum).then(|| segmentation(&info)).flatten();
         // Only hardware spreads by Toeplitz hash; net_tap says so too, but leaves it to the kernel's own hash.
-        let served = pools.get(..usize::from(info.queues_max)).unwrap_or(pools);
+        let served = pools.get(..usize::from(queues_max(spec, &info))).unwrap_or(pools);
         let rss_wanted = served.len() > 1 && info.rss && matches!(spec.driver, Driver::Pci { .. });
         let config = DeviceConfig {
             mtu: spec.mtu,
@@ -387,6 +387,11 @@ impl Port {
         *self = Self { counted: self.counted, ..port };
         Ok(pairs)
     }
+}
+
+/// Queue pairs that the device has at most. A memif has as many as its client makes, which is not known yet: one is sure.
+fn queues_max(spec: &PortSpec, info: &DeviceInfo) -> u16 {
+    if matches!(spec.driver, Driver::Memif(_)) { info.queues_max.min(1) } else { info.queues_max }
 }
 
 /// One ring per queue.
