@@ -311,6 +311,7 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
         hop_limit: ip.hop_limit,
         connections_max: tcp.connections_max,
         neighbors_max: config.limits.neighbors_max,
+        neighbors: spec.neighbors.iter().map(|it| (it.address, MacAddr(it.mac))).collect(),
         fragments_datagrams_max: ip.fragments_datagrams_max,
         fragments_bytes_max: ip.fragments_bytes_max,
         fragments_timeout_ms: ip.fragments_timeout_ms,
@@ -389,7 +390,8 @@ mod tests {
     #[test]
     fn the_stack_is_told_what_the_file_says() {
         let text = "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.1/24', 'fd00::1/64']\nvlan = 7\nmtu = 9000\n\
-                    gateway = '10.0.0.2'\ngateway6 = 'fd00::2'\n[workers]\ncores = [1, 2]\n\
+                    gateway = '10.0.0.2'\ngateway6 = 'fd00::2'\n\
+                    [[port.neighbor]]\naddress = '10.0.0.2'\nmac = '02:00:00:00:00:09'\n[workers]\ncores = [1, 2]\n\
                     [ip]\nhop_limit = 9\nfragments_datagrams_max = 11\nfragments_bytes_max = '128k'\n\
                     fragments_timeout_ms = 5000\npath_mtu_entries_max = 13\npath_mtu_min = 1000\n\
                     [tcp]\nprofile = 'data-center'\ncongestion = 'bbr'\nconnections_max = 17\nheld_bytes_max = '1M'\n\
@@ -411,6 +413,7 @@ mod tests {
             hop_limit,
             connections_max,
             neighbors_max,
+            neighbors,
             fragments_datagrams_max,
             fragments_bytes_max,
             fragments_timeout_ms,
@@ -430,6 +433,7 @@ mod tests {
         assert_eq!(ipv6, Ipv6Cidr::new("fd00::1".parse().unwrap(), 64));
         assert_eq!(ipv4_gateway, Some([10, 0, 0, 2].into()));
         assert_eq!(ipv6_gateway, Some("fd00::2".parse().unwrap()));
+        assert_eq!(neighbors, [([10, 0, 0, 2].into(), MacAddr([2, 0, 0, 0, 0, 9]))]);
         assert_eq!((connections_max, neighbors_max, path_mtu_entries_max), (17, 23, 13));
         assert_eq!(
             (fragments_datagrams_max, fragments_bytes_max, fragments_timeout_ms),

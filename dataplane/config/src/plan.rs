@@ -193,7 +193,9 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     plan.heap("queues of packet buffers", each(config.memory.packet_buffers, BUFFER_NODES));
     plan.heap("STags", each(config.limits.grants_max, GRANT));
     plan.heap("connections being opened", each(config.tcp.stack.half_open_max, HALF_OPEN));
-    plan.heap("neighbours", each(config.limits.neighbors_max, NEIGHBOR));
+    let fixed = config.ports.iter().map(|port| count(port.neighbors.len())).sum::<u64>();
+    let fixed = workers.saturating_mul(fixed).saturating_mul(NEIGHBOR);
+    plan.heap("neighbours", each(config.limits.neighbors_max, NEIGHBOR).saturating_add(fixed));
     plan.heap("fragments", stacks.saturating_mul(fragment_bytes(&config.ip)));
     plan.heap("path MTUs", each(config.ip.path_mtu_entries_max, PATH_MTU));
     plan.heap("tables of regions", each(config.limits.regions_max, REGION));

@@ -286,7 +286,7 @@ impl<'a> Section<'a> {
         };
         let mut sections = Vec::new();
         for (index, item) in array.iter().enumerate() {
-            let place = Place { key: format!("{key}[{index}]"), span: item.span() };
+            let place = Place { key: format!("{}[{index}]", self.path(key)), span: item.span() };
             let item = Value { place, value: item.get_ref() };
             match item.value.as_table() {
                 Some(table) => sections.push(Self::new(self.report, Some(table), item.place)),
@@ -298,7 +298,7 @@ impl<'a> Section<'a> {
 
     /// Reports every key that nobody asked for.
     pub(crate) fn finish(self) {
-        let section = strip_index(&self.place.key);
+        let section = strip_indices(&self.place.key);
         for key in &self.asked {
             let path = if section.is_empty() { (*key).to_owned() } else { format!("{section}.{key}") };
             self.report.asked.borrow_mut().push(path);
@@ -320,9 +320,10 @@ impl<'a> Section<'a> {
     }
 }
 
-/// `port[3]` → `port`
-fn strip_index(key: &str) -> &str {
-    key.split_once('[').map_or(key, |(name, _)| name)
+/// `port[3].neighbor[0]` → `port.neighbor`
+fn strip_indices(key: &str) -> String {
+    let name = |part: &str| part.split_once('[').map_or(part, |(name, _)| name).to_owned();
+    key.split('.').map(name).collect::<Vec<_>>().join(".")
 }
 
 fn quoted<'w>(words: impl Iterator<Item = &'w str>) -> String {

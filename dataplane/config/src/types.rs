@@ -3,7 +3,7 @@
 //! The structs are `non_exhaustive`: only this crate makes them, and only out of a file that passed every check.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -16,6 +16,9 @@ use crate::{check, plan};
 
 /// How many `[[port]]` tables a file may have.
 pub const PORTS_MAX: usize = 8;
+
+/// Neighbors of one port with a fixed station address.
+pub const NEIGHBORS_MAX: usize = 1024;
 
 /// How many worker cores a file may name. 64 workers × 8 ports is 512 queues.
 pub const WORKERS_MAX: usize = 64;
@@ -138,6 +141,8 @@ pub struct Port {
     pub gateway: Option<Ipv4Addr>,
     /// IPv6 next hop for what is off the link.
     pub gateway6: Option<Ipv6Addr>,
+    /// Neighbors whose station address is fixed: addresses on the link, each once, at most [`NEIGHBORS_MAX`].
+    pub neighbors: Vec<Neighbor>,
     /// Receive descriptors per queue, a power of two.
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue, a power of two.
@@ -156,6 +161,15 @@ pub enum OnLoss {
     Wait,
     /// The daemon ends with an error.
     Exit,
+}
+
+/// A neighbor that is never asked for its station address, and whose claims to have another one are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    /// An address of another host in one of the port's prefixes, or a link-local one.
+    pub address: IpAddr,
+    /// Its station address: not a group's, and not zero.
+    pub mac: [u8; 6],
 }
 
 /// The device behind a port. No string holds what would break DPDK's `key=value,…` device arguments.

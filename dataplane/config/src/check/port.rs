@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::machine::{Machine, Pci};
 use crate::read::{Place, Report, Section};
-use crate::types::{Driver, Memif, MemifRole, OnLoss, PORTS_MAX, Pcap, Port};
+use crate::types::{Driver, Memif, MemifRole, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap, Port};
 
 /// RFC 8200 §5: "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater."
 const IPV6_MTU_MIN: u16 = 1280;
@@ -138,6 +138,7 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
     let gateway = gateway.filter(|_| whole || ipv4.is_some());
     let gateway6 = gateway6.filter(|_| whole || ipv6.is_some());
     check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
+    let neighbors = neighbors(&mut section, report, ipv4, ipv6);
     let name_is_wrong = name.is_none() && section.value("name").is_some();
     let name = name.unwrap_or_else(|| format!("p{index}"));
     if !name_is_wrong {
@@ -161,6 +162,7 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
         ipv6,
         gateway,
         gateway6,
+        neighbors,
         rx_descriptors,
         tx_descriptors,
         offloads,
@@ -263,6 +265,57 @@ fn check_gateways(
         let good = net.is_some_and(on_link) && is_host_v6(gateway);
         complain(report, &section.place_of("gateway6"), good, gateway.into(), net.map(Into::into), HELP);
     }
+}
+
+/// The `[[port.neighbor]]` tables.
+fn neighbors(
+    section: &mut Section<'_>,
+    report: &Report,
+    ipv4: Option<Ipv4Net>,
+    ipv6: Option<Ipv6Net>,
+) -> Vec<Neighbor> {
+    let mut neighbors: Vec<Neighbor> = Vec::new();
+    for (index, mut table) in section.sections("neighbor").into_iter().enumerate() {
+        if index == NEIGHBORS_MAX {
+            let allowed = format!("0 to {NEIGHBORS_MAX}");
+            report.not_allowed(table.place(), "too many neighbors", allowed, "remove this table");
+        }
+        let address =
+            required(&mut table, "address", "the address of a host on the link", |t| neighbor(t).map(Some));
+        let mac = required(&mut table, "mac", "six octets, e.g. \"02:00:00:00:00:01\"", mac_address);
+        let place = table.place_of("address");
+        table.finish();
+        let Some(address) = address else { continue };
+        let on_link = match address {
+            IpAddr::V4(a) => ipv4.is_some_and(|net| net.contains(&a) && own_ipv4_in(net, a)),
+            IpAddr::V6(a) => {
+                ipv6.is_some_and(|net| net.addr() != a && (net.contains(&a) || a.is_unicast_link_local()))
+            }
+        };
+        if !on_link {
+            let message = format!("{address} is not another host on this port's link");
+            report.at(&place, message, "name an address inside of one of the port's prefixes");
+        } else if neighbors.iter().any(|other| other.address == address) {
+            report.at(&place, format!("{address} has a neighbor table already"), "name each neighbor once");
+        }
+        neighbors.push(Neighbor { address, mac });
+    }
+    neighbors
+}
+
+/// Whether another host of a network can have this address of it.
+fn own_ipv4_in(net: Ipv4Net, address: Ipv4Addr) -> bool {
+    let host = Ipv4Net::new(address, net.prefix_len());
+    net.addr() != address && host.is_ok_and(|host| own_ipv4(host).is_none())
+}
+
+fn neighbor(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| format!("`{text}` is not an address"))?;
+    let good = match address {
+        IpAddr::V4(address) => is_host_v4(address),
+        IpAddr::V6(address) => is_host_v6(address),
+    };
+    if good { Ok(address) } else { Err(format!("`{text}` cannot be the address of a neighbor")) }
 }
 
 fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Option<IpNet>, help: &str) {
