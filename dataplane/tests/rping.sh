@@ -70,7 +70,7 @@ texts() { # SIZE ROUNDS OPTIONS…
     local size=$1 count=$2
     shift 2
     local options=("$@")
-    [ "$1" = --rtr ] && options=()
+    [ "${1-}" != --rtr ] || options=()
     server -V "${options[@]}" && client -V -a 10.79.0.10 -S "$size" -C "$count" "$@" && rounds "$count" &&
         ends server "$SERVER" 0 && grep -q "^server: $count rounds" "$LAB/server.err"
 }
