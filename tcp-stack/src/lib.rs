@@ -38,6 +38,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod accounts;
 mod buf;
 mod cc;
 mod config;

@@ -77,6 +77,7 @@ pub(crate) use terms::Terms;
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 pub(crate) use window::ReceiveMemory;
 
+use crate::accounts::AccountIds;
 use crate::buf::Buf;
 use crate::cc::{Controller, Pacer, Window};
 use crate::config::{ConnOptions, StackConfig};
@@ -250,6 +251,8 @@ pub(crate) struct Conn {
     pub(crate) hash: u32,
     /// Another, which nothing but what is drawn by it tells of; the table of connections sets it.
     secret: u32,
+    /// The account of its source; the stack sets it when it enters the connection.
+    pub(crate) source: u32,
 }
 
 /// What a connection needs of the stack while it is moved.
@@ -358,6 +361,7 @@ impl Conn {
             ends: Ends::new(origin.local, origin.remote),
             hash: origin.hash,
             secret: 0,
+            source: 0,
             ts_offset: origin.ts_offset,
             listener: origin.listener,
             announced: origin.listener.is_none(),
@@ -393,6 +397,11 @@ impl Conn {
     /// The other end.
     pub(crate) fn remote(&self) -> SocketAddr {
         self.ends.remote()
+    }
+
+    /// Where it is counted.
+    pub(crate) fn accounts(&self) -> AccountIds {
+        AccountIds::new(self.listener, self.source)
     }
 
     /// The timestamp clock: milliseconds (RFC 7323 §5.4: "between 1 ms and 1 sec per tick").

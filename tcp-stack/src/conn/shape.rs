@@ -30,12 +30,15 @@ const FLOWS: usize = 8 * (size_of::<Entry>() + 1);
 /// Octets of all queues of connections per connection: its place.
 const QUEUES: usize = List::COUNT * size_of::<u32>();
 
+/// Octets of the accounts of sources per connection.
+const ACCOUNTS: usize = size_of::<crate::accounts::Account>();
+
 #[test]
 fn an_idle_connection_costs_less_than_a_kibibyte() {
-    let all = size_of::<Slot>() + NODE_OCTETS + FLOWS + QUEUES;
+    let all = size_of::<Slot>() + NODE_OCTETS + FLOWS + QUEUES + ACCOUNTS;
     assert!(
         all <= 1024,
-        "{all}: the block in its place {}, timer {NODE_OCTETS}, flows {FLOWS}, queues {QUEUES}",
+        "{all}: the block in its place {}, timer {NODE_OCTETS}, flows {FLOWS}, queues {QUEUES}, accounts {ACCOUNTS}",
         size_of::<Slot>()
     );
 }
@@ -43,7 +46,7 @@ fn an_idle_connection_costs_less_than_a_kibibyte() {
 #[test]
 fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
     for (name, octets, most) in [
-        ("block", size_of::<Conn>(), 880),
+        ("block", size_of::<Conn>(), 888),
         ("its place", size_of::<Slot>(), 896),
         ("ends", size_of::<Ends>(), 36),
         ("settings", size_of::<Settings>(), 16),

@@ -23,14 +23,16 @@ pub const SEND_LEAST: usize = 140;
 impl<B: Buf> Stack<B> {
     /// Accepts connections to a port, over IPv4 and IPv6.
     pub fn listen(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
-        self.listeners.add(port, options)
+        let listener = self.listeners.add(port, options)?;
+        self.accounts.add_listener(listener);
+        Ok(listener)
     }
 
     /// Accepts no more. Connections that are established stay; half-open ones are reset.
     pub fn unlisten(&mut self, listener: ListenerId) {
         let now = self.now;
-        if let Some(listener) = self.listeners.remove(listener) {
-            self.reset_half_open(now, listener);
+        if let Some(removed) = self.listeners.remove(listener) {
+            self.reset_half_open(now, (listener, removed));
         }
     }
 
@@ -88,7 +90,7 @@ impl<B: Buf> Stack<B> {
         let mut conn = Conn::open(now, &origin, &self.config);
         let rto = conn.rto(&self.config);
         conn.set_timer(TimerKind::Retransmit, now, rto);
-        let Ok(id) = self.conns.insert(conn) else { return Err(ConnectError::TooMany) };
+        let id = self.enter(conn).ok_or(ConnectError::TooMany)?;
         self.conns.insert_flow(origin.hash, Target::Conn(id.index()));
         self.stats.active_opens = self.stats.active_opens.wrapping_add(1);
         self.settle(now, id.index());

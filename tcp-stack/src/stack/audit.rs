@@ -54,6 +54,7 @@ impl<B: Buf> Stack<B> {
     /// * Something outstanding implies a timer that recovers it, and a timer implies an armed wheel.
     /// * What is queued and not outstanding waits to be sent, or for a timer.
     /// * An event that is due is in the list of events.
+    /// * Every connection is counted in its accounts.
     /// * No node of the send pool and no entry of the table of flows belongs to nobody.
     pub fn audit_connections(&self) -> Result<(), String> {
         let (mut conns, mut sending) = (0_u32, 0_u32);
@@ -66,7 +67,9 @@ impl<B: Buf> Stack<B> {
         }
         same("connections", self.conns.used(), conns)?;
         same("nodes of the send pool", self.tx.used(), sending)?;
-        same("entries of the table of flows", self.conns.flows(), flows)
+        same("entries of the table of flows", self.conns.flows(), flows)?;
+        let counted = self.accounts.total().connections;
+        same("connections in accounts", counted, conns.saturating_add(self.half_open.used()))
     }
 
     fn connections(&self) -> impl Iterator<Item = (u32, &Conn)> {

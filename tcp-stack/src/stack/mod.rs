@@ -13,6 +13,7 @@ mod train;
 
 pub use api::SEND_LEAST;
 
+use crate::accounts::{Accounts, ConnectionLimits};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
@@ -21,7 +22,7 @@ use crate::conn::{
 };
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
-use crate::event::{Event, Segment};
+use crate::event::{ConnId, Event, Segment};
 use crate::iface::{FragmentLimits, Interface, InterfaceConfig, PathMtuCache};
 use crate::pool::Pool;
 use crate::stats::{StackStats, TcpStats};
@@ -34,6 +35,8 @@ const TIMER_BUDGET: u32 = 512;
 /// Timeouts in a row that cast doubt on the next hop (RFC 9293 §3.8.3: "R1 SHOULD correspond to at least 3
 /// retransmissions").
 const R1: u8 = 3;
+/// Connections of a listener and of a source.
+const UNLIMITED: ConnectionLimits = ConnectionLimits { listener: u32::MAX, source: u32::MAX };
 /// TIME-WAIT records that end per call.
 const TIME_WAIT_BUDGET: u32 = 64;
 
@@ -55,6 +58,7 @@ pub struct Stack<B: Buf> {
     interface: Interface<B>,
     conns: ConnTable,
     half_open: HalfOpenTable,
+    accounts: Accounts,
     cookies: Cookies,
     time_wait: TimeWaitTable,
     listeners: Listeners,
@@ -98,7 +102,7 @@ impl<B: Buf> Stack<B> {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
         let (flow_key, neighbor_key, cookie_key) = (key(), key(), key());
-        let (path_key, reply_key) = (key(), key());
+        let (path_key, reply_key, account_key) = (key(), key(), key());
         let mut interface = Interface::new(
             InterfaceConfig {
                 mac: config.mac,
@@ -128,6 +132,7 @@ impl<B: Buf> Stack<B> {
         Self {
             conns: ConnTable::new(connections, flow_key),
             half_open: HalfOpenTable::new(config.half_open()),
+            accounts: Accounts::new(connections, account_key),
             cookies: Cookies::new(cookie_key),
             time_wait: TimeWaitTable::new(connections, &config.tcp),
             listeners: Listeners::new(),
@@ -154,6 +159,16 @@ impl<B: Buf> Stack<B> {
             interface,
             config,
         }
+    }
+
+    /// Enters a connection, in the table and in its accounts; `None` when the table is full.
+    fn enter(&mut self, mut conn: Conn) -> Option<ConnId> {
+        conn.source = self.accounts.source_of(conn.remote().ip());
+        let ids = conn.accounts();
+        let id = self.conns.insert(conn).ok()?;
+        // Nobody has limits here.
+        let _ = self.accounts.open(ids, UNLIMITED);
+        Some(id)
     }
 
     /// Applies `act` to the connection at a place, then links it to where its notes say.
@@ -237,8 +252,9 @@ impl<B: Buf> Stack<B> {
 
     /// Frees the place of a connection that has ended and was told of.
     fn free(&mut self, index: u32) {
-        let Self { conns, memory, rx, tx, .. } = self;
+        let Self { conns, accounts, memory, rx, tx, .. } = self;
         if let Some(conn) = conns.remove(index) {
+            accounts.close(conn.accounts());
             memory.give_back(conn.rcv.unread);
             conn.rcv.held.clear(rx);
             while conn.snd.queue.pop_head(tx).is_some() {}

@@ -3,14 +3,15 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::Stack;
 use super::replies::reset_for;
+use super::{Stack, UNLIMITED};
 use crate::buf::Buf;
 use crate::config::SynCookies;
 use crate::conn::{
     COOKIE_LIFE, Conn, Cookies, Ends, HalfOpen, HalfOpenVerdict, Incoming, Listener, NOT_TIMED, Origin,
     SynOffer, Target, Terms, syn_ack, ts_clock,
 };
+use crate::event::ListenerId;
 use crate::iface::{DropReason, IcmpErrorKind};
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -60,12 +61,13 @@ impl<B: Buf> Stack<B> {
         let ts_recent = incoming.options.timestamps.map_or(0, |ts| ts.value);
         let irs = incoming.header.seq;
         let record = HalfOpen::new(now, Ends::new(local, remote), terms, iss, irs, ts_recent);
-        let Some((_, listener)) = self.listeners.find(local.port()) else {
+        let Some((id, listener)) = self.listeners.find(local.port()) else {
             return Err(DropReason::TcpNoConnection);
         };
         let placed = self.half_open.insert(now, &self.config.tcp, record, &mut listener.waiting);
         let index = placed.ok_or(DropReason::TcpTableFull)?;
         listener.half_open = listener.half_open.saturating_add(1);
+        let _ = self.accounts.open(self.accounts.ids(Some(id), remote.ip()), UNLIMITED);
         self.conns.insert_flow(knock.hash, Target::HalfOpen(index));
         self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
         Ok(())
@@ -112,10 +114,12 @@ impl<B: Buf> Stack<B> {
     /// Takes a record out of everything that knows of it.
     pub(super) fn forget_half_open(&mut self, index: u32) -> Option<(HalfOpen, u32)> {
         let ends = self.half_open.get(index)?.ends;
-        let mut listener = self.listeners.find(ends.local().port()).map(|(_, listener)| listener);
-        let record = self.half_open.remove(index, listener.as_mut().map(|listener| &mut listener.waiting))?;
-        if let Some(listener) = listener {
+        let mut listener = self.listeners.find(ends.local().port());
+        let waiting = listener.as_mut().map(|(_, listener)| &mut listener.waiting);
+        let record = self.half_open.remove(index, waiting)?;
+        if let Some((id, listener)) = listener {
             listener.half_open = listener.half_open.saturating_sub(1);
+            self.accounts.close(self.accounts.ids(Some(id), ends.remote().ip()));
         }
         let hash = self.conns.hash(&record.ends);
         self.conns.remove_flow(hash, Target::HalfOpen(index));
@@ -274,7 +278,7 @@ impl<B: Buf> Stack<B> {
         // Should the segment not establish it after all, it goes the way of every SYN that is not answered.
         let rto = conn.rto(&self.config);
         conn.set_timer(TimerKind::Retransmit, now, rto);
-        let Ok(id) = self.conns.insert(conn) else {
+        let Some(id) = self.enter(conn) else {
             self.interface.drop_delivered(DropReason::TcpTableFull);
             return;
         };
@@ -318,12 +322,13 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Resets what is half-open with a listener that is gone.
-    pub(super) fn reset_half_open(&mut self, now: Instant, mut listener: Listener) {
+    pub(super) fn reset_half_open(&mut self, now: Instant, (id, mut listener): (ListenerId, Listener)) {
         while let Some(index) = listener.waiting.first() {
             let Some(record) = self.half_open.remove(index, Some(&mut listener.waiting)) else { return };
             let (local, remote) = (record.ends.local(), record.ends.remote());
             let hash = self.conns.hash(&record.ends);
             self.conns.remove_flow(hash, Target::HalfOpen(index));
+            self.accounts.close(self.accounts.ids(Some(id), remote.ip()));
             self.stats.aborted = self.stats.aborted.wrapping_add(1);
             let ts_offset = self.entropy.timestamp_offset(local, remote);
             self.replies.push(record.reply(&self.config, now, ts_offset, TcpFlags::RST | TcpFlags::ACK));

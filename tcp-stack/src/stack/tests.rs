@@ -166,7 +166,7 @@ fn opening() -> (Stack<HeapBuf>, u32) {
 #[test]
 fn an_audit_names_what_is_wrong() {
     type Breach = fn(&mut Stack<HeapBuf>, u32);
-    let breaches: [(&str, Breach); 5] = [
+    let breaches: [(&str, Breach); 6] = [
         ("something is outstanding, and no timer runs", |stack, index| {
             let conn = stack.conns.at_mut(index).unwrap();
             conn.timers.clear(TimerKind::Retransmit);
@@ -182,6 +182,10 @@ fn an_audit_names_what_is_wrong() {
         }),
         ("1 entries of the table of flows, of which 0", |stack, index| {
             stack.conns.remove(index).unwrap();
+        }),
+        ("0 connections in accounts, of which 1", |stack, index| {
+            let ids = stack.conns.at(index).unwrap().accounts();
+            stack.accounts.close(ids);
         }),
     ];
     for (wrong, breach) in breaches {

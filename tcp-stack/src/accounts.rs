@@ -1,0 +1,244 @@
+//! What listeners and sources have of what all connections share: connections, and packet buffers with received data.
+//!
+//! A *source* is an IPv4 address or an IPv6 /64, the least that one host is usually given. Sources are as many as an attacker
+//! likes, so they have no table of names: a keyed hash leads from a source to one of a fixed number of accounts. Two
+//! sources share an account with a probability of one in as many, and nobody without the key can choose which do. An
+//! account is never created, evicted or refused.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use siphasher::sip::SipHasher13;
+
+use crate::event::ListenerId;
+
+/// Accounts of sources at least.
+const SOURCES_MIN: u32 = 1024;
+/// "No listener": the connection was opened by us.
+const NO_LISTENER: u32 = u32::MAX;
+
+/// What one listener, or one source, has now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// Connections, half-open ones included.
+    pub(crate) connections: u32,
+    /// Packet buffers that hold received data of theirs.
+    pub(crate) buffers: u32,
+}
+
+/// Where a connection is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AccountIds {
+    listener: u32,
+    source: u32,
+}
+
+impl AccountIds {
+    /// Those of a connection whose source's account is known, and whose listener is this.
+    pub(crate) fn new(listener: Option<ListenerId>, source: u32) -> Self {
+        Self { listener: listener.map_or(NO_LISTENER, ListenerId::index), source }
+    }
+}
+
+/// How many connections a listener and a source may have, half-open ones included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionLimits {
+    pub(crate) listener: u32,
+    pub(crate) source: u32,
+}
+
+/// Whose limit a new connection would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The listener's.
+    Listener,
+    /// The source's.
+    Source,
+}
+
+/// All accounts. Those of sources are reserved when it is made, those of listeners when a listener is added.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    listeners: Vec<Account>,
+    sources: Vec<Account>,
+    hasher: SipHasher13,
+}
+
+impl Accounts {
+    /// Accounts for a table of `connections`; `key` is secret.
+    pub(crate) fn new(connections: u32, key: (u64, u64)) -> Self {
+        Self {
+            listeners: Vec::new(),
+            sources: vec![Account::default(); connections.max(SOURCES_MIN) as usize],
+            hasher: SipHasher13::new_with_keys(key.0, key.1),
+        }
+    }
+
+    /// Makes an account for a listener, unless its place has one already.
+    pub(crate) fn add_listener(&mut self, listener: ListenerId) {
+        let places = (listener.index() as usize).saturating_add(1);
+        if self.listeners.len() < places {
+            self.listeners.resize(places, Account::default());
+        }
+    }
+
+    /// Which account is that of a source.
+    pub(crate) fn source_of(&self, address: IpAddr) -> u32 {
+        let hash = match address {
+            IpAddr::V4(address) => self.hasher.hash(&address.octets()),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                self.hasher.hash(&[a, b, c, d, e, f, g, h])
+            }
+        };
+        // The upper half of hash × count: below count.
+        let place = u128::from(hash).wrapping_mul(self.sources.len() as u128) >> 64;
+        u32::try_from(place).unwrap_or(0)
+    }
+
+    /// Where a connection from an address to a listener is counted.
+    pub(crate) fn ids(&self, listener: Option<ListenerId>, remote: IpAddr) -> AccountIds {
+        AccountIds::new(listener, self.source_of(remote))
+    }
+
+    /// What the listener has, and what the source has. A connection that was opened by us has no listener.
+    pub(crate) fn get(&self, ids: AccountIds) -> (Account, Account) {
+        let at = |accounts: &[Account], place: u32| accounts.get(place as usize).copied().unwrap_or_default();
+        (at(&self.listeners, ids.listener), at(&self.sources, ids.source))
+    }
+
+    /// Counts a new connection, half-open ones included, unless that exceeds a limit.
+    pub(crate) fn open(&mut self, ids: AccountIds, limits: ConnectionLimits) -> Result<(), Refused> {
+        let (listener, source) = self.get(ids);
+        if listener.connections >= limits.listener {
+            return Err(Refused::Listener);
+        }
+        if source.connections >= limits.source {
+            return Err(Refused::Source);
+        }
+        self.each(ids, |account| account.connections = account.connections.saturating_add(1));
+        Ok(())
+    }
+
+    /// A connection that was [counted](Self::open) is gone.
+    pub(crate) fn close(&mut self, ids: AccountIds) {
+        self.each(ids, |account| account.connections = account.connections.saturating_sub(1));
+    }
+
+    /// Counts `buffers` more.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the budget of received data comes next"))]
+    pub(crate) fn charge(&mut self, ids: AccountIds, buffers: u32) {
+        self.each(ids, |account| account.buffers = account.buffers.saturating_add(buffers));
+    }
+
+    /// Counts `buffers` less.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the budget of received data comes next"))]
+    pub(crate) fn release(&mut self, ids: AccountIds, buffers: u32) {
+        self.each(ids, |account| account.buffers = account.buffers.saturating_sub(buffers));
+    }
+
+    fn each(&mut self, ids: AccountIds, change: impl Fn(&mut Account)) {
+        let places = [(&mut self.listeners, ids.listener), (&mut self.sources, ids.source)];
+        for (accounts, place) in places {
+            if let Some(account) = accounts.get_mut(place as usize) {
+                change(account);
+            }
+        }
+    }
+
+    /// The sums over all sources.
+    #[cfg(any(test, feature = "testutil"))]
+    pub(crate) fn total(&self) -> Account {
+        self.sources.iter().fold(Account::default(), |sum, account| Account {
+            connections: sum.connections.saturating_add(account.connections),
+            buffers: sum.buffers.saturating_add(account.buffers),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+    use core::num::NonZeroU32;
+
+    const WIDE: ConnectionLimits = ConnectionLimits { listener: u32::MAX, source: u32::MAX };
+
+    fn listener(index: u32) -> Option<ListenerId> {
+        Some(ListenerId { index, generation: NonZeroU32::MIN })
+    }
+
+    fn accounts() -> Accounts {
+        let mut accounts = Accounts::new(16, (1, 2));
+        (0..3).filter_map(listener).for_each(|listener| accounts.add_listener(listener));
+        accounts
+    }
+
+    fn v4(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    fn v6(prefix: u16, last: u16) -> IpAddr {
+        Ipv6Addr::new(0xfd00, 0, 0, prefix, 0, 0, 0, last).into()
+    }
+
+    #[test]
+    fn a_source_is_an_address_or_a_slash_64() {
+        let accounts = accounts();
+        assert_ne!(accounts.source_of(v4(1)), accounts.source_of(v4(2)));
+        assert_eq!(accounts.source_of(v6(1, 1)), accounts.source_of(v6(1, 2)));
+        assert_ne!(accounts.source_of(v6(1, 1)), accounts.source_of(v6(2, 1)));
+    }
+
+    /// Many sources spread over all accounts, whatever they have in common.
+    #[test]
+    fn sources_spread_evenly() {
+        let accounts = accounts();
+        let mut hits = vec![0_u32; SOURCES_MIN as usize];
+        for n in 0..16 * SOURCES_MIN {
+            hits[accounts.source_of(Ipv4Addr::from(0x0a00_0000 + n).into()) as usize] += 1;
+        }
+        assert!(hits.iter().all(|hits| (1..64).contains(hits)), "{hits:?}");
+    }
+
+    #[test]
+    fn a_limit_holds_for_whom_it_is() {
+        for (a, b) in [(v4(1), v4(2)), (v6(1, 1), v6(2, 1))] {
+            let mut accounts = accounts();
+            let limits = ConnectionLimits { listener: 3, source: 2 };
+            let first = accounts.ids(listener(0), a);
+            assert_eq!([0; 3].map(|_| accounts.open(first, limits)), [Ok(()), Ok(()), Err(Refused::Source)]);
+            let other = accounts.ids(listener(0), b);
+            assert_eq!([0; 2].map(|_| accounts.open(other, limits)), [Ok(()), Err(Refused::Listener)]);
+            assert_eq!(accounts.open(accounts.ids(listener(1), b), limits), Ok(()), "another listener");
+            accounts.close(first);
+            assert_eq!(accounts.open(other, ConnectionLimits { source: 3, ..limits }), Ok(()), "room again");
+            assert_eq!(accounts.total().connections, 4);
+        }
+    }
+
+    #[test]
+    fn what_is_charged_is_released() {
+        let mut accounts = accounts();
+        let ids = [
+            accounts.ids(listener(0), v4(1)),
+            accounts.ids(listener(2), v4(1)),
+            accounts.ids(None, v6(1, 1)),
+        ];
+        for (n, ids) in (1..).zip(ids) {
+            assert_eq!(accounts.open(ids, WIDE), Ok(()));
+            accounts.charge(ids, n);
+        }
+        assert_eq!(accounts.get(ids[0]).0, Account { connections: 1, buffers: 1 });
+        assert_eq!(accounts.get(ids[0]).1, Account { connections: 2, buffers: 3 });
+        assert_eq!(accounts.get(ids[2]).0, Account::default(), "no listener");
+        assert_eq!(accounts.total(), Account { connections: 3, buffers: 6 });
+        for (n, ids) in (1..).zip(ids) {
+            accounts.release(ids, n);
+            accounts.close(ids);
+        }
+        assert_eq!(accounts.total(), Account::default());
+        assert!(ids.iter().all(|ids| accounts.get(*ids) == Default::default()));
+    }
+}
