@@ -323,6 +323,7 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
         receive_window_bytes: tcp.receive_window_bytes,
         receive_window_initial_bytes: tcp.receive_window_initial_bytes,
         receive_memory_bytes: tcp.receive_memory_bytes,
+        received_buffers_max: tcp.received_buffers_max,
         tcp: tcp.stack,
         worker_count: u16::try_from(config.workers.cores.len()).unwrap_or(u16::MAX),
         ..StackConfig::default()
@@ -349,7 +350,9 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
     };
     let last_early = config.placement.last_segment == LastSegment::Early;
     let disconnect_timeout = Duration::from_millis(u64::from(config.mpa.disconnect_timeout_ms));
-    EndpointConfig { mpa, out_of_order, last_early, disconnect_timeout, ..EndpointConfig::default() }
+    let fpdu_timeout = Some(Duration::from_millis(u64::from(config.mpa.fpdu_timeout_ms)));
+    let rest = EndpointConfig::default();
+    EndpointConfig { mpa, out_of_order, last_early, disconnect_timeout, fpdu_timeout, ..rest }
 }
 
 /// The workers, and what the desk knows of each.
@@ -396,7 +399,7 @@ mod tests {
                     fragments_timeout_ms = 5000\npath_mtu_entries_max = 13\npath_mtu_min = 1000\n\
                     [tcp]\nprofile = 'data-center'\ncongestion = 'bbr'\nconnections_max = 17\nheld_bytes_max = '1M'\n\
                     held_segments_max = 19\nsend_buffer_bytes = '2M'\nreceive_window_bytes = '3M'\n\
-                    receive_window_initial_bytes = '5k'\nreceive_memory_bytes = '7M'\n[limits]\nneighbors_max = 23\n";
+                    receive_window_initial_bytes = '5k'\nreceive_memory_bytes = '7M'\nreceived_buffers_max = 29000\n[limits]\nneighbors_max = 23\n";
         let config = Config::parse("test.toml", text).unwrap();
         let StackConfig {
             mac: _,
@@ -425,6 +428,7 @@ mod tests {
             receive_window_bytes,
             receive_window_initial_bytes,
             receive_memory_bytes,
+            received_buffers_max,
             tcp,
             worker_count,
         } = stack(&config, &config.ports[0]);
@@ -443,6 +447,7 @@ mod tests {
         assert_eq!(buffers_max, config.memory.packet_buffers / 2 - RESERVE_MIN);
         assert_eq!((send_buffer_bytes, receive_window_bytes), (2 << 20, 3 << 20));
         assert_eq!((receive_window_initial_bytes, receive_memory_bytes), (5 << 10, 7 << 20));
+        assert_eq!(received_buffers_max, 29_000);
         assert_eq!(tcp, config.tcp.stack);
         assert_eq!((tcp.rto_min_ms, tcp.path_mtu_min), (5, 1000));
     }

@@ -64,12 +64,14 @@ iwarp_counters::counters! {
 }
 
 iwarp_counters::counters! {
-    /// Segments dropped, by reason. But for the first two, each ended its stream with a Terminate.
+    /// Segments dropped, by reason. But for the first three, each ended its stream with a Terminate.
     pub struct SegmentDrops {
         /// FPDUs, or what the transport brought at a time, that came after the end of their stream.
         after_error,
         /// Segments cut off by the end of their stream.
         cut_off,
+        /// FPDUs that stayed incomplete for too long: their connections were reset.
+        fpdu_timeout,
         /// FPDUs whose CRC32c is wrong.
         crc,
         /// FPDUs too short for their headers.

@@ -475,3 +475,33 @@ proptest! {
         prop_assert!(receiver.alive_max <= CHUNKS_MAX + 1);
     }
 }
+
+// Whoever owns the packet buffers may want them back at any time.
+#[test]
+fn an_fpdu_survives_that_its_chunks_are_given_back() {
+    let stream = [fpdu(true, b"first"), longest_fpdu(&pattern(65535, 4)), fpdu(true, b"next")].concat();
+    for size in [1, 100, 300, 536, 1448, 8948] {
+        for every in [1, 2, 7, 40] {
+            let mut stats = MpaStats::default();
+            let mut deframer = Deframer::<&[u8]>::new(0, DeframerConfig::default());
+            let mut lens = Vec::new();
+            for (n, chunk) in stream.chunks(size).enumerate() {
+                deframer.push((n * size) as u64, chunk, &mut stats).unwrap();
+                while let Some(fpdu) = deframer.next_fpdu(&mut stats) {
+                    // Its CRC has matched.
+                    lens.push(fpdu.unwrap().len());
+                }
+                deframer.tidy(&mut stats);
+                assert!(deframer.chunks() * 256 <= deframer.pending(), "chunks of few octets, {size} each");
+                let (begins, held) = (deframer.incomplete_from(), deframer.pending());
+                if n % every == 0 {
+                    deframer.compact(&mut stats);
+                    assert_eq!(deframer.chunks(), 0);
+                    assert_eq!((deframer.incomplete_from(), deframer.pending()), (begins, held));
+                }
+            }
+            assert_eq!(lens, [5, 65535, 4], "{size} octets each, given back every {every}");
+            assert_eq!((deframer.chunks(), deframer.incomplete_from()), (0, None));
+        }
+    }
+}

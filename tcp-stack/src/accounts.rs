@@ -126,16 +126,11 @@ impl Accounts {
         self.each(ids, |account| account.connections = account.connections.saturating_sub(1));
     }
 
-    /// Counts `buffers` more.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the budget of received data comes next"))]
-    pub(crate) fn charge(&mut self, ids: AccountIds, buffers: u32) {
-        self.each(ids, |account| account.buffers = account.buffers.saturating_add(buffers));
-    }
-
-    /// Counts `buffers` less.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the budget of received data comes next"))]
-    pub(crate) fn release(&mut self, ids: AccountIds, buffers: u32) {
-        self.each(ids, |account| account.buffers = account.buffers.saturating_sub(buffers));
+    /// A connection that has retained `before` packet buffers retains `after`.
+    pub(crate) fn change_buffers(&mut self, ids: AccountIds, before: u32, after: u32) {
+        self.each(ids, |account| {
+            account.buffers = account.buffers.saturating_sub(before).saturating_add(after)
+        });
     }
 
     fn each(&mut self, ids: AccountIds, change: impl Fn(&mut Account)) {
@@ -219,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_is_released() {
+    fn what_is_retained_is_given_back() {
         let mut accounts = accounts();
         let ids = [
             accounts.ids(listener(0), v4(1)),
@@ -228,14 +223,14 @@ mod tests {
         ];
         for (n, ids) in (1..).zip(ids) {
             assert_eq!(accounts.open(ids, WIDE), Ok(()));
-            accounts.charge(ids, n);
+            accounts.change_buffers(ids, 0, n);
         }
         assert_eq!(accounts.get(ids[0]).0, Account { connections: 1, buffers: 1 });
         assert_eq!(accounts.get(ids[0]).1, Account { connections: 2, buffers: 3 });
         assert_eq!(accounts.get(ids[2]).0, Account::default(), "no listener");
         assert_eq!(accounts.total(), Account { connections: 3, buffers: 6 });
         for (n, ids) in (1..).zip(ids) {
-            accounts.release(ids, n);
+            accounts.change_buffers(ids, n, 0);
             accounts.close(ids);
         }
         assert_eq!(accounts.total(), Account::default());

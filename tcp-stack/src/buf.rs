@@ -79,6 +79,11 @@ pub trait BufPool {
     fn alloc(&mut self, class: BufClass) -> Option<Self::Buf>;
     /// Bytes that a fresh buffer holds behind its headroom.
     fn data_room(&self) -> usize;
+    /// Buffers that are left, those that are kept for [`BufClass::Control`] included. A pool that cannot run short need not
+    /// tell.
+    fn available(&self) -> u32 {
+        u32::MAX
+    }
     /// Says that a buffer is likely to be asked for next and filled with so many bytes of payload: memory that is slow to
     /// write can be fetched meanwhile.
     #[inline]

@@ -58,6 +58,10 @@ pub struct StackConfig {
     /// Frame buffers that all connections together may hold for sending, and as many again received:
     /// what the pool they come from has. 120 octets of book-keeping each.
     pub buffers_max: u32,
+    /// Packet buffers that received data of all connections together may retain: segments behind gaps, and what the
+    /// application keeps of what it was handed ([`Stack::retain`](crate::Stack::retain)). More than half of
+    /// [`Self::buffers_max`] is taken for half.
+    pub received_buffers_max: u32,
     /// Payload queued or in flight, per connection, octets.
     pub send_buffer_bytes: u32,
     /// The largest receive window, per connection, octets: 1024..=2^30. It grows as the application keeps up with the
@@ -103,6 +107,7 @@ impl Default for StackConfig {
             held_bytes_max: 2 << 20,
             held_segments_max: 1024,
             buffers_max: 65_536,
+            received_buffers_max: u32::MAX,
             send_buffer_bytes: 1 << 20,
             receive_window_bytes: 1 << 20,
             receive_window_initial_bytes: 64 << 10,
@@ -243,6 +248,11 @@ impl StackConfig {
     /// Nodes of the send pool beside those for data: one for each connection's FIN, and those for splits.
     pub(crate) fn kept_nodes(&self) -> u32 {
         self.connections().saturating_add(SPLITS_MAX)
+    }
+
+    /// [`Self::received_buffers_max`] within its bounds.
+    pub(crate) fn received_buffers(&self) -> u32 {
+        self.received_buffers_max.min(self.buffers_max / 2)
     }
 
     /// Nodes of the receive pool that segments behind gaps leave to those in order.

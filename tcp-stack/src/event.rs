@@ -171,6 +171,12 @@ pub enum Event<B> {
         /// The connection.
         conn: ConnId,
     },
+    /// What the application keeps of the segments that it was handed ([`Stack::retain`](crate::Stack::retain)) is wanted for
+    /// others: it copies what it needs and lets go of the packet buffers, or ends the connection.
+    Reclaim {
+        /// The connection.
+        conn: ConnId,
+    },
     /// The payload of a full segment has changed.
     EmssChanged {
         /// The connection.

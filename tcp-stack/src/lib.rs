@@ -39,6 +39,7 @@ extern crate alloc;
 extern crate std;
 
 mod accounts;
+mod budget;
 mod buf;
 mod cc;
 mod config;

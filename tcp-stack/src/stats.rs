@@ -96,8 +96,16 @@ iwarp_counters::counters! {
         held_segments,
         /// Of these, segments that the application took before the gap closed.
         taken_segments,
+        /// Of these, short ones that were copied into the buffer of the segment before them.
+        held_merged,
         /// Segments held behind a gap and given up again, to make room for other connections.
         held_reclaimed,
+        /// Segments behind a gap that were not kept: received data may retain no more packet buffers.
+        held_refused,
+        /// Times that an application was not let keep more packet buffers with received data.
+        keep_refused,
+        /// Times that an application was asked for the packet buffers that it keeps, to make room for other connections.
+        keep_reclaimed,
         /// Duplicates that we reported (D-SACK).
         dsacks_out,
         /// Duplicates that the peer reported (D-SACK).
@@ -198,6 +206,12 @@ pub struct StackStats {
     pub send_buffers: u32,
     /// Buffers of received segments held now.
     pub receive_buffers: u32,
+    /// Packet buffers with received data that are retained now: behind gaps, and by the applications.
+    pub retained_buffers: u32,
+    /// As many may be.
+    pub retained_limit: u32,
+    /// Those of them that the applications keep.
+    pub kept_buffers: u32,
     /// Octets received in order and not let go of by the applications now.
     pub unread_octets: u64,
 }

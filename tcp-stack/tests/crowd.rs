@@ -18,12 +18,22 @@ const US: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const PORT: u16 = 7;
 const MSS: usize = 1000;
 const BUFFERS: u32 = 4096;
+/// Packet buffers that every connection may retain.
+const FEW: u32 = 8;
 
 const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const OUR_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const THEIR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-const THEIR_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const THEIR_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+
+/// A host of theirs: number 0 is on the link, and over IPv6 the gateway to the others.
+fn ip_of(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, 2 + host)
+}
+
+fn ipv6_of(host: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, host.into(), 0, 0, 0, 2)
+}
 
 /// A stack whose application takes everything and lets go of nothing, and peers that send what they like.
 struct Crowd {
@@ -32,6 +42,11 @@ struct Crowd {
     conns: Vec<ConnId>,
     iss: Vec<SeqNum>,
     ipv6: bool,
+    /// The host that new peers are on, and that of each peer.
+    host: u8,
+    hosts: Vec<u8>,
+    /// Connections that were asked for what they keep.
+    asked: Vec<ConnId>,
 }
 
 impl Crowd {
@@ -40,15 +55,25 @@ impl Crowd {
             mac: US,
             ipv4: Ipv4Cidr::new(OUR_IP, 24),
             ipv6: Ipv6Cidr::new(OUR_IPV6, 64),
+            ipv6_gateway: Some(THEIR_IPV6),
             buffers_max: BUFFERS,
             ..config.clone()
         };
         let mut stack = Stack::new(config, [9; 32]);
         stack.listen(PORT, ListenOptions::default()).unwrap();
         let pool = HeapPool::new(BUFFERS as usize, 64, 1600);
-        let mut crowd = Self { stack, pool, conns: Vec::new(), iss: Vec::new(), ipv6 };
+        let (conns, iss, hosts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut crowd = Self { stack, pool, conns, iss, ipv6, host: 0, hosts, asked: Vec::new() };
         crowd.greet();
         crowd
+    }
+
+    /// From here on peers connect from another host: over IPv6, from another /64.
+    fn move_to(&mut self, host: u8) {
+        self.host = host;
+        if !self.ipv6 {
+            self.greet();
+        }
     }
 
     /// They make themselves known, so that they can be answered.
@@ -60,26 +85,26 @@ impl Crowd {
             let header = Icmpv6Header { message: Icmpv6Message::NeighborSolicitation };
             header.emit(THEIR_IPV6, OUR_IPV6, &body, icmp.first_chunk_mut().unwrap());
             icmp.extend(body);
-            return self.packet(IpProtocol::ICMPV6, &icmp);
+            return self.packet(0, IpProtocol::ICMPV6, &icmp);
         }
         let operation = ArpOperation::Request;
-        let (sender_mac, sender_ip) = (THEIR_MAC, THEIR_IP);
+        let (sender_mac, sender_ip) = (THEIR_MAC, ip_of(self.host));
         let arp = ArpPacket { operation, sender_mac, sender_ip, target_mac: US, target_ip: OUR_IP };
         let mut body = [0; ArpPacket::LEN];
         arp.emit(&mut body);
         self.frame(EtherType::ARP, &body);
     }
 
-    fn packet(&mut self, protocol: IpProtocol, payload: &[u8]) {
+    fn packet(&mut self, host: u8, protocol: IpProtocol, payload: &[u8]) {
         if self.ipv6 {
-            let (src, dst, next_header, hop_limit) = (THEIR_IPV6, OUR_IPV6, protocol, 255);
+            let (src, dst, next_header, hop_limit) = (ipv6_of(host), OUR_IPV6, protocol, 255);
             let ip = Ipv6Header { src, dst, next_header, traffic_class: 0, flow_label: 0, hop_limit };
             let mut packet = vec![0; Ipv6Header::LEN];
             ip.emit(payload.len(), packet.first_chunk_mut().unwrap());
             packet.extend(payload);
             return self.frame(EtherType::IPV6, &packet);
         }
-        let ip = Ipv4Header::atomic(THEIR_IP, OUR_IP, protocol);
+        let ip = Ipv4Header::atomic(ip_of(host), OUR_IP, protocol);
         let mut packet = vec![0; Ipv4Header::LEN];
         ip.emit(payload.len(), true, packet.first_chunk_mut().unwrap());
         packet.extend(payload);
@@ -91,13 +116,14 @@ impl Crowd {
         let mut frame = vec![0; ethernet.header_len()];
         assert!(ethernet.emit(&mut frame));
         frame.extend(body);
-        let frame = RxFrame { buf: HeapBuf::new(&frame), checksum: RxChecksum::Good };
+        let frame = RxFrame { buf: HeapBuf::with_room(&frame, 2048), checksum: RxChecksum::Good };
         self.stack.handle_frames(Instant::from_millis(1), [frame]);
         self.settle();
     }
 
     /// Peer number `peer` sends.
     fn send(&mut self, peer: usize, flags: TcpFlags, seq: usize, len: usize) {
+        let host = self.hosts.get(peer).copied().unwrap_or(self.host);
         let ack = self.iss.get(peer).map_or(SeqNum::new(0), |iss| *iss + 1);
         let header = TcpHeader {
             src_port: 10_000 + u16::try_from(peer).unwrap(),
@@ -113,7 +139,7 @@ impl Crowd {
         let mut segment = vec![0; TcpHeader::len_with(&options)];
         assert!(header.emit(&options, &mut segment));
         segment.resize(segment.len() + len, 0);
-        self.packet(IpProtocol::TCP, &segment);
+        self.packet(host, IpProtocol::TCP, &segment);
     }
 
     fn settle(&mut self) {
@@ -121,6 +147,7 @@ impl Crowd {
             match event {
                 Event::Accepted { conn, .. } => self.conns.push(conn),
                 Event::Data { .. } => {}
+                Event::Reclaim { conn } => self.asked.push(conn),
                 other => panic!("{other:?}"),
             }
         }
@@ -141,6 +168,7 @@ impl Crowd {
         self.send(peer, TcpFlags::SYN, 0, 0);
         self.send(peer, TcpFlags::ACK, 1, 0);
         assert_eq!(self.conns.len(), peer + 1);
+        self.hosts.push(self.host);
         peer
     }
 
@@ -167,8 +195,17 @@ fn reassembly_queues_leave_room_to_others() {
                 crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
             }
         }
-        let held = crowd.stack.stats().receive_buffers;
-        assert!((BUFFERS / 2..BUFFERS * 7 / 8).contains(&held), "{held} of {BUFFERS}");
+        // Half of all buffers may be retained, three quarters of that by one host, and a few by each peer.
+        let stats = crowd.stack.stats();
+        let (held, share) = (stats.retained_buffers, BUFFERS / 2 * 3 / 4);
+        assert!((share - 50..share + 50 * FEW).contains(&held), "{held} of {BUFFERS}");
+        assert!(stats.tcp.held_refused > 10_000 && stats.tcp.held_reclaimed == 0, "{stats:?}");
+        let neighbor = crowd.connect();
+        for segment in 1..=FEW as usize {
+            crowd.send(neighbor, TcpFlags::ACK, 1 + segment * MSS, MSS);
+        }
+        assert_eq!(crowd.info(neighbor).held_segments, FEW);
+        crowd.move_to(1);
         let honest = crowd.connect();
         for segment in 1..=40 {
             crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
@@ -241,5 +278,62 @@ fn stalled_readers_leave_a_window_to_others() {
             assert!(matches!(crowd.stack.poll_event(), Some(Event::Closed { .. })));
         }
         assert_eq!(crowd.stack.stats().unread_octets, 1000);
+    }
+}
+
+/// What applications keep is in the same budget; those that keep something longest are asked for it before it is used up.
+#[test]
+fn what_applications_keep_is_limited_and_asked_for() {
+    for ipv6 in [false, true] {
+        let mut crowd = Crowd::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
+        let limit = crowd.stack.stats().retained_limit;
+        assert_eq!(limit, BUFFERS / 2);
+        let first = crowd.connect();
+        let first = crowd.conns[first];
+        assert!(crowd.stack.retain(first, limit / 4));
+        assert!(!crowd.stack.retain(first, limit), "more than the share of a connection");
+        assert_eq!((crowd.stack.stats().kept_buffers, crowd.stack.stats().tcp.keep_refused), (limit / 4, 1));
+        crowd.stack.audit().unwrap();
+        while crowd.asked.is_empty() {
+            let peer = crowd.connect();
+            assert!(crowd.stack.retain(crowd.conns[peer], FEW), "a few for everybody");
+        }
+        let stats = crowd.stack.stats();
+        assert!(stats.kept_buffers < limit && crowd.asked.first() == Some(&first), "{stats:?}");
+        // Behind a gap there is room as well, all the while.
+        let honest = crowd.connect();
+        for segment in 1..=FEW as usize {
+            crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
+        }
+        assert_eq!(crowd.info(honest).held_segments, FEW);
+        // Fewer are never refused, and what is kept goes with its connection.
+        assert!(crowd.stack.retain(first, limit / 8) && crowd.stack.retain(first, 0));
+        crowd.stack.audit().unwrap();
+        let conns = std::mem::take(&mut crowd.conns);
+        for conn in conns {
+            crowd.stack.abort(Instant::from_millis(2), conn);
+        }
+        while crowd.stack.poll_event().is_some() {}
+        crowd.stack.audit().unwrap();
+        let stats = crowd.stack.stats();
+        assert_eq!((stats.retained_buffers, stats.kept_buffers, stats.receive_buffers), (0, 0, 0));
+    }
+}
+
+/// A peer that sends octet by octet behind a gap, as terminals do, has them share buffers.
+#[test]
+fn short_segments_behind_a_gap_share_buffers() {
+    for ipv6 in [false, true] {
+        let mut crowd = Crowd::new(&StackConfig::default(), ipv6);
+        let peer = crowd.connect();
+        for octet in 0..1000 {
+            crowd.send(peer, TcpFlags::ACK, 1 + MSS + octet, 1);
+        }
+        let stats = crowd.stack.stats();
+        assert_eq!((stats.retained_buffers, stats.tcp.held_segments, stats.tcp.held_merged), (1, 1000, 999));
+        crowd.stack.audit().unwrap();
+        crowd.send(peer, TcpFlags::ACK, 1, MSS);
+        assert_eq!(crowd.info(peer).octets_in, 2000);
+        assert_eq!(crowd.stack.stats().retained_buffers, 0);
     }
 }

@@ -250,6 +250,14 @@ pub(crate) fn receive_memory_default(memory: &Memory, ports: &[Port], workers: u
     half.saturating_mul(payload_of(ports)).max(64 << 10)
 }
 
+/// The packet buffers that received data of a worker's connections on a port may retain, where the file does not say: half
+/// of its pool.
+pub(crate) fn received_buffers_default(memory: &Memory, ports: &[Port], workers: u64) -> u32 {
+    let pools = workers.saturating_mul(count(ports.len())).max(1);
+    let half = u64::from(memory.packet_buffers).checked_div(pools.saturating_mul(2)).unwrap_or(0);
+    u32::try_from(half).unwrap_or(u32::MAX)
+}
+
 /// Octets of data in a full-sized packet of the port with the smallest.
 fn payload_of(ports: &[Port]) -> u64 {
     let mtu = ports.iter().map(|port| u64::from(port.mtu)).min().unwrap_or(1500);

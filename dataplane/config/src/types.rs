@@ -337,6 +337,9 @@ pub struct Tcp {
     pub receive_window_initial_bytes: u32,
     /// Octets that all connections together may have received and not let go of, per worker and port.
     pub receive_memory_bytes: u64,
+    /// Packet buffers that received data of all connections together may retain, per worker and port; half of the pool at
+    /// most.
+    pub received_buffers_max: u32,
     /// Unacknowledged octets that a connection may queue.
     pub send_buffer_bytes: u32,
     /// Packet-buffer octets (true size, not payload) held for one connection behind a gap.
@@ -357,6 +360,8 @@ pub struct Mpa {
     pub handshake_timeout_ms: u32,
     /// Time that a connection being disconnected may wait for RDMA Reads, of either side, to be answered and taken.
     pub disconnect_timeout_ms: u32,
+    /// How long an FPDU may stay incomplete before its connection is reset.
+    pub fpdu_timeout_ms: u32,
     /// Greatest inbound RDMA Read queue depth granted, 0x3FFF being reserved (RFC 6581 §4).
     pub ird_max: u16,
     /// Greatest outbound RDMA Read queue depth used.

@@ -143,6 +143,8 @@ impl Desk {
             0 => None,
             lost => Some(format!("log: stderr takes no lines (full disk, closed pipe), {lost} lost")),
         });
+        let loads = self.loads();
+        degraded.extend(report::refusals(&self.crew, &loads));
         Ok(Status {
             api: API,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -158,7 +160,7 @@ impl Desk {
                 total: huge.total,
                 free: huge.free,
             },
-            workers: report::workers(&self.crew, &self.loads(), self.about.idle),
+            workers: report::workers(&self.crew, &loads, self.about.idle),
             connections: report::conn_counts(&self.crew, self.about.connections_max),
             regions: RegionTotals { count: count as u64, bytes, max: max as u64 },
             pools: report::pools(&self.ports.borrow()),

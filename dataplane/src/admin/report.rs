@@ -30,6 +30,10 @@ pub(super) struct Load {
     busy_ns: u64,
     total_ns: u64,
     permille: u32,
+    /// Packet buffers refused to data to be sent.
+    sent: Refusals,
+    /// Packet buffers refused to received data.
+    received: Refusals,
 }
 
 impl Load {
@@ -39,8 +43,49 @@ impl Load {
         let total_ns = member.published.value("worker", "total_ns");
         let (busy, total) = (busy_ns.saturating_sub(self.busy_ns), total_ns.saturating_sub(self.total_ns));
         let permille = (busy.saturating_mul(1000)).checked_div(total).unwrap_or(0);
-        *self = Self { busy_ns, total_ns, permille: u32::try_from(permille.min(1000)).unwrap_or(1000) };
+        let value = |group, name| member.published.value(group, name);
+        let received = value("tcp", "held_refused").wrapping_add(value("tcp", "keep_refused"));
+        let permille = u32::try_from(permille.min(1000)).unwrap_or(1000);
+        let sent = self.sent.sample(value("packet_pool", "data_refused"));
+        *self = Self { busy_ns, total_ns, permille, sent, received: self.received.sample(received) };
     }
+}
+
+/// Samples, taken once a second, for which a refusal is shown: whoever asks now and then sees it.
+const REFUSALS_SHOWN: u8 = 10;
+
+/// A count of refusals, and for how many samples more it is shown that there were some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Refusals {
+    count: u64,
+    shown: u8,
+}
+
+impl Refusals {
+    fn sample(self, count: u64) -> Self {
+        let shown = if count == self.count { self.shown.saturating_sub(1) } else { REFUSALS_SHOWN };
+        Self { count, shown }
+    }
+}
+
+/// Why the daemon is degraded, where workers refuse packet buffers, or did so a moment ago.
+pub(super) fn refusals(crew: &[Member], loads: &[Load]) -> Vec<String> {
+    let told = |((member, load), worker): ((&Member, &Load), usize)| {
+        let now = |name| member.published.value("now", name);
+        let retained = format!("{} of {}", now("retained_buffers"), now("retained_limit"));
+        let received = (load.received.shown > 0).then(|| {
+            format!("worker {worker}: received data is not kept: it retains {retained} packet buffers")
+        });
+        let sent = (load.sent.shown > 0).then(|| {
+            let queued = now("send_buffers");
+            format!(
+                "worker {worker}: no packet buffers for data to be sent: {queued} are queued or in flight, and \
+                 received data retains {retained}"
+            )
+        });
+        received.into_iter().chain(sent)
+    };
+    crew.iter().zip(loads).zip(0..).flat_map(told).collect()
 }
 
 /// How each worker does.
@@ -389,6 +434,19 @@ mod tests {
         assert!(number < 1 << 53);
         let Unpacked { worker, lane, index } = unpack(number);
         assert_eq!((worker, lane, index), (200, 13, 0xabcde));
+    }
+
+    #[test]
+    fn a_refusal_is_shown_for_a_while() {
+        let mut refusals = Refusals::default().sample(0);
+        assert_eq!(refusals.shown, 0);
+        refusals = refusals.sample(7);
+        for left in (1..=REFUSALS_SHOWN).rev() {
+            assert_eq!((refusals.shown, refusals.count), (left, 7));
+            refusals = refusals.sample(7);
+        }
+        assert_eq!(refusals.shown, 0);
+        assert_eq!(refusals.sample(8).sample(9).shown, REFUSALS_SHOWN);
     }
 
     #[test]

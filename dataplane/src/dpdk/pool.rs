@@ -39,6 +39,8 @@ pub struct MbufPool {
     reserve: u32,
     /// Data buffers to give out before looking again.
     data_left: u32,
+    /// How often a data buffer was refused.
+    refused: u64,
     /// Fetched and not yet given out.
     fresh: ArrayVec<Mbuf, BULK>,
 }
@@ -46,7 +48,7 @@ pub struct MbufPool {
 impl MbufPool {
     /// Allocates from `pool`, keeping `reserve` buffers for control frames and reception.
     pub fn new(pool: Arc<Mempool>, reserve: u32) -> Self {
-        Self { pool, reserve, data_left: 0, fresh: ArrayVec::new() }
+        Self { pool, reserve, data_left: 0, refused: 0, fresh: ArrayVec::new() }
     }
 
     /// Allocates from a worker's own pool, keeping an eighth of it, at least [`RESERVE_MIN`] buffers.
@@ -66,6 +68,11 @@ impl MbufPool {
         self.pool.available_here().saturating_add(fresh)
     }
 
+    /// How often a data buffer was refused, since only the reserve was left.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
     /// Whether nearly all of the reserve is used up, too, but for half of the least: by what connections hold of what they
     /// received. What brings more of that is to be dropped: a port that cannot fill its queue hears no acknowledgement.
     #[inline]
@@ -83,7 +90,10 @@ impl MbufPool {
                 self.data_left = left;
                 true
             }
-            None => false,
+            None => {
+                self.refused = self.refused.wrapping_add(1);
+                false
+            }
         }
     }
 
@@ -139,6 +149,10 @@ impl BufPool for MbufPool {
 
     fn data_room(&self) -> usize {
         usize::from(self.pool.frame_room())
+    }
+
+    fn available(&self) -> u32 {
+        self.available()
     }
 
     #[inline]

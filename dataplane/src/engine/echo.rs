@@ -12,6 +12,9 @@ use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Sta
 /// Octets of a segment at least, in the reckoning of how many buffers may wait.
 const SEGMENT_MIN: usize = 512;
 
+/// Buffers that wait, of a connection that is left alone when others want some.
+pub(super) const FEW: u32 = 4;
+
 /// Octets on their way back that the send queue has not taken yet.
 #[derive(Debug)]
 pub(super) struct Echo<B> {
@@ -68,6 +71,11 @@ impl<B: Buf> Echo<B> {
             bytes = bytes.get(taken..).unwrap_or_default();
         }
         Ok(())
+    }
+
+    /// Buffers that wait.
+    pub(super) fn waiting(&self) -> u32 {
+        u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 
     /// Moves what waits into the send queue; `true` when nothing waits any more.

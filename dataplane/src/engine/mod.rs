@@ -170,6 +170,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 Event::Early { conn } => self.early(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_turn(conn),
+                Event::Reclaim { conn } => self.reclaim(now, conn),
                 Event::Closed { conn, .. } => self.closed(conn),
                 Event::Connected { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => {}
             }
@@ -230,10 +231,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             }
             Some(Service::Echo(echo)) => match echo.receive(&mut self.stack, pool, conn, segment) {
                 Ok(()) => self.queue_turn(conn),
-                Err(echo::NoBuffer) => {
-                    self.stats.drop_echo_no_buffer += 1;
-                    self.stack.abort(now, conn);
-                }
+                Err(echo::NoBuffer) => self.drop_echo(now, conn),
             },
             Some(Service::Region(stream)) => {
                 let (verdict, (octets, behind)) = if segment.was_taken() {
@@ -242,6 +240,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                     let mut run = DataRun::new(&mut self.stack, conn, (offset, segment));
                     (stream.receive(now, &mut run, &mut self.side), run.end())
                 };
+                stream.settle_kept(&mut self.stack, conn, &mut self.side.stats);
                 self.stack.consumed(conn, octets);
                 self.queue_turn(conn);
                 self.obey(now, conn, verdict);
@@ -257,6 +256,24 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         if let Some(Service::Region(stream)) = slots.service(conn) {
             stack.offer_early(conn, &mut |offset, octets| stream.receive_early(offset, octets, side));
         }
+    }
+
+    /// Others want the packet buffers that a connection keeps.
+    #[cold]
+    fn reclaim(&mut self, now: Instant, conn: ConnId) {
+        match self.slots.service(conn) {
+            Some(Service::Region(stream)) => {
+                stream.give_back_kept(&mut self.stack, conn, &mut self.side.stats);
+            }
+            // Its octets have been acknowledged, and cannot be had again.
+            Some(Service::Echo(echo)) if echo.waiting() > echo::FEW => self.drop_echo(now, conn),
+            Some(Service::Echo(_) | Service::Discard | Service::Chargen(_)) | None => {}
+        }
+    }
+
+    fn drop_echo(&mut self, now: Instant, conn: ConnId) {
+        self.stats.drop_echo_no_buffer += 1;
+        self.stack.abort(now, conn);
     }
 
     fn peer_closed(&mut self, now: Instant, conn: ConnId) {
@@ -302,6 +319,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 Service::Chargen(chargen) => generate(now, conn, chargen, &mut self.stack, pool),
                 Service::Echo(echo) => {
                     let drained = echo.pump(now, &mut self.stack, conn);
+                    if !self.stack.retain(conn, echo.waiting()) {
+                        self.drop_echo(now, conn);
+                        continue;
+                    }
                     if drained && peer_closed {
                         self.stack.close(now, conn);
                     }

@@ -42,6 +42,8 @@ pub(super) struct RegionStream<B: Buf> {
     region: Option<RegionId>,
     /// The time limit that the owner keeps for it.
     armed: Option<Duration>,
+    /// Packet buffers that it is known to keep.
+    kept: usize,
     /// We have closed: until when the peer may take to do so.
     linger_until: Option<Duration>,
 }
@@ -54,6 +56,7 @@ impl<B: Buf> RegionStream<B> {
             peer,
             region: None,
             armed: None,
+            kept: 0,
             linger_until: None,
         }
     }
@@ -139,6 +142,27 @@ impl<B: Buf> RegionStream<B> {
         (turn, self.handle_events(now, side))
     }
 
+    /// Tells the stack how many packet buffers are kept for an FPDU that is not complete; if that is too many, what is
+    /// wanted of them is copied.
+    #[inline]
+    pub(super) fn settle_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
+        if self.endpoint.chunks() == self.kept {
+            return;
+        }
+        self.kept = self.endpoint.chunks();
+        if !stack.retain(conn, buffers(self.kept)) {
+            self.give_back_kept(stack, conn, stats);
+        }
+    }
+
+    /// Keeps no packet buffer: what is wanted of them is copied.
+    #[cold]
+    pub(super) fn give_back_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
+        self.endpoint.compact(stats);
+        self.kept = self.endpoint.chunks();
+        stack.retain(conn, buffers(self.kept));
+    }
+
     /// The region that this connection was granted, if any.
     pub(super) fn region(&self) -> Option<RegionId> {
         self.region
@@ -182,6 +206,11 @@ impl<B: Buf> RegionStream<B> {
         }
         verdict
     }
+}
+
+/// As the stack counts them.
+fn buffers(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// The rights that a configuration names.

@@ -7,6 +7,7 @@ mod hostile;
 mod lab;
 mod region;
 mod services;
+mod starve;
 
 use tcp_stack::{ConnId, Duration};
 

@@ -254,7 +254,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } | Event::EmssChanged { conn, .. } => self.look_after(conn),
                 Event::Closed { conn, .. } => self.closed(conn),
-                Event::Urgent { .. } => {}
+                Event::Urgent { .. } | Event::Reclaim { .. } => {}
             }
         }
     }

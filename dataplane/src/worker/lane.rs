@@ -266,6 +266,11 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         &mut self.engine
     }
 
+    /// Its packet buffers.
+    pub fn pool(&self) -> &MbufPool {
+        &self.pool
+    }
+
     /// What it passed on to other workers.
     pub fn steer_stats(&self) -> &super::steer::SteerStats {
         &self.mesh.stats

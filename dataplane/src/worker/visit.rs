@@ -34,6 +34,13 @@ fn queues<E: Step<Pool = MbufPool>>(lane: &Lane<E>, f: Sink<'_>) {
     let (rx, tx) = lane.queue_stats();
     rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
     tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));
+    let refused = lane.pool().refused();
+    f(
+        "packet_pool",
+        "data_refused",
+        "Packet buffers refused to data to be sent: only the reserve was left.",
+        refused,
+    );
     lane.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));
 }
 
@@ -65,6 +72,21 @@ fn now(stack: &StackStats, f: Sink<'_>) {
         ("time_wait", "TIME-WAIT records now.", count(stack.time_wait_now)),
         ("send_buffers", "Packet buffers held for sending now.", count(stack.send_buffers)),
         ("receive_buffers", "Packet buffers of received segments held now.", count(stack.receive_buffers)),
+        (
+            "retained_buffers",
+            "Packet buffers with received data that are retained now: behind gaps, and by the services.",
+            count(stack.retained_buffers),
+        ),
+        (
+            "retained_limit",
+            "Packet buffers with received data that may be retained.",
+            count(stack.retained_limit),
+        ),
+        (
+            "kept_buffers",
+            "Of the retained ones, those of incomplete FPDUs and of echo.",
+            count(stack.kept_buffers),
+        ),
         (
             "unread_octets",
             "Octets received in order that the services have not let go of.",

@@ -49,6 +49,9 @@ pub struct EndpointConfig {
     pub poke_after: Option<Duration>,
     /// How long a peer that was rejected is given to close the connection itself.
     pub reject_linger: Duration,
+    /// How long an FPDU may stay incomplete before the connection is reset; `None` for ever. TCP may need a minute or more
+    /// to repair the loss of a segment, and what is held meanwhile is bounded: the limit is for peers that never go on.
+    pub fpdu_timeout: Option<Duration>,
     /// How long a Terminate may wait for room in the transport before the connection is reset.
     pub terminate_timeout: Duration,
     /// How long [`Endpoint::disconnect`](super::Endpoint::disconnect) may wait for Read Responses that the peer owes, and
@@ -71,6 +74,7 @@ impl Default for EndpointConfig {
             placed_runs_max: 32,
             poke_after: None,
             reject_linger: Duration::from_secs(5),
+            fpdu_timeout: Some(Duration::from_secs(120)),
             terminate_timeout: Duration::from_secs(5),
             disconnect_timeout: Duration::from_secs(30),
         }

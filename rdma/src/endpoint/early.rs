@@ -52,6 +52,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             qp.fail(&Fault::bare(stream_error(error)), env.stats);
         }
         self.deliver(env);
+        self.watch_fpdu(now);
         self.settle(now);
     }
 }

@@ -105,15 +105,18 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if self.poke_at.is_some_and(|at| at <= now) {
             (self.poke_at, self.poke_due) = (None, true);
         }
+        if self.fpdu_check_at.is_some_and(|at| at <= now) {
+            self.check_fpdu(now, stats);
+        }
         self.settle(now);
     }
 
     /// When [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let negotiation = self.negotiation.as_ref().and_then(|negotiation| negotiation.next_deadline());
-        let limits = [negotiation, self.linger_until, self.terminate_until, self.drain_until, self.poke_at];
-        // In full operation there is none, mostly.
-        if limits.iter().all(Option::is_none) { None } else { limits.into_iter().flatten().min() }
+        let ends = [negotiation, self.linger_until, self.terminate_until, self.drain_until];
+        let limits = ends.into_iter().chain([self.poke_at, self.fpdu_check_at]);
+        limits.flatten().min()
     }
 
     /// Draws the consequences of a new state.
@@ -155,6 +158,6 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.negotiation = None;
         self.deframer = None;
         (self.linger_until, self.terminate_until, self.poke_at, self.poke_due) = (None, None, None, false);
-        self.drain_until = None;
+        (self.drain_until, self.incomplete, self.fpdu_check_at) = (None, None, None);
     }
 }

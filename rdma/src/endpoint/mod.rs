@@ -3,6 +3,7 @@
 mod config;
 mod early;
 mod end;
+mod incomplete;
 mod setup;
 
 use core::time::Duration;
@@ -94,6 +95,10 @@ pub struct Endpoint<C> {
     poke_due: bool,
     pokes: u32,
     terminate: Option<ErrorCode>,
+    /// Where the FPDU begins that is not complete, and since when it is not.
+    incomplete: Option<(u64, Duration)>,
+    /// When to see whether that is too long ago.
+    fpdu_check_at: Option<Duration>,
 }
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
@@ -138,6 +143,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             poke_due: false,
             pokes: 0,
             terminate: None,
+            incomplete: None,
+            fpdu_check_at: None,
         }
     }
 
@@ -154,6 +161,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             }
         } else {
             self.fpdus(offset, chunk, env);
+            self.watch_fpdu(now);
         }
         self.settle(now);
     }
@@ -194,6 +202,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                 None => break,
             }
         }
+        deframer.tidy(&mut env.stats.mpa);
         if qp.state != QpState::ReadyToSend {
             self.deframer = None;
         }

@@ -27,8 +27,9 @@ use std::collections::VecDeque;
 
 /// Chunks that suffice for the longest FPDU in segments of 1448 octets, wherever in them it begins.
 pub const CHUNKS_MAX: usize = 48;
-/// Octets below which a chunk that does not complete an FPDU is copied aside although fewer are held.
-const TINY: usize = 64;
+/// Octets below which a chunk that does not complete an FPDU is copied aside although fewer are held: an eighth of the least
+/// buffer that ports receive into.
+const TINY: usize = 256;
 /// Octets of the copy-aside buffer that no legal stream overflows.
 pub const SPILL_MAX: usize = MARKED_LEN_MAX + TINY;
 /// Octets of the shortest FPDU.
@@ -179,6 +180,61 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.held.saturating_sub(self.lent)
+    }
+
+    /// Chunks that are held: as many packet buffers.
+    #[must_use]
+    pub const fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    /// The stream position at which the FPDU begins that octets are held back of; `None` where there are none.
+    #[inline]
+    #[must_use]
+    pub fn incomplete_from(&self) -> Option<u64> {
+        (self.pending() > 0).then(|| self.position.saturating_add(self.lent as u64))
+    }
+
+    /// Lets go of all chunks, of which the octets that are still wanted are copied aside; or, where there is too little room
+    /// for that, of none.
+    #[cold]
+    pub fn compact(&mut self, stats: &mut MpaStats) {
+        self.settle();
+        self.spill.drain(..self.spill_used.min(self.spill.len()));
+        self.spill_used = 0;
+        if self.spill_max.saturating_sub(self.spill.len()) < self.held.saturating_sub(self.spill.len()) {
+            return;
+        }
+        let (mut at, mut used) = (0_usize, self.used);
+        for piece in &mut self.pieces {
+            match piece {
+                Piece::Placed(_) => {}
+                Piece::Spill(run) => at = at.saturating_add(*run),
+                Piece::Chunk(chunk) => {
+                    let octets = chunk.as_ref().get(used..).unwrap_or_default();
+                    let len = octets.len();
+                    self.spill.extend_from_slice(octets);
+                    if let Some(behind) = self.spill.get_mut(at..).filter(|behind| len <= behind.len()) {
+                        behind.rotate_right(len);
+                    }
+                    at = at.saturating_add(len);
+                    stats.octets_spilled = stats.octets_spilled.wrapping_add(len as u64);
+                    stats.octets_copied = stats.octets_copied.wrapping_add(len as u64);
+                    *piece = Piece::Spill(len);
+                }
+            }
+            used = 0;
+        }
+        (self.chunks, self.used) = (0, 0);
+    }
+
+    /// Copies what is held back aside if it is little, compared with the packet buffers that it pins. To be called when
+    /// no FPDU is left to be lent.
+    #[inline]
+    pub fn tidy(&mut self, stats: &mut MpaStats) {
+        if self.chunks > 0 && self.pending() < self.chunks.saturating_mul(TINY) {
+            self.compact(stats);
+        }
     }
 
     /// Looks for FPDUs in a chunk at stream position `offset`, behind a gap.

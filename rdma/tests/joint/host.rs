@@ -259,6 +259,7 @@ impl Host {
             | Event::Connected { conn }
             | Event::Data { conn, .. }
             | Event::Early { conn }
+            | Event::Reclaim { conn }
             | Event::PeerClosed { conn }
             | Event::Writable { conn }
             | Event::Urgent { conn, .. }

@@ -1,6 +1,6 @@
 //! CLOSE and FIN, and how a connection ends.
 
-use super::{Conn, Cx, Notice, Pending, Reply, State};
+use super::{Conn, Cx, Notice, Pending, Reassembly, Reply, State};
 use crate::buf::Buf;
 use crate::error::CloseReason;
 use crate::seq::SeqNum;
@@ -50,7 +50,7 @@ impl Conn {
     /// Eighth: the FIN is in order.
     pub(super) fn take_fin<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         self.rcv.nxt += 1;
-        self.rcv.held.clear_held(cx.rx);
+        self.with_held(cx, Reassembly::clear_held);
         self.notices.add(Notice::PeerClosed);
         self.pending.add(Pending::Ack);
         match self.state {
@@ -84,11 +84,12 @@ impl Conn {
         self.ended = Some(reason);
         self.notices.remove(Notice::Writable);
         self.notices.remove(Notice::EmssChanged);
+        self.notices.remove(Notice::Reclaim);
         self.pending = Set::EMPTY;
         self.dup_acks_owed = 0;
         self.timers.clear_all();
         while self.snd.queue.pop_head(cx.tx).is_some() {}
-        self.rcv.held.clear_held(cx.rx);
+        self.with_held(cx, Reassembly::clear_held);
         if reason == CloseReason::Aborted {
             self.rcv.held.clear(cx.rx);
         }

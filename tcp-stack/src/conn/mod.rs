@@ -77,7 +77,7 @@ pub(crate) use terms::Terms;
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 pub(crate) use window::ReceiveMemory;
 
-use crate::accounts::AccountIds;
+use crate::accounts::{AccountIds, Accounts};
 use crate::buf::Buf;
 use crate::cc::{Controller, Pacer, Window};
 use crate::config::{ConnOptions, StackConfig};
@@ -140,6 +140,8 @@ pub(crate) enum Notice {
     PeerClosed,
     Writable,
     EmssChanged,
+    /// What the application keeps of received data is wanted back.
+    Reclaim,
 }
 
 impl Member for Notice {
@@ -253,6 +255,8 @@ pub(crate) struct Conn {
     secret: u32,
     /// The account of its source; the stack sets it when it enters the connection.
     pub(crate) source: u32,
+    /// Packet buffers that the application keeps of what it was handed.
+    pub(crate) kept: u32,
 }
 
 /// What a connection needs of the stack while it is moved.
@@ -263,6 +267,7 @@ pub(crate) struct Cx<'a, B> {
     pub(crate) tx: &'a mut Pool<TxNode<B>>,
     pub(crate) rx: &'a mut Pool<RxNode<B>>,
     pub(crate) memory: &'a mut ReceiveMemory,
+    pub(crate) accounts: &'a mut Accounts,
     pub(crate) stats: &'a mut TcpStats,
     pub(crate) paths: &'a mut PathMtuCache,
 }
@@ -362,6 +367,7 @@ impl Conn {
             hash: origin.hash,
             secret: 0,
             source: 0,
+            kept: 0,
             ts_offset: origin.ts_offset,
             listener: origin.listener,
             announced: origin.listener.is_none(),
@@ -397,6 +403,11 @@ impl Conn {
     /// The other end.
     pub(crate) fn remote(&self) -> SocketAddr {
         self.ends.remote()
+    }
+
+    /// Packet buffers with received data: behind gaps, and in the hands of the application.
+    pub(crate) fn retained(&self) -> u32 {
+        self.rcv.held.buffers().saturating_add(self.kept)
     }
 
     /// Where it is counted.

@@ -20,6 +20,9 @@ use crate::pool::{NIL, Pool};
 use crate::seq::SeqNum;
 use crate::wire::SackRange;
 
+/// A payload is short if its buffer is so many times as large.
+const SMALL_PART: usize = 8;
+
 /// One received segment, or the part of it that is new.
 #[derive(Debug)]
 pub(crate) struct RxNode<B> {
@@ -119,6 +122,8 @@ pub(crate) struct Held {
     pub(crate) run: SackRange,
     /// The first part of it that was held already (RFC 2883 §4.2).
     pub(crate) duplicate: Option<SackRange>,
+    /// It was copied into the buffer of the segment before it.
+    pub(crate) merged: bool,
 }
 
 /// How much may be held behind gaps.
@@ -128,8 +133,12 @@ pub(crate) struct HoldLimits {
     pub(crate) segments: u32,
     /// Nodes that segments behind gaps leave in the pool for those in order.
     pub(crate) reserve: u32,
+    /// Short segments are copied into the buffer of the one before them as long as both have no more octets than this.
+    pub(crate) merged: u16,
     /// Whether the application wants to look at them.
     pub(crate) offer: bool,
+    /// Whether one more packet buffer may be retained.
+    pub(crate) retains: bool,
 }
 
 /// What one connection has received. Without segments it owns no memory.
@@ -143,7 +152,9 @@ pub(crate) struct Reassembly {
     // What is needed behind gaps.
     last_run: u32,
     held_bytes: u32,
-    held_segments: u32,
+    held_segments: u16,
+    /// Packet buffers that they are in: fewer where the application has taken some, or short ones share one.
+    held_buffers: u16,
     /// The fresh segments, latest first.
     first_fresh: u32,
 }
@@ -157,6 +168,7 @@ impl Reassembly {
             ready_tail: NIL,
             held_bytes: 0,
             held_segments: 0,
+            held_buffers: 0,
             first_fresh: NIL,
         }
     }
@@ -178,7 +190,12 @@ impl Reassembly {
 
     /// What is held behind gaps: segments.
     pub(crate) fn held_segments(&self) -> u32 {
-        self.held_segments
+        self.held_segments.into()
+    }
+
+    /// What is held behind gaps: packet buffers.
+    pub(crate) fn buffers(&self) -> u32 {
+        self.held_buffers.into()
     }
 
     /// Where what waits for the application begins.
@@ -194,7 +211,22 @@ impl Reassembly {
             ready = ready.saturating_add(1);
             index = node.next;
         }
-        ready.saturating_add(self.held_segments)
+        ready.saturating_add(self.held_segments())
+    }
+
+    /// Packet buffers of the segments behind gaps, found by a walk.
+    #[cfg(any(test, feature = "testutil"))]
+    pub(crate) fn count_buffers<B>(&self, pool: &Pool<RxNode<B>>) -> u32 {
+        let (mut run, mut buffers) = (self.first_run, 0_u32);
+        while let Some(first) = pool.get(run) {
+            let mut index = run;
+            while let Some(node) = pool.get(index) {
+                buffers = buffers.saturating_add(node.buf.is_some().into());
+                index = node.next;
+            }
+            run = first.next_run;
+        }
+        buffers
     }
 
     /// The runs, lowest first.
@@ -267,6 +299,7 @@ impl Reassembly {
                 && takes(node.seq, bytes)
             {
                 self.held_bytes = self.held_bytes.saturating_sub(node.size());
+                self.held_buffers = self.held_buffers.saturating_sub(1);
                 node.buf = None;
             }
         }
@@ -333,10 +366,8 @@ impl Reassembly {
             return Err(HoldError::Duplicate(run.unwrap_or_default()));
         }
         let size = u32::try_from(payload.buf.true_size()).unwrap_or(u32::MAX);
-        if self.held_segments >= limits.segments
-            || self.held_bytes.saturating_add(size) > limits.bytes
-            || pool.available() <= limits.reserve
-        {
+        let merges = can_merge(pool, prev, &payload, &limits);
+        if !merges && !self.has_room(pool, size, &limits) {
             return Err(HoldError::Full);
         }
         // What it covers whole gives way; what it reaches into keeps its place.
@@ -351,17 +382,36 @@ impl Reassembly {
             next = self.drop_run(pool, prev, next);
         }
         let end = payload.end();
-        let index = insert(pool, payload).ok_or(HoldError::Full)?;
-        if let Some(node) = pool.get_mut(index).filter(|_| limits.offer) {
+        let merged = merges.then(|| merge(pool, prev, &payload)).flatten();
+        let index = match merged {
+            Some(tail) => {
+                self.join(pool, prev, next);
+                tail
+            }
+            None => {
+                let index = insert(pool, payload).ok_or(HoldError::Full)?;
+                self.held_segments = self.held_segments.saturating_add(1);
+                self.held_buffers = self.held_buffers.saturating_add(1);
+                self.held_bytes = self.held_bytes.saturating_add(size);
+                self.link(pool, index, prev, next);
+                index
+            }
+        };
+        if let Some(node) = pool.get_mut(index).filter(|node| limits.offer && !node.fresh) {
             (node.fresh, node.next_fresh) = (true, self.first_fresh);
             self.first_fresh = index;
         }
-        self.held_segments = self.held_segments.saturating_add(1);
-        self.held_bytes = self.held_bytes.saturating_add(size);
-        self.link(pool, index, prev, next);
         let run = if pool.get(prev).is_some_and(|run| run.run_end.at_or_after(end)) { prev } else { index };
         let range = pool.get(run).map(|run| SackRange { start: run.seq, end: run.run_end });
-        Ok(Held { run: range.unwrap_or_default(), duplicate })
+        Ok(Held { run: range.unwrap_or_default(), duplicate, merged: merged.is_some() })
+    }
+
+    /// Whether one more segment of its own, of so many octets of true buffer size, may be held.
+    fn has_room<B>(&self, pool: &Pool<RxNode<B>>, size: u32, limits: &HoldLimits) -> bool {
+        limits.retains
+            && self.held_segments() < limits.segments.min(u16::MAX.into())
+            && self.held_bytes.saturating_add(size) <= limits.bytes
+            && pool.available() > limits.reserve
     }
 
     /// The last run that begins at `seq` or before it, and the one after that.
@@ -451,6 +501,7 @@ impl Reassembly {
     fn forget<B: Buf>(&mut self, node: &RxNode<B>) {
         self.held_bytes = self.held_bytes.saturating_sub(node.size());
         self.held_segments = self.held_segments.saturating_sub(1);
+        self.held_buffers = self.held_buffers.saturating_sub(node.buf.is_some().into());
     }
 
     /// Frees everything held behind gaps.
@@ -483,6 +534,37 @@ fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Optio
     let run = pool.get(index)?;
     let range = SackRange { start: payload.seq.max(run.seq), end: payload.end().min(run.run_end) };
     range.start.before(range.end).then_some(range)
+}
+
+/// Whether a payload is so short that it pins many times its octets, and fits behind the run `index`, which ends where it
+/// begins, into the buffer of the last segment there.
+fn can_merge<B: Buf>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>, limits: &HoldLimits) -> bool {
+    let Some(run) = pool.get(index).filter(|run| run.run_end == payload.seq) else { return false };
+    let Some(tail) = pool.get(run.run_tail) else { return false };
+    let Some(buf) = tail.buf.as_ref().filter(|buf| !buf.is_shared()) else { return false };
+    let len = usize::try_from(payload.len()).unwrap_or(usize::MAX);
+    let sum = usize::from(tail.len).saturating_add(len);
+    // What lies behind the payload in the buffer, such as padding, gives way.
+    let room = buf.tailroom().saturating_add(buf.bytes().len());
+    len.saturating_mul(SMALL_PART) <= payload.buf.true_size()
+        && sum <= usize::from(limits.merged)
+        && usize::from(tail.at).saturating_add(sum) <= room
+}
+
+/// Copies a payload behind the last segment of the run `index`, whose place in the pool is returned.
+fn merge<B: Buf>(pool: &mut Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Option<u32> {
+    let (end, at) = (payload.end(), pool.get(index)?.run_tail);
+    let octets = payload.buf.bytes().get(usize::from(payload.range.start)..usize::from(payload.range.end))?;
+    let tail = pool.get_mut(at)?;
+    let used = usize::from(tail.at).saturating_add(tail.len.into());
+    let buf = tail.buf.as_mut()?;
+    if !buf.truncate(used) {
+        return None;
+    }
+    buf.append(octets.len())?.copy_from_slice(octets);
+    tail.len = tail.len.saturating_add(u16::try_from(octets.len()).unwrap_or(u16::MAX));
+    pool.get_mut(index)?.run_end = end;
+    Some(at)
 }
 
 /// `None`, and the payload is dropped, when the pool is full.

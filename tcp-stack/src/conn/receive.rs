@@ -1,17 +1,15 @@
 //! Segment text: what is kept, and when it is acknowledged.
 
-use super::{Conn, Cx, Held, HoldError, HoldLimits, Payload, Pending};
+use super::{Conn, Cx, Held, HoldError, HoldLimits, Notice, Payload, Pending, Reassembly, RxNode};
 use crate::buf::Buf;
 use crate::iface::DropReason;
+use crate::pool::Pool;
 use crate::seq::SeqNum;
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange};
 
-/// A connection holds segments behind gaps up to this part of the nodes that are free: n connections that do so leave
-/// 4/(n + 4) of them.
-const HELD_SHARE_OF_FREE: u32 = 4;
-/// But always so many, for which the stack has the oldest ones give way.
-const HELD_SHARE_MIN: u32 = 8;
+/// Octets of the headers of a packet, at most: IPv6, TCP with all its options.
+const HEADERS_MAX: u16 = 100;
 /// Duplicate acknowledgements owed at a time.
 const DUP_ACKS_MAX: u8 = 8;
 
@@ -101,7 +99,7 @@ impl Conn {
             return Err(DropReason::TcpNoMemory);
         }
         let had_gap = !self.rcv.held.has_no_gap();
-        self.rcv.nxt = if had_gap { self.rcv.held.release(cx.rx, end) } else { end };
+        self.rcv.nxt = if had_gap { self.with_held(cx, |held, pool| held.release(pool, end)) } else { end };
         let octets = self.rcv.nxt.distance_from(before);
         self.rcv.unread = self.rcv.unread.saturating_add(octets);
         cx.memory.take(octets);
@@ -122,18 +120,22 @@ impl Conn {
     fn keep_behind_gap<B: Buf>(&mut self, cx: &mut Cx<'_, B>, payload: Payload<B>) -> Result<(), DropReason> {
         // RFC 5681 §4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
         self.owe_duplicate_ack();
-        let reserve = cx.config.in_order_nodes();
-        let share = cx.rx.available().saturating_sub(reserve) / HELD_SHARE_OF_FREE;
         let limits = HoldLimits {
             bytes: cx.config.held_bytes_max,
-            segments: cx.config.held_segments_max.min(share.max(HELD_SHARE_MIN)),
-            reserve,
+            segments: cx.config.held_segments_max,
+            reserve: cx.config.in_order_nodes(),
+            merged: cx.config.mtu.saturating_sub(HEADERS_MAX),
             offer: self.settings.early,
+            retains: cx
+                .memory
+                .budget
+                .allows(self.retained().saturating_add(1), cx.accounts.get(self.accounts())),
         };
         let range = SackRange { start: payload.seq, end: payload.end() };
-        match self.rcv.held.hold(cx.rx, payload, limits) {
-            Ok(Held { run, duplicate }) => {
+        match self.with_held(cx, |held, pool| held.hold(pool, payload, limits)) {
+            Ok(Held { run, duplicate, merged }) => {
                 cx.stats.held_segments = cx.stats.held_segments.wrapping_add(1);
+                cx.stats.held_merged = cx.stats.held_merged.wrapping_add(merged.into());
                 self.note_recent(run);
                 if let Some(duplicate) = duplicate {
                     self.report_duplicate(cx, duplicate);
@@ -146,17 +148,42 @@ impl Conn {
                 self.report_duplicate(cx, range);
                 Err(DropReason::TcpDuplicate)
             }
-            Err(HoldError::Full) => Err(DropReason::TcpHeldLimit),
+            Err(HoldError::Full) => {
+                cx.stats.held_refused = cx.stats.held_refused.wrapping_add((!limits.retains).into());
+                Err(DropReason::TcpHeldLimit)
+            }
         }
     }
 
-    /// What is held behind gaps gives way to others, who have less or nothing. RFC 2018 §8 lets a receiver do so: "the
-    /// receiver is permitted to discard data in its queue that has not been acknowledged".
-    pub(crate) fn give_up_held<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
-        cx.stats.held_reclaimed =
-            cx.stats.held_reclaimed.wrapping_add(u64::from(self.rcv.held.held_segments()));
-        self.rcv.held.clear_held(cx.rx);
-        self.rcv.recent = SackBlocks::EMPTY;
+    /// What is retained gives way to others, who have less or nothing. RFC 2018 §8 lets a receiver do so with what is
+    /// behind gaps: "the receiver is permitted to discard data in its queue that has not been acknowledged".
+    pub(crate) fn give_up_retained<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
+        if !self.rcv.held.has_no_gap() {
+            let held = self.rcv.held.held_segments();
+            cx.stats.held_reclaimed = cx.stats.held_reclaimed.wrapping_add(u64::from(held));
+            self.with_held(cx, Reassembly::clear_held);
+            self.rcv.recent = SackBlocks::EMPTY;
+        }
+        if self.kept > 0 && self.announced {
+            cx.stats.keep_reclaimed = cx.stats.keep_reclaimed.wrapping_add(1);
+            self.notices.add(Notice::Reclaim);
+        }
+    }
+
+    /// Changes what is held behind gaps, and keeps account of the packet buffers that it retains.
+    pub(super) fn with_held<B: Buf, R>(
+        &mut self,
+        cx: &mut Cx<'_, B>,
+        change: impl FnOnce(&mut Reassembly, &mut Pool<RxNode<B>>) -> R,
+    ) -> R {
+        let before = self.rcv.held.buffers();
+        let result = change(&mut self.rcv.held, cx.rx);
+        let after = self.rcv.held.buffers();
+        if before != after {
+            cx.memory.budget.change(before, after);
+            cx.accounts.change_buffers(self.accounts(), before, after);
+        }
+        result
     }
 
     /// An acknowledgement is owed at once. A peer without SACK counts duplicates, so each segment has

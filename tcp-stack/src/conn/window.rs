@@ -8,6 +8,7 @@
 use core::time::Duration;
 
 use super::{Conn, Cx, Pending, Receiver};
+use crate::budget::ReceiveBudget;
 use crate::config::StackConfig;
 use crate::time::{Instant, Stamp, nanos};
 
@@ -25,11 +26,13 @@ const SEGMENTS_MORE: u32 = 16;
 pub(crate) struct ReceiveMemory {
     used: u64,
     limit: u64,
+    /// Packet buffers that received data retains.
+    pub(crate) budget: ReceiveBudget,
 }
 
 impl ReceiveMemory {
-    pub(crate) const fn new(limit: u64) -> Self {
-        Self { used: 0, limit }
+    pub(crate) const fn new(limit: u64, budget: ReceiveBudget) -> Self {
+        Self { used: 0, limit, budget }
     }
 
     pub(crate) const fn used(&self) -> u64 {
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_share_follows_what_is_left() {
-        let mut memory = ReceiveMemory::new(400_000);
+        let mut memory = ReceiveMemory::new(400_000, ReceiveBudget::new(0, 0));
         assert_eq!(memory.share(), 100_000);
         memory.take(300_000);
         assert_eq!((memory.share(), memory.used()), (25_000, 300_000));
@@ -271,7 +274,7 @@ mod tests {
         assert_eq!(memory.share(), 0, "windows that were offered are filled all the same");
         memory.give_back(600_000);
         assert_eq!(memory.share(), 100_000);
-        assert_eq!(ReceiveMemory::new(u64::MAX).share(), u32::MAX);
+        assert_eq!(ReceiveMemory::new(u64::MAX, ReceiveBudget::new(0, 0)).share(), u32::MAX);
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl<B: Buf> Stack<B> {
         let data_nodes = self.data_nodes();
         // A little more than `send_capacity` says: what it said shrinks as it is used.
         let free = data_nodes.saturating_add(16);
-        let Self { conns, tx, rx, memory, stats, config, paths, .. } = self;
+        let Self { conns, tx, rx, memory, accounts, stats, config, paths, .. } = self;
         let Some(block) = conns.get_mut(conn) else { return Err(SendError::NotConnected(payload)) };
         if !block.state.can_send() || block.snd.fin_queued {
             return Err(SendError::NotConnected(payload));
@@ -147,7 +147,7 @@ impl<B: Buf> Stack<B> {
         // Now the payload is in the caches, from which other segments may push it before its turn comes.
         let sum = (!config.tx_checksum_offload).then(|| B::sum(payload.bytes()).fold());
         block
-            .enqueue(&mut Cx { now, config, tx, rx, memory, stats, paths }, len, payload, sum)
+            .enqueue(&mut Cx { now, config, tx, rx, memory, accounts, stats, paths }, len, payload, sum)
             .map_err(SendError::Full)?;
         // That it waits to be sent is all that can follow.
         self.output.push_block(block, conn.index());
@@ -217,14 +217,37 @@ impl<B: Buf> Stack<B> {
     /// delivered: the receive window opens by them.
     pub fn consumed(&mut self, conn: ConnId, octets: usize) {
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
-        let Self { conns, tx, rx, memory, stats, config, paths, now, .. } = self;
+        let Self { conns, tx, rx, memory, accounts, stats, config, paths, now, .. } = self;
         let Some(block) = conns.get_mut(conn) else { return };
         let owed = block.pending.has(Pending::Ack);
-        block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, stats, paths }, octets);
+        block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, accounts, stats, paths }, octets);
         // An acknowledgement that opens the window is all that can follow.
         if block.pending.has(Pending::Ack) && !owed {
             self.output.push_block(block, conn.index());
         }
+    }
+
+    /// Says how many packet buffers the application keeps now of the segments of a connection that it was handed; to be
+    /// called when that changes, and after the events of a connection rather than within. `false`: so many are too many,
+    /// for the connection, its listener, its source or all together. The application copies what it needs of them,
+    /// or ends the connection, and says so. Fewer than before are never too many.
+    pub fn retain(&mut self, conn: ConnId, buffers: u32) -> bool {
+        let Self { conns, memory, accounts, stats, held, kept, .. } = self;
+        let Some(block) = conns.get_mut(conn).filter(|block| block.kept != buffers) else { return true };
+        let (ids, before) = (block.accounts(), block.retained());
+        let after = before.saturating_sub(block.kept).saturating_add(buffers);
+        if after > before && !memory.budget.allows(after, accounts.get(ids)) {
+            stats.keep_refused = stats.keep_refused.wrapping_add(1);
+            return false;
+        }
+        *kept = kept.saturating_sub(block.kept).saturating_add(buffers);
+        block.kept = buffers;
+        memory.budget.change(before, after);
+        accounts.change_buffers(ids, before, after);
+        if buffers > 0 {
+            held.push_block(block, conn.index());
+        }
+        true
     }
 
     /// Shows the application what has arrived behind a gap, right after [`Event::Early`](crate::Event::Early): of
@@ -235,16 +258,20 @@ impl<B: Buf> Stack<B> {
     /// acknowledged selectively. Its octets may all the same come once more, with [`Event::Data`](crate::Event::Data): as
     /// part of a longer segment, or where what was held had to be given up.
     pub fn offer_early(&mut self, conn: ConnId, takes: &mut dyn FnMut(u64, &[u8]) -> bool) {
-        let Self { conns, rx, stats, early, .. } = self;
+        let Self { conns, rx, stats, early, memory, accounts, .. } = self;
         let Some((_, first)) = early.take().filter(|(index, _)| *index == conn.index()) else { return };
         let Some(block) = conns.get_mut(conn) else { return };
         let (nxt, in_order) = (block.rcv.nxt, block.rcv.octets);
+        let (ids, before) = (block.accounts(), block.rcv.held.buffers());
         block.rcv.held.offer(rx, first, nxt, &mut |seq, octets| {
             // Behind what came in order.
             let taken = takes(in_order.wrapping_add(u64::from(seq.distance_from(nxt))), octets);
             stats.taken_segments = stats.taken_segments.wrapping_add(u64::from(taken));
             taken
         });
+        let after = block.rcv.held.buffers();
+        memory.budget.change(before, after);
+        accounts.change_buffers(ids, before, after);
     }
 
     /// Closes our direction: a FIN follows what is queued. Data is received until the peer closes, too.

@@ -39,14 +39,26 @@ impl<B: Buf> Stack<B> {
     /// * What [`Self::audit_connections`] finds.
     /// * What a send queue says of its segments is what they say.
     /// * No node of the receive pool belongs to nobody.
+    /// * What connections retain of received data is what is counted, for all together and in the accounts.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_connections()?;
-        let mut receiving = 0_u32;
+        let (mut receiving, mut retained, mut kept) = (0_u32, 0_u32, 0_u32);
         for (index, conn) in self.connections() {
             conn.snd.queue.audit(&self.tx).map_err(|what| told(index, what, conn))?;
             receiving = receiving.saturating_add(conn.rcv.held.nodes(&self.rx));
+            same(
+                "packet buffers held behind gaps",
+                conn.rcv.held.buffers(),
+                conn.rcv.held.count_buffers(&self.rx),
+            )
+            .map_err(|what| told(index, &what, conn))?;
+            retained = retained.saturating_add(conn.retained());
+            kept = kept.saturating_add(conn.kept);
         }
-        same("nodes of the receive pool", self.rx.used(), receiving)
+        same("nodes of the receive pool", self.rx.used(), receiving)?;
+        same("retained buffers", self.memory.budget.used(), retained)?;
+        same("retained buffers in accounts", self.accounts.total().buffers, retained)?;
+        same("kept buffers", self.kept, kept)
     }
 
     /// What can be said without a walk through what is queued, so that each step of a simulation can be followed by it.

@@ -19,7 +19,7 @@ use crate::wire::{EcnField, TcpFlags};
 
 /// How often a neighbor is told that it is reachable.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
-/// Connections that give up what they hold behind gaps, per burst, when nodes are short.
+/// Connections that give up what they retain, per burst, when that is short: as many as segments that may be retained.
 const RELIEVED_PER_BURST: u32 = 32;
 
 impl<B: Buf> Stack<B> {
@@ -81,14 +81,14 @@ impl<B: Buf> Stack<B> {
         if *run != Some(index) {
             self.end_run(now, run);
         }
-        let Self { conns, tx, rx, memory, stats, config, paths, interface, .. } = self;
+        let Self { conns, tx, rx, memory, accounts, stats, config, paths, interface, .. } = self;
         let Some(conn) = conns.at_mut(index).filter(|conn| conn.predicts(&plain)) else { return Some(frame) };
         *run = Some(index);
         let buf = frame.buf;
         interface.count_plain(buf.bytes().len(), &plain);
         stats.ce_in = stats.ce_in.wrapping_add(u64::from(plain.ecn == EcnField::Ce));
         let una = conn.snd.una;
-        let mut cx = Cx { now, config, tx, rx, memory, stats, paths };
+        let mut cx = Cx { now, config, tx, rx, memory, accounts, stats, paths };
         if let Err(reason) = conn.on_predicted(&mut cx, &plain, buf) {
             interface.drop_delivered(reason);
         }
@@ -300,15 +300,21 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Has the connections that hold segments behind gaps longest let go of them, when those of all together have left
-    /// nothing but what is kept for segments in order: so that everybody who has a gap can hold a few.
+    /// Has the connections that retain received data longest let go of it, before the budget for that is used up or the
+    /// pool's reserve is touched: so that everybody can retain a little.
     fn relieve_held(&mut self, now: Instant) {
+        let mut asked = 0_u32;
         for _ in 0..RELIEVED_PER_BURST {
-            if self.rx.available() > self.config.in_order_nodes() {
+            let has_nodes = self.rx.available() > self.config.in_order_nodes();
+            if has_nodes && !self.memory.budget.is_short(asked) {
                 return;
             }
             let Some(index) = self.held.pop(&mut self.conns) else { return };
-            self.with_conn(now, index, |conn, cx| conn.give_up_held(cx));
+            let kept = self.with_conn(now, index, |conn, cx| {
+                conn.give_up_retained(cx);
+                conn.kept
+            });
+            asked = asked.saturating_add(kept.unwrap_or(0));
         }
     }
 

@@ -14,6 +14,7 @@ mod train;
 pub use api::SEND_LEAST;
 
 use crate::accounts::{Accounts, ConnectionLimits};
+use crate::budget::ReceiveBudget;
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
@@ -70,8 +71,10 @@ pub struct Stack<B: Buf> {
     output: IndexQueue,
     neighbor_wait: IndexQueue,
     pool_wait: IndexQueue,
-    /// Those that hold segments behind gaps, longest first.
+    /// Those that retain received data, longest first.
     held: IndexQueue,
+    /// Packet buffers that the application keeps of received data.
+    kept: u32,
     /// [`Interface::resolutions`] when `neighbor_wait` was looked at last.
     resolutions: u32,
     replies: Replies,
@@ -138,13 +141,17 @@ impl<B: Buf> Stack<B> {
             listeners: Listeners::new(),
             tx: Pool::new(tx_nodes),
             rx: Pool::new(config.buffers_max),
-            memory: ReceiveMemory::new(config.receive_memory_bytes),
+            memory: ReceiveMemory::new(
+                config.receive_memory_bytes,
+                ReceiveBudget::new(config.received_buffers(), config.buffers_max),
+            ),
             wheel: Wheel::new(connections),
             events: IndexQueue::new(List::Events, connections),
             output: IndexQueue::new(List::Output, connections),
             neighbor_wait: IndexQueue::new(List::Neighbor, connections),
             pool_wait: IndexQueue::new(List::PoolRoom, connections),
             held: IndexQueue::new(List::Held, connections),
+            kept: 0,
             resolutions: interface.resolutions(),
             replies: Replies::new(reply_key),
             entropy,
@@ -179,9 +186,9 @@ impl<B: Buf> Stack<B> {
         index: u32,
         act: impl FnOnce(&mut Conn, &mut Cx<'_, B>) -> R,
     ) -> Option<R> {
-        let Self { conns, tx, rx, memory, stats, config, paths, .. } = self;
+        let Self { conns, tx, rx, memory, accounts, stats, config, paths, .. } = self;
         let conn = conns.at_mut(index)?;
-        let result = act(conn, &mut Cx { now, config, tx, rx, memory, stats, paths });
+        let result = act(conn, &mut Cx { now, config, tx, rx, memory, accounts, stats, paths });
         self.settle(now, index);
         Some(result)
     }
@@ -252,9 +259,14 @@ impl<B: Buf> Stack<B> {
 
     /// Frees the place of a connection that has ended and was told of.
     fn free(&mut self, index: u32) {
-        let Self { conns, accounts, memory, rx, tx, .. } = self;
+        let Self { conns, accounts, memory, rx, tx, kept, .. } = self;
         if let Some(conn) = conns.remove(index) {
-            accounts.close(conn.accounts());
+            let (ids, retained) = (conn.accounts(), conn.retained());
+            memory.budget.change(retained, 0);
+            accounts.change_buffers(ids, retained, 0);
+            accounts.close(ids);
+            *kept = kept.saturating_sub(conn.kept);
+            conn.kept = 0;
             memory.give_back(conn.rcv.unread);
             conn.rcv.held.clear(rx);
             while conn.snd.queue.pop_head(tx).is_some() {}
@@ -311,6 +323,9 @@ impl<B: Buf> Stack<B> {
         }
         if notices.take(Notice::EmssChanged) {
             return Some(Event::EmssChanged { conn: conn_id, emss: usize::from(conn.snd.emss) });
+        }
+        if notices.take(Notice::Reclaim) {
+            return Some(Event::Reclaim { conn: conn_id });
         }
         let reason: CloseReason = conn.ended.take()?;
         self.free(index);
@@ -376,6 +391,9 @@ impl<B: Buf> Stack<B> {
             time_wait_now: self.time_wait.used(),
             send_buffers: self.tx.used(),
             receive_buffers: self.rx.used(),
+            retained_buffers: self.memory.budget.used(),
+            retained_limit: self.memory.budget.limit(),
+            kept_buffers: self.kept,
             unread_octets: self.memory.used(),
         }
     }

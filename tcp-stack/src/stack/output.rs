@@ -52,6 +52,9 @@ impl<B: Buf> Stack<B> {
         out: &mut impl FnMut(TxFrame<B>),
         max: usize,
     ) -> usize {
+        if self.memory.budget.used() > 0 {
+            self.memory.budget.observe(pool.available());
+        }
         let mut sent = self.interface.poll_transmit(pool, out, max);
         sent = sent.saturating_add(self.send_replies(now, pool, out, max.saturating_sub(sent)));
         self.wake_neighbor_waiters();
@@ -148,9 +151,9 @@ impl<B: Buf> Stack<B> {
         out: &mut impl FnMut(TxFrame<B>),
         quantum: usize,
     ) -> (usize, Turn) {
-        let Self { conns, tx, rx, memory, stats, config, interface, paths, predicts, .. } = self;
+        let Self { conns, tx, rx, memory, accounts, stats, config, interface, paths, predicts, .. } = self;
         let Some(conn) = conns.at_mut(index) else { return (0, Turn::Done) };
-        let mut cx = Cx { now, config, tx, rx, memory, stats, paths };
+        let mut cx = Cx { now, config, tx, rx, memory, accounts, stats, paths };
         let train = if *predicts { send_train(conn, &mut cx, interface, out, quantum) } else { Ok(0) };
         let sent = match train {
             Ok(0) => 0,

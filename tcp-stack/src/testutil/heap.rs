@@ -224,6 +224,10 @@ impl BufPool for HeapPool {
     fn data_room(&self) -> usize {
         self.data_room
     }
+
+    fn available(&self) -> u32 {
+        u32::try_from(self.capacity.saturating_sub(self.live())).unwrap_or(u32::MAX)
+    }
 }
 
 #[cfg(test)]

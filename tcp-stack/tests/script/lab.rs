@@ -190,6 +190,7 @@ impl Lab {
             Event::Urgent { end, .. } => format!("urgent {end}"),
             Event::PeerClosed { .. } => "peer-closed".into(),
             Event::Writable { .. } => "writable".into(),
+            Event::Reclaim { .. } => "reclaim".into(),
             Event::EmssChanged { emss, .. } => format!("emss {emss}"),
             Event::Closed { reason, .. } => format!("closed {}", reason.as_str()),
         };

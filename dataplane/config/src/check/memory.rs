@@ -5,7 +5,7 @@ use crate::read::{Report, Section, show_size};
 use crate::types::{Config, Hugepages, Ip, Memory, Port, Tcp, Workers};
 
 /// Buffers of the largest pool: 4 Mi × 9.8 KiB = 39 GiB.
-const PACKET_BUFFERS_MAX: u32 = 4 << 20;
+pub(super) const PACKET_BUFFERS_MAX: u32 = 4 << 20;
 
 /// Hugepages of the largest machine thought of: 16 TiB.
 const LIMIT_BYTES_MAX: u64 = 16 << 40;

@@ -2,7 +2,8 @@
 
 use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
-use crate::plan::receive_memory_default;
+use super::memory::PACKET_BUFFERS_MAX;
+use crate::plan::{receive_memory_default, received_buffers_default};
 use crate::read::{Report, Section, show_size};
 use crate::types::{Ip, Memory, Port, Tcp};
 
@@ -188,6 +189,13 @@ fn buffers(section: &mut Section<'_>, connections_max: u32, stack: TcpConfig) ->
                 "received octets that all connections hold",
             )
             .unwrap_or(0),
+        received_buffers_max: section
+            .number(
+                "received_buffers_max",
+                64..=PACKET_BUFFERS_MAX,
+                "packet buffers that received data of all connections retains",
+            )
+            .unwrap_or(0),
         send_buffer_bytes: section
             .size("send_buffer_bytes", 16384..=WINDOW_MAX, "unacknowledged octets of a connection")
             .unwrap_or(1 << 20),
@@ -241,6 +249,9 @@ fn check_tcp(section: &Section<'_>, report: &Report, tcp: &Tcp) {
 pub(super) fn resolve(tcp: &mut Tcp, memory: &Memory, ports: &[Port], workers: u64, ip: &Ip) {
     if tcp.receive_memory_bytes == 0 {
         tcp.receive_memory_bytes = receive_memory_default(memory, ports, workers, ip);
+    }
+    if tcp.received_buffers_max == 0 {
+        tcp.received_buffers_max = received_buffers_default(memory, ports, workers);
     }
 }
 

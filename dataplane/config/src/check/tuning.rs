@@ -119,6 +119,9 @@ pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
         disconnect_timeout_ms: section
             .number("disconnect_timeout_ms", 100..=600_000, "the time that RDMA Reads have to end when a program disconnects")
             .unwrap_or(30_000),
+        fpdu_timeout_ms: section
+            .number("fpdu_timeout_ms", 1_000..=3_600_000, "the time a peer has for the rest of an FPDU")
+            .unwrap_or(120_000),
         ird_max: section.number("ird_max", 1..=READS_MAX, "RDMA Reads served at a time").unwrap_or(128),
         ord_max: section.number("ord_max", 1..=READS_MAX, "RDMA Reads asked for at a time").unwrap_or(128),
     };

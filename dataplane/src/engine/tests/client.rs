@@ -236,6 +236,7 @@ impl Client {
                 | Event::Early { .. }
                 | Event::Urgent { .. }
                 | Event::Writable { .. }
+                | Event::Reclaim { .. }
                 | Event::EmssChanged { .. } => {}
             }
         }

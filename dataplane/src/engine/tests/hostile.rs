@@ -1,5 +1,7 @@
 //! Peers that mean no good, or do not care.
 
+use std::net::IpAddr;
+
 use rdma::Access;
 use rdma::mpa::{Framer, fpdu_len};
 use rdma::service::{self, Grant};
@@ -7,10 +9,10 @@ use tcp_stack::testutil::Random;
 use tcp_stack::{CloseReason, ConnId};
 
 use super::client::{Octets, Session};
-use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
+use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, ENGINE, Lab, REGION, ROUGH, Setup};
 use super::{SECOND, assert_bounded, assert_empty, hang_up, open_octets};
 
-const BOTH: Access = Access::from_bits(3).unwrap();
+pub(super) const BOTH: Access = Access::from_bits(3).unwrap();
 /// Octets of an MPA frame in front of its private data.
 const MPA_HEADER: usize = 20;
 
@@ -20,7 +22,7 @@ fn mpa_request(private_data: &[u8]) -> Vec<u8> {
     [b"MPA ID Req Frame".as_slice(), &[0x40, 1], &len, private_data].concat()
 }
 
-fn region_request(name: &str) -> Vec<u8> {
+pub(super) fn region_request(name: &str) -> Vec<u8> {
     mpa_request(&service::encode_request(name, BOTH, b"").unwrap())
 }
 
@@ -31,7 +33,7 @@ fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
 }
 
 /// An RDMA Write of these octets: DDP version 1, tagged, last; RDMAP version 1, opcode 0.
-fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+pub(super) fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     fpdu(&[&[0xc1, 0x40], &stag.to_be_bytes()[..], &to.to_be_bytes(), payload].concat())
 }
 
@@ -45,8 +47,15 @@ fn read_request(stag: u32, msn: u32, octets: u32) -> Vec<u8> {
 
 /// Sends a request by hand and waits for the grant.
 fn shake_hands(lab: &mut Lab, deaf: bool) -> (ConnId, Grant) {
+    shake_hands_over(lab, ENGINE.into(), deaf)
+}
+
+/// As [`shake_hands`], with either address of the engine.
+pub(super) fn shake_hands_over(lab: &mut Lab, address: IpAddr, deaf: bool) -> (ConnId, Grant) {
     let script = region_request("lab").into();
-    let conn = open_octets(lab, REGION, Session::Octets(Octets { script, deaf, ..Octets::default() }));
+    let session = Session::Octets(Octets { script, deaf, ..Octets::default() });
+    let conn = lab.connect_to(address, REGION, session);
+    lab.run_until("connect", SECOND * 5, |lab| lab.client.octets(conn).connected);
     let reply = MPA_HEADER + service::REPLY_LEN;
     lab.run_until("the reply", SECOND, |lab| lab.client.octets(conn).kept.len() >= reply);
     let kept = &lab.client.octets(conn).kept;
@@ -55,12 +64,12 @@ fn shake_hands(lab: &mut Lab, deaf: bool) -> (ConnId, Grant) {
     (conn, grant)
 }
 
-fn say(lab: &mut Lab, conn: ConnId, octets: &[u8]) {
+pub(super) fn say(lab: &mut Lab, conn: ConnId, octets: &[u8]) {
     lab.client.octets(conn).script.extend(octets);
 }
 
 /// An honest peer is served.
-fn assert_serves(lab: &mut Lab) {
+pub(super) fn assert_serves(lab: &mut Lab) {
     let conn = lab.connect(REGION, Session::region("lab", BOTH, b"", lab.client.crc));
     lab.run_until("a grant", SECOND * 20, |lab| lab.client.stream(conn).answer.is_some());
     let local = lab.client.memory.add(vec![0x5a; 100]).unwrap();

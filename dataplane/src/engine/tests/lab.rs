@@ -64,6 +64,12 @@ pub(crate) struct Setup {
     pub(crate) time_wait_ms: u32,
     /// STags that the engine can grant.
     pub(crate) grants: u32,
+    /// Connections that the engine has room for.
+    pub(crate) connections: u32,
+    /// How long an FPDU may stay incomplete.
+    pub(crate) fpdu_timeout: Duration,
+    /// Whether segments carry timestamps.
+    pub(crate) timestamps: bool,
 }
 
 impl Default for Setup {
@@ -80,6 +86,9 @@ impl Default for Setup {
             handshake: Duration::from_secs(10),
             time_wait_ms: 60_000,
             grants: CONNECTIONS,
+            connections: CONNECTIONS,
+            fpdu_timeout: Duration::from_secs(120),
+            timestamps: true,
         }
     }
 }
@@ -112,8 +121,8 @@ impl Lab {
         let mut random = Random::new(setup.seed);
         let (memory, lab, others) = regions(setup.lab_bytes);
         let config = EngineConfig {
-            stack: stack_config(&setup, [2, 0, 0, 0, 0, 2], ENGINE, CONNECTIONS),
-            connections_max: CONNECTIONS,
+            stack: stack_config(&setup, [2, 0, 0, 0, 0, 2], ENGINE, setup.connections),
+            connections_max: setup.connections,
             grants_max: setup.grants,
             regions_max: 8,
             seed: random.seed(),
@@ -124,6 +133,7 @@ impl Lab {
         endpoint.mpa.markers = setup.markers;
         endpoint.out_of_order = setup.out_of_order;
         endpoint.mpa.timeout = setup.handshake;
+        endpoint.fpdu_timeout = Some(setup.fpdu_timeout);
         for (port, service) in [
             (REGION, ListenerService::Region(endpoint)),
             (ECHO, ListenerService::Echo),
@@ -140,11 +150,11 @@ impl Lab {
         Self {
             now: Instant::ZERO,
             engine,
-            pool: HeapPool::new(setup.buffers, setup.buffers / 16, room),
+            pool: HeapPool::new(setup.buffers, setup.buffers / 8, room),
             client: Client::new(
                 client_config,
                 random.seed(),
-                HeapPool::new(setup.buffers, 64, room),
+                HeapPool::new(setup.buffers.min(16_384), 64, room),
                 setup.crc,
             ),
             lab,
@@ -309,6 +319,7 @@ fn stack_config(setup: &Setup, mac: [u8; 6], address: Ipv4Addr, connections_max:
         ..StackConfig::default()
     };
     config.tcp.time_wait_ms = setup.time_wait_ms;
+    config.tcp.timestamps = setup.timestamps;
     config
 }
 

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 type RxPool = Pool<RxNode<HeapBuf>>;
 
 const BASE: u32 = u32::MAX - 500;
-const LIMITS: HoldLimits = HoldLimits { bytes: u32::MAX, segments: 1000, reserve: 0, offer: false };
+const LIMITS: HoldLimits =
+    HoldLimits { bytes: u32::MAX, segments: 1000, reserve: 0, merged: 0, offer: false, retains: true };
 
 fn seq(offset: u32) -> SeqNum {
     SeqNum::new(BASE) + offset
@@ -14,7 +15,12 @@ fn seq(offset: u32) -> SeqNum {
 
 /// A segment whose octet at stream offset `n` is `n` modulo 251.
 fn segment(start: u32, len: u16) -> Payload<HeapBuf> {
-    let mut buf = HeapBuf::with_room(&[], usize::from(len) + 3);
+    roomy_segment(start, len, 0)
+}
+
+/// As [`segment`], with so much room behind it in its buffer.
+fn roomy_segment(start: u32, len: u16, room: usize) -> Payload<HeapBuf> {
+    let mut buf = HeapBuf::with_room(&[], usize::from(len) + 3 + room);
     let bytes = buf.append(usize::from(len) + 3).unwrap();
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = if i < 3 { 0xee } else { u8::try_from((start as usize + i - 3) % 251).unwrap() };
@@ -81,11 +87,56 @@ fn limits_hold_in_octets_segments_and_pool() {
     assert_eq!(held.hold(&mut pool, segment(100, 10), limits), Err(HoldError::Duplicate(run)));
 }
 
+#[test]
+fn short_segments_are_copied_into_the_buffer_before_them() {
+    let limits = HoldLimits { merged: 300, ..LIMITS };
+    let mut pool = RxPool::new(100);
+    let mut held = Reassembly::new();
+    let mut merges = |held: &mut Reassembly, start, len, limits| {
+        let kept = held.hold(&mut pool, roomy_segment(start, len, 1600), limits).unwrap();
+        (kept.merged, held.held_segments(), held.buffers())
+    };
+    assert_eq!(merges(&mut held, 100, 10, limits), (false, 1, 1));
+    assert_eq!(merges(&mut held, 110, 20, limits), (true, 1, 1));
+    assert_eq!(merges(&mut held, 120, 30, limits), (true, 1, 1), "of which 10 are new");
+    assert_eq!(
+        merges(&mut held, 150, 249, limits),
+        (false, 2, 2),
+        "not short: a buffer is less than eight times as large"
+    );
+    assert_eq!(merges(&mut held, 399, 60, limits), (false, 3, 3), "together they would be too long");
+    assert_eq!(merges(&mut held, 461, 1, limits), (false, 4, 4), "behind a gap of its own");
+    let none = HoldLimits { retains: false, segments: 4, ..limits };
+    assert_eq!(merges(&mut held, 462, 1, none), (true, 4, 4), "it takes no buffer");
+    assert_eq!(merges(&mut held, 459, 2, none), (true, 4, 4), "nor one that closes a gap");
+    assert_eq!(held.hold(&mut pool, roomy_segment(600, 1, 1600), none), Err(HoldError::Full));
+    assert_eq!(runs(&held, &pool), [(100, 463)]);
+    assert_eq!(held.count_buffers(&pool), held.buffers());
+    assert!(held.push_ready(&mut pool, segment(0, 100)));
+    assert_eq!(held.release(&mut pool, seq(100)), seq(463));
+    assert_eq!((held.buffers(), held.held_bytes()), (0, 0));
+    let mut at = 0;
+    while let Some(ReadyPayload { seq: start, range, buf }) = held.pop_ready(&mut pool) {
+        assert_eq!(start, seq(at));
+        let buf = buf.unwrap();
+        for byte in &buf.bytes()[range.start.into()..range.end.into()] {
+            assert_eq!(usize::from(*byte), at as usize % 251, "octet {at}");
+            at += 1;
+        }
+    }
+    assert_eq!(at, 463);
+}
+
 proptest! {
     /// Segments in any order and overlap: the stream comes out whole and right, the runs are sorted and
     /// apart, and each run that is reported is one of them.
     #[test]
-    fn the_stream_comes_out_whole(pieces in prop::collection::vec((0u32..1000, 1u16..120), 1..80)) {
+    fn the_stream_comes_out_whole(
+        pieces in prop::collection::vec((0u32..1000, 1u16..120), 1..80),
+        room in prop::sample::select(&[0, 100, 1000][..]),
+        merged in prop::sample::select(&[0, 200, 2000][..]),
+    ) {
+        let limits = HoldLimits { merged, ..LIMITS };
         let mut pool = RxPool::new(1000);
         let mut held = Reassembly::new();
         let mut nxt = seq(0);
@@ -97,7 +148,7 @@ proptest! {
             for slot in &mut seen[start as usize..start as usize + usize::from(len)] {
                 *slot = true;
             }
-            let mut payload = segment(start, len);
+            let mut payload = roomy_segment(start, len, room);
             payload.trim_before(nxt);
             if payload.len() == 0 {
                 continue;
@@ -107,7 +158,7 @@ proptest! {
                 assert!(held.push_ready(&mut pool, payload));
                 nxt = held.release(&mut pool, nxt);
             } else {
-                match held.hold(&mut pool, payload, LIMITS) {
+                match held.hold(&mut pool, payload, limits) {
                     Ok(Held { run, .. }) => prop_assert!(held.runs(&pool).any(|r| r == run)),
                     Err(HoldError::Duplicate(run)) => prop_assert!(held.runs(&pool).any(|r| r == run)),
                     Err(HoldError::Full) => prop_assert!(false, "within the limits"),

@@ -233,6 +233,7 @@ impl Run {
                     self.bench.stack.offer_early(conn, &mut |offset, _| offset >= received);
                 }
                 Event::Connected { .. }
+                | Event::Reclaim { .. }
                 | Event::PeerClosed { .. }
                 | Event::Writable { .. }
                 | Event::Urgent { .. }

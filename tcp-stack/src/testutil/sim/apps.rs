@@ -24,6 +24,7 @@ impl Simulation {
                 Event::Connected { conn }
                 | Event::Data { conn, .. }
                 | Event::Early { conn }
+                | Event::Reclaim { conn }
                 | Event::PeerClosed { conn }
                 | Event::Writable { conn }
                 | Event::Urgent { conn, .. }
@@ -48,7 +49,10 @@ impl Simulation {
                     Ok(())
                 }
                 Event::Closed { reason, .. } => app.on_closed(now, reason),
-                Event::Accepted { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => Ok(()),
+                Event::Accepted { .. }
+                | Event::Reclaim { .. }
+                | Event::Urgent { .. }
+                | Event::EmssChanged { .. } => Ok(()),
             };
             judged.map_err(|error| format!("dial {dial}, side {side}: {error}"))?;
             self.settle(index, conn, dial, side)?;

@@ -1,0 +1,68 @@
+#!/bin/bash
+# What peers that want the daemon to run out of packet buffers leave to an honest one: its verified rate before, during and after
+# segments of one octet behind gaps, and FPDUs that never end; over IPv4 and IPv6, on every port, before the MPA handshake and
+# after it. `make starve`.
+source "$(dirname "$0")/lib.sh"
+
+ahead_of_others
+lab_open ironwarp-starve
+.ci/hugepages.sh 320 || true
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/starve.toml"
+daemon_start "$LAB/starve.toml" || exit 1
+kernel_side iw0
+in_ns sysctl -qw net.ipv4.tcp_timestamps=0
+BYTES=$((4 << 20))
+head -c "$BYTES" /dev/urandom >"$LAB/sent"
+
+# The honest peer's rate, megabytes a second: puts and gets for about a second, each compared.
+rate() {
+    local begin now=0 moved=0
+    begin=$(date +%s%3N)
+    while [ $((now - begin)) -lt 1000 ]; do
+        timeout 10 "$IWARPCTL" remote put "$LAB/sent" 10.77.0.2:7400/lab >/dev/null || { echo 0; return; }
+        timeout 10 "$IWARPCTL" remote get 10.77.0.2:7400/lab "$LAB/got" --length "$BYTES" >/dev/null || { echo 0; return; }
+        cmp -s "$LAB/sent" "$LAB/got" || { echo 0; return; }
+        moved=$((moved + 2 * BYTES))
+        now=$(date +%s%3N)
+    done
+    echo $((moved / 1000 / (now - begin)))
+}
+export -f rate
+rate_in_ns() { in_ns env IWARPCTL="$IWARPCTL" LAB="$LAB" BYTES="$BYTES" bash -c rate; }
+value() { ctl -j stats | jq --arg group "$1" --arg name "$2" '[.groups[] | select(.group == $group) | .counters[] | select(.name == $name) | .value] | add'; }
+
+# starved NAME ARGUMENT…: the attack of starve.py with these arguments, and what it leaves. During it the honest peer keeps half of its
+# rate, a second later all: three quarters, since the machine does other things, too.
+starved() {
+    local before during=() after once attacker state retained limit
+    before=$(rate_in_ns)
+    # Not through `in_ns`: the job must be the attacker itself, not a subshell around it.
+    ip netns exec "$NS" python3 dataplane/tests/starve.py "$@" >"$LAB/attack" 2>&1 &
+    attacker=$!
+    sleep 0.5
+    for once in 1 2 3; do during+=("$(rate_in_ns)"); done
+    state=$(ctl -j status | jq -r .state)
+    retained=$(value now retained_buffers)
+    limit=$(value now retained_limit)
+    kill "$attacker" 2>/dev/null
+    wait "$attacker" 2>/dev/null
+    sleep 1
+    after=$(rate_in_ns)
+    cat "$LAB/attack"
+    echo "$before MB/s before, ${during[*]} during, $after after; $retained of $limit buffers retained; status $state"
+    echo "$*: $before MB/s before, ${during[*]} during, $after after" >>"$LAB/rates"
+    for once in "${during[@]}"; do
+        [ $((once * 2)) -ge "$before" ] || return 1
+    done
+    [ "$before" -gt 0 ] && [ $((after * 4)) -ge $((before * 3)) ] && [ "$retained" -le "$limit" ]
+}
+for host in 10.77.0.2 fd77::2; do
+    check "octets behind gaps, echo, $host" starved gaps "$host" 7 70 900
+    check "octets behind gaps, discard, $host" starved gaps "$host" 9 70 900
+    check "octets behind gaps, region before the handshake, $host" starved gaps "$host" 7400 70 900
+    check "octets behind gaps, region granted, $host" starved gaps "$host" 7400 110 750 --request lab
+    check "FPDUs that never end, $host" starved fpdus "$host" 7400 1600 50 --request lab
+done
+cat "$LAB/rates"
+check "SIGTERM ends it cleanly" daemon_stop
+score
