@@ -69,7 +69,7 @@ impl Cubic {
             // RFC 9438 §4.10 recommends HyStart++.
             acked = match &mut self.past {
                 Past::SlowStart(hystart) => hystart.on_ack(window, sample),
-                Past::Curve(_) => window.slow_start(acked),
+                Past::Curve(_) => window.slow_start(sample),
             };
             if acked == 0 {
                 return;
@@ -270,6 +270,7 @@ mod tests {
             rtt_ns: None,
             reordering: false,
             round_ends: false,
+            after_timeout: false,
         };
         cc.on_ack(&mut window, &sample(1000));
         cc.on_ack(&mut window, &sample(1010));
@@ -321,6 +322,7 @@ mod tests {
                     rtt_ns: None,
                     reordering: false,
                     round_ends: false,
+                    after_timeout: false,
                 };
                 cc.on_ack(&mut window, &sample);
             }

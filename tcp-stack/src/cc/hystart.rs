@@ -17,9 +17,6 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const N_RTT_SAMPLE: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
-/// L, segments: what one acknowledgement may add. RFC 9406 would have 8 where bursts are not paced; RFC 3465 §2.3: "MAY use
-/// L=2*SMSS bytes and MUST NOT use L > 2*SMSS bytes". Who acknowledges much at a time gets no burst that overflows a queue.
-const L: u32 = 2;
 /// No sample yet.
 const NONE: u32 = u32::MAX;
 
@@ -47,10 +44,10 @@ impl HyStart {
     /// Slow start by one acknowledgement; returns the octets acknowledged beyond what `ssthresh` needed.
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) -> u32 {
         if window.ssthresh != CWND_MAX {
-            return window.slow_start(sample.acked);
+            return window.slow_start(sample);
         }
         // §4.2: cwnd = cwnd + min(N, L * SMSS), in conservative slow start a fraction of that.
-        let step = sample.acked.min(window.mss.saturating_mul(L));
+        let step = sample.acked.min(window.mss.saturating_mul(sample.slow_start_limit()));
         let step = if self.css_round > 0 { step / CSS_GROWTH_DIVISOR } else { step };
         window.cwnd = window.cwnd.saturating_add(step).min(CWND_MAX);
         if sample.reordering {
@@ -115,6 +112,7 @@ mod tests {
                 rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
                 round_ends: ack == acks,
+                after_timeout: false,
             };
             assert_eq!(hystart.on_ack(window, &sample), 0);
         }
@@ -176,6 +174,7 @@ mod tests {
             rtt_ns: Some(60_000_000),
             reordering: true,
             round_ends: true,
+            after_timeout: false,
         };
         let before = window.cwnd;
         for _ in 0..100 {
@@ -219,6 +218,7 @@ mod tests {
                 rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
                 round_ends: true,
+                after_timeout: false,
             };
             hystart.on_ack(&mut window, &sample);
         }
@@ -235,6 +235,7 @@ mod tests {
             rtt_ns: None,
             reordering: false,
             round_ends: true,
+            after_timeout: false,
         };
         hystart.on_ack(&mut window, &sample);
         assert_eq!(window.cwnd, 12_000);

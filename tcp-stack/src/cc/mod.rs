@@ -75,12 +75,13 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Slow start by one acknowledgement (RFC 5681 equation 2, RFC 3465 with L = 2); returns the octets
-    /// acknowledged beyond what `ssthresh` needed.
-    fn slow_start(&mut self, acked: u32) -> u32 {
-        let step = acked.min(self.mss.saturating_mul(2)).min(self.ssthresh.saturating_sub(self.cwnd));
+    /// Slow start by one acknowledgement (RFC 5681 equation 2); returns the bytes acknowledged beyond what `ssthresh`
+    /// needed.
+    fn slow_start(&mut self, sample: &AckSample) -> u32 {
+        let limit = self.mss.saturating_mul(sample.slow_start_limit());
+        let step = sample.acked.min(limit).min(self.ssthresh.saturating_sub(self.cwnd));
         self.cwnd = self.cwnd.saturating_add(step).min(CWND_MAX);
-        if self.in_slow_start() { 0 } else { acked.saturating_sub(step) }
+        if self.in_slow_start() { 0 } else { sample.acked.saturating_sub(step) }
     }
 }
 
@@ -117,6 +118,16 @@ pub(crate) struct AckSample {
     pub(crate) reordering: bool,
     /// Whether it ends a round: all is acknowledged that was sent when the round began.
     pub(crate) round_ends: bool,
+    /// Slow start follows a retransmission timeout.
+    pub(crate) after_timeout: bool,
+}
+
+impl AckSample {
+    /// L, segments: by how much one acknowledgement opens the window in slow start. RFC 3465 §2.3: "MAY use L=2*SMSS bytes
+    /// and MUST NOT use L > 2*SMSS bytes"; after a retransmission timeout "a TCP MUST use L=1*SMSS".
+    fn slow_start_limit(&self) -> u32 {
+        if self.after_timeout { 1 } else { 2 }
+    }
 }
 
 /// The algorithm of one connection. Which it is lies first, and what its own structure begins with right behind.
@@ -296,6 +307,18 @@ impl Controller {
 mod tests {
     use super::*;
 
+    fn acked(acked: u32) -> AckSample {
+        AckSample {
+            now: Instant::ZERO,
+            acked,
+            srtt_ns: None,
+            rtt_ns: None,
+            reordering: false,
+            round_ends: false,
+            after_timeout: false,
+        }
+    }
+
     #[test]
     fn initial_windows_of_rfc_6928() {
         let tcp = TcpConfig::default();
@@ -313,11 +336,20 @@ mod tests {
         let mut window = Window::initial(1000, &TcpConfig::default());
         window.ssthresh = 15_000;
         for _ in 0..5 {
-            assert_eq!(window.slow_start(1000), 0);
+            assert_eq!(window.slow_start(&acked(1000)), 0);
         }
         assert_eq!(window.cwnd, 15_000 - 1000 + 1000);
-        assert_eq!(window.slow_start(1000), 1000);
+        assert_eq!(window.slow_start(&acked(1000)), 1000);
         assert_eq!(window.cwnd, 15_000);
+    }
+
+    #[test]
+    fn one_acknowledgement_adds_two_segments_and_after_a_timeout_one() {
+        for (after_timeout, grown) in [(false, 12_000), (true, 11_000)] {
+            let mut window = Window { cwnd: 10_000, ssthresh: 50_000, mss: 1000 };
+            assert_eq!(window.slow_start(&AckSample { after_timeout, ..acked(5000) }), 0);
+            assert_eq!(window.cwnd, grown);
+        }
     }
 
     #[test]

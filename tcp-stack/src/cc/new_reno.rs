@@ -48,6 +48,7 @@ mod tests {
             rtt_ns: None,
             reordering: false,
             round_ends: false,
+            after_timeout: false,
         };
         for _ in 0..9 {
             cc.on_ack(&mut window, &sample);

@@ -363,14 +363,16 @@ impl Conn {
         let round_ends = self.snd.una.at_or_after(self.snd.round_end);
         if cwnd_limited && !echoed {
             let (srtt_ns, reordering) = (self.rtt.srtt_nanos(), self.recovery.rack.reordering_seen());
-            let sample = AckSample { now, acked, srtt_ns, rtt_ns, reordering, round_ends };
+            let after_timeout = self.recovery.slow_start_after_timeout;
+            let sample = AckSample { now, acked, srtt_ns, rtt_ns, reordering, round_ends, after_timeout };
             self.cc.on_ack(&mut self.window, &sample);
+            self.recovery.slow_start_after_timeout &= self.window.in_slow_start();
         } else {
             self.cc.on_limited();
         }
         if round_ends {
             self.snd.round_end = self.snd.nxt;
-            self.snd.peak_flight = self.snd.queue.in_flight();
+            self.snd.round_is_new = true;
         }
     }
 

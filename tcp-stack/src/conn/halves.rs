@@ -28,9 +28,13 @@ pub(crate) struct Sender {
     pub(crate) small_end: SeqNum,
     /// When something was acknowledged last, or the queue ceased to be empty.
     pub(crate) progress_at: MilliStamp,
-    /// The most that was in flight in this round trip, and where the round trip ends.
+    /// The most bytes in flight after any segment sent since the round trip began. When a round trip ends, the peak stays
+    /// until the next segment leaves: acknowledgements that come in one burst are judged by the same peak.
     pub(crate) peak_flight: u32,
+    /// The acknowledgement that ends the round trip.
     pub(crate) round_end: SeqNum,
+    /// A round trip has ended since a segment was sent.
+    pub(crate) round_is_new: bool,
     pub(crate) fin_queued: bool,
     /// What lies before SND.UP is urgent, and not all of it is acknowledged.
     pub(crate) urgent: bool,
@@ -117,6 +121,7 @@ impl Sender {
             progress_at: MilliStamp::of(now),
             peak_flight: 0,
             round_end: iss,
+            round_is_new: false,
         }
     }
 
@@ -128,6 +133,14 @@ impl Sender {
     #[inline]
     pub(crate) fn least_worth(&self) -> u32 {
         self.max_wnd.max(self.emss.min(DEFAULT_MSS).into()) / 2
+    }
+
+    /// Updates [`Self::peak_flight`] after a segment was sent.
+    #[inline(always)]
+    pub(crate) fn note_flight(&mut self) {
+        let before = if self.round_is_new { 0 } else { self.peak_flight };
+        self.round_is_new = false;
+        self.peak_flight = before.max(self.queue.in_flight());
     }
 
     /// Whether something was sent, or must be, that is not acknowledged.

@@ -359,7 +359,7 @@ impl Conn {
             self.snd.small_end = end;
         }
         self.last_sent_at = cx.now;
-        self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
+        self.snd.note_flight();
         self.pending.remove(Pending::Small);
         self.pending.remove(Pending::Probe);
         self.timers.clear(TimerKind::SendOverride);
@@ -413,6 +413,7 @@ impl Conn {
         }
         let initial = crate::cc::Window::initial(self.window.mss, &config.tcp).cwnd;
         self.episode.undo = Undo::NONE;
+        self.recovery.slow_start_after_timeout = false;
         self.cc.on_idle(&mut self.window, initial);
     }
 

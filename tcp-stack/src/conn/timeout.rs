@@ -113,6 +113,7 @@ impl Conn {
         self.cc.on_timeout(&mut self.window);
         self.ecn.on_loss(self.snd.nxt);
         self.recovery.phase = Phase::Loss;
+        self.recovery.slow_start_after_timeout = true;
         self.episode.point = self.snd.nxt;
         self.recovery.dup_acks = 0;
         self.recovery.tlp.reset();

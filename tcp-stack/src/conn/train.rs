@@ -134,7 +134,7 @@ impl Conn {
         self.snd.nxt = self.snd.nxt.max(departed.end);
         self.snd.small_end = train.small_end;
         self.last_sent_at = cx.now;
-        self.snd.peak_flight = self.snd.peak_flight.max(self.snd.queue.in_flight());
+        self.snd.note_flight();
         self.timers.clear_these([TimerKind::SendOverride, TimerKind::Persist]);
         if !self.timers.is_set(TimerKind::Retransmit) {
             self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));

@@ -123,6 +123,7 @@ impl Conn {
             self.cc.undo();
         }
         self.recovery.backoff = 0;
+        self.recovery.slow_start_after_timeout = false;
         self.recovery.rack.on_spurious(self.snd.una, self.snd.nxt);
         if self.recovery.in_recovery() {
             self.recovery.phase = Phase::Open;

@@ -50,6 +50,8 @@ pub(crate) struct Recovery {
     pub(crate) backoff: u8,
     /// Timeouts or probes in a row without a sign of life.
     pub(crate) attempts: u8,
+    /// Slow start follows a retransmission timeout that was not found spurious (RFC 3465 §2.3).
+    pub(crate) slow_start_after_timeout: bool,
 }
 
 /// What is known of the last recovery, and what SACK said: of no concern while nothing is lost or late.
@@ -81,6 +83,7 @@ impl Recovery {
             phase: Phase::Open,
             backoff: 0,
             attempts: 0,
+            slow_start_after_timeout: false,
         }
     }
 
