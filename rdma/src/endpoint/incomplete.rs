@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use super::{CloseHow, Endpoint};
+use super::Endpoint;
+use crate::qp::CloseHow;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::ErrorCode;
 
