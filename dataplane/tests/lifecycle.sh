@@ -19,6 +19,7 @@ socket = "${2:-$SOCKET}"
 [workers]
 cores = [$CORES]
 idle = "adaptive"
+idle_sleep_us_max = 1000
 [[port]]
 name = "p0"
 addresses = ["10.77.0.2/24", "fd77::2/64"]
