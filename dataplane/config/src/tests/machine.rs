@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Config, ConfigErrors, Machine, Source};
 
-/// A machine with CPUs 0 to 3 and 8, 100 free hugepages, a group, an Ethernet interface and two TAPs, one of them taken.
+/// A machine with CPUs 0 to 3 and 8, 100 free hugepages, a group, an Ethernet interface, a free TAP and one in use.
 fn machine() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
@@ -138,7 +138,8 @@ fn groups() {
 fn hugepages() {
     let text = |hugepages: &str, size: &str| {
         format!(
-            "[memory]\nhugepages = '{hugepages}'\npacket_buffers = 4096\n[[port]]\naddresses = ['10.0.0.2/24']\n{RING}\n\
+            "[memory]\nhugepages = '{hugepages}'\npacket_buffers = 4096\n\
+             [[port]]\naddresses = ['10.0.0.2/24']\n{RING}\n\
              [[region]]\nname = 'r'\nsize = '{size}'\naccess = ['remote-read']\n"
         )
     };
