@@ -23,6 +23,8 @@ pub enum Lie {
     Shrink,
     /// A window of zero.
     Close,
+    /// A window of one, unscaled.
+    Sliver,
     /// One acknowledgement in pieces.
     Divide,
     /// One acknowledgement four times.
@@ -35,13 +37,14 @@ pub enum Lie {
 
 impl Lie {
     /// Every lie.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Unsent,
         Self::Optimistic,
         Self::Sack,
         Self::Timestamps,
         Self::Shrink,
         Self::Close,
+        Self::Sliver,
         Self::Divide,
         Self::Repeat,
         Self::Urgent,
@@ -126,6 +129,7 @@ fn distort(random: &mut Random, lie: Lie, frame: &[u8], sent: SeqNum) -> Option<
         }
         Lie::Shrink => header.window = u16::try_from(random.below(header.window.into())).unwrap_or(0),
         Lie::Close => header.window = 0,
+        Lie::Sliver => header.window = 1,
         Lie::Urgent => {
             header.flags |= TcpFlags::URG;
             header.urgent = u16::from_be_bytes([random.byte(), random.byte()]);

@@ -11,6 +11,7 @@ mod harness;
 mod path;
 mod random;
 mod thousand;
+mod window;
 
 use harness::{MS, PERCENT, both_families, dial, expect_all_delivered, goodput, host, run, seeds, two_hosts};
 use tcp_stack::testutil::{Burst, Dial, Ending, LinkConfig, Plan, Reading, Scenario, Sending, Simulation};
