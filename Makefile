@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load flood starve interop ## everything; at most 25 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load flood starve forged-arp interop ## everything; at most 25 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -87,6 +87,9 @@ against-linux: root build ## goodput over bad paths, beside Linux's own TCP
 
 flood: root build ## 200,000 SYNs a second, and clients that must be served
 	dataplane/tests/flood.sh
+
+forged-arp: root build ## somebody claims an honest peer's address; a peer that really moves
+	dataplane/tests/forged-arp.sh
 
 load: root build ## 1,000 connections at once on each service, IPv4 and IPv6
 	dataplane/tests/load.sh
