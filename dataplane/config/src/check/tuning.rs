@@ -117,7 +117,11 @@ pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
             .number("handshake_timeout_ms", 100..=600_000, "the time a peer has for its MPA request")
             .unwrap_or(10_000),
         disconnect_timeout_ms: section
-            .number("disconnect_timeout_ms", 100..=600_000, "the time that RDMA Reads have to end when a program disconnects")
+            .number(
+                "disconnect_timeout_ms",
+                100..=600_000,
+                "the time that RDMA Reads have to end when a program disconnects",
+            )
             .unwrap_or(30_000),
         fpdu_timeout_ms: section
             .number("fpdu_timeout_ms", 1_000..=3_600_000, "the time a peer has for the rest of an FPDU")
