@@ -85,6 +85,9 @@ idle: root build ## many idle connections, peers that vanish, regions that come 
 against-linux: root build ## goodput over bad paths, beside Linux's own TCP
 	dataplane/tests/linux.sh
 
+put-rates: root build ## put and get over both families, with and without timestamps: the same rate; on a quiet machine
+	dataplane/tests/put-rates.sh
+
 flood: root build ## 200,000 SYNs a second, and clients that must be served
 	dataplane/tests/flood.sh
 
@@ -123,7 +126,7 @@ profile: root deps ## instructions per FPDU of RDMA Writes, function by function
 
 fuzz: deps ## FUZZ_SECONDS of libFuzzer on each target of each crate (60 by default; nightly Rust)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-fuzz@0.13.2
-	@set -e; for folder in */fuzz; do for target in $$(cd $$folder/fuzz_targets && echo *.rs); do \
+	@set -e; for folder in */fuzz */*/fuzz; do for target in $$(cd $$folder/fuzz_targets && echo *.rs); do \
 	    target=$${target%.rs}; mkdir -p $$folder/target/corpus/$$target; \
 	    (cd $$folder; $(CARGO) +nightly fuzz run --fuzz-dir . $$target target/corpus/$$target corpus/$$target -- \
 	        -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -print_final_stats=1); \

@@ -109,12 +109,12 @@ impl Framer {
 
     /// The longest ULPDU to send in a TCP segment of `emss` octets.
     ///
-    /// It never exceeds [`mulpdu`], or [`mulpdu_marked`] where there are markers; it keeps whole FPDUs without them at a
-    /// multiple of eight octets besides, the size to which Linux soft-iWARP cuts its own.
+    /// This is [`mulpdu`], or [`mulpdu_marked`] where there are markers: an FPDU fills its segment to the last multiple
+    /// of four bytes.
     #[inline]
     #[must_use]
     pub const fn ulpdu_max(&self, emss: usize) -> usize {
-        if self.markers { mulpdu_marked(emss) } else { mulpdu(emss & !7) }
+        if self.markers { mulpdu_marked(emss) } else { mulpdu(emss) }
     }
 
     const fn layout(&self) -> Layout {
