@@ -10,6 +10,7 @@ use core::net::IpAddr;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use subtle::{Choice, ConstantTimeEq};
+use unicode_properties::{GeneralCategory, UnicodeGeneralCategory as _};
 
 use crate::memory::{Access, RegionId, Scope, StagTable, StreamId};
 use crate::wire::Stag;
@@ -26,6 +27,59 @@ pub const REPLY_LEN: usize = 32;
 const REQUEST_HEAD: usize = 8;
 /// Octets of the longest request.
 pub const REQUEST_MAX: usize = REQUEST_HEAD + NAME_MAX + TOKEN_MAX;
+
+/// The reason why a text is no region's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameError {
+    /// It has no character.
+    Empty,
+    /// It has so many bytes, more than [`NAME_MAX`].
+    TooLong(usize),
+    /// It has a character that is not shown, or that changes how its neighbors are shown.
+    Invisible(char),
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a region name must not be empty"),
+            Self::TooLong(bytes) => {
+                write!(f, "the region name has {bytes} bytes; at most {NAME_MAX} are allowed")
+            }
+            Self::Invisible(character) => write!(
+                f,
+                "a region name must not contain control characters or format characters; this one has U+{:04X}",
+                u32::from(*character)
+            ),
+        }
+    }
+}
+
+impl core::error::Error for NameError {}
+
+/// Checks the name of a region: 1 to [`NAME_MAX`] bytes of UTF-8, without control characters, format characters
+/// (bidirectional controls and zero-width characters are such) and separators of lines or paragraphs. Two names that
+/// look the same in a list could otherwise be two regions.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    let invisible = |character: &char| {
+        matches!(
+            character.general_category(),
+            GeneralCategory::Control
+                | GeneralCategory::Format
+                | GeneralCategory::LineSeparator
+                | GeneralCategory::ParagraphSeparator
+        )
+    };
+    match (name.len(), name.chars().find(invisible)) {
+        (0, _) => Err(NameError::Empty),
+        (bytes, _) if bytes > NAME_MAX => Err(NameError::TooLong(bytes)),
+        (_, Some(character)) => Err(NameError::Invisible(character)),
+        (_, None) => Ok(()),
+    }
+}
 
 /// The rights that a request may ask for.
 const WANTED_MASK: u8 =
@@ -121,8 +175,8 @@ pub struct RegionEntry {
 /// Why a region is not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddError {
-    /// The name is empty or longer than [`NAME_MAX`].
-    Name,
+    /// [`check_name`] refuses the name.
+    Name(NameError),
     /// There is a region of that name.
     Exists,
     /// As many regions are there as the service was made for.
@@ -132,7 +186,7 @@ pub enum AddError {
 impl fmt::Display for AddError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name => write!(f, "a region's name has 1 to {NAME_MAX} octets"),
+            Self::Name(error) => error.fmt(f),
             Self::Exists => f.write_str("there is a region of that name"),
             Self::Full => f.write_str("no room for another region"),
         }
@@ -241,9 +295,7 @@ impl RegionService {
 
     /// Adds a region.
     pub fn add(&mut self, entry: RegionEntry) -> Result<(), AddError> {
-        if entry.name.is_empty() || entry.name.len() > NAME_MAX {
-            return Err(AddError::Name);
-        }
+        check_name(&entry.name).map_err(AddError::Name)?;
         if self.regions.contains_key(&entry.name) {
             return Err(AddError::Exists);
         }
@@ -326,20 +378,15 @@ impl<'a> Request<'a> {
         let (head, rest) = private_data.split_first_chunk::<REQUEST_HEAD>()?;
         let [m0, m1, m2, m3, wanted, name_len, token_len, zero] = *head;
         let (name_len, token_len) = (usize::from(name_len), usize::from(token_len));
-        if [m0, m1, m2, m3] != MAGIC
-            || zero != 0
-            || wanted & !WANTED_MASK != 0
-            || name_len == 0
-            || name_len > NAME_MAX
-            || token_len > TOKEN_MAX
-        {
+        if [m0, m1, m2, m3] != MAGIC || zero != 0 || wanted & !WANTED_MASK != 0 || token_len > TOKEN_MAX {
             return None;
         }
         let (name, token) = rest.split_at_checked(name_len)?;
         if token.len() != token_len {
             return None;
         }
-        Some(Self { wanted: Access::from_bits(wanted)?, name: core::str::from_utf8(name).ok()?, token })
+        let name = core::str::from_utf8(name).ok().filter(|name| check_name(name).is_ok())?;
+        Some(Self { wanted: Access::from_bits(wanted)?, name, token })
     }
 }
 
@@ -363,11 +410,7 @@ fn encode_reply(status: Status, grant: Option<&Grant>) -> [u8; REPLY_LEN] {
 /// token too long, or a right is not one of remote read, write and atomic.
 pub fn encode_request(name: &str, access: Access, token: &[u8]) -> Option<Vec<u8>> {
     let (name_len, token_len) = (u8::try_from(name.len()).ok()?, u8::try_from(token.len()).ok()?);
-    if name.is_empty()
-        || name.len() > NAME_MAX
-        || token.len() > TOKEN_MAX
-        || access.bits() & !WANTED_MASK != 0
-    {
+    if check_name(name).is_err() || token.len() > TOKEN_MAX || access.bits() & !WANTED_MASK != 0 {
         return None;
     }
     let mut request = Vec::with_capacity(REQUEST_MAX);

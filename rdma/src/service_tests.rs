@@ -209,8 +209,9 @@ fn a_refusal_grants_nothing() {
 #[test]
 fn regions_come_and_go_within_the_limit() {
     let mut service = RegionService::new(2, 1);
-    assert_eq!(service.add(entry("")), Err(AddError::Name));
-    assert_eq!(service.add(entry(&"x".repeat(64))), Err(AddError::Name));
+    assert_eq!(service.add(entry("")), Err(AddError::Name(NameError::Empty)));
+    assert_eq!(service.add(entry(&"x".repeat(64))), Err(AddError::Name(NameError::TooLong(64))));
+    assert_eq!(service.add(entry("l\u{202e}ab")), Err(AddError::Name(NameError::Invisible('\u{202e}'))));
     service.add(entry(&"x".repeat(63))).unwrap();
     service.add(entry("b")).unwrap();
     assert_eq!(service.add(entry("b")), Err(AddError::Exists));
@@ -244,4 +245,37 @@ fn requests_that_cannot_be_written() {
     assert!(encode_request("x", BOTH, &[0; 33]).is_none());
     assert!(encode_request("x", Access::REMOTE_INVALIDATE, b"").is_none());
     assert_eq!(encode_request(&"x".repeat(63), BOTH, &[0; 32]).unwrap().len(), REQUEST_MAX);
+}
+
+/// UAX #9 §2: the explicit directional formatting characters; beside them what else no list shows.
+#[test]
+fn names_have_no_characters_that_are_not_shown() {
+    let bidirectional =
+        ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}').chain(['\u{200e}', '\u{200f}', '\u{61c}']);
+    let others = ('\0'..=' ').filter(|c| *c != ' ').chain('\u{7f}'..='\u{9f}').chain([
+        '\u{ad}',
+        '\u{200b}',
+        '\u{200d}',
+        '\u{2028}',
+        '\u{2029}',
+        '\u{2060}',
+        '\u{feff}',
+        '\u{e0041}',
+    ]);
+    let service = service();
+    for character in bidirectional.chain(others) {
+        let name = format!("la{character}b");
+        assert_eq!(check_name(&name), Err(NameError::Invisible(character)), "U+{:04X}", u32::from(character));
+        assert_eq!(encode_request(&name, Access::REMOTE_READ, b""), None);
+        let mut request = MAGIC.to_vec();
+        request.extend([Access::REMOTE_READ.bits(), u8::try_from(name.len()).unwrap(), 0, 0]);
+        request.extend(name.as_bytes());
+        refused(&ask(&service, &request, PEER), Status::Malformed);
+    }
+    for name in ["lab", "x+4k", "a b", "Größe", "данные", "データ", "نطاق", "e\u{301}", "🦀", &"x".repeat(63)]
+    {
+        assert_eq!(check_name(name), Ok(()), "{name}");
+    }
+    let said = NameError::Invisible('\u{202e}').to_string();
+    assert!(said.contains("U+202E") && said.is_ascii(), "{said}");
 }

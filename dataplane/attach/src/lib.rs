@@ -40,12 +40,12 @@ pub enum AttachError {
         reason: String,
     },
     /// The memory could not be mapped.
-    #[error("region {name} cannot be mapped: {source}")]
+    #[error("region {name} cannot be mapped: {cause}")]
     Map {
         /// The region.
         name: String,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }
 
@@ -77,8 +77,7 @@ pub fn attach_with(client: &mut Client, name: &str) -> Result<Mapping, AttachErr
     if size < length {
         return Err(not_a_region(format!("its memory has {size} octets, not {length}")));
     }
-    let failed =
-        |source: rustix::io::Errno| AttachError::Map { name: name.to_owned(), source: source.into() };
+    let failed = |source: rustix::io::Errno| AttachError::Map { name: name.to_owned(), cause: source.into() };
     Mapping::new(&fd, &attached, length).map_err(failed)
 }
 

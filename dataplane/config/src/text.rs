@@ -37,33 +37,17 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(scale).ok_or_else(|| format!("`{text}` is more than 64 bits can count"))
 }
 
-/// The name by which peers and local programs ask for a region: 1 to 63 octets of UTF-8 (the length is one octet of
-/// the region service's private data), no control characters.
+/// The name by which peers and local programs ask for a region: what [`rdma::service::check_name`] admits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionName(String);
 
 impl RegionName {
-    /// Octets of the longest name.
-    pub const BYTES_MAX: usize = 63;
-
     /// Checks a name.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn new(name: &str) -> Result<Self, String> {
-        if name.is_empty() {
-            return Err("a region name must not be empty".to_owned());
-        }
-        if name.len() > Self::BYTES_MAX {
-            return Err(format!(
-                "the region name has {} octets; at most {} are allowed",
-                name.len(),
-                Self::BYTES_MAX
-            ));
-        }
-        if name.chars().any(char::is_control) {
-            return Err("a region name must not contain control characters".to_owned());
-        }
+        rdma::service::check_name(name).map_err(|error| error.to_string())?;
         Ok(Self(name.to_owned()))
     }
 

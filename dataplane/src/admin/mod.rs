@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 use iwarp_config::{Access, RegionName, Token};
-use iwarp_control::bounds::API;
+use iwarp_control::bounds::{self, API};
 use iwarp_control::{
     ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind, ErrorObject, Hugepages,
     Idle, Link, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod, RegionAttached,
@@ -286,6 +286,10 @@ fn spec(request: RegionRegister) -> Result<RegionSpec, ErrorObject> {
     };
     if request.bytes == 0 {
         return Err(invalid("bytes: a region has at least one byte".to_owned()));
+    }
+    if request.allow.len() > bounds::ALLOW_PREFIXES_MAX {
+        let (listed, max) = (request.allow.len(), bounds::ALLOW_PREFIXES_MAX);
+        return Err(invalid(format!("allow: {listed} prefixes are listed; at most {max} are allowed")));
     }
     Ok(RegionSpec {
         name,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use iwarp_control::bounds::{API, REQUEST_BYTES_MAX};
 use iwarp_control::{
-    ErrorKind, ErrorObject, Hello, HelloReply, Id, Method, Request, Response, params, transfer,
+    BadLine, ErrorKind, ErrorObject, Hello, HelloReply, Id, Method, Request, Response, params, transfer,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -137,7 +137,7 @@ impl<'h, H: Handler> Connection<'h, H> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(());
         }
-        let request = match read_request(line) {
+        let request = match Request::from_line(line) {
             Ok(request) => request,
             Err(BadLine::NotJson(error)) => {
                 self.stats.count(|s| &mut s.bad_not_json);
@@ -227,28 +227,6 @@ fn hello(given: Value) -> Result<Reply, ErrorObject> {
 fn deadline(after: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(after).unwrap_or(now)
-}
-
-/// What is wrong with a line.
-enum BadLine {
-    NotJson(ErrorObject),
-    NotARequest(Option<Id>, ErrorObject),
-}
-
-fn read_request(line: &[u8]) -> Result<Request, BadLine> {
-    let value: Value = serde_json::from_slice(line)
-        .map_err(|e| BadLine::NotJson(ErrorObject::not_json(format!("the line is not JSON: {e}"))))?;
-    if value.is_array() {
-        let error = ErrorObject::new(ErrorKind::InvalidRequest, "batches are not served")
-            .with_help("send one request object per line");
-        return Err(BadLine::NotARequest(None, error));
-    }
-    let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
-    serde_json::from_value(value).map_err(|e| {
-        let message = format!("not a JSON-RPC 2.0 request: {e}");
-        let help = r#"send {"jsonrpc":"2.0","id":1,"method":"status"}"#;
-        BadLine::NotARequest(id, ErrorObject::new(ErrorKind::InvalidRequest, message).with_help(help))
-    })
 }
 
 /// What the stream holds next.

@@ -36,20 +36,20 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nothing listens there.
-    #[error("cannot reach iwarpd at {}: {source}", path.display())]
+    #[error("cannot reach iwarpd at {}: {cause}", path.display())]
     Unreachable {
         /// The control socket.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The socket is there, but the caller may not use it.
-    #[error("not allowed to talk to iwarpd at {}: {source}", path.display())]
+    #[error("not allowed to talk to iwarpd at {}: {cause}", path.display())]
     Denied {
         /// The control socket.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The request does not fit a line.
     #[error("the request has {bytes} octets; iwarpd reads at most {REQUEST_BYTES_MAX}")]
@@ -66,12 +66,12 @@ pub enum ClientError {
         waited: Duration,
     },
     /// The connection ended before the reply did.
-    #[error("the connection to iwarpd at {} was lost: {source}", path.display())]
+    #[error("the connection to iwarpd at {} was lost: {cause}", path.display())]
     Lost {
         /// The control socket.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The reply is not what the protocol says.
     #[error("iwarpd at {} answered with what this program cannot read: {reason}", path.display())]
@@ -158,8 +158,8 @@ impl Client {
         };
         match open() {
             Ok(socket) => Ok(Self { socket, path, patience, last_id: 0, pending: Vec::new() }),
-            Err(source) if denied(&source) => Err(ClientError::Denied { path, source }),
-            Err(source) => Err(ClientError::Unreachable { path, source }),
+            Err(source) if denied(&source) => Err(ClientError::Denied { path, cause: source }),
+            Err(source) => Err(ClientError::Unreachable { path, cause: source }),
         }
     }
 
@@ -263,7 +263,7 @@ impl Client {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 ClientError::Timeout { path, waited: self.patience }
             }
-            _ => ClientError::Lost { path, source },
+            _ => ClientError::Lost { path, cause: source },
         }
     }
 

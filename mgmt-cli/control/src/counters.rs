@@ -11,7 +11,7 @@ use crate::status::WorkerStatus;
 /// The reply of `stats`: sums over the workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatsReply {
-    /// Counters by layer: link, ip, tcp, mpa, ddp, rdmap, memory, control.
+    /// Counters by layer, from the queues of the ports up to the control socket.
     pub groups: Vec<CounterGroup>,
     /// How busy the workers are.
     pub workers: Vec<WorkerStatus>,
@@ -40,7 +40,7 @@ pub struct CounterRow {
 /// Frames, FPDUs or requests that were dropped or refused for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropRow {
-    /// The layer that dropped them.
+    /// The layer that dropped them: the name of its group in [`StatsReply`].
     pub layer: String,
     /// The reason.
     pub reason: String,

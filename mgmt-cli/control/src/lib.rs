@@ -22,6 +22,7 @@ mod exit;
 mod message;
 mod method;
 mod port;
+mod prefix;
 mod region;
 mod status;
 pub mod transfer;
@@ -31,13 +32,14 @@ pub use conn::{ConnBbrInfo, ConnInfo, ConnRdmaInfo, ConnShow};
 pub use counters::{CounterGroup, CounterRow, DropRow, NamedCounters, StatsReply};
 pub use error::{ErrorData, ErrorKind, ErrorObject};
 pub use exit::Exit;
-pub use message::{Id, Request, Response, Version};
+pub use message::{BadLine, Id, Request, Response, Version};
 pub use method::{
     ConnListMethod, ConnShowMethod, DropsMethod, Hello, HelloReply, METHODS, Method, NoParams,
     PortListMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
     RegionRegisterMethod, RegionShowMethod, StatsMethod, StatusMethod, params,
 };
 pub use port::{Link, PortInfo, PortStats, PortStatsRow};
+pub use prefix::{PrefixError, parse_prefix};
 pub use region::{
     Access, Backing, NotAnAccess, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo,
     RegionName, RegionRegister,

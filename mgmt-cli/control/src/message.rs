@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::ErrorObject;
+use crate::error::{ErrorKind, ErrorObject};
 
 /// The member `"jsonrpc":"2.0"`; nothing else is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,37 @@ impl<T: Serialize> Response<T> {
     }
 }
 
+/// The reason why a line is no request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadLine {
+    /// It is not JSON.
+    NotJson(ErrorObject),
+    /// It is JSON, but not a JSON-RPC 2.0 request; its id as far as it could be read.
+    NotARequest(Option<Id>, ErrorObject),
+}
+
 impl Request {
+    /// Reads one line, with or without its newline.
+    ///
+    /// # Errors
+    /// The line is not JSON, or not a request; the object is the answer to it.
+    pub fn from_line(line: &[u8]) -> Result<Self, BadLine> {
+        let value: Value = serde_json::from_slice(line).map_err(|error| {
+            BadLine::NotJson(ErrorObject::not_json(format!("the line is not JSON: {error}")))
+        })?;
+        if value.is_array() {
+            let error = ErrorObject::new(ErrorKind::InvalidRequest, "batches are not served")
+                .with_help("send one request object per line");
+            return Err(BadLine::NotARequest(None, error));
+        }
+        let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+        serde_json::from_value(value).map_err(|error| {
+            let message = format!("not a JSON-RPC 2.0 request: {error}");
+            let help = r#"send {"jsonrpc":"2.0","id":1,"method":"status"}"#;
+            BadLine::NotARequest(id, ErrorObject::new(ErrorKind::InvalidRequest, message).with_help(help))
+        })
+    }
+
     /// The request as one line, its newline included.
     ///
     /// # Errors

@@ -84,8 +84,9 @@ pub struct RegionRegister {
     /// What a peer has to show, in hexadecimal: 1 to [`crate::bounds::TOKEN_BYTES_MAX`] octets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_hex: Option<String>,
-    /// Where peers have to come from, at most [`crate::bounds::ALLOW_PREFIXES_MAX`]; empty admits all.
-    #[serde(default)]
+    /// The prefixes ([`crate::parse_prefix`]) that peers have to come from, at most
+    /// [`crate::bounds::ALLOW_PREFIXES_MAX`]; empty admits all.
+    #[serde(default, deserialize_with = "crate::prefix::deserialize")]
     pub allow: Vec<IpNet>,
 }
 

@@ -190,7 +190,7 @@ fn parameters_are_checked_by_name_and_type() {
         (json!({"nme": "lab", "bytes": 1, "access": []}), "nme"),
         (json!({"name": "lab", "bytes": -1, "access": []}), "-1"),
         (json!({"name": "lab", "bytes": 1, "access": ["write"]}), "remote-write"),
-        (json!({"name": "lab", "bytes": 1, "access": [], "allow": ["10.0.0.0/33"]}), "IP address"),
+        (json!({"name": "lab", "bytes": 1, "access": [], "allow": ["10.0.0.0/33"]}), "is not a prefix"),
         (json!([]), "named members"),
     ] {
         let error = params::<RegionRegisterMethod>(bad).unwrap_err();

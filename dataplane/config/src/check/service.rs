@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
+use iwarp_control::parse_prefix;
 
 use super::tcp::conn_options;
 use super::tuning::{CRC, CRC_HELP};
@@ -115,7 +116,7 @@ struct Named {
 }
 
 fn region(mut section: Section<'_>, report: &Report, folder: &Path) -> Named {
-    let name = section.parsed("name", "1 to 63 octets without control characters", RegionName::new);
+    let name = section.parsed("name", "1 to 63 bytes without control or format characters", RegionName::new);
     let bytes = section.size("size", 1..=REGION_BYTES_MAX, "the size of the region");
     for (key, help) in [
         ("name", "write what peers ask for, e.g. name = \"lab\""),
@@ -186,16 +187,9 @@ fn allow(section: &mut Section<'_>, report: &Report) -> Vec<IpNet> {
     let mut prefixes = Vec::new();
     for item in list {
         let Some(text) = item.text(report, "a prefix, e.g. \"10.77.0.0/24\"") else { continue };
-        match text.parse::<IpNet>() {
-            Ok(net) if net == net.trunc() => prefixes.push(net),
-            Ok(net) => {
-                let help = format!("did you mean \"{}\"?", net.trunc());
-                report.at(&item.place, format!("`{text}` has bits beyond its prefix"), help);
-            }
-            Err(_) => {
-                let help = "write an address and the length of the prefix, e.g. \"10.77.0.0/24\"";
-                report.at(&item.place, format!("`{text}` is not a prefix"), help);
-            }
+        match parse_prefix(text) {
+            Ok(net) => prefixes.push(net),
+            Err(error) => report.at(&item.place, error.to_string(), error.help()),
         }
     }
     prefixes
@@ -210,7 +204,7 @@ pub(super) fn control(mut section: Section<'_>, report: &Report) -> Control {
         clients_max: section.number("clients_max", 1..=1024, "control clients at a time").unwrap_or(64),
         idle_timeout_ms: section
             .number("idle_timeout_ms", 1000..=86_400_000, "how long a client may be silent")
-            .unwrap_or(300_000),
+            .unwrap_or(30_000),
     };
     check_control(&section, report, &control);
     section.finish();

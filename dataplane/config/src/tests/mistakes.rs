@@ -485,8 +485,9 @@ fn regions() {
     };
     let read = "[\"remote-read\"]";
     beside_port(&region("", "1", read), "region[0].name", "must not be empty");
-    beside_port(&region(&"x".repeat(64), "1", read), "region[0].name", "64 octets");
+    beside_port(&region(&"x".repeat(64), "1", read), "region[0].name", "64 bytes");
     beside_port(&region("a\\u0007", "1", read), "region[0].name", "control characters");
+    beside_port(&region("a\\u202E", "1", read), "region[0].name", "U+202E");
     beside_port(&region("r", "0", read), "region[0].size", "out of range");
     beside_port(&region("r", "\"2T\"", read), "region[0].size", "out of range");
     beside_port(&region("r", "\"64Q\"", read), "region[0].size", "not a size");

@@ -1,0 +1,20 @@
+//! The program in C that docs/region-service.md names is built by the command that stands there.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn the_client_is_built_as_the_document_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let document = std::fs::read_to_string(root.join("docs/region-service.md")).unwrap();
+    let command = document.lines().find(|line| line.starts_with("gcc ")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("iwclient");
+    assert!(command.contains(" -o iwclient "), "{command}");
+    let command = command.replace(" -o iwclient ", &format!(" -o {} ", program.display()));
+    let built = Command::new("bash").args(["-c", &command]).current_dir(root).output().unwrap();
+    assert!(built.status.success(), "{command}: {}", String::from_utf8_lossy(&built.stderr));
+    // Without options it says what it wants.
+    assert_eq!(Command::new(program).output().unwrap().status.code(), Some(2));
+}
