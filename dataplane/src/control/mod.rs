@@ -11,6 +11,7 @@
 //! What the methods do is the [`Handler`]'s; the server itself answers `hello`.
 
 mod connection;
+mod groups;
 mod peer;
 mod server;
 mod socket;

@@ -4,7 +4,9 @@ use std::io;
 
 use tokio::net::UnixStream;
 
-/// Who a client is: what the kernel noted when it connected (SO_PEERCRED).
+use super::groups;
+
+/// Who a client is: what the kernel noted when it connected (SO_PEERCRED, SO_PEERGROUPS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its process, 0 if that is not visible from here.
@@ -13,7 +15,7 @@ pub struct Peer {
     pub uid: u32,
     /// Its effective group.
     pub gid: u32,
-    /// Its supplementary groups, as far as they are visible.
+    /// Its supplementary groups.
     pub groups: Vec<u32>,
 }
 
@@ -41,20 +43,8 @@ impl Peer {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
         let (uid, gid) = (credentials.uid(), credentials.gid());
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        Ok(Self { pid, uid, gid, groups: groups(&status, uid) })
+        Ok(Self { pid, uid, gid, groups: groups::of_peer(stream)? })
     }
-}
-
-/// The supplementary groups in the text of `/proc/PID/status`; none if the process is another user's by now.
-fn groups(status: &str, uid: u32) -> Vec<u32> {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-    // Real, effective, saved, file system.
-    let effective = field("Uid:").split_whitespace().nth(1).and_then(|id| id.parse().ok());
-    if effective != Some(uid) {
-        return Vec::new();
-    }
-    field("Groups:").split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
 /// The number of a group, which may be given by number or by its name in `/etc/group`.
@@ -101,15 +91,6 @@ mod tests {
         let private = Policy { uid: 500, gid: None };
         assert!(!private.admits(&peer(1000, 77, &[77])));
         assert!(!private.admits(&peer(1000, 0, &[0])), "root's group is not root");
-    }
-
-    #[test]
-    fn groups_are_read_only_of_the_same_user() {
-        let status = "Name:\tx\nUid:\t7\t1000\t7\t7\nGid:\t1\t1\t1\t1\nGroups:\t4 24 77 \nNgid:\t0\n";
-        assert_eq!(groups(status, 1000), [4, 24, 77]);
-        assert_eq!(groups(status, 7), [0u32; 0]);
-        assert_eq!(groups("", 1000), [0u32; 0]);
-        assert_eq!(groups("Uid:\t0 0\nGroups: x -1 5", 0), [5]);
     }
 
     #[test]

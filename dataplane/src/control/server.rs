@@ -22,6 +22,13 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// How long a client may leave its reply in the socket: as long as the library's client waits for one.
 const REPLY_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Places beyond [`ServerConfig::clients_max`] that only root gets, so that idle clients of others, and programs of root's
+/// own that forget theirs, do not lock the administrator out.
+const ROOT_PLACES: usize = 1;
+
+/// How long the client in such a place may be silent: long enough for a command, too short to keep the place.
+const ROOT_PLACE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How the socket is made and used.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -111,7 +118,9 @@ impl Server {
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;
                 };
-                if let Some(peer) = admit(&stream, policy, clients.len() < clients_max, &stats) {
+                let place = Place::of(clients.len(), clients_max);
+                if let Some(peer) = admit(&stream, policy, place, &stats) {
+                    let patience = place.patience(patience);
                     let (handler, stats) = (Rc::clone(&handler), stats.clone());
                     clients.spawn_local(async move {
                         Connection::new(stream, peer, handler.as_ref(), stats, patience).serve().await;
@@ -125,8 +134,45 @@ impl Server {
     }
 }
 
+/// The place that the next client gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ordinary,
+    /// For root alone.
+    Reserved,
+    None,
+}
+
+impl Place {
+    /// The next place when so many clients are connected.
+    const fn of(connected: usize, clients_max: usize) -> Self {
+        if connected < clients_max {
+            Self::Ordinary
+        } else if connected < clients_max.saturating_add(ROOT_PLACES) {
+            Self::Reserved
+        } else {
+            Self::None
+        }
+    }
+
+    const fn takes(self, uid: u32) -> bool {
+        match self {
+            Self::Ordinary => true,
+            Self::Reserved => uid == 0,
+            Self::None => false,
+        }
+    }
+
+    fn patience(self, patience: Patience) -> Patience {
+        match self {
+            Self::Reserved => Patience { line: patience.line.min(ROOT_PLACE_PATIENCE), ..patience },
+            Self::Ordinary | Self::None => patience,
+        }
+    }
+}
+
 /// Who the client is, if it is let in; else it is told why not.
-fn admit(stream: &UnixStream, policy: Policy, room: bool, stats: &SharedStats) -> Option<Peer> {
+fn admit(stream: &UnixStream, policy: Policy, place: Place, stats: &SharedStats) -> Option<Peer> {
     let Ok(peer) = Peer::of(stream) else {
         stats.count(|s| &mut s.accept_errors);
         return None;
@@ -138,7 +184,7 @@ fn admit(stream: &UnixStream, policy: Policy, room: bool, stats: &SharedStats) -
         turn_away(stream, ErrorKind::NotPermitted, &message, help);
         return None;
     }
-    if !room {
+    if !place.takes(peer.uid) {
         stats.count(|s| &mut s.refused_too_many);
         let help = "try again later, or raise control.clients_max";
         turn_away(stream, ErrorKind::NoResources, "as many clients as configured are connected", help);
@@ -146,4 +192,24 @@ fn admit(stream: &UnixStream, policy: Policy, room: bool, stats: &SharedStats) -
     }
     stats.count(|s| &mut s.clients);
     Some(peer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_place_is_root_s() {
+        for clients_max in [1, 2, 64, 1024] {
+            for (connected, user, root) in [
+                (0, true, true),
+                (clients_max - 1, true, true),
+                (clients_max, false, true),
+                (clients_max + ROOT_PLACES, false, false),
+            ] {
+                let place = Place::of(connected, clients_max);
+                assert_eq!((place.takes(1000), place.takes(0)), (user, root), "{connected} of {clients_max}");
+            }
+        }
+    }
 }

@@ -21,16 +21,16 @@ pub enum BindError {
     NotASocket(PathBuf),
     /// The group of the configuration does not exist.
     #[error("control.group: {0}")]
-    Group(#[source] io::Error),
+    Group(io::Error),
     /// The system refused.
-    #[error("cannot make the control socket {}: {what}: {source}", path.display())]
+    #[error("cannot make the control socket {}: {what}: {cause}", path.display())]
     System {
         /// The socket.
         path: PathBuf,
         /// What was refused.
         what: &'static str,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -59,7 +59,7 @@ pub(super) fn listen(
     mode: u32,
     gid: Option<u32>,
 ) -> Result<(UnixListener, SocketFile), BindError> {
-    let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, source };
+    let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, cause: source };
     make_folder(path).map_err(failed("its folder"))?;
     let lock = lock(path)?;
     remove_stale(path)?;
@@ -86,7 +86,8 @@ fn make_folder(path: &Path) -> io::Result<()> {
 
 /// Two daemons that start at once would both find the socket stale; the lock lets one of them go on.
 fn lock(path: &Path) -> Result<File, BindError> {
-    let failed = |source| BindError::System { path: path.to_path_buf(), what: "its lock file", source };
+    let failed =
+        |source| BindError::System { path: path.to_path_buf(), what: "its lock file", cause: source };
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
@@ -103,7 +104,7 @@ fn lock(path: &Path) -> Result<File, BindError> {
 
 /// Removes a socket on which nobody listens.
 fn remove_stale(path: &Path) -> Result<(), BindError> {
-    let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, source };
+    let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, cause: source };
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(failed("stat")(e)),
@@ -185,6 +186,14 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
         let deep = folder.path().join("no/such/folder");
         assert!(matches!(listen(&deep, 0o600, None), Err(BindError::System { .. })));
+    }
+
+    #[test]
+    fn a_refusal_tells_its_cause_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = listen(&folder.path().join("no/such/folder"), 0o600, None).unwrap_err();
+        let told = format!("{:#}", anyhow::Error::from(refused));
+        assert_eq!(told.matches("No such file").count(), 1, "{told}");
     }
 
     #[test]

@@ -350,6 +350,9 @@ fn clients_beyond_the_bound_are_told() {
     let (mut a, mut b) = (server.connect(), server.connect());
     a.works();
     b.works();
+    // The tests are root's, who has a place more.
+    let mut c = server.connect();
+    c.works();
     let mut third = server.connect();
     assert_eq!(kind(&third.receive()), "no_resources");
     assert!(third.is_closed());
@@ -366,6 +369,22 @@ fn clients_beyond_the_bound_are_told() {
         }
     }
     panic!("the place was never free again");
+}
+
+#[test]
+fn idle_clients_do_not_lock_root_out() {
+    let server = Running::start(|c| c.clients_max = 64);
+    let mut idle: Vec<Raw> = (0..64).map(|_| server.connect()).collect();
+    idle.iter_mut().for_each(Raw::works);
+    for _ in 0..3 {
+        let mut root = server.connect();
+        root.works();
+        // Not even a client that keeps root's own place for itself keeps it for long.
+        assert!(root.is_closed());
+    }
+    idle.iter_mut().for_each(Raw::works);
+    let stats = server.stop();
+    assert_eq!((stats.clients, stats.closed_idle, stats.refused_too_many), (67, 3, 0));
 }
 
 #[test]
