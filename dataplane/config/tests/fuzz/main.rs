@@ -1,0 +1,17 @@
+//! The target of `dataplane/config/fuzz` on the stable toolchain.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../../../../tcp-stack/tests/corpus/mod.rs"]
+mod corpus;
+mod seeds;
+mod target;
+
+#[test]
+fn files() {
+    corpus::run(target::files, &corpus::corpus("files", &seeds::seeds()), 4_000);
+}
+
+#[test]
+fn the_corpus_is_small() {
+    corpus::assert_small(["files"]);
+}

@@ -1,0 +1,17 @@
+//! The target of `mgmt-cli/control/fuzz` on the stable toolchain.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../../../../tcp-stack/tests/corpus/mod.rs"]
+mod corpus;
+mod seeds;
+mod target;
+
+#[test]
+fn requests() {
+    corpus::run(target::requests, &corpus::corpus("requests", &seeds::seeds()), 4_000);
+}
+
+#[test]
+fn the_corpus_is_small() {
+    corpus::assert_small(["requests"]);
+}

@@ -1,0 +1,66 @@
+//! Lines on the control socket, from anybody who may connect: none of them may end the daemon, each refusal is one line
+//! of JSON, and what is accepted means the same when it is written and read again.
+
+use iwarp_control::{
+    BadLine, ConnListMethod, ConnShowMethod, DropsMethod, ErrorObject, Hello, Id, Method, PortListMethod,
+    PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod, RegionRegisterMethod,
+    RegionShowMethod, Request, Response, StatsMethod, StatusMethod, params,
+};
+use serde_json::{Value, to_value};
+
+pub(crate) fn requests(data: &[u8]) {
+    match Request::from_line(data) {
+        Ok(request) => {
+            let line = request.to_line().expect("a request can be written");
+            assert_eq!(Request::from_line(&line), Ok(request.clone()), "it is read as it was written");
+            every_method(&request);
+        }
+        Err(BadLine::NotJson(error)) => refused(None, error),
+        Err(BadLine::NotARequest(id, error)) => refused(id, error),
+    }
+}
+
+/// The parameters of a request, whatever its method is, as those of every method.
+fn every_method(request: &Request) {
+    read::<Hello>(request);
+    read::<StatusMethod>(request);
+    read::<RegionListMethod>(request);
+    read::<RegionShowMethod>(request);
+    read::<RegionDeregisterMethod>(request);
+    read::<RegionAttachMethod>(request);
+    read::<ConnListMethod>(request);
+    read::<ConnShowMethod>(request);
+    read::<PortListMethod>(request);
+    read::<PortStatsMethod>(request);
+    read::<StatsMethod>(request);
+    read::<DropsMethod>(request);
+    if let Some(region) = read::<RegionRegisterMethod>(request) {
+        assert!(region.allow.iter().all(|net| *net == net.trunc()), "no prefix has bits beyond its length");
+        let token = region.token_hex.as_deref().filter(|token| token.len() > 4);
+        assert!(token.is_none_or(|token| !format!("{region:?}").contains(&format!("{token:?}"))), "a secret");
+    }
+}
+
+fn read<M: Method>(request: &Request) -> Option<M::Params> {
+    match params::<M>(request.params.clone()) {
+        Ok(read) => {
+            let written = to_value(&read).expect("parameters can be written");
+            let again = params::<M>(written.clone()).expect("parameters that were written can be read");
+            assert_eq!(to_value(&again).expect("parameters can be written"), written);
+            Some(read)
+        }
+        Err(error) => {
+            refused(request.id.clone(), error);
+            None
+        }
+    }
+}
+
+fn refused(id: Option<Id>, error: ErrorObject) {
+    assert!(!error.message.is_empty());
+    let line =
+        Response::<()>::failure(id.clone(), error.clone()).to_line().expect("a refusal can be written");
+    assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
+    let response: Response<Value> = serde_json::from_slice(&line).expect("a refusal is JSON");
+    assert_eq!((response.id, response.error), (id, Some(error)));
+}
