@@ -3,6 +3,7 @@
 mod remote;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -26,13 +27,20 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 not reachable, 
 ///
 /// Commands can be shortened as long as they stay unique.
 #[derive(Debug, Parser)]
-#[command(name = "iwarpctl", disable_version_flag = true, infer_subcommands = true, after_help = EXAMPLES)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "iwarpctl", version = version(), infer_subcommands = true, after_help = EXAMPLES)]
+#[command(arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The version of this program, and that of the messages that it speaks with the daemon.
+pub(crate) fn version() -> &'static str {
+    static VERSION: LazyLock<String> =
+        LazyLock::new(|| format!("{} (api {})", env!("CARGO_PKG_VERSION"), bounds::API));
+    &VERSION
 }
 
 /// Options of every command.
@@ -165,7 +173,7 @@ pub(crate) enum Region {
   iwarpctl region register logs --size 1G --access remote-write --token-file logs.token \\
       --allow 10.77.0.0/24 --allow fd77::/64")]
 pub(crate) struct Register {
-    /// The name that peers ask for: at most 63 octets.
+    /// The name that peers ask for: at most 63 bytes, without control or format characters.
     #[arg(value_parser = region_name)]
     pub(crate) name: String,
     /// Its size: octets, or with a unit of 1024: 64k, 64M, 1G.
@@ -219,7 +227,7 @@ pub(crate) enum Port {
 #[command(after_help = "Examples:\n  iwarpctl stats\n  iwarpctl stats tcp rdmap --nonzero\n  \
                         iwarpctl stats --watch 2\n  iwarpctl -j stats --watch 1 --count 10")]
 pub(crate) struct Stats {
-    /// Only these groups: link, ip, tcp, mpa, ddp, rdmap, memory, control, …
+    /// Only these groups, by the names that `iwarpctl stats` and `iwarpctl drops` show, e.g. tcp or rdmap.
     #[arg(value_name = "GROUP")]
     pub(crate) groups: Vec<String>,
     /// Leave out counters that are zero.
@@ -228,7 +236,8 @@ pub(crate) struct Stats {
     /// Say what each counter counts, and its name in Linux's iWARP drivers.
     #[arg(short, long)]
     pub(crate) details: bool,
-    /// Report again and again, with changes per second; every second unless told.
+    /// Report again and again, with changes per second; every second unless told. A terminal is drawn anew, a file
+    /// or a pipe gets one report after the other.
     #[arg(short, long, value_name = "SECS", num_args = 0..=1, require_equals = false,
           default_missing_value = "1", value_parser = seconds)]
     pub(crate) watch: Option<Duration>,
@@ -296,11 +305,8 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A prefix, or an address that stands for itself alone.
 fn prefix(text: &str) -> Result<IpNet, String> {
-    text.parse::<IpNet>()
-        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
-        .map_err(|_| "not an address or a prefix; write e.g. 10.77.0.0/24 or fd77::/64".to_owned())
+    iwarp_control::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
 }
 
 /// Seconds from a millisecond to a day.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::time::Duration;
 
 use clap::CommandFactory as _;
 use iwarp_config::Token;
@@ -18,7 +19,7 @@ use crate::args::{Args, Call, Command, Config, Conn, Global, Mistakes, Port, Reg
 use crate::clock::{self, Clock};
 use crate::failure::{Failure, More};
 use crate::output::Output;
-use crate::{remote, render};
+use crate::{args, remote, render};
 
 /// Does what the command line says.
 pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
@@ -27,13 +28,17 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         Command::Status => return status(global, output),
         Command::Region(command) => region(command, global, output)?,
         Command::Conn(Conn::List) => {
-            output.result(&call::<ConnListMethod>(global, &NoParams {})?, |rows| render::conn::list(rows))?;
+            output.result(&call::<ConnListMethod>(global, &NoParams {})?, |rows| {
+                render::conn::list(rows, output.width())
+            })?;
         }
         Command::Conn(Conn::Show { id }) => {
             output.result(&call::<ConnShowMethod>(global, &ConnShow { id: *id })?, render::conn::show)?;
         }
         Command::Port(Port::List) => {
-            output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| render::port::list(rows))?;
+            output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| {
+                render::port::list(rows, output.width())
+            })?;
         }
         Command::Port(Port::Stats { name, nonzero }) => {
             let mut ports = call::<PortStatsMethod>(global, &PortStats { name: name.clone() })?;
@@ -45,7 +50,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         Command::Stats(stats) => watch(stats, global, output)?,
         Command::Drops(drops) => {
             let rows = call::<DropsMethod>(global, &NoParams {})?;
-            output.result(&rows, |rows| render::drops::list(rows, drops.all))?;
+            output.result(&rows, |rows| render::drops::list(rows, drops.all, output.width()))?;
         }
         Command::Config(Config::Check { file, machine, format }) => check(file, *machine, *format, output)?,
         Command::Remote(command) => remote::run(command, global, output)?,
@@ -57,7 +62,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         }
         Command::Version => {
             let version = json!({"version": env!("CARGO_PKG_VERSION"), "api": bounds::API});
-            let text = format!("iwarpctl {} (api {})\n", env!("CARGO_PKG_VERSION"), bounds::API);
+            let text = format!("iwarpctl {}\n", args::version());
             output.result(&version, |_| text)?;
         }
     }
@@ -74,7 +79,7 @@ fn call<M: Method>(global: &Global, params: &M::Params) -> Result<M::Reply, Fail
 
 fn status(global: &Global, output: &Output) -> Result<Exit, Failure> {
     let status = call::<StatusMethod>(global, &NoParams {})?;
-    output.result(&status, render::status::show)?;
+    output.result(&status, |status| render::status::show(status, output.width()))?;
     Ok(match status.state {
         State::Ok => Exit::Ok,
         State::Degraded => Exit::Degraded,
@@ -87,9 +92,9 @@ fn region(command: &Region, global: &Global, output: &Output) -> Result<(), Fail
             let region = call::<RegionRegisterMethod>(global, &registration(register)?)?;
             output.result(&region, render::region::registered)
         }
-        Region::List => {
-            output.result(&call::<RegionListMethod>(global, &NoParams {})?, |rows| render::region::list(rows))
-        }
+        Region::List => output.result(&call::<RegionListMethod>(global, &NoParams {})?, |rows| {
+            render::region::list(rows, output.width())
+        }),
         Region::Show { name } => {
             let region = call::<RegionShowMethod>(global, &RegionName { name: name.clone() })?;
             output.result(&region, render::region::show)
@@ -131,23 +136,33 @@ fn hexadecimal(octets: &[u8]) -> String {
     })
 }
 
-/// Reports the counters once, or again and again over one connection.
+/// A pause during which the daemon need not keep a place for this program: it lets silent clients go.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reports the counters once, or again and again: over one connection, if the pauses are short.
 fn watch(options: &Stats, global: &Global, output: &Output) -> Result<(), Failure> {
-    let mut client = connect(global)?;
+    let mut connected = None;
     let clock = Clock::start();
-    let mut before: Option<(std::time::Duration, StatsReply)> = None;
+    let mut before: Option<(Duration, StatsReply)> = None;
     let mut reports = 0;
     loop {
+        let mut client = connected.take().map_or_else(|| connect(global), Ok)?;
         let all = client.call::<StatsMethod>(&NoParams {})?;
+        connected = options.watch.is_some_and(|pause| pause <= LONG_PAUSE).then_some(client);
         let now = clock.now();
         let shown = selected(&all, options)?;
         let since = before.as_ref().map(|(at, stats)| (now.saturating_sub(*at), stats));
-        output.result(&shown, |shown| render::stats::show(shown, since, options.details))?;
+        let text = |shown: &StatsReply| render::stats::show(shown, since, options.details, output.width());
+        if options.watch.is_some() {
+            output.redraw(&shown, text)?;
+        } else {
+            output.result(&shown, text)?;
+        }
         reports += 1;
         let Some(pause) = options.watch.filter(|_| options.count != Some(reports)) else {
             return Ok(());
         };
-        if output.is_text() {
+        if output.is_text() && output.width().is_none() {
             output.text("\n")?;
         }
         clock::sleep(pause);
@@ -181,7 +196,7 @@ fn check(file: &Path, machine: bool, format: Mistakes, output: &Output) -> Resul
     match config {
         Ok(config) => {
             let checked = render::config::Checked::new(file, &config);
-            output.result(&checked, render::config::checked)
+            output.result(&checked, |checked| render::config::checked(checked, output.width()))
         }
         Err(errors) => {
             let message = errors.to_string();

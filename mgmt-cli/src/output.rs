@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::{Color, Global};
 use crate::failure::Failure;
-use crate::render::{ERROR, HELP};
+use crate::render::{ERROR, HELP, Width};
 
 /// How results are written.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,31 @@ impl Output {
         self.is_text() && io::stderr().is_terminal()
     }
 
+    /// Columns of the terminal that results are written to, if it is one.
+    pub(crate) fn width(&self) -> Width {
+        let terminal = terminal_size::terminal_size_of(io::stdout());
+        terminal.map(|(columns, _)| columns.0).filter(|columns| *columns > 0)
+    }
+
+    /// Writes a result in place of the one before: as [`Self::result`], but a terminal is drawn anew.
+    pub(crate) fn redraw<T: Serialize>(
+        &self,
+        data: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        match terminal_size::terminal_size_of(io::stdout()) {
+            Some((_, rows)) if self.is_text() => {
+                let colored = self.color != anstream::ColorChoice::Never
+                    && AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
+                let text = text(data);
+                let text = if colored { text } else { anstream::adapter::strip_str(&text).to_string() };
+                // Past an AutoStream, which would take the terminal's commands out together with the colors.
+                written(io::stdout().lock(), &screen(&text, rows.0.into()))
+            }
+            _ => self.result(data, text),
+        }
+    }
+
     /// Whether errors are coloured.
     pub(crate) fn colors_errors(&self) -> bool {
         match self.color {
@@ -83,14 +108,7 @@ impl Output {
 
     /// Writes text as it is. Returns whether anybody still reads: a closed pipe is no failure.
     pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
-        let mut stdout = AutoStream::new(io::stdout().lock(), self.color);
-        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
-            Err(error) => {
-                Err(Failure::new(Exit::Failed, "output", format!("cannot write the result: {error}")))
-            }
-            Ok(()) => Ok(()),
-        }
+        written(AutoStream::new(io::stdout().lock(), self.color), text)
     }
 
     /// Tells why a command failed, and returns its exit code.
@@ -125,9 +143,58 @@ impl Output {
     }
 }
 
+fn written(mut stdout: impl Write, text: &str) -> Result<(), Failure> {
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
+        Err(error) => Err(Failure::new(Exit::Failed, "output", format!("cannot write the result: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// A text as the whole of a terminal of so many rows: from its upper left corner on, each line and the rest of the
+/// screen cleared behind it (ECMA-48 §8.3.21 CUP, §8.3.41 EL, §8.3.39 ED).
+fn screen(text: &str, rows: usize) -> String {
+    const HOME: &str = "\x1b[H";
+    const CLEAR_LINE: &str = "\x1b[K\n";
+    const CLEAR_BELOW: &str = "\x1b[J";
+    // The cursor stands in the row below the last line.
+    let room = rows.saturating_sub(1).max(1);
+    let lines: Vec<&str> = text.lines().collect();
+    let shown = if lines.len() > room { room.saturating_sub(1) } else { lines.len() };
+    let mut screen: String = HOME.to_owned();
+    for line in lines.iter().take(shown) {
+        screen = screen + line + CLEAR_LINE;
+    }
+    if let more @ 1.. = lines.len().saturating_sub(shown) {
+        screen = screen + &format!("({more} lines more: name groups, or --nonzero)") + CLEAR_LINE;
+    }
+    screen + CLEAR_BELOW
+}
+
 impl Failure {
     /// The reader of stdout has gone, which ends the command and is a success.
     pub(crate) fn nobody_reads() -> Self {
         Self::new(Exit::Ok, "closed", "the reader has gone")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_is_drawn_over_the_one_before() {
+        assert_eq!(screen("a\nb\n", 24), "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
+        let many = "x\n".repeat(30);
+        for rows in [2, 10, 24, 30] {
+            let drawn = screen(&many, rows);
+            assert_eq!(
+                drawn.matches('\n').count(),
+                rows - 1,
+                "the rows of the terminal, less the cursor's own"
+            );
+            assert!(drawn.contains(&format!("({} lines more", 30 - (rows - 2))), "{drawn:?}");
+        }
+        assert!(!screen(&many, 31).contains("more"));
     }
 }

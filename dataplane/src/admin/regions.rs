@@ -202,7 +202,7 @@ impl Region {
             self.tell(crew, false).await?;
             return Err(ErrorObject::new(
                 ErrorKind::InUse,
-                format!("region `{name}` is in use by {grants} connections"),
+                format!("region `{name}` is in use by {}", connections(grants)),
             )
             .with_help("`iwarpctl conn list` shows them; --force revokes their STags and so ends them"));
         }
@@ -242,6 +242,20 @@ impl Region {
     }
 }
 
+fn connections(count: u64) -> String {
+    format!("{count} connection{}", if count == 1 { "" } else { "s" })
+}
+
 fn access_names(access: Access) -> Vec<iwarp_control::Access> {
     access.names().iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_connection_is_not_several() {
+        assert_eq!([0, 1, 2].map(connections), ["0 connections", "1 connection", "2 connections"]);
+    }
 }

@@ -137,7 +137,7 @@ pub(super) fn stats(crew: &[Member], loads: &[Load], idle: Idle, own: Vec<Counte
 /// `drops`: the counters that say why something was dropped or refused.
 pub(super) fn drops(crew: &[Member], own: Vec<CounterGroup>) -> Vec<DropRow> {
     let dropped = sums(crew).filter(|(row, _)| is_drop(row.group, row.name)).map(|(row, count)| DropRow {
-        layer: layer(row.group).to_owned(),
+        layer: row.group.to_owned(),
         reason: row.name.strip_prefix("drop_").unwrap_or(row.name).to_owned(),
         help: row.help.trim().to_owned(),
         count,
@@ -160,18 +160,6 @@ fn is_drop(group: &str, name: &str) -> bool {
     let named =
         matches!(name, "crc_errors" | "fpdus_fragmented" | "stream_gaps" | "replies_limited" | "lines_lost");
     prefixed || named || group.ends_with("_drops") || (group == "region_service" && name != "granted")
-}
-
-/// Where in the way of a packet a group of counters stands.
-fn layer(group: &str) -> &str {
-    match group {
-        "rx_queue" | "tx_queue" | "steering" => "port",
-        "frame_drops" => "ip-tcp",
-        "segment_drops" => "rdma",
-        "region_service" => "region",
-        "services" => "service",
-        other => other,
-    }
 }
 
 /// A port as the desk knows it.

@@ -9,6 +9,7 @@ use iwarp_config::{RegionName, parse_size};
 
 pub(super) const EXAMPLES: &str = "\
 A peer's region is written HOST:PORT/REGION or HOST:PORT/REGION+OFFSET. An IPv6 address stands in brackets.
+Where the name itself ends with + and a size, as `x+4k`, the offset must be there: HOST:PORT/x+4k+0.
 
 Examples:
   iwarpctl remote put image.raw 10.77.0.2:7400/lab
@@ -29,13 +30,14 @@ pub enum Remote {
 /// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  iwarpctl remote put image.raw 10.77.0.2:7400/lab\n  \
-                        iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token")]
+                        iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token\n  \
+                        iwarpctl remote put - 10.77.0.2:7400/lab < image.raw")]
 pub struct Put {
-    /// The file.
+    /// The file, or a pipe; `-` is stdin.
     pub file: PathBuf,
     /// Where it goes: HOST:PORT/REGION[+OFFSET].
     pub target: Target,
-    /// Read it back and compare; the region has to allow reading too.
+    /// Read it back and compare; the region has to allow reading too. Not of a pipe.
     #[arg(long)]
     pub verify: bool,
     /// How the connection is made.

@@ -1,15 +1,26 @@
 //! A bar for whoever waits.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt::Write;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::output::Output;
+use crate::units;
 
-const BYTES: &str = "{msg} [{bar:32}] {bytes}/{total_bytes}  {bytes_per_sec}  {eta}";
+const BYTES: &str = "{msg} [{bar:32}] {bytes}/{total_bytes}  {rate}  {eta}";
+const STREAM: &str = "{msg} [{bytes}]  {rate}";
 const COUNT: &str = "{msg} [{bar:32}] {pos}/{len}  {eta}";
 
 /// Progress in octets; only a person at a terminal sees it.
 pub(super) fn of_bytes(output: &Output, what: &'static str, bytes: u64) -> ProgressBar {
     bar(output, what, bytes, BYTES)
+}
+
+/// Progress in bytes of what may end at any time.
+pub(super) fn of_stream(output: &Output, what: &'static str) -> ProgressBar {
+    let bar = bar(output, what, 0, STREAM);
+    bar.unset_length();
+    bar
 }
 
 /// Progress in rounds.
@@ -21,6 +32,11 @@ fn bar(output: &Output, what: &'static str, length: u64, template: &str) -> Prog
     let target =
         if output.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    // In the unit of the result.
+    let style = style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
+        // A bar without a rate is still a bar.
+        let _ = text.write_str(&units::byte_rate(state.per_sec()));
+    });
     ProgressBar::with_draw_target(Some(length), target)
         .with_style(style.progress_chars("=> "))
         .with_message(what)
@@ -34,5 +50,6 @@ mod tests {
     fn the_templates_are_right() {
         assert!(ProgressStyle::with_template(BYTES).is_ok());
         assert!(ProgressStyle::with_template(COUNT).is_ok());
+        assert!(ProgressStyle::with_template(STREAM).is_ok());
     }
 }

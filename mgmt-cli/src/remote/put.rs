@@ -1,7 +1,8 @@
-//! A file into a peer's region: RDMA Writes, then an RDMA Read that proves that they were placed.
+//! A file or a stream into a peer's region: RDMA Writes, then an RDMA Read that proves that they were placed.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Read as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use iwarp_control::Exit;
 use rdma::Access;
 
 use super::link::{Link, Reach};
-use super::{Transfer, Way, progress, readback};
+use super::{Transfer, Way, progress, readback, refusal};
 use crate::args::Put;
 use crate::clock::Clock;
 use crate::failure::Failure;
@@ -20,38 +21,88 @@ const PIECE: u32 = 512 << 10;
 /// Writes whose octets wait in the window.
 const PIECES: u32 = 4;
 
+/// What is put.
+struct Source<'a> {
+    file: File,
+    path: &'a Path,
+    /// Bytes of a regular file; `None` of what ends when it ends: stdin, a pipe, a device.
+    length: Option<u64>,
+}
+
+impl<'a> Source<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let unreadable = |error| Failure::file(path, "read", &error);
+        if path == Path::new("-") {
+            let file = io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?.into();
+            return Ok(Self { file, path, length: None });
+        }
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        if metadata.is_dir() {
+            return Err(unreadable(ErrorKind::IsADirectory.into()));
+        }
+        let length = metadata.is_file().then_some(metadata.len());
+        Ok(Self { file, path, length })
+    }
+
+    /// Reads what comes next, at a place of the file; returns fewer bytes than there is room for only at the end.
+    fn next(&mut self, room: &mut [u8], at: u64) -> Result<usize, Failure> {
+        if self.length.is_some() {
+            read(&self.file, self.path, room, at)?;
+            return Ok(room.len());
+        }
+        let mut filled = 0;
+        while let Some(rest) = room.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.file.read(rest) {
+                Ok(0) => break,
+                Ok(more) => filled = filled.saturating_add(more),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Failure::file(self.path, "read", &error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Whether there is more after so many bytes, with which the region is full.
+    fn has_more(&mut self, taken: u64, reach: &Reach) -> Result<bool, Failure> {
+        Ok(self.length.is_none() && taken == reach.length && self.next(&mut [0], taken)? > 0)
+    }
+}
+
 pub(super) fn run(put: &Put, way: &mut Way<'_>) -> Result<Transfer, Failure> {
     let output = way.output;
     let Put { file: path, target, verify, link: options } = put;
-    let (file, length) = open(path)?;
+    let mut source = Source::open(path)?;
+    if *verify && source.length.is_none() {
+        let message = "--verify reads the file a second time, which a stream does not allow";
+        return Err(
+            Failure::usage(message).with_help("put a regular file, or read the region back with `get`")
+        );
+    }
     let access = if *verify { Access::REMOTE_WRITE | Access::REMOTE_READ } else { Access::REMOTE_WRITE };
     let window = if *verify { super::WINDOW } else { PIECE * PIECES };
     let mut link = Link::open(target, options, access, window, way)?;
-    let reach = link.reach(target.offset, length)?;
+    let reach = match source.length {
+        Some(length) => link.reach(target.offset, length)?,
+        None => link.reach_to_end(target.offset)?,
+    };
     let clock = Clock::start();
-    write(&mut link, &file, path, &reach, output)?;
+    let length = write(&mut link, &mut source, &reach, output)?;
     // RFC 5040 §5.5 rule 12: "RDMA Read Request Messages, including zero-length RDMA Read Requests, MUST NOT start
     // processing at the Remote Peer until they have been Delivered to RDMAP by DDP", and so not before the Writes
     // that went ahead of them were placed.
     link.read(PIECES.into(), 0, 0, reach.at(0))?;
     link.completion()?;
     let mut transfer = Transfer::new("put", link.peer(target), target, length, clock.now());
+    if source.has_more(length, &reach)? {
+        return Err(refusal::longer_than_region(target, length));
+    }
     if *verify {
-        readback::verify(&mut link, &reach, &file, path, output)?;
+        readback::verify(&mut link, &reach, &source.file, path, output)?;
         transfer.verified = Some(true);
     }
     link.close();
     Ok(transfer)
-}
-
-fn open(path: &Path) -> Result<(File, u64), Failure> {
-    let unreadable = |error| Failure::file(path, "read", &error);
-    let file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(unreadable(std::io::Error::other("not a regular file")));
-    }
-    Ok((file, metadata.len()))
 }
 
 /// Reads octets of the file, which has been found long enough.
@@ -64,25 +115,38 @@ pub(super) fn read(file: &File, path: &Path, octets: &mut [u8], at: u64) -> Resu
     })
 }
 
-/// Posts Writes as long as there is a free piece of the window, and reads the file into pieces that are free.
+/// Posts Writes as long as there is a free piece of the window, and fills the pieces that are free. Returns the bytes
+/// that were written: all of a file; of a stream what came until it ended, or as much as the region takes.
 fn write(
     link: &mut Link<'_>,
-    file: &File,
-    path: &Path,
+    source: &mut Source<'_>,
     reach: &Reach,
     output: &Output,
-) -> Result<(), Failure> {
-    let bar = progress::of_bytes(output, "put", reach.length);
+) -> Result<u64, Failure> {
+    let bar = match source.length {
+        Some(length) => progress::of_bytes(output, "put", length),
+        None => progress::of_stream(output, "put"),
+    };
     let mut free: Vec<u32> = (0..PIECES).collect();
-    let mut at = 0;
-    while at < reach.length || free.len() < PIECES as usize {
-        let left = u32::try_from(reach.length.saturating_sub(at)).unwrap_or(PIECE).min(PIECE);
+    let (mut at, mut ended) = (0, reach.length == 0);
+    while !ended || free.len() < PIECES as usize {
         match free.pop() {
-            Some(piece) if left > 0 => {
+            Some(piece) if !ended => {
+                let left = u32::try_from(reach.length.saturating_sub(at)).unwrap_or(PIECE).min(PIECE);
                 let offset = u64::from(piece) * u64::from(PIECE);
-                link.fill(offset, left, &mut |octets| read(file, path, octets, at))?;
-                link.write(piece.into(), offset, left, reach.at(at))?;
-                at = at.saturating_add(left.into());
+                let mut taken = 0;
+                link.fill(offset, left, &mut |room| {
+                    taken = source.next(room, at)?;
+                    Ok(())
+                })?;
+                let taken = u32::try_from(taken).unwrap_or(left);
+                if taken > 0 {
+                    link.write(piece.into(), offset, taken, reach.at(at))?;
+                } else {
+                    free.push(piece);
+                }
+                at = at.saturating_add(taken.into());
+                ended = taken < left || at >= reach.length;
             }
             taken => {
                 free.extend(taken);
@@ -93,5 +157,5 @@ fn write(
         }
     }
     bar.finish_and_clear();
-    Ok(())
+    Ok(at)
 }

@@ -24,7 +24,7 @@ pub fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failu
     match error {
         ServiceError::Refused(Status::NoSuchRegion) => {
             Failure::new(Exit::NoSuchObject, "no_such_object", format!("{peer} has no region `{region}`"))
-                .with_help("names are exact; on the peer, `iwarpctl region list` shows them")
+                .with_help(no_such_region_help(target))
         }
         ServiceError::Refused(Status::NotPermitted) => {
             let message = format!("{peer} does not permit this access to region `{region}`");
@@ -47,6 +47,17 @@ pub fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failu
             Failure::new(Exit::Failed, "protocol", format!("{peer} does not grant regions: {error}"))
                 .with_help("the port has to be a listener with `service = \"region\"`")
         }
+    }
+}
+
+/// A name can end like an offset: `x+4k` as a place is offset 4096 of region `x`.
+fn no_such_region_help(target: &Target) -> String {
+    let help = "names are exact; on the peer, `iwarpctl region list` shows them";
+    match target.offset {
+        0 => help.to_owned(),
+        offset => format!(
+            "{help}; offset {offset} was asked for: if `+` and a size end the name itself, write +0 behind it"
+        ),
     }
 }
 
@@ -75,6 +86,15 @@ pub fn lost(peer: SocketAddr, why: &str) -> Failure {
 pub fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
     Failure::new(Exit::Failed, "timeout", format!("{peer} was silent for {} s", waited.as_secs_f32()))
         .with_help("--timeout SECS waits longer")
+}
+
+/// A stream went on when the region was full.
+pub fn longer_than_region(target: &Target, placed: u64) -> Failure {
+    let message = format!(
+        "the stream is longer than the {placed} bytes of region `{}` from offset {}; that many were placed",
+        target.region, target.offset
+    );
+    Failure::new(Exit::Failed, "out_of_bounds", message)
 }
 
 /// The region does not have that much.

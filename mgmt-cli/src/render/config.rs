@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use iwarp_config::{Config, Kind, memory_plan};
 use serde::Serialize;
 
-use super::{GOOD, table};
+use super::{GOOD, Width, table};
 use crate::units;
 
 /// A configuration without mistakes, and what it costs.
@@ -50,13 +50,13 @@ impl Checked {
 }
 
 /// What the configuration costs, item by item.
-pub(crate) fn checked(checked: &Checked) -> String {
+pub(crate) fn checked(checked: &Checked, width: Width) -> String {
     let rows = checked
         .items
         .iter()
         .map(|item| vec![item.kind.to_owned(), units::size(item.bytes), item.what.clone()]);
     let mut text = format!("{}: {GOOD}ok{GOOD:#}\n", checked.file.display());
-    text += &table(&["MEMORY", "SIZE", "FOR"], rows);
+    text += &table(width, &["MEMORY", "SIZE", "FOR"], rows);
     // Writing to a String does not fail.
     let _ = writeln!(
         text,

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use iwarp_control::{ConnBbrInfo, ConnInfo, ConnRdmaInfo};
 
-use super::{pairs, table, yes_no};
+use super::{Width, pairs, table_within, yes_no};
 use crate::units;
 
 /// All connections in columns.
-pub(crate) fn list(conns: &[ConnInfo]) -> String {
+pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {
     let rows = conns.iter().map(|conn| {
         let region = conn.rdma.as_ref().and_then(|rdma| rdma.region.clone());
         vec![
@@ -40,7 +40,8 @@ pub(crate) fn list(conns: &[ConnInfo]) -> String {
         "CONGESTION",
         "AGE",
     ];
-    table(&header, rows)
+    let spare = ["CONGESTION", "RTT", "RETRANSMITS", "AGE", "LOCAL", "OUT", "IN"];
+    table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
 }
 
 /// One connection, a line per property.

@@ -2,10 +2,10 @@
 
 use iwarp_control::DropRow;
 
-use super::table;
+use super::{Width, table};
 
 /// What was dropped, by reason; with `all`, the reasons that never occurred too.
-pub(crate) fn list(drops: &[DropRow], all: bool) -> String {
+pub(crate) fn list(drops: &[DropRow], all: bool, width: Width) -> String {
     let shown: Vec<&DropRow> = drops.iter().filter(|row| all || row.count != 0).collect();
     if shown.is_empty() {
         return "nothing was dropped\n".to_owned();
@@ -13,5 +13,5 @@ pub(crate) fn list(drops: &[DropRow], all: bool) -> String {
     let rows = shown.into_iter().map(|row| {
         vec![row.layer.clone(), row.reason.clone(), row.count.to_string(), row.help.trim().to_owned()]
     });
-    table(&["LAYER", "REASON", "COUNT", "MEANING"], rows)
+    table(width, &["LAYER", "REASON", "COUNT", "MEANING"], rows)
 }

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use iwarp_control::{Link, PortInfo, PortStatsRow};
 
-use super::{list as names, table};
+use super::{Width, list as names, table_within};
 use crate::units;
 
 /// All ports in columns.
-pub(crate) fn list(ports: &[PortInfo]) -> String {
+pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {
     let rows = ports.iter().map(|port| {
         let link = match port.link {
             Link::Up => "up",
@@ -50,7 +50,8 @@ pub(crate) fn list(ports: &[PortInfo]) -> String {
         "MISSED",
         "OFFLOADS",
     ];
-    table(&header, rows)
+    let spare = ["OFFLOADS", "QUEUES", "DEVICE", "SPEED", "MAC", "MISSED", "TX", "RX"];
+    table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
 }
 
 /// The ports' own counters, laid out as `ethtool -S` does.

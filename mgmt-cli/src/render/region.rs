@@ -2,11 +2,11 @@
 
 use iwarp_control::{Backing, Origin, RegionDeregistered, RegionInfo};
 
-use super::{list as names, pairs, table, yes_no};
+use super::{Width, list as names, pairs, table_within, yes_no};
 use crate::units;
 
 /// All regions in columns.
-pub(crate) fn list(regions: &[RegionInfo]) -> String {
+pub(crate) fn list(regions: &[RegionInfo], width: Width) -> String {
     let rows = regions.iter().map(|region| {
         vec![
             region.name.clone(),
@@ -23,7 +23,8 @@ pub(crate) fn list(regions: &[RegionInfo]) -> String {
     });
     let header =
         ["NAME", "SIZE", "ACCESS", "TOKEN", "ALLOW", "GRANTS", "PLACED", "FETCHED", "BACKING", "ORIGIN"];
-    table(&header, rows)
+    let spare = ["ORIGIN", "BACKING", "FETCHED", "PLACED", "TOKEN", "ALLOW"];
+    table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
 }
 
 /// One region, a line per property.
@@ -55,7 +56,8 @@ pub(crate) fn registered(region: &RegionInfo) -> String {
 
 /// A region that is gone.
 pub(crate) fn deregistered(region: &RegionDeregistered) -> String {
-    format!("region {} is gone, {} grants revoked\n", region.name, region.grants_revoked)
+    let grants = if region.grants_revoked == 1 { "grant" } else { "grants" };
+    format!("region {} is gone, {} {grants} revoked\n", region.name, region.grants_revoked)
 }
 
 fn backing(region: &RegionInfo) -> String {

@@ -25,10 +25,11 @@ pub(crate) fn transfer(transfer: &Transfer) -> String {
 /// Round trips.
 pub(crate) fn ping(pings: &Pings) -> String {
     format!(
-        "ping {}+{}: {} reads of {}\nmin {}  median {}  mean {}  p99 {}  max {}\n",
+        "ping {}+{}: {} read{} of {}\nmin {}  median {}  mean {}  p99 {}  max {}\n",
         place(&pings.peer),
         pings.offset,
         pings.count,
+        if pings.count == 1 { "" } else { "s" },
         units::size(pings.bytes.into()),
         units::micros(pings.min_ns),
         units::micros(pings.median_ns),

@@ -4,11 +4,16 @@ use std::time::Duration;
 
 use iwarp_control::StatsReply;
 
-use super::{status, table};
+use super::{Width, status, table};
 use crate::units;
 
 /// Counters by group; with an earlier report, the changes per second too.
-pub(crate) fn show(stats: &StatsReply, since: Option<(Duration, &StatsReply)>, details: bool) -> String {
+pub(crate) fn show(
+    stats: &StatsReply,
+    since: Option<(Duration, &StatsReply)>,
+    details: bool,
+    width: Width,
+) -> String {
     let mut header = vec!["GROUP", "COUNTER", "VALUE"];
     if since.is_some() {
         header.push("RATE");
@@ -32,7 +37,7 @@ pub(crate) fn show(stats: &StatsReply, since: Option<(Duration, &StatsReply)>, d
         }
     }
     let workers: String = stats.workers.iter().map(status::worker_line).collect();
-    workers + &table(&header, rows)
+    workers + &table(width, &header, rows)
 }
 
 fn value(stats: &StatsReply, group: &str, name: &str) -> u64 {
@@ -78,10 +83,10 @@ mod tests {
     #[test]
     fn counters_with_rates_and_meaning() {
         assert_eq!(
-            plain(&show(&reply(7), None, false)),
+            plain(&show(&reply(7), None, false, None)),
             "GROUP  COUNTER         VALUE\nrdmap  in_rdma_writes  7\n"
         );
-        let text = plain(&show(&reply(3007), Some((Duration::from_secs(2), &reply(7))), true));
+        let text = plain(&show(&reply(3007), Some((Duration::from_secs(2), &reply(7))), true, None));
         assert_eq!(
             text.lines().nth(1).unwrap(),
             "rdmap  in_rdma_writes  3007   1.5 k/s  iwInRdmaWrites  Writes received."

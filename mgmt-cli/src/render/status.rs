@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use iwarp_control::{Link, PortInfo, State, Status, WorkerStatus};
 
-use super::{GOOD, WARNING};
+use super::{GOOD, WARNING, Width, folded};
 use crate::{render, units};
 
 /// One screen.
-pub(crate) fn show(status: &Status) -> String {
+pub(crate) fn show(status: &Status, width: Width) -> String {
+    folded(width, &lines(status))
+}
+
+fn lines(status: &Status) -> String {
     let mut text = head(status);
     for worker in &status.workers {
         text += &worker_line(worker);

@@ -100,6 +100,10 @@ fn a_region_lives_and_dies() {
     let run = ok(&daemon, &["region", "deregister", "lab", "--force"]);
     assert_eq!(run.stdout, "region lab is gone, 4 grants revoked\n");
     assert_eq!(ok(&daemon, &["region", "list", "-j"]).json(), json!([]));
+    lab(&daemon);
+    daemon.memory.lock().unwrap().grant("lab", 1);
+    let run = ok(&daemon, &["region", "deregister", "lab", "--force"]);
+    assert_eq!(run.stdout, "region lab is gone, 1 grant revoked\n");
 }
 
 #[test]

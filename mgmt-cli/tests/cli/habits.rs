@@ -62,6 +62,8 @@ fn a_wrong_command_line_is_a_usage_error() {
         &["region", "register", "lab", "--size", "0", "--access", "remote-read"],
         &["region", "register", "lab", "--size", "1M", "--access", "write"],
         &["region", "register", "lab", "--size", "1M", "--access", "remote-read", "--allow", "10.0.0.0/40"],
+        &["region", "register", "lab", "--size", "1M", "--access", "remote-read", "--allow", "10.77.0.99/24"],
+        &["region", "register", "l\u{202e}ab", "--size", "1M", "--access", "remote-read"],
         &["region", "show", ""],
         &["region", "show", "0123456789012345678901234567890123456789012345678901234567890123"],
         &["conn", "show", "x"],

@@ -4,6 +4,7 @@
 mod commands;
 mod daemon;
 mod habits;
+mod terminal;
 
 use std::io::Write as _;
 use std::path::Path;

@@ -1,11 +1,12 @@
 //! Peers that do as they should.
 
 use std::fs;
+use std::io::Write as _;
 
 use serde_json::json;
 
 use crate::responder::{LAB, LAB_ID, Manner, Responder, TOKEN};
-use crate::{names, noise, place, remote, text};
+use crate::{Run, names, noise, place, remote, text};
 
 #[test]
 fn what_was_put_is_there_and_can_be_got() {
@@ -179,6 +180,77 @@ fn names_may_have_what_addresses_have() {
     assert_eq!(remote(&["ping", &place(responder.address, "a/b+1"), "-c", "1"]).kind(), "no_such_object");
 }
 
+/// A `put` whose stdin is a pipe with these octets in it.
+fn put_piped(arguments: &[&str], octets: &[u8]) -> Run {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_iwarpctl"))
+        .args([&["--json", "--timeout", "5", "remote", "put"], arguments].concat())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that fails early does not read it all.
+    let _ = child.stdin.take().unwrap().write_all(octets);
+    let output = child.wait_with_output().unwrap();
+    Run {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+#[test]
+fn a_pipe_can_be_put() {
+    for length in [0, 1, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, 3_000_001, LAB] {
+        let responder = Responder::start(Manner::Honest);
+        let octets = noise(length);
+        let target = place(responder.address, "lab");
+        for name in ["-", "/dev/stdin"] {
+            responder.fill_lab(&vec![0; LAB]);
+            let report = put_piped(&[name, &target], &octets).json();
+            assert_eq!(report["bytes"], json!(length), "{name}");
+            assert!(responder.lab()[..length] == octets, "{name} {length}");
+            assert!(responder.lab()[length..].iter().all(|octet| *octet == 0), "{name} {length}");
+        }
+    }
+}
+
+#[test]
+fn a_named_pipe_can_be_put() {
+    let responder = Responder::start(Manner::Honest);
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let octets = noise(1_000_000);
+    let (path, content) = (fifo.clone(), octets.clone());
+    let writer = std::thread::spawn(move || fs::write(path, content).unwrap());
+    let report = remote(&["put", text(&fifo), &place(responder.address, "lab+7")]).json();
+    writer.join().unwrap();
+    assert_eq!((&report["bytes"], &report["offset"]), (&json!(octets.len()), &json!(7)));
+    assert!(responder.lab()[7..][..octets.len()] == octets);
+}
+
+#[test]
+fn a_stream_that_does_not_fit_is_told() {
+    let responder = Responder::start(Manner::Honest);
+    let target = place(responder.address, "lab-wo");
+    assert_eq!(put_piped(&["-", &target], &noise(4096)).code, 0);
+    for length in [4097, 1_000_000] {
+        let run = put_piped(&["-", &target], &noise(length));
+        assert_eq!((run.code, run.kind().as_str()), (1, "out_of_bounds"), "{}", run.stderr);
+    }
+    let run = put_piped(&["-", &place(responder.address, "lab"), "--verify"], b"x");
+    assert_eq!((run.code, run.kind().as_str()), (2, "usage"), "{}", run.stderr);
+}
+
+#[test]
+fn a_name_that_ends_like_an_offset_is_explained() {
+    let responder = Responder::start(Manner::Honest);
+    let error = remote(&["ping", &place(responder.address, "x+4k"), "-c", "1"]).error();
+    assert_eq!(error["kind"], "no_such_object");
+    assert!(error["help"].as_str().unwrap().contains("write +0 behind it"), "{error}");
+}
+
 /// What a person at a terminal sees of a command: `script` gives it a terminal for stdout and stderr.
 fn at_a_terminal(arguments: &[&str]) -> String {
     let command = [&[env!("CARGO_BIN_EXE_iwarpctl"), "remote"], arguments].concat().join(" ");
@@ -205,6 +277,8 @@ fn progress_is_for_people() {
     ] {
         let seen = at_a_terminal(arguments);
         assert!(bar.iter().all(|bar| seen.contains(bar)), "{seen}");
+        // One unit for a rate, under way and in the result.
+        assert!(!seen.contains("iB/s"), "{seen}");
         let seen = at_a_terminal(&[arguments, &["--json"]].concat());
         assert!(!seen.contains(" ["), "{seen}");
     }
