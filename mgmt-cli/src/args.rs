@@ -205,6 +205,24 @@ pub(crate) enum Conn {
         /// The connection's number, as `conn list` gives it.
         id: u64,
     },
+    /// Resets connections and revokes their grants: one, those of a peer, or those of a listener.
+    #[command(
+        group = clap::ArgGroup::new("which").required(true),
+        after_help = "Exits with 4 if there is no such connection.\n\nExamples:\n  iwarpctl conn close 17\n  \
+                      iwarpctl conn close --peer 10.77.0.99\n  iwarpctl conn close --peer fd77:0:0:1::/64\n  \
+                      iwarpctl -j conn close --listener 7 | jq .count"
+    )]
+    Close {
+        /// The connection's number, as `conn list` gives it.
+        #[arg(group = "which")]
+        id: Option<u64>,
+        /// Every connection from an address, or from a prefix.
+        #[arg(long, group = "which", value_name = "PREFIX", value_parser = prefix)]
+        peer: Option<IpNet>,
+        /// Every connection that the listener on a TCP port accepted.
+        #[arg(long, group = "which", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+        listener: Option<u16>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use iwarp_config::Token;
 use iwarp_control::{
-    Client, ConnListMethod, ConnShow, ConnShowMethod, DropsMethod, Exit, Method, NoParams, PortListMethod,
-    PortStats, PortStatsMethod, RegionDeregister, RegionDeregisterMethod, RegionListMethod, RegionName,
-    RegionRegister, RegionRegisterMethod, RegionShowMethod, State, StatsMethod, StatsReply, StatusMethod,
-    bounds,
+    Client, ConnClose, ConnCloseMethod, ConnListMethod, ConnShow, ConnShowMethod, DropsMethod, Exit, Method,
+    NoParams, PortListMethod, PortStats, PortStatsMethod, RegionDeregister, RegionDeregisterMethod,
+    RegionListMethod, RegionName, RegionRegister, RegionRegisterMethod, RegionShowMethod, State, StatsMethod,
+    StatsReply, StatusMethod, bounds,
 };
 use serde_json::{Value, json};
 
@@ -34,6 +34,10 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         }
         Command::Conn(Conn::Show { id }) => {
             output.result(&call::<ConnShowMethod>(global, &ConnShow { id: *id })?, render::conn::show)?;
+        }
+        Command::Conn(Conn::Close { id, peer, listener }) => {
+            let which = ConnClose { id: *id, peer: *peer, listener: *listener };
+            output.result(&call::<ConnCloseMethod>(global, &which)?, render::conn::closed)?;
         }
         Command::Port(Port::List) => {
             output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| {

@@ -1,5 +1,6 @@
 //! The daemon's desk: carries out what comes in over the control socket.
 
+mod close;
 mod crew;
 mod regions;
 mod report;
@@ -11,10 +12,11 @@ use std::path::PathBuf;
 use iwarp_config::{Access, RegionName, Token};
 use iwarp_control::bounds::{self, API};
 use iwarp_control::{
-    ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind, ErrorObject, Hugepages,
-    Idle, Link, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod, RegionAttached,
-    RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister, RegionRegisterMethod,
-    RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod, params,
+    ConnCloseMethod, ConnListMethod, ConnShowMethod, CounterGroup, CounterRow, DropsMethod, ErrorKind,
+    ErrorObject, Hugepages, Idle, Link, Method, Origin, PortListMethod, PortStatsMethod, RegionAttachMethod,
+    RegionAttached, RegionDeregisterMethod, RegionInfo, RegionListMethod, RegionRegister,
+    RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, State, StatsMethod, Status, StatusMethod,
+    params,
 };
 use tokio::sync::Mutex;
 
@@ -242,6 +244,10 @@ impl Handler for Desk {
                 Ok(Reply::new(
                     report::conn(&self.crew, &*self.regions.lock().await, self.clock.now(), id).await?,
                 ))
+            }
+            ConnCloseMethod::NAME => {
+                let which = close::Which::new(&params::<ConnCloseMethod>(given)?)?;
+                Ok(Reply::new(close::conns(&self.crew, &which).await?))
             }
             PortListMethod::NAME => {
                 params::<PortListMethod>(given)?;

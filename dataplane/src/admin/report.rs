@@ -17,7 +17,7 @@ use super::watch::Watched;
 use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
 use crate::port::{Port, PortSpec};
-use crate::worker::{Command, Row};
+use crate::worker::{Chosen, Command, Row};
 
 /// Connections that a list shows at most.
 const CONNS_MAX: usize = 65_536;
@@ -301,7 +301,7 @@ pub(super) async fn conn(
         ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no connection {id}"))
             .with_help("`iwarpctl conn list` shows those there are")
     };
-    let Unpacked { worker, lane, index } = unpack(id);
+    let Unpacked { worker, lane, index, .. } = unpack(id);
     let member = crew.get(worker).ok_or_else(none)?;
     let row = member.ask(|reply| Command::Conn { lane, index, reply }).await?.ok_or_else(none)?;
     let info = conn_info(worker, lane, &row, regions, now);
@@ -310,22 +310,29 @@ pub(super) async fn conn(
 
 /// A connection's number: worker (8 bits), lane (4), slab index (20), generation (20). It fits the 53 bits that
 /// every JSON reader keeps exactly.
-fn pack(worker: usize, lane: usize, index: u32, generation: u32) -> u64 {
+pub(super) fn pack(worker: usize, lane: usize, index: u32, generation: u32) -> u64 {
     (worker as u64 & 0xff) << 44
         | (lane as u64 & 0xf) << 40
         | u64::from(index & 0xf_ffff) << 20
-        | u64::from(generation & 0xf_ffff)
+        | u64::from(generation & Chosen::GENERATION_MASK)
 }
 
-struct Unpacked {
-    worker: usize,
-    lane: usize,
-    index: u32,
+/// The parts of a connection's number.
+pub(super) struct Unpacked {
+    pub(super) worker: usize,
+    pub(super) lane: usize,
+    pub(super) index: u32,
+    pub(super) generation: u32,
 }
 
-fn unpack(id: u64) -> Unpacked {
+pub(super) fn unpack(id: u64) -> Unpacked {
     let part = |shift: u32, mask: u64| u32::try_from(id >> shift & mask).unwrap_or_default();
-    Unpacked { worker: part(44, 0xff) as usize, lane: part(40, 0xf) as usize, index: part(20, 0xf_ffff) }
+    Unpacked {
+        worker: part(44, 0xff) as usize,
+        lane: part(40, 0xf) as usize,
+        index: part(20, 0xf_ffff),
+        generation: part(0, Chosen::GENERATION_MASK.into()),
+    }
 }
 
 fn conn_info(worker: usize, lane: usize, row: &ConnRow, regions: &Regions, now: Instant) -> ConnInfo {
@@ -420,8 +427,8 @@ mod tests {
     fn a_connection_s_number_leads_back_to_it() {
         let number = pack(200, 13, 0xabcde, 0x1234_5678);
         assert!(number < 1 << 53);
-        let Unpacked { worker, lane, index } = unpack(number);
-        assert_eq!((worker, lane, index), (200, 13, 0xabcde));
+        let Unpacked { worker, lane, index, generation } = unpack(number);
+        assert_eq!((worker, lane, index, generation), (200, 13, 0xabcde, 0x4_5678));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! the same code runs under a test's heap buffers.
 
 mod chargen;
+mod close;
 mod data_run;
 mod deadlines;
 mod echo;

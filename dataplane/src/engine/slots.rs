@@ -77,6 +77,16 @@ impl<B: Buf> Slots<B> {
         slot.is_some_and(|slot| slot.id == id && slot.peer_closed)
     }
 
+    /// Connections that there can be: every index is below.
+    pub(super) fn places(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The open connection in a place.
+    pub(super) fn at(&self, index: u32) -> Option<ConnId> {
+        self.slots.get(index as usize)?.as_ref().map(|slot| slot.id)
+    }
+
     /// Every open connection.
     pub(super) fn ids(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.slots.iter().flatten().map(|slot| slot.id)

@@ -3,6 +3,7 @@
 //! Every run is a function of its seed, which a failing assertion names.
 
 mod client;
+mod close;
 mod hostile;
 mod lab;
 mod region;

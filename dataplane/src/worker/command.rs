@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use rdma::RegionId;
 use rdma::service::RegionEntry;
 use tokio::sync::oneshot;
@@ -41,6 +42,41 @@ pub struct ConnPage {
     pub rows: Vec<(usize, ConnRow)>,
     /// Where the next page begins, `None` after the last.
     pub next: Option<(usize, u32)>,
+}
+
+/// A choice of connections, to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// That of a lane, a slab index and the low bits of a generation.
+    One {
+        /// Lane (port).
+        lane: usize,
+        /// Its slab index.
+        index: u32,
+        /// The [low bits](Self::GENERATION_MASK) of its generation.
+        generation: u32,
+    },
+    /// Those with a peer of this prefix.
+    Peer(IpNet),
+    /// Those that a listener on this TCP port accepted.
+    Listener(u16),
+}
+
+impl Chosen {
+    /// The bits of a generation that a connection's number carries.
+    pub const GENERATION_MASK: u32 = 0xf_ffff;
+
+    /// True for a connection of a lane that is one of them.
+    pub fn has(&self, of_lane: usize, row: &ConnRow) -> bool {
+        match *self {
+            Self::One { lane, index, generation } => {
+                (lane, index) == (of_lane, row.id.index())
+                    && generation == row.id.generation() & Self::GENERATION_MASK
+            }
+            Self::Peer(prefix) => prefix.contains(&row.tcp.remote.ip()),
+            Self::Listener(port) => row.tcp.listener.is_some() && row.tcp.local.port() == port,
+        }
+    }
 }
 
 /// A command.
@@ -83,6 +119,17 @@ pub enum Command {
         /// Lane (port) and slab index to begin at.
         from: (usize, u32),
         /// An empty vector with room for the page: the worker does not allocate it.
+        rows: Vec<(usize, ConnRow)>,
+        /// The answer.
+        reply: oneshot::Sender<ConnPage>,
+    },
+    /// Reset connections; answers which.
+    ConnsClose {
+        /// The choice.
+        chosen: Chosen,
+        /// Lane (port) and slab index to begin at.
+        from: (usize, u32),
+        /// An empty vector with room for the page: the worker does not allocate it, and closes no more.
         rows: Vec<(usize, ConnRow)>,
         /// The answer.
         reply: oneshot::Sender<ConnPage>,

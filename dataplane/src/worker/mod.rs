@@ -21,7 +21,7 @@ use rdma::service::RegionEntry;
 use rtrb::Consumer;
 use tcp_stack::Instant;
 
-pub use command::{Command, ConnPage, Refused, RegionUse};
+pub use command::{Chosen, Command, ConnPage, Refused, RegionUse};
 pub use lane::{Lane, PortEngine, Relays, Transmit};
 pub use published::{Published, Row, Visit};
 pub use rounds::{Round, Rounds};
@@ -174,6 +174,12 @@ impl Worker {
                     let next = self.conns(from, &mut rows);
                     let _ = reply.send(ConnPage { rows, next });
                 }
+                Command::ConnsClose { chosen, from, mut rows, reply } => {
+                    let next = self.conns_close(&chosen, from, &mut rows);
+                    let _ = reply.send(ConnPage { rows, next });
+                    // The resets leave before the next page.
+                    return true;
+                }
                 Command::Conn { lane, index, reply } => {
                     let _ = reply.send(self.lanes.get(lane).and_then(|lane| lane.engine().conn_at(index)));
                 }
@@ -204,6 +210,25 @@ impl Worker {
             sum.bytes_fetched += octets.fetched;
         }
         sum
+    }
+
+    /// Closes those of one page of connections that are chosen; where the next page begins.
+    fn conns_close(
+        &mut self,
+        chosen: &Chosen,
+        (lane, cursor): (usize, u32),
+        rows: &mut Vec<(usize, crate::engine::ConnRow)>,
+    ) -> Option<(usize, u32)> {
+        let now = self.rounds.now();
+        let (lanes, room) = (self.lanes.len(), rows.capacity());
+        let engine = self.lanes.get_mut(lane)?.engine_mut();
+        let next = engine.conns_close(now, cursor, room, &|row| chosen.has(lane, row), &mut |row| {
+            rows.push((lane, row));
+        });
+        match next {
+            Some(cursor) => Some((lane, cursor)),
+            None => Some((lane.saturating_add(1), 0)).filter(|(lane, _)| *lane < lanes),
+        }
     }
 
     fn conns(

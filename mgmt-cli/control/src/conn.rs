@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// Parameters of `conn.show`.
@@ -10,6 +11,43 @@ use serde::{Deserialize, Serialize};
 pub struct ConnShow {
     /// The connection's number, as `conn.list` gives it.
     pub id: u64,
+}
+
+/// Parameters of `conn.close`: exactly one of them is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnClose {
+    /// The connection of this number, as `conn.list` gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Every connection whose peer has an address of this prefix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<IpNet>,
+    /// Every connection that a listener on this TCP port accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listener: Option<u16>,
+}
+
+/// The reply to `conn.close`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnsClosed {
+    /// How many connections were closed: at least one.
+    pub count: u64,
+    /// These connections; of more than [`crate::bounds::CONNECTIONS_LISTED_MAX`] the first.
+    pub closed: Vec<ConnClosed>,
+}
+
+/// A connection that was closed: its peer was sent a reset, its grants are revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnClosed {
+    /// Its number.
+    pub id: u64,
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// The service of its listener.
+    pub service: String,
 }
 
 /// A TCP connection, and what runs on it.

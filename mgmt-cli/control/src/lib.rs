@@ -28,14 +28,14 @@ mod status;
 pub mod transfer;
 
 pub use client::{Client, ClientError};
-pub use conn::{ConnBbrInfo, ConnInfo, ConnRdmaInfo, ConnShow};
+pub use conn::{ConnBbrInfo, ConnClose, ConnClosed, ConnInfo, ConnRdmaInfo, ConnShow, ConnsClosed};
 pub use counters::{CounterGroup, CounterRow, DropRow, NamedCounters, StatsReply};
 pub use error::{ErrorData, ErrorKind, ErrorObject};
 pub use exit::Exit;
 pub use message::{BadLine, Id, Request, Response, Version};
 pub use method::{
-    ConnListMethod, ConnShowMethod, DropsMethod, Hello, HelloReply, METHODS, Method, NoParams,
-    PortListMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
+    ConnCloseMethod, ConnListMethod, ConnShowMethod, DropsMethod, Hello, HelloReply, METHODS, Method,
+    NoParams, PortListMethod, PortStatsMethod, RegionAttachMethod, RegionDeregisterMethod, RegionListMethod,
     RegionRegisterMethod, RegionShowMethod, StatsMethod, StatusMethod, params,
 };
 pub use port::{Link, PortInfo, PortStats, PortStatsRow};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::conn::{ConnInfo, ConnShow};
+use crate::conn::{ConnClose, ConnInfo, ConnShow, ConnsClosed};
 use crate::counters::{DropRow, StatsReply};
 use crate::error::{ErrorKind, ErrorObject};
 use crate::port::{PortInfo, PortStats, PortStatsRow};
@@ -74,6 +74,8 @@ methods! {
     ConnListMethod = "conn.list" (NoParams) -> Vec<ConnInfo>;
     /// One connection.
     ConnShowMethod = "conn.show" (ConnShow) -> ConnInfo;
+    /// Resets one connection, those of a peer, or those of a listener.
+    ConnCloseMethod = "conn.close" (ConnClose) -> ConnsClosed;
     /// Every port.
     PortListMethod = "port.list" (NoParams) -> Vec<PortInfo>;
     /// The counters of the ports' hardware and drivers.

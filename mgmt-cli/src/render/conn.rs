@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iwarp_control::{ConnBbrInfo, ConnInfo, ConnRdmaInfo};
+use iwarp_control::{ConnBbrInfo, ConnInfo, ConnRdmaInfo, ConnsClosed};
 
 use super::{Width, pairs, table_within, yes_no};
 use crate::units;
@@ -92,6 +92,16 @@ pub(crate) fn show(conn: &ConnInfo) -> String {
     let bbr = conn.bbr.as_ref().map_or_else(String::new, show_bbr);
     let rdma = conn.rdma.as_ref().map_or_else(String::new, show_rdma);
     text + &bbr + &rdma
+}
+
+/// Connections that were closed: a line for each, and how many they are.
+pub(crate) fn closed(closed: &ConnsClosed) -> String {
+    let rows = closed.closed.iter().map(|conn| {
+        vec![conn.id.to_string(), conn.local.to_string(), conn.remote.to_string(), conn.service.clone()]
+    });
+    let plural = if closed.count == 1 { "" } else { "s" };
+    table(&["ID", "LOCAL", "REMOTE", "SERVICE"], rows)
+        + &format!("{} connection{plural} closed\n", closed.count)
 }
 
 fn rate_or_dash(bytes_per_s: Option<u64>) -> String {

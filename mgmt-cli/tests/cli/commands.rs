@@ -183,6 +183,48 @@ fn connections() {
 }
 
 #[test]
+fn connections_are_closed_by_number_peer_or_listener() {
+    let daemon = Daemon::start();
+    let asked = || serde_json::to_value(daemon.memory.lock().unwrap().close_asked.take().unwrap()).unwrap();
+    for (arguments, params) in [
+        (&["17"][..], json!({"id": 17})),
+        (&["--peer", "fd77::1"], json!({"peer": "fd77::1/128"})),
+        (&["--peer", "fd77::/64"], json!({"peer": "fd77::/64"})),
+        (&["--listener", "7400"], json!({"listener": 7400})),
+    ] {
+        let arguments = [&["conn", "close"][..], arguments].concat();
+        assert_eq!(
+            ok(&daemon, &arguments).stdout,
+            "ID  LOCAL           REMOTE           SERVICE\n\
+             17  10.77.0.2:7400  [fd77::1]:40000  region\n\
+             1 connection closed\n"
+        );
+        assert_eq!(asked(), params);
+        let closed = ok(&daemon, &[&arguments[..], &["--json"]].concat()).json();
+        let row =
+            json!({"id": 17, "local": "10.77.0.2:7400", "remote": "[fd77::1]:40000", "service": "region"});
+        assert_eq!(closed, json!({"count": 1, "closed": [row]}));
+    }
+    for arguments in [&["18"][..], &["--peer", "10.77.0.0/24"], &["--listener", "7"]] {
+        let run = iwarpctl(daemon.socket(), &[&["conn", "close"][..], arguments].concat());
+        assert_eq!((run.code, run.stderr.as_str()), (4, "error: there is no such connection\n"));
+    }
+    asked();
+    for arguments in [
+        &[][..],
+        &["17", "--peer", "fd77::1"],
+        &["--peer", "fd77::1", "--listener", "7400"],
+        &["--peer", "nobody"],
+        &["--listener", "0"],
+        &["--listener", "65536"],
+    ] {
+        let run = iwarpctl(daemon.socket(), &[&["conn", "close"][..], arguments].concat());
+        assert_eq!(run.code, 2, "{arguments:?}");
+    }
+    assert_eq!(daemon.memory.lock().unwrap().close_asked, None, "a wrong command line closes nothing");
+}
+
+#[test]
 fn ports() {
     let daemon = Daemon::start();
     let text = ok(&daemon, &["port", "list"]).stdout;

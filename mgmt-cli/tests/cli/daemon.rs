@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use iwarp_control::{
-    Backing, ConnBbrInfo, ConnCounts, ConnInfo, ConnListMethod, ConnRdmaInfo, ConnShowMethod, CounterGroup,
-    CounterRow, DropRow, DropsMethod, ErrorKind, ErrorObject, Hugepages, Idle, Link, Method, NamedCounters,
-    Origin, PoolStatus, PortInfo, PortListMethod, PortStatsMethod, PortStatsRow, RegionDeregisterMethod,
-    RegionDeregistered, RegionInfo, RegionListMethod, RegionRegisterMethod, RegionShowMethod, RegionTotals,
-    Request, Response, State, StatsMethod, StatsReply, Status, StatusMethod, WorkerStatus, params,
+    Backing, ConnBbrInfo, ConnClose, ConnCloseMethod, ConnClosed, ConnCounts, ConnInfo, ConnListMethod,
+    ConnRdmaInfo, ConnShowMethod, ConnsClosed, CounterGroup, CounterRow, DropRow, DropsMethod, ErrorKind,
+    ErrorObject, Hugepages, Idle, Link, Method, NamedCounters, Origin, PoolStatus, PortInfo, PortListMethod,
+    PortStatsMethod, PortStatsRow, RegionDeregisterMethod, RegionDeregistered, RegionInfo, RegionListMethod,
+    RegionRegisterMethod, RegionShowMethod, RegionTotals, Request, Response, State, StatsMethod, StatsReply,
+    Status, StatusMethod, WorkerStatus, params,
 };
 use serde_json::value::RawValue;
 
@@ -22,6 +23,8 @@ pub(crate) struct Memory {
     pub(crate) regions: BTreeMap<String, RegionInfo>,
     /// The tokens of the regions, as they were registered.
     pub(crate) tokens: BTreeMap<String, String>,
+    /// The last parameters of `conn.close`.
+    pub(crate) close_asked: Option<ConnClose>,
     /// Writes received, ten more each time that somebody looks.
     writes: u64,
 }
@@ -99,6 +102,7 @@ impl Memory {
                 17 => done::<ConnShowMethod>(&connection()),
                 id => Err(ErrorObject::new(ErrorKind::NoSuchObject, format!("no connection {id}"))),
             },
+            "conn.close" => self.close(params::<ConnCloseMethod>(asked)?),
             "port.list" => done::<PortListMethod>(&vec![port()]),
             "port.stats" => done::<PortStatsMethod>(&vec![PortStatsRow {
                 name: "p0".into(),
@@ -143,6 +147,20 @@ impl Memory {
         }
         self.regions.insert(asked.name, region.clone());
         done::<RegionRegisterMethod>(&region)
+    }
+
+    /// Closes connections, of which there is one.
+    fn close(&mut self, asked: ConnClose) -> Answer {
+        let ConnInfo { id, local, remote, service, .. } = connection();
+        let is_meant = asked.id.is_none_or(|asked| asked == id)
+            && asked.peer.is_none_or(|peer| peer.contains(&remote.ip()))
+            && asked.listener.is_none_or(|port| port == local.port());
+        self.close_asked = Some(asked);
+        if !is_meant {
+            return Err(ErrorObject::new(ErrorKind::NoSuchObject, "there is no such connection"));
+        }
+        let closed = vec![ConnClosed { id, local, remote, service }];
+        done::<ConnCloseMethod>(&ConnsClosed { count: 1, closed })
     }
 
     /// Grants that peers hold of a region.

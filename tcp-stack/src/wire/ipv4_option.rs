@@ -51,7 +51,9 @@ impl Ipv4Options {
                 _ => continue,
             };
             let pointer = match option {
-                [_, _, pointer, ..] if *pointer >= least && len.saturating_add(1) >= usize::from(least) => *pointer,
+                [_, _, pointer, ..] if *pointer >= least && len.saturating_add(1) >= usize::from(least) => {
+                    *pointer
+                }
                 _ => return Self::Malformed,
             };
             if matches!(kind, LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE) {

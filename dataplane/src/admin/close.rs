@@ -1,0 +1,138 @@
+//! `conn close`: an operator ends connections.
+
+use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
+use iwarp_control::{ConnClose, ConnClosed, ConnsClosed, ErrorKind, ErrorObject};
+
+use super::crew::Member;
+use super::report::{Unpacked, pack, unpack};
+use crate::engine::ConnRow;
+use crate::worker::{Chosen, Command};
+
+/// Connections that a worker closes between two rounds: their resets fit the stack's queue of replies.
+const PAGE: usize = 64;
+
+/// The connections that a request names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Which {
+    chosen: Chosen,
+    /// The one worker that can have them, if there is only one.
+    worker: Option<usize>,
+    asked: ConnClose,
+}
+
+impl Which {
+    /// The connections that `asked` names.
+    ///
+    /// # Errors
+    /// Not exactly one of its members is given, or its prefix has bits behind its length.
+    pub(super) fn new(asked: &ConnClose) -> Result<Self, ErrorObject> {
+        let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
+        let (chosen, worker) = match *asked {
+            ConnClose { id: Some(id), peer: None, listener: None } => {
+                let Unpacked { worker, lane, index, generation } = unpack(id);
+                (Chosen::One { lane, index, generation }, Some(worker))
+            }
+            ConnClose { id: None, peer: Some(peer), listener: None } if peer == peer.trunc() => {
+                (Chosen::Peer(peer), None)
+            }
+            ConnClose { id: None, peer: Some(peer), listener: None } => {
+                return Err(invalid(format!("conn.close: peer: {peer} has bits behind its length"))
+                    .with_help(format!("write {} for the network", peer.trunc())));
+            }
+            ConnClose { id: None, peer: None, listener: Some(port) } => (Chosen::Listener(port), None),
+            _ => {
+                let what = "conn.close: exactly one of `id`, `peer` and `listener` says which connections";
+                return Err(invalid(what.to_owned()));
+            }
+        };
+        Ok(Self { chosen, worker, asked: *asked })
+    }
+
+    fn none(&self) -> ErrorObject {
+        let what = match self.asked {
+            ConnClose { id: Some(id), .. } => format!("there is no connection {id}"),
+            ConnClose { peer: Some(peer), .. } => format!("there is no connection from {peer}"),
+            ConnClose { listener, .. } => {
+                format!("there is no connection of a listener on port {}", listener.unwrap_or_default())
+            }
+        };
+        ErrorObject::new(ErrorKind::NoSuchObject, what)
+            .with_help("`iwarpctl conn list` shows those there are")
+    }
+}
+
+/// Resets the connections that a request names. When this returns, their grants are revoked.
+///
+/// # Errors
+/// There is none, or a worker does not answer.
+pub(super) async fn conns(crew: &[Member], which: &Which) -> Result<ConnsClosed, ErrorObject> {
+    let mut done = ConnsClosed { count: 0, closed: Vec::new() };
+    for (worker, member) in crew.iter().enumerate() {
+        if which.worker.is_some_and(|only| only != worker) {
+            continue;
+        }
+        let mut from = Some(match which.chosen {
+            Chosen::One { lane, index, .. } => (lane, index),
+            Chosen::Peer(_) | Chosen::Listener(_) => (0, 0),
+        });
+        while let Some(at) = from {
+            let (chosen, rows) = (which.chosen, Vec::with_capacity(PAGE));
+            let page = member.ask(|reply| Command::ConnsClose { chosen, from: at, rows, reply }).await?;
+            done.count = done.count.saturating_add(page.rows.len() as u64);
+            let room = CONNECTIONS_LISTED_MAX.saturating_sub(done.closed.len());
+            done.closed.extend(page.rows.iter().take(room).map(|(lane, row)| closed(worker, *lane, row)));
+            from = page.next.filter(|_| !matches!(which.chosen, Chosen::One { .. }));
+        }
+    }
+    if done.count == 0 {
+        return Err(which.none());
+    }
+    tracing::info!(connections = done.count, asked = ?which.asked, "connections closed on request");
+    Ok(done)
+}
+
+fn closed(worker: usize, lane: usize, row: &ConnRow) -> ConnClosed {
+    ConnClosed {
+        id: pack(worker, lane, row.id.index(), row.id.generation()),
+        local: row.tcp.local,
+        remote: row.tcp.remote,
+        service: row.service.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn which(asked: serde_json::Value) -> Result<Which, ErrorObject> {
+        Which::new(&serde_json::from_value(asked).unwrap())
+    }
+
+    #[test]
+    fn exactly_one_member_says_which_connections() {
+        let id = pack(3, 1, 70, 5);
+        let one = which(json!({ "id": id })).unwrap();
+        assert_eq!(one.chosen, Chosen::One { lane: 1, index: 70, generation: 5 });
+        assert_eq!(one.worker, Some(3));
+        for asked in [json!({"peer": "10.0.0.0/8"}), json!({"peer": "fd77::/64"}), json!({"listener": 7})] {
+            assert_eq!(which(asked).unwrap().worker, None);
+        }
+        for asked in [
+            json!({}),
+            json!({"id": 1, "peer": "10.0.0.0/8"}),
+            json!({"id": 1, "listener": 7}),
+            json!({"peer": "10.0.0.0/8", "listener": 7}),
+            json!({"peer": "10.77.0.99/24"}),
+            json!({"peer": "fd77::1/64"}),
+        ] {
+            let error = which(asked.clone()).unwrap_err();
+            assert_eq!(error.data.kind, ErrorKind::InvalidParams, "{asked}");
+        }
+        assert_eq!(
+            which(json!({"peer": "10.77.0.99/24"})).unwrap_err().data.help.unwrap(),
+            "write 10.77.0.0/24 for the network"
+        );
+    }
+}

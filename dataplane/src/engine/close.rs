@@ -1,0 +1,40 @@
+//! Connections that an operator closes.
+
+use rdma::Memory;
+use tcp_stack::{BufPool, ConnId, Instant};
+
+use super::{ConnRow, Engine};
+
+/// Connections that are looked at in one call, at most: a worker that holds many goes on with its rounds between two.
+const PLACES_PER_CALL: u32 = 1024;
+
+impl<P: BufPool, M: Memory> Engine<P, M> {
+    /// Resets the connections that `is_chosen` picks, from slab index `from` on and `max` at most, and hands each to
+    /// `closed`. Their grants are revoked when this returns. Returns the index to go on at, `None` at the end.
+    pub fn conns_close(
+        &mut self,
+        now: Instant,
+        from: u32,
+        max: usize,
+        is_chosen: &dyn Fn(&ConnRow) -> bool,
+        closed: &mut dyn FnMut(ConnRow),
+    ) -> Option<u32> {
+        let end = from.saturating_add(PLACES_PER_CALL);
+        let mut left = max;
+        for index in from..end.min(self.slots.places()) {
+            let row = self.slots.at(index).and_then(|id| self.conn(id));
+            let Some(row) = row.filter(is_chosen) else { continue };
+            let Some(rest) = left.checked_sub(1) else { return Some(index) };
+            left = rest;
+            self.close_now(now, row.id);
+            closed(row);
+        }
+        (end < self.slots.places()).then_some(end)
+    }
+
+    /// Resets a connection and forgets its service at once: the stack's event that it has ended finds nothing left.
+    fn close_now(&mut self, now: Instant, conn: ConnId) {
+        self.stack.abort(now, conn);
+        self.closed(conn);
+    }
+}

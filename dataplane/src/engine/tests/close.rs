@@ -1,0 +1,126 @@
+//! Connections that an operator closes.
+
+use rdma::Access;
+use tcp_stack::{CloseReason, ConnId};
+
+use super::client::{Octets, Session};
+use super::lab::{CHARGEN, CLIENT, CLIENT6, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
+use super::{SECOND, assert_empty, hang_up};
+use crate::engine::ConnRow;
+use crate::worker::Chosen;
+
+/// Closes what is chosen, in pages of `max`; the connections closed.
+fn close(lab: &mut Lab, chosen: Chosen, max: usize) -> Vec<ConnRow> {
+    let (mut all, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from {
+        let before = all.len();
+        from = lab.engine.conns_close(lab.now, at, max, &|row| chosen.has(0, row), &mut |row| all.push(row));
+        assert!(all.len() - before <= max, "a page of {max}");
+        lab.run_for(SECOND / 100);
+    }
+    all
+}
+
+/// Two sessions with each service over each family, the region's with a grant.
+fn open_all(lab: &mut Lab) -> Vec<(u16, bool, ConnId)> {
+    let mut open = Vec::new();
+    for (address, is_v6) in [(ENGINE.into(), false), (ENGINE6.into(), true)] {
+        for port in [ECHO, DISCARD, CHARGEN, REGION, ECHO, DISCARD, CHARGEN, REGION] {
+            let session = match port {
+                REGION => Session::region("lab", Access::REMOTE_WRITE, b"", lab.client.crc),
+                _ => Session::Octets(Octets { bulk: 1000, deaf: port == CHARGEN, ..Octets::default() }),
+            };
+            let conn = lab.connect_to(address, port, session);
+            if port == REGION {
+                lab.run_until("a grant", SECOND, |lab| lab.client.stream(conn).answer.is_some());
+            } else {
+                lab.run_until("connect", SECOND, |lab| lab.client.octets(conn).connected);
+            }
+            open.push((port, is_v6, conn));
+        }
+    }
+    open
+}
+
+fn end_of(lab: &mut Lab, port: u16, conn: ConnId) -> Option<CloseReason> {
+    if port == REGION { lab.client.stream(conn).closed } else { lab.client.octets(conn).closed }
+}
+
+#[test]
+fn closing_resets_those_that_are_chosen_and_no_others() {
+    let host =
+        |v6: bool| Chosen::Peer(if v6 { std::net::IpAddr::from(CLIENT6) } else { CLIENT.into() }.into());
+    type IsMeant = fn(u16, bool) -> bool;
+    let choices: [(Chosen, IsMeant); 7] = [
+        (host(false), |_, v6| !v6),
+        (host(true), |_, v6| v6),
+        (Chosen::Peer("fd77::/64".parse().unwrap()), |_, v6| v6),
+        (Chosen::Peer("10.77.1.0/24".parse().unwrap()), |_, _| false),
+        (Chosen::Listener(REGION), |port, _| port == REGION),
+        (Chosen::Listener(ECHO), |port, _| port == ECHO),
+        (Chosen::Listener(99), |_, _| false),
+    ];
+    for (max, (chosen, is_meant)) in [64, 1, 3, 2, 64, 5, 64].into_iter().zip(choices) {
+        let mut lab = Lab::new(Setup::default());
+        let open = open_all(&mut lab);
+        let closed = close(&mut lab, chosen, max);
+        let meant = open.iter().filter(|(port, v6, _)| is_meant(*port, *v6)).count();
+        assert_eq!(closed.len(), meant, "{chosen:?}");
+        assert!(closed.iter().all(|row| is_meant(row.tcp.local.port(), row.tcp.local.is_ipv6())));
+        for (port, v6, conn) in &open {
+            let expected = is_meant(*port, *v6).then_some(CloseReason::Reset);
+            assert_eq!(end_of(&mut lab, *port, *conn), expected, "{chosen:?}, port {port}");
+        }
+        assert_eq!(close(&mut lab, chosen, max).len(), 0, "they are closed once");
+        let rest: Vec<ConnId> =
+            open.into_iter().filter(|(p, v6, _)| !is_meant(*p, *v6)).map(|it| it.2).collect();
+        assert_eq!(lab.conns(), rest.len());
+        hang_up(&mut lab, &rest);
+        assert_empty(&mut lab);
+    }
+}
+
+#[test]
+fn one_connection_is_closed_by_place_and_generation() {
+    let mut lab = Lab::new(Setup::default());
+    let open = open_all(&mut lab);
+    let mut id = None;
+    lab.engine.conns(0, &mut |row| {
+        id = Some(row.id);
+        row.tcp.local.port() != DISCARD
+    });
+    let id = id.unwrap();
+    let generation = id.generation() & Chosen::GENERATION_MASK;
+    for (lane, wrong) in [(0, generation + 1), (1, generation)] {
+        let chosen = Chosen::One { lane, index: id.index(), generation: wrong };
+        assert!(close(&mut lab, chosen, 64).is_empty(), "another connection had that number");
+    }
+    let closed = close(&mut lab, Chosen::One { lane: 0, index: id.index(), generation }, 64);
+    assert_eq!(closed.iter().map(|row| (row.id, row.service)).collect::<Vec<_>>(), [(id, "discard")]);
+    let ended = open.iter().filter(|(port, _, conn)| end_of(&mut lab, *port, *conn).is_some()).count();
+    assert_eq!(ended, 1);
+}
+
+/// A grant is worth nothing from the moment on that the operator has his answer, though a Write is under way.
+#[test]
+fn closing_revokes_grants_at_once() {
+    let mut lab = Lab::new(Setup::default());
+    let open = open_all(&mut lab);
+    let streams: Vec<ConnId> = open.iter().filter(|(port, ..)| *port == REGION).map(|it| it.2).collect();
+    let source = lab.client.memory.add(vec![0xa5; 1 << 20]).unwrap();
+    for conn in &streams {
+        lab.client.write(*conn, (source, 0), 1 << 20, 0);
+    }
+    lab.run_for(SECOND / 10_000);
+    assert_eq!(lab.engine.side.stags.len(), streams.len());
+    let before = lab.region_bytes().to_vec();
+    let chosen = Chosen::Listener(REGION);
+    let next = lab.engine.conns_close(lab.now, 0, 64, &|row| chosen.has(0, row), &mut |_| {});
+    assert_eq!((next, lab.engine.side.stags.len()), (None, 0));
+    lab.run_for(SECOND);
+    assert!(lab.region_bytes() == before, "nothing is placed any more");
+    assert!(before.iter().any(|octet| *octet == 0xa5) && before.iter().any(|octet| *octet == 0), "midway");
+    for conn in &streams {
+        assert!(lab.client.stream(*conn).closed.is_some());
+    }
+}
