@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load flood starve forged-arp interop ## everything; at most 25 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load crowd-out flood starve forged-arp interop ## everything; at most 25 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
@@ -99,6 +99,9 @@ load: root build ## 1,000 connections at once on each service, IPv4 and IPv6
 
 starve: root build ## peers that want the daemon to run out of packet buffers, and an honest one's rate
 	dataplane/tests/starve.sh
+
+crowd-out: root build ## one host that takes every connection, and an honest peer that must be served
+	dataplane/tests/crowd-out.sh
 
 interop: root build ## Linux soft-iWARP in a QEMU guest
 	dataplane/tests/siw/run.sh

@@ -269,9 +269,14 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
             Service::Echo => ListenerService::Echo,
             Service::Discard => ListenerService::Discard,
             Service::Chargen => ListenerService::Chargen,
+            Service::Daytime => ListenerService::Daytime,
             Service::Region => ListenerService::Region(endpoint(config, listener.crc)),
         };
-        let options = ListenOptions { backlog: u32::from(listener.backlog), conn: listener.conn };
+        let options = ListenOptions {
+            backlog: u32::from(listener.backlog),
+            connections_max: listener.connections_max,
+            conn: listener.conn,
+        };
         engine
             .listen(listener.port, options, service)
             .with_context(|| format!("listener {}", listener.port))?;
@@ -310,6 +315,7 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
         ipv6_gateway: spec.gateway6,
         hop_limit: ip.hop_limit,
         connections_max: tcp.connections_max,
+        connections_per_source_max: tcp.connections_per_source_max,
         neighbors_max: config.limits.neighbors_max,
         neighbors: spec.neighbors.iter().map(|it| (it.address, MacAddr(it.mac))).collect(),
         fragments_datagrams_max: ip.fragments_datagrams_max,
@@ -397,7 +403,7 @@ mod tests {
                     [[port.neighbor]]\naddress = '10.0.0.2'\nmac = '02:00:00:00:00:09'\n[workers]\ncores = [1, 2]\n\
                     [ip]\nhop_limit = 9\nfragments_datagrams_max = 11\nfragments_bytes_max = '128k'\n\
                     fragments_timeout_ms = 5000\npath_mtu_entries_max = 13\npath_mtu_min = 1000\n\
-                    [tcp]\nprofile = 'data-center'\ncongestion = 'bbr'\nconnections_max = 17\nheld_bytes_max = '1M'\n\
+                    [tcp]\nprofile = 'data-center'\ncongestion = 'bbr'\nconnections_max = 17\nconnections_per_source_max = 12\nheld_bytes_max = '1M'\n\
                     held_segments_max = 19\nsend_buffer_bytes = '2M'\nreceive_window_bytes = '3M'\n\
                     receive_window_initial_bytes = '5k'\nreceive_memory_bytes = '7M'\nreceived_buffers_max = 29000\n[limits]\nneighbors_max = 23\n";
         let config = Config::parse("test.toml", text).unwrap();
@@ -415,6 +421,7 @@ mod tests {
             ipv6_gateway,
             hop_limit,
             connections_max,
+            connections_per_source_max,
             neighbors_max,
             neighbors,
             fragments_datagrams_max,
@@ -438,6 +445,7 @@ mod tests {
         assert_eq!(ipv4_gateway, Some([10, 0, 0, 2].into()));
         assert_eq!(ipv6_gateway, Some("fd00::2".parse().unwrap()));
         assert_eq!(neighbors, [([10, 0, 0, 2].into(), MacAddr([2, 0, 0, 0, 0, 9]))]);
+        assert_eq!(connections_per_source_max, 12);
         assert_eq!((connections_max, neighbors_max, path_mtu_entries_max), (17, 23, 13));
         assert_eq!(
             (fragments_datagrams_max, fragments_bytes_max, fragments_timeout_ms),

@@ -90,6 +90,38 @@ discard_all() { # HOST
     return 1
 }
 
+# One line with the time of day as RFC 867 suggests, ours to within two seconds; then the daemon closes first: the client has
+# nothing to wait for, and the daemon keeps TIME-WAIT.
+daytime_line() { # HOST
+    local line before after
+    before=$(ctl -j status | jq .connections.time_wait)
+    line=$(in_ns timeout 5 nc -d "$1" 13) || return 1
+    echo "$line"
+    [[ "$line" =~ ^[A-Z][a-z]+day,\ [A-Z][a-z]+\ [0-9]+,\ [0-9]{4}\ [0-9:]{8}-UTC$'\r'$ ]] || return 1
+    after=$(($(date +%s) - $(date -u -d "$(tr -d '\r' <<<"${line%-UTC*} UTC")" +%s)))
+    [ "${after#-}" -le 2 ] || { echo "$after s off"; return 1; }
+    becomes $((before + 1)) 2 eval "ctl -j status | jq .connections.time_wait"
+}
+
+# Of six idle connections to two services one, then those of one service, are closed; the others stay.
+conn_close() { # HOST
+    local pids=() port ids closed
+    for port in 7 7 7 9 9 9; do
+        in_ns nc -d "$1" "$port" >/dev/null & pids+=($!)
+    done
+    becomes 6 2 eval "ctl -j conn list | jq length" || return 1
+    ids=$(ctl -j conn list | jq '[.[] | select(.service == "echo") | .id] | first')
+    closed=$(ctl -j conn close "$ids" | jq -c '[.count, .closed[0].id, .closed[0].service]')
+    [ "$closed" = "[1,$ids,\"echo\"]" ] || { echo "$closed"; return 1; }
+    exits_with 4 ctl conn close "$ids" || return 1
+    [ "$(ctl -j conn close --listener 9 | jq .count)" = 3 ] && exits_with 4 ctl conn close --listener 9 || return 1
+    [ "$(ctl -j conn list | jq -c '[.[].service]')" = '["echo","echo"]' ] || return 1
+    exits_with 4 ctl conn close --peer 192.0.2.0/24 && exits_with 4 ctl conn close --peer 2001:db8::/64 || return 1
+    [ "$(ctl -j conn close --peer 10.77.0.0/24 | jq .count || true)$(ctl -j conn close --peer fd77::/64 | jq .count || true)" = 2 ] || return 1
+    wait "${pids[@]}"
+    becomes 0 2 eval "ctl -j conn list | jq length"
+}
+
 refused() { # HOST: nobody listens there, and we are told so at once
     ! in_ns nc -z -w 2 "$1" 4444
 }
@@ -131,6 +163,8 @@ for host in 10.77.0.2 fd77::2; do
     check "echo, 10 MB, $host" echo_round_trip "$host"
     check "discard, 64 MiB, $host" discard_all "$host"
     check "chargen, 7 MB, $host" chargen_pattern "$host"
+    check "daytime, $host" daytime_line "$host"
+    check "conn close, $host" conn_close "$host"
     check "no listener: refused, $host" refused "$host"
 done
 check "20 echo connections at once" many_at_once 7 20

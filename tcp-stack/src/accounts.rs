@@ -39,6 +39,16 @@ impl AccountIds {
     pub(crate) fn new(listener: Option<ListenerId>, source: u32) -> Self {
         Self { listener: listener.map_or(NO_LISTENER, ListenerId::index), source }
     }
+
+    /// True if both are counted for the same listener.
+    pub(crate) fn same_listener(self, other: Self) -> bool {
+        self.listener == other.listener && self.listener != NO_LISTENER
+    }
+
+    /// True if both are counted for the same source.
+    pub(crate) fn same_source(self, other: Self) -> bool {
+        self.source == other.source
+    }
 }
 
 /// How many connections a listener and a source may have, half-open ones included.
@@ -108,8 +118,8 @@ impl Accounts {
         (at(&self.listeners, ids.listener), at(&self.sources, ids.source))
     }
 
-    /// Counts a new connection, half-open ones included, unless that exceeds a limit.
-    pub(crate) fn open(&mut self, ids: AccountIds, limits: ConnectionLimits) -> Result<(), Refused> {
+    /// Compares a new connection with the limits; an error names the one that it would exceed.
+    pub(crate) fn check(&self, ids: AccountIds, limits: ConnectionLimits) -> Result<(), Refused> {
         let (listener, source) = self.get(ids);
         if listener.connections >= limits.listener {
             return Err(Refused::Listener);
@@ -117,6 +127,12 @@ impl Accounts {
         if source.connections >= limits.source {
             return Err(Refused::Source);
         }
+        Ok(())
+    }
+
+    /// Counts a new connection, half-open ones included, unless that exceeds a limit.
+    pub(crate) fn open(&mut self, ids: AccountIds, limits: ConnectionLimits) -> Result<(), Refused> {
+        self.check(ids, limits)?;
         self.each(ids, |account| account.connections = account.connections.saturating_add(1));
         Ok(())
     }

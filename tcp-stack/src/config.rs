@@ -36,6 +36,9 @@ pub struct StackConfig {
     /// Connections, half-open ones included: 1..=2^20. A connection that holds no data costs less than
     /// 1 KiB, so 65536 of them 64 MiB. As many compact TIME-WAIT records are kept beside them.
     pub connections_max: u32,
+    /// Connections that one source may have, an IPv4 address or an IPv6 /64, half-open ones included: 1 or more. Connections
+    /// that we open count and are not limited.
+    pub connections_per_source_max: u32,
     /// Entries of the neighbor cache, beside [`Self::neighbors`].
     pub neighbors_max: u32,
     /// Neighbors whose link address is configured: addresses on the link, each once. They are never asked for, and nothing
@@ -98,6 +101,7 @@ impl Default for StackConfig {
             tx_checksum_offload: false,
             segmentation: None,
             connections_max: 4096,
+            connections_per_source_max: u32::MAX,
             neighbors_max: 1024,
             neighbors: Vec::new(),
             fragments_datagrams_max: 64,
@@ -179,6 +183,9 @@ pub struct TcpConfig {
     /// Connections that may be half-open, over all listeners: peers that have not acknowledged our SYN-ACK. Each is
     /// a record of about a tenth of a kibibyte. 1..=[`StackConfig::connections_max`].
     pub half_open_max: u32,
+    /// How long a connection is left alone that [gives way](GivesWay) to newcomers, milliseconds: the time that an honest
+    /// peer has for its first request.
+    pub give_way_after_ms: u32,
     /// When a SYN is answered without keeping anything of it (RFC 4987 §3.6).
     pub syn_cookies: SynCookies,
     /// The initial window, full segments.
@@ -218,6 +225,7 @@ impl Default for TcpConfig {
             timestamps: true,
             window_scale: true,
             half_open_max: 4096,
+            give_way_after_ms: 1000,
             syn_cookies: SynCookies::default(),
             initial_window_segments: 10,
             initial_window_bytes: 14_600,
@@ -300,6 +308,11 @@ impl TcpConfig {
     #[inline]
     pub(crate) fn delayed_ack_nanos(&self) -> u64 {
         u64::from(self.delayed_ack_ms).wrapping_mul(1_000_000)
+    }
+
+    /// [`Self::give_way_after_ms`].
+    pub(crate) fn give_way_after(&self) -> Duration {
+        Duration::from_millis(u64::from(self.give_way_after_ms))
     }
 
     pub(crate) fn challenge_interval(&self) -> Duration {
@@ -385,6 +398,19 @@ pub struct ConnOptions {
     pub early: bool,
 }
 
+/// When a connection gives way to a newcomer for which there is no room otherwise: where the table is full, or its
+/// listener or its source has as many connections as configured. Each is left [`TcpConfig::give_way_after_ms`] at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GivesWay {
+    /// Never.
+    #[default]
+    Never,
+    /// While its peer has not been heard of for that time.
+    WhenIdle,
+    /// Once it is so old, whatever its peer sends.
+    Anytime,
+}
+
 /// Keepalive parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
@@ -410,13 +436,15 @@ pub struct ListenOptions {
     /// Half-open connections at a time; a SYN beyond it is dropped, or answered with a cookie
     /// ([`TcpConfig::syn_cookies`]).
     pub backlog: u32,
+    /// Connections at a time, half-open ones included: 1 or more.
+    pub connections_max: u32,
     /// Options of the accepted connections.
     pub conn: ConnOptions,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { backlog: 128, conn: ConnOptions::default() }
+        Self { backlog: 128, connections_max: u32::MAX, conn: ConnOptions::default() }
     }
 }
 

@@ -106,6 +106,8 @@ pub enum CloseReason {
     Unreachable,
     /// The application aborted it.
     Aborted,
+    /// It [gave way](crate::GivesWay) to a newcomer.
+    Evicted,
 }
 
 impl CloseReason {
@@ -118,6 +120,7 @@ impl CloseReason {
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
             Self::Aborted => "aborted",
+            Self::Evicted => "evicted",
         }
     }
 }

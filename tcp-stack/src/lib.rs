@@ -64,7 +64,8 @@ pub mod wire;
 pub use buf::{Buf, BufClass, BufPool, HEADROOM, RxChecksum, RxFrame, TxFrame, TxOffload};
 pub use cc::BbrInfo;
 pub use config::{
-    Congestion, ConnOptions, Ecn, Keepalive, ListenOptions, Segmentation, StackConfig, SynCookies, TcpConfig,
+    Congestion, ConnOptions, Ecn, GivesWay, Keepalive, ListenOptions, Segmentation, StackConfig, SynCookies,
+    TcpConfig,
 };
 pub use conn::State;
 pub use error::{CloseReason, ConnectError, ListenError, SendError};

@@ -22,6 +22,12 @@ iwarp_counters::counters! {
         timed_out,
         /// Half-open connections given up early to make room for a SYN.
         half_open_recycled,
+        /// Idle or unproven connections reset to make room for one more while the table was full.
+        evicted_table_full,
+        /// Idle or unproven connections reset to make room for one more of a listener that had as many as configured.
+        evicted_listener_full,
+        /// Idle or unproven connections reset to make room for one more of a source that had as many as configured.
+        evicted_source_full,
         /// SYNs answered with a cookie.
         syn_cookies_out,
         /// Connections opened by a cookie that came back.

@@ -129,7 +129,8 @@ fn configure(load: &Load, mtu: u16, side: Side, driver: &str) -> Result<Config> 
          file_prefix = 'iwarp-bench-{}'\n\
          [[port]]\n{driver}mtu = {mtu}\naddresses = ['{address}/24']\nrx_descriptors = {descriptors}\n\
          tx_descriptors = {descriptors}\n[workers]\ncores = [{core}]\nidle = 'spin'\n\
-         [tcp]\nprofile = 'data-center'\nconnections_max = 256\nsend_buffer_bytes = {window}\n\
+         [tcp]\nprofile = 'data-center'\nconnections_max = 256\nconnections_per_source_max = 256\n\
+         send_buffer_bytes = {window}\n\
          receive_window_bytes = {window}\n",
         std::process::id()
     );

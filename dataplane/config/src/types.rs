@@ -321,6 +321,8 @@ pub struct Ip {
 pub struct Tcp {
     /// Connections per worker and port.
     pub connections_max: u32,
+    /// Of these, connections that one source may have, an IPv4 address or an IPv6 /64.
+    pub connections_per_source_max: u32,
     /// Timeouts, options, congestion control, half-open connections, path MTUs.
     pub stack: TcpConfig,
     /// Silence after which a peer is asked for a sign of life, seconds (RFC 9293 §3.8.4); `None` never asks.
@@ -438,6 +440,8 @@ pub struct Listener {
     pub service: Service,
     /// Connections being opened.
     pub backlog: u16,
+    /// Connections at a time, per worker and port.
+    pub connections_max: u32,
     /// What its connections are like: its own keys, `[tcp]`'s where it has none.
     pub conn: ConnOptions,
     /// CRC policy, its own or `[mpa]`'s. Without meaning for the services of RFC 862 to 864.
@@ -455,6 +459,8 @@ pub enum Service {
     Discard,
     /// RFC 864
     Chargen,
+    /// RFC 867: the time in one line.
+    Daytime,
 }
 
 /// `[[region]]`

@@ -156,7 +156,8 @@ pub(super) fn drops(crew: &[Member], own: Vec<CounterGroup>) -> Vec<DropRow> {
 }
 
 fn is_drop(group: &str, name: &str) -> bool {
-    let prefixed = ["drop_", "refused_", "startup_", "bad_"].iter().any(|prefix| name.starts_with(prefix));
+    let prefixed =
+        ["drop_", "refused_", "startup_", "bad_", "evicted_"].iter().any(|prefix| name.starts_with(prefix));
     let named =
         matches!(name, "crc_errors" | "fpdus_fragmented" | "stream_gaps" | "replies_limited" | "lines_lost");
     prefixed || named || group.ends_with("_drops") || (group == "region_service" && name != "granted")
@@ -449,6 +450,7 @@ mod tests {
         assert!(is_drop("frame_drops", "drop_tcp_checksum"));
         assert!(is_drop("mpa", "refused_key") && is_drop("mpa", "crc_errors"));
         assert!(is_drop("region_service", "malformed") && !is_drop("region_service", "granted"));
+        assert!(is_drop("tcp", "evicted_table_full") && is_drop("frame_drops", "drop_tcp_source_full"));
         assert!(!is_drop("tcp", "segments_out"));
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  frames ──▶ Stack::handle_frames ──▶ events ──▶ services ──▶ Stack::send ──▶ poll_transmit ──▶ frames
 //!                                        │            │
-//!                                        │            ├─ echo, discard, chargen
+//!                                        │            ├─ echo, discard, chargen, daytime
 //!                                        │            └─ region: rdma::Endpoint ──▶ region memory
 //! ```
 //! It knows neither DPDK nor a clock: the buffers, the pool and the memory are type parameters, so that
@@ -12,6 +12,7 @@
 mod chargen;
 mod close;
 mod data_run;
+mod daytime;
 mod deadlines;
 mod echo;
 mod region;
@@ -23,6 +24,7 @@ mod streams;
 mod tests;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use rdma::service::{AddError, RegionEntry, RegionService};
 use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrder, RdmaStats, RegionId, StagTable};
@@ -50,6 +52,8 @@ iwarp_counters::counters! {
         discard_connections,
         /// Connections of the chargen service.
         chargen_connections,
+        /// Connections of the daytime service.
+        daytime_connections,
         /// Connections of the region service.
         region_connections,
         /// Octets taken in by the discard service.
@@ -68,6 +72,8 @@ pub enum ListenerService {
     Discard,
     /// RFC 864.
     Chargen,
+    /// RFC 867.
+    Daytime,
     /// The region service: MPA and RDMA.
     Region(EndpointConfig),
 }
@@ -115,6 +121,8 @@ pub struct Engine<P: BufPool, M> {
     /// The time limits of RDMA connections: of the handshake, mostly.
     limits: Deadlines,
     streams: StreamNames,
+    /// Time since 1970 that the wall clock showed at [`Instant::ZERO`].
+    wall_at_zero: Duration,
     /// Octets.
     receive_window: usize,
 }
@@ -138,6 +146,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             stack: Stack::new(config.stack, config.seed),
             stats: ServiceStats::default(),
             streams: StreamNames::default(),
+            wall_at_zero: Duration::ZERO,
             receive_window,
         }
     }
@@ -197,14 +206,19 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.stats.chargen_connections += 1;
                 Service::Chargen(chargen::Chargen::default())
             }
+            ListenerService::Daytime => {
+                self.stats.daytime_connections += 1;
+                Service::Daytime
+            }
             ListenerService::Region(config) => {
                 self.stats.region_connections += 1;
                 let stream = RegionStream::new(config, self.streams.next(), info.remote.ip(), now);
                 Service::Region(Box::new(stream))
             }
         };
-        let (speaks_first, has_limit) =
-            (matches!(service, Service::Chargen(_)), matches!(service, Service::Region(_)));
+        let speaks_first = matches!(service, Service::Chargen(_) | Service::Daytime);
+        let has_limit = matches!(service, Service::Region(_));
+        self.stack.give_way(conn, service.gives_way());
         self.slots.open(conn, service);
         if speaks_first {
             self.queue_turn(conn);
@@ -225,7 +239,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     ) -> Option<Event<P::Buf>> {
         let octets = segment.len();
         match self.slots.service(conn) {
-            None | Some(Service::Chargen(_)) => self.stack.consumed(conn, octets),
+            None | Some(Service::Chargen(_) | Service::Daytime) => self.stack.consumed(conn, octets),
             Some(Service::Discard) => {
                 self.stats.discard_octets += octets as u64;
                 self.stack.consumed(conn, octets);
@@ -286,6 +300,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.queue_turn(conn);
                 self.obey(now, conn, verdict);
             }
+            // Daytime closes behind its line.
+            Some(Service::Daytime) => {}
             Some(Service::Discard | Service::Chargen(_)) | None => self.stack.close(now, conn),
         }
         self.slots.peer_closed(conn);
@@ -318,6 +334,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             let turn = match service {
                 Service::Discard => Turn::Idle,
                 Service::Chargen(chargen) => generate(now, conn, chargen, &mut self.stack, pool),
+                Service::Daytime => {
+                    let line = daytime::line(self.wall_at_zero.saturating_add(since_start(now)));
+                    say_and_close(now, conn, line.as_bytes(), &mut self.stack, pool)
+                }
                 Service::Echo(echo) => {
                     let drained = echo.pump(now, &mut self.stack, conn);
                     if !self.stack.retain(conn, echo.waiting()) {
@@ -349,11 +369,15 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Keeps the time limit of an RDMA connection, if it has a new one.
+    /// Keeps the time limit of an RDMA connection, and tells the stack when it gives way, if that is new.
     fn arm(&mut self, conn: ConnId) {
         let Some(Service::Region(stream)) = self.slots.service(conn) else { return };
         let (before, deadline) = stream.arm();
+        let gives_way = stream.standing_news();
         self.limits.change(conn, before, deadline);
+        if let Some(when) = gives_way {
+            self.stack.give_way(conn, when);
+        }
     }
 
     fn obey(&mut self, now: Instant, conn: ConnId, verdict: Verdict) {
@@ -438,6 +462,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         &self.side.memory
     }
 
+    /// Takes the time since 1970 that the wall clock shows: the daytime service goes by the last one.
+    pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
+        self.wall_at_zero = since_epoch.saturating_sub(since_start(now));
+    }
+
     /// The stack, for its counters and addresses.
     pub fn stack(&self) -> &Stack<P::Buf> {
         &self.stack
@@ -460,6 +489,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             Some(Service::Echo(_)) => ("echo", None, None),
             Some(Service::Discard) => ("discard", None, None),
             Some(Service::Chargen(_)) => ("chargen", None, None),
+            Some(Service::Daytime) => ("daytime", None, None),
             Some(Service::Region(stream)) => ("region", Some(stream.info()), stream.region()),
             None => ("none", None, None),
         };
@@ -515,4 +545,24 @@ fn generate<P: BufPool>(
         }
     }
     if sink.budget < segment { Turn::Again } else { Turn::Blocked }
+}
+
+/// Sends a line and closes behind it, as soon as there is a buffer for it.
+fn say_and_close<P: BufPool>(
+    now: Instant,
+    conn: ConnId,
+    line: &[u8],
+    stack: &mut Stack<P::Buf>,
+    pool: &mut P,
+) -> Turn {
+    use rdma::Sink;
+    let mut sink = StreamSink::new(stack, pool, conn, now);
+    if line.len() > sink.room() {
+        return Turn::Blocked;
+    }
+    if !sink.push(line.len(), &mut |out| out.copy_from_slice(line)) {
+        return Turn::Again;
+    }
+    stack.close(now, conn);
+    Turn::Idle
 }

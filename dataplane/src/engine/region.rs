@@ -8,7 +8,7 @@ use rdma::{
     Access, CloseHow, Endpoint, EndpointConfig, EndpointInfo, Env, Event, Memory, RdmaStats, RegionId,
 };
 use rdma::{StagTable, StreamId};
-use tcp_stack::{Buf, BufPool, ConnId, Instant, Segment, Stack};
+use tcp_stack::{Buf, BufPool, ConnId, GivesWay, Instant, Segment, Stack};
 
 use super::deadlines::{LINGER, since_start};
 use super::sink::{StreamSink, Turn};
@@ -46,6 +46,8 @@ pub(super) struct RegionStream<B: Buf> {
     kept: usize,
     /// We have closed: until when the peer may take to do so.
     linger_until: Option<Duration>,
+    /// When the connection gives way to others, as the owner was told.
+    gives_way: GivesWay,
 }
 
 impl<B: Buf> RegionStream<B> {
@@ -58,6 +60,7 @@ impl<B: Buf> RegionStream<B> {
             armed: None,
             kept: 0,
             linger_until: None,
+            gives_way: GivesWay::Anytime,
         }
     }
 
@@ -161,6 +164,13 @@ impl<B: Buf> RegionStream<B> {
         self.endpoint.compact(stats);
         self.kept = self.endpoint.chunks();
         stack.retain(conn, buffers(self.kept));
+    }
+
+    /// When the connection gives way to others from now on, if that has changed: never, while a region is granted to it.
+    pub(super) fn standing_news(&mut self) -> Option<GivesWay> {
+        let is_granted = self.region.is_some() && self.linger_until.is_none();
+        let when = if is_granted { GivesWay::Never } else { GivesWay::Anytime };
+        (std::mem::replace(&mut self.gives_way, when) != when).then_some(when)
     }
 
     /// The region that this connection was granted, if any.

@@ -1,6 +1,6 @@
 //! What serves each connection, found by the connection's own slab index.
 
-use tcp_stack::{Buf, ConnId};
+use tcp_stack::{Buf, ConnId, GivesWay};
 
 use super::chargen::Chargen;
 use super::echo::Echo;
@@ -12,7 +12,19 @@ pub(super) enum Service<B: Buf> {
     Echo(Echo<B>),
     Discard,
     Chargen(Chargen),
+    Daytime,
     Region(Box<RegionStream<B>>),
+}
+
+impl<B: Buf> Service<B> {
+    /// When a connection that has just opened gives way to others for which there is no room.
+    pub(super) fn gives_way(&self) -> GivesWay {
+        match self {
+            Self::Echo(_) | Self::Discard | Self::Chargen(_) => GivesWay::WhenIdle,
+            // Nothing is proven before there is a grant, however much is said; and who has the time needs no more.
+            Self::Daytime | Self::Region(_) => GivesWay::Anytime,
+        }
+    }
 }
 
 #[derive(Debug)]

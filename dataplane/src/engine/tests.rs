@@ -4,6 +4,7 @@
 
 mod client;
 mod close;
+mod crowd;
 mod hostile;
 mod lab;
 mod region;

@@ -397,7 +397,8 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 
     fn listen(&mut self, id: CmId, local: SocketAddr, backlog: u16) {
-        let options = ListenOptions { backlog: u32::from(backlog), conn: self.options };
+        let options =
+            ListenOptions { backlog: u32::from(backlog), conn: self.options, ..ListenOptions::default() };
         let ours = local.ip().is_unspecified() || self.stack.is_local(local.ip());
         match self.stack.listen(local.port(), options) {
             Ok(listener) if ours => self.conns.listen(id, listener),

@@ -78,6 +78,13 @@ impl Clock {
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.source.delta_as_nanos(self.start, self.source.raw()))
     }
+
+    /// The time since 1970 by the kernel's wall clock; zero while it shows an earlier time.
+    pub fn wall(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
 }
 
 /// One worker, before it runs.
@@ -110,6 +117,7 @@ impl Visit for (&WorkerStats, &[Lane]) {
 impl Worker {
     /// Runs until [`Command::Stop`]. Call it on a thread of its own.
     pub fn run(mut self, _registered: &RegisteredThread) {
+        self.tell_time();
         self.rounds.begin();
         let (mut round, mut published_at) = (0_u32, self.rounds.now());
         loop {
@@ -122,6 +130,7 @@ impl Worker {
                 if now.saturating_since(published_at) >= PUBLISH_EVERY {
                     published_at = now;
                     self.publish();
+                    self.tell_time();
                 }
             }
             if let Some(sleep) = sleep {
@@ -133,6 +142,14 @@ impl Worker {
             lane.shut_down(now);
         }
         self.publish();
+    }
+
+    /// Gives every lane the wall clock's time: an operator, or NTP, may have set it.
+    fn tell_time(&mut self) {
+        let (now, wall) = (self.rounds.now(), self.rounds.wall());
+        for lane in &mut self.lanes {
+            lane.engine_mut().set_wall_clock(now, wall);
+        }
     }
 
     fn publish(&self) {

@@ -49,6 +49,11 @@ impl Rounds {
         self.clock.now()
     }
 
+    /// The time since 1970 by the wall clock.
+    pub fn wall(&self) -> Duration {
+        self.clock.wall()
+    }
+
     /// Counts the time from here on: the thread begins.
     pub fn begin(&mut self) {
         (self.last, self.moved) = (self.clock.now(), false);

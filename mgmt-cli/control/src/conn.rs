@@ -63,7 +63,7 @@ pub struct ConnInfo {
     pub remote: SocketAddr,
     /// Its state by the name of RFC 9293 §3.3.2.
     pub state: String,
-    /// The service of its listener: `region`, `echo`, `discard`, `chargen`.
+    /// The service of its listener: `region`, `echo`, `discard`, `chargen`, `daytime`.
     pub service: String,
     /// Milliseconds since it was opened.
     pub age_ms: u64,

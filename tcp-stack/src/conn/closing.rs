@@ -73,13 +73,17 @@ impl Conn {
     /// Enters CLOSED: frees what is queued; what was received in order can still be taken.
     pub(crate) fn finish<B: Buf>(&mut self, cx: &mut Cx<'_, B>, reason: CloseReason) {
         let counter = match reason {
-            CloseReason::Normal => &mut cx.stats.closed,
-            CloseReason::Reset => &mut cx.stats.resets_received,
-            CloseReason::TimedOut => &mut cx.stats.timed_out,
-            CloseReason::Refused | CloseReason::Unreachable => &mut cx.stats.refused,
-            CloseReason::Aborted => &mut cx.stats.aborted,
+            CloseReason::Normal => Some(&mut cx.stats.closed),
+            CloseReason::Reset => Some(&mut cx.stats.resets_received),
+            CloseReason::TimedOut => Some(&mut cx.stats.timed_out),
+            CloseReason::Refused | CloseReason::Unreachable => Some(&mut cx.stats.refused),
+            CloseReason::Aborted => Some(&mut cx.stats.aborted),
+            // By the limit that it gave way to, where that is known.
+            CloseReason::Evicted => None,
         };
-        *counter = counter.wrapping_add(1);
+        if let Some(counter) = counter {
+            *counter = counter.wrapping_add(1);
+        }
         self.state = State::Closed;
         self.ended = Some(reason);
         self.notices.remove(Notice::Writable);

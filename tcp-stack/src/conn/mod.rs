@@ -80,7 +80,7 @@ pub(crate) use window::ReceiveMemory;
 use crate::accounts::{AccountIds, Accounts};
 use crate::buf::Buf;
 use crate::cc::{Controller, Pacer, Window};
-use crate::config::{ConnOptions, StackConfig};
+use crate::config::{ConnOptions, GivesWay, StackConfig};
 use crate::error::CloseReason;
 use crate::event::{ConnId, ListenerId};
 use crate::iface::{DropReason, PathMtuCache};
@@ -236,6 +236,8 @@ pub(crate) struct Conn {
     pub(crate) lingers: bool,
     /// It has ended and is no longer in the table of flows.
     pub(crate) buried: bool,
+    /// When it gives way to newcomers.
+    pub(crate) gives_way: GivesWay,
     pub(crate) path: PathMtu,
     pub(crate) segments_out: u64,
     /// Payload that was acknowledged, octets.
@@ -373,6 +375,7 @@ impl Conn {
             announced: origin.listener.is_none(),
             lingers: false,
             buried: false,
+            gives_way: GivesWay::Never,
             path: PathMtu::new(now, origin.path_mtu.min(config.mtu)),
             confirmed_at: MilliStamp::of(now),
             keepalive_probes: 0,

@@ -27,11 +27,13 @@ pub(crate) enum List {
     PoolRoom,
     /// Segments are held behind a gap.
     Held,
+    /// It gives way to newcomers.
+    GivesWay,
 }
 
 impl List {
     #[cfg(test)]
-    pub(super) const COUNT: usize = 5;
+    pub(super) const COUNT: usize = 6;
 }
 
 impl Member for List {
@@ -89,6 +91,16 @@ impl IndexQueue {
             *place = index;
             self.len = self.len.wrapping_add(1);
         }
+    }
+
+    /// How many places are in it.
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.len).unwrap_or(NIL)
+    }
+
+    /// The place behind so many others.
+    pub(crate) fn nth(&self, behind: u32) -> Option<u32> {
+        if behind < self.len() { self.ring.get(self.at(behind as usize)).copied() } else { None }
     }
 
     /// The first place.

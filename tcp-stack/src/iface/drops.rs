@@ -130,8 +130,12 @@ drops! {
     TcpInvalid => drop_tcp_invalid,
     /// TCP: a SYN, while the listener has as many half-open connections as configured and gives no cookies.
     TcpBacklog => drop_tcp_backlog,
-    /// TCP: a SYN, while as many connections as configured exist.
+    /// TCP: would open a connection, while as many as configured exist and none of them gives way.
     TcpTableFull => drop_tcp_table_full,
+    /// TCP: would open a connection, while its listener has as many as configured and none of them gives way.
+    TcpListenerFull => drop_tcp_listener_full,
+    /// TCP: would open a connection, while its source has as many as configured and none of them gives way.
+    TcpSourceFull => drop_tcp_source_full,
     /// TCP: for a connection that has ended.
     TcpClosed => drop_tcp_closed,
     /// TCP: for a connection in TIME-WAIT.

@@ -5,6 +5,7 @@ use alloc::string::String;
 
 use super::Stack;
 use crate::buf::Buf;
+use crate::config::GivesWay;
 use crate::conn::{Conn, List, State};
 use crate::event::ConnId;
 use crate::seq::SeqNum;
@@ -28,9 +29,10 @@ impl<B: Buf> Stack<B> {
     /// All that tells one stack from another: connections, queues, timers, counters.
     pub fn facts(&self) -> String {
         let queues = (&self.events, &self.output, &self.neighbor_wait, &self.pool_wait, &self.held);
+        let leaving = (&self.giving_way, self.searched, &self.evicted);
         let counters = (&self.stats, self.interface.stats(), self.interface.drops());
         let pools = (self.tx.used(), self.rx.used(), &self.memory);
-        format!("{:?} {queues:?} {pools:?} {:?} {counters:?}", self.conns, self.next_deadline())
+        format!("{:?} {queues:?} {leaving:?} {pools:?} {:?} {counters:?}", self.conns, self.next_deadline())
     }
 
     /// Looks at every connection and at what they share; an error says what is wrong. What it costs grows
@@ -66,7 +68,7 @@ impl<B: Buf> Stack<B> {
     /// * Something outstanding implies a timer that recovers it, and a timer implies an armed wheel.
     /// * What is queued and not outstanding waits to be sent, or for a timer.
     /// * An event that is due is in the list of events.
-    /// * Every connection is counted in its accounts.
+    /// * Every connection is counted in its accounts; one that gives way is in that line.
     /// * No node of the send pool and no entry of the table of flows belongs to nobody.
     pub fn audit_connections(&self) -> Result<(), String> {
         let (mut conns, mut sending) = (0_u32, 0_u32);
@@ -96,6 +98,9 @@ impl<B: Buf> Stack<B> {
     fn audit_conn(&self, index: u32, conn: &Conn) -> Result<(), &'static str> {
         if conn.has_events() && !self.conns.is_queued(index, List::Events) {
             return Err("an event that nobody will be told of");
+        }
+        if conn.gives_way != GivesWay::Never && !self.conns.is_queued(index, List::GivesWay) {
+            return Err("it gives way, and nobody will find it");
         }
         if conn.state == State::Closed {
             return Ok(());

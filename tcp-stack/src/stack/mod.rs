@@ -8,10 +8,13 @@ mod look_ahead;
 mod output;
 mod passive;
 mod replies;
+mod room;
 mod segmentation;
 mod train;
 
 pub use api::SEND_LEAST;
+
+use alloc::collections::VecDeque;
 
 use crate::accounts::{Accounts, ConnectionLimits};
 use crate::budget::ReceiveBudget;
@@ -75,6 +78,12 @@ pub struct Stack<B: Buf> {
     held: IndexQueue,
     /// Packet buffers that the application keeps of received data.
     kept: u32,
+    /// Those that give way to newcomers, in that order.
+    giving_way: IndexQueue,
+    /// Where in `giving_way` the search for one of a listener's, or of a source's, goes on.
+    searched: u32,
+    /// Those that gave way and were not told of.
+    evicted: VecDeque<ConnId>,
     /// [`Interface::resolutions`] when `neighbor_wait` was looked at last.
     resolutions: u32,
     replies: Replies,
@@ -152,6 +161,9 @@ impl<B: Buf> Stack<B> {
             pool_wait: IndexQueue::new(List::PoolRoom, connections),
             held: IndexQueue::new(List::Held, connections),
             kept: 0,
+            giving_way: IndexQueue::new(List::GivesWay, connections),
+            searched: 0,
+            evicted: VecDeque::with_capacity(room::EVICTED_MAX),
             resolutions: interface.resolutions(),
             replies: Replies::new(reply_key),
             entropy,
@@ -283,7 +295,7 @@ impl<B: Buf> Stack<B> {
     pub fn poll_event(&mut self) -> Option<Event<B>> {
         self.early = None;
         loop {
-            let index = self.events.first()?;
+            let Some(index) = self.events.first() else { return self.next_evicted() };
             if self.conns.at(index).is_some_and(Conn::has_events) {
                 return self.next_event(index);
             }
@@ -298,6 +310,11 @@ impl<B: Buf> Stack<B> {
         let conn_id = conn.id_at(index);
         let notices = &mut conn.notices;
         if notices.take(Notice::Opened) {
+            if !self.evicted.is_empty() {
+                // The place may be one of theirs: they are told of first.
+                notices.add(Notice::Opened);
+                return self.next_evicted();
+            }
             return Some(match conn.listener {
                 Some(listener) => Event::Accepted { conn: conn_id, listener },
                 None => Event::Connected { conn: conn_id },

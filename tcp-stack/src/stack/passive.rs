@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::replies::reset_for;
+use super::room::Full;
 use super::{Stack, UNLIMITED};
 use crate::buf::Buf;
 use crate::config::SynCookies;
@@ -38,15 +39,13 @@ impl<B: Buf> Stack<B> {
     /// SEGMENT ARRIVES in LISTEN, third: a SYN (RFC 9293 §3.10.7.2).
     pub(super) fn on_syn(&mut self, now: Instant, knock: &Knock<'_, B>) -> Result<(), DropReason> {
         let Knock { local, remote, incoming, least, .. } = *knock;
-        if self.conns.is_full() {
-            return Err(DropReason::TcpTableFull);
-        }
+        let cookies = self.config.tcp.syn_cookies;
+        let may_bake = cookies != SynCookies::Never;
+        let may_wait = self.make_room(now, (local, remote), may_bake)?;
         let terms = self.terms_of(local, incoming);
-        let may_bake = match self.config.tcp.syn_cookies {
-            SynCookies::Always => return self.send_cookie(now, knock, terms),
-            SynCookies::WhenFull => true,
-            SynCookies::Never => false,
-        };
+        if may_wait || cookies == SynCookies::Always {
+            return self.send_cookie(now, knock, terms);
+        }
         if let Err(reason) = self.room_for_half_open(local.port()) {
             let least_age = if may_bake { HALF_OPEN_LEAST_WITH_COOKIES } else { HALF_OPEN_LEAST };
             let recycled = self.recycle_half_open(now, local.port(), least_age);
@@ -79,6 +78,47 @@ impl<B: Buf> Stack<B> {
         let conn = self.listeners.find(local.port()).map(|(_, listener)| listener.options.conn);
         let offer = SynOffer { header, options, ecn };
         Terms::of(&offer, &self.config, &conn.unwrap_or_default(), local.is_ipv4())
+    }
+
+    /// Makes room for a connection that a SYN asks for. `true` when it shall be made later, when the peer has shown that it
+    /// exists, and there will be room then.
+    fn make_room(
+        &mut self,
+        now: Instant,
+        (local, remote): (SocketAddr, SocketAddr),
+        may_wait: bool,
+    ) -> Result<bool, DropReason> {
+        let Some((id, _)) = self.listeners.find(local.port()) else { return Ok(false) };
+        let Err(full) = self.room_for((id, local.port()), remote.ip()) else { return Ok(false) };
+        let newcomer = self.accounts.ids(Some(id), remote.ip());
+        match self.giving_way(now, full, newcomer) {
+            Some(_) if may_wait => Ok(true),
+            Some(index) => {
+                self.evict(now, index, full);
+                Ok(false)
+            }
+            // Half-open connections fill the table, too, and give way themselves.
+            None if full == Full::Table && !self.conns.is_full() => Ok(false),
+            None => Err(full.reason()),
+        }
+    }
+
+    /// Makes room for a connection whose peer has shown that it exists.
+    fn make_room_now(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> Result<(), Full> {
+        let Err(full) = self.room_for((id, local.port()), remote.ip()) else { return Ok(()) };
+        let newcomer = self.accounts.ids(Some(id), remote.ip());
+        if let Some(index) = self.giving_way(now, full, newcomer) {
+            self.evict(now, index, full);
+            return Ok(());
+        }
+        // Who has answered goes before who may not exist.
+        let recycles = full == Full::Table && !self.conns.is_full();
+        if recycles && self.recycle_half_open(now, local.port(), Duration::ZERO) { Ok(()) } else { Err(full) }
     }
 
     /// Whether a SYN to this port can be kept: every record can become a connection.
@@ -190,16 +230,16 @@ impl<B: Buf> Stack<B> {
         terms: Terms,
         incoming: Incoming<B>,
     ) {
-        let is_full = self.all_connections() >= self.config.connections();
-        // Who has answered goes before who may not exist.
-        let has_room =
-            !is_full || (!self.conns.is_full() && self.recycle_half_open(now, local.port(), Duration::ZERO));
-        let id = self.listeners.find(local.port()).map(|(id, listener)| (id, listener.options.conn));
-        let Some((id, options)) = id.filter(|_| has_room) else {
-            // No reset: the peer sends again what it has to say, and there may be room then.
-            self.interface.drop_delivered(DropReason::TcpTableFull);
+        let Some((id, options)) = self.listeners.find(local.port()).map(|(id, it)| (id, it.options.conn))
+        else {
+            self.interface.drop_delivered(DropReason::TcpNoConnection);
             return;
         };
+        if let Err(full) = self.make_room_now(now, id, (local, remote)) {
+            // No reset: the peer sends again what it has to say, and there may be room then.
+            self.interface.drop_delivered(full.reason());
+            return;
+        }
         let TcpHeader { seq, ack, .. } = incoming.header;
         let ts_offset = self.entropy.timestamp_offset(local, remote);
         let listener = Some(id);

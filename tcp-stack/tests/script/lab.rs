@@ -419,7 +419,7 @@ impl Lab {
     }
 
     fn listen(&mut self, backlog: u32) {
-        let options = ListenOptions { backlog, conn: self.options };
+        let options = ListenOptions { backlog, conn: self.options, ..ListenOptions::default() };
         self.listener = Some(self.stack.listen(PORT, options).unwrap());
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use iwarp_control::parse_prefix;
 
-use super::tcp::conn_options;
+use super::tcp::{conn_options, share_of_connections};
 use super::tuning::{CRC, CRC_HELP};
 use crate::read::{Place, Report, Section};
 use crate::text::{Access, RegionName, Token};
@@ -57,6 +57,7 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
         ("echo", Service::Echo),
         ("discard", Service::Discard),
         ("chargen", Service::Chargen),
+        ("daytime", Service::Daytime),
     ];
     let port = section.number("port", 1..=65_535, "a TCP port");
     if section.value("port").is_none() {
@@ -67,6 +68,7 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
         section.missing("service", "write what answers, e.g. service = \"region\"");
     }
     let backlog = section.number("backlog", 1..=65_535, "connections being opened").unwrap_or(128);
+    let connections_max = share_of_connections(&mut section, report, "connections_max", tcp.connections_max);
     let crc = section.choice("crc", &CRC, CRC_HELP);
     if crc.is_some() && service.is_some_and(|service| service != Service::Region) {
         let place = section.place_of("crc");
@@ -82,8 +84,10 @@ fn listener(mut section: Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> 
         report.at(&place, "MPA hands down whole FPDUs, which must not wait", "remove this key");
     }
     section.finish();
-    let crc = crc.unwrap_or(mpa.crc);
-    let listener = port.zip(service).map(|(port, service)| Listener { port, service, backlog, conn, crc });
+    let (connections_max, crc) = (connections_max.unwrap_or(tcp.connections_max), crc.unwrap_or(mpa.crc));
+    let whole = port.zip(service);
+    let listener =
+        whole.map(|(port, service)| Listener { port, service, backlog, connections_max, conn, crc });
     Listened { port, listener }
 }
 

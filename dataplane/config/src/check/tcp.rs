@@ -69,7 +69,12 @@ pub(super) fn tcp(mut section: Section<'_>, report: &Report) -> Tcp {
     let stack = timers(&mut section, preset);
     let stack = sending(&mut section, stack);
     let stack = opening(&mut section, stack, connections_max, report);
-    let tcp = buffers(&mut section, connections_max, stack);
+    let per_source =
+        share_of_connections(&mut section, report, "connections_per_source_max", connections_max);
+    let tcp = Tcp {
+        connections_per_source_max: per_source.unwrap_or(connections_max.saturating_mul(3).div_ceil(4)),
+        ..buffers(&mut section, connections_max, stack)
+    };
     check_dctcp(&section, report, tcp.stack.congestion, tcp.stack.ecn);
     check_tcp(&section, report, &tcp);
     section.finish();
@@ -147,6 +152,9 @@ fn opening(section: &mut Section<'_>, preset: TcpConfig, connections_max: u32, r
     }
     TcpConfig {
         half_open_max: half_open.unwrap_or(preset.half_open_max.min(connections_max)),
+        give_way_after_ms: section
+            .number("give_way_after_ms", 100..=600_000, "how long a connection is left before it gives way")
+            .unwrap_or(preset.give_way_after_ms),
         syn_cookies: section.choice("syn_cookies", &cookies, help).unwrap_or(preset.syn_cookies),
         challenge_acks_max: section
             .number("challenge_acks_max", 1..=255, "challenge acknowledgements of a connection at a time")
@@ -158,12 +166,32 @@ fn opening(section: &mut Section<'_>, preset: TcpConfig, connections_max: u32, r
     }
 }
 
+/// Connections that a part of all may have, as a key says.
+pub(super) fn share_of_connections(
+    section: &mut Section<'_>,
+    report: &Report,
+    key: &'static str,
+    connections_max: u32,
+) -> Option<u32> {
+    let share = section.number(key, 1..=CONNECTIONS_MAX, "connections at a time")?;
+    if share > connections_max {
+        report.not_allowed(
+            &section.place_of(key),
+            format!("tcp.connections_max allows {connections_max} connections altogether"),
+            format!("1 to {connections_max}"),
+            "lower it, or raise tcp.connections_max",
+        );
+    }
+    Some(share)
+}
+
 fn buffers(section: &mut Section<'_>, connections_max: u32, stack: TcpConfig) -> Tcp {
     let window_bytes = "the greatest receive window of a connection";
     let window = section.size("receive_window_bytes", 4096..=WINDOW_MAX, window_bytes).unwrap_or(1 << 20);
     let idle = "the silence before a peer is asked for a sign of life";
     Tcp {
         connections_max,
+        connections_per_source_max: connections_max,
         stack,
         keepalive_s: Some(section.number("keepalive_s", 0..=86_400, idle).unwrap_or(KEEPALIVE_S))
             .filter(|seconds| *seconds > 0),

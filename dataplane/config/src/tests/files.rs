@@ -40,9 +40,20 @@ fn the_laboratory_is_as_promised() {
     assert_eq!(c.workers.cores.len(), 1);
     assert!(matches!(c.workers.idle, Idle::Adaptive { .. }));
     let listeners: BTreeMap<u16, Service> = c.listeners.iter().map(|l| (l.port, l.service)).collect();
-    let expected =
-        [(7, Service::Echo), (9, Service::Discard), (19, Service::Chargen), (7400, Service::Region)];
+    let expected = [
+        (7, Service::Echo),
+        (9, Service::Discard),
+        (13, Service::Daytime),
+        (19, Service::Chargen),
+        (7400, Service::Region),
+    ];
     assert_eq!(listeners, BTreeMap::from(expected));
+    // One host has a thousand connections on every service over each family, and leaves room to others.
+    let host = 1000 * u32::try_from(listeners.len()).unwrap();
+    assert!(
+        c.tcp.connections_per_source_max >= host && c.listeners.iter().all(|l| l.connections_max >= 2000)
+    );
+    assert!(c.tcp.connections_max - 2 * c.tcp.connections_per_source_max >= 1000);
     let regions: Vec<_> = c.regions.iter().map(|r| (r.name.as_str(), r.bytes, r.access.names())).collect();
     assert_eq!(
         regions,

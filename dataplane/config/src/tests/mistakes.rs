@@ -346,6 +346,10 @@ const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     ("tcp", "received_buffers_max", "63"),
     ("tcp", "received_buffers_max", "4194305"),
     ("tcp", "peer_delayed_ack_ms", "501"),
+    ("tcp", "connections_per_source_max", "0"),
+    ("tcp", "connections_per_source_max", "1048577"),
+    ("tcp", "give_way_after_ms", "99"),
+    ("tcp", "give_way_after_ms", "600001"),
     ("tcp", "half_open_max", "0"),
     ("tcp", "half_open_max", "1048577"),
     ("tcp", "initial_window_segments", "0"),
@@ -423,6 +427,8 @@ fn tcp_and_mpa() {
     beside_port("[tcp]\ncongestion = \"dctcp\"\necn = \"off\"\n", "tcp.ecn", "need ECN");
     beside_port("[tcp]\nsyn_cookies = \"on\"\n", "tcp.syn_cookies", "not a choice");
     beside_port("[tcp]\nconnections_max = 100\nhalf_open_max = 101\n", "tcp.half_open_max", "100 at most");
+    let source = "[tcp]\nconnections_max = 100\nconnections_per_source_max = 101\n";
+    beside_port(source, "tcp.connections_per_source_max", "100 connections altogether");
     beside_port("[mpa]\ncrc = \"maybe\"\n", "mpa.crc", "not a choice");
     beside_port("[mpa]\nmarkers = \"send\"\n", "mpa.markers", "not a choice");
     beside_port("[placement]\nout_of_order = true\n", "placement.out_of_order", "type boolean");
@@ -451,6 +457,8 @@ fn options_of_a_listener() {
     echo("nagle = 1", "nagle", "type integer");
     echo("keepalive_s = 86401", "keepalive_s", "out of range");
     echo("user_timeout_ms = -1", "user_timeout_ms", "out of range");
+    echo("connections_max = 0", "connections_max", "out of range");
+    echo("connections_max = 4097", "connections_max", "4096 connections altogether");
     let region = "[[listener]]\nport = 7400\nservice = \"region\"\n";
     beside_port(&format!("{region}nagle = true\n"), "listener[0].nagle", "must not wait");
     let off = format!("[tcp]\necn = \"off\"\n{region}congestion = \"dctcp\"\n");

@@ -83,6 +83,7 @@ fn everything_stated_is_kept() {
         port = 7400
         service = 'region'
         backlog = 5
+        connections_max = 9
         [[listener]]
         port = 7401
         service = 'region'
@@ -111,8 +112,9 @@ fn everything_stated_is_kept() {
     assert_eq!(c.data_room_bytes(), 9792, "9600 + 18 + 128, in lines of 64");
     assert_eq!(c.workers.cores, [3, 1]);
     assert_eq!((c.workers.idle, c.workers.control_core), (Idle::Adaptive { sleep_us_max: 7 }, Some(0)));
-    let listeners: Vec<_> = c.listeners.iter().map(|l| (l.port, l.backlog, l.crc)).collect();
-    assert_eq!(listeners, [(7400, 5, Crc::Off), (7401, 128, Crc::On)]);
+    let listeners: Vec<_> =
+        c.listeners.iter().map(|l| (l.port, l.backlog, l.connections_max, l.crc)).collect();
+    assert_eq!(listeners, [(7400, 5, 9, Crc::Off), (7401, 128, 4096, Crc::On)]);
     let placement = (c.mpa.markers, c.placement.out_of_order, c.placement.last_segment);
     assert_eq!(placement, (Markers::Receive, OutOfOrder::Markers, LastSegment::Early));
     let r = &c.regions[0];
@@ -311,7 +313,7 @@ fn tcp_is_what_the_file_says() {
     let text = "profile = 'internet'\nrto_min_ms = 10\nrto_max_ms = 9000\nsyn_retries = 3\ndata_retries = 4\n\
                 time_wait_ms = 5\nzero_window_ms = 8\nchallenge_acks_max = 20\nchallenge_interval_ms = 900\nfin_wait_2_ms = 0\ndelayed_ack_ms = 6\npeer_delayed_ack_ms = 7\n\
                 congestion = 'dctcp'\necn = 'on'\ndctcp_ect_control = false\npacing = true\nsack = false\n\
-                timestamps = false\ninitial_window_segments = 4\ninitial_window_bytes = 8000\nhalf_open_max = 64\nsyn_cookies = 'always'\n\
+                timestamps = false\ninitial_window_segments = 4\ninitial_window_bytes = 8000\nhalf_open_max = 64\ngive_way_after_ms = 2500\nsyn_cookies = 'always'\n\
                 [ip]\npath_mtu_min = 1000\npath_mtu_age_s = 300\nblack_hole_timeouts = 4\n";
     let stack = parse(&format!("{RING}[tcp]\n{text}")).tcp.stack;
     let expected = TcpConfig {
@@ -335,6 +337,7 @@ fn tcp_is_what_the_file_says() {
         initial_window_segments: 4,
         initial_window_bytes: 8000,
         half_open_max: 64,
+        give_way_after_ms: 2500,
         syn_cookies: SynCookies::Always,
         path_mtu_min: 1000,
         path_mtu_age_s: 300,
@@ -364,6 +367,17 @@ fn a_profile_gives_way_to_keys() {
     assert_eq!(tcp("profile = 'data-center'"), stated);
     assert_eq!(tcp("profile = 'data-center'\nrto_min_ms = 20"), TcpConfig { rto_min_ms: 20, ..stated });
     assert_eq!(tcp("connections_max = 100").half_open_max, 100);
+}
+
+/// One source has three quarters of the connections, unless the file says.
+#[test]
+fn a_source_has_a_part_of_the_connections() {
+    let tcp = |lines: &str| parse(&format!("{RING}[tcp]\n{lines}\n")).tcp.connections_per_source_max;
+    assert_eq!(tcp(""), 3072);
+    for (all, part) in [(1, 1), (2, 2), (4, 3), (101, 76), (1_048_576, 786_432)] {
+        assert_eq!(tcp(&format!("connections_max = {all}")), part);
+    }
+    assert_eq!(tcp("connections_max = 100\nconnections_per_source_max = 100"), 100);
 }
 
 /// Windows begin small and share what the packet buffers can hold.

@@ -25,6 +25,7 @@ pub(crate) const REGION: u16 = 7400;
 pub(crate) const ECHO: u16 = 7;
 pub(crate) const DISCARD: u16 = 9;
 pub(crate) const CHARGEN: u16 = 19;
+pub(crate) const DAYTIME: u16 = 13;
 /// Connections that the engine has room for.
 pub(crate) const CONNECTIONS: u32 = 64;
 /// Frames in a burst.
@@ -70,6 +71,9 @@ pub(crate) struct Setup {
     pub(crate) fpdu_timeout: Duration,
     /// Whether segments carry timestamps.
     pub(crate) timestamps: bool,
+    /// Connections that a listener of the engine, and a source, may have.
+    pub(crate) connections_per_listener: u32,
+    pub(crate) connections_per_source: u32,
 }
 
 impl Default for Setup {
@@ -89,6 +93,8 @@ impl Default for Setup {
             connections: CONNECTIONS,
             fpdu_timeout: Duration::from_secs(120),
             timestamps: true,
+            connections_per_listener: u32::MAX,
+            connections_per_source: u32::MAX,
         }
     }
 }
@@ -107,6 +113,8 @@ pub(crate) struct Lab {
     links: [Link; 2],
     flying: BinaryHeap<Reverse<Flight>>,
     order: u64,
+    /// Time does not go on beyond this.
+    horizon: Instant,
     inbox: VecDeque<Vec<u8>>,
     /// Frames that the engine's port has not put on the wire yet.
     sending: VecDeque<(Instant, HeapBuf)>,
@@ -139,8 +147,11 @@ impl Lab {
             (ECHO, ListenerService::Echo),
             (DISCARD, ListenerService::Discard),
             (CHARGEN, ListenerService::Chargen),
+            (DAYTIME, ListenerService::Daytime),
         ] {
-            engine.listen(port, ListenOptions::default(), service).unwrap();
+            let options =
+                ListenOptions { connections_max: setup.connections_per_listener, ..ListenOptions::default() };
+            engine.listen(port, options, service).unwrap();
         }
         for entry in others {
             engine.region_add(entry).unwrap();
@@ -162,6 +173,7 @@ impl Lab {
             links: [Link::new(setup.link, random.fork()), Link::new(setup.link, random.fork())],
             flying: BinaryHeap::new(),
             order: 0,
+            horizon: Instant::MAX,
             inbox: VecDeque::new(),
             sending: VecDeque::new(),
             received: Vec::with_capacity(BURST),
@@ -187,7 +199,7 @@ impl Lab {
             self.client.next_deadline(),
         ];
         let later = wakes.into_iter().flatten().min().unwrap_or(self.now + Duration::from_secs(1));
-        self.now = if busy { soonest } else { later.max(soonest) };
+        self.now = if busy { soonest } else { later.min(self.horizon).max(soonest) };
     }
 
     fn turn_engine(&mut self) -> bool {
@@ -254,9 +266,11 @@ impl Lab {
     /// Runs for so much virtual time.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
+        self.horizon = end;
         while self.now < end {
             self.turn();
         }
+        self.horizon = Instant::MAX;
     }
 
     /// From now on the link is another one.
@@ -315,6 +329,7 @@ fn stack_config(setup: &Setup, mac: [u8; 6], address: Ipv4Addr, connections_max:
         ipv4: Ipv4Cidr::new(address, 24),
         ipv6: Ipv6Cidr::new(v6, 64).filter(|_| setup.mtu >= 1280),
         connections_max,
+        connections_per_source_max: setup.connections_per_source,
         buffers_max: u32::try_from(setup.buffers).unwrap(),
         ..StackConfig::default()
     };

@@ -1,10 +1,12 @@
 //! Echo, discard and chargen; the end of the daemon.
 
 use tcp_stack::testutil::LinkConfig;
-use tcp_stack::{BufClass, BufPool, CloseReason, ConnId};
+use tcp_stack::{BufClass, BufPool, CloseReason, ConnId, Duration, State};
 
 use super::client::{Octets, Session};
-use super::lab::{CHARGEN, CLEAN, CONNECTIONS, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
+use super::lab::{
+    CHARGEN, CLEAN, CONNECTIONS, DAYTIME, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup,
+};
 use super::{SECOND, assert_empty, hang_up, open_octets};
 use crate::engine::Step;
 
@@ -99,6 +101,58 @@ fn chargen_sends_lines_until_the_peer_closes() {
     assert!(kept.len() > 60_000);
     lab.client.octets(conn).ends = true;
     lab.run_until("the end", SECOND * 5, |lab| closed(lab, conn));
+    assert_empty(&mut lab);
+}
+
+/// RFC 867: one line, and the daemon closes first, whatever the peer sends and whenever it closes.
+#[test]
+fn daytime_says_the_time_and_closes_first() {
+    for (address, mtu) in
+        [(ENGINE.into(), 1500), (ENGINE6.into(), 1500), (ENGINE6.into(), 1280), (ENGINE.into(), 576)]
+    {
+        for (link, bulk, ends) in
+            [(CLEAN, 0, false), (CLEAN, 5000, false), (CLEAN, 0, true), (ROUGH, 5000, true)]
+        {
+            let mut lab = Lab::new(Setup { link, mtu, ..Setup::default() });
+            lab.run_for(SECOND * 10);
+            let wall = Duration::from_secs(383_276_263);
+            lab.engine.set_wall_clock(lab.now, wall);
+            lab.run_for(SECOND * 86_400);
+            let session = Session::Octets(Octets { bulk, ends, ..Octets::default() });
+            let conn = lab.connect_to(address, DAYTIME, session);
+            lab.run_until("the line", SECOND * 5, |lab| lab.client.octets(conn).peer_closed);
+            let line = String::from_utf8(lab.client.octets(conn).kept.clone()).unwrap();
+            let expected = "Wednesday, February 24, 1982 01:37:43-UTC\r\n";
+            assert!(line.len() == expected.len() && line.starts_with(&expected[..36]), "{line}");
+            if !ends {
+                lab.run_for(SECOND / 10);
+                let states = lab.engine.stack().stats().states;
+                assert_eq!(states.get(State::FinWait2), 1, "it waits for the peer to close, too");
+            }
+            lab.client.octets(conn).ends = true;
+            lab.run_until("the end", SECOND * 5, |lab| closed(lab, conn));
+            assert_eq!(lab.client.octets(conn).closed, Some(CloseReason::Normal));
+            let stats = lab.engine.stack().stats();
+            assert_eq!(stats.tcp.resets_out, 0);
+            // A peer that closes as soon as it is connected is the first to close.
+            assert!(ends || stats.time_wait_now == 1, "TIME-WAIT is ours");
+            assert_eq!(lab.engine.service_stats().daytime_connections, 1);
+            assert_empty(&mut lab);
+        }
+    }
+}
+
+/// Without a buffer for it the line waits.
+#[test]
+fn daytime_waits_for_a_buffer() {
+    let mut lab = Lab::new(Setup::default());
+    let taken: Vec<_> = std::iter::from_fn(|| lab.pool.alloc(BufClass::Data)).collect();
+    let conn = open_octets(&mut lab, DAYTIME, Session::Octets(Octets { ends: true, ..Octets::default() }));
+    lab.run_for(SECOND / 10);
+    assert_eq!(lab.client.octets(conn).received, 0);
+    drop(taken);
+    lab.run_until("the end", SECOND, |lab| closed(lab, conn));
+    assert_eq!(lab.client.octets(conn).kept, b"Thursday, January 1, 1970 00:00:00-UTC\r\n");
     assert_empty(&mut lab);
 }
 

@@ -111,7 +111,8 @@ impl Run {
             ..ConnOptions::default()
         };
         let mut bench = Bench::new(choose_config(input));
-        let listened = bench.stack.listen(PORT, ListenOptions { backlog: 4, conn: options });
+        let listened =
+            bench.stack.listen(PORT, ListenOptions { backlog: 4, conn: options, ..ListenOptions::default() });
         assert!(listened.is_ok(), "{listened:?}");
         let [local, remote]: [IpAddr; 2] =
             if bits & 8 == 0 { IPV4.map(IpAddr::from) } else { IPV6.map(IpAddr::from) };

@@ -1,0 +1,343 @@
+//! Hosts that take more connections than there is room for: who is turned away, who gives way, what is left to others.
+
+#![allow(clippy::unwrap_used, reason = "what a test builds is right")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tcp_stack::testutil::{HeapBuf, HeapPool};
+use tcp_stack::{
+    Buf, CloseReason, ConnId, ConnOptions, Duration, Event, GivesWay, Instant, Ipv4Cidr, Ipv6Cidr,
+    ListenOptions, MacAddr, RxChecksum, RxFrame, Stack, StackConfig, StackStats, SynCookies,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A link that loses nothing takes so long.
+const DELAY: Duration = Duration::from_millis(1);
+const PORTS: [u16; 2] = [7, 7400];
+const SERVER: u8 = 1;
+
+/// A host's addresses: the IPv6 ones are of a /64 each.
+fn addresses(host: u8) -> (Ipv4Addr, Ipv6Addr) {
+    (Ipv4Addr::new(10, 0, 0, host), Ipv6Addr::new(0xfd00, 0, 0, host.into(), 0, 0, 0, host.into()))
+}
+
+fn config(host: u8, connections_max: u32) -> StackConfig {
+    let (v4, v6) = addresses(host);
+    StackConfig {
+        mac: MacAddr([2, 0, 0, 0, 0, host]),
+        ipv4: Ipv4Cidr::new(v4, 24),
+        ipv6: Ipv6Cidr::new(v6, 32),
+        connections_max,
+        buffers_max: 4096,
+        ..StackConfig::default()
+    }
+}
+
+/// A server, and hosts on the same link.
+struct Room {
+    now: Instant,
+    server: Stack<HeapBuf>,
+    hosts: BTreeMap<u8, Stack<HeapBuf>>,
+    pool: HeapPool,
+    is_v6: bool,
+    /// When those give way that are accepted.
+    when: GivesWay,
+    /// Those that the server knows of, by the peer's address.
+    open: BTreeMap<SocketAddr, ConnId>,
+    /// Those that gave way, in that order.
+    evicted: Vec<SocketAddr>,
+    /// The connections of each host and their addresses, in the order of opening; those that are established.
+    opened: BTreeMap<u8, Vec<(ConnId, SocketAddr)>>,
+    connected: BTreeSet<(u8, u32, u32)>,
+}
+
+impl Room {
+    fn new(change: impl Fn(&mut StackConfig), per_listener: u32, when: GivesWay, is_v6: bool) -> Self {
+        let mut server_config = config(SERVER, 16);
+        change(&mut server_config);
+        let mut server = Stack::new(server_config, [1; 32]);
+        for port in PORTS {
+            let options = ListenOptions { connections_max: per_listener, ..ListenOptions::default() };
+            server.listen(port, options).unwrap();
+        }
+        Self {
+            now: Instant::ZERO,
+            server,
+            hosts: BTreeMap::new(),
+            pool: HeapPool::new(4096, 64, 1600),
+            is_v6,
+            when,
+            open: BTreeMap::new(),
+            evicted: Vec::new(),
+            opened: BTreeMap::new(),
+            connected: BTreeSet::new(),
+        }
+    }
+
+    /// A host opens a connection, which is given a moment. Whether it is established then.
+    fn connect(&mut self, host: u8, port: u16) -> bool {
+        let conn = self.begin(host, port);
+        self.run(DELAY * 10);
+        self.connected.contains(&(host, conn.index(), conn.generation()))
+    }
+
+    fn begin(&mut self, host: u8, port: u16) -> ConnId {
+        let (v4, v6) = addresses(SERVER);
+        let to = SocketAddr::new(if self.is_v6 { IpAddr::V6(v6) } else { IpAddr::V4(v4) }, port);
+        let stack = self.hosts.entry(host).or_insert_with(|| Stack::new(config(host, 256), [host; 32]));
+        let conn = stack.connect(self.now, to, ConnOptions::default()).unwrap();
+        let opened = self.opened.entry(host).or_default();
+        opened.push((conn, stack.info(conn).unwrap().local));
+        conn
+    }
+
+    /// A host asks for a connection, and is gone before the answer comes.
+    fn knock(&mut self, host: u8, port: u16) {
+        let answered = self.stats().tcp.syn_cookies_out;
+        self.begin(host, port);
+        while self.stats().tcp.syn_cookies_out == answered {
+            self.turn();
+            self.now = self.now + DELAY;
+        }
+        self.hosts.remove(&host);
+    }
+
+    /// Where a host's connection number `n` comes from.
+    fn end(&self, host: u8, n: usize) -> SocketAddr {
+        self.opened[&host][n].1
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.turn();
+            self.now = self.now + DELAY;
+        }
+    }
+
+    fn turn(&mut self) {
+        let mut frames = Vec::new();
+        let Self { now, server, hosts, pool, .. } = self;
+        for stack in std::iter::once(server).chain(hosts.values_mut()) {
+            stack.handle_timeouts(*now);
+            stack.poll_transmit(*now, pool, &mut |frame| frames.push(frame.buf.bytes().to_vec()), usize::MAX);
+        }
+        let received = |frame: &Vec<u8>| RxFrame { buf: HeapBuf::new(frame), checksum: RxChecksum::Unknown };
+        for stack in std::iter::once(&mut self.server).chain(self.hosts.values_mut()) {
+            stack.handle_frames(self.now, frames.iter().map(received));
+        }
+        self.server_events();
+        for (host, stack) in &mut self.hosts {
+            while let Some(event) = stack.poll_event() {
+                if let Event::Connected { conn } = event {
+                    self.connected.insert((*host, conn.index(), conn.generation()));
+                }
+            }
+        }
+        self.server.audit().unwrap();
+    }
+
+    fn server_events(&mut self) {
+        while let Some(event) = self.server.poll_event() {
+            match event {
+                Event::Accepted { conn, .. } => {
+                    let remote = self.server.info(conn).unwrap().remote;
+                    assert!(
+                        self.open.values().all(|open| open.index() != conn.index()),
+                        "a place that is taken"
+                    );
+                    self.open.insert(remote, conn);
+                    self.server.give_way(conn, self.when);
+                }
+                Event::Data { conn, segment, .. } => self.server.consumed(conn, segment.len()),
+                Event::Closed { conn, reason } => {
+                    let found = self.open.iter().find(|(_, open)| **open == conn).map(|(remote, _)| *remote);
+                    self.open.remove(&found.unwrap());
+                    if reason == CloseReason::Evicted {
+                        self.evicted.push(found.unwrap());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// One octet on a host's connection number `n`.
+    fn say(&mut self, host: u8, n: usize) {
+        let (conn, _) = self.opened[&host][n];
+        let (stack, octet) = (self.hosts.get_mut(&host).unwrap(), HeapBuf::new(b"x"));
+        stack.send(self.now, conn, octet).unwrap();
+        self.run(DELAY * 10);
+    }
+
+    fn stats(&self) -> StackStats {
+        self.server.stats()
+    }
+
+    /// Refused for the table, a listener, a source; and given way for each of them.
+    fn counted(&self) -> [(u64, u64); 3] {
+        let StackStats { drops, tcp, .. } = self.stats();
+        [
+            (drops.drop_tcp_table_full, tcp.evicted_table_full),
+            (drops.drop_tcp_listener_full, tcp.evicted_listener_full),
+            (drops.drop_tcp_source_full, tcp.evicted_source_full),
+        ]
+    }
+}
+
+/// Both families, with and without cookies.
+fn everywhere(test: impl Fn(bool, SynCookies)) {
+    for is_v6 in [false, true] {
+        for cookies in [SynCookies::Never, SynCookies::WhenFull, SynCookies::Always] {
+            test(is_v6, cookies);
+        }
+    }
+}
+
+#[test]
+fn a_full_table_lets_newcomers_in_for_the_longest_idle() {
+    everywhere(|is_v6, cookies| {
+        let mut room =
+            Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::WhenIdle, is_v6);
+        assert!((0..16).all(|n| room.connect(2, PORTS[n % 2])));
+        // Nobody was idle for long enough.
+        assert!(!room.connect(3, PORTS[0]));
+        let [(refused, 0), (0, 0), (0, 0)] = room.counted() else { panic!("{:?}", room.counted()) };
+        assert!(refused > 0, "{cookies:?}");
+        room.hosts.remove(&3);
+        room.run(SECOND);
+        // The third from the last has something to say, and so has the first.
+        room.say(2, 13);
+        room.say(2, 0);
+        for n in 1..=14 {
+            assert!(room.connect(4, PORTS[n % 2]), "newcomer {n}, {cookies:?}");
+        }
+        assert!([0, 13].iter().all(|n| room.open.contains_key(&room.end(2, *n))), "who is busy stays");
+        let idle: Vec<SocketAddr> = (1..16).filter(|n| *n != 13).map(|n| room.end(2, n)).collect();
+        assert_eq!(room.evicted, idle, "oldest first, {cookies:?}");
+        assert!(!room.connect(4, PORTS[0]), "those of a moment ago have their time");
+        assert_eq!(room.counted()[0].1, 14);
+        assert_eq!(room.stats().tcp.aborted, 0);
+    });
+}
+
+#[test]
+fn who_has_proven_nothing_gives_way_though_it_talks() {
+    everywhere(|is_v6, cookies| {
+        for when in [GivesWay::Anytime, GivesWay::WhenIdle, GivesWay::Never] {
+            let mut room = Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, when, is_v6);
+            assert!((0..16).all(|_| room.connect(2, PORTS[1])));
+            room.run(SECOND);
+            (0..16).for_each(|n| room.say(2, n));
+            assert_eq!(room.connect(4, PORTS[1]), when == GivesWay::Anytime, "{when:?}");
+            assert_eq!(room.evicted.len(), usize::from(when == GivesWay::Anytime));
+        }
+    });
+}
+
+#[test]
+fn who_has_proven_itself_stays() {
+    everywhere(|is_v6, cookies| {
+        let mut room =
+            Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
+        assert!((0..16).all(|_| room.connect(2, PORTS[1])));
+        let proven: Vec<SocketAddr> = (0..8).map(|n| room.end(2, n)).collect();
+        for end in &proven {
+            room.server.give_way(room.open[end], GivesWay::Never);
+        }
+        room.run(SECOND);
+        for _ in 0..8 {
+            assert!(room.connect(3, PORTS[1]));
+        }
+        assert!(!room.connect(3, PORTS[1]), "those of a moment ago have their time");
+        assert!(proven.iter().all(|end| room.open.contains_key(end)));
+    });
+}
+
+#[test]
+fn a_source_has_as_many_as_configured_and_others_have_the_rest() {
+    everywhere(|is_v6, cookies| {
+        for when in [GivesWay::Never, GivesWay::WhenIdle] {
+            let change = |config: &mut StackConfig| {
+                config.tcp.syn_cookies = cookies;
+                config.connections_per_source_max = 10;
+            };
+            let mut room = Room::new(change, u32::MAX, when, is_v6);
+            assert!((0..3).all(|n| room.connect(5, PORTS[n % 2])), "an older one of another source");
+            assert!((0..10).all(|n| room.connect(2, PORTS[n % 2])));
+            room.run(SECOND);
+            // More of the same source come in the place of its own only.
+            let gives_way = when == GivesWay::WhenIdle;
+            for n in 0..3 {
+                assert_eq!(room.connect(2, PORTS[n % 2]), gives_way, "{when:?}, {cookies:?}");
+            }
+            let [(0, 0), (0, 0), (refused, evicted)] = room.counted() else { panic!("{:?}", room.counted()) };
+            assert_eq!((refused > 0, evicted), (!gives_way, if gives_way { 3 } else { 0 }), "{when:?}");
+            assert!((0..3).all(|n| room.connect(3, PORTS[n % 2])), "another source");
+            assert_eq!(room.open.len(), 16);
+            assert!((0..3).all(|n| room.open.contains_key(&room.end(5, n))), "the older ones are there");
+        }
+    });
+}
+
+#[test]
+fn a_listener_has_as_many_as_configured_and_others_have_the_rest() {
+    everywhere(|is_v6, cookies| {
+        for when in [GivesWay::Never, GivesWay::WhenIdle] {
+            let mut room = Room::new(|config| config.tcp.syn_cookies = cookies, 8, when, is_v6);
+            assert!((0..4).all(|_| room.connect(2, PORTS[1])), "older ones of another listener");
+            assert!((0..8).all(|n| room.connect(3 + n, PORTS[0])));
+            room.run(SECOND);
+            let gives_way = when == GivesWay::WhenIdle;
+            assert_eq!(room.connect(20, PORTS[0]), gives_way, "{when:?}, {cookies:?}");
+            let [(0, 0), (refused, evicted), (0, 0)] = room.counted() else { panic!("{:?}", room.counted()) };
+            assert_eq!((refused > 0, evicted), (!gives_way, u64::from(gives_way)), "{when:?}");
+            assert!((0..4).all(|_| room.connect(2, PORTS[1])), "the other listener");
+            assert_eq!(room.open.len(), 16);
+        }
+    });
+}
+
+/// A limit is one of connections at a time: those that end are counted off.
+#[test]
+fn connections_that_end_make_room() {
+    everywhere(|is_v6, cookies| {
+        let change = |config: &mut StackConfig| {
+            config.tcp.syn_cookies = cookies;
+            config.connections_per_source_max = 2;
+        };
+        let mut room = Room::new(change, 3, GivesWay::Never, is_v6);
+        for round in 0..20 {
+            let n = round * 2;
+            assert!(room.connect(2, PORTS[0]) && room.connect(2, PORTS[0]), "round {round}, {cookies:?}");
+            for n in [n, n + 1] {
+                let (conn, _) = room.opened[&2][n];
+                let now = room.now;
+                room.hosts.get_mut(&2).unwrap().abort(now, conn);
+            }
+            room.run(DELAY * 10);
+            assert!(room.open.is_empty());
+        }
+        assert_eq!(room.counted(), [(0, 0); 3]);
+    });
+}
+
+/// Whoever forges SYNs ends no connection, where cookies are in use: it does not learn what it had to answer.
+#[test]
+fn a_syn_alone_ends_nobody() {
+    for is_v6 in [false, true] {
+        for cookies in [SynCookies::WhenFull, SynCookies::Always] {
+            let mut room =
+                Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
+            assert!((0..16).all(|_| room.connect(2, PORTS[1])));
+            room.run(SECOND * 2);
+            for host in 30..60 {
+                room.knock(host, PORTS[1]);
+            }
+            assert!(room.evicted.is_empty() && room.stats().tcp.syn_cookies_out >= 30);
+            assert!(room.connect(3, PORTS[1]));
+            assert_eq!(room.evicted.len(), 1);
+        }
+    }
+}
