@@ -69,8 +69,8 @@ impl ReceiveBudget {
         if left == 0 || pool_is_short {
             return false;
         }
-        let left_to_listener = (self.limit - self.limit / 8).saturating_sub(listener.buffers);
-        let left_to_source = (self.limit - self.limit / 4).saturating_sub(source.buffers);
+        let left_to_listener = self.limit.saturating_sub(self.limit / 8).saturating_sub(listener.buffers);
+        let left_to_source = self.limit.saturating_sub(self.limit / 4).saturating_sub(source.buffers);
         retained <= GUARANTEED.max(left.min(left_to_listener).min(left_to_source))
     }
 

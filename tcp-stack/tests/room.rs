@@ -98,7 +98,7 @@ impl Room {
         self.begin(host, port);
         while self.stats().tcp.syn_cookies_out == answered {
             self.turn();
-            self.now = self.now + DELAY;
+            self.now += DELAY;
         }
         self.hosts.remove(&host);
     }
@@ -112,7 +112,7 @@ impl Room {
         let end = self.now + time;
         while self.now < end {
             self.turn();
-            self.now = self.now + DELAY;
+            self.now += DELAY;
         }
     }
 

@@ -282,7 +282,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             }
             // Its octets have been acknowledged, and cannot be had again.
             Some(Service::Echo(echo)) if echo.waiting() > echo::FEW => self.drop_echo(now, conn),
-            Some(Service::Echo(_) | Service::Discard | Service::Chargen(_)) | None => {}
+            Some(Service::Echo(_) | Service::Discard | Service::Chargen(_) | Service::Daytime) | None => {}
         }
     }
 

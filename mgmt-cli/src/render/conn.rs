@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use iwarp_control::{ConnBbrInfo, ConnInfo, ConnRdmaInfo, ConnsClosed};
 
-use super::{Width, pairs, table_within, yes_no};
+use super::{Width, pairs, table, table_within, yes_no};
 use crate::units;
 
 /// All connections in columns.
@@ -95,12 +95,12 @@ pub(crate) fn show(conn: &ConnInfo) -> String {
 }
 
 /// Connections that were closed: a line for each, and how many they are.
-pub(crate) fn closed(closed: &ConnsClosed) -> String {
+pub(crate) fn closed(closed: &ConnsClosed, width: Width) -> String {
     let rows = closed.closed.iter().map(|conn| {
         vec![conn.id.to_string(), conn.local.to_string(), conn.remote.to_string(), conn.service.clone()]
     });
     let plural = if closed.count == 1 { "" } else { "s" };
-    table(&["ID", "LOCAL", "REMOTE", "SERVICE"], rows)
+    table(width, &["ID", "LOCAL", "REMOTE", "SERVICE"], rows)
         + &format!("{} connection{plural} closed\n", closed.count)
 }
 

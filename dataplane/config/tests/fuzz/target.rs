@@ -24,7 +24,7 @@ pub(crate) fn files(data: &[u8]) {
         mistakes.iter().all(|mistake| (1..=lines).contains(&mistake.line) && !mistake.message.is_empty())
     );
     assert!(errors.render(false).contains("help:"));
-    assert_eq!(errors.plain().lines().count(), mistakes.len());
+    assert_eq!(errors.short().lines().count(), mistakes.len());
     let written = serde_json::to_value(&errors).expect("mistakes can be written as JSON");
     assert_eq!(written.as_array().map(Vec::len), Some(mistakes.len()));
 }

@@ -330,8 +330,7 @@ fn a_tap_carries_packets_of_every_mtu_that_its_driver_has() {
 fn a_driver_without_jumbo_frames_says_where_it_ends() {
     let eal = eal();
     let _namespace = Namespace::enter();
-    veth();
-    ip("link set iw1 mtu 9600");
+    veth(9600);
     let folder = tempfile::tempdir().unwrap();
     let memif = Memif { id: 0, role: MemifRole::Server, socket: folder.path().join("memif.sock") };
     for driver in [Driver::AfPacket { interface: "iw1".into() }, Driver::Memif(memif)] {
