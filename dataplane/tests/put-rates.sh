@@ -1,7 +1,7 @@
 #!/bin/bash
-# The rate of `iwarpctl remote put` and `get` over a TAP, for both families, with and without timestamps: each changes the MSS, and
-# none may change the rate by much. Medians of interleaved rounds; rates of one run are compared with each other only.
-# RATIO is the least that the slowest may have of the fastest of its MTU, in percent. `make put-rates`.
+# The rate of `iwarpctl remote put` and `get` over a TAP, for both families, with and without timestamps: each changes
+# the MSS, and none may change the rate by much. Medians of interleaved rounds; rates of one run are compared with each
+# other only. RATIO is the least that the slowest may have of the fastest of its MTU, in percent. `make put-rates`.
 source "$(dirname "$0")/lib.sh"
 
 MTUS=${MTUS:-1280 1500 9000}
