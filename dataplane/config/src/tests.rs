@@ -4,4 +4,5 @@ mod conflicts;
 mod files;
 mod machine;
 mod mistakes;
+mod neighbors;
 mod values;

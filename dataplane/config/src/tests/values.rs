@@ -62,12 +62,6 @@ fn everything_stated_is_kept() {
         rx_descriptors = 64
         tx_descriptors = 16384
         offloads = false
-        [[port.neighbor]]
-        address = '10.0.0.1'
-        mac = '02:00:00:00:00:01'
-        [[port.neighbor]]
-        address = 'fe80::1'
-        mac = '02:00:00:00:00:01'
         [workers]
         cores = [3, 1]
         idle = 'adaptive'
@@ -106,9 +100,6 @@ fn everything_stated_is_kept() {
     assert_eq!(p.mac, Some([2, 0, 0, 0, 0, 255]));
     assert_eq!((p.rx_descriptors, p.tx_descriptors, p.offloads), (64, 16384, false));
     assert_eq!(p.gateway6, Some("fe80::1".parse().unwrap()));
-    let neighbors: Vec<_> = p.neighbors.iter().map(|it| (it.address.to_string(), it.mac)).collect();
-    let mac = [2, 0, 0, 0, 0, 1];
-    assert_eq!(neighbors, [("10.0.0.1".to_owned(), mac), ("fe80::1".to_owned(), mac)]);
     assert_eq!(c.data_room_bytes(), 9792, "9600 + 18 + 128, in lines of 64");
     assert_eq!(c.workers.cores, [3, 1]);
     assert_eq!((c.workers.idle, c.workers.control_core), (Idle::Adaptive { sleep_us_max: 7 }, Some(0)));

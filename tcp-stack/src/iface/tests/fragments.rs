@@ -113,7 +113,7 @@ fn echo_replies_are_no_longer_than_the_mtu() {
     ] {
         let mut lab = Lab::new(InterfaceConfig { mtu, vlan, ..config() });
         let tag = |frame: &[u8]| match vlan {
-            Some(vlan) => [&frame[..12], &[0x81, 0], &vlan.to_be_bytes(), &frame[12..]].concat(),
+            Some(vlan) => [&frame[..12], &[0x81, 0], &vlan.to_be_bytes()[..], &frame[12..]].concat(),
             None => frame.to_vec(),
         };
         let headers = if ipv6 { 48 } else { 28 };
