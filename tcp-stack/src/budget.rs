@@ -61,8 +61,8 @@ impl ReceiveBudget {
         nearly_used || (pool_is_short && used > self.floor())
     }
 
-    /// Whether a connection that retains `retained` buffers after it has got one more may do so; its listener and its source have what
-    /// their accounts say.
+    /// Whether a connection that will then retain `retained` buffers may do so; its listener and its source have what their
+    /// accounts say.
     pub(crate) fn allows(&self, retained: u32, (listener, source): (Account, Account)) -> bool {
         let left = self.limit.saturating_sub(self.used);
         let pool_is_short = self.available <= self.reserve && self.used > self.floor();
