@@ -92,6 +92,8 @@ def begin_fpdus(socks):
 
 
 held = [connect() for _ in range(count)]
+print("all are open", flush=True)
+time.sleep(0.5)
 begin = time.monotonic()
 (send_behind_gaps if pattern == "gaps" else begin_fpdus)(held)
 print(f"{count} connections, {each} segments each, in {time.monotonic() - begin:.1f} s", flush=True)

@@ -39,7 +39,8 @@ starved() {
     # Not through `in_ns`: the job must be the attacker itself, not a subshell around it.
     ip netns exec "$NS" python3 dataplane/tests/starve.py "$@" >"$LAB/attack" 2>&1 &
     attacker=$!
-    sleep 0.5
+    # What it costs to open them is for other tests.
+    becomes 1 30 grep -c 'all are open' "$LAB/attack" || return 1
     for once in 1 2 3; do during+=("$(rate_in_ns)"); done
     state=$(ctl -j status | jq -r .state)
     retained=$(value now retained_buffers)
