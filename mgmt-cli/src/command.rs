@@ -37,7 +37,9 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         }
         Command::Conn(Conn::Close { id, peer, listener }) => {
             let which = ConnClose { id: *id, peer: *peer, listener: *listener };
-            output.result(&call::<ConnCloseMethod>(global, &which)?, render::conn::closed)?;
+            output.result(&call::<ConnCloseMethod>(global, &which)?, |closed| {
+                render::conn::closed(closed, output.width())
+            })?;
         }
         Command::Port(Port::List) => {
             output.result(&call::<PortListMethod>(global, &NoParams {})?, |rows| {
