@@ -77,7 +77,7 @@ fn exclusive(port: &Port) -> Vec<String> {
                 MemifRole::Server => "server",
                 MemifRole::Client => "client",
             };
-            vec![format!("the {role} of memif {} at {}", memif.id, memif.socket.display())]
+            vec![format!("memif {}, id {}, {role}", memif.socket.display(), memif.id)]
         }
         // The kernel gives a PCI device to one process only; files and rings are nobody else's.
         Driver::Pci { .. } | Driver::Pcap(Pcap::Files { .. }) | Driver::Ring => Vec::new(),
@@ -86,7 +86,7 @@ fn exclusive(port: &Port) -> Vec<String> {
 
 fn claim(port: &str, what: String) -> Result<UnixListener, ClaimError> {
     let name = format!("iwarpd: {what}");
-    // The end of a long path tells it from others, not its beginning.
+    // What tells a long name from others is its end: of a path, and the id and the role behind that.
     let name = name.as_bytes();
     let name = name.get(name.len().saturating_sub(NAME_BYTES_MAX)..).unwrap_or(name);
     let port = port.to_owned();

@@ -150,9 +150,7 @@ fn memory() {
     let text = format!("{PORT}[memory]\nhugepage_limit = \"96M\"\n{}", REGION.replace("1M", "64M"));
     one(&text, "memory.hugepage_limit", "takes 126M of hugepages");
     let errors = errors(&text);
-    for item in ["26385 packet buffers of 2176 octets: ", "EAL, descriptor rings: 10M", "region r: 64M"] {
-        assert!(errors.mistakes()[0].help.contains(item), "{}", errors.short());
-    }
+    assert!(errors.mistakes()[0].help.contains("26385 packet buffers of 2176 octets: 62M, region r: 64M"));
 }
 
 /// A port on the same device with addresses of its own.
