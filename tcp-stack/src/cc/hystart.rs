@@ -2,11 +2,17 @@
 //!
 //! ```text
 //!  slow start ── round trips longer ──▶ conservative slow start ── five rounds ──▶ congestion avoidance
-//!      ▲                                        │
-//!      └──────────── shorter again ─────────────┘
+//!      ▲   │                                     │                                     ▲
+//!      └───│──────────── shorter again ──────────┘                                     │
+//!          └── acknowledgements for half a round trip: ssthresh = their rate × RTT ────┘
 //! ```
-//! It is for the first slow start only, as long as ssthresh has its initial, arbitrarily high value; later ones end at the
+//! It applies to the first slow start only, while ssthresh has its initial, arbitrarily high value; later ones end at the
 //! threshold that a loss has set.
+//!
+//! Longer round trips show a full path one round trip too late: the window has doubled by then, and the queue overflows. So
+//! the acknowledgement train of the original HyStart (Ha and Rhee, 2011; Linux has it, RFC 9406 leaves it out) is used as well:
+//! when acknowledgements have come without a gap for half a round trip, their rate is the bottleneck's, and ssthresh becomes
+//! what that rate carries in a round trip. docs/deviations.md has the figures.
 
 use super::{AckSample, CWND_MAX, Window};
 
@@ -17,6 +23,9 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const N_RTT_SAMPLE: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
+/// The longest gap between two acknowledgements of a train: 2 ms as in Linux, on long paths a part of the round trip.
+const TRAIN_GAP: u32 = 2_000;
+const TRAIN_GAP_DIVISOR: u32 = 32;
 /// No sample yet.
 const NONE: u32 = u32::MAX;
 
@@ -32,11 +41,26 @@ pub(super) struct HyStart {
     samples: u8,
     /// Rounds of conservative slow start that began; 0 outside of it.
     css_round: u8,
+    /// When the round's first acknowledgement came, microseconds modulo 2^32.
+    round_start_us: u32,
+    /// When the last acknowledgement of its train came.
+    train_end_us: u32,
+    /// Bytes acknowledged in the round after its first acknowledgement.
+    train_bytes: u32,
 }
 
 impl Default for HyStart {
     fn default() -> Self {
-        Self { last_round_us: NONE, current_round_us: NONE, baseline_us: NONE, samples: 0, css_round: 0 }
+        Self {
+            last_round_us: NONE,
+            current_round_us: NONE,
+            baseline_us: NONE,
+            samples: 0,
+            css_round: 0,
+            round_start_us: 0,
+            train_end_us: 0,
+            train_bytes: 0,
+        }
     }
 }
 
@@ -55,16 +79,38 @@ impl HyStart {
             *self = Self::default();
             return 0;
         }
-        self.observe(sample.rtt_ns);
         if sample.round_ends {
             self.next_round(window);
         }
+        self.observe(sample.rtt_ns);
+        self.follow_train(window, sample);
         0
+    }
+
+    /// Ends slow start at what the path carries, once a train of acknowledgements has told its rate.
+    fn follow_train(&mut self, window: &mut Window, sample: &AckSample) {
+        let now_us = micros(sample.now.as_nanos());
+        if sample.round_ends {
+            (self.round_start_us, self.train_end_us, self.train_bytes) = (now_us, now_us, 0);
+            return;
+        }
+        let rtt_us = self.last_round_us;
+        let gap = (rtt_us / TRAIN_GAP_DIVISOR).max(TRAIN_GAP);
+        if self.css_round > 0 || rtt_us == NONE || now_us.wrapping_sub(self.train_end_us) > gap {
+            return;
+        }
+        self.train_end_us = now_us;
+        self.train_bytes = self.train_bytes.saturating_add(sample.acked);
+        let elapsed_us = now_us.wrapping_sub(self.round_start_us);
+        if elapsed_us > rtt_us / 2 {
+            let carried = u64::from(self.train_bytes).saturating_mul(rtt_us.into()) / u64::from(elapsed_us);
+            window.ssthresh = u32::try_from(carried).unwrap_or(CWND_MAX).clamp(window.cwnd, CWND_MAX);
+        }
     }
 
     fn observe(&mut self, rtt_ns: Option<u64>) {
         let Some(rtt_ns) = rtt_ns else { return };
-        let rtt_us = u32::try_from(rtt_ns / 1000).unwrap_or(NONE - 1).min(NONE - 1);
+        let rtt_us = u32::try_from(rtt_ns / 1000).unwrap_or(NONE).min(NONE - 1);
         self.current_round_us = self.current_round_us.min(rtt_us);
         self.samples = self.samples.saturating_add(1);
         if self.samples < N_RTT_SAMPLE {
@@ -97,12 +143,17 @@ impl HyStart {
     }
 }
 
+/// Microseconds modulo 2^32.
+fn micros(nanos: u64) -> u32 {
+    u32::try_from((nanos / 1000) & u64::from(u32::MAX)).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::time::Instant;
 
-    /// A round of `acks` acknowledgements of a segment each, all after this round-trip time.
+    /// A round of `acks` acknowledgements of a segment each, all after this round-trip time. The first ends the round before.
     fn round(hystart: &mut HyStart, window: &mut Window, acks: u32, rtt_ms: u64) {
         for ack in 1..=acks {
             let sample = AckSample {
@@ -111,7 +162,7 @@ mod tests {
                 srtt_ns: None,
                 rtt_ns: Some(rtt_ms * 1_000_000),
                 reordering: false,
-                round_ends: ack == acks,
+                round_ends: ack == 1,
                 after_timeout: false,
             };
             assert_eq!(hystart.on_ack(window, &sample), 0);
@@ -140,13 +191,13 @@ mod tests {
         assert_eq!((window.cwnd, hystart.css_round), (40_000, 0), "44 < 45");
         round(&mut hystart, &mut window, 40, 50);
         // Eight samples decide; the other 32 of the round grow it by a quarter, and so do those of the next ones.
-        assert_eq!((window.cwnd, hystart.css_round), (40_000 + 8_000 + 32 * 250, 2));
-        for expected in [3, 4, 5] {
+        assert_eq!((window.cwnd, hystart.css_round), (40_000 + 8_000 + 32 * 250, 1));
+        for expected in [2, 3, 4, 5] {
             round(&mut hystart, &mut window, 40, 50);
             assert_eq!((hystart.css_round, window.ssthresh), (expected, CWND_MAX));
         }
-        round(&mut hystart, &mut window, 40, 50);
-        assert_eq!((window.cwnd, window.ssthresh), (96_000, 96_000));
+        round(&mut hystart, &mut window, 1, 50);
+        assert_eq!((window.cwnd, window.ssthresh), (96_250, 96_250));
         assert!(!window.in_slow_start());
     }
 
@@ -155,7 +206,7 @@ mod tests {
         let (mut hystart, mut window) = start();
         round(&mut hystart, &mut window, 10, 40);
         round(&mut hystart, &mut window, 20, 60);
-        assert_eq!(hystart.css_round, 2);
+        assert_eq!(hystart.css_round, 1);
         let before = window.cwnd;
         round(&mut hystart, &mut window, 40, 41);
         assert_eq!((window.cwnd - before, hystart.css_round), (8 * 250 + 32 * 1000, 0));
@@ -166,7 +217,7 @@ mod tests {
         let (mut hystart, mut window) = start();
         round(&mut hystart, &mut window, 10, 40);
         round(&mut hystart, &mut window, 20, 60);
-        assert_eq!(hystart.css_round, 2);
+        assert_eq!(hystart.css_round, 1);
         let late = AckSample {
             now: Instant::ZERO,
             acked: 1000,
@@ -204,6 +255,63 @@ mod tests {
             round(&mut hystart, &mut window, 10, second_ms);
             assert_eq!(hystart.css_round > 0, slower, "{first_ms} {second_ms}");
         }
+    }
+
+    /// Acknowledgements of 1000 bytes, `gap_us` apart, for `lasting_us` after the first of their round.
+    fn train(hystart: &mut HyStart, window: &mut Window, begin_us: u64, gap_us: u64, lasting_us: u64) {
+        for after in (0..=lasting_us / gap_us).map(|ack| ack * gap_us) {
+            let sample = AckSample {
+                now: Instant::from_nanos((begin_us + after) * 1000),
+                acked: 1000,
+                srtt_ns: None,
+                rtt_ns: Some(100_000_000),
+                reordering: false,
+                round_ends: after == 0,
+                after_timeout: false,
+            };
+            hystart.on_ack(window, &sample);
+        }
+    }
+
+    /// 100 ms, and 1000 bytes each 500 us: the path carries 200 kB in a round trip. The train must last for 50 ms.
+    #[test]
+    fn a_train_of_half_a_round_trip_ends_it_at_what_the_path_carries() {
+        for (gap_us, lasting_us, ssthresh) in [
+            (500, 50_000, CWND_MAX),
+            (500, 50_500, 200_000),
+            // The path carries 33 kB, and the window is wider already.
+            (3_000, 51_000, 38_000),
+            // More than a part in 32 of the round trip is a gap.
+            (3_200, 96_000, CWND_MAX),
+        ] {
+            let (mut hystart, mut window) = start();
+            round(&mut hystart, &mut window, 10, 100);
+            // A clock that wraps shows no gap.
+            for begin_us in [200_000, u64::from(u32::MAX) - 20_000] {
+                let (mut hystart, mut window) = (hystart, window);
+                train(&mut hystart, &mut window, begin_us, gap_us, lasting_us);
+                assert_eq!(window.ssthresh, ssthresh, "{gap_us} {lasting_us} {begin_us}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_train_never_takes_the_window_back() {
+        let (mut hystart, mut window) = start();
+        round(&mut hystart, &mut window, 10, 100);
+        window.cwnd = 500_000;
+        train(&mut hystart, &mut window, 200_000, 500, 50_500);
+        assert_eq!((window.cwnd, window.ssthresh), (602_000, 602_000));
+    }
+
+    #[test]
+    fn trains_of_two_rounds_do_not_add_up() {
+        let (mut hystart, mut window) = start();
+        round(&mut hystart, &mut window, 10, 100);
+        for begin_us in [200_000, 240_000, 280_000] {
+            train(&mut hystart, &mut window, begin_us, 500, 39_500);
+        }
+        assert_eq!(window.ssthresh, CWND_MAX);
     }
 
     #[test]

@@ -360,7 +360,7 @@ impl Conn {
         };
         // RFC 3168 §6.1.2: "SHOULD NOT increase the congestion window in response to the receipt of an ECN-Echo
         // ACK packet".
-        let round_ends = self.snd.una.at_or_after(self.snd.round_end);
+        let round_ends = self.snd.una.after(self.snd.round_end);
         if cwnd_limited && !echoed {
             let (srtt_ns, reordering) = (self.rtt.srtt_nanos(), self.recovery.rack.reordering_seen());
             let after_timeout = self.recovery.slow_start_after_timeout;

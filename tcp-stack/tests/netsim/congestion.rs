@@ -1,6 +1,6 @@
 //! Congestion control on paths whose numbers are known.
 
-use crate::harness::{PERCENT, both_families, dial, expect_all_delivered, goodput, seeds, two_hosts};
+use crate::harness::{PERCENT, both_families, dial, expect_all_delivered, goodput, run, seeds, two_hosts};
 use tcp_stack::testutil::{LinkConfig, Plan, Report, Scenario, Sending};
 use tcp_stack::{Congestion, Duration};
 
@@ -134,5 +134,31 @@ fn bbr_without_sack_or_timestamps() {
             (host.tcp.sack, host.tcp.timestamps) = (sack, timestamps);
         }
         expect_all_delivered(&scenario, seeds(0..3));
+    }
+}
+
+/// The first slow start on long paths with a queue of one or half a bandwidth-delay product: Linux loses 50 to 202 frames
+/// there, slow start without an end hundreds to thousands.
+#[test]
+fn slow_start_ends_before_a_queue_overflows() {
+    for congestion in [Congestion::NewReno, Congestion::Cubic] {
+        for (rate, ipv6) in [(20_000_000_u64, false), (50_000_000, true), (100_000_000, false)] {
+            for (part, poll_us) in [(1, 0), (1, 1000), (2, 0), (2, 1000)] {
+                // 100 ms there and back.
+                let (delay, bdp) = (Duration::from_millis(50), rate / 8 / 10);
+                let link = LinkConfig { rate, delay, queue: bdp / part, ..LinkConfig::CLEAN };
+                let scenario = Scenario {
+                    abort_at: Some(Duration::from_millis(2500)),
+                    poll_interval: Duration::from_micros(poll_us),
+                    ..flows(link, congestion, ipv6, 1, 1 << 40)
+                };
+                let report = run(&scenario, 1);
+                let what =
+                    format!("{congestion:?}, {rate} bit/s, queue 1/{part}, looked at every {poll_us} us");
+                assert!(report.links.overflowed <= 100, "{what}: {:?}", report.links);
+                let share = report.outcomes[0][1].received as f64 / (best(&link) * 2.5);
+                assert!(share > 0.4, "{what}: {share}");
+            }
+        }
     }
 }
