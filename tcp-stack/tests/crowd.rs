@@ -300,6 +300,7 @@ fn what_applications_keep_is_limited_and_asked_for() {
         }
         let stats = crowd.stack.stats();
         assert!(stats.kept_buffers < limit && crowd.asked.first() == Some(&first), "{stats:?}");
+        assert!(stats.tcp.keep_reclaimed > 0, "{stats:?}");
         // Behind a gap there is room as well, all the while.
         let honest = crowd.connect();
         for segment in 1..=FEW as usize {

@@ -7,6 +7,9 @@ use crate::{CloseReason, ConnId, Segment, SendError, Stack};
 use alloc::format;
 use alloc::string::String;
 
+/// Octets that an application has of each packet buffer that it keeps.
+const RETAINED_EACH: u64 = 1000;
+
 /// What an application sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
@@ -132,6 +135,8 @@ pub struct App {
     /// Octets taken behind gaps whose turn has not come.
     taken: usize,
     unread: u64,
+    /// Was asked to keep no packet buffer of what it has not let go of: it has copied that.
+    copies: bool,
     stalled: bool,
     stalled_until: Option<Instant>,
     /// Refused for want of room: an event will say when there is some.
@@ -153,6 +158,7 @@ impl App {
             outcome: Outcome::default(),
             taken: 0,
             unread: 0,
+            copies: false,
             stalled: false,
             stalled_until: None,
             is_full: false,
@@ -245,6 +251,11 @@ impl App {
         Ok(())
     }
 
+    /// The stack wants the buffers back that it keeps.
+    pub const fn on_reclaim(&mut self) {
+        self.copies = true;
+    }
+
     /// There is room again.
     pub const fn on_writable(&mut self) {
         self.is_full = false;
@@ -276,6 +287,7 @@ impl App {
             return 0;
         }
         let reads = self.read(now, stack);
+        self.retain(stack);
         if self.outcome.established.is_none() || self.is_closed {
             return reads;
         }
@@ -334,8 +346,17 @@ impl App {
             return 0;
         }
         self.unread = self.unread.saturating_sub(octets);
+        self.copies &= self.unread > 0;
         stack.consumed(self.conn, usize::try_from(octets).unwrap_or(usize::MAX));
         1
+    }
+
+    /// Keeps the packet buffers of what it has not let go of, as long as it may.
+    fn retain(&self, stack: &mut Stack<HeapBuf>) {
+        let buffers = u32::try_from(self.unread.div_ceil(RETAINED_EACH)).unwrap_or(u32::MAX);
+        if self.copies || !stack.retain(self.conn, buffers) {
+            stack.retain(self.conn, 0);
+        }
     }
 
     /// Octets that it wants to have sent by now.

@@ -161,6 +161,7 @@ fn random_host(random: &mut Random, host: &mut StackConfig, buffers_max: u32) {
     host.receive_window_bytes = pick(random, &[4_000, 20_000, 65_535, 256 << 10]);
     host.send_buffer_bytes = pick(random, &[10_000, 65_536, 256 << 10]);
     host.buffers_max = buffers_max;
+    host.received_buffers_max = pick(random, &[16, u32::MAX]);
     host.tcp = TcpConfig {
         sack: !one_in(random, 5),
         timestamps: !one_in(random, 5),
@@ -286,6 +287,12 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
             let zero_window_ms = pick(random, &[0, 10_000]);
             for host in &mut scenario.hosts {
                 host.tcp.zero_window_ms = zero_window_ms;
+            }
+            // Some applications never read.
+            if one_in(random, 3) {
+                for dial in &mut scenario.dials {
+                    dial.listener.reading = Reading::Stall { after: 1, pause: SECOND * 1_000 };
+                }
             }
             // Ends that were made to disagree may wait for each other for ever.
             scenario.abort_at = Some(SECOND * 60);

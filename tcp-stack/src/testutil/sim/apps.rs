@@ -48,11 +48,12 @@ impl Simulation {
                     app.on_writable();
                     Ok(())
                 }
+                Event::Reclaim { .. } => {
+                    app.on_reclaim();
+                    Ok(())
+                }
                 Event::Closed { reason, .. } => app.on_closed(now, reason),
-                Event::Accepted { .. }
-                | Event::Reclaim { .. }
-                | Event::Urgent { .. }
-                | Event::EmssChanged { .. } => Ok(()),
+                Event::Accepted { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => Ok(()),
             };
             judged.map_err(|error| format!("dial {dial}, side {side}: {error}"))?;
             self.settle(index, conn, dial, side)?;
