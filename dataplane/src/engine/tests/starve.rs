@@ -130,8 +130,8 @@ impl Honest {
         lab.client.read(self.conn, (self.local, OCTETS.into()), OCTETS, to);
     }
 
-    /// Rounds in so much virtual time; `feed` is called before each turn. A round that ended before, while nobody looked,
-    /// is not among them.
+    /// Rounds in so much virtual time; `feed` is called before each turn. A round that ended before, while nobody
+    /// looked, is not among them.
     fn rounds_in(&mut self, lab: &mut Lab, time: Duration, mut feed: impl FnMut(&mut Lab)) -> u64 {
         self.go_on(lab);
         let (end, before) = (lab.now + time, self.rounds);
@@ -195,7 +195,7 @@ fn assert_budget(lab: &Lab, name: &str) {
     assert!(used < all - all / 8, "{name}: {used} of {all} buffers were in use");
 }
 
-/// Connections that send one octet behind a gap, many times: to every service, and before the MPA handshake and after it.
+/// Connections that send one octet behind a gap, many times: to every service, before the MPA handshake and after it.
 #[test]
 fn octets_behind_gaps_starve_nobody() {
     let kinds = [(ECHO, false), (DISCARD, false), (REGION, false), (REGION, true)];
