@@ -254,10 +254,10 @@ fn fpdus_that_never_end_starve_nobody_and_time_out() {
             lab.client.octets(*conn).chunk = octets;
             say(&mut lab, *conn, &begun[..octets * 50]);
         }
-        let during = honest.rounds_in(&mut lab, SECOND, |_| ());
+        let during = honest.rounds_in(&mut lab, SECOND / 10, |_| ());
         assert!(
-            during >= before,
-            "{name}: {before} rounds in a fiftieth of a second before, {during} in one"
+            during * 2 >= before * 5,
+            "{name}: {before} rounds in a fiftieth of a second before, {during} in a tenth"
         );
         let stats = lab.engine.stack().stats();
         assert!(stats.kept_buffers <= stats.retained_limit, "{name}: {stats:?}");
