@@ -77,6 +77,7 @@ fn show(arguments: &Arguments, config: &Config) -> ExitCode {
     for item in iwarp_config::memory_plan(config).items() {
         text.push_str(&format!("{:>8} KiB  {}\n", item.bytes.div_ceil(1024), item.what));
     }
+    text.push_str(&format!("{}\n", iwarp_config::connection_window_line(config)));
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -27,7 +27,7 @@ mod tests;
 
 pub use errors::{ConfigErrors, Mistake, Source};
 pub use machine::Machine;
-pub use plan::{Kind, MemoryPlan, PlanItem, memory_plan};
+pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
 pub use text::{Access, RegionName, Token, parse_size};
 pub use types::{
     Config, Control, Crc, Driver, Hugepages, Idle, Ip, LastSegment, Limits, Listener, Log, LogLevel, Markers,

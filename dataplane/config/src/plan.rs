@@ -241,13 +241,27 @@ pub(crate) fn packet_buffers_default(
     packet_buffers_min(ports, workers, ip).saturating_add(data.saturating_mul(FULL_CONNECTIONS))
 }
 
-/// The received octets that a worker's connections on a port may hold together, where the file does not say: those of
-/// full-sized packets in half of the buffers that no queue has.
-pub(crate) fn receive_memory_default(memory: &Memory, ports: &[Port], workers: u64, ip: &Ip) -> u64 {
-    let free = u64::from(memory.packet_buffers).saturating_sub(packet_buffers_min(ports, workers, ip));
-    let stacks = workers.saturating_mul(count(ports.len())).max(1);
-    let half = free.checked_div(stacks.saturating_mul(2)).unwrap_or(0);
-    half.saturating_mul(payload_of(ports)).max(64 << 10)
+/// The largest receive window that one connection gets while no other holds data, bytes.
+pub fn connection_window_bytes(config: &Config) -> u64 {
+    u64::from(config.tcp.receive_window_bytes).min(config.tcp.receive_memory_bytes / 2)
+}
+
+/// What the window lets one connection receive, as a line for people: its rate over a round trip of 100 ms.
+pub fn connection_window_line(config: &Config) -> String {
+    let bytes = connection_window_bytes(config);
+    // Bits per 100 ms, in units of 1,000,000 per second.
+    let rate = bytes.saturating_mul(8 * 10) / 1_000_000;
+    format!(
+        "one connection: a receive window of up to {} KiB, {rate} Mbit/s over a round trip of 100 ms",
+        bytes / 1024
+    )
+}
+
+/// The received bytes that a worker's connections on a port may hold together, where the file does not say: those of
+/// full-sized packets in the buffers that received data may retain.
+pub(crate) fn receive_memory_default(memory: &Memory, ports: &[Port], workers: u64) -> u64 {
+    let buffers = u64::from(received_buffers_default(memory, ports, workers));
+    buffers.saturating_mul(payload_of(ports)).max(64 << 10)
 }
 
 /// The packet buffers that received data of a worker's connections on a port may retain, where the file does not say: half

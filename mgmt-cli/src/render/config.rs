@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use iwarp_config::{Config, Kind, memory_plan};
+use iwarp_config::{Config, Kind, connection_window_bytes, connection_window_line, memory_plan};
 use serde::Serialize;
 
 use super::{GOOD, Width, table};
@@ -17,6 +17,10 @@ pub(crate) struct Checked {
     hugepages: u64,
     hugepage_bytes: u64,
     heap_bytes: u64,
+    /// The largest receive window of one connection.
+    connection_window_bytes: u64,
+    #[serde(skip)]
+    window_line: String,
     items: Vec<Item>,
 }
 
@@ -44,6 +48,8 @@ impl Checked {
             hugepages: plan.hugepages(),
             hugepage_bytes: plan.hugepage_bytes(),
             heap_bytes: plan.heap_bytes(),
+            connection_window_bytes: connection_window_bytes(config),
+            window_line: connection_window_line(config),
             items: items.collect(),
         }
     }
@@ -65,5 +71,6 @@ pub(crate) fn checked(checked: &Checked, width: Width) -> String {
         checked.hugepages,
         units::size(checked.heap_bytes)
     );
+    let _ = writeln!(text, "{}", checked.window_line);
     text
 }

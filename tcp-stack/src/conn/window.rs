@@ -13,7 +13,7 @@ use crate::config::StackConfig;
 use crate::time::{Instant, Stamp, nanos};
 
 /// A connection's window is at most this part of the memory that is left.
-const SHARE_OF_FREE: u64 = 4;
+const SHARE_OF_FREE: u64 = 2;
 /// But always this much, octets, and two segments.
 const WINDOW_LEAST: u32 = 4096;
 /// The round trip that is assumed as long as none was measured.

@@ -100,7 +100,7 @@ fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let control = service::control(top.section("control"), report);
     let log = service::log(top.section("log"));
     let memory = memory::resolve(memory_values, &ports, &workers, &ip, &tcp);
-    tcp::resolve(&mut tcp, &memory, &ports, workers.cores.len() as u64, &ip);
+    tcp::resolve(&mut tcp, &memory, &ports, workers.cores.len() as u64);
     let config =
         Config { memory, ports, workers, ip, tcp, mpa, placement, limits, listeners, regions, control, log };
     memory::check_plan(&memory_section, report, &config);

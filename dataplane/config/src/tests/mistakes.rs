@@ -148,9 +148,9 @@ fn memory() {
     beside_port("[memory]\nhugepage_limit = \"15M\"\n", "memory.hugepage_limit", "out of range");
     beside_port("[memory]\nhugepage_limit = 1.5\n", "memory.hugepage_limit", "type float");
     let text = format!("{PORT}[memory]\nhugepage_limit = \"96M\"\n{}", REGION.replace("1M", "64M"));
-    one(&text, "memory.hugepage_limit", "takes 126M of hugepages");
+    one(&text, "memory.hugepage_limit", "takes 134M of hugepages");
     let errors = errors(&text);
-    assert!(errors.mistakes()[0].help.contains("26385 packet buffers of 2176 octets: 62M, region r: 64M"));
+    assert!(errors.mistakes()[0].help.contains("29313 packet buffers of 2176 octets: 70M, region r: 64M"));
 }
 
 /// A port on the same device with addresses of its own.

@@ -199,20 +199,20 @@ fn the_plan_adds_up() {
     let text = "[memory]\nhugepage_limit = \"1G\"\n[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n[[region]]\n\
                 name = \"r\"\nsize = 1\naccess = [\"remote-read\"]\n";
     let config = parse(text);
-    // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved + 256 KiB of fragments / 2304, and 16 × 2 × ⌈1 MiB / 1428⌉.
-    assert_eq!(config.memory.packet_buffers, 2048 + 64 + 384 + 256 + 113 + 16 * 2 * 735);
+    // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved + 256 KiB of fragments / 2304, and 16 × (⌈1 MiB / 1428⌉ + ⌈1280 KiB / 1428⌉).
+    assert_eq!(config.memory.packet_buffers, 2048 + 64 + 384 + 256 + 113 + 16 * (735 + 918));
     // 2048 + 128; an object of 2432 octets: 862 per page.
     assert_eq!(config.data_room_bytes(), 2176);
     let plan = memory_plan(&config);
     let huge: Vec<u64> =
         plan.items().iter().filter(|i| i.kind == Kind::Huge).map(|i| i.bytes / HUGEPAGE).collect();
-    assert_eq!(huge, [26385u64.div_ceil(862), 1]);
+    assert_eq!(huge, [29313u64.div_ceil(862), 1]);
     assert_eq!(plan.hugepages(), huge.iter().sum::<u64>());
     assert_eq!(plan.region_room_bytes(), Some((1 << 30) - plan.hugepage_bytes()));
     let heap: u64 = plan.items().iter().filter(|i| i.kind == Kind::Heap).map(|i| i.bytes).sum();
     assert_eq!(plan.heap_bytes(), heap);
     let connections = 4096 * (1344 + 12_288 + 128 * 56 + (66 << 10));
-    let tables = 26385 * 120 + 8192 * 512 + 4096 * 128 + 1024 * 160 + 256 * 1024;
+    let tables = 29313 * 120 + 8192 * 512 + 4096 * 128 + 1024 * 160 + 256 * 1024;
     let ip = 64 * 512 + 512 * 64 + 1024 * 160;
     let eal = (8 << 20) + 2048 * 128;
     assert_eq!(heap, (40 << 20) + eal + connections + tables + ip + (64 << 16));
@@ -371,13 +371,36 @@ fn a_source_has_a_part_of_the_connections() {
     assert_eq!(tcp("connections_max = 100\nconnections_per_source_max = 100"), 100);
 }
 
+/// By default one connection fills 100 Mbit/s over 100 ms, with several ports, too; small pools say what they allow.
+#[test]
+fn one_connection_fills_a_long_path() {
+    let ports: String =
+        (1..=3).map(|n| format!("[[port]]\ndriver = 'ring'\naddresses = ['10.{n}.0.2/24']\n")).collect();
+    for text in [
+        RING.to_owned(),
+        format!("{RING}[memory]\npacket_buffers = 16384"),
+        format!("[memory]\npacket_buffers = 16384\n{ports}"),
+    ] {
+        let config = parse(&text);
+        assert!(connection_window_bytes(&config) >= 100_000_000 / 8 / 10, "{text}");
+        assert!(
+            connection_window_line(&config).contains("104 Mbit/s"),
+            "{}",
+            connection_window_line(&config)
+        );
+    }
+    let small = parse(&format!("{RING}[memory]\npacket_buffers = 2865"));
+    assert_eq!(connection_window_bytes(&small), 1432 * 1428 / 2);
+    assert!(connection_window_line(&small).contains("81 Mbit/s"), "{}", connection_window_line(&small));
+}
+
 /// Windows begin small and share what the packet buffers can hold.
 #[test]
 fn receive_memory_follows_the_packet_buffers() {
     let tcp = |lines: &str| parse(&format!("{RING}{lines}\n")).tcp;
-    // Half of the 16 × 2 × 735 buffers that no queue has, 1428 octets in each.
-    assert_eq!(tcp("").receive_memory_bytes, 16 * 735 * 1428);
-    assert_eq!(tcp("[memory]\npacket_buffers = 2865").receive_memory_bytes, 64 << 10);
+    // Half of the 29,313 buffers, 1428 bytes in each.
+    assert_eq!(tcp("").receive_memory_bytes, 14_656 * 1428);
+    assert_eq!(tcp("[memory]\npacket_buffers = 2865").receive_memory_bytes, 1432 * 1428);
     assert_eq!(tcp("[tcp]\nreceive_memory_bytes = '1G'").receive_memory_bytes, 1 << 30);
     assert_eq!(tcp("").receive_window_initial_bytes, 64 << 10);
     assert_eq!(tcp("[tcp]\nreceive_window_bytes = '16k'").receive_window_initial_bytes, 16 << 10);
