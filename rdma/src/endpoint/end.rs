@@ -35,14 +35,14 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.settle(now);
     }
 
-    /// The transport is gone: whatever was posted is given back, and [`Event::Close`] follows.
+    /// The transport is gone: whatever was posted is given back, and [`Event::Close`](crate::Event::Close) follows.
     pub fn transport_lost(&mut self) {
         self.qp.fail_untold(ErrorCode::TCP_LOST);
         self.end(CloseHow::Reset);
     }
 
     /// Ends the stream when all posted work is finished and all reads of the peer are answered, or resets it when that
-    /// takes longer than [`EndpointConfig::disconnect_timeout`]: the peer may owe Read Responses for good, or take none of
+    /// takes longer than [`EndpointConfig::disconnect_timeout`](super::EndpointConfig::disconnect_timeout): the peer may owe Read Responses for good, or take none of
     /// its own.
     pub fn disconnect(&mut self, now: Duration) {
         self.drain = self.drain.or(Some(Drain::Disconnect));

@@ -103,8 +103,9 @@ impl HyStart {
         self.train_bytes = self.train_bytes.saturating_add(sample.acked);
         let elapsed_us = now_us.wrapping_sub(self.round_start_us);
         if elapsed_us > rtt_us / 2 {
-            let carried = u64::from(self.train_bytes).saturating_mul(rtt_us.into()) / u64::from(elapsed_us);
-            window.ssthresh = u32::try_from(carried).unwrap_or(CWND_MAX).clamp(window.cwnd, CWND_MAX);
+            let carried = u64::from(self.train_bytes).saturating_mul(rtt_us.into());
+            let carried = carried.checked_div(elapsed_us.into()).and_then(|bytes| u32::try_from(bytes).ok());
+            window.ssthresh = carried.unwrap_or(CWND_MAX).max(window.cwnd).min(CWND_MAX);
         }
     }
 

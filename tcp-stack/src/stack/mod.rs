@@ -55,7 +55,7 @@ const TIME_WAIT_BUDGET: u32 = 64;
 /// 3. [`handle_timeouts`](Self::handle_timeouts),
 /// 4. [`poll_transmit`](Self::poll_transmit) with as much as the port takes.
 ///
-/// A name ([`ConnId`](crate::ConnId)) whose connection is gone is refused or ignored everywhere.
+/// A name ([`ConnId`]) whose connection is gone is refused or ignored everywhere.
 #[derive(Debug)]
 pub struct Stack<B: Buf> {
     config: StackConfig,
