@@ -266,13 +266,13 @@ mod tests {
 
     #[test]
     fn the_share_follows_what_is_left() {
-        let mut memory = ReceiveMemory::new(400_000, ReceiveBudget::new(0, 0));
+        let mut memory = ReceiveMemory::new(200_000, ReceiveBudget::new(0, 0));
         assert_eq!(memory.share(), 100_000);
-        memory.take(300_000);
-        assert_eq!((memory.share(), memory.used()), (25_000, 300_000));
-        memory.take(300_000);
+        memory.take(150_000);
+        assert_eq!((memory.share(), memory.used()), (25_000, 150_000));
+        memory.take(150_000);
         assert_eq!(memory.share(), 0, "windows that were offered are filled all the same");
-        memory.give_back(600_000);
+        memory.give_back(300_000);
         assert_eq!(memory.share(), 100_000);
         assert_eq!(ReceiveMemory::new(u64::MAX, ReceiveBudget::new(0, 0)).share(), u32::MAX);
     }
