@@ -36,7 +36,7 @@ run: root build ## iwarpd in the foreground on the TAP iw0
 	@.ci/hugepages.sh 512 || true
 	$(IWARPD) --config configs/tap.toml
 
-test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load crowd-out flood starve forged-arp interop ## everything; at most 25 minutes on two cores
+test: root check unit build build-debian13 instructions ports lifecycle drivers rping wire-proof flat idle load crowd-out flood starve forged-arp interop ## everything; at most 35 minutes on two cores
 	@echo "all suites passed"
 
 check: deps fmt clippy doc ## format, lints, documentation
