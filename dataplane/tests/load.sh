@@ -58,7 +58,7 @@ counted() {
         ($after[0] | with_entries(.value -= $before[0][.key])) as $moved
         | $moved | {"tcp.passive_opens", "tcp.established", "tcp.closed", "tcp.resets_received", "tcp.resets_out", "tcp.aborted",
             "tcp.timed_out", "tcp.timeouts", "tcp.retransmits", "tcp.syn_cookies_out", "services.echo_connections", "services.discard_connections",
-            "services.chargen_connections", "services.discard_octets", "services.drop_echo_no_buffer"},
+            "services.chargen_connections", "services.discard_octets", "services.echo_copied_aside"},
           ($moved["tcp.closed"] == 6 * $each and $moved["tcp.resets_received"] + $moved["tcp.aborted"] + $moved["tcp.timed_out"] == 0
             and $moved["tcp.syn_cookies_out"] == 0
             and $moved["services.echo_connections"] == 2 * $each and $moved["services.discard_connections"] == 2 * $each

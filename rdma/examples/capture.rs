@@ -261,12 +261,14 @@ fn terminates(capture: &mut Capture) {
     }
 }
 
-/// The initiator says no to the Reply: the responder takes none of its ready-to-receive messages (RFC 6581 §9.1).
+/// The initiator says no to the Reply: a responder of no Reads takes none of its ready-to-receive messages (RFC 6581 §9.1).
 fn no_common_form(capture: &mut Capture) {
-    let rtr = Some(RtrOptions { send: true, write: false, read: false });
+    let rtr = Some(RtrOptions { send: false, write: false, read: true });
+    let mut no_reads = initiator_config();
+    no_reads.mpa.ird_max = 0;
     let private_data = encode_request("lab", ALL, b"").unwrap();
     let asked = ConnectRequest { rtr, ..request(&private_data) };
-    let mut sides = [Side::initiator(initiator_config(), &asked), Side::responder(initiator_config())];
+    let mut sides = [Side::initiator(initiator_config(), &asked), Side::responder(no_reads)];
     sides[1].add_region("lab", pattern(LAB, 1), ALL);
     let mut dialogue = Dialogue::open(capture);
     dialogue.run(&mut sides);

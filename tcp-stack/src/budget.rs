@@ -61,6 +61,11 @@ impl ReceiveBudget {
         nearly_used || (pool_is_short && used > self.floor())
     }
 
+    /// Whether the pool has little more left than what is kept for sending and for reception.
+    pub(crate) const fn pool_is_short(&self) -> bool {
+        self.available < self.reserve.saturating_add(self.reserve / 2)
+    }
+
     /// Whether a connection that will then retain `retained` buffers may do so; its listener and its source have what their
     /// accounts say.
     pub(crate) fn allows(&self, retained: u32, (listener, source): (Account, Account)) -> bool {

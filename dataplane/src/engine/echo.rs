@@ -1,19 +1,19 @@
 //! RFC 862: whatever arrives goes back.
 //!
-//! Octets are copied once, from the received buffer into one that will be sent, so that what came in small pieces
-//! waits in full buffers. When there is none to copy into, the received buffer itself is what goes back: one for
-//! one, so that a lack of buffers ends no connection. What the send queue does not take waits here and is not yet
-//! `consumed`: the receive window closes on a peer that only writes.
+//! Bytes are copied once, from the received buffer into one that will be sent, so that what came in small pieces
+//! waits in full buffers. When there is none to copy into, the received buffer itself is what goes back. What the send queue
+//! does not take waits here and is not yet `consumed`: the receive window closes on a peer that only writes.
+//!
+//! Buffers that the budget of received data does not allow are given back: their bytes have been acknowledged, and are
+//! copied aside into ordinary memory, no more of it than the windows that were offered. A lack of buffers ends no connection.
 
 use std::collections::VecDeque;
 
+use super::Turn;
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Stack};
 
 /// Octets of a segment at least, in the reckoning of how many buffers may wait.
 const SEGMENT_MIN: usize = 512;
-
-/// Buffers that wait, of a connection that is left alone when others want some.
-pub(super) const FEW: u32 = 4;
 
 /// Octets on their way back that the send queue has not taken yet.
 #[derive(Debug)]
@@ -21,33 +21,41 @@ pub(super) struct Echo<B> {
     /// Buffers ready to be sent, each at most as long as a segment was when it was filled. Never more than it was made for.
     waiting: VecDeque<B>,
     waiting_max: usize,
+    /// Bytes behind those, in ordinary memory.
+    aside: VecDeque<u8>,
+    /// It waits for packet buffers already.
+    waits: bool,
 }
-
-/// As many buffers wait as a receive window fills: a peer with tiny segments that does not read would hold many times
-/// its window.
-#[derive(Debug)]
-pub(super) struct NoBuffer;
 
 impl<B: Buf> Echo<B> {
     /// Room for a receive window of so many octets, in segments of so many.
     pub(super) fn new(window: usize, segment: usize) -> Self {
         // A quarter more: the window is offered in units of 2^scale, and rounded up so as not to be taken back.
         let waiting_max = window / segment.max(SEGMENT_MIN) * 5 / 4 + 2;
-        Self { waiting: VecDeque::with_capacity(waiting_max), waiting_max }
+        Self {
+            waiting: VecDeque::with_capacity(waiting_max),
+            waiting_max,
+            aside: VecDeque::new(),
+            waits: false,
+        }
     }
 
-    /// Takes received octets; they stay out of the receive window's room until they are queued.
+    /// Takes received bytes; they stay out of the receive window's room until they are queued.
     pub(super) fn receive<P: BufPool<Buf = B>>(
         &mut self,
         stack: &mut Stack<B>,
         pool: &mut P,
         conn: ConnId,
         segment: Segment<B>,
-    ) -> Result<(), NoBuffer> {
+    ) {
         let mut bytes = segment.bytes();
+        if !self.aside.is_empty() {
+            self.aside.extend(bytes);
+            return;
+        }
         if self.waiting.is_empty() && stack.append(conn, bytes.len(), &mut |out| out.copy_from_slice(bytes)) {
             stack.consumed(conn, bytes.len());
-            return Ok(());
+            return;
         }
         let segment_max = stack.emss(conn).min(pool.data_room()).max(1);
         while !bytes.is_empty() {
@@ -56,21 +64,67 @@ impl<B: Buf> Echo<B> {
                 None => 0,
             };
             if taken == 0 {
-                if self.waiting.len() >= self.waiting_max {
-                    return Err(NoBuffer);
-                }
-                let Some(fresh) = pool.alloc(BufClass::Data) else {
+                let fresh =
+                    if self.waiting.len() < self.waiting_max { pool.alloc(BufClass::Data) } else { None };
+                let Some(fresh) = fresh else {
                     let left = bytes.len();
-                    let fits = left <= stack.payload_max(conn);
-                    let kept = if fits { segment.into_tail(left).ok() } else { None };
-                    self.waiting.push_back(kept.ok_or(NoBuffer)?);
-                    return Ok(());
+                    self.keep_rest(stack, conn, segment, left);
+                    return;
                 };
                 self.waiting.push_back(fresh);
             }
             bytes = bytes.get(taken..).unwrap_or_default();
         }
-        Ok(())
+    }
+
+    /// Keeps the last `left` bytes of a segment that there is no buffer to copy into: the segment's own buffer, or aside.
+    fn keep_rest(&mut self, stack: &Stack<B>, conn: ConnId, segment: Segment<B>, left: usize) {
+        if self.waiting.len() >= self.waiting_max || left > stack.payload_max(conn) {
+            let bytes = segment.bytes();
+            self.aside.extend(bytes.get(bytes.len().saturating_sub(left)..).unwrap_or_default());
+            return;
+        }
+        match segment.into_tail(left) {
+            Ok(buf) => self.waiting.push_back(buf),
+            Err(segment) => {
+                let bytes = segment.bytes();
+                self.aside.extend(bytes.get(bytes.len().saturating_sub(left)..).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Gives the buffers that wait back: what is in them is copied aside.
+    #[cold]
+    pub(super) fn compact(&mut self) {
+        let behind = std::mem::take(&mut self.aside);
+        self.aside.extend(self.waiting.iter().flat_map(|buf| buf.bytes()));
+        self.aside.extend(behind);
+        self.waiting.clear();
+    }
+
+    /// Fetches what lies aside into one buffer; `false` if there is none to be had now.
+    #[cold]
+    fn fetch<P: BufPool<Buf = B>>(&mut self, stack: &Stack<B>, pool: &mut P, conn: ConnId) -> bool {
+        let Some(mut fresh) = pool.alloc(BufClass::Data) else { return false };
+        let (first, _) = self.aside.as_slices();
+        let segment_max = stack.emss(conn).min(pool.data_room()).max(1);
+        let taken = fill(&mut fresh, segment_max, first);
+        self.aside.drain(..taken);
+        if self.aside.is_empty() {
+            self.aside.shrink_to_fit();
+        }
+        self.waiting.push_back(fresh);
+        taken > 0
+    }
+
+    /// It waits for packet buffers from now on; whether that is new.
+    pub(super) fn waits(&mut self) -> bool {
+        !std::mem::replace(&mut self.waits, true)
+    }
+
+    /// It waits no longer.
+    pub(super) fn woken(&mut self) {
+        self.waits = false;
     }
 
     /// Buffers that wait.
@@ -78,23 +132,36 @@ impl<B: Buf> Echo<B> {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 
-    /// Moves what waits into the send queue; `true` when nothing waits any more.
-    pub(super) fn pump(&mut self, now: Instant, stack: &mut Stack<B>, conn: ConnId) -> bool {
-        while let Some(buf) = self.waiting.pop_front() {
-            let octets = buf.bytes().len();
-            match stack.send(now, conn, buf) {
-                Ok(()) => stack.consumed(conn, octets),
-                Err(SendError::Full(buf)) => {
-                    self.waiting.push_front(buf);
-                    return false;
+    /// Moves what waits into the send queue.
+    pub(super) fn pump<P: BufPool<Buf = B>>(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack<B>,
+        pool: &mut P,
+        conn: ConnId,
+    ) -> Turn {
+        loop {
+            while let Some(buf) = self.waiting.pop_front() {
+                let bytes = buf.bytes().len();
+                match stack.send(now, conn, buf) {
+                    Ok(()) => stack.consumed(conn, bytes),
+                    Err(SendError::Full(buf)) => {
+                        self.waiting.push_front(buf);
+                        return Turn::Blocked;
+                    }
+                    // Closing or gone: the bytes have no way back any more.
+                    Err(SendError::NotConnected(_)) => stack.consumed(conn, bytes),
+                    // None is made so. A stream with a hole in it would be worse than none.
+                    Err(SendError::TooLong(_)) => stack.abort(now, conn),
                 }
-                // Closing or gone: the octets have no way back any more.
-                Err(SendError::NotConnected(_)) => stack.consumed(conn, octets),
-                // None is made so. A stream with a hole in it would be worse than none.
-                Err(SendError::TooLong(_)) => stack.abort(now, conn),
+            }
+            if self.aside.is_empty() {
+                return Turn::Idle;
+            }
+            if !self.fetch(stack, pool, conn) {
+                return Turn::Again;
             }
         }
-        true
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) use streams::StreamNames;
 /// Connections that get a turn to send in one step, at most.
 pub(crate) const TURNS_MAX: usize = 64;
 
+/// Echo connections that wait for packet buffers and get a turn in one step, at most.
+const ECHO_WAKES: usize = 4;
+
 iwarp_counters::counters! {
     /// What the services of a lane count.
     pub struct ServiceStats {
@@ -58,8 +61,8 @@ iwarp_counters::counters! {
         region_connections,
         /// Octets taken in by the discard service.
         discard_octets,
-        /// Echo connections reset because their octets filled too many packet buffers.
-        drop_echo_no_buffer,
+        /// Times that bytes on their way back were copied out of packet buffers that others wanted.
+        echo_copied_aside,
     }
 }
 
@@ -118,6 +121,8 @@ pub struct Engine<P: BufPool, M> {
     stats: ServiceStats,
     /// Connections that have something to send, each at most once.
     turns: VecDeque<ConnId>,
+    /// Echo connections whose bytes lie aside and wait for packet buffers, each at most once.
+    echo_waits: VecDeque<ConnId>,
     /// The time limits of RDMA connections: of the handshake, mostly.
     limits: Deadlines,
     streams: StreamNames,
@@ -135,6 +140,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         Self {
             slots: Slots::new(connections),
             turns: VecDeque::with_capacity(connections),
+            echo_waits: VecDeque::new(),
             limits: Deadlines::new(connections),
             listeners: Vec::new(),
             side: RdmaSide {
@@ -180,7 +186,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 Event::Early { conn } => self.early(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_turn(conn),
-                Event::Reclaim { conn } => self.reclaim(now, conn),
+                Event::Reclaim { conn } => self.reclaim(conn),
                 Event::Closed { conn, .. } => self.closed(conn),
                 Event::Connected { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => {}
             }
@@ -244,10 +250,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.stats.discard_octets += octets as u64;
                 self.stack.consumed(conn, octets);
             }
-            Some(Service::Echo(echo)) => match echo.receive(&mut self.stack, pool, conn, segment) {
-                Ok(()) => self.queue_turn(conn),
-                Err(echo::NoBuffer) => self.drop_echo(now, conn),
-            },
+            Some(Service::Echo(echo)) => {
+                echo.receive(&mut self.stack, pool, conn, segment);
+                self.queue_turn(conn);
+            }
             Some(Service::Region(stream)) => {
                 let (verdict, (octets, behind)) = if segment.was_taken() {
                     (stream.receive_placed(now, offset, octets, &mut self.side), (octets, None))
@@ -275,20 +281,18 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Others want the packet buffers that a connection keeps.
     #[cold]
-    fn reclaim(&mut self, now: Instant, conn: ConnId) {
+    fn reclaim(&mut self, conn: ConnId) {
         match self.slots.service(conn) {
             Some(Service::Region(stream)) => {
                 stream.give_back_kept(&mut self.stack, conn, &mut self.side.stats);
             }
-            // Its octets have been acknowledged, and cannot be had again.
-            Some(Service::Echo(echo)) if echo.waiting() > echo::FEW => self.drop_echo(now, conn),
-            Some(Service::Echo(_) | Service::Discard | Service::Chargen(_) | Service::Daytime) | None => {}
+            Some(Service::Echo(echo)) => {
+                echo.compact();
+                self.stats.echo_copied_aside += 1;
+                self.stack.retain(conn, 0);
+            }
+            Some(Service::Discard | Service::Chargen(_) | Service::Daytime) | None => {}
         }
-    }
-
-    fn drop_echo(&mut self, now: Instant, conn: ConnId) {
-        self.stats.drop_echo_no_buffer += 1;
-        self.stack.abort(now, conn);
     }
 
     fn peer_closed(&mut self, now: Instant, conn: ConnId) {
@@ -326,6 +330,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn give_turns(&mut self, now: Instant, pool: &mut P) {
+        self.wake_echo();
         for _ in 0..self.turns.len().min(TURNS_MAX) {
             let Some(conn) = self.turns.pop_front() else { break };
             self.slots.turn_taken(conn);
@@ -339,15 +344,18 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                     say_and_close(now, conn, line.as_bytes(), &mut self.stack, pool)
                 }
                 Service::Echo(echo) => {
-                    let drained = echo.pump(now, &mut self.stack, conn);
+                    let turn = echo.pump(now, &mut self.stack, pool, conn);
                     if !self.stack.retain(conn, echo.waiting()) {
-                        self.drop_echo(now, conn);
-                        continue;
+                        echo.compact();
+                        self.stats.echo_copied_aside += 1;
+                        self.stack.retain(conn, 0);
                     }
-                    if drained && peer_closed {
-                        self.stack.close(now, conn);
+                    match turn {
+                        Turn::Idle if peer_closed => self.stack.close(now, conn),
+                        Turn::Again => self.echo_waits.extend(echo.waits().then_some(conn)),
+                        Turn::Idle | Turn::Blocked => {}
                     }
-                    if drained { Turn::Idle } else { Turn::Blocked }
+                    if turn == Turn::Again { Turn::Idle } else { turn }
                 }
                 Service::Region(stream) => {
                     let (turn, verdict) = stream.pump(now, conn, &mut self.stack, pool, &mut self.side);
@@ -359,6 +367,22 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 Turn::Idle => {}
                 Turn::Again => self.queue_turn(conn),
                 Turn::Blocked => self.stack.notify_writable(conn),
+            }
+        }
+    }
+
+    /// Gives echo connections that wait for packet buffers a turn, a few at a time and after everybody else: when there are
+    /// some to spare.
+    #[inline]
+    fn wake_echo(&mut self) {
+        if self.echo_waits.is_empty() || self.stack.pool_is_short() {
+            return;
+        }
+        for _ in 0..ECHO_WAKES {
+            let Some(conn) = self.echo_waits.pop_front() else { return };
+            if let Some(Service::Echo(echo)) = self.slots.service(conn) {
+                echo.woken();
+                self.queue_turn(conn);
             }
         }
     }

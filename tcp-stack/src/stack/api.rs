@@ -227,6 +227,12 @@ impl<B: Buf> Stack<B> {
         }
     }
 
+    /// Whether the pool of packet buffers has little more left than what is kept for acknowledgements and for reception, when
+    /// it was looked at last.
+    pub fn pool_is_short(&self) -> bool {
+        self.memory.budget.pool_is_short()
+    }
+
     /// Says how many packet buffers the application keeps now of the segments of a connection that it was handed; to be
     /// called when that changes, and after the events of a connection rather than within. `false`: so many are too many,
     /// for the connection, its listener, its source or all together. The application copies what it needs of them,

@@ -149,9 +149,7 @@ fn memory() {
     beside_port("[memory]\nhugepage_limit = 1.5\n", "memory.hugepage_limit", "type float");
     let text = format!("{PORT}[memory]\nhugepage_limit = \"96M\"\n{}", REGION.replace("1M", "64M"));
     one(&text, "memory.hugepage_limit", "takes 134M of hugepages");
-    assert!(
-        errors(&text).mistakes()[0].help.contains("29313 packet buffers of 2176 octets: 70M, region r: 64M")
-    );
+    assert!(errors(&text).short().contains("29313 packet buffers of 2176 octets: 70M, region r: 64M"));
 }
 
 /// A port on the same device with addresses of its own.

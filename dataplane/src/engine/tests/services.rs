@@ -51,7 +51,7 @@ fn echo_goes_on_without_a_free_buffer() {
         let octets = lab.client.octets(conn);
         assert_eq!((octets.received, octets.wrong), (400_000, 0), "chunks of {chunk}");
         assert_eq!(octets.closed, Some(CloseReason::Normal));
-        assert_eq!(lab.engine.service_stats().drop_echo_no_buffer, 0);
+        assert_eq!(lab.engine.service_stats().echo_copied_aside, 0);
         drop(taken);
         assert_empty(&mut lab);
     }

@@ -273,7 +273,8 @@ fn fpdus_that_never_end_starve_nobody_and_time_out() {
     }
 }
 
-/// Connections that send to echo and do not read what comes back.
+/// Connections that send to echo and do not read what comes back: none is reset, and their send queues may take all that is not
+/// reserved. An honest peer keeps a quarter of its rate beside 400 of them.
 #[test]
 fn deaf_peers_of_echo_starve_nobody() {
     for (buffers, ipv6) in [(8192, false), (8192, true), (16_384, false)] {
@@ -285,7 +286,7 @@ fn deaf_peers_of_echo_starve_nobody() {
         let conns = open_all(&mut lab, ipv6, ECHO, 400, deaf);
         lab.run_for(SECOND);
         let after = honest.rounds_in(&mut lab, SECOND / 50, |_| ());
-        assert!(after * 2 >= before, "{name}: {before} rounds before, {after} then");
+        assert!(after * 4 >= before, "{name}: {before} rounds before, {after} then");
         let stats = lab.engine.stack().stats();
         assert!(stats.retained_buffers <= stats.retained_limit, "{name}: {stats:?}");
         hang_up(&mut lab, &conns);
