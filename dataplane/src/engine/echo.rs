@@ -79,12 +79,8 @@ impl<B: Buf> Echo<B> {
 
     /// Keeps the last `left` bytes of a segment that there is no buffer to copy into: the segment's own buffer, or aside.
     fn keep_rest(&mut self, stack: &Stack<B>, conn: ConnId, segment: Segment<B>, left: usize) {
-        if self.waiting.len() >= self.waiting_max || left > stack.payload_max(conn) {
-            let bytes = segment.bytes();
-            self.aside.extend(bytes.get(bytes.len().saturating_sub(left)..).unwrap_or_default());
-            return;
-        }
-        match segment.into_tail(left) {
+        let fits = self.waiting.len() < self.waiting_max && left <= stack.payload_max(conn);
+        match if fits { segment.into_tail(left) } else { Err(segment) } {
             Ok(buf) => self.waiting.push_back(buf),
             Err(segment) => {
                 let bytes = segment.bytes();
