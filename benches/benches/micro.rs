@@ -30,8 +30,8 @@ fn per_payload(
 
 fn crc(criterion: &mut Criterion) {
     per_payload(criterion, "crc32c", 1, |bencher, payload| {
-        let octets = vec![0x5a; payload];
-        bencher.iter(|| crc32c(black_box(&octets)));
+        let bytes = vec![0x5a; payload];
+        bencher.iter(|| crc32c(black_box(&bytes)));
     });
     per_payload(criterion, "memcpy, for scale", 1, |bencher, payload| {
         let (from, mut to) = (vec![0x5a_u8; payload], vec![0; payload]);
@@ -42,8 +42,8 @@ fn crc(criterion: &mut Criterion) {
 fn fpdu(criterion: &mut Criterion) {
     let framer = Framer::new(true);
     per_payload(criterion, "fpdu build", 1, |bencher, payload| {
-        let (octets, mut out) = (vec![0x5a; payload], vec![0; write_len(payload)]);
-        bencher.iter(|| build_write(framer, Stag(1), black_box(&octets), &mut out));
+        let (bytes, mut out) = (vec![0x5a; payload], vec![0; write_len(payload)]);
+        bencher.iter(|| build_write(framer, Stag(1), black_box(&bytes), &mut out));
     });
     per_payload(criterion, "fpdu check, 64 of them", RUN, |bencher, payload| {
         let mut fpdu = vec![0; write_len(payload)];
@@ -92,20 +92,22 @@ fn expected(criterion: &mut Criterion) {
 fn placement(criterion: &mut Criterion) {
     per_payload(criterion, "check and place", 1, |bencher, payload| {
         let mut memory = VecMemory::new();
-        let (region, bytes) = (memory.add(vec![0; 64 << 20]).unwrap(), 64 << 20);
+        let (region, region_bytes) = (memory.add(vec![0; 64 << 20]).unwrap(), 64 << 20);
         let origin = Origin { stream: StreamId(1), pd: None };
         let mut stags = StagTable::new(8192, [7; 32]);
         let granted: Vec<Stag> = (0..8192)
             .map(|stream| {
-                stags.grant(region, bytes, Access::REMOTE_WRITE, Scope::Stream(StreamId(stream))).unwrap()
+                stags
+                    .grant(region, region_bytes, Access::REMOTE_WRITE, Scope::Stream(StreamId(stream)))
+                    .unwrap()
             })
             .collect();
         let stag = granted.get(1).copied().unwrap();
-        let (octets, mut at) = (vec![0x5a; payload], 0);
+        let (bytes, mut at) = (vec![0x5a; payload], 0);
         bencher.iter(|| {
-            let token = stags.check_place(black_box(stag), at, octets.len(), origin).unwrap();
-            memory.place(token, &octets);
-            at = (at + 8928) % (bytes - 8928);
+            let token = stags.check_place(black_box(stag), at, bytes.len(), origin).unwrap();
+            memory.place(token, &bytes);
+            at = (at + 8928) % (region_bytes - 8928);
         });
     });
 }

@@ -21,7 +21,7 @@ const NAMES: [&str; 18] = [
     "working_set_bytes",
     "clients",
     "connections",
-    "octets",
+    "bytes",
     "frames",
     "region_kib",
     "iterations",

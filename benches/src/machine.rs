@@ -12,9 +12,9 @@ pub struct Machine {
     pub cpu: String,
     /// Processors online.
     pub cpus: usize,
-    /// Level-2 cache of one core, octets; 0 where the system does not tell.
+    /// Level-2 cache of one core, bytes; 0 where the system does not tell.
     pub l2_bytes: u64,
-    /// Last-level cache, octets; 0 where the system does not tell.
+    /// Last-level cache, bytes; 0 where the system does not tell.
     pub llc_bytes: u64,
     /// Kernel name and release.
     pub kernel: String,

@@ -29,7 +29,7 @@ enum Command {
     ReadBw(bandwidth::Options),
     /// Bandwidth of Sends.
     SendBw(bandwidth::Options),
-    /// Rate of Writes and Sends of 8 and 64 octets.
+    /// Rate of Writes and Sends of 8 and 64 bytes.
     MsgRate(bandwidth::Options),
     /// Round trips of RDMA Writes.
     WriteLat(latency::Options),
@@ -43,13 +43,13 @@ enum Command {
     Fpdus(fpdus::Options),
     /// The TCP stack alone: bulk receive, one copy.
     TcpRx(tcp::rx::RxOptions),
-    /// The TCP stack alone: requests of one octet, and their answers.
+    /// The TCP stack alone: requests of one byte, and their answers.
     TcpEcho(tcp::echo::EchoOptions),
     /// The TCP stack alone: what many connections weigh and cost.
     Conns(tcp::conns::ConnsOptions),
     /// The kernel's TCP, UCX and sockperf over a veth pair, on the same cores.
     Peers(peers::Options),
-    /// Copies and CPU time per octet delivered: the kernel's TCP, our TCP, RDMA Write.
+    /// Copies and CPU time per byte delivered: the kernel's TCP, our TCP, RDMA Write.
     Copies(copies::Options),
     /// What slow clients in the background take from fast ones.
     SlowClients(slow_clients::Options),

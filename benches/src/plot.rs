@@ -15,12 +15,12 @@ use crate::document::{Row, digits, sections};
 
 /// Pixels of a plot.
 const SIZE: (u32, u32) = (860, 400);
-/// Stands for the colour of text, which only the reader's side knows.
+/// Stands for the color of text, which only the reader's side knows.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 const GRID: RGBColor = RGBColor(128, 128, 128);
-/// Colours that can be told apart, by the colour-blind too, on white and on black.
-const COLOURS: [RGBColor; 8] = [
+/// Colors that can be told apart, by the color-blind too, on white and on black.
+const COLORS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -46,7 +46,7 @@ struct Series {
 /// What the axes mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// x: log₂ of a message's octets; y: 10⁹ bit/s.
+    /// x: log₂ of a message's bytes; y: 10⁹ bit/s.
     Rate,
     /// x: nines of the percentile, 1 for the 90th; y: log₁₀ of nanoseconds.
     Latency,
@@ -102,7 +102,7 @@ fn rates(benchmark: &str, report: &Value) -> Vec<Plot> {
         }
         series.retain(|series| series.points.len() > 1);
         if !series.is_empty() {
-            let title = format!("{benchmark}: payload, Gbit/s, over octets of a message");
+            let title = format!("{benchmark}: payload, Gbit/s, over bytes of a message");
             plots.push(Plot { kind: Kind::Rate, title, series });
         }
     }
@@ -152,10 +152,10 @@ impl Kind {
 }
 
 /// `64`, `4 K`, `1 M`.
-fn size_label(octets: f64) -> String {
+fn size_label(bytes: f64) -> String {
     let units = [(f64::from(1 << 20), " M"), (1024.0, " K")];
-    let (unit, name) = units.into_iter().find(|(unit, _)| octets >= *unit).unwrap_or((1.0, ""));
-    format!("{:.0}{name}", octets / unit)
+    let (unit, name) = units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1.0, ""));
+    format!("{:.0}{name}", bytes / unit)
 }
 
 fn draw(plots: &[Plot]) -> Result<String> {
@@ -207,8 +207,8 @@ fn draw_one(
         .x_label_formatter(&|x| kind.x_label(*x))
         .y_label_formatter(&|y| kind.y_label(*y))
         .draw()?;
-    for (series, colour) in plot.series.iter().zip(COLOURS.iter().cycle()) {
-        let line = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 2 };
+    for (series, color) in plot.series.iter().zip(COLORS.iter().cycle()) {
+        let line = ShapeStyle { color: color.to_rgba(), filled: true, stroke_width: 2 };
         chart
             .draw_series(LineSeries::new(series.points.iter().copied(), line))?
             .label(&series.name)
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_are_labelled() {
+    fn axes_are_labeled() {
         assert_eq!([64.0, 4096.0, 1_048_576.0].map(size_label), ["64", "4 K", "1 M"]);
         assert_eq!([0.0, 1.0, 2.0, 3.0].map(|x| Kind::Latency.x_label(x)), ["0 %", "90 %", "99 %", "99.9 %"]);
         assert_eq!(Kind::Latency.y_label(3.0), "1.00");

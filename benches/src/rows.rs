@@ -1,6 +1,6 @@
 //! What reports have in common: units, and the middle of several runs.
 
-/// Parses a size in octets: `4096`, `64k`, `1M`.
+/// Parses a size in bytes: `4096`, `64k`, `1M`.
 ///
 /// # Errors
 /// What is wrong with the text.
@@ -8,10 +8,10 @@ pub fn size(text: &str) -> Result<u64, String> {
     iwarp_config::parse_size(text)
 }
 
-/// Gbit/s of so many octets in so many seconds.
+/// Gbit/s of so many bytes in so many seconds.
 #[must_use]
-pub fn bandwidth_gbps(octets: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { octets as f64 * 8.0 / seconds / 1e9 } else { 0.0 }
+pub fn bandwidth_gbps(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 * 8.0 / seconds / 1e9 } else { 0.0 }
 }
 
 /// The middle one; with an even number of them, the lower of the two. 0 of none.

@@ -1,7 +1,7 @@
 //! RFC 4297 §4's table: what many slow clients in the background take from the fast ones.
 //!
 //! All clients are streams to one engine of the daemon's. The fast ones write as fast as they can; each slow one writes
-//! a few octets, waits, and writes again, as clients over wide-area networks do.
+//! a few bytes, waits, and writes again, as clients over wide-area networks do.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::pair::{Initiator, Pair, Sizes, Target};
 use crate::{Cores, Progress, Report, Samples, bandwidth_gbps, cpu};
 
 const REGION: usize = 64 << 20;
-/// Octets of a fast client's Write.
+/// Bytes of a fast client's Write.
 const FAST_MESSAGE: u32 = 64 << 10;
 /// Writes that a fast client has posted at a time.
 const FAST_POSTED: u64 = 8;
-/// Octets of a slow client's Write: one each [`SLOW_EVERY`].
+/// Bytes of a slow client's Write: one each [`SLOW_EVERY`].
 const SLOW_MESSAGE: u32 = 4 << 10;
 const SLOW_EVERY: Duration = Duration::from_secs(1);
 /// Connections that are opened at a time: fewer than the listener's backlog.
@@ -41,7 +41,7 @@ pub struct Options {
     /// Runs per row; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Octets of an IP packet, at most.
+    /// Bytes of an IP packet, at most.
     #[arg(short, long, default_value_t = 1500)]
     mtu: u16,
     /// CPUs; the clients and the engine run on the first.
@@ -181,10 +181,10 @@ impl Load {
         if let Some(failure) = self.pair.near().failure() {
             bail!("{failure}");
         }
-        let octets = (self.fast_done() - before) * u64::from(FAST_MESSAGE);
+        let bytes = (self.fast_done() - before) * u64::from(FAST_MESSAGE);
         let seconds = self.pair.elapsed().saturating_sub(begin).as_secs_f64();
         Ok(Moved {
-            fast_gbps: bandwidth_gbps(octets, used.as_secs_f64()),
+            fast_gbps: bandwidth_gbps(bytes, used.as_secs_f64()),
             slow_writes: (self.slow_written - slow_before) as f64 / seconds,
         })
     }
@@ -219,7 +219,7 @@ impl Report for SlowClientsReport {
         let every = SLOW_EVERY.as_secs();
         writeln!(
             out,
-            "\n{} fast clients, {FAST_MESSAGE} octets a Write; slow ones write {SLOW_MESSAGE} octets each {every} s",
+            "\n{} fast clients, {FAST_MESSAGE} bytes a Write; slow ones write {SLOW_MESSAGE} bytes each {every} s",
             self.fast
         )?;
         writeln!(out, "{:>8} {:>26} {:>12} {:>26}", "#clients", "fast BW[Gb/s]", "slow[1/s]", "of alone")?;

@@ -23,19 +23,19 @@ impl Report for RxReport {
             out,
             "{payload:>8} {frames:>8} {region_kib:>12} {ns:>10.1} {cycles:>10.0} {gbit_s:>10.2} {copy:>14.0}"
         )?;
-        writeln!(out, "{segments_per_ack:.1} segments per acknowledgement")
+        writeln!(out, "{segments_per_ack:.1} segments per acknowledgment")
     }
 }
 
 impl Report for EchoReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { connections, octets, request: Cost { ns, cycles, per_second, .. } } = self;
+        let Self { connections, bytes, request: Cost { ns, cycles, per_second, .. } } = self;
         writeln!(
             out,
             "{:>8} {:>12} {:>10} {:>10} {:>12}",
             "#bytes", "connections", "ns", "cycles", "rate[M/s]"
         )?;
-        writeln!(out, "{octets:>8} {connections:>12} {ns:>10.1} {cycles:>10.0} {:>12.3}", per_second / 1e6)
+        writeln!(out, "{bytes:>8} {connections:>12} {ns:>10.1} {cycles:>10.0} {:>12.3}", per_second / 1e6)
     }
 }
 
@@ -46,9 +46,9 @@ impl Report for ConnsReport {
             "{:>12} {:>12} {:>12} {:>8} {:>16}",
             "connections", "heap[B]", "request[ns]", "ratio", "open+close[ns]"
         )?;
-        for ConnsRow { connections, octets_each, request, ratio, connect_and_close } in &self.rows {
+        for ConnsRow { connections, bytes_each, request, ratio, connect_and_close } in &self.rows {
             let (request, close) = (request.request.ns, connect_and_close.ns);
-            writeln!(out, "{connections:>12} {octets_each:>12} {request:>12.1} {ratio:>8.2} {close:>16.0}")?;
+            writeln!(out, "{connections:>12} {bytes_each:>12} {request:>12.1} {ratio:>8.2} {close:>16.0}")?;
         }
         Ok(())
     }

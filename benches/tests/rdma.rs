@@ -53,8 +53,8 @@ fn every_operation_moves_as_many_messages_as_it_is_told_to() {
         let rows = bandwidth(command, 600, &["-s", "100,4k", "-q", "1,3"]);
         let messages: Vec<u64> = rows.iter().map(|row| row["messages"].as_u64().unwrap()).collect();
         assert_eq!(messages, [600, 1800, 600, 1800], "{command}");
-        // 600 messages of 4 KiB go through a region of 1 MiB twice: it is compared, octet for octet.
-        let compared: Vec<bool> = rows.iter().map(|row| row["octets_verified"] != 0).collect();
+        // 600 messages of 4 KiB go through a region of 1 MiB twice: it is compared, byte for byte.
+        let compared: Vec<bool> = rows.iter().map(|row| row["bytes_verified"] != 0).collect();
         assert_eq!(compared, [false, false, true, true], "{command}");
     }
 }
@@ -64,7 +64,7 @@ fn both_ends_send_without_crc_too() {
     for command in ["write-bw", "read-bw", "send-bw"] {
         let rows = bandwidth(command, 300, &["-s", "8k", "-b", "--crc", "off"]);
         assert_eq!((rows[0]["messages"].as_u64(), &rows[0]["crc"]), (Some(600), &"off".into()), "{command}");
-        assert!(rows[0]["octets_verified"].as_u64() >= Some(2 << 19));
+        assert!(rows[0]["bytes_verified"].as_u64() >= Some(2 << 19));
     }
 }
 
@@ -75,7 +75,7 @@ fn two_processes_do_the_same_over_memif() {
         let rows = bandwidth(command, 600, &["-s", "4k", "-q", "1,3", "--link", "memif"]);
         for (row, messages) in rows.iter().zip([600, 1800]) {
             assert_eq!((&row["link"], &row["messages"]), (&"memif".into(), &messages.into()), "{command}");
-            assert!(row["octets_verified"].as_u64() >= Some(1 << 19), "{command}: {row}");
+            assert!(row["bytes_verified"].as_u64() >= Some(1 << 19), "{command}: {row}");
             let [busy, all] = ["cpu_busy_s_per_gib", "cpu_s_per_gib"].map(|it| number(&row[it]));
             assert!(0.0 < busy && busy <= all, "{command}: {row}");
         }
@@ -94,7 +94,7 @@ fn both_ends_take_turns_for_a_profiler() {
     assert_eq!(alone["rows"][0]["fpdus"], 300, "{alone}");
     let report = bench(&["fpdus", "-n", "300", "-s", "4k"]);
     let row = &report["rows"][0];
-    // Segments of 1428 octets of payload: three for each message.
+    // Segments of 1428 bytes of payload: three for each message.
     assert_eq!(row["fpdus"], 900, "{row}");
     assert!(number(&row["initiator_ns"]) > 0.0 && number(&row["target_ns"]) > 0.0, "{row}");
 }
@@ -148,7 +148,7 @@ fn a_bad_wire_loses_and_overtakes_and_everything_arrives() {
     assert_eq!(rows.len(), 10);
     for row in rows {
         let (loss, reorder) = (number(&row["weather"]["loss"]), number(&row["weather"]["reorder"]));
-        let placed_early = number(&row["early_per_octet"]);
+        let placed_early = number(&row["early_per_byte"]);
         assert!(number(&row["gbps"]) > 0.0, "{row}");
         assert_eq!(
             placed_early > 0.0,
@@ -156,7 +156,7 @@ fn a_bad_wire_loses_and_overtakes_and_everything_arrives() {
             "{row}"
         );
         if loss > 0.005 {
-            assert!(number(&row["retransmitted_per_octet"]) > 0.0, "{row}");
+            assert!(number(&row["retransmitted_per_byte"]) > 0.0, "{row}");
         }
     }
 }

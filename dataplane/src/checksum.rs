@@ -4,7 +4,7 @@
 
 use tcp_stack::wire::Sum;
 
-/// Fewer octets are summed sooner than it is known how.
+/// Fewer bytes are summed sooner than it is known how.
 #[cfg(target_arch = "x86_64")]
 const WIDE_MIN: usize = 256;
 
@@ -52,12 +52,12 @@ mod tests {
             for len in (0..600).chain([1436, 1447, 1448, 8932, 9000, 19_900]) {
                 let bytes = &bytes[start..start + len];
                 let expected = Sum::of(bytes).fold();
-                assert_eq!(sum(bytes).fold(), expected, "{len} octets from {start}");
+                assert_eq!(sum(bytes).fold(), expected, "{len} bytes from {start}");
                 #[cfg(target_arch = "x86_64")]
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: the processor has the instructions.
                     let narrower = unsafe { sum_avx2(bytes) };
-                    assert_eq!(narrower.fold(), expected, "{len} octets from {start}, AVX2");
+                    assert_eq!(narrower.fold(), expected, "{len} bytes from {start}, AVX2");
                 }
             }
         }

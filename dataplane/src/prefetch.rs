@@ -4,10 +4,10 @@
     reason = "instructions that the compiler makes no other way; hints, which cannot fault"
 )]
 
-/// Octets of a line.
+/// Bytes of a line.
 pub const LINE: usize = 64;
 
-/// Fetches all lines of these octets, which will be read soon.
+/// Fetches all lines of these bytes, which will be read soon.
 #[inline]
 pub fn read_soon(bytes: &[u8]) {
     for line in bytes.chunks(LINE) {
@@ -15,7 +15,7 @@ pub fn read_soon(bytes: &[u8]) {
     }
 }
 
-/// Fetches all lines of these octets, which will be written soon: other cores give up theirs.
+/// Fetches all lines of these bytes, which will be written soon: other cores give up theirs.
 #[inline]
 pub fn write_soon(bytes: &[u8]) {
     for line in bytes.chunks(LINE) {

@@ -9,7 +9,7 @@ mod lab;
 #[path = "../src/verbs/tests/lab.rs"]
 mod verbs_lab;
 
-use client::{Octets, Session, fill};
+use client::{Bytes, Session, fill};
 use dataplane::engine::Step;
 use dataplane::{engine, verbs};
 use iwarp_allocations::{counted, watch, watched};
@@ -44,22 +44,21 @@ impl Bench {
         let mut source = vec![0; lab.region_bytes().len()];
         fill(0, &mut source);
         let local = lab.client.memory.add(source).unwrap();
-        let echo =
-            lab.connect(ECHO, Session::Octets(Octets { bulk: 1, lead: 256 << 10, ..Octets::default() }));
-        lab.run_until("an echo", PATIENCE, |lab| lab.client.octets(echo).received == 1);
+        let echo = lab.connect(ECHO, Session::Bytes(Bytes { bulk: 1, lead: 256 << 10, ..Bytes::default() }));
+        lab.run_until("an echo", PATIENCE, |lab| lab.client.bytes(echo).received == 1);
         Self { lab, conn, local, echo }
     }
 
-    /// Writes, or reads, so many octets in pieces of a mebibyte, each at its own place.
-    fn bulk(&mut self, reads: bool, octets: u64) {
+    /// Writes, or reads, so many bytes in pieces of a mebibyte, each at its own place.
+    fn bulk(&mut self, reads: bool, bytes: u64) {
         let region = self.lab.region_bytes().len() as u64;
-        for at in (0..octets).step_by(PIECE as usize) {
+        for at in (0..bytes).step_by(PIECE as usize) {
             self.post(reads, at % region, PIECE);
         }
         self.drain();
     }
 
-    /// Writes so many times a few octets at odd places, and reads them.
+    /// Writes so many times a few bytes at odd places, and reads them.
     fn small(&mut self, count: u64) {
         for number in 0..count {
             self.post(number % 8 == 7, number * 67 % 100_000, 1 + u32::try_from(number % 90).unwrap());
@@ -85,20 +84,20 @@ impl Bench {
             .run_until("all work", PATIENCE, |lab| lab.client.established(conn).1.info().work_pending == 0);
     }
 
-    fn echo(&mut self, octets: u64) {
+    fn echo(&mut self, bytes: u64) {
         let conn = self.echo;
-        let stream = self.lab.client.octets(conn);
-        stream.bulk += octets;
+        let stream = self.lab.client.bytes(conn);
+        stream.bulk += bytes;
         let all = stream.sent + stream.bulk;
-        self.lab.run_until("the echo", PATIENCE, |lab| lab.client.octets(conn).received == all);
-        assert_eq!(self.lab.client.octets(conn).wrong, 0);
+        self.lab.run_until("the echo", PATIENCE, |lab| lab.client.bytes(conn).received == all);
+        assert_eq!(self.lab.client.bytes(conn).wrong, 0);
     }
 
-    fn all(&mut self, octets: u64, small: u64) {
-        self.bulk(false, octets);
-        self.bulk(true, octets);
+    fn all(&mut self, bytes: u64, small: u64) {
+        self.bulk(false, bytes);
+        self.bulk(true, bytes);
         self.small(small);
-        self.echo(octets / 4);
+        self.echo(bytes / 4);
     }
 
     /// Allocations inside of the engine's steps while `work` goes on.
@@ -118,8 +117,8 @@ fn run(link: LinkConfig, mtu: u16, markers: bool) -> Bench {
     let allocations = bench.allocations(|bench| bench.all(64 * MIB, 10_000));
     let after = bench.lab.engine.rdma_stats();
     let moved = |of: fn(&rdma::RdmapStats) -> u64| of(&after.rdmap) - of(&before.rdmap);
-    assert!(moved(|stats| stats.payload_bytes_placed) >= 64 * MIB, "octets written");
-    assert!(moved(|stats| stats.payload_bytes_fetched) >= 64 * MIB, "octets read");
+    assert!(moved(|stats| stats.payload_bytes_placed) >= 64 * MIB, "bytes written");
+    assert!(moved(|stats| stats.payload_bytes_fetched) >= 64 * MIB, "bytes read");
     assert_eq!(allocations, 0, "allocations in the engine's steps");
     let frames = bench.lab.engine.stack().stats().interface.rx_frames;
     println!("mtu {mtu}: {frames} frames received, no allocation");
@@ -139,7 +138,7 @@ fn no_allocation_on_a_link_that_loses_and_reorders() {
         let (stats, mpa) = (bench.lab.engine.stack().stats(), bench.lab.engine.rdma_stats().mpa);
         assert!(stats.tcp.retransmits > 500, "{stats:?}");
         assert!(stats.tcp.held_segments > 500, "{stats:?}");
-        assert!(stats.tcp.taken_segments > 500 && mpa.octets_placed_early > 500_000, "{mpa:?}");
+        assert!(stats.tcp.taken_segments > 500 && mpa.bytes_placed_early > 500_000, "{mpa:?}");
         assert_eq!(mpa.markers_in > 0, markers);
     }
 }
@@ -148,14 +147,14 @@ fn no_allocation_on_a_link_that_loses_and_reorders() {
 fn no_allocation_in_discard_and_chargen() {
     let mut bench = Bench::new(CLEAN, 1500, false);
     let lab = &mut bench.lab;
-    let discard = lab.connect(DISCARD, Session::Octets(Octets { bulk: MIB, ..Octets::default() }));
-    let chargen = lab.connect(CHARGEN, Session::Octets(Octets::default()));
-    lab.run_until("a start", PATIENCE, |lab| lab.client.octets(chargen).received > MIB);
+    let discard = lab.connect(DISCARD, Session::Bytes(Bytes { bulk: MIB, ..Bytes::default() }));
+    let chargen = lab.connect(CHARGEN, Session::Bytes(Bytes::default()));
+    lab.run_until("a start", PATIENCE, |lab| lab.client.bytes(chargen).received > MIB);
     let allocations = bench.allocations(|bench| {
-        bench.lab.client.octets(discard).bulk += 16 * MIB;
+        bench.lab.client.bytes(discard).bulk += 16 * MIB;
         bench.lab.run_until("the end", PATIENCE, |lab| {
-            lab.engine.service_stats().discard_octets == 17 * MIB
-                && lab.client.octets(chargen).received > 16 * MIB
+            lab.engine.service_stats().discard_bytes == 17 * MIB
+                && lab.client.bytes(chargen).received > 16 * MIB
         });
     });
     assert_eq!(allocations, 0);

@@ -1,4 +1,4 @@
-//! How often a received octet of payload is copied, and how much is held: counted, over a link that reorders.
+//! How often a received byte of payload is copied, and how much is held: counted, over a link that reorders.
 //!
 //! `cargo test -p dataplane --test copies -- --nocapture` prints the table of docs/copies.md.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
@@ -32,7 +32,7 @@ struct Row {
 }
 
 impl Row {
-    /// Octets of `part` for 10000 of the payload.
+    /// Bytes of `part` for 10000 of the payload.
     fn share(&self, part: u64) -> u64 {
         part * 10_000 / self.payload
     }
@@ -70,7 +70,7 @@ fn print(rows: &[Row]) {
     println!("| 64 MiB of RDMA Writes, MTU 1500 | copied | segments behind a gap | placed at once | held |");
     println!("|---|---|---|---|---|");
     for row in rows {
-        let copied = row.mpa.octets_copied * 10_000 / row.payload;
+        let copied = row.mpa.bytes_copied * 10_000 / row.payload;
         let percent =
             |part: u64| format!("{}.{:02} %", part * 100 / row.segments, part * 10_000 / row.segments % 100);
         println!(
@@ -86,7 +86,7 @@ fn print(rows: &[Row]) {
 }
 
 #[test]
-fn a_received_octet_is_copied_once() {
+fn a_received_byte_is_copied_once() {
     let setup = Setup { link: REORDERED, seed: 11, ..Setup::default() };
     let off = OutOfOrder::Off;
     let rows = [
@@ -102,23 +102,23 @@ fn a_received_octet_is_copied_once() {
     ];
     print(&rows);
     for row in &rows {
-        assert_eq!(row.mpa.octets_copied, row.payload, "{}: once, and no octet more", row.name);
+        assert_eq!(row.mpa.bytes_copied, row.payload, "{}: once, and no byte more", row.name);
     }
     let [in_order, recovered @ .., neither, disabled] = &rows;
-    assert_eq!((in_order.behind, in_order.mpa.octets_held), (0, 0));
+    assert_eq!((in_order.behind, in_order.mpa.bytes_held), (0, 0));
     for row in recovered {
         assert!(row.behind > 1000, "{}: {}", row.name, row.behind);
         assert!(
-            row.share(row.mpa.octets_held) < 200,
+            row.share(row.mpa.bytes_held) < 200,
             "{}: {} of 10000",
             row.name,
-            row.share(row.mpa.octets_held)
+            row.share(row.mpa.bytes_held)
         );
-        assert!(row.mpa.octets_placed_early > row.payload / 50, "{}", row.name);
+        assert!(row.mpa.bytes_placed_early > row.payload / 50, "{}", row.name);
     }
     // Held by TCP, in the frames that they came in, and still copied once.
-    assert_eq!((neither.taken, neither.mpa.octets_placed_early), (0, 0));
-    assert!(neither.share(neither.mpa.octets_held) > 500);
+    assert_eq!((neither.taken, neither.mpa.bytes_placed_early), (0, 0));
+    assert!(neither.share(neither.mpa.bytes_held) > 500);
     assert_eq!((disabled.taken, disabled.mpa.early_tried), (0, 0));
     assert!(disabled.behind > 1000);
 }

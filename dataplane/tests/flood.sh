@@ -1,5 +1,5 @@
 #!/bin/bash
-# A SYN flood from random sources, IPv4 and IPv6, while honest clients open, have octets echoed, and close: they
+# A SYN flood from random sources, IPv4 and IPv6, while honest clients open, have bytes echoed, and close: they
 # must be served, and the daemon's memory must not grow. `make flood`.
 source "$(dirname "$0")/lib.sh"
 

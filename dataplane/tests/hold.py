@@ -16,10 +16,10 @@ request = b"MPA ID Req Frame" + struct.pack(">BBH", 0x40, 1, len(private)) + pri
 REPLY = 20 + 32
 
 
-def crc32c(octets):
+def crc32c(data):
     crc = 0xFFFFFFFF
-    for octet in octets:
-        crc ^= octet
+    for byte in data:
+        crc ^= byte
         for _ in range(8):
             crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
@@ -44,8 +44,8 @@ for _ in range(count):
     held.append(sock)
 for sock in [] if silent else held:
     reply = b""
-    while len(reply) < REPLY and (octets := sock.recv(REPLY - len(reply))):
-        reply += octets
+    while len(reply) < REPLY and (more := sock.recv(REPLY - len(reply))):
+        reply += more
     if "--read" in sys.argv:
         sock.sendall(read_request(reply))
     granted += reply[:16] == b"MPA ID Rep Frame" and len(reply) == REPLY and reply[24] == 0

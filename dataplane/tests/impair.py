@@ -65,7 +65,7 @@ class Wire:
         heapq.heappush(self.queue, (due, self.count, frame, out))
 
     def deliver(self, now):
-        """Sends what has travelled long enough; returns how long the next frame still needs."""
+        """Sends what has traveled long enough; returns how long the next frame still needs."""
         while self.queue:
             due, _, frame, out = self.queue[0]
             if due > now:

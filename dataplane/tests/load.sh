@@ -5,10 +5,10 @@
 source "$(dirname "$0")/lib.sh"
 
 EACH=${EACH:-1000}
-OCTETS=${OCTETS:-65536}
+BYTES=${BYTES:-65536}
 lab_open ironwarp-load
 .ci/hugepages.sh 320 || true
-# Room for all that open at once. Of a connection that opens on a cookie nothing is kept: where its last acknowledgement is lost,
+# Room for all that open at once. Of a connection that opens on a cookie nothing is kept: where its last acknowledgment is lost,
 # a client that waits for chargen to speak first waits for ever (docs/limits.md); tests/flood.sh is about cookies.
 sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' \
     -e "/^service = \"\(echo\|discard\|chargen\)\"/a backlog = $((EACH * 2))" configs/tap.toml >"$LAB/load.toml"
@@ -26,7 +26,7 @@ counters() {
 }
 buffers() { ctl -j status | jq '[.pools[].in_use] | add'; }
 load() {
-    ip netns exec "$NS" timeout 60 "$LAB_TOOL" load 10.77.0.2 fd77::2 --each "$EACH" --octets "$OCTETS" --limit-s 55 >"$LAB/load.json"
+    ip netns exec "$NS" timeout 60 "$LAB_TOOL" load 10.77.0.2 fd77::2 --each "$EACH" --bytes "$BYTES" --limit-s 55 >"$LAB/load.json"
 }
 most_at_once() { # while $1 runs: the most connections that were established
     local most=0 now
@@ -54,16 +54,16 @@ all_at_once() {
 # reset of a connection; one that we send may also answer a late duplicate for a connection that both have closed.
 counted() {
     counters >"$LAB/after"
-    jq -n --slurpfile before "$LAB/before" --slurpfile after "$LAB/after" --argjson each "$EACH" --argjson octets "$OCTETS" '
+    jq -n --slurpfile before "$LAB/before" --slurpfile after "$LAB/after" --argjson each "$EACH" --argjson bytes "$BYTES" '
         ($after[0] | with_entries(.value -= $before[0][.key])) as $moved
         | $moved | {"tcp.passive_opens", "tcp.established", "tcp.closed", "tcp.resets_received", "tcp.resets_out", "tcp.aborted",
             "tcp.timed_out", "tcp.timeouts", "tcp.retransmits", "tcp.syn_cookies_out", "services.echo_connections", "services.discard_connections",
-            "services.chargen_connections", "services.discard_octets", "services.echo_copied_aside"},
+            "services.chargen_connections", "services.discard_bytes", "services.echo_copied_aside"},
           ($moved["tcp.closed"] == 6 * $each and $moved["tcp.resets_received"] + $moved["tcp.aborted"] + $moved["tcp.timed_out"] == 0
             and $moved["tcp.syn_cookies_out"] == 0
             and $moved["services.echo_connections"] == 2 * $each and $moved["services.discard_connections"] == 2 * $each
             and $moved["services.chargen_connections"] == 2 * $each
-            and $moved["services.discard_octets"] == 2 * $each * $octets)' >"$LAB/counted"
+            and $moved["services.discard_bytes"] == 2 * $each * $bytes)' >"$LAB/counted"
     cat "$LAB/counted"
     [ "$(tail -n 1 "$LAB/counted")" = true ]
 }

@@ -43,7 +43,7 @@ sleep 1
 check "and ends" daemon_stop
 check "ARP answered" at_least 1 "$LAB/answers.pcap" 'arp.opcode == 2 && arp.src.proto_ipv4 == 10.77.0.2 && arp.dst.proto_ipv4 == 10.77.0.9'
 check "ping answered" at_least 1 "$LAB/answers.pcap" 'icmp.type == 0 && icmp.seq == 7 && icmp.checksum.status == 1'
-check "neighbour solicitation answered" at_least 1 "$LAB/answers.pcap" 'icmpv6.type == 136 && icmpv6.nd.na.target_address == fd77::2'
+check "neighbor solicitation answered" at_least 1 "$LAB/answers.pcap" 'icmpv6.type == 136 && icmpv6.nd.na.target_address == fd77::2'
 check "ping over IPv6 answered" at_least 1 "$LAB/answers.pcap" 'icmpv6.type == 129 && icmpv6.checksum.status == 1'
 check "SYN answered" at_least 1 "$LAB/answers.pcap" 'tcp.flags.syn == 1 && tcp.flags.ack == 1 && tcp.srcport == 7400 && tcp.ack_raw == 1001'
 check "SYN to a closed port reset" at_least 1 "$LAB/answers.pcap" 'tcp.flags.reset == 1 && tcp.srcport == 4444'

@@ -221,7 +221,7 @@ refuses() { # STATUS PATTERN COMMAND…
 }
 too_long() {
     server -S 1k && refuses 1 'ended in the middle' "$RPING" -c -a 10.79.0.10 -S 2k -C 1 "${ON1[@]}" &&
-        ends server "$SERVER" 1 && says server '2048 octets.*room for 1024'
+        ends server "$SERVER" 1 && says server '2048 bytes.*room for 1024'
 }
 check "a text that has no room: both say so, exit 1" too_long
 nobody_listens() {

@@ -1,8 +1,8 @@
 """starve.py gaps|fpdus HOST PORT COUNT EACH [--request REGION]: opens COUNT connections, with --request each has itself granted
 the region, and then
 
-gaps   sends EACH segments of one octet behind a gap on each connection, one connection after the other
-fpdus  begins an FPDU of 64 KiB on each connection, EACH segments of 100 octets long, and never ends it
+gaps   sends EACH segments of one byte behind a gap on each connection, one connection after the other
+fpdus  begins an FPDU of 64 KiB on each connection, EACH segments of 100 bytes long, and never ends it
 
 Says how long that took, and keeps the connections open until it is ended. The segments behind gaps go past the kernel's TCP: run it
 in a namespace without TCP timestamps (net.ipv4.tcp_timestamps=0), whose only other end is HOST."""
@@ -34,8 +34,8 @@ def connect():
         private = b"IWR1" + bytes([3, len(region), 0, 0]) + region
         sock.sendall(b"MPA ID Req Frame" + struct.pack(">BBH", 0x40, 1, len(private)) + private)
         reply = b""
-        while len(reply) < REPLY and (octets := sock.recv(REPLY - len(reply))):
-            reply += octets
+        while len(reply) < REPLY and (more := sock.recv(REPLY - len(reply))):
+            reply += more
         assert reply[:16] == b"MPA ID Rep Frame" and len(reply) == REPLY and reply[24] == 0, "not granted"
     return sock
 
@@ -52,9 +52,9 @@ def numbers(sock):
     return told
 
 
-def checksum(octets):
-    octets += bytes(len(octets) % 2)
-    total = sum(struct.unpack(f">{len(octets) // 2}H", octets))
+def checksum(data):
+    data += bytes(len(data) % 2)
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 

@@ -60,10 +60,10 @@ starved() {
     [ "$before" -gt 0 ] && [ $((sum * 2)) -ge $((before * 3)) ] && [ $((after * 4)) -ge $((before * 3)) ] && [ "$retained" -le "$limit" ]
 }
 for host in 10.77.0.2 fd77::2; do
-    check "octets behind gaps, echo, $host" starved gaps "$host" 7 70 900
-    check "octets behind gaps, discard, $host" starved gaps "$host" 9 70 900
-    check "octets behind gaps, region before the handshake, $host" starved gaps "$host" 7400 70 900
-    check "octets behind gaps, region granted, $host" starved gaps "$host" 7400 110 750 --request lab
+    check "bytes behind gaps, echo, $host" starved gaps "$host" 7 70 900
+    check "bytes behind gaps, discard, $host" starved gaps "$host" 9 70 900
+    check "bytes behind gaps, region before the handshake, $host" starved gaps "$host" 7400 70 900
+    check "bytes behind gaps, region granted, $host" starved gaps "$host" 7400 110 750 --request lab
     check "FPDUs that never end, $host" starved fpdus "$host" 7400 1600 50 --request lab
 done
 cat "$LAB/rates"

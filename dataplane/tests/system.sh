@@ -79,14 +79,14 @@ PYTHON
 
 discard_all() { # HOST
     local before after
-    before=$(counter services discard_octets)
+    before=$(counter services discard_bytes)
     in_ns nc -N "$1" 9 <"$LAB/64M" || return 1
     for _ in 1 2 3 4 5 6 7 8 9 10; do
-        after=$(counter services discard_octets)
+        after=$(counter services discard_bytes)
         [ $((after - before)) = 67108864 ] && return 0
         sleep 0.2
     done
-    echo "discarded $((after - before)) octets"
+    echo "discarded $((after - before)) bytes"
     return 1
 }
 

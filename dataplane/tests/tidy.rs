@@ -99,8 +99,8 @@ fn code_of(source: &str) -> String {
     while !rest.is_empty() {
         let opaque = opaque_len(rest);
         let len = opaque.unwrap_or(1).min(rest.len());
-        for octet in &rest[..len] {
-            let kept = if *octet == b'\n' || opaque.is_none() { char::from(*octet) } else { ' ' };
+        for byte in &rest[..len] {
+            let kept = if *byte == b'\n' || opaque.is_none() { char::from(*byte) } else { ' ' };
             code.push(kept);
         }
         rest = &rest[len..];

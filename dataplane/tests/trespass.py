@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""trespass.py HOST PORT REGION: an iWARP peer that reads one octet beyond a region, and knows what must follow.
+"""trespass.py HOST PORT REGION: an iWARP peer that reads one byte beyond a region, and knows what must follow.
 
 Written from RFC 5044, 5041 and 5040 alone, sharing no code with the product. Exits 0 if the answer is the
 Terminate of RFC 5040 §4.8: layer RDMAP, remote protection error, base and bounds violation, headers attached.
@@ -11,8 +11,8 @@ import sys
 
 def crc32c(data):
     crc = 0xFFFFFFFF
-    for octet in data:
-        crc ^= octet
+    for byte in data:
+        crc ^= byte
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     return struct.pack("<I", crc ^ 0xFFFFFFFF)
@@ -29,7 +29,7 @@ def read_exactly(stream, count):
     while len(data) < count:
         piece = stream.recv(count - len(data))
         if not piece:
-            sys.exit(f"closed after {len(data)} of {count} octets")
+            sys.exit(f"closed after {len(data)} of {count} bytes")
         data += piece
     return data
 
@@ -45,7 +45,7 @@ if key != b"MPA ID Rep Frame" or flags & 0x20 or reply[4]:
     sys.exit(f"refused: flags {flags:#x}, status {reply[4]}")
 stag, base, size = struct.unpack("!8xI4xQQ", reply)
 
-# Untagged, last, DDP 1; RDMAP 1, Read Request; queue 1, MSN 1, offset 0; sink 7 @ 0, one octet, from the end.
+# Untagged, last, DDP 1; RDMAP 1, Read Request; queue 1, MSN 1, offset 0; sink 7 @ 0, one byte, from the end.
 headers = struct.pack("!BBIIII", 0x41, 0x41, 0, 1, 1, 0) + struct.pack("!IQIIQ", 7, 0, 1, stag, base + size)
 stream.sendall(fpdu(headers))
 
@@ -56,9 +56,9 @@ if crc32c(struct.pack("!H", length) + rest[:-4]) != rest[-4:]:
 ulpdu = rest[:length]
 control, queue = ulpdu[:2], struct.unpack("!I", ulpdu[6:10])[0]
 terminate = ulpdu[18:]
-print(f"control {control.hex()}, queue {queue}, terminate {terminate[:4].hex()}, {len(terminate)} octets")
+print(f"control {control.hex()}, queue {queue}, terminate {terminate[:4].hex()}, {len(terminate)} bytes")
 expected = bytes((0x01, 0x01, 0xE0, 0x00)) + struct.pack("!H", len(headers)) + headers
 if control != b"\x41\x47" or queue != 2 or terminate != expected:
     sys.exit(f"expected {expected.hex()}\n     got {terminate.hex()}")
 if stream.recv(1):
-    sys.exit("octets behind the Terminate")
+    sys.exit("bytes behind the Terminate")

@@ -135,9 +135,9 @@ fn serve(node: Node) {
     side.node.verbs_mut().device_mut().post_recv(qp, &recv).unwrap();
     assert!(matches!(side.event(), CmEventKind::Established { .. }));
     assert_eq!((side.completion().wr_id, side.event()), (7, CmEventKind::Disconnected));
-    let mut octets = vec![0; BYTES];
-    assert!(side.memory.read(0, &mut octets));
-    assert!(octets.iter().zip(0_u32..).skip(64).all(|(octet, at)| *octet == u8::try_from(at % 251).unwrap()));
+    let mut bytes = vec![0; BYTES];
+    assert!(side.memory.read(0, &mut bytes));
+    assert!(bytes.iter().zip(0_u32..).skip(64).all(|(byte, at)| *byte == u8::try_from(at % 251).unwrap()));
     assert!(side.node.finish(PATIENCE), "closed in good order");
 }
 
@@ -158,8 +158,8 @@ fn initiate(node: Node) {
     assert!(side.memory.write(0, &vec![0; BYTES]));
     side.post(SendOp::RdmaRead { remote_addr: 0, rkey }, whole);
     side.completion();
-    let mut octets = vec![0; BYTES];
-    assert!(side.memory.read(0, &mut octets) && octets == pattern, "read back what was written");
+    let mut bytes = vec![0; BYTES];
+    assert!(side.memory.read(0, &mut bytes) && bytes == pattern, "read back what was written");
     side.ask_before_every_round(SendOp::RdmaWrite { remote_addr: 0, rkey });
     let few = side.sge(0, 64);
     side.post(SendOp::Send { invalidate: None }, few);

@@ -60,12 +60,12 @@ pub(crate) struct Global {
     /// How long the daemon or the peer may be silent, in seconds.
     #[arg(long, global = true, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// Colour the output; NO_COLOR is respected.
+    /// Color the output; NO_COLOR is respected.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
 }
 
-/// When to colour.
+/// When to color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal.
@@ -176,13 +176,13 @@ pub(crate) struct Register {
     /// The name that peers ask for: at most 63 bytes, without control or format characters.
     #[arg(value_parser = region_name)]
     pub(crate) name: String,
-    /// Its size: octets, or with a unit of 1024: 64k, 64M, 1G.
+    /// Its size: bytes, or with a unit of 1024: 64k, 64M, 1G.
     #[arg(short, long, value_parser = size)]
     pub(crate) size: u64,
     /// What peers may do: remote-read, remote-write, remote-atomic, joined by commas.
     #[arg(short, long, required = true, value_delimiter = ',', value_name = "RIGHTS")]
     pub(crate) access: Vec<Access>,
-    /// A file with the token that peers have to show: text or hex:…, at most 32 octets.
+    /// A file with the token that peers have to show: text or hex:…, at most 32 bytes.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Where peers have to come from: an address or a prefix; may be given more than once.

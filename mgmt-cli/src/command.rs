@@ -134,10 +134,10 @@ pub(crate) fn read_token(file: &Path) -> Result<Token, Failure> {
     })
 }
 
-fn hexadecimal(octets: &[u8]) -> String {
-    octets.iter().fold(String::new(), |mut text, octet| {
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a String does not fail.
-        let _ = write!(text, "{octet:02x}");
+        let _ = write!(text, "{byte:02x}");
         text
     })
 }

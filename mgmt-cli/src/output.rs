@@ -40,7 +40,7 @@ impl Output {
         Self { format, color }
     }
 
-    /// For people, with colours where they are seen.
+    /// For people, with colors where they are seen.
     pub const fn plain() -> Self {
         Self { format: Format::Text, color: anstream::ColorChoice::Auto }
     }
@@ -84,7 +84,7 @@ impl Output {
         }
     }
 
-    /// Whether errors are coloured.
+    /// Whether errors are colored.
     pub(crate) fn colors_errors(&self) -> bool {
         match self.color {
             anstream::ColorChoice::Auto => AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never,
@@ -136,7 +136,7 @@ impl Output {
             Format::JsonPretty => serde_json::to_string_pretty(data),
             Format::Text | Format::Json => serde_json::to_string(data),
         };
-        // Our types have text keys and no serialiser that fails.
+        // Our types have text keys and no serializer that fails.
         encoded.unwrap_or_else(|error| {
             format!("{{\"error\":{{\"kind\":\"internal\",\"message\":\"{error}\"}}}}")
         })

@@ -33,7 +33,7 @@ pub use crate::failure::Failure;
 pub use crate::output::Output;
 use crate::render;
 
-/// The most octets of a file that are in memory at a time.
+/// The most bytes of a file that are in memory at a time.
 const WINDOW: u32 = 16 << 20;
 
 /// How the work is done.
@@ -108,7 +108,7 @@ pub(crate) struct Pings {
     #[serde(flatten)]
     pub(crate) peer: Peer,
     pub(crate) offset: u64,
-    /// Octets read each time.
+    /// Bytes read each time.
     pub(crate) bytes: u32,
     pub(crate) count: u64,
     pub(crate) min_ns: u64,

@@ -14,7 +14,7 @@ pub(crate) fn size(bytes: u64) -> String {
     number(value) + " " + unit
 }
 
-/// `866 MB/s`, `1.23 GB/s`: octets per second.
+/// `866 MB/s`, `1.23 GB/s`: bytes per second.
 pub(crate) fn byte_rate(bytes_per_second: f64) -> String {
     prefixed(bytes_per_second, "B/s")
 }

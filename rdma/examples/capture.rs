@@ -23,7 +23,7 @@ const LAB: usize = 16_384;
 
 /// A capture file (pcap, Ethernet), packet by packet.
 struct Capture {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     packets: u32,
     /// TCP connections begun.
     dialogues: u16,
@@ -31,20 +31,20 @@ struct Capture {
 
 impl Capture {
     fn new() -> Self {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
-            octets.extend_from_slice(&word.to_le_bytes());
+            bytes.extend_from_slice(&word.to_le_bytes());
         }
-        Self { octets, packets: 0, dialogues: 0 }
+        Self { bytes, packets: 0, dialogues: 0 }
     }
 
     fn packet(&mut self, frame: &[u8]) {
         // A microsecond apart.
         let length = u32::try_from(frame.len()).unwrap();
         for word in [1_700_000_000 + self.packets / 1_000_000, self.packets % 1_000_000, length, length] {
-            self.octets.extend_from_slice(&word.to_le_bytes());
+            self.bytes.extend_from_slice(&word.to_le_bytes());
         }
-        self.octets.extend_from_slice(frame);
+        self.bytes.extend_from_slice(frame);
         self.packets += 1;
     }
 }
@@ -108,9 +108,9 @@ impl<'a> Dialogue<'a> {
             let mut moved = false;
             for from in 0..2 {
                 sides[from].transmit();
-                while let Some(octets) = sides[from].wire.segments.pop_front() {
-                    self.segment(from, TcpFlags::ACK.union(TcpFlags::PSH), &octets);
-                    sides[1 - from].deliver(&octets);
+                while let Some(bytes) = sides[from].wire.segments.pop_front() {
+                    self.segment(from, TcpFlags::ACK.union(TcpFlags::PSH), &bytes);
+                    sides[1 - from].deliver(&bytes);
                     moved = true;
                 }
             }
@@ -295,5 +295,5 @@ fn main() {
     terminates(&mut capture);
     no_common_form(&mut capture);
     rejects(&mut capture);
-    std::fs::write(file, capture.octets).unwrap();
+    std::fs::write(file, capture.bytes).unwrap();
 }

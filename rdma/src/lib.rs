@@ -1,7 +1,7 @@
-//! iWARP without I/O, clock or threads: MPA, DDP, RDMAP and memory protection, octets in and octets out.
+//! iWARP without I/O, clock or threads: MPA, DDP, RDMAP and memory protection, bytes in and bytes out.
 //!
 //! ```text
-//!             stream of octets                               stream of octets
+//!             stream of bytes                               stream of bytes
 //!                   │ Endpoint::receive                            ▲ Endpoint::poll_transmit
 //!                   ▼                                              │
 //!  mpa      ┌─ Negotiation, then Deframer ─┐              ┌─ Framer, in the Sink's buffer ─┐

@@ -1,7 +1,7 @@
 //! The region service: a peer names a region in its MPA private data and is given an STag in the answer.
 //!
-//! Request: `IWR1`, wanted access, name length N, token length T, zero; N octets of name, T of token.
-//! Answer, 32 octets: `IWR1`, status, granted access, two zeros, STag, four zeros, base tagged offset, length.
+//! Request: `IWR1`, wanted access, name length N, token length T, zero; N bytes of name, T of token.
+//! Answer, 32 bytes: `IWR1`, status, granted access, two zeros, STag, four zeros, base tagged offset, length.
 //! All numbers are big-endian.
 
 use core::fmt;
@@ -15,17 +15,17 @@ use unicode_properties::{GeneralCategory, UnicodeGeneralCategory as _};
 use crate::memory::{Access, RegionId, Scope, StagTable, StreamId};
 use crate::wire::Stag;
 
-/// The first octets of a request and of an answer.
+/// The first bytes of a request and of an answer.
 pub const MAGIC: [u8; 4] = *b"IWR1";
-/// The longest name of a region, in octets of UTF-8.
+/// The longest name of a region, in bytes of UTF-8.
 pub const NAME_MAX: usize = 63;
-/// The longest token, in octets.
+/// The longest token, in bytes.
 pub const TOKEN_MAX: usize = 32;
-/// Octets of an answer.
+/// Bytes of an answer.
 pub const REPLY_LEN: usize = 32;
-/// Octets in front of the name of a request.
+/// Bytes in front of the name of a request.
 const REQUEST_HEAD: usize = 8;
-/// Octets of the longest request.
+/// Bytes of the longest request.
 pub const REQUEST_MAX: usize = REQUEST_HEAD + NAME_MAX + TOKEN_MAX;
 
 /// The reason why a text is no region's name.
@@ -88,32 +88,32 @@ const WANTED_MASK: u8 =
 /// A capability: who shows it may use the region. Compared in constant time, never displayed.
 #[derive(Clone)]
 pub struct Token {
-    octets: [u8; TOKEN_MAX],
+    bytes: [u8; TOKEN_MAX],
     len: u8,
 }
 
 impl Token {
-    /// A token of 1 to [`TOKEN_MAX`] octets.
+    /// A token of 1 to [`TOKEN_MAX`] bytes.
     pub fn new(token: &[u8]) -> Option<Self> {
-        let mut octets = [0; TOKEN_MAX];
-        octets.get_mut(..token.len())?.copy_from_slice(token);
+        let mut bytes = [0; TOKEN_MAX];
+        bytes.get_mut(..token.len())?.copy_from_slice(token);
         let len = u8::try_from(token.len()).ok().filter(|len| *len > 0)?;
-        Some(Self { octets, len })
+        Some(Self { bytes, len })
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        self.octets.get(..usize::from(self.len)).unwrap_or_default()
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
     /// Whether a peer showed this token. Takes the same time whatever it showed.
     pub fn matches(&self, shown: &[u8]) -> bool {
-        let mut octets = [0; TOKEN_MAX];
-        for (to, from) in octets.iter_mut().zip(shown) {
+        let mut bytes = [0; TOKEN_MAX];
+        for (to, from) in bytes.iter_mut().zip(shown) {
             *to = *from;
         }
         let same_len: Choice = (self.len as usize).ct_eq(&shown.len());
-        (same_len & self.octets.ct_eq(&octets)).into()
+        (same_len & self.bytes.ct_eq(&bytes)).into()
     }
 }
 
@@ -158,11 +158,11 @@ impl Prefix {
 /// A region as peers may ask for it.
 #[derive(Clone, Debug)]
 pub struct RegionEntry {
-    /// Its name: 1 to [`NAME_MAX`] octets.
+    /// Its name: 1 to [`NAME_MAX`] bytes.
     pub name: String,
     /// The memory.
     pub region: RegionId,
-    /// Its length in octets.
+    /// Its length in bytes.
     pub bytes: u64,
     /// The most that is granted.
     pub access: Access,
@@ -212,8 +212,8 @@ pub enum Status {
 }
 
 impl Status {
-    const fn from_wire(octet: u8) -> Option<Self> {
-        Some(match octet {
+    const fn from_wire(byte: u8) -> Option<Self> {
+        Some(match byte {
             0 => Self::Ok,
             1 => Self::NoSuchRegion,
             2 => Self::NotPermitted,
@@ -244,9 +244,9 @@ pub struct Grant {
     pub stag: Stag,
     /// The rights it carries.
     pub access: Access,
-    /// The tagged offset of the region's first octet.
+    /// The tagged offset of the region's first byte.
     pub base_to: u64,
-    /// The region's length in octets.
+    /// The region's length in bytes.
     pub bytes: u64,
 }
 

@@ -45,7 +45,7 @@ fn refused(answer: &Answer, status: Status) {
 }
 
 #[test]
-fn the_octets_of_a_request_and_its_answer() {
+fn the_bytes_of_a_request_and_its_answer() {
     let request = encode_request("lab", BOTH, b"").unwrap();
     assert_eq!(request, b"IWR1\x03\x03\x00\x00lab");
     let request = encode_request("lab", BOTH, b"tok").unwrap();
@@ -89,9 +89,9 @@ fn a_malformed_request_is_refused() {
     for len in 0..good.len() {
         refused(&ask(&service, &good[..len], PEER), Status::Malformed);
     }
-    let with = |at: usize, octet: u8| {
+    let with = |at: usize, byte: u8| {
         let mut bad = good.clone();
-        bad[at] = octet;
+        bad[at] = byte;
         bad
     };
     let mut longer = good.clone();
@@ -110,9 +110,9 @@ fn a_malformed_request_is_refused() {
         with(5, 4),       //
         with(6, 2),       //
         with(6, 4),       //
-        with(7, 1),       // the reserved octet
+        with(7, 1),       // the reserved byte
         with(8, 0xff),    // not UTF-8
-        longer,           // an octet too many
+        longer,           // an byte too many
         name_too_long,    //
         token_too_long,   //
         b"IWR1".to_vec(), //

@@ -42,9 +42,9 @@ iwarp_counters::counters! {
         out_atomic_responses,
         /// Immediate Data sent.
         out_immediates,
-        /// Octets placed in regions: Writes, Read Responses and Sends.
+        /// Bytes placed in regions: Writes, Read Responses and Sends.
         payload_bytes_placed,
-        /// Octets fetched from regions: Writes, Read Responses and Sends.
+        /// Bytes fetched from regions: Writes, Read Responses and Sends.
         payload_bytes_fetched,
         /// STags that peers invalidated.
         stags_invalidated,
@@ -146,9 +146,9 @@ iwarp_counters::counters! {
         immediate_length,
         /// Sends that may not invalidate the STag they name.
         invalidate,
-        /// Segments whose octets could not be placed: the region did not have the place.
+        /// Segments whose bytes could not be placed: the region did not have the place.
         place,
-        /// Reads and atomic operations whose octets the region did not have.
+        /// Reads and atomic operations whose bytes the region did not have.
         fetch,
         /// Streams ended for a fault of this side.
         local,

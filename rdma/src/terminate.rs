@@ -12,7 +12,7 @@ use crate::wire::{Stag, TaggedOffset};
 /// An error that ends a stream with a Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
-    /// An FPDU's CRC32c is not that of its octets.
+    /// An FPDU's CRC32c is not that of its bytes.
     Crc,
     /// An FPDU is too short for the headers it must carry.
     FpduLength,
@@ -59,11 +59,11 @@ pub enum StreamError {
     AtomicRequest,
     /// An Atomic Response of another length, or not that of the request whose response is due.
     AtomicResponse,
-    /// Immediate Data of another length than eight octets.
+    /// Immediate Data of another length than eight bytes.
     ImmediateLength,
     /// A Send with Invalidate of what may not be invalidated.
     Invalidate(AccessError),
-    /// What a message brought cannot be placed: the region does not have the octets that the check has allowed.
+    /// What a message brought cannot be placed: the region does not have the bytes that the check has allowed.
     Place,
     /// What a message asks for cannot be fetched or changed, for the same reason.
     Fetch,
@@ -319,7 +319,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_error_has_its_octets() {
+    fn every_error_has_its_bytes() {
         let (header, _) = Header::parse(&[0x41; 18]).unwrap();
         for (error, word) in TABLE {
             let fault = Fault { segment: Some((18, header)), ..Fault::bare(error) };

@@ -93,7 +93,7 @@ fn a_peer_that_answers_drop_by_drop_is_not_waited_for_longer() {
     }
 }
 
-/// The peer asks for octets and takes none of them: its window stays closed.
+/// The peer asks for bytes and takes none of them: its window stays closed.
 #[test]
 fn read_responses_that_nobody_takes_are_kept_so_long() {
     for timeout in TIMEOUTS {

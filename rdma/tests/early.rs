@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use proptest::prelude::*;
 use rdma::mpa::PlacedRun;
@@ -24,9 +24,9 @@ struct Held {
 impl Held {
     /// Offers the chunks in this order; those that are taken are dropped.
     fn offer(side: &mut Side, chunks: &[(u64, Vec<u8>)]) -> Self {
-        let chunks = chunks.iter().map(|(offset, octets)| {
-            let taken = side.early(*offset, octets);
-            (*offset, (!taken).then(|| octets.clone()), octets.len())
+        let chunks = chunks.iter().map(|(offset, bytes)| {
+            let taken = side.early(*offset, bytes);
+            (*offset, (!taken).then(|| bytes.clone()), bytes.len())
         });
         Self { chunks: chunks.collect() }
     }
@@ -34,10 +34,10 @@ impl Held {
     /// The gap has closed.
     fn release(mut self, side: &mut Side) {
         self.chunks.sort_by_key(|(offset, ..)| *offset);
-        for (offset, octets, len) in self.chunks {
+        for (offset, bytes, len) in self.chunks {
             assert_eq!(offset, side.position);
-            match octets {
-                Some(octets) => side.deliver(&octets),
+            match bytes {
+                Some(bytes) => side.deliver(&bytes),
                 None => side.placed(len),
             }
         }
@@ -56,7 +56,7 @@ fn connect(change: impl FnOnce(&mut EndpointConfig), crc: bool) -> (Side, Side, 
     (initiator, responder, lab)
 }
 
-/// The segments in which the initiator writes so many octets, with their stream positions.
+/// The segments in which the initiator writes so many bytes, with their stream positions.
 fn write(cli: &mut Side, base: u64, len: u32, to: u64) -> Vec<(u64, Vec<u8>)> {
     let local = cli.memory.add(pattern(len as usize, 3)).unwrap();
     let stag = cli.grant().stag;
@@ -85,13 +85,13 @@ fn a_write_behind_a_gap_is_placed_and_delivered_when_the_gap_closes() {
         let (first, behind) = segments.split_first().unwrap();
         let held = Held::offer(&mut daemon, behind);
         let (last, middle) = held.chunks.split_last().unwrap();
-        assert!(middle.iter().all(|(_, octets, _)| octets.is_none()), "{markers} {crc}");
+        assert!(middle.iter().all(|(_, bytes, _)| bytes.is_none()), "{markers} {crc}");
         assert!(last.1.is_some(), "the last segment of the message waits");
         let mpa = daemon.stats.mpa;
         // A last segment that has no marker cannot even be located without CRC.
         let refused = if crc { mpa.early_refused_last } else { mpa.early_refused_unlocated };
         assert_eq!((mpa.early_tried as usize, refused), (behind.len(), 1));
-        assert_eq!((mpa.octets_held as usize, mpa.octets_copied), (last.2, mpa.octets_placed_early));
+        assert_eq!((mpa.bytes_held as usize, mpa.bytes_copied), (last.2, mpa.bytes_placed_early));
         assert_eq!(daemon.stats.rdmap.in_rdma_writes, 0, "placed, not delivered");
         assert_eq!(daemon.bytes(lab)[0], 0);
         assert!(daemon.bytes(lab)[2000..18_000] == pattern(20_000, 3)[2000..18_000]);
@@ -99,13 +99,13 @@ fn a_write_behind_a_gap_is_placed_and_delivered_when_the_gap_closes() {
         held.release(&mut daemon);
         assert!(is_lab(&daemon, lab, 20_000));
         let stats = daemon.stats;
-        assert_eq!((stats.rdmap.in_rdma_writes, stats.mpa.octets_copied), (1, 20_000));
+        assert_eq!((stats.rdmap.in_rdma_writes, stats.mpa.bytes_copied), (1, 20_000));
         assert_eq!(stats.rdmap.payload_bytes_placed, 20_000);
         assert_eq!(
             (stats.mpa.fpdus_in, cli.stats.mpa.fpdus_out),
             (segments.len() as u64, stats.mpa.fpdus_in)
         );
-        assert_eq!(stats.mpa.ulpdu_octets_in, cli.stats.mpa.ulpdu_octets_out);
+        assert_eq!(stats.mpa.ulpdu_bytes_in, cli.stats.mpa.ulpdu_bytes_out);
         assert_eq!((stats.mpa.markers_in > 0, cli.stats.mpa.markers_out), (markers, stats.mpa.markers_in));
     }
 }
@@ -115,9 +115,9 @@ fn the_last_segment_is_placed_early_where_the_configuration_says_so() {
     let (mut cli, mut daemon, lab) = connect(|config| config.last_early = true, true);
     let segments = write(&mut cli, daemon.position, 6000, 0);
     let held = Held::offer(&mut daemon, &segments[1..]);
-    assert!(held.chunks.iter().all(|(_, octets, _)| octets.is_none()));
+    assert!(held.chunks.iter().all(|(_, bytes, _)| bytes.is_none()));
     daemon.deliver(&segments[0].1);
-    assert_eq!((daemon.stats.rdmap.in_rdma_writes, daemon.stats.mpa.octets_held), (0, 0));
+    assert_eq!((daemon.stats.rdmap.in_rdma_writes, daemon.stats.mpa.bytes_held), (0, 0));
     held.release(&mut daemon);
     assert_eq!(daemon.stats.rdmap.in_rdma_writes, 1);
     assert!(is_lab(&daemon, lab, 6000));
@@ -138,12 +138,12 @@ fn nothing_is_placed_where_nothing_tells_where_fpdus_begin() {
         assert!(held.chunks[0].1.is_some());
         let mpa = daemon.stats.mpa;
         assert_eq!((mpa.early_tried, mpa.early_refused_unlocated), (tried, tried));
-        assert_eq!((mpa.octets_copied, mpa.octets_placed_early), (0, 0));
+        assert_eq!((mpa.bytes_copied, mpa.bytes_placed_early), (0, 0));
         daemon.deliver(&segments[0].1);
         held.release(&mut daemon);
         daemon.deliver(&segments[2].1);
         assert!(is_lab(&daemon, lab, 3000));
-        assert_eq!(daemon.stats.mpa.octets_copied, 3000);
+        assert_eq!(daemon.stats.mpa.bytes_copied, 3000);
     }
 }
 
@@ -168,8 +168,8 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
         fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"cut off"))[..24].to_vec(),
         vec![0xAB; 4],
     ];
-    for octets in &cases {
-        assert!(!daemon.early(base + 400, octets));
+    for bytes in &cases {
+        assert!(!daemon.early(base + 400, bytes));
     }
     let mut damaged = fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"damaged"));
     damaged[20] ^= 1;
@@ -179,8 +179,8 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
     let mpa = daemon.stats.mpa;
     assert_eq!((mpa.early_refused_access, mpa.early_refused_kind, mpa.early_refused_crc), (2, 5, 1));
     assert_eq!((mpa.early_refused_incomplete, mpa.early_refused_unlocated, mpa.early_tried), (2, 2, 12));
-    assert_eq!(mpa.octets_held, cases.iter().map(Vec::len).sum::<usize>() as u64 + 28 + 28 + 36);
-    assert!(daemon.bytes(lab).iter().all(|octet| *octet == 0));
+    assert_eq!(mpa.bytes_held, cases.iter().map(Vec::len).sum::<usize>() as u64 + 28 + 28 + 36);
+    assert!(daemon.bytes(lab).iter().all(|byte| *byte == 0));
     assert_eq!(daemon.endpoint.info().state, QpState::ReadyToSend);
     // Its turn has come.
     daemon.deliver(&cases[0]);
@@ -205,8 +205,8 @@ fn an_fpdu_that_is_none_of_the_stream_ends_it() {
         let at = 2 + 14 + 988;
         assert_eq!(outer[at..][..inner.len()], inner);
         assert!(daemon.early(base + at as u64, &inner));
-        assert_eq!(daemon.stats.mpa.octets_placed_early, 100);
-        // The lengths tell as soon as the first octets are there.
+        assert_eq!(daemon.stats.mpa.bytes_placed_early, 100);
+        // The lengths tell as soon as the first bytes are there.
         daemon.deliver(&outer[..if cut == 0 { at } else { cut }]);
         daemon.transmit();
         assert_eq!(ulpdus(&daemon.wire.take()), [terminate([0x20, 0x03, 0, 0], &[])]);
@@ -221,7 +221,7 @@ fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
     let segments = write(&mut cli, daemon.position, 8000, 0);
     assert!(daemon.early(segments[2].0, &segments[2].1));
     assert!(daemon.early(segments[2].0, &segments[2].1), "it is placed: nobody needs it");
-    assert_eq!(daemon.stats.mpa.octets_copied, 1428);
+    assert_eq!(daemon.stats.mpa.bytes_copied, 1428);
     let (mut wrong, len) = (segments[2].1.clone(), segments[2].1.len());
     wrong.fill(0x99);
     daemon.deliver(&segments[0].1);
@@ -233,12 +233,12 @@ fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
         daemon.deliver(segment);
     }
     assert!(is_lab(&daemon, lab, 8000));
-    assert_eq!((daemon.stats.mpa.octets_copied, daemon.stats.rdmap.in_rdma_writes), (8000, 1));
+    assert_eq!((daemon.stats.mpa.bytes_copied, daemon.stats.rdmap.in_rdma_writes), (8000, 1));
     assert_eq!(daemon.stats.mpa.fpdus_in as usize, segments.len());
 }
 
 #[test]
-fn a_length_without_octets_must_have_been_placed() {
+fn a_length_without_bytes_must_have_been_placed() {
     let (mut daemon, stag, _) = ready(|_| {});
     daemon.deliver(&fpdu(&tagged(TAGGED_LAST, WRITE, stag, 0, b"in order")));
     daemon.placed(28);
@@ -246,7 +246,7 @@ fn a_length_without_octets_must_have_been_placed() {
     assert_eq!((daemon.stats.mpa.stream_gaps, daemon.stats.drops.local), (1, 1));
 }
 
-// The right was there when the octets were placed; what is delivered later is not asked again.
+// The right was there when the bytes were placed; what is delivered later is not asked again.
 #[test]
 fn a_right_that_is_revoked_in_between() {
     let (mut cli, mut daemon, lab) = connect(|_| {}, true);
@@ -268,7 +268,7 @@ fn as_many_runs_as_are_configured() {
     let order = [2, 4, 6, 3, 8, 5];
     let chunks: Vec<_> = order.iter().map(|nth| segments[*nth].clone()).collect();
     let held = Held::offer(&mut daemon, &chunks);
-    let taken: Vec<_> = held.chunks.iter().map(|(_, octets, _)| octets.is_none()).collect();
+    let taken: Vec<_> = held.chunks.iter().map(|(_, bytes, _)| bytes.is_none()).collect();
     // The third run is one too many, until the first two are joined.
     assert_eq!(taken, [true, true, false, true, true, true]);
     assert_eq!(daemon.stats.mpa.early_refused_runs, 1);
@@ -279,7 +279,7 @@ fn as_many_runs_as_are_configured() {
     all.release(&mut daemon);
     segments[9..].iter().for_each(|(_, segment)| daemon.deliver(segment));
     assert!(is_lab(&daemon, lab, 20_000));
-    assert_eq!(daemon.stats.mpa.octets_copied, 20_000);
+    assert_eq!(daemon.stats.mpa.bytes_copied, 20_000);
     assert!(size_of::<PlacedRun>() <= 40, "what `EndpointConfig` promises");
 }
 
@@ -338,9 +338,9 @@ proptest! {
         for (nth, (len, gap)) in way.writes.iter().enumerate() {
             to = LAB.min(to + (*gap % 500) as usize);
             let len = (*len as usize).min(LAB - to);
-            let octets = pattern(len, nth as u8);
-            expected[to..to + len].copy_from_slice(&octets);
-            let local = cli.memory.add(octets).unwrap();
+            let bytes = pattern(len, nth as u8);
+            expected[to..to + len].copy_from_slice(&bytes);
+            let local = cli.memory.add(bytes).unwrap();
             cli.endpoint.post_write(nth as u64, slice(local, 0, len as u32), stag, to as u64).unwrap();
             (to, total) = (to + len, total + len as u64);
         }
@@ -367,10 +367,10 @@ proptest! {
         others.sort_by_key(|nth| (*nth as u64).wrapping_mul(way.order | 1));
         let others: Vec<_> = others.into_iter().map(|nth| chunks[nth].clone()).collect();
         let held = Held::offer(&mut daemon, &others);
-        for (offset, octets) in &chunks {
+        for (offset, bytes) in &chunks {
             match held.chunks.iter().find(|(at, ..)| at == offset) {
                 Some((_, None, len)) => daemon.placed(*len),
-                _ => daemon.deliver(octets),
+                _ => daemon.deliver(bytes),
             }
         }
         prop_assert_eq!(daemon.endpoint.info().state, QpState::ReadyToSend);
@@ -378,8 +378,8 @@ proptest! {
         let stats = daemon.stats;
         prop_assert_eq!(stats.rdmap.in_rdma_writes as usize, way.writes.len());
         prop_assert_eq!(stats.rdmap.payload_bytes_placed, total, "placed once");
-        prop_assert_eq!(stats.mpa.octets_copied, total + stats.mpa.octets_spilled);
-        prop_assert_eq!(stats.mpa.ulpdu_octets_in, cli.stats.mpa.ulpdu_octets_out);
+        prop_assert_eq!(stats.mpa.bytes_copied, total + stats.mpa.bytes_spilled);
+        prop_assert_eq!(stats.mpa.ulpdu_bytes_in, cli.stats.mpa.ulpdu_bytes_out);
         prop_assert_eq!(stats.mpa.fpdus_in, cli.stats.mpa.fpdus_out);
     }
 }

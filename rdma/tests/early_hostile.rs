@@ -8,11 +8,11 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use rdma::{Access, CrcPolicy, EndpointConfig, Event, OutOfOrder, QpState, RegionId, Scope, Stag, Window};
 
-/// Octets of the window, and of what lies before and behind it.
+/// Bytes of the window, and of what lies before and behind it.
 const WINDOW: usize = 8192;
 const GUARD: usize = 64;
 
@@ -48,21 +48,21 @@ impl Lab {
         Self { side, lab, stag, base }
     }
 
-    fn write(&self, control: u8, to: u64, octets: &[u8]) -> Vec<u8> {
-        tagged(control, WRITE, self.stag.0, to, octets)
+    fn write(&self, control: u8, to: u64, bytes: &[u8]) -> Vec<u8> {
+        tagged(control, WRITE, self.stag.0, to, bytes)
     }
 
     /// An FPDU of an RDMA Write that goes on.
-    fn part(&self, to: u64, octets: &[u8]) -> Vec<u8> {
-        fpdu(&self.write(TAGGED_MORE, to, octets))
+    fn part(&self, to: u64, bytes: &[u8]) -> Vec<u8> {
+        fpdu(&self.write(TAGGED_MORE, to, bytes))
     }
 
     fn window(&self) -> &[u8] {
-        let octets = self.side.bytes(self.lab);
-        let guards = octets[..GUARD].iter().chain(&octets[GUARD + WINDOW..]);
-        assert!(guards.copied().all(|octet| octet == 0), "an octet outside was written");
+        let bytes = self.side.bytes(self.lab);
+        let guards = bytes[..GUARD].iter().chain(&bytes[GUARD + WINDOW..]);
+        assert!(guards.copied().all(|byte| byte == 0), "an byte outside was written");
         assert_eq!(self.side.memory.faults(), 0);
-        &octets[GUARD..][..WINDOW]
+        &bytes[GUARD..][..WINDOW]
     }
 
     /// The Terminate that was sent, if one was.
@@ -106,7 +106,7 @@ fn what_the_lengths_rule_out_is_not_tried() {
 fn lengths_that_lead_elsewhere_end_the_stream_wherever_they_lead() {
     let mut lab = Lab::new(|_| {});
     let early = lab.part(4000, &[9; 48]);
-    // Its length is that of an FPDU that ends 4 octets before what was placed, 4 octets in it, or behind it.
+    // Its length is that of an FPDU that ends 4 bytes before what was placed, 4 bytes in it, or behind it.
     for lead in [-4_i64, 4, 60] {
         lab = Lab::new(|_| {});
         let first = lab.part(0, &[5; 98]);
@@ -173,7 +173,7 @@ fn what_was_placed_is_delivered_in_parts_of_any_length() {
     let mut left = 19 * len;
     for (turn, part) in [1, 2, 3, len - 6, 1, 2 * len, len / 2, 4000, 4].into_iter().cycle().enumerate() {
         let part = part.min(left);
-        // Lengths, and octets that say something else.
+        // Lengths, and bytes that say something else.
         if turn % 3 == 2 {
             lab.side.deliver(&vec![0xbb; part]);
         } else {
@@ -187,7 +187,7 @@ fn what_was_placed_is_delivered_in_parts_of_any_length() {
     }
     assert!(lab.is_alive());
     assert!((0..20).all(|nth| lab.window()[nth * 300..][..300] == [nth as u8 + 1; 300]));
-    assert_eq!(lab.side.stats.mpa.octets_copied, 6000);
+    assert_eq!(lab.side.stats.mpa.bytes_copied, 6000);
 }
 
 // A Write behind a Send that takes its right away: placed while the right is there, and never after.
@@ -223,7 +223,7 @@ fn markers_that_lie_write_no_more_than_the_peer_may_and_end_the_stream() {
     });
     let mut stream = Vec::new();
     append_marked(&mut stream, &lab.write(TAGGED_MORE, 0, &[1; 1000]));
-    // The second marker points to octets of the payload, which are made an FPDU that reaches over it.
+    // The second marker points to bytes of the payload, which are made an FPDU that reaches over it.
     let begin = 512 + 100;
     let inner = lab.write(TAGGED_MORE, 5000, &[7; 470]);
     let mut forged = (inner.len() as u16).to_be_bytes().to_vec();
@@ -253,5 +253,5 @@ fn without_a_marker_nothing_is_tried_where_markers_are_asked_for() {
     let part = lab.part(0, &[7; 100]);
     assert!(!lab.side.early(lab.base + 516, &part));
     assert_eq!(lab.side.stats.mpa.early_refused_unlocated, 1);
-    assert!(lab.window().iter().all(|octet| *octet == 0));
+    assert!(lab.window().iter().all(|byte| *byte == 0));
 }

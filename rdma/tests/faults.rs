@@ -1,4 +1,4 @@
-//! Faults of this side: what the peer is told of them, octet by octet, and that none is passed over.
+//! Faults of this side: what the peer is told of them, byte by byte, and that none is passed over.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::target::*;
 use common::*;
 use rdma::service::encode_request;
@@ -72,7 +72,7 @@ fn what_cannot_be_fetched_is_not_made_up() {
 
 /// RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
 #[test]
-fn own_work_without_its_octets_is_not_sent() {
+fn own_work_without_its_bytes_is_not_sent() {
     for write in [true, false] {
         let config = EndpointConfig { send_queue: 2, ..EndpointConfig::default() };
         let mut target = Target::with(config, 4);

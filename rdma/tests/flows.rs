@@ -9,7 +9,7 @@ mod common;
 
 use core::time::Duration;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use rdma::service::{ServiceError, Status, decode_reply, encode_request};
 use rdma::wire::mpa::RtrOptions;
@@ -34,7 +34,7 @@ fn put_then_prove_then_get() {
     let copy = cli.memory.add(vec![0; LEN as usize]).unwrap();
     cli.events.clear();
 
-    // Writes in windows, and a read of no octets whose response proves that they are placed.
+    // Writes in windows, and a read of no bytes whose response proves that they are placed.
     for window in 0..3u32 {
         let (at, len) = (window * PART, PART);
         let part = slice(local, at.into(), len);
@@ -185,10 +185,10 @@ fn fpdus_may_follow_the_reply_at_once() {
     cli.endpoint.post_recv(4, slice(local, 4, 4)).unwrap();
     cli.transmit();
     cli.wire.take();
-    let mut octets = mpa(REPLY, 16, 16, b"");
-    octets.extend(fpdu(&tagged(TAGGED_LAST, WRITE, stag.0, 0, &[1, 2, 3, 4])));
-    octets.extend(fpdu(&untagged(UNTAGGED_LAST, SEND_SE, 0, [0, 1, 0], &[5, 6])));
-    let (now, later) = octets.split_at(octets.len() - 3);
+    let mut bytes = mpa(REPLY, 16, 16, b"");
+    bytes.extend(fpdu(&tagged(TAGGED_LAST, WRITE, stag.0, 0, &[1, 2, 3, 4])));
+    bytes.extend(fpdu(&untagged(UNTAGGED_LAST, SEND_SE, 0, [0, 1, 0], &[5, 6])));
+    let (now, later) = bytes.split_at(bytes.len() - 3);
     cli.deliver(now);
     cli.deliver(later);
     assert_eq!(cli.bytes(local), [1, 2, 3, 4, 5, 6, 0, 0]);
@@ -205,9 +205,9 @@ const NO_MPA: Event = Event::Failed { code: ErrorCode::INVALID_FRAME };
 fn fpdus_may_not_precede_the_reply() {
     let mut daemon = Side::responder(EndpointConfig::default());
     daemon.add_region("lab", vec![0; 8], BOTH);
-    let mut octets = mpa(REQUEST, 1, 1, &encode_request("lab", BOTH, b"").unwrap());
-    octets.extend(fpdu(&tagged(TAGGED_LAST, WRITE, 1, 0, &[])));
-    daemon.deliver(&octets);
+    let mut bytes = mpa(REQUEST, 1, 1, &encode_request("lab", BOTH, b"").unwrap());
+    bytes.extend(fpdu(&tagged(TAGGED_LAST, WRITE, 1, 0, &[])));
+    daemon.deliver(&bytes);
     assert_eq!(daemon.transmit().frames, 0);
     assert_eq!(daemon.drain_events(), [NO_MPA, Event::Close { how: CloseHow::Reset }]);
     assert_eq!(daemon.stats.mpa.refused_early, 1);
@@ -216,10 +216,10 @@ fn fpdus_may_not_precede_the_reply() {
 
 #[test]
 fn what_is_no_mpa_is_closed_without_a_word() {
-    for octets in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MPA ID Rep Frame", &[0; 20]] {
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MPA ID Rep Frame", &[0; 20]] {
         let mut daemon = Side::responder(EndpointConfig::default());
-        daemon.deliver(octets);
-        daemon.deliver(octets);
+        daemon.deliver(bytes);
+        daemon.deliver(bytes);
         assert_eq!(daemon.transmit().frames, 0);
         assert_eq!(daemon.drain_events(), [NO_MPA, Event::Close { how: CloseHow::Reset }]);
     }
@@ -257,11 +257,11 @@ fn ready_to_receive_is_the_first_message() {
         daemon.transmit();
         carry(&mut daemon, &mut cli, &mut segments(1448));
         cli.transmit();
-        let octets = cli.wire.take();
-        let ops: Vec<u8> = ulpdus(&octets).iter().map(|segment| segment[1]).collect();
+        let bytes = cli.wire.take();
+        let ops: Vec<u8> = ulpdus(&bytes).iter().map(|segment| segment[1]).collect();
         assert_eq!(ops, expected);
-        if !octets.is_empty() {
-            daemon.deliver(&octets);
+        if !bytes.is_empty() {
+            daemon.deliver(&bytes);
         }
         run(&mut cli, &mut daemon, &mut segments(1448));
         // It is nobody's work request, and takes no place of one.
@@ -400,8 +400,8 @@ fn a_stream_cut_off_gives_the_work_back() {
     cli.transmit();
     carry(&mut cli, &mut daemon, &mut segments(1448));
     daemon.transmit();
-    let octets = daemon.wire.take();
-    cli.deliver(&octets[..octets.len() / 2 + 1]);
+    let bytes = daemon.wire.take();
+    cli.deliver(&bytes[..bytes.len() / 2 + 1]);
     let done = cli.events.len();
     assert!(done > 0 && done < 20);
     cli.endpoint.peer_closed(cli.now, &mut cli.stats);

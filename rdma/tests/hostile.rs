@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use proptest::prelude::*;
 use rdma::service::{decode_reply, encode_request};
@@ -26,18 +26,18 @@ fn target() -> (Side, RegionId, u32) {
     (side, lab, decode_reply(&reply[24..]).unwrap().stag.0)
 }
 
-/// Feeds the octets, then whatever the peer may have left undone, and checks that nothing has happened.
+/// Feeds the bytes, then whatever the peer may have left undone, and checks that nothing has happened.
 fn survives(mut side: Side, lab: RegionId, chunks: &[Vec<u8>]) {
     for chunk in chunks {
         side.deliver(chunk);
         side.transmit();
         // What answers it, if anything does, is well formed: an MPA frame, then FPDUs.
-        let octets = side.wire.take();
-        let frame = match octets.strip_prefix(REPLY) {
+        let bytes = side.wire.take();
+        let frame = match bytes.strip_prefix(REPLY) {
             Some(rest) => 20 + usize::from(u16::from_be_bytes([rest[2], rest[3]])),
             None => 0,
         };
-        ulpdus(&octets[frame..]);
+        ulpdus(&bytes[frame..]);
     }
     assert_eq!(side.bytes(lab), pattern(LAB, 1));
     assert_eq!(side.memory.faults(), 0);
@@ -59,13 +59,13 @@ fn segment(stag: u32) -> impl Strategy<Value = Vec<u8>> {
     ];
     let op = prop_oneof![8 => (0..8u8).prop_map(|op| 0x40 | op), 1 => any::<u8>()];
     let word = prop_oneof![0..4u32, Just(stag), any::<u32>()];
-    let octets = prop::collection::vec(any::<u8>(), 0..80);
-    (control, op, prop::collection::vec(word, 0..12), octets).prop_map(|(control, op, words, octets)| {
+    let bytes = prop::collection::vec(any::<u8>(), 0..80);
+    (control, op, prop::collection::vec(word, 0..12), bytes).prop_map(|(control, op, words, bytes)| {
         let mut segment = vec![control, op];
         for word in words {
             segment.extend_from_slice(&word.to_be_bytes());
         }
-        segment.extend_from_slice(&octets);
+        segment.extend_from_slice(&bytes);
         segment
     })
 }
@@ -82,13 +82,13 @@ proptest! {
     })]
 
     #[test]
-    fn any_octets_after_the_negotiation(chunks in chunks()) {
+    fn any_bytes_after_the_negotiation(chunks in chunks()) {
         let (side, lab, _) = target();
         survives(side, lab, &chunks);
     }
 
     #[test]
-    fn any_octets_instead_of_a_negotiation(chunks in chunks(), keep in 0..80usize) {
+    fn any_bytes_instead_of_a_negotiation(chunks in chunks(), keep in 0..80usize) {
         let mut side = Side::responder(EndpointConfig::default());
         let lab = side.add_region("lab", pattern(LAB, 1), BOTH);
         let request = mpa(REQUEST, 0, 4, &encode_request("lab", BOTH, b"").unwrap());
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_as_a_reply(chunks in chunks(), keep in 0..80usize) {
+    fn any_bytes_as_a_reply(chunks in chunks(), keep in 0..80usize) {
         let mut side = Side::initiator(initiator_config(), &request(b"abc"));
         let lab = side.add_region("lab", pattern(LAB, 1), BOTH);
         side.transmit();
@@ -118,8 +118,8 @@ proptest! {
         for wr_id in 0..u64::from(seed % 4) {
             side.endpoint.post_recv(wr_id, slice(buffers, wr_id * 16, 16)).unwrap();
         }
-        let octets: Vec<Vec<u8>> = segments.iter().map(|segment| fpdu(segment)).collect();
-        survives(side, lab, &octets);
+        let bytes: Vec<Vec<u8>> = segments.iter().map(|segment| fpdu(segment)).collect();
+        survives(side, lab, &bytes);
     }
 
     #[test]
@@ -129,14 +129,14 @@ proptest! {
         side.deliver(&mpa(REQUEST, 0, 4, &encode_request("lab", BOTH, b"").unwrap()));
         side.transmit();
         let stag = decode_reply(&side.wire.take()[24..]).unwrap().stag.0;
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for part in 0..4u8 {
             let payload = vec![part; 64];
-            octets.extend(fpdu(&tagged(TAGGED_LAST, WRITE, stag, u64::from(part) * 64, &payload)));
+            bytes.extend(fpdu(&tagged(TAGGED_LAST, WRITE, stag, u64::from(part) * 64, &payload)));
         }
-        let at = at.index(octets.len());
-        octets[at] ^= 1 << bit;
-        side.deliver(&octets);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        side.deliver(&bytes);
         let whole = at / 84;
         for part in 0..4 {
             let expected =

@@ -21,7 +21,7 @@ fn fpdu(crc: bool, ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An FPDU that a sender may not build, but a receiver may meet: up to 65535 octets of ULPDU.
+/// An FPDU that a sender may not build, but a receiver may meet: up to 65535 bytes of ULPDU.
 fn longest_fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut out = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
     out.extend_from_slice(ulpdu);
@@ -36,14 +36,14 @@ fn pattern(len: usize, salt: usize) -> Vec<u8> {
 
 /// A chunk that says how many of its kind are alive.
 struct Chunk {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     alive: Rc<Cell<usize>>,
 }
 
 impl Chunk {
-    fn new(octets: &[u8], alive: &Rc<Cell<usize>>) -> Self {
+    fn new(bytes: &[u8], alive: &Rc<Cell<usize>>) -> Self {
         alive.set(alive.get() + 1);
-        Self { octets: octets.to_vec(), alive: Rc::clone(alive) }
+        Self { bytes: bytes.to_vec(), alive: Rc::clone(alive) }
     }
 }
 
@@ -55,7 +55,7 @@ impl Drop for Chunk {
 
 impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
-        &self.octets
+        &self.bytes
     }
 }
 
@@ -119,8 +119,8 @@ impl Receiver {
         Self { lends: false, ..self }
     }
 
-    fn push(&mut self, octets: &[u8]) {
-        let chunk = Chunk::new(octets, &self.alive);
+    fn push(&mut self, bytes: &[u8]) {
+        let chunk = Chunk::new(bytes, &self.alive);
         let Self { deframer, stats, outcome, offset, .. } = self;
         while self.lends
             && let Some(fpdu) = deframer.next_whole(*offset, chunk.as_ref(), stats)
@@ -131,7 +131,7 @@ impl Receiver {
         if let Err(error) = deframer.push(*offset, chunk, stats) {
             outcome.errors.push(error);
         }
-        *offset += octets.len() as u64;
+        *offset += bytes.len() as u64;
         self.alive_max = self.alive_max.max(self.alive.get());
         while let Some(fpdu) = deframer.next_fpdu(stats) {
             outcome.note(fpdu);
@@ -150,20 +150,20 @@ impl Receiver {
 
 #[test]
 fn crc32c_is_the_one_of_the_rfc() {
-    // RFC 5044 §4.4, Figure 5: the marker that opens the stream, a ULPDU of 42 octets.
+    // RFC 5044 §4.4, Figure 5: the marker that opens the stream, a ULPDU of 42 bytes.
     let mut first = vec![0, 0, 0, 0, 0x00, 0x2A, 0x41, 0x43];
     first.resize(0x30, 0);
     first[0x13] = 1;
     assert_eq!(crc32c(&first), [0x52, 0x23, 0x99, 0x83]);
 
-    // Figure 6: a marker in the midst, 20 octets behind the FPDU's start.
+    // Figure 6: a marker in the midst, 20 bytes behind the FPDU's start.
     let mut second = vec![0; 0x30];
     second[..4].copy_from_slice(&[0x00, 0x2A, 0x41, 0x43]);
     second[0x0F] = 2;
     second[0x17] = 0x14;
     assert_eq!(crc32c(&second), [0x84, 0x92, 0x58, 0x98]);
 
-    // The check value that every description of CRC-32C gives, low octet first.
+    // The check value that every description of CRC-32C gives, low byte first.
     assert_eq!(crc32c(b"123456789"), 0xE306_9283_u32.to_le_bytes());
 }
 
@@ -173,20 +173,20 @@ fn an_fpdu_without_markers_is_framed_and_found() {
     let mut ulpdu = vec![0; 42];
     ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
     ulpdu[13] = 1;
-    let octets = fpdu(true, &ulpdu);
-    assert_eq!(octets[..4], [0x00, 0x2A, 0x41, 0x43]);
-    assert_eq!(octets[44..], [0xB7, 0x24, 0x3E, 0xC3]);
+    let bytes = fpdu(true, &ulpdu);
+    assert_eq!(bytes[..4], [0x00, 0x2A, 0x41, 0x43]);
+    assert_eq!(bytes[44..], [0xB7, 0x24, 0x3E, 0xC3]);
 }
 
 #[test]
 fn the_trailer_follows_the_pad() {
     for (len, total) in [(0, 8), (1, 8), (2, 8), (3, 12), (4, 12), (6, 12), (7, 16), (1442, 1448)] {
         assert_eq!(fpdu_len(len), total);
-        let octets = fpdu(false, &vec![0xAA; len]);
-        assert_eq!(octets.len(), total);
+        let bytes = fpdu(false, &vec![0xAA; len]);
+        assert_eq!(bytes.len(), total);
         // RFC 5044 §4.1: "The pad data MUST be set to zero by the sender"; no CRC is all zeros too.
-        assert!(octets[2 + len..].iter().all(|octet| *octet == 0));
-        assert!(octets[2..2 + len].iter().all(|octet| *octet == 0xAA));
+        assert!(bytes[2 + len..].iter().all(|byte| *byte == 0));
+        assert!(bytes[2..2 + len].iter().all(|byte| *byte == 0xAA));
     }
     assert_eq!(FPDU_LEN_MAX, 65544);
 }
@@ -223,7 +223,7 @@ fn lengths_that_disagree_are_refused_before_anything_is_written() {
             out.fill(0x55);
         } else {
             assert_eq!((result, called), (Err(error), false));
-            assert!(out.iter().all(|octet| *octet == 0x55));
+            assert!(out.iter().all(|byte| *byte == 0x55));
         }
     }
 }
@@ -243,7 +243,7 @@ fn an_fpdu_in_one_chunk_is_lent_from_that_chunk() {
         assert!(memory.contains(&lent.as_ptr()));
     }
     assert!(deframer.next_fpdu(&mut stats).is_none());
-    assert_eq!((stats.fpdus_in, stats.fpdus_in_split, stats.ulpdu_octets_in), (2, 0, 1472));
+    assert_eq!((stats.fpdus_in, stats.fpdus_in_split, stats.ulpdu_bytes_in), (2, 0, 1472));
     assert_eq!((deframer.pending(), deframer.end()), (0, START + stream.len() as u64));
 }
 
@@ -254,7 +254,7 @@ fn a_split_fpdu_is_not_copied() {
     }
 }
 
-/// An FPDU of so many octets of ULPDU, in chunks of so many.
+/// An FPDU of so many bytes of ULPDU, in chunks of so many.
 fn split_without_a_copy(len: usize, size: usize) {
     let ulpdu = pattern(len, 3);
     let stream = fpdu(true, &ulpdu);
@@ -270,11 +270,11 @@ fn split_without_a_copy(len: usize, size: usize) {
     let fpdu = deframer.next_fpdu(&mut stats).unwrap().unwrap();
     assert_eq!(fpdu.contiguous().is_some(), 2 + len <= size);
     assert!(fpdu.pieces(0).all(|piece| memory.contains(&piece.as_ptr())));
-    assert_eq!((stats.octets_spilled, stats.octets_copied, stats.fpdus_in_split), (0, 0, 1));
+    assert_eq!((stats.bytes_spilled, stats.bytes_copied, stats.fpdus_in_split), (0, 0, 1));
 }
 
 #[test]
-fn a_chunk_may_begin_with_octets_of_the_startup_phase() {
+fn a_chunk_may_begin_with_bytes_of_the_startup_phase() {
     let stream = [b"reply".to_vec(), fpdu(true, b"first")].concat();
     let mut stats = MpaStats::default();
     let mut deframer = Deframer::new(START, DeframerConfig::default());
@@ -287,20 +287,20 @@ fn a_chunk_may_begin_with_octets_of_the_startup_phase() {
 
 #[test]
 fn what_the_caller_may_not_do_ends_the_stream() {
-    let octets = fpdu(true, &[7; 100]);
+    let bytes = fpdu(true, &[7; 100]);
     for (offset, name) in [(START + 1, "gap"), (START + 500, "far"), (START - 1, "overlap")] {
         let mut stats = MpaStats::default();
         let mut deframer = Deframer::new(START - 10, DeframerConfig::default());
-        deframer.push(START - 10, &octets[..10], &mut stats).unwrap();
-        let error = deframer.push(offset, &octets[10..], &mut stats).unwrap_err();
+        deframer.push(START - 10, &bytes[..10], &mut stats).unwrap();
+        let error = deframer.push(offset, &bytes[10..], &mut stats).unwrap_err();
         assert_eq!(error, FpduError::Gap { expected: START, offset }, "{name}");
         assert_eq!(stats.stream_gaps, 1);
-        assert!(deframer.push(START, &octets[10..], &mut stats).is_ok());
+        assert!(deframer.push(START, &bytes[10..], &mut stats).is_ok());
         assert!(deframer.next_fpdu(&mut stats).is_none());
     }
     let mut stats = MpaStats::default();
     let mut deframer = Deframer::new(0, DeframerConfig::default());
-    let many = octets.repeat(700);
+    let many = bytes.repeat(700);
     deframer.push(0, &many[..], &mut stats).unwrap();
     let error = deframer.push(many.len() as u64, &many[..], &mut stats).unwrap_err();
     assert_eq!(error, FpduError::Undrained);
@@ -315,26 +315,26 @@ fn a_long_fpdu_that_is_never_ended_pins_next_to_nothing() {
         receiver.push(&fpdu(true, &[1; 300])[..280]);
         receiver.push(&[&fpdu(true, &[1; 300])[280..], &stream[..size]].concat());
         receiver.push_in_chunks(&stream[size..stream.len() - 1], &mut || size);
-        assert!(receiver.alive.get() <= CHUNKS_MAX, "{} chunks of {size} octets", receiver.alive.get());
+        assert!(receiver.alive.get() <= CHUNKS_MAX, "{} chunks of {size} bytes", receiver.alive.get());
         receiver.push(&stream[stream.len() - 1..]);
         assert_eq!((receiver.outcome.fpdus.len(), receiver.outcome.errors.len()), (2, 0));
     }
 }
 
-// A peer may send single octets; what that pins is bounded all the same.
+// A peer may send single bytes; what that pins is bounded all the same.
 #[test]
 fn small_chunks_do_not_pile_up() {
     let ulpdu = pattern(65535, 4);
     let stream = [longest_fpdu(&ulpdu), fpdu(true, b"next"), longest_fpdu(&ulpdu)].concat();
     let sizes = [1, 2, 3, 63, 64, 65, 536, 1023, 1024, 1448, 9000];
-    // Miri takes long over 131,000 single octets.
+    // Miri takes long over 131,000 single bytes.
     for size in sizes.into_iter().skip(if cfg!(miri) { 6 } else { 0 }) {
         let mut receiver = Receiver::new(true, SPILL_MAX);
         receiver.push_in_chunks(&stream, &mut || size);
         let lens: Vec<_> = receiver.outcome.fpdus.iter().map(|(_, ulpdu)| ulpdu.len()).collect();
         assert_eq!((lens, receiver.outcome.errors.len()), (vec![65535, 4, 65535], 0), "{size}");
         assert!(receiver.outcome.fpdus.iter().step_by(2).all(|(_, got)| *got == ulpdu));
-        assert!(receiver.alive_max <= CHUNKS_MAX + 1, "{} chunks of {size} octets", receiver.alive_max);
+        assert!(receiver.alive_max <= CHUNKS_MAX + 1, "{} chunks of {size} bytes", receiver.alive_max);
         assert_eq!(receiver.alive.get(), 0);
     }
 }
@@ -345,7 +345,7 @@ fn an_fpdu_that_lies_whole_in_a_chunk_is_lent_unless_something_is_held() {
     let (config, mut stats) = (DeframerConfig::default(), MpaStats::default());
     let mut deframer = Deframer::<&[u8]>::new(START, config);
     let (chunk, rest) = stream.split_at(100);
-    // Octets of the startup phase may lie before it.
+    // Bytes of the startup phase may lie before it.
     let first =
         deframer.next_whole(START - 3, &[&b"end"[..], chunk].concat(), &mut stats).unwrap().unwrap().len();
     assert_eq!((first, deframer.end()), (40, START + 48));
@@ -420,9 +420,9 @@ proptest! {
         let mut expected = Vec::new();
         let mut stream = Vec::new();
         for ulpdu in ulpdus {
-            let octets = fpdu(crc, &ulpdu);
+            let bytes = fpdu(crc, &ulpdu);
             expected.push((START + stream.len() as u64, ulpdu));
-            stream.extend(octets);
+            stream.extend(bytes);
         }
         let expected = Outcome { fpdus: expected, errors: vec![] };
         for mut receiver in [Receiver::new(crc, SPILL_MAX), Receiver::new(crc, SPILL_MAX).that_holds()] {
@@ -437,23 +437,23 @@ proptest! {
 
     #[test]
     fn one_wrong_bit_stops_the_stream(
-        ulpdus in ulpdus(), cuts in cuts(), which: prop::sample::Index, octet: prop::sample::Index, bit in 0u8..8,
+        ulpdus in ulpdus(), cuts in cuts(), which: prop::sample::Index, byte: prop::sample::Index, bit in 0u8..8,
     ) {
         let which = which.index(ulpdus.len());
         let mut good = Vec::new();
         let mut stream = Vec::new();
         for (index, ulpdu) in ulpdus.iter().enumerate() {
-            let mut octets = fpdu(true, ulpdu);
+            let mut bytes = fpdu(true, ulpdu);
             if index < which {
                 good.push((START + stream.len() as u64, ulpdu.clone()));
             }
             if index == which {
-                let octet = octet.index(octets.len());
-                octets[octet] ^= 1 << bit;
+                let byte = byte.index(bytes.len());
+                bytes[byte] ^= 1 << bit;
             }
-            stream.extend(octets);
+            stream.extend(bytes);
         }
-        // A longer length than was meant has to find its octets, or it would wait for them.
+        // A longer length than was meant has to find its bytes, or it would wait for them.
         stream.extend(vec![0x3C; FPDU_LEN_MAX]);
         let expected = Outcome { fpdus: good, errors: vec![FpduError::Crc] };
         for mut receiver in [Receiver::new(true, SPILL_MAX), Receiver::new(true, SPILL_MAX).that_holds()] {
@@ -466,7 +466,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_do_not_panic(stream in prop::collection::vec(any::<u8>(), 0..4000), cuts in cuts(), crc: bool) {
+    fn arbitrary_bytes_do_not_panic(stream in prop::collection::vec(any::<u8>(), 0..4000), cuts in cuts(), crc: bool) {
         let mut receiver = Receiver::new(crc, SPILL_MAX);
         let mut cuts = cuts.into_iter().cycle();
         receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
@@ -491,7 +491,7 @@ fn an_fpdu_survives_that_its_chunks_are_given_back() {
                     lens.push(fpdu.unwrap().len());
                 }
                 deframer.tidy(&mut stats);
-                assert!(deframer.chunks() * 256 <= deframer.pending(), "chunks of few octets, {size} each");
+                assert!(deframer.chunks() * 256 <= deframer.pending(), "chunks of few bytes, {size} each");
                 let (begins, held) = (deframer.incomplete_from(), deframer.pending());
                 if n % every == 0 {
                     deframer.compact(&mut stats);
@@ -499,7 +499,7 @@ fn an_fpdu_survives_that_its_chunks_are_given_back() {
                     assert_eq!((deframer.incomplete_from(), deframer.pending()), (begins, held));
                 }
             }
-            assert_eq!(lens, [5, 65535, 4], "{size} octets each, given back every {every}");
+            assert_eq!(lens, [5, 65535, 4], "{size} bytes each, given back every {every}");
             assert_eq!((deframer.chunks(), deframer.incomplete_from()), (0, None));
         }
     }

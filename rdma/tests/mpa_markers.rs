@@ -1,9 +1,9 @@
-//! Markers octet by octet: the figures of RFC 5044, every place in the interval, every way to cut the stream, every lie.
+//! Markers byte by byte: the figures of RFC 5044, every place in the interval, every way to cut the stream, every lie.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
-use common::octets::append_marked;
+use common::bytes::append_marked;
 use proptest::prelude::*;
 use rdma::mpa::crc::crc32c;
 use rdma::mpa::framer::{MULPDU_MAX, MULPDU_MIN};
@@ -94,7 +94,7 @@ fn the_figures_of_the_rfc() {
 
 #[test]
 fn figure_4_with_its_marker_within_the_ulpdu() {
-    // 16 octets of ULPDU, of which 10 fit in front of the marker.
+    // 16 bytes of ULPDU, of which 10 fit in front of the marker.
     let (mut stream, mut framer) = (Vec::new(), Framer::new(true).with_markers(true));
     append(&mut stream, &mut framer, &[1; 490]);
     let start = stream.len();
@@ -186,7 +186,7 @@ fn a_marker_that_points_elsewhere_ends_the_stream() {
     }
 }
 
-// RFC 5044 §4.2: reserved octets are "ignored on receive", the low two bits of FPDUPTR are zero "for calculations".
+// RFC 5044 §4.2: reserved bytes are "ignored on receive", the low two bits of FPDUPTR are zero "for calculations".
 #[test]
 fn what_a_receiver_must_ignore() {
     let mut stream = Vec::new();
@@ -218,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_marked_octets_do_not_panic(
+    fn arbitrary_marked_bytes_do_not_panic(
         stream in prop::collection::vec(any::<u8>(), 0..4000), size in 1usize..2000, crc: bool,
     ) {
         receive(DeframerConfig { crc, ..CONFIG }, &stream, &mut || size);

@@ -1,4 +1,4 @@
-//! The startup phase: the whole transition table, the octets of every answer, every refusal.
+//! The startup phase: the whole transition table, the bytes of every answer, every refusal.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -64,8 +64,8 @@ impl Side {
         }
     }
 
-    fn receive(&mut self, octets: &[u8]) -> usize {
-        self.negotiation.receive(octets, &mut self.stats)
+    fn receive(&mut self, bytes: &[u8]) -> usize {
+        self.negotiation.receive(bytes, &mut self.stats)
     }
 
     fn event(&mut self) -> Option<Event> {
@@ -97,23 +97,23 @@ fn the_transition_table_is_this() {
     let expected = "\
 AwaitRequest Frame Decide
 AwaitRequest BadFrame Failed
-AwaitRequest EarlyOctets Failed
+AwaitRequest EarlyBytes Failed
 AwaitRequest Timeout Failed
 AwaitRequest PeerClosed Failed
-Decide EarlyOctets Failed
+Decide EarlyBytes Failed
 Decide Accept SendAccept
 Decide Reject SendReject
 Decide Timeout Failed
 Decide PeerClosed Failed
-SendAccept EarlyOctets Failed
+SendAccept EarlyBytes Failed
 SendAccept Sent Established
 SendAccept Timeout Failed
 SendAccept PeerClosed Failed
-SendReject EarlyOctets Failed
+SendReject EarlyBytes Failed
 SendReject Sent Rejected
 SendReject Timeout Failed
 SendReject PeerClosed Failed
-SendRequest EarlyOctets Failed
+SendRequest EarlyBytes Failed
 SendRequest Sent AwaitReply
 SendRequest Timeout Failed
 SendRequest PeerClosed Failed
@@ -121,7 +121,7 @@ AwaitReply Frame Established
 AwaitReply Unacceptable Failed
 AwaitReply RejectFrame Rejected
 AwaitReply BadFrame Failed
-AwaitReply EarlyOctets Failed
+AwaitReply EarlyBytes Failed
 AwaitReply Timeout Failed
 AwaitReply PeerClosed Failed
 ";
@@ -174,7 +174,7 @@ fn a_responder_answers_as_it_is_asked() {
         assert_eq!((terms.crc, terms.ird, terms.ord, terms.rtr), (crc, ird, ord, None), "{name}");
         assert_eq!(terms.revision, request[17], "{name}");
         // What the peer must send first is what the Reply says: B, C and D where A is set.
-        let flags = |at: usize| reply.get(at).map_or(0, |octet| octet >> 6);
+        let flags = |at: usize| reply.get(at).map_or(0, |byte| byte >> 6);
         let offered =
             RtrOptions { send: flags(20) & 1 != 0, write: flags(22) & 2 != 0, read: flags(22) & 1 != 0 };
         let peer_to_peer = reply[16] & 0x10 != 0 && flags(20) & 2 != 0;
@@ -191,11 +191,11 @@ fn a_responder_answers_as_it_is_asked() {
 #[test]
 fn private_data_is_the_ulps_own() {
     let mut side = Side::responder(config());
-    let octets = frame("Req", 0x10, 2, b"\x00\x01\x00\x01IWR1");
-    side.receive(&octets[..25]);
+    let bytes = frame("Req", 0x10, 2, b"\x00\x01\x00\x01IWR1");
+    side.receive(&bytes[..25]);
     assert_eq!(side.negotiation.private_data(), b"");
     assert_eq!(side.event(), None);
-    side.receive(&octets[25..]);
+    side.receive(&bytes[25..]);
     assert_eq!(side.negotiation.private_data(), b"IWR1");
     assert_eq!(side.negotiation.private_data_room(), 252);
 
@@ -279,9 +279,9 @@ fn a_bad_request_closes_at_once_and_is_counted() {
         (&frame("Req", 0x10, 2, b"abc"), Refusal::Enhanced, "refused_enhanced"),
         (&followed, Refusal::Early, "refused_early"),
     ];
-    for (octets, refusal, counter) in rows {
+    for (bytes, refusal, counter) in rows {
         let mut side = Side::responder(config());
-        side.receive(octets);
+        side.receive(bytes);
         assert_eq!(side.event(), Some(Event::Failed(*refusal)), "{counter}");
         assert_eq!(side.counted(), [(*counter, 1)]);
         assert_eq!((side.send(), side.negotiation.state()), (vec![], State::Failed));
@@ -292,7 +292,7 @@ fn a_bad_request_closes_at_once_and_is_counted() {
 }
 
 #[test]
-fn octets_before_the_reply_are_refused() {
+fn bytes_before_the_reply_are_refused() {
     for decide in [None, Some(true), Some(false)] {
         let mut side = Side::responder(config());
         side.receive(&frame("Req", 0, 1, b""));
@@ -329,9 +329,9 @@ fn an_initiator_asks_as_it_is_told() {
             frame("Req", 0x50, 2, b"\x80\x04\xC0\x04hello"),
         ),
     ];
-    for (config, request, octets) in rows {
+    for (config, request, bytes) in rows {
         let mut side = Side::initiator(config, &request);
-        assert_eq!(side.send(), octets);
+        assert_eq!(side.send(), bytes);
         assert_eq!((side.counted(), side.event()), (vec![("requests_out", 1)], None));
         assert_eq!(side.negotiation.state(), State::AwaitReply);
     }
@@ -385,9 +385,9 @@ fn an_initiator_holds_to_the_reply() {
     ];
     for (name, config, request, reply, terms) in rows {
         let mut side = Side::waiting(config, &request);
-        let mut octets = reply.clone();
-        octets.extend(b"first FPDU");
-        assert_eq!(side.receive(&octets), reply.len(), "{name}");
+        let mut bytes = reply.clone();
+        bytes.extend(b"first FPDU");
+        assert_eq!(side.receive(&bytes), reply.len(), "{name}");
         assert_eq!(side.event(), Some(Event::Established(terms)), "{name}");
         assert_eq!(side.counted(), [("requests_out", 1), ("accepts_in", 1)], "{name}");
         assert_eq!(side.receive(b"more"), 0, "{name}");
@@ -413,9 +413,9 @@ fn a_bad_reply_closes_at_once_and_is_counted() {
         (p2p, frame("Rep", 0x10, 2, &[0xC0, 4, 0x80, 4]), Refusal::NoMatchingRtr, "refused_rtr"),
         (p2p, frame("Rep", 0x10, 2, &[0x80, 0, 0x40, 4]), Refusal::NoMatchingRtr, "refused_rtr"),
     ];
-    for (request, octets, refusal, counter) in rows {
+    for (request, bytes, refusal, counter) in rows {
         let mut side = Side::waiting(config(), &request);
-        side.receive(&octets);
+        side.receive(&bytes);
         assert_eq!(side.event(), Some(Event::Failed(refusal)), "{counter}");
         assert_eq!(side.counted(), [("requests_out", 1), (counter, 1)]);
         let told = matches!(refusal, Refusal::InsufficientIrd | Refusal::NoMatchingRtr);
@@ -437,9 +437,9 @@ fn a_rejecting_reply_is_reported_with_its_private_data() {
         // Markers asked for in a connection that does not come to be are no matter.
         (frame("Rep", 0xA0, 1, b"why"), None, b"why"),
     ];
-    for (octets, connection, private_data) in rows {
+    for (bytes, connection, private_data) in rows {
         let mut side = Side::waiting(config(), &request());
-        side.receive(&octets);
+        side.receive(&bytes);
         assert_eq!(side.event(), Some(Event::Rejected(connection)));
         assert_eq!(side.negotiation.private_data(), private_data);
         assert_eq!(side.counted(), [("requests_out", 1), ("rejects_in", 1)]);
@@ -541,26 +541,26 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_have_one_outcome_however_they_are_cut(
+    fn arbitrary_bytes_have_one_outcome_however_they_are_cut(
         start in prop::sample::select(vec!["", "MPA ID Req Frame", "MPA ID Rep Frame"]),
         tail in prop::collection::vec(any::<u8>(), 0..40), cut in 1usize..60, initiator: bool,
     ) {
-        let octets = [start.as_bytes(), &tail[..]].concat();
+        let bytes = [start.as_bytes(), &tail[..]].concat();
         let make = || {
             if initiator { Side::waiting(config(), &request()) } else { Side::responder(config()) }
         };
         let run = |mut side: Side, cut: usize| {
             let mut taken = 0;
-            for chunk in octets.chunks(cut) {
+            for chunk in bytes.chunks(cut) {
                 taken += side.receive(chunk);
             }
             let event = side.event();
             (taken, event, side.negotiation.private_data().to_vec())
         };
-        let (taken, event, private_data) = run(make(), octets.len().max(1));
+        let (taken, event, private_data) = run(make(), bytes.len().max(1));
         let (cut_taken, cut_event, cut_private_data) = run(make(), cut);
         prop_assert_eq!(event, cut_event);
         prop_assert_eq!(private_data, cut_private_data);
-        prop_assert!(taken <= octets.len() && cut_taken <= octets.len());
+        prop_assert!(taken <= bytes.len() && cut_taken <= bytes.len());
     }
 }

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use rdma::{
     Access, AccessError, AtomicOp, CloseHow, CompletionOp, CompletionStatus, EndpointConfig, ErrorCode,

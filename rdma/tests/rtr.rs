@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use rdma::service::{decode_reply, encode_request};
 use rdma::wire::mpa::RtrOptions;
@@ -38,7 +38,7 @@ fn first_messages() -> Vec<(&'static str, Vec<u8>, RtrOptions)> {
     };
     vec![
         ("Send", untagged(UNTAGGED_LAST, SEND, 0, [0, 1, 0], b""), send),
-        ("FULPDU of no octets", Vec::new(), send),
+        ("FULPDU of no bytes", Vec::new(), send),
         ("Write", tagged(TAGGED_LAST, WRITE, 1, 0, b""), RtrOptions { write: true, ..NONE }),
         (
             "Write with STag 0",
@@ -46,12 +46,12 @@ fn first_messages() -> Vec<(&'static str, Vec<u8>, RtrOptions)> {
             RtrOptions { write: true, ..NONE },
         ),
         ("Read", read_request(0), RtrOptions { read: true, ..NONE }),
-        ("Send with octets", untagged(UNTAGGED_LAST, SEND, 0, [0, 1, 0], b"x"), NONE),
+        ("Send with bytes", untagged(UNTAGGED_LAST, SEND, 0, [0, 1, 0], b"x"), NONE),
         ("Send with a solicited event", untagged(UNTAGGED_LAST, SEND_SE, 0, [0, 1, 0], b""), NONE),
         ("Send with Invalidate", untagged(UNTAGGED_LAST, SEND_INVALIDATE, 1, [0, 1, 0], b""), NONE),
-        ("Write with octets", tagged(TAGGED_LAST, WRITE, 1, 0, b"x"), NONE),
+        ("Write with bytes", tagged(TAGGED_LAST, WRITE, 1, 0, b"x"), NONE),
         ("Write that goes on", tagged(TAGGED_MORE, WRITE, 1, 0, b""), NONE),
-        ("Read of octets", read_request(8), NONE),
+        ("Read of bytes", read_request(8), NONE),
         ("Read Response", tagged(TAGGED_LAST, READ_RESPONSE, 1, 0, b""), NONE),
     ]
 }
@@ -187,7 +187,7 @@ fn both_roles_against_one_another() {
     for (asks, takes) in options().flat_map(|asks| options().map(move |takes| (asks, takes))) {
         for (crc, cut) in [(CrcPolicy::Required, 1448), (CrcPolicy::IfPeerAsks, 1), (CrcPolicy::Required, 7)]
         {
-            let case = format!("{asks:?} asked of {takes:?}, {cut} octets at a time");
+            let case = format!("{asks:?} asked of {takes:?}, {cut} bytes at a time");
             let mut config = initiator_config();
             config.mpa.crc = crc;
             let ask = encode_request("lab", BOTH, b"").unwrap();

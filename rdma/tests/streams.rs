@@ -19,7 +19,7 @@ use rdma::{
 const LAB: usize = 8192;
 const LOCAL: usize = 8192;
 const BUFFER: u32 = 1500;
-/// Octets of a piece of work, and pieces of work, below these; Miri takes a second for some hundred octets.
+/// Bytes of a piece of work, and pieces of work, below these; Miri takes a second for some hundred bytes.
 const LEN_END: usize = if cfg!(miri) { 300 } else { 3000 };
 const WORK_END: usize = if cfg!(miri) { 6 } else { 30 };
 
@@ -115,7 +115,7 @@ struct Model {
 
 impl Model {
     /// Work is done one after the other: each Read is finished before the next work is posted, as its order
-    /// against later work on the same octets is not defined (RFC 5040 §5.5 rule 12).
+    /// against later work on the same bytes is not defined (RFC 5040 §5.5 rule 12).
     fn apply(&mut self, wr_id: u64, work: &Work, given: &mut Vec<rdma::Stag>) {
         let (op, bytes) = match *work {
             Work::Write { from, to, len } => {

@@ -1,4 +1,4 @@
-//! Every error of a peer, octet by octet: what it is told, and that nothing of it has any effect.
+//! Every error of a peer, byte by byte: what it is told, and that nothing of it has any effect.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::target::*;
 use common::*;
 use rdma::service::encode_request;
@@ -225,7 +225,7 @@ fn message_sequence() {
     target.ends_with(&terminate_about(0x12, 0x03, 0xc0, &segment, &[]), error);
 }
 
-/// A target with a buffer of 8 octets posted for Sends.
+/// A target with a buffer of 8 bytes posted for Sends.
 fn with_buffer() -> Target {
     let mut target = Target::new();
     let region = target.side.memory.add(vec![0; 8]).unwrap();
@@ -379,8 +379,8 @@ fn the_first_error_is_the_one_that_is_told() {
     let good = tagged(TAGGED_LAST, WRITE, target.stag, 0, &[0xff; 8]);
     let first = tagged(TAGGED_LAST, WRITE, target.stag, 4090, &[0xff; 8]);
     let second = read_request(9, 7, 16, 0, 0);
-    let octets: Vec<u8> = [&first, &second, &good].iter().flat_map(|segment| fpdu(segment)).collect();
-    target.side.deliver(&octets);
+    let bytes: Vec<u8> = [&first, &second, &good].iter().flat_map(|segment| fpdu(segment)).collect();
+    target.side.deliver(&bytes);
     assert_eq!(target.side.bytes(target.lab), pattern(LAB, 0x5a), "nothing after the error is placed");
     assert_eq!(target.side.stats.drops.after_error, 2);
     let replies = target.replies();
@@ -398,7 +398,7 @@ fn reads_before_the_error_are_not_answered_after_it() {
 }
 
 #[test]
-fn messages_of_no_octets_do_not_validate_their_stag() {
+fn messages_of_no_bytes_do_not_validate_their_stag() {
     let mut target = Target::new();
     target.send(&tagged(TAGGED_LAST, WRITE, 0xdead_beef, u64::MAX, &[]));
     target.send(&read_request(1, 0x1234_5678, 0, 0xdead_beef, u64::MAX));

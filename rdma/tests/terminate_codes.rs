@@ -1,4 +1,4 @@
-//! Every Terminate code of `docs/terminate.md`: provoked on one stream, octet by octet, while another stream of the
+//! Every Terminate code of `docs/terminate.md`: provoked on one stream, byte by byte, while another stream of the
 //! same worker is in the middle of its work, which it then completes.
 #![allow(
     clippy::cast_possible_truncation,
@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use rdma::service::{decode_reply, encode_request};
 use rdma::wire::mpa::RtrOptions;
@@ -66,7 +66,7 @@ impl Rig {
         Self::around(victim, lab, 0)
     }
 
-    /// An initiator with a read of 100 octets outstanding.
+    /// An initiator with a read of 100 bytes outstanding.
     fn reading() -> Self {
         let mut rig = Self::initiator(None);
         rig.victim.deliver(&mpa(REPLY, 16, 0, b""));
@@ -187,12 +187,12 @@ impl Rig {
     }
 
     /// A Send of the peer's is refused with this code.
-    fn untagged(&mut self, place: [u32; 3], octets: usize, code: u8) -> Vec<u8> {
-        let segment = untagged(UNTAGGED_LAST, SEND, 0, place, &vec![0xff; octets]);
+    fn untagged(&mut self, place: [u32; 3], bytes: usize, code: u8) -> Vec<u8> {
+        let segment = untagged(UNTAGGED_LAST, SEND, 0, place, &vec![0xff; bytes]);
         self.about(&segment, [0x12, code, 0xc0])
     }
 
-    /// A buffer of eight octets waits for a Send.
+    /// A buffer of eight bytes waits for a Send.
     fn with_buffer(mut self) -> Self {
         let region = self.victim.memory.add(vec![0; 8]).unwrap();
         self.victim.endpoint.post_recv(9, slice(region, 0, 8)).unwrap();
@@ -291,9 +291,9 @@ const DDP: &[(&str, Provoke)] = &[
 const MPA: &[(&str, Provoke)] = &[
     ("CRC", || {
         responder(|rig| {
-            let mut octets = fpdu(&tagged(TAGGED_LAST, WRITE, rig.stag, 0, &[0xff; 64]));
-            octets[20] ^= 0x10;
-            rig.victim.deliver(&octets);
+            let mut bytes = fpdu(&tagged(TAGGED_LAST, WRITE, rig.stag, 0, &[0xff; 64]));
+            bytes[20] ^= 0x10;
+            rig.victim.deliver(&bytes);
             terminate([0x20, 0x02, 0, 0], &[])
         })
     }),

@@ -1,4 +1,4 @@
-//! What an initiator makes of a responder's errors and Terminates, octet by octet.
+//! What an initiator makes of a responder's errors and Terminates, byte by byte.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -7,11 +7,11 @@
 
 mod common;
 
-use common::octets::*;
+use common::bytes::*;
 use common::*;
 use rdma::{AccessError, CloseHow, CompletionStatus, ErrorCode, Event, RegionId, StreamError};
 
-/// An initiator with a read of 100 octets outstanding, and a responder made by hand.
+/// An initiator with a read of 100 bytes outstanding, and a responder made by hand.
 fn reading() -> (Side, RegionId) {
     let mut side = Side::initiator(initiator_config(), &request(b""));
     let region = side.memory.add(vec![0; 100]).unwrap();

@@ -116,8 +116,8 @@ fn work_of_every_kind_allocates_nothing() {
                 let Node { device, stags, memory, stats, .. } = &mut net.nodes[from];
                 let mut env = Env { stags, memory, stats };
                 watched(|| device.poll_transmit(ids[from], Duration::ZERO, &mut env, &mut pipes[from]));
-                let octets = core::mem::take(&mut pipes[from].0);
-                for piece in octets.chunks(1448) {
+                let bytes = core::mem::take(&mut pipes[from].0);
+                for piece in bytes.chunks(1448) {
                     let chunk = piece.to_vec();
                     let Node { device, stags, memory, stats, .. } = &mut net.nodes[to];
                     let mut env = Env { stags, memory, stats };
@@ -125,7 +125,7 @@ fn work_of_every_kind_allocates_nothing() {
                     positions[to] += piece.len() as u64;
                     moved += piece.len();
                 }
-                pipes[from].0 = octets;
+                pipes[from].0 = bytes;
                 pipes[from].0.clear();
             }
             if moved == 0 {

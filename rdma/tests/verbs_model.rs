@@ -1,4 +1,4 @@
-//! Random work on both queue pairs of a connection, against a plain model of both memories: every octet is as the
+//! Random work on both queue pairs of a connection, against a plain model of both memories: every byte is as the
 //! model says, and every work request completes exactly once and in order, also where it is cut off.
 #![allow(
     clippy::cast_possible_truncation,
@@ -90,12 +90,12 @@ fn gather(bytes: &[u8], quarter: u64, sges: &[(u16, u8)]) -> Vec<u8> {
     sges.iter().flat_map(piece).collect()
 }
 
-fn scatter(bytes: &mut [u8], quarter: u64, sges: &[(u16, u8)], mut octets: &[u8]) {
+fn scatter(memory: &mut [u8], quarter: u64, sges: &[(u16, u8)], mut bytes: &[u8]) {
     for (at, len) in sges {
         let start = quarter as usize + usize::from(*at);
-        let (here, rest) = octets.split_at(usize::from(*len).min(octets.len()));
-        bytes[start..start + here.len()].copy_from_slice(here);
-        octets = rest;
+        let (here, rest) = bytes.split_at(usize::from(*len).min(bytes.len()));
+        memory[start..start + here.len()].copy_from_slice(here);
+        bytes = rest;
     }
 }
 
@@ -177,10 +177,10 @@ impl Lab {
         if sends {
             self.feed(1 - at);
         }
-        let octets = gather(&self.models[at].bytes, quarter, &sges);
+        let bytes = gather(&self.models[at].bytes, quarter, &sges);
         let elements = list(&party, quarter, &sges);
-        let inline = work.inline && !reads && op != SendOp::Immediate { imm_data } && octets.len() <= 64;
-        let data = if inline { Data::Inline(&octets) } else { Data::List(&elements) };
+        let inline = work.inline && !reads && op != SendOp::Immediate { imm_data } && bytes.len() <= 64;
+        let data = if inline { Data::Inline(&bytes) } else { Data::List(&elements) };
         let Work { signaled, solicited, mut fence, .. } = *work;
         self.reads_target |= work.kind == 3 && !constant;
         fence |= self.reads_target;
@@ -188,7 +188,7 @@ impl Lab {
         let wr = SendWr { wr_id, op, data, flags };
         self.net.nodes[at].device.post_send(party.qp, &wr).unwrap();
         self.models[at].due.push_back((wr_id, signaled));
-        self.carry_out(at, work.kind, target, word - remote_addr, quarter, &sges, &octets, &op);
+        self.carry_out(at, work.kind, target, word - remote_addr, quarter, &sges, &bytes, &op);
     }
 
     /// What a work request does to the two memories.
@@ -201,7 +201,7 @@ impl Lab {
         word: u64,
         quarter: u64,
         sges: &[(u16, u8)],
-        octets: &[u8],
+        bytes: &[u8],
         op: &SendOp,
     ) {
         let there = 1 - at;
@@ -209,11 +209,11 @@ impl Lab {
         match kind {
             0 | 1 => {
                 let slot = INBOX + (self.models[there].received % 16) * u64::from(SLOT);
-                self.models[there].bytes[span(slot, octets.len())].copy_from_slice(octets);
+                self.models[there].bytes[span(slot, bytes.len())].copy_from_slice(bytes);
                 self.models[there].received += 1;
             }
             3 => {
-                let read = self.models[there].bytes[span(target, octets.len())].to_vec();
+                let read = self.models[there].bytes[span(target, bytes.len())].to_vec();
                 scatter(&mut self.models[at].bytes, quarter, sges, &read);
             }
             4 | 5 => {
@@ -225,7 +225,7 @@ impl Lab {
             }
             7 => self.models[there].received += 1,
             _ => {
-                self.models[there].bytes[span(target, octets.len())].copy_from_slice(octets);
+                self.models[there].bytes[span(target, bytes.len())].copy_from_slice(bytes);
                 self.models[there].received += u64::from(kind == 6);
             }
         }
@@ -248,7 +248,7 @@ impl Lab {
                 } else {
                     wc.status == WcStatus::Success
                 });
-                // Up to the first that is flushed, what was not signalled may have succeeded.
+                // Up to the first that is flushed, what was not signaled may have succeeded.
                 let is_told =
                     |(wr_id, signaled): &(u64, bool)| *signaled || was_flushed || *wr_id == wc.wr_id;
                 let due = core::iter::from_fn(|| model.due.pop_front()).find(is_told);

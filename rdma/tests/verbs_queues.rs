@@ -234,7 +234,7 @@ fn a_window_opens_a_part_of_a_region_until_the_peer_or_the_owner_closes_it() {
     assert_eq!((ends(&done), done[0].opcode), (vec![(1, Success)], WcOpcode::BindMw));
     let Node { device, stags, .. } = &mut net.nodes[1];
     assert_eq!(device.dereg_mr(b.mr.mr.id, stags), Err(VerbsError::Busy));
-    // The peer writes to its first and last octets, and closes it.
+    // The peer writes to its first and last bytes, and closes it.
     a.post(&mut net.nodes[0], 1, SendOp::RdmaWrite { remote_addr: 0, rkey }, &[a.mr.sge(0, 1)]);
     a.post(&mut net.nodes[0], 2, SendOp::RdmaWrite { remote_addr: 99, rkey }, &[a.mr.sge(1, 1)]);
     b.post_recv(&mut net.nodes[1], 7, &[]);

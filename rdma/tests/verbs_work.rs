@@ -89,7 +89,7 @@ fn lists_of_every_length_gather_and_scatter() {
     let (a, b) = pair(&mut net);
     let ours = pattern(MEMORY, 1);
     for pieces in 1..=SGE_MAX as u64 {
-        // Piece i has 37 i octets, so that the first has none, and every third has none either.
+        // Piece i has 37 i bytes, so that the first has none, and every third has none either.
         let length = |at: u64| if at % 3 == 2 { 0 } else { 37 * at as u32 };
         let from = (0..pieces).map(|at| a.mr.sge(9400 - at * 600, length(at))).collect::<Vec<_>>();
         let to = (0..pieces).map(|at| b.mr.sge(at * 700, length(pieces - 1 - at))).collect::<Vec<_>>();
@@ -134,21 +134,21 @@ fn lists_of_every_length_gather_and_scatter() {
 }
 
 #[test]
-fn inline_octets_are_copied_when_they_are_posted() {
+fn inline_bytes_are_copied_when_they_are_posted() {
     let mut net = Net::new();
     let (a, b) = pair(&mut net);
     b.post_recv(&mut net.nodes[1], 1, &[b.mr.sge(0, 64)]);
-    let mut octets = *b"what is said now counts";
-    let inline = |octets: &[u8], op, wr_id| -> Result<(), PostError> {
-        let data = Data::Inline(octets);
+    let mut bytes = *b"what is said now counts";
+    let inline = |bytes: &[u8], op, wr_id| -> Result<(), PostError> {
+        let data = Data::Inline(bytes);
         net.nodes[0].device.post_send(a.qp, &SendWr { wr_id, op, data, flags: SendFlags::SIGNALED })
     };
     let mut inline = inline;
-    inline(&octets, SEND, 1).unwrap();
-    inline(&octets[..4], b.write_to(100), 2).unwrap();
-    octets.fill(0);
+    inline(&bytes, SEND, 1).unwrap();
+    inline(&bytes[..4], b.write_to(100), 2).unwrap();
+    bytes.fill(0);
     assert_eq!(inline(&[0; 65], SEND, 3), Err(PostError::Length));
-    assert_eq!(inline(&octets, b.read_from(0), 3), Err(PostError::Length));
+    assert_eq!(inline(&bytes, b.read_from(0), 3), Err(PostError::Length));
     net.run();
     assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, Success), (2, Success)]);
     assert_eq!(net.nodes[1].bytes(&b.mr)[..23], *b"what is said now counts");
@@ -189,8 +189,8 @@ fn a_wrong_key_or_range_is_a_protection_error_and_nothing_is_sent() {
             net.run();
             let expected = [(1, Success), (2, LocalProtectionError), (3, WrFlushError)];
             assert_eq!(ends(&net.nodes[0].poll(a.cq)), expected, "{wrong}");
-            // A Read Request and a Terminate: no octet of the message.
-            let sent = common::octets::ulpdus(&net.sent[0][before..]);
+            // A Read Request and a Terminate: no byte of the message.
+            let sent = common::bytes::ulpdus(&net.sent[0][before..]);
             assert_eq!(sent.iter().map(|ulpdu| ulpdu[1]).collect::<Vec<_>>(), [0x41, 0x47], "{wrong}");
             assert_eq!(net.nodes[1].bytes(&b.mr), pattern(MEMORY, 2));
             assert_eq!(ends(&net.nodes[1].poll(b.recv_cq)), [(50, WrFlushError)]);
@@ -203,7 +203,7 @@ fn a_wrong_key_or_range_is_a_protection_error_and_nothing_is_sent() {
 }
 
 #[test]
-fn an_element_without_octets_is_not_looked_at() {
+fn an_element_without_bytes_is_not_looked_at() {
     let mut net = Net::new();
     let (a, b) = pair(&mut net);
     let nowhere = Sge { addr: u64::MAX, length: 0, lkey: Stag(0) };
@@ -281,7 +281,7 @@ fn a_fence_waits_for_reads() {
         assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, Success), (2, Success)]);
         let expected = if fence { &pattern(MEMORY, 2)[500..564] } else { &pattern(MEMORY, 1)[..64] };
         assert_eq!(net.nodes[1].bytes(&b.mr)[..64], *expected);
-        assert_eq!(common::octets::ulpdus(&net.sent[0][before..]).len(), 2);
+        assert_eq!(common::bytes::ulpdus(&net.sent[0][before..]).len(), 2);
     }
 }
 
@@ -349,7 +349,7 @@ fn a_right_that_goes_between_two_turns_of_a_message_is_missed_at_once() {
         let mut env = rdma::Env { stags, memory, stats };
         let progress = device.poll_transmit(a.id, net.now, &mut env, &mut wire);
         assert!(progress.pending && progress.frames == 2, "{turn}: {progress:?}");
-        assert_eq!(progress.octets, wire.queued());
+        assert_eq!(progress.bytes, wire.queued());
         let fetched = env.stats.rdmap.payload_bytes_fetched;
         assert!((700..800).contains(&fetched), "{fetched}");
 

@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_do_not_panic(bytes: Vec<u8>) {
+    fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
         let header = Header::parse(&bytes);
         prop_assert_eq!(header.is_ok(), bytes.first().is_some_and(|c| bytes.len() >= if c & 0x80 != 0 { 14 } else { 18 }));
         prop_assert_eq!(ReadRequest::parse(&bytes).is_ok(), bytes.len() >= 28);

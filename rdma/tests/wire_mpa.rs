@@ -1,4 +1,4 @@
-//! The frames that set up an MPA connection against RFC 5044 §7.1.1, RFC 6581 and captured octets.
+//! The frames that set up an MPA connection against RFC 5044 §7.1.1, RFC 6581 and captured bytes.
 
 use proptest::prelude::*;
 use rdma::wire::ParseError;
@@ -64,12 +64,12 @@ fn each_control_flag_has_its_bit() {
         (rtr(false, true, false), [0x80, 0x02, 0x80, 0x03]),
         (rtr(false, false, true), [0x80, 0x02, 0x40, 0x03]),
     ];
-    for (rtr, octets) in rows {
+    for (rtr, bytes) in rows {
         let data = ConnectionData { rtr, ird: ReadDepth::new(2), ord: ReadDepth::new(3) };
         let mut out = [0; ConnectionData::LEN];
         data.emit(&mut out);
-        assert_eq!(out, octets);
-        assert_eq!(ConnectionData::parse(&octets), Ok((data, &[][..])));
+        assert_eq!(out, bytes);
+        assert_eq!(ConnectionData::parse(&bytes), Ok((data, &[][..])));
     }
     // RFC 6581 §9.2: "if Control Flag A is set to 0, then Control Flags B, C, and D MUST be ignored."
     let (data, _) = ConnectionData::parse(&[0x40, 0x02, 0xC0, 0x03]).unwrap();
@@ -108,9 +108,9 @@ fn every_short_prefix_is_truncated() {
 
 #[test]
 fn a_damaged_key_is_refused() {
-    for octet in 0..16 {
+    for byte in 0..16 {
         let mut bytes = SIW_REQUEST.to_vec();
-        bytes[octet] ^= 0x20;
+        bytes[byte] ^= 0x20;
         assert_eq!(FrameHeader::parse(&bytes).unwrap_err(), ParseError::Key);
     }
 }
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_do_not_panic(bytes: Vec<u8>) {
+    fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
         prop_assert!(FrameHeader::parse(&bytes).is_err());
         prop_assert_eq!(ConnectionData::parse(&bytes).is_ok(), bytes.len() >= 4);
     }

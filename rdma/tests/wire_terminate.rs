@@ -12,7 +12,7 @@ fn read(word: [u8; 4]) -> (u8, u8, u8, BitOrder) {
 }
 
 #[test]
-fn captured_words_are_recognised_in_both_orders() {
+fn captured_words_are_recognized_in_both_orders() {
     use BitOrder::{Rfc, Swapped};
     let rows = [
         // MPA CRC error.
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_do_not_panic(bytes: Vec<u8>) {
+    fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
         prop_assert_eq!(Terminate::parse(&bytes).is_ok(), bytes.len() >= 4);
     }
 }

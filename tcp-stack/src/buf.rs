@@ -65,7 +65,7 @@ pub trait Buf: Sized {
 pub enum BufClass {
     /// Payload. Refused while only the reserve is left.
     Data,
-    /// Acknowledgements, resets, ARP and other frames without which nothing would move: may use the
+    /// Acknowledgments, resets, ARP and other frames without which nothing would move: may use the
     /// reserve.
     Control,
 }
@@ -127,7 +127,7 @@ pub struct TxOffload {
     /// The TCP checksum is left to the port: the field holds the pseudo-header's sum, without the length if
     /// the port cuts the frame.
     pub tcp_checksum: bool,
-    /// Payload octets of the segments that the port must cut the frame into, the last of which may be
+    /// Payload bytes of the segments that the port must cut the frame into, the last of which may be
     /// shorter; 0 if the frame is one segment.
     pub segment: u16,
 }

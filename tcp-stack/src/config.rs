@@ -13,7 +13,7 @@ pub struct StackConfig {
     pub mac: MacAddr,
     /// The 802.1Q VLAN that all frames carry, 1..=4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// The largest IP packet, octets: 576..=9600, at least 1280 for IPv6.
+    /// The largest IP packet, bytes: 576..=9600, at least 1280 for IPv6.
     pub mtu: u16,
     /// Our IPv4 address and its prefix.
     pub ipv4: Option<Ipv4Cidr>,
@@ -47,34 +47,34 @@ pub struct StackConfig {
     /// IP packets that may wait for their fragments at a time, 0..=1024; with 0 fragments are dropped. No source
     /// has more than a quarter of them.
     pub fragments_datagrams_max: u16,
-    /// What fragments that wait may occupy, octets of true buffer size. No source has more than a quarter.
+    /// What fragments that wait may occupy, bytes of true buffer size. No source has more than a quarter.
     pub fragments_bytes_max: u32,
     /// How long a packet waits for its fragments, milliseconds: 60 seconds for IPv6 (RFC 8200 §4.5), 60 to
     /// 120 for IPv4 (RFC 1122 §3.3.2).
     pub fragments_timeout_ms: u32,
     /// Destinations behind a smaller MTU than ours that are remembered, 0..=2^20.
     pub path_mtu_entries_max: u32,
-    /// What segments held behind a gap may occupy, per connection, octets of true buffer size.
+    /// What segments held behind a gap may occupy, per connection, bytes of true buffer size.
     pub held_bytes_max: u32,
     /// Segments held behind a gap, per connection.
     pub held_segments_max: u32,
     /// Frame buffers that all connections together may hold for sending, and as many again received:
-    /// what the pool they come from has. 120 octets of book-keeping each.
+    /// what the pool they come from has. 120 bytes of book-keeping each.
     pub buffers_max: u32,
     /// Packet buffers that received data of all connections together may retain: segments behind gaps, and what the
     /// application keeps of what it was handed ([`Stack::retain`](crate::Stack::retain)). More than half of
     /// [`Self::buffers_max`] is taken for half.
     pub received_buffers_max: u32,
-    /// Payload queued or in flight, per connection, octets.
+    /// Payload queued or in flight, per connection, bytes.
     pub send_buffer_bytes: u32,
-    /// The largest receive window, per connection, octets: 1024..=2^30. It grows as the application keeps up with the
+    /// The largest receive window, per connection, bytes: 1024..=2^30. It grows as the application keeps up with the
     /// path.
     pub receive_window_bytes: u32,
-    /// The receive window that a connection begins with, octets: 1024..=[`Self::receive_window_bytes`]; that itself turns
+    /// The receive window that a connection begins with, bytes: 1024..=[`Self::receive_window_bytes`]; that itself turns
     /// growing off.
     pub receive_window_initial_bytes: u32,
-    /// Octets that all connections together may have received and not let go of. Each one's window is at most a quarter of
-    /// what is left of it, so that stalled ones leave room to others; but never less than 4096 octets and two
+    /// Bytes that all connections together may have received and not let go of. Each one's window is at most a quarter of
+    /// what is left of it, so that stalled ones leave room to others; but never less than 4096 bytes and two
     /// segments, and what was promised before is kept: it is a bound with some play.
     pub receive_memory_bytes: u64,
     /// TCP's own parameters.
@@ -127,8 +127,8 @@ impl Default for StackConfig {
 /// frame, a shorter one being the last: what was handed over as one segment leaves as one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Payload of a frame, octets: at most 65 000 are used.
-    pub octets_max: u32,
+    /// Payload of a frame, bytes: at most 65 000 are used.
+    pub bytes_max: u32,
     /// Buffers that a frame may consist of, that of the headers included; below 3 there is nothing to cut.
     pub buffers_max: u16,
 }
@@ -146,7 +146,7 @@ pub struct TcpConfig {
     pub syn_retries: u8,
     /// How often a segment is sent again before the connection is given up (RFC 9293 §3.8.3: R2).
     pub data_retries: u8,
-    /// How long a peer may keep its window closed to what is queued without taking an octet, milliseconds; looked at with
+    /// How long a peer may keep its window closed to what is queued without taking an byte, milliseconds; looked at with
     /// each probe. 0, as RFC 9293 §3.8.6.1 has it (MUST-37), for ever; RFC 6429 §3 leaves a limit to the application.
     pub zero_window_ms: u32,
     /// How long TIME-WAIT lasts, milliseconds (RFC 9293 §3.6.1: 2 MSL, which is four minutes; hosts wait for one).
@@ -154,21 +154,21 @@ pub struct TcpConfig {
     /// How long the peer may stay silent once our FIN is acknowledged and all that it sent is consumed,
     /// milliseconds; 0 for ever. RFC 9293 §3.6 sets no limit to FIN-WAIT-2; hosts wait for a minute.
     pub fin_wait_2_ms: u32,
-    /// The longest that an acknowledgement is delayed, milliseconds: below 500 (RFC 9293 §3.8.6.3).
+    /// The longest that an acknowledgment is delayed, milliseconds: below 500 (RFC 9293 §3.8.6.3).
     pub delayed_ack_ms: u32,
-    /// Challenge acknowledgements per connection and [`Self::challenge_interval_ms`] at most (RFC 5961 §7): 1..=255.
+    /// Challenge acknowledgments per connection and [`Self::challenge_interval_ms`] at most (RFC 5961 §7): 1..=255.
     /// How many there are this time, between half of it and all, cannot be known from outside.
     pub challenge_acks_max: u8,
     /// For how long [`Self::challenge_acks_max`] counts, milliseconds.
     pub challenge_interval_ms: u32,
-    /// The longest that peers are expected to delay an acknowledgement, milliseconds: how much longer a tail
+    /// The longest that peers are expected to delay an acknowledgment, milliseconds: how much longer a tail
     /// loss probe waits for that of a lone segment (RFC 8985 §7.2: TLP.max_ack_delay).
     pub peer_delayed_ack_ms: u32,
     /// Which congestion control.
     pub congestion: Congestion,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: Ecn,
-    /// Whether pure acknowledgements, retransmissions and probes of a DCTCP connection are marked
+    /// Whether pure acknowledgments, retransmissions and probes of a DCTCP connection are marked
     /// ECN-capable, too, so that switches mark them where they drop others (RFC 8257 §4.1).
     pub dctcp_ect_control: bool,
     /// Whether NewReno and CUBIC send at a rate, too, of a little more than a window per round trip; BBR
@@ -190,15 +190,15 @@ pub struct TcpConfig {
     pub syn_cookies: SynCookies,
     /// The initial window, full segments.
     pub initial_window_segments: u8,
-    /// What the initial window has at most, octets, unless two full segments have more. RFC 6928 §2: 14 600.
+    /// What the initial window has at most, bytes, unless two full segments have more. RFC 6928 §2: 14 600.
     pub initial_window_bytes: u32,
-    /// The least path MTU that is believed or fallen back to, octets: 68..=[`StackConfig::mtu`], for IPv6 no less than
+    /// The least path MTU that is believed or fallen back to, bytes: 68..=[`StackConfig::mtu`], for IPv6 no less than
     /// 1280 whatever is said here.
     pub path_mtu_min: u16,
     /// How long a smaller path MTU holds before a larger one is tried, seconds (RFC 1191 §6.3, RFC 8201 §5.3: 600,
     /// no less than 300); 0 for ever, and nothing is tried after a black hole either.
     pub path_mtu_age_s: u32,
-    /// Timeouts in a row of a segment longer than the base (1024 octets, for IPv6 1280) that make the path a black
+    /// Timeouts in a row of a segment longer than the base (1024 bytes, for IPv6 1280) that make the path a black
     /// hole (RFC 4821 §7.7: R1, at least 3); 0 to look for none.
     pub black_hole_timeouts: u8,
 }
@@ -276,8 +276,8 @@ impl StackConfig {
 
 impl TcpConfig {
     /// For a network whose round trips take less than a millisecond and whose hosts are all configured like
-    /// this: timeouts of 5 ms, acknowledgements delayed by 1 ms at most, so that a timeout is no sooner than
-    /// the acknowledgement that it waits for. A peer that delays its acknowledgements by more than 4 ms, as
+    /// this: timeouts of 5 ms, acknowledgments delayed by 1 ms at most, so that a timeout is no sooner than
+    /// the acknowledgment that it waits for. A peer that delays its acknowledgments by more than 4 ms, as
     /// hosts do by default, causes timeouts that are spurious, and undone (RFC 5682), at the price of one
     /// segment each.
     pub fn data_center() -> Self {

@@ -26,7 +26,7 @@ fn low32(value: u64) -> u32 {
 impl Entropy {
     pub(crate) fn new(seed: [u8; 32]) -> Self {
         let [a, b, c, d] = *seed.as_chunks::<8>().0 else {
-            // 32 octets are four chunks of eight.
+            // 32 bytes are four chunks of eight.
             return Self::from_keys([0; 4]);
         };
         Self::from_keys([a, b, c, d].map(u64::from_le_bytes))
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_octet_of_the_seed_counts() {
+    fn every_byte_of_the_seed_counts() {
         let mut seen = std::collections::BTreeSet::new();
         for i in 0..32 {
             let mut seed = [0; 32];

@@ -85,7 +85,7 @@ impl<B: Buf> Segment<B> {
         self.buf.is_none()
     }
 
-    /// Length of the payload, octets: at least 1.
+    /// Length of the payload, bytes: at least 1.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.range.end.saturating_sub(self.range.start))
@@ -97,7 +97,7 @@ impl<B: Buf> Segment<B> {
         self.range.is_empty()
     }
 
-    /// The last `len` octets of the payload, in the buffer that they came in, which may be sent; the segment is given
+    /// The last `len` bytes of the payload, in the buffer that they came in, which may be sent; the segment is given
     /// back when there are not so many, or when another handle shares the buffer.
     pub fn into_tail(mut self, len: usize) -> Result<B, Self> {
         let Some(start) = usize::from(self.range.end).checked_sub(len).filter(|_| len <= self.len()) else {
@@ -141,8 +141,8 @@ pub enum Event<B> {
     Urgent {
         /// The connection.
         conn: ConnId,
-        /// Where the octet after the last urgent one is in the stream: not necessarily received yet, at most 65,535
-        /// octets beyond what the peer has sent.
+        /// Where the byte after the last urgent one is in the stream: not necessarily received yet, at most 65,535
+        /// bytes beyond what the peer has sent.
         end: u64,
     },
     /// Payload, in order. The receive window stays closed by its length until
@@ -150,7 +150,7 @@ pub enum Event<B> {
     Data {
         /// The connection.
         conn: ConnId,
-        /// Where its first octet is in the stream, from 0.
+        /// Where its first byte is in the stream, from 0.
         offset: u64,
         /// The payload.
         segment: Segment<B>,
@@ -181,7 +181,7 @@ pub enum Event<B> {
     EmssChanged {
         /// The connection.
         conn: ConnId,
-        /// Its new value, octets.
+        /// Its new value, bytes.
         emss: usize,
     },
     /// The connection is gone, and its name with it.
@@ -235,11 +235,11 @@ pub struct ConnInfo {
     pub opened_at: Instant,
     /// When a segment of it arrived last, or up to 262 µs before that.
     pub heard_at: Instant,
-    /// Payload of a full segment, octets.
+    /// Payload of a full segment, bytes.
     pub emss: u16,
-    /// The largest packet that the path is known to carry, octets.
+    /// The largest packet that the path is known to carry, bytes.
     pub path_mtu: u16,
-    /// The MSS that the peer announced, octets.
+    /// The MSS that the peer announced, bytes.
     pub peer_mss: u16,
     /// Congestion control: `newreno`, `cubic`, `dctcp`, `bbr`.
     pub congestion: &'static str,
@@ -247,30 +247,30 @@ pub struct ConnInfo {
     pub ecn: EcnState,
     /// What BBR knows of the path, where it is in use.
     pub bbr: Option<BbrInfo>,
-    /// The rate at which segments leave, octets per second; `None` without pacing.
+    /// The rate at which segments leave, bytes per second; `None` without pacing.
     pub pacing_rate: Option<u64>,
-    /// The rate at which data was delivered of late, octets per second; `None` before the first sample.
+    /// The rate at which data was delivered of late, bytes per second; `None` before the first sample.
     pub delivery_rate: Option<u64>,
     /// Whether it was the application, or the peer's window, and not the network that limited that rate.
     pub delivery_app_limited: bool,
-    /// Congestion window, octets.
+    /// Congestion window, bytes.
     pub cwnd: u32,
-    /// Slow start threshold, octets.
+    /// Slow start threshold, bytes.
     pub ssthresh: u32,
-    /// In flight, octets.
+    /// In flight, bytes.
     pub in_flight: u32,
-    /// Payload queued or in flight, octets.
-    pub send_queue_octets: u32,
-    /// Window that the peer offers, octets.
+    /// Payload queued or in flight, bytes.
+    pub send_queue_bytes: u32,
+    /// Window that the peer offers, bytes.
     pub send_window: u32,
-    /// Window that we offer, octets.
+    /// Window that we offer, bytes.
     pub receive_window: u32,
-    /// Received in order and not let go of by the application, octets.
-    pub unread_octets: u32,
-    /// Of what the application has not taken yet, or has not come yet, so much is urgent, octets.
-    pub urgent_octets: u64,
-    /// Held behind gaps, octets of true buffer size.
-    pub held_octets: u32,
+    /// Received in order and not let go of by the application, bytes.
+    pub unread_bytes: u32,
+    /// Of what the application has not taken yet, or has not come yet, so much is urgent, bytes.
+    pub urgent_bytes: u64,
+    /// Held behind gaps, bytes of true buffer size.
+    pub held_bytes: u32,
     /// Held behind gaps, segments.
     pub held_segments: u32,
     /// Smoothed round-trip time; `None` before the first sample.
@@ -295,18 +295,18 @@ pub struct ConnInfo {
     pub segments_in: u64,
     /// Segments sent.
     pub segments_out: u64,
-    /// Payload received in order, octets.
-    pub octets_in: u64,
-    /// Payload sent and acknowledged, octets.
-    pub octets_acked: u64,
+    /// Payload received in order, bytes.
+    pub bytes_in: u64,
+    /// Payload sent and acknowledged, bytes.
+    pub bytes_acked: u64,
     /// Segments sent again.
     pub segments_retransmitted: u64,
-    /// Payload sent again, octets.
-    pub octets_retransmitted: u64,
-    /// Selectively acknowledged now, octets.
-    pub sacked_octets: u32,
-    /// Believed lost now, octets.
-    pub lost_octets: u32,
+    /// Payload sent again, bytes.
+    pub bytes_retransmitted: u64,
+    /// Selectively acknowledged now, bytes.
+    pub sacked_bytes: u32,
+    /// Believed lost now, bytes.
+    pub lost_bytes: u32,
     /// Retransmission timeouts.
     pub timeouts: u32,
     /// Fast recoveries.

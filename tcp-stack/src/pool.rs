@@ -14,9 +14,9 @@ enum Slot<T> {
     Used(T),
 }
 
-/// What a node of `T` takes, octets.
+/// What a node of `T` takes, bytes.
 #[cfg(test)]
-pub(crate) const fn node_octets<T>() -> usize {
+pub(crate) const fn node_bytes<T>() -> usize {
     size_of::<Slot<T>>()
 }
 

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
-/// A TCP sequence or acknowledgement number.
+/// A TCP sequence or acknowledgment number.
 ///
 /// RFC 9293 §3.4: "all arithmetic dealing with sequence numbers must be performed modulo 2^32". Two
 /// numbers are ordered by the shorter way round the circle, which is right as long as they are less than
@@ -25,13 +25,13 @@ impl SeqNum {
         self.0
     }
 
-    /// How far `self` lies after `origin`, in octets: negative when it lies before.
+    /// How far `self` lies after `origin`, in bytes: negative when it lies before.
     #[inline]
     pub const fn offset_from(self, origin: Self) -> i32 {
         self.0.wrapping_sub(origin.0).cast_signed()
     }
 
-    /// How many octets one must advance from `origin` to reach `self`, 0..2^32, going up only.
+    /// How many bytes one must advance from `origin` to reach `self`, 0..2^32, going up only.
     #[inline]
     pub const fn distance_from(self, origin: Self) -> u32 {
         self.0.wrapping_sub(origin.0)
@@ -85,23 +85,23 @@ impl SeqNum {
 impl Add<u32> for SeqNum {
     type Output = Self;
     #[inline]
-    fn add(self, octets: u32) -> Self {
-        Self(self.0.wrapping_add(octets))
+    fn add(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_add(bytes))
     }
 }
 
 impl AddAssign<u32> for SeqNum {
     #[inline]
-    fn add_assign(&mut self, octets: u32) {
-        *self = *self + octets;
+    fn add_assign(&mut self, bytes: u32) {
+        *self = *self + bytes;
     }
 }
 
 impl Sub<u32> for SeqNum {
     type Output = Self;
     #[inline]
-    fn sub(self, octets: u32) -> Self {
-        Self(self.0.wrapping_sub(octets))
+    fn sub(self, bytes: u32) -> Self {
+        Self(self.0.wrapping_sub(bytes))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sets of few things, each in an octet.
+//! Sets of few things, each in an byte.
 
 use core::fmt;
 use core::marker::PhantomData;

@@ -32,7 +32,7 @@ iwarp_counters::counters! {
         syn_cookies_out,
         /// Connections opened by a cookie that came back.
         syn_cookies_in,
-        /// Acknowledgements that may have been a cookie's and were not.
+        /// Acknowledgments that may have been a cookie's and were not.
         syn_cookies_failed,
         /// SYN-ACKs not sent again: too many SYNs are not answered.
         syn_acks_withheld,
@@ -42,10 +42,10 @@ iwarp_counters::counters! {
         segments_out,
         /// Segments with payload or FIN sent, the first time.
         data_segments_out,
-        /// Payload sent, the first time, octets.
-        octets_out,
-        /// Payload received in order, octets.
-        octets_in,
+        /// Payload sent, the first time, bytes.
+        bytes_out,
+        /// Payload received in order, bytes.
+        bytes_in,
         /// Connections established with ECN agreed on (RFC 3168).
         ecn_negotiated,
         /// SYNs sent again without asking for ECN, since the one that asked was not answered.
@@ -54,7 +54,7 @@ iwarp_counters::counters! {
         ect_out,
         /// Segments received with a congestion mark (RFC 3168: CE).
         ce_in,
-        /// Acknowledgements received that echo a congestion mark (RFC 3168: ECE).
+        /// Acknowledgments received that echo a congestion mark (RFC 3168: ECE).
         ece_in,
         /// Segments received that tell that the peer has reduced its window (RFC 3168: CWR).
         cwr_in,
@@ -62,14 +62,14 @@ iwarp_counters::counters! {
         cwr_out,
         /// Window reductions that an echoed congestion mark caused.
         ecn_reductions,
-        /// Acknowledgements sent without payload.
+        /// Acknowledgments sent without payload.
         acks_out,
         /// Resets sent.
         resets_out,
         /// Segments sent again.
         retransmits,
-        /// Payload sent again, octets.
-        octets_retransmitted,
+        /// Payload sent again, bytes.
+        bytes_retransmitted,
         /// Segments sent again from a copy, since the port still held the first.
         retransmit_copies,
         /// Frames of several segments, for a port that cuts them.
@@ -116,11 +116,11 @@ iwarp_counters::counters! {
         dsacks_out,
         /// Duplicates that the peer reported (D-SACK).
         dsacks_in,
-        /// Selective acknowledgements that the peer took back.
+        /// Selective acknowledgments that the peer took back.
         sack_reneged,
-        /// Challenge acknowledgements sent (RFC 5961).
+        /// Challenge acknowledgments sent (RFC 5961).
         challenge_acks,
-        /// Challenge acknowledgements not sent: too many in a short time.
+        /// Challenge acknowledgments not sent: too many in a short time.
         challenge_acks_limited,
         /// Answers outside of connections not sent: too many in a short time.
         replies_limited,
@@ -218,6 +218,6 @@ pub struct StackStats {
     pub retained_limit: u32,
     /// Those of them that the applications keep.
     pub kept_buffers: u32,
-    /// Octets received in order and not let go of by the applications now.
-    pub unread_octets: u64,
+    /// Bytes received in order and not let go of by the applications now.
+    pub unread_bytes: u64,
 }

@@ -134,7 +134,7 @@ impl<const SHIFT: u32> Units<SHIFT> {
     }
 }
 
-/// A point in time to 262 µs, modulo 9 years, in 5 octets: for what may lie as far back as a connection is idle.
+/// A point in time to 262 µs, modulo 9 years, in 5 bytes: for what may lie as far back as a connection is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LongStamp([u8; 5]);
 

@@ -212,7 +212,7 @@ fn reassembly_queues_leave_room_to_others() {
         }
         assert_eq!(crowd.info(honest).held_segments, 40);
         crowd.send(honest, TcpFlags::ACK, 1, MSS);
-        assert_eq!((crowd.info(honest).held_segments, crowd.info(honest).octets_in), (0, 41_000));
+        assert_eq!((crowd.info(honest).held_segments, crowd.info(honest).bytes_in), (0, 41_000));
     }
 }
 
@@ -237,7 +237,7 @@ fn the_first_of_very_many_holders_give_way() {
         for segment in 0..100 {
             crowd.send(0, TcpFlags::ACK, 1 + segment * 10, 10);
         }
-        assert_eq!(crowd.info(0).octets_in, 1000);
+        assert_eq!(crowd.info(0).bytes_in, 1000);
     }
 }
 
@@ -262,22 +262,22 @@ fn stalled_readers_leave_a_window_to_others() {
                 crowd.send(peer, TcpFlags::ACK, 1 + segment * MSS, MSS);
             }
             let info = crowd.info(peer);
-            assert_eq!((info.receive_window / 1024, u64::from(info.unread_octets)), (0, info.octets_in));
+            assert_eq!((info.receive_window / 1024, u64::from(info.unread_bytes)), (0, info.bytes_in));
         }
-        let unread = crowd.stack.stats().unread_octets;
+        let unread = crowd.stack.stats().unread_bytes;
         // A quarter of what is left, again and again, would take nearly all; what SYN-ACKs offer is what they have more.
         assert!(unread <= receive_memory_bytes + 50 * 65_535, "{unread}");
         let honest = crowd.connect();
         assert!(crowd.info(honest).receive_window >= 65_535);
         crowd.send(honest, TcpFlags::ACK, 1, MSS);
-        assert_eq!(crowd.info(honest).octets_in, 1000);
+        assert_eq!(crowd.info(honest).bytes_in, 1000);
         // What they have is given back when they are gone.
         for peer in 0..50 {
             let conn = crowd.conns[peer];
             crowd.stack.abort(Instant::from_millis(2), conn);
             assert!(matches!(crowd.stack.poll_event(), Some(Event::Closed { .. })));
         }
-        assert_eq!(crowd.stack.stats().unread_octets, 1000);
+        assert_eq!(crowd.stack.stats().unread_bytes, 1000);
     }
 }
 
@@ -321,20 +321,20 @@ fn what_applications_keep_is_limited_and_asked_for() {
     }
 }
 
-/// A peer that sends octet by octet behind a gap, as terminals do, has them share buffers.
+/// A peer that sends byte by byte behind a gap, as terminals do, has them share buffers.
 #[test]
 fn short_segments_behind_a_gap_share_buffers() {
     for ipv6 in [false, true] {
         let mut crowd = Crowd::new(&StackConfig::default(), ipv6);
         let peer = crowd.connect();
-        for octet in 0..1000 {
-            crowd.send(peer, TcpFlags::ACK, 1 + MSS + octet, 1);
+        for byte in 0..1000 {
+            crowd.send(peer, TcpFlags::ACK, 1 + MSS + byte, 1);
         }
         let stats = crowd.stack.stats();
         assert_eq!((stats.retained_buffers, stats.tcp.held_segments, stats.tcp.held_merged), (1, 1000, 999));
         crowd.stack.audit().unwrap();
         crowd.send(peer, TcpFlags::ACK, 1, MSS);
-        assert_eq!(crowd.info(peer).octets_in, 2000);
+        assert_eq!(crowd.info(peer).bytes_in, 2000);
         assert_eq!(crowd.stack.stats().retained_buffers, 0);
     }
 }

@@ -14,7 +14,7 @@ use tcp_stack::{
 
 const PORT: u16 = 7;
 const SYNS_PER_MS: usize = 200;
-/// Milliseconds between honest clients, and what each has to say, octets.
+/// Milliseconds between honest clients, and what each has to say, bytes.
 const CLIENT_EVERY_MS: u64 = 5;
 const PAYLOAD: usize = 3000;
 /// One way between honest clients and the server.
@@ -76,7 +76,7 @@ impl Host {
 #[derive(Debug, Default)]
 struct Tally {
     dialled: u64,
-    /// The server has received all octets and the end of them.
+    /// The server has received all bytes and the end of them.
     complete: u64,
     refused: u64,
 }
@@ -142,7 +142,7 @@ impl Flood {
                     Event::Data { conn, segment, .. } => server.stack.consumed(conn, segment.len()),
                     Event::PeerClosed { conn } => {
                         tally.complete +=
-                            u64::from(server.stack.info(conn).unwrap().octets_in == PAYLOAD as u64);
+                            u64::from(server.stack.info(conn).unwrap().bytes_in == PAYLOAD as u64);
                         server.stack.close(*now, conn);
                     }
                     _ => {}

@@ -61,7 +61,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     ];
     let begin = proptest::collection::vec(any::<u8>(), 16);
     (begin, proptest::collection::vec(step, 100..300)).prop_map(|(mut input, steps)| {
-        // A SYN, what answers it, and the acknowledgement of that.
+        // A SYN, what answers it, and the acknowledgment of that.
         let ecn = input.first().map_or(0, |first| first & 2);
         input.extend([12, ecn, 255, 255, 14, 10, 255, 255, 14]);
         input.extend(steps.concat());

@@ -111,7 +111,7 @@ impl Pair {
                 return;
             }
         }
-        panic!("they talk without a pause at {:?}: {} acknowledgements", self.now, self.acks.len());
+        panic!("they talk without a pause at {:?}: {} acknowledgments", self.now, self.acks.len());
     }
 
     fn run_for(&mut self, time: Duration) {

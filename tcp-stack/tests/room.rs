@@ -163,11 +163,11 @@ impl Room {
         }
     }
 
-    /// One octet on a host's connection number `n`.
+    /// One byte on a host's connection number `n`.
     fn say(&mut self, host: u8, n: usize) {
         let (conn, _) = self.opened[&host][n];
-        let (stack, octet) = (self.hosts.get_mut(&host).unwrap(), HeapBuf::new(b"x"));
-        stack.send(self.now, conn, octet).unwrap();
+        let (stack, byte) = (self.hosts.get_mut(&host).unwrap(), HeapBuf::new(b"x"));
+        stack.send(self.now, conn, byte).unwrap();
         self.run(DELAY * 10);
     }
 

@@ -109,12 +109,12 @@ impl Pair {
         self.stacks[1].listen(9, ListenOptions::default()).unwrap();
         let remote = SocketAddr::new(addresses[1].parse::<IpAddr>().unwrap(), 9);
         let conn = self.stacks[0].connect(self.now, remote, ConnOptions::default()).unwrap();
-        let (mut queued, mut octets, mut arrived, mut open) = (0, 0_usize, Vec::new(), false);
+        let (mut queued, mut bytes, mut arrived, mut open) = (0, 0_usize, Vec::new(), false);
         let wanted = lengths.iter().sum::<usize>();
         for _ in 0..400_000 {
             open |= self.turn(0).iter().any(|event| matches!(event, Event::Connected { .. }));
-            while open && queued < lengths.len() && self.send(conn, octets, lengths[queued]) {
-                octets += lengths[queued];
+            while open && queued < lengths.len() && self.send(conn, bytes, lengths[queued]) {
+                bytes += lengths[queued];
                 queued += 1;
             }
             self.transmit(0);
@@ -139,8 +139,8 @@ impl Pair {
             return false;
         }
         let Some(mut buf) = self.pools[0].alloc(BufClass::Data) else { return false };
-        for (at, octet) in (offset..).zip(buf.append(len).unwrap()) {
-            *octet = pattern(at);
+        for (at, byte) in (offset..).zip(buf.append(len).unwrap()) {
+            *byte = pattern(at);
         }
         self.stacks[0].send(self.now, conn, buf).is_ok()
     }
@@ -162,7 +162,7 @@ fn payload_len(frame: &[u8]) -> Option<usize> {
     Some(frame.len() - l2 - l3 - usize::from(frame[l2 + l3 + 12] >> 4) * 4)
 }
 
-const CARD: Segmentation = Segmentation { octets_max: 65_000, buffers_max: 40 };
+const CARD: Segmentation = Segmentation { bytes_max: 65_000, buffers_max: 40 };
 
 #[test]
 fn segments_leave_as_they_were_handed_over() {
@@ -185,10 +185,10 @@ fn segments_leave_as_they_were_handed_over() {
 #[test]
 fn a_frame_keeps_to_the_limits_of_the_port() {
     for (limits, most) in [
-        (Segmentation { octets_max: 65_000, buffers_max: 8 }, 7),
-        (Segmentation { octets_max: 10_000, buffers_max: 64 }, 7),
-        (Segmentation { octets_max: u32::MAX, buffers_max: u16::MAX }, 45),
-        (Segmentation { octets_max: 65_000, buffers_max: 2 }, 1),
+        (Segmentation { bytes_max: 65_000, buffers_max: 8 }, 7),
+        (Segmentation { bytes_max: 10_000, buffers_max: 64 }, 7),
+        (Segmentation { bytes_max: u32::MAX, buffers_max: u16::MAX }, 45),
+        (Segmentation { bytes_max: 65_000, buffers_max: 2 }, 1),
     ] {
         for addresses in [V4, V6] {
             let mut pair = Pair::new(Some(limits), 1, 0);

@@ -20,9 +20,9 @@ pub struct ConnsOptions {
     /// Numbers of connections
     #[arg(long, value_delimiter = ',', default_values_t = [1, 1000, 10_000, 100_000])]
     pub connections: Vec<u32>,
-    /// Payload of a request, octets
+    /// Payload of a request, bytes
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1448))]
-    pub octets: u32,
+    pub bytes: u32,
     /// Timed laps of 1024 requests; the median counts
     #[arg(long, default_value_t = 201, value_parser = clap::value_parser!(u32).range(1..))]
     pub laps: u32,
@@ -30,7 +30,7 @@ pub struct ConnsOptions {
 
 impl Default for ConnsOptions {
     fn default() -> Self {
-        Self { connections: vec![1, 1000, 10_000, 100_000], octets: 64, laps: 201 }
+        Self { connections: vec![1, 1000, 10_000, 100_000], bytes: 64, laps: 201 }
     }
 }
 
@@ -39,8 +39,8 @@ impl Default for ConnsOptions {
 pub struct ConnsRow {
     /// Connections, all established.
     pub connections: u32,
-    /// Heap of the stack per connection, tables and pools included, octets.
-    pub octets_each: u64,
+    /// Heap of the stack per connection, tables and pools included, bytes.
+    pub bytes_each: u64,
     /// What a request of a random one costs, and its answer.
     pub request: EchoReport,
     /// That cost, divided by the cost at the first number of connections.
@@ -61,17 +61,17 @@ pub struct ConnsReport {
 pub fn run(options: &ConnsOptions) -> Result<ConnsReport, TcpError> {
     let mut rows: Vec<ConnsRow> = Vec::new();
     for connections in options.connections.iter().copied() {
-        let octets_each = weigh(connections)?;
+        let bytes_each = weigh(connections)?;
         let request = echo::run(&EchoOptions {
             connections,
-            octets: options.octets,
+            bytes: options.bytes,
             requests: 1024,
             laps: options.laps,
         })?;
         let first = rows.first().map_or(request.request.ns, |row| row.request.request.ns);
         let ratio = request.request.ns / first;
         let connect_and_close = come_and_go(connections)?;
-        rows.push(ConnsRow { connections, octets_each, request, ratio, connect_and_close });
+        rows.push(ConnsRow { connections, bytes_each, request, ratio, connect_and_close });
     }
     Ok(ConnsReport { rows })
 }
@@ -85,8 +85,8 @@ fn weigh(connections: u32) -> Result<u64, TcpError> {
     let peers = std::mem::take(&mut lab.peers);
     drop(peers);
     let now = region.change();
-    let octets = now.bytes_allocated.saturating_sub(now.bytes_deallocated);
-    Ok(octets as u64 / u64::from(connections.max(1)))
+    let bytes = now.bytes_allocated.saturating_sub(now.bytes_deallocated);
+    Ok(bytes as u64 / u64::from(connections.max(1)))
 }
 
 /// Bursts of connections that open and close, beside those that are there.

@@ -1,4 +1,4 @@
-//! Requests of one octet, each answered with it.
+//! Requests of one byte, each answered with it.
 
 use serde::Serialize;
 use tcp_stack::{Buf, Event, RxFrame};
@@ -13,9 +13,9 @@ pub struct EchoOptions {
     /// Connections, in an order that is random and in which each has its turn
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
     pub connections: u32,
-    /// Payload of a request, octets
+    /// Payload of a request, bytes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1448))]
-    pub octets: u32,
+    pub bytes: u32,
     /// Requests that are made before a lap is timed
     #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(32..=1 << 20))]
     pub requests: u32,
@@ -26,7 +26,7 @@ pub struct EchoOptions {
 
 impl Default for EchoOptions {
     fn default() -> Self {
-        Self { connections: 64, octets: 1, requests: 8192, laps: 101 }
+        Self { connections: 64, bytes: 1, requests: 8192, laps: 101 }
     }
 }
 
@@ -35,8 +35,8 @@ impl Default for EchoOptions {
 pub struct EchoReport {
     /// Connections.
     pub connections: u32,
-    /// Payload of a request, octets.
-    pub octets: u32,
+    /// Payload of a request, bytes.
+    pub bytes: u32,
     /// Each request's cost: its frame in, the event, the answer's frame out.
     pub request: Cost,
 }
@@ -63,7 +63,7 @@ pub fn run(options: &EchoOptions) -> Result<EchoReport, TcpError> {
         TcpError::unless_all("answered", "requests", answered, count)?;
     }
     let request = watch.cost();
-    Ok(EchoReport { connections: options.connections, octets: options.octets, request })
+    Ok(EchoReport { connections: options.connections, bytes: options.bytes, request })
 }
 
 /// The requests of a lap, the last first. Each acknowledges what was answered in the bursts before its own.
@@ -73,18 +73,18 @@ fn make(lab: &mut Lab, order: &mut Order, options: &EchoOptions) -> Vec<RxFrame<
     for _ in 0..options.requests {
         let peer = order.next();
         burst.push(peer);
-        requests.extend(lab.next_segment(peer, options.octets as usize));
+        requests.extend(lab.next_segment(peer, options.bytes as usize));
         if burst.len() == BURST {
             for peer in burst.drain(..) {
                 if let Some(peer) = lab.peers.get_mut(peer) {
-                    peer.ack += options.octets;
+                    peer.ack += options.bytes;
                 }
             }
         }
     }
     for peer in burst {
         if let Some(peer) = lab.peers.get_mut(peer) {
-            peer.ack += options.octets;
+            peer.ack += options.bytes;
         }
     }
     requests.reverse();

@@ -9,8 +9,8 @@ use super::frames::Frame;
 use super::lab::{Lab, fetch};
 use super::{BURST, TcpError, time_on_core};
 
-/// Payload of a segment, octets.
-const OCTETS: usize = 64;
+/// Payload of a segment, bytes.
+const BYTES: usize = 64;
 /// Bursts that are timed together.
 const TOGETHER: u64 = 32;
 
@@ -48,7 +48,7 @@ impl Expected {
     }
 
     fn burst(&mut self) -> Vec<RxFrame<Frame>> {
-        (0..BURST).filter_map(|_| self.lab.next_segment(self.order.next(), OCTETS)).collect()
+        (0..BURST).filter_map(|_| self.lab.next_segment(self.order.next(), BYTES)).collect()
     }
 
     fn consume(&mut self) {
@@ -68,9 +68,9 @@ mod tests {
     #[test]
     fn every_segment_is_taken() {
         let mut expected = Expected::new(3).unwrap();
-        let before = expected.lab.stack.stats().tcp.octets_in;
+        let before = expected.lab.stack.stats().tcp.bytes_in;
         expected.time(TOGETHER + 1);
-        let octets = expected.lab.stack.stats().tcp.octets_in - before;
-        assert_eq!(octets, (TOGETHER + 1) * (BURST * OCTETS) as u64);
+        let bytes = expected.lab.stack.stats().tcp.bytes_in - before;
+        assert_eq!(bytes, (TOGETHER + 1) * (BURST * BYTES) as u64);
     }
 }

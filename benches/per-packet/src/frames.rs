@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tcp_stack::{Buf, BufClass, BufPool, HEADROOM};
 
-/// Octets behind the headroom, as DPDK's buffers have by default.
+/// Bytes behind the headroom, as DPDK's buffers have by default.
 pub(super) const ROOM: usize = 2048;
 
 thread_local! {
@@ -14,7 +14,7 @@ thread_local! {
     static FREE: RefCell<Vec<Rc<Memory>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where its octets lie is said in front of them, on the line of the counts.
+/// Where its bytes lie is said in front of them, on the line of the counts.
 #[repr(C)]
 struct Memory {
     start: u16,
@@ -29,7 +29,7 @@ pub(super) struct Frame {
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frame({} octets)", self.bytes().len())
+        write!(f, "Frame({} bytes)", self.bytes().len())
     }
 }
 

@@ -23,21 +23,21 @@ const WARM_UP: u32 = 64;
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Case {
-    /// A full segment in order: received, its event taken, its buffer given back, its share of an acknowledgement.
+    /// A full segment in order: received, its event taken, its buffer given back, its share of an acknowledgment.
     Receive,
     /// A full segment: its buffer taken, queued, sent.
     Send,
-    /// A full segment's acknowledgement, by one that acknowledges two.
+    /// A full segment's acknowledgment, by one that acknowledges two.
     Acknowledge,
-    /// A request of one octet of one of 64 connections, and its answer.
+    /// A request of one byte of one of 64 connections, and its answer.
     Echo,
     /// The same of one of 8192.
     EchoOfMany,
-    /// An RDMA Write of 1428 octets: its FPDU built, with CRC.
+    /// An RDMA Write of 1428 bytes: its FPDU built, with CRC.
     FpduBuild,
     /// Such an FPDU: found, its CRC checked, its place checked, its payload copied.
     FpduPlace,
-    /// An RDMA Write of 64 octets: posted, built into a segment that it shares with others, its completion taken.
+    /// An RDMA Write of 64 bytes: posted, built into a segment that it shares with others, its completion taken.
     WriteSmall,
     /// Such a Write: taken out of its segment, placed.
     PlaceSmall,
@@ -45,7 +45,7 @@ pub enum Case {
     WriteAlone,
     /// The same alone: nothing else has come.
     PlaceAlone,
-    /// A Send of 64 octets: posted, built, its completion taken.
+    /// A Send of 64 bytes: posted, built, its completion taken.
     SendSmall,
     /// Such a Send: its buffer posted, taken out of its segment, placed, its completion taken.
     TakeSmall,
@@ -139,24 +139,24 @@ fn when_warm(burst: u32, act: &mut dyn FnMut()) {
 fn receive(bursts: u32) -> Result<u64, TcpError> {
     let mut lab = Lab::new(1);
     lab.connect(1)?;
-    let mut octets = 0_u64;
+    let mut bytes = 0_u64;
     for burst in 0..bursts.saturating_add(WARM_UP) {
         let mut frames: Vec<_> = (0..BURST).filter_map(|_| lab.next_segment(0, MSS)).collect();
         when_warm(burst, &mut || {
             lab.take(frames.drain(..));
             while let Some(event) = lab.stack.poll_event() {
                 if let Event::Data { conn, segment, .. } = event {
-                    octets = octets.wrapping_add(segment.len() as u64);
+                    bytes = bytes.wrapping_add(segment.len() as u64);
                     lab.stack.consumed(conn, segment.len());
                 }
             }
             lab.drain(&mut |_| {});
         });
     }
-    Ok((octets / MSS as u64).saturating_sub(u64::from(WARM_UP) * BURST as u64))
+    Ok((bytes / MSS as u64).saturating_sub(u64::from(WARM_UP) * BURST as u64))
 }
 
-/// Sends full segments, or takes their acknowledgements: one of them counts, the other is done outside.
+/// Sends full segments, or takes their acknowledgments: one of them counts, the other is done outside.
 fn send(bursts: u32, counts: bool) -> Result<u64, TcpError> {
     let mut lab = Lab::new(1);
     lab.connect(1)?;
@@ -219,12 +219,12 @@ fn answer(bursts: u32, connections: usize) -> Result<u64, TcpError> {
 
 fn build(bursts: u32) -> u64 {
     let [payload, _] = PAYLOADS;
-    let (octets, mut out) = (vec![0x5a; payload], vec![0; write_len(payload)]);
+    let (bytes, mut out) = (vec![0x5a; payload], vec![0; write_len(payload)]);
     let mut done = 0_u64;
     for burst in 0..bursts.saturating_add(WARM_UP) {
         when_warm(burst, &mut || {
             for _ in 0..BURST {
-                let built = build_write(Framer::new(true), Stag(1), black_box(&octets), &mut out);
+                let built = build_write(Framer::new(true), Stag(1), black_box(&bytes), &mut out);
                 done = done.wrapping_add(u64::from(built && burst >= WARM_UP));
             }
         });
@@ -254,10 +254,10 @@ fn place(bursts: u32) -> u64 {
                 at = at.wrapping_add(fpdu.len() as u64);
                 let Some(Ok(ulpdu)) = found else { continue };
                 let header = ulpdu.contiguous().and_then(|ulpdu| TaggedHeader::parse(ulpdu).ok());
-                let Some((header, octets)) = header else { continue };
+                let Some((header, bytes)) = header else { continue };
                 let to = header.offset.0;
-                let token = stags.check_place(header.stag, to, octets.len(), origin);
-                let placed = token.map(|token| memory.place(token, octets));
+                let token = stags.check_place(header.stag, to, bytes.len(), origin);
+                let placed = token.map(|token| memory.place(token, bytes));
                 done = done.wrapping_add(u64::from(placed.is_ok() && burst >= WARM_UP));
             }
         });

@@ -26,7 +26,7 @@ const WINDOW_SCALE: u8 = 7;
 
 /// The headers of a segment with timestamps: Ethernet, IPv4, TCP.
 const HEADERS: usize = EthernetHeader::LEN + Ipv4Header::LEN + TcpHeader::LEN + 12;
-/// Payload of a full segment at an MTU of 1500, octets.
+/// Payload of a full segment at an MTU of 1500, bytes.
 pub(super) const MSS: usize = 1448;
 
 /// The other end of a connection.
@@ -151,7 +151,7 @@ impl Lab {
         header.emit(&options, rest).then_some(RxFrame { buf, checksum: RxChecksum::Good })
     }
 
-    /// A segment of a peer with payload, or an acknowledgement without; the next one follows it.
+    /// A segment of a peer with payload, or an acknowledgment without; the next one follows it.
     pub(super) fn next_segment(&mut self, peer: usize, len: usize) -> Option<RxFrame<Frame>> {
         let frame = self.segment(peer, TcpFlags::ACK, len)?;
         let peer = self.peers.get_mut(peer)?;
@@ -223,8 +223,8 @@ impl Lab {
 /// Fetches the headers of a burst into the cache, as a port's driver has done, or the worker behind it.
 #[inline]
 pub(super) fn fetch(frames: &[RxFrame<Frame>]) {
-    let octets = frames.iter().map(|frame| u32::from(frame.buf.touch()));
-    std::hint::black_box(octets.fold(0, u32::wrapping_add));
+    let bytes = frames.iter().map(|frame| u32::from(frame.buf.touch()));
+    std::hint::black_box(bytes.fold(0, u32::wrapping_add));
 }
 
 /// The peer that has this address and port.

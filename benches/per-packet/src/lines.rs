@@ -48,40 +48,40 @@ pub fn run(flow: Flow) -> Result<u64, TcpError> {
     });
     let turn = if flow == Flow::Answered { answer } else { turn };
     lab.connect(CONNECTIONS)?;
-    let (mut marked, mut octets) = (0_u64, 0_u64);
+    let (mut marked, mut bytes) = (0_u64, 0_u64);
     let [warm_up, watched] = ROUNDS;
     for round in 0..warm_up.wrapping_add(watched) {
         for (peer, mark) in WATCHED.into_iter().zip(&MARKS) {
             for at in 0..RUN {
                 if flow != Flow::Same {
-                    octets = octets.wrapping_add(turn(&mut lab, 0, None));
+                    bytes = bytes.wrapping_add(turn(&mut lab, 0, None));
                 }
                 let counts = round >= warm_up && (flow != Flow::Same || at > 0);
-                octets = octets.wrapping_add(turn(&mut lab, peer, counts.then_some(mark)));
+                bytes = bytes.wrapping_add(turn(&mut lab, peer, counts.then_some(mark)));
                 marked = marked.wrapping_add(u64::from(counts));
             }
         }
     }
     let all =
         warm_up.wrapping_add(watched) * RUN * WATCHED.len() as u64 * if flow == Flow::Same { 1 } else { 2 };
-    TcpError::unless_all("delivered", "octets", octets, all.wrapping_mul(MSS as u64))?;
+    TcpError::unless_all("delivered", "bytes", bytes, all.wrapping_mul(MSS as u64))?;
     Ok(marked)
 }
 
-/// A segment is made, received, and acknowledged if that is due. Returns the octets that were delivered.
+/// A segment is made, received, and acknowledged if that is due. Returns the bytes that were delivered.
 fn turn(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
     let Some(frame) = lab.next_segment(peer, MSS) else { return 0 };
     let [.., end] = &MARKS;
     if let Some(mark) = mark {
         mark.store(true, Ordering::SeqCst);
     }
-    let octets = receive(lab, frame);
+    let bytes = receive(lab, frame);
     end.store(true, Ordering::SeqCst);
     lab.drain(&mut |_| {});
-    octets
+    bytes
 }
 
-/// A request is made, and answered with itself. Returns the octets of the answers that left.
+/// A request is made, and answered with itself. Returns the bytes of the answers that left.
 fn answer(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
     let mut requests: Vec<_> = lab.next_segment(peer, MSS).into_iter().collect();
     let [.., end] = &MARKS;
@@ -98,13 +98,13 @@ fn answer(lab: &mut Lab, peer: usize, mark: Option<&AtomicBool>) -> u64 {
 
 #[inline(never)]
 fn receive(lab: &mut Lab, frame: RxFrame<Frame>) -> u64 {
-    let mut octets = 0_u64;
+    let mut bytes = 0_u64;
     lab.take([frame]);
     while let Some(event) = lab.stack.poll_event() {
         if let Event::Data { conn, segment, .. } = event {
-            octets = octets.wrapping_add(segment.len() as u64);
+            bytes = bytes.wrapping_add(segment.len() as u64);
             lab.stack.consumed(conn, segment.len());
         }
     }
-    octets
+    bytes
 }

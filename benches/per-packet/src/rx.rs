@@ -30,28 +30,28 @@ impl Default for RxOptions {
 /// What a segment took.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RxReport {
-    /// Payload of a segment, octets.
+    /// Payload of a segment, bytes.
     pub payload: usize,
     /// Frames of a lap.
     pub frames: u32,
     /// The region, KiB.
     pub region_kib: u32,
-    /// Each segment's cost, from its frame to its payload in the region and its share of an acknowledgement.
+    /// Each segment's cost, from its frame to its payload in the region and its share of an acknowledgment.
     pub segment: Cost,
     /// The copy alone, of the same payloads from the same frames to the same region, before each lap.
     pub copy: Cost,
     /// Payload, Gbit/s.
     pub gbit_s: f64,
-    /// Segments per acknowledgement that was sent.
+    /// Segments per acknowledgment that was sent.
     pub segments_per_ack: f64,
 }
 
 /// What a worker tells its core's cache before it needs a line: hints, which change nothing but time.
 #[derive(Clone, Copy, Debug)]
 pub struct Hints<R, W> {
-    /// These octets will be read soon.
+    /// These bytes will be read soon.
     pub read_soon: R,
-    /// These octets will be written soon.
+    /// These bytes will be written soon.
     pub write_soon: W,
 }
 
@@ -105,7 +105,7 @@ pub fn run(options: &RxOptions, hints: &Hints<impl Fn(&[u8]), impl Fn(&[u8])>) -
     let mut lab = Lab::new(1);
     lab.connect(1)?;
     let mut region = Region { bytes: vec![0; (options.region_kib as usize) << 10], at: 0 };
-    let (mut watch, mut copies, mut octets, mut acks) = (Watch::new(), Watch::new(), 0_u64, 0_u64);
+    let (mut watch, mut copies, mut bytes, mut acks) = (Watch::new(), Watch::new(), 0_u64, 0_u64);
     let warm_up = 3;
     for lap in 0..options.laps.saturating_add(warm_up) {
         let mut frames: Vec<RxFrame<Frame>> =
@@ -122,7 +122,7 @@ pub fn run(options: &RxOptions, hints: &Hints<impl Fn(&[u8]), impl Fn(&[u8])>) -
         frames.reverse();
         watch.start();
         while !frames.is_empty() {
-            acks = acks.wrapping_add(receive(&mut lab, &mut frames, &mut region, &mut octets, hints));
+            acks = acks.wrapping_add(receive(&mut lab, &mut frames, &mut region, &mut bytes, hints));
         }
         if lap >= warm_up {
             watch.stop(count);
@@ -130,7 +130,7 @@ pub fn run(options: &RxOptions, hints: &Hints<impl Fn(&[u8]), impl Fn(&[u8])>) -
     }
     let laps = u64::from(options.laps.saturating_add(warm_up));
     let wanted = laps.saturating_mul(options.frames.into()).saturating_mul(MSS as u64);
-    TcpError::unless_all("delivered", "octets", octets, wanted)?;
+    TcpError::unless_all("delivered", "bytes", bytes, wanted)?;
     let segment = watch.cost();
     Ok(RxReport {
         payload: MSS,
@@ -148,7 +148,7 @@ fn receive(
     lab: &mut Lab,
     frames: &mut Vec<RxFrame<Frame>>,
     region: &mut Region,
-    octets: &mut u64,
+    bytes: &mut u64,
     Hints { read_soon, write_soon }: &Hints<impl Fn(&[u8]), impl Fn(&[u8])>,
 ) -> u64 {
     let first = frames.len().saturating_sub(BURST);
@@ -157,7 +157,7 @@ fn receive(
     while let Some(event) = lab.stack.poll_event() {
         if let Event::Data { conn, segment, .. } = event {
             region.place(segment.bytes(), write_soon);
-            *octets = octets.wrapping_add(segment.len() as u64);
+            *bytes = bytes.wrapping_add(segment.len() as u64);
             lab.stack.consumed(conn, segment.len());
         }
     }

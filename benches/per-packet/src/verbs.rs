@@ -10,11 +10,11 @@ use rdma::verbs::{
 };
 use rdma::{EndpointConfig, Env, RdmaStats, Sink, StagTable, StreamId, VecMemory};
 
-/// Octets of a message.
+/// Bytes of a message.
 pub(super) const MESSAGE: u32 = 64;
-/// Octets of a region, which messages go through from its start to its end, again and again.
+/// Bytes of a region, which messages go through from its start to its end, again and again.
 const REGION: u64 = 1 << 16;
-/// Payload of a full segment at an MTU of 1500, octets.
+/// Payload of a full segment at an MTU of 1500, bytes.
 const MSS: usize = 1448;
 /// Places of a queue.
 const DEPTH: u16 = 128;
@@ -24,7 +24,7 @@ const SIGNAL_EVERY: u64 = 32;
 /// A transport whose segments lie one behind the other.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     /// Where segments end, the last one excepted.
     cuts: Vec<usize>,
     len: usize,
@@ -32,7 +32,7 @@ pub(super) struct Pipe {
 
 impl Pipe {
     fn new() -> Self {
-        Self { octets: vec![0; 1 << 16], cuts: Vec::with_capacity(64), len: 0 }
+        Self { bytes: vec![0; 1 << 16], cuts: Vec::with_capacity(64), len: 0 }
     }
 
     /// What it holds, segment by segment; empty from here on.
@@ -41,7 +41,7 @@ impl Pipe {
         let ends = self.cuts.drain(..);
         let mut start = 0;
         let segments = ends.filter_map(|end| {
-            let segment = self.octets.get(start..end)?.to_vec();
+            let segment = self.bytes.get(start..end)?.to_vec();
             start = end;
             (!segment.is_empty()).then_some(segment)
         });
@@ -57,14 +57,14 @@ impl Sink for Pipe {
     }
 
     fn room(&self) -> usize {
-        self.octets.len().saturating_sub(self.len)
+        self.bytes.len().saturating_sub(self.len)
     }
 
     #[inline]
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         let begin = self.cuts.last().copied().unwrap_or(0);
         let end = self.len.saturating_add(len);
-        let Some(room) = self.octets.get_mut(self.len..end) else { return false };
+        let Some(room) = self.bytes.get_mut(self.len..end) else { return false };
         if end.saturating_sub(begin) > MSS {
             self.cuts.push(self.len);
         }
@@ -108,8 +108,8 @@ impl Side {
         let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qp = device.create_qp(init).ok()?;
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let octets = memory.add(vec![0x5a; usize::try_from(REGION).ok()?])?;
-        let region = device.reg_mr(pd, (octets, 0, REGION), AddressBase::Zero, access, &mut stags).ok()?;
+        let bytes = memory.add(vec![0x5a; usize::try_from(REGION).ok()?])?;
+        let region = device.reg_mr(pd, (bytes, 0, REGION), AddressBase::Zero, access, &mut stags).ok()?;
         let (stats, pipe) = (RdmaStats::default(), Pipe::new());
         let (position, id, posted, buffers) = (0, None, 0, 0);
         Some(Self { device, stags, memory, stats, pipe, position, id, qp, cq, region, posted, buffers })

@@ -11,7 +11,7 @@ use tcp_stack::wire::{
 };
 use tcp_stack::{MacAddr, SeqNum};
 
-/// Payload of an RDMA Write that fills a TCP segment: at an MTU of 1500 octets with timestamps, and at 9000.
+/// Payload of an RDMA Write that fills a TCP segment: at an MTU of 1500 bytes with timestamps, and at 9000.
 pub const PAYLOADS: [usize; 2] = [1428, 8928];
 
 /// The header of an RDMA Write of one segment to an STag, at tagged offset 0.
@@ -32,7 +32,7 @@ pub fn build_write(framer: Framer, stag: Stag, payload: &[u8], out: &mut [u8]) -
     built.is_ok()
 }
 
-/// The octets that [`build_write`] needs.
+/// The bytes that [`build_write`] needs.
 pub const fn write_len(payload: usize) -> usize {
     fpdu_len(TaggedHeader::LEN.saturating_add(payload))
 }
@@ -88,8 +88,8 @@ mod tests {
             let frame = tcp_frame(&fpdu).unwrap();
             assert_eq!(parse_frame(&frame), Some(&fpdu[..]));
             let mut damaged = frame;
-            if let Some(octet) = damaged.last_mut() {
-                *octet ^= 1;
+            if let Some(byte) = damaged.last_mut() {
+                *byte ^= 1;
             }
             assert_eq!(parse_frame(&damaged), None);
         }

@@ -11,18 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
-/// Octets of a cache line.
+/// Bytes of a cache line.
 const LINE: u64 = 64;
 /// What all connections share may be touched now and then, and for one of the two only. Whatever is a connection's own
 /// and is touched for fewer than one segment in so many is not told apart from that.
 const SELDOM: u64 = 10;
 
-/// What lackey tells of an access to memory: its address and octets, from a line like " S 1ffeffe7e8,8". Instructions
+/// What lackey tells of an access to memory: its address and bytes, from a line like " S 1ffeffe7e8,8". Instructions
 /// begin with "I".
 fn access(line: &str) -> Option<(u64, u64)> {
     let (kind, access) = line.trim().split_once(' ')?;
-    let (at, octets) = access.split_once(',').filter(|_| matches!(kind, "L" | "S" | "M"))?;
-    Some((u64::from_str_radix(at, 16).ok()?, octets.parse().ok()?))
+    let (at, bytes) = access.split_once(',').filter(|_| matches!(kind, "L" | "S" | "M"))?;
+    Some((u64::from_str_radix(at, 16).ok()?, bytes.parse().ok()?))
 }
 
 /// All accesses to memory while segments are received, and the addresses of the marks.
@@ -49,7 +49,7 @@ fn own_lines(flow: &str) -> [Vec<u64>; 2] {
     let mut touched = [BTreeMap::<u64, u64>::new(), BTreeMap::new()];
     let mut segments = [0_u64; 2];
     let (mut whose, mut lines) = (None::<usize>, BTreeSet::new());
-    for (at, octets) in accesses {
+    for (at, bytes) in accesses {
         if let Some(mark) = marks.iter().position(|mark| *mark == at) {
             if let Some(whose) = whose.filter(|_| !lines.is_empty()) {
                 segments[whose] += 1;
@@ -58,7 +58,7 @@ fn own_lines(flow: &str) -> [Vec<u64>; 2] {
             lines.clear();
             whose = Some(mark).filter(|mark| *mark < touched.len());
         } else if whose.is_some() {
-            lines.extend(at / LINE..=(at + octets - 1) / LINE);
+            lines.extend(at / LINE..=(at + bytes - 1) / LINE);
         }
     }
     assert!(segments.iter().all(|segments| *segments >= 100), "{segments:?}: were the marks seen?");
@@ -85,7 +85,7 @@ fn a_segment_in_order_touches_two_lines_of_its_connection() {
     }
 }
 
-/// Octets of a connection's block, in its place.
+/// Bytes of a connection's block, in its place.
 const BLOCK: u64 = 896;
 
 #[test]

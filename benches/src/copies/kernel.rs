@@ -12,11 +12,11 @@ use crate::pair::touched;
 use crate::peers::{FAR, Side, Veth, Wire};
 use crate::{Gate, Stopwatch, cpu, on_two_cores};
 
-/// Octets of a write and of a read.
+/// Bytes of a write and of a read.
 const MESSAGE: usize = 64 << 10;
 const PORT: u16 = 7400;
 
-/// Moves octets for as long as asked.
+/// Moves bytes for as long as asked.
 pub(super) fn measure(options: &Options, veth: &Veth) -> Result<Moved> {
     let (client, server) = connection(veth, &options.congestion_control)?;
     let (gate, softirq) = (Gate::default(), cpu::softirq_threads());
@@ -27,8 +27,8 @@ pub(super) fn measure(options: &Options, veth: &Veth) -> Result<Moved> {
         || {
             let outcome = receive(server);
             gate.close();
-            let (octets, seconds) = outcome?;
-            Ok((octets, cpu::thread(), seconds))
+            let (bytes, seconds) = outcome?;
+            Ok((bytes, cpu::thread(), seconds))
         },
     )?;
     Ok(Moved {
@@ -61,32 +61,32 @@ fn on_side<T: Send>(veth: &Veth, side: Side, make: impl FnOnce() -> Result<T> + 
     made.map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// Writes the buffer over and over; the octets that were taken.
+/// Writes the buffer over and over; the bytes that were taken.
 fn send(mut to: TcpStream, gate: &Gate, time: Duration) -> Result<u64> {
     let source = touched(REGION);
-    let (watch, mut octets) = (Stopwatch::start(), 0);
+    let (watch, mut bytes) = (Stopwatch::start(), 0);
     for message in source.chunks_exact(MESSAGE).cycle() {
         if watch.elapsed() >= time || !gate.is_open() {
             break;
         }
         to.write_all(message)?;
-        octets += message.len() as u64;
+        bytes += message.len() as u64;
     }
-    Ok(octets)
+    Ok(bytes)
 }
 
-/// Reads into the buffer until the end; the octets, and the seconds from the first of them to the last.
+/// Reads into the buffer until the end; the bytes, and the seconds from the first of them to the last.
 fn receive(mut from: TcpStream) -> Result<(u64, f64)> {
     let mut region = touched(REGION);
-    let (mut octets, mut watch) = (0, None);
+    let (mut bytes, mut watch) = (0, None);
     loop {
         for message in region.chunks_exact_mut(MESSAGE) {
             let taken = from.read(message)?;
             let watch = watch.get_or_insert_with(Stopwatch::start);
             if taken == 0 {
-                return Ok((octets, watch.seconds()));
+                return Ok((bytes, watch.seconds()));
             }
-            octets += taken as u64;
+            bytes += taken as u64;
         }
     }
 }

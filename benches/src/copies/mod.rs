@@ -1,4 +1,4 @@
-//! The question of RFC 4297: how often the CPU moves an octet, and how long it works, until an application has it.
+//! The question of RFC 4297: how often the CPU moves an byte, and how long it works, until an application has it.
 //!
 //! Three ways from one application's buffer to another's, each of 64 MiB: the kernel's TCP, our TCP with a copy into the
 //! buffer, and RDMA Writes into the region. RFC 5532 §4.1 estimates them at 1.00×, 1.25× and 2.00×.
@@ -16,9 +16,9 @@ use crate::pair::{Host, Initiator, Pair, Receiver, Sender, Sizes, Target, touche
 use crate::peers::{Absent, Wire};
 use crate::{Cores, Progress, Report, Samples, bandwidth_gbps, cpu};
 
-/// Octets of each application's buffer.
+/// Bytes of each application's buffer.
 const REGION: usize = 64 << 20;
-/// Octets of an RDMA Write.
+/// Bytes of an RDMA Write.
 const MESSAGE: u32 = 64 << 10;
 /// Writes that are posted at a time.
 const POSTED: u64 = 16;
@@ -35,7 +35,7 @@ pub struct Options {
     /// Runs per figure; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Octets of an IP packet, at most.
+    /// Bytes of an IP packet, at most.
     #[arg(short, long, value_delimiter = ',', default_value = "1500,9000")]
     mtu: Vec<u16>,
     /// CPUs: sender, receiver. What runs without the kernel runs on the first alone.
@@ -74,9 +74,9 @@ impl Way {
 /// What one run has moved.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
-    /// Octets that are in the receiver's buffer.
+    /// Bytes that are in the receiver's buffer.
     delivered: u64,
-    /// Octets copied by the sender's and by the receiver's side.
+    /// Bytes copied by the sender's and by the receiver's side.
     copied: [u64; 2],
     seconds: f64,
     /// CPU time of the sender's and of the receiver's thread, and of the kernel's threads beside them, at work.
@@ -96,13 +96,13 @@ impl Moved {
 pub struct CopiesRow {
     /// Which.
     pub way: Way,
-    /// Octets of an IP packet at most.
+    /// Bytes of an IP packet at most.
     pub mtu: u16,
     /// Goodput, 10⁹ bit/s: of the kernel on two cores, of ours with both hosts on one.
     pub gbps: Samples,
-    /// Octets copied per octet delivered, by the sender's side.
+    /// Bytes copied per byte delivered, by the sender's side.
     pub copied_by_sender: f64,
-    /// Octets copied per octet delivered, by the receiver's side.
+    /// Bytes copied per byte delivered, by the receiver's side.
     pub copied_by_receiver: f64,
     /// CPU seconds per GiB delivered, of both sides and the kernel's threads, at work.
     pub cpu_s_per_gib: Samples,
@@ -192,7 +192,7 @@ fn sizes(mtu: u16) -> Sizes {
     Sizes { mtu, connections: 4, buffers: 4096 }
 }
 
-/// What is counted: octets delivered; copied by each side.
+/// What is counted: bytes delivered; copied by each side.
 type Counted = (u64, [u64; 2]);
 
 /// Runs a pair that is under way, as often as asked; `turn` keeps it supplied, `count` says what it has done.
@@ -282,7 +282,7 @@ fn rdma(options: &Options, mtu: u16) -> Result<Vec<Moved>> {
     runs(options, &mut pair, turn, |pair| {
         let sent = pair.near().stats().rdmap.payload_bytes_fetched;
         let far = pair.far().stats();
-        (far.rdmap.payload_bytes_placed, [sent, far.mpa.octets_copied])
+        (far.rdmap.payload_bytes_placed, [sent, far.mpa.bytes_copied])
     })
 }
 
@@ -290,7 +290,7 @@ impl Report for CopiesReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\nmedians; octets copied per octet delivered; CPU of both sides at work, seconds per GiB delivered; idle: polling"
+            "\nmedians; bytes copied per byte delivered; CPU of both sides at work, seconds per GiB delivered; idle: polling"
         )?;
         writeln!(
             out,

@@ -15,7 +15,7 @@ use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxF
 
 use super::{Host, REGION, SEED, Sizes, THE_REGION, far_address, memory, transmit};
 
-/// Octets that a stream may queue in a turn.
+/// Bytes that a stream may queue in a turn.
 const BUDGET: usize = 64 << 10;
 /// Work that may be posted on a stream and not be done.
 const QUEUE: u16 = 64;
@@ -47,7 +47,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// An initiator that writes from a region of so many octets.
+    /// An initiator that writes from a region of so many bytes.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -94,7 +94,7 @@ impl Initiator {
         self.granted
     }
 
-    /// Posts a Write of so many octets at `at` in both regions.
+    /// Posts a Write of so many bytes at `at` in both regions.
     ///
     /// # Errors
     /// The stream has no grant or takes no more work.
@@ -156,12 +156,12 @@ impl Initiator {
     }
 
     fn data(&mut self, now: Duration, conn: ConnId, offset: u64, segment: Segment<Mbuf>) {
-        let (number, octets) = (self.number(conn), segment.len());
+        let (number, bytes) = (self.number(conn), segment.len());
         let Self { streams, stags, memory, stats, .. } = self;
         if let Some(endpoint) = streams.get_mut(number).and_then(|stream| stream.endpoint.as_mut()) {
             endpoint.receive(now, offset, segment, &mut Env { stags, memory, stats });
         }
-        self.stack.consumed(conn, octets);
+        self.stack.consumed(conn, bytes);
         self.queue(number);
     }
 

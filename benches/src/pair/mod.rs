@@ -33,7 +33,7 @@ pub use tcp::{Receiver, Sender};
 
 /// Frames of a burst.
 const BURST: usize = 32;
-/// Octets of a frame beside its IP packet, and some to spare.
+/// Bytes of a frame beside its IP packet, and some to spare.
 const FRAME: usize = 64;
 /// The TCP port that the far host listens on.
 pub const PORT: u16 = 7400;
@@ -61,7 +61,7 @@ pub trait Host {
 /// What both hosts are made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Octets of an IP packet at most.
+    /// Bytes of an IP packet at most.
     pub mtu: u16,
     /// Connections at most.
     pub connections: u32,
@@ -111,13 +111,13 @@ fn dpdk() -> Result<&'static Eal> {
     DPDK.get_or_init(start).as_ref().map_err(|why| anyhow!("no packet buffers: {why}"))
 }
 
-/// The memory of a region of so many octets, whose every page is there, in a table of its own.
+/// The memory of a region of so many bytes, whose every page is there, in a table of its own.
 fn memory(name: &str, bytes: usize) -> Result<WorkerMemory> {
     let region = RegionMemory::on_hugepages(name, bytes as u64, true)?;
     let pattern = touched(bytes.min(1 << 20));
     for at in (0..bytes).step_by(pattern.len().max(1)) {
         let part = pattern.get(..pattern.len().min(bytes - at)).unwrap_or_default();
-        ensure!(region.write(at as u64, part), "the region has these octets");
+        ensure!(region.write(at as u64, part), "the region has these bytes");
     }
     let mut memory = WorkerMemory::new(1);
     memory.attach(THE_REGION, Arc::new(region))?;
@@ -229,7 +229,7 @@ impl<N: Host, F: Host> Pair<N, F> {
 pub struct Target(Engine<MbufPool, WorkerMemory>);
 
 impl Target {
-    /// An engine that serves a region of so many octets.
+    /// An engine that serves a region of so many bytes.
     ///
     /// # Errors
     /// There is no memory; or it does not take the listener or the region.
@@ -278,8 +278,8 @@ fn listen_options() -> ListenOptions {
 #[must_use]
 pub fn touched(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes];
-    for (at, octet) in memory.iter_mut().enumerate().step_by(64) {
-        *octet = at.to_le_bytes()[1] | 1;
+    for (at, byte) in memory.iter_mut().enumerate().step_by(64) {
+        *byte = at.to_le_bytes()[1] | 1;
     }
     memory
 }

@@ -1,4 +1,4 @@
-//! Our TCP as sockets use it: octets copied from the application's buffer, and into it.
+//! Our TCP as sockets use it: bytes copied from the application's buffer, and into it.
 
 use dataplane::dpdk::{Mbuf, MbufPool};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Stack};
@@ -12,14 +12,14 @@ pub struct Sender {
     conn: Option<ConnId>,
     source: Vec<u8>,
     at: usize,
-    octets: u64,
+    bytes: u64,
 }
 
 impl Sender {
     /// A sender of what is in `source`, which must not be shorter than a segment.
     #[must_use]
     pub fn new(sizes: &Sizes, source: Vec<u8>) -> Self {
-        Self { stack: Stack::new(sizes.stack(0), SEED), conn: None, source, at: 0, octets: 0 }
+        Self { stack: Stack::new(sizes.stack(0), SEED), conn: None, source, at: 0, bytes: 0 }
     }
 
     /// Opens the connection.
@@ -30,10 +30,10 @@ impl Sender {
         self.stack.connect(Instant::ZERO, far_address(), ConnOptions::default()).map(|_| ())
     }
 
-    /// Octets copied from the buffer.
+    /// Bytes copied from the buffer.
     #[must_use]
     pub fn copied(&self) -> u64 {
-        self.octets
+        self.bytes
     }
 
     fn send(&mut self, now: Instant, conn: ConnId, pool: &mut MbufPool) {
@@ -52,7 +52,7 @@ impl Sender {
                 return;
             }
             self.at = from.wrapping_add(segment);
-            self.octets = self.octets.wrapping_add(segment as u64);
+            self.bytes = self.bytes.wrapping_add(segment as u64);
         }
     }
 }
@@ -88,7 +88,7 @@ pub struct Receiver {
     stack: Stack<Mbuf>,
     region: Vec<u8>,
     at: usize,
-    octets: u64,
+    bytes: u64,
 }
 
 impl Receiver {
@@ -99,13 +99,13 @@ impl Receiver {
     pub fn new(sizes: &Sizes, region: Vec<u8>) -> Result<Self, tcp_stack::ListenError> {
         let mut stack = Stack::new(sizes.stack(1), SEED);
         stack.listen(super::PORT, listen_options())?;
-        Ok(Self { stack, region, at: 0, octets: 0 })
+        Ok(Self { stack, region, at: 0, bytes: 0 })
     }
 
-    /// Octets copied into the buffer: those delivered to the application.
+    /// Bytes copied into the buffer: those delivered to the application.
     #[must_use]
     pub fn copied(&self) -> u64 {
-        self.octets
+        self.bytes
     }
 
     /// The buffer.
@@ -128,7 +128,7 @@ impl Host for Receiver {
         while let Some(event) = self.stack.poll_event() {
             if let Event::Data { conn, segment, .. } = event {
                 place(&mut self.region, &mut self.at, segment.bytes());
-                self.octets = self.octets.wrapping_add(segment.len() as u64);
+                self.bytes = self.bytes.wrapping_add(segment.len() as u64);
                 self.stack.consumed(conn, segment.len());
             }
         }

@@ -4,7 +4,7 @@ const SIZES: Sizes = Sizes { mtu: 1500, connections: 64, buffers: 8192 };
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
-fn octets_are_placed_in_a_ring() {
+fn bytes_are_placed_in_a_ring() {
     let (mut region, mut at) = ([0; 5], 3);
     place(&mut region, &mut at, b"abcdefgh");
     assert_eq!((&region, at), (b"hdefg", 1));

@@ -8,7 +8,7 @@ use super::veth::{FAR, Veth, Wire};
 use super::{Budget, Options};
 use crate::Samples;
 
-/// Octets of an application's write, and of its read.
+/// Bytes of an application's write, and of its read.
 const MESSAGE: u32 = 64 << 10;
 const PORT: u16 = 5201;
 
@@ -17,7 +17,7 @@ const PORT: u16 = 5201;
 pub struct IperfReport {
     /// Over what.
     pub wire: Wire,
-    /// Octets of an application's write.
+    /// Bytes of an application's write.
     pub message_bytes: u32,
     /// The sender's congestion control.
     pub congestion_control: String,
@@ -25,7 +25,7 @@ pub struct IperfReport {
     pub gbps: Samples,
     /// Retransmitted segments per second.
     pub retransmits: Samples,
-    /// Octets of a frame on the wire on average: above the MTU it is no frame of a plain wire.
+    /// Bytes of a frame on the wire on average: above the MTU it is no frame of a plain wire.
     pub frame_bytes: f64,
 }
 
@@ -67,14 +67,14 @@ pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire, budget: &Budget) -
         name = end.sender_tcp_congestion;
     }
     let after = veth.received()?;
-    let (frames, octets) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    let (frames, bytes) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
     Ok(IperfReport {
         wire,
         message_bytes: MESSAGE,
         congestion_control: name,
         gbps: Samples::new(gbps)?,
         retransmits: Samples::new(retransmits)?,
-        frame_bytes: octets as f64 / frames.max(1) as f64,
+        frame_bytes: bytes as f64 / frames.max(1) as f64,
     })
 }
 

@@ -37,7 +37,7 @@ pub struct Options {
     /// Seconds of a run, where a program can be told.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=30))]
     duration: u32,
-    /// Octets of an IP packet, at most.
+    /// Bytes of an IP packet, at most.
     #[arg(short, long, value_delimiter = ',', default_value = "1500,9000")]
     mtu: Vec<u16>,
     /// Seconds after which nothing more is begun, and what runs is ended.

@@ -9,15 +9,15 @@ use super::{Budget, Options};
 use crate::Samples;
 
 const PORT: u16 = 11_111;
-/// Octets of a message.
+/// Bytes of a message.
 const MESSAGE: u32 = 64;
 
-/// What sockperf has measured: 64 octets to and fro.
+/// What sockperf has measured: 64 bytes to and fro.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SockperfReport {
     /// Over what.
     pub wire: Wire,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub message_bytes: u32,
     /// Whether both sides spin on their sockets (as a poll-mode worker does on its port) rather than sleep.
     pub spins: bool,

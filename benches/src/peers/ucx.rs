@@ -46,7 +46,7 @@ impl std::fmt::Display for UcxTest {
     }
 }
 
-/// What is run on every wire: the test, the octets of a message, how many of them at most.
+/// What is run on every wire: the test, the bytes of a message, how many of them at most.
 const TESTS: [(UcxTest, u32, u32); 4] = [
     (UcxTest::Put, 64 << 10, 20_000),
     (UcxTest::Get, 64 << 10, 20_000),
@@ -61,7 +61,7 @@ pub struct UcxReport {
     pub wire: Wire,
     /// Which test.
     pub test: UcxTest,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub message_bytes: u32,
     /// Messages of a run.
     pub iterations: u32,
@@ -106,7 +106,7 @@ fn measure(
         test,
         message_bytes,
         iterations,
-        // Its megabyte has 2²⁰ octets.
+        // Its megabyte has 2²⁰ bytes.
         gbps: samples(|line| line.mega_bytes_per_second * f64::from(1 << 20) * 8.0 / 1e9)?,
         messages_per_second: samples(|line| line.messages_per_second)?,
         round_trip_us: (test == UcxTest::PutLatency).then(round_trip).transpose()?,

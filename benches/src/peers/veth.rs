@@ -25,7 +25,7 @@ const PREFIX: &str = "iwarp-bench-";
 /// What the wire is.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Wire {
-    /// Octets of an IP packet at most.
+    /// Bytes of an IP packet at most.
     pub mtu: u16,
     /// Whether segmentation, merging and checksums are left out, as a veth pair can. Without, the kernel does what it
     /// would have to do over a plain Ethernet port.
@@ -118,7 +118,7 @@ impl Veth {
             .with_context(|| format!("entering {}", path.display()))
     }
 
-    /// Frames, and their octets, that the far end has received.
+    /// Frames, and their bytes, that the far end has received.
     ///
     /// # Errors
     /// Those of `ip`; an answer of another form.
@@ -192,8 +192,8 @@ mod tests {
         let ping =
             ["netns", "exec", &near, "ping", "-c", "2", "-i", "0.2", "-M", "do", "-s", "1472", "10.78.0.2"];
         run("ip", &ping).unwrap();
-        let (frames, octets) = veth.received().unwrap();
-        assert!(frames >= 2 && octets >= 3028, "{frames} frames, {octets} octets");
+        let (frames, bytes) = veth.received().unwrap();
+        assert!(frames >= 2 && bytes >= 3028, "{frames} frames, {bytes} bytes");
         let shown = run("ip", &["netns", "exec", &near, "ethtool", "-k", "near0"]).unwrap();
         assert!(shown.contains("generic-segmentation-offload: off"), "{shown}");
         assert!(shown.contains("tx-checksumming: off"), "{shown}");

@@ -16,11 +16,11 @@ const BATCH: usize = 64;
 /// One payload from one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct CopyRow {
-    /// Octets copied at a time.
+    /// Bytes copied at a time.
     pub payload: usize,
     /// Where the source lies: `L2`, `LLC`, `DRAM`.
     pub from: &'static str,
-    /// The octets that the source goes through.
+    /// The bytes that the source goes through.
     pub working_set_bytes: usize,
     /// Copy alone, Gbit/s.
     pub copy_gbps: f64,
@@ -45,15 +45,15 @@ pub(super) fn measure(options: &Options, machine: &Machine, progress: &Progress)
     for (from, working_set_bytes) in levels(machine) {
         let source = vec![0x5a_u8; working_set_bytes];
         for payload in PAYLOADS {
-            progress.step(format!("copy from {from}, {payload} octets"));
+            progress.step(format!("copy from {from}, {payload} bytes"));
             let mut frame = vec![0; payload];
-            let copy_gbps = middle(options, &source, payload, |octets| frame.copy_from_slice(octets));
-            let copy_crc_gbps = middle(options, &source, payload, |octets| {
-                frame.copy_from_slice(octets);
+            let copy_gbps = middle(options, &source, payload, |bytes| frame.copy_from_slice(bytes));
+            let copy_crc_gbps = middle(options, &source, payload, |bytes| {
+                frame.copy_from_slice(bytes);
                 black_box(crc32c(&frame));
             });
-            let crc_gbps = middle(options, &source, payload, |octets| {
-                black_box(crc32c(octets));
+            let crc_gbps = middle(options, &source, payload, |bytes| {
+                black_box(crc32c(bytes));
             });
             rows.push(CopyRow { payload, from, working_set_bytes, copy_gbps, copy_crc_gbps, crc_gbps });
         }
@@ -71,18 +71,18 @@ fn middle(options: &Options, source: &[u8], payload: usize, mut work: impl FnMut
 fn rate(source: &[u8], payload: usize, seconds: f64, work: &mut impl FnMut(&[u8])) -> f64 {
     let mut payloads = source.chunks_exact(payload).cycle();
     // Once over, so that the caches hold what they can.
-    for octets in payloads.by_ref().take(source.len() / payload.max(1)) {
-        work(black_box(octets));
+    for bytes in payloads.by_ref().take(source.len() / payload.max(1)) {
+        work(black_box(bytes));
     }
-    let (watch, mut octets_done) = (Stopwatch::start(), 0_u64);
+    let (watch, mut bytes_done) = (Stopwatch::start(), 0_u64);
     loop {
-        for octets in payloads.by_ref().take(BATCH) {
-            work(black_box(octets));
-            octets_done = octets_done.wrapping_add(octets.len() as u64);
+        for bytes in payloads.by_ref().take(BATCH) {
+            work(black_box(bytes));
+            bytes_done = bytes_done.wrapping_add(bytes.len() as u64);
         }
         let elapsed = watch.seconds();
         if elapsed >= seconds {
-            return bandwidth_gbps(octets_done, elapsed);
+            return bandwidth_gbps(bytes_done, elapsed);
         }
     }
 }

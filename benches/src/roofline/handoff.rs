@@ -1,5 +1,5 @@
 //! From a region on one core to a region on another: one copy into a buffer, a ring, one copy out of it. No headers, no
-//! checksum, no acknowledgement, nothing that a protocol does.
+//! checksum, no acknowledgment, nothing that a protocol does.
 
 use anyhow::Result;
 use dataplane::dpdk::BURST;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{Cores, Gate, Stopwatch, bandwidth_gbps, median, on_two_cores};
 
-/// Octets of a packet buffer beside its payload: DPDK's headroom, and the frame's headers.
+/// Bytes of a packet buffer beside its payload: DPDK's headroom, and the frame's headers.
 const BUFFER_OVERHEAD: usize = 128 + 18 + 20 + 32 + 20;
 
 type Buffer = Box<[u8]>;
@@ -17,9 +17,9 @@ type Buffer = Box<[u8]>;
 /// One payload size.
 #[derive(Clone, Debug, Serialize)]
 pub struct HandoffRow {
-    /// Octets copied at a time.
+    /// Bytes copied at a time.
     pub payload: usize,
-    /// Octets of the region on either side.
+    /// Bytes of the region on either side.
     pub region_bytes: u64,
     /// Whether the regions are of hugepages.
     pub hugepages: bool,
@@ -36,7 +36,7 @@ pub struct HandoffRow {
 pub struct Handoff {
     /// Sender, receiver.
     pub cores: Cores,
-    /// Octets of the region on either side.
+    /// Bytes of the region on either side.
     pub region_bytes: u64,
     /// Buffers that go round between the cores.
     pub buffers: usize,
@@ -154,7 +154,7 @@ fn receive(
     mut arrived: Consumer<Buffer>,
     mut emptied: Producer<Buffer>,
 ) -> f64 {
-    let (mut offset, mut octets) = (0, 0_u64);
+    let (mut offset, mut bytes) = (0, 0_u64);
     let (watch, warm_up) = (Stopwatch::start(), seconds / 5.0);
     let mut since: Option<(f64, u64)> = None;
     loop {
@@ -165,16 +165,16 @@ fn receive(
             places.fill_from_iter(buffers.into_iter().inspect(|buffer| {
                 if let Some(frame) = buffer.get(BUFFER_OVERHEAD..) {
                     let _ = to.write(advance(&mut offset, payload, to), frame);
-                    octets = octets.wrapping_add(frame.len() as u64);
+                    bytes = bytes.wrapping_add(frame.len() as u64);
                 }
             }));
         }
         let now = watch.seconds();
         match since {
-            None if now >= warm_up => since = Some((now, octets)),
+            None if now >= warm_up => since = Some((now, bytes)),
             Some((start, before)) if now >= warm_up + seconds => {
                 gate.close();
-                return bandwidth_gbps(octets.wrapping_sub(before), now - start);
+                return bandwidth_gbps(bytes.wrapping_sub(before), now - start);
             }
             None | Some(_) => {}
         }

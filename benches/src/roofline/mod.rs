@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<Roofline> {
     let measure = Handoff { cores, region_bytes, buffers, seconds, runs };
     let mut handoff = Vec::new();
     for payload in PAYLOADS {
-        progress.step(format!("hand-off, {payload} octets"));
+        progress.step(format!("hand-off, {payload} bytes"));
         handoff.push(measure.measure(payload)?);
     }
     options.cores.pin_first()?;

@@ -18,7 +18,7 @@ use tcp_stack::{Buf, BufClass, BufPool, TxFrame, TxOffload};
 use crate::verbs::few_buffers;
 use crate::{Cores, Gate, on_two_cores};
 
-/// Octets of the frame, as of one with an RDMA Write of 64: headers up to TCP's timestamps, and the FPDU.
+/// Bytes of the frame, as of one with an RDMA Write of 64: headers up to TCP's timestamps, and the FPDU.
 const FRAME: usize = 66 + 84;
 /// The longest round trip that is told apart from longer ones, nanoseconds.
 pub(crate) const LONGEST_NS: u64 = 10_000_000_000;
@@ -28,8 +28,8 @@ const LONG_US: [u64; 2] = [20, 50];
 /// What it takes to go to and fro.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoundTripRow {
-    /// Octets of the frame.
-    pub octets: usize,
+    /// Bytes of the frame.
+    pub bytes: usize,
     /// Round trips.
     pub samples: u64,
     /// The fastest, nanoseconds.
@@ -56,8 +56,8 @@ impl RoundTripRow {
         )?;
         let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
         let [min, p50, p99, p99_9] = [self.min_ns, self.p50_ns, self.p99_ns, self.p99_9_ns].map(us);
-        let (octets, samples) = (self.octets, self.samples);
-        writeln!(out, "{octets:>8} {samples:>12} {min:>8.2} {p50:>9.2} {p99:>8.2} {p99_9:>8.2}")
+        let (bytes, samples) = (self.bytes, self.samples);
+        writeln!(out, "{bytes:>8} {samples:>12} {min:>8.2} {p50:>9.2} {p99:>8.2} {p99_9:>8.2}")
     }
 }
 
@@ -115,7 +115,7 @@ impl End {
         while gate.is_open() {
             self.rx.burst(&mut self.received);
             if let Some(frame) = self.received.pop() {
-                black_box(frame.bytes().iter().fold(0, |sum: u64, octet| sum.wrapping_add((*octet).into())));
+                black_box(frame.bytes().iter().fold(0, |sum: u64, byte| sum.wrapping_add((*byte).into())));
                 return Some(frame);
             }
         }
@@ -148,7 +148,7 @@ pub(crate) fn round_trips(eal: &Eal, cores: Cores, seconds: f64) -> Result<Round
     )?;
     let at = |quantile| histogram.value_at_quantile(quantile);
     Ok(RoundTripRow {
-        octets: FRAME,
+        bytes: FRAME,
         samples: histogram.len(),
         min_ns: histogram.min(),
         p50_ns: at(0.5),

@@ -244,22 +244,22 @@ fn messages(reports: &Reports<'_>) -> Vec<Figure> {
     };
     let (p50, p999) = ("histogram.p50_ns", "histogram.p99_9_ns");
     vec![
-        Figure::new("Writes of 64 octets, 10⁶ per second", Bound::AtLeast(5.0), Some(10.0), vec![small()]),
+        Figure::new("Writes of 64 bytes, 10⁶ per second", Bound::AtLeast(5.0), Some(10.0), vec![small()]),
         Figure::new(
-            "Writes of 64 octets, by UCX puts over TCP",
+            "Writes of 64 bytes, by UCX puts over TCP",
             Bound::AtLeast(6.0),
             None,
             vec![small(), put()],
         ),
         Figure::new(
-            "Write ping-pong of 64 octets, median round trip, µs",
+            "Write ping-pong of 64 bytes, median round trip, µs",
             Bound::AtMost(2.0),
             None,
             vec![latency(p50)],
         )
         .beside(floor()),
         Figure::new(
-            "Write ping-pong of 64 octets, 99.9th percentile by median",
+            "Write ping-pong of 64 bytes, 99.9th percentile by median",
             Bound::AtMost(5.0),
             None,
             vec![latency(p999), latency(p50)],
@@ -299,23 +299,23 @@ fn tcp(reports: &Reports<'_>) -> Vec<Figure> {
     };
     vec![
         Figure::new(
-            "Bulk receive by TCP, cycles per packet of 1448 octets with its copy",
+            "Bulk receive by TCP, cycles per packet of 1448 bytes with its copy",
             Bound::AtMost(400.0),
             None,
             vec![receive("segment.cycles")],
         )
         .beside(copy()),
         Figure::new(
-            "Echo of 1 octet by TCP, 10⁶ requests per second",
+            "Echo of 1 byte by TCP, 10⁶ requests per second",
             Bound::AtLeast(3.5),
             None,
             vec![echo()],
         ),
         Figure::new(
-            "Memory of a connection among 100,000, octets",
+            "Memory of a connection among 100,000, bytes",
             Bound::AtMost(4096.0),
             None,
-            vec![many("octets_each", "octets")],
+            vec![many("bytes_each", "bytes")],
         ),
         Figure::new(
             "A packet among 100,000 connections, by one of a single connection",
@@ -443,7 +443,7 @@ mod tests {
         let row = json!({"operation": "write", "size": 64, "mtu": 1500, "link": "ring", "crc": "on", "histogram": histogram});
         let rows =
             [lossy(1500, 0.0, true, 1.0), lossy(1500, 0.01, true, 0.975), lossy(1500, 0.01, false, 0.2)];
-        let floor = json!([{"octets": 150, "samples": 9, "p50_ns": 600}]);
+        let floor = json!([{"bytes": 150, "samples": 9, "p50_ns": 600}]);
         let documents = [
             document("write-lat", json!({"rows": [row], "floor": floor})),
             document("lossy", json!({"rows": rows})),

@@ -165,10 +165,10 @@ fn heading(field: &str) -> String {
         ["histogram.", "wire.", "weather.", "request.", "segment.", "connect_and_close."];
     const UNITS: [(&str, &str); 11] = [
         ("_s_per_gib", ", s/GiB"),
-        ("_per_octet", " per octet"),
+        ("_per_byte", " per byte"),
         ("_per_second", " per second"),
         ("_per_gib", " per GiB"),
-        ("_bytes", ", octets"),
+        ("_bytes", ", bytes"),
         ("_kib", ", KiB"),
         ("_ns", ", ns"),
         ("_us", ", µs"),
@@ -177,7 +177,7 @@ fn heading(field: &str) -> String {
         ("mpps", "10⁶/s"),
     ];
     const NAMES: [(&str, &str); 6] = [
-        ("size", "message, octets"),
+        ("size", "message, bytes"),
         ("mtu", "MTU"),
         ("crc", "CRC"),
         ("qps", "queue pairs"),
@@ -230,8 +230,8 @@ mod tests {
             ("p999_us", "p99.9, µs"),
             ("cpu_busy_s_per_gib", "cpu busy, s/GiB"),
             ("cpu_s_per_gib", "CPU, s/GiB"),
-            ("held_per_octet", "held per octet"),
-            ("message_bytes", "message, octets"),
+            ("held_per_byte", "held per byte"),
+            ("message_bytes", "message, bytes"),
         ] {
             assert_eq!(heading(field), head, "{field}");
         }

@@ -21,7 +21,7 @@ use crate::{Progress, Report, Samples, bandwidth_gbps, median};
 const USUAL: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 /// Sizes of the message rate.
 const SMALL: [u64; 2] = [8, 64];
-/// Octets in buffers that a target keeps posted, at least.
+/// Bytes in buffers that a target keeps posted, at least.
 const POSTED: u64 = 4 << 20;
 
 /// What to measure.
@@ -55,9 +55,9 @@ pub struct Options {
 pub struct BandwidthRow {
     /// What was done.
     pub operation: Operation,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub size: u64,
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// What joined the two ends.
     pub link: Link,
@@ -90,8 +90,8 @@ pub struct BandwidthRow {
     pub cpu_s_per_gib: f64,
     /// TCP segments sent again, in all runs.
     pub retransmits: u64,
-    /// Octets compared at the end and found the same.
-    pub octets_verified: u64,
+    /// Bytes compared at the end and found the same.
+    pub bytes_verified: u64,
     /// Whether the regions are of hugepages.
     pub hugepages: bool,
 }
@@ -119,7 +119,7 @@ pub fn message_rate(options: &Options) -> Result<BandwidthReport> {
     measure(&[Operation::Write, Operation::Send], &SMALL, options)
 }
 
-/// Octets of a message that fill a segment, with TCP's timestamps.
+/// Bytes of a message that fill a segment, with TCP's timestamps.
 pub(super) fn payload_of(mtu: u16) -> usize {
     const HEADERS: u16 = 20 + 32 + 2 + 14 + 4;
     usize::from(mtu.saturating_sub(HEADERS)) / 4 * 4
@@ -189,8 +189,7 @@ fn row(
     let samples = |values| if roof.is_some() { Samples::new(values).map(Some) } else { Ok(None) };
     let ends = || runs.iter().flat_map(|(near, far)| [near, far]);
     let sum = |of: fn(&Seen) -> u64| ends().map(of).sum::<u64>();
-    let per_gib =
-        |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|seen| seen.octets).max(1) as f64;
+    let per_gib = |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|seen| seen.bytes).max(1) as f64;
     let busy = |of: fn(&(Seen, Seen)) -> &Seen| {
         let nanos = |index: usize| runs.iter().filter_map(|run| of(run).spent_ns.get(index)).sum::<u64>();
         nanos(0) as f64 / nanos(1).max(1) as f64
@@ -203,7 +202,7 @@ fn row(
         crc,
         qps,
         bidirectional: options.bidirectional,
-        messages: sum(|seen| seen.octets) / size,
+        messages: sum(|seen| seen.bytes) / size,
         gbps_peak: rates.iter().copied().fold(0.0, f64::max),
         gbps,
         mpps: gbps * 1e9 / 8.0 / size as f64 / 1e6,
@@ -214,7 +213,7 @@ fn row(
         cpu_busy_s_per_gib: per_gib(sum(|seen| seen.spent_ns[0])),
         cpu_s_per_gib: per_gib(sum(|seen| seen.spent_ns[1])),
         retransmits: sum(|seen| seen.retransmits),
-        octets_verified: sum(|seen| seen.verified),
+        bytes_verified: sum(|seen| seen.verified),
         hugepages: ends().all(|seen| seen.hugepages),
     })
 }
@@ -263,13 +262,13 @@ pub(super) struct Bulk {
 /// What one end has seen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Seen {
-    /// Octets placed at this end.
-    pub(super) octets: u64,
+    /// Bytes placed at this end.
+    pub(super) bytes: u64,
     pub(super) seconds: f64,
     /// Nanoseconds of its thread: in rounds that moved a frame, and in all.
     spent_ns: [u64; 2],
     retransmits: u64,
-    /// Octets compared and found the same.
+    /// Bytes compared and found the same.
     verified: u64,
     hugepages: bool,
 }
@@ -299,9 +298,9 @@ impl Bulk {
     /// Payload of both directions by the time that it took.
     fn gbps(&self, (near, far): &(Seen, Seen)) -> f64 {
         if self.iters.is_some() {
-            bandwidth_gbps(near.octets + far.octets, near.seconds.max(far.seconds))
+            bandwidth_gbps(near.bytes + far.bytes, near.seconds.max(far.seconds))
         } else {
-            bandwidth_gbps(near.octets, near.seconds) + bandwidth_gbps(far.octets, far.seconds)
+            bandwidth_gbps(near.bytes, near.seconds) + bandwidth_gbps(far.bytes, far.seconds)
         }
     }
 
@@ -314,11 +313,11 @@ impl Bulk {
         }
     }
 
-    /// Octets that are to arrive at one of the ends, with a number of messages: Reads bring them to the one that posts.
+    /// Bytes that are to arrive at one of the ends, with a number of messages: Reads bring them to the one that posts.
     fn expected(&self, side: Side, qps: usize) -> Option<u64> {
         let sink = if self.task.operation == Operation::Read { Side::Near } else { Side::Far };
-        let octets = |count| count * u64::from(self.task.size) * qps as u64;
-        self.iters.map(|count| if self.bidirectional || side == sink { octets(count) } else { 0 })
+        let bytes = |count| count * u64::from(self.task.size) * qps as u64;
+        self.iters.map(|count| if self.bidirectional || side == sink { bytes(count) } else { 0 })
     }
 
     /// Runs an end until both have seen the time pass, or what was expected arrive; `between` is called each round.
@@ -349,7 +348,7 @@ impl Bulk {
             }
             let elapsed = end.node.now().saturating_since(start);
             let over = match expected {
-                Some(octets) => end.placed() >= octets && worker.is_through(),
+                Some(bytes) => end.placed() >= bytes && worker.is_through(),
                 None => elapsed >= warm_up + time,
             };
             if since.is_none() && elapsed >= warm_up {
@@ -358,7 +357,7 @@ impl Bulk {
             if let Some((began, before, [busy, total])) = since.filter(|_| over) {
                 let [busy_now, total_now] = end.spent_ns();
                 seen = Some(Seen {
-                    octets: end.placed() - before,
+                    bytes: end.placed() - before,
                     seconds: elapsed.saturating_sub(began).as_secs_f64(),
                     spent_ns: [busy_now - busy, total_now - total],
                     retransmits: 0,

@@ -16,7 +16,7 @@ struct Lane {
     /// Messages posted, and those of them known to be done.
     posted: u64,
     done: u64,
-    /// Where in the queue pair's slice the next message is, and how many until one is signalled.
+    /// Where in the queue pair's slice the next message is, and how many until one is signaled.
     at: u64,
     unsignaled: u64,
     /// Buffers posted, and those of them that were used.
@@ -33,14 +33,14 @@ pub(super) struct Worker {
     size: u32,
     /// Messages under way on each queue pair.
     depth: u64,
-    /// Every so many messages one is signalled.
+    /// Every so many messages one is signaled.
     signal_every: u64,
     /// Messages to post on each queue pair, in all.
     limit: u64,
     receive_depth: u64,
     inline: Option<Vec<u8>>,
     lanes: Vec<Lane>,
-    /// Octets of a region that belong to one queue pair: whole messages.
+    /// Bytes of a region that belong to one queue pair: whole messages.
     slice: u64,
     taken: [WorkCompletion; COMPLETIONS],
     /// Messages received whole, by their completions.
@@ -65,7 +65,7 @@ impl Worker {
     pub(super) fn new(end: &End, task: &Task) -> Result<Self> {
         let size = u64::from(task.size);
         let slice = end.source.length / end.qps.len().max(1) as u64;
-        ensure!(size > 0 && slice >= size, "a region of {} octets is too small", end.source.length);
+        ensure!(size > 0 && slice >= size, "a region of {} bytes is too small", end.source.length);
         Ok(Self {
             operation: task.operation,
             size: task.size,
@@ -82,7 +82,7 @@ impl Worker {
         })
     }
 
-    /// Octets of the region that each queue pair goes through.
+    /// Bytes of the region that each queue pair goes through.
     pub(super) fn slice(&self) -> u64 {
         self.slice
     }
@@ -113,7 +113,7 @@ impl Worker {
         let count = end.node.verbs_mut().device_mut().poll_cq(end.send_cq, taken)?;
         for wc in taken.iter().take(count) {
             ensure!(wc.status == WcStatus::Success, "a message ended with {:?}", wc.status);
-            // Signalled ones bear how many messages were posted before them, and on which queue pair.
+            // Signaled ones bear how many messages were posted before them, and on which queue pair.
             let (lane, number) = (wc.wr_id >> 48, wc.wr_id & ((1 << 48) - 1));
             if let Some(lane) = usize::try_from(lane).ok().and_then(|lane| self.lanes.get_mut(lane)) {
                 let before = std::mem::replace(&mut lane.done, number + 1);
@@ -166,7 +166,7 @@ impl Worker {
             for wc in taken.iter().take(count) {
                 let (status, len) = (wc.status, wc.byte_len);
                 ensure!(status == WcStatus::Success, "a buffer ended with {status:?}");
-                ensure!(len == self.size, "a message of {len} octets in place of {}", self.size);
+                ensure!(len == self.size, "a message of {len} bytes in place of {}", self.size);
                 if let Some(lane) = usize::try_from(wc.wr_id).ok().and_then(|at| self.lanes.get_mut(at)) {
                     lane.used += 1;
                 }

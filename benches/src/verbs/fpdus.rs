@@ -17,10 +17,10 @@ use super::pair::{self, End, Terms};
 use super::{Link, Operation};
 use crate::{Report, Stopwatch};
 
-/// Octets of a message, and messages, unless told otherwise.
+/// Bytes of a message, and messages, unless told otherwise.
 const SIZE: u64 = 64 << 10;
 const MESSAGES: u64 = 1000;
-/// Turns without an octet placed after which something is wrong.
+/// Turns without an byte placed after which something is wrong.
 const TURNS_MAX: u32 = 1_000_000;
 
 /// What to do.
@@ -37,9 +37,9 @@ pub struct Options {
 /// What it took.
 #[derive(Clone, Debug, Serialize)]
 pub struct FpdusRow {
-    /// Octets of a message.
+    /// Bytes of a message.
     pub size: u64,
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// MPA's CRC32c.
     pub crc: Crc,
@@ -98,7 +98,7 @@ fn work([left, right]: [&mut End; 2], size: u64, messages: u64, depth: u16) -> R
         *far += watch.elapsed().saturating_sub(between);
         turns = if right.placed() > placed { 0 } else { turns + 1 };
         placed = right.placed();
-        ensure!(turns < TURNS_MAX, "nothing arrives any more after {placed} octets");
+        ensure!(turns < TURNS_MAX, "nothing arrives any more after {placed} bytes");
     }
     Ok(spent)
 }

@@ -43,9 +43,9 @@ pub struct Options {
 pub struct LatencyRow {
     /// What was done.
     pub operation: Operation,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub size: u64,
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// What joined the two ends.
     pub link: Link,
@@ -130,7 +130,7 @@ fn row(
     let Options { load, rate } = options;
     let (depth, inline, out_of_order) = (BUFFERS, 0, true);
     let terms = Terms { mtu, crc, qps: 1, send_depth: depth, receive_depth: depth, inline, out_of_order };
-    ensure!((1..=load.region).contains(&size), "a message of {size} octets does not fit the region");
+    ensure!((1..=load.region).contains(&size), "a message of {size} bytes does not fit the region");
     let (duration, iters, rate) = (load.duration, load.iters, *rate);
     let game = PingPong { operation, size: u32::try_from(size)?, duration, iters, rate };
     let ((histogram, near_lost), far_lost) = wire.play(load, &terms, &game)?;
@@ -261,7 +261,7 @@ impl<'a> Pinger<'a> {
         let (source, sink) = (end.source, end.sink);
         if *operation != Operation::Read {
             let last = u64::from(*size) - 1;
-            ensure!(end.source_memory.write(last, &[Self::mark(*sent)]), "the region has that octet");
+            ensure!(end.source_memory.write(last, &[Self::mark(*sent)]), "the region has that byte");
         }
         let (local, op) = match operation {
             Operation::Write => {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Link;
 use crate::{Cores, size};
 
-/// Sizes of `-a`: powers of two from 64 octets to 1 MiB.
+/// Sizes of `-a`: powers of two from 64 bytes to 1 MiB.
 const ALL: std::ops::RangeInclusive<u32> = 6..=20;
 
 /// Whether MPA's CRC32c is used.
@@ -32,10 +32,10 @@ impl Crc {
 /// What is common to the benchmarks of bandwidth and latency. Lists make one row for each combination.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct Load {
-    /// Octets of a message.
+    /// Bytes of a message.
     #[arg(short = 's', long, value_name = "BYTES,…", value_parser = size, value_delimiter = ',')]
     pub(super) size: Vec<u64>,
-    /// All sizes from 64 octets to 1 MiB.
+    /// All sizes from 64 bytes to 1 MiB.
     #[arg(short = 'a', long, conflicts_with = "size")]
     pub(super) all: bool,
     /// Messages; without this, as many as the time allows.
@@ -62,7 +62,7 @@ pub struct Load {
     /// Descriptors of the ring between the ports, per direction.
     #[arg(long, default_value_t = 256)]
     pub(super) descriptors: u16,
-    /// Octets that TCP may have under way on a connection: its send buffer and its receive window.
+    /// Bytes that TCP may have under way on a connection: its send buffer and its receive window.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "256k")]
     pub(super) window: u64,
     /// CPUs: initiator, target.

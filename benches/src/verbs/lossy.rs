@@ -30,7 +30,7 @@ const HOLD: usize = 8;
 const HOLD_US: u64 = 100;
 /// Of the relay's random sequence.
 const SEED: u64 = 5;
-/// Octets of a message.
+/// Bytes of a message.
 const MESSAGE: u64 = 64 << 10;
 
 /// What to measure.
@@ -53,9 +53,9 @@ pub struct Options {
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 pub struct LossyRow {
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub size: u64,
     /// What the wire did.
     pub weather: Weather,
@@ -67,14 +67,14 @@ pub struct LossyRow {
     pub of_fair: Samples,
     /// Turns of its MTU and placement that do not count: those before and after were those of two machines.
     pub thrown_away: u64,
-    /// Octets that had to be held until a gap closed, per octet placed.
-    pub held_per_octet: f64,
-    /// Octets placed before the gap in front of them closed, per octet placed.
-    pub early_per_octet: f64,
-    /// Octets that the receiving processor moved, per octet placed.
-    pub copied_per_octet: f64,
-    /// Octets sent again, per octet sent the first time.
-    pub retransmitted_per_octet: f64,
+    /// Bytes that had to be held until a gap closed, per byte placed.
+    pub held_per_byte: f64,
+    /// Bytes placed before the gap in front of them closed, per byte placed.
+    pub early_per_byte: f64,
+    /// Bytes that the receiving processor moved, per byte placed.
+    pub copied_per_byte: f64,
+    /// Bytes sent again, per byte sent the first time.
+    pub retransmitted_per_byte: f64,
     /// Retransmission timeouts, in all runs.
     pub timeouts: u64,
 }
@@ -223,13 +223,13 @@ impl Tally {
         )?;
         let (mpa, tcp) = (right.node.verbs().rdma_stats().mpa, left.node.verbs().stack().stats().tcp);
         let tally = Self {
-            rates: vec![bandwidth_gbps(seen.octets, seen.seconds)],
+            rates: vec![bandwidth_gbps(seen.bytes, seen.seconds)],
             placed: right.placed(),
-            held: mpa.octets_held,
-            early: mpa.octets_placed_early,
-            copied: mpa.octets_copied,
-            sent: tcp.octets_out,
-            sent_again: tcp.octets_retransmitted,
+            held: mpa.bytes_held,
+            early: mpa.bytes_placed_early,
+            copied: mpa.bytes_copied,
+            sent: tcp.bytes_out,
+            sent_again: tcp.bytes_retransmitted,
             timeouts: tcp.timeouts,
         };
         clear(&mut left, &mut right, &mut relay);
@@ -261,7 +261,7 @@ impl Tally {
         (out_of_order, thrown_away): (bool, u64),
         fair: &[f64],
     ) -> Result<LossyRow> {
-        let per = |octets: u64, of: u64| if of > 0 { octets as f64 / of as f64 } else { 0.0 };
+        let per = |bytes: u64, of: u64| if of > 0 { bytes as f64 / of as f64 } else { 0.0 };
         let ratios = self.rates.iter().zip(fair).map(|(rate, fair)| rate / fair).collect();
         Ok(LossyRow {
             mtu,
@@ -271,10 +271,10 @@ impl Tally {
             gbps: self.gbps(),
             of_fair: Samples::new(ratios)?,
             thrown_away,
-            held_per_octet: per(self.held, self.placed),
-            early_per_octet: per(self.early, self.placed),
-            copied_per_octet: per(self.copied, self.placed),
-            retransmitted_per_octet: per(self.sent_again, self.sent),
+            held_per_byte: per(self.held, self.placed),
+            early_per_byte: per(self.early, self.placed),
+            copied_per_byte: per(self.copied, self.placed),
+            retransmitted_per_byte: per(self.sent_again, self.sent),
             timeouts: self.timeouts,
         })
     }
@@ -302,8 +302,8 @@ impl Report for LossyReport {
             let (loss, reorder) = (row.weather.loss * 100.0, row.weather.reorder * 100.0);
             write!(out, "{:>5} {loss:>7.2}% {reorder:>6.2}% {placement:>10} ", row.mtu)?;
             write!(out, "{:>9.2} {:>19} ", row.gbps, row.of_fair.show(2))?;
-            write!(out, "{:>8.3} {:>8.3} ", row.held_per_octet, row.early_per_octet)?;
-            write!(out, "{:>8.3} {:>8.4} ", row.copied_per_octet, row.retransmitted_per_octet)?;
+            write!(out, "{:>8.3} {:>8.3} ", row.held_per_byte, row.early_per_byte)?;
+            write!(out, "{:>8.3} {:>8.4} ", row.copied_per_byte, row.retransmitted_per_byte)?;
             writeln!(out, "{:>8}", row.timeouts)?;
         }
         Ok(())

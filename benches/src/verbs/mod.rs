@@ -4,7 +4,7 @@
 //!   initiator's thread                      ring                     target's thread
 //!   post, poll_cq ─ Device ─ MPA ─ TCP ─ port ════ port ─ TCP ─ MPA ─ Device ─ region
 //! ```
-//! It is the path of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgements, CRC32c, access
+//! It is the path of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgments, CRC32c, access
 //! checks. Before a bandwidth counts, what was placed is compared with what was sent. With `--link memif` the target is a process of
 //! its own, and the wire memory that both share.
 

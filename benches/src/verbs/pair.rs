@@ -29,9 +29,9 @@ const PORT: u16 = 18_515;
 const PATIENCE: f64 = 20.0;
 
 impl End {
-    /// Octets placed in the sink so far.
+    /// Bytes placed in the sink so far.
     pub(super) fn placed(&self) -> u64 {
-        self.node.verbs().memory().octets(self.sink_region).placed
+        self.node.verbs().memory().bytes(self.sink_region).placed
     }
 
     /// Nanoseconds of this node's thread so far: in rounds that moved a frame, and in all.
@@ -343,25 +343,25 @@ fn register(
     Ok((node.verbs_mut().reg_mr(pd, (region, 0, bytes), AddressBase::Zero, access)?, memory, region))
 }
 
-/// Octets that differ from page to page, so that what is placed in the wrong place is noticed; the same at both ends.
+/// Bytes that differ from page to page, so that what is placed in the wrong place is noticed; the same at both ends.
 fn fill(memory: &RegionMemory) {
     const PAGE: usize = 4096;
     let mut page = [0; PAGE];
     for number in 0..memory.bytes().div_ceil(PAGE as u64) {
         let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        for octets in page.chunks_exact_mut(8) {
+        for bytes in page.chunks_exact_mut(8) {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            octets.copy_from_slice(&state.to_le_bytes());
+            bytes.copy_from_slice(&state.to_le_bytes());
         }
         let at = number * PAGE as u64;
         let len = memory.bytes().saturating_sub(at).min(PAGE as u64);
-        let _ = page.get(..usize::try_from(len).unwrap_or(0)).is_some_and(|octets| memory.write(at, octets));
+        let _ = page.get(..usize::try_from(len).unwrap_or(0)).is_some_and(|bytes| memory.write(at, bytes));
     }
 }
 
-/// How many of the `len` octets at `offset` are those of the source, if the others are as they were at first, zero; `None`
+/// How many of the `len` bytes at `offset` are those of the source, if the others are as they were at first, zero; `None`
 /// where something else was placed.
 pub(super) fn same(sink: &RegionMemory, source: &RegionMemory, offset: u64, len: u64) -> Option<u64> {
     let (mut placed, mut sent) = (vec![0; 1 << 16], vec![0; 1 << 16]);

@@ -3,7 +3,7 @@
 //! What carries a virtual machine may move one of its cores in the middle of a run to where the other is three times as far
 //! away. A run counts that stands between two gauges that agree, and is compared with both.
 
-/// By how much two gauges may differ, the greater by the less: what neighbours do is less, another place is more.
+/// By how much two gauges may differ, the greater by the less: what neighbors do is less, another place is more.
 const AGREE: f64 = 1.5;
 
 /// The gauge, measured before the first run and after each.

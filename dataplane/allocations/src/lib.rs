@@ -23,7 +23,7 @@ fn note() {
 }
 
 // SAFETY: every call is handed on to the system's allocator unchanged, which keeps the contract; counting touches
-// two thread-locals that are initialised at compile time and have no destructor, so it allocates nothing itself.
+// two thread-locals that are initialized at compile time and have no destructor, so it allocates nothing itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();

@@ -3,7 +3,7 @@
 //! ```text
 //! watch lab                          each change: where, how much, a digest of it
 //! watch --once lab                   the first change, then ends
-//! watch --digest --length N lab      the SHA-256 of the first N octets, then ends
+//! watch --digest --length N lab      the SHA-256 of the first N bytes, then ends
 //! ```
 
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use clap::Parser;
 use iwarp_attach::{Mapping, OutOfBounds, attach};
 use sha2::{Digest, Sha256};
 
-/// Octets that are compared as one.
+/// Bytes that are compared as one.
 const PAGE: usize = 4096;
 
 /// Lines that one look prints at most; what else has changed is summed up in one more.
@@ -31,16 +31,16 @@ struct Args {
     /// The daemon's control socket
     #[arg(short = 'S', long, env = "IWARPCTL_SOCKET", default_value = iwarp_control::bounds::DEFAULT_SOCKET)]
     socket: PathBuf,
-    /// Print the SHA-256 of the octets and end
+    /// Print the SHA-256 of the bytes and end
     #[arg(long, conflicts_with = "once")]
     digest: bool,
     /// End after the first change
     #[arg(long)]
     once: bool,
-    /// First octet
+    /// First byte
     #[arg(long, default_value_t = 0)]
     offset: u64,
-    /// Number of octets [default: up to the region's end]
+    /// Number of bytes [default: up to the region's end]
     #[arg(long)]
     length: Option<u64>,
     /// Milliseconds between two looks
@@ -71,7 +71,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut pages = digests(&region, args.offset, length)?;
     print(&format!(
-        "region {} {} octets, peers may {}\n",
+        "region {} {} bytes, peers may {}\n",
         region.name(),
         region.len(),
         region.access().join(", ")
@@ -106,13 +106,13 @@ fn sha256(region: &Mapping, offset: u64, length: u64) -> Result<String, OutOfBou
     let mut hasher = Sha256::new();
     each_piece(region, offset, length, 64 * PAGE, |piece| hasher.update(piece))?;
     let mut text = String::new();
-    for octet in hasher.finalize() {
-        write!(text, "{octet:02x}").unwrap_or_default();
+    for byte in hasher.finalize() {
+        write!(text, "{byte:02x}").unwrap_or_default();
     }
     Ok(text)
 }
 
-/// Hands the octets to `f`, `size` at a time.
+/// Hands the bytes to `f`, `size` at a time.
 fn each_piece(
     region: &Mapping,
     offset: u64,
@@ -158,10 +158,10 @@ fn describe(
     let mut text = String::new();
     for &(first, count) in changes.iter().take(LINES_MAX) {
         let skipped = first.saturating_mul(page);
-        let octets = count.saturating_mul(page).min(length.saturating_sub(skipped));
+        let bytes = count.saturating_mul(page).min(length.saturating_sub(skipped));
         let at = offset.saturating_add(skipped);
-        let digest = sha256(region, at, octets)?;
-        writeln!(text, "changed offset {at} length {octets} sha256 {digest}").unwrap_or_default();
+        let digest = sha256(region, at, bytes)?;
+        writeln!(text, "changed offset {at} length {bytes} sha256 {digest}").unwrap_or_default();
     }
     let rest = changes.get(LINES_MAX..).unwrap_or_default();
     if !rest.is_empty() {

@@ -75,7 +75,7 @@ pub fn attach_with(client: &mut Client, name: &str) -> Result<Mapping, AttachErr
     }
     let size = fstat(&fd).ok().and_then(|found| u64::try_from(found.st_size).ok()).unwrap_or(0);
     if size < length {
-        return Err(not_a_region(format!("its memory has {size} octets, not {length}")));
+        return Err(not_a_region(format!("its memory has {size} bytes, not {length}")));
     }
     let failed = |source: rustix::io::Errno| AttachError::Map { name: name.to_owned(), cause: source.into() };
     Mapping::new(&fd, &attached, length).map_err(failed)
@@ -85,12 +85,12 @@ pub fn attach_with(client: &mut Client, name: &str) -> Result<Mapping, AttachErr
 fn mapped_bytes(attached: &RegionAttached) -> Result<u64, String> {
     let RegionAttached { name: _, bytes, page_bytes, access: _ } = attached;
     if !page_bytes.is_power_of_two() || *page_bytes < 4096 {
-        return Err(format!("a page of {page_bytes} octets"));
+        return Err(format!("a page of {page_bytes} bytes"));
     }
     if *bytes == 0 {
         return Err("it is empty".to_owned());
     }
-    bytes.checked_next_multiple_of(*page_bytes).ok_or_else(|| format!("a size of {bytes} octets"))
+    bytes.checked_next_multiple_of(*page_bytes).ok_or_else(|| format!("a size of {bytes} bytes"))
 }
 
 /// The rights of remote peers, by name.

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use iwarp_control::RegionAttached;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Octets copied at a time where the address allows.
+/// Bytes copied at a time where the address allows.
 const WORD: usize = size_of::<u64>();
 
 /// An access that does not lie inside the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{length} octets at offset {offset} are not inside a region of {bytes} octets")]
+#[error("{length} bytes at offset {offset} are not inside a region of {bytes} bytes")]
 pub struct OutOfBounds {
     /// Where the access began.
     pub offset: u64,
@@ -33,9 +33,9 @@ pub struct OutOfBounds {
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
-    /// Octets of the region.
+    /// Bytes of the region.
     bytes: usize,
-    /// Octets mapped: the region in whole pages.
+    /// Bytes mapped: the region in whole pages.
     mapped: usize,
     name: String,
     access: Vec<&'static str>,
@@ -48,7 +48,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `mapped` octets of a sealed file that has at least as many; the caller has checked both.
+    /// Maps `mapped` bytes of a sealed file that has at least as many; the caller has checked both.
     pub(crate) fn new(fd: &OwnedFd, attached: &RegionAttached, mapped: u64) -> rustix::io::Result<Self> {
         let too_large = |_| rustix::io::Errno::OVERFLOW;
         let mapped = usize::try_from(mapped).map_err(too_large)?;
@@ -66,12 +66,12 @@ impl Mapping {
         &self.name
     }
 
-    /// Octets of the region.
+    /// Bytes of the region.
     pub fn len(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 
-    /// Whether the region has no octets, which no region has.
+    /// Whether the region has no bytes, which no region has.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -81,49 +81,49 @@ impl Mapping {
         &self.access
     }
 
-    /// Copies octets of the region out.
+    /// Copies bytes of the region out.
     ///
     /// What is read later, through this mapping or by any other way, is no older than what is read here.
     ///
     /// # Errors
-    /// The octets are not all inside the region; none was copied.
+    /// The bytes are not all inside the region; none was copied.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let at = self.check(offset, out.len())?;
         let (edge, rest) = out.split_at_mut(head(at, out.len()));
         let (words, tail) = rest.as_chunks_mut::<WORD>();
         let mut from = at;
-        from = self.read_octets(from, edge);
+        from = self.read_bytes(from, edge);
         for word in words {
             *word = self.word(from).load(Ordering::Relaxed).to_ne_bytes();
             from = from.wrapping_add(WORD);
         }
-        self.read_octets(from, tail);
+        self.read_bytes(from, tail);
         fence(Ordering::Acquire);
         Ok(())
     }
 
-    /// Copies octets into the region.
+    /// Copies bytes into the region.
     ///
     /// What was written earlier is visible to whoever sees what is written here.
     ///
     /// # Errors
-    /// The octets are not all inside the region; none was copied.
+    /// The bytes are not all inside the region; none was copied.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let at = self.check(offset, bytes.len())?;
         fence(Ordering::Release);
         let (edge, rest) = bytes.split_at(head(at, bytes.len()));
         let (words, tail) = rest.as_chunks::<WORD>();
         let mut to = at;
-        to = self.write_octets(to, edge);
+        to = self.write_bytes(to, edge);
         for word in words {
             self.word(to).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
             to = to.wrapping_add(WORD);
         }
-        self.write_octets(to, tail);
+        self.write_bytes(to, tail);
         Ok(())
     }
 
-    /// The offset as a place in the mapping, if so many octets from there are inside the region.
+    /// The offset as a place in the mapping, if so many bytes from there are inside the region.
     fn check(&self, offset: u64, length: usize) -> Result<usize, OutOfBounds> {
         let at = usize::try_from(offset).ok();
         let end = at.and_then(|at| at.checked_add(length)).filter(|&end| end <= self.bytes);
@@ -133,24 +133,24 @@ impl Mapping {
         }
     }
 
-    /// Copies octet by octet; returns where it ended.
-    fn read_octets(&self, mut from: usize, out: &mut [u8]) -> usize {
-        for octet in out {
-            *octet = self.octet(from).load(Ordering::Relaxed);
+    /// Copies byte by byte; returns where it ended.
+    fn read_bytes(&self, mut from: usize, out: &mut [u8]) -> usize {
+        for byte in out {
+            *byte = self.byte(from).load(Ordering::Relaxed);
             from = from.wrapping_add(1);
         }
         from
     }
 
-    fn write_octets(&self, mut to: usize, bytes: &[u8]) -> usize {
-        for octet in bytes {
-            self.octet(to).store(*octet, Ordering::Relaxed);
+    fn write_bytes(&self, mut to: usize, bytes: &[u8]) -> usize {
+        for byte in bytes {
+            self.byte(to).store(*byte, Ordering::Relaxed);
             to = to.wrapping_add(1);
         }
         to
     }
 
-    fn octet(&self, at: usize) -> &AtomicU8 {
+    fn byte(&self, at: usize) -> &AtomicU8 {
         assert!(at < self.mapped);
         // SAFETY: inside the mapping, by the assertion; the mapping starts at `start` and is one object.
         let place = unsafe { self.start.add(at) };
@@ -162,7 +162,7 @@ impl Mapping {
         assert!(at.is_multiple_of(WORD) && at < self.mapped);
         // SAFETY: inside the mapping, by the assertion; the mapping is of whole pages, so the whole word is.
         let place = unsafe { self.start.add(at) };
-        // SAFETY: as in `octet`; aligned, since the mapping starts on a page and `at` is a multiple of the word.
+        // SAFETY: as in `byte`; aligned, since the mapping starts on a page and `at` is a multiple of the word.
         unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
     }
 }
@@ -175,7 +175,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Octets before the first word of an access that begins at `at`.
+/// Bytes before the first word of an access that begins at `at`.
 fn head(at: usize, length: usize) -> usize {
     at.next_multiple_of(WORD).saturating_sub(at).min(length)
 }

@@ -100,7 +100,7 @@ fn nothing_outside_the_region_is_touched() {
         let mut out = vec![1; length];
         let refused = OutOfBounds { offset, length, bytes: 5000 };
         assert_eq!(region.read(offset, &mut out), Err(refused));
-        assert!(out.iter().all(|&octet| octet == 1), "nothing is copied");
+        assert!(out.iter().all(|&byte| byte == 1), "nothing is copied");
         assert_eq!(region.write(offset, &out), Err(refused));
     }
     assert!(region.read(5000, &mut []).is_ok() && region.write(5000, &[]).is_ok(), "nothing at the end");
@@ -180,7 +180,7 @@ fn answers_that_are_no_region_are_refused() {
     let good = memory(8192, SealFlags::SHRINK);
     is_no_region(attach_to(Ok(attached(1, 4096)), None), "no descriptor");
     is_no_region(attach_to(Ok(attached(1, 4096)), Some(&memory(4096, SealFlags::GROW))), "not sealed");
-    is_no_region(attach_to(Ok(attached(8193, 4096)), Some(&good)), "has 8192 octets, not 12288");
+    is_no_region(attach_to(Ok(attached(8193, 4096)), Some(&good)), "has 8192 bytes, not 12288");
     is_no_region(attach_to(Ok(attached(0, 4096)), Some(&good)), "empty");
     is_no_region(attach_to(Ok(attached(1, 0)), Some(&good)), "a page of 0");
     is_no_region(attach_to(Ok(attached(1, 5000)), Some(&good)), "a page of 5000");

@@ -58,11 +58,11 @@ impl Daemon {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|octet| format!("{octet:02x}")).collect()
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
-fn digest_is_the_sha256_of_the_octets() {
+fn digest_is_the_sha256_of_the_bytes() {
     let content: Vec<u8> = (0..50_000u32).flat_map(|n| n.to_be_bytes()).take(100_000).collect();
     for (args, expected) in [
         (&["--digest", "lab"][..], &content[..]),
@@ -84,7 +84,7 @@ fn changes_are_shown_where_they_are() {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
-    assert_eq!(line, "region lab 100000 octets, peers may remote-read, remote-write\n");
+    assert_eq!(line, "region lab 100000 bytes, peers may remote-read, remote-write\n");
     rustix::io::pwrite(&daemon.memory, b"inside page one", 8000).unwrap();
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
@@ -100,5 +100,5 @@ fn mistakes_end_it() {
     let output = daemon.watch(&["--digest", "lab", "--length", "100001"]).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("100001 octets at offset 0 are not inside a region of 100000 octets"), "{error}");
+    assert!(error.contains("100001 bytes at offset 0 are not inside a region of 100000 bytes"), "{error}");
 }

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 /// Everything that is wrong with a configuration file; never empty.
 ///
-/// As a [`Diagnostic`] it shows each place with a caret; serialised it is a bare array of [`Mistake`]s.
+/// As a [`Diagnostic`] it shows each place with a caret; serialized it is a bare array of [`Mistake`]s.
 #[derive(Debug)]
 pub struct ConfigErrors {
     source: NamedSource<String>,
@@ -49,7 +49,7 @@ pub enum Source {
     Machine,
 }
 
-/// A mistake as a check finds it: the place is a range of octets.
+/// A mistake as a check finds it: the place is a range of bytes.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) span: std::ops::Range<usize>,
@@ -117,7 +117,7 @@ impl ConfigErrors {
     }
 }
 
-/// Turns an octet range into line and column.
+/// Turns an byte range into line and column.
 fn locate(file: &str, text: &str, found: Found) -> Mistake {
     let Found { span, key, message, allowed, help, source } = found;
     let mut offset = span.start.min(text.len());

@@ -5,8 +5,8 @@
 //!                                     └────▶ ConfigErrors  every mistake at once: file, line, column, key, range, what to do
 //! ```
 //!
-//! The file is walked as a table that knows where each value stands, rather than deserialised into a
-//! struct, because a deserialiser stops at its first mistake and the reader of a report wants all of them.
+//! The file is walked as a table that knows where each value stands, rather than deserialized into a
+//! struct, because a deserializer stops at its first mistake and the reader of a report wants all of them.
 //! A key that no check asked for is unknown, and is reported with the nearest known one.
 //!
 //! With a [`Machine`] the check also compares the file with the machine: cores, interfaces, groups, hugepages.

@@ -6,11 +6,11 @@
 
 use crate::types::{Config, Driver, Ip, Memory, Port};
 
-/// Octets of a hugepage.
+/// Bytes of a hugepage.
 pub(crate) const HUGEPAGE: u64 = 2 << 20;
 
 /// What DPDK puts before the data in a buffer (RTE_PKTMBUF_HEADROOM). A sent segment's headers go there:
-/// Ethernet with VLAN 18 + IPv6 40 + TCP with options 60 = 118 octets.
+/// Ethernet with VLAN 18 + IPv6 40 + TCP with options 60 = 118 bytes.
 const HEADROOM: u32 = 128;
 const _: () = assert!(18 + 40 + 60 <= HEADROOM);
 
@@ -39,54 +39,54 @@ const MBUF: u64 = 128;
 /// Connections for which the computed number of buffers covers a full send buffer and a full reassembly queue.
 const FULL_CONNECTIONS: u64 = 16;
 
-/// Octets of a full-sized packet that are headers: IPv6 40 + TCP 20 + timestamps 12.
+/// Bytes of a full-sized packet that are headers: IPv6 40 + TCP 20 + timestamps 12.
 const PACKET_HEADERS: u64 = 72;
 
 /// EAL's own heap: configuration, memory zones, the pools' rings of pointers, device state.
 const EAL: u64 = 8 << 20;
 
-/// A descriptor and the driver's own note beside it: at most 64 octets each.
+/// A descriptor and the driver's own note beside it: at most 64 bytes each.
 const DESCRIPTOR: u64 = 128;
 
-/// A connection's block, timer and flows: 1152 octets at most, which tcp-stack's tests hold; its TIME-WAIT record, 88,
+/// A connection's block, timer and flows: 1152 bytes at most, which tcp-stack's tests hold; its TIME-WAIT record, 88,
 /// and the node of its FIN, 72.
 const CONNECTION: u64 = 1344;
 
-/// The service of a connection: MPA and RDMAP state, or octets on their way back; measured 6.8 KiB, heap blocks
+/// The service of a connection: MPA and RDMAP state, or bytes on their way back; measured 6.8 KiB, heap blocks
 /// and the pages that they begin in included, and 3.6 KiB for the places of held chunks and of runs placed early.
 const SERVICE: u64 = 12_288;
 
 /// One RDMA Read of the peer that waits for its turn.
 const READ_QUEUE_ENTRY: u64 = 56;
 
-/// FPDUs that a peer cuts into tiny segments are copied aside, one connection's at most so many octets: the longest
+/// FPDUs that a peer cuts into tiny segments are copied aside, one connection's at most so many bytes: the longest
 /// FPDU and a little. Memory that no peer makes use of is never touched.
 const SPILL: u64 = 66 << 10;
 
-/// A node in the send queues, 72 octets, and one in the receive queues, 48, for each packet buffer.
+/// A node in the send queues, 72 bytes, and one in the receive queues, 48, for each packet buffer.
 const BUFFER_NODES: u64 = 120;
 
-/// One STag, its lookup entries and its place in quarantine: measured 467 octets, the tables' growth in powers of
+/// One STag, its lookup entries and its place in quarantine: measured 467 bytes, the tables' growth in powers of
 /// two included.
 const GRANT: u64 = 512;
 
-/// One neighbour: measured 147 octets.
+/// One neighbor: measured 147 bytes.
 const NEIGHBOR: u64 = 160;
 
-/// One record of a connection that a peer is opening, 80 octets, and its timer, 24.
+/// One record of a connection that a peer is opening, 80 bytes, and its timer, 24.
 const HALF_OPEN: u64 = 128;
 
 /// One packet that waits for fragments.
 const DATAGRAM: u64 = 512;
 
-/// One fragment; there can be as many as buffers of [`FRAGMENT_LEAST`] octets fit into their memory.
+/// One fragment; there can be as many as buffers of [`FRAGMENT_LEAST`] bytes fit into their memory.
 const FRAGMENT: u64 = 64;
 const FRAGMENT_LEAST: u64 = 512;
 
 /// One destination behind a smaller MTU.
 const PATH_MTU: u64 = 160;
 
-/// One region's name, token, prefixes and places: measured 511 octets, without prefixes.
+/// One region's name, token, prefixes and places: measured 511 bytes, without prefixes.
 const REGION: u64 = 1024;
 
 /// Code, stacks, DPDK's own tables outside of its heap.
@@ -148,7 +148,7 @@ impl MemoryPlan {
         self.limit_bytes.map(|limit| limit.saturating_sub(self.hugepage_bytes()))
     }
 
-    /// Octets of a hugepage.
+    /// Bytes of a hugepage.
     pub const HUGEPAGE_BYTES: u64 = HUGEPAGE;
 
     fn sum(&self, kind: Kind) -> u64 {
@@ -172,7 +172,7 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     let buffers = u64::from(config.memory.packet_buffers);
     let workers = count(config.workers.cores.len());
     let stacks = workers.saturating_mul(count(config.ports.len()));
-    plan.huge(format!("{buffers} packet buffers of {room} octets"), pools_bytes(buffers, room, stacks));
+    plan.huge(format!("{buffers} packet buffers of {room} bytes"), pools_bytes(buffers, room, stacks));
     let eal = EAL.saturating_add(descriptors(&config.ports, workers).saturating_mul(DESCRIPTOR));
     // A PCI device reaches its descriptors by DMA; the others' stay in ordinary memory.
     let pci = config.ports.iter().any(|port| port.driver.is_pci());
@@ -195,7 +195,7 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     plan.heap("connections being opened", each(config.tcp.stack.half_open_max, HALF_OPEN));
     let fixed = config.ports.iter().map(|port| count(port.neighbors.len())).sum::<u64>();
     let fixed = workers.saturating_mul(fixed).saturating_mul(NEIGHBOR);
-    plan.heap("neighbours", each(config.limits.neighbors_max, NEIGHBOR).saturating_add(fixed));
+    plan.heap("neighbors", each(config.limits.neighbors_max, NEIGHBOR).saturating_add(fixed));
     plan.heap("fragments", stacks.saturating_mul(fragment_bytes(&config.ip)));
     plan.heap("path MTUs", each(config.ip.path_mtu_entries_max, PATH_MTU));
     plan.heap("tables of regions", each(config.limits.regions_max, REGION));
@@ -272,7 +272,7 @@ pub(crate) fn received_buffers_default(memory: &Memory, ports: &[Port], workers:
     u32::try_from(half).unwrap_or(u32::MAX)
 }
 
-/// Octets of data in a full-sized packet of the port with the smallest.
+/// Bytes of data in a full-sized packet of the port with the smallest.
 fn payload_of(ports: &[Port]) -> u64 {
     let mtu = ports.iter().map(|port| u64::from(port.mtu)).min().unwrap_or(1500);
     mtu.saturating_sub(PACKET_HEADERS).max(1)

@@ -177,7 +177,7 @@ impl<'a> Section<'a> {
         number
     }
 
-    /// A size in octets, as a number or as text with a unit, within a range.
+    /// A size in bytes, as a number or as text with a unit, within a range.
     pub(crate) fn size<T>(&mut self, key: &'static str, range: RangeInclusive<T>, what: &str) -> Option<T>
     where
         T: Copy + PartialOrd + TryFrom<u64> + Into<u64>,
@@ -195,7 +195,7 @@ impl<'a> Section<'a> {
             },
             DeValue::Integer(_) => value.integer().and_then(|n| u64::try_from(n).ok()),
             _ => {
-                value.wrong_type(self.report, &allowed, "write octets, or text with a unit such as \"64M\"");
+                value.wrong_type(self.report, &allowed, "write bytes, or text with a unit such as \"64M\"");
                 return None;
             }
         };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-/// Parses a size in octets: `4096`, `0x1000`, `64k`, `64M`, `1G`, `2T`, also as `64KiB` or `64 MiB`. A unit is a
+/// Parses a size in bytes: `4096`, `0x1000`, `64k`, `64M`, `1G`, `2T`, also as `64KiB` or `64 MiB`. A unit is a
 /// power of 1024.
 ///
 /// # Errors
@@ -12,7 +12,7 @@ use std::path::Path;
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let wrong =
-        || format!("`{text}` is not a size: write octets, or a number with k, M, G or T, e.g. \"64M\"");
+        || format!("`{text}` is not a size: write bytes, or a number with k, M, G or T, e.g. \"64M\"");
     let (digits, radix, unit) = match text.strip_prefix("0x") {
         Some(hex) => (hex, 16, ""),
         None => {
@@ -63,7 +63,7 @@ impl fmt::Display for RegionName {
     }
 }
 
-/// What a peer must show to be granted a region: 1 to 32 octets. Never printed.
+/// What a peer must show to be granted a region: 1 to 32 bytes. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     bytes: [u8; Self::BYTES_MAX],
@@ -71,29 +71,29 @@ pub struct Token {
 }
 
 impl Token {
-    /// Octets of the longest token.
+    /// Bytes of the longest token.
     pub const BYTES_MAX: usize = 32;
 
     /// Largest token file that is read: `hex:` and 64 digits fit many times over.
     const FILE_BYTES_MAX: u64 = 1024;
 
-    /// A token of these octets.
+    /// A token of these bytes.
     ///
     /// # Errors
     /// If there are none, or more than 32.
-    pub fn new(octets: &[u8]) -> Result<Self, String> {
-        let mut bytes = [0; Self::BYTES_MAX];
-        let len = u8::try_from(octets.len()).ok().filter(|&n| n > 0);
-        match (len, bytes.get_mut(..octets.len())) {
+    pub fn new(bytes: &[u8]) -> Result<Self, String> {
+        let mut padded = [0; Self::BYTES_MAX];
+        let len = u8::try_from(bytes.len()).ok().filter(|&n| n > 0);
+        match (len, padded.get_mut(..bytes.len())) {
             (Some(len), Some(place)) => {
-                place.copy_from_slice(octets);
-                Ok(Self { bytes, len })
+                place.copy_from_slice(bytes);
+                Ok(Self { bytes: padded, len })
             }
-            _ => Err(format!("a token has 1 to {} octets, this one has {}", Self::BYTES_MAX, octets.len())),
+            _ => Err(format!("a token has 1 to {} bytes, this one has {}", Self::BYTES_MAX, bytes.len())),
         }
     }
 
-    /// A token written as text: `hex:` and an even number of digits, or else the octets of the text itself.
+    /// A token written as text: `hex:` and an even number of digits, or else the bytes of the text itself.
     ///
     /// # Errors
     /// What is wrong with it. The message does not repeat the token.
@@ -101,15 +101,15 @@ impl Token {
         let Some(hex) = text.strip_prefix("hex:") else {
             return Self::new(text.as_bytes());
         };
-        let octet = |pair: &[u8]| match pair {
+        let byte = |pair: &[u8]| match pair {
             [high, low] => Some(nibble(*high)?.checked_mul(16)?.checked_add(nibble(*low)?)?),
             _ => None,
         };
-        let octets: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(octet).collect();
-        Self::new(&octets.ok_or("after `hex:` a token has an even number of hexadecimal digits")?)
+        let bytes: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
+        Self::new(&bytes.ok_or("after `hex:` a token has an even number of hexadecimal digits")?)
     }
 
-    /// A token from a regular file that holds it as [`from_text`](Self::from_text) reads it, or as raw octets; one
+    /// A token from a regular file that holds it as [`from_text`](Self::from_text) reads it, or as raw bytes; one
     /// newline at the end does not count.
     ///
     /// # Errors
@@ -119,19 +119,19 @@ impl Token {
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
             return Err(format!("token file {} is not a regular file", path.display()));
         }
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         let file = std::fs::File::open(path).map_err(unreadable)?;
-        file.take(Self::FILE_BYTES_MAX).read_to_end(&mut octets).map_err(unreadable)?;
-        let octets = octets.strip_suffix(b"\n").unwrap_or(&octets);
-        let octets = octets.strip_suffix(b"\r").unwrap_or(octets);
-        let token = match std::str::from_utf8(octets) {
+        file.take(Self::FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
+        let bytes = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        let token = match std::str::from_utf8(bytes) {
             Ok(text) => Self::from_text(text),
-            Err(_) => Self::new(octets),
+            Err(_) => Self::new(bytes),
         };
         token.map_err(|e| format!("token file {}: {e}", path.display()))
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
@@ -139,7 +139,7 @@ impl Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({} octets)", self.len)
+        write!(f, "Token({} bytes)", self.len)
     }
 }
 

@@ -88,7 +88,7 @@ impl Config {
         check::parse(name, text, Some(machine.clone()))
     }
 
-    /// Octets of one packet buffer's data room, headroom included: what `rte_pktmbuf_pool_create` takes.
+    /// Bytes of one packet buffer's data room, headroom included: what `rte_pktmbuf_pool_create` takes.
     /// Large enough for a whole frame of any port, so that a received frame is never split.
     pub fn data_room_bytes(&self) -> u16 {
         plan::data_room_bytes(&self.ports)
@@ -101,7 +101,7 @@ impl Config {
 pub struct Memory {
     /// Whether the daemon starts without hugepages.
     pub hugepages: Hugepages,
-    /// The daemon never takes more than this many octets for EAL, packet buffers and regions together.
+    /// The daemon never takes more than this many bytes for EAL, packet buffers and regions together.
     /// `None`: whatever the system gives.
     pub hugepage_limit_bytes: Option<u64>,
     /// Packet buffers in all pools together; each worker has a pool on each port, of an equal share.
@@ -127,7 +127,7 @@ pub struct Port {
     pub name: String,
     /// The device behind it.
     pub driver: Driver,
-    /// Octets of the largest IP packet, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
+    /// Bytes of the largest IP packet, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
     pub mtu: u16,
     /// Station address; `None` takes the device's own.
     pub mac: Option<[u8; 6]>,
@@ -307,7 +307,7 @@ pub struct Ip {
     pub hop_limit: u8,
     /// Packets that may wait for their fragments at a time, per worker and port; with 0 fragments are dropped.
     pub fragments_datagrams_max: u16,
-    /// Packet-buffer octets (true size) that fragments may occupy, per worker and port.
+    /// Packet-buffer bytes (true size) that fragments may occupy, per worker and port.
     pub fragments_bytes_max: u32,
     /// How long a packet waits for its fragments (RFC 8200 §4.5: 60 seconds).
     pub fragments_timeout_ms: u32,
@@ -337,14 +337,14 @@ pub struct Tcp {
     pub receive_window_bytes: u32,
     /// The receive window that a connection begins with; it grows as far as its path and its reader can use it.
     pub receive_window_initial_bytes: u32,
-    /// Octets that all connections together may have received and not let go of, per worker and port.
+    /// Bytes that all connections together may have received and not let go of, per worker and port.
     pub receive_memory_bytes: u64,
     /// Packet buffers that received data of all connections together may retain, per worker and port; half of the pool at
     /// most.
     pub received_buffers_max: u32,
-    /// Unacknowledged octets that a connection may queue.
+    /// Unacknowledged bytes that a connection may queue.
     pub send_buffer_bytes: u32,
-    /// Packet-buffer octets (true size, not payload) held for one connection behind a gap.
+    /// Packet-buffer bytes (true size, not payload) held for one connection behind a gap.
     pub held_bytes_max: u32,
     /// Segments held for one connection behind a gap.
     pub held_segments_max: u16,
@@ -426,7 +426,7 @@ pub struct Limits {
     pub regions_max: u32,
     /// STags in force at a time per worker; one per connection of the region service.
     pub grants_max: u32,
-    /// Neighbours (ARP, NDP) remembered per worker and port.
+    /// Neighbors (ARP, NDP) remembered per worker and port.
     pub neighbors_max: u32,
 }
 
@@ -469,7 +469,7 @@ pub enum Service {
 pub struct Region {
     /// What peers ask for.
     pub name: RegionName,
-    /// Octets that peers can address. Memory is taken in whole pages.
+    /// Bytes that peers can address. Memory is taken in whole pages.
     pub bytes: u64,
     /// What peers may do; at least one right.
     pub access: Access,

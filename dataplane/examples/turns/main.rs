@@ -1,5 +1,5 @@
 //! Takes turns with an iWARP implementation of another make, in either role: RDMA Writes, RDMA Reads and the four
-//! Sends, every octet checked (`dataplane/tests/siw/turns.h` says how; `iwpeer` there is the other end).
+//! Sends, every byte checked (`dataplane/tests/siw/turns.h` says how; `iwpeer` there is the other end).
 //!
 //! ```text
 //! turns --config turns.toml --connect 10.77.0.3:7500 --qps 4 --slots 8 --turns 200

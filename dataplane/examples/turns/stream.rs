@@ -13,7 +13,7 @@ use rdma::{ErrorCode, Stag};
 
 use crate::terms::{HEADER_LEN, Header, Terms, What, invalidates, pattern, solicited};
 
-/// Octets behind what is written to a sink that must stay as they were.
+/// Bytes behind what is written to a sink that must stay as they were.
 const GUARD: u32 = 64;
 const POISON: u8 = 0xa5;
 const PAGE: u32 = 4096;
@@ -207,11 +207,11 @@ impl Stream {
 
     fn received(&mut self, verbs: &mut PortVerbs, index: u64, wc: &WorkCompletion) -> Result<()> {
         let place = self.receive_place(index);
-        let mut octets = vec![0; wc.byte_len as usize];
-        ensure!(self.memory.read(place, &mut octets), "a message longer than its buffer");
-        let header = Header::decode(&octets).context("a message without a header")?;
+        let mut bytes = vec![0; wc.byte_len as usize];
+        ensure!(self.memory.read(place, &mut bytes), "a message longer than its buffer");
+        let header = Header::decode(&bytes).context("a message without a header")?;
         let number = u16::try_from(header.slot)?;
-        let (turn, filler) = (header.turn, octets.split_off(HEADER_LEN as usize));
+        let (turn, filler) = (header.turn, bytes.split_off(HEADER_LEN as usize));
         let slot = self.slots.get(usize::from(number)).context("a message for no slot")?;
         ensure!(
             turn == slot.awaited && turn < self.terms.turns,
@@ -368,7 +368,7 @@ impl Stream {
                 "a sink outside of the region"
             );
             ensure!(
-                sink.iter().all(|octet| *octet == POISON),
+                sink.iter().all(|byte| *byte == POISON),
                 "slot {number}: the sink changed after the last turn"
             );
         }
@@ -400,12 +400,12 @@ impl Stream {
     }
 
     fn check(&self, number: u16, place: Place, turn: u32, what: What, len: u32) -> Result<()> {
-        let mut octets = vec![0; len as usize];
-        ensure!(self.memory.read(self.place(number, place), &mut octets), "outside of the region");
+        let mut bytes = vec![0; len as usize];
+        ensure!(self.memory.read(self.place(number, place), &mut bytes), "outside of the region");
         let wanted = pattern(self.terms.seed_of(turn, number, what), len);
-        match octets.iter().zip(&wanted).position(|(is, wanted)| is != wanted) {
+        match bytes.iter().zip(&wanted).position(|(is, wanted)| is != wanted) {
             None => Ok(()),
-            Some(at) => bail!("slot {number} turn {turn}: octet {at} of {len} of {what:?} is wrong"),
+            Some(at) => bail!("slot {number} turn {turn}: byte {at} of {len} of {what:?} is wrong"),
         }
     }
 
@@ -416,7 +416,7 @@ impl Stream {
         let mut behind = [0; GUARD as usize];
         let place = self.place(number, Place::Sink).saturating_add(len.into());
         ensure!(self.memory.read(place, &mut behind), "outside of the region");
-        ensure!(behind == [POISON; GUARD as usize], "slot {number} turn {turn}: written beyond {len} octets");
+        ensure!(behind == [POISON; GUARD as usize], "slot {number} turn {turn}: written beyond {len} bytes");
         Ok(())
     }
 
@@ -424,8 +424,8 @@ impl Stream {
         self.fill(number, Place::Sink, &vec![POISON; usize::try_from(span(&self.terms))?])
     }
 
-    fn fill(&self, number: u16, place: Place, octets: &[u8]) -> Result<()> {
-        ensure!(self.memory.write(self.place(number, place), octets), "outside of the region");
+    fn fill(&self, number: u16, place: Place, bytes: &[u8]) -> Result<()> {
+        ensure!(self.memory.write(self.place(number, place), bytes), "outside of the region");
         Ok(())
     }
 
@@ -474,7 +474,7 @@ fn pages(bytes: u32) -> u64 {
     u64::from(bytes.div_ceil(PAGE)) * u64::from(PAGE)
 }
 
-/// Octets of a source or sink and what must stay as it is behind them.
+/// Bytes of a source or sink and what must stay as it is behind them.
 fn span(terms: &Terms) -> u64 {
     pages(terms.bytes.saturating_add(GUARD))
 }

@@ -1,12 +1,12 @@
-//! What both ends of the exchange know: its terms, whose turn brings what, and the pattern of every octet.
+//! What both ends of the exchange know: its terms, whose turn brings what, and the pattern of every byte.
 //! `dataplane/tests/siw/turns.h` describes it; `turns.c` there is the other end.
 
 use anyhow::{Context, Result, ensure};
 use rdma::Stag;
 
-/// Octets of [`Terms`] in the private data of the connection request.
+/// Bytes of [`Terms`] in the private data of the connection request.
 pub(crate) const TERMS_LEN: usize = 24;
-/// Octets of [`Header`].
+/// Bytes of [`Header`].
 pub(crate) const HEADER_LEN: u32 = 40;
 const SLOTS_MAX: u16 = 256;
 const BYTES_MAX: u32 = 1 << 20;
@@ -25,7 +25,7 @@ pub(crate) struct Terms {
     pub(crate) trespass: bool,
     /// Turns of each slot, an even number.
     pub(crate) turns: u32,
-    /// Octets of a source, of a sink, and behind a message's header, at most.
+    /// Bytes of a source, of a sink, and behind a message's header, at most.
     pub(crate) bytes: u32,
     /// Of all that is drawn.
     pub(crate) seed: u64,
@@ -57,7 +57,7 @@ impl Terms {
     /// # Errors
     /// They are no terms, or out of range.
     pub(crate) fn decode(data: &[u8]) -> Result<Self> {
-        let data: &[u8; TERMS_LEN] = data.try_into().context("terms have 24 octets")?;
+        let data: &[u8; TERMS_LEN] = data.try_into().context("terms have 24 bytes")?;
         let [m0, m1, m2, m3, s0, s1, flags, zero, t0, t1, t2, t3, b0, b1, b2, b3, seed @ ..] = *data;
         ensure!([m0, m1, m2, m3] == *MAGIC && flags < 8 && zero == 0, "not the terms of an exchange");
         let terms = Self {
@@ -125,7 +125,7 @@ pub(crate) fn invalidates(turn: u32, slot: u16) -> bool {
 /// What a message begins with. All of it is big-endian.
 ///
 /// ```text
-///  0 turn  4 slot  8 source STag  12 sink STag  16 source  24 sink  32 STag invalidated, or 0  36 octets that follow
+///  0 turn  4 slot  8 source STag  12 sink STag  16 source  24 sink  32 STag invalidated, or 0  36 bytes that follow
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -155,29 +155,29 @@ impl Header {
     }
 
     /// `None`: too short.
-    pub(crate) fn decode(mut octets: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         Some(Self {
-            turn: word(&mut octets)?,
-            slot: word(&mut octets)?,
-            source_stag: Stag(word(&mut octets)?),
-            sink_stag: Stag(word(&mut octets)?),
-            source: long(&mut octets)?,
-            sink: long(&mut octets)?,
-            invalidates: Stag(word(&mut octets)?),
-            filler: word(&mut octets)?,
+            turn: word(&mut bytes)?,
+            slot: word(&mut bytes)?,
+            source_stag: Stag(word(&mut bytes)?),
+            sink_stag: Stag(word(&mut bytes)?),
+            source: long(&mut bytes)?,
+            sink: long(&mut bytes)?,
+            invalidates: Stag(word(&mut bytes)?),
+            filler: word(&mut bytes)?,
         })
     }
 }
 
-fn word(octets: &mut &[u8]) -> Option<u32> {
-    let (head, rest) = octets.split_first_chunk()?;
-    *octets = rest;
+fn word(bytes: &mut &[u8]) -> Option<u32> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
     Some(u32::from_be_bytes(*head))
 }
 
-fn long(octets: &mut &[u8]) -> Option<u64> {
-    let (head, rest) = octets.split_first_chunk()?;
-    *octets = rest;
+fn long(bytes: &mut &[u8]) -> Option<u64> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
     Some(u64::from_be_bytes(*head))
 }
 
@@ -191,7 +191,7 @@ fn random(state: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// The first octets of a pattern.
+/// The first bytes of a pattern.
 pub(crate) fn pattern(seed: u64, len: u32) -> Vec<u8> {
     let start = seed.wrapping_mul(0xd134_2543_de82_ef95);
     let words = (0_u64..).map(|index| random(start.wrapping_add(index.wrapping_mul(GAMMA))));

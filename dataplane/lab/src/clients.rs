@@ -10,7 +10,7 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Octets that are read or written at a time.
+/// Bytes that are read or written at a time.
 pub(crate) const PIECE: usize = 64 << 10;
 
 /// Runs to the end, on this thread.
@@ -57,9 +57,9 @@ pub(crate) async fn connect(host: IpAddr, port: u16, from: Option<u16>) -> Resul
     socket.connect(to).await.with_context(|| format!("connection to {to}"))
 }
 
-/// Octets of RFC 864's pattern as `iwarpd` and [`serve`](crate::serve) send it, from its start: lines of 72
+/// Bytes of RFC 864's pattern as `iwarpd` and [`serve`](crate::serve) send it, from its start: lines of 72
 /// characters, each line beginning one character later.
-pub(crate) fn chargen_octet(position: u64) -> u8 {
+pub(crate) fn chargen_byte(position: u64) -> u8 {
     let (line, column) = (position / 74, position % 74);
     match column {
         72 => b'\r',
@@ -73,9 +73,9 @@ pub(crate) fn chargen_octet(position: u64) -> u8 {
 mod tests {
     #[test]
     fn the_pattern_is_that_of_rfc_864() {
-        let text: Vec<u8> = (0..3 * 74).map(super::chargen_octet).collect();
+        let text: Vec<u8> = (0..3 * 74).map(super::chargen_byte).collect();
         assert!(text.starts_with(b" !\"#$%&'()*+,-./0123456789"));
         assert_eq!(text[72..76], *b"\r\n!\"");
-        assert_eq!(super::chargen_octet(95 * 74), b' ');
+        assert_eq!(super::chargen_byte(95 * 74), b' ');
     }
 }

@@ -14,7 +14,7 @@ const TICK: Duration = Duration::from_micros(200);
 
 /// Options of a usual SYN: MSS 1460, SACK permitted, timestamps, window scale 7.
 const TCP_OPTIONS: [u8; 20] = [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
-/// Octets of the SYN: the header without options has 20.
+/// Bytes of the SYN: the header without options has 20.
 const SYN_LEN: u8 = 40;
 const TCP_LEN: usize = SYN_LEN as usize;
 const _: () = assert!(TCP_LEN == 20 + TCP_OPTIONS.len());
@@ -50,9 +50,9 @@ impl std::str::FromStr for Mac {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let octets = text.split(':').map(|it| u8::from_str_radix(it, 16)).collect::<Result<Vec<_>, _>>();
-        let octets = octets.ok().and_then(|octets| octets.try_into().ok());
-        octets.map(Self).ok_or("six octets in hexadecimal, with colons between them")
+        let bytes = text.split(':').map(|it| u8::from_str_radix(it, 16)).collect::<Result<Vec<_>, _>>();
+        let bytes = bytes.ok().and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or("six bytes in hexadecimal, with colons between them")
     }
 }
 
@@ -129,16 +129,16 @@ fn syn(victim: Mac, host: IpAddr, port: u16, random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// Writes octets that lie within the frame.
-fn put(frame: &mut [u8], at: usize, octets: &[u8]) {
-    if let Some(room) = frame.get_mut(at..).and_then(|rest| rest.get_mut(..octets.len())) {
-        room.copy_from_slice(octets);
+/// Writes bytes that lie within the frame.
+fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(room) = frame.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {
+        room.copy_from_slice(bytes);
     }
 }
 
-/// RFC 1071, of an even number of octets.
-fn checksum(start: u32, octets: &[u8]) -> u16 {
-    let (words, _) = octets.as_chunks();
+/// RFC 1071, of an even number of bytes.
+fn checksum(start: u32, bytes: &[u8]) -> u16 {
+    let (words, _) = bytes.as_chunks();
     let mut sum = words.iter().fold(start, |sum, word| sum + u32::from(u16::from_be_bytes(*word)));
     loop {
         match u16::try_from(sum) {

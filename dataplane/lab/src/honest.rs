@@ -1,4 +1,4 @@
-//! Clients as they should be, at a steady rate: each opens, has some octets echoed, closes, and is counted.
+//! Clients as they should be, at a steady rate: each opens, has some bytes echoed, closes, and is counted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use tokio::time::{Instant, interval, timeout};
 
 use crate::clients::{connect, many_files};
 
-/// Octets that are echoed.
-const OCTETS: usize = 1000;
+/// Bytes that are echoed.
+const BYTES: usize = 1000;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -72,10 +72,10 @@ async fn one(host: IpAddr, port: u16, k: usize) -> Result<Duration> {
     let begin = Instant::now();
     let mut stream = connect(host, port, None).await?;
     let connected = begin.elapsed();
-    let question: Vec<u8> = (0..OCTETS).map(|at| (at * 7 + k).to_le_bytes()[0]).collect();
+    let question: Vec<u8> = (0..BYTES).map(|at| (at * 7 + k).to_le_bytes()[0]).collect();
     stream.write_all(&question).await?;
     stream.shutdown().await?;
-    let mut answer = Vec::with_capacity(OCTETS);
+    let mut answer = Vec::with_capacity(BYTES);
     stream.read_to_end(&mut answer).await?;
     ensure!(answer == question, "the echo is not what was sent");
     Ok(connected)

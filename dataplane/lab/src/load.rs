@@ -13,11 +13,11 @@ use tokio::sync::{Barrier, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::clients::{chargen_octet, connect, many_files};
+use crate::clients::{chargen_byte, connect, many_files};
 
 /// Connections that are being opened at the same time, per service and host.
 const OPENING: usize = 64;
-/// Octets that a connection reads or writes at a time: so many connections share the processor.
+/// Bytes that a connection reads or writes at a time: so many connections share the processor.
 const PIECE: usize = 16 << 10;
 
 #[derive(clap::Args)]
@@ -28,9 +28,9 @@ pub(crate) struct Options {
     /// Connections to each service of each host
     #[arg(long, default_value_t = 1000)]
     each: usize,
-    /// Octets that each connection moves, at least, in each direction that its service has
+    /// Bytes that each connection moves, at least, in each direction that its service has
     #[arg(long, default_value_t = 64 << 10)]
-    octets: usize,
+    bytes: usize,
     /// How long all of them stay open before they move data, milliseconds
     #[arg(long, default_value_t = 500)]
     hold_ms: u64,
@@ -51,7 +51,7 @@ const SERVICES: [(&str, u16, Service); 3] =
 
 /// What the connections agree on.
 struct Plan {
-    octets: usize,
+    bytes: usize,
     hold: Duration,
     opened: Barrier,
     moved: Barrier,
@@ -63,7 +63,7 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
     let all = options.each * options.hosts.len() * SERVICES.len();
     let begin = Instant::now();
     let plan = Arc::new(Plan {
-        octets: options.octets,
+        bytes: options.bytes,
         hold: Duration::from_millis(options.hold_ms),
         opened: Barrier::new(all),
         moved: Barrier::new(all),
@@ -82,26 +82,26 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
         }
     }
     let all_of_them = async {
-        let (mut opened, mut moved, mut octets) = (Duration::ZERO, Duration::ZERO, 0);
+        let (mut opened, mut moved, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
         while let Some(result) = tasks.join_next().await {
             let one = result.context("a client failed")??;
             (opened, moved) = (opened.max(one.opened - begin), moved.max(one.moved - begin));
-            octets += one.octets;
+            bytes += one.bytes;
         }
-        anyhow::Ok((opened, moved, octets))
+        anyhow::Ok((opened, moved, bytes))
     };
     let limit = Duration::from_secs(options.limit_s);
-    let (opened, moved, octets) = timeout(limit, all_of_them).await.context("not done in time")??;
+    let (opened, moved, bytes) = timeout(limit, all_of_them).await.context("not done in time")??;
     let seconds = |it: Duration| (it.as_secs_f64() * 1e3).round() / 1e3;
     Ok(json!({
-        "connections": all, "octets": octets, "opened_s": seconds(opened), "moved_s": seconds(moved),
+        "connections": all, "bytes": bytes, "opened_s": seconds(opened), "moved_s": seconds(moved),
         "closed_s": seconds(begin.elapsed()),
     }))
 }
 
 /// What one connection has done, and when.
 struct Done {
-    octets: u64,
+    bytes: u64,
     opened: Instant,
     moved: Instant,
 }
@@ -121,34 +121,34 @@ async fn one(
     let opened = Instant::now();
     plan.opened.wait().await;
     tokio::time::sleep(plan.hold).await;
-    let mut octets = match service {
-        Service::Echo => echo(&mut stream, k, plan.octets).await?,
-        Service::Discard => discard(&mut stream, plan.octets).await?,
-        Service::Chargen => chargen(&mut stream, 0, plan.octets as u64).await?,
+    let mut bytes = match service {
+        Service::Echo => echo(&mut stream, k, plan.bytes).await?,
+        Service::Discard => discard(&mut stream, plan.bytes).await?,
+        Service::Chargen => chargen(&mut stream, 0, plan.bytes as u64).await?,
     };
     let moved = Instant::now();
     plan.moved.wait().await;
     stream.shutdown().await?;
     // Chargen still sends what it had queued; the others are silent. Then each closes in good order.
-    octets += match service {
-        Service::Chargen => chargen(&mut stream, octets, u64::MAX).await?,
+    bytes += match service {
+        Service::Chargen => chargen(&mut stream, bytes, u64::MAX).await?,
         Service::Echo | Service::Discard => {
             let more = stream.read(&mut [0; 1]).await?;
-            ensure!(more == 0, "octets that nobody asked for");
+            ensure!(more == 0, "bytes that nobody asked for");
             0
         }
     };
-    Ok(Done { octets, opened, moved })
+    Ok(Done { bytes, opened, moved })
 }
 
-/// Sends so many octets and receives the same; how many went both ways.
-async fn echo(stream: &mut TcpStream, k: usize, octets: usize) -> Result<u64> {
-    let octet = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ k).to_le_bytes()[0];
+/// Sends so many bytes and receives the same; how many went both ways.
+async fn echo(stream: &mut TcpStream, k: usize, bytes: usize) -> Result<u64> {
+    let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ k).to_le_bytes()[0];
     let (mut from, mut to) = stream.split();
     let talk = async {
         let mut at = 0;
-        while at < octets {
-            let piece: Vec<u8> = (at..octets.min(at + PIECE)).map(octet).collect();
+        while at < bytes {
+            let piece: Vec<u8> = (at..bytes.min(at + PIECE)).map(byte).collect();
             to.write_all(&piece).await?;
             at += piece.len();
         }
@@ -156,44 +156,44 @@ async fn echo(stream: &mut TcpStream, k: usize, octets: usize) -> Result<u64> {
     };
     let listen = async {
         let (mut at, mut piece) = (0, vec![0; PIECE]);
-        while at < octets {
+        while at < bytes {
             let read = from.read(&mut piece).await?;
-            ensure!(read > 0, "closed after {at} octets");
-            let right = piece.iter().take(read).enumerate().all(|(k, it)| *it == octet(at + k));
-            ensure!(right, "the echo differs after {at} octets");
+            ensure!(read > 0, "closed after {at} bytes");
+            let right = piece.iter().take(read).enumerate().all(|(k, it)| *it == byte(at + k));
+            ensure!(right, "the echo differs after {at} bytes");
             at += read;
         }
-        ensure!(at == octets, "more comes back than was sent");
+        ensure!(at == bytes, "more comes back than was sent");
         Ok(())
     };
     tokio::try_join!(talk, listen)?;
-    Ok(octets as u64 * 2)
+    Ok(bytes as u64 * 2)
 }
 
-/// Sends so many octets.
-async fn discard(stream: &mut TcpStream, octets: usize) -> Result<u64> {
+/// Sends so many bytes.
+async fn discard(stream: &mut TcpStream, bytes: usize) -> Result<u64> {
     let piece = vec![b'x'; PIECE];
     let mut at = 0;
-    while let Some(part) = piece.get(..PIECE.min(octets - at)).filter(|part| !part.is_empty()) {
+    while let Some(part) = piece.get(..PIECE.min(bytes - at)).filter(|part| !part.is_empty()) {
         stream.write_all(part).await?;
         at += part.len();
     }
     Ok(at as u64)
 }
 
-/// Receives and compares at least so many octets of the pattern, or all that come; how many.
-async fn chargen(stream: &mut TcpStream, from: u64, octets: u64) -> Result<u64> {
-    let (mut read_octets, mut piece) = (0, vec![0; PIECE]);
-    while read_octets < octets {
+/// Receives and compares at least so many bytes of the pattern, or all that come; how many.
+async fn chargen(stream: &mut TcpStream, from: u64, bytes: u64) -> Result<u64> {
+    let (mut read_bytes, mut piece) = (0, vec![0; PIECE]);
+    while read_bytes < bytes {
         let read = stream.read(&mut piece).await?;
         if read == 0 {
-            ensure!(octets == u64::MAX, "closed after {read_octets} octets");
+            ensure!(bytes == u64::MAX, "closed after {read_bytes} bytes");
             break;
         }
-        let mut positions = from + read_octets..;
-        let right = piece.iter().take(read).zip(&mut positions).all(|(it, at)| *it == chargen_octet(at));
-        ensure!(right, "the pattern differs after {} octets", from + read_octets);
-        read_octets += read as u64;
+        let mut positions = from + read_bytes..;
+        let right = piece.iter().take(read).zip(&mut positions).all(|(it, at)| *it == chargen_byte(at));
+        ensure!(right, "the pattern differs after {} bytes", from + read_bytes);
+        read_bytes += read as u64;
     }
-    Ok(read_octets)
+    Ok(read_bytes)
 }

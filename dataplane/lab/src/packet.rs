@@ -15,9 +15,9 @@ use socket2::{Domain, Socket, Type};
 
 /// Frames that one system call moves, at most.
 pub(crate) const BATCH: usize = 64;
-/// The longest frame: an MTU of 9600 octets, Ethernet header with VLAN tag.
+/// The longest frame: an MTU of 9600 bytes, Ethernet header with VLAN tag.
 pub(crate) const FRAME_MAX: usize = 9600 + 18;
-/// What the kernel keeps for us in each direction, octets.
+/// What the kernel keeps for us in each direction, bytes.
 const SOCKET_BUFFER: usize = 64 << 20;
 
 /// An interface of the kernel, its frames ours in copy.

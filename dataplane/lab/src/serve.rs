@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::clients::{PIECE, chargen_octet, ended, many_files, use_congestion};
+use crate::clients::{PIECE, chargen_byte, ended, many_files, use_congestion};
 
-/// The pattern of chargen begins anew after so many octets.
+/// The pattern of chargen begins anew after so many bytes.
 const PERIOD: u64 = 74 * 95;
 
 #[derive(clap::Args)]
@@ -63,10 +63,10 @@ async fn one(service: Service, mut stream: TcpStream) -> Result<()> {
             while stream.read(&mut piece).await? > 0 {}
         }
         Service::Chargen => {
-            let text: Vec<u8> = (0..PERIOD * 10).map(chargen_octet).collect();
+            let text: Vec<u8> = (0..PERIOD * 10).map(chargen_byte).collect();
             let (mut from, mut to) = stream.split();
             let mut piece = vec![0; PIECE];
-            let listen = async { while from.read(&mut piece).await.is_ok_and(|octets| octets > 0) {} };
+            let listen = async { while from.read(&mut piece).await.is_ok_and(|bytes| bytes > 0) {} };
             let talk = async { while to.write_all(&text).await.is_ok() {} };
             tokio::select! { () = listen => {}, () = talk => {} }
         }

@@ -7,20 +7,20 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Octets of `struct tcp_info` that are asked for: up to `tcpi_bytes_acked`.
+/// Bytes of `struct tcp_info` that are asked for: up to `tcpi_bytes_acked`.
 const LEN: u32 = 128;
-/// Where `tcpi_bytes_acked` begins (linux/tcp.h: 8 octets, 24 words, two pacing rates).
+/// Where `tcpi_bytes_acked` begins (linux/tcp.h: 8 bytes, 24 words, two pacing rates).
 const BYTES_ACKED: usize = 120;
 
-/// Octets that the peer has acknowledged; the SYN and the FIN count as one each.
-pub(crate) fn octets_acked(socket: &impl AsFd) -> io::Result<u64> {
+/// Bytes that the peer has acknowledged; the SYN and the FIN count as one each.
+pub(crate) fn bytes_acked(socket: &impl AsFd) -> io::Result<u64> {
     let (mut info, mut len) = ([0_u8; LEN as usize], LEN);
     let (fd, value) = (socket.as_fd().as_raw_fd(), ptr::from_mut(&mut info).cast());
-    // SAFETY: the value is an array of `len` octets that outlives the call; the kernel writes no more than that.
+    // SAFETY: the value is an array of `len` bytes that outlives the call; the kernel writes no more than that.
     let result = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, value, &mut len) };
     match (result, info.get(BYTES_ACKED..).and_then(|rest| rest.first_chunk())) {
-        (0, Some(octets)) if len == LEN => Ok(u64::from_ne_bytes(*octets)),
-        (0, _) => Err(io::Error::other("this kernel does not count acknowledged octets")),
+        (0, Some(bytes)) if len == LEN => Ok(u64::from_ne_bytes(*bytes)),
+        (0, _) => Err(io::Error::other("this kernel does not count acknowledged bytes")),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -37,10 +37,10 @@ mod tests {
         let (mut server, _) = listener.accept().unwrap();
         client.write_all(&[7; 5000]).unwrap();
         server.read_exact(&mut [0; 5000]).unwrap();
-        // The acknowledgement may be delayed; an answer carries it.
+        // The acknowledgment may be delayed; an answer carries it.
         server.write_all(b"x").unwrap();
         client.read_exact(&mut [0; 1]).unwrap();
-        let acked = super::octets_acked(&client).unwrap();
-        assert!((5000..=5001).contains(&acked), "{acked} octets");
+        let acked = super::bytes_acked(&client).unwrap();
+        assert!((5000..=5001).contains(&acked), "{acked} bytes");
     }
 }

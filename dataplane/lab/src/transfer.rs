@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::clients::{PIECE, connect, use_congestion};
-use crate::tcp_info::octets_acked;
+use crate::tcp_info::bytes_acked;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -42,7 +42,7 @@ enum Direction {
     Send,
 }
 
-/// Octets delivered by each connection. A connection that ends early is an error.
+/// Bytes delivered by each connection. A connection that ends early is an error.
 pub(crate) async fn run(options: Options) -> Result<Value> {
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
     let (options, mut tasks) = (Arc::new(options), JoinSet::new());
@@ -53,9 +53,9 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
     }
     let delivered: Vec<u64> = tasks.join_all().await.into_iter().collect::<Result<_>>()?;
     let sum: u64 = delivered.iter().sum();
-    let mbit_s = |octets: u64| octets as f64 * 8.0 / 1e6 / options.seconds;
-    let each: Vec<f64> = delivered.iter().map(|octets| mbit_s(*octets)).collect();
-    Ok(json!({ "seconds": options.seconds, "octets": sum, "mbit_s": mbit_s(sum), "each_mbit_s": each }))
+    let mbit_s = |bytes: u64| bytes as f64 * 8.0 / 1e6 / options.seconds;
+    let each: Vec<f64> = delivered.iter().map(|bytes| mbit_s(*bytes)).collect();
+    Ok(json!({ "seconds": options.seconds, "bytes": sum, "mbit_s": mbit_s(sum), "each_mbit_s": each }))
 }
 
 async fn one(options: &Options, from: u16, end: Instant) -> Result<u64> {
@@ -72,7 +72,7 @@ async fn one(options: &Options, from: u16, end: Instant) -> Result<u64> {
                 ended?;
             }
             // Less the SYN.
-            octets_acked(&stream)?.saturating_sub(1)
+            bytes_acked(&stream)?.saturating_sub(1)
         }
     };
     // At once, with a reset: what is still on its way must not disturb the next measurement.
@@ -84,8 +84,8 @@ async fn receive(stream: &mut TcpStream, end: Instant) -> Result<u64> {
     let (mut piece, mut delivered) = (vec![0; PIECE], 0);
     while let Ok(read) = timeout_at(end, stream.read(&mut piece)).await {
         match read? {
-            0 => anyhow::bail!("the peer has closed after {delivered} octets"),
-            octets => delivered += octets as u64,
+            0 => anyhow::bail!("the peer has closed after {delivered} bytes"),
+            bytes => delivered += bytes as u64,
         }
     }
     Ok(delivered)

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Rounds; without, until it is interrupted.
     #[arg(short = 'C', long, default_value_t = 0, hide_default_value = true, conflicts_with = "server")]
     pub(crate) count: u64,
-    /// Octets of a text, or with a unit of 1024. Client: 64, if not given. Server: the most that it takes, 1M.
+    /// Bytes of a text, or with a unit of 1024. Client: 64, if not given. Server: the most that it takes, 1M.
     #[arg(short = 'S', long, value_parser = size)]
     pub(crate) size: Option<u32>,
     /// Show the texts.
@@ -172,7 +172,7 @@ fn size(text: &str) -> Result<u32, String> {
     if (SIZE_MIN..=SIZE_MAX).contains(&size) {
         Ok(size)
     } else {
-        Err(format!("a text has {SIZE_MIN} to {SIZE_MAX} octets"))
+        Err(format!("a text has {SIZE_MIN} to {SIZE_MAX} bytes"))
     }
 }
 

@@ -9,7 +9,7 @@ use tcp_stack::{BufPool, Instant};
 use dataplane::verbs::Verbs;
 
 use crate::fault::Fault;
-use crate::parts::{Octets, Parts, Place, Text};
+use crate::parts::{Bytes, Parts, Place, Text};
 use crate::protocol::{INFO_LEN, visible, write_text};
 use crate::tally::Tally;
 use crate::voice::Voice;
@@ -23,7 +23,7 @@ pub struct ClientPlan {
     pub peer: SocketAddr,
     /// Rounds; 0: until it is told to stop.
     pub count: u64,
-    /// Octets of a text, at most those of the place.
+    /// Bytes of a text, at most those of the place.
     pub size: u32,
     /// Compare what comes back.
     pub validate: bool,
@@ -67,7 +67,7 @@ impl Client {
     ///
     /// # Errors
     /// An object cannot be had.
-    pub fn new<P: BufPool, M: Octets>(
+    pub fn new<P: BufPool, M: Bytes>(
         verbs: &mut Verbs<P, M>,
         plan: ClientPlan,
         param: &ConnParam<'_>,
@@ -95,7 +95,7 @@ impl Client {
     }
 
     /// Goes on with what has come. `Some`: it is over.
-    pub fn poll<P: BufPool, M: Octets>(
+    pub fn poll<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
@@ -114,7 +114,7 @@ impl Client {
     }
 
     /// Ends after the present round.
-    pub fn stop<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         self.stopping = true;
         if self.wait == Wait::Connection {
             self.hang_up(verbs, now);
@@ -125,11 +125,11 @@ impl Client {
     ///
     /// # Errors
     /// An object is gone already.
-    pub fn destroy<P: BufPool, M: Octets>(self, verbs: &mut Verbs<P, M>) -> Result<Place, Fault> {
+    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<Place, Fault> {
         self.parts.destroy(verbs)
     }
 
-    fn events<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
+    fn events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
         while let Some(event) = verbs.device_mut().poll_async_event() {
             self.voice.debug(format_args!("{event:?}"));
             if let Some(code) = terminate_of(event) {
@@ -157,7 +157,7 @@ impl Client {
         Ok(())
     }
 
-    fn completions<P: BufPool, M: Octets>(
+    fn completions<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
@@ -182,7 +182,7 @@ impl Client {
     }
 
     /// Begins the next round, or ends.
-    fn begin<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
+    fn begin<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
         if self.stopping || (self.plan.count > 0 && self.tally.rounds >= self.plan.count) {
             self.hang_up(verbs, now);
             return Ok(());
@@ -196,7 +196,7 @@ impl Client {
     }
 
     /// The server says to go on.
-    fn go_on<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
+    fn go_on<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
         match self.wait {
             Wait::Read => {
                 let info = self.parts.advertise(verbs, Text::Sink, self.plan.size)?;
@@ -210,15 +210,15 @@ impl Client {
                 if self.plan.validate && self.came != self.sent {
                     return Err(Fault::Mismatch(self.tally.rounds));
                 }
-                let octets = u64::from(self.plan.size).saturating_mul(2);
-                self.tally.round(octets, now.saturating_since(self.began));
+                let bytes = u64::from(self.plan.size).saturating_mul(2);
+                self.tally.round(bytes, now.saturating_since(self.began));
                 self.begin(verbs, now)
             }
             Wait::Connection | Wait::End | Wait::Nothing => Ok(()),
         }
     }
 
-    fn hang_up<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    fn hang_up<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         self.wait = Wait::End;
         verbs.disconnect(self.parts.id, now);
     }

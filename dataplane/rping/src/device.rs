@@ -26,7 +26,7 @@ pub(crate) struct DeviceArgs {
     /// The next hop for what is off the link; twice for both families.
     #[arg(long, value_name = "ADDRESS", requires = "driver")]
     gateway: Vec<std::net::IpAddr>,
-    /// The largest IP packet, octets.
+    /// The largest IP packet, bytes.
     #[arg(long, requires = "driver")]
     mtu: Option<u16>,
     /// The CPU to run on.

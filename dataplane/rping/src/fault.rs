@@ -38,17 +38,17 @@ pub enum Fault {
         status: WcStatus,
     },
     /// A Send that is not one of `rping`.
-    #[error("the peer sent {0} octets where there should be 16")]
+    #[error("the peer sent {0} bytes where there should be 16")]
     Message(u32),
     /// The peer's text has no room here.
-    #[error("the peer's text has {asked} octets, and there is room for {room}")]
+    #[error("the peer's text has {asked} bytes, and there is room for {room}")]
     TooLong {
-        /// Octets of its text.
+        /// Bytes of its text.
         asked: u32,
-        /// Octets that there are for it.
+        /// Bytes that there are for it.
         room: u32,
     },
-    /// Other octets came than were sent.
+    /// Other bytes came than were sent.
     #[error("data mismatch in round {0}")]
     Mismatch(u64),
     /// What was read is not a text of `rping`.
@@ -66,7 +66,7 @@ pub enum Fault {
     /// Work cannot be posted.
     #[error("{0}")]
     Post(#[from] PostError),
-    /// A region has not the octets that it was made with.
+    /// A region has not the bytes that it was made with.
     #[error("a region is shorter than it was made")]
     Memory,
 }

@@ -19,7 +19,7 @@ mod voice;
 
 pub use client::{Client, ClientPlan};
 pub use fault::Fault;
-pub use parts::{Octets, Place};
+pub use parts::{Bytes, Place};
 pub use server::{Server, ServerPlan};
 pub use tally::{Summary, Tally, Times};
 pub use voice::Voice;

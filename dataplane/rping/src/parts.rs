@@ -13,54 +13,54 @@ use dataplane::verbs::Verbs;
 use crate::fault::Fault;
 use crate::protocol::{INFO_LEN, Info};
 
-/// Octets in front of the texts, for what the peer sends.
+/// Bytes in front of the texts, for what the peer sends.
 const CONTROL: u64 = 64;
 /// Places of each queue: no more than two Sends and an RDMA operation are under way.
 const PLACES: u16 = 16;
 
 /// Memory that the program itself looks at.
-pub trait Octets: Memory {
-    /// Copies octets into a region; `false` if it does not have them.
-    fn store(&mut self, region: RegionId, at: u64, octets: &[u8]) -> bool;
-    /// Copies octets out of a region; `false` if it does not have them.
-    fn load(&self, region: RegionId, at: u64, octets: &mut [u8]) -> bool;
+pub trait Bytes: Memory {
+    /// Copies bytes into a region; `false` if it does not have them.
+    fn store(&mut self, region: RegionId, at: u64, bytes: &[u8]) -> bool;
+    /// Copies bytes out of a region; `false` if it does not have them.
+    fn load(&self, region: RegionId, at: u64, bytes: &mut [u8]) -> bool;
 }
 
-impl Octets for WorkerMemory {
-    fn store(&mut self, region: RegionId, at: u64, octets: &[u8]) -> bool {
-        self.region(region).is_some_and(|memory| memory.write(at, octets))
+impl Bytes for WorkerMemory {
+    fn store(&mut self, region: RegionId, at: u64, bytes: &[u8]) -> bool {
+        self.region(region).is_some_and(|memory| memory.write(at, bytes))
     }
 
-    fn load(&self, region: RegionId, at: u64, octets: &mut [u8]) -> bool {
-        self.region(region).is_some_and(|memory| memory.read(at, octets))
+    fn load(&self, region: RegionId, at: u64, bytes: &mut [u8]) -> bool {
+        self.region(region).is_some_and(|memory| memory.read(at, bytes))
     }
 }
 
-impl Octets for VecMemory {
-    fn store(&mut self, region: RegionId, at: u64, octets: &[u8]) -> bool {
+impl Bytes for VecMemory {
+    fn store(&mut self, region: RegionId, at: u64, bytes: &[u8]) -> bool {
         let Ok(at) = usize::try_from(at) else { return false };
-        let to = self.bytes_mut(region).and_then(|bytes| bytes.get_mut(at..)?.get_mut(..octets.len()));
-        to.map(|to| to.copy_from_slice(octets)).is_some()
+        let to = self.bytes_mut(region).and_then(|memory| memory.get_mut(at..)?.get_mut(..bytes.len()));
+        to.map(|to| to.copy_from_slice(bytes)).is_some()
     }
 
-    fn load(&self, region: RegionId, at: u64, octets: &mut [u8]) -> bool {
+    fn load(&self, region: RegionId, at: u64, bytes: &mut [u8]) -> bool {
         let Ok(at) = usize::try_from(at) else { return false };
-        let from = self.bytes(region).and_then(|bytes| bytes.get(at..)?.get(..octets.len()));
-        from.map(|from| octets.copy_from_slice(from)).is_some()
+        let from = self.bytes(region).and_then(|memory| memory.get(at..)?.get(..bytes.len()));
+        from.map(|from| bytes.copy_from_slice(from)).is_some()
     }
 }
 
 /// Memory for one connection at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// A region of [`Place::bytes`] octets.
+    /// A region of [`Place::bytes`] bytes.
     pub region: RegionId,
-    /// Octets of the longest text.
+    /// Bytes of the longest text.
     pub size: u32,
 }
 
 impl Place {
-    /// Octets of the region of a place for texts of `size`.
+    /// Bytes of the region of a place for texts of `size`.
     pub const fn bytes(size: u32) -> u64 {
         CONTROL + 2 * size as u64
     }
@@ -91,7 +91,7 @@ pub(crate) struct Parts {
 impl Parts {
     /// Makes them in a place, for an id that has none. Peers may read the source and write the sink if they are
     /// `shared`.
-    pub(crate) fn new<P: BufPool, M: Octets>(
+    pub(crate) fn new<P: BufPool, M: Bytes>(
         verbs: &mut Verbs<P, M>,
         id: CmId,
         place: Place,
@@ -122,7 +122,7 @@ impl Parts {
     }
 
     /// Takes them away, the id with them; an open connection is reset. The place is free again.
-    pub(crate) fn destroy<P: BufPool, M: Octets>(self, verbs: &mut Verbs<P, M>) -> Result<Place, Fault> {
+    pub(crate) fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<Place, Fault> {
         let device = verbs.device_mut();
         device.destroy_qp(self.qp)?;
         device.destroy_cq(self.cq)?;
@@ -135,23 +135,23 @@ impl Parts {
     }
 
     /// Gives the peer's next Send a buffer.
-    pub(crate) fn expect<P: BufPool, M: Octets>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+    pub(crate) fn expect<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
         let sge = Sge { addr: self.control.addr, length: 16, lkey: self.control.lkey };
         Ok(verbs.device_mut().post_recv(self.qp, &RecvWr { wr_id: 0, sg_list: &[sge] })?)
     }
 
     /// What the peer has sent last.
-    pub(crate) fn received<P: BufPool, M: Octets>(&self, verbs: &Verbs<P, M>) -> Result<Info, Fault> {
-        let mut octets = [0; INFO_LEN];
-        if verbs.memory().load(self.place.region, 0, &mut octets) {
-            Ok(Info::decode(&octets))
+    pub(crate) fn received<P: BufPool, M: Bytes>(&self, verbs: &Verbs<P, M>) -> Result<Info, Fault> {
+        let mut bytes = [0; INFO_LEN];
+        if verbs.memory().load(self.place.region, 0, &mut bytes) {
+            Ok(Info::decode(&bytes))
         } else {
             Err(Fault::Memory)
         }
     }
 
-    /// Tells the peer where a text of `size` octets is.
-    pub(crate) fn advertise<P: BufPool, M: Octets>(
+    /// Tells the peer where a text of `size` bytes is.
+    pub(crate) fn advertise<P: BufPool, M: Bytes>(
         &self,
         verbs: &mut Verbs<P, M>,
         text: Text,
@@ -164,22 +164,22 @@ impl Parts {
     }
 
     /// Tells the peer that it may go on.
-    pub(crate) fn go_ahead<P: BufPool, M: Octets>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+    pub(crate) fn go_ahead<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
         self.send(verbs, &[0; INFO_LEN])
     }
 
-    fn send<P: BufPool, M: Octets>(
+    fn send<P: BufPool, M: Bytes>(
         &self,
         verbs: &mut Verbs<P, M>,
-        octets: &[u8; INFO_LEN],
+        bytes: &[u8; INFO_LEN],
     ) -> Result<(), Fault> {
-        let (op, data) = (SendOp::Send { invalidate: None }, Data::Inline(octets));
+        let (op, data) = (SendOp::Send { invalidate: None }, Data::Inline(bytes));
         let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::SIGNALED };
         Ok(verbs.device_mut().post_send(self.qp, &wr)?)
     }
 
-    /// Reads `length` octets of the peer's into the sink, or writes the sink's to the peer.
-    pub(crate) fn transfer<P: BufPool, M: Octets>(
+    /// Reads `length` bytes of the peer's into the sink, or writes the sink's to the peer.
+    pub(crate) fn transfer<P: BufPool, M: Bytes>(
         &self,
         verbs: &mut Verbs<P, M>,
         op: SendOp,
@@ -191,35 +191,32 @@ impl Parts {
     }
 
     /// The next work request that has ended.
-    pub(crate) fn completion<P: BufPool, M: Octets>(
-        &self,
-        verbs: &mut Verbs<P, M>,
-    ) -> Option<WorkCompletion> {
+    pub(crate) fn completion<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Option<WorkCompletion> {
         let mut out = [WorkCompletion::default()];
         (verbs.device_mut().poll_cq(self.cq, &mut out) == Ok(1)).then_some(out).map(|[wc]| wc)
     }
 
     /// Fills a text of this side.
-    pub(crate) fn store<P: BufPool, M: Octets>(
+    pub(crate) fn store<P: BufPool, M: Bytes>(
         &self,
         verbs: &mut Verbs<P, M>,
         text: Text,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Result<(), Fault> {
         let at = self.text(text).addr;
-        let stored = verbs.memory_mut().store(self.place.region, at, octets);
+        let stored = verbs.memory_mut().store(self.place.region, at, bytes);
         stored.then_some(()).ok_or(Fault::Memory)
     }
 
     /// Looks at a text of this side.
-    pub(crate) fn load<P: BufPool, M: Octets>(
+    pub(crate) fn load<P: BufPool, M: Bytes>(
         &self,
         verbs: &Verbs<P, M>,
         text: Text,
-        octets: &mut [u8],
+        bytes: &mut [u8],
     ) -> Result<(), Fault> {
         let at = self.text(text).addr;
-        verbs.memory().load(self.place.region, at, octets).then_some(()).ok_or(Fault::Memory)
+        verbs.memory().load(self.place.region, at, bytes).then_some(()).ok_or(Fault::Memory)
     }
 
     const fn text(&self, text: Text) -> &MemoryRegion {

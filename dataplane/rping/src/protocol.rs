@@ -9,11 +9,11 @@
 //!    │ ◀───────────────────────── RDMA Write   │
 //!    │ ◀──────────────── Send: you may go on   │
 //! ```
-//! Every Send has sixteen octets; those of the server mean nothing.
+//! Every Send has sixteen bytes; those of the server mean nothing.
 
 use rdma::verbs::Stag;
 
-/// Octets of a Send.
+/// Bytes of a Send.
 pub const INFO_LEN: usize = 16;
 /// The TCP port, if none is given.
 pub const PORT: u16 = 7174;
@@ -29,27 +29,27 @@ const LETTERS: u64 = (b'z' - b'A') as u64 + 1;
 /// Where memory is, for the peer to read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The address of the first octet.
+    /// The address of the first byte.
     pub addr: u64,
     /// The key.
     pub rkey: Stag,
-    /// Octets.
+    /// Bytes.
     pub size: u32,
 }
 
 impl Info {
     /// As it is sent: address, key and size, each big-endian.
     pub fn encode(&self) -> [u8; INFO_LEN] {
-        let mut octets = [0; INFO_LEN];
-        let ([addr, rest], []) = octets.as_chunks_mut::<8>() else { return octets };
+        let mut bytes = [0; INFO_LEN];
+        let ([addr, rest], []) = bytes.as_chunks_mut::<8>() else { return bytes };
         *addr = self.addr.to_be_bytes();
         *rest = (u64::from(self.rkey.0) << 32 | u64::from(self.size)).to_be_bytes();
-        octets
+        bytes
     }
 
     /// As it was sent.
-    pub fn decode(octets: &[u8; INFO_LEN]) -> Self {
-        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, s2, s3] = *octets;
+    pub fn decode(bytes: &[u8; INFO_LEN]) -> Self {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, s2, s3] = *bytes;
         Self {
             addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
             rkey: Stag(u32::from_be_bytes([k0, k1, k2, k3])),
@@ -61,12 +61,12 @@ impl Info {
 /// Fills a buffer with the text of a round: a head that tells its number, letters, and a zero at the end.
 pub fn write_text(round: u64, text: &mut [u8]) {
     let head = format!("rdma-ping-{round}: ");
-    for (octet, letter) in text.iter_mut().zip(head.bytes()) {
-        *octet = letter;
+    for (byte, letter) in text.iter_mut().zip(head.bytes()) {
+        *byte = letter;
     }
     let letters = (0..LETTERS).cycle().skip(usize::try_from(round % LETTERS).unwrap_or(0));
-    for (octet, letter) in text.iter_mut().skip(head.len()).zip(letters) {
-        *octet = FIRST.wrapping_add(u8::try_from(letter).unwrap_or(0));
+    for (byte, letter) in text.iter_mut().skip(head.len()).zip(letters) {
+        *byte = FIRST.wrapping_add(u8::try_from(letter).unwrap_or(0));
     }
     if let Some(last) = text.last_mut() {
         *last = 0;
@@ -76,7 +76,7 @@ pub fn write_text(round: u64, text: &mut [u8]) {
 /// The number of a text's round, if the text is what a client writes. `None`, too, where the head has no room.
 pub fn round_of(text: &[u8]) -> Option<u64> {
     let digits = text.strip_prefix(b"rdma-ping-")?;
-    let end = digits.iter().position(|octet| *octet == b':')?;
+    let end = digits.iter().position(|byte| *byte == b':')?;
     let round = std::str::from_utf8(digits.get(..end)?).ok()?.parse().ok()?;
     let mut expected = vec![0; text.len()];
     write_text(round, &mut expected);
@@ -85,7 +85,7 @@ pub fn round_of(text: &[u8]) -> Option<u64> {
 
 /// The part of a text that people see: up to its first zero.
 pub fn visible(text: &[u8]) -> &[u8] {
-    text.split(|octet| *octet == 0).next().unwrap_or(text)
+    text.split(|byte| *byte == 0).next().unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -93,10 +93,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixteen_octets_say_where() {
+    fn sixteen_bytes_say_where() {
         let info = Info { addr: 0x0102_0304_0506_0708, rkey: Stag(0x0a0b_0c0d), size: 64 };
-        let octets = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0, 0, 64];
-        assert_eq!((info.encode(), Info::decode(&octets)), (octets, info));
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0, 0, 64];
+        assert_eq!((info.encode(), Info::decode(&bytes)), (bytes, info));
     }
 
     /// The lines that rdma-core's rping shows for `-S 64`.

@@ -48,7 +48,7 @@ struct Stream<'a> {
     cq: CqId,
     window: MemoryRegion,
     memory: Arc<RegionMemory>,
-    /// Octets on their way into or out of the window.
+    /// Bytes on their way into or out of the window.
     scratch: Vec<u8>,
     heard: Instant,
 }
@@ -106,14 +106,14 @@ impl<'a> Stream<'a> {
     ) -> Result<T, Failure> {
         let (peer, patience, stop, id) = (self.peer, self.patience, self.stop, self.id);
         let heard = &mut self.heard;
-        let mut octets = received(self.node, id);
+        let mut bytes = received(self.node, id);
         let found = self.node.run(|node| {
             if let Some(found) = look(node.verbs_mut()) {
                 return ControlFlow::Break(found);
             }
             let (now, received) = (node.now(), received(node, id));
-            if received != octets {
-                (octets, *heard) = (received, now);
+            if received != bytes {
+                (bytes, *heard) = (received, now);
             }
             if stop.load(Ordering::Relaxed) {
                 ControlFlow::Break(Err(Failure::new(Exit::Failed, "interrupted", "interrupted")))
@@ -142,10 +142,10 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Octets that the peer has sent or acknowledged.
+/// Bytes that the peer has sent or acknowledged.
 fn received(node: &Node, id: CmId) -> u64 {
     let info = node.verbs().tcp_info(id);
-    info.map_or(0, |info| info.octets_in.wrapping_add(info.octets_acked))
+    info.map_or(0, |info| info.bytes_in.wrapping_add(info.bytes_acked))
 }
 
 /// Why the connection has ended.

@@ -26,7 +26,7 @@ use crate::region::NodeCarrier;
 const POKE_AFTER: Duration = Duration::from_millis(100);
 /// How long the peer may take to close too.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Octets of a text that a client sends, and of the longest that a server takes, if nothing else is said.
+/// Bytes of a text that a client sends, and of the longest that a server takes, if nothing else is said.
 const CLIENT_SIZE: u32 = 64;
 const SERVER_SIZE: u32 = 1 << 20;
 

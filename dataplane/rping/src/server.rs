@@ -12,14 +12,14 @@ use dataplane::verbs::Verbs;
 
 use crate::client::terminate_of;
 use crate::fault::Fault;
-use crate::parts::{Octets, Parts, Place, Text};
+use crate::parts::{Bytes, Parts, Place, Text};
 use crate::protocol::{INFO_LEN, Info, round_of, visible};
 use crate::tally::Tally;
 use crate::voice::Voice;
 
 /// Connections that may wait for an answer.
 const BACKLOG: NonZeroU16 = NonZeroU16::new(64).unwrap();
-/// Octets of a text that has room for every head: only such a one can be checked.
+/// Bytes of a text that has room for every head: only such a one can be checked.
 const CHECKED_MIN: usize = 32;
 
 /// What a server is to do.
@@ -56,7 +56,7 @@ struct Session {
     peer: Option<SocketAddr>,
     wait: Wait,
     established: bool,
-    /// Octets of the present text, and how many of them go back.
+    /// Bytes of the present text, and how many of them go back.
     read: u32,
     back: u32,
     began: Instant,
@@ -87,7 +87,7 @@ impl Server {
     ///
     /// # Errors
     /// An object cannot be had.
-    pub fn new<P: BufPool, M: Octets>(
+    pub fn new<P: BufPool, M: Bytes>(
         verbs: &mut Verbs<P, M>,
         plan: ServerPlan,
         param: &ConnParam<'_>,
@@ -111,7 +111,7 @@ impl Server {
     }
 
     /// Goes on with what has come. `Some`: it is over.
-    pub fn poll<P: BufPool, M: Octets>(
+    pub fn poll<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
@@ -136,7 +136,7 @@ impl Server {
     }
 
     /// Takes no more connections, and ends those that there are in good order.
-    pub fn stop<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         if !std::mem::replace(&mut self.stopping, true) {
             for session in &self.sessions {
                 verbs.disconnect(session.parts.id, now);
@@ -153,14 +153,14 @@ impl Server {
     ///
     /// # Errors
     /// An object is gone already.
-    pub fn destroy<P: BufPool, M: Octets>(self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
         for session in self.sessions {
             session.parts.destroy(verbs)?;
         }
         Ok(verbs.device_mut().destroy_id(self.listener)?)
     }
 
-    fn async_events<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>) {
+    fn async_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>) {
         while let Some(event) = verbs.device_mut().poll_async_event() {
             self.voice.debug(format_args!("{event:?}"));
             let (AsyncEvent::QpFatal(qp, _)
@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    fn connection_events<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    fn connection_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         while let Some(event) = verbs.device_mut().poll_cm_event() {
             self.voice.debug(format_args!("{event:?}"));
             match event.kind {
@@ -201,7 +201,7 @@ impl Server {
     }
 
     /// Somebody wants to connect.
-    fn requested<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, id: CmId, now: Instant) {
+    fn requested<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId, now: Instant) {
         let refuses = self.stopping || (!self.plan.persistent && !self.sessions.is_empty());
         let accepted = match self.places.pop() {
             Some(place) if refuses => {
@@ -219,7 +219,7 @@ impl Server {
         }
     }
 
-    fn accept<P: BufPool, M: Octets>(
+    fn accept<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         id: CmId,
@@ -246,7 +246,7 @@ impl Server {
     }
 
     /// A connection has ended by itself: in good order, if no round is under way.
-    fn disconnected<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, id: CmId) {
+    fn disconnected<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId) {
         let Some(at) = self.find(id) else { return };
         let outcome = self.sessions.get(at).map_or(Ok(()), |session| match session.terminated {
             Some(code) => Err(Fault::Terminated(code)),
@@ -258,7 +258,7 @@ impl Server {
         self.end(verbs, at, outcome);
     }
 
-    fn end<P: BufPool, M: Octets>(&mut self, verbs: &mut Verbs<P, M>, at: usize, outcome: Result<(), Fault>) {
+    fn end<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, at: usize, outcome: Result<(), Fault>) {
         let session = self.sessions.swap_remove(at);
         let peer = session.peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
         match &outcome {
@@ -279,7 +279,7 @@ impl Server {
 }
 
 impl Session {
-    fn go_on<P: BufPool, M: Octets>(
+    fn go_on<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
@@ -306,8 +306,8 @@ impl Session {
                     self.has_read(verbs, plan, voice)?;
                 }
                 (WcStatus::Success, WcOpcode::RdmaWrite) if self.wait == Wait::Written => {
-                    let octets = u64::from(self.read).saturating_add(self.back.into());
-                    tally.round(octets, now.saturating_since(self.began));
+                    let bytes = u64::from(self.read).saturating_add(self.back.into());
+                    tally.round(bytes, now.saturating_since(self.began));
                     self.wait = Wait::Source;
                     self.parts.go_ahead(verbs)?;
                 }
@@ -324,7 +324,7 @@ impl Session {
     }
 
     /// The client says where something is.
-    fn advertised<P: BufPool, M: Octets>(
+    fn advertised<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         info: Info,
@@ -350,7 +350,7 @@ impl Session {
     }
 
     /// The client's text is here.
-    fn has_read<P: BufPool, M: Octets>(
+    fn has_read<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         plan: &ServerPlan,

@@ -15,8 +15,8 @@ pub struct Tally {
     pub connections: u64,
     /// Rounds that were finished.
     pub rounds: u64,
-    /// Octets of texts that were written and read.
-    pub octets: u64,
+    /// Bytes of texts that were written and read.
+    pub bytes: u64,
     times: Option<Histogram<u64>>,
 }
 
@@ -29,8 +29,8 @@ pub struct Summary {
     pub connections: u64,
     /// Rounds that were finished.
     pub rounds: u64,
-    /// Octets of texts that were written and read.
-    pub octets: u64,
+    /// Bytes of texts that were written and read.
+    pub bytes: u64,
     /// How long a round took, nanoseconds; none without a round.
     pub round_ns: Option<Times>,
 }
@@ -53,15 +53,15 @@ pub struct Times {
 impl Default for Tally {
     fn default() -> Self {
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
-        Self { connections: 0, rounds: 0, octets: 0, times: Histogram::new_with_bounds(1, longest, 3).ok() }
+        Self { connections: 0, rounds: 0, bytes: 0, times: Histogram::new_with_bounds(1, longest, 3).ok() }
     }
 }
 
 impl Tally {
-    /// A round is finished: so many octets went, and it took so long.
-    pub(crate) fn round(&mut self, octets: u64, time: Duration) {
+    /// A round is finished: so many bytes went, and it took so long.
+    pub(crate) fn round(&mut self, bytes: u64, time: Duration) {
         self.rounds = self.rounds.saturating_add(1);
-        self.octets = self.octets.saturating_add(octets);
+        self.bytes = self.bytes.saturating_add(bytes);
         if let Some(times) = &mut self.times {
             times.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         }
@@ -77,15 +77,15 @@ impl Tally {
             max: times.max(),
             mean: times.mean(),
         });
-        let Self { connections, rounds, octets, .. } = *self;
-        Summary { role, connections, rounds, octets, round_ns }
+        let Self { connections, rounds, bytes, .. } = *self;
+        Summary { role, connections, rounds, bytes, round_ns }
     }
 }
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { role, connections, rounds, octets, round_ns } = self;
-        write!(f, "{role}: {rounds} rounds, {octets} octets, {connections} connections")?;
+        let Self { role, connections, rounds, bytes, round_ns } = self;
+        write!(f, "{role}: {rounds} rounds, {bytes} bytes, {connections} connections")?;
         match round_ns {
             Some(Times { min, median, p99, max, mean }) => {
                 let micros = |nanos: &u64| Duration::from_nanos(*nanos).as_secs_f64() * 1e6;

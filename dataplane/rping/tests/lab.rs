@@ -21,8 +21,8 @@ const ONE_READ: ConnParam<'_> =
     ConnParam { private_data: &[], responder_resources: 1, initiator_depth: 1, revision: 2, rtr: None };
 
 fn place(host: &mut Host, size: u32) -> Place {
-    let octets = vec![0; usize::try_from(Place::bytes(size)).unwrap()];
-    Place { region: host.verbs.memory_mut().add(octets).unwrap(), size }
+    let bytes = vec![0; usize::try_from(Place::bytes(size)).unwrap()];
+    Place { region: host.verbs.memory_mut().add(bytes).unwrap(), size }
 }
 
 fn server_plan(persistent: bool) -> ServerPlan {
@@ -94,7 +94,7 @@ fn texts_go_there_and_back() {
         let mut client = connect(&mut net, client_plan(count, size), &param);
         assert_eq!(run(&mut net, &mut client, &mut server), (Ok(()), Ok(())), "seed {seed}");
         let summary = client.tally.summary("client");
-        assert_eq!((summary.rounds, summary.octets), (count, 2 * count * u64::from(size)));
+        assert_eq!((summary.rounds, summary.bytes), (count, 2 * count * u64::from(size)));
         assert_eq!(server.tally.rounds, count);
         assert!(summary.round_ns.unwrap().min > 0);
         clean_up(&mut net, client, server);
@@ -231,10 +231,10 @@ impl Rogue {
         }
     }
 
-    fn send(&self, net: &mut Net, octets: &[u8]) {
+    fn send(&self, net: &mut Net, bytes: &[u8]) {
         let ([qp], _) = self.pair;
         let (op, flags) = (SendOp::Send { invalidate: None }, SendFlags::SIGNALED);
-        let wr = SendWr { wr_id: 0, op, data: Data::Inline(octets), flags };
+        let wr = SendWr { wr_id: 0, op, data: Data::Inline(bytes), flags };
         net.hosts[0].verbs.device_mut().post_send(qp, &wr).unwrap();
     }
 
@@ -276,7 +276,7 @@ fn against_a_rogue(what: impl FnOnce(&Rogue, &mut Net)) -> Outcome {
 
 #[test]
 fn clients_that_misbehave_end_their_own_connection() {
-    let short = against_a_rogue(|rogue, net| rogue.send(net, b"fifteen octets!"));
+    let short = against_a_rogue(|rogue, net| rogue.send(net, b"fifteen bytes!"));
     assert_eq!(short, Err(Fault::Message(15)));
     let text = against_a_rogue(|rogue, net| {
         let info = rogue.info(rogue.text.rkey.0, u32::try_from(rogue.text.length).unwrap());

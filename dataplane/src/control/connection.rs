@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::peer::Peer;
 use super::stats::SharedStats;
 
-/// Octets read at a time.
+/// Bytes read at a time.
 const CHUNK: usize = 4096;
 
 /// What the methods do.
@@ -105,7 +105,7 @@ impl<'h, H: Handler> Connection<'h, H> {
 
     async fn serve_lines(&mut self) -> Result<(), End> {
         loop {
-            // The time is for a whole line: octets that trickle in do not extend it.
+            // The time is for a whole line: bytes that trickle in do not extend it.
             let deadline = deadline(self.patience.line);
             let line = match timeout_at(deadline, self.lines.next(&mut self.stream)).await {
                 Err(_) => return Err(End::Idle),
@@ -117,7 +117,7 @@ impl<'h, H: Handler> Connection<'h, H> {
                 Line::Whole(line) => self.answer(&line).await?,
                 Line::TooLong => {
                     self.stats.count(|s| &mut s.bad_too_long);
-                    let message = format!("the line is longer than {REQUEST_BYTES_MAX} octets");
+                    let message = format!("the line is longer than {REQUEST_BYTES_MAX} bytes");
                     self.refuse(None, ErrorObject::new(ErrorKind::TooLarge, message)).await?;
                 }
                 Line::Unfinished => {
@@ -193,7 +193,7 @@ impl<'h, H: Handler> Connection<'h, H> {
     }
 }
 
-/// Writes a line; the descriptor goes with its first octet.
+/// Writes a line; the descriptor goes with its first byte.
 async fn write(stream: &UnixStream, line: &[u8], mut fd: Option<OwnedFd>) -> io::Result<()> {
     let mut rest = line;
     while !rest.is_empty() {
@@ -242,12 +242,12 @@ enum Line {
     End,
 }
 
-/// Cuts a stream into lines of at most [`REQUEST_BYTES_MAX`] octets, newline included.
+/// Cuts a stream into lines of at most [`REQUEST_BYTES_MAX`] bytes, newline included.
 #[derive(Debug, Default)]
 struct Lines {
     /// What was read and not yet handed out; never more than the bound and one chunk.
     pending: Vec<u8>,
-    /// Octets at the start of `pending` in which no newline was found.
+    /// Bytes at the start of `pending` in which no newline was found.
     searched: usize,
     /// The current line is too long: its rest is thrown away.
     skipping: bool,
@@ -274,7 +274,7 @@ impl Lines {
     fn take(&mut self) -> Option<Line> {
         loop {
             let rest = self.pending.get(self.searched..).unwrap_or_default();
-            let Some(at) = rest.iter().position(|&octet| octet == b'\n') else {
+            let Some(at) = rest.iter().position(|&byte| byte == b'\n') else {
                 self.searched = self.pending.len();
                 if self.skipping {
                     self.pending.clear();

@@ -284,7 +284,7 @@ fn the_silent_and_the_slow_are_let_go_and_disturb_nobody() {
     let server = Running::start(|c| c.idle_timeout = Duration::from_millis(300));
     let mut silent = server.connect();
     let mut trickling = server.connect();
-    // One octet every 30 ms does not buy time.
+    // One byte every 30 ms does not buy time.
     let mut sent = 0;
     while trickling.stream.write_all(b"x").is_ok() && sent < 1000 {
         sent += 1;
@@ -307,7 +307,7 @@ fn a_client_that_does_not_read_stops_only_itself() {
     std::thread::park_timeout(Duration::from_millis(1500));
     let mut rest = Vec::new();
     slow.reader.read_to_end(&mut rest).unwrap();
-    assert!(rest.len() < 8 << 20, "{} octets", rest.len());
+    assert!(rest.len() < 8 << 20, "{} bytes", rest.len());
     assert_eq!(server.stop().closed_slow_reader, 1);
 }
 

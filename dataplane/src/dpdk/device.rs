@@ -14,7 +14,7 @@ use super::ring::Ring;
 use super::rss::Rss;
 use super::xdp::{XdpSockets, open_sockets};
 
-/// Ethernet header and frame check sequence, octets.
+/// Ethernet header and frame check sequence, bytes.
 const ETHERNET_OVERHEAD: u32 = 18;
 
 /// A device. Dropping the last handle (queues are handles too) stops and closes it.
@@ -45,9 +45,9 @@ enum Kind {
 pub struct DeviceInfo {
     /// DPDK's name of the driver, e.g. `net_tap`.
     pub driver: String,
-    /// Smallest MTU, octets.
+    /// Smallest MTU, bytes.
     pub mtu_min: u16,
-    /// Largest MTU, octets.
+    /// Largest MTU, bytes.
     pub mtu_max: u16,
     /// Most queue pairs.
     pub queues_max: u16,
@@ -63,7 +63,7 @@ pub struct DeviceInfo {
     pub tx_buffers_max: u16,
     /// The device spreads TCP over its queues by Toeplitz hash.
     pub rss: bool,
-    /// Octets of the hash's key.
+    /// Bytes of the hash's key.
     pub rss_key_bytes: u8,
     /// Entries of the redirection table.
     pub rss_table_entries: u16,
@@ -72,7 +72,7 @@ pub struct DeviceInfo {
 /// What a device is started with.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Whether the driver is told the MTU beyond its configuration: for devices that are nobody else's.
     pub set_mtu: bool,
@@ -117,9 +117,9 @@ pub struct PortStats {
     pub rx_frames: u64,
     /// Frames sent.
     pub tx_frames: u64,
-    /// Octets received.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Octets sent.
+    /// Bytes sent.
     pub tx_bytes: u64,
     /// Frames that the device dropped because nobody fetched them in time.
     pub rx_missed: u64,
@@ -432,7 +432,7 @@ impl Device {
             rss_key_len: info.rss_key_bytes,
             ..Default::default()
         };
-        // SAFETY: `conf` points to as many writable octets as it says.
+        // SAFETY: `conf` points to as many writable bytes as it says.
         let returned = unsafe { dpdk_sys::rte_eth_dev_rss_hash_conf_get(self.id, &raw mut conf) };
         if returned != 0 {
             return None;

@@ -120,7 +120,7 @@ impl Eal {
             return Err(DpdkError::new("DPDK starts once per process", Errno::INVALID));
         }
         take_log()?;
-        let returned = initialise(arguments);
+        let returned = initialize(arguments);
         // DPDK pins the thread that starts it, and every thread made later would inherit that.
         if let Err(error) = sched_setaffinity(None, &affinity) {
             tracing::warn!(%error, "cannot restore the CPU affinity after the start of DPDK");
@@ -157,7 +157,7 @@ impl Drop for Running {
 }
 
 /// Hands the argument list to DPDK.
-fn initialise(arguments: Vec<String>) -> c_int {
+fn initialize(arguments: Vec<String>) -> c_int {
     // DPDK keeps pointers into the list for as long as the process lives, and may reorder it.
     let list: &'static mut [*mut c_char] = arguments
         .into_iter()

@@ -7,7 +7,7 @@
 //!
 //! Every buffer behind an [`Mbuf`] is a single segment out of a pktmbuf pool: the pool allocates such ones,
 //! and the receive queue hands over no others. Header fields other than the reference count and the transmit
-//! flags are written only while there is one handle, so that they can be read without synchronisation.
+//! flags are written only while there is one handle, so that they can be read without synchronization.
 //!
 //! A frame for a card that cuts it (TSO) is a chain ([`Buf::link`]): the handle on its first buffer, which is
 //! nobody else's, owns a reference to each. A buffer that was in a chain keeps DPDK's `next` until it is sent
@@ -30,7 +30,7 @@ use crate::{checksum, prefetch};
 /// A buffer whose bytes lie elsewhere: a fact about the memory, not an offload; to be kept.
 const ATTACHED: u64 = dpdk_sys::DPDK_MBUF_EXTERNAL | dpdk_sys::DPDK_MBUF_INDIRECT;
 
-/// Headers that the common segment has before its payload, octets.
+/// Headers that the common segment has before its payload, bytes.
 const HEADERS: usize = 66;
 /// Lines that a frame with a small message lies in.
 const SMALL_LINES: usize = 4;
@@ -104,7 +104,7 @@ impl Mbuf {
         unsafe { field::nb_segs(self.ptr()).read() }
     }
 
-    /// The frame's length over all its buffers, octets.
+    /// The frame's length over all its buffers, bytes.
     pub(super) fn frame_len(&self) -> u32 {
         // SAFETY: as for `data_off`.
         unsafe { field::pkt_len(self.ptr()).read() }
@@ -128,7 +128,7 @@ impl Mbuf {
         let start = unsafe { field::buf_addr(self.ptr()).read() };
         let start = start.cast::<u8>().wrapping_add(usize::from(offset));
         // SAFETY: the caller has checked that the span lies within the buffer and that this is the only
-        // handle. The pool's memory was mapped zeroed and has been written since: it is initialised.
+        // handle. The pool's memory was mapped zeroed and has been written since: it is initialized.
         unsafe { slice::from_raw_parts_mut(start, usize::from(len)) }
     }
 

@@ -14,7 +14,7 @@ use crate::memory::{MemoryError, Pages, RegionMemory};
 /// The largest per-thread cache that DPDK allows, buffers.
 const CACHE_MAX: u32 = 512;
 
-/// Room before a fresh buffer's first byte, octets.
+/// Room before a fresh buffer's first byte, bytes.
 const HEADROOM: u16 = 128;
 const _: () = assert!(HEADROOM as usize == tcp_stack::HEADROOM);
 const _: () = assert!(HEADROOM as u32 == dpdk_sys::DPDK_PKTMBUF_HEADROOM);
@@ -27,7 +27,7 @@ pub struct MempoolConfig {
     /// Buffers that a registered thread keeps to itself, 0 to 512; up to half as many more pile up there
     /// before some go back. They count as available, but other threads cannot have them.
     pub cache: u32,
-    /// Octets of one buffer's data room, headroom included.
+    /// Bytes of one buffer's data room, headroom included.
     pub data_room: u16,
 }
 
@@ -185,12 +185,12 @@ impl Mempool {
         unsafe { dpdk_sys::field::cache_len(cache).read() }
     }
 
-    /// Octets of a buffer's data room, headroom included.
+    /// Bytes of a buffer's data room, headroom included.
     pub fn data_room(&self) -> u16 {
         self.config.data_room
     }
 
-    /// Octets of a frame that one buffer holds: its data room without the headroom.
+    /// Bytes of a frame that one buffer holds: its data room without the headroom.
     pub fn frame_room(&self) -> u16 {
         // In range: checked in `new`.
         self.config.data_room.saturating_sub(HEADROOM)

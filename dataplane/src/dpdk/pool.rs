@@ -29,7 +29,7 @@ pub(crate) fn worker_reserve(count: u32) -> u32 {
 
 /// One worker's way to allocate from its pool.
 ///
-/// Buffers for data are refused while no more than `reserve` are left, so that acknowledgements can always
+/// Buffers for data are refused while no more than `reserve` are left, so that acknowledgments can always
 /// be sent and received, and thus data buffers come back. What is left is looked at every 32 data buffers, so
 /// the reserve is kept to within 32. The pool should not be smaller than `reserve` + 32 + what the receive
 /// queues and transmit queues hold.
@@ -74,7 +74,7 @@ impl MbufPool {
     }
 
     /// Whether nearly all of the reserve is used up, too, but for half of the least: by what connections hold of what they
-    /// received. What brings more of that is to be dropped: a port that cannot fill its queue hears no acknowledgement.
+    /// received. What brings more of that is to be dropped: a port that cannot fill its queue hears no acknowledgment.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.available() < self.reserve.min(RESERVE_MIN) / 2

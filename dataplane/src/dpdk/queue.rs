@@ -27,7 +27,7 @@ const ACKNOWLEDGEMENT_MAX: usize = 18 + 40 + 60;
 pub const BURST: usize = 32;
 const BURST_U16: u16 = 32;
 
-/// An Ethernet header, octets: nothing shorter is a frame.
+/// An Ethernet header, bytes: nothing shorter is a frame.
 const FRAME_MIN: usize = 14;
 
 iwarp_counters::counters! {
@@ -39,11 +39,11 @@ iwarp_counters::counters! {
         polls_empty,
         /// Frames handed up.
         frames,
-        /// Octets of these.
+        /// Bytes of these.
         bytes,
         /// Frames dropped: they came in several buffers and do not fit into one.
         drop_scattered,
-        /// Frames with data dropped: hardly a packet buffer was left, and that is for acknowledgements.
+        /// Frames with data dropped: hardly a packet buffer was left, and that is for acknowledgments.
         drop_no_buffers,
     }
 }
@@ -53,7 +53,7 @@ iwarp_counters::counters! {
     pub struct TxQueueStats {
         /// Frames that the port took.
         frames,
-        /// Octets of these.
+        /// Bytes of these.
         bytes,
         /// Frames that the port did not take at the first try.
         deferred,
@@ -147,7 +147,7 @@ impl RxQueue {
         frames
     }
 
-    /// Drops the frames that bring data: buffers have run low. Acknowledgements, which give some back, stay.
+    /// Drops the frames that bring data: buffers have run low. Acknowledgments, which give some back, stay.
     #[cold]
     pub fn spare_buffers(&mut self, received: &mut ArrayVec<Mbuf, BURST>) {
         let before = received.len();
@@ -290,7 +290,7 @@ impl TxBatch {
         self.frames.clear();
     }
 
-    /// Octets of all frames.
+    /// Bytes of all frames.
     fn bytes(&self) -> u64 {
         self.frames.iter().fold(0, |sum, frame| sum.wrapping_add(frame.frame_len().into()))
     }
@@ -316,9 +316,9 @@ impl TxBatch {
         let start = self.frames.as_mut_ptr();
         // SAFETY: `count` ≤ `len`: within the array, or one past its last element.
         let tail = unsafe { start.add(count) };
-        // SAFETY: `left` elements from `tail` on are initialised, `left` places from `start` on are writable.
+        // SAFETY: `left` elements from `tail` on are initialized, `left` places from `start` on are writable.
         unsafe { std::ptr::copy(tail, start, left) };
-        // SAFETY: the first `left` places are initialised; what was behind them moved forward or is given up.
+        // SAFETY: the first `left` places are initialized; what was behind them moved forward or is given up.
         unsafe { self.frames.set_len(left) };
     }
 }
@@ -328,7 +328,7 @@ impl TxBatch {
 pub struct TxQueue {
     device: Arc<Device>,
     queue: u16,
-    /// The longest frame, octets, Ethernet and VLAN headers included.
+    /// The longest frame, bytes, Ethernet and VLAN headers included.
     frame_max: usize,
     /// The device computes checksums, and may have to look at the frames before.
     checksum: bool,
@@ -402,7 +402,7 @@ impl TxQueue {
         sent
     }
 
-    /// Drops frames that are too short or too long; the octets of the others. Some drivers stop at such a frame forever,
+    /// Drops frames that are too short or too long; the bytes of the others. Some drivers stop at such a frame forever,
     /// others free it silently.
     #[cold]
     fn drop_unsendable(&mut self, batch: &mut TxBatch, sendable: &RangeInclusive<usize>) -> u64 {

@@ -10,7 +10,7 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// `None` unless the key covers an IPv6 connection (40 octets) and the table is a power of two long, as
+    /// `None` unless the key covers an IPv6 connection (40 bytes) and the table is a power of two long, as
     /// they are on every device that scales TCP at all.
     pub fn new(key: Vec<u8>, table: Vec<u16>) -> Option<Self> {
         (key.len() >= 40 && table.len().is_power_of_two()).then_some(Self { key, table })
@@ -53,9 +53,9 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut window = u32::from_be_bytes(*first);
     let mut following = rest.iter().copied().chain(std::iter::repeat(0));
     let mut hash = 0;
-    for (octet, next) in input.iter().zip(&mut following) {
+    for (byte, next) in input.iter().zip(&mut following) {
         for bit in (0..8).rev() {
-            if octet >> bit & 1 == 1 {
+            if byte >> bit & 1 == 1 {
                 hash ^= window;
             }
             window = window << 1 | u32::from(next >> bit & 1);

@@ -67,7 +67,7 @@ fn set_disposition(signal: i32, handler: libc::sighandler_t) -> bool {
     // SAFETY: zeroed is a valid `sigaction`: no flags, empty mask.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
-    // SAFETY: `action` is initialised, and SIG_IGN and SIG_DFL run no code of ours.
+    // SAFETY: `action` is initialized, and SIG_IGN and SIG_DFL run no code of ours.
     let returned = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     returned == 0
 }

@@ -1,10 +1,10 @@
 //! RFC 864: a stream of characters for whoever connects, and deaf ears.
 
-/// Octets of one line: 72 characters, CR, LF.
+/// Bytes of one line: 72 characters, CR, LF.
 const LINE: u64 = 74;
 /// The printing characters of ASCII, space included.
 const PRINTING: u64 = 95;
-/// After so many octets the pattern repeats: every line starts one character later.
+/// After so many bytes the pattern repeats: every line starts one character later.
 const PERIOD: u64 = LINE * PRINTING;
 
 /// Where one connection's stream stands.
@@ -14,17 +14,17 @@ pub(super) struct Chargen {
 }
 
 impl Chargen {
-    /// Fills `out` with the next octets of the stream.
+    /// Fills `out` with the next bytes of the stream.
     pub(super) fn fill(&mut self, out: &mut [u8]) {
-        for (octet, at) in out.iter_mut().zip(self.position..) {
-            *octet = octet_at(at);
+        for (byte, at) in out.iter_mut().zip(self.position..) {
+            *byte = byte_at(at);
         }
         self.position = (self.position + out.len() as u64) % PERIOD;
     }
 }
 
-/// The octet at a position of the stream.
-fn octet_at(position: u64) -> u8 {
+/// The byte at a position of the stream.
+fn byte_at(position: u64) -> u8 {
     let (line, column) = (position / LINE, position % LINE);
     match column {
         72 => b'\r',
@@ -38,7 +38,7 @@ fn octet_at(position: u64) -> u8 {
 mod tests {
     use super::*;
 
-    /// One line and one period of the stream, octets.
+    /// One line and one period of the stream, bytes.
     const LENGTHS: (usize, usize) = (74, 74 * 95);
 
     #[test]

@@ -7,7 +7,7 @@ pub(crate) struct DataRun<'a, B: Buf> {
     stack: &'a mut Stack<B>,
     conn: ConnId,
     first: Option<(u64, Segment<B>)>,
-    octets: usize,
+    bytes: usize,
     /// The event that the run has ended with.
     behind: Option<Event<B>>,
 }
@@ -15,13 +15,13 @@ pub(crate) struct DataRun<'a, B: Buf> {
 impl<'a, B: Buf> DataRun<'a, B> {
     /// The run that begins with a segment.
     pub(crate) fn new(stack: &'a mut Stack<B>, conn: ConnId, first: (u64, Segment<B>)) -> Self {
-        Self { stack, conn, first: Some(first), octets: 0, behind: None }
+        Self { stack, conn, first: Some(first), bytes: 0, behind: None }
     }
 
-    /// Drops the segments that nobody has taken. How many octets the run had, and the event behind it.
+    /// Drops the segments that nobody has taken. How many bytes the run had, and the event behind it.
     pub(crate) fn end(mut self) -> (usize, Option<Event<B>>) {
         self.by_ref().for_each(drop);
-        (self.octets, self.behind)
+        (self.bytes, self.behind)
     }
 }
 
@@ -43,7 +43,7 @@ impl<B: Buf> Iterator for DataRun<'_, B> {
                 }
             },
         };
-        self.octets = self.octets.saturating_add(next.1.len());
+        self.bytes = self.bytes.saturating_add(next.1.len());
         Some(next)
     }
 }

@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 use super::Turn;
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Stack};
 
-/// Octets of a segment at least, in the reckoning of how many buffers may wait.
+/// Bytes of a segment at least, in the reckoning of how many buffers may wait.
 const SEGMENT_MIN: usize = 512;
 
-/// Octets on their way back that the send queue has not taken yet.
+/// Bytes on their way back that the send queue has not taken yet.
 #[derive(Debug)]
 pub(super) struct Echo<B> {
     /// Buffers ready to be sent, each at most as long as a segment was when it was filled. Never more than it was made for.
@@ -28,7 +28,7 @@ pub(super) struct Echo<B> {
 }
 
 impl<B: Buf> Echo<B> {
-    /// Room for a receive window of so many octets, in segments of so many.
+    /// Room for a receive window of so many bytes, in segments of so many.
     pub(super) fn new(window: usize, segment: usize) -> Self {
         // A quarter more: the window is offered in units of 2^scale, and rounded up so as not to be taken back.
         let waiting_max = window / segment.max(SEGMENT_MIN) * 5 / 4 + 2;

@@ -59,8 +59,8 @@ iwarp_counters::counters! {
         daytime_connections,
         /// Connections of the region service.
         region_connections,
-        /// Octets taken in by the discard service.
-        discard_octets,
+        /// Bytes taken in by the discard service.
+        discard_bytes,
         /// Times that bytes on their way back were copied out of packet buffers that others wanted.
         echo_copied_aside,
     }
@@ -128,7 +128,7 @@ pub struct Engine<P: BufPool, M> {
     streams: StreamNames,
     /// Time since 1970 that the wall clock showed at [`Instant::ZERO`].
     wall_at_zero: Duration,
-    /// Octets.
+    /// Bytes.
     receive_window: usize,
 }
 
@@ -243,26 +243,26 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         (offset, segment): (u64, Segment<P::Buf>),
         pool: &mut P,
     ) -> Option<Event<P::Buf>> {
-        let octets = segment.len();
+        let bytes = segment.len();
         match self.slots.service(conn) {
-            None | Some(Service::Chargen(_) | Service::Daytime) => self.stack.consumed(conn, octets),
+            None | Some(Service::Chargen(_) | Service::Daytime) => self.stack.consumed(conn, bytes),
             Some(Service::Discard) => {
-                self.stats.discard_octets += octets as u64;
-                self.stack.consumed(conn, octets);
+                self.stats.discard_bytes += bytes as u64;
+                self.stack.consumed(conn, bytes);
             }
             Some(Service::Echo(echo)) => {
                 echo.receive(&mut self.stack, pool, conn, segment);
                 self.queue_turn(conn);
             }
             Some(Service::Region(stream)) => {
-                let (verdict, (octets, behind)) = if segment.was_taken() {
-                    (stream.receive_placed(now, offset, octets, &mut self.side), (octets, None))
+                let (verdict, (bytes, behind)) = if segment.was_taken() {
+                    (stream.receive_placed(now, offset, bytes, &mut self.side), (bytes, None))
                 } else {
                     let mut run = DataRun::new(&mut self.stack, conn, (offset, segment));
                     (stream.receive(now, &mut run, &mut self.side), run.end())
                 };
                 stream.settle_kept(&mut self.stack, conn, &mut self.side.stats);
-                self.stack.consumed(conn, octets);
+                self.stack.consumed(conn, bytes);
                 self.queue_turn(conn);
                 self.obey(now, conn, verdict);
                 return behind;
@@ -275,7 +275,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn early(&mut self, conn: ConnId) {
         let Self { stack, slots, side, .. } = self;
         if let Some(Service::Region(stream)) = slots.service(conn) {
-            stack.offer_early(conn, &mut |offset, octets| stream.receive_early(offset, octets, side));
+            stack.offer_early(conn, &mut |offset, bytes| stream.receive_early(offset, bytes, side));
         }
     }
 

@@ -79,28 +79,28 @@ impl<B: Buf> RegionStream<B> {
         self.handle_events(now, side)
     }
 
-    /// The stream goes on by octets that were placed already.
+    /// The stream goes on by bytes that were placed already.
     pub(super) fn receive_placed<M: Memory>(
         &mut self,
         now: Instant,
         offset: u64,
-        octets: usize,
+        bytes: usize,
         side: &mut RdmaSide<M>,
     ) -> Verdict {
         let RdmaSide { stags, memory, stats, .. } = side;
-        self.endpoint.receive_placed(since_start(now), offset, octets, &mut Env { stags, memory, stats });
+        self.endpoint.receive_placed(since_start(now), offset, bytes, &mut Env { stags, memory, stats });
         self.handle_events(now, side)
     }
 
-    /// Looks at octets of the stream behind a gap; whether nobody needs them any more, since they are placed.
+    /// Looks at bytes of the stream behind a gap; whether nobody needs them any more, since they are placed.
     pub(super) fn receive_early<M: Memory>(
         &mut self,
         offset: u64,
-        octets: &[u8],
+        bytes: &[u8],
         side: &mut RdmaSide<M>,
     ) -> bool {
         let RdmaSide { stags, memory, stats, .. } = side;
-        self.endpoint.receive_early(offset, octets, &mut Env { stags, memory, stats })
+        self.endpoint.receive_early(offset, bytes, &mut Env { stags, memory, stats })
     }
 
     pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {

@@ -8,7 +8,7 @@ use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
 const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
 
-/// Octets that one connection may queue before others get their turn.
+/// Bytes that one connection may queue before others get their turn.
 const BUDGET: usize = 64 << 10;
 
 /// What became of a connection's turn to send.
@@ -28,14 +28,14 @@ pub(crate) struct StreamSink<'a, P: BufPool> {
     pool: &'a mut P,
     conn: ConnId,
     now: Instant,
-    /// Octets of a segment.
+    /// Bytes of a segment.
     segment: usize,
-    /// FPDUs up to this many octets share a segment with those before them, where they fit (RFC 5044 §5.1: "Multiple
+    /// FPDUs up to this many bytes share a segment with those before them, where they fit (RFC 5044 §5.1: "Multiple
     /// FPDUs MAY be packed into a single TCP segment"): a small message costs a packet of its own otherwise. Of longer ones
     /// no two would fit; they are not tried.
     share_max: usize,
-    /// Octets that this connection may still queue in this step, so that one long Read does not starve
-    /// its neighbours.
+    /// Bytes that this connection may still queue in this step, so that one long Read does not starve
+    /// its neighbors.
     pub(crate) budget: usize,
     /// The buffer behind that of the last segment was asked for.
     expected: bool,
@@ -60,7 +60,7 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
         }
     }
 
-    /// Queues `len` octets as a segment of their own, of which TCP makes several for a peer of tiny ones; `false`
+    /// Queues `len` bytes as a segment of their own, of which TCP makes several for a peer of tiny ones; `false`
     /// when there is no room or no buffer.
     fn push_segment(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         if len > self.room() {

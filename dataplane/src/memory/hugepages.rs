@@ -2,13 +2,13 @@
 
 use std::fs;
 
-/// Octets of the hugepages that the daemon uses.
+/// Bytes of the hugepages that the daemon uses.
 pub const HUGEPAGE_BYTES: u64 = 2 << 20;
 
 /// The machine's hugepages of [`HUGEPAGE_BYTES`], in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HugepageStatus {
-    /// Octets of one.
+    /// Bytes of one.
     pub page_bytes: u64,
     /// All that are set aside.
     pub total: u64,

@@ -14,4 +14,4 @@ mod worker;
 
 pub use hugepages::{HUGEPAGE_BYTES, HugepageStatus, hugepages};
 pub use region::{MemoryError, Pages, RegionMemory};
-pub use worker::{AttachError, RegionOctets, WorkerMemory};
+pub use worker::{AttachError, RegionBytes, WorkerMemory};

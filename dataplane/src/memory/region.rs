@@ -19,7 +19,7 @@ use super::hugepages::{HUGEPAGE_BYTES, hugepages};
 use crate::dpdk::{DpdkError, Eal};
 use crate::prefetch;
 
-/// Octets of an ordinary page.
+/// Bytes of an ordinary page.
 const PAGE_BYTES: u64 = 4096;
 
 /// What kind of pages a region is made of.
@@ -34,13 +34,13 @@ pub enum Pages {
 /// Why there is no memory for a region.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// A region has octets.
+    /// A region has bytes.
     #[error("a region of no bytes")]
     Empty,
     /// More than can be addressed.
     #[error("{bytes} bytes are more than this machine can address")]
     TooLarge {
-        /// Octets asked for.
+        /// Bytes asked for.
         bytes: u64,
     },
     /// Not enough hugepages.
@@ -58,9 +58,9 @@ pub enum MemoryError {
     /// Not enough ordinary memory: to take it would have the kernel end some process, this one most likely.
     #[error("{needed} bytes of ordinary memory needed, {available} available")]
     Ordinary {
-        /// Octets needed.
+        /// Bytes needed.
         needed: u64,
-        /// Octets that can be had.
+        /// Bytes that can be had.
         available: u64,
     },
     /// The kernel refused.
@@ -79,9 +79,9 @@ pub enum MemoryError {
 pub struct RegionMemory {
     file: OwnedFd,
     base: NonNull<u8>,
-    /// Octets that can be addressed.
+    /// Bytes that can be addressed.
     bytes: usize,
-    /// Octets that are mapped: whole pages.
+    /// Bytes that are mapped: whole pages.
     mapped: usize,
     page_bytes: u64,
     /// DPDK, if it knows the memory.
@@ -89,14 +89,14 @@ pub struct RegionMemory {
 }
 
 // SAFETY: `base` points to memory that lives as long as `self` and is accessed by raw copies only. That two of
-// them may overlap in time is in the nature of shared memory (other processes do so too): octets of both may
+// them may overlap in time is in the nature of shared memory (other processes do so too): bytes of both may
 // then be mixed, as RFC 5040 §5.5 leaves it to the applications to order their accesses.
 unsafe impl Send for RegionMemory {}
 // SAFETY: as above.
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {
-    /// Makes the memory of a region of `bytes` octets. `name` appears in `/proc/…/maps`.
+    /// Makes the memory of a region of `bytes` bytes. `name` appears in `/proc/…/maps`.
     ///
     /// # Errors
     /// `bytes` is zero, too large, or more than there is memory for.
@@ -185,12 +185,12 @@ impl RegionMemory {
         }
     }
 
-    /// Octets that can be addressed.
+    /// Bytes that can be addressed.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Octets taken from the machine: whole pages.
+    /// Bytes taken from the machine: whole pages.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped as u64
     }
@@ -200,7 +200,7 @@ impl RegionMemory {
         self.page_bytes == HUGEPAGE_BYTES
     }
 
-    /// Octets of one of its pages.
+    /// Bytes of one of its pages.
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
@@ -225,7 +225,7 @@ impl RegionMemory {
         self.base
     }
 
-    /// The address of `len` octets at `offset`, or `None` if the region does not have them.
+    /// The address of `len` bytes at `offset`, or `None` if the region does not have them.
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(offset).ok()?;
@@ -233,18 +233,18 @@ impl RegionMemory {
         (end <= self.bytes).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
-    /// Copies `bytes` to `offset`; `false`, and nothing changed, if the region does not have these octets.
+    /// Copies `bytes` to `offset`; `false`, and nothing changed, if the region does not have these bytes.
     #[inline]
     #[must_use]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.at(offset, bytes.len()) else { return false };
-        // SAFETY: `at` has checked that the octets lie within the mapping. No reference to mapped memory exists,
+        // SAFETY: `at` has checked that the bytes lie within the mapping. No reference to mapped memory exists,
         // so that `bytes` cannot overlap it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
     }
 
-    /// Copies the octets at `offset` to `out`; `false`, and nothing changed, if the region does not have them.
+    /// Copies the bytes at `offset` to `out`; `false`, and nothing changed, if the region does not have them.
     #[inline]
     #[must_use]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> bool {
@@ -254,7 +254,7 @@ impl RegionMemory {
         true
     }
 
-    /// Fetches `len` octets at `offset` into the cache, if the region has them: they will be read soon.
+    /// Fetches `len` bytes at `offset` into the cache, if the region has them: they will be read soon.
     #[inline]
     pub(super) fn prefetch(&self, offset: u64, len: usize) {
         let Some(from) = self.at(offset, len) else { return };
@@ -263,7 +263,7 @@ impl RegionMemory {
         }
     }
 
-    /// Fetches `len` octets at `offset` into the cache, as its own, if the region has them: they will be written soon.
+    /// Fetches `len` bytes at `offset` into the cache, as its own, if the region has them: they will be written soon.
     #[inline]
     pub(super) fn prefetch_room(&self, offset: u64, len: usize) {
         let Some(to) = self.at(offset, len) else { return };
@@ -272,7 +272,7 @@ impl RegionMemory {
         }
     }
 
-    /// Changes the eight octets at `offset`, a number in this machine's byte order, to what `update` makes of it, as
+    /// Changes the eight bytes at `offset`, a number in this machine's byte order, to what `update` makes of it, as
     /// one step for every thread and process that does the same; what they were. `None`, and nothing changed, if
     /// the region does not have them or they are not aligned. `update` may be called several times.
     #[must_use]
@@ -281,7 +281,7 @@ impl RegionMemory {
         if !at.is_aligned() {
             return None;
         }
-        // SAFETY: `at` has checked that the octets lie within the mapping, which outlives this call; aligned. Copies
+        // SAFETY: `at` has checked that the bytes lie within the mapping, which outlives this call; aligned. Copies
         // of other peers' data may touch them meanwhile, as any process that maps them may: that is theirs to order.
         let value = unsafe { AtomicU64::from_ptr(at) };
         let outcome = value.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
@@ -333,7 +333,7 @@ impl fmt::Debug for RegionMemory {
     }
 }
 
-/// Octets of ordinary memory that can be had without taking any from a process; `None` where the system does not tell.
+/// Bytes of ordinary memory that can be had without taking any from a process; `None` where the system does not tell.
 fn memory_available() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -101,7 +101,7 @@ fn too_few_hugepages_are_named() {
     assert!(refused.to_string().contains("hugepages of 2 MiB needed"), "{refused}");
 }
 
-/// Tokens for all of region `number`, of `bytes` octets.
+/// Tokens for all of region `number`, of `bytes` bytes.
 struct Grants {
     stags: StagTable,
     origin: Origin,
@@ -132,8 +132,8 @@ fn a_worker_places_and_fetches() {
     let mut out = [9; 7];
     worker.fetch(grants.stags.check_fetch(stag, 4089, 7, grants.origin).unwrap(), &mut out);
     assert_eq!(&out, b"\0placed");
-    let octets = worker.octets(RegionId(3));
-    assert_eq!((octets.placed, octets.fetched, worker.faults()), (6, 7, 0));
+    let bytes = worker.bytes(RegionId(3));
+    assert_eq!((bytes.placed, bytes.fetched, worker.faults()), (6, 7, 0));
 }
 
 #[test]
@@ -183,11 +183,11 @@ fn a_wrong_token_touches_nothing() {
     // Grants that lie: longer than the region, for a region that is not attached, or beyond the table.
     let stags = [grants.stag(0, 4096), grants.stag(1, 100), grants.stag(9, 100)];
     for stag in stags {
-        worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten octets");
+        worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten bytes");
     }
     assert_eq!(worker.faults(), 2);
-    worker.place(grants.stags.check_place(stags[0], 91, 10, grants.origin).unwrap(), b"ten octets");
-    worker.place(grants.stags.check_place(stags[0], 0, 9, grants.origin).unwrap(), b"ten octets");
+    worker.place(grants.stags.check_place(stags[0], 91, 10, grants.origin).unwrap(), b"ten bytes");
+    worker.place(grants.stags.check_place(stags[0], 0, 9, grants.origin).unwrap(), b"ten bytes");
     assert_eq!(worker.faults(), 4);
     let mut out = [1; 10];
     worker.fetch(grants.stags.check_fetch(stags[0], 95, 10, grants.origin).unwrap(), &mut out);
@@ -197,7 +197,7 @@ fn a_wrong_token_touches_nothing() {
     assert!(!worker.holds(RegionId(1), 0, 1) && !worker.holds(RegionId(9), 0, 1));
     let mut all = [0; 100];
     assert!(memory.read(0, &mut all));
-    assert_eq!((&all[..90], &all[90..]), (&[0; 90][..], &b"ten octets"[..]));
+    assert_eq!((&all[..90], &all[90..]), (&[0; 90][..], &b"ten bytes"[..]));
 }
 
 #[test]

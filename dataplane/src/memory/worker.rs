@@ -7,9 +7,9 @@ use rdma::{AtomicOp, Fetch, Memory, Placement, RegionId, Word};
 
 use super::region::RegionMemory;
 
-/// Octets moved for peers since the region was attached.
+/// Bytes moved for peers since the region was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RegionOctets {
+pub struct RegionBytes {
     /// Placed into the region.
     pub placed: u64,
     /// Fetched out of it.
@@ -80,14 +80,14 @@ impl WorkerMemory {
     }
 
     /// What was moved into and out of a region; nothing for one that is not attached.
-    pub fn octets(&self, region: RegionId) -> RegionOctets {
-        self.place_of(region).map_or_else(RegionOctets::default, |place| RegionOctets {
+    pub fn bytes(&self, region: RegionId) -> RegionBytes {
+        self.place_of(region).map_or_else(RegionBytes::default, |place| RegionBytes {
             placed: place.placed,
             fetched: place.fetched.get(),
         })
     }
 
-    /// Copies refused because the region has no such octets. Not zero means that a check before was wrong.
+    /// Copies refused because the region has no such bytes. Not zero means that a check before was wrong.
     pub fn faults(&self) -> u64 {
         self.faults.get()
     }
@@ -123,7 +123,7 @@ impl Memory for WorkerMemory {
         }
     }
 
-    /// Octets that the region does not have are zero.
+    /// Bytes that the region does not have are zero.
     #[inline]
     fn fetch(&self, from: Fetch, out: &mut [u8]) {
         let place = self.place_of(from.region()).filter(|_| from.len() == out.len());

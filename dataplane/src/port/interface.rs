@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use super::spec::PortSpec;
 
-/// The MTU of a kernel interface, octets; `None` if there is no such interface in this network namespace.
+/// The MTU of a kernel interface, bytes; `None` if there is no such interface in this network namespace.
 pub(super) fn mtu(interface: &str) -> Option<u32> {
     attribute(interface, "mtu")?.parse().ok()
 }
@@ -45,15 +45,15 @@ fn attribute(interface: &str, name: &str) -> Option<String> {
 }
 
 fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let mut octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16).ok());
+    let mut bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
     let mut mac = [0; 6];
-    for octet in &mut mac {
-        *octet = octets.next()??;
+    for byte in &mut mac {
+        *byte = bytes.next()??;
     }
-    (octets.next().is_none() && mac != [0; 6]).then_some(mac)
+    (bytes.next().is_none() && mac != [0; 6]).then_some(mac)
 }
 
-/// A locally administered address for a port without one: the same at each start, so that neighbours need not
+/// A locally administered address for a port without one: the same at each start, so that neighbors need not
 /// learn it again; different for other ports and other machines.
 pub(super) fn made_up_mac(spec: &PortSpec) -> [u8; 6] {
     let mut hasher = DefaultHasher::new();

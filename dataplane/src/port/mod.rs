@@ -24,13 +24,13 @@ pub use crate::dpdk::QueuePair;
 pub use claim::{ClaimError, Claims};
 pub use spec::PortSpec;
 
-/// Ethernet header and one VLAN tag, octets.
+/// Ethernet header and one VLAN tag, bytes.
 const FRAME_OVERHEAD: u32 = 18;
 
 /// Bytes of an ordinary page.
 const PAGE_BYTES: u32 = 4096;
 
-/// Octets of a Toeplitz key that every device takes.
+/// Bytes of a Toeplitz key that every device takes.
 const RSS_KEY_BYTES: usize = 40;
 
 /// Why a port could not be opened.
@@ -97,9 +97,9 @@ pub enum PortError {
         port: String,
         /// The MTU asked for.
         mtu: u16,
-        /// Octets behind a buffer's headroom.
+        /// Bytes behind a buffer's headroom.
         room: u32,
-        /// Octets of the longest frame.
+        /// Bytes of the longest frame.
         needed: u32,
     },
     /// The packet buffers are not what AF_XDP can share with the kernel.
@@ -285,7 +285,7 @@ impl Port {
         self.mac
     }
 
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
@@ -409,7 +409,7 @@ const FRAME_BUFFERS: u16 = 46;
 fn segmentation(info: &DeviceInfo) -> Option<Segmentation> {
     let buffers_max =
         if info.tx_buffers_max == 0 { FRAME_BUFFERS } else { info.tx_buffers_max.min(FRAME_BUFFERS) };
-    info.tcp_segmentation.then_some(Segmentation { octets_max: 65_000, buffers_max })
+    info.tcp_segmentation.then_some(Segmentation { bytes_max: 65_000, buffers_max })
 }
 
 /// Refuses what would fail later with a worse message.
@@ -512,8 +512,8 @@ fn rss_key(info: &DeviceInfo) -> Vec<u8> {
     let mut key = vec![0; bytes];
     if getrandom::fill(&mut key).is_err() {
         // Any key spreads; only its being unguessable is lost.
-        for (octet, value) in key.iter_mut().zip([0x6d, 0x5a].into_iter().cycle()) {
-            *octet = value;
+        for (byte, value) in key.iter_mut().zip([0x6d, 0x5a].into_iter().cycle()) {
+            *byte = value;
         }
     }
     key

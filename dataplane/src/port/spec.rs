@@ -15,7 +15,7 @@ pub struct PortSpec {
     pub name: String,
     /// The device behind it.
     pub driver: Driver,
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Station address; `None` takes the device's own, or makes one up where that is not ours.
     pub mac: Option<[u8; 6]>,
@@ -111,7 +111,7 @@ impl PortSpec {
             Driver::AfPacket { interface } => {
                 let interface = self.interface(interface)?;
                 let frames = self.rx_descriptors.max(2);
-                // Its frames are of 2048 octets unless told otherwise: two per page.
+                // Its frames are of 2048 bytes unless told otherwise: two per page.
                 (
                     "net_af_packet",
                     format!("iface={interface},qpairs={queues},framecnt={frames},qdisc_bypass=1"),
@@ -165,7 +165,7 @@ pub(super) fn unique(stem: &str) -> String {
 }
 
 fn text_of(mac: [u8; 6]) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 #[cfg(test)]

@@ -44,8 +44,8 @@ iwarp_counters::counters! {
         drop_backlog,
         /// Streams reset since their listener is bound to another address.
         drop_address,
-        /// Octets that came when the program's connection had ended.
-        late_octets,
+        /// Bytes that came when the program's connection had ended.
+        late_bytes,
     }
 }
 
@@ -308,12 +308,12 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     ) -> Option<Event<P::Buf>> {
         let Self { stack, device, side, conns, .. } = self;
         let (id, at) = (conns.id(conn), since_start(now));
-        let (octets, behind) = if segment.was_taken() {
-            let octets = segment.len();
+        let (bytes, behind) = if segment.was_taken() {
+            let bytes = segment.len();
             if let Some(id) = id {
-                device.receive_placed(id, at, offset, octets, &mut side.env());
+                device.receive_placed(id, at, offset, bytes, &mut side.env());
             }
-            (octets, None)
+            (bytes, None)
         } else {
             let mut run = DataRun::new(stack, conn, (offset, segment));
             if let Some(id) = id {
@@ -322,9 +322,9 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             run.end()
         };
         if id.is_none() {
-            self.stats.late_octets += octets as u64;
+            self.stats.late_bytes += bytes as u64;
         }
-        self.stack.consumed(conn, octets);
+        self.stack.consumed(conn, bytes);
         self.look_after(conn);
         behind
     }
@@ -332,8 +332,8 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     fn early(&mut self, conn: ConnId) {
         let Self { stack, device, side, conns, .. } = self;
         if let Some(id) = conns.id(conn) {
-            stack.offer_early(conn, &mut |offset, octets| {
-                device.receive_early(id, offset, octets, &mut side.env())
+            stack.offer_early(conn, &mut |offset, bytes| {
+                device.receive_early(id, offset, bytes, &mut side.env())
             });
         }
     }

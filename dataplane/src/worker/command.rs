@@ -29,9 +29,9 @@ pub struct Refused {
 pub struct RegionUse {
     /// Grants that are valid now.
     pub grants: u64,
-    /// Octets placed by peers since the region exists.
+    /// Bytes placed by peers since the region exists.
     pub bytes_placed: u64,
-    /// Octets fetched by peers since the region exists.
+    /// Bytes fetched by peers since the region exists.
     pub bytes_fetched: u64,
 }
 

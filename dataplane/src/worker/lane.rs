@@ -21,8 +21,8 @@ const RELAY_FRAMES: usize = 512;
 /// TCP's wheel.
 const TIMERS_EVERY: Duration = Duration::from_micros(16);
 
-/// Octets of the next buffer that are asked for when frames have left: those of a small message.
-const NEXT_OCTETS: usize = 256;
+/// Bytes of the next buffer that are asked for when frames have left: those of a small message.
+const NEXT_BYTES: usize = 256;
 
 /// How a lane's frames reach the port.
 #[derive(Debug)]
@@ -127,13 +127,13 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         let releases = ReleaseLast::new();
         let emitted = engine.step(now, due, &mut drain, pool, &mut emit, room);
         drop(drain);
-        // Before acknowledgements leave: what a peer in this process frees last goes back to where it came from.
+        // Before acknowledgments leave: what a peer in this process frees last goes back to where it came from.
         drop(releases);
         self.transmit();
         self.engine.settle();
         if emitted > 0 {
             // Not before: the frames would wait for it.
-            self.pool.expect(NEXT_OCTETS);
+            self.pool.expect(NEXT_BYTES);
         }
         received + emitted
     }
@@ -146,7 +146,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
             brought = queue.burst(received);
             if brought > 0 {
                 if let Transmit::Queue { queue: tx, .. } = tx {
-                    // Mostly an answer follows, or an acknowledgement.
+                    // Mostly an answer follows, or an acknowledgment.
                     tx.expect();
                 }
                 if pool.is_low() {

@@ -222,9 +222,9 @@ impl Worker {
         for lane in &self.lanes {
             let engine = lane.engine();
             sum.grants += engine.region_grants(region) as u64;
-            let octets = engine.memory().octets(region);
-            sum.bytes_placed += octets.placed;
-            sum.bytes_fetched += octets.fetched;
+            let bytes = engine.memory().bytes(region);
+            sum.bytes_placed += bytes.placed;
+            sum.bytes_fetched += bytes.fetched;
         }
         sum
     }

@@ -4,7 +4,7 @@
 //! reaches the same queue and nothing needs passing on. Where it does not, or spreads them by a rule of its
 //! own (a TAP's queues), the worker that receives a segment passes it on to the one that
 //! [`flow_hash`](tcp_stack::wire::flow_hash) names. In both cases what is not TCP belongs to worker 0, which answers
-//! it; the others get a copy, since their neighbour caches learn from it.
+//! it; the others get a copy, since their neighbor caches learn from it.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use tcp_stack::wire::{Flow, peek_flow};

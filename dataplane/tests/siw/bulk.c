@@ -238,8 +238,8 @@ static bool run_write(struct bulk *bulk, uint64_t seed, struct bulk_result *resu
 			if (!next_write(bulk, &done, result))
 				return false;
 		work = write_work(bulk, i, i);
-		/* siw sends unsignalled Writes without copying them: both ways are wanted. */
-		work.unsignalled = i % 2 == 1 && i + 1 != count;
+		/* siw sends unsignaled Writes without copying them: both ways are wanted. */
+		work.unsignaled = i % 2 == 1 && i + 1 != count;
 		if (!conn_post(&bulk->conn, &work))
 			return problem(result, bulk->conn.error);
 	}

@@ -199,7 +199,7 @@ bool conn_post(struct conn *conn, const struct work *work)
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = work->op == OP_WRITE ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ,
-		.send_flags = work->unsignalled ? 0 : IBV_SEND_SIGNALED,
+		.send_flags = work->unsignaled ? 0 : IBV_SEND_SIGNALED,
 		.wr.rdma = { .remote_addr = work->offset, .rkey = work->stag },
 	};
 	struct ibv_send_wr *bad;

@@ -74,7 +74,7 @@ struct work {
 	uint32_t len;
 	uint32_t stag;
 	uint64_t offset; /* tagged offset */
-	bool unsignalled;
+	bool unsignaled;
 };
 
 /* Registers local memory; NULL (and error set) on failure. */
@@ -82,7 +82,7 @@ struct ibv_mr *conn_register(struct conn *conn, void *data, size_t len);
 bool conn_post(struct conn *conn, const struct work *work);
 /* Waits for the next completion: 1 got one (whatever its status), 0 timeout, -1 failure. */
 int conn_next(struct conn *conn, struct ibv_wc *wc);
-/* Posts one signalled work request and waits for its good completion; only with nothing outstanding. */
+/* Posts one signaled work request and waits for its good completion; only with nothing outstanding. */
 bool conn_do(struct conn *conn, const struct work *work);
 /* True if the peer ends the connection within ms. */
 bool conn_wait_down(struct conn *conn, int ms);

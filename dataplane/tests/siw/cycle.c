@@ -176,7 +176,7 @@ bool cycle_run(const struct target *target, int cycles, int at_once, char *detai
 	return true;
 }
 
-/* The Read of this index: its length and place differ from those of its neighbours. */
+/* The Read of this index: its length and place differ from those of its neighbors. */
 static void aim(struct work *work, const struct conn *conn, uint8_t *sinks, int index)
 {
 	work->op = OP_READ;

@@ -3,7 +3,7 @@
 # churn.sh, rping.sh and turns.sh. siw knows two of the three: a Write and a Read of no bytes.
 
 # they_ask on|off [KIND…]: whether siw asks for the peer-to-peer model as the initiator, and for which messages. The numbers
-# are the octets of RFC 6581 §9 in the guest's order.
+# are the bytes of RFC 6581 §9 in the guest's order.
 they_ask() {
     local model=0 kinds=0 kind
     [ "$1" = on ] && model=1

@@ -231,10 +231,10 @@ main() {
     guest_boot siw guest0 52:54:00:77:00:03 10.77.0.3/24 fd77::3/64 || exit 1
     echo "guest with $(head -n 1 "$GUEST_IMAGE/versions") up after $((SECONDS - begin)) s"
 
-    try "IPv4 neighbour" guest_run siw 'ping -c 3 -w 10 10.77.0.2'
+    try "IPv4 neighbor" guest_run siw 'ping -c 3 -w 10 10.77.0.2'
     # Every other case would run into its timeout.
     [ "$FAILED" = 0 ] || { score; exit 1; }
-    try "IPv6 neighbour" guest_run siw 'ping -6 -c 3 -w 10 fd77::2'
+    try "IPv6 neighbor" guest_run siw 'ping -6 -c 3 -w 10 fd77::2'
     # shellcheck disable=SC2086 # a list
     for suite in $SUITES; do "suite_$suite"; done
     try "still serving" client $CRC_ON --region lab --size 4194304 --ops write,read --seed 900

@@ -4,21 +4,21 @@
 pub const API: u32 = 1;
 /// Where the daemon listens when the configuration does not say.
 pub const DEFAULT_SOCKET: &str = "/run/iwarpd/control.sock";
-/// The longest request line that the daemon reads, its newline included, in octets.
+/// The longest request line that the daemon reads, its newline included, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
 /// The most connections that one `conn.list` reply names.
 pub const CONNECTIONS_LISTED_MAX: usize = 65_536;
-/// The longest reply line that a client reads, in octets: the longest list at 1.5 KiB a connection.
+/// The longest reply line that a client reads, in bytes: the longest list at 1.5 KiB a connection.
 pub const REPLY_BYTES_MAX: usize = CONNECTIONS_LISTED_MAX * 1536;
-/// The longest name of a region in octets of UTF-8; it has to fit one octet of a request's private data.
+/// The longest name of a region in bytes of UTF-8; it has to fit one byte of a request's private data.
 pub const REGION_NAME_BYTES_MAX: usize = 63;
-/// The longest token of a region in octets.
+/// The longest token of a region in bytes.
 pub const TOKEN_BYTES_MAX: usize = 32;
 /// The most source prefixes that one region can list.
 pub const ALLOW_PREFIXES_MAX: usize = 64;
 /// The most descriptors that travel with one reply.
 pub const DESCRIPTORS_MAX: usize = 1;
 
-// 64 prefixes of at most 43 octets, a name and a token in JSON fit one request line many times over.
+// 64 prefixes of at most 43 bytes, a name and a token in JSON fit one request line many times over.
 const _: () =
     assert!(ALLOW_PREFIXES_MAX * 64 + REGION_NAME_BYTES_MAX * 6 + TOKEN_BYTES_MAX * 2 < REQUEST_BYTES_MAX);

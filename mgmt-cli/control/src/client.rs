@@ -18,7 +18,7 @@ use crate::transfer;
 
 /// How long the daemon may be silent before the client gives up, unless the caller says otherwise.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Octets read at a time.
+/// Bytes read at a time.
 const CHUNK: usize = 16 * 1024;
 
 /// A connection to the daemon's control socket.
@@ -28,7 +28,7 @@ pub struct Client {
     path: PathBuf,
     patience: Duration,
     last_id: i64,
-    /// Octets received behind the last reply.
+    /// Bytes received behind the last reply.
     pending: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ pub enum ClientError {
         cause: io::Error,
     },
     /// The request does not fit a line.
-    #[error("the request has {bytes} octets; iwarpd reads at most {REQUEST_BYTES_MAX}")]
+    #[error("the request has {bytes} bytes; iwarpd reads at most {REQUEST_BYTES_MAX}")]
     RequestTooLong {
         /// Its length.
         bytes: usize,
@@ -237,7 +237,7 @@ impl Client {
         let mut searched = 0;
         let mut chunk = [0; CHUNK];
         loop {
-            let found = line.iter().skip(searched).position(|&octet| octet == b'\n');
+            let found = line.iter().skip(searched).position(|&byte| byte == b'\n');
             if let Some(end) = found.and_then(|at| at.checked_add(searched)) {
                 self.pending = line.split_off(end.saturating_add(1));
                 line.truncate(end);
@@ -245,7 +245,7 @@ impl Client {
             }
             searched = line.len();
             if line.len() > REPLY_BYTES_MAX {
-                return Err(self.malformed(format!("a line of more than {REPLY_BYTES_MAX} octets")));
+                return Err(self.malformed(format!("a line of more than {REPLY_BYTES_MAX} bytes")));
             }
             let (length, fd) =
                 transfer::receive(&self.socket, &mut chunk).map_err(|error| self.failed(error.into()))?;

@@ -67,9 +67,9 @@ pub struct ConnInfo {
     pub service: String,
     /// Milliseconds since it was opened.
     pub age_ms: u64,
-    /// Octets received in order.
+    /// Bytes received in order.
     pub bytes_in: u64,
-    /// Octets sent and acknowledged.
+    /// Bytes sent and acknowledged.
     pub bytes_out: u64,
     /// Segments received.
     pub segments_in: u64,
@@ -97,10 +97,10 @@ pub struct ConnInfo {
     pub congestion: String,
     /// Explicit congestion notification: `off`, `on`, or `echo`, that of the peer's marks only.
     pub ecn: String,
-    /// The rate at which segments leave, octets per second, if it is paced.
+    /// The rate at which segments leave, bytes per second, if it is paced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pacing_bytes_per_s: Option<u64>,
-    /// The rate at which data was delivered of late, octets per second, once it is known.
+    /// The rate at which data was delivered of late, bytes per second, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery_bytes_per_s: Option<u64>,
     /// Whether it was the application, or the peer's window, and not the network that limited that rate.
@@ -108,25 +108,25 @@ pub struct ConnInfo {
     /// What BBR knows of the path, where that is the congestion control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bbr: Option<ConnBbrInfo>,
-    /// Congestion window in octets.
+    /// Congestion window in bytes.
     pub cwnd_bytes: u64,
-    /// Slow-start threshold in octets; the largest integer while there is none.
+    /// Slow-start threshold in bytes; the largest integer while there is none.
     pub ssthresh_bytes: u64,
-    /// Octets in flight.
+    /// Bytes in flight.
     pub in_flight_bytes: u64,
-    /// The most octets of data in a segment that we send.
+    /// The most bytes of data in a segment that we send.
     pub mss: u32,
-    /// The largest packet that the path is known to carry, octets.
+    /// The largest packet that the path is known to carry, bytes.
     pub path_mtu: u32,
-    /// The window that the peer offers, in octets.
+    /// The window that the peer offers, in bytes.
     pub snd_wnd: u64,
-    /// The window that we offer, in octets.
+    /// The window that we offer, in bytes.
     pub rcv_wnd: u64,
-    /// Octets received in order that the service has not let go of.
+    /// Bytes received in order that the service has not let go of.
     pub unread_bytes: u64,
-    /// Of what has not come yet, or is not let go of, so many octets are urgent.
+    /// Of what has not come yet, or is not let go of, so many bytes are urgent.
     pub urgent_bytes: u64,
-    /// Octets of packet buffers held behind gaps.
+    /// Bytes of packet buffers held behind gaps.
     pub held_bytes: u64,
     /// Whether selective acknowledgments were agreed.
     pub sack: bool,
@@ -144,7 +144,7 @@ pub struct ConnInfo {
 pub struct ConnBbrInfo {
     /// `startup`, `drain`, `probe-bw` or `probe-rtt`.
     pub state: String,
-    /// The bottleneck's bandwidth, octets per second.
+    /// The bottleneck's bandwidth, bytes per second.
     pub bandwidth_bytes_per_s: u64,
     /// The round-trip time without queues in microseconds; 0 before the first sample.
     pub min_rtt_us: u64,
@@ -173,9 +173,9 @@ pub struct ConnRdmaInfo {
     pub in_writes: u64,
     /// RDMA Read Requests received.
     pub in_reads: u64,
-    /// Octets that the peer has written.
+    /// Bytes that the peer has written.
     pub bytes_placed: u64,
-    /// Octets that the peer has read.
+    /// Bytes that the peer has read.
     pub bytes_fetched: u64,
     /// The last Terminate sent or received, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -28,7 +28,7 @@ pub struct PortInfo {
     pub device: String,
     /// Its MAC address, six pairs of hexadecimal digits joined by colons.
     pub mac: String,
-    /// The largest IP packet in octets.
+    /// The largest IP packet in bytes.
     pub mtu: u32,
     /// Whether it has a carrier.
     pub link: Link,
@@ -46,9 +46,9 @@ pub struct PortInfo {
     pub rx_packets: u64,
     /// Packets sent.
     pub tx_packets: u64,
-    /// Octets received.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Octets sent.
+    /// Bytes sent.
     pub tx_bytes: u64,
     /// Packets that the port dropped as its queue was full.
     pub rx_missed: u64,

@@ -75,13 +75,13 @@ pub enum Origin {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionRegister {
-    /// The name peers ask for: 1 to [`crate::bounds::REGION_NAME_BYTES_MAX`] octets of UTF-8.
+    /// The name peers ask for: 1 to [`crate::bounds::REGION_NAME_BYTES_MAX`] bytes of UTF-8.
     pub name: String,
-    /// Its size in octets; the daemon rounds the memory, not the region, up to whole pages.
+    /// Its size in bytes; the daemon rounds the memory, not the region, up to whole pages.
     pub bytes: u64,
     /// What peers may do; at least one right.
     pub access: Vec<Access>,
-    /// What a peer has to show, in hexadecimal: 1 to [`crate::bounds::TOKEN_BYTES_MAX`] octets.
+    /// What a peer has to show, in hexadecimal: 1 to [`crate::bounds::TOKEN_BYTES_MAX`] bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_hex: Option<String>,
     /// The prefixes ([`crate::parse_prefix`]) that peers have to come from, at most
@@ -128,13 +128,13 @@ pub struct RegionDeregister {
 pub struct RegionInfo {
     /// Its name.
     pub name: String,
-    /// Its size in octets.
+    /// Its size in bytes.
     pub bytes: u64,
     /// What peers may do.
     pub access: Vec<Access>,
     /// What its memory is made of.
     pub backing: Backing,
-    /// Octets of one page of it.
+    /// Bytes of one page of it.
     pub page_bytes: u64,
     /// Whether a peer has to show a token.
     pub token_required: bool,
@@ -144,9 +144,9 @@ pub struct RegionInfo {
     pub origin: Origin,
     /// Grants that peers hold now.
     pub grants: u64,
-    /// Octets that peers have written.
+    /// Bytes that peers have written.
     pub bytes_placed: u64,
-    /// Octets that peers have read.
+    /// Bytes that peers have read.
     pub bytes_fetched: u64,
 }
 
@@ -164,9 +164,9 @@ pub struct RegionDeregistered {
 pub struct RegionAttached {
     /// The region's name.
     pub name: String,
-    /// Its size in octets.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Octets of one page; the memfd's length is a multiple of it.
+    /// Bytes of one page; the memfd's length is a multiple of it.
     pub page_bytes: u64,
     /// What peers may do.
     pub access: Vec<Access>,

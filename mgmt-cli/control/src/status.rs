@@ -57,7 +57,7 @@ pub struct Status {
     pub regions: RegionTotals,
     /// One row per pool of packet buffers.
     pub pools: Vec<PoolStatus>,
-    /// Resident memory of the process in octets.
+    /// Resident memory of the process in bytes.
     pub rss_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct Status {
 pub struct Hugepages {
     /// Whether the daemon refuses to run without them.
     pub required: bool,
-    /// Octets of one page; 0 if the daemon runs on ordinary pages.
+    /// Bytes of one page; 0 if the daemon runs on ordinary pages.
     pub page_bytes: u64,
     /// Pages that the machine has reserved.
     pub total: u64,
@@ -119,7 +119,7 @@ pub struct ConnCounts {
 pub struct RegionTotals {
     /// How many.
     pub count: u64,
-    /// Their octets in sum.
+    /// Their bytes in sum.
     pub bytes: u64,
     /// The most that the configuration allows.
     pub max: u64,
@@ -136,6 +136,6 @@ pub struct PoolStatus {
     pub in_use: u64,
     /// Buffers kept back for acknowledgments and control.
     pub reserve: u64,
-    /// Octets of data that one buffer takes.
+    /// Bytes of data that one buffer takes.
     pub data_room_bytes: u32,
 }

@@ -1,4 +1,4 @@
-//! Octets and descriptors over a Unix socket.
+//! Bytes and descriptors over a Unix socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,9 +11,9 @@ use rustix::net::{
 
 use crate::bounds::DESCRIPTORS_MAX;
 
-/// Sends octets, and a descriptor with the first of them.
+/// Sends bytes, and a descriptor with the first of them.
 ///
-/// Returns how many octets were taken, which may be fewer than given; the descriptor has gone with the
+/// Returns how many bytes were taken, which may be fewer than given; the descriptor has gone with the
 /// first, so the rest is sent without it.
 ///
 /// # Errors
@@ -30,7 +30,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rust
     })
 }
 
-/// Receives octets, and a descriptor if one came with them; returns 0 at the end of the stream.
+/// Receives bytes, and a descriptor if one came with them; returns 0 at the end of the stream.
 ///
 /// The descriptor is closed on exec. More descriptors than [`DESCRIPTORS_MAX`] are closed by the kernel.
 ///

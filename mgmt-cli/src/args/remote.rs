@@ -55,7 +55,7 @@ pub struct Get {
     pub target: Target,
     /// The file; `-` is stdout, where no report is written then.
     pub file: PathBuf,
-    /// How much: octets, or with a unit of 1024: 64k, 64M, 1G. Without, up to the region's end.
+    /// How much: bytes, or with a unit of 1024: 64k, 64M, 1G. Without, up to the region's end.
     #[arg(short, long, value_parser = parse_size)]
     pub length: Option<u64>,
     /// How the connection is made.
@@ -73,7 +73,7 @@ pub struct Ping {
     /// How many round trips.
     #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// Octets read each time, at most 1M.
+    /// Bytes read each time, at most 1M.
     #[arg(short, long, default_value = "8", value_parser = ping_size)]
     pub size: u32,
     /// How the connection is made.
@@ -84,7 +84,7 @@ pub struct Ping {
 /// Options of the connection to a peer.
 #[derive(Debug, ClapArgs)]
 pub struct Link {
-    /// A file with the region's token: text or hex:…, at most 32 octets.
+    /// A file with the region's token: text or hex:…, at most 32 bytes.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// CRC32c over every FPDU; off only if the peer agrees.
@@ -113,7 +113,7 @@ pub struct Target {
     pub port: u16,
     /// The region's name.
     pub region: String,
-    /// Octets from the region's start.
+    /// Bytes from the region's start.
     pub offset: u64,
 }
 
@@ -166,7 +166,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// The most octets of one round trip of `ping`.
+/// The most bytes of one round trip of `ping`.
 const PING_SIZE_MAX: u32 = 1 << 20;
 
 fn ping_size(text: &str) -> Result<u32, String> {

@@ -1,9 +1,9 @@
-//! Received octets, and the buffers that they come in.
+//! Received bytes, and the buffers that they come in.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Octets of one buffer.
+/// Bytes of one buffer.
 const CAPACITY: usize = 256 << 10;
 /// Buffers kept for the next time.
 const KEPT: usize = 8;
@@ -16,37 +16,37 @@ impl Pool {
     /// An empty buffer with room for some hundred KiB.
     pub(super) fn take(&self) -> Chunk {
         let kept = self.0.borrow_mut().pop();
-        Chunk { octets: kept.unwrap_or_else(|| Vec::with_capacity(CAPACITY)), pool: self.clone() }
+        Chunk { bytes: kept.unwrap_or_else(|| Vec::with_capacity(CAPACITY)), pool: self.clone() }
     }
 }
 
-/// A buffer of octets; goes back to its pool when it is dropped.
+/// A buffer of bytes; goes back to its pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     pool: Pool,
 }
 
 impl Chunk {
-    /// The octets, to be added to without growing.
-    pub(super) fn octets_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.octets
+    /// The bytes, to be added to without growing.
+    pub(super) fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
     }
 }
 
 impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
-        &self.octets
+        &self.bytes
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        let mut octets = std::mem::take(&mut self.octets);
+        let mut bytes = std::mem::take(&mut self.bytes);
         let mut kept = self.pool.0.borrow_mut();
         if kept.len() < KEPT {
-            octets.clear();
-            kept.push(octets);
+            bytes.clear();
+            kept.push(bytes);
         }
     }
 }
@@ -59,7 +59,7 @@ mod tests {
     fn buffers_come_back_empty() {
         let pool = Pool::default();
         let mut chunk = pool.take();
-        chunk.octets_mut().extend_from_slice(b"abc");
+        chunk.bytes_mut().extend_from_slice(b"abc");
         let at = chunk.as_ref().as_ptr();
         drop(chunk);
         let chunk = pool.take();

@@ -20,7 +20,7 @@ pub(super) struct Destination {
     until: Until,
 }
 
-/// Where the octets are until they are all there.
+/// Where the bytes are until they are all there.
 #[derive(Debug)]
 enum Until {
     /// Where they are to be.
@@ -31,7 +31,7 @@ enum Until {
     Named(PathBuf),
 }
 
-/// Whether the octets themselves go to stdout, where then nothing else may.
+/// Whether the bytes themselves go to stdout, where then nothing else may.
 pub(super) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-") || path == Path::new("/dev/stdout")
 }
@@ -66,15 +66,15 @@ impl Destination {
         Ok(destination)
     }
 
-    /// Appends octets.
-    pub(super) fn write(&mut self, octets: &[u8]) -> Result<(), Failure> {
-        self.file.write_all(octets).map_err(|error| match error.kind() {
+    /// Appends bytes.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(bytes).map_err(|error| match error.kind() {
             ErrorKind::BrokenPipe if is_stdout(&self.path) => Failure::nobody_reads(),
             _ => Failure::file(&self.path, "write", &error),
         })
     }
 
-    /// All octets are there.
+    /// All bytes are there.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         let path = self.path.clone();
         self.appear().map_err(|error| Failure::file(&path, "write", &error))
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_full_device_is_an_error() {
         let mut destination = Destination::open(Path::new("/dev/full")).unwrap();
-        let failure = destination.write(b"octets").unwrap_err();
+        let failure = destination.write(b"bytes").unwrap_err();
         assert_eq!((failure.kind, failure.exit), ("file", iwarp_control::Exit::Failed));
     }
 }

@@ -20,9 +20,9 @@ pub(super) fn run(get: &Get, way: &mut Way<'_>) -> Result<Transfer, Failure> {
     };
     let bar = progress::of_bytes(output, "get", reach.length);
     let clock = Clock::start();
-    readback::each(&mut link, &reach, &mut |_, octets| {
-        bar.inc(octets.len() as u64);
-        destination.write(octets)
+    readback::each(&mut link, &reach, &mut |_, bytes| {
+        bar.inc(bytes.len() as u64);
+        destination.write(bytes)
     })?;
     bar.finish_and_clear();
     let transfer = Transfer::new("get", link.peer(target), target, reach.length, clock.now());

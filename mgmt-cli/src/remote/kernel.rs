@@ -68,10 +68,10 @@ struct Stream {
     stags: StagTable,
     stats: RdmaStats,
     clock: Clock,
-    /// Octets received: the stream position of the next.
+    /// Bytes received: the stream position of the next.
     received: u64,
     patience: Duration,
-    /// When octets last moved.
+    /// When bytes last moved.
     moved: Duration,
     /// Why the connection is over, once it is.
     over: Option<String>,
@@ -140,8 +140,8 @@ impl Stream {
             Crc::Off => CrcPolicy::IfPeerAsks,
         };
         let mut memory = VecMemory::new();
-        let octets = vec![0; usize::try_from(window).unwrap_or(usize::MAX)];
-        let region = memory.add(octets).ok_or_else(|| Failure::new(Exit::Failed, "internal", "no window"))?;
+        let bytes = vec![0; usize::try_from(window).unwrap_or(usize::MAX)];
+        let region = memory.add(bytes).ok_or_else(|| Failure::new(Exit::Failed, "internal", "no window"))?;
         let clock = Clock::start();
         let mpa = NegotiationConfig { crc, timeout: patience, ..NegotiationConfig::default() };
         let config = EndpointConfig {
@@ -181,9 +181,9 @@ impl Stream {
     }
 
     fn window(&mut self, offset: u64, length: u32) -> &mut [u8] {
-        let octets = self.memory.bytes_mut(self.region).unwrap_or_default();
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(octets.len());
-        let (_, from) = octets.split_at_mut(start);
+        let bytes = self.memory.bytes_mut(self.region).unwrap_or_default();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let (_, from) = bytes.split_at_mut(start);
         let length = from.len().min(length as usize);
         let (window, _) = from.split_at_mut(length);
         window
@@ -279,7 +279,7 @@ impl Stream {
     /// Takes one buffer from the socket, if there is anything; says whether there may be more.
     fn receive(&mut self, now: Duration) -> bool {
         let mut chunk = self.pool.take();
-        let why = match recv(&self.socket, spare_capacity(chunk.octets_mut()), RecvFlags::DONTWAIT) {
+        let why = match recv(&self.socket, spare_capacity(chunk.bytes_mut()), RecvFlags::DONTWAIT) {
             Ok((0, _)) => "the peer closed it".to_owned(),
             Ok((length, _)) => {
                 let offset = self.received;

@@ -26,7 +26,7 @@ pub struct Request<'a> {
     pub options: &'a Options,
     /// What the peer is told.
     pub private_data: &'a [u8],
-    /// Octets of memory that are kept for the work.
+    /// Bytes of memory that are kept for the work.
     pub window: u32,
     /// How long the peer may be silent.
     pub patience: Duration,
@@ -41,9 +41,9 @@ pub trait Carrier {
     fn open(&mut self, request: &Request<'_>) -> Result<Box<dyn Wire + '_>, Failure>;
 }
 
-/// What puts octets into memory.
+/// What puts bytes into memory.
 pub type Use<'a> = dyn FnMut(&mut [u8]) -> Result<(), Failure> + 'a;
-/// What looks at octets of memory.
+/// What looks at bytes of memory.
 pub type Look<'a> = dyn FnMut(&[u8]) -> Result<(), Failure> + 'a;
 
 /// A connection, with a window of memory that its work is done in. Every error is the end of it.
@@ -53,13 +53,13 @@ pub trait Wire {
     fn peer(&self) -> SocketAddr;
     /// Waits for the peer's answer.
     fn agree(&mut self) -> Result<Agreed, Failure>;
-    /// Has octets of the window filled, fewer at its end.
+    /// Has bytes of the window filled, fewer at its end.
     fn fill(&mut self, offset: u64, length: u32, with: &mut Use<'_>) -> Result<(), Failure>;
-    /// Has octets of the window looked at.
+    /// Has bytes of the window looked at.
     fn show(&mut self, offset: u64, length: u32, to: &mut Look<'_>) -> Result<(), Failure>;
-    /// Posts an RDMA Write of so many octets at a place of the window.
+    /// Posts an RDMA Write of so many bytes at a place of the window.
     fn write(&mut self, wr_id: u64, from: (u64, u32), to: (Stag, u64)) -> Result<(), Failure>;
-    /// Posts an RDMA Read of so many octets to a place of the window.
+    /// Posts an RDMA Read of so many bytes to a place of the window.
     fn read(&mut self, wr_id: u64, to: (u64, u32), from: (Stag, u64)) -> Result<(), Failure>;
     /// Waits for the next piece of work to be finished, in the order of posting.
     fn completion(&mut self) -> Result<Done, Failure>;
@@ -92,22 +92,22 @@ pub struct Terms {
 pub struct Done {
     /// The number that it was posted with.
     pub wr_id: u64,
-    /// Its octets.
+    /// Its bytes.
     pub bytes: u32,
 }
 
 /// A part of the peer's region that lies inside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach {
-    /// The tagged offset of its first octet.
+    /// The tagged offset of its first byte.
     start: u64,
     pub(super) length: u64,
 }
 
 impl Reach {
-    /// The tagged offset of an octet of it.
-    pub(super) const fn at(&self, octet: u64) -> u64 {
-        self.start.saturating_add(octet)
+    /// The tagged offset of an byte of it.
+    pub(super) const fn at(&self, byte: u64) -> u64 {
+        self.start.saturating_add(byte)
     }
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// Connects, and asks for the region with these rights. `window` octets of memory are kept for the work.
+    /// Connects, and asks for the region with these rights. `window` bytes of memory are kept for the work.
     pub(super) fn open(
         target: &Target,
         options: &Options,
@@ -148,7 +148,7 @@ impl<'a> Link<'a> {
         Ok(Self { wire, target: target.clone(), grant, terms, connect: clock.now() })
     }
 
-    /// Checks that so many octets from an offset lie inside the region.
+    /// Checks that so many bytes from an offset lie inside the region.
     pub(super) fn reach(&self, offset: u64, length: u64) -> Result<Reach, Failure> {
         let bytes = self.grant.bytes;
         if offset.checked_add(length).is_none_or(|end| end > bytes) {
@@ -167,22 +167,22 @@ impl<'a> Link<'a> {
         self.terms.ord.into()
     }
 
-    /// Has octets of the window filled.
+    /// Has bytes of the window filled.
     pub(super) fn fill(&mut self, offset: u64, length: u32, with: &mut Use<'_>) -> Result<(), Failure> {
         self.wire.fill(offset, length, with)
     }
 
-    /// Has octets of the window looked at.
+    /// Has bytes of the window looked at.
     pub(super) fn show(&mut self, offset: u64, length: u32, to: &mut Look<'_>) -> Result<(), Failure> {
         self.wire.show(offset, length, to)
     }
 
-    /// Posts an RDMA Write of octets of the window.
+    /// Posts an RDMA Write of bytes of the window.
     pub(super) fn write(&mut self, wr_id: u64, offset: u64, length: u32, to: u64) -> Result<(), Failure> {
         self.wire.write(wr_id, (offset, length), (self.grant.stag, to))
     }
 
-    /// Posts an RDMA Read into octets of the window.
+    /// Posts an RDMA Read into bytes of the window.
     pub(super) fn read(&mut self, wr_id: u64, offset: u64, length: u32, to: u64) -> Result<(), Failure> {
         self.wire.read(wr_id, (offset, length), (self.grant.stag, to))
     }

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::net::{SendFlags, send};
 
-/// Octets that can wait: some hundred segments, or a few of the largest.
+/// Bytes that can wait: some hundred segments, or a few of the largest.
 const CAPACITY: usize = 1 << 20;
-/// Octets after which a segment has to end: about what the kernel hands down at a time.
+/// Bytes after which a segment has to end: about what the kernel hands down at a time.
 const RUN: usize = 62 << 10;
 
 /// FPDUs that wait for the socket.
@@ -26,7 +26,7 @@ const RUN: usize = 62 << 10;
 /// segment ends.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    octets: Box<[u8]>,
+    bytes: Box<[u8]>,
     start: usize,
     end: usize,
     /// Where segments have to end, ascending.
@@ -38,7 +38,7 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn new() -> Self {
         Self {
-            octets: vec![0; CAPACITY].into_boxed_slice(),
+            bytes: vec![0; CAPACITY].into_boxed_slice(),
             start: 0,
             end: 0,
             marks: VecDeque::new(),
@@ -47,7 +47,7 @@ impl Outbox {
         }
     }
 
-    /// Octets of data in a full segment.
+    /// Bytes of data in a full segment.
     pub(super) fn set_mss(&mut self, mss: usize) {
         self.mss = mss.clamp(1, CAPACITY);
     }
@@ -61,7 +61,7 @@ impl Outbox {
         self.start == self.end
     }
 
-    /// Gives the socket what it takes now; returns how many octets that were.
+    /// Gives the socket what it takes now; returns how many bytes that were.
     ///
     /// # Errors
     /// The connection is broken; nothing will be taken any more.
@@ -72,7 +72,7 @@ impl Outbox {
         }
         while !self.is_empty() {
             let mark = self.marks.front().copied();
-            let run = self.octets.get(self.start..mark.unwrap_or(self.end)).unwrap_or_default();
+            let run = self.bytes.get(self.start..mark.unwrap_or(self.end)).unwrap_or_default();
             let end = if mark.is_some() { SendFlags::EOR } else { SendFlags::empty() };
             match send(&socket, run, SendFlags::NOSIGNAL | SendFlags::DONTWAIT | end) {
                 Ok(taken) => self.start = self.start.saturating_add(taken),
@@ -111,12 +111,12 @@ impl Sink for Outbox {
     }
 
     fn room(&self) -> usize {
-        self.octets.len().saturating_sub(self.end)
+        self.bytes.len().saturating_sub(self.end)
     }
 
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         let end = self.end.saturating_add(len);
-        let Some(room) = self.octets.get_mut(self.end..end) else {
+        let Some(room) = self.bytes.get_mut(self.end..end) else {
             return false;
         };
         build(room);
@@ -138,8 +138,8 @@ mod tests {
 
     use super::*;
 
-    fn push(outbox: &mut Outbox, len: usize, octet: u8) -> bool {
-        outbox.push(len, &mut |room| room.fill(octet))
+    fn push(outbox: &mut Outbox, len: usize, byte: u8) -> bool {
+        outbox.push(len, &mut |room| room.fill(byte))
     }
 
     #[test]
@@ -152,9 +152,9 @@ mod tests {
         assert_eq!(outbox.flush(&ours), Ok(260));
         assert!(outbox.is_empty() && outbox.marks.is_empty());
         assert_eq!(outbox.room(), CAPACITY);
-        let mut octets = [0; 260];
-        theirs.read_exact(&mut octets).unwrap();
-        assert_eq!((octets[99], octets[100], octets[159], octets[160]), (1, 2, 2, 3));
+        let mut bytes = [0; 260];
+        theirs.read_exact(&mut bytes).unwrap();
+        assert_eq!((bytes[99], bytes[100], bytes[159], bytes[160]), (1, 2, 2, 3));
     }
 
     /// Sends of one MiB of the longest FPDUs at that MSS. A socket of records keeps one for each send.

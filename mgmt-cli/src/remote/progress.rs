@@ -11,7 +11,7 @@ const BYTES: &str = "{msg} [{bar:32}] {bytes}/{total_bytes}  {rate}  {eta}";
 const STREAM: &str = "{msg} [{bytes}]  {rate}";
 const COUNT: &str = "{msg} [{bar:32}] {pos}/{len}  {eta}";
 
-/// Progress in octets; only a person at a terminal sees it.
+/// Progress in bytes; only a person at a terminal sees it.
 pub(super) fn of_bytes(output: &Output, what: &'static str, bytes: u64) -> ProgressBar {
     bar(output, what, bytes, BYTES)
 }

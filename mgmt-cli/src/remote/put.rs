@@ -16,9 +16,9 @@ use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Octets of one RDMA Write.
+/// Bytes of one RDMA Write.
 const PIECE: u32 = 512 << 10;
-/// Writes whose octets wait in the window.
+/// Writes whose bytes wait in the window.
 const PIECES: u32 = 4;
 
 /// What is put.
@@ -105,9 +105,9 @@ pub(super) fn run(put: &Put, way: &mut Way<'_>) -> Result<Transfer, Failure> {
     Ok(transfer)
 }
 
-/// Reads octets of the file, which has been found long enough.
-pub(super) fn read(file: &File, path: &Path, octets: &mut [u8], at: u64) -> Result<(), Failure> {
-    file.read_exact_at(octets, at).map_err(|error| match error.kind() {
+/// Reads bytes of the file, which has been found long enough.
+pub(super) fn read(file: &File, path: &Path, bytes: &mut [u8], at: u64) -> Result<(), Failure> {
+    file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => {
             Failure::new(Exit::Failed, "file", format!("{} is shorter than it was", path.display()))
         }

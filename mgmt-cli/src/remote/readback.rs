@@ -13,7 +13,7 @@ use crate::output::Output;
 /// The most Reads outstanding; fewer where the peer takes fewer.
 const DEPTH: u32 = 16;
 
-/// What is done with the octets at a place.
+/// What is done with the bytes at a place.
 type Consumer<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
 
 /// Reads all that is in reach, the window full of outstanding Reads, and hands it to `consume` piece by piece,
@@ -34,7 +34,7 @@ pub(super) fn each(link: &mut Link<'_>, reach: &Reach, consume: &mut Consumer<'_
             break;
         }
         let done = link.completion()?;
-        link.show(place(number), done.bytes, &mut |octets| consume(got, octets))?;
+        link.show(place(number), done.bytes, &mut |bytes| consume(got, bytes))?;
         got = got.saturating_add(done.bytes.into());
     }
     Ok(())
@@ -50,16 +50,16 @@ pub(super) fn verify(
 ) -> Result<(), Failure> {
     let bar = progress::of_bytes(output, "verify", reach.length);
     let mut expected = Vec::new();
-    each(link, reach, &mut |at, octets| {
-        expected.resize(octets.len(), 0);
+    each(link, reach, &mut |at, bytes| {
+        expected.resize(bytes.len(), 0);
         put::read(file, path, &mut expected, at)?;
-        if let Some(differs) = expected.iter().zip(octets).position(|(ours, theirs)| ours != theirs) {
-            let octet = at.saturating_add(differs as u64);
-            let message = format!("the peer does not hold what was put: octet {octet} of the file differs");
+        if let Some(differs) = expected.iter().zip(bytes).position(|(ours, theirs)| ours != theirs) {
+            let byte = at.saturating_add(differs as u64);
+            let message = format!("the peer does not hold what was put: byte {byte} of the file differs");
             return Err(Failure::new(Exit::Failed, "differs", message)
                 .with_help("somebody else may be writing to the region"));
         }
-        bar.inc(octets.len() as u64);
+        bar.inc(bytes.len() as u64);
         Ok(())
     })?;
     bar.finish_and_clear();

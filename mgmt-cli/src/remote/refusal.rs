@@ -100,7 +100,7 @@ pub fn longer_than_region(target: &Target, placed: u64) -> Failure {
 /// The region does not have that much.
 pub fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
     let message = format!(
-        "{length} octets from offset {} do not fit region `{}`, which has {bytes} octets",
+        "{length} bytes from offset {} do not fit region `{}`, which has {bytes} bytes",
         target.offset, target.region
     );
     Failure::new(Exit::Failed, "out_of_bounds", message)

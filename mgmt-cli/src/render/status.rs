@@ -33,7 +33,7 @@ fn lines(status: &Status) -> String {
     for pool in &status.pools {
         let _ = writeln!(
             text,
-            "pool {}  {} of {} buffers in use, {} reserved, {} octets each",
+            "pool {}  {} of {} buffers in use, {} reserved, {} bytes each",
             pool.name, pool.in_use, pool.buffers, pool.reserve, pool.data_room_bytes
         );
     }

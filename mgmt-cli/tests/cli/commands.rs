@@ -28,7 +28,7 @@ fn status_fits_one_screen() {
          tx 900 packets, 64 KiB  missed 0\n\
          connections  1 established, 0 opening, 0 closing, 2 time-wait, at most 4096\n\
          regions  0 of 256, 64 MiB\n\
-         pool packets  1100 of 8192 buffers in use, 256 reserved, 2176 octets each\n"
+         pool packets  1100 of 8192 buffers in use, 256 reserved, 2176 bytes each\n"
     );
     let status = ok(&daemon, &["-j", "status"]).json();
     assert_eq!(

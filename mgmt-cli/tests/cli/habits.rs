@@ -1,4 +1,4 @@
-//! Habits that every command keeps: help, exit codes, JSON, colours, pipes.
+//! Habits that every command keeps: help, exit codes, JSON, colors, pipes.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -119,7 +119,7 @@ fn commands_can_be_shortened() {
 }
 
 #[test]
-fn colours_only_where_they_are_wanted() {
+fn colors_only_where_they_are_wanted() {
     let daemon = Daemon::start();
     let colored = |arguments: &[&str], set: &[(&str, &str)]| {
         let output = command(daemon.socket()).args(arguments).envs(set.iter().copied()).output().unwrap();
@@ -129,7 +129,7 @@ fn colours_only_where_they_are_wanted() {
     assert!(colored(&["region", "list", "--color", "always"], &[]));
     assert!(!colored(&["region", "list", "--color=never"], &[("CLICOLOR_FORCE", "1")]));
     assert!(!colored(&["region", "list"], &[("NO_COLOR", "1")]));
-    assert!(!colored(&["region", "list", "--json", "--color", "always"], &[]), "JSON has no colour");
+    assert!(!colored(&["region", "list", "--json", "--color", "always"], &[]), "JSON has no color");
     assert!(colored(&["conn", "show", "1", "--color", "always"], &[]), "errors have");
 }
 

@@ -68,7 +68,7 @@ fn outside_of_the_region() {
     assert_eq!(files.put(&place(responder.address, "lab-wo")).kind(), "out_of_bounds");
     assert_eq!(files.get(&place(responder.address, "lab-ro+1"), 4096).kind(), "out_of_bounds");
     assert_eq!(files.get(&place(responder.address, "lab+0xffffffffffffffff"), 2).kind(), "out_of_bounds");
-    assert!(responder.shared.lock().unwrap().memory.bytes(LAB_ID).unwrap().iter().all(|octet| *octet == 0));
+    assert!(responder.shared.lock().unwrap().memory.bytes(LAB_ID).unwrap().iter().all(|byte| *byte == 0));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_revoked_grant_is_named_by_the_peers_terminate() {
     let run = files.get(&place(responder.address, "lab"), LAB);
     assert_eq!(run.kind(), "terminated");
     assert!(run.error()["message"].as_str().unwrap().contains("remote protection error: invalid STag"));
-    assert!(responder.lab().iter().all(|octet| *octet == 0));
+    assert!(responder.lab().iter().all(|byte| *byte == 0));
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn a_peer_that_takes_no_reads() {
 
 #[test]
 fn a_peer_that_closes_midway() {
-    for octets in [0, 1, 1_000_000] {
-        let responder = Responder::start(Manner::ClosesAfter(octets));
+    for bytes in [0, 1, 1_000_000] {
+        let responder = Responder::start(Manner::ClosesAfter(bytes));
         let run = Files::new(LAB).put(&place(responder.address, "lab"));
-        assert_eq!((run.code, run.kind().as_str()), (1, "connection_lost"), "{octets}: {}", run.stderr);
+        assert_eq!((run.code, run.kind().as_str()), (1, "connection_lost"), "{bytes}: {}", run.stderr);
     }
     let responder = Responder::start(Manner::ClosesAfter(1));
     assert_eq!(Files::new(1).get(&place(responder.address, "lab"), LAB).kind(), "connection_lost");

@@ -13,13 +13,13 @@ fn what_was_put_is_there_and_can_be_got() {
     let responder = Responder::start(Manner::Honest);
     let dir = tempfile::tempdir().unwrap();
     let (sent, got) = (dir.path().join("sent"), dir.path().join("got"));
-    let octets = noise(LAB - 4321);
-    fs::write(&sent, &octets).unwrap();
+    let bytes = noise(LAB - 4321);
+    fs::write(&sent, &bytes).unwrap();
     let target = place(responder.address, "lab+4321");
     let report = remote(&["put", text(&sent), &target]).json();
     assert_eq!(
         (&report["operation"], &report["bytes"], &report["offset"]),
-        (&json!("put"), &json!(octets.len()), &json!(4321))
+        (&json!("put"), &json!(bytes.len()), &json!(4321))
     );
     assert_eq!(
         (&report["crc"], &report["mpa_revision"], &report["region"]),
@@ -27,11 +27,11 @@ fn what_was_put_is_there_and_can_be_got() {
     );
     assert!(report["bytes_per_second"].as_u64().unwrap() > 0);
     let lab = responder.lab();
-    assert!(lab[..4321].iter().all(|octet| *octet == 0) && lab[4321..] == octets);
+    assert!(lab[..4321].iter().all(|byte| *byte == 0) && lab[4321..] == bytes);
 
-    let report = remote(&["get", &target, text(&got), "--length", &octets.len().to_string()]).json();
-    assert_eq!((&report["operation"], &report["bytes"]), (&json!("get"), &json!(octets.len())));
-    assert!(fs::read(&got).unwrap() == octets);
+    let report = remote(&["get", &target, text(&got), "--length", &bytes.len().to_string()]).json();
+    assert_eq!((&report["operation"], &report["bytes"]), (&json!("get"), &json!(bytes.len())));
+    assert!(fs::read(&got).unwrap() == bytes);
     assert_eq!(names(dir.path()), ["got", "sent"]);
 }
 
@@ -42,16 +42,16 @@ fn every_length_and_way() {
     let (sent, got) = (dir.path().join("sent"), dir.path().join("got"));
     for length in [0, 1, 3, 1427, 1428, 1429, 65_536, (512 << 10) + 1] {
         for options in [&[][..], &["--crc", "off"], &["--mpa-revision", "1"]] {
-            let octets = noise(length);
-            fs::write(&sent, &octets).unwrap();
+            let bytes = noise(length);
+            fs::write(&sent, &bytes).unwrap();
             let target = place(responder.address, "lab+7");
             let run = remote(&[&["put", text(&sent), &target], options].concat());
             assert_eq!(run.code, 0, "{length} {options:?}: {}", run.stderr);
-            assert_eq!(responder.lab()[7..7 + length], octets, "{length} {options:?}");
+            assert_eq!(responder.lab()[7..7 + length], bytes, "{length} {options:?}");
             let length = length.to_string();
             let report =
                 remote(&[&["get", &target, text(&got), "--length", &length], options].concat()).json();
-            assert_eq!(fs::read(&got).unwrap(), octets, "{length} {options:?}");
+            assert_eq!(fs::read(&got).unwrap(), bytes, "{length} {options:?}");
             assert_eq!(report["crc"], !options.contains(&"off"));
             assert_eq!(report["mpa_revision"], if options.contains(&"1") { 1 } else { 2 });
         }
@@ -61,13 +61,13 @@ fn every_length_and_way() {
 #[test]
 fn get_without_a_length_reads_to_the_end() {
     let responder = Responder::start(Manner::Honest);
-    let octets = noise(LAB);
-    responder.fill_lab(&octets);
+    let bytes = noise(LAB);
+    responder.fill_lab(&bytes);
     let dir = tempfile::tempdir().unwrap();
     let got = dir.path().join("got");
     fs::write(&got, b"what was there before").unwrap();
     remote(&["get", &place(responder.address, "lab+8000000"), text(&got)]).json();
-    assert!(fs::read(&got).unwrap() == octets[8_000_000..]);
+    assert!(fs::read(&got).unwrap() == bytes[8_000_000..]);
 }
 
 #[test]
@@ -153,10 +153,10 @@ fn text_for_people() {
 }
 
 #[test]
-fn get_to_stdout_writes_the_octets_and_nothing_else() {
+fn get_to_stdout_writes_the_bytes_and_nothing_else() {
     let responder = Responder::start(Manner::Honest);
-    let octets = noise(100_000);
-    responder.fill_lab(&octets);
+    let bytes = noise(100_000);
+    responder.fill_lab(&bytes);
     let target = place(responder.address, "lab");
     for name in ["-", "/dev/stdout"] {
         for options in [&[][..], &["--json"]] {
@@ -165,7 +165,7 @@ fn get_to_stdout_writes_the_octets_and_nothing_else() {
                 .output()
                 .unwrap();
             assert!(output.status.success() && output.stderr.is_empty(), "{name} {options:?}");
-            assert!(output.stdout == octets, "{name} {options:?}: {} octets", output.stdout.len());
+            assert!(output.stdout == bytes, "{name} {options:?}: {} bytes", output.stdout.len());
         }
     }
     assert!(!std::path::Path::new("-").exists());
@@ -180,8 +180,8 @@ fn names_may_have_what_addresses_have() {
     assert_eq!(remote(&["ping", &place(responder.address, "a/b+1"), "-c", "1"]).kind(), "no_such_object");
 }
 
-/// A `put` whose stdin is a pipe with these octets in it.
-fn put_piped(arguments: &[&str], octets: &[u8]) -> Run {
+/// A `put` whose stdin is a pipe with these bytes in it.
+fn put_piped(arguments: &[&str], bytes: &[u8]) -> Run {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_iwarpctl"))
         .args([&["--json", "--timeout", "5", "remote", "put"], arguments].concat())
         .stdin(std::process::Stdio::piped())
@@ -190,7 +190,7 @@ fn put_piped(arguments: &[&str], octets: &[u8]) -> Run {
         .spawn()
         .unwrap();
     // A command that fails early does not read it all.
-    let _ = child.stdin.take().unwrap().write_all(octets);
+    let _ = child.stdin.take().unwrap().write_all(bytes);
     let output = child.wait_with_output().unwrap();
     Run {
         code: output.status.code().unwrap(),
@@ -203,14 +203,14 @@ fn put_piped(arguments: &[&str], octets: &[u8]) -> Run {
 fn a_pipe_can_be_put() {
     for length in [0, 1, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, 3_000_001, LAB] {
         let responder = Responder::start(Manner::Honest);
-        let octets = noise(length);
+        let bytes = noise(length);
         let target = place(responder.address, "lab");
         for name in ["-", "/dev/stdin"] {
             responder.fill_lab(&vec![0; LAB]);
-            let report = put_piped(&[name, &target], &octets).json();
+            let report = put_piped(&[name, &target], &bytes).json();
             assert_eq!(report["bytes"], json!(length), "{name}");
-            assert!(responder.lab()[..length] == octets, "{name} {length}");
-            assert!(responder.lab()[length..].iter().all(|octet| *octet == 0), "{name} {length}");
+            assert!(responder.lab()[..length] == bytes, "{name} {length}");
+            assert!(responder.lab()[length..].iter().all(|byte| *byte == 0), "{name} {length}");
         }
     }
 }
@@ -221,13 +221,13 @@ fn a_named_pipe_can_be_put() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let octets = noise(1_000_000);
-    let (path, content) = (fifo.clone(), octets.clone());
+    let bytes = noise(1_000_000);
+    let (path, content) = (fifo.clone(), bytes.clone());
     let writer = std::thread::spawn(move || fs::write(path, content).unwrap());
     let report = remote(&["put", text(&fifo), &place(responder.address, "lab+7")]).json();
     writer.join().unwrap();
-    assert_eq!((&report["bytes"], &report["offset"]), (&json!(octets.len()), &json!(7)));
-    assert!(responder.lab()[7..][..octets.len()] == octets);
+    assert_eq!((&report["bytes"], &report["offset"]), (&json!(bytes.len()), &json!(7)));
+    assert!(responder.lab()[7..][..bytes.len()] == bytes);
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn place(peer: SocketAddr, region: &str) -> String {
     format!("{peer}/{region}")
 }
 
-/// Octets that look like nothing and are the same each time.
+/// Bytes that look like nothing and are the same each time.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     (0..length)

@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Harm {
     None,
-    /// It flips a bit of the octet at this position of the stream.
+    /// It flips a bit of the byte at this position of the stream.
     Flip(u64),
     /// It closes both ways at this position.
     Cut(u64),
@@ -34,15 +34,15 @@ fn carry(mut from: TcpStream, mut to: TcpStream, harm: Harm) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         let end = position + length as u64;
-        let mut octets = &mut buffer[..length];
+        let mut bytes = &mut buffer[..length];
         let index = |at: u64| usize::try_from(at.saturating_sub(position)).unwrap();
         match harm {
-            Harm::Flip(at) if (position..end).contains(&at) => octets[index(at)] ^= 0x10,
-            Harm::Cut(at) if at < end => octets = &mut octets[..index(at)],
+            Harm::Flip(at) if (position..end).contains(&at) => bytes[index(at)] ^= 0x10,
+            Harm::Cut(at) if at < end => bytes = &mut bytes[..index(at)],
             _ => {}
         }
-        let cut = octets.len() < length;
-        if to.write_all(octets).is_err() || cut {
+        let cut = bytes.len() < length;
+        if to.write_all(bytes).is_err() || cut {
             break;
         }
         position = end;

@@ -18,7 +18,7 @@ pub(crate) enum Manner {
     Honest,
     /// It revokes what it has granted, at once.
     Revokes,
-    /// It takes so many octets after the grant and closes.
+    /// It takes so many bytes after the grant and closes.
     ClosesAfter(u64),
     /// It takes no Read Requests.
     NoReads,
@@ -39,7 +39,7 @@ pub(crate) struct Responder {
     pub(crate) shared: Arc<Mutex<Shared>>,
 }
 
-/// Octets of the region `lab`.
+/// Bytes of the region `lab`.
 pub(crate) const LAB: usize = 8 << 20;
 pub(crate) const LAB_ID: RegionId = RegionId(0);
 /// The token of the region `secret`.
@@ -70,8 +70,8 @@ impl Responder {
         self.shared.lock().unwrap().memory.bytes(LAB_ID).unwrap().to_vec()
     }
 
-    pub(crate) fn fill_lab(&self, octets: &[u8]) {
-        self.shared.lock().unwrap().memory.bytes_mut(LAB_ID).unwrap()[..octets.len()].copy_from_slice(octets);
+    pub(crate) fn fill_lab(&self, bytes: &[u8]) {
+        self.shared.lock().unwrap().memory.bytes_mut(LAB_ID).unwrap()[..bytes.len()].copy_from_slice(bytes);
     }
 }
 
@@ -182,18 +182,18 @@ impl Stream {
 
     fn cut(&self) -> bool {
         match (self.manner, self.granted_at) {
-            (Manner::ClosesAfter(octets), Some(at)) => self.received.saturating_sub(at) >= octets,
+            (Manner::ClosesAfter(bytes), Some(at)) => self.received.saturating_sub(at) >= bytes,
             _ => false,
         }
     }
 
-    fn receive(&mut self, octets: Vec<u8>) {
+    fn receive(&mut self, bytes: Vec<u8>) {
         let now = self.start.elapsed();
         let mut shared = self.shared.lock().unwrap();
         let Shared { memory, stats, stags, .. } = &mut *shared;
         let offset = self.received;
-        self.received += octets.len() as u64;
-        self.endpoint.receive(now, offset, octets, &mut Env { stags, memory, stats });
+        self.received += bytes.len() as u64;
+        self.endpoint.receive(now, offset, bytes, &mut Env { stags, memory, stats });
     }
 
     /// Writes what is due; says whether the peer still takes it.

@@ -3,14 +3,14 @@
 /// The next segment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Octets of payload.
+    /// Bytes of payload.
     pub(crate) len: usize,
     /// Whether it is the last.
     pub(crate) last: bool,
 }
 
-/// The next segment of a message of which `remaining` octets are left; `None` if the transport takes too little
-/// for a header and an octet.
+/// The next segment of a message of which `remaining` bytes are left; `None` if the transport takes too little
+/// for a header and an byte.
 ///
 /// RFC 5041 §5.2: each segment "MUST be no larger than the MULPDU value Advertised by the LLP", and a zero-length
 /// message "MUST consume exactly one DDP Segment".
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn messages_are_cut_as_the_rfc_shows() {
-        // RFC 5041 §5.2: 2048 octets, MULPDU 1500: 1482 and 566 untagged, 1486 and 562 tagged.
+        // RFC 5041 §5.2: 2048 bytes, MULPDU 1500: 1482 and 566 untagged, 1486 and 562 tagged.
         assert_eq!(cut(1500, 18, 2048), Some(Segment { len: 1482, last: false }));
         assert_eq!(cut(1500, 18, 566), Some(Segment { len: 566, last: true }));
         assert_eq!(cut(1500, 14, 2048), Some(Segment { len: 1486, last: false }));

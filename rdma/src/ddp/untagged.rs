@@ -11,7 +11,7 @@ use crate::wire::{MessageOffset, Msn};
 pub(crate) struct UntaggedQueue {
     /// The current message.
     pub(crate) msn: Msn,
-    /// Octets of it so far.
+    /// Bytes of it so far.
     pub(crate) offset: MessageOffset,
 }
 
@@ -24,7 +24,7 @@ impl UntaggedQueue {
         if header.msn == self.msn { Ok(()) } else { Err(StreamError::MsnRange) }
     }
 
-    /// Whether a segment of `len` octets continues the current message, and fits a buffer of `room` octets.
+    /// Whether a segment of `len` bytes continues the current message, and fits a buffer of `room` bytes.
     #[inline]
     pub(crate) fn check_offset(
         &self,

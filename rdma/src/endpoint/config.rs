@@ -8,7 +8,7 @@ use crate::mpa::{NegotiationConfig, OutOfOrder};
 use crate::qp::{QpState, StreamCounters};
 use crate::terminate::ErrorCode;
 
-/// How much of a message fits a single segment of the transport (RFC 4296 §2.2.1: `rdma_max_msizes`), octets of payload.
+/// How much of a message fits a single segment of the transport (RFC 4296 §2.2.1: `rdma_max_msizes`), bytes of payload.
 /// Longer messages are cut into as many as it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSizes {
@@ -18,7 +18,7 @@ pub struct MessageSizes {
     pub tagged: usize,
 }
 
-/// What an endpoint is made with. Its memory follows from it: 56 octets per read of the peer (`mpa.ird_max` at
+/// What an endpoint is made with. Its memory follows from it: 56 bytes per read of the peer (`mpa.ird_max` at
 /// most), 152 per place in the send queue, 72 per place in the receive queue, 64 per chunk (`chunks_max`), 40 per run
 /// placed early (`placed_runs_max`), and `spill_max`, of which only what is used is touched. All of it is taken by the
 /// time the stream is in full operation.
@@ -34,12 +34,12 @@ pub struct EndpointConfig {
     pub receive_queue: u16,
     /// Received chunks that may be held, not copied, while an FPDU is not complete. Each is at most a packet buffer.
     pub chunks_max: u16,
-    /// Octets of received FPDUs that may be copied aside when the peer cuts its stream small.
+    /// Bytes of received FPDUs that may be copied aside when the peer cuts its stream small.
     pub spill_max: usize,
     /// How FPDUs behind a gap are looked for, to be placed before it closes.
     pub out_of_order: OutOfOrder,
     /// Whether the last segment of a message may be placed before the gap closes, too. Many programs poll the last
-    /// octet of a Write to learn that all of it is there.
+    /// byte of a Write to learn that all of it is there.
     pub last_early: bool,
     /// Runs of FPDUs placed behind gaps that are remembered, 0–65535; what lies behind more gaps is held.
     pub placed_runs_max: u16,

@@ -1,4 +1,4 @@
-//! Octets that the transport received behind a gap.
+//! Bytes that the transport received behind a gap.
 
 use core::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::stats::count;
 use crate::terminate::Fault;
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
-    /// Looks at octets at stream position `offset` that lie behind a gap: RDMA Writes among them are placed now, and
+    /// Looks at bytes at stream position `offset` that lie behind a gap: RDMA Writes among them are placed now, and
     /// delivered when the gap has closed.
     ///
     /// `true`: all of them are placed. The transport may drop them, and say [`Self::receive_placed`] when their turn has
     /// come. Otherwise it keeps them, and brings them with [`Self::receive`].
     ///
-    /// A transport that has to give up what it holds behind a gap may do so: when these octets come again, they are left
+    /// A transport that has to give up what it holds behind a gap may do so: when these bytes come again, they are left
     /// out, whatever they say.
-    pub fn receive_early<M: Memory>(&mut self, offset: u64, octets: &[u8], env: &mut Env<'_, M>) -> bool {
+    pub fn receive_early<M: Memory>(&mut self, offset: u64, bytes: &[u8], env: &mut Env<'_, M>) -> bool {
         let Self { deframer: Some(deframer), qp, config, .. } = self else { return false };
         if qp.state != QpState::ReadyToSend || config.out_of_order == OutOfOrder::Off {
             return false;
         }
         count(&mut env.stats.mpa.early_tried, 1);
-        let refused = place(deframer, qp, (offset, octets), config.last_early, env).err();
-        let whole = deframer.is_placed(offset, octets.len());
+        let refused = place(deframer, qp, (offset, bytes), config.last_early, env).err();
+        let whole = deframer.is_placed(offset, bytes.len());
         if !whole {
-            count(&mut env.stats.mpa.octets_held, octets.len());
+            count(&mut env.stats.mpa.bytes_held, bytes.len());
             if let Some(refusal) = refused {
                 env.stats.mpa.count_early_refusal(refusal);
             }
@@ -36,7 +36,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         whole
     }
 
-    /// The stream goes on by `len` octets, from position `offset`, for which [`Self::receive_early`] has said `true`.
+    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_early`] has said `true`.
     pub fn receive_placed<M: Memory>(
         &mut self,
         now: Duration,
@@ -61,11 +61,11 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
 fn place<C: AsRef<[u8]>, M: Memory>(
     deframer: &mut Deframer<C>,
     qp: &mut QueuePair,
-    (offset, octets): (u64, &[u8]),
+    (offset, bytes): (u64, &[u8]),
     last_early: bool,
     env: &mut Env<'_, M>,
 ) -> Result<(), EarlyRefusal> {
-    let mut fpdus = deframer.early(offset, octets)?;
+    let mut fpdus = deframer.early(offset, bytes)?;
     let start = fpdus.position();
     let mut run = PlacedRun { start, end: start, ..PlacedRun::default() };
     let refused = loop {
@@ -78,7 +78,7 @@ fn place<C: AsRef<[u8]>, M: Memory>(
             Ok(last) => {
                 run.end = fpdus.position();
                 run.fpdus = run.fpdus.saturating_add(1);
-                run.ulpdu_octets = run.ulpdu_octets.saturating_add(fpdu.len() as u64);
+                run.ulpdu_bytes = run.ulpdu_bytes.saturating_add(fpdu.len() as u64);
                 run.writes = run.writes.saturating_add(last.into());
             }
             Err(refusal) => break Err(refusal),

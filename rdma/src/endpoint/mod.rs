@@ -1,4 +1,4 @@
-//! One stream from its first octet to its last: the MPA negotiation, then a queue pair.
+//! One stream from its first byte to its last: the MPA negotiation, then a queue pair.
 
 mod config;
 mod early;
@@ -26,16 +26,16 @@ pub const POKES_MAX: u32 = 5;
 
 /// The sending side of the transport.
 pub trait Sink {
-    /// Octets that fit one TCP segment now.
+    /// Bytes that fit one TCP segment now.
     fn fpdu_max(&self) -> usize;
 
-    /// Octets that the transport takes now. It must come to be at least [`Self::fpdu_max`] again and again.
+    /// Bytes that the transport takes now. It must come to be at least [`Self::fpdu_max`] again and again.
     fn room(&self) -> usize;
 
-    /// Takes exactly `len` octets, which `build` writes into a slice of that length. `false`: there is no room,
+    /// Takes exactly `len` bytes, which `build` writes into a slice of that length. `false`: there is no room,
     /// and `build` was not called.
     ///
-    /// The octets start a TCP segment of their own, or share one with others when they are few; they are not
+    /// The bytes start a TCP segment of their own, or share one with others when they are few; they are not
     /// split over two as long as they are not more than [`Self::fpdu_max`].
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool;
 }
@@ -56,15 +56,15 @@ pub struct Env<'a, M> {
 pub struct Progress {
     /// MPA frames and FPDUs handed to the transport.
     pub frames: usize,
-    /// Their octets.
-    pub octets: usize,
+    /// Their bytes.
+    pub bytes: usize,
     /// More waits for room in the transport.
     pub pending: bool,
 }
 
 /// One end of a stream.
 ///
-/// The owner brings octets with [`receive`](Self::receive), in the order of the stream; asks for events with
+/// The owner brings bytes with [`receive`](Self::receive), in the order of the stream; asks for events with
 /// [`poll_event`](Self::poll_event) until there is none; lets it send with [`poll_transmit`](Self::poll_transmit)
 /// after either, and when the transport has room again; and calls [`handle_timeout`](Self::handle_timeout) at
 /// [`next_deadline`](Self::next_deadline). `now` is the time since some fixed start, and does not go back.
@@ -148,13 +148,13 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// Takes the octets at stream position `offset`, which follow those before.
+    /// Takes the bytes at stream position `offset`, which follow those before.
     pub fn receive<M: Memory>(&mut self, now: Duration, offset: u64, chunk: C, env: &mut Env<'_, M>) {
         if let Some(negotiation) = &mut self.negotiation {
-            let octets = chunk.as_ref();
-            let taken = negotiation.receive(octets, &mut env.stats.mpa);
+            let bytes = chunk.as_ref();
+            let taken = negotiation.receive(bytes, &mut env.stats.mpa);
             self.position = offset.saturating_add(taken as u64);
-            let rest = octets.len() > taken;
+            let rest = bytes.len() > taken;
             self.negotiated(env.stats);
             if rest && self.deframer.is_some() {
                 self.fpdus(offset, chunk, env);
@@ -219,8 +219,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.send_negotiation(env.stats, sink, &mut progress);
         if self.poke_due {
             match self.qp.poke(env, sink) {
-                Step::Sent { fpdus, octets } => {
-                    progress.count(fpdus, octets);
+                Step::Sent { fpdus, bytes } => {
+                    progress.count(fpdus, bytes);
                     self.pokes = self.pokes.saturating_add(1);
                     self.poke_due = false;
                 }
@@ -230,7 +230,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
         loop {
             match self.qp.transmit(env, sink) {
-                Step::Sent { fpdus, octets } => progress.count(fpdus, octets),
+                Step::Sent { fpdus, bytes } => progress.count(fpdus, bytes),
                 Step::Again => {}
                 Step::NoRoom | Step::Idle => break,
             }
@@ -270,7 +270,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post(wr_id, Kind::Write { stag: remote, to: TaggedOffset(to) }, local)
     }
 
-    /// Reads the peer's memory into `local`. Finished when the octets are there.
+    /// Reads the peer's memory into `local`. Finished when the bytes are there.
     pub fn post_read(
         &mut self,
         wr_id: u64,
@@ -296,7 +296,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post(wr_id, Kind::Send { solicited, invalidate }, local)
     }
 
-    /// Does an atomic operation in the peer's memory, on the eight octets at `to`, whose address there must be a
+    /// Does an atomic operation in the peer's memory, on the eight bytes at `to`, whose address there must be a
     /// multiple of eight. Finished when what they were, in the byte order of this machine, is in `local`.
     pub fn post_atomic(
         &mut self,
@@ -315,7 +315,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post(wr_id, Kind::Atomic { stag: remote, to: TaggedOffset(to), op }, local)
     }
 
-    /// Sends eight octets to the peer's next posted buffer, which they use up without being put there. Finished
+    /// Sends eight bytes to the peer's next posted buffer, which they use up without being put there. Finished
     /// when the transport has them.
     pub fn post_immediate(&mut self, wr_id: u64, data: [u8; 8], solicited: bool) -> Result<(), PostError> {
         self.post(wr_id, Kind::Immediate { data, solicited }, LocalSlice::EMPTY)
@@ -370,7 +370,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.qp.origin.stream
     }
 
-    /// How much of a message fits one segment, if the transport's are of `fpdu_max` octets, as [`Sink::fpdu_max`] says.
+    /// How much of a message fits one segment, if the transport's are of `fpdu_max` bytes, as [`Sink::fpdu_max`] says.
     pub fn max_msizes(&self, fpdu_max: usize) -> MessageSizes {
         let mulpdu = self.qp.framer.ulpdu_max(fpdu_max);
         MessageSizes {
@@ -413,9 +413,9 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
 }
 
 impl Progress {
-    const fn count(&mut self, frames: usize, octets: usize) {
+    const fn count(&mut self, frames: usize, bytes: usize) {
         self.frames = self.frames.saturating_add(frames);
-        self.octets = self.octets.saturating_add(octets);
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 

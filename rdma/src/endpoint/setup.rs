@@ -1,4 +1,4 @@
-//! From the first octet to full operation.
+//! From the first byte to full operation.
 
 use super::{Endpoint, EndpointConfig, Progress, Sink};
 use crate::mpa::{self, Deframer, DeframerConfig, Framer, LocalError, Refusal, Rtr, Terms};

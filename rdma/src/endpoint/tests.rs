@@ -68,10 +68,10 @@ impl Side {
         wire.0
     }
 
-    fn deliver(&mut self, octets: Vec<u8>) {
+    fn deliver(&mut self, bytes: Vec<u8>) {
         let offset = self.endpoint.deframer.as_ref().unwrap().end();
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
-        self.endpoint.receive(NOW, offset, octets, &mut env);
+        self.endpoint.receive(NOW, offset, bytes, &mut env);
     }
 }
 
@@ -165,9 +165,9 @@ fn a_stream_that_has_ended_holds_no_chunks() {
     let mut a = Side::established(true, None);
     a.endpoint.post_write(1, local(0, 8), Stag(7), 0).unwrap();
     a.endpoint.post_write(2, local(0, 8), Stag(7), 0).unwrap();
-    let mut octets = a.send();
-    octets.pop();
-    b.deliver(octets);
+    let mut bytes = a.send();
+    bytes.pop();
+    b.deliver(bytes);
     assert_eq!(b.endpoint.info().state, QpState::Terminating);
     assert!(b.endpoint.deframer.is_none());
 }

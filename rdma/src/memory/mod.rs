@@ -1,4 +1,4 @@
-//! Memory protection: who may touch which octets of which region, and how that is asked.
+//! Memory protection: who may touch which bytes of which region, and how that is asked.
 //!
 //! ```text
 //!  STag, TO, length ──▶ StagTable::check_* ──▶ Placement / Fetch ──▶ Memory::place / fetch
@@ -33,16 +33,16 @@ pub struct RegionId(pub u32);
 /// the owner of the memory named; an implementation checks them against the memory once more before it
 /// touches a pointer.
 pub trait Memory {
-    /// Whether the region is there and has these octets. It keeps them while the caller works with them.
+    /// Whether the region is there and has these bytes. It keeps them while the caller works with them.
     ///
     /// Asked once more before each copy, although the check before has said that they are there: if it was wrong,
-    /// the stream ends with an error instead of with octets that are lost or made up.
+    /// the stream ends with an error instead of with bytes that are lost or made up.
     fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool;
 
     /// Copies `bytes` to the place. `bytes` is as long as the token says.
     fn place(&mut self, at: Placement, bytes: &[u8]);
 
-    /// Copies the octets out. `out` is as long as the token says.
+    /// Copies the bytes out. `out` is as long as the token says.
     fn fetch(&self, from: Fetch, out: &mut [u8]);
 
     /// Changes a value, in the byte order of this machine, to what the operation makes of it; what it was.

@@ -38,16 +38,16 @@ pub struct Origin {
     pub pd: Option<PdId>,
 }
 
-/// The octets of a region that an STag opens, and the tagged offsets they are known by.
+/// The bytes of a region that an STag opens, and the tagged offsets they are known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The region.
     pub region: RegionId,
-    /// The first octet, from the start of the region.
+    /// The first byte, from the start of the region.
     pub offset: u64,
-    /// How many octets.
+    /// How many bytes.
     pub bytes: u64,
-    /// The tagged offset of the first octet.
+    /// The tagged offset of the first byte.
     pub base_to: u64,
 }
 
@@ -167,7 +167,7 @@ impl StagTable {
         self.entries.values().filter(|entry| entry.opens(region)).count()
     }
 
-    /// Grants an STag for the first `bytes` octets of a region; their tagged offsets start at 0.
+    /// Grants an STag for the first `bytes` bytes of a region; their tagged offsets start at 0.
     pub fn grant(
         &mut self,
         region: RegionId,
@@ -311,7 +311,7 @@ impl StagTable {
         revoked
     }
 
-    /// May this stream place `len` octets there? The whole check.
+    /// May this stream place `len` bytes there? The whole check.
     #[inline]
     pub fn check_place(
         &self,
@@ -324,7 +324,7 @@ impl StagTable {
         Ok(Placement::checked(region, offset, len))
     }
 
-    /// May this stream fetch `len` octets from there? The whole check.
+    /// May this stream fetch `len` bytes from there? The whole check.
     #[inline]
     pub fn check_fetch(&self, stag: Stag, to: u64, len: usize, origin: Origin) -> Result<Fetch, AccessError> {
         let (region, offset) = self.check(Access::REMOTE_READ, stag, to, len as u64, origin)?;
@@ -338,7 +338,7 @@ impl StagTable {
         Ok(Word::checked(region, offset))
     }
 
-    /// May work of the owner on this stream fetch `len` octets from there? `lkey` is an STag of the stream's
+    /// May work of the owner on this stream fetch `len` bytes from there? `lkey` is an STag of the stream's
     /// protection domain. The whole check.
     #[inline]
     pub fn check_local_fetch(
@@ -352,7 +352,7 @@ impl StagTable {
         Ok(Fetch::checked(region, offset, len))
     }
 
-    /// May work of the owner on this stream place `len` octets there? The whole check.
+    /// May work of the owner on this stream place `len` bytes there? The whole check.
     #[inline]
     pub fn check_local_place(
         &self,
@@ -403,7 +403,7 @@ impl StagTable {
         Ok(live)
     }
 
-    /// The check of an access to octets, over all of them: region, and offset in it.
+    /// The check of an access to bytes, over all of them: region, and offset in it.
     #[inline]
     pub(super) fn check(
         &self,

@@ -13,7 +13,7 @@ fn on(stream: u64) -> Origin {
 }
 
 #[test]
-fn a_granted_window_can_be_used_to_its_last_octet() {
+fn a_granted_window_can_be_used_to_its_last_byte() {
     let mut table = table(4);
     let window = Window { region: RegionId(2), offset: 1000, bytes: 100, base_to: 5000 };
     let stag = table.grant_window(window, BOTH, Scope::Stream(STREAM)).unwrap();

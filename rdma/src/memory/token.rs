@@ -8,14 +8,14 @@ use super::RegionId;
 pub struct LocalSlice {
     /// The region.
     pub region: RegionId,
-    /// Octets from the start of the region.
+    /// Bytes from the start of the region.
     pub offset: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
 }
 
 impl LocalSlice {
-    /// No memory: for messages without octets.
+    /// No memory: for messages without bytes.
     pub const EMPTY: Self = Self { region: RegionId(0), offset: 0, len: 0 };
 }
 
@@ -36,7 +36,7 @@ macro_rules! token {
                 Self { region, offset, len }
             }
 
-            /// The part of a local slice from `skip` on, `len` octets long; `None` if it reaches over the end.
+            /// The part of a local slice from `skip` on, `len` bytes long; `None` if it reaches over the end.
             pub(crate) fn local(slice: &LocalSlice, skip: u32, len: usize) -> Option<Self> {
                 let end = u64::try_from(len).ok()?.checked_add(u64::from(skip))?;
                 if end > u64::from(slice.len) {
@@ -51,20 +51,20 @@ macro_rules! token {
                 self.region
             }
 
-            /// Octets from the start of the region.
+            /// Bytes from the start of the region.
             #[inline]
             pub const fn offset(&self) -> u64 {
                 self.offset
             }
 
-            /// Octets.
+            /// Bytes.
             #[inline]
             #[allow(clippy::len_without_is_empty, reason = "a token for nothing is not made")]
             pub const fn len(&self) -> usize {
                 self.len
             }
 
-            /// Two tokens: the first `n` octets (all of them if there are fewer), and the rest.
+            /// Two tokens: the first `n` bytes (all of them if there are fewer), and the rest.
             #[must_use]
             pub fn split_at(self, n: usize) -> (Self, Self) {
                 let first = n.min(self.len);
@@ -79,15 +79,15 @@ macro_rules! token {
 }
 
 token! {
-    /// The right to write these octets of a region.
+    /// The right to write these bytes of a region.
     Placement
 }
 token! {
-    /// The right to read these octets of a region.
+    /// The right to read these bytes of a region.
     Fetch
 }
 
-/// The right to change eight octets of a region as one, at a multiple of eight from its start.
+/// The right to change eight bytes of a region as one, at a multiple of eight from its start.
 ///
 /// Made by a check only; used up by the operation.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// `None` where the octets are not aligned.
+    /// `None` where the bytes are not aligned.
     pub(super) const fn checked(region: RegionId, offset: u64) -> Option<Self> {
         if offset.is_multiple_of(8) { Some(Self { region, offset }) } else { None }
     }
@@ -107,7 +107,7 @@ impl Word {
         self.region
     }
 
-    /// Octets from the start of the region.
+    /// Bytes from the start of the region.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
@@ -119,7 +119,7 @@ mod tests {
     use crate::memory::RegionId;
 
     #[test]
-    fn a_split_covers_the_same_octets() {
+    fn a_split_covers_the_same_bytes() {
         let (a, b) = Placement::checked(RegionId(3), 100, 10).split_at(4);
         assert_eq!((a.region(), a.offset(), a.len()), (RegionId(3), 100, 4));
         assert_eq!((b.region(), b.offset(), b.len()), (RegionId(3), 104, 6));

@@ -16,24 +16,24 @@ impl VecMemory {
         Self { regions: Vec::new(), faults: 0 }
     }
 
-    /// Adds a region with these octets; `None` after 2³² of them.
+    /// Adds a region with these bytes; `None` after 2³² of them.
     pub fn add(&mut self, bytes: Vec<u8>) -> Option<RegionId> {
         let id = u32::try_from(self.regions.len()).ok()?;
         self.regions.push(bytes);
         Some(RegionId(id))
     }
 
-    /// The octets of a region.
+    /// The bytes of a region.
     pub fn bytes(&self, region: RegionId) -> Option<&[u8]> {
         self.regions.get(usize::try_from(region.0).ok()?).map(Vec::as_slice)
     }
 
-    /// The octets of a region, to be changed.
+    /// The bytes of a region, to be changed.
     pub fn bytes_mut(&mut self, region: RegionId) -> Option<&mut [u8]> {
         self.regions.get_mut(usize::try_from(region.0).ok()?).map(Vec::as_mut_slice)
     }
 
-    /// Placements refused because the region has no such octets. Not zero means that a grant or a local slice
+    /// Placements refused because the region has no such bytes. Not zero means that a grant or a local slice
     /// was larger than its region.
     pub const fn faults(&self) -> u64 {
         self.faults
@@ -58,7 +58,7 @@ impl Memory for VecMemory {
         }
     }
 
-    /// Octets that the region does not have are zero.
+    /// Bytes that the region does not have are zero.
     fn fetch(&self, from: Fetch, out: &mut [u8]) {
         let range = Self::range(from.offset(), out.len());
         match range.and_then(|range| self.bytes(from.region())?.get(range)) {

@@ -12,9 +12,9 @@ use crate::wire::Stag;
 pub struct Bind {
     /// The memory region.
     pub lkey: Stag,
-    /// The first octet, as the region addresses it.
+    /// The first byte, as the region addresses it.
     pub address: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u64,
     /// What the peer may do; rights of a peer only.
     pub access: Access,

@@ -1,17 +1,17 @@
 //! CRC32c as MPA uses it: RFC 5044 §4.4, "computed using the CRC32c polynomial in the manner described in
-//! the iSCSI Protocol"; iSCSI, and so MPA, stores the reflected value with its low octet first.
+//! the iSCSI Protocol"; iSCSI, and so MPA, stores the reflected value with its low byte first.
 
 use super::CRC_LEN;
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The CRC field over one run of octets.
+/// The CRC field over one run of bytes.
 #[inline]
 #[must_use]
-pub fn crc32c(octets: &[u8]) -> [u8; CRC_LEN] {
-    crc_fast::crc32_iscsi(octets).to_le_bytes()
+pub fn crc32c(bytes: &[u8]) -> [u8; CRC_LEN] {
+    crc_fast::crc32_iscsi(bytes).to_le_bytes()
 }
 
-/// The CRC field over octets that lie in pieces.
+/// The CRC field over bytes that lie in pieces.
 #[derive(Clone, Debug)]
 pub struct Crc32c(Digest);
 

@@ -5,12 +5,12 @@
 //! keeps its chunks, moved and not copied, until the rest has come, and is lent as a row of slices. Chunks are dropped as
 //! soon as they hold nothing that is still wanted.
 //!
-//! A peer may cut its stream into single octets, or begin a long FPDU and never end it, on every connection that it
+//! A peer may cut its stream into single bytes, or begin a long FPDU and never end it, on every connection that it
 //! may have. So that chunks, whose buffers come from a pool that reception lives on, are not all held for that, no more
 //! than [`DeframerConfig::chunks_max`] are; what comes behind them and does not complete the FPDU is copied into a buffer
-//! that the deframer was given at the start, and so are the smallest of chunks, which would pin a buffer for a few octets.
+//! that the deframer was given at the start, and so are the smallest of chunks, which would pin a buffer for a few bytes.
 //!
-//! What was placed while it lay behind a gap is remembered as [`PlacedRun`]s. When the stream gets there, its octets are
+//! What was placed while it lay behind a gap is remembered as [`PlacedRun`]s. When the stream gets there, its bytes are
 //! left out, whether they come a second time or not at all ([`push_placed`](Deframer::push_placed)), and the run is
 //! given out in their stead. An FPDU that does not end where a run begins shows that the run was none of the stream's.
 //!
@@ -25,14 +25,14 @@ use super::{CRC_LEN, LENGTH_LEN, MARKED_LEN_MAX, MpaStats, fpdu_len};
 use core::fmt;
 use std::collections::VecDeque;
 
-/// Chunks that suffice for the longest FPDU in segments of 1448 octets, wherever in them it begins.
+/// Chunks that suffice for the longest FPDU in segments of 1448 bytes, wherever in them it begins.
 pub const CHUNKS_MAX: usize = 48;
-/// Octets below which a chunk that does not complete an FPDU is copied aside although fewer are held: an eighth of the least
+/// Bytes below which a chunk that does not complete an FPDU is copied aside although fewer are held: an eighth of the least
 /// buffer that ports receive into.
 const TINY: usize = 256;
-/// Octets of the copy-aside buffer that no legal stream overflows.
+/// Bytes of the copy-aside buffer that no legal stream overflows.
 pub const SPILL_MAX: usize = MARKED_LEN_MAX + TINY;
-/// Octets of the shortest FPDU.
+/// Bytes of the shortest FPDU.
 const FPDU_LEN_MIN: u64 = fpdu_len(0) as u64;
 
 /// What a deframer is made with.
@@ -44,7 +44,7 @@ pub struct DeframerConfig {
     pub markers: bool,
     /// Chunks that may be held for an FPDU that is not complete: as many packet buffers.
     pub chunks_max: usize,
-    /// Octets that may be copied aside; [`SPILL_MAX`] suffices for every legal stream.
+    /// Bytes that may be copied aside; [`SPILL_MAX`] suffices for every legal stream.
     pub spill_max: usize,
     /// How FPDUs behind a gap are looked for.
     pub out_of_order: OutOfOrder,
@@ -75,7 +75,7 @@ pub enum FpduError {
     Marker,
     /// The FPDU does not end where one was found before the gap closed (RFC 5044 §8, code 3).
     Boundary,
-    /// More small pieces of one FPDU than the copy-aside buffer takes; cannot be with [`SPILL_MAX`] octets.
+    /// More small pieces of one FPDU than the copy-aside buffer takes; cannot be with [`SPILL_MAX`] bytes.
     Fragmented,
     /// A chunk does not follow the one before it: a mistake of the caller's.
     Gap {
@@ -96,9 +96,9 @@ impl fmt::Display for FpduError {
             Self::Boundary => f.write_str("the FPDU does not end where the next was found"),
             Self::Fragmented => f.write_str("the FPDU came in too many small pieces"),
             Self::Gap { expected, offset } => {
-                write!(f, "octets at stream position {offset} where {expected} was due")
+                write!(f, "bytes at stream position {offset} where {expected} was due")
             }
-            Self::Undrained => f.write_str("octets offered while whole FPDUs were waiting"),
+            Self::Undrained => f.write_str("bytes offered while whole FPDUs were waiting"),
         }
     }
 }
@@ -108,9 +108,9 @@ impl core::error::Error for FpduError {}
 #[derive(Debug)]
 pub(super) enum Piece<C> {
     Chunk(C),
-    /// So many octets of the copy-aside buffer, behind those of the pieces before.
+    /// So many bytes of the copy-aside buffer, behind those of the pieces before.
     Spill(usize),
-    /// So many octets that were placed before and are here no more.
+    /// So many bytes that were placed before and are here no more.
     Placed(usize),
 }
 
@@ -127,17 +127,17 @@ pub struct Deframer<C> {
     pieces: VecDeque<Piece<C>>,
     chunks: usize,
     chunks_max: usize,
-    /// Octets of the first piece that are used up; zero unless it is a chunk.
+    /// Bytes of the first piece that are used up; zero unless it is a chunk.
     used: usize,
-    /// Octets in the pieces that are not used up.
+    /// Bytes in the pieces that are not used up.
     held: usize,
-    /// Octets of the FPDU that was lent out last.
+    /// Bytes of the FPDU that was lent out last.
     lent: usize,
-    /// The stream position of the first octet held.
+    /// The stream position of the first byte held.
     position: u64,
     spill: Vec<u8>,
     spill_max: usize,
-    /// Octets of `spill` that are used up.
+    /// Bytes of `spill` that are used up.
     spill_used: usize,
     out_of_order: OutOfOrder,
     runs: PlacedRuns,
@@ -149,7 +149,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     pub fn new(start: u64, config: DeframerConfig) -> Self {
         let DeframerConfig { crc, markers, chunks_max, spill_max, out_of_order, runs_max } = config;
         let runs_max = if out_of_order == OutOfOrder::Off { 0 } else { runs_max };
-        // In front of each chunk, and behind the last, there is at most one run of octets copied aside; one chunk more
+        // In front of each chunk, and behind the last, there is at most one run of bytes copied aside; one chunk more
         // completes the FPDU.
         let pieces_max = chunks_max.saturating_add(1).saturating_mul(2);
         Self {
@@ -176,7 +176,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.position.saturating_add(self.held as u64)
     }
 
-    /// Octets held back because their FPDU is not complete.
+    /// Bytes held back because their FPDU is not complete.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.held.saturating_sub(self.lent)
@@ -188,14 +188,14 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.chunks
     }
 
-    /// The stream position at which the FPDU begins that octets are held back of; `None` where there are none.
+    /// The stream position at which the FPDU begins that bytes are held back of; `None` where there are none.
     #[inline]
     #[must_use]
     pub fn incomplete_from(&self) -> Option<u64> {
         (self.pending() > 0).then(|| self.position.saturating_add(self.lent as u64))
     }
 
-    /// Lets go of all chunks, of which the octets that are still wanted are copied aside; or, where there is too little room
+    /// Lets go of all chunks, of which the bytes that are still wanted are copied aside; or, where there is too little room
     /// for that, of none.
     #[cold]
     pub fn compact(&mut self, stats: &mut MpaStats) {
@@ -211,15 +211,15 @@ impl<C: AsRef<[u8]>> Deframer<C> {
                 Piece::Placed(_) => {}
                 Piece::Spill(run) => at = at.saturating_add(*run),
                 Piece::Chunk(chunk) => {
-                    let octets = chunk.as_ref().get(used..).unwrap_or_default();
-                    let len = octets.len();
-                    self.spill.extend_from_slice(octets);
+                    let bytes = chunk.as_ref().get(used..).unwrap_or_default();
+                    let len = bytes.len();
+                    self.spill.extend_from_slice(bytes);
                     if let Some(behind) = self.spill.get_mut(at..).filter(|behind| len <= behind.len()) {
                         behind.rotate_right(len);
                     }
                     at = at.saturating_add(len);
-                    stats.octets_spilled = stats.octets_spilled.wrapping_add(len as u64);
-                    stats.octets_copied = stats.octets_copied.wrapping_add(len as u64);
+                    stats.bytes_spilled = stats.bytes_spilled.wrapping_add(len as u64);
+                    stats.bytes_copied = stats.bytes_copied.wrapping_add(len as u64);
                     *piece = Piece::Spill(len);
                 }
             }
@@ -241,11 +241,11 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     ///
     /// # Errors
     /// Where there can be none that may be placed.
-    pub fn early<'a>(&self, offset: u64, octets: &'a [u8]) -> Result<EarlyFpdus<'a>, EarlyRefusal> {
+    pub fn early<'a>(&self, offset: u64, bytes: &'a [u8]) -> Result<EarlyFpdus<'a>, EarlyRefusal> {
         if self.failed || self.out_of_order == OutOfOrder::Off || offset <= self.end() {
             return Err(EarlyRefusal::Unlocated);
         }
-        let mut fpdus = EarlyFpdus::new(self.shape, offset, octets, self.out_of_order)?;
+        let mut fpdus = EarlyFpdus::new(self.shape, offset, bytes, self.out_of_order)?;
         // The lengths lead behind it already: it is part of a payload.
         if fpdus.position() < self.front_end() {
             return Err(EarlyRefusal::Unlocated);
@@ -261,14 +261,14 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         }
     }
 
-    /// Whether all octets of this part of the stream were placed: nobody needs them any more.
+    /// Whether all bytes of this part of the stream were placed: nobody needs them any more.
     #[must_use]
     pub fn is_placed(&self, offset: u64, len: usize) -> bool {
         self.runs.covers(offset, offset.saturating_add(len as u64))
     }
 
     /// Takes the chunk at stream position `offset`, which must follow what came before. The first chunk may
-    /// begin earlier, with octets that belong to the startup frames: those are left out.
+    /// begin earlier, with bytes that belong to the startup frames: those are left out.
     ///
     /// # Errors
     /// Where the chunk does not follow, does not fit, or came before the FPDUs held were taken. The error is
@@ -285,7 +285,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         }
     }
 
-    /// Takes note that the stream goes on by `len` octets that [`is_placed`](Self::is_placed) answered for, and that are
+    /// Takes note that the stream goes on by `len` bytes that [`is_placed`](Self::is_placed) answered for, and that are
     /// not at hand.
     ///
     /// # Errors
@@ -321,10 +321,10 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.shape.crc
     }
 
-    /// So many octets of the stream went by without being held.
+    /// So many bytes of the stream went by without being held.
     #[inline]
-    pub(super) fn pass(&mut self, octets: usize) {
-        self.position = self.position.saturating_add(octets as u64);
+    pub(super) fn pass(&mut self, bytes: usize) {
+        self.position = self.position.saturating_add(bytes as u64);
     }
 
     fn try_push(&mut self, offset: u64, chunk: C, stats: &mut MpaStats) -> Result<(), FpduError> {
@@ -346,8 +346,8 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         let aside = len < TINY || self.chunks >= self.chunks_max;
         if aside && self.held > 0 && !self.completes(len) {
             self.spill(chunk.as_ref())?;
-            stats.octets_spilled = stats.octets_spilled.wrapping_add(len as u64);
-            stats.octets_copied = stats.octets_copied.wrapping_add(len as u64);
+            stats.bytes_spilled = stats.bytes_spilled.wrapping_add(len as u64);
+            stats.bytes_copied = stats.bytes_copied.wrapping_add(len as u64);
         } else {
             if self.held == 0 {
                 self.used = chunk.as_ref().len().saturating_sub(len);
@@ -359,7 +359,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
-    /// Octets of the FPDU at the front, once its length is there.
+    /// Bytes of the FPDU at the front, once its length is there.
     fn front_len(&self) -> Option<usize> {
         self.ulpdu_length().map(|ulpdu_len| self.layout().fpdu_len(ulpdu_len.into()))
     }
@@ -369,23 +369,23 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.position.saturating_add(self.front_len().unwrap_or(0) as u64)
     }
 
-    /// Whether so many octets more complete the FPDU at the front.
+    /// Whether so many bytes more complete the FPDU at the front.
     fn completes(&self, len: usize) -> bool {
         self.front_len().is_some_and(|due| self.held.saturating_add(len) >= due)
     }
 
-    fn spill(&mut self, octets: &[u8]) -> Result<(), FpduError> {
-        if self.spill_max.saturating_sub(self.spill.len()) < octets.len() {
+    fn spill(&mut self, bytes: &[u8]) -> Result<(), FpduError> {
+        if self.spill_max.saturating_sub(self.spill.len()) < bytes.len() {
             self.spill.drain(..self.spill_used.min(self.spill.len()));
             self.spill_used = 0;
-            if self.spill_max.saturating_sub(self.spill.len()) < octets.len() {
+            if self.spill_max.saturating_sub(self.spill.len()) < bytes.len() {
                 return Err(FpduError::Fragmented);
             }
         }
-        self.spill.extend_from_slice(octets);
+        self.spill.extend_from_slice(bytes);
         match self.pieces.back_mut() {
-            Some(Piece::Spill(run)) => *run = run.saturating_add(octets.len()),
-            _ => self.pieces.push_back(Piece::Spill(octets.len())),
+            Some(Piece::Spill(run)) => *run = run.saturating_add(bytes.len()),
+            _ => self.pieces.push_back(Piece::Spill(bytes.len())),
         }
         Ok(())
     }
@@ -425,7 +425,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             stats.fpdus_in_split = stats.fpdus_in_split.wrapping_add(1);
         }
         self.lent = len;
-        Some(Ok(Fpdu::new(self.position, ulpdu_len, layout, self.first(), self.octets(0, len))))
+        Some(Ok(Fpdu::new(self.position, ulpdu_len, layout, self.first(), self.bytes(0, len))))
     }
 
     /// The run of FPDUs placed before that the stream has now reached the end of; `None` elsewhere.
@@ -443,7 +443,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             return None;
         }
         stats.fpdus_in = stats.fpdus_in.wrapping_add(run.fpdus.into());
-        stats.ulpdu_octets_in = stats.ulpdu_octets_in.wrapping_add(run.ulpdu_octets);
+        stats.ulpdu_bytes_in = stats.ulpdu_bytes_in.wrapping_add(run.ulpdu_bytes);
         self.runs.take_first()
     }
 
@@ -455,8 +455,8 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         }
         for (at, due) in self.layout().markers(len) {
             let mut marker = [0; MARKER_LEN];
-            let octets = self.octets(at, MARKER_LEN).flatten();
-            marker.iter_mut().zip(octets).for_each(|(to, from)| *to = *from);
+            let bytes = self.bytes(at, MARKER_LEN).flatten();
+            marker.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
             if Some(pointer(marker)) != due {
                 return Err(FpduError::Marker);
             }
@@ -478,8 +478,8 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         if let Some(length) = self.first().get(at..).and_then(<[u8]>::first_chunk::<LENGTH_LEN>) {
             return Some(u16::from_be_bytes(*length));
         }
-        let mut octets = self.octets(at, LENGTH_LEN).flatten();
-        Some(u16::from_be_bytes([*octets.next()?, *octets.next()?]))
+        let mut bytes = self.bytes(at, LENGTH_LEN).flatten();
+        Some(u16::from_be_bytes([*bytes.next()?, *bytes.next()?]))
     }
 
     #[inline]
@@ -489,11 +489,11 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             return crc32c(covered) == *field;
         }
         let mut crc = Crc32c::new();
-        self.octets(0, covered).for_each(|piece| crc.update(piece));
-        self.octets(covered, CRC_LEN).flatten().eq(crc.finish().iter())
+        self.bytes(0, covered).for_each(|piece| crc.update(piece));
+        self.bytes(covered, CRC_LEN).flatten().eq(crc.finish().iter())
     }
 
-    /// The octets of the first piece that are not used up.
+    /// The bytes of the first piece that are not used up.
     #[inline]
     fn first(&self) -> &[u8] {
         match self.pieces.front() {
@@ -508,9 +508,9 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.spill.get(self.spill_used..).unwrap_or_default()
     }
 
-    /// `len` of the octets held, from the `skip`th on.
+    /// `len` of the bytes held, from the `skip`th on.
     #[inline]
-    fn octets(&self, skip: usize, len: usize) -> Pieces<'_, C> {
+    fn bytes(&self, skip: usize, len: usize) -> Pieces<'_, C> {
         let skipped = self.used.saturating_add(skip);
         Pieces::raw(self.pieces.iter(), self.spilled(), skipped, len)
     }

@@ -1,7 +1,7 @@
 //! FPDUs in a chunk behind a gap (RFC 5044 §6, Appendix A.4): found without what comes before them, and verified.
 //!
 //! A marker says where the FPDU that it is in begins; the lengths lead from there to those behind it. In a stream
-//! without markers, the chunk's first octet is tried: a sender that aligns its FPDUs with TCP segments (RFC 5044 §5.1)
+//! without markers, the chunk's first byte is tried: a sender that aligns its FPDUs with TCP segments (RFC 5044 §5.1)
 //! begins one there. That is a guess, which only the CRC confirms, and what is taken for an FPDU might be payload that
 //! looks like one; so nothing is tried where the lengths that are known already lead past it, and the chain of lengths is
 //! compared with what was found when the gap has closed.
@@ -25,7 +25,7 @@ pub enum OutOfOrder {
     Aligned,
 }
 
-/// Why octets behind a gap were not placed, or not all of them. They wait for the gap to close.
+/// Why bytes behind a gap were not placed, or not all of them. They wait for the gap to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlyRefusal {
     /// Nothing tells where an FPDU begins.
@@ -63,14 +63,14 @@ impl StreamShape {
     }
 
     /// Where in a chunk at stream position `offset` the first FPDU begins that can be located.
-    fn locate(&self, offset: u64, octets: &[u8], how: OutOfOrder) -> Option<usize> {
+    fn locate(&self, offset: u64, bytes: &[u8], how: OutOfOrder) -> Option<usize> {
         let distance = offset.checked_sub(self.start)?;
         if self.markers {
             let first = Layout::marked(distance).markers(MARKER_INTERVAL).next().map_or(0, |(at, _)| at);
-            let begins = (first..octets.len())
+            let begins = (first..bytes.len())
                 .step_by(MARKER_INTERVAL)
-                .find_map(|at| begin(octets.get(at..)?.first_chunk()?, at, distance));
-            if begins.is_some() || octets.len() >= MARKER_INTERVAL {
+                .find_map(|at| begin(bytes.get(at..)?.first_chunk()?, at, distance));
+            if begins.is_some() || bytes.len() >= MARKER_INTERVAL {
                 return begins;
             }
         }
@@ -83,8 +83,8 @@ impl StreamShape {
 
 /// Where the FPDU begins that the marker at `at` is in; `None` if that is in front of the chunk, which lies `distance`
 /// behind the first FPDU.
-fn begin(octets: &[u8; MARKER_LEN], at: usize, distance: u64) -> Option<usize> {
-    match usize::from(pointer(*octets)) {
+fn begin(bytes: &[u8; MARKER_LEN], at: usize, distance: u64) -> Option<usize> {
+    match usize::from(pointer(*bytes)) {
         0 => Some(at),
         back => {
             let length_at = at.checked_sub(back)?;
@@ -100,10 +100,10 @@ fn begin(octets: &[u8; MARKER_LEN], at: usize, distance: u64) -> Option<usize> {
 #[derive(Debug)]
 pub struct EarlyFpdus<'a> {
     shape: StreamShape,
-    /// Octets from the next FPDU on.
-    octets: &'a [u8],
+    /// Bytes from the next FPDU on.
+    bytes: &'a [u8],
     position: u64,
-    /// The stream position from which on octets were placed before.
+    /// The stream position from which on bytes were placed before.
     until: u64,
 }
 
@@ -111,12 +111,12 @@ impl<'a> EarlyFpdus<'a> {
     pub(super) fn new(
         shape: StreamShape,
         offset: u64,
-        octets: &'a [u8],
+        bytes: &'a [u8],
         how: OutOfOrder,
     ) -> Result<Self, EarlyRefusal> {
-        let begin = shape.locate(offset, octets, how).ok_or(EarlyRefusal::Unlocated)?;
-        let octets = octets.get(begin..).ok_or(EarlyRefusal::Unlocated)?;
-        Ok(Self { shape, octets, position: offset.saturating_add(begin as u64), until: u64::MAX })
+        let begin = shape.locate(offset, bytes, how).ok_or(EarlyRefusal::Unlocated)?;
+        let bytes = bytes.get(begin..).ok_or(EarlyRefusal::Unlocated)?;
+        Ok(Self { shape, bytes, position: offset.saturating_add(begin as u64), until: u64::MAX })
     }
 
     /// Nothing from this stream position on is wanted.
@@ -130,7 +130,7 @@ impl<'a> EarlyFpdus<'a> {
         self.position
     }
 
-    /// The next FPDU; `None` behind the last octet of the chunk.
+    /// The next FPDU; `None` behind the last byte of the chunk.
     ///
     /// # Errors
     /// Where the rest of the chunk is not one, or was placed before.
@@ -138,7 +138,7 @@ impl<'a> EarlyFpdus<'a> {
         &mut self,
         stats: &mut MpaStats,
     ) -> Option<Result<Fpdu<'a, C>, EarlyRefusal>> {
-        if self.octets.is_empty() {
+        if self.bytes.is_empty() {
             return None;
         }
         Some(self.whole(stats))
@@ -146,10 +146,10 @@ impl<'a> EarlyFpdus<'a> {
 
     fn whole<C: AsRef<[u8]>>(&mut self, stats: &mut MpaStats) -> Result<Fpdu<'a, C>, EarlyRefusal> {
         let layout = self.shape.layout(self.position);
-        let length = self.octets.get(layout.length_at()..).and_then(<[u8]>::first_chunk::<LENGTH_LEN>);
+        let length = self.bytes.get(layout.length_at()..).and_then(<[u8]>::first_chunk::<LENGTH_LEN>);
         let ulpdu_len = usize::from(u16::from_be_bytes(*length.ok_or(EarlyRefusal::Incomplete)?));
         let len = layout.fpdu_len(ulpdu_len);
-        let (fpdu, rest) = self.octets.split_at_checked(len).ok_or(EarlyRefusal::Incomplete)?;
+        let (fpdu, rest) = self.bytes.split_at_checked(len).ok_or(EarlyRefusal::Incomplete)?;
         let end = self.position.saturating_add(len as u64);
         if end > self.until {
             return Err(EarlyRefusal::Runs);
@@ -166,7 +166,7 @@ impl<'a> EarlyFpdus<'a> {
             stats.markers_in = stats.markers_in.wrapping_add(1);
         }
         let found = Fpdu::new(self.position, ulpdu_len, layout, fpdu, Pieces::of(fpdu));
-        (self.octets, self.position) = (rest, end);
+        (self.bytes, self.position) = (rest, end);
         Ok(found)
     }
 }

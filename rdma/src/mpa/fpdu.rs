@@ -16,7 +16,7 @@ pub struct Fpdu<'a, C> {
 }
 
 impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
-    /// The FPDU at stream position `offset` that `octets` begins with, of which the ULPDU has `len` octets; `first` is
+    /// The FPDU at stream position `offset` that `bytes` begins with, of which the ULPDU has `len` bytes; `first` is
     /// the first piece of these.
     #[inline]
     pub(super) fn new(
@@ -24,12 +24,12 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         len: usize,
         layout: Layout,
         first: &'a [u8],
-        octets: Pieces<'a, C>,
+        bytes: Pieces<'a, C>,
     ) -> Self {
         let before = layout.length_at().saturating_add(LENGTH_LEN);
         let uncut = layout.until_marker(before) >= len;
         let whole = first.get(before..before.saturating_add(len)).filter(|_| uncut);
-        let mut ulpdu = octets;
+        let mut ulpdu = bytes;
         ulpdu.skip = ulpdu.skip.saturating_add(before);
         ulpdu.until_marker = layout.until_marker(before);
         ulpdu.left = len;
@@ -49,14 +49,14 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         self.offset
     }
 
-    /// Octets of its ULPDU, 0–65535.
+    /// Bytes of its ULPDU, 0–65535.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether its ULPDU has no octets.
+    /// Whether its ULPDU has no bytes.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -70,7 +70,7 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         self.whole
     }
 
-    /// Copies the first octets of the ULPDU, as many as there are and fit, and returns their number.
+    /// Copies the first bytes of the ULPDU, as many as there are and fit, and returns their number.
     #[inline]
     pub fn copy_prefix(&self, out: &mut [u8]) -> usize {
         let mut copied = 0usize;
@@ -88,7 +88,7 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         copied
     }
 
-    /// The pieces of the ULPDU in order, without its first `skip` octets. None is empty.
+    /// The pieces of the ULPDU in order, without its first `skip` bytes. None is empty.
     #[inline]
     #[must_use]
     pub fn pieces(&self, skip: usize) -> Pieces<'a, C> {
@@ -106,22 +106,22 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
     }
 }
 
-/// A run of received octets, slice by slice, markers left out.
+/// A run of received bytes, slice by slice, markers left out.
 #[derive(Debug)]
 pub struct Pieces<'a, C> {
     /// What is left of the piece that is being read.
     current: &'a [u8],
     pieces: vec_deque::Iter<'a, Piece<C>>,
     spill: &'a [u8],
-    /// Octets to be left out before the next.
+    /// Bytes to be left out before the next.
     skip: usize,
-    /// Octets behind those up to a marker; more than there are where there is none.
+    /// Bytes behind those up to a marker; more than there are where there is none.
     until_marker: usize,
     left: usize,
 }
 
 impl<'a, C> Pieces<'a, C> {
-    /// `left` octets of the pieces, without the first `skip`, as they are: markers are octets like others.
+    /// `left` bytes of the pieces, without the first `skip`, as they are: markers are bytes like others.
     #[inline]
     pub(super) fn raw(
         pieces: vec_deque::Iter<'a, Piece<C>>,
@@ -132,27 +132,27 @@ impl<'a, C> Pieces<'a, C> {
         Self { current: &[], pieces, spill, skip, until_marker: usize::MAX, left }
     }
 
-    /// The octets of one slice.
+    /// The bytes of one slice.
     #[inline]
-    pub(super) fn of(octets: &'a [u8]) -> Self {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
         Self {
-            current: octets,
+            current: bytes,
             pieces: vec_deque::Iter::default(),
             spill: &[],
             skip: 0,
             until_marker: usize::MAX,
-            left: octets.len(),
+            left: bytes.len(),
         }
     }
 
-    /// Leaves out `octets` more, not counting markers.
+    /// Leaves out `bytes` more, not counting markers.
     #[inline]
-    fn leave_out(&mut self, octets: usize) {
-        let octets = octets.min(self.left);
-        self.left = self.left.saturating_sub(octets);
-        self.skip = self.skip.saturating_add(octets);
-        match octets.checked_sub(self.until_marker) {
-            None | Some(0) => self.until_marker = self.until_marker.saturating_sub(octets),
+    fn leave_out(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.left);
+        self.left = self.left.saturating_sub(bytes);
+        self.skip = self.skip.saturating_add(bytes);
+        match bytes.checked_sub(self.until_marker) {
+            None | Some(0) => self.until_marker = self.until_marker.saturating_sub(bytes),
             Some(behind) => {
                 let last = behind.saturating_sub(1);
                 let markers = (last / BETWEEN).saturating_add(1);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Where the peer wants markers, the FPDU is built as if there were none and then spread, last part first, so that room
-//! for them opens: its octets move within the buffer that they are in, and the CRC is taken over the result.
+//! for them opens: its bytes move within the buffer that they are in, and the CRC is taken over the result.
 
 use super::crc::crc32c;
 use super::marker::{Layout, MARKER_INTERVAL, MARKER_LEN, marker};
@@ -23,7 +23,7 @@ pub const MULPDU_MAX: usize = 64768;
 
 const OVERHEAD: usize = LENGTH_LEN + CRC_LEN;
 
-/// Octets of the FPDU around a ULPDU of so many octets, without markers. RFC 5044 §4.1: "The length of the
+/// Bytes of the FPDU around a ULPDU of so many bytes, without markers. RFC 5044 §4.1: "The length of the
 /// pad is set so as to make the size of the FPDU an integral multiple of four."
 #[inline]
 #[must_use]
@@ -31,7 +31,7 @@ pub const fn fpdu_len(ulpdu_len: usize) -> usize {
     ulpdu_len.saturating_add(OVERHEAD).saturating_add(3) & !3
 }
 
-/// The longest ULPDU whose FPDU fits a TCP segment of `emss` octets, without markers.
+/// The longest ULPDU whose FPDU fits a TCP segment of `emss` bytes, without markers.
 /// RFC 5044 §4.5: "MULPDU = EMSS - (6 + EMSS mod 4)".
 ///
 /// The result lies in [`MULPDU_MIN`]..=[`MULPDU_MAX`] whatever `emss` is: below an EMSS of 136 an FPDU may
@@ -62,14 +62,14 @@ pub const fn mulpdu_marked(emss: usize) -> usize {
 pub enum FrameError {
     /// The ULPDU is longer than [`MULPDU_MAX`].
     TooLong {
-        /// Octets of the ULPDU.
+        /// Bytes of the ULPDU.
         ulpdu: usize,
     },
     /// The buffer is not exactly as long as the FPDU.
     Buffer {
-        /// Octets of the FPDU.
+        /// Bytes of the FPDU.
         need: usize,
-        /// Octets of the buffer.
+        /// Bytes of the buffer.
         have: usize,
     },
 }
@@ -77,8 +77,8 @@ pub enum FrameError {
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong { ulpdu } => write!(f, "a ULPDU of {ulpdu} octets; the limit is {MULPDU_MAX}"),
-            Self::Buffer { need, have } => write!(f, "a buffer of {have} octets for an FPDU of {need}"),
+            Self::TooLong { ulpdu } => write!(f, "a ULPDU of {ulpdu} bytes; the limit is {MULPDU_MAX}"),
+            Self::Buffer { need, have } => write!(f, "a buffer of {have} bytes for an FPDU of {need}"),
         }
     }
 }
@@ -90,7 +90,7 @@ impl core::error::Error for FrameError {}
 pub struct Framer {
     crc: bool,
     markers: bool,
-    /// Octets of the FPDUs before.
+    /// Bytes of the FPDUs before.
     sent: u64,
 }
 
@@ -107,7 +107,7 @@ impl Framer {
         Self { markers, ..self }
     }
 
-    /// The longest ULPDU to send in a TCP segment of `emss` octets.
+    /// The longest ULPDU to send in a TCP segment of `emss` bytes.
     ///
     /// This is [`mulpdu`], or [`mulpdu_marked`] where there are markers: an FPDU fills its segment to the last multiple
     /// of four bytes.
@@ -121,14 +121,14 @@ impl Framer {
         if self.markers { Layout::marked(self.sent) } else { Layout::PLAIN }
     }
 
-    /// Octets of the next FPDU, if it is around a ULPDU of so many octets.
+    /// Bytes of the next FPDU, if it is around a ULPDU of so many bytes.
     #[inline]
     #[must_use]
     pub const fn fpdu_len(&self, ulpdu_len: usize) -> usize {
         self.layout().fpdu_len(ulpdu_len)
     }
 
-    /// Builds the next FPDU in `out`, which has exactly [`Self::fpdu_len`] octets: `fill` writes the ULPDU into the
+    /// Builds the next FPDU in `out`, which has exactly [`Self::fpdu_len`] bytes: `fill` writes the ULPDU into the
     /// slice it is given, the rest is written around it. Once it is sent, tell [`Self::sent`].
     ///
     /// # Errors
@@ -164,21 +164,21 @@ impl Framer {
         Ok(())
     }
 
-    /// An FPDU of so many octets went out.
+    /// An FPDU of so many bytes went out.
     #[inline]
-    pub const fn sent(&mut self, octets: usize) {
-        self.sent = self.sent.wrapping_add(octets as u64);
+    pub const fn sent(&mut self, bytes: usize) {
+        self.sent = self.sent.wrapping_add(bytes as u64);
     }
 
-    /// How many markers an FPDU of so many octets, the next, has.
+    /// How many markers an FPDU of so many bytes, the next, has.
     #[inline]
     #[must_use]
-    pub fn markers(&self, octets: usize) -> usize {
-        if self.markers { self.layout().markers(octets).count() } else { 0 }
+    pub fn markers(&self, bytes: usize) -> usize {
+        if self.markers { self.layout().markers(bytes).count() } else { 0 }
     }
 }
 
-/// Opens room for markers in an FPDU, of which the first `plain` octets of `out` are written, and writes them.
+/// Opens room for markers in an FPDU, of which the first `plain` bytes of `out` are written, and writes them.
 fn spread(out: &mut [u8], layout: Layout, plain: usize) -> Option<()> {
     let mut from = plain;
     let mut behind = out.len();
@@ -186,7 +186,7 @@ fn spread(out: &mut [u8], layout: Layout, plain: usize) -> Option<()> {
         let to = at.checked_add(MARKER_LEN)?;
         let part = from.checked_sub(behind.checked_sub(to)?)?..from;
         (from, behind) = (part.start, at);
-        // In front of `at` lie as many markers as octets must still move by: nothing that is still needed.
+        // In front of `at` lie as many markers as bytes must still move by: nothing that is still needed.
         out.get(part.clone())?;
         out.get(to..)?.get(..part.len())?;
         out.copy_within(part, to);

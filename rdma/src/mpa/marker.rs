@@ -5,22 +5,22 @@
 //!                      ↑               ↑            ↑        ↑
 //!                      0              512         1024     1536
 //! ```
-//! Every 512th octet, counted from the first FPDU, four octets point back to the ULPDU_Length of the FPDU that they are
+//! Every 512th byte, counted from the first FPDU, four bytes point back to the ULPDU_Length of the FPDU that they are
 //! in. FPDUs and markers are multiples of four long, so that a marker never cuts a ULPDU_Length or a CRC in two.
 
 use super::fpdu_len;
 
-/// Octets from the start of a marker to that of the next. RFC 5044 §4.3: "at a 512-octet periodic interval".
+/// Bytes from the start of a marker to that of the next. RFC 5044 §4.3: "at a 512-octet periodic interval".
 pub const MARKER_INTERVAL: usize = 512;
-/// Octets of a marker.
+/// Bytes of a marker.
 pub const MARKER_LEN: usize = 4;
-/// Octets between two markers.
+/// Bytes between two markers.
 pub(super) const BETWEEN: usize = MARKER_INTERVAL - MARKER_LEN;
 
 /// How markers cut one FPDU: it depends on nothing but where in the interval the FPDU begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Octets of the FPDU in front of its first marker; `usize::MAX` without markers.
+    /// Bytes of the FPDU in front of its first marker; `usize::MAX` without markers.
     first: usize,
 }
 
@@ -28,7 +28,7 @@ impl Layout {
     /// That of every FPDU of a stream without markers.
     pub const PLAIN: Self = Self { first: usize::MAX };
 
-    /// That of an FPDU that begins `distance` octets behind the start of the first FPDU of its stream.
+    /// That of an FPDU that begins `distance` bytes behind the start of the first FPDU of its stream.
     #[inline]
     #[must_use]
     pub const fn marked(distance: u64) -> Self {
@@ -37,7 +37,7 @@ impl Layout {
         Self { first: MARKER_INTERVAL.saturating_sub(phase) % MARKER_INTERVAL }
     }
 
-    /// Octets of the FPDU around a ULPDU of so many octets, markers included.
+    /// Bytes of the FPDU around a ULPDU of so many bytes, markers included.
     ///
     /// A marker that would follow the CRC belongs to the next FPDU. RFC 5044 §4.3: "the Marker is considered to be
     /// contained in the following FPDU".
@@ -59,13 +59,13 @@ impl Layout {
         if self.first == 0 { MARKER_LEN } else { 0 }
     }
 
-    /// Octets from `at`, which no marker lies in front of but that which opens the FPDU, up to the next marker.
+    /// Bytes from `at`, which no marker lies in front of but that which opens the FPDU, up to the next marker.
     #[inline]
     pub(super) const fn until_marker(self, at: usize) -> usize {
         if self.first == 0 { MARKER_INTERVAL.saturating_sub(at) } else { self.first.saturating_sub(at) }
     }
 
-    /// The markers of an FPDU of `len` octets: where each is, and its FPDUPTR. RFC 5044 §4.3: "the number of octets in the
+    /// The markers of an FPDU of `len` bytes: where each is, and its FPDUPTR. RFC 5044 §4.3: "the number of octets in the
     /// TCP stream from the beginning of the ULPDU Length field to the first octet of the Marker", and zero for the one
     /// that opens the FPDU. `None` where that is more than 16 bits say, which no legal FPDU brings about.
     pub fn markers(self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Option<u16>)> {
@@ -96,7 +96,7 @@ pub const fn marker(pointer: u16) -> [u8; MARKER_LEN] {
 mod tests {
     use super::*;
 
-    /// The length of an FPDU by laying it out, octet after octet.
+    /// The length of an FPDU by laying it out, byte after byte.
     fn laid_out(distance: u64, ulpdu_len: usize) -> (usize, Vec<usize>) {
         let (mut at, mut left, mut markers) = (0, fpdu_len(ulpdu_len), Vec::new());
         while left > 0 {

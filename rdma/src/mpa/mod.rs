@@ -32,11 +32,11 @@ pub use negotiate::{
 pub use placed::PlacedRun;
 pub use stats::MpaStats;
 
-/// Octets of the ULPDU_Length field that opens an FPDU (RFC 5044 §4.1).
+/// Bytes of the ULPDU_Length field that opens an FPDU (RFC 5044 §4.1).
 pub const LENGTH_LEN: usize = 2;
-/// Octets of the CRC field that closes it.
+/// Bytes of the CRC field that closes it.
 pub const CRC_LEN: usize = 4;
-/// Octets of the longest FPDU that ULPDU_Length can describe, without markers.
+/// Bytes of the longest FPDU that ULPDU_Length can describe, without markers.
 pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
-/// Octets of the longest FPDU with its markers.
+/// Bytes of the longest FPDU with its markers.
 pub const MARKED_LEN_MAX: usize = FPDU_LEN_MAX + (FPDU_LEN_MAX / marker::BETWEEN + 1) * MARKER_LEN;

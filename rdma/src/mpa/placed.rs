@@ -11,8 +11,8 @@ pub struct PlacedRun {
     pub end: u64,
     /// How many there are.
     pub fpdus: u32,
-    /// Octets of their ULPDUs.
-    pub ulpdu_octets: u64,
+    /// Bytes of their ULPDUs.
+    pub ulpdu_bytes: u64,
     /// How many of them end an RDMA Write.
     pub writes: u32,
 }
@@ -47,12 +47,12 @@ impl PlacedRuns {
         self.runs.partition_point(|run| run.end <= position)
     }
 
-    /// Whether all of these octets were placed.
+    /// Whether all of these bytes were placed.
     pub(super) fn covers(&self, start: u64, end: u64) -> bool {
         self.runs.get(self.index(start)).is_some_and(|run| run.start <= start && end <= run.end)
     }
 
-    /// The stream position up to which octets from `start` on may be placed: nothing from there on was. `None`
+    /// The stream position up to which bytes from `start` on may be placed: nothing from there on was. `None`
     /// where `start` itself was placed, or where no run can be added.
     pub(super) fn free_until(&self, start: u64) -> Option<u64> {
         let index = self.index(start);
@@ -90,7 +90,7 @@ impl PlacedRun {
         self.start = self.start.min(other.start);
         self.end = self.end.max(other.end);
         self.fpdus = self.fpdus.saturating_add(other.fpdus);
-        self.ulpdu_octets = self.ulpdu_octets.saturating_add(other.ulpdu_octets);
+        self.ulpdu_bytes = self.ulpdu_bytes.saturating_add(other.ulpdu_bytes);
         self.writes = self.writes.saturating_add(other.writes);
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn run(start: u64, end: u64) -> PlacedRun {
-        PlacedRun { start, end, fpdus: 1, ulpdu_octets: end - start, writes: 0 }
+        PlacedRun { start, end, fpdus: 1, ulpdu_bytes: end - start, writes: 0 }
     }
 
     fn spans(runs: &PlacedRuns) -> Vec<(u64, u64, u32)> {
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(spans(&runs), [(50, 400, 5)]);
         assert!(runs.covers(50, 400) && runs.covers(60, 61));
         assert!(!runs.covers(49, 60) && !runs.covers(399, 401) && !runs.covers(400, 401));
-        assert_eq!(runs.take_first().map(|run| run.ulpdu_octets), Some(350));
+        assert_eq!(runs.take_first().map(|run| run.ulpdu_bytes), Some(350));
     }
 
     #[test]

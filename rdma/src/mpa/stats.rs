@@ -11,24 +11,24 @@ iwarp_counters::counters! {
         fpdus_in_split,
         /// FPDUs handed to TCP.
         fpdus_out,
-        /// Octets of ULPDUs received.
-        ulpdu_octets_in,
-        /// Octets of ULPDUs handed to TCP.
-        ulpdu_octets_out,
-        /// Octets copied aside because they came in chunks too small, or too many, to be held.
-        octets_spilled,
-        /// Octets that the processor moved on receive: copied aside, and placed in memory.
-        octets_copied,
+        /// Bytes of ULPDUs received.
+        ulpdu_bytes_in,
+        /// Bytes of ULPDUs handed to TCP.
+        ulpdu_bytes_out,
+        /// Bytes copied aside because they came in chunks too small, or too many, to be held.
+        bytes_spilled,
+        /// Bytes that the processor moved on receive: copied aside, and placed in memory.
+        bytes_copied,
         /// Markers received.
         markers_in,
         /// Markers sent.
         markers_out,
         /// Chunks behind a gap that were looked at.
         early_tried,
-        /// Octets of payload that were placed before the gap in front of them closed.
-        octets_placed_early,
-        /// Octets behind a gap that had to be held until it closed.
-        octets_held,
+        /// Bytes of payload that were placed before the gap in front of them closed.
+        bytes_placed_early,
+        /// Bytes behind a gap that had to be held until it closed.
+        bytes_held,
         /// Chunks held: nothing tells where an FPDU begins in them.
         early_refused_unlocated,
         /// Chunks held: the next FPDU does not lie whole in them.
@@ -53,7 +53,7 @@ iwarp_counters::counters! {
         boundary_errors,
         /// Streams ended: an FPDU in more small pieces than the stream may hold.
         fpdus_fragmented,
-        /// Streams ended: octets were not offered in the order of the stream, or too many at once.
+        /// Streams ended: bytes were not offered in the order of the stream, or too many at once.
         stream_gaps,
         /// MPA Requests that were well formed.
         requests_in,
@@ -67,17 +67,17 @@ iwarp_counters::counters! {
         accepts_in,
         /// Connections rejected by the peer's MPA Reply.
         rejects_in,
-        /// Refused: the first octets are not an MPA key.
+        /// Refused: the first bytes are not an MPA key.
         refused_key,
         /// Refused: the peer took the role that we have (RFC 5044 §7.1.2 rule 8).
         refused_role,
         /// Refused: a revision of MPA that we do not speak.
         refused_revision,
-        /// Refused: more private data than 512 octets.
+        /// Refused: more private data than 512 bytes.
         refused_private_data,
         /// Refused: an enhanced frame too short for its IRD and ORD, or a reply not as enhanced as the request.
         refused_enhanced,
-        /// Refused: octets of the peer's before it may send any.
+        /// Refused: bytes of the peer's before it may send any.
         refused_early,
         /// Refused: the peer wants more inbound reads than we have room for.
         refused_ird,
@@ -140,13 +140,13 @@ impl MpaStats {
     #[inline]
     pub(super) fn count_fpdu_in(&mut self, ulpdu_len: usize) {
         self.fpdus_in = self.fpdus_in.wrapping_add(1);
-        self.ulpdu_octets_in = self.ulpdu_octets_in.wrapping_add(ulpdu_len as u64);
+        self.ulpdu_bytes_in = self.ulpdu_bytes_in.wrapping_add(ulpdu_len as u64);
     }
 
     /// Counts an FPDU handed to TCP.
     #[inline]
     pub fn count_fpdu_out(&mut self, ulpdu_len: usize) {
         self.fpdus_out = self.fpdus_out.wrapping_add(1);
-        self.ulpdu_octets_out = self.ulpdu_octets_out.wrapping_add(ulpdu_len as u64);
+        self.ulpdu_bytes_out = self.ulpdu_bytes_out.wrapping_add(ulpdu_len as u64);
     }
 }

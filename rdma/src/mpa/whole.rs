@@ -21,10 +21,10 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     ) -> Option<Result<Fpdu<'a, C>, FpduError>> {
         let position = self.unheld_position()?;
         let taken = usize::try_from(position.checked_sub(offset)?).ok()?;
-        let octets = chunk.get(taken..)?;
-        let ulpdu_len = u16::from_be_bytes(*octets.first_chunk()?);
+        let bytes = chunk.get(taken..)?;
+        let ulpdu_len = u16::from_be_bytes(*bytes.first_chunk()?);
         let len = fpdu_len(ulpdu_len.into());
-        let (covered, field) = octets.get(..len)?.split_last_chunk::<CRC_LEN>()?;
+        let (covered, field) = bytes.get(..len)?.split_last_chunk::<CRC_LEN>()?;
         if self.has_crc() && crc32c(covered) != *field {
             return Some(Err(self.fail(FpduError::Crc, stats)));
         }

@@ -8,7 +8,7 @@ use crate::wire::Stag;
 pub enum CompletionOp {
     /// An RDMA Write: the transport has it.
     Write,
-    /// An RDMA Read: the octets are there.
+    /// An RDMA Read: the bytes are there.
     Read,
     /// A Send: the transport has it.
     Send,
@@ -90,14 +90,14 @@ pub enum Event {
         op: CompletionOp,
         /// How it ended.
         status: CompletionStatus,
-        /// Octets of its message; 0 if flushed.
+        /// Bytes of its message; 0 if flushed.
         bytes: u32,
     },
     /// A Send has come into a posted buffer.
     Received {
         /// The number the buffer was posted with.
         wr_id: u64,
-        /// Octets of the message.
+        /// Bytes of the message.
         bytes: u32,
         /// The peer asks for an event.
         solicited: bool,
@@ -108,7 +108,7 @@ pub enum Event {
     Immediate {
         /// The number the buffer was posted with.
         wr_id: u64,
-        /// The octets.
+        /// The bytes.
         data: [u8; 8],
         /// The peer asks for an event.
         solicited: bool,
@@ -124,7 +124,7 @@ pub enum Event {
     TerminateReceived {
         /// What it says.
         code: ErrorCode,
-        /// Its first four octets as they came.
+        /// Its first four bytes as they came.
         raw: [u8; 4],
         /// They were in Linux soft-iWARP's bit order.
         siw_order: bool,

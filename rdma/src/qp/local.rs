@@ -1,5 +1,5 @@
-//! The octets on this side of a work request: memory that the owner answers for, a scatter/gather list that is
-//! checked on every access, or octets that were copied when the request was posted.
+//! The bytes on this side of a work request: memory that the owner answers for, a scatter/gather list that is
+//! checked on every access, or bytes that were copied when the request was posted.
 
 use crate::memory::{AccessError, LocalSlice};
 use crate::wire::Stag;
@@ -10,22 +10,22 @@ pub const SGE_MAX: usize = 16;
 /// An element of a scatter/gather list (`ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// The first octet, as the memory region addresses it.
+    /// The first byte, as the memory region addresses it.
     pub addr: u64,
-    /// Octets. An element of none is skipped, and its key is not looked at.
+    /// Bytes. An element of none is skipped, and its key is not looked at.
     pub length: u32,
     /// The memory region.
     pub lkey: Stag,
 }
 
-/// Where the octets of a work request are.
+/// Where the bytes of a work request are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Local {
     /// Memory that the owner answers for.
     Slice(LocalSlice),
     /// A scatter/gather list.
     List(List),
-    /// Octets that were copied.
+    /// Bytes that were copied.
     Inline {
         /// Where they are kept.
         slot: u16,
@@ -45,7 +45,7 @@ pub(crate) struct List {
 impl Local {
     pub(crate) const EMPTY: Self = Self::Slice(LocalSlice::EMPTY);
 
-    /// Octets.
+    /// Bytes.
     pub(crate) const fn len(&self) -> u32 {
         match self {
             Self::Slice(slice) => slice.len,
@@ -55,7 +55,7 @@ impl Local {
     }
 }
 
-/// Room for the scatter/gather lists and copied octets of a queue whose work is finished in the order in which it
+/// Room for the scatter/gather lists and copied bytes of a queue whose work is finished in the order in which it
 /// was posted: one slot for each place, used in turn.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
@@ -68,7 +68,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// For `slots` places, each of `sges` elements (at most [`SGE_MAX`]) and `inline` octets.
+    /// For `slots` places, each of `sges` elements (at most [`SGE_MAX`]) and `inline` bytes.
     pub(crate) fn new(slots: usize, sges: usize, inline: usize) -> Self {
         let per_slot = sges.min(SGE_MAX);
         Self {
@@ -88,7 +88,7 @@ impl Lists {
         slot
     }
 
-    /// Keeps a list; `None` if it has more elements, or octets, than a message may have.
+    /// Keeps a list; `None` if it has more elements, or bytes, than a message may have.
     pub(crate) fn keep(&mut self, list: &[Sge]) -> Option<Local> {
         if list.len() > self.per_slot || self.slots == 0 {
             return None;
@@ -106,15 +106,15 @@ impl Lists {
         }))
     }
 
-    /// Keeps a copy of octets; `None` if they are too many.
-    pub(crate) fn keep_inline(&mut self, octets: &[u8]) -> Option<Local> {
-        if octets.len() > self.inline_per_slot || self.slots == 0 {
+    /// Keeps a copy of bytes; `None` if they are too many.
+    pub(crate) fn keep_inline(&mut self, bytes: &[u8]) -> Option<Local> {
+        if bytes.len() > self.inline_per_slot || self.slots == 0 {
             return None;
         }
         let slot = self.take_slot();
         let start = slot.saturating_mul(self.inline_per_slot);
-        self.inline.get_mut(start..start.checked_add(octets.len())?)?.copy_from_slice(octets);
-        Some(Local::Inline { slot: u16::try_from(slot).ok()?, len: u32::try_from(octets.len()).ok()? })
+        self.inline.get_mut(start..start.checked_add(bytes.len())?)?.copy_from_slice(bytes);
+        Some(Local::Inline { slot: u16::try_from(slot).ok()?, len: u32::try_from(bytes.len()).ok()? })
     }
 
     /// The elements of a list that is kept here.
@@ -133,7 +133,7 @@ impl Lists {
         }
     }
 
-    /// Octets that are kept here, `len` of them from `skip` on.
+    /// Bytes that are kept here, `len` of them from `skip` on.
     pub(crate) fn inline(&self, slot: u16, skip: u32, len: usize) -> &[u8] {
         let start = usize::from(slot).saturating_mul(self.inline_per_slot).saturating_add(skip as usize);
         self.inline.get(start..start.saturating_add(len)).unwrap_or_default()
@@ -147,7 +147,7 @@ pub(crate) struct Tokens<T> {
 }
 
 impl<T> Tokens<T> {
-    /// What `check` says to `len` octets of a list from `skip` on: all that they need, or why not.
+    /// What `check` says to `len` bytes of a list from `skip` on: all that they need, or why not.
     pub(crate) fn of(
         sges: &[Sge],
         skip: u32,

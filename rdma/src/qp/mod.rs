@@ -77,7 +77,7 @@ pub(crate) enum Source {
     Work,
 }
 
-/// What goes over one stream, in octets and messages.
+/// What goes over one stream, in bytes and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounters {
     /// RDMA Writes of the peer, placed whole.
@@ -96,9 +96,9 @@ pub struct StreamCounters {
     pub in_atomics: u64,
     /// Atomic operations sent.
     pub out_atomics: u64,
-    /// Octets placed.
+    /// Bytes placed.
     pub bytes_placed: u64,
-    /// Octets fetched.
+    /// Bytes fetched.
     pub bytes_fetched: u64,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Depths {
     /// Elements of a scatter/gather list of a request to send, and of a buffer.
     pub(crate) send_sges: usize,
     pub(crate) receive_sges: usize,
-    /// Octets copied with a request to send.
+    /// Bytes copied with a request to send.
     pub(crate) inline: usize,
 }
 
@@ -211,7 +211,7 @@ impl QueuePair {
         Some(event)
     }
 
-    /// Takes the next event if it is that work to send has succeeded: its number, and its octets.
+    /// Takes the next event if it is that work to send has succeeded: its number, and its bytes.
     #[inline]
     pub(crate) fn take_success(&mut self) -> Option<(u64, u32)> {
         let taken = match self.events.front()? {

@@ -30,7 +30,7 @@ pub(crate) struct ReceiveQueue {
     depth: usize,
     /// The scatter/gather lists of the buffers.
     pub(crate) lists: Lists,
-    /// Lent by the owner while it hands in octets: where buffers come from, and how many at most.
+    /// Lent by the owner while it hands in bytes: where buffers come from, and how many at most.
     pub(crate) shared: Option<Box<SharedQueue>>,
     pub(crate) shared_max: usize,
 }

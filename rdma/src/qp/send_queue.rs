@@ -18,7 +18,7 @@ pub enum PostError {
     Full,
     /// The negotiated ORD is 0: this stream does not read, and has no atomic operations.
     NoReads,
-    /// More octets, or elements of a list, than the queue takes; an atomic operation without the eight octets for
+    /// More bytes, or elements of a list, than the queue takes; an atomic operation without the eight bytes for
     /// what it finds.
     Length,
 }
@@ -29,7 +29,7 @@ impl fmt::Display for PostError {
             Self::NotReady => "the stream is not in full operation",
             Self::Full => "the queue is full",
             Self::NoReads => "no RDMA Reads were negotiated on this stream",
-            Self::Length => "more octets than the queue takes, or fewer than the operation needs",
+            Self::Length => "more bytes than the queue takes, or fewer than the operation needs",
         })
     }
 }
@@ -109,7 +109,7 @@ pub(crate) struct WorkRequest {
     pub(crate) wr_id: u64,
     pub(crate) kind: Kind,
     pub(crate) local: Local,
-    /// Octets sent of a Write or Send; octets that have come of a Read.
+    /// Bytes sent of a Write or Send; bytes that have come of a Read.
     pub(crate) progress: u32,
     /// The STag that the peer's Read Response must name; the identifier that its Atomic Response must.
     pub(crate) sink: Stag,
@@ -154,12 +154,12 @@ pub(crate) struct SendQueue {
     /// Completions that the owner has not taken.
     untaken: usize,
     depth: usize,
-    /// The scatter/gather lists and copied octets of the requests.
+    /// The scatter/gather lists and copied bytes of the requests.
     pub(crate) lists: Lists,
 }
 
 impl SendQueue {
-    /// For `depth` requests, each with up to `sges` elements of a list or `inline` octets.
+    /// For `depth` requests, each with up to `sges` elements of a list or `inline` bytes.
     pub(crate) fn new(depth: usize, sges: usize, inline: usize) -> Self {
         let queue = VecDeque::with_capacity(depth.saturating_add(1));
         Self { queue, sent: 0, reads: 0, untaken: 0, depth, lists: Lists::new(depth, sges, inline) }

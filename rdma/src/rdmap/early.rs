@@ -24,9 +24,9 @@ impl QueuePair {
         last_early: bool,
         env: &mut Env<'_, M>,
     ) -> Result<bool, EarlyRefusal> {
-        let mut octets = [0; TaggedHeader::LEN];
-        let head_len = fpdu.copy_prefix(&mut octets);
-        let head = octets.get(..head_len).unwrap_or_default();
+        let mut bytes = [0; TaggedHeader::LEN];
+        let head_len = fpdu.copy_prefix(&mut bytes);
+        let head = bytes.get(..head_len).unwrap_or_default();
         let Ok((Header::Tagged(header), _)) = Header::parse(head) else { return Err(EarlyRefusal::Kind) };
         let control = ControlField::parse(header.ulp_control);
         let is_write = header.version == ddp::VERSION
@@ -42,9 +42,9 @@ impl QueuePair {
         if len > 0 {
             let at = env.stags.check_place(header.stag, header.offset.0, len, self.origin);
             let at = at.map_err(|_| EarlyRefusal::Access)?;
-            // Its region does not have the octets: the stream ends when their turn has come.
+            // Its region does not have the bytes: the stream ends when their turn has come.
             self.place(at, fpdu, TaggedHeader::LEN, env).map_err(|_| EarlyRefusal::Access)?;
-            count(&mut env.stats.mpa.octets_placed_early, len);
+            count(&mut env.stats.mpa.bytes_placed_early, len);
         }
         Ok(header.last)
     }

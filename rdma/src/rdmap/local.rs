@@ -23,8 +23,8 @@ fn scatter<C: AsRef<[u8]>, M: Memory>(
     for mut piece in fpdu.pieces(skip) {
         while let Some(place) = at.take().filter(|_| !piece.is_empty()) {
             let (here, behind) = place.split_at(piece.len());
-            let Some((octets, rest)) = piece.split_at_checked(here.len()) else { return };
-            env.memory.place(here, octets);
+            let Some((bytes, rest)) = piece.split_at_checked(here.len()) else { return };
+            env.memory.place(here, bytes);
             at = if behind.len() > 0 { Some(behind) } else { places.next() };
             piece = rest;
             if piece.is_empty() {
@@ -41,7 +41,7 @@ impl QueuePair {
         Tokens::of(self.sq.lists.sges(list), skip, len, check).ok()
     }
 
-    /// The right to fetch what is left of a message, `len` octets that lie in one piece, `Some(None)` where they may not be
+    /// The right to fetch what is left of a message, `len` bytes that lie in one piece, `Some(None)` where they may not be
     /// fetched; `None` where they lie in several, or were copied.
     #[inline]
     pub(super) fn in_one_piece<M>(
@@ -61,7 +61,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends a segment of a message whose octets are in a list, or were copied.
+    /// Sends a segment of a message whose bytes are in a list, or were copied.
     pub(super) fn push_gathered<M: Memory>(
         &mut self,
         work: &WorkRequest,
@@ -73,7 +73,7 @@ impl QueuePair {
         let (skip, len) = (work.progress, segment.len);
         match work.local {
             Local::List(list) => {
-                // All of it before its first octet goes out, so that the peer sees the whole message or nothing.
+                // All of it before its first byte goes out, so that the peer sees the whole message or nothing.
                 let whole = skip > 0 || segment.last || {
                     self.gather(list, 0, list.len as usize, env.stags).is_some()
                 };
@@ -95,16 +95,16 @@ impl QueuePair {
             Local::Inline { slot, .. } => {
                 // Out of the queue pair and back: `push` needs all of it.
                 let lists = core::mem::take(&mut self.sq.lists);
-                let octets = lists.inline(slot, skip, len);
+                let bytes = lists.inline(slot, skip, len);
                 let step = self.push(front, len, env, sink, |_, out| {
-                    for (to, from) in out.iter_mut().zip(octets) {
+                    for (to, from) in out.iter_mut().zip(bytes) {
                         *to = *from;
                     }
                 });
                 self.sq.lists = lists;
                 step
             }
-            // Without octets: others lie in one piece.
+            // Without bytes: others lie in one piece.
             Local::Slice(_) => self.push(front, 0, env, sink, |_, _| {}),
         }
     }
@@ -171,7 +171,7 @@ impl QueuePair {
                 }
                 count(&mut self.counters.bytes_placed, len);
                 count(&mut env.stats.rdmap.payload_bytes_placed, len);
-                count(&mut env.stats.mpa.octets_copied, len);
+                count(&mut env.stats.mpa.bytes_copied, len);
                 scatter(places, fpdu, skip, env);
                 Ok(())
             }
@@ -183,25 +183,25 @@ impl QueuePair {
     pub(super) fn place_original<M: Memory>(
         &mut self,
         local: Local,
-        octets: [u8; 8],
+        bytes: [u8; 8],
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
         match local {
             Local::Slice(slice) => {
-                let at = Placement::local(&slice, 0, octets.len()).ok_or(StreamError::Local)?;
+                let at = Placement::local(&slice, 0, bytes.len()).ok_or(StreamError::Local)?;
                 if !env.memory.holds(at.region(), at.offset(), at.len()) {
                     return Err(StreamError::Place);
                 }
-                env.memory.place(at, &octets);
+                env.memory.place(at, &bytes);
             }
             Local::List(list) => {
                 let check = |lkey, address, len| env.stags.check_local_place(lkey, address, len, self.origin);
-                let places = Tokens::of(self.sq.lists.sges(list), 0, octets.len(), check);
+                let places = Tokens::of(self.sq.lists.sges(list), 0, bytes.len(), check);
                 let places = places.map_err(|_| StreamError::Local)?;
                 if !places.all(|place| env.memory.holds(place.region(), place.offset(), place.len())) {
                     return Err(StreamError::Place);
                 }
-                let mut rest = octets.as_slice();
+                let mut rest = bytes.as_slice();
                 for place in places {
                     let Some((here, behind)) = rest.split_at_checked(place.len()) else { break };
                     env.memory.place(place, here);

@@ -13,7 +13,7 @@ use crate::wire::rdmap::{self, ControlField, Opcode, OpcodeRow, ReadRequest};
 use crate::wire::terminate::{BitOrder, Control};
 use crate::wire::{MessageOffset, QueueNumber, Stag};
 
-/// Octets of a ULPDU that suffice for everything but payload: DDP header and Atomic Request.
+/// Bytes of a ULPDU that suffice for everything but payload: DDP header and Atomic Request.
 const PREFIX_LEN: usize = UntaggedHeader::LEN + AtomicRequest::LEN;
 
 impl QueuePair {
@@ -116,9 +116,9 @@ impl QueuePair {
         }
         count(&mut self.counters.bytes_placed, at.len());
         count(&mut env.stats.rdmap.payload_bytes_placed, at.len());
-        count(&mut env.stats.mpa.octets_copied, at.len());
-        if let Some(octets) = fpdu.contiguous().and_then(|ulpdu| ulpdu.get(skip..)) {
-            env.memory.place(at, octets);
+        count(&mut env.stats.mpa.bytes_copied, at.len());
+        if let Some(bytes) = fpdu.contiguous().and_then(|ulpdu| ulpdu.get(skip..)) {
+            env.memory.place(at, bytes);
             return Ok(());
         }
         for piece in fpdu.pieces(skip) {
@@ -129,7 +129,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A segment of the response to the oldest read. It must be the very octets that are due, in order.
+    /// A segment of the response to the oldest read. It must be the very bytes that are due, in order.
     fn read_response<C: AsRef<[u8]>, M: Memory>(
         &mut self,
         header: &TaggedHeader,
@@ -308,8 +308,8 @@ impl QueuePair {
         if !header.last || response.id != due.sink.0 {
             return Err(StreamError::AtomicResponse);
         }
-        let (local, octets) = (due.local, response.original.to_ne_bytes());
-        if let Err(error) = self.place_original(local, octets, env) {
+        let (local, bytes) = (due.local, response.original.to_ne_bytes());
+        if let Err(error) = self.place_original(local, bytes, env) {
             self.due_failed();
             return Err(error);
         }

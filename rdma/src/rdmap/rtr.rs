@@ -20,10 +20,10 @@ enum First {
 }
 
 impl QueuePair {
-    /// Looks at the first FPDU of the peer: its first octets, and its length. `true`: that is all there was to it.
+    /// Looks at the first FPDU of the peer: its first bytes, and its length. `true`: that is all there was to it.
     ///
     /// RFC 6581 §9.2: "the initiator MUST generate one of the negotiated RTR indications". A Write and a Read go on as every
-    /// other does. A Send of no octets is taken here: a buffer of the program's is for a message of the peer's program, and
+    /// other does. A Send of no bytes is taken here: a buffer of the program's is for a message of the peer's program, and
     /// §4.4.2 has none of these counted in its work queues.
     #[cold]
     pub(super) fn first(&mut self, head: &[u8], len: usize, stats: &mut RdmaStats) -> bool {
@@ -48,7 +48,7 @@ impl QueuePair {
     }
 }
 
-/// RFC 6581 §9 calls B "a zero-length FULPDU (Send)": to some a Send of no octets, to others an FPDU of none. Both are taken.
+/// RFC 6581 §9 calls B "a zero-length FULPDU (Send)": to some a Send of no bytes, to others an FPDU of none. Both are taken.
 fn first(head: &[u8], len: usize, options: RtrOptions) -> First {
     if len == 0 {
         return if options.send { First::Rtr(Rtr::Send) } else { First::Checked };

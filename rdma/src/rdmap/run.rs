@@ -1,6 +1,6 @@
 //! A run: what is left of a message that lies in one piece of memory, in as many FPDUs as the transport takes now.
 //!
-//! What is the same of all of them is looked at once: the right to fetch the octets, all that are left, and the header, of
+//! What is the same of all of them is looked at once: the right to fetch the bytes, all that are left, and the header, of
 //! which only offset and L bit change from one to the next. Nothing can take that right back before the run is over:
 //! whatever revokes, invalidates or binds anew needs the table that the run has borrowed. The next run asks again.
 
@@ -15,21 +15,21 @@ use crate::{Env, Sink};
 pub(super) struct Run {
     /// What went out; what kept it back if that is nothing.
     pub(super) step: Step,
-    /// Octets of the message that went out.
+    /// Bytes of the message that went out.
     pub(super) payload: usize,
     /// Whether the message ends with them.
     pub(super) ended: bool,
 }
 
 impl Run {
-    /// One attempt, with so many octets of the message.
+    /// One attempt, with so many bytes of the message.
     pub(super) const fn of(step: Step, payload: usize, ended: bool) -> Self {
         Self { step, payload, ended }
     }
 }
 
 impl QueuePair {
-    /// Sends the octets of `fetch`, the rest of a message; `front` is the header of the segment that they are if one takes
+    /// Sends the bytes of `fetch`, the rest of a message; `front` is the header of the segment that they are if one takes
     /// them all.
     #[inline]
     pub(super) fn push_run<M: Memory>(
@@ -47,7 +47,7 @@ impl QueuePair {
         self.push_several(front, fetch, env, sink)
     }
 
-    /// The same of more octets than one segment takes.
+    /// The same of more bytes than one segment takes.
     fn push_several<M: Memory>(
         &mut self,
         mut front: Front,
@@ -55,18 +55,18 @@ impl QueuePair {
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Run {
-        let (mut fpdus, mut octets, mut payload, mut ended) = (0_usize, 0_usize, 0_usize, false);
+        let (mut fpdus, mut bytes, mut payload, mut ended) = (0_usize, 0_usize, 0_usize, false);
         let mut stopped = Step::NoRoom;
         while let Some(segment) = cut(self.framer.ulpdu_max(sink.fpdu_max()), front.len(), fetch.len()) {
             let (here, behind) = fetch.split_at(segment.len);
             let front_here = front.with_last(segment.last);
             let step = self.push(front_here, segment.len, env, sink, |memory, out| memory.fetch(here, out));
-            let Step::Sent { octets: fpdu, .. } = step else {
+            let Step::Sent { bytes: fpdu, .. } = step else {
                 stopped = step;
                 break;
             };
             fpdus = fpdus.saturating_add(1);
-            octets = octets.saturating_add(fpdu);
+            bytes = bytes.saturating_add(fpdu);
             payload = payload.saturating_add(segment.len);
             if segment.last {
                 ended = true;
@@ -75,6 +75,6 @@ impl QueuePair {
             (front, fetch) = (front.behind(segment.len), behind);
         }
         let taken = fpdus > 0 && stopped == Step::NoRoom;
-        Run::of(if taken { Step::Sent { fpdus, octets } } else { stopped }, payload, ended)
+        Run::of(if taken { Step::Sent { fpdus, bytes } } else { stopped }, payload, ended)
     }
 }

@@ -16,8 +16,8 @@ use crate::{Env, Sink};
 /// What came of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// So many FPDUs went out, of so many octets together.
-    Sent { fpdus: usize, octets: usize },
+    /// So many FPDUs went out, of so many bytes together.
+    Sent { fpdus: usize, bytes: usize },
     /// Something changed; try again.
     Again,
     /// The transport takes no more for now.
@@ -49,7 +49,7 @@ impl Front {
         }
     }
 
-    /// The same of the segment that follows one with `len` octets of payload.
+    /// The same of the segment that follows one with `len` bytes of payload.
     pub(super) fn behind(self, len: usize) -> Self {
         match self {
             Self::Tagged(header) => {
@@ -68,15 +68,15 @@ impl Front {
     fn emit<'a>(&self, ulpdu: &'a mut [u8]) -> &'a mut [u8] {
         match self {
             Self::Tagged(header) => match ulpdu.split_first_chunk_mut() {
-                Some((octets, rest)) => {
-                    header.emit(octets);
+                Some((bytes, rest)) => {
+                    header.emit(bytes);
                     rest
                 }
                 None => &mut [],
             },
             Self::Untagged(header) => match ulpdu.split_first_chunk_mut() {
-                Some((octets, rest)) => {
-                    header.emit(octets);
+                Some((bytes, rest)) => {
+                    header.emit(bytes);
                     rest
                 }
                 None => &mut [],
@@ -85,7 +85,7 @@ impl Front {
     }
 }
 
-/// The token, if the memory has its octets.
+/// The token, if the memory has its bytes.
 #[inline]
 fn held<M: Memory>(env: &Env<'_, M>, fetch: Fetch) -> Option<Fetch> {
     env.memory.holds(fetch.region(), fetch.offset(), fetch.len()).then_some(fetch)
@@ -308,8 +308,8 @@ impl QueuePair {
         };
         let front = Front::Untagged(untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn, 0, true));
         let step = self.push(front, ReadRequest::LEN, env, sink, |_, out| {
-            if let Some((octets, _)) = out.split_first_chunk_mut() {
-                request.emit(octets);
+            if let Some((bytes, _)) = out.split_first_chunk_mut() {
+                request.emit(bytes);
             }
         });
         let Step::Sent { .. } = step else { return step };
@@ -339,8 +339,8 @@ impl QueuePair {
         let request = AtomicRequest { id: msn.0, stag, to, op: Ok(op) };
         let front = Front::Untagged(untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, msn, 0, true));
         let step = self.push(front, AtomicRequest::LEN, env, sink, |_, out| {
-            if let Some((octets, _)) = out.split_first_chunk_mut() {
-                request.emit(octets);
+            if let Some((bytes, _)) = out.split_first_chunk_mut() {
+                request.emit(bytes);
             }
         });
         let Step::Sent { .. } = step else { return step };
@@ -365,8 +365,8 @@ impl QueuePair {
         let queue = QueueNumber::ATOMIC_RESPONSE;
         let front = Front::Untagged(untagged(Opcode::AtomicResponse, queue, msn, 0, true));
         let step = self.push(front, AtomicResponse::LEN, env, sink, |_, out| {
-            if let Some((octets, _)) = out.split_first_chunk_mut() {
-                response.emit(octets);
+            if let Some((bytes, _)) = out.split_first_chunk_mut() {
+                response.emit(bytes);
             }
         });
         let Step::Sent { .. } = step else { return step };
@@ -387,8 +387,8 @@ impl QueuePair {
         let opcode = if solicited { Opcode::ImmediateDataSolicited } else { Opcode::ImmediateData };
         let front = Front::Untagged(untagged(opcode, QueueNumber::SEND, self.out_sends, 0, true));
         let step = self.push(front, IMMEDIATE_LEN, env, sink, |_, out| {
-            if let Some((octets, _)) = out.split_first_chunk_mut() {
-                *octets = data;
+            if let Some((bytes, _)) = out.split_first_chunk_mut() {
+                *bytes = data;
             }
         });
         let Step::Sent { .. } = step else { return step };
@@ -399,7 +399,7 @@ impl QueuePair {
         step
     }
 
-    /// Sends an RDMA Write of no octets, which changes nothing at the peer: between messages only, for within
+    /// Sends an RDMA Write of no bytes, which changes nothing at the peer: between messages only, for within
     /// one the rest of it goes out anyway.
     pub(crate) fn poke<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
         if self.state != QpState::ReadyToSend || self.current.is_some() {
@@ -417,11 +417,11 @@ impl QueuePair {
     #[cold]
     fn send_terminate<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
         let Some((message, error)) = self.terminate else { return Step::Idle };
-        let mut octets = [0; Terminate::LEN_MAX];
-        let len = message.emit(&mut octets);
+        let mut bytes = [0; Terminate::LEN_MAX];
+        let len = message.emit(&mut bytes);
         let front = Front::Untagged(untagged(Opcode::Terminate, QueueNumber::TERMINATE, Msn::FIRST, 0, true));
         let step = self.push(front, len, env, sink, |_, out| {
-            for (to, from) in out.iter_mut().zip(octets) {
+            for (to, from) in out.iter_mut().zip(bytes) {
                 *to = from;
             }
         });
@@ -439,7 +439,7 @@ impl QueuePair {
         count(&mut env.stats.rdmap.payload_bytes_fetched, len);
     }
 
-    /// Builds an FPDU in the transport's buffer: header, then `len` octets that `fill` writes.
+    /// Builds an FPDU in the transport's buffer: header, then `len` bytes that `fill` writes.
     pub(super) fn push<M: Memory>(
         &mut self,
         front: Front,
@@ -471,6 +471,6 @@ impl QueuePair {
         env.stats.mpa.count_fpdu_out(ulpdu_len);
         count(&mut env.stats.mpa.markers_out, self.framer.markers(fpdu_len));
         self.framer.sent(fpdu_len);
-        Step::Sent { fpdus: 1, octets: fpdu_len }
+        Step::Sent { fpdus: 1, bytes: fpdu_len }
     }
 }

@@ -79,9 +79,9 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Octets of its message. Of Immediate Data that has come: 0, since what was written before is not known.
+    /// Bytes of its message. Of Immediate Data that has come: 0, since what was written before is not known.
     pub byte_len: u32,
-    /// The octets of Immediate Data that has come (`IBV_WC_WITH_IMM`; RFC 7306 has eight of them).
+    /// The bytes of Immediate Data that has come (`IBV_WC_WITH_IMM`; RFC 7306 has eight of them).
     pub imm_data: Option<[u8; 8]>,
     /// The STag of this side that the peer has invalidated (`IBV_WC_WITH_INV`).
     pub invalidated: Option<Stag>,

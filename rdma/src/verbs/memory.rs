@@ -12,7 +12,7 @@ pub struct MrId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MwId(pub u32);
 
-/// How a memory region addresses its octets.
+/// How a memory region addresses its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressBase {
     /// From 0 (`IBV_ACCESS_ZERO_BASED`).
@@ -30,9 +30,9 @@ pub struct MemoryRegion {
     pub lkey: Stag,
     /// The key for the peer.
     pub rkey: Stag,
-    /// The address of the first octet.
+    /// The address of the first byte.
     pub addr: u64,
-    /// Octets.
+    /// Bytes.
     pub length: u64,
 }
 
@@ -90,7 +90,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Registers `length` octets of a region from `offset` on (`ibv_reg_mr`). Whoever calls answers for the region
+    /// Registers `length` bytes of a region from `offset` on (`ibv_reg_mr`). Whoever calls answers for the region
     /// having them.
     ///
     /// As in libibverbs, a right of the peer needs that of this side: remote write and atomic local write, remote

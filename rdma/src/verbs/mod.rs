@@ -11,11 +11,11 @@
 //! ```
 //! Names and meanings are those of libibverbs and librdmacm; `docs/verbs.md` maps each call. A [`Device`] belongs
 //! to one worker, knows neither clock nor sockets, and does nothing by itself: work moves when the adapter hands in
-//! octets or asks for some.
+//! bytes or asks for some.
 //!
 //! What holds:
 //! - A work request that was posted completes exactly once, in the order of posting on its queue. One that was not
-//!   signalled and succeeds is not told, and gives its place back with the next that is.
+//!   signaled and succeeds is not told, and gives its place back with the next that is.
 //! - Memory is named by key and address only, and checked on every access, also of this side's own work.
 //! - A completion queue that is as long as the queues behind it together never overruns (RFC 5042 §6.4.3.2), and one
 //!   that does harms those that complete there only.
@@ -81,7 +81,7 @@ pub struct Limits {
     pub cqe_max: u32,
     /// Elements of a scatter/gather list, 1–[`SGE_MAX`].
     pub sge_max: u16,
-    /// Octets of inline data.
+    /// Bytes of inline data.
     pub inline_max: u16,
 }
 
@@ -185,7 +185,7 @@ iwarp_counters::counters! {
     }
 }
 
-/// All objects of one worker. `C` is what holds received octets.
+/// All objects of one worker. `C` is what holds received bytes.
 #[derive(Debug)]
 pub struct Device<C> {
     limits: Limits,

@@ -55,7 +55,7 @@ pub struct QpCap {
     pub max_send_sge: u16,
     /// Elements of a buffer.
     pub max_recv_sge: u16,
-    /// Octets of inline data.
+    /// Bytes of inline data.
     pub max_inline_data: u16,
 }
 
@@ -72,7 +72,7 @@ pub struct QpInit {
     pub srq: Option<SrqId>,
     /// How large it is.
     pub cap: QpCap,
-    /// Every work request to send is signalled.
+    /// Every work request to send is signaled.
     pub sq_sig_all: bool,
 }
 
@@ -133,7 +133,7 @@ impl Qp {
     }
 
     /// Passes over work at the head that has succeeded and is not to be told of: most of it, where few requests are
-    /// signalled.
+    /// signaled.
     #[inline]
     pub(super) fn pass_over(&mut self, queues: &mut QueuePair) {
         while self.posted.front().is_some_and(|posted| !posted.signaled) && queues.take_success().is_some() {

@@ -27,7 +27,7 @@ pub(super) struct Srq {
     pub(super) pd: PdId,
     max_wr: u16,
     pub(super) max_sge: u16,
-    /// Lent to an endpoint while octets are handed in.
+    /// Lent to an endpoint while bytes are handed in.
     pub(super) queue: Option<Box<SharedQueue>>,
     /// Queue pairs that take from it.
     pub(super) users: u32,

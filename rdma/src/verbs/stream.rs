@@ -1,4 +1,4 @@
-//! The side of a device that faces the transport: octets in and out, and what becomes of them.
+//! The side of a device that faces the transport: bytes in and out, and what becomes of them.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -129,7 +129,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Takes the octets at stream position `offset`, which follow those before.
+    /// Takes the bytes at stream position `offset`, which follow those before.
     pub fn receive<M: Memory>(
         &mut self,
         id: CmId,
@@ -157,19 +157,19 @@ impl<C: AsRef<[u8]>> Device<C> {
         });
     }
 
-    /// Looks at octets behind a gap; [`Endpoint::receive_early`] says what the answer means.
+    /// Looks at bytes behind a gap; [`Endpoint::receive_early`] says what the answer means.
     pub fn receive_early<M: Memory>(
         &mut self,
         id: CmId,
         offset: u64,
-        octets: &[u8],
+        bytes: &[u8],
         env: &mut Env<'_, M>,
     ) -> bool {
         let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
-        endpoint.is_some_and(|endpoint| endpoint.receive_early(offset, octets, env))
+        endpoint.is_some_and(|endpoint| endpoint.receive_early(offset, bytes, env))
     }
 
-    /// The stream goes on by `len` octets, from position `offset`, for which [`Self::receive_early`] has said `true`.
+    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_early`] has said `true`.
     pub fn receive_placed<M: Memory>(
         &mut self,
         id: CmId,

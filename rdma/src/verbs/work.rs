@@ -15,11 +15,11 @@ use crate::wire::{Stag, TaggedOffset};
 pub struct RecvWr<'a> {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// Where the octets go, in this order.
+    /// Where the bytes go, in this order.
     pub sg_list: &'a [Sge],
 }
 
-/// The octets of a work request.
+/// The bytes of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
     /// Memory of this side, in this order. Looked at when its turn comes, and the program's again when it is
@@ -30,7 +30,7 @@ pub enum Data<'a> {
 }
 
 impl Data<'_> {
-    /// No octets.
+    /// No bytes.
     pub const NONE: Self = Self::List(&[]);
 }
 
@@ -45,7 +45,7 @@ pub enum SendOp {
     },
     /// Writes to the peer's memory (RFC 5040 §5.1).
     RdmaWrite {
-        /// The address of the first octet there.
+        /// The address of the first byte there.
         remote_addr: u64,
         /// The peer's key.
         rkey: Stag,
@@ -53,33 +53,33 @@ pub enum SendOp {
     /// The same, and then uses up a buffer of the peer's to tell of it (RFC 7306 §6). One work request, one
     /// completion.
     RdmaWriteWithImm {
-        /// The address of the first octet there.
+        /// The address of the first byte there.
         remote_addr: u64,
         /// The peer's key.
         rkey: Stag,
         /// What the peer is told.
         imm_data: [u8; 8],
     },
-    /// Uses up a buffer of the peer's to tell it something (RFC 7306 §6). Without octets otherwise.
+    /// Uses up a buffer of the peer's to tell it something (RFC 7306 §6). Without bytes otherwise.
     Immediate {
         /// What the peer is told.
         imm_data: [u8; 8],
     },
     /// Reads the peer's memory into the list (RFC 5040 §5.2).
     RdmaRead {
-        /// The address of the first octet there.
+        /// The address of the first byte there.
         remote_addr: u64,
         /// The peer's key.
         rkey: Stag,
     },
     /// The same into a single element, whose memory region is no longer valid when it is finished.
     RdmaReadInvalidate {
-        /// The address of the first octet there.
+        /// The address of the first byte there.
         remote_addr: u64,
         /// The peer's key.
         rkey: Stag,
     },
-    /// An atomic operation on eight octets of the peer's (RFC 7306 §5); what they were goes into the list, in
+    /// An atomic operation on eight bytes of the peer's (RFC 7306 §5); what they were goes into the list, in
     /// the byte order of this machine.
     Atomic {
         /// Their address, a multiple of eight in the memory behind it.
@@ -130,7 +130,7 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What it does.
     pub op: SendOp,
-    /// Its octets; none for what has no use for them.
+    /// Its bytes; none for what has no use for them.
     pub data: Data<'a>,
     /// How.
     pub flags: SendFlags,
@@ -145,7 +145,7 @@ pub enum PostError {
     State,
     /// The queue is full; take completions (`ENOMEM`).
     QueueFull,
-    /// More elements or inline octets than the queue pair takes, more than 2³² − 1 octets, or not what the
+    /// More elements or inline bytes than the queue pair takes, more than 2³² − 1 bytes, or not what the
     /// operation needs (`EINVAL`).
     Length,
     /// The stream has an ORD of 0: no reads and no atomic operations (`EINVAL`).
@@ -160,7 +160,7 @@ impl fmt::Display for PostError {
             Self::NoSuchObject => "there is no such queue or window",
             Self::State => "the queue pair takes no such work in this state",
             Self::QueueFull => "the queue is full",
-            Self::Length => "too many elements or octets, or not what the operation needs",
+            Self::Length => "too many elements or bytes, or not what the operation needs",
             Self::NoReads => "no RDMA Reads were negotiated on this stream",
             Self::Window => "the key is not one of the memory window",
         })
@@ -215,7 +215,7 @@ impl SendOp {
         }
     }
 
-    /// Whether it can be done with these octets.
+    /// Whether it can be done with these bytes.
     fn takes(&self, data: &Data<'_>) -> bool {
         match (self, data) {
             (Self::Send { .. } | Self::RdmaWrite { .. } | Self::RdmaWriteWithImm { .. }, _) => true,
@@ -273,7 +273,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let local = match wr.data {
             Data::List([]) => Some(Local::EMPTY),
             Data::List(list) => queues.sq.lists.keep(list),
-            Data::Inline(octets) => queues.sq.lists.keep_inline(octets),
+            Data::Inline(bytes) => queues.sq.lists.keep_inline(bytes),
         };
         let invalidate = match (wr.op, wr.data) {
             (SendOp::RdmaReadInvalidate { .. }, Data::List([sge])) => Some(sge.lkey),

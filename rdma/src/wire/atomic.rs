@@ -75,17 +75,17 @@ pub struct AtomicRequest {
     pub id: u32,
     /// The responder's buffer.
     pub stag: Stag,
-    /// Where in that buffer the value is: at a multiple of eight octets of its memory.
+    /// Where in that buffer the value is: at a multiple of eight bytes of its memory.
     pub to: TaggedOffset,
     /// What to do; the number of an operation that is not known.
     pub op: Result<AtomicOp, u8>,
 }
 
 impl AtomicRequest {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 52;
 
-    /// The header at the start of `message`, and the octets behind it (of which there should be none).
+    /// The header at the start of `message`, and the bytes behind it (of which there should be none).
     ///
     /// # Errors
     /// `Truncated`.
@@ -146,10 +146,10 @@ pub struct AtomicResponse {
 }
 
 impl AtomicResponse {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// The header at the start of `message`, and the octets behind it (of which there should be none).
+    /// The header at the start of `message`, and the bytes behind it (of which there should be none).
     ///
     /// # Errors
     /// `Truncated`.
@@ -169,7 +169,7 @@ impl AtomicResponse {
     }
 }
 
-/// The eight octets of an Immediate Data message (RFC 7306 §6.2, Figure 7).
+/// The eight bytes of an Immediate Data message (RFC 7306 §6.2, Figure 7).
 pub const IMMEDIATE_LEN: usize = 8;
 
 #[cfg(test)]
@@ -230,20 +230,20 @@ mod tests {
         for op in ops {
             let request =
                 AtomicRequest { id: 0xa1b2_c3d4, stag: Stag(0x1122_3344), to: TaggedOffset(0x55), op };
-            let mut octets = [0; AtomicRequest::LEN];
-            request.emit(&mut octets);
-            assert_eq!(AtomicRequest::parse(&octets), Ok((request, &[][..])));
-            octets[..3].fill(0xff);
-            octets[3] |= 0xf0;
-            assert_eq!(AtomicRequest::parse(&octets), Ok((request, &[][..])), "reserved bits are ignored");
+            let mut bytes = [0; AtomicRequest::LEN];
+            request.emit(&mut bytes);
+            assert_eq!(AtomicRequest::parse(&bytes), Ok((request, &[][..])));
+            bytes[..3].fill(0xff);
+            bytes[3] |= 0xf0;
+            assert_eq!(AtomicRequest::parse(&bytes), Ok((request, &[][..])), "reserved bits are ignored");
         }
         assert!(AtomicRequest::parse(&[0; AtomicRequest::LEN - 1]).is_err());
         let response = AtomicResponse { id: 7, original: 0x0102_0304_0506_0708 };
-        let mut octets = [0; AtomicResponse::LEN];
-        response.emit(&mut octets);
-        assert_eq!(octets, [0, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(AtomicResponse::parse(&octets), Ok((response, &[][..])));
-        assert!(AtomicResponse::parse(&octets[1..]).is_err());
+        let mut bytes = [0; AtomicResponse::LEN];
+        response.emit(&mut bytes);
+        assert_eq!(bytes, [0, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(AtomicResponse::parse(&bytes), Ok((response, &[][..])));
+        assert!(AtomicResponse::parse(&bytes[1..]).is_err());
     }
 
     #[test]
@@ -255,12 +255,12 @@ mod tests {
             swap_mask: u64::from_be_bytes([0x51; 8]),
         };
         let to = TaggedOffset(u64::from_be_bytes([0x70; 8]));
-        let mut octets = [0; AtomicRequest::LEN];
-        AtomicRequest { id: 0x1d1d_1d1d, stag: Stag(0x5757_5757), to, op: Ok(op) }.emit(&mut octets);
+        let mut bytes = [0; AtomicRequest::LEN];
+        AtomicRequest { id: 0x1d1d_1d1d, stag: Stag(0x5757_5757), to, op: Ok(op) }.emit(&mut bytes);
         let fields = [(3, 1, 0x02), (4, 4, 0x1d), (8, 4, 0x57), (12, 8, 0x70), (20, 8, 0x50), (28, 8, 0x51)];
-        for (at, len, octet) in fields.into_iter().chain([(36, 8, 0xc0), (44, 8, 0xc1)]) {
-            assert!(octets[at..at + len].iter().all(|o| *o == octet), "at {at}: {octets:02x?}");
+        for (at, len, byte) in fields.into_iter().chain([(36, 8, 0xc0), (44, 8, 0xc1)]) {
+            assert!(bytes[at..at + len].iter().all(|o| *o == byte), "at {at}: {bytes:02x?}");
         }
-        assert_eq!(octets[..3], [0; 3]);
+        assert_eq!(bytes[..3], [0; 3]);
     }
 }

@@ -41,10 +41,10 @@ pub struct TaggedHeader {
 }
 
 impl TaggedHeader {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 14;
 
-    /// The header at the start of `segment`, and the octets behind it.
+    /// The header at the start of `segment`, and the bytes behind it.
     ///
     /// # Errors
     /// `Truncated`, or `TagFlag` where T is zero.
@@ -112,10 +112,10 @@ pub struct UntaggedHeader {
 }
 
 impl UntaggedHeader {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 18;
 
-    /// The header at the start of `segment`, and the octets behind it.
+    /// The header at the start of `segment`, and the bytes behind it.
     ///
     /// # Errors
     /// `Truncated`, or `TagFlag` where T is one.
@@ -166,10 +166,10 @@ pub enum Header {
 }
 
 impl Header {
-    /// Octets of the longer header: so many are enough for [`Self::parse`] to be definite.
+    /// Bytes of the longer header: so many are enough for [`Self::parse`] to be definite.
     pub const LEN_MAX: usize = UntaggedHeader::LEN;
 
-    /// The header at the start of `segment`, and the octets behind it.
+    /// The header at the start of `segment`, and the bytes behind it.
     ///
     /// # Errors
     /// `Truncated`.
@@ -185,7 +185,7 @@ impl Header {
         }
     }
 
-    /// Octets of this header on the wire.
+    /// Bytes of this header on the wire.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]

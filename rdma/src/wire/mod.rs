@@ -1,6 +1,6 @@
-//! The octets of MPA, DDP and RDMAP: one header, one type, with `parse` and `emit`.
+//! The bytes of MPA, DDP and RDMAP: one header, one type, with `parse` and `emit`.
 //!
-//! Nothing here judges: a parser says what the octets are, the layer above says whether they are
+//! Nothing here judges: a parser says what the bytes are, the layer above says whether they are
 //! allowed. Reserved bits are sent as zero and ignored on receipt. Numbers leave this module as types of
 //! their own, so that a queue number cannot be taken for a message sequence number.
 
@@ -12,26 +12,26 @@ pub mod terminate;
 
 use core::fmt;
 
-/// Why octets are not the header that was asked for.
+/// Why bytes are not the header that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// Fewer octets than the header has.
+    /// Fewer bytes than the header has.
     Truncated {
-        /// Octets that the header takes.
+        /// Bytes that the header takes.
         need: usize,
-        /// Octets that there were.
+        /// Bytes that there were.
         have: usize,
     },
     /// The T bit says the other buffer model (RFC 5041 §4.1).
     TagFlag,
-    /// The first sixteen octets are neither MPA key (RFC 5044 §7.1.1).
+    /// The first sixteen bytes are neither MPA key (RFC 5044 §7.1.1).
     Key,
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Truncated { need, have } => write!(f, "{have} octets where the header takes {need}"),
+            Self::Truncated { need, have } => write!(f, "{have} bytes where the header takes {need}"),
             Self::TagFlag => f.write_str("the T bit says the other DDP buffer model"),
             Self::Key => f.write_str("neither an MPA request nor an MPA reply"),
         }
@@ -55,16 +55,16 @@ impl fmt::Display for Stag {
     }
 }
 
-/// An offset in octets within a tagged buffer (RFC 5041 §4.2).
+/// An offset in bytes within a tagged buffer (RFC 5041 §4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaggedOffset(pub u64);
 
 impl TaggedOffset {
-    /// The offset `octets` further on; `None` where the 64 bits would wrap.
+    /// The offset `bytes` further on; `None` where the 64 bits would wrap.
     #[inline]
     #[must_use]
-    pub fn checked_add(self, octets: u64) -> Option<Self> {
-        self.0.checked_add(octets).map(Self)
+    pub fn checked_add(self, bytes: u64) -> Option<Self> {
+        self.0.checked_add(bytes).map(Self)
     }
 }
 
@@ -107,6 +107,6 @@ impl Default for Msn {
     }
 }
 
-/// An offset in octets from the start of an untagged message (RFC 5041 §4.3).
+/// An offset in bytes from the start of an untagged message (RFC 5041 §4.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageOffset(pub u32);

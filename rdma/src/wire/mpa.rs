@@ -18,14 +18,14 @@ const ENHANCED: u8 = 0x10;
 /// Who sends a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// The initiator's first octets.
+    /// The initiator's first bytes.
     Request,
     /// The responder's answer.
     Reply,
 }
 
 impl FrameKind {
-    /// The sixteen octets that open the frame (RFC 5044 §7.1.1).
+    /// The sixteen bytes that open the frame (RFC 5044 §7.1.1).
     #[inline]
     #[must_use]
     pub const fn key(self) -> &'static [u8; 16] {
@@ -42,7 +42,7 @@ impl FrameKind {
 ///  0                   1                   2                   3
 ///  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 /// +---------------------------------------------------------------+
-/// |          Key (16 octets: "MPA ID Req Frame", "…Rep…")         |
+/// |          Key (16 bytes: "MPA ID Req Frame", "…Rep…")         |
 /// +-+-+-+-+-------+---------------+-------------------------------+
 /// |M|C|R|S| Res   |     Rev       |          PD_Length            |
 /// +-+-+-+-+-------+---------------+-------------------------------+
@@ -61,15 +61,15 @@ pub struct FrameHeader {
     pub enhanced: bool,
     /// The revision of MPA.
     pub revision: u8,
-    /// PD_Length: octets of private data behind this header, [`ConnectionData`] included.
+    /// PD_Length: bytes of private data behind this header, [`ConnectionData`] included.
     pub private_data_len: u16,
 }
 
 impl FrameHeader {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 20;
 
-    /// The header at the start of `bytes`, and the octets behind it.
+    /// The header at the start of `bytes`, and the bytes behind it.
     ///
     /// # Errors
     /// `Truncated`, or `Key`.
@@ -152,11 +152,11 @@ impl fmt::Display for ReadDepth {
 /// Which messages may serve as the ready-to-receive indication (RFC 6581 §9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RtrOptions {
-    /// B: a Send of no octets.
+    /// B: a Send of no bytes.
     pub send: bool,
-    /// C: an RDMA Write of no octets.
+    /// C: an RDMA Write of no bytes.
     pub write: bool,
-    /// D: an RDMA Read of no octets.
+    /// D: an RDMA Read of no bytes.
     pub read: bool,
 }
 
@@ -199,7 +199,7 @@ pub struct ConnectionData {
 }
 
 impl ConnectionData {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 4;
 
     const HIGH: u16 = 0x8000;

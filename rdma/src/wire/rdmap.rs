@@ -25,7 +25,7 @@ pub enum Opcode {
     SendSolicitedInvalidate,
     /// Tells why the stream ends.
     Terminate,
-    /// Delivers eight octets without a buffer (RFC 7306 §6).
+    /// Delivers eight bytes without a buffer (RFC 7306 §6).
     ImmediateData,
     /// The same, asking for an event at the receiver.
     ImmediateDataSolicited,
@@ -50,9 +50,9 @@ pub struct OpcodeRow {
     pub invalidates: bool,
     /// The receiver's ULP is to be woken.
     pub solicited: bool,
-    /// Octets of RDMAP header behind the DDP header; Terminate's is the fixed part only.
+    /// Bytes of RDMAP header behind the DDP header; Terminate's is the fixed part only.
     pub header_len: usize,
-    /// Octets of the ULP may follow.
+    /// Bytes of the ULP may follow.
     pub payload: bool,
 }
 
@@ -148,7 +148,7 @@ impl Opcode {
     }
 }
 
-/// RDMAP's octet in the DDP header (RFC 5040 §4.1, Figure 3).
+/// RDMAP's byte in the DDP header (RFC 5040 §4.1, Figure 3).
 ///
 /// ```text
 ///  0 1 2 3 4 5 6 7
@@ -172,14 +172,14 @@ impl ControlField {
         Self { version: VERSION, opcode }
     }
 
-    /// Reads the octet.
+    /// Reads the byte.
     #[inline]
     #[must_use]
-    pub const fn parse(octet: u8) -> Self {
-        Self { version: octet >> 6, opcode: Opcode::from_bits(octet) }
+    pub const fn parse(byte: u8) -> Self {
+        Self { version: byte >> 6, opcode: Opcode::from_bits(byte) }
     }
 
-    /// The octet.
+    /// The byte.
     #[inline]
     #[must_use]
     pub const fn emit(self) -> u8 {
@@ -204,7 +204,7 @@ pub struct ReadRequest {
     pub sink_stag: Stag,
     /// Where in that buffer the data goes.
     pub sink_offset: TaggedOffset,
-    /// Octets asked for.
+    /// Bytes asked for.
     pub size: u32,
     /// The responder's buffer.
     pub source_stag: Stag,
@@ -213,10 +213,10 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 28;
 
-    /// The header at the start of `message`, and the octets behind it (of which there should be none).
+    /// The header at the start of `message`, and the bytes behind it (of which there should be none).
     ///
     /// # Errors
     /// `Truncated`.

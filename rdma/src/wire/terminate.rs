@@ -50,7 +50,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 4;
 
     /// Writes the word in the RFC's order.
@@ -114,7 +114,7 @@ impl Control {
 pub struct Terminate {
     /// The error, and which of the parts below are there.
     pub control: Control,
-    /// The DDP segment length of the offending segment: its header and payload, in octets.
+    /// The DDP segment length of the offending segment: its header and payload, in bytes.
     pub segment_length: Option<u16>,
     /// The offending segment's DDP header.
     pub ddp_header: Option<Header>,
@@ -123,7 +123,7 @@ pub struct Terminate {
 }
 
 impl Terminate {
-    /// Octets of the longest message.
+    /// Bytes of the longest message.
     pub const LEN_MAX: usize = Control::LEN + 2 + Header::LEN_MAX + ReadRequest::LEN;
 
     /// A message about an error, with what is known of the segment that caused it. The Read Request's
@@ -180,7 +180,7 @@ impl Terminate {
     }
 
     /// Writes the message in the RFC's order, with M, D and R as the parts are there, and returns how many
-    /// octets of `out` it took.
+    /// bytes of `out` it took.
     pub fn emit(&self, out: &mut [u8; Self::LEN_MAX]) -> usize {
         let mut writer = Writer { rest: out, written: 0 };
         let control = Control {
@@ -195,21 +195,21 @@ impl Terminate {
         }
         match self.ddp_header {
             Some(Header::Tagged(header)) => {
-                let mut octets = [0; TaggedHeader::LEN];
-                header.emit(&mut octets);
-                writer.put(&octets);
+                let mut bytes = [0; TaggedHeader::LEN];
+                header.emit(&mut bytes);
+                writer.put(&bytes);
             }
             Some(Header::Untagged(header)) => {
-                let mut octets = [0; UntaggedHeader::LEN];
-                header.emit(&mut octets);
-                writer.put(&octets);
+                let mut bytes = [0; UntaggedHeader::LEN];
+                header.emit(&mut bytes);
+                writer.put(&bytes);
             }
             None => {}
         }
         if let Some(request) = self.rdma_header {
-            let mut octets = [0; ReadRequest::LEN];
-            request.emit(&mut octets);
-            writer.put(&octets);
+            let mut bytes = [0; ReadRequest::LEN];
+            request.emit(&mut bytes);
+            writer.put(&bytes);
         }
         writer.written
     }
@@ -221,12 +221,12 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Appends `octets`; they fit, because the whole is as long as the sum of the longest parts.
-    fn put(&mut self, octets: &[u8]) {
-        if let Some((head, rest)) = core::mem::take(&mut self.rest).split_at_mut_checked(octets.len()) {
-            head.copy_from_slice(octets);
+    /// Appends `bytes`; they fit, because the whole is as long as the sum of the longest parts.
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some((head, rest)) = core::mem::take(&mut self.rest).split_at_mut_checked(bytes.len()) {
+            head.copy_from_slice(bytes);
             self.rest = rest;
-            self.written = self.written.saturating_add(octets.len());
+            self.written = self.written.saturating_add(bytes.len());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests share: a transport in memory, a side with all that an endpoint needs, and octets made by hand.
+//! What the tests share: a transport in memory, a side with all that an endpoint needs, and bytes made by hand.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -7,7 +7,7 @@
     reason = "lengths are small, and a test may panic"
 )]
 
-pub(crate) mod octets;
+pub(crate) mod bytes;
 pub(crate) mod page;
 pub(crate) mod target;
 pub(crate) mod verbs;
@@ -31,7 +31,7 @@ pub(crate) const BOTH: Access = Access::from_bits(3).unwrap();
 pub(crate) struct Wire {
     pub(crate) segments: VecDeque<Vec<u8>>,
     pub(crate) mss: usize,
-    /// Octets that may wait.
+    /// Bytes that may wait.
     pub(crate) limit: usize,
 }
 
@@ -44,7 +44,7 @@ impl Wire {
         self.segments.iter().map(Vec::len).sum()
     }
 
-    /// All that waits, as one run of octets.
+    /// All that waits, as one run of bytes.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.segments.drain(..).flatten().collect()
     }
@@ -122,20 +122,20 @@ impl Side {
         region
     }
 
-    pub(crate) fn deliver(&mut self, octets: &[u8]) {
+    pub(crate) fn deliver(&mut self, bytes: &[u8]) {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
-        self.endpoint.receive(self.now, self.position, octets.to_vec(), &mut env);
-        self.position += octets.len() as u64;
+        self.endpoint.receive(self.now, self.position, bytes.to_vec(), &mut env);
+        self.position += bytes.len() as u64;
         self.collect();
     }
 
-    /// Offers octets at a stream position behind a gap; whether all of them are placed.
-    pub(crate) fn early(&mut self, offset: u64, octets: &[u8]) -> bool {
+    /// Offers bytes at a stream position behind a gap; whether all of them are placed.
+    pub(crate) fn early(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
-        self.endpoint.receive_early(offset, octets, &mut env)
+        self.endpoint.receive_early(offset, bytes, &mut env)
     }
 
-    /// Goes on by so many octets that were placed.
+    /// Goes on by so many bytes that were placed.
     pub(crate) fn placed(&mut self, len: usize) {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive_placed(self.now, self.position, len, &mut env);
@@ -190,7 +190,7 @@ impl Side {
     }
 }
 
-/// Moves octets both ways, cut by `chunk`, until neither side has any more. `chunk` says how many octets, at least
+/// Moves bytes both ways, cut by `chunk`, until neither side has any more. `chunk` says how many bytes, at least
 /// one, of so many come next.
 pub(crate) fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) {
     for _ in 0..1_000_000 {
@@ -206,17 +206,17 @@ pub(crate) fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> us
 
 /// Moves what waits at `from` to `to`.
 pub(crate) fn carry(from: &mut Side, to: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) -> usize {
-    let octets = from.wire.take();
-    let mut rest = octets.as_slice();
+    let bytes = from.wire.take();
+    let mut rest = bytes.as_slice();
     while !rest.is_empty() {
         let (now, later) = rest.split_at(chunk(rest.len()).clamp(1, rest.len()));
         to.deliver(now);
         rest = later;
     }
-    octets.len()
+    bytes.len()
 }
 
-/// Whole segments, as the sender made them, would be lost in a run of octets; so much at a time is near enough.
+/// Whole segments, as the sender made them, would be lost in a run of bytes; so much at a time is near enough.
 pub(crate) fn segments(mss: usize) -> impl FnMut(usize) -> usize {
     move |rest| rest.min(mss)
 }
@@ -229,7 +229,7 @@ pub(crate) fn request(private_data: &[u8]) -> ConnectRequest<'_> {
     ConnectRequest { private_data, revision: 2, ird: 16, ord: 16, rtr: None }
 }
 
-/// An initiator and a responder, connected by the region service to the region `lab` of these octets.
+/// An initiator and a responder, connected by the region service to the region `lab` of these bytes.
 pub(crate) fn connected(lab: Vec<u8>) -> (Side, Side, RegionId) {
     connected_for(BOTH, lab)
 }
@@ -248,7 +248,7 @@ pub(crate) fn slice(region: RegionId, offset: u64, len: u32) -> LocalSlice {
     LocalSlice { region, offset, len }
 }
 
-/// Octets that are all different from their neighbours, and from those of another `salt`.
+/// Bytes that are all different from their neighbors, and from those of another `salt`.
 pub(crate) fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ salt).collect()
 }

@@ -1,6 +1,6 @@
 //! A stream that a peer made by hand attacks.
 
-use super::octets::*;
+use super::bytes::*;
 use super::*;
 use rdma::service::{decode_reply, encode_request};
 use rdma::{Access, CloseHow, ErrorCode, Scope, StreamError};

@@ -45,9 +45,9 @@ impl Node {
         }
     }
 
-    pub(crate) fn reg(&mut self, pd: PdId, octets: Vec<u8>, base: AddressBase, access: Access) -> Mr {
-        let length = octets.len() as u64;
-        let region = self.memory.add(octets).unwrap();
+    pub(crate) fn reg(&mut self, pd: PdId, bytes: Vec<u8>, base: AddressBase, access: Access) -> Mr {
+        let length = bytes.len() as u64;
+        let region = self.memory.add(bytes).unwrap();
         let mr = self.device.reg_mr(pd, (region, 0, length), base, access, &mut self.stags).unwrap();
         Mr { region, mr }
     }
@@ -101,7 +101,7 @@ pub(crate) struct Net {
     pub(crate) now: Duration,
     pub(crate) mss: usize,
     pub(crate) chunk: usize,
-    /// Every octet that node 0 and node 1 have sent.
+    /// Every byte that node 0 and node 1 have sent.
     pub(crate) sent: [Vec<u8>; 2],
     pub(crate) refused: usize,
 }
@@ -194,13 +194,13 @@ impl Net {
     fn carry(&mut self, stream: usize, from: usize) -> bool {
         let to = 1 - from;
         let Some(ends) = self.streams.get_mut(stream) else { return false };
-        let (octets, id) = (ends[from].wire.take(), ends[to].id);
+        let (bytes, id) = (ends[from].wire.take(), ends[to].id);
         let (closed, gone) = (ends[from].closed, ends[to].closed.is_some());
         let fin = closed.is_some() && !ends[from].fin_sent;
         ends[from].fin_sent |= fin;
-        self.sent[from].extend_from_slice(&octets);
+        self.sent[from].extend_from_slice(&bytes);
         let Node { device, stags, memory, stats, .. } = &mut self.nodes[to];
-        for piece in octets.chunks(self.chunk) {
+        for piece in bytes.chunks(self.chunk) {
             let mut env = Env { stags: &mut *stags, memory: &mut *memory, stats: &mut *stats };
             let ends = &mut self.streams[stream];
             if !gone {
@@ -217,7 +217,7 @@ impl Net {
         if !gone {
             self.transmit(to, id);
         }
-        !octets.is_empty() || fin
+        !bytes.is_empty() || fin
     }
 
     /// Lets everything happen that can; the events of connections are kept.
@@ -243,7 +243,7 @@ impl Net {
         panic!("the devices do not come to rest");
     }
 
-    /// How many octets a node has received on the only stream.
+    /// How many bytes a node has received on the only stream.
     pub(crate) fn position(&self, at: usize) -> u64 {
         self.streams[0][at].position
     }

@@ -29,16 +29,16 @@ impl Stream {
         if !is_success {
             self.outcome.work[2] += 1;
             self.model.borrow_mut().forget(own, id);
-            return if bytes == 0 { Ok(()) } else { Err(format!("{id} was flushed, with {bytes} octets")) };
+            return if bytes == 0 { Ok(()) } else { Err(format!("{id} was flushed, with {bytes} bytes")) };
         }
         if self.outcome.work[2] > 0 {
             return Err(format!("{id} succeeds behind one that was flushed"));
         }
         self.outcome.work[1] += 1;
-        self.outcome.octets += u64::from(bytes);
+        self.outcome.bytes += u64::from(bytes);
         self.outcome.by_op[index_of(op)] += 1;
         if bytes != posted.len {
-            return Err(format!("{id} of {} octets finished with {bytes}", posted.len));
+            return Err(format!("{id} of {} bytes finished with {bytes}", posted.len));
         }
         let mut model = self.model.borrow_mut();
         model.release(own, id)?;
@@ -60,8 +60,8 @@ impl Stream {
     pub(crate) fn scribble(&mut self, own: Place, source: core::ops::Range<u64>, tools: &mut Tools) {
         let is_free = self.model.borrow_mut().is_free(own, &source, |_| false);
         if !source.is_empty() && is_free && self.random.below(2) == 0 {
-            let octets: Vec<u8> = (source.start..source.end).map(|_| self.random.byte()).collect();
-            tools.memory.overwrite(own.region, source.start, &octets);
+            let bytes: Vec<u8> = (source.start..source.end).map(|_| self.random.byte()).collect();
+            tools.memory.overwrite(own.region, source.start, &bytes);
         }
     }
 

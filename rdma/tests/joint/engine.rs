@@ -11,7 +11,7 @@ use tcp_stack::{Duration, Instant, Segment};
 
 use crate::stream::{Tools, since_start};
 
-/// The octets of a work request in the memory of its owner: parts of a region in the order of the message.
+/// The bytes of a work request in the memory of its owner: parts of a region in the order of the message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Local {
     pub(crate) pieces: Vec<Range<u64>>,
@@ -69,11 +69,11 @@ impl Engine {
         }
     }
 
-    /// Whether octets behind a gap are placed.
-    pub(crate) fn receive_early(&mut self, offset: u64, octets: &[u8], tools: &mut Lent<'_>) -> bool {
+    /// Whether bytes behind a gap are placed.
+    pub(crate) fn receive_early(&mut self, offset: u64, bytes: &[u8], tools: &mut Lent<'_>) -> bool {
         match self {
-            Self::Endpoint(endpoint) => endpoint.receive_early(offset, octets, &mut tools.env),
-            Self::Verbs(it) => tools.device.receive_early(it.id, offset, octets, &mut tools.env),
+            Self::Endpoint(endpoint) => endpoint.receive_early(offset, bytes, &mut tools.env),
+            Self::Verbs(it) => tools.device.receive_early(it.id, offset, bytes, &mut tools.env),
         }
     }
 
@@ -183,7 +183,7 @@ impl Engine {
                 posted.map_err(from_endpoint)
             }
             Self::Verbs(it) => {
-                let data = local.inline.as_ref().map_or(Data::List(list), |octets| Data::Inline(octets));
+                let data = local.inline.as_ref().map_or(Data::List(list), |bytes| Data::Inline(bytes));
                 tools.device.post_send(it.qp, &SendWr { wr_id, op, data, flags })
             }
         }

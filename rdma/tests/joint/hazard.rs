@@ -44,7 +44,7 @@ pub(crate) fn flip(frame: &mut [u8], seen: &Seen, startup: bool, random: &mut Ra
     true
 }
 
-/// The frame with this part of its payload only, or with other octets in its place, from another sequence number on.
+/// The frame with this part of its payload only, or with other bytes in its place, from another sequence number on.
 fn remade(frame: &[u8], seen: &Seen, seq: SeqNum, payload: &[u8]) -> Vec<u8> {
     let (tcp, header_len) = (tcp_start(frame), frame.len() - seen.payload_len as usize);
     let mut out = [&frame[..header_len], payload].concat();
@@ -84,28 +84,28 @@ impl Recut {
         self.sent.push_back((frame.to_vec(), seen.clone()));
     }
 
-    /// Part of the stream of one of the segments, from some octet of it on, in a frame of `len_max` octets at most.
+    /// Part of the stream of one of the segments, from some byte of it on, in a frame of `len_max` bytes at most.
     pub(crate) fn again(&self, len_max: usize, random: &mut Random) -> Option<Vec<u8>> {
         let (frame, seen) = self.sent.get(random.index(self.sent.len()))?;
         let header_len = frame.len() - seen.payload_len as usize;
         let first = seen.header.seq;
-        let mut octets = frame[header_len..].to_vec();
+        let mut bytes = frame[header_len..].to_vec();
         // What follows it, as far as that is remembered.
         while let Some((next, of)) = self.sent.iter().find(|(_, of)| {
-            (of.src, of.dst, of.header.seq) == (seen.src, seen.dst, first + octets.len() as u32)
+            (of.src, of.dst, of.header.seq) == (seen.src, seen.dst, first + bytes.len() as u32)
         }) {
-            octets.extend_from_slice(&next[next.len() - of.payload_len as usize..]);
-            if octets.len() > 2 * len_max {
+            bytes.extend_from_slice(&next[next.len() - of.payload_len as usize..]);
+            if bytes.len() > 2 * len_max {
                 break;
             }
         }
-        let part = part(octets.len(), seen.payload_len as usize, len_max - header_len, random);
+        let part = part(bytes.len(), seen.payload_len as usize, len_max - header_len, random);
         let seq = first + part.start as u32;
-        Some(remade(frame, seen, seq, &octets[part]))
+        Some(remade(frame, seen, seq, &bytes[part]))
     }
 }
 
-/// Some octets of so many, the first among the first `start_max`.
+/// Some bytes of so many, the first among the first `start_max`.
 fn part(len: usize, start_max: usize, len_max: usize, random: &mut Random) -> Range<usize> {
     let start = if random.below(2) == 0 { random.index(start_max) } else { random.index(start_max) / 4 * 4 };
     let most = len_max.min(len - start);

@@ -43,7 +43,7 @@ pub(crate) struct Host {
     options: ConnOptions,
     /// Private data of a connection's request and reply.
     private_data: Vec<[Vec<u8>; 2]>,
-    /// The shared receive queue: the memory of its buffers, octets of each, and elements of their lists.
+    /// The shared receive queue: the memory of its buffers, bytes of each, and elements of their lists.
     shared_slots: Option<(MemoryRegion, u64, usize)>,
 }
 
@@ -436,7 +436,7 @@ impl Host {
     }
 }
 
-/// Adds a region of random octets, and its image to the model.
+/// Adds a region of random bytes, and its image to the model.
 fn add_region(
     memory: &mut VecMemory,
     host: usize,
@@ -445,8 +445,8 @@ fn add_region(
     random: &mut Random,
 ) -> RegionId {
     let mut random = random.fork();
-    let octets: Vec<u8> = (0..len).map(|_| random.byte()).collect();
-    let region = Region { now: octets.clone(), then: octets.clone(), touches: Vec::new() };
+    let bytes: Vec<u8> = (0..len).map(|_| random.byte()).collect();
+    let region = Region { now: bytes.clone(), then: bytes.clone(), touches: Vec::new() };
     model.borrow_mut().regions[host].push(region);
-    memory.add(octets).unwrap_or(RegionId(u32::MAX))
+    memory.add(bytes).unwrap_or(RegionId(u32::MAX))
 }

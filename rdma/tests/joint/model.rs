@@ -1,8 +1,8 @@
 //! What both memories must be: plain vectors, changed by rules of their own.
 //!
-//! Every work request notes, when it is posted, which octets it may touch and what it must put there ([`Touch`]).
+//! Every work request notes, when it is posted, which bytes it may touch and what it must put there ([`Touch`]).
 //! The memory under test reports each access ([`Watched`]); one that no request has announced, or that brings other
-//! octets, is an error on the spot. `now` is memory as it is; `then` is memory as it will be when all that is posted
+//! bytes, is an error on the spot. `now` is memory as it is; `then` is memory as it will be when all that is posted
 //! is done, which is what a later Read of the same stream must find (RFC 5040 §5.5).
 
 use core::ops::Range;
@@ -24,18 +24,18 @@ pub(crate) struct Place {
     pub(crate) region: u32,
 }
 
-/// What a work request may do to some octets.
+/// What a work request may do to some bytes.
 #[derive(Debug)]
 pub(crate) enum What {
     /// The owner's engine fetches them, to send.
     Source,
     /// The peer's Read fetches them.
     Fetched,
-    /// These octets are placed, each once. `None`: not known yet, so that none may be.
+    /// These bytes are placed, each once. `None`: not known yet, so that none may be.
     Placed {
         payload: Option<Vec<u8>>,
         placed: usize,
-        /// Octets of the message before these.
+        /// Bytes of the message before these.
         skip: usize,
         /// Nothing is left to wait for when all are placed: an RDMA Write.
         ends: bool,
@@ -45,7 +45,7 @@ pub(crate) enum What {
     Word { op: AtomicOp, original: Option<u64>, result: Place },
 }
 
-/// Octets of a region that a work request is about.
+/// Bytes of a region that a work request is about.
 #[derive(Debug)]
 pub(crate) struct Touch {
     /// The work request.
@@ -65,7 +65,7 @@ impl Touch {
         self.range.start <= range.start && range.end <= self.range.end
     }
 
-    /// Whether octets are due there.
+    /// Whether bytes are due there.
     fn takes(&self, range: &Range<u64>) -> bool {
         self.covers(range) && matches!(self.what, What::Placed { payload: Some(_), .. })
     }
@@ -98,7 +98,7 @@ pub(crate) struct Buffer {
     pub(crate) message: Option<Message>,
 }
 
-/// An STag that the peer may invalidate, and the tagged offset of the window's first octet by it.
+/// An STag that the peer may invalidate, and the tagged offset of the window's first byte by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub(crate) stag: Stag,
@@ -116,7 +116,7 @@ pub(crate) struct Offer {
     pub(crate) inbound: VecDeque<Inbound>,
     /// The stream has ended on this side.
     pub(crate) over: bool,
-    /// Octets of a buffer.
+    /// Bytes of a buffer.
     pub(crate) slot_len: usize,
     /// The STag of its window with every right but invalidation.
     pub(crate) stag: Option<Stag>,
@@ -135,12 +135,12 @@ pub(crate) struct Model {
     pub(crate) offers: Vec<[Offer; 2]>,
     /// Per host.
     pub(crate) shared: [SharedBuffers; 2],
-    /// The connection and side whose octets are taken now.
+    /// The connection and side whose bytes are taken now.
     pub(crate) receiving: Option<(usize, usize)>,
     last_id: u64,
     /// What was found wrong while nobody could be told.
     pub(crate) errors: Vec<String>,
-    /// Octets placed, fetched, and words changed.
+    /// Bytes placed, fetched, and words changed.
     pub(crate) accesses: [u64; 3],
 }
 
@@ -169,7 +169,7 @@ impl Model {
         self.region(at).touches.iter().any(|touch| touch.stag == stag && by(&touch.what))
     }
 
-    /// Octets are to come into these parts, in the order of a message: these, or what is not known yet.
+    /// Bytes are to come into these parts, in the order of a message: these, or what is not known yet.
     pub(crate) fn note_sink(&mut self, at: Place, id: u64, pieces: &[Range<u64>], payload: Option<&[u8]>) {
         let mut skip = 0;
         for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
@@ -192,7 +192,7 @@ impl Model {
             }
             undone = match &touch.what {
                 What::Placed { payload: Some(payload), placed, .. } if *placed != payload.len() => {
-                    Some(format!("{placed} of {} octets are placed", payload.len()))
+                    Some(format!("{placed} of {} bytes are placed", payload.len()))
                 }
                 What::Placed { payload: None, .. } => Some("it was never answered".into()),
                 What::Word { .. } => Some("the word was not changed".into()),
@@ -227,7 +227,7 @@ impl Model {
         let region = self.regions[at.host].get_mut(at.region as usize).ok_or("no such region")?;
         let due = region.touches.iter_mut().enumerate().find(|(_, touch)| touch.takes(&range));
         let Some((index, touch)) = due else {
-            return Err(format!("octets are placed at {} where none are due", what()));
+            return Err(format!("bytes are placed at {} where none are due", what()));
         };
         let What::Placed { payload: Some(payload), placed, ends, .. } = &mut touch.what else {
             return Ok(());
@@ -235,11 +235,11 @@ impl Model {
         let skip = (range.start - touch.range.start) as usize;
         let right = payload.get(skip..skip + bytes.len());
         if right != Some(bytes) {
-            return Err(format!("wrong octets at {}, for {}", what(), touch.id));
+            return Err(format!("wrong bytes at {}, for {}", what(), touch.id));
         }
         *placed += bytes.len();
         if *placed > payload.len() {
-            return Err(format!("octets placed twice at {}, for {}", what(), touch.id));
+            return Err(format!("bytes placed twice at {}, for {}", what(), touch.id));
         }
         let done = *ends && *placed == payload.len();
         region.now[range.start as usize..range.end as usize].copy_from_slice(bytes);
@@ -346,13 +346,13 @@ impl Watched {
         Err(format!("region {region} of host {} is not as it should be at {at:?}", self.host))
     }
 
-    /// Changes octets as their owner does, in the model too.
-    pub(crate) fn overwrite(&mut self, region: u32, start: u64, octets: &[u8]) {
-        let range = start as usize..start as usize + octets.len();
+    /// Changes bytes as their owner does, in the model too.
+    pub(crate) fn overwrite(&mut self, region: u32, start: u64, bytes: &[u8]) {
+        let range = start as usize..start as usize + bytes.len();
         let mut model = self.model.borrow_mut();
-        model.regions[self.host][region as usize].now[range.clone()].copy_from_slice(octets);
-        if let Some(bytes) = self.inner.bytes_mut(RegionId(region)) {
-            bytes[range].copy_from_slice(octets);
+        model.regions[self.host][region as usize].now[range.clone()].copy_from_slice(bytes);
+        if let Some(memory) = self.inner.bytes_mut(RegionId(region)) {
+            memory[range].copy_from_slice(bytes);
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Report {
     pub(crate) links: LinkCounts,
     pub(crate) flips: u64,
     pub(crate) too_big: u64,
-    /// Octets placed, octets fetched, words changed.
+    /// Bytes placed, bytes fetched, words changed.
     pub(crate) accesses: [u64; 3],
     /// Buffers taken from shared receive queues, and how often one was said to run low.
     pub(crate) shared: [u64; 2],
@@ -92,11 +92,11 @@ impl Network {
         let mut random = Random::new(seed);
         let model = Shared::new(RefCell::new(Model::default()));
         model.borrow_mut().offers = scenario.dials.iter().map(|_| Default::default()).collect();
-        let mut octets = |len| (0..len).map(|_| random.byte()).collect::<Vec<u8>>();
+        let mut bytes = |len| (0..len).map(|_| random.byte()).collect::<Vec<u8>>();
         let private_data: Vec<[Vec<u8>; 2]> = scenario
             .dials
             .iter()
-            .map(|dial| [octets(dial.private_data), octets(dial.private_data / 2)])
+            .map(|dial| [bytes(dial.private_data), bytes(dial.private_data / 2)])
             .collect();
         let mut host = |index| Host::new(index, &scenario, &model, &private_data, &mut random);
         let hosts = [host(0)?, host(1)?];
@@ -323,7 +323,7 @@ impl Network {
             if seen.payload_len > 0 && self.recut_random.chance(chance) {
                 let len_max = self.hosts.iter().map(|host| host.tools.pool.data_room()).min().unwrap_or(0);
                 if let Some(again) = self.recut[from].again(len_max, &mut self.recut_random) {
-                    self.note(|| format!("h{from} & some of it once more, in {} octets", again.len()));
+                    self.note(|| format!("h{from} & some of it once more, in {} bytes", again.len()));
                     self.carry(from, &again);
                 }
             }

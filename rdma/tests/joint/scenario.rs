@@ -40,7 +40,7 @@ pub(crate) struct SidePlan {
     pub(crate) verbs: bool,
     /// Its buffers are those of the host's shared receive queue.
     pub(crate) srq: bool,
-    /// Not all work is signalled.
+    /// Not all work is signaled.
     pub(crate) unsignaled: bool,
     /// Elements of a list at most.
     pub(crate) sges: usize,
@@ -52,15 +52,15 @@ pub(crate) struct SidePlan {
     pub(crate) quota: u32,
     pub(crate) send_queue: u16,
     pub(crate) receive_queue: u16,
-    /// Octets of a message at most.
+    /// Bytes of a message at most.
     pub(crate) len_max: u32,
-    /// Octets of a posted buffer.
+    /// Bytes of a posted buffer.
     pub(crate) slot_len: u32,
     /// The longest pause between two posts.
     pub(crate) think: Duration,
     /// How long a buffer that was used waits at most before it is posted again.
     pub(crate) repost: Duration,
-    /// Octets let go of in a millisecond, if not all at once.
+    /// Bytes let go of in a millisecond, if not all at once.
     pub(crate) reads_slowly: Option<u64>,
     /// Whether it ends the stream when all is done.
     pub(crate) closes: bool,
@@ -163,7 +163,7 @@ pub(crate) struct DialPlan {
     pub(crate) revision: u8,
     pub(crate) private_data: usize,
     pub(crate) poke_after: Option<Duration>,
-    /// Octets of a side's window.
+    /// Bytes of a side's window.
     pub(crate) window: u32,
     /// Initiator, responder.
     pub(crate) sides: [SidePlan; 2],
@@ -203,7 +203,7 @@ pub(crate) struct Flips {
     pub(crate) startup: bool,
 }
 
-/// From some time on packets may not be longer than so many octets.
+/// From some time on packets may not be longer than so many bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Narrows {
     pub(crate) since: Duration,
@@ -286,7 +286,7 @@ impl Scenario {
         scenario
     }
 
-    /// What befalls octets behind a gap wants gaps: segments that are cut anew, bits that flip, and ends in the middle.
+    /// What befalls bytes behind a gap wants gaps: segments that are cut anew, bits that flip, and ends in the middle.
     fn open_gaps(&mut self, random: &mut Random) {
         self.recut = (random.below(2) == 0).then(|| pick(random, &[5 * PERCENT, 20 * PERCENT, 50 * PERCENT]));
         let cut = self.dials.iter().any(|dial| matches!(dial.fate, Fate::Cut { .. }));
@@ -359,7 +359,7 @@ impl Scenario {
         self.dials.iter().map(move |dial| (dial, side(dial))).filter(|(dial, side)| dial.sides[*side].verbs)
     }
 
-    /// Octets of a buffer of a host's shared receive queue.
+    /// Bytes of a buffer of a host's shared receive queue.
     pub(crate) fn shared_slot_len(&self, host: usize) -> u32 {
         let shares = self.queue_pairs(host).filter(|(dial, side)| dial.sides[*side].srq);
         shares.map(|(dial, side)| dial.sides[side].slot_len).max().unwrap_or(0)
@@ -385,7 +385,7 @@ impl Scenario {
             }
             2 => {
                 let tells = random.below(3) != 0;
-                // Who is not told looks for a black hole from 1024 octets up.
+                // Who is not told looks for a black hole from 1024 bytes up.
                 let lowest = if !tells || self.dials.iter().any(|dial| dial.ipv6) { 1280 } else { 576 };
                 let [a, b] = self.hosts.map(|host| host.mtu);
                 let mtu = random.between(lowest, u64::from(a.max(b)).max(lowest)) as usize;

@@ -69,7 +69,7 @@ impl Model {
         Ok(())
     }
 
-    /// Octets come into a shared buffer: it must be that of the next message of the stream that receives now.
+    /// Bytes come into a shared buffer: it must be that of the next message of the stream that receives now.
     pub(crate) fn take_buffers_until(
         &mut self,
         at: Place,
@@ -118,12 +118,12 @@ impl Model {
     }
 
     /// Says what is to come into the pieces of a buffer.
-    pub(crate) fn fill(&mut self, at: Place, id: u64, octets: &[u8]) {
+    pub(crate) fn fill(&mut self, at: Place, id: u64, bytes: &[u8]) {
         for touch in self.region(at).touches.iter_mut().filter(|touch| touch.id == id) {
             if let What::Placed { payload, skip, .. } = &mut touch.what {
-                let from = (*skip).min(octets.len());
+                let from = (*skip).min(bytes.len());
                 let len = (touch.range.end - touch.range.start) as usize;
-                *payload = Some(octets[from..octets.len().min(from + len)].to_vec());
+                *payload = Some(bytes[from..bytes.len().min(from + len)].to_vec());
             }
         }
     }

@@ -15,9 +15,9 @@ use crate::scenario::{DialPlan, Fate, SidePlan, Sin};
 use crate::verbs::{self, HostDevice};
 use crate::work::pieces;
 
-/// Octets before and behind a window that nobody may touch.
+/// Bytes before and behind a window that nobody may touch.
 pub(crate) const GUARD: u64 = 64;
-/// Octets that a stream may queue before others get their turn.
+/// Bytes that a stream may queue before others get their turn.
 const BUDGET: usize = 64 << 10;
 
 /// Turns in vain, one after the other, that are believed to be chance.
@@ -108,17 +108,17 @@ pub(crate) struct Outcome {
     pub(crate) tcp: Option<CloseReason>,
     /// Work requests posted to send, succeeded, flushed.
     pub(crate) work: [u32; 3],
-    /// Octets of those that succeeded.
-    pub(crate) octets: u64,
+    /// Bytes of those that succeeded.
+    pub(crate) bytes: u64,
     /// Messages received.
     pub(crate) received: u32,
     /// Succeeded, by operation: Write, Read, Send, Atomic, Immediate, Bind, Invalidate.
     pub(crate) by_op: [u32; 7],
-    /// Succeeded without being told, posted with octets that were copied, and with lists of several parts.
+    /// Succeeded without being told, posted with bytes that were copied, and with lists of several parts.
     pub(crate) untold: u64,
     pub(crate) inline: u64,
     pub(crate) lists: u64,
-    /// Octets behind gaps that were taken, and of those: the stream ended before they were delivered; they came again
+    /// Bytes behind gaps that were taken, and of those: the stream ended before they were delivered; they came again
     /// in another segment than that which was taken.
     pub(crate) taken: [u64; 3],
 }
@@ -152,7 +152,7 @@ pub(crate) struct Stream {
     pub(crate) post_at: Option<Instant>,
     pub(crate) blocked: u32,
     pub(crate) reposts: VecDeque<(Instant, u64)>,
-    /// Octets behind gaps that were taken and are not delivered: stream position and number.
+    /// Bytes behind gaps that were taken and are not delivered: stream position and number.
     pub(crate) taken: Vec<(u64, u64)>,
     unread: usize,
     read_at: Option<Instant>,
@@ -284,7 +284,7 @@ impl Stream {
         self.collect(now, tools)
     }
 
-    /// Octets wait behind a gap: Writes among them are placed.
+    /// Bytes wait behind a gap: Writes among them are placed.
     pub(crate) fn receive_early(&mut self, tools: &mut Tools) -> Result<(), String> {
         let conn = self.conn;
         let mut taken = [(0, 0); 64];
@@ -292,10 +292,10 @@ impl Stream {
             let Tools { stack, stags, memory, stats, device, .. } = tools;
             let mut lent = Lent { device, env: Env { stags, memory, stats } };
             let mut count = 0;
-            stack.offer_early(conn, &mut |offset, octets| {
-                let takes = engine.receive_early(offset, octets, &mut lent);
+            stack.offer_early(conn, &mut |offset, bytes| {
+                let takes = engine.receive_early(offset, bytes, &mut lent);
                 if takes && let Some(place) = taken.get_mut(count) {
-                    (*place, count) = ((offset, octets.len() as u64), count + 1);
+                    (*place, count) = ((offset, bytes.len() as u64), count + 1);
                 }
                 takes
             });
@@ -391,17 +391,17 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets go of octets received: the window opens.
+    /// Lets go of bytes received: the window opens.
     pub(crate) fn read(&mut self, now: Instant, tools: &mut Tools) {
         if self.read_at.is_some_and(|at| now < at) {
             return;
         }
         let most = self.plan.reads_slowly.filter(|_| !self.is_over());
-        let octets = most.map_or(self.unread, |most| self.unread.min(most as usize));
-        self.read_at = (octets < self.unread).then(|| now + Duration::from_millis(1));
-        if octets > 0 && self.outcome.tcp.is_none() {
-            self.unread -= octets;
-            tools.stack.consumed(self.conn, octets);
+        let bytes = most.map_or(self.unread, |most| self.unread.min(most as usize));
+        self.read_at = (bytes < self.unread).then(|| now + Duration::from_millis(1));
+        if bytes > 0 && self.outcome.tcp.is_none() {
+            self.unread -= bytes;
+            tools.stack.consumed(self.conn, bytes);
         }
     }
 
@@ -467,7 +467,7 @@ impl Stream {
     }
 }
 
-/// The tagged offset of the first octet of a side's window: 0, an address, and one near the end of all offsets.
+/// The tagged offset of the first byte of a side's window: 0, an address, and one near the end of all offsets.
 pub(crate) const fn base_to(dial: usize, side: usize) -> u64 {
     match (dial + side) % 3 {
         0 => 0,
@@ -484,7 +484,7 @@ pub(crate) fn own_region(dial: usize) -> u32 {
     u32::try_from(dial * 2 + 1).unwrap_or(u32::MAX)
 }
 
-/// Octets of the own region for sources and sinks.
+/// Bytes of the own region for sources and sinks.
 pub(crate) fn work_area(plan: &SidePlan) -> u64 {
     u64::from(plan.len_max) * 3 + 4096
 }

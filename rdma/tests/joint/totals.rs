@@ -20,12 +20,12 @@ pub(crate) struct Totals {
     /// Work requests posted, succeeded, flushed; by operation those that succeeded.
     work: [u64; 3],
     by_op: [u64; 7],
-    /// Octets placed behind gaps.
+    /// Bytes placed behind gaps.
     early: u64,
     /// Seeds that had each of some features.
     features: BTreeMap<&'static str, u64>,
     received: u64,
-    octets: u64,
+    bytes: u64,
     accesses: [u64; 3],
     time: Duration,
     terminates: BTreeMap<(u8, u8, u8), (u64, &'static str)>,
@@ -48,7 +48,7 @@ impl Totals {
         self.invalidated += report.stats.rdmap.stags_invalidated;
         self.pokes += report.stats.rdmap.pokes;
         add(&mut self.accesses, report.accesses);
-        self.early += report.stats.mpa.octets_placed_early;
+        self.early += report.stats.mpa.bytes_placed_early;
         for (feature, count) in features(report) {
             *self.features.entry(feature).or_default() += u64::from(count > 0);
         }
@@ -62,7 +62,7 @@ impl Totals {
                 add(&mut self.work, side.work.map(u64::from));
                 add(&mut self.by_op, side.by_op.map(u64::from));
                 self.received += u64::from(side.received);
-                self.octets += side.octets;
+                self.bytes += side.bytes;
                 self.resets += u64::from(side.close == Some(CloseHow::Reset));
                 self.timeouts += u64::from(side.tcp == Some(CloseReason::TimedOut));
                 if let Some(code) = side.terminate_sent {
@@ -95,7 +95,7 @@ impl Totals {
             ("flipped bits", self.flips),
             ("packets too big", self.too_big),
             ("pokes", self.pokes),
-            ("octets placed behind gaps", self.early),
+            ("bytes placed behind gaps", self.early),
             ("windows bound", self.by_op[5]),
             ("windows made invalid", self.by_op[6]),
         ];
@@ -121,14 +121,14 @@ fn features(report: &Report) -> [(&'static str, u64); 14] {
     [
         ("markers in both directions", both),
         ("markers in one", one),
-        ("Writes placed behind gaps", mpa.octets_placed_early),
+        ("Writes placed behind gaps", mpa.bytes_placed_early),
         ("an FPDU behind a gap with a wrong CRC", if report.flips > 0 { mpa.early_refused_crc } else { 0 }),
         ("an FPDU behind a gap cut off", mpa.early_refused_incomplete),
         ("an end before what was placed was delivered", sum(|side| side.taken[1])),
         ("what was placed sent again in other segments", sum(|side| side.taken[2])),
         ("shared buffers", shared),
         ("a shared queue running low", limits),
-        ("work that is not signalled", sum(|side| side.untold)),
+        ("work that is not signaled", sum(|side| side.untold)),
         ("inline data", sum(|side| side.inline)),
         ("lists", sum(|side| side.lists)),
         ("bound windows", sum(|side| side.by_op[5].into())),
@@ -152,14 +152,14 @@ impl fmt::Display for Totals {
             "{} seeds, {} connections ({} whole, {} rejected), {posted} work requests ({succeeded} done: {writes} \
              Writes, {reads} Reads, {sends} Sends, {atomics} atomic, {immediates} immediate, {binds} \
              binds, {invalidates} invalidations; {flushed} flushed), {} \
-             messages received, {} octets of work, {placed} placed ({} behind gaps), {fetched} fetched, {words} words changed, {} s \
+             messages received, {} bytes of work, {placed} placed ({} behind gaps), {fetched} fetched, {words} words changed, {} s \
              simulated, {} frames lost, {} bits flipped, {} packets too big, {} resets; Terminates:",
             self.seeds,
             self.connections,
             self.whole,
             self.rejected,
             self.received,
-            self.octets,
+            self.bytes,
             self.early,
             self.time.as_secs(),
             self.lost,

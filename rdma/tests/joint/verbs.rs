@@ -22,7 +22,7 @@ use crate::stream::{GUARD, Stream, Tools, since_start};
 
 /// Elements of a list, at most.
 pub(crate) const SGES: u16 = 16;
-/// Octets copied when a request is posted, at most.
+/// Bytes copied when a request is posted, at most.
 pub(crate) const INLINE: u16 = 200;
 /// Memory windows of a stream.
 const WINDOWS: usize = 2;

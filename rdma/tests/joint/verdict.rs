@@ -118,7 +118,7 @@ fn judge_cut(how: Cut, cutter: &Outcome, other: &Outcome) -> Result<(), String> 
     }
 }
 
-/// With flipped bits: right octets, and an end; what ends a stream is the CRC, unless what no CRC covers was hit.
+/// With flipped bits: right bytes, and an end; what ends a stream is the CRC, unless what no CRC covers was hit.
 fn judge_flipped(scenario: &Scenario, pair: &[Option<Outcome>; 2]) -> Result<(), String> {
     let in_startup = scenario.flips.is_some_and(|flips| flips.startup);
     for outcome in pair.iter().flatten() {

@@ -76,7 +76,7 @@ impl Stream {
         self.unbind(ticket.stag)
     }
 
-    /// What the peer may do by a key, at the first octet of the window.
+    /// What the peer may do by a key, at the first byte of the window.
     pub(crate) fn check_key(&self, stag: Stag, to: u64, tools: &Tools) -> Result<(), AccessError> {
         let pd = matches!(self.engine, Engine::Verbs(_)).then_some(tools.verbs.pd);
         tools.stags.check_place(stag, to, 1, Origin { stream: self.id, pd }).map(drop)

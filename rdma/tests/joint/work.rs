@@ -1,7 +1,7 @@
 //! Which work an owner posts, and what it announces to the model.
 //!
-//! Ranges are drawn so that what a request finds and leaves does not depend on timing: a Write takes octets that no
-//! other unfinished request is about; an atomic operation keeps clear of octets that a Read is still to fetch; a Read
+//! Ranges are drawn so that what a request finds and leaves does not depend on timing: a Write takes bytes that no
+//! other unfinished request is about; an atomic operation keeps clear of bytes that a Read is still to fetch; a Read
 //! takes any, since it finds what was posted before it on its stream (RFC 5040 §5.5, RFC 7306 §7).
 
 use core::ops::Range;
@@ -129,23 +129,23 @@ impl Stream {
         None
     }
 
-    /// Octets of the own region to send from.
+    /// Bytes of the own region to send from.
     pub(crate) fn draw_source(&mut self, len: u64) -> Option<Range<u64>> {
         let area = 0..work_area(&self.plan);
         self.draw_range(self.own(), area, (len, 1), |what| matches!(what, What::Source))
     }
 
-    /// Octets of the own region for an answer.
+    /// Bytes of the own region for an answer.
     fn draw_sink(&mut self, len: u64) -> Option<Range<u64>> {
         self.draw_range(self.own(), 0..work_area(&self.plan), (len, 1), |_| false)
     }
 
-    /// A range as parts of a list, in any order, some of no octets; or as octets that are copied when it is posted.
+    /// A range as parts of a list, in any order, some of no bytes; or as bytes that are copied when it is posted.
     pub(crate) fn local(&mut self, range: &Range<u64>, may_copy: bool) -> Local {
         let len = range.end - range.start;
         if may_copy && self.plan.verbs && len <= INLINE.into() && self.random.below(3) == 0 {
-            let octets = self.octets(self.own(), range);
-            return Local { pieces: vec![range.clone()], inline: Some(octets) };
+            let bytes = self.bytes(self.own(), range);
+            return Local { pieces: vec![range.clone()], inline: Some(bytes) };
         }
         Local { pieces: pieces(range, self.plan.sges, &mut self.random), inline: None }
     }
@@ -206,17 +206,17 @@ impl Stream {
         }
     }
 
-    pub(crate) fn octets(&self, at: Place, range: &Range<u64>) -> Vec<u8> {
+    pub(crate) fn bytes(&self, at: Place, range: &Range<u64>) -> Vec<u8> {
         let mut model = self.model.borrow_mut();
         model.region(at).now[range.start as usize..range.end as usize].to_vec()
     }
 
-    /// The octets that a message brings.
+    /// The bytes that a message brings.
     pub(crate) fn gather(&self, local: &Local) -> Vec<u8> {
-        local.pieces.iter().flat_map(|piece| self.octets(self.own(), piece)).collect()
+        local.pieces.iter().flat_map(|piece| self.bytes(self.own(), piece)).collect()
     }
 
-    /// Octets are sent from here: fetched later, or the owner's again at once.
+    /// Bytes are sent from here: fetched later, or the owner's again at once.
     pub(crate) fn note_source(&mut self, id: u64, source: &Range<u64>, local: &Local, tools: &mut Tools) {
         if local.inline.is_some() {
             let own = self.own();
@@ -226,7 +226,7 @@ impl Stream {
         }
     }
 
-    /// Octets are to come here: these, or what is not known yet.
+    /// Bytes are to come here: these, or what is not known yet.
     pub(crate) fn note_sink(&self, at: Place, id: u64, local: &Local, payload: Option<&[u8]>) {
         self.model.borrow_mut().note_sink(at, id, &local.pieces, payload);
     }
@@ -248,7 +248,7 @@ impl Stream {
         let (Some(source), Some(to)) = (self.draw_source(len), to) else { return Ok(false) };
         let tells = self.plan.verbs && self.credit() && self.random.below(4) == 0;
         let id = self.next_id();
-        // RFC 5041 §5.2: of a message without octets neither STag nor offset is looked at.
+        // RFC 5041 §5.2: of a message without bytes neither STag nor offset is looked at.
         let rkey = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
         let local = self.local(&source, true);
         let payload = self.gather(&local);
@@ -279,7 +279,7 @@ impl Stream {
         Ok(taken)
     }
 
-    /// A Write of no octets, to be told that what was posted before it is done.
+    /// A Write of no bytes, to be told that what was posted before it is done.
     fn write_nothing(&mut self, tools: &mut Tools) -> Result<bool, String> {
         let posted = Posted { signaled: true, ..Posted::new(self.next_id(), CompletionOp::Write, 0) };
         let op = SendOp::RdmaWrite { remote_addr: self.random.next(), rkey: Stag(self.random.next() as u32) };
@@ -458,7 +458,7 @@ impl Stream {
         Ok(taken)
     }
 
-    /// Octets of the peer's buffers.
+    /// Bytes of the peer's buffers.
     pub(crate) fn peer_slot_len(&self) -> usize {
         self.model.borrow().offers[self.dial][1 - self.side].slot_len
     }

@@ -25,7 +25,7 @@ const UNIT: u64 = 256;
 const HIGH_GAIN: u16 = 739;
 /// Its inverse: what Startup has queued, Drain takes back in one round trip.
 const DRAIN_GAIN: u16 = 88;
-/// In ProbeBW two BDPs may be in flight, so that delayed acknowledgements do not stop the sender.
+/// In ProbeBW two BDPs may be in flight, so that delayed acknowledgments do not stop the sender.
 const CWND_GAIN: u16 = 512;
 /// The phases of ProbeBW, one RTprop each: more, to find bandwidth; less, to drain what that has queued.
 const PACING_GAIN_CYCLE: [u16; 8] = [320, 192, 256, 256, 256, 256, 256, 256];
@@ -41,7 +41,7 @@ const MIN_PIPE_SEGMENTS: u32 = 4;
 const FULL_ROUNDS: u8 = 3;
 /// Sent is one percent less than the path delivers, so that no queue builds up from rounding.
 const MARGIN_PERCENT: u64 = 1;
-/// Bandwidths are kept in units of so many octets per second: 32 bits reach to 2 Tbit/s.
+/// Bandwidths are kept in units of so many bytes per second: 32 bits reach to 2 Tbit/s.
 const BW_UNIT: u64 = 64;
 
 /// The state of the machine.
@@ -60,7 +60,7 @@ pub(crate) struct Bbr {
     /// BtlBw over round trips, in [`BW_UNIT`].
     btl_bw: WindowedMax,
     round_count: u32,
-    /// A round trip ends when what was sent after so much was delivered is delivered; octets modulo 2^32.
+    /// A round trip ends when what was sent after so much was delivered is delivered; bytes modulo 2^32.
     next_round_delivered: u32,
     /// RTprop, nanoseconds; `u32::MAX` before it is known.
     rtprop_ns: u32,
@@ -74,9 +74,9 @@ pub(crate) struct Bbr {
     full_bw: u32,
     /// The pacing rate, in [`BW_UNIT`].
     pacing: u32,
-    /// The window to go back to after recovery or ProbeRTT, octets.
+    /// The window to go back to after recovery or ProbeRTT, bytes.
     prior_cwnd: u32,
-    /// Octets lost so far, modulo 2^32, as of the last sample.
+    /// Bytes lost so far, modulo 2^32, as of the last sample.
     lost_seen: u32,
     /// Where the next random number comes from.
     seed: u32,
@@ -101,7 +101,7 @@ pub(crate) struct Bbr {
 pub struct BbrInfo {
     /// Its state: `startup`, `drain`, `probe-bw` or `probe-rtt`.
     pub state: &'static str,
-    /// The bottleneck's bandwidth as far as known, octets per second.
+    /// The bottleneck's bandwidth as far as known, bytes per second.
     pub bandwidth: u64,
     /// The round-trip time without queues; `None` before the first sample.
     pub min_rtt: Option<Duration>,
@@ -152,12 +152,12 @@ impl Bbr {
         }
     }
 
-    /// The bandwidth as far as known, octets per second.
+    /// The bandwidth as far as known, bytes per second.
     fn bandwidth(&self) -> u64 {
         u64::from(self.btl_bw.get()).saturating_mul(BW_UNIT)
     }
 
-    /// The pacing rate, octets per second.
+    /// The pacing rate, bytes per second.
     pub(super) fn pacing_rate(&self) -> u64 {
         u64::from(self.pacing).saturating_mul(BW_UNIT)
     }
@@ -191,7 +191,7 @@ impl Bbr {
         self.pacing = clamp32(rate.saturating_mul(u64::from(HIGH_GAIN)) / UNIT / BW_UNIT).max(1);
     }
 
-    /// An acknowledgement: BBRUpdateOnACK.
+    /// An acknowledgment: BBRUpdateOnACK.
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &PathSample) {
         let lost = sample.lost.wrapping_sub(self.lost_seen);
         self.lost_seen = sample.lost;

@@ -19,15 +19,15 @@ const DISTANCE_MS_MAX: u64 = 65_536;
 struct Curve {
     /// When the current epoch of congestion avoidance began.
     epoch: Option<MilliStamp>,
-    /// W_max: the window before the last reduction, octets.
+    /// W_max: the window before the last reduction, bytes.
     w_max: u32,
     /// cwnd_prior: the same, without fast convergence.
     cwnd_prior: u32,
     /// K: how long after the epoch's start the curve is back at the plateau, milliseconds.
     k_ms: u32,
-    /// Where the curve's plateau is, octets: W_max, or the window at the start of an epoch without loss.
+    /// Where the curve's plateau is, bytes: W_max, or the window at the start of an epoch without loss.
     origin: u32,
-    /// W_est: what standard TCP would have (RFC 8312 §4.2), octets.
+    /// W_est: what standard TCP would have (RFC 8312 §4.2), bytes.
     w_est: u32,
 }
 
@@ -49,16 +49,16 @@ impl Default for Past {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Cubic {
-    /// An acknowledgement came that found the window unused, since it was last allowed to grow. First: for those that never
+    /// An acknowledgment came that found the window unused, since it was last allowed to grow. First: for those that never
     /// use theirs nothing else is looked at.
     was_limited: bool,
     /// When the window was last allowed to grow.
     grown_at: MilliStamp,
     curve: Curve,
     past: Past,
-    /// Octets acknowledged towards the next octet of W_est.
+    /// Bytes acknowledged towards the next byte of W_est.
     acked_est: u64,
-    /// Octets acknowledged towards the next increase of the window.
+    /// Bytes acknowledged towards the next increase of the window.
     acked: u64,
 }
 
@@ -114,7 +114,7 @@ impl Cubic {
         u32::try_from(cwnd.saturating_mul(BETA_NUM) / BETA_DEN).unwrap_or(u32::MAX)
     }
 
-    /// Forgets the epoch: the next acknowledgement in congestion avoidance begins one.
+    /// Forgets the epoch: the next acknowledgment in congestion avoidance begins one.
     pub(super) fn restart(&mut self) {
         self.curve.epoch = None;
     }
@@ -178,14 +178,14 @@ impl Cubic {
 }
 
 impl Curve {
-    /// W_cubic(t) = C*(t-K)^3 + W_max (equation 1), octets.
+    /// W_cubic(t) = C*(t-K)^3 + W_max (equation 1), bytes.
     fn at(&self, mss: u32, t_ms: u64) -> u64 {
         let k_ms = u64::from(self.k_ms);
         let distance = t_ms.abs_diff(k_ms).min(DISTANCE_MS_MAX);
         let cube = distance.saturating_mul(distance).saturating_mul(distance);
-        let octets = cube.saturating_mul(u64::from(mss)).saturating_mul(C_NUM) / (C_DEN * 1_000_000_000);
+        let bytes = cube.saturating_mul(u64::from(mss)).saturating_mul(C_NUM) / (C_DEN * 1_000_000_000);
         let origin = u64::from(self.origin);
-        if t_ms < k_ms { origin.saturating_sub(octets) } else { origin.saturating_add(octets) }
+        if t_ms < k_ms { origin.saturating_sub(bytes) } else { origin.saturating_add(bytes) }
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
         window.cwnd = window.ssthresh;
         let mut now = Instant::ZERO;
         for _ in 0..422 {
-            // Ten round trips of 10 ms per 100 ms: a window's worth of acknowledgements each.
+            // Ten round trips of 10 ms per 100 ms: a window's worth of acknowledgments each.
             for _ in 0..window.cwnd / 1000 {
                 let sample = AckSample {
                     now,

@@ -9,10 +9,10 @@ const SCALE: u32 = 1 << 16;
 /// The estimation gain g = 1/16 as a shift (§4.2: SHF).
 const GAIN_SHIFT: u32 = 4;
 
-/// What one acknowledgement says of congestion marks.
+/// What one acknowledgment says of congestion marks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MarkSample {
-    /// Octets cumulatively acknowledged by it.
+    /// Bytes cumulatively acknowledged by it.
     pub(crate) acked: u32,
     /// Whether it echoed a mark (ECE).
     pub(crate) marked: bool,
@@ -23,12 +23,12 @@ pub(crate) struct MarkSample {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dctcp {
-    /// DCTCP.Alpha: the estimated share of marked octets, in units of 1/[`SCALE`].
+    /// DCTCP.Alpha: the estimated share of marked bytes, in units of 1/[`SCALE`].
     alpha: u32,
-    /// DCTCP.WindowEnd; `None` before the first acknowledgement, which ends a window (§3.3: "initialized to
+    /// DCTCP.WindowEnd; `None` before the first acknowledgment, which ends a window (§3.3: "initialized to
     /// SND.UNA").
     window_end: Option<SeqNum>,
-    /// DCTCP.BytesAcked and DCTCP.BytesMarked in the current observation window, octets.
+    /// DCTCP.BytesAcked and DCTCP.BytesMarked in the current observation window, bytes.
     acked: u32,
     marked: u32,
     /// §3.4 and §3.5: growth, and the response to losses, are those of conventional TCP.
@@ -49,9 +49,9 @@ impl Dctcp {
         self.reno.ssthresh_after_loss(window, in_flight)
     }
 
-    /// §3.3, steps 1 to 8. Step 4 ends a window behind its last octet, the text before it with that octet
+    /// §3.3, steps 1 to 8. Step 4 ends a window behind its last byte, the text before it with that byte
     /// ("when all bytes in flight at the beginning of the window have been acknowledged"): so here, since
-    /// one acknowledgement may well be all that a window gets.
+    /// one acknowledgment may well be all that a window gets.
     pub(super) fn on_marks(&mut self, sample: &MarkSample) {
         self.acked = self.acked.saturating_add(sample.acked);
         if sample.marked {
@@ -92,7 +92,7 @@ mod tests {
     use crate::cc::{CWND_MAX, Controller};
     use crate::config::Congestion;
 
-    /// One observation window of ten segments of 1000 octets, of which the first `marked` come back marked.
+    /// One observation window of ten segments of 1000 bytes, of which the first `marked` come back marked.
     fn window_of_ten(cc: &mut Dctcp, start: u32, marked: u32) -> u32 {
         let end = start + 10_000;
         for segment in 0..10 {
@@ -118,7 +118,7 @@ mod tests {
 
     /// Values computed by hand from §4.2 with SCF = 65536 and SHF = 4.
     #[test]
-    fn alpha_follows_the_share_of_marked_octets() {
+    fn alpha_follows_the_share_of_marked_bytes() {
         let mut cc = started();
         // M = 1: 65536 - 4096 + 4096.
         let at = window_of_ten(&mut cc, 0, 10);

@@ -4,14 +4,14 @@
 //!  slow start ── round trips longer ──▶ conservative slow start ── five rounds ──▶ congestion avoidance
 //!      ▲   │                                     │                                     ▲
 //!      └───│──────────── shorter again ──────────┘                                     │
-//!          └── acknowledgements for half a round trip: ssthresh = their rate × RTT ────┘
+//!          └── acknowledgments for half a round trip: ssthresh = their rate × RTT ────┘
 //! ```
 //! It applies to the first slow start only, while ssthresh has its initial, arbitrarily high value; later ones end at the
 //! threshold that a loss has set.
 //!
 //! Longer round trips show a full path one round trip too late: the window has doubled by then, and the queue overflows. So
-//! the acknowledgement train of the original HyStart (Ha and Rhee, 2011; Linux has it, RFC 9406 leaves it out) is used as well:
-//! when acknowledgements have come without a gap for half a round trip, their rate is the bottleneck's, and ssthresh becomes
+//! the acknowledgment train of the original HyStart (Ha and Rhee, 2011; Linux has it, RFC 9406 leaves it out) is used as well:
+//! when acknowledgments have come without a gap for half a round trip, their rate is the bottleneck's, and ssthresh becomes
 //! what that rate carries in a round trip. docs/deviations.md has the figures.
 
 use super::{AckSample, CWND_MAX, Window};
@@ -23,7 +23,7 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const N_RTT_SAMPLE: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
-/// The longest gap between two acknowledgements of a train: 2 ms as in Linux, on long paths a part of the round trip.
+/// The longest gap between two acknowledgments of a train: 2 ms as in Linux, on long paths a part of the round trip.
 const TRAIN_GAP: u32 = 2_000;
 const TRAIN_GAP_DIVISOR: u32 = 32;
 /// No sample yet.
@@ -41,11 +41,11 @@ pub(super) struct HyStart {
     samples: u8,
     /// Rounds of conservative slow start that began; 0 outside of it.
     css_round: u8,
-    /// When the round's first acknowledgement came, microseconds modulo 2^32.
+    /// When the round's first acknowledgment came, microseconds modulo 2^32.
     round_start_us: u32,
-    /// When the last acknowledgement of its train came.
+    /// When the last acknowledgment of its train came.
     train_end_us: u32,
-    /// Bytes acknowledged in the round after its first acknowledgement.
+    /// Bytes acknowledged in the round after its first acknowledgment.
     train_bytes: u32,
 }
 
@@ -65,7 +65,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Slow start by one acknowledgement; returns the octets acknowledged beyond what `ssthresh` needed.
+    /// Slow start by one acknowledgment; returns the bytes acknowledged beyond what `ssthresh` needed.
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &AckSample) -> u32 {
         if window.ssthresh != CWND_MAX {
             return window.slow_start(sample);
@@ -87,7 +87,7 @@ impl HyStart {
         0
     }
 
-    /// Ends slow start at what the path carries, once a train of acknowledgements has told its rate.
+    /// Ends slow start at what the path carries, once a train of acknowledgments has told its rate.
     fn follow_train(&mut self, window: &mut Window, sample: &AckSample) {
         let now_us = micros(sample.now.as_nanos());
         if sample.round_ends {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::time::Instant;
 
-    /// A round of `acks` acknowledgements of a segment each, all after this round-trip time. The first ends the round before.
+    /// A round of `acks` acknowledgments of a segment each, all after this round-trip time. The first ends the round before.
     fn round(hystart: &mut HyStart, window: &mut Window, acks: u32, rtt_ms: u64) {
         for ack in 1..=acks {
             let sample = AckSample {
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Acknowledgements of 1000 bytes, `gap_us` apart, for `lasting_us` after the first of their round.
+    /// Acknowledgments of 1000 bytes, `gap_us` apart, for `lasting_us` after the first of their round.
     fn train(hystart: &mut HyStart, window: &mut Window, begin_us: u64, gap_us: u64, lasting_us: u64) {
         for after in (0..=lasting_us / gap_us).map(|ack| ack * gap_us) {
             let sample = AckSample {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn one_acknowledgement_of_very_much_adds_two_segments() {
+    fn one_acknowledgment_of_very_much_adds_two_segments() {
         let (mut hystart, mut window) = start();
         let sample = AckSample {
             now: Instant::ZERO,

@@ -1,7 +1,7 @@
 //! Congestion control.
 //!
 //! Loss detection and the pace of retransmission live in [`recovery`](crate::recovery); an algorithm
-//! only decides how the window grows and how far it falls. All is integer arithmetic in octets, so that
+//! only decides how the window grows and how far it falls. All is integer arithmetic in bytes, so that
 //! it gives the same numbers everywhere.
 //!
 //! | event | when | for whom |
@@ -37,7 +37,7 @@ pub(crate) use dctcp::MarkSample;
 use new_reno::NewReno;
 pub(crate) use pacing::Pacer;
 
-/// The congestion window. Values are octets.
+/// The congestion window. Values are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     /// What may be in flight.
@@ -56,26 +56,26 @@ impl Window {
     /// in place of 10 and 14600).
     pub(crate) fn initial(mss: u32, tcp: &TcpConfig) -> Self {
         let mss = mss.max(1);
-        let octets = mss.saturating_mul(2).max(tcp.initial_window_bytes);
-        let cwnd = mss.saturating_mul(u32::from(tcp.initial_window_segments).max(1)).min(octets);
+        let bytes = mss.saturating_mul(2).max(tcp.initial_window_bytes);
+        let cwnd = mss.saturating_mul(u32::from(tcp.initial_window_segments).max(1)).min(bytes);
         Self { cwnd, ssthresh: CWND_MAX, mss }
     }
 
-    /// The rate at which to pace what an algorithm without a rate of its own sends, octets per second: fast enough
+    /// The rate at which to pace what an algorithm without a rate of its own sends, bytes per second: fast enough
     /// that the window stays the limit, twice a window per round trip while it doubles and a fifth more than one
     /// later, as Linux has it; 0 before a round-trip time is known.
     pub(crate) fn pacing_rate(&self, srtt: Option<Duration>) -> u64 {
         let nanos = srtt.map_or(0, |srtt| u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX));
         let percent = if self.cwnd < self.ssthresh / 2 { 200 } else { 120 };
-        let octets = u64::from(self.cwnd).saturating_mul(percent);
-        octets.saturating_mul(10_000_000).checked_div(nanos).unwrap_or(0)
+        let bytes = u64::from(self.cwnd).saturating_mul(percent);
+        bytes.saturating_mul(10_000_000).checked_div(nanos).unwrap_or(0)
     }
 
     pub(crate) fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Slow start by one acknowledgement (RFC 5681 equation 2); returns the bytes acknowledged beyond what `ssthresh`
+    /// Slow start by one acknowledgment (RFC 5681 equation 2); returns the bytes acknowledged beyond what `ssthresh`
     /// needed.
     fn slow_start(&mut self, sample: &AckSample) -> u32 {
         let limit = self.mss.saturating_mul(sample.slow_start_limit());
@@ -85,36 +85,36 @@ impl Window {
     }
 }
 
-/// What one acknowledgement said of the path.
+/// What one acknowledgment said of the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathSample {
     pub(crate) now: Instant,
     /// A round-trip time, of a segment that was sent only once.
     pub(crate) rtt: Option<Duration>,
     pub(crate) rate: Option<RateSample>,
-    /// Octets newly delivered, cumulatively or selectively.
+    /// Bytes newly delivered, cumulatively or selectively.
     pub(crate) delivered: u32,
-    /// Octets delivered so far, modulo 2^32.
+    /// Bytes delivered so far, modulo 2^32.
     pub(crate) delivered_total: u32,
-    /// Octets believed lost so far, modulo 2^32.
+    /// Bytes believed lost so far, modulo 2^32.
     pub(crate) lost: u32,
-    /// Octets that are in flight now.
+    /// Bytes that are in flight now.
     pub(crate) in_flight: u32,
-    /// Octets that were in flight before.
+    /// Bytes that were in flight before.
     pub(crate) prior_in_flight: u32,
 }
 
-/// What one acknowledgement said.
+/// What one acknowledgment said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckSample {
     pub(crate) now: Instant,
-    /// Octets cumulatively acknowledged by it.
+    /// Bytes cumulatively acknowledged by it.
     pub(crate) acked: u32,
     /// The smoothed round-trip time, nanoseconds.
     pub(crate) srtt_ns: Option<u64>,
     /// A round-trip time that it measured, nanoseconds.
     pub(crate) rtt_ns: Option<u64>,
-    /// Whether segments overtake each other on this path, which keeps back acknowledgements.
+    /// Whether segments overtake each other on this path, which keeps back acknowledgments.
     pub(crate) reordering: bool,
     /// Whether it ends a round: all is acknowledged that was sent when the round began.
     pub(crate) round_ends: bool,
@@ -123,7 +123,7 @@ pub(crate) struct AckSample {
 }
 
 impl AckSample {
-    /// L, segments: by how much one acknowledgement opens the window in slow start. RFC 3465 §2.3: "MAY use L=2*SMSS bytes
+    /// L, segments: by how much one acknowledgment opens the window in slow start. RFC 3465 §2.3: "MAY use L=2*SMSS bytes
     /// and MUST NOT use L > 2*SMSS bytes"; after a retransmission timeout "a TCP MUST use L=1*SMSS".
     fn slow_start_limit(&self) -> u32 {
         if self.after_timeout { 1 } else { 2 }
@@ -197,7 +197,7 @@ impl Controller {
         matches!(self, Self::Bbr(cc) if cc.is_probing_rtt())
     }
 
-    /// The pacing rate that the algorithm wants, octets per second.
+    /// The pacing rate that the algorithm wants, bytes per second.
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         if let Self::Bbr(cc) = self { Some(cc.pacing_rate()) } else { None }
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn one_acknowledgement_adds_two_segments_and_after_a_timeout_one() {
+    fn one_acknowledgment_adds_two_segments_and_after_a_timeout_one() {
         for (after_timeout, grown) in [(false, 12_000), (true, 11_000)] {
             let mut window = Window { cwnd: 10_000, ssthresh: 50_000, mss: 1000 };
             assert_eq!(window.slow_start(&AckSample { after_timeout, ..acked(5000) }), 0);

@@ -5,7 +5,7 @@ use super::{AckSample, CWND_MAX, Window};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NewReno {
-    /// Octets acknowledged towards the next increase (RFC 3465 §2.1: bytes_acked).
+    /// Bytes acknowledged towards the next increase (RFC 3465 §2.1: bytes_acked).
     acked: u32,
     hystart: HyStart,
 }
@@ -16,7 +16,7 @@ impl NewReno {
         if window.in_slow_start() {
             acked = self.hystart.on_ack(window, sample);
         }
-        // RFC 5681 §3.1: in congestion avoidance, cwnd grows by one SMSS when cwnd octets were
+        // RFC 5681 §3.1: in congestion avoidance, cwnd grows by one SMSS when cwnd bytes were
         // acknowledged.
         self.acked = self.acked.saturating_add(acked);
         if self.acked >= window.cwnd {

@@ -1,4 +1,4 @@
-//! Pacing: segments leave at a rate, in short bursts, instead of as fast as acknowledgements let them.
+//! Pacing: segments leave at a rate, in short bursts, instead of as fast as acknowledgments let them.
 //!
 //! ```text
 //!   departure ──▶ moves on with each segment by the time it takes at the rate
@@ -15,7 +15,7 @@ use crate::time::Instant;
 
 /// The length of a burst as a part of a second: 2^-13, 122 µs.
 const BURST_SHIFT: u32 = 13;
-/// No burst has more octets, unless two segments have.
+/// No burst has more bytes, unless two segments have.
 const BURST_MAX: u64 = 64 << 10;
 /// How late a worker may come and still make up for it.
 const LATE_MAX: Duration = Duration::from_millis(10);
@@ -34,7 +34,7 @@ enum Turn {
 /// The pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
-    /// Octets per second; 0: not paced.
+    /// Bytes per second; 0: not paced.
     rate: u64,
     /// When the next segment is due.
     departure: Instant,
@@ -49,18 +49,18 @@ impl Pacer {
         Self { rate: 0, departure: Instant::ZERO, ahead_ns: 0, turn: Turn::Open }
     }
 
-    /// Octets per second; `None` when nothing is held back.
+    /// Bytes per second; `None` when nothing is held back.
     pub(crate) fn rate(&self) -> Option<u64> {
         (self.rate > 0).then_some(self.rate)
     }
 
-    /// Octets of one burst at such a rate (BBR.send_quantum): two segments or 122 µs, up to 64 KiB.
+    /// Bytes of one burst at such a rate (BBR.send_quantum): two segments or 122 µs, up to 64 KiB.
     pub(crate) fn quantum(rate: u64, mss: u32) -> u32 {
-        let octets = u32::try_from((rate >> BURST_SHIFT).min(BURST_MAX)).unwrap_or(u32::MAX);
-        octets.max(mss.saturating_mul(2))
+        let bytes = u32::try_from((rate >> BURST_SHIFT).min(BURST_MAX)).unwrap_or(u32::MAX);
+        bytes.max(mss.saturating_mul(2))
     }
 
-    /// Sets the rate, octets per second; 0 stops pacing. Costs two divisions when it differs.
+    /// Sets the rate, bytes per second; 0 stops pacing. Costs two divisions when it differs.
     #[inline]
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32) {
         if rate != self.rate {
@@ -71,8 +71,8 @@ impl Pacer {
         }
     }
 
-    fn time_of(&self, octets: u32) -> Duration {
-        let nanos = u64::from(octets).saturating_mul(1_000_000_000);
+    fn time_of(&self, bytes: u32) -> Duration {
+        let nanos = u64::from(bytes).saturating_mul(1_000_000_000);
         Duration::from_nanos(nanos.checked_div(self.rate).unwrap_or(0))
     }
 
@@ -96,9 +96,9 @@ impl Pacer {
         None
     }
 
-    /// A segment of so many octets leaves.
+    /// A segment of so many bytes leaves.
     #[inline]
-    pub(crate) fn on_sent(&mut self, now: Instant, octets: u32) {
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         if self.rate == 0 {
             return;
         }
@@ -106,7 +106,7 @@ impl Pacer {
             self.turn = Turn::Open;
         }
         let floor = if self.turn == Turn::Late { now - LATE_MAX } else { now };
-        self.departure = self.departure.max(floor) + self.time_of(octets);
+        self.departure = self.departure.max(floor) + self.time_of(bytes);
     }
 }
 
@@ -118,14 +118,14 @@ mod tests {
         Instant::from_micros(us)
     }
 
-    /// Sends what may leave at `now`; returns octets.
+    /// Sends what may leave at `now`; returns bytes.
     fn burst(pacer: &mut Pacer, now: Instant) -> u32 {
-        let mut octets = 0;
-        while pacer.wait(now).is_none() && octets < 20_000_000 {
+        let mut bytes = 0;
+        while pacer.wait(now).is_none() && bytes < 20_000_000 {
             pacer.on_sent(now, 1000);
-            octets += 1000;
+            bytes += 1000;
         }
-        octets
+        bytes
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_burst_leaves_at_once_and_the_next_one_when_its_time_has_passed() {
         let mut pacer = Pacer::new();
-        // 1 MB/s: two segments of 1000 octets, 2 ms.
+        // 1 MB/s: two segments of 1000 bytes, 2 ms.
         pacer.set_rate(1_000_000, 1000);
         assert_eq!(burst(&mut pacer, us(10_000)), 2000);
         assert_eq!(pacer.wait(us(10_000)), Some(us(12_000)));
@@ -178,13 +178,13 @@ mod tests {
             for rate in [100_000, 12_500_000, 1_250_000_000_u64] {
                 let mut pacer = Pacer::new();
                 pacer.set_rate(rate, 1000);
-                let (mut octets, mut now) = (0_u64, 0);
+                let (mut bytes, mut now) = (0_u64, 0);
                 while now < 1_000_000 {
-                    octets += u64::from(burst(&mut pacer, us(now)));
+                    bytes += u64::from(burst(&mut pacer, us(now)));
                     now += step;
                 }
                 let slack = rate / 100 + 5 * u64::from(Pacer::quantum(rate, 1000));
-                assert!(octets.abs_diff(rate) <= slack, "{rate} every {step} us: {octets}");
+                assert!(bytes.abs_diff(rate) <= slack, "{rate} every {step} us: {bytes}");
             }
         }
     }

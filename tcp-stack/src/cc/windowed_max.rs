@@ -1,4 +1,4 @@
-//! The largest value of late, for a few octets: the three best, each later than the one before (after
+//! The largest value of late, for a few bytes: the three best, each later than the one before (after
 //! K. Nichols).
 
 /// A value, and when it was seen.

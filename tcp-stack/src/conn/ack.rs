@@ -11,7 +11,7 @@ use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange, TcpFlags, Timestamps};
 
-/// Steps over the scoreboard, beside those to segments that are newly reported, that an acknowledgement with a SACK
+/// Steps over the scoreboard, beside those to segments that are newly reported, that an acknowledgment with a SACK
 /// option is worth, and how many of them are saved up: an honest peer needs many now and then, when a hole in the
 /// middle of a large window is filled; one that asks for many each time gets few.
 const SACK_STEPS: u16 = 256;
@@ -25,20 +25,20 @@ pub(super) struct AckField<'a> {
     /// As on the wire: not scaled.
     pub(super) window: u16,
     pub(super) flags: TcpFlags,
-    /// Payload of the segment, octets.
+    /// Payload of the segment, bytes.
     pub(super) len: u32,
     pub(super) timestamps: Option<Timestamps>,
     pub(super) sack: &'a SackBlocks,
 }
 
-/// What one acknowledgement delivered.
+/// What one acknowledgment delivered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivery {
-    /// Sequence space cumulatively acknowledged, octets.
+    /// Sequence space cumulatively acknowledged, bytes.
     pub(super) acked: u32,
     /// Segments taken off the queue.
     pub(super) segments: u32,
-    /// Sequence space newly known to have arrived, cumulatively or selectively, octets.
+    /// Sequence space newly known to have arrived, cumulatively or selectively, bytes.
     delivered: u32,
     /// When the first segment that was cumulatively acknowledged and sent only once was sent.
     sampled: Option<Instant>,
@@ -46,7 +46,7 @@ pub(super) struct Delivery {
     sampled_ahead: Option<Instant>,
     /// The round-trip time that follows, nanoseconds.
     rtt_ns: Option<u64>,
-    /// Of that, what was selectively acknowledged, octets.
+    /// Of that, what was selectively acknowledged, bytes.
     pub(super) newly_sacked: u32,
     /// The end of the highest range that was selectively acknowledged.
     pub(super) highest: SeqNum,
@@ -56,9 +56,9 @@ pub(super) struct Delivery {
     pub(super) dsack: Option<SackRange>,
     /// A congestion mark was echoed (RFC 3168: ECE).
     pub(super) echoed: bool,
-    /// The acknowledgement repeats the last one (RFC 5681 §2: "duplicate acknowledgment").
+    /// The acknowledgment repeats the last one (RFC 5681 §2: "duplicate acknowledgment").
     pub(super) duplicate: bool,
-    /// What was in flight before it, octets.
+    /// What was in flight before it, bytes.
     pub(super) prior_in_flight: u32,
     /// What it says of the rate of delivery.
     pub(super) newest: Newest,
@@ -174,9 +174,9 @@ impl Conn {
                 }
             }
         }
-        self.octets_acked = self.octets_acked.wrapping_add(payload);
+        self.bytes_acked = self.bytes_acked.wrapping_add(payload);
         let sacked_now = sacked_before.saturating_sub(self.snd.queue.sacked());
-        if self.path.awaits_acknowledgement() {
+        if self.path.awaits_acknowledgment() {
             self.confirm_path(cx);
         }
         delivery.acked = acked;
@@ -209,7 +209,7 @@ impl Conn {
         let (before, echo) = (self.snd.queue.sacked(), delivery.echo);
         let mut steps = u32::from(self.episode.sack_steps);
         for range in ranges {
-            // A range that an acknowledgement has overtaken still tells of what lies behind that.
+            // A range that an acknowledgment has overtaken still tells of what lies behind that.
             let start = range.start.max(una);
             let valid =
                 range.start.before(range.end) && start.before(range.end) && range.end.at_or_before(nxt);
@@ -242,11 +242,11 @@ impl Conn {
         let newly = self.snd.queue.sacked().saturating_sub(before);
         delivery.newly_sacked = newly;
         delivery.delivered = delivery.delivered.saturating_add(newly);
-        // RFC 6675 §2: an acknowledgement that reports new data is a duplicate one whatever its window.
+        // RFC 6675 §2: an acknowledgment that reports new data is a duplicate one whatever its window.
         delivery.duplicate &= newly == 0;
     }
 
-    /// RFC 2883 §4: the first block reports a duplicate when the cumulative acknowledgement, or the
+    /// RFC 2883 §4: the first block reports a duplicate when the cumulative acknowledgment, or the
     /// second block, covers it.
     fn dsack(&self, ranges: &[SackRange]) -> Option<SackRange> {
         let (first, rest) = ranges.split_first().filter(|(first, _)| first.start.before(first.end))?;
@@ -293,7 +293,7 @@ impl Conn {
     }
 
     /// What the network holds: RFC 6675's pipe, or without SACK what is in flight less a segment per
-    /// duplicate acknowledgement.
+    /// duplicate acknowledgment.
     pub(super) fn pipe(&self) -> u32 {
         let gone = self.recovery.dup_acks.saturating_mul(self.window.mss);
         self.snd.queue.in_flight().saturating_sub(gone)
@@ -337,17 +337,17 @@ impl Conn {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
             self.window.cwnd = self.episode.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
         } else if !leaves && !settled {
-            // A late segment keeps back the cumulative acknowledgement of all that came before it; where
+            // A late segment keeps back the cumulative acknowledgment of all that came before it; where
             // segments are known to be late, what is reported by SACK counts at once.
             let late = self.recovery.rack.reordering_seen();
-            let octets = if late { delivery.delivered } else { delivery.acked };
-            if octets > 0 {
-                self.grow_window(cx.now, octets, delivery.echoed, delivery.rtt_ns);
+            let bytes = if late { delivery.delivered } else { delivery.acked };
+            if bytes > 0 {
+                self.grow_window(cx.now, bytes, delivery.echoed, delivery.rtt_ns);
             }
         }
     }
 
-    /// `rtt_ns`: the round-trip time that the acknowledgement measured.
+    /// `rtt_ns`: the round-trip time that the acknowledgment measured.
     #[inline]
     pub(super) fn grow_window(&mut self, now: Instant, acked: u32, echoed: bool, rtt_ns: Option<u64>) {
         // RFC 7661 §4.3, as hosts do: in slow start half the window in use is enough.
@@ -403,7 +403,7 @@ impl Conn {
     }
 
     /// Without SACK (RFC 5681 §3.2, RFC 6582 §3.2): counts duplicates, and knows from a partial
-    /// acknowledgement that the next segment is lost, too. Returns DeliveredData for RFC 6937.
+    /// acknowledgment that the next segment is lost, too. Returns DeliveredData for RFC 6937.
     fn count_duplicates<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery) -> u32 {
         let mss = self.window.mss;
         let head = self.snd.queue.head();

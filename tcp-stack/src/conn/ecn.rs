@@ -10,7 +10,7 @@
 //!     ├── new data, ECT(0), CWR ───────────────────▶│ … until CWR
 //! ```
 //! A DCTCP receiver's echo follows the marks instead, segment by segment; where the marks change between two
-//! segments that one acknowledgement would cover, the first ones get one of their own.
+//! segments that one acknowledgment would cover, the first ones get one of their own.
 //!
 //! The window falls when the first echo of a window of data arrives, for DCTCP, too, and not again before
 //! something that was sent after that is acknowledged. What an echo did is never undone: unlike a loss, it
@@ -45,7 +45,7 @@ const SENT_PLAIN: u16 = 1 << 5;
 const GOT_SETUP: u16 = 1 << 6;
 /// We received one of the second kind.
 const GOT_PLAIN: u16 = 1 << 7;
-/// Receiver: acknowledgements carry ECE. In a DCTCP connection this is DCTCP.CE.
+/// Receiver: acknowledgments carry ECE. In a DCTCP connection this is DCTCP.CE.
 const ECHO: u16 = 1 << 8;
 /// Sender: the next new data carries CWR.
 const OWES_CWR: u16 = 1 << 9;
@@ -250,7 +250,7 @@ impl Ecn {
 impl Conn {
     /// Text in the window has arrived (RFC 3168 §6.1.3). What lies outside does not come here (§6.1.5: "SHOULD
     /// ignore the CE codepoint on out-of-window packets"), a window probe does (§6.1.6). Returns whether an
-    /// acknowledgement is owed at once.
+    /// acknowledgment is owed at once.
     #[inline]
     pub(super) fn take_marks<B>(&mut self, cx: &mut Cx<'_, B>, flags: TcpFlags, field: EcnField) -> bool {
         if !self.ecn.echoes() {
@@ -275,12 +275,12 @@ impl Conn {
         }
         let begins = marked && !self.ecn.has(ECHO);
         self.ecn.set(ECHO, begins || self.ecn.has(ECHO));
-        // A sender that was told has a window that may be one segment: a delayed acknowledgement would be all
+        // A sender that was told has a window that may be one segment: a delayed acknowledgment would be all
         // that it waits for.
         begins || cwr
     }
 
-    /// RFC 8257 §3.2: "one for previously unacknowledged packets": the acknowledgement that was due when the
+    /// RFC 8257 §3.2: "one for previously unacknowledged packets": the acknowledgment that was due when the
     /// marks changed, as it would have been sent then.
     pub(crate) fn turn_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, TcpOptions) {
         let (now, before) = (self.ecn, self.rcv.nxt);
@@ -288,14 +288,14 @@ impl Conn {
         // Each change turned the echo round.
         self.ecn.set(ECHO, now.has(ECHO) != (now.turn_count % 2 == 1));
         let (header, mut options) = self.header(cx, self.snd.nxt, TcpFlags::ACK, 0);
-        // What was received out of order, the acknowledgement right behind this one tells.
+        // What was received out of order, the acknowledgment right behind this one tells.
         options.sack = crate::wire::SackBlocks::EMPTY;
         self.ecn = now;
         self.rcv.nxt = before;
         (header, options)
     }
 
-    /// The acknowledgement of [`Self::turn_header`] was handed to the port.
+    /// The acknowledgment of [`Self::turn_header`] was handed to the port.
     pub(crate) fn on_turn_sent(&mut self) {
         self.segments_out = self.segments_out.wrapping_add(1);
         if let Some(turn) = self.ecn.pop_turn() {
@@ -303,7 +303,7 @@ impl Conn {
         }
     }
 
-    /// An acknowledgement of `acked` octets, which echoed a mark or did not (RFC 3168 §6.1.2).
+    /// An acknowledgment of `acked` bytes, which echoed a mark or did not (RFC 3168 §6.1.2).
     #[inline]
     pub(super) fn take_echo<B>(&mut self, cx: &mut Cx<'_, B>, echoed: bool, acked: u32) {
         if !self.ecn.is_on() {
@@ -359,7 +359,7 @@ impl Conn {
         if !self.ecn.is_on() {
             return (EcnField::NotEct, TcpFlags::NONE);
         }
-        // A segment of which a probe has taken the first octet begins before SND.NXT.
+        // A segment of which a probe has taken the first byte begins before SND.NXT.
         if len == 0 || seq.before(self.snd.nxt) || self.pending.has(Pending::Probe) {
             return (self.ecn.control_field(), TcpFlags::NONE);
         }
@@ -406,7 +406,7 @@ mod tests {
         SeqNum::new(n)
     }
 
-    /// What a burst's acknowledgements say: where each ends, and whether it echoes.
+    /// What a burst's acknowledgments say: where each ends, and whether it echoes.
     fn drain(ecn: &mut Ecn, nxt: u32) -> alloc::vec::Vec<(u32, bool)> {
         let mut told = alloc::vec::Vec::new();
         while ecn.has_turns() {
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn each_run_of_a_burst_is_told_of() {
         let mut ecn = agreed(Congestion::Dctcp);
-        // Nothing before the first change: one acknowledgement.
+        // Nothing before the first change: one acknowledgment.
         ecn.turn(seq(0), false);
         assert_eq!(drain(&mut ecn, 1000), [(1000, true)]);
         // Marked up to 2000, not up to 5000, marked up to 6000.

@@ -1,4 +1,4 @@
-//! Both ends of a flow, in 36 octets.
+//! Both ends of a flow, in 36 bytes.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -30,15 +30,15 @@ const fn words(ip: IpAddr) -> Words {
 #[inline]
 const fn address(words: Words, is_ipv4: bool) -> IpAddr {
     if is_ipv4 {
-        let [.., octets] = words;
-        return IpAddr::V4(Ipv4Addr::from_octets(octets));
+        let [.., bytes] = words;
+        return IpAddr::V4(Ipv4Addr::from_octets(bytes));
     }
     let [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]] = words;
     IpAddr::V6(Ipv6Addr::from_octets([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]))
 }
 
 impl PartialEq for Ends {
-    /// All at once, not octet by octet: it is done for every segment.
+    /// All at once, not byte by byte: it is done for every segment.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let apart = |a: &[u8; 16], b: &[u8; 16]| u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
@@ -63,7 +63,7 @@ impl Ends {
         Self([a, b, c, d, e, f, g, h, [p0, p1, q0, q1]])
     }
 
-    /// A flow of IPv4, from its octets.
+    /// A flow of IPv4, from its bytes.
     #[inline]
     pub(crate) const fn of_ipv4(local: [u8; 4], remote: [u8; 4], ports: [u8; 4]) -> Self {
         let [a, b, c] = MAPPED;

@@ -122,7 +122,7 @@ impl Conn {
     }
 
     /// "An acknowledgment should be sent in reply": at once to text that came again, since its
-    /// acknowledgement may have been lost, and sparingly to what could be half of a loop or a blind guess
+    /// acknowledgment may have been lost, and sparingly to what could be half of a loop or a blind guess
     /// (RFC 5961 §7).
     fn answer_unacceptable<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) {
         let (seq, nxt) = (segment.header.seq, self.rcv.nxt);
@@ -188,7 +188,7 @@ impl Conn {
         }
     }
 
-    /// Owes a challenge acknowledgement, unless there were too many of late (RFC 5961 §7).
+    /// Owes a challenge acknowledgment, unless there were too many of late (RFC 5961 §7).
     pub(super) fn challenge<B>(&mut self, cx: &mut Cx<'_, B>) {
         if self.challenges_since.age(cx.now) >= cx.config.tcp.challenge_interval() {
             self.challenges_since = MilliStamp::of(cx.now);

@@ -1,5 +1,5 @@
 //! SYN-RECEIVED of passive opens: a small record, in place of a control block, until the peer's
-//! acknowledgement shows that it exists.
+//! acknowledgment shows that it exists.
 //!
 //! A record is in the list of its listener, oldest first, and, while a SYN-ACK of it is to be sent, in one of
 //! two more: of those that are sent next, and of those that wait for a neighbor's link address.
@@ -113,7 +113,7 @@ pub(crate) enum HalfOpenVerdict {
     Repeat,
     /// A reset: the peer acknowledges what was never sent.
     Reset,
-    /// An acknowledgement: the segment cannot be of this connection, or comes from its past.
+    /// An acknowledgment: the segment cannot be of this connection, or comes from its past.
     Challenge(DropReason),
     /// The peer has reset the connection.
     Forget,
@@ -241,7 +241,7 @@ impl HalfOpen {
 }
 
 /// `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>` with what both agree on: never an option that the SYN did not have,
-/// but for the MSS, so that the answer is at most four octets longer than what it answers.
+/// but for the MSS, so that the answer is at most four bytes longer than what it answers.
 pub(crate) fn syn_ack(
     config: &StackConfig,
     ends: &Ends,

@@ -20,7 +20,7 @@ pub(crate) struct Sender {
     pub(crate) up: SeqNum,
     /// What the peer's MSS option said.
     pub(crate) peer_mss: u16,
-    /// Effective send MSS: payload of a full segment, octets.
+    /// Effective send MSS: payload of a full segment, bytes.
     pub(crate) emss: u16,
     pub(crate) queue: SendQueue,
     // From here on, and from the queue's middle: what an answer to a request needs.
@@ -29,9 +29,9 @@ pub(crate) struct Sender {
     /// When something was acknowledged last, or the queue ceased to be empty.
     pub(crate) progress_at: MilliStamp,
     /// The most bytes in flight after any segment sent since the round trip began. When a round trip ends, the peak stays
-    /// until the next segment leaves: acknowledgements that come in one burst are judged by the same peak.
+    /// until the next segment leaves: acknowledgments that come in one burst are judged by the same peak.
     pub(crate) peak_flight: u32,
-    /// The acknowledgement that ends the round trip.
+    /// The acknowledgment that ends the round trip.
     pub(crate) round_end: SeqNum,
     /// A round trip has ended since a segment was sent.
     pub(crate) round_is_new: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Sender {
     pub(crate) close_when_open: bool,
     /// An ICMP error told that segments did not arrive (RFC 1122 §4.2.3.9).
     pub(crate) soft_error: bool,
-    /// A small segment waits for the acknowledgement of another (RFC 9293 §3.7.4).
+    /// A small segment waits for the acknowledgment of another (RFC 9293 §3.7.4).
     pub(crate) nagle: bool,
     // From here on: what every segment that arrives is compared with.
     /// What the next segment queued will begin with.
@@ -60,23 +60,23 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Receiver {
-    /// Octets received in order: how far RCV.NXT is into the stream.
-    pub(crate) octets: u64,
+    /// Bytes received in order: how far RCV.NXT is into the stream.
+    pub(crate) bytes: u64,
     pub(crate) nxt: SeqNum,
     /// The right edge of the window that was offered: never goes back.
     pub(crate) edge: SeqNum,
     pub(crate) last_ack_sent: SeqNum,
     /// TS.Recent (RFC 7323 §4.3).
     pub(crate) ts_recent: u32,
-    /// In-order octets that the application has not let go of.
+    /// In-order bytes that the application has not let go of.
     pub(crate) unread: u32,
-    /// Octets received since an acknowledgement was sent.
+    /// Bytes received since an acknowledgment was sent.
     pub(crate) unacked: u32,
-    /// What may be unread, octets: grows until it is [`Self::tuned`].
+    /// What may be unread, bytes: grows until it is [`Self::tuned`].
     pub(crate) buffer: u32,
     /// Segments received, modulo 2^32; the rest is in the counters.
     pub(crate) segments: u32,
-    /// The largest payload seen, octets: what counts as a full segment.
+    /// The largest payload seen, bytes: what counts as a full segment.
     pub(crate) mss: u16,
     /// It is known where the peer's FIN is.
     pub(crate) fin_known: bool,
@@ -165,9 +165,9 @@ impl Receiver {
     /// The offset in the stream of what was received in order and not taken: at or before RCV.NXT.
     #[inline]
     pub(crate) fn offset_of(&self, seq: SeqNum) -> u64 {
-        // Beyond a FIN there are no octets.
+        // Beyond a FIN there are no bytes.
         let end = self.fin().map_or(self.nxt, |fin| fin.min(self.nxt));
-        self.octets.wrapping_sub(end.distance_from(seq).into())
+        self.bytes.wrapping_sub(end.distance_from(seq).into())
     }
 
     pub(super) fn new(now: Instant, config: &StackConfig) -> Self {
@@ -181,7 +181,7 @@ impl Receiver {
             held: Reassembly::new(),
             unread: 0,
             tuning: Tuning::new(now),
-            octets: 0,
+            bytes: 0,
             urgent_end: 0,
             fin: zero,
             fin_known: false,

@@ -16,7 +16,7 @@ use crate::wire::{EcnField, SackBlocks, TcpHeader, TcpOptions, Timestamps};
 const MSS_DEFAULT: (u16, u16) = (536, 1220);
 /// A peer's MSS below this is taken as this: a segment must hold more than its options.
 const MSS_MIN: u16 = 64;
-/// What timestamps take of each segment, octets.
+/// What timestamps take of each segment, bytes.
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;
 
 /// A SYN.
@@ -38,7 +38,7 @@ pub(crate) struct Listener {
     pub(crate) half_open: u32,
     /// These connections in the order of their SYNs.
     pub(crate) waiting: Chain,
-    /// Until when acknowledgements out of nowhere may be those of cookies.
+    /// Until when acknowledgments out of nowhere may be those of cookies.
     pub(crate) cookies_until: Instant,
 }
 
@@ -192,7 +192,7 @@ impl Conn {
     }
 }
 
-/// The MSS that a SYN announces, or leaves to be assumed, octets.
+/// The MSS that a SYN announces, or leaves to be assumed, bytes.
 pub(super) fn mss_of(options: &TcpOptions, is_ipv4: bool) -> u16 {
     let default = if is_ipv4 { MSS_DEFAULT.0 } else { MSS_DEFAULT.1 };
     options.mss.unwrap_or(default).max(MSS_MIN)

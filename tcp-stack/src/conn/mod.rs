@@ -110,11 +110,11 @@ pub(crate) struct Negotiated {
 pub(crate) enum Pending {
     /// The SYN, or the SYN and ACK.
     Syn,
-    /// An acknowledgement, now.
+    /// An acknowledgment, now.
     Ack,
     /// The first lost segment, whatever the congestion window.
     Force,
-    /// An octet into a closed window.
+    /// An byte into a closed window.
     Probe,
     /// Less than a segment into a small window.
     Small,
@@ -156,7 +156,7 @@ impl Member for Notice {
 pub(crate) struct ConnCounters {
     /// A multiple of 2^32, to which [`Receiver::segments`] is added.
     pub(crate) segments_in: u64,
-    pub(crate) octets_retransmitted: u64,
+    pub(crate) bytes_retransmitted: u64,
     pub(crate) segments_retransmitted: u64,
     pub(crate) timeouts: u32,
     pub(crate) recoveries: u32,
@@ -177,14 +177,14 @@ const fn send_share(free: u32, all: u32) -> u32 {
 }
 
 /// The transmission control block. Its fields are in the order of the cache lines that they share. What receiving in
-/// order reads and writes, while nothing that was sent is outstanding, lies in the two from octet 192 on; the addresses
+/// order reads and writes, while nothing that was sent is outstanding, lies in the two from byte 192 on; the addresses
 /// are not among it: a segment of the flow of the one before is known by the stack's copy of them. What a request and its answer
 /// need beside these lies in six more ([`Self::touch`] reads from all eight), each structure with what is seldom needed at its other end.
 ///
 /// ```text
 ///     0 │ ends · rtt · window · snd: rarely │ snd: queue …
 ///   192 │ snd: end una nxt wnd wl1 · timers · ecn · place · state, notes
-///   256 │ … · rcv: octets nxt edge … ready runs
+///   256 │ … · rcv: bytes nxt edge … ready runs
 ///   320 │ rcv: rarely
 ///   384 │ rcv: tuning, dsack · rate · recovery · deadlines of retransmission and probe
 ///   512 │ the others · settings … path: rarely
@@ -220,7 +220,7 @@ pub(crate) struct Conn {
     pub(crate) notices: Set<Notice>,
     /// How it has ended, until that is told: it is the last that is, and frees the connection.
     pub(crate) ended: Option<CloseReason>,
-    /// Duplicate acknowledgements beyond the one that is pending, for a peer that counts them.
+    /// Duplicate acknowledgments beyond the one that is pending, for a peer that counts them.
     pub(crate) dup_acks_owed: u8,
     pub(crate) negotiated: Negotiated,
     pub(crate) keepalive_probes: u8,
@@ -229,7 +229,7 @@ pub(crate) struct Conn {
     pub(crate) recovery: Recovery,
     pub(crate) deadlines: Deadlines,
     pub(crate) settings: Settings,
-    /// When the current interval of challenge acknowledgements began, and how many it still has (RFC 5961 §7).
+    /// When the current interval of challenge acknowledgments began, and how many it still has (RFC 5961 §7).
     pub(crate) challenges_since: MilliStamp,
     pub(crate) challenges_left: u8,
     /// It ends in TIME-WAIT.
@@ -240,8 +240,8 @@ pub(crate) struct Conn {
     pub(crate) gives_way: GivesWay,
     pub(crate) path: PathMtu,
     pub(crate) segments_out: u64,
-    /// Payload that was acknowledged, octets.
-    pub(crate) octets_acked: u64,
+    /// Payload that was acknowledged, bytes.
+    pub(crate) bytes_acked: u64,
     /// When the SYN, or a segment of the queue, was sent last.
     pub(crate) last_sent_at: Instant,
     pub(crate) cc: Controller,
@@ -303,7 +303,7 @@ impl<B> Incoming<B> {
 pub(crate) struct Reply {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// Sequence and acknowledgement numbers, flags and window.
+    /// Sequence and acknowledgment numbers, flags and window.
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
 }
@@ -329,12 +329,12 @@ pub(crate) struct Origin {
     pub(crate) ts_offset: u32,
     pub(crate) listener: Option<ListenerId>,
     pub(crate) options: ConnOptions,
-    /// The longest packet that is known to reach the other end, octets.
+    /// The longest packet that is known to reach the other end, bytes.
     pub(crate) path_mtu: u16,
 }
 
 impl Conn {
-    /// Where the two cache lines begin that receiving in order touches, octets.
+    /// Where the two cache lines begin that receiving in order touches, bytes.
     #[cfg(test)]
     const HOT_AT: usize = 192;
 
@@ -387,7 +387,7 @@ impl Conn {
             settings: Settings::of(&origin.options),
             deadlines: Deadlines::NONE,
             segments_out: 0,
-            octets_acked: 0,
+            bytes_acked: 0,
             counters: ConnCounters::default(),
         }
     }
@@ -488,37 +488,37 @@ impl Conn {
         segments_max.min(send_share(free, config.buffers_max))
     }
 
-    /// Octets that [`Stack::send`](crate::Stack::send) still takes, with `free` nodes left for data.
+    /// Bytes that [`Stack::send`](crate::Stack::send) still takes, with `free` nodes left for data.
     pub(crate) fn send_room(&self, config: &StackConfig, free: u32) -> u32 {
         let segments = self.segments_max(config, free).saturating_sub(self.snd.queue.segments());
         self.append_room(config).min(segments.saturating_mul(self.snd.emss.into()))
     }
 
-    /// Whether [`Self::send_room`] is at least `len` octets.
+    /// Whether [`Self::send_room`] is at least `len` bytes.
     #[inline]
     pub(crate) fn has_room_for(&self, config: &StackConfig, free: u32, len: u16) -> bool {
-        let (octets, queued) = (u32::from(len), self.snd.queue.segments());
-        // Of a few segments of at most the usual length only the octets count, however little is left.
+        let (bytes, queued) = (u32::from(len), self.snd.queue.segments());
+        // Of a few segments of at most the usual length only the bytes count, however little is left.
         let few = queued < SHARE_MIN && len <= self.snd.emss;
-        if few { octets <= self.append_room(config) } else { octets <= self.send_room(config, free) }
+        if few { bytes <= self.append_room(config) } else { bytes <= self.send_room(config, free) }
     }
 
     /// Whether there is so much room that it is worth telling: a quarter of the queue and a full segment's, or half of
     /// its segments.
     pub(crate) fn has_much_room(&self, config: &StackConfig, free: u32) -> bool {
         let segments = self.segments_max(config, free) / 2;
-        let octets = config.send_buffer_bytes;
-        let much = (octets / 4).max(self.snd.emss.into()).min(octets);
+        let bytes = config.send_buffer_bytes;
+        let much = (bytes / 4).max(self.snd.emss.into()).min(bytes);
         let much = much.min(segments.saturating_mul(self.snd.emss.into()));
         self.send_room(config, free) >= much.max(1)
     }
 
-    /// Octets that may still be appended to a segment that is queued.
+    /// Bytes that may still be appended to a segment that is queued.
     pub(crate) fn append_room(&self, config: &StackConfig) -> u32 {
         if !self.state.can_send() || self.snd.fin_queued {
             return 0;
         }
-        config.send_buffer_bytes.saturating_sub(self.snd.queue.octets())
+        config.send_buffer_bytes.saturating_sub(self.snd.queue.bytes())
     }
 }
 

@@ -20,33 +20,33 @@ pub(crate) enum Frame {
         /// Its node.
         node: u32,
     },
-    /// Only so many octets of a segment fit: it must be split before.
+    /// Only so many bytes of a segment fit: it must be split before.
     Split {
         /// Its node.
         node: u32,
-        /// Octets of the first part.
+        /// Bytes of the first part.
         len: u16,
         /// What they fit into.
         limit: Limit,
     },
-    /// The first octets of several segments that were never sent, in one packet longer than the path is
+    /// The first bytes of several segments that were never sent, in one packet longer than the path is
     /// known to carry.
     PathProbe {
         /// The first node.
         node: u32,
-        /// Octets of payload.
+        /// Bytes of payload.
         len: u16,
     },
-    /// One octet into a closed window.
+    /// One byte into a closed window.
     Probe {
         /// The node that it is of.
         node: u32,
-        /// Which octet of its payload.
+        /// Which byte of its payload.
         offset: u16,
     },
-    /// The acknowledgement that was due before the marks of what arrives changed (RFC 8257 §3.2).
+    /// The acknowledgment that was due before the marks of what arrives changed (RFC 8257 §3.2).
     Turn,
-    /// An acknowledgement.
+    /// An acknowledgment.
     Ack,
     /// A segment that makes the peer acknowledge.
     Keepalive,
@@ -65,7 +65,7 @@ pub(crate) enum Limit {
 enum Blocked {
     /// By nothing: send it.
     No,
-    /// By the congestion window, by Nagle, or by a window that an acknowledgement will open.
+    /// By the congestion window, by Nagle, or by a window that an acknowledgment will open.
     Wait,
     /// By the window, which has room for the first so many bytes; they may go.
     Partly(u16),
@@ -161,9 +161,9 @@ impl Conn {
         }
     }
 
-    /// What of the window lies at `seq` and after it, octets.
+    /// What of the window lies at `seq` and after it, bytes.
     pub(super) fn usable(&self, seq: SeqNum) -> u32 {
-        // Octets of the segment that probes brought across lie before a closed window, not in it.
+        // Bytes of the segment that probes brought across lie before a closed window, not in it.
         if self.snd.wnd == 0 {
             return 0;
         }
@@ -190,7 +190,7 @@ impl Conn {
             return Blocked::Wait;
         }
         // RFC 9293 §3.7.4: Nagle, which is about small segments: one waits for another, not for full ones, whose
-        // acknowledgement the peer may delay as long as it expects more (Minshall). The octet of a window probe is
+        // acknowledgment the peer may delay as long as it expects more (Minshall). The byte of a window probe is
         // not what it waits for either.
         let small = segment.len < self.snd.emss && !segment.fin;
         let small_unacknowledged = self.snd.queue.has_outstanding() && self.snd.small_end.after(self.snd.una);
@@ -229,13 +229,13 @@ impl Conn {
         if seq_len <= 1 {
             return Some(Frame::Data { node });
         }
-        // The octet after what the peer has: an earlier probe's may be acknowledged.
+        // The byte after what the peer has: an earlier probe's may be acknowledged.
         let taken = if self.snd.una.after(seq) { self.snd.una.distance_from(seq) } else { 0 };
         let offset = u16::try_from(taken).unwrap_or(0).min(len.saturating_sub(1));
         Some(Frame::Probe { node, offset })
     }
 
-    /// The header and options of a segment with `len` octets of payload.
+    /// The header and options of a segment with `len` bytes of payload.
     pub(crate) fn header<B>(
         &mut self,
         cx: &Cx<'_, B>,
@@ -303,7 +303,7 @@ impl Conn {
         self.segments_out = self.segments_out.wrapping_add(1);
         let silent = payload && !reported && self.negotiated.sack && self.has_sack_to_report();
         if silent {
-            // The acknowledgement that carries it is still owed.
+            // The acknowledgment that carries it is still owed.
             self.rcv.last_ack_sent = self.rcv.nxt;
             return;
         }
@@ -384,15 +384,15 @@ impl Conn {
     }
 
     fn count_sent<B>(&mut self, cx: &mut Cx<'_, B>, len: u16, again: bool) {
-        let octets = u64::from(len);
+        let bytes = u64::from(len);
         if again {
             self.counters.segments_retransmitted = self.counters.segments_retransmitted.wrapping_add(1);
-            self.counters.octets_retransmitted = self.counters.octets_retransmitted.wrapping_add(octets);
+            self.counters.bytes_retransmitted = self.counters.bytes_retransmitted.wrapping_add(bytes);
             cx.stats.retransmits = cx.stats.retransmits.wrapping_add(1);
-            cx.stats.octets_retransmitted = cx.stats.octets_retransmitted.wrapping_add(octets);
+            cx.stats.bytes_retransmitted = cx.stats.bytes_retransmitted.wrapping_add(bytes);
         } else {
             cx.stats.data_segments_out = cx.stats.data_segments_out.wrapping_add(1);
-            cx.stats.octets_out = cx.stats.octets_out.wrapping_add(octets);
+            cx.stats.bytes_out = cx.stats.bytes_out.wrapping_add(bytes);
         }
     }
 

@@ -36,16 +36,16 @@ impl Conn {
         self.set_pace(cx);
     }
 
-    /// A segment of so many octets is leaving; returns what it is to remember.
+    /// A segment of so many bytes is leaving; returns what it is to remember.
     #[inline]
-    pub(super) fn note_departure<B>(&mut self, cx: &Cx<'_, B>, octets: u32) -> RateStamp {
+    pub(super) fn note_departure<B>(&mut self, cx: &Cx<'_, B>, bytes: u32) -> RateStamp {
         let alone = !self.snd.queue.has_outstanding();
         let stamp = self.rate.on_send(cx.now, alone);
         if alone && self.rate.is_app_limited() && self.cc.models_path() {
             self.cc.on_restart(&mut self.window, cx.now);
             self.set_pace(cx);
         }
-        self.pacer.on_sent(cx.now, octets);
+        self.pacer.on_sent(cx.now, bytes);
         stamp
     }
 
@@ -64,7 +64,7 @@ impl Conn {
         self.rate.mark_app_limited(self.snd.queue.in_flight());
     }
 
-    /// Tells congestion control that models the path what an acknowledgement said of it.
+    /// Tells congestion control that models the path what an acknowledgment said of it.
     pub(super) fn model_path(&mut self, now: Instant, delivery: &Delivery) {
         let in_flight = self.pipe();
         let sample = PathSample {

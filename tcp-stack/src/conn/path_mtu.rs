@@ -11,7 +11,7 @@
 //!            ── is lost, twice ──────────▶ the search ends below its size
 //! ```
 //!
-//! A probe is one packet that carries the octets of several queued segments. They are in flight each for
+//! A probe is one packet that carries the bytes of several queued segments. They are in flight each for
 //! itself: a probe that is lost is sent again as the segments that it was made from.
 
 use core::time::Duration;
@@ -26,19 +26,19 @@ use crate::time::Instant;
 
 /// RFC 4821 §7.2: "a value of 1024 bytes is probably safe enough"; IPv6 guarantees more (RFC 8200 §5).
 const BASE_MTU: (u16, u16) = (1024, 1280);
-/// The least MTU of an IPv6 link, octets.
+/// The least MTU of an IPv6 link, bytes.
 const IPV6_MTU_MIN: u16 = 1280;
 /// The time between two probes: the losses of their size alone must stay rare (RFC 4821 §3).
 const PROBE_GAP: Duration = Duration::from_secs(5);
 /// Probes of one size that must be lost (RFC 8899 §5.1.2 has MAX_PROBES of 3; here a congested path costs no
 /// more than a later start).
 const PROBES_MAX: u8 = 2;
-/// The search ends with less than this left to gain, octets.
+/// The search ends with less than this left to gain, bytes.
 const SEARCH_STEP: u16 = 16;
 /// RFC 1191 §7.1: the MTUs of networks that there are, for routers that do not tell theirs.
 const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
 
-/// What a connection knows of its path. Lengths are of IP packets, octets, unless they are of payloads.
+/// What a connection knows of its path. Lengths are of IP packets, bytes, unless they are of payloads.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PathMtu {
@@ -52,7 +52,7 @@ pub(crate) struct PathMtu {
     high: u16,
     /// Probes of this length lost in a row.
     losses: u8,
-    // From here on: what is asked for with every acknowledgement.
+    // From here on: what is asked for with every acknowledgment.
     /// It was lowered because of timeouts alone, and nothing has arrived since.
     unproven: bool,
     /// What a router reported of a segment, which must time out before that is believed; 0 for nothing.
@@ -66,7 +66,7 @@ pub(crate) struct PathMtu {
 }
 
 impl PathMtu {
-    /// Where in it that begins what every acknowledgement asks for, octets.
+    /// Where in it that begins what every acknowledgment asks for, bytes.
     #[cfg(test)]
     pub(super) const ASKED_AT: usize = core::mem::offset_of!(Self, unproven);
 
@@ -87,15 +87,15 @@ impl PathMtu {
         }
     }
 
-    /// Whether an acknowledgement may tell something of the path: of a probe, or of a segment reported on.
+    /// Whether an acknowledgment may tell something of the path: of a probe, or of a segment reported on.
     #[inline]
-    pub(super) const fn awaits_acknowledgement(&self) -> bool {
+    pub(super) const fn awaits_acknowledgment(&self) -> bool {
         self.probe != 0 || self.reported != 0 || self.unproven
     }
 }
 
 impl Conn {
-    /// What IP and TCP put before the payload, octets.
+    /// What IP and TCP put before the payload, bytes.
     fn overhead(&self) -> u16 {
         let headers: u16 = if self.local().is_ipv4() { 40 } else { 60 };
         headers.saturating_add(if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 })
@@ -107,7 +107,7 @@ impl Conn {
         config.mtu.min(self.snd.peer_mss.saturating_add(headers))
     }
 
-    /// The longest payload that is taken to be sent, octets: a full segment's before any path was narrower.
+    /// The longest payload that is taken to be sent, bytes: a full segment's before any path was narrower.
     pub(crate) fn payload_max(&self, config: &StackConfig) -> usize {
         usize::from(self.path_ceiling(config).saturating_sub(self.overhead())).max(crate::SEND_LEAST)
     }
@@ -121,7 +121,7 @@ impl Conn {
         }
     }
 
-    /// A router reports that the segment at `seq`, in a packet of `packet_len` octets, was longer than what it can
+    /// A router reports that the segment at `seq`, in a packet of `packet_len` bytes, was longer than what it can
     /// pass on. The caller has seen that the segment is in flight. Returns whether it is believed.
     pub(super) fn on_too_big<B: Buf>(
         &mut self,
@@ -243,7 +243,7 @@ impl Conn {
         cx.paths.raise(self.remote().ip(), mtu);
         cx.stats.path_mtu_raised = cx.stats.path_mtu_raised.wrapping_add(1);
         // RFC 4821 §3: "Whenever the MTU is raised, the congestion state variables MUST be rescaled so as not to
-        // raise the window size in bytes": they are octets.
+        // raise the window size in bytes": they are bytes.
         self.resize_segments();
         self.end_search(cx);
     }
@@ -284,7 +284,7 @@ impl Conn {
         }
         let size = if high == ceiling { high } else { self.path.mtu.midpoint(high).saturating_add(1) };
         let len = size.saturating_sub(self.overhead());
-        // RFC 4821 §7.4: more must follow, so that acknowledgements tell of its loss.
+        // RFC 4821 §7.4: more must follow, so that acknowledgments tell of its loss.
         let mut queued = 0_u32;
         let mut at = node;
         while let Some(segment) =
@@ -303,7 +303,7 @@ impl Conn {
         (enough && fits && len > self.snd.emss).then_some(len)
     }
 
-    /// A probe was handed to the port, or could not be made: `sent` is where its octets begin, if it was.
+    /// A probe was handed to the port, or could not be made: `sent` is where its bytes begin, if it was.
     pub(crate) fn on_path_probe<B>(&mut self, cx: &mut Cx<'_, B>, sent: Option<SeqNum>, len: u16) {
         self.path.next_probe = cx.now + PROBE_GAP;
         let Some(start) = sent else { return };

@@ -1,6 +1,6 @@
 //! Header prediction: a segment that is what was expected next is taken without the checks whose answer that is.
 //!
-//! RFC 9293 §3.10.7.4, step by step, is in `established`, and what an acknowledgement may say in `ack`: both are right for
+//! RFC 9293 §3.10.7.4, step by step, is in `established`, and what an acknowledgment may say in `ack`: both are right for
 //! every segment. What this file does with a segment must be the same, which a test of the stack compares.
 
 use super::ack::AckField;
@@ -14,7 +14,7 @@ use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, Timestamps};
 
 impl Conn {
-    /// Whether a segment is what the other end of an established connection sends next: an acknowledgement of what is
+    /// Whether a segment is what the other end of an established connection sends next: an acknowledgment of what is
     /// outstanding, or of nothing new, and text that follows what has arrived, without gaps, and fits the window.
     #[inline(always)]
     pub(crate) fn predicts(&self, plain: &Plain) -> bool {
@@ -54,7 +54,7 @@ impl Conn {
         result
     }
 
-    /// What `process_ack` does with an acknowledgement that is neither old nor selective.
+    /// What `process_ack` does with an acknowledgment that is neither old nor selective.
     #[inline(always)]
     fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, plain: &Plain) {
         if plain.ack.after(self.snd.una) && self.snd.wnd > 0 && self.is_calm(cx) {
@@ -76,7 +76,7 @@ impl Conn {
     }
 
     /// Whether everything in flight was sent once, in sequence, and after all that has arrived, and no mechanism looks back at an earlier loss, probe or
-    /// mark: an acknowledgement then says no more than how much has arrived.
+    /// mark: an acknowledgment then says no more than how much has arrived.
     #[inline]
     fn is_calm<B>(&self, cx: &Cx<'_, B>) -> bool {
         let (queue, recovery) = (&self.snd.queue, &self.recovery);
@@ -106,8 +106,8 @@ impl Conn {
             *longest = (*longest).max(node.len);
             last = Some((node.sent_at, node.end(), node.rate));
         });
-        self.octets_acked = self.octets_acked.wrapping_add(payload);
-        if self.path.awaits_acknowledgement() {
+        self.bytes_acked = self.bytes_acked.wrapping_add(payload);
+        if self.path.awaits_acknowledgment() {
             self.confirm_path(cx);
         }
         self.snd.progress_at = MilliStamp::of(now);

@@ -45,7 +45,7 @@ pub(crate) struct RxNode<B> {
 }
 
 impl<B: Buf> RxNode<B> {
-    /// Octets of true buffer size.
+    /// Bytes of true buffer size.
     fn size(&self) -> u32 {
         self.buf.as_ref().map_or(0, |buf| u32::try_from(buf.true_size()).unwrap_or(u32::MAX))
     }
@@ -133,7 +133,7 @@ pub(crate) struct HoldLimits {
     pub(crate) segments: u32,
     /// Nodes that segments behind gaps leave in the pool for those in order.
     pub(crate) reserve: u32,
-    /// Short segments are copied into the buffer of the one before them as long as both have no more octets than this.
+    /// Short segments are copied into the buffer of the one before them as long as both have no more bytes than this.
     pub(crate) merged: u16,
     /// Whether the application wants to look at them.
     pub(crate) offer: bool,
@@ -183,7 +183,7 @@ impl Reassembly {
         self.ready_head != NIL
     }
 
-    /// What is held behind gaps: octets of true buffer size.
+    /// What is held behind gaps: bytes of true buffer size.
     pub(crate) fn held_bytes(&self) -> u32 {
         self.held_bytes
     }
@@ -278,7 +278,7 @@ impl Reassembly {
     }
 
     /// Asks of each segment of a list that was [taken](Self::take_fresh) and is still behind `rcv_nxt`, by its sequence
-    /// number and its octets, in the order in which they came, whether the application takes it: then its frame is let go
+    /// number and its bytes, in the order in which they came, whether the application takes it: then its frame is let go
     /// of.
     pub(crate) fn offer<B: Buf>(
         &mut self,
@@ -406,7 +406,7 @@ impl Reassembly {
         Ok(Held { run: range.unwrap_or_default(), duplicate, merged: merged.is_some() })
     }
 
-    /// Whether one more segment of its own, of so many octets of true buffer size, may be held.
+    /// Whether one more segment of its own, of so many bytes of true buffer size, may be held.
     fn has_room<B>(&self, pool: &Pool<RxNode<B>>, size: u32, limits: &HoldLimits) -> bool {
         limits.retains
             && self.held_segments() < limits.segments.min(u16::MAX.into())
@@ -536,7 +536,7 @@ fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Optio
     range.start.before(range.end).then_some(range)
 }
 
-/// Whether a payload is so short that it pins many times its octets, and fits behind the run `index`, which ends where it
+/// Whether a payload is so short that it pins many times its bytes, and fits behind the run `index`, which ends where it
 /// begins, into the buffer of the last segment there.
 fn can_merge<B: Buf>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>, limits: &HoldLimits) -> bool {
     let Some(run) = pool.get(index).filter(|run| run.run_end == payload.seq) else { return false };
@@ -554,15 +554,15 @@ fn can_merge<B: Buf>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>, l
 /// Copies a payload behind the last segment of the run `index`, whose place in the pool is returned.
 fn merge<B: Buf>(pool: &mut Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Option<u32> {
     let (end, at) = (payload.end(), pool.get(index)?.run_tail);
-    let octets = payload.buf.bytes().get(usize::from(payload.range.start)..usize::from(payload.range.end))?;
+    let bytes = payload.buf.bytes().get(usize::from(payload.range.start)..usize::from(payload.range.end))?;
     let tail = pool.get_mut(at)?;
     let used = usize::from(tail.at).saturating_add(tail.len.into());
     let buf = tail.buf.as_mut()?;
     if !buf.truncate(used) {
         return None;
     }
-    buf.append(octets.len())?.copy_from_slice(octets);
-    tail.len = tail.len.saturating_add(u16::try_from(octets.len()).unwrap_or(u16::MAX));
+    buf.append(bytes.len())?.copy_from_slice(bytes);
+    tail.len = tail.len.saturating_add(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
     pool.get_mut(index)?.run_end = end;
     Some(at)
 }

@@ -8,9 +8,9 @@ use crate::seq::SeqNum;
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange};
 
-/// Octets of the headers of a packet, at most: IPv6, TCP with all its options.
+/// Bytes of the headers of a packet, at most: IPv6, TCP with all its options.
 const HEADERS_MAX: u16 = 100;
-/// Duplicate acknowledgements owed at a time.
+/// Duplicate acknowledgments owed at a time.
 const DUP_ACKS_MAX: u8 = 8;
 
 impl Conn {
@@ -100,12 +100,12 @@ impl Conn {
         }
         let had_gap = !self.rcv.held.has_no_gap();
         self.rcv.nxt = if had_gap { self.with_held(cx, |held, pool| held.release(pool, end)) } else { end };
-        let octets = self.rcv.nxt.distance_from(before);
-        self.rcv.unread = self.rcv.unread.saturating_add(octets);
-        cx.memory.take(octets);
-        self.rcv.octets = self.rcv.octets.wrapping_add(u64::from(octets));
-        cx.stats.octets_in = cx.stats.octets_in.wrapping_add(u64::from(octets));
-        self.rcv.unacked = self.rcv.unacked.saturating_add(octets);
+        let bytes = self.rcv.nxt.distance_from(before);
+        self.rcv.unread = self.rcv.unread.saturating_add(bytes);
+        cx.memory.take(bytes);
+        self.rcv.bytes = self.rcv.bytes.wrapping_add(u64::from(bytes));
+        cx.stats.bytes_in = cx.stats.bytes_in.wrapping_add(u64::from(bytes));
+        self.rcv.unacked = self.rcv.unacked.saturating_add(bytes);
         self.arm_fin_wait_2(cx);
         // RFC 5681 §4.2: "an ACK SHOULD be generated for at least every second full-sized segment", and
         // an immediate one "when the incoming segment fills in all or part of a gap".
@@ -186,7 +186,7 @@ impl Conn {
         result
     }
 
-    /// An acknowledgement is owed at once. A peer without SACK counts duplicates, so each segment has
+    /// An acknowledgment is owed at once. A peer without SACK counts duplicates, so each segment has
     /// its own; one with SACK learns all from one.
     fn owe_duplicate_ack(&mut self) {
         if self.pending.has(Pending::Ack) && !self.negotiated.sack {
@@ -222,7 +222,7 @@ impl Conn {
         self.rcv.recent = recent;
     }
 
-    /// The SACK option of an acknowledgement that is sent now.
+    /// The SACK option of an acknowledgment that is sent now.
     pub(super) fn sack_blocks<B>(&self, cx: &Cx<'_, B>) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         if let Some(dsack) = self.rcv.dsack() {
@@ -245,7 +245,7 @@ impl Conn {
         blocks
     }
 
-    /// An acknowledgement went out, alone or with data.
+    /// An acknowledgment went out, alone or with data.
     pub(super) fn on_ack_sent(&mut self) {
         self.rcv.last_ack_sent = self.rcv.nxt;
         self.rcv.unacked = 0;

@@ -1,6 +1,6 @@
 //! What was handed to a connection to send and is not acknowledged yet.
 //!
-//! The queue is the retransmission queue, the scoreboard of selective acknowledgements (RFC 6675) and
+//! The queue is the retransmission queue, the scoreboard of selective acknowledgments (RFC 6675) and
 //! the list of transmissions in time (RFC 8985 §6.1) in one: its nodes, taken from the stack's pool, are
 //! linked twice, in sequence and among those of their state. Each holds one segment's payload in the buffer
 //! it was given in; sending it again sends the same memory.
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! What a peer reports decides how far the scoreboard is walked. A run of sacked segments is one step, the
-//! search starts where the last one ended, and its steps per acknowledgement are bounded, whatever the
+//! search starts where the last one ended, and its steps per acknowledgment are bounded, whatever the
 //! window: [`SendQueue::sack`]. Everything else costs in proportion to the segments whose state changes.
 
 mod arrive;
@@ -51,7 +51,7 @@ pub(crate) enum TxState {
 #[repr(align(64))]
 pub(crate) struct TxNode<B> {
     pub(crate) seq: SeqNum,
-    /// Payload, octets: the last so many of the buffer, behind the headers of earlier transmissions.
+    /// Payload, bytes: the last so many of the buffer, behind the headers of earlier transmissions.
     pub(crate) len: u16,
     pub(crate) state: TxState,
     /// Whether this is the FIN, which has a node of its own, without payload.
@@ -114,7 +114,7 @@ impl Ends {
 }
 
 impl<B> TxNode<B> {
-    /// The sequence space it takes, octets.
+    /// The sequence space it takes, bytes.
     #[inline]
     pub(crate) fn seq_len(&self) -> u32 {
         u32::from(self.len).wrapping_add(u32::from(self.fin))
@@ -126,7 +126,7 @@ impl<B> TxNode<B> {
         self.seq + self.seq_len()
     }
 
-    /// Reads from its first octets and from its last.
+    /// Reads from its first bytes and from its last.
     #[inline]
     pub(crate) fn touch(&self) {
         black_box((self.sent_at, self.seq, self.prev, self.later, self.state));
@@ -147,7 +147,7 @@ pub(crate) struct SendQueue {
     losses: Ends,
     /// The segment that was found to be lost last, if it still is.
     lost_hint: u32,
-    /// Sequence space that was ever believed lost, octets, modulo 2^32.
+    /// Sequence space that was ever believed lost, bytes, modulo 2^32.
     lost_ever: u32,
     sacked: u32,
     // From here on: what is needed while nothing is lost.
@@ -162,8 +162,8 @@ pub(crate) struct SendQueue {
     /// Those in flight, by time of transmission.
     flight: Ends,
     segments: u32,
-    /// Payload, octets.
-    octets: u32,
+    /// Payload, bytes.
+    bytes: u32,
     in_flight: u32,
     flight_segments: u32,
     /// Segments in flight that were sent more than once.
@@ -174,7 +174,7 @@ pub(crate) struct SendQueue {
 const LOST_STEPS_MAX: u32 = 32;
 
 impl SendQueue {
-    /// Where in it that begins what is needed while nothing is lost, octets.
+    /// Where in it that begins what is needed while nothing is lost, bytes.
     #[cfg(test)]
     pub(super) const CALM_AT: usize = core::mem::offset_of!(Self, lost);
 
@@ -188,7 +188,7 @@ impl SendQueue {
             lost_hint: NIL,
             sack_hint: NIL,
             segments: 0,
-            octets: 0,
+            bytes: 0,
             in_flight: 0,
             lost: 0,
             lost_ever: 0,
@@ -227,11 +227,11 @@ impl SendQueue {
     pub(crate) fn segments(&self) -> u32 {
         self.segments
     }
-    /// Payload queued, octets.
-    pub(crate) fn octets(&self) -> u32 {
-        self.octets
+    /// Payload queued, bytes.
+    pub(crate) fn bytes(&self) -> u32 {
+        self.bytes
     }
-    /// RFC 6675's "pipe": sequence space in flight, octets.
+    /// RFC 6675's "pipe": sequence space in flight, bytes.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -243,15 +243,15 @@ impl SendQueue {
     pub(crate) fn flight_again(&self) -> u32 {
         self.flight_again
     }
-    /// Sequence space believed lost and not sent again, octets.
+    /// Sequence space believed lost and not sent again, bytes.
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
-    /// Sequence space that was ever believed lost, octets, modulo 2^32.
+    /// Sequence space that was ever believed lost, bytes, modulo 2^32.
     pub(crate) fn lost_ever(&self) -> u32 {
         self.lost_ever
     }
-    /// Sequence space selectively acknowledged, octets.
+    /// Sequence space selectively acknowledged, bytes.
     pub(crate) fn sacked(&self) -> u32 {
         self.sacked
     }
@@ -316,20 +316,20 @@ impl SendQueue {
             self.unsent = index;
         }
         self.segments = self.segments.saturating_add(1);
-        self.octets = self.octets.saturating_add(u32::from(len));
+        self.bytes = self.bytes.saturating_add(u32::from(len));
         Ok(index)
     }
 
-    /// Appends `len` octets, already in its buffer, to the tail, which was never sent.
+    /// Appends `len` bytes, already in its buffer, to the tail, which was never sent.
     pub(crate) fn grow_tail<B>(&mut self, pool: &mut Pool<TxNode<B>>, len: u16) {
         if let Some(tail) = pool.get_mut(self.tail) {
             tail.len = tail.len.saturating_add(len);
             tail.sum = None;
-            self.octets = self.octets.saturating_add(u32::from(len));
+            self.bytes = self.bytes.saturating_add(u32::from(len));
         }
     }
 
-    /// Puts `buf`, a copy of the first `len` octets of the payload of `index`, into a node of its own
+    /// Puts `buf`, a copy of the first `len` bytes of the payload of `index`, into a node of its own
     /// before it. `None`, and nothing changed, when the pool is full or `index` is not waiting to be sent.
     pub(crate) fn split<B: Buf>(
         &mut self,
@@ -379,7 +379,7 @@ impl SendQueue {
     }
 
     /// Leaves out what of a segment that is to be sent again was acknowledged: cut into shorter ones, the first might hold
-    /// nothing else, and no acknowledgement would ever come for it.
+    /// nothing else, and no acknowledgment would ever come for it.
     #[cold]
     pub(crate) fn trim_acked<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, una: SeqNum) {
         let Some(node) =
@@ -391,7 +391,7 @@ impl SendQueue {
         node.seq += u32::from(cut);
         node.len = node.len.saturating_sub(cut);
         node.sum = None;
-        self.octets = self.octets.saturating_sub(cut.into());
+        self.bytes = self.bytes.saturating_sub(cut.into());
         self.lost = self.lost.saturating_sub(cut.into());
     }
 
@@ -521,7 +521,7 @@ impl SendQueue {
             None => self.tail = NIL,
         }
         self.segments = self.segments.saturating_sub(1);
-        self.octets = self.octets.saturating_sub(u32::from(node.len));
+        self.bytes = self.bytes.saturating_sub(u32::from(node.len));
         Some(node)
     }
 

@@ -1,4 +1,4 @@
-//! The options of a connection that is open, in 16 octets.
+//! The options of a connection that is open, in 16 bytes.
 
 use core::time::Duration;
 

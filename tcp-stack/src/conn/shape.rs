@@ -12,56 +12,56 @@ use super::{
 use crate::cc::Window;
 use crate::conn::{Negotiated, Reassembly};
 use crate::error::CloseReason;
-use crate::pool::node_octets;
+use crate::pool::node_bytes;
 use crate::recovery::{DeliveryRate, Phase, Rack, RttEstimator, TailLossProbe};
 use crate::seq::SeqNum;
 use crate::set::Set;
 use crate::time::{Instant, LongStamp, MilliStamp};
-use crate::timer::{Deadlines, NODE_OCTETS, Timers};
+use crate::timer::{Deadlines, NODE_BYTES, Timers};
 use crate::wire::SackRange;
 
 /// A buffer as a port's driver has it: a pointer.
 type Handle = core::ptr::NonNull<u8>;
 
-/// Octets of the table of flows per connection: two flows each, it and a TIME-WAIT record, in a table of twice the
-/// size, which is rounded up to a power of two; an entry, and one octet for the first look.
+/// Bytes of the table of flows per connection: two flows each, it and a TIME-WAIT record, in a table of twice the
+/// size, which is rounded up to a power of two; an entry, and one byte for the first look.
 const FLOWS: usize = 8 * (size_of::<Entry>() + 1);
 
-/// Octets of all queues of connections per connection: its place.
+/// Bytes of all queues of connections per connection: its place.
 const QUEUES: usize = List::COUNT * size_of::<u32>();
 
-/// Octets of the accounts of sources per connection.
+/// Bytes of the accounts of sources per connection.
 const ACCOUNTS: usize = size_of::<crate::accounts::Account>();
 
 #[test]
 fn an_idle_connection_costs_less_than_a_kibibyte() {
-    let all = size_of::<Slot>() + NODE_OCTETS + FLOWS + QUEUES + ACCOUNTS;
+    let all = size_of::<Slot>() + NODE_BYTES + FLOWS + QUEUES + ACCOUNTS;
     assert!(
         all <= 1024,
-        "{all}: the block in its place {}, timer {NODE_OCTETS}, flows {FLOWS}, queues {QUEUES}, accounts {ACCOUNTS}",
+        "{all}: the block in its place {}, timer {NODE_BYTES}, flows {FLOWS}, queues {QUEUES}, accounts {ACCOUNTS}",
         size_of::<Slot>()
     );
 }
 
 #[test]
 fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
-    for (name, octets, most) in [
+    for (name, bytes, most) in [
         ("block", size_of::<Conn>(), 888),
         ("its place", size_of::<Slot>(), 896),
         ("ends", size_of::<Ends>(), 36),
         ("settings", size_of::<Settings>(), 16),
         ("entry of the table of flows", size_of::<Entry>(), 8),
-        ("timer", NODE_OCTETS, 24),
-        ("half-open", node_octets::<HalfOpen>(), 80),
-        ("TIME-WAIT", node_octets::<TimeWait>(), 88),
-        ("segment to send", node_octets::<TxNode<Handle>>(), 64),
-        ("segment received", node_octets::<RxNode<Handle>>(), 48),
+        ("timer", NODE_BYTES, 24),
+        ("half-open", node_bytes::<HalfOpen>(), 80),
+        ("TIME-WAIT", node_bytes::<TimeWait>(), 88),
+        ("segment to send", node_bytes::<TxNode<Handle>>(), 64),
+        ("segment received", node_bytes::<RxNode<Handle>>(), 48),
     ] {
-        assert!(octets <= most, "{name}: {octets} octets, not {most}");
+        assert!(bytes <= most, "{name}: {bytes} bytes, not {most}");
     }
 }
 
-/// Name, where it begins in [`Conn`], octets.
+/// Name, where it begins in [`Conn`], bytes.
 type Place = (&'static str, usize, usize);
 
 /// Where a field of a block lies, by its type.
@@ -102,7 +102,7 @@ fn receiving_in_order() -> [Place; 34] {
         place!(dup_acks_owed: u8),
         place!(negotiated: Negotiated),
         place!(keepalive_probes: u8),
-        place!(rcv.octets: u64),
+        place!(rcv.bytes: u64),
         place!(rcv.nxt: SeqNum),
         place!(rcv.edge: SeqNum),
         place!(rcv.last_ack_sent: SeqNum),
@@ -155,13 +155,13 @@ fn answering() -> [Place; 34] {
         ("deadlines", offset_of!(Conn, deadlines), 8),
         ("path", path + PathMtu::ASKED_AT, size_of::<PathMtu>() - PathMtu::ASKED_AT),
         place!(segments_out: u64),
-        place!(octets_acked: u64),
+        place!(bytes_acked: u64),
         place!(last_sent_at: Instant),
         // Which algorithm it is, and what that begins with.
         ("cc", offset_of!(Conn, cc), 16),
         ("where a request is found", offset_of!(Conn, snd.end), 20),
-        ("its acknowledgement", offset_of!(Conn, timers), size_of::<Timers>()),
-        ("its text", offset_of!(Conn, rcv.octets), 56),
+        ("its acknowledgment", offset_of!(Conn, timers), size_of::<Timers>()),
+        ("its text", offset_of!(Conn, rcv.bytes), 56),
     ]
 }
 
@@ -169,30 +169,30 @@ fn answering() -> [Place; 34] {
 fn a_request_and_its_answer_touch_eight_cache_lines_of_a_connection() {
     let lines: Vec<_> = Conn::TOUCHED.iter().map(|at| at / 64).collect();
     assert!(lines.len() == 8 && lines.is_sorted_by(|a, b| a < b), "{lines:?}");
-    for (name, at, octets) in answering() {
-        let within = (at / 64..=(at + octets - 1) / 64).all(|line| lines.contains(&line));
-        assert!(within, "{name}: octets {at} to {}", at + octets);
+    for (name, at, bytes) in answering() {
+        let within = (at / 64..=(at + bytes - 1) / 64).all(|line| lines.contains(&line));
+        assert!(within, "{name}: bytes {at} to {}", at + bytes);
     }
 }
 
 #[test]
 fn a_block_whose_timers_expire_is_read_from_the_cache_lines_that_they_need() {
     let lines: Vec<_> = Conn::TOUCHED_FOR_TIMERS.iter().map(|at| at / 64).collect();
-    for (name, at, octets) in [
+    for (name, at, bytes) in [
         ("timers", offset_of!(Conn, timers), size_of::<Timers>()),
         ("deadlines", offset_of!(Conn, deadlines), size_of::<Deadlines>()),
         ("attempts", offset_of!(Conn, recovery.attempts), 1),
     ] {
-        assert!((at / 64..=(at + octets - 1) / 64).all(|line| lines.contains(&line)), "{name}");
+        assert!((at / 64..=(at + bytes - 1) / 64).all(|line| lines.contains(&line)), "{name}");
     }
 }
 
 #[test]
 fn receiving_in_order_touches_two_cache_lines_of_a_connection() {
     assert_eq!((align_of::<Slot>(), offset_of!(Slot, conn), Conn::HOT_AT % 64), (128, 0, 0));
-    for (name, at, octets) in receiving_in_order() {
-        let (first, last) = (at / 64, (at + octets - 1) / 64);
+    for (name, at, bytes) in receiving_in_order() {
+        let (first, last) = (at / 64, (at + bytes - 1) / 64);
         let lines = Conn::HOT_AT / 64..Conn::HOT_AT / 64 + 2;
-        assert!(lines.contains(&first) && lines.contains(&last), "{name}: octets {at} to {}", at + octets);
+        assert!(lines.contains(&first) && lines.contains(&last), "{name}: bytes {at} to {}", at + bytes);
     }
 }

@@ -1,7 +1,7 @@
 //! SYN cookies (RFC 4987 §3.6): a SYN answered without keeping anything of it.
 //!
 //! All that the connection needs is in our initial sequence number, and in the timestamp that the peer
-//! echoes; the peer's first acknowledgement brings both back.
+//! echoes; the peer's first acknowledgment brings both back.
 //!
 //! ```text
 //!   initial sequence number                    timestamp value, if the SYN had one
@@ -74,7 +74,7 @@ impl Cookies {
         SeqNum::new(self.hash(slot, ends, irs, terms, low) << 4 | u32::from(low))
     }
 
-    /// The terms of a cookie that came back in an acknowledgement, with our timestamp if the segment has the
+    /// The terms of a cookie that came back in an acknowledgment, with our timestamp if the segment has the
     /// option; `None` when the cookie is not one of ours, or too old.
     pub(crate) fn check(
         &mut self,

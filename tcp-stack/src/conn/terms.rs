@@ -1,4 +1,4 @@
-//! What is kept of a SYN until the connection is made of it: two numbers, in four octets.
+//! What is kept of a SYN until the connection is made of it: two numbers, in four bytes.
 
 use super::State;
 use super::ecn::Ecn;
@@ -10,7 +10,7 @@ use crate::wire::{EcnField, SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timesta
 /// What a SYN offers of what we take up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// The peer's MSS, octets.
+    /// The peer's MSS, bytes.
     pub(crate) mss: u16,
     /// ```text
     ///   bit 7    6           5    4     3..0

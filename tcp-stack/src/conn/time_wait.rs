@@ -39,7 +39,7 @@ pub(crate) struct TimeWait {
 pub(crate) enum TimeWaitVerdict {
     /// Nothing.
     Ignore,
-    /// An acknowledgement.
+    /// An acknowledgment.
     Answer(Reply),
     /// A new connection may take the record's place; it must begin with this sequence number or a later
     /// one.
@@ -67,7 +67,7 @@ impl TimeWait {
     }
 
     /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`.
-    pub(crate) fn acknowledgement(&self, now: Instant) -> Reply {
+    pub(crate) fn acknowledgment(&self, now: Instant) -> Reply {
         let echo = self.ts_recent;
         Reply {
             local: self.ends.local(),
@@ -104,7 +104,7 @@ impl TimeWait {
                 return TimeWaitVerdict::Reuse(self.snd_nxt + (1 << 16));
             }
         }
-        // What occupies nothing may be the other half of a loop of acknowledgements.
+        // What occupies nothing may be the other half of a loop of acknowledgments.
         if segment.seq_len() == 0 {
             let now_ms = ts_clock(now, 0);
             let too_soon = now_ms.wrapping_sub(self.answers_from_ms).cast_signed() < 0;
@@ -113,7 +113,7 @@ impl TimeWait {
             }
             self.answers_from_ms = now_ms.wrapping_add(ANSWER_INTERVAL_MS);
         }
-        TimeWaitVerdict::Answer(self.acknowledgement(now))
+        TimeWaitVerdict::Answer(self.acknowledgment(now))
     }
 
     /// RFC 6191 §2; `timestamps` tells whether we would agree on them.

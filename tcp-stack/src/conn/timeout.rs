@@ -127,7 +127,7 @@ impl Conn {
         self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
     }
 
-    /// The timer ran though nothing is in flight: at most a probe's octet, which the persist timer sees
+    /// The timer ran though nothing is in flight: at most a probe's byte, which the persist timer sees
     /// to; or what was to be sent could not be, since the neighbor did not answer.
     fn on_nothing_sent<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         if self.snd.queue.is_empty() {
@@ -251,7 +251,7 @@ impl Conn {
         self.pending.add(Pending::Keepalive);
     }
 
-    /// The peer has our FIN; its own is to follow within a bounded time of its last octet.
+    /// The peer has our FIN; its own is to follow within a bounded time of its last byte.
     pub(super) fn arm_fin_wait_2<B>(&mut self, cx: &Cx<'_, B>) {
         let limit = cx.config.tcp.fin_wait_2_ms;
         if self.state == State::FinWait2 && limit > 0 {

@@ -23,7 +23,7 @@ macro_rules! touch {
 touch! {
     /// Reads from each cache line of the block that a request and its answer need.
     touch, TOUCHED:
-    ts_offset, window.cwnd, snd.nagle, snd.wnd, rcv.unread, rcv.irs, recovery.backoff, octets_acked
+    ts_offset, window.cwnd, snd.nagle, snd.wnd, rcv.unread, rcv.irs, recovery.backoff, bytes_acked
 }
 
 touch! {

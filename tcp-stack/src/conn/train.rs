@@ -1,7 +1,7 @@
 //! Trains: the new segments that a connection sends in its turn, decided on together.
 //!
 //! What is sent next is in `output`, which is right for every segment. Of a connection in the ordinary state (nothing is lost,
-//! nothing but an acknowledgement is owed, no pace is kept) one new segment differs from the next by little: what the
+//! nothing but an acknowledgment is owed, no pace is kept) one new segment differs from the next by little: what the
 //! windows have left. What this file does must be the same, which a test of the stack compares.
 
 use super::send_queue::Departed;
@@ -32,7 +32,7 @@ pub(crate) struct Train {
 }
 
 impl Train {
-    /// Whether a new segment may leave behind `in_flight` octets: what `Conn::blocked` says, and that it needs not be split.
+    /// Whether a new segment may leave behind `in_flight` bytes: what `Conn::blocked` says, and that it needs not be split.
     #[inline]
     pub(crate) fn admits<B>(&self, segment: &TxNode<B>, in_flight: u32) -> bool {
         let (len, end) = (segment.len, segment.end());
@@ -124,7 +124,7 @@ impl Conn {
         let stats = &mut *cx.stats;
         stats.segments_out = stats.segments_out.wrapping_add(segments);
         stats.data_segments_out = stats.data_segments_out.wrapping_add(segments);
-        stats.octets_out = stats.octets_out.wrapping_add(departed.octets.into());
+        stats.bytes_out = stats.bytes_out.wrapping_add(departed.bytes.into());
         if train.ecn == EcnField::Ect0 {
             stats.ect_out = stats.ect_out.wrapping_add(segments);
         }

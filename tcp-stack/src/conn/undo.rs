@@ -17,7 +17,7 @@ impl Conn {
     }
 
     /// RFC 5682 §2.1 step 1, after a timeout. SND.UNA below the recovery point says that a recovery was
-    /// under way: only a timeout that repeats the last one, with no acknowledgement in between, starts the
+    /// under way: only a timeout that repeats the last one, with no acknowledgment in between, starts the
     /// algorithm then.
     pub(super) fn start_f_rto(&mut self) {
         let again = self.recovery.phase == Phase::Loss && self.episode.f_rto == FRto::Retransmitted;
@@ -53,7 +53,7 @@ impl Conn {
     }
 
     /// Looks for signs that the last congestion response had no reason, and takes it back if there are.
-    /// Returns whether the window is settled for this acknowledgement.
+    /// Returns whether the window is settled for this acknowledgment.
     pub(super) fn undo_if_spurious<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery) -> bool {
         if let Some(range) = delivery.dsack {
             self.episode.undo.on_duplicate(range, self.snd.emss);
@@ -72,15 +72,15 @@ impl Conn {
     }
 
     /// RFC 3522 §3.2. A part of what an episode sent again may have been lost while another was late, so an
-    /// acknowledgement of a part counts only when no retransmission is under way.
+    /// acknowledgment of a part counts only when no retransmission is under way.
     fn echo_shows_original(&self, delivery: &Delivery) -> bool {
         let undo = &self.episode.undo;
         let Some(echo) = delivery.echo.filter(|_| self.recovery.in_recovery() && undo.is_open()) else {
             return false;
         };
         let whole = self.snd.una.at_or_after(self.episode.point) || self.snd.queue.flight_again() == 0;
-        // An acknowledgement of everything, after a timeout, may answer the retransmission alone: the
-        // originals arrived and all their acknowledgements were lost. A D-SACK would say so.
+        // An acknowledgment of everything, after a timeout, may answer the retransmission alone: the
+        // originals arrived and all their acknowledgments were lost. A D-SACK would say so.
         let everything = self.snd.una == self.snd.nxt && !self.episode.dsack_seen;
         let lost_acks = self.recovery.phase == Phase::Loss && (delivery.dsack.is_some() || everything);
         delivery.acked > 0 && whole && !lost_acks && undo.echo_is_of_original(echo)
@@ -116,7 +116,7 @@ impl Conn {
         if let Some((cwnd, ssthresh)) = self.episode.undo.take() {
             let initial = Window::initial(self.window.mss, &cx.config.tcp).cwnd;
             // RFC 4015 §3.1 (9): "cwnd <- FlightSize + min (bytes_acked, IW)" and "ssthresh <- pipe_prev":
-            // slow start, clocked by acknowledgements, from what is in flight to where the window was.
+            // slow start, clocked by acknowledgments, from what is in flight to where the window was.
             let now = self.pipe().saturating_add(delivery.acked.min(initial).max(self.window.mss));
             self.window.cwnd = self.window.cwnd.max(now.min(cwnd));
             self.window.ssthresh = self.window.ssthresh.max(ssthresh).max(cwnd);

@@ -19,7 +19,7 @@ impl Conn {
             return;
         }
         let ahead = up.distance_from(self.rcv.nxt);
-        let end = self.rcv.octets.wrapping_add(u64::from(ahead));
+        let end = self.rcv.bytes.wrapping_add(u64::from(ahead));
         if end > self.rcv.urgent_end {
             self.rcv.urgent_end = end;
             self.notices.add(Notice::Urgent);
@@ -32,16 +32,16 @@ impl Conn {
         self.rcv.urgent_end
     }
 
-    /// Urgent octets that the application has not taken.
-    pub(crate) fn urgent_octets<B>(&self, rx: &Pool<RxNode<B>>) -> u64 {
-        let next = self.rcv.held.first_ready(rx).map_or(self.rcv.octets, |seq| self.rcv.offset_of(seq));
+    /// Urgent bytes that the application has not taken.
+    pub(crate) fn urgent_bytes<B>(&self, rx: &Pool<RxNode<B>>) -> u64 {
+        let next = self.rcv.held.first_ready(rx).map_or(self.rcv.bytes, |seq| self.rcv.offset_of(seq));
         self.rcv.urgent_end.saturating_sub(next)
     }
 
     /// SEND with the urgent flag: all that is queued is urgent. `false` when nothing is: "the user must also send at
     /// least one data octet".
     pub(crate) fn mark_urgent(&mut self) -> bool {
-        if self.snd.queue.octets() == 0 || self.snd.fin_queued {
+        if self.snd.queue.bytes() == 0 || self.snd.fin_queued {
             return false;
         }
         self.snd.up = self.snd.end;

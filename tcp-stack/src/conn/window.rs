@@ -1,7 +1,7 @@
 //! The window that is offered: how large, and when it moves.
 //!
 //! Each connection begins with a modest buffer, and has it enlarged to what its application takes in a round trip,
-//! twice: so much arrives while the acknowledgement of the first octet is on its way, and the sender may double its own
+//! twice: so much arrives while the acknowledgment of the first byte is on its way, and the sender may double its own
 //! window meanwhile; more while it grows. All connections together draw on one [`ReceiveMemory`]: what is left of it bounds each one's
 //! window, so that many that do not read leave something to those that do. The edge that was offered never goes back.
 
@@ -14,14 +14,14 @@ use crate::time::{Instant, Stamp, nanos};
 
 /// A connection's window is at most this part of the memory that is left.
 const SHARE_OF_FREE: u64 = 2;
-/// But always this much, octets, and two segments.
+/// But always this much, bytes, and two segments.
 const WINDOW_LEAST: u32 = 4096;
 /// The round trip that is assumed as long as none was measured.
 const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
 /// Segments beyond twice what a round trip brought: a sender's window begins with ten.
 const SEGMENTS_MORE: u32 = 16;
 
-/// Octets that all connections have received in order and not let go of, and how many they may.
+/// Bytes that all connections have received in order and not let go of, and how many they may.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveMemory {
     used: u64,
@@ -40,15 +40,15 @@ impl ReceiveMemory {
     }
 
     #[inline]
-    pub(super) fn take(&mut self, octets: u32) {
-        self.used = self.used.wrapping_add(u64::from(octets));
+    pub(super) fn take(&mut self, bytes: u32) {
+        self.used = self.used.wrapping_add(u64::from(bytes));
     }
 
-    pub(crate) fn give_back(&mut self, octets: u32) {
-        self.used = self.used.saturating_sub(u64::from(octets));
+    pub(crate) fn give_back(&mut self, bytes: u32) {
+        self.used = self.used.saturating_sub(u64::from(bytes));
     }
 
-    /// What one connection may have unread now, octets.
+    /// What one connection may have unread now, bytes.
     fn share(&self) -> u32 {
         u32::try_from(self.limit.saturating_sub(self.used) / SHARE_OF_FREE).unwrap_or(u32::MAX)
     }
@@ -57,7 +57,7 @@ impl ReceiveMemory {
 /// How a connection's buffer is fitted to its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// What the application has let go of since [`Self::since`], octets.
+    /// What the application has let go of since [`Self::since`], bytes.
     consumed: u32,
     /// The same of the round trip before.
     consumed_before: u32,
@@ -88,10 +88,10 @@ impl Receiver {
     /// The application let go of so much. What it did in one round trip tells what the next one needs; a gap that
     /// closes lets much through at once, and all of that counts, since so much had to be on its way.
     #[inline]
-    fn tune(&mut self, now: Instant, octets: u32, round_trip_ns: u64, most: u32) {
+    fn tune(&mut self, now: Instant, bytes: u32, round_trip_ns: u64, most: u32) {
         let tuning = &mut self.tuning;
         if tuning.since.age_nanos(now) < round_trip_ns {
-            tuning.consumed = tuning.consumed.saturating_add(octets);
+            tuning.consumed = tuning.consumed.saturating_add(bytes);
             return;
         }
         // A sender that doubles its window each round trip has done so once more when this is found out.
@@ -99,7 +99,7 @@ impl Receiver {
         let needed = tuning.consumed.saturating_mul(2).saturating_add(growth.saturating_mul(4));
         let needed = needed.saturating_add(u32::from(self.mss).saturating_mul(SEGMENTS_MORE));
         self.buffer = self.buffer.max(needed.min(most));
-        tuning.consumed_before = core::mem::replace(&mut tuning.consumed, octets);
+        tuning.consumed_before = core::mem::replace(&mut tuning.consumed, bytes);
         tuning.since = Stamp::of(now);
     }
 }
@@ -138,25 +138,25 @@ impl Conn {
         self.rcv.edge = self.rcv.nxt + syn_window(config);
     }
 
-    /// The window that the peer knows of, octets.
+    /// The window that the peer knows of, bytes.
     pub(crate) fn current_window(&self) -> u32 {
         if self.rcv.edge.after(self.rcv.nxt) { self.rcv.edge.distance_from(self.rcv.nxt) } else { 0 }
     }
 
-    /// The application has let go of delivered octets: a window that was nearly closed is opened at
-    /// once, one that is wide enough with the next acknowledgement.
+    /// The application has let go of delivered bytes: a window that was nearly closed is opened at
+    /// once, one that is wide enough with the next acknowledgment.
     #[inline]
-    pub(crate) fn on_consumed<B>(&mut self, cx: &mut Cx<'_, B>, octets: u32) {
-        let octets = octets.min(self.rcv.unread);
-        self.rcv.unread = self.rcv.unread.saturating_sub(octets);
-        cx.memory.give_back(octets);
+    pub(crate) fn on_consumed<B>(&mut self, cx: &mut Cx<'_, B>, bytes: u32) {
+        let bytes = bytes.min(self.rcv.unread);
+        self.rcv.unread = self.rcv.unread.saturating_sub(bytes);
+        cx.memory.give_back(bytes);
         if !self.state.can_receive() {
             return;
         }
         let most = receive_buffer(cx.config);
         if !self.rcv.tuned {
             let round_trip = self.receive_round_trip();
-            self.rcv.tune(cx.now, octets, round_trip, most);
+            self.rcv.tune(cx.now, bytes, round_trip, most);
             self.rcv.tuned = self.rcv.buffer >= most;
         }
         if self.pending.has(Pending::Ack) {
@@ -196,12 +196,12 @@ impl Conn {
     }
 }
 
-/// The largest unread amount, octets.
+/// The largest unread amount, bytes.
 pub(crate) fn receive_buffer(config: &StackConfig) -> u32 {
     config.receive_window_bytes.clamp(1024, 1 << 30)
 }
 
-/// What a connection begins with, octets.
+/// What a connection begins with, bytes.
 pub(super) fn initial_buffer(config: &StackConfig) -> u32 {
     config.receive_window_initial_bytes.clamp(1024, receive_buffer(config))
 }

@@ -7,7 +7,7 @@
 //! either. Who needs more than there is takes it from the packet that has waited longest.
 //!
 //! A packet of which two fragments overlap is given up, whatever else arrives of it (RFC 5722); a fragment
-//! that arrives twice, octet for octet, is not an overlap.
+//! that arrives twice, byte for byte, is not an overlap.
 
 use super::DropReason;
 use super::neighbor::Keys;
@@ -21,13 +21,13 @@ use core::net::{IpAddr, Ipv6Addr};
 use core::ops::Range;
 use hashbrown::HashMap;
 
-/// Fragments of one packet at most: 1500 octets over the smallest link that IPv4 knows.
+/// Fragments of one packet at most: 1500 bytes over the smallest link that IPv4 knows.
 const PIECES_MAX: u16 = 32;
 /// The part of the memory that one source may have.
 const SHARE: u32 = 4;
-/// The smallest buffer that is reckoned with, octets.
+/// The smallest buffer that is reckoned with, bytes.
 const BUFFER_LEAST: u32 = 512;
-/// RFC 791 §3.1: the longest packet, octets.
+/// RFC 791 §3.1: the longest packet, bytes.
 const PACKET_MAX: usize = 65_535;
 
 /// What reassembly may take.
@@ -35,7 +35,7 @@ const PACKET_MAX: usize = 65_535;
 pub(crate) struct FragmentLimits {
     /// Packets that wait at a time, 0..=1024; with none, fragments are dropped.
     pub(crate) datagrams_max: u16,
-    /// True size of the buffers that wait, octets.
+    /// True size of the buffers that wait, bytes.
     pub(crate) bytes_max: u32,
     /// How long a packet waits for its fragments.
     pub(crate) timeout: Duration,
@@ -60,7 +60,7 @@ pub(super) struct Fragment {
     pub(super) ip_at: usize,
     /// Where the fragment's part of the payload is in the frame.
     pub(super) payload: Range<usize>,
-    /// Where that part begins in the packet's payload, octets.
+    /// Where that part begins in the packet's payload, bytes.
     pub(super) offset: u32,
     pub(super) more: bool,
     /// The ECN bits of its IP header.
@@ -68,12 +68,12 @@ pub(super) struct Fragment {
 }
 
 impl Fragment {
-    /// Where its part ends in the packet's payload, octets.
+    /// Where its part ends in the packet's payload, bytes.
     fn end(&self) -> u32 {
         self.offset.wrapping_add(u32::try_from(self.payload.len()).unwrap_or(u32::MAX))
     }
 
-    /// RFC 8200 §4.5: all but the last are a multiple of 8 octets long, and none reaches beyond the longest
+    /// RFC 8200 §4.5: all but the last are a multiple of 8 bytes long, and none reaches beyond the longest
     /// packet.
     pub(super) fn is_sound(&self) -> bool {
         let headers = self.payload.start.saturating_sub(self.ip_at);
@@ -112,10 +112,10 @@ struct Datagram {
     /// The first of its pieces, which are in order.
     head: u32,
     pieces: u16,
-    /// Payload that has arrived, and the length of it all once the last fragment has told; octets.
+    /// Payload that has arrived, and the length of it all once the last fragment has told; bytes.
     have: u32,
     end: Option<u32>,
-    /// True size of its buffers, octets.
+    /// True size of its buffers, bytes.
     held: u32,
     /// Where the IP header begins in the first fragment's frame.
     ip_at: usize,
@@ -167,7 +167,7 @@ impl<B: Buf> Fragments<B> {
         }
     }
 
-    /// True size of the buffers that wait, octets.
+    /// True size of the buffers that wait, bytes.
     #[cfg(test)]
     pub(super) fn held(&self) -> u32 {
         self.held
@@ -485,7 +485,7 @@ impl<B: Buf> Fragments<B> {
     }
 }
 
-/// Makes the headers of a first fragment, `headers` octets long, those of the packet.
+/// Makes the headers of a first fragment, `headers` bytes long, those of the packet.
 fn whole_ipv4(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
     let [l0, l1] = u16::try_from(packet.len()).ok()?.to_be_bytes();
     let header = packet.get_mut(..headers)?;

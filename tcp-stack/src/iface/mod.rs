@@ -118,7 +118,7 @@ pub(crate) struct IcmpError {
     pub(crate) remote: SocketAddr,
     /// Sequence number of the segment.
     pub(crate) seq: SeqNum,
-    /// How long its packet was, as the error quotes it, octets.
+    /// How long its packet was, as the error quotes it, bytes.
     pub(crate) packet_len: u32,
     /// What is reported.
     pub(crate) kind: IcmpErrorKind,
@@ -203,9 +203,9 @@ impl<B: Buf> Interface<B> {
     pub(crate) fn receive(&mut self, now: Instant, frame: RxFrame<B>) -> Received<B> {
         let RxFrame { buf, checksum } = frame;
         let bytes = buf.bytes();
-        let octets = u64::try_from(bytes.len()).unwrap_or(0);
+        let len = u64::try_from(bytes.len()).unwrap_or(0);
         self.stats.rx_frames = self.stats.rx_frames.wrapping_add(1);
-        self.stats.rx_octets = self.stats.rx_octets.wrapping_add(octets);
+        self.stats.rx_bytes = self.stats.rx_bytes.wrapping_add(len);
         match self.classify(bytes, checksum) {
             Ok(Classified::Tcp(tcp)) => {
                 self.stats.rx_delivered = self.stats.rx_delivered.wrapping_add(1);
@@ -383,7 +383,7 @@ impl<B: Buf> Interface<B> {
         self.neighbors.resolutions()
     }
 
-    /// What was sent to `remote` arrives there, as its acknowledgements show: its next hop need not be
+    /// What was sent to `remote` arrives there, as its acknowledgments show: its next hop need not be
     /// probed.
     #[inline]
     pub(crate) fn confirm(&mut self, now: Instant, remote: IpAddr) {

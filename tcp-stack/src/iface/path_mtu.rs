@@ -48,7 +48,7 @@ impl PathMtuCache {
         self.entries.get_mut(slot as usize)
     }
 
-    /// The largest packet that reaches `ip`, octets, where it is less than the link's.
+    /// The largest packet that reaches `ip`, bytes, where it is less than the link's.
     pub(crate) fn get(&mut self, now: Instant, ip: IpAddr) -> Option<u16> {
         let age = self.age;
         let entry = self.entry(ip)?;
@@ -79,7 +79,7 @@ impl PathMtuCache {
         }
     }
 
-    /// A packet of `mtu` octets did reach `ip`.
+    /// A packet of `mtu` bytes did reach `ip`.
     pub(crate) fn raise(&mut self, ip: IpAddr, mtu: u16) {
         if let Some(entry) = self.entry(ip) {
             entry.mtu = entry.mtu.max(mtu);

@@ -34,7 +34,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Payload, octets.
+    /// Payload, bytes.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         u32::from(self.end.wrapping_sub(self.start))
@@ -134,10 +134,10 @@ impl<B: Buf> Interface<B> {
 
     /// Counts a frame that [`Self::plain`] read, and that is not looked at in any other way.
     #[inline]
-    pub(crate) fn count_plain(&mut self, octets: usize, plain: &Plain) {
+    pub(crate) fn count_plain(&mut self, bytes: usize, plain: &Plain) {
         let stats = &mut self.stats;
         stats.rx_frames = stats.rx_frames.wrapping_add(1);
-        stats.rx_octets = stats.rx_octets.wrapping_add(octets as u64);
+        stats.rx_bytes = stats.rx_bytes.wrapping_add(bytes as u64);
         stats.rx_delivered = stats.rx_delivered.wrapping_add(1);
         stats.rx_tcp_segments = stats.rx_tcp_segments.wrapping_add(1);
         let verified = u64::from(plain.verified_in_software);

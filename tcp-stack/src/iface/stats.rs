@@ -5,8 +5,8 @@ iwarp_counters::counters! {
     pub struct InterfaceStats {
         /// Frames handed up by the port.
         rx_frames,
-        /// Octets of those frames, from the Ethernet header on, without FCS.
-        rx_octets,
+        /// Bytes of those frames, from the Ethernet header on, without FCS.
+        rx_bytes,
         /// Frames that were of use: those that were not dropped.
         rx_delivered,
         /// TCP segments with a right checksum, for an address of ours.

@@ -53,9 +53,9 @@ pub(crate) struct Template {
 
 /// Writes a field, whose place is known when this is compiled.
 #[inline(always)]
-fn set<const N: usize>(headers: &mut [u8; Template::LEN], at: usize, octets: [u8; N]) {
+fn set<const N: usize>(headers: &mut [u8; Template::LEN], at: usize, bytes: [u8; N]) {
     if let Some(field) = headers.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
-        *field = octets;
+        *field = bytes;
     }
 }
 
@@ -130,7 +130,7 @@ impl<B: Buf> Interface<B> {
 }
 
 impl Template {
-    /// Octets of all headers.
+    /// Bytes of all headers.
     pub(crate) const LEN: usize = TCP + TcpHeader::LEN + 12;
 
     /// Puts the headers before a segment's payload, with these flags beside those that all have. `None`, and nothing

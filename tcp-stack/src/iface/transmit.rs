@@ -15,7 +15,7 @@ use core::net::{IpAddr, Ipv6Addr};
 /// Frames of the interface's own that may wait: twice what the largest burst can ask for.
 const QUEUE_MAX: usize = 64;
 
-/// What an ICMP error quotes at most, octets, by family: RFC 1812 §4.3.2.3 keeps the whole within 576, RFC 4443
+/// What an ICMP error quotes at most, bytes, by family: RFC 1812 §4.3.2.3 keeps the whole within 576, RFC 4443
 /// §2.4 (c) within 1280.
 const QUOTE_MAX: (usize, usize) = (576 - 28, 1280 - 48);
 
@@ -71,10 +71,10 @@ impl<B> OwnQueue<B> {
 pub(crate) struct Run {
     /// How many.
     pub(crate) segments: u16,
-    /// Payload of each but the last, octets.
+    /// Payload of each but the last, bytes.
     pub(crate) segment: u16,
-    /// Payload of all, octets: it follows in the buffers that are linked to the first.
-    pub(crate) octets: usize,
+    /// Payload of all, bytes: it follows in the buffers that are linked to the first.
+    pub(crate) bytes: usize,
 }
 
 /// Where a packet goes, and what its IP header says.
@@ -88,7 +88,7 @@ struct Envelope {
     hop_limit: u8,
     /// Whether the IPv4 header's checksum is made here.
     checksum: bool,
-    /// What follows in other buffers, octets.
+    /// What follows in other buffers, bytes.
     linked: usize,
 }
 
@@ -158,7 +158,7 @@ impl<B: Buf> Interface<B> {
         let cut = run.segments > 1;
         let header = buf.bytes_mut()?;
         // Each segment gets its own length from the port.
-        let summed = if cut { 0 } else { header.len().saturating_add(run.octets) };
+        let summed = if cut { 0 } else { header.len().saturating_add(run.bytes) };
         let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, summed);
         let written = TcpHeader::set_partial_checksum(header, pseudo_header);
         let l4_len = (header.get(12)? >> 4).wrapping_mul(4);
@@ -170,7 +170,7 @@ impl<B: Buf> Interface<B> {
             traffic_class,
             hop_limit: self.config.hop_limit.max(1),
             checksum: false,
-            linked: run.octets,
+            linked: run.bytes,
         };
         let offload = self.wrap(&envelope, buf).filter(|_| written)?;
         self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(u64::from(run.segments));

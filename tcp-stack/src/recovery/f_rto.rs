@@ -1,6 +1,6 @@
 //! Forward RTO-recovery (RFC 5682): was a timeout spurious?
 //!
-//! After a timeout only the first segment is sent again, then new data. What the next acknowledgement covers
+//! After a timeout only the first segment is sent again, then new data. What the next acknowledgment covers
 //! tells whether the originals have arrived.
 
 /// How far the algorithm has come.
@@ -10,11 +10,11 @@ pub(crate) enum FRto {
     Off,
     /// Step 2: the first segment was sent again, and is not acknowledged.
     Retransmitted,
-    /// Step 3: new segments were let out; nothing is to be sent again before the next acknowledgement.
+    /// Step 3: new segments were let out; nothing is to be sent again before the next acknowledgment.
     NewData,
 }
 
-/// What an acknowledgement said.
+/// What an acknowledgment said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FRtoAck {
     /// The connection uses SACK: §3.1 instead of §2.1.
@@ -50,7 +50,7 @@ pub(crate) enum FRtoVerdict {
 }
 
 impl FRto {
-    /// Steps 2 and 3, for an acknowledgement after the timeout.
+    /// Steps 2 and 3, for an acknowledgment after the timeout.
     pub(crate) fn on_ack(&mut self, ack: &FRtoAck) -> FRtoVerdict {
         match *self {
             Self::Off => FRtoVerdict::Undecided,
@@ -110,7 +110,7 @@ mod tests {
         FRtoAck { sack: true, ..ack }
     }
 
-    /// Runs the acknowledgements from step 2 on; returns the last verdict and where it ends.
+    /// Runs the acknowledgments from step 2 on; returns the last verdict and where it ends.
     fn run(acks: &[FRtoAck]) -> (FRtoVerdict, FRto) {
         let mut f_rto = FRto::Retransmitted;
         let mut verdict = FRtoVerdict::Undecided;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn two_acknowledgements_that_advance_mean_a_spurious_timeout() {
+    fn two_acknowledgments_that_advance_mean_a_spurious_timeout() {
         for sack in [false, true] {
             let ack = FRtoAck { sack, ..ADVANCES };
             assert_eq!(run(&[ack]), (FRtoVerdict::SendNew, FRto::NewData));

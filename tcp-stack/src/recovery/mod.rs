@@ -1,6 +1,6 @@
 //! Finding out what was lost, and how fast to send it again.
 //!
-//! Each piece is a small state machine over numbers: it is told what an acknowledgement said and answers
+//! Each piece is a small state machine over numbers: it is told what an acknowledgment said and answers
 //! what follows. What was sent is in the connection's send queue; the connection joins the two.
 
 mod f_rto;
@@ -22,7 +22,7 @@ pub(crate) use undo::Undo;
 use crate::seq::SeqNum;
 use crate::wire::SackBlocks;
 
-/// Segments whose acknowledgement out of order means loss, in the absence of reordering (RFC 5681 §3.2,
+/// Segments whose acknowledgment out of order means loss, in the absence of reordering (RFC 5681 §3.2,
 /// RFC 6675 §2: DupThresh).
 pub(crate) const DUP_THRESH: u32 = 3;
 
@@ -31,18 +31,18 @@ pub(crate) const DUP_THRESH: u32 = 3;
 pub(crate) enum Phase {
     /// None.
     Open,
-    /// After a loss that acknowledgements showed (RFC 6675 §5, RFC 6582).
+    /// After a loss that acknowledgments showed (RFC 6675 §5, RFC 6582).
     Fast,
     /// After a retransmission timeout.
     Loss,
 }
 
-/// The recovery state of one connection: what every acknowledgement is looked at by. The rest is in [`Episode`].
+/// The recovery state of one connection: what every acknowledgment is looked at by. The rest is in [`Episode`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
     pub(crate) rack: Rack,
     pub(crate) tlp: TailLossProbe,
-    /// Without SACK: duplicate acknowledgements in a row, each of which stands for a segment that has
+    /// Without SACK: duplicate acknowledgments in a row, each of which stands for a segment that has
     /// left the network.
     pub(crate) dup_acks: u32,
     pub(crate) phase: Phase,
@@ -62,7 +62,7 @@ pub(crate) struct Episode {
     pub(crate) prr: Prr,
     pub(crate) f_rto: FRto,
     pub(crate) undo: Undo,
-    /// Without SACK: an acknowledgement of a part came in this recovery (RFC 6582 §3.2).
+    /// Without SACK: an acknowledgment of a part came in this recovery (RFC 6582 §3.2).
     pub(crate) partial_ack: bool,
     /// A recovery has ended at [`Self::point`], as recoveries should.
     pub(crate) has_ended: bool,

@@ -1,6 +1,6 @@
 //! Proportional rate reduction (RFC 6937), with the slow-start reduction bound.
 
-/// One recovery. All values are octets.
+/// One recovery. All values are bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prr {
     /// RecoverFS: what was in flight when the recovery began.
@@ -17,12 +17,12 @@ impl Prr {
         Self { recover_fs: flight_size, delivered: 0, out: 0 }
     }
 
-    /// Octets were sent, old or new.
-    pub(crate) fn on_sent(&mut self, octets: u32) {
-        self.out = self.out.saturating_add(octets);
+    /// Bytes were sent, old or new.
+    pub(crate) fn on_sent(&mut self, bytes: u32) {
+        self.out = self.out.saturating_add(bytes);
     }
 
-    /// An acknowledgement arrived that delivered so much (DeliveredData): how much may be in flight now.
+    /// An acknowledgment arrived that delivered so much (DeliveredData): how much may be in flight now.
     pub(crate) fn on_ack(&mut self, delivered: u32, pipe: u32, ssthresh: u32, mss: u32) -> u32 {
         self.delivered = self.delivered.saturating_add(delivered);
         let sndcnt = if pipe > ssthresh {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     /// RFC 6937 §3's example: 20 segments in flight, the first lost, ssthresh 10. Every other of the 19
-    /// acknowledgements lets one segment out, and the recovery ends with 10 in flight.
+    /// acknowledgments lets one segment out, and the recovery ends with 10 in flight.
     #[test]
     fn one_loss_spreads_the_reduction_over_the_round_trip() {
         let (mss, ssthresh) = (1000, 10_000);
@@ -58,7 +58,7 @@ mod tests {
             if ack >= 3 {
                 pipe -= mss;
             }
-            // The three acknowledgements before the recovery count as delivered by the one that began it.
+            // The three acknowledgments before the recovery count as delivered by the one that began it.
             if ack < 3 {
                 continue;
             }
@@ -74,7 +74,7 @@ mod tests {
         assert!(pipe <= ssthresh, "{pipe}");
     }
 
-    /// The second example: 15 of 20 lost; below ssthresh each acknowledgement lets two out.
+    /// The second example: 15 of 20 lost; below ssthresh each acknowledgment lets two out.
     #[test]
     fn heavy_loss_grows_back_like_slow_start() {
         let (mss, ssthresh) = (1000, 10_000);
@@ -86,7 +86,7 @@ mod tests {
             let n = (allowed - pipe) / mss;
             prr.on_sent(n * mss);
             out.push(n);
-            // The next acknowledgement takes one more out of the network.
+            // The next acknowledgment takes one more out of the network.
             pipe += n * mss - mss;
         }
         assert_eq!(out, [2, 2, 2]);

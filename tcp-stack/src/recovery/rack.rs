@@ -1,4 +1,4 @@
-//! Recent acknowledgement: loss detection by time (RFC 8985 §6).
+//! Recent acknowledgment: loss detection by time (RFC 8985 §6).
 
 use core::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::time::Instant;
 /// Loss recoveries for which an enlarged reordering window is kept (§6.2 step 4).
 const REO_WND_PERSIST: u8 = 16;
 
-/// A segment that an acknowledgement reported delivered.
+/// A segment that an acknowledgment reported delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
     pub(crate) sent_at: Instant,
     pub(crate) end_seq: SeqNum,
     pub(crate) retransmitted: bool,
-    /// The acknowledgement's timestamp echo shows that it does not answer the last transmission.
+    /// The acknowledgment's timestamp echo shows that it does not answer the last transmission.
     pub(crate) echo_is_older: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Rack {
     end_seq: SeqNum,
     /// In units of 16 ns.
     rtt: u32,
-    /// [`Self::rtt`] is of the acknowledgement that is being looked at.
+    /// [`Self::rtt`] is of the acknowledgment that is being looked at.
     rtt_is_new: bool,
     /// The highest sequence number acknowledged in whatever way.
     fack: SeqNum,
@@ -64,7 +64,7 @@ impl Rack {
         self.dsack_round.is_none() && self.fack.at_or_before(una)
     }
 
-    /// An acknowledgement is about to be looked at.
+    /// An acknowledgment is about to be looked at.
     #[inline]
     pub(crate) fn begin_ack(&mut self) {
         self.rtt_is_new = false;
@@ -83,7 +83,7 @@ impl Rack {
         if segment.retransmitted && (segment.echo_is_older || min_rtt.is_some_and(|min| rtt < min)) {
             return;
         }
-        // "in ascending order of Segment.xmit_ts": of those that one acknowledgement delivers, the one that
+        // "in ascending order of Segment.xmit_ts": of those that one acknowledgment delivers, the one that
         // was sent last tells.
         let rtt = units(rtt);
         self.rtt = if self.rtt_is_new { self.rtt.min(rtt) } else { rtt };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_one_acknowledgement_delivers_the_last_that_was_sent_tells_the_time() {
+    fn of_what_one_acknowledgment_delivers_the_last_that_was_sent_tells_the_time() {
         let mut rack = Rack::new(SeqNum::new(0));
         rack.begin_ack();
         rack.on_delivered(ms(100), &delivered(60, 3000), MIN_NS);

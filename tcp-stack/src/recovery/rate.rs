@@ -8,7 +8,7 @@
 //!   delivered_at (before) ─────────────── delivered_at   … and are acknowledged
 //! ```
 //!
-//! The longer of the two times counts: acknowledgements that come in a bunch do not make the path faster.
+//! The longer of the two times counts: acknowledgments that come in a bunch do not make the path faster.
 
 use core::time::Duration;
 
@@ -20,7 +20,7 @@ const AGE_MAX: Duration = Duration::from_secs(500);
 /// What a segment remembers of the moment when it was sent last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateStamp {
-    /// P.delivered: octets delivered by then, modulo 2^32.
+    /// P.delivered: bytes delivered by then, modulo 2^32.
     delivered: u32,
     /// P.delivered_time: when the last of these were.
     delivered_at: Stamp,
@@ -33,37 +33,37 @@ pub(crate) struct RateStamp {
 /// A sample of the delivery rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateSample {
-    /// Octets delivered in the interval.
+    /// Bytes delivered in the interval.
     pub(crate) delivered: u32,
     /// The interval, nanoseconds: at least 1.
     pub(crate) interval_ns: u64,
-    /// Octets that had been delivered when the segment of the sample was sent, modulo 2^32.
+    /// Bytes that had been delivered when the segment of the sample was sent, modulo 2^32.
     pub(crate) prior_delivered: u32,
     /// The rate may be less than the network's.
     pub(crate) app_limited: bool,
 }
 
 impl RateSample {
-    /// Octets per second.
+    /// Bytes per second.
     pub(crate) fn rate(&self) -> u64 {
-        let octets = u64::from(self.delivered).saturating_mul(1_000_000_000);
-        octets.checked_div(self.interval_ns).unwrap_or(0)
+        let bytes = u64::from(self.delivered).saturating_mul(1_000_000_000);
+        bytes.checked_div(self.interval_ns).unwrap_or(0)
     }
 }
 
-/// The segment that was sent last of those that one acknowledgement delivered.
+/// The segment that was sent last of those that one acknowledgment delivered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Newest {
     /// Its stamp, and when it was sent.
     segment: Option<(RateStamp, Instant)>,
     /// When the last one of those that were sent only once was sent.
     sent_once_at: Option<Instant>,
-    /// Octets delivered.
+    /// Bytes delivered.
     pub(crate) delivered: u32,
 }
 
 impl Newest {
-    /// A segment of `len` octets of sequence space is newly known to have arrived.
+    /// A segment of `len` bytes of sequence space is newly known to have arrived.
     #[inline]
     pub(crate) fn on_delivered(&mut self, len: u32, stamp: RateStamp, sent_at: Instant, again: bool) {
         self.delivered = self.delivered.saturating_add(len);
@@ -85,19 +85,19 @@ impl Newest {
 /// The estimator of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeliveryRate {
-    /// C.delivered: octets, modulo 2^32.
+    /// C.delivered: bytes, modulo 2^32.
     delivered: u32,
     delivered_at: Stamp,
     first_sent_at: Stamp,
     /// C.app_limited: what is sent before so much is delivered is application-limited.
     app_limited_until: Option<u32>,
-    /// The last sample that counts: its octets, and its interval in units of 256 ns.
+    /// The last sample that counts: its bytes, and its interval in units of 256 ns.
     sampled: (u32, u32),
     sample_app_limited: bool,
 }
 
 impl DeliveryRate {
-    /// Octets delivered so far, modulo 2^32.
+    /// Bytes delivered so far, modulo 2^32.
     pub(crate) const fn delivered(&self) -> u32 {
         self.delivered
     }
@@ -129,13 +129,13 @@ impl DeliveryRate {
         }
     }
 
-    /// There was nothing to send although the network would have taken more, `in_flight` octets being
+    /// There was nothing to send although the network would have taken more, `in_flight` bytes being
     /// under way: samples of these are no measure of the network.
     pub(crate) fn mark_app_limited(&mut self, in_flight: u32) {
         self.app_limited_until = Some(self.delivered.wrapping_add(in_flight));
     }
 
-    /// An acknowledgement delivered something: the sample that it gives. `min_rtt`, nanoseconds: no interval can be
+    /// An acknowledgment delivered something: the sample that it gives. `min_rtt`, nanoseconds: no interval can be
     /// shorter unless something was sent again and the first copy arrived after all.
     #[inline]
     pub(crate) fn on_ack(
@@ -185,7 +185,7 @@ impl DeliveryRate {
         }
     }
 
-    /// The rate of late, octets per second, and whether it was the application that limited it; `None`
+    /// The rate of late, bytes per second, and whether it was the application that limited it; `None`
     /// before the first sample.
     pub(crate) fn latest(&self) -> Option<(u64, bool)> {
         let (delivered, units) = self.sampled;
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(sample.delivered, 1000 * (i + 1));
             assert_eq!(sample.interval_ns, (100 + 10 * u64::from(i)) * 1024);
         }
-        // The eleventh is clocked out by the first acknowledgement.
+        // The eleventh is clocked out by the first acknowledgment.
         let at = us(190);
         let stamp = rate.on_send(at, false);
         assert_eq!(rate.delivered(), 10_000);
@@ -236,9 +236,9 @@ mod tests {
         assert_eq!(rate.latest(), Some((1000 * 1_000_000_000 / 102_400, false)));
     }
 
-    /// Acknowledgements of segments that were sent slowly come at once: the time of sending counts.
+    /// Acknowledgments of segments that were sent slowly come at once: the time of sending counts.
     #[test]
-    fn compressed_acknowledgements_do_not_speed_up_the_path() {
+    fn compressed_acknowledgments_do_not_speed_up_the_path() {
         let mut rate = DeliveryRate::default();
         let first = (1000, rate.on_send(us(0), true), us(0));
         rate.on_ack(us(50), &newest(&[first]), None).unwrap();

@@ -5,7 +5,7 @@ use crate::seq::SeqNum;
 /// Never sooner than this, nanoseconds: the wheel's tick, and a receiver that works in bursts.
 const PTO_MIN: u64 = 2_000_000;
 
-/// What an acknowledgement told about the probe in flight.
+/// What an acknowledgment told about the probe in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeOutcome {
     /// Nothing, or that it was not needed.
@@ -52,7 +52,7 @@ impl TailLossProbe {
     }
 
     /// TLP_calc_PTO (§7.2), without the bound by the RTO. `max_ack_delay`: TLP.max_ack_delay, by which the
-    /// acknowledgement of a lone segment may be delayed. All in nanoseconds.
+    /// acknowledgment of a lone segment may be delayed. All in nanoseconds.
     #[inline]
     pub(crate) fn timeout(srtt: Option<u64>, lone: bool, max_ack_delay: u64) -> u64 {
         let Some(srtt) = srtt else { return 1_000_000_000 };
@@ -61,7 +61,7 @@ impl TailLossProbe {
     }
 
     /// TLP_process_ack (§7.4.2). `dsack`: where the duplicate ends that was reported; `plain_duplicate`: a
-    /// duplicate acknowledgement without SACK.
+    /// duplicate acknowledgment without SACK.
     pub(crate) fn on_ack(
         &mut self,
         ack: SeqNum,
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_segment_waits_for_a_delayed_acknowledgement() {
+    fn a_lone_segment_waits_for_a_delayed_acknowledgment() {
         let srtt = 10_000_000;
         let delay = 50_000_000;
         assert_eq!(TailLossProbe::timeout(Some(srtt), true, delay), 70_000_000);

@@ -8,10 +8,10 @@
 use crate::seq::SeqNum;
 use crate::wire::SackRange;
 
-/// The last congestion response, and what is known of its reason. 28 octets of a connection.
+/// The last congestion response, and what is known of its reason. 28 bytes of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    /// The window and slow start threshold before the response, octets; no window: nothing to take back.
+    /// The window and slow start threshold before the response, bytes; no window: nothing to take back.
     cwnd: u32,
     ssthresh: u32,
     /// What the episode sent again lies between these.
@@ -68,7 +68,7 @@ impl Undo {
         self.end = self.end.max(end);
     }
 
-    /// A duplicate was reported, of segments of at most `mss` octets.
+    /// A duplicate was reported, of segments of at most `mss` bytes.
     pub(crate) fn on_duplicate(&mut self, range: SackRange, mss: u16) {
         // RFC 3708 §3 (A.4): what was not sent again was duplicated by the network.
         if range.start.before(self.start) || range.end.after(self.end) {

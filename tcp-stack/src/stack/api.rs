@@ -16,7 +16,7 @@ use crate::wire::flow_hash;
 const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 const PORT_COUNT: u32 = 16_384;
 
-/// Octets that [`Stack::send`] takes at a time however short the peer's segments are: it makes several of them then.
+/// Bytes that [`Stack::send`] takes at a time however short the peer's segments are: it makes several of them then.
 /// RFC 5044 §4.5 lets MPA hand down no less (a MULPDU of 128, framed, with a marker).
 pub const SEND_LEAST: usize = 140;
 
@@ -122,7 +122,7 @@ impl<B: Buf> Stack<B> {
     /// the peer's window or a smaller path MTU forces it, and is sent again from the same memory. The
     /// buffer holds nothing but the payload, which must not be longer than [`Self::emss`] or [`SEND_LEAST`], and has
     /// [`HEADROOM`](crate::HEADROOM) before it. One that was made before the path MTU became smaller, of up to
-    /// [`Self::payload_max`] octets, is taken, too, and split. An empty payload is nothing.
+    /// [`Self::payload_max`] bytes, is taken, too, and split. An empty payload is nothing.
     pub fn send(&mut self, now: Instant, conn: ConnId, payload: B) -> Result<(), SendError<B>> {
         let data_nodes = self.data_nodes();
         // A little more than `send_capacity` says: what it said shrinks as it is used.
@@ -154,7 +154,7 @@ impl<B: Buf> Stack<B> {
         Ok(())
     }
 
-    /// Appends `len` octets, which `build` writes, to the last segment queued. `false`, and nothing done,
+    /// Appends `len` bytes, which `build` writes, to the last segment queued. `false`, and nothing done,
     /// when some of that segment was sent already or there is no room: in the segment, its buffer, or the
     /// queue.
     pub fn append(&mut self, conn: ConnId, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
@@ -182,7 +182,7 @@ impl<B: Buf> Stack<B> {
         self.conns.get_mut(conn).is_some_and(Conn::mark_urgent)
     }
 
-    /// Octets that [`Self::send`] takes now: 0 while the connection is not established or is closing.
+    /// Bytes that [`Self::send`] takes now: 0 while the connection is not established or is closing.
     pub fn send_capacity(&self, conn: ConnId) -> usize {
         let free = self.data_nodes();
         let room = self.conns.get(conn).map_or(0, |conn| conn.send_room(&self.config, free));
@@ -202,32 +202,32 @@ impl<B: Buf> Stack<B> {
         self.with_conn(self.now, conn.index(), |conn, cx| conn.note_room(cx));
     }
 
-    /// Effective send MSS: payload of a full segment, octets; 0 for a connection that is gone.
+    /// Effective send MSS: payload of a full segment, bytes; 0 for a connection that is gone.
     pub fn emss(&self, conn: ConnId) -> usize {
         self.conns.get(conn).map_or(0, |conn| usize::from(conn.snd.emss))
     }
 
-    /// The longest payload that [`Self::send`] takes: that of a full segment on a path without a narrower link, octets,
+    /// The longest payload that [`Self::send`] takes: that of a full segment on a path without a narrower link, bytes,
     /// [`SEND_LEAST`] at least; 0 for a connection that is gone. It does not change.
     pub fn payload_max(&self, conn: ConnId) -> usize {
         self.conns.get(conn).map_or(0, |conn| conn.payload_max(&self.config))
     }
 
-    /// The application has let go of so many octets of those that [`Event::Data`](crate::Event::Data)
+    /// The application has let go of so many bytes of those that [`Event::Data`](crate::Event::Data)
     /// delivered: the receive window opens by them.
-    pub fn consumed(&mut self, conn: ConnId, octets: usize) {
-        let octets = u32::try_from(octets).unwrap_or(u32::MAX);
+    pub fn consumed(&mut self, conn: ConnId, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let Self { conns, tx, rx, memory, accounts, stats, config, paths, now, .. } = self;
         let Some(block) = conns.get_mut(conn) else { return };
         let owed = block.pending.has(Pending::Ack);
-        block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, accounts, stats, paths }, octets);
-        // An acknowledgement that opens the window is all that can follow.
+        block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, accounts, stats, paths }, bytes);
+        // An acknowledgment that opens the window is all that can follow.
         if block.pending.has(Pending::Ack) && !owed {
             self.output.push_block(block, conn.index());
         }
     }
 
-    /// Whether the pool of packet buffers has little more left than what is kept for acknowledgements and for reception, when
+    /// Whether the pool of packet buffers has little more left than what is kept for acknowledgments and for reception, when
     /// it was looked at last.
     pub fn pool_is_short(&self) -> bool {
         self.memory.budget.pool_is_short()
@@ -257,21 +257,21 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Shows the application what has arrived behind a gap, right after [`Event::Early`](crate::Event::Early): of
-    /// each segment the stream offset of its first octet, and its payload. Where `takes` says that the application has
+    /// each segment the stream offset of its first byte, and its payload. Where `takes` says that the application has
     /// what it needs of it, the frame is let go of, and [`Event::Data`](crate::Event::Data) brings the length only.
     ///
     /// Every segment is shown once at most, and only until events are polled or frames handled again. It is received either way, and
-    /// acknowledged selectively. Its octets may all the same come once more, with [`Event::Data`](crate::Event::Data): as
+    /// acknowledged selectively. Its bytes may all the same come once more, with [`Event::Data`](crate::Event::Data): as
     /// part of a longer segment, or where what was held had to be given up.
     pub fn offer_early(&mut self, conn: ConnId, takes: &mut dyn FnMut(u64, &[u8]) -> bool) {
         let Self { conns, rx, stats, early, memory, accounts, .. } = self;
         let Some((_, first)) = early.take().filter(|(index, _)| *index == conn.index()) else { return };
         let Some(block) = conns.get_mut(conn) else { return };
-        let (nxt, in_order) = (block.rcv.nxt, block.rcv.octets);
+        let (nxt, in_order) = (block.rcv.nxt, block.rcv.bytes);
         let (ids, before) = (block.accounts(), block.rcv.held.buffers());
-        block.rcv.held.offer(rx, first, nxt, &mut |seq, octets| {
+        block.rcv.held.offer(rx, first, nxt, &mut |seq, bytes| {
             // Behind what came in order.
-            let taken = takes(in_order.wrapping_add(u64::from(seq.distance_from(nxt))), octets);
+            let taken = takes(in_order.wrapping_add(u64::from(seq.distance_from(nxt))), bytes);
             stats.taken_segments = stats.taken_segments.wrapping_add(u64::from(taken));
             taken
         });
@@ -336,12 +336,12 @@ impl<B: Buf> Stack<B> {
             cwnd: conn.window.cwnd,
             ssthresh: conn.window.ssthresh,
             in_flight: conn.snd.queue.in_flight(),
-            send_queue_octets: conn.snd.queue.octets(),
+            send_queue_bytes: conn.snd.queue.bytes(),
             send_window: conn.snd.wnd,
             receive_window: conn.current_window(),
-            unread_octets: conn.rcv.unread,
-            urgent_octets: conn.urgent_octets(&self.rx),
-            held_octets: conn.rcv.held.held_bytes(),
+            unread_bytes: conn.rcv.unread,
+            urgent_bytes: conn.urgent_bytes(&self.rx),
+            held_bytes: conn.rcv.held.held_bytes(),
             held_segments: conn.rcv.held.held_segments(),
             srtt: conn.rtt.srtt(),
             rttvar: conn.rtt.rttvar(),
@@ -354,12 +354,12 @@ impl<B: Buf> Stack<B> {
             reordering_seen: conn.recovery.rack.reordering_seen(),
             segments_in: conn.segments_in(),
             segments_out: conn.segments_out,
-            octets_in: conn.rcv.octets,
-            octets_acked: conn.octets_acked,
+            bytes_in: conn.rcv.bytes,
+            bytes_acked: conn.bytes_acked,
             segments_retransmitted: conn.counters.segments_retransmitted,
-            octets_retransmitted: conn.counters.octets_retransmitted,
-            sacked_octets: conn.snd.queue.sacked(),
-            lost_octets: conn.snd.queue.lost(),
+            bytes_retransmitted: conn.counters.bytes_retransmitted,
+            sacked_bytes: conn.snd.queue.sacked(),
+            lost_bytes: conn.snd.queue.lost(),
             timeouts: conn.counters.timeouts,
             recoveries: conn.counters.recoveries,
         })

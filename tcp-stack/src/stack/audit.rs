@@ -106,7 +106,7 @@ impl<B: Buf> Stack<B> {
             return Ok(());
         }
         let has = |kind: TimerKind| conn.timers.is_set(kind);
-        // The octet that a probe has put into a closed window is outstanding and not in flight: it goes again with the rest
+        // The byte that a probe has put into a closed window is outstanding and not in flight: it goes again with the rest
         // of its segment, when the window is worth that (RFC 9293 §3.8.6.2.1).
         let probed = conn.snd.queue.in_flight() == 0 && conn.snd.queue.lost() == 0;
         let recovers = RECOVER.into_iter().any(has)

@@ -255,7 +255,7 @@ impl<B: Buf> Stack<B> {
             return false;
         }
         self.interface.drop_delivered(DropReason::TcpNoConnection);
-        // What overtakes the acknowledgement that opens the connection comes again behind it, or is of no use then: no
+        // What overtakes the acknowledgment that opens the connection comes again behind it, or is of no use then: no
         // reset. Whoever has nothing to say, and may answer a SYN-ACK whose record has given way, must hear of it.
         let too_early =
             cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_a_record(now, &knock));
@@ -265,7 +265,7 @@ impl<B: Buf> Stack<B> {
         false
     }
 
-    /// The longest packet that is known to reach `ip`, octets.
+    /// The longest packet that is known to reach `ip`, bytes.
     pub(super) fn path_mtu_to(&mut self, now: Instant, ip: IpAddr) -> u16 {
         self.paths.get(now, ip).unwrap_or(self.config.mtu)
     }

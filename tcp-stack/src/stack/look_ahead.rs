@@ -21,7 +21,7 @@ use crate::time::Instant;
 
 /// Frames that are looked at together: as many as a port's driver gives at a time.
 pub(super) const BURST: usize = 32;
-/// How far headers go into a frame, in the form that nearly all have: into its second cache line, octets.
+/// How far headers go into a frame, in the form that nearly all have: into its second cache line, bytes.
 const HEADERS: usize = 64;
 /// With fewer connections than this, what segments need is mostly in a cache of 2 MiB: there a look ahead costs more than it saves.
 pub(super) const CONNECTIONS_MIN: u32 = 2048;

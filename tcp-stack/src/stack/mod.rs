@@ -258,7 +258,7 @@ impl<B: Buf> Stack<B> {
                 self.stats.time_wait_evicted = self.stats.time_wait_evicted.wrapping_add(1);
             }
             if owes_ack {
-                self.replies.push(record.acknowledgement(now));
+                self.replies.push(record.acknowledgment(now));
             }
             if let Some(at) = self.time_wait.insert(now, record) {
                 self.conns.insert_flow(hash, Target::TimeWait(at));
@@ -349,7 +349,7 @@ impl<B: Buf> Stack<B> {
         Some(Event::Closed { conn: conn_id, reason })
     }
 
-    /// Lets time pass: retransmissions, probes, delayed acknowledgements, neighbors, TIME-WAIT. The work
+    /// Lets time pass: retransmissions, probes, delayed acknowledgments, neighbors, TIME-WAIT. The work
     /// per call is bounded; when more is due, [`Self::next_deadline`] is not in the future.
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.now = now;
@@ -411,7 +411,7 @@ impl<B: Buf> Stack<B> {
             retained_buffers: self.memory.budget.used(),
             retained_limit: self.memory.budget.limit(),
             kept_buffers: self.kept,
-            unread_octets: self.memory.used(),
+            unread_bytes: self.memory.used(),
         }
     }
 }

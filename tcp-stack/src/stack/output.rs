@@ -296,9 +296,9 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
         }
         Frame::Turn | Frame::Ack | Frame::Keepalive => make_ack(conn, cx, interface, pool, frame, mac),
         Frame::Probe { node, offset } => {
-            let (seq, octet) = octet_at(cx, node, offset).ok_or(Failure::NoRoom)?;
+            let (seq, byte) = byte_at(cx, node, offset).ok_or(Failure::NoRoom)?;
             let mut buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
-            *buf.append(1).and_then(|room| room.first_mut()).ok_or(Failure::NoRoom)? = octet;
+            *buf.append(1).and_then(|room| room.first_mut()).ok_or(Failure::NoRoom)? = byte;
             let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 1);
             let ecn = conn.ecn.control_field();
             let frame =
@@ -344,8 +344,8 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
     Ok(made)
 }
 
-/// An octet of a segment's payload, and its sequence number.
-fn octet_at<B: Buf>(cx: &Cx<'_, B>, node: u32, offset: u16) -> Option<(crate::seq::SeqNum, u8)> {
+/// An byte of a segment's payload, and its sequence number.
+fn byte_at<B: Buf>(cx: &Cx<'_, B>, node: u32, offset: u16) -> Option<(crate::seq::SeqNum, u8)> {
     let segment = cx.tx.get(node)?;
     let payload = payload_of(segment.buf.as_ref()?, segment.len)?;
     Some((segment.seq + u32::from(offset), *payload.get(usize::from(offset))?))
@@ -357,7 +357,7 @@ fn payload_of<B: Buf>(buf: &B, len: u16) -> Option<&[u8]> {
     bytes.get(bytes.len().checked_sub(usize::from(len))?..)
 }
 
-/// Copies the first `len` octets of a segment into one of their own; returns its node.
+/// Copies the first `len` bytes of a segment into one of their own; returns its node.
 #[cold]
 fn split<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
@@ -523,7 +523,7 @@ fn make_path_probe<B: Buf, P: BufPool<Buf = B>>(
     Ok(frame)
 }
 
-/// A copy of the first `len` octets that are queued from `node` on, and the first and the last node of them: what
+/// A copy of the first `len` bytes that are queued from `node` on, and the first and the last node of them: what
 /// of the last belongs to the probe has become a segment of its own.
 fn gather<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,

@@ -193,7 +193,7 @@ impl<B: Buf> Stack<B> {
         Ok(())
     }
 
-    /// The terms of the cookie that an acknowledgement to no connection brings back; `None` when it brings none, or
+    /// The terms of the cookie that an acknowledgment to no connection brings back; `None` when it brings none, or
     /// the listener has given none of late.
     pub(super) fn cookie_in(&mut self, now: Instant, knock: &Knock<'_, B>) -> Option<Result<Terms, ()>> {
         let Knock { local, remote, incoming, .. } = *knock;
@@ -213,7 +213,7 @@ impl<B: Buf> Stack<B> {
         Some(terms.ok_or(()))
     }
 
-    /// Whether an acknowledgement may be of a SYN-ACK that was no cookie: its number is one that a connection of this flow
+    /// Whether an acknowledgment may be of a SYN-ACK that was no cookie: its number is one that a connection of this flow
     /// began with no longer ago than a cookie is good for (RFC 6528 §3: within a flow, they count the time).
     pub(super) fn may_answer_a_record(&self, now: Instant, knock: &Knock<'_, B>) -> bool {
         let newest = self.entropy.initial_sequence(now, knock.local, knock.remote);
@@ -290,7 +290,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// The acknowledgement of a SYN-ACK: a connection takes the place of the record.
+    /// The acknowledgment of a SYN-ACK: a connection takes the place of the record.
     fn complete(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let Some((record, hash)) = self.forget_half_open(index) else { return };
         let (local, remote) = (record.ends.local(), record.ends.remote());

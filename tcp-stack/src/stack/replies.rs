@@ -1,4 +1,4 @@
-//! Segments that belong to no connection: resets, and acknowledgements from TIME-WAIT.
+//! Segments that belong to no connection: resets, and acknowledgments from TIME-WAIT.
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};

@@ -19,8 +19,8 @@ use crate::iface::{Interface, Run};
 use crate::pool::NIL;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader};
 
-/// The longest payload of a frame, octets: with all headers it stays below the 65 535 of an IP packet.
-const OCTETS_MAX: u32 = 65_000;
+/// The longest payload of a frame, bytes: with all headers it stays below the 65 535 of an IP packet.
+const BYTES_MAX: u32 = 65_000;
 
 /// The run that `node` begins, as one frame; `None`, and nothing changed, when it is to be sent by itself.
 #[inline]
@@ -42,7 +42,7 @@ pub(super) fn make_run<B: Buf, P: BufPool<Buf = B>>(
     collect(conn, cx, interface, pool, (node, segment, limits), ecn, mac)
 }
 
-/// Whether a node is a new segment that can stand behind others of `segment` octets.
+/// Whether a node is a new segment that can stand behind others of `segment` bytes.
 fn may_follow<B: Buf>(cx: &Cx<'_, B>, node: u32, segment: u16) -> bool {
     node != NIL
         && cx.tx.get(node).is_some_and(|next| {
@@ -71,7 +71,7 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
     let mut frame = pool.alloc(BufClass::Data)?;
     let seq = cx.tx.get(first)?.seq;
     let (mut header, options) = conn.header(cx, seq, TcpFlags::ACK, segment);
-    let mut run = Run { segments: 0, segment, octets: 0 };
+    let mut run = Run { segments: 0, segment, bytes: 0 };
     let mut node = first;
     loop {
         let Some((payload, len)) =
@@ -83,7 +83,7 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
             break;
         }
         run.segments = run.segments.saturating_add(1);
-        run.octets = run.octets.saturating_add(usize::from(len));
+        run.bytes = run.bytes.saturating_add(usize::from(len));
         if conn.snd.queue.tail() == node {
             header.flags |= TcpFlags::PSH;
         }
@@ -91,7 +91,7 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
         conn.on_data_marked(cx, ecn, TcpFlags::NONE);
         conn.on_data_sent(cx, node);
         let room = run.segments.saturating_add(1) < limits.buffers_max
-            && run.octets.saturating_add(usize::from(segment)) <= limits.octets_max.min(OCTETS_MAX) as usize;
+            && run.bytes.saturating_add(usize::from(segment)) <= limits.bytes_max.min(BYTES_MAX) as usize;
         let next = conn.snd.queue.unsent();
         if !room || len < segment || !may_follow(cx, next, segment) {
             break;

@@ -7,28 +7,28 @@ use crate::{CloseReason, ConnId, Segment, SendError, Stack};
 use alloc::format;
 use alloc::string::String;
 
-/// Octets that an application has of each packet buffer that it keeps.
+/// Bytes that an application has of each packet buffer that it keeps.
 const RETAINED_EACH: u64 = 1000;
 
 /// What an application sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// So many octets, as fast as it may.
+    /// So many bytes, as fast as it may.
     Bulk(u64),
-    /// Asks `rounds` times with `request` octets, each time after `reply` octets came for the last.
+    /// Asks `rounds` times with `request` bytes, each time after `reply` bytes came for the last.
     Ask {
-        /// Octets of a request.
+        /// Bytes of a request.
         request: u64,
-        /// Octets of the reply.
+        /// Bytes of the reply.
         reply: u64,
         /// How often.
         rounds: u64,
     },
-    /// Answers each `request` octets with `reply` octets.
+    /// Answers each `request` bytes with `reply` bytes.
     Reply {
-        /// Octets of a request.
+        /// Bytes of a request.
         request: u64,
-        /// Octets of the reply.
+        /// Bytes of the reply.
         reply: u64,
     },
 }
@@ -38,14 +38,14 @@ pub enum Sending {
 pub enum Reading {
     /// At once.
     Prompt,
-    /// At once, but when this many octets have come not at all for this long.
+    /// At once, but when this many bytes have come not at all for this long.
     Stall {
-        /// Octets before.
+        /// Bytes before.
         after: u64,
         /// How long.
         pause: Duration,
     },
-    /// So many octets each millisecond.
+    /// So many bytes each millisecond.
     Slow(u64),
 }
 
@@ -56,11 +56,11 @@ pub enum Ending {
     WhenSent,
     /// When the peer has closed and all is sent.
     AfterPeer,
-    /// When this many octets have come, with what was sent till then; goes on reading.
+    /// When this many bytes have come, with what was sent till then; goes on reading.
     Early(u64),
     /// So long after it was established, with what was sent till then.
     After(Duration),
-    /// Aborts when this many octets have come.
+    /// Aborts when this many bytes have come.
     Abort(u64),
 }
 
@@ -69,7 +69,7 @@ pub enum Ending {
 pub struct Plan {
     /// What it sends.
     pub sending: Sending,
-    /// Octets per send call, at least and at most; a segment's payload bounds them too.
+    /// Bytes per send call, at least and at most; a segment's payload bounds them too.
     pub chunk: (u64, u64),
     /// Whether small messages are appended to the last segment where that is possible.
     pub append: bool,
@@ -80,10 +80,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Sends so many octets in full segments, reads promptly, closes when all is sent.
-    pub const fn bulk(octets: u64) -> Self {
+    /// Sends so many bytes in full segments, reads promptly, closes when all is sent.
+    pub const fn bulk(bytes: u64) -> Self {
         Self {
-            sending: Sending::Bulk(octets),
+            sending: Sending::Bulk(bytes),
             chunk: (9000, 9000),
             append: false,
             reading: Reading::Prompt,
@@ -97,9 +97,9 @@ impl Plan {
     }
 }
 
-/// The octet at `offset` of the stream that `key` names.
-pub const fn octet(key: u64, offset: u64) -> u8 {
-    // Each eight octets come from one number; neighbours, and equal offsets of other streams, differ.
+/// The byte at `offset` of the stream that `key` names.
+pub const fn pattern_byte(key: u64, offset: u64) -> u8 {
+    // Each eight bytes come from one number; neighbors, and equal offsets of other streams, differ.
     let word = (key ^ (offset >> 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let word = word ^ (word >> 29);
     let [byte, ..] = (word >> ((offset & 7) << 3)).to_le_bytes();
@@ -109,13 +109,13 @@ pub const fn octet(key: u64, offset: u64) -> u8 {
 /// How a connection went, on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Octets that the stack took.
+    /// Bytes that the stack took.
     pub sent: u64,
-    /// Octets that came, each of them right.
+    /// Bytes that came, each of them right.
     pub received: u64,
     /// When it was established.
     pub established: Option<Instant>,
-    /// When the last octet came.
+    /// When the last byte came.
     pub last_data: Option<Instant>,
     /// When the peer's end came.
     pub peer_closed: bool,
@@ -132,7 +132,7 @@ pub struct App {
     keys: (u64, u64),
     outcome: Outcome,
     /// Came, and not let go of.
-    /// Octets taken behind gaps whose turn has not come.
+    /// Bytes taken behind gaps whose turn has not come.
     taken: usize,
     unread: u64,
     /// Was asked to keep no packet buffer of what it has not let go of: it has copied that.
@@ -179,7 +179,7 @@ impl App {
         self.conn
     }
 
-    /// Octets that came and that it has not let go of.
+    /// Bytes that came and that it has not let go of.
     pub const fn unread(&self) -> u64 {
         self.unread
     }
@@ -189,7 +189,7 @@ impl App {
         self.outcome.established = Some(now);
     }
 
-    /// Octets came, or the turn of some that were taken before; an error when they are not the next ones, or,
+    /// Bytes came, or the turn of some that were taken before; an error when they are not the next ones, or,
     /// unless they may have been forged, not the right ones.
     pub fn on_data<B: Buf>(
         &mut self,
@@ -201,40 +201,40 @@ impl App {
         self.advance(now, offset, segment.len())?;
         if segment.was_taken() {
             let rest = self.taken.checked_sub(segment.len());
-            self.taken = rest.ok_or(format!("{} octets at {offset} were not taken", segment.len()))?;
+            self.taken = rest.ok_or(format!("{} bytes at {offset} were not taken", segment.len()))?;
             return Ok(());
         }
         for (at, byte) in (offset..).zip(segment.bytes()) {
-            let right = octet(self.keys.1, at);
+            let right = pattern_byte(self.keys.1, at);
             if *byte != right && !may_be_forged {
-                return Err(format!("octet {at} is {byte:#04x}, not {right:#04x}"));
+                return Err(format!("byte {at} is {byte:#04x}, not {right:#04x}"));
             }
         }
         Ok(())
     }
 
-    /// Octets came behind a gap: takes those of every other segment, if they are right.
+    /// Bytes came behind a gap: takes those of every other segment, if they are right.
     pub fn on_early<B: Buf>(&mut self, stack: &mut Stack<B>) -> Result<(), String> {
         let Self { random, outcome, keys, taken, .. } = self;
         let mut behind = true;
         stack.offer_early(self.conn, &mut |offset, bytes| {
             behind &= offset >= outcome.received;
-            let right = (offset..).zip(bytes).all(|(at, byte)| *byte == octet(keys.1, at));
+            let right = (offset..).zip(bytes).all(|(at, byte)| *byte == pattern_byte(keys.1, at));
             let takes = random.below(2) == 0 && right;
             *taken = taken.saturating_add(if takes { bytes.len() } else { 0 });
             takes
         });
-        if behind { Ok(()) } else { Err("octets were offered behind their turn".into()) }
+        if behind { Ok(()) } else { Err("bytes were offered behind their turn".into()) }
     }
 
-    /// The stream goes on by so many octets.
+    /// The stream goes on by so many bytes.
     fn advance(&mut self, now: Instant, offset: u64, len: usize) -> Result<(), String> {
         if offset != self.outcome.received || len == 0 {
             let expected = self.outcome.received;
-            return Err(format!("{len} octets at {offset}, not at {expected}"));
+            return Err(format!("{len} bytes at {offset}, not at {expected}"));
         }
         if self.outcome.peer_closed || self.outcome.closed.is_some() {
-            return Err(format!("octets behind the end, at {offset}"));
+            return Err(format!("bytes behind the end, at {offset}"));
         }
         let len = u64::try_from(len).unwrap_or(0);
         self.outcome.received = self.outcome.received.saturating_add(len);
@@ -281,7 +281,7 @@ impl App {
     }
 
     /// Reads, sends and closes as planned, as far as that is possible now. Returns how often it let go of
-    /// octets.
+    /// bytes.
     pub fn turn(&mut self, now: Instant, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) -> u64 {
         if self.outcome.closed.is_some() {
             return 0;
@@ -318,7 +318,7 @@ impl App {
     }
 
     fn read(&mut self, now: Instant, stack: &mut Stack<HeapBuf>) -> u64 {
-        let octets = match self.plan.reading {
+        let bytes = match self.plan.reading {
             Reading::Prompt => self.unread,
             Reading::Stall { after, pause } => {
                 if !self.stalled && self.outcome.received >= after {
@@ -342,12 +342,12 @@ impl App {
         if self.read_at.is_some_and(|at| now >= at) {
             self.read_at = None;
         }
-        if octets == 0 {
+        if bytes == 0 {
             return 0;
         }
-        self.unread = self.unread.saturating_sub(octets);
+        self.unread = self.unread.saturating_sub(bytes);
         self.copies &= self.unread > 0;
-        stack.consumed(self.conn, usize::try_from(octets).unwrap_or(usize::MAX));
+        stack.consumed(self.conn, usize::try_from(bytes).unwrap_or(usize::MAX));
         1
     }
 
@@ -359,10 +359,10 @@ impl App {
         }
     }
 
-    /// Octets that it wants to have sent by now.
+    /// Bytes that it wants to have sent by now.
     fn goal(&self) -> u64 {
         match self.plan.sending {
-            Sending::Bulk(octets) => octets,
+            Sending::Bulk(bytes) => bytes,
             Sending::Ask { request, reply, rounds } => {
                 let answered = self.outcome.received.checked_div(reply).unwrap_or(rounds);
                 request.saturating_mul(answered.saturating_add(1).min(rounds))
@@ -374,7 +374,7 @@ impl App {
         }
     }
 
-    /// Octets that it wants to have sent in the end, as far as that is known.
+    /// Bytes that it wants to have sent in the end, as far as that is known.
     fn total(&self) -> u64 {
         match self.plan.sending {
             Sending::Ask { request, rounds, .. } => request.saturating_mul(rounds),
@@ -391,18 +391,18 @@ impl App {
             let (low, high) = self.plan.chunk;
             let emss = u64::try_from(stack.emss(self.conn)).unwrap_or(0);
             let wanted = self.random.between(low, high).min(goal.saturating_sub(self.outcome.sent));
-            let octets = usize::try_from(wanted.min(emss)).unwrap_or(0);
-            if octets == 0 {
+            let len = usize::try_from(wanted.min(emss)).unwrap_or(0);
+            if len == 0 {
                 return;
             }
             let (key, start) = (self.keys.0, self.outcome.sent);
             let mut fill = |bytes: &mut [u8]| {
                 for (at, byte) in (start..).zip(bytes) {
-                    *byte = octet(key, at);
+                    *byte = pattern_byte(key, at);
                 }
             };
-            if self.plan.append && stack.append(self.conn, octets, &mut fill) {
-                self.count_sent(octets);
+            if self.plan.append && stack.append(self.conn, len, &mut fill) {
+                self.count_sent(len);
                 continue;
             }
             let buf = pool.alloc(BufClass::Data);
@@ -410,10 +410,10 @@ impl App {
                 self.retry_at = Some(now + Duration::from_millis(1));
                 return;
             };
-            let Some(bytes) = buf.append(octets) else { return };
+            let Some(bytes) = buf.append(len) else { return };
             fill(bytes);
             match stack.send(now, self.conn, buf) {
-                Ok(()) => self.count_sent(octets),
+                Ok(()) => self.count_sent(len),
                 Err(SendError::Full(_)) => self.is_full = true,
                 // The peer's reset or the like: an event will say so.
                 Err(_) => return,
@@ -421,22 +421,22 @@ impl App {
         }
     }
 
-    fn count_sent(&mut self, octets: usize) {
-        let octets = u64::try_from(octets).unwrap_or(0);
-        self.outcome.sent = self.outcome.sent.saturating_add(octets);
+    fn count_sent(&mut self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(0);
+        self.outcome.sent = self.outcome.sent.saturating_add(bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::octet;
+    use super::pattern_byte;
 
     #[test]
     fn a_shifted_or_foreign_stream_is_noticed() {
         for (key, shift) in [(1, 1), (1, 8), (1, 1448), (2, 65_536), (3, 1 << 32)] {
-            let same = (0..4096).filter(|at| octet(key, *at) == octet(key, at + shift)).count();
+            let same = (0..4096).filter(|at| pattern_byte(key, *at) == pattern_byte(key, at + shift)).count();
             assert!(same < 64, "{key} {shift}: {same}");
-            let same = (0..4096).filter(|at| octet(key, *at) == octet(key + 1, *at)).count();
+            let same = (0..4096).filter(|at| pattern_byte(key, *at) == pattern_byte(key + 1, *at)).count();
             assert!(same < 64, "{key}: {same}");
         }
     }

@@ -20,7 +20,7 @@ pub fn cut(frame: &TxFrame<HeapBuf>) -> Vec<Vec<u8>> {
     let (head, payload) = whole.split_at(headers);
     let step = match offload.segment {
         0 => payload.len().max(1),
-        octets => usize::from(octets),
+        bytes => usize::from(bytes),
     };
     let count = payload.len().div_ceil(step).max(1);
     let part = |index: usize| {

@@ -1,4 +1,4 @@
-//! A peer that lies: an honest stack whose acknowledgements are changed on their way out.
+//! A peer that lies: an honest stack whose acknowledgments are changed on their way out.
 
 use super::Random;
 use super::segment::rewrite;
@@ -25,9 +25,9 @@ pub enum Lie {
     Close,
     /// A window of one, unscaled.
     Sliver,
-    /// One acknowledgement in pieces.
+    /// One acknowledgment in pieces.
     Divide,
-    /// One acknowledgement four times.
+    /// One acknowledgment four times.
     Repeat,
     /// An urgent pointer to anywhere.
     Urgent,

@@ -23,7 +23,7 @@ pub(super) fn rewrite(frame: &mut [u8], change: impl FnOnce(EcnField) -> EcnFiel
             true
         }
         (EtherType::IPV6, [_, second, ..]) => {
-            // The class is the low half of the first octet and the high half of the second.
+            // The class is the low half of the first byte and the high half of the second.
             let new = change(EcnField::of(*second >> 4)).bits();
             *second = *second & 0xcf | new << 4;
             true

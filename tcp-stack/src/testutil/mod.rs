@@ -16,7 +16,7 @@ mod sim;
 mod trace;
 mod watch;
 
-pub use app::{App, Ending, Outcome, Plan, Reading, Sending, octet};
+pub use app::{App, Ending, Outcome, Plan, Reading, Sending, pattern_byte};
 pub use attack::{blind_segment, blind_syn};
 pub use cut::cut;
 pub use heap::{HeapBuf, HeapPool};

@@ -21,7 +21,7 @@ pub struct Seen {
     pub header: TcpHeader,
     /// Its options.
     pub options: TcpOptions,
-    /// Length of its payload, octets.
+    /// Length of its payload, bytes.
     pub payload_len: u32,
 }
 
@@ -83,7 +83,7 @@ impl Seen {
     }
 }
 
-/// Acknowledgements this far from what was sent may come to be right.
+/// Acknowledgments this far from what was sent may come to be right.
 const BELIEVED: u32 = 1 << 24;
 
 /// What was seen of one direction of a connection.
@@ -94,7 +94,7 @@ struct Direction {
     mss: Option<u16>,
     /// One past the highest sequence number that this end lets the other send.
     right_edge: Option<SeqNum>,
-    /// Highest acknowledgement number.
+    /// Highest acknowledgment number.
     acked: Option<SeqNum>,
     /// Sequence number after the last that was sent.
     end: Option<SeqNum>,
@@ -172,7 +172,7 @@ impl Watch {
         if seen.payload_len > u32::from(peer_mss.unwrap_or(default_mss).max(64)) {
             return Err(format!("more than the peer's MSS of {peer_mss:?}: {seen:?}"));
         }
-        // RFC 9293 §3.8.6.1: one octet may be sent into a closed window, to probe it. The SYN comes
+        // RFC 9293 §3.8.6.1: one byte may be sent into a closed window, to probe it. The SYN comes
         // before any window.
         let beyond = seen.seq_len() > 0 && peer_edge.is_some_and(|edge| seen.end().after(edge + 1));
         if beyond && !flags.contains(TcpFlags::SYN) {
@@ -261,7 +261,7 @@ mod tests {
             ("more than the MSS", segment(0, ack, 101, 501, 201, 250)),
             ("beyond the window", segment(0, ack, 1001, 102, 201, 250)),
             ("the window goes back", segment(1, ack, 201, 0, 201, 224)),
-            ("the acknowledgement goes back", segment(1, ack, 201, 0, 100, 1000)),
+            ("the acknowledgment goes back", segment(1, ack, 201, 0, 100, 1000)),
         ] {
             assert_eq!(judge(&[bad]), [false], "{what}");
         }

@@ -47,7 +47,7 @@ impl TimerKind {
         1 << self as u16
     }
 
-    /// Its place among the [`Deadlines`]; `None` for the delayed acknowledgement, which is not there.
+    /// Its place among the [`Deadlines`]; `None` for the delayed acknowledgment, which is not there.
     const fn place(self) -> Option<usize> {
         (self as usize).checked_sub(1)
     }
@@ -122,7 +122,7 @@ pub(crate) struct Timers {
     running: u16,
     /// The wheel knows of `earliest`.
     told: bool,
-    /// The deadline of the delayed acknowledgement.
+    /// The deadline of the delayed acknowledgment.
     delayed_ack: Tick,
 }
 

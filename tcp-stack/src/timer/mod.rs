@@ -5,5 +5,5 @@ mod wheel;
 
 pub(crate) use kind::{Deadlines, TimerKind, Timers};
 #[cfg(test)]
-pub(crate) use wheel::NODE_OCTETS;
+pub(crate) use wheel::NODE_BYTES;
 pub(crate) use wheel::Wheel;

@@ -29,9 +29,9 @@ struct Node {
 
 const UNARMED: u16 = u16::MAX;
 
-/// What a node takes, octets.
+/// What a node takes, bytes.
 #[cfg(test)]
-pub(crate) const NODE_OCTETS: usize = size_of::<Node>();
+pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 
 impl Node {
     const IDLE: Self = Self { deadline: 0, prev: NIL, next: NIL, place: UNARMED };

@@ -28,7 +28,7 @@ impl MacAddr {
 
     /// The link address of an IPv6 multicast group.
     ///
-    /// RFC 2464 §7: 33-33, and the last four octets of the group.
+    /// RFC 2464 §7: 33-33, and the last four bytes of the group.
     #[inline]
     pub const fn of_ipv6_multicast(group: Ipv6Addr) -> Self {
         let [.., a, b, c, d] = group.octets();

@@ -82,7 +82,7 @@ impl Ipv4Header {
     }
 
     /// The header of a packet that was cut short, as an ICMP error quotes it, what follows, and how long the
-    /// packet was, octets.
+    /// packet was, bytes.
     pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8], usize), ParseError> {
         let (header, header_len, total_len) = Self::parse_fixed(packet)?;
         match packet.get(header_len..) {

@@ -49,7 +49,7 @@ impl Ipv6Header {
     }
 
     /// The header of a packet that was cut short, as an ICMPv6 error quotes it, what follows, and how long
-    /// the packet was, octets.
+    /// the packet was, bytes.
     pub(super) fn parse_quoted(packet: &[u8]) -> Result<(Self, &[u8], usize), ParseError> {
         let (header, rest, payload_len) = Self::parse_fixed(packet)?;
         Ok((header, rest, payload_len.wrapping_add(Self::LEN)))
@@ -160,7 +160,7 @@ impl<'a> UpperLayer<'a> {
                 }
                 IpProtocol::ROUTING => {
                     let body = at.skip()?;
-                    // RFC 8200 §4.4: an unrecognised type is ignored if segments left is zero, and the
+                    // RFC 8200 §4.4: an unrecognized type is ignored if segments left is zero, and the
                     // packet is discarded otherwise.
                     if !matches!(body, [_, 0, ..]) {
                         return Err(ParseError::Extension);
@@ -210,7 +210,7 @@ impl<'a> UpperLayer<'a> {
 
 /// Whether all options of a hop-by-hop or destination options header are known or may be skipped.
 ///
-/// RFC 8200 §4.2: the two highest bits of the type say what to do with an option that is not recognised:
+/// RFC 8200 §4.2: the two highest bits of the type say what to do with an option that is not recognized:
 /// "00 - skip over this option and continue processing the header"; all others discard the packet.
 fn check_options(mut options: &[u8]) -> Result<(), ParseError> {
     const PAD1: u8 = 0;

@@ -14,7 +14,7 @@ pub struct QuotedTcp {
     pub dst: SocketAddr,
     /// Its sequence number, by which the error is judged (RFC 5927 §4.1).
     pub seq: SeqNum,
-    /// How long its packet was when the router had it, as its IP header says, octets.
+    /// How long its packet was when the router had it, as its IP header says, bytes.
     pub packet_len: u32,
 }
 

@@ -129,9 +129,9 @@ pub struct TcpHeader {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Sequence number of the first octet; the SYN's own when SYN is set.
+    /// Sequence number of the first byte; the SYN's own when SYN is set.
     pub seq: SeqNum,
-    /// Acknowledgement number; meaningless without ACK.
+    /// Acknowledgment number; meaningless without ACK.
     pub ack: SeqNum,
     /// Control bits.
     pub flags: TcpFlags,

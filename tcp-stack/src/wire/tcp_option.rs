@@ -11,15 +11,15 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// Octets received behind a gap: `start` is the first, `end` the one after the last (RFC 2018 §3).
+/// Bytes received behind a gap: `start` is the first, `end` the one after the last (RFC 2018 §3).
 ///
-/// The first range of a D-SACK (RFC 2883) may lie below the cumulative acknowledgement, or inside the
+/// The first range of a D-SACK (RFC 2883) may lie below the cumulative acknowledgment, or inside the
 /// second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackRange {
-    /// Left edge: the first octet.
+    /// Left edge: the first byte.
     pub start: SeqNum,
-    /// Right edge: the octet after the last.
+    /// Right edge: the byte after the last.
     pub end: SeqNum,
 }
 
@@ -97,7 +97,7 @@ pub struct TcpOptions {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
-    /// Selective acknowledgement.
+    /// Selective acknowledgment.
     pub sack: SackBlocks,
 }
 

@@ -9,15 +9,15 @@ const LONG: LinkConfig =
     LinkConfig { rate: 100_000_000, delay: Duration::from_millis(20), queue: 500_000, ..LinkConfig::CLEAN };
 const BDP: f64 = 500_000.0;
 
-/// Payload that a link carries per second: 1448 octets of each 1538 on the wire.
+/// Payload that a link carries per second: 1448 bytes of each 1538 on the wire.
 fn best(link: &LinkConfig) -> f64 {
     link.rate as f64 / 8.0 * 1448.0 / 1538.0
 }
 
 /// Flows that begin together, the first over IPv6 or not, the others in turn, between hosts whose buffers are no limit.
-fn flows(link: LinkConfig, congestion: Congestion, ipv6: bool, count: usize, octets: u64) -> Scenario {
+fn flows(link: LinkConfig, congestion: Congestion, ipv6: bool, count: usize, bytes: u64) -> Scenario {
     let dials =
-        (0..count).map(|index| dial((index % 2 == 1) != ipv6, Plan::bulk(octets), Plan::sink())).collect();
+        (0..count).map(|index| dial((index % 2 == 1) != ipv6, Plan::bulk(bytes), Plan::sink())).collect();
     let mut scenario = Scenario { buffers: 16_384, steps_max: 20_000_000, ..two_hosts(link, dials) };
     for host in &mut scenario.hosts {
         host.buffers_max = 8192;
@@ -35,7 +35,7 @@ fn shares(report: &Report, link: &LinkConfig) -> Vec<f64> {
     report.outcomes.iter().map(|[_, listener]| goodput(listener) / best(link)).collect()
 }
 
-/// How many octets were in the queue on average, before each frame of data.
+/// How many bytes were in the queue on average, before each frame of data.
 fn mean_queue(report: &Report, link: &LinkConfig) -> f64 {
     let frames = report.stats[0].tcp.segments_out as f64;
     report.links.waited_us as f64 / frames * link.rate as f64 / 8e6

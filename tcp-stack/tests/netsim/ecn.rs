@@ -9,7 +9,7 @@ const BOTTLENECK: LinkConfig =
     LinkConfig { rate: 100_000_000, delay: MS, queue: 100_000, ..LinkConfig::CLEAN };
 /// Where switches begin to mark: RFC 8257 §3.1: "K > (RTT * C)/7".
 const K: u64 = 10_000;
-/// 1448 octets of 1538 on the link.
+/// 1448 bytes of 1538 on the link.
 const BEST: f64 = 12.5e6 * 1448.0 / 1538.0;
 
 fn scenario(link: LinkConfig, congestion: Congestion, dials: Vec<Dial>) -> Scenario {
@@ -17,7 +17,7 @@ fn scenario(link: LinkConfig, congestion: Congestion, dials: Vec<Dial>) -> Scena
     for host in &mut scenario.hosts {
         host.tcp.congestion = congestion;
         host.tcp.ecn = Ecn::On;
-        // A queue of acknowledgements is none of the senders' that are looked at.
+        // A queue of acknowledgments is none of the senders' that are looked at.
         host.receive_window_bytes = 1 << 20;
         host.send_buffer_bytes = 1 << 20;
     }
@@ -25,7 +25,7 @@ fn scenario(link: LinkConfig, congestion: Congestion, dials: Vec<Dial>) -> Scena
     scenario
 }
 
-/// Bytes that waited before a data segment, on average: acknowledgements do not wait.
+/// Bytes that waited before a data segment, on average: acknowledgments do not wait.
 fn queue(report: &Report) -> u64 {
     report.links.waited / report.stats[0].tcp.segments_out
 }

@@ -89,7 +89,7 @@ pub(crate) fn is_normal(outcome: &Outcome) -> bool {
     matches!(outcome.closed, Some((_, CloseReason::Normal)))
 }
 
-/// Runs a scenario for some seeds and expects that every connection ends in good order, with every octet
+/// Runs a scenario for some seeds and expects that every connection ends in good order, with every byte
 /// that one side sent received by the other.
 #[track_caller]
 pub(crate) fn expect_all_delivered(scenario: &Scenario, default: Range<u64>) -> Vec<Report> {
@@ -104,7 +104,7 @@ pub(crate) fn expect_good_order(report: &Report) {
     }
 }
 
-/// Octets per second that the listener's side received, from its establishment to its last octet.
+/// Bytes per second that the listener's side received, from its establishment to its last byte.
 pub(crate) fn goodput(outcome: &Outcome) -> f64 {
     let time = outcome.last_data.unwrap() - outcome.established.unwrap();
     outcome.received as f64 / time.as_secs_f64()

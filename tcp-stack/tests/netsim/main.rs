@@ -28,7 +28,7 @@ fn a_clean_link_is_filled_without_a_retransmission() {
             assert_eq!(report.stats[0].tcp.retransmits, 0, "{:?}", report.stats[0].tcp);
             let [_, listener] = report.outcomes[0];
             assert_eq!(listener.received, 8 << 20);
-            // 1460 octets less 12 of timestamps, in 1538 octets of link.
+            // 1460 bytes less 12 of timestamps, in 1538 bytes of link.
             let best = 125e6 * 1448.0 / 1538.0;
             assert!(goodput(&listener) > 0.9 * best, "{} of {best}", goodput(&listener));
             // At least every second segment is acknowledged, unless they come in bursts; none needs two.
@@ -42,7 +42,7 @@ fn one_percent_loss() {
     let link = LinkConfig { loss: PERCENT, queue: 1 << 20, ..LinkConfig::CLEAN };
     for report in expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(2 << 20))), 0..6) {
         assert!(report.links.lost > 10, "{:?}", report.links);
-        // Losses are repaired from acknowledgements; timeouts are for the last segments.
+        // Losses are repaired from acknowledgments; timeouts are for the last segments.
         let tcp = &report.stats[0].tcp;
         assert!(tcp.timeouts * 4 <= tcp.fast_recoveries, "{tcp:?}");
         assert!(tcp.retransmits < report.links.lost * 2, "{tcp:?} {:?}", report.links);
@@ -207,10 +207,10 @@ fn the_window_grows_to_what_a_long_path_needs() {
 
 #[test]
 fn simultaneous_close() {
-    for octets in [0, 1, 5_000] {
+    for bytes in [0, 1, 5_000] {
         let dials = vec![
-            dial(false, Plan::bulk(octets), Plan::bulk(octets)),
-            dial(true, Plan::bulk(octets), Plan::bulk(octets)),
+            dial(false, Plan::bulk(bytes), Plan::bulk(bytes)),
+            dial(true, Plan::bulk(bytes), Plan::bulk(bytes)),
         ];
         for loss in [0, 5 * PERCENT] {
             let link = LinkConfig { loss, delay: MS * 5, ..LinkConfig::CLEAN };
@@ -262,7 +262,7 @@ fn requests_and_replies() {
     for report in expect_all_delivered(&two_hosts(LinkConfig::CLEAN, dials.clone()), 0..2) {
         let [opener, listener] = report.outcomes[0];
         assert_eq!((opener.sent, listener.sent), (20_000, 600_000));
-        // A round takes a round trip, not a delayed acknowledgement.
+        // A round takes a round trip, not a delayed acknowledgment.
         assert!(opener.last_data.unwrap() - opener.established.unwrap() < MS * 100, "{opener:?}");
     }
     let link = LinkConfig { loss: 2 * PERCENT, duplicate: PERCENT, ..LinkConfig::CLEAN };
@@ -455,12 +455,12 @@ fn the_same_seed_gives_the_same_trace() {
 
 /// What the other tests rely on: a stream that is not the one that was sent is noticed.
 #[test]
-fn the_judge_sees_forged_octets() {
+fn the_judge_sees_forged_bytes() {
     let link = LinkConfig { forge: 2 * PERCENT, ..LinkConfig::CLEAN };
     let scenario = two_hosts(link, both_families(Plan::bulk(300_000)));
     let errors: Vec<String> = (0..8)
         .filter_map(|seed| Simulation::new(&scenario, seed).unwrap().run().err())
-        .filter(|error| error.contains("octet"))
+        .filter(|error| error.contains("byte"))
         .collect();
     assert!(errors.len() > 2, "{errors:?}");
 }
@@ -478,7 +478,7 @@ fn reordering_by_more_than_a_round_trip_is_not_congestion() {
             for host in &mut scenario.hosts {
                 host.tcp.congestion = congestion;
                 (host.send_buffer_bytes, host.receive_window_bytes) = (4 << 20, 4 << 20);
-                // An acknowledgement that is older than the largest window is not looked at (RFC 5961 §5), nor is what it
+                // An acknowledgment that is older than the largest window is not looked at (RFC 5961 §5), nor is what it
                 // says of duplicates: the window is large from the beginning.
                 host.receive_window_initial_bytes = 4 << 20;
                 (host.held_bytes_max, host.held_segments_max, host.buffers_max) = (8 << 20, 4096, 16_384);

@@ -53,7 +53,7 @@ impl Kind {
         Self::ORDER[usize::try_from(seed % 13).unwrap()]
     }
 
-    /// Whether every connection must end in good order, with every octet delivered.
+    /// Whether every connection must end in good order, with every byte delivered.
     pub(crate) fn is_in_good_order(self) -> bool {
         matches!(self, Self::Busy | Self::Idle | Self::Stalled | Self::Simultaneous | Self::Narrow)
     }
@@ -106,7 +106,7 @@ pub(crate) fn network(seed: u64) -> Scenario {
         host.vlan = vlan;
     }
     if scenario.dials.iter().any(|dial| dial.opener.sending == Sending::Bulk(0)) {
-        // Whoever gets a cookie must speak first: when its acknowledgement is lost, nothing else comes, and the
+        // Whoever gets a cookie must speak first: when its acknowledgment is lost, nothing else comes, and the
         // listener knows of nobody.
         for host in &mut scenario.hosts {
             host.tcp.syn_cookies = SynCookies::WhenFull;
@@ -178,12 +178,12 @@ fn random_host(random: &mut Random, host: &mut StackConfig, buffers_max: u32) {
     };
     if one_in(random, 3) {
         host.tx_checksum_offload = true;
-        let card = |octets_max, buffers_max| Some(Segmentation { octets_max, buffers_max });
+        let card = |bytes_max, buffers_max| Some(Segmentation { bytes_max, buffers_max });
         host.segmentation = pick(random, &[None, card(65_000, 40), card(10_000, 8)]);
     }
 }
 
-fn octets(random: &mut Random) -> u64 {
+fn bytes(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => 0,
         1 => random.below(100),
@@ -195,7 +195,7 @@ fn octets(random: &mut Random) -> u64 {
 /// Two plans whose ends fit each other.
 fn plans(random: &mut Random, kind: Kind) -> (Plan, Plan) {
     let mut plans = [(); 2].map(|()| {
-        let mut plan = Plan::bulk(octets(random));
+        let mut plan = Plan::bulk(bytes(random));
         plan.chunk = pick(random, &[(9000, 9000), (1, 3000), (50, 500)]);
         plan.append = one_in(random, 2);
         plan.reading = match random.below(6) {

@@ -45,7 +45,7 @@ struct Sum {
     busy: u64,
     simulated: Duration,
     frames: u64,
-    octets: u64,
+    bytes: u64,
     established: u64,
     /// Of all traces: the same in any order.
     digest: u64,
@@ -56,12 +56,12 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, seed: u64, report: &Report) {
-        let octets = report.outcomes.iter().flatten().map(|outcome| outcome.received).sum::<u64>();
+        let bytes = report.outcomes.iter().flatten().map(|outcome| outcome.received).sum::<u64>();
         self.seeds += 1;
-        self.busy += u64::from(Kind::of(seed) == Kind::Busy && octets > 1_000);
+        self.busy += u64::from(Kind::of(seed) == Kind::Busy && bytes > 1_000);
         self.simulated += report.end - report.start;
         self.frames += report.links.sent;
-        self.octets += octets;
+        self.bytes += bytes;
         let established = report.outcomes.iter().flatten().filter(|outcome| outcome.established.is_some());
         self.established += u64::try_from(established.count()).unwrap();
         self.digest ^= report.trace.wrapping_mul(seed | 1);
@@ -76,7 +76,7 @@ impl Sum {
         self.busy += other.busy;
         self.simulated += other.simulated;
         self.frames += other.frames;
-        self.octets += other.octets;
+        self.bytes += other.bytes;
         self.established += other.established;
         self.digest ^= other.digest;
         self.links.add(&other.links);
@@ -127,7 +127,7 @@ fn a_thousand_networks() {
         sum.busy,
         sum.simulated.as_secs_f64() / 3600.0,
         sum.frames,
-        sum.octets / 1_000_000,
+        sum.bytes / 1_000_000,
         sum.established,
         sum.digest,
         begun.elapsed().as_secs_f64(),

@@ -24,7 +24,7 @@ fn a_window_of_one_byte_gets_five_segments_a_second() {
                 let report = run(&scenario, seed);
                 let tcp = &report.stats[0].tcp;
                 let segments = tcp.data_segments_out + tcp.retransmits;
-                // The receiver may delay each acknowledgement by 40 ms.
+                // The receiver may delay each acknowledgment by 40 ms.
                 let (least, most) = (u64::from(SECONDS) * 4, u64::from(SECONDS) * 5);
                 let what = format!("IPv6 {ipv6}, scale {window_scale}, SYN {syn_window}: {tcp:?}");
                 let shortened = tcp.window_splits;

@@ -52,10 +52,10 @@ pub(crate) struct Lab {
     /// The last one towards each of the peer's ports.
     our_isses: BTreeMap<u16, SeqNum>,
     peer_iss: SeqNum,
-    sent_octets: u64,
+    sent_bytes: u64,
     last_tsval: u32,
     in_burst: bool,
-    /// What the peer sends comes in fragments of so many octets, unless it is zero; and one of the next is lost.
+    /// What the peer sends comes in fragments of so many bytes, unless it is zero; and one of the next is lost.
     cut: usize,
     lose: Option<usize>,
     identification: u16,
@@ -84,7 +84,7 @@ impl Lab {
             our_iss: None,
             our_isses: BTreeMap::new(),
             peer_iss: SeqNum::new(PEER_ISS),
-            sent_octets: 0,
+            sent_bytes: 0,
             last_tsval: 0,
             in_burst: false,
             cut: 0,
@@ -162,7 +162,7 @@ impl Lab {
                 self.stack.offer_early(conn, &mut |offset, bytes| {
                     assert!(
                         (offset..).zip(bytes).all(|(at, byte)| *byte == pattern(at)),
-                        "octets at {offset}"
+                        "bytes at {offset}"
                     );
                     text.push_str(&format!(" {offset}+{}", bytes.len()));
                     true
@@ -175,12 +175,7 @@ impl Lab {
             }
             Event::Data { conn, offset, segment } => {
                 for (i, byte) in segment.bytes().iter().enumerate() {
-                    assert_eq!(
-                        *byte,
-                        pattern(offset + i as u64),
-                        "octet {} of the stream",
-                        offset + i as u64
-                    );
+                    assert_eq!(*byte, pattern(offset + i as u64), "byte {} of the stream", offset + i as u64);
                 }
                 if self.consume {
                     self.stack.consumed(conn, segment.len());
@@ -217,7 +212,7 @@ impl Lab {
     /// What follows is about this connection.
     fn begin(&mut self, conn: ConnId) {
         self.conns.push(conn);
-        self.sent_octets = 0;
+        self.sent_bytes = 0;
     }
 
     fn conn(&self) -> ConnId {
@@ -353,7 +348,7 @@ impl Lab {
         assert!(same, "sent:     {described}\nexpected: {text}");
         let first = u64::from(line.seq.wrapping_sub(1));
         for (i, byte) in sent.payload.iter().enumerate() {
-            assert_eq!(*byte, pattern(first + i as u64), "octet {i} of {described}");
+            assert_eq!(*byte, pattern(first + i as u64), "byte {i} of {described}");
         }
     }
 
@@ -385,7 +380,7 @@ impl Lab {
             ["append", len] => self.append(number(len)),
             ["urgent"] => assert!(self.stack.mark_urgent(self.conn()), "nothing is urgent"),
             ["notify"] => self.stack.notify_writable(self.conn()),
-            ["consume", octets] => self.stack.consumed(self.conn(), number(octets)),
+            ["consume", bytes] => self.stack.consumed(self.conn(), number(bytes)),
             ["close"] => self.stack.close(self.now, self.conn()),
             ["abort"] => self.stack.abort(self.now, self.conn()),
             ["port", port] => {
@@ -423,7 +418,7 @@ impl Lab {
         self.listener = Some(self.stack.listen(PORT, options).unwrap());
     }
 
-    /// The peer sends a segment so often; so many acknowledgements, from `-` to, must be the answer to it.
+    /// The peer sends a segment so often; so many acknowledgments, from `-` to, must be the answer to it.
     fn flood(&mut self, count: usize, bounds: &str, segment: &str) {
         for _ in 0..count {
             self.inject(segment);
@@ -437,25 +432,25 @@ impl Lab {
     fn send(&mut self, len: usize) -> bool {
         let mut buf = self.pool.alloc(BufClass::Data).unwrap();
         for (i, byte) in buf.append(len).unwrap().iter_mut().enumerate() {
-            *byte = pattern(self.sent_octets + i as u64);
+            *byte = pattern(self.sent_bytes + i as u64);
         }
         let sent = self.stack.send(self.now, self.conn(), buf).is_ok();
-        self.sent_octets += if sent { len as u64 } else { 0 };
+        self.sent_bytes += if sent { len as u64 } else { 0 };
         sent
     }
 
     fn append(&mut self, len: usize) {
-        let first = self.sent_octets;
+        let first = self.sent_bytes;
         let done = self.stack.append(self.conn(), len, &mut |bytes| {
             for (i, byte) in bytes.iter_mut().enumerate() {
                 *byte = pattern(first + i as u64);
             }
         });
         assert!(done, "not appended");
-        self.sent_octets += len as u64;
+        self.sent_bytes += len as u64;
     }
 
-    /// An ICMP error about a segment of the stack, whose packet had `len` octets.
+    /// An ICMP error about a segment of the stack, whose packet had `len` bytes.
     fn icmp(&mut self, kind: &str, seq: u32, len: usize) {
         let [a, b] = self.our_port.to_be_bytes();
         let [c, d] = self.peer_port.to_be_bytes();
@@ -503,15 +498,15 @@ impl Lab {
             "cwnd" => info().cwnd.to_string(),
             "ssthresh" => info().ssthresh.to_string(),
             "in_flight" => info().in_flight.to_string(),
-            "lost" => info().lost_octets.to_string(),
-            "sacked" => info().sacked_octets.to_string(),
+            "lost" => info().lost_bytes.to_string(),
+            "sacked" => info().sacked_bytes.to_string(),
             "held" => info().held_segments.to_string(),
             "send_window" => info().send_window.to_string(),
             "soft_error" => info().soft_error.to_string(),
             "attempts" => info().attempts.to_string(),
-            "urgent" => info().urgent_octets.to_string(),
+            "urgent" => info().urgent_bytes.to_string(),
             "window" => info().receive_window.to_string(),
-            "unread" => info().unread_octets.to_string(),
+            "unread" => info().unread_bytes.to_string(),
             // RFC 9293 §3.7.1: what is assumed of a peer that does not say.
             "emss" if value == "default" => {
                 assert_eq!(info().emss, if self.net.us.is_ipv4() { 536 } else { 1220 });

@@ -68,7 +68,7 @@ pub(crate) fn flags(text: &str) -> TcpFlags {
                 'U' => TcpFlags::URG,
                 'E' => TcpFlags::ECE,
                 'W' => TcpFlags::CWR,
-                // Not in the same octet; only the peer sends it.
+                // Not in the same byte; only the peer sends it.
                 'A' => TcpFlags::NONE,
                 '-' => TcpFlags::NONE,
                 _ => panic!("unknown flag {letter}"),

@@ -17,9 +17,9 @@
 //! Flags are `S F R P . U`, `E` for ECE, `W` for CWR and `A` for AE; `ecn none|ect0|ect1|ce` behind the length is
 //! the ECN field of the IP header, which the peer leaves at zero without it.
 //! Each is run over IPv4 and IPv6, but over one of them when its name begins with `v4_` or `v6_`. Over IPv6 the link's MTU
-//! is 20 octets larger, so that segments have the same length.
+//! is 20 bytes larger, so that segments have the same length.
 //! Sequence numbers are relative to each side's initial one, except after `=`. Both streams carry a
-//! pattern that is checked octet for octet, retransmissions included.
+//! pattern that is checked byte for byte, retransmissions included.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 

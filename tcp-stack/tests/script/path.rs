@@ -8,14 +8,14 @@ use tcp_stack::wire::{
     Icmpv6Message, IpProtocol, Ipv4Header, Ipv6Header, Sum,
 };
 
-/// The first octets of a TCP header, which every router quotes: ports and sequence number.
+/// The first bytes of a TCP header, which every router quotes: ports and sequence number.
 pub(crate) type Quote = [u8; 8];
 
 impl Net {
-    /// An ICMP error of a kind that a script names, about a segment of the stack's whose packet had `len` octets.
+    /// An ICMP error of a kind that a script names, about a segment of the stack's whose packet had `len` bytes.
     pub(crate) fn error(&self, kind: &str, segment: Quote, len: usize) -> Vec<u8> {
         let (soft, hard) = (kind == "soft", kind == "hard");
-        // `mss:` is the MTU that leaves so many octets to the payload.
+        // `mss:` is the MTU that leaves so many bytes to the payload.
         let headers = if self.us.is_ipv4() { 40 } else { 60 };
         let mss = kind.strip_prefix("mss:").map(|mss| number::<u16>(mss) + headers);
         let mtu = mss.or_else(|| kind.strip_prefix("big:").map(number));
@@ -53,7 +53,7 @@ fn ipv4(src: std::net::Ipv4Addr, dst: std::net::Ipv4Addr) -> Ipv4Header {
     Ipv4Header { ttl: 60, ..Ipv4Header::atomic(src, dst, IpProtocol::TCP) }
 }
 
-/// The fragments of a frame's packet, each with `size` octets of its payload but the last.
+/// The fragments of a frame's packet, each with `size` bytes of its payload but the last.
 pub(crate) fn fragments(frame: &[u8], size: usize, identification: u16) -> Vec<Vec<u8>> {
     let (ethernet, packet) = EthernetHeader::parse(frame).unwrap();
     let headers = ethernet.header_len()

@@ -16,7 +16,7 @@ use crate::machine::Machine;
 use crate::read::{Place, Report, Section};
 use crate::types::Config;
 
-/// Octets of the largest file that is read.
+/// Bytes of the largest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn load(path: &Path, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
@@ -28,17 +28,17 @@ pub(crate) fn load(path: &Path, machine: Option<Machine>) -> Result<Config, Conf
         let message = format!("{name} is not a regular file");
         return Err(ConfigErrors::unreadable(&name, message, "name a readable TOML file"));
     }
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(FILE_BYTES_MAX.saturating_add(1)).read_to_end(&mut octets).map_err(unreadable)?;
-    if octets.len() > usize::try_from(FILE_BYTES_MAX).unwrap_or(usize::MAX) {
-        let message = format!("{name} is larger than {FILE_BYTES_MAX} octets");
+    file.take(FILE_BYTES_MAX.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() > usize::try_from(FILE_BYTES_MAX).unwrap_or(usize::MAX) {
+        let message = format!("{name} is larger than {FILE_BYTES_MAX} bytes");
         return Err(ConfigErrors::unreadable(&name, message, "a configuration is a few kilobytes"));
     }
-    match String::from_utf8(octets) {
+    match String::from_utf8(bytes) {
         Ok(text) => parse(&name, &text, machine),
         Err(e) => {
-            let message = format!("{name} is not UTF-8 at octet {}", e.utf8_error().valid_up_to());
+            let message = format!("{name} is not UTF-8 at byte {}", e.utf8_error().valid_up_to());
             Err(ConfigErrors::unreadable(&name, message, "save the file as UTF-8"))
         }
     }

@@ -114,8 +114,8 @@ fn same_device(a: &Driver, b: &Driver) -> bool {
 /// One port. `None` only if the driver is not known, since the other keys depend on it.
 fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Taken) -> Option<Port> {
     let name = section.parsed("name", "1 to 31 letters, digits, `.`, `-` or `_`", |t| word(t, 31));
-    let mtu = section.number("mtu", 576..=9600, "the largest IP packet in octets").unwrap_or(1500);
-    let mac = section.parsed("mac", "six octets, e.g. \"02:00:00:00:00:01\"", mac_address);
+    let mtu = section.number("mtu", 576..=9600, "the largest IP packet in bytes").unwrap_or(1500);
+    let mac = section.parsed("mac", "six bytes, e.g. \"02:00:00:00:00:01\"", mac_address);
     let vlan = section.number("vlan", 1..=4094, "an 802.1Q VLAN identifier");
     let (own, whole) = addresses(&mut section, report);
     let (ipv4, ipv6) = own;
@@ -282,7 +282,7 @@ fn neighbors(
         }
         let address =
             required(&mut table, "address", "the address of a host on the link", |t| neighbor(t).map(Some));
-        let mac = required(&mut table, "mac", "six octets, e.g. \"02:00:00:00:00:01\"", mac_address);
+        let mac = required(&mut table, "mac", "six bytes, e.g. \"02:00:00:00:00:01\"", mac_address);
         let place = table.place_of("address");
         table.finish();
         let Some(address) = address else { continue };
@@ -507,7 +507,7 @@ fn word(text: &str, len_max: usize) -> Result<String, String> {
     Err(format!("`{text}` does not fit"))
 }
 
-/// Linux: at most 15 octets, no `/`, no white space, not `.` or `..`; here also nothing that DPDK would misread.
+/// Linux: at most 15 bytes, no `/`, no white space, not `.` or `..`; here also nothing that DPDK would misread.
 fn interface_name(text: &str) -> Result<String, String> {
     word(text, 15)
         .ok()
@@ -546,12 +546,12 @@ fn pci_address(text: &str) -> Result<String, String> {
 }
 
 fn mac_address(text: &str) -> Result<[u8; 6], String> {
-    let octet = |part: &str| {
+    let byte = |part: &str| {
         let digits = part.len() == 2 && part.chars().all(|c| c.is_ascii_hexdigit());
         digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
     };
-    let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
-    let mac: Option<[u8; 6]> = octets.and_then(|octets| octets.try_into().ok());
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    let mac: Option<[u8; 6]> = bytes.and_then(|bytes| bytes.try_into().ok());
     let mac = mac.ok_or_else(|| format!("`{text}` is not a station address"))?;
     if mac[0] & 1 != 0 || mac == [0; 6] {
         return Err(format!("`{text}` is a group address or zero: a port needs a station address"));

@@ -11,13 +11,13 @@ use crate::read::{Place, Report, Section};
 use crate::text::{Access, RegionName, Token};
 use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Service, Tcp};
 
-/// Octets of `sun_path` without its terminating zero.
+/// Bytes of `sun_path` without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
 
 /// TCP ports that answer.
 const LISTENERS_MAX: usize = 64;
 
-/// Octets of the largest region: 1 TiB.
+/// Bytes of the largest region: 1 TiB.
 const REGION_BYTES_MAX: u64 = 1 << 40;
 
 /// Source prefixes of one region; they are searched one after another when a peer asks.
@@ -163,7 +163,7 @@ fn access(section: &mut Section<'_>, report: &Report) -> Option<Access> {
 }
 
 fn token(section: &mut Section<'_>, report: &Report, folder: &Path) -> Option<Token> {
-    let what = "1 to 32 octets: text, or `hex:` and digits";
+    let what = "1 to 32 bytes: text, or `hex:` and digits";
     let token = section.parsed("token", what, Token::from_text);
     let has_token = section.value("token").is_some();
     let Some(file) = section.value("token_file") else { return token };
@@ -247,7 +247,7 @@ pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
     }
     if text.len() > SOCKET_PATH_MAX {
         return Err(format!(
-            "the path of a socket has at most {SOCKET_PATH_MAX} octets, this one {}",
+            "the path of a socket has at most {SOCKET_PATH_MAX} bytes, this one {}",
             text.len()
         ));
     }

@@ -19,7 +19,7 @@ const CONNECTIONS_MAX: u32 = 1 << 20;
 /// The largest receive window, bytes, where the file does not say: 100 Mbit/s over a round trip of 100 ms, 1,250,000, and a little.
 const WINDOW_DEFAULT: u32 = 1280 << 10;
 
-/// The initial window, octets: ten segments where the MTU is 9000 (10 × 8960).
+/// The initial window, bytes: ten segments where the MTU is 9000 (10 × 8960).
 const INITIAL_WINDOW: u32 = 89_600;
 
 /// Ten segments of any IP packet.
@@ -29,7 +29,7 @@ const INITIAL_WINDOW_MAX: u32 = 10 * 65_535;
 /// peer that vanished holds an STag and a place for that long, so the daemon asks sooner.
 const KEEPALIVE_S: u32 = 600;
 
-/// Received octets of all connections of a worker on a port: 1 TiB.
+/// Received bytes of all connections of a worker on a port: 1 TiB.
 const RECEIVE_MEMORY_MAX: u64 = 1 << 40;
 
 /// The longest that a peer may be waited for where a key bounds that: a day.
@@ -128,10 +128,10 @@ fn sending(section: &mut Section<'_>, preset: TcpConfig) -> TcpConfig {
         dctcp_ect_control: section.flag("dctcp_ect_control").unwrap_or(preset.dctcp_ect_control),
         pacing: section.flag("pacing").unwrap_or(preset.pacing),
         initial_window_segments: section
-            .number("initial_window_segments", 1..=10, "segments sent before the first acknowledgement")
+            .number("initial_window_segments", 1..=10, "segments sent before the first acknowledgment")
             .unwrap_or(preset.initial_window_segments),
         initial_window_bytes: section
-            .size("initial_window_bytes", 1..=INITIAL_WINDOW_MAX, "octets that these segments have at most")
+            .size("initial_window_bytes", 1..=INITIAL_WINDOW_MAX, "bytes that these segments have at most")
             .unwrap_or(preset.initial_window_bytes),
         sack: section.flag("sack").unwrap_or(preset.sack),
         timestamps: section.flag("timestamps").unwrap_or(preset.timestamps),
@@ -160,7 +160,7 @@ fn opening(section: &mut Section<'_>, preset: TcpConfig, connections_max: u32, r
             .unwrap_or(preset.give_way_after_ms),
         syn_cookies: section.choice("syn_cookies", &cookies, help).unwrap_or(preset.syn_cookies),
         challenge_acks_max: section
-            .number("challenge_acks_max", 1..=255, "challenge acknowledgements of a connection at a time")
+            .number("challenge_acks_max", 1..=255, "challenge acknowledgments of a connection at a time")
             .unwrap_or(preset.challenge_acks_max),
         challenge_interval_ms: section
             .number("challenge_interval_ms", 100..=600_000, "the time for which they count")
@@ -218,7 +218,7 @@ fn buffers(section: &mut Section<'_>, connections_max: u32, stack: TcpConfig) ->
             .size(
                 "receive_memory_bytes",
                 (64 << 10)..=RECEIVE_MEMORY_MAX,
-                "received octets that all connections hold",
+                "received bytes that all connections hold",
             )
             .unwrap_or(0),
         received_buffers_max: section
@@ -229,7 +229,7 @@ fn buffers(section: &mut Section<'_>, connections_max: u32, stack: TcpConfig) ->
             )
             .unwrap_or(0),
         send_buffer_bytes: section
-            .size("send_buffer_bytes", 16384..=WINDOW_MAX, "unacknowledged octets of a connection")
+            .size("send_buffer_bytes", 16384..=WINDOW_MAX, "unacknowledged bytes of a connection")
             .unwrap_or(1 << 20),
         held_bytes_max: section
             .size("held_bytes_max", 16384..=u32::MAX, "buffer memory held for a connection behind a gap")
@@ -262,7 +262,7 @@ fn check_tcp(section: &Section<'_>, report: &Report, tcp: &Tcp) {
     if !window_scale && tcp.receive_window_bytes > WINDOW_UNSCALED_MAX {
         report.not_allowed(
             &section.place_of("receive_window_bytes"),
-            format!("a window of {} octets needs window scaling", tcp.receive_window_bytes),
+            format!("a window of {} bytes needs window scaling", tcp.receive_window_bytes),
             format!("4096 to {WINDOW_UNSCALED_MAX} without window_scale"),
             "lower receive_window_bytes, or let window_scale be true",
         );
@@ -340,7 +340,7 @@ pub(super) fn ip(mut section: Section<'_>, report: &Report, ports: &[Port], tcp:
             .unwrap_or(1024),
     };
     tcp.path_mtu_min = section
-        .number("path_mtu_min", 68..=9600, "the least path MTU that is believed, in octets")
+        .number("path_mtu_min", 68..=9600, "the least path MTU that is believed, in bytes")
         .unwrap_or(tcp.path_mtu_min);
     tcp.path_mtu_age_s = section
         .number("path_mtu_age_s", 0..=86_400, "how long a smaller path MTU holds")

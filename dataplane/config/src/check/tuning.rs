@@ -9,7 +9,7 @@ use crate::types::{
 const CORE_MAX: i128 = 1023;
 
 /// RFC 6581 §4 reserves 0x3FFF of the 14 bits, and each entry is memory on every connection:
-/// 1024 × 48 octets × 2 = 96 KiB.
+/// 1024 × 48 bytes × 2 = 96 KiB.
 const READS_MAX: u16 = 1024;
 
 /// STags per worker: 1 Mi of the 16 Mi that a 24-bit index tells apart, so that a guess seldom hits one.
@@ -151,7 +151,7 @@ pub(super) fn limits(mut section: Section<'_>) -> Limits {
         regions_max: section.number("regions_max", 1..=4096, "regions at a time").unwrap_or(256),
         grants_max: section.number("grants_max", 1..=GRANTS_MAX, "STags in force per worker").unwrap_or(8192),
         neighbors_max: section
-            .number("neighbors_max", 16..=65_536, "neighbours per worker and port")
+            .number("neighbors_max", 16..=65_536, "neighbors per worker and port")
             .unwrap_or(1024),
     };
     section.finish();

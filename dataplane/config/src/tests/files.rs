@@ -74,7 +74,7 @@ fn the_demonstration_leaves_room_for_its_region() {
         assert_eq!(c.memory.hugepages, Hugepages::Prefer);
         assert_eq!(c.memory.hugepage_limit_bytes, Some(512 << 20));
         let room = memory_plan(&c).region_room_bytes().unwrap();
-        assert!(room >= 256 << 20, "{name} leaves {room} octets");
+        assert!(room >= 256 << 20, "{name} leaves {room} bytes");
     }
 }
 

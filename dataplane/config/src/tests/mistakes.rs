@@ -94,7 +94,7 @@ fn json_is_a_bare_array_of_mistakes() {
         json,
         serde_json::json!([{
             "file": "t.toml", "line": 5, "column": 7, "key": "port[0].mtu", "message": "the number is out of range",
-            "allowed": "576 to 9600", "help": "this is the largest IP packet in octets",
+            "allowed": "576 to 9600", "help": "this is the largest IP packet in bytes",
         }])
     );
 }
@@ -115,7 +115,7 @@ fn files_that_cannot_be_read() {
     assert!(load("none.toml").contains("cannot read"));
     assert!(load("").contains("not a regular file"));
     std::fs::write(folder.path().join("latin1"), b"# \xFC\n").unwrap();
-    assert!(load("latin1").contains("not UTF-8 at octet 2"));
+    assert!(load("latin1").contains("not UTF-8 at byte 2"));
     std::fs::write(folder.path().join("big"), vec![b'#'; (1 << 20) + 1]).unwrap();
     assert!(load("big").contains("larger than"));
     assert!(!Config::load(&folder.path().join("big")).unwrap_err().render(true).is_empty());
@@ -149,7 +149,7 @@ fn memory() {
     beside_port("[memory]\nhugepage_limit = 1.5\n", "memory.hugepage_limit", "type float");
     let text = format!("{PORT}[memory]\nhugepage_limit = \"96M\"\n{}", REGION.replace("1M", "64M"));
     one(&text, "memory.hugepage_limit", "takes 134M of hugepages");
-    assert!(errors(&text).short().contains("29313 packet buffers of 2176 octets: 70M, region r: 64M"));
+    assert!(errors(&text).short().contains("29313 packet buffers of 2176 bytes: 70M, region r: 64M"));
 }
 
 /// A port on the same device with addresses of its own.

@@ -179,7 +179,7 @@ fn sizes() {
 #[test]
 fn a_token_is_never_printed() {
     let token = Token::from_text("hunter2").unwrap();
-    assert_eq!(format!("{token:?}"), "Token(7 octets)");
+    assert_eq!(format!("{token:?}"), "Token(7 bytes)");
     assert_eq!(token.as_bytes(), b"hunter2");
     assert_eq!(Token::new(&[7; 32]).unwrap().as_bytes(), [7; 32]);
     assert!(Token::new(&[7; 33]).is_err() && Token::new(&[]).is_err());
@@ -201,7 +201,7 @@ fn the_plan_adds_up() {
     let config = parse(text);
     // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved + 256 KiB of fragments / 2304, and 16 × (⌈1 MiB / 1428⌉ + ⌈1280 KiB / 1428⌉).
     assert_eq!(config.memory.packet_buffers, 2048 + 64 + 384 + 256 + 113 + 16 * (735 + 918));
-    // 2048 + 128; an object of 2432 octets: 862 per page.
+    // 2048 + 128; an object of 2432 bytes: 862 per page.
     assert_eq!(config.data_room_bytes(), 2176);
     let plan = memory_plan(&config);
     let huge: Vec<u64> =

@@ -33,13 +33,13 @@ pub(crate) struct Options {
     a: String,
     /// The other interface
     b: String,
-    /// Rate of the path, Mbit/s of frame octets; 0: unlimited
+    /// Rate of the path, Mbit/s of frame bytes; 0: unlimited
     #[arg(long, default_value_t = 0.0)]
     rate_mbit: f64,
     /// Delay in one direction, milliseconds
     #[arg(long, default_value_t = 0.0)]
     delay_ms: f64,
-    /// What waits for the transmitter at most, octets; more is dropped
+    /// What waits for the transmitter at most, bytes; more is dropped
     #[arg(long, default_value_t = u64::MAX)]
     queue_bytes: u64,
     /// Share of the frames that are lost, 0 to 1
@@ -54,7 +54,7 @@ pub(crate) struct Options {
     /// Lose and reorder only from A to B, only from B to A, or both
     #[arg(long, value_enum, default_value_t = Direction::Both)]
     impair: Direction,
-    /// Longest frame that the wire carries, octets
+    /// Longest frame that the wire carries, bytes
     #[arg(long, default_value_t = 1514)]
     frame_max: usize,
     /// What determines the fate of the frames
@@ -119,19 +119,19 @@ fn end_on_signal() -> Result<Arc<AtomicBool>> {
 
 /// A frame on its way.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Travelling {
+struct Traveling {
     due: Instant,
     /// Keeps frames in order that are due at the same time.
     number: u64,
     from: usize,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 /// What became of the frames of one direction.
 #[derive(Default)]
 struct Fates {
     forwarded: u64,
-    octets: u64,
+    bytes: u64,
     lost: u64,
     dropped: u64,
     reordered: u64,
@@ -144,7 +144,7 @@ struct Wire {
     frame_max: usize,
     seed: u64,
     paths: HashMap<(usize, u16), Path>,
-    travelling: BinaryHeap<Reverse<Travelling>>,
+    traveling: BinaryHeap<Reverse<Traveling>>,
     number: u64,
     fates: [Fates; 2],
     /// Room of frames that have arrived, used again.
@@ -160,9 +160,9 @@ impl Wire {
             let first = options.reorder_ms.first().copied().unwrap_or(0.0);
             let last = options.reorder_ms.last().copied().unwrap_or(first);
             Shape {
-                octets_per_second: options.rate_mbit * 1e6 / 8.0,
+                bytes_per_second: options.rate_mbit * 1e6 / 8.0,
                 delay: millis(options.delay_ms),
-                queue_octets: options.queue_bytes,
+                queue_bytes: options.queue_bytes,
                 loss: share(options.loss),
                 reorder: share(options.reorder),
                 reorder_by: (millis(first), millis(last)),
@@ -173,7 +173,7 @@ impl Wire {
             frame_max: options.frame_max.min(FRAME_MAX),
             seed: options.seed,
             paths: HashMap::new(),
-            travelling: BinaryHeap::new(),
+            traveling: BinaryHeap::new(),
             number: 0,
             fates: Default::default(),
             spare: Vec::new(),
@@ -201,29 +201,29 @@ impl Wire {
             Fate::Dropped => fates.dropped += 1,
             Fate::Arrives { due, reordered } => {
                 fates.reordered += u64::from(reordered);
-                let mut octets = self.spare.pop().unwrap_or_default();
-                octets.clear();
-                octets.extend_from_slice(frame);
+                let mut bytes = self.spare.pop().unwrap_or_default();
+                bytes.clear();
+                bytes.extend_from_slice(frame);
                 self.number += 1;
-                self.travelling.push(Reverse(Travelling { due, number: self.number, from, octets }));
+                self.traveling.push(Reverse(Traveling { due, number: self.number, from, bytes }));
             }
         }
     }
 
-    /// Sends what has travelled long enough; when the next frame is due.
+    /// Sends what has traveled long enough; when the next frame is due.
     fn deliver(&mut self, now: Instant, ports: &[Port; 2]) -> Option<Instant> {
         let mut leaving: [Vec<Vec<u8>>; 2] = Default::default();
         let next = loop {
-            let is_due = self.travelling.peek().map(|Reverse(frame)| (frame.due, frame.due <= now));
+            let is_due = self.traveling.peek().map(|Reverse(frame)| (frame.due, frame.due <= now));
             match is_due {
                 Some((_, true)) => {}
                 Some((due, false)) => break Some(due),
                 None => break None,
             }
-            if let Some(Reverse(frame)) = self.travelling.pop()
+            if let Some(Reverse(frame)) = self.traveling.pop()
                 && let Some(leaving) = leaving.get_mut(frame.from)
             {
-                leaving.push(frame.octets);
+                leaving.push(frame.bytes);
             }
         };
         for ((frames, to), fates) in leaving.into_iter().zip(ports.iter().rev()).zip(&mut self.fates) {
@@ -231,7 +231,7 @@ impl Wire {
                 let taken = to.send(burst);
                 fates.forwarded += taken as u64;
                 fates.refused += (burst.len() - taken) as u64;
-                fates.octets += burst.iter().map(|frame| frame.len() as u64).sum::<u64>();
+                fates.bytes += burst.iter().map(|frame| frame.len() as u64).sum::<u64>();
             }
             self.spare.extend(frames);
         }
@@ -242,7 +242,7 @@ impl Wire {
     fn report(&self, from: usize, missed: u32) -> Value {
         let Some(fates) = self.fates.get(from) else { return Value::Null };
         json!({
-            "forwarded": fates.forwarded, "octets": fates.octets, "lost": fates.lost, "dropped": fates.dropped,
+            "forwarded": fates.forwarded, "bytes": fates.bytes, "lost": fates.lost, "dropped": fates.dropped,
             "reordered": fates.reordered, "oversize": fates.oversize, "refused": fates.refused, "missed": missed,
         })
     }
@@ -252,8 +252,8 @@ impl Wire {
 fn client_port(frame: &[u8]) -> Option<u16> {
     let field =
         |at: usize| frame.get(at..).and_then(|rest| rest.first_chunk()).map(|it| u16::from_be_bytes(*it));
-    let octet = |at: usize| frame.get(at).copied();
-    let segment = match (field(12), octet(14), octet(23), octet(20)) {
+    let byte = |at: usize| frame.get(at).copied();
+    let segment = match (field(12), byte(14), byte(23), byte(20)) {
         (Some(0x0800), Some(version), Some(6), _) => 14 + usize::from(version & 0xf) * 4,
         (Some(0x86dd), _, _, Some(6)) => 54,
         _ => return None,

@@ -8,11 +8,11 @@ use crate::random::Random;
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     /// What the transmitter sends; 0 for no limit.
-    pub(super) octets_per_second: f64,
+    pub(super) bytes_per_second: f64,
     /// How long the wire is.
     pub(super) delay: Duration,
-    /// What waits for the transmitter at most, octets.
-    pub(super) queue_octets: u64,
+    /// What waits for the transmitter at most, bytes.
+    pub(super) queue_bytes: u64,
     /// Share of the frames that the wire loses.
     pub(super) loss: f64,
     /// Share of the frames that come late.
@@ -45,15 +45,15 @@ impl Path {
         Self { idle_at: now, random: Random::new(seed, stream) }
     }
 
-    /// Decides the fate of a frame of so many octets.
-    pub(super) fn take(&mut self, shape: &Shape, now: Instant, octets: usize) -> Fate {
+    /// Decides the fate of a frame of so many bytes.
+    pub(super) fn take(&mut self, shape: &Shape, now: Instant, bytes: usize) -> Fate {
         let waiting = self.idle_at.saturating_duration_since(now);
-        if shape.octets_per_second > 0.0 {
-            let waiting_octets = waiting.as_secs_f64() * shape.octets_per_second;
-            if waiting_octets + octets as f64 > shape.queue_octets as f64 {
+        if shape.bytes_per_second > 0.0 {
+            let waiting_bytes = waiting.as_secs_f64() * shape.bytes_per_second;
+            if waiting_bytes + bytes as f64 > shape.queue_bytes as f64 {
                 return Fate::Dropped;
             }
-            self.idle_at = now + waiting + Duration::from_secs_f64(octets as f64 / shape.octets_per_second);
+            self.idle_at = now + waiting + Duration::from_secs_f64(bytes as f64 / shape.bytes_per_second);
         } else {
             self.idle_at = now;
         }
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
 
     const PLAIN: Shape = Shape {
-        octets_per_second: 0.0,
+        bytes_per_second: 0.0,
         delay: Duration::from_millis(10),
-        queue_octets: u64::MAX,
+        queue_bytes: u64::MAX,
         loss: 0.0,
         reorder: 0.0,
         reorder_by: (Duration::ZERO, Duration::ZERO),
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn the_transmitter_sends_one_frame_after_the_other() {
-        // 1000 octets take 1 ms.
-        let shape = Shape { octets_per_second: 1e6, ..PLAIN };
+        // 1000 bytes take 1 ms.
+        let shape = Shape { bytes_per_second: 1e6, ..PLAIN };
         let now = Instant::now();
         let mut path = Path::new(now, 1, 1);
         let dues: Vec<_> = (0..4).map(|_| due_ms(path.take(&shape, now, 1000), now)).collect();
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_the_newest() {
-        let shape = Shape { octets_per_second: 1e6, queue_octets: 3000, ..PLAIN };
+        let shape = Shape { bytes_per_second: 1e6, queue_bytes: 3000, ..PLAIN };
         let now = Instant::now();
         let mut path = Path::new(now, 1, 1);
         for _ in 0..3 {

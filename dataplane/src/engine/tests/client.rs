@@ -1,4 +1,4 @@
-//! The laboratory's other side: sessions of octets, and of RDMA as an initiator, on a stack of its own.
+//! The laboratory's other side: sessions of bytes, and of RDMA as an initiator, on a stack of its own.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{HashMap, VecDeque};
@@ -9,34 +9,34 @@ use rdma::{
     Access, CloseHow, CompletionOp, CompletionStatus, ConnectRequest, CrcPolicy, Endpoint, EndpointConfig,
     Env, ErrorCode, Event as Rdma, LocalSlice, RdmaStats, RegionId, Sink, StagTable, StreamId, VecMemory,
 };
-use tcp_stack::testutil::{HeapBuf, HeapPool, octet};
+use tcp_stack::testutil::{HeapBuf, HeapPool, pattern_byte};
 use tcp_stack::{
     Buf, BufClass, BufPool, CloseReason, ConnId, ConnOptions, Duration, Event, Instant, RxChecksum, RxFrame,
     Segment, Stack, StackConfig,
 };
 
-/// Names the octets of every stream and file here.
+/// Names the bytes of every stream and file here.
 pub(crate) const KEY: u64 = 0x1badb002;
-/// Octets of received streams that are kept to be looked at.
+/// Bytes of received streams that are kept to be looked at.
 const KEPT: usize = 64 << 10;
 
-/// Fills a slice with the octets that a stream has from `at` on.
+/// Fills a slice with the bytes that a stream has from `at` on.
 pub(crate) fn fill(at: u64, out: &mut [u8]) {
-    for (octet_at, out) in (at..).zip(out) {
-        *out = octet(KEY, octet_at);
+    for (byte_at, out) in (at..).zip(out) {
+        *out = pattern_byte(KEY, byte_at);
     }
 }
 
-/// A stream of octets.
+/// A stream of bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Octets {
+pub(crate) struct Bytes {
     /// To be sent first.
     pub(crate) script: VecDeque<u8>,
-    /// Octets of the stream to be sent then.
+    /// Bytes of the stream to be sent then.
     pub(crate) bulk: u64,
-    /// Octets of a segment at most; 0 for as many as fit.
+    /// Bytes of a segment at most; 0 for as many as fit.
     pub(crate) chunk: usize,
-    /// Octets may be unacknowledged by the service's answer; 0 for any number.
+    /// Bytes may be unacknowledged by the service's answer; 0 for any number.
     pub(crate) lead: u64,
     /// Close when all is sent.
     pub(crate) ends: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Octets {
     pub(crate) deaf: bool,
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// Received octets that are not those of the stream.
+    /// Received bytes that are not those of the stream.
     pub(crate) wrong: u64,
     pub(crate) kept: Vec<u8>,
     pub(crate) connected: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Stream {
 
 /// What a connection is for.
 pub(crate) enum Session {
-    Octets(Octets),
+    Bytes(Bytes),
     Rdma(Box<Stream>),
 }
 
@@ -97,9 +97,9 @@ impl Session {
         }))
     }
 
-    /// A stream that sends these octets.
-    pub(crate) fn script(octets: &[u8]) -> Self {
-        Self::Octets(Octets { script: octets.iter().copied().collect(), ..Octets::default() })
+    /// A stream that sends these bytes.
+    pub(crate) fn script(bytes: &[u8]) -> Self {
+        Self::Bytes(Bytes { script: bytes.iter().copied().collect(), ..Bytes::default() })
     }
 }
 
@@ -136,10 +136,10 @@ impl Client {
         conn
     }
 
-    pub(crate) fn octets(&mut self, conn: ConnId) -> &mut Octets {
+    pub(crate) fn bytes(&mut self, conn: ConnId) -> &mut Bytes {
         match self.sessions.get_mut(&conn) {
-            Some(Session::Octets(octets)) => octets,
-            _ => panic!("not a session of octets"),
+            Some(Session::Bytes(bytes)) => bytes,
+            _ => panic!("not a session of bytes"),
         }
     }
 
@@ -154,13 +154,13 @@ impl Client {
         self.sessions.remove(&conn);
     }
 
-    /// Posts a Write of so many octets of a local region.
+    /// Posts a Write of so many bytes of a local region.
     pub(crate) fn write(&mut self, conn: ConnId, local: (RegionId, u64), len: u32, to: u64) {
         let (stag, endpoint) = self.established(conn);
         endpoint.post_write(0, slice(local, len), stag, to).unwrap();
     }
 
-    /// Posts a Read of so many octets into a local region.
+    /// Posts a Read of so many bytes into a local region.
     pub(crate) fn read(&mut self, conn: ConnId, local: (RegionId, u64), len: u32, from: u64) {
         let (stag, endpoint) = self.established(conn);
         endpoint.post_read(0, slice(local, len), stag, from).unwrap();
@@ -180,7 +180,7 @@ impl Client {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let endpoints = self.sessions.values().filter_map(|session| match session {
             Session::Rdma(stream) => stream.endpoint.as_ref()?.next_deadline(),
-            Session::Octets(_) => None,
+            Session::Bytes(_) => None,
         });
         let endpoint = endpoints.min().map(|at| Instant::ZERO + at);
         [self.stack.next_deadline(), endpoint].into_iter().flatten().min()
@@ -214,7 +214,7 @@ impl Client {
                 Event::Connected { conn } => self.connected(now, conn),
                 Event::Data { conn, offset, segment } => self.data(now, conn, offset, segment),
                 Event::PeerClosed { conn } => match self.sessions.get_mut(&conn) {
-                    Some(Session::Octets(octets)) => octets.peer_closed = true,
+                    Some(Session::Bytes(bytes)) => bytes.peer_closed = true,
                     Some(Session::Rdma(stream)) => {
                         if let Some(endpoint) = &mut stream.endpoint {
                             endpoint.peer_closed(time(now), &mut self.stats);
@@ -223,7 +223,7 @@ impl Client {
                     None => self.stack.close(now, conn),
                 },
                 Event::Closed { conn, reason } => match self.sessions.get_mut(&conn) {
-                    Some(Session::Octets(octets)) => octets.closed = Some(reason),
+                    Some(Session::Bytes(bytes)) => bytes.closed = Some(reason),
                     Some(Session::Rdma(stream)) => {
                         stream.closed = Some(reason);
                         if let Some(endpoint) = &mut stream.endpoint {
@@ -244,7 +244,7 @@ impl Client {
 
     fn connected(&mut self, now: Instant, conn: ConnId) {
         match self.sessions.get_mut(&conn) {
-            Some(Session::Octets(octets)) => octets.connected = true,
+            Some(Session::Bytes(bytes)) => bytes.connected = true,
             Some(Session::Rdma(stream)) => {
                 self.streams += 1;
                 let request = ConnectRequest {
@@ -265,9 +265,9 @@ impl Client {
     fn data(&mut self, now: Instant, conn: ConnId, offset: u64, segment: Segment<HeapBuf>) {
         let len = segment.len();
         match self.sessions.get_mut(&conn) {
-            Some(Session::Octets(octets)) => {
-                octets.take(segment.bytes());
-                if octets.deaf {
+            Some(Session::Bytes(bytes)) => {
+                bytes.take(segment.bytes());
+                if bytes.deaf {
                     return;
                 }
             }
@@ -284,16 +284,16 @@ impl Client {
 
     /// A session that was deaf from its start reads what it has not, and goes on.
     pub(crate) fn hear(&mut self, conn: ConnId) {
-        let octets = self.octets(conn);
-        octets.deaf = false;
-        let unread = octets.received;
+        let bytes = self.bytes(conn);
+        bytes.deaf = false;
+        let unread = bytes.received;
         self.stack.consumed(conn, usize::try_from(unread).unwrap());
     }
 
     fn act(&mut self, now: Instant, conn: ConnId) {
         let Self { stack, pool, sessions, stags, memory, stats, .. } = self;
         match sessions.get_mut(&conn) {
-            Some(Session::Octets(octets)) => octets.send(now, conn, stack, pool),
+            Some(Session::Bytes(bytes)) => bytes.send(now, conn, stack, pool),
             Some(Session::Rdma(stream)) => {
                 let Some(endpoint) = &mut stream.endpoint else { return };
                 endpoint.handle_timeout(time(now), stats);
@@ -336,10 +336,10 @@ impl Stream {
     }
 }
 
-impl Octets {
+impl Bytes {
     fn take(&mut self, bytes: &[u8]) {
         for (at, byte) in (self.received..).zip(bytes) {
-            self.wrong += u64::from(*byte != octet(KEY, at));
+            self.wrong += u64::from(*byte != pattern_byte(KEY, at));
         }
         self.received += bytes.len() as u64;
         self.kept.extend(bytes.iter().take(KEPT - self.kept.len().min(KEPT)));
@@ -362,7 +362,7 @@ impl Octets {
             for out in buf.append(len).unwrap() {
                 *out = self.script.pop_front().unwrap_or_else(|| {
                     self.bulk -= 1;
-                    octet(KEY, self.sent)
+                    pattern_byte(KEY, self.sent)
                 });
                 self.sent += 1;
             }

@@ -3,7 +3,7 @@
 use rdma::Access;
 use tcp_stack::{CloseReason, ConnId};
 
-use super::client::{Octets, Session};
+use super::client::{Bytes, Session};
 use super::lab::{CHARGEN, CLIENT, CLIENT6, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up};
 use crate::engine::ConnRow;
@@ -28,13 +28,13 @@ fn open_all(lab: &mut Lab) -> Vec<(u16, bool, ConnId)> {
         for port in [ECHO, DISCARD, CHARGEN, REGION, ECHO, DISCARD, CHARGEN, REGION] {
             let session = match port {
                 REGION => Session::region("lab", Access::REMOTE_WRITE, b"", lab.client.crc),
-                _ => Session::Octets(Octets { bulk: 1000, deaf: port == CHARGEN, ..Octets::default() }),
+                _ => Session::Bytes(Bytes { bulk: 1000, deaf: port == CHARGEN, ..Bytes::default() }),
             };
             let conn = lab.connect_to(address, port, session);
             if port == REGION {
                 lab.run_until("a grant", SECOND, |lab| lab.client.stream(conn).answer.is_some());
             } else {
-                lab.run_until("connect", SECOND, |lab| lab.client.octets(conn).connected);
+                lab.run_until("connect", SECOND, |lab| lab.client.bytes(conn).connected);
             }
             open.push((port, is_v6, conn));
         }
@@ -43,7 +43,7 @@ fn open_all(lab: &mut Lab) -> Vec<(u16, bool, ConnId)> {
 }
 
 fn end_of(lab: &mut Lab, port: u16, conn: ConnId) -> Option<CloseReason> {
-    if port == REGION { lab.client.stream(conn).closed } else { lab.client.octets(conn).closed }
+    if port == REGION { lab.client.stream(conn).closed } else { lab.client.bytes(conn).closed }
 }
 
 #[test]

@@ -7,9 +7,9 @@ use rdma::service::{Grant, ServiceError};
 use tcp_stack::testutil::Random;
 use tcp_stack::{CloseReason, ConnId};
 
-use super::client::{Octets, Session};
+use super::client::{Bytes, Session};
 use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
-use super::{SECOND, assert_empty, hang_up, open_octets};
+use super::{SECOND, assert_empty, hang_up, open_bytes};
 
 const FAMILIES: [IpAddr; 2] = [IpAddr::V4(ENGINE), IpAddr::V6(ENGINE6)];
 
@@ -21,12 +21,12 @@ fn fill(lab: &mut Lab, address: IpAddr, ports: &[u16], count: u32) -> Vec<ConnId
             lab.connect_to(
                 address,
                 *port,
-                Session::Octets(Octets { deaf: *port == CHARGEN, ..Octets::default() }),
+                Session::Bytes(Bytes { deaf: *port == CHARGEN, ..Bytes::default() }),
             )
         })
         .collect();
     lab.run_until("all to connect", SECOND * 5, |lab| {
-        conns.iter().all(|conn| lab.client.octets(*conn).connected)
+        conns.iter().all(|conn| lab.client.bytes(*conn).connected)
     });
     conns
 }
@@ -52,7 +52,7 @@ fn put(lab: &mut Lab, conn: ConnId) {
 }
 
 fn evicted(lab: &mut Lab, conns: &[ConnId]) -> Vec<usize> {
-    let is_gone = |(n, conn): (usize, &ConnId)| lab.client.octets(*conn).closed.map(|reason| (n, reason));
+    let is_gone = |(n, conn): (usize, &ConnId)| lab.client.bytes(*conn).closed.map(|reason| (n, reason));
     let gone: Vec<(usize, CloseReason)> = conns.iter().enumerate().filter_map(is_gone).collect();
     assert!(gone.iter().all(|(_, reason)| *reason == CloseReason::Reset), "{gone:?}");
     gone.into_iter().map(|(n, _)| n).collect()
@@ -89,9 +89,9 @@ fn unfinished_handshakes_give_way_to_an_honest_peer() {
         for drips in [false, true] {
             let mut lab = Lab::new(Setup::default());
             let conns = fill(&mut lab, address, &[REGION], CONNECTIONS);
-            for octet in &b"MPA ID Req Frame"[..12] {
+            for byte in &b"MPA ID Req Frame"[..12] {
                 for conn in conns.iter().filter(|_| drips) {
-                    lab.client.octets(*conn).script.push_back(*octet);
+                    lab.client.bytes(*conn).script.push_back(*byte);
                 }
                 lab.run_for(SECOND / 10);
             }
@@ -130,12 +130,12 @@ fn refused_and_ended_streams_give_way() {
     for address in FAMILIES {
         let mut lab = Lab::new(Setup::default());
         for n in 0..CONNECTIONS {
-            let session = Session::Octets(Octets { deaf: true, ..Octets::default() });
+            let session = Session::Bytes(Bytes { deaf: true, ..Bytes::default() });
             let conn = lab.connect_to(address, REGION, session);
             // A request for a region that is not there: the answer is a refusal, and the peer is left to close.
             let request = refused_request();
-            lab.client.octets(conn).script.extend(request);
-            lab.run_until("the answer", SECOND, |lab| lab.client.octets(conn).received > 20);
+            lab.client.bytes(conn).script.extend(request);
+            lab.run_until("the answer", SECOND, |lab| lab.client.bytes(conn).received > 20);
             assert_eq!(lab.conns(), n as usize + 1, "its place is taken");
         }
         lab.run_for(SECOND * 3 / 2);
@@ -191,10 +191,10 @@ fn a_crowd_leaves_nothing_behind() {
         for _ in 0..400 {
             let address = FAMILIES[random.index(2)];
             let port = [ECHO, DISCARD, CHARGEN, REGION][random.index(4)];
-            let octets = Octets { bulk: 10, deaf: port == CHARGEN, ..Octets::default() };
+            let bytes = Bytes { bulk: 10, deaf: port == CHARGEN, ..Bytes::default() };
             open.push(match random.index(4) {
                 0 => ask(&mut lab, address, "lab"),
-                _ => lab.connect_to(address, port, Session::Octets(octets)),
+                _ => lab.connect_to(address, port, Session::Bytes(bytes)),
             });
             lab.run_for(SECOND / 50);
             if random.chance(300_000) {
@@ -215,16 +215,16 @@ fn a_crowd_leaves_nothing_behind() {
 #[test]
 fn who_is_busy_stays() {
     let mut lab = Lab::new(Setup::default());
-    let busy = open_octets(&mut lab, ECHO, Session::Octets(Octets { bulk: 100, ..Octets::default() }));
+    let busy = open_bytes(&mut lab, ECHO, Session::Bytes(Bytes { bulk: 100, ..Bytes::default() }));
     let conns = fill(&mut lab, FAMILIES[0], &[ECHO], CONNECTIONS - 1);
     for round in 1..=20 {
         lab.run_for(SECOND / 4);
-        lab.client.octets(busy).bulk += 100;
+        lab.client.bytes(busy).bulk += 100;
         if round > 4 {
             answer(&mut lab, FAMILIES[1], "lab").1.unwrap();
         }
     }
     lab.run_for(SECOND / 10);
-    assert_eq!(lab.client.octets(busy).received, 2100);
+    assert_eq!(lab.client.bytes(busy).received, 2100);
     assert_eq!(evicted(&mut lab, &conns), (0..16).collect::<Vec<_>>());
 }

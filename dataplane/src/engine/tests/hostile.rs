@@ -8,12 +8,12 @@ use rdma::service::{self, Grant};
 use tcp_stack::testutil::Random;
 use tcp_stack::{CloseReason, ConnId};
 
-use super::client::{Octets, Session};
+use super::client::{Bytes, Session};
 use super::lab::{CHARGEN, CONNECTIONS, DISCARD, ECHO, ENGINE, Lab, REGION, ROUGH, Setup};
-use super::{SECOND, assert_bounded, assert_empty, hang_up, open_octets};
+use super::{SECOND, assert_bounded, assert_empty, hang_up, open_bytes};
 
 pub(super) const BOTH: Access = Access::from_bits(3).unwrap();
-/// Octets of an MPA frame in front of its private data.
+/// Bytes of an MPA frame in front of its private data.
 const MPA_HEADER: usize = 20;
 
 /// An MPA Request of revision 1, with CRC.
@@ -32,16 +32,16 @@ fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An RDMA Write of these octets: DDP version 1, tagged, last; RDMAP version 1, opcode 0.
+/// An RDMA Write of these bytes: DDP version 1, tagged, last; RDMAP version 1, opcode 0.
 pub(super) fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     fpdu(&[&[0xc1, 0x40], &stag.to_be_bytes()[..], &to.to_be_bytes(), payload].concat())
 }
 
-/// The `msn`th Read Request, for so many octets of the region's start.
-fn read_request(stag: u32, msn: u32, octets: u32) -> Vec<u8> {
+/// The `msn`th Read Request, for so many bytes of the region's start.
+fn read_request(stag: u32, msn: u32, bytes: u32) -> Vec<u8> {
     let queue = [0, 0, 0, 0, 0, 0, 0, 1];
     let sink = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
-    let source = [&octets.to_be_bytes()[..], &stag.to_be_bytes(), &[0; 8]].concat();
+    let source = [&bytes.to_be_bytes()[..], &stag.to_be_bytes(), &[0; 8]].concat();
     fpdu(&[&[0x41, 0x41], &queue[..], &msn.to_be_bytes(), &[0; 4], &sink, &source].concat())
 }
 
@@ -53,19 +53,19 @@ fn shake_hands(lab: &mut Lab, deaf: bool) -> (ConnId, Grant) {
 /// As [`shake_hands`], with either address of the engine.
 pub(super) fn shake_hands_over(lab: &mut Lab, address: IpAddr, deaf: bool) -> (ConnId, Grant) {
     let script = region_request("lab").into();
-    let session = Session::Octets(Octets { script, deaf, ..Octets::default() });
+    let session = Session::Bytes(Bytes { script, deaf, ..Bytes::default() });
     let conn = lab.connect_to(address, REGION, session);
-    lab.run_until("connect", SECOND * 5, |lab| lab.client.octets(conn).connected);
+    lab.run_until("connect", SECOND * 5, |lab| lab.client.bytes(conn).connected);
     let reply = MPA_HEADER + service::REPLY_LEN;
-    lab.run_until("the reply", SECOND, |lab| lab.client.octets(conn).kept.len() >= reply);
-    let kept = &lab.client.octets(conn).kept;
+    lab.run_until("the reply", SECOND, |lab| lab.client.bytes(conn).kept.len() >= reply);
+    let kept = &lab.client.bytes(conn).kept;
     assert!(kept.starts_with(b"MPA ID Rep Frame"));
     let grant = service::decode_reply(&kept[MPA_HEADER..reply]).unwrap();
     (conn, grant)
 }
 
-pub(super) fn say(lab: &mut Lab, conn: ConnId, octets: &[u8]) {
-    lab.client.octets(conn).script.extend(octets);
+pub(super) fn say(lab: &mut Lab, conn: ConnId, bytes: &[u8]) {
+    lab.client.bytes(conn).script.extend(bytes);
 }
 
 /// An honest peer is served.
@@ -81,24 +81,24 @@ pub(super) fn assert_serves(lab: &mut Lab) {
 }
 
 #[test]
-fn random_octets_are_no_mpa_and_end_the_connection() {
+fn random_bytes_are_no_mpa_and_end_the_connection() {
     let mut lab = Lab::new(Setup::default());
     let mut random = Random::new(7);
     for round in 0..200 {
-        let mut octets: Vec<u8> = (0..1 + random.index(3000)).map(|_| random.byte()).collect();
+        let mut bytes: Vec<u8> = (0..1 + random.index(3000)).map(|_| random.byte()).collect();
         // Some of them begin well.
         let good = region_request("lab");
-        let kept = random.index(good.len()).min(octets.len()) * (round % 2);
-        octets[..kept].copy_from_slice(&good[..kept]);
-        octets.resize(octets.len().max(600), 0xee);
-        let conn = open_octets(&mut lab, REGION, Session::script(&octets));
-        lab.client.octets(conn).ends = true;
-        lab.run_until("the end", SECOND * 20, |lab| lab.client.octets(conn).closed.is_some());
+        let kept = random.index(good.len()).min(bytes.len()) * (round % 2);
+        bytes[..kept].copy_from_slice(&good[..kept]);
+        bytes.resize(bytes.len().max(600), 0xee);
+        let conn = open_bytes(&mut lab, REGION, Session::script(&bytes));
+        lab.client.bytes(conn).ends = true;
+        lab.run_until("the end", SECOND * 20, |lab| lab.client.bytes(conn).closed.is_some());
         lab.client.forget(conn);
     }
     let mpa = &lab.engine.rdma_stats().mpa;
     assert!(mpa.refused_key > 50, "{mpa:?}");
-    assert!(lab.region_bytes().iter().all(|octet| *octet == 0));
+    assert!(lab.region_bytes().iter().all(|byte| *byte == 0));
     assert_serves(&mut lab);
     assert_empty(&mut lab);
 }
@@ -109,13 +109,13 @@ fn half_a_request_is_given_no_more_than_its_time() {
     let good = region_request("lab");
     let conns: Vec<ConnId> = [0, 1, 16, MPA_HEADER, good.len() - 1]
         .into_iter()
-        .map(|len| open_octets(&mut lab, REGION, Session::script(&good[..len])))
+        .map(|len| open_bytes(&mut lab, REGION, Session::script(&good[..len])))
         .collect();
     lab.run_for(SECOND * 9);
     assert_eq!(lab.conns(), conns.len(), "they still have time");
     lab.run_for(SECOND * 2);
     for conn in conns {
-        assert_eq!(lab.client.octets(conn).closed, Some(CloseReason::Reset));
+        assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Reset));
     }
     assert_eq!(lab.engine.rdma_stats().mpa.startup_timeouts, 5);
     assert_serves(&mut lab);
@@ -125,15 +125,15 @@ fn half_a_request_is_given_no_more_than_its_time() {
 #[test]
 fn a_peer_that_drips_its_request_is_given_no_more_either() {
     let mut lab = Lab::new(Setup::default());
-    let conn = open_octets(&mut lab, REGION, Session::script(b"M"));
-    for octet in &mpa_request(&[0; 500])[1..] {
+    let conn = open_bytes(&mut lab, REGION, Session::script(b"M"));
+    for byte in &mpa_request(&[0; 500])[1..] {
         lab.run_for(SECOND / 10);
-        if lab.client.octets(conn).closed.is_some() {
+        if lab.client.bytes(conn).closed.is_some() {
             break;
         }
-        say(&mut lab, conn, &[*octet]);
+        say(&mut lab, conn, &[*byte]);
     }
-    assert_eq!(lab.client.octets(conn).closed, Some(CloseReason::Reset));
+    assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Reset));
     assert_eq!(lab.engine.rdma_stats().mpa.startup_timeouts, 1);
     assert_empty(&mut lab);
 }
@@ -142,22 +142,22 @@ fn a_peer_that_drips_its_request_is_given_no_more_either() {
 fn requests_that_are_wrong_are_refused_by_reason() {
     let mut lab = Lab::new(Setup::default());
     let good = region_request("lab");
-    let with = |at: usize, octet: u8| {
+    let with = |at: usize, byte: u8| {
         let mut bad = good.clone();
-        bad[at] = octet;
+        bad[at] = byte;
         bad
     };
     let early = [good.clone(), write(1, 0, b"early")].concat();
     let reply = [b"MPA ID Rep Frame".as_slice(), &good[16..]].concat();
     let cases = [with(0, b'm'), with(17, 0), with(17, 3), mpa_request(&[0; 513]), early, reply];
     for case in cases {
-        let conn = open_octets(&mut lab, REGION, Session::script(&case));
+        let conn = open_bytes(&mut lab, REGION, Session::script(&case));
         // A rejected peer is given a few seconds to close by itself.
         lab.run_until("the end", SECOND * 8, |lab| {
-            let octets = lab.client.octets(conn);
-            octets.peer_closed || octets.closed.is_some()
+            let bytes = lab.client.bytes(conn);
+            bytes.peer_closed || bytes.closed.is_some()
         });
-        lab.client.octets(conn).ends = true;
+        lab.client.bytes(conn).ends = true;
     }
     let mpa = lab.engine.rdma_stats().mpa;
     assert_eq!((mpa.refused_key, mpa.refused_revision), (1, 2), "{mpa:?}");
@@ -178,10 +178,10 @@ fn a_damaged_fpdu_is_not_placed() {
         bad.resize(70_000, 0);
         say(&mut lab, conn, &bad);
         lab.run_until("the end", SECOND * 5, |lab| {
-            let octets = lab.client.octets(conn);
-            octets.peer_closed || octets.closed.is_some()
+            let bytes = lab.client.bytes(conn);
+            bytes.peer_closed || bytes.closed.is_some()
         });
-        assert!(lab.region_bytes().iter().all(|octet| *octet == 0), "octet {at} damaged");
+        assert!(lab.region_bytes().iter().all(|byte| *byte == 0), "byte {at} damaged");
         hang_up(&mut lab, &[conn]);
         lab.client.forget(conn);
     }
@@ -198,10 +198,10 @@ fn random_messages_with_good_crcs_touch_nothing_that_was_not_granted() {
     let mut random = Random::new(11);
     for _ in 0..300 {
         let (conn, grant) = shake_hands(&mut lab, false);
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for _ in 0..1 + random.index(4) {
             let mut ulpdu: Vec<u8> = (0..random.index(100)).map(|_| random.byte()).collect();
-            // Plausible first octets, and never the STag that would be right.
+            // Plausible first bytes, and never the STag that would be right.
             if let [ddp, rdmap, rest @ ..] = ulpdu.as_mut_slice() {
                 (*ddp, *rdmap) = (*ddp & 0xc0 | 1, *rdmap & 0x0f | 0x40);
                 if let Some(stag) =
@@ -210,14 +210,14 @@ fn random_messages_with_good_crcs_touch_nothing_that_was_not_granted() {
                     stag[0] ^= 1;
                 }
             }
-            octets.extend(fpdu(&ulpdu));
+            bytes.extend(fpdu(&ulpdu));
         }
-        say(&mut lab, conn, &octets);
-        lab.client.octets(conn).ends = true;
-        lab.run_until("the end", SECOND * 5, |lab| lab.client.octets(conn).closed.is_some());
+        say(&mut lab, conn, &bytes);
+        lab.client.bytes(conn).ends = true;
+        lab.run_until("the end", SECOND * 5, |lab| lab.client.bytes(conn).closed.is_some());
         lab.client.forget(conn);
     }
-    assert!(lab.region_bytes().iter().all(|octet| *octet == 0));
+    assert!(lab.region_bytes().iter().all(|byte| *byte == 0));
     assert!(lab.engine.rdma_stats().rdmap.terminates_sent > 200);
     assert_serves(&mut lab);
     assert_empty(&mut lab);
@@ -238,15 +238,15 @@ fn a_peer_that_does_not_read_holds_a_bounded_number_of_buffers() {
             say(&mut lab, conn, &requests);
             conn
         } else {
-            let octets = Octets { bulk: 64 << 20, deaf: true, ..Octets::default() };
-            open_octets(&mut lab, port, Session::Octets(octets))
+            let bytes = Bytes { bulk: 64 << 20, deaf: true, ..Bytes::default() };
+            open_bytes(&mut lab, port, Session::Bytes(bytes))
         };
         lab.run_for(SECOND * 300);
         assert!(lab.buffers_used_max < BUFFERS_BOUND, "port {port}: {}", lab.buffers_used_max);
-        let received = lab.client.octets(conn).received;
+        let received = lab.client.bytes(conn).received;
         // The window that a connection begins with: only reading makes it grow.
-        assert!((60_000..200_000).contains(&received), "port {port}: {received} octets");
-        assert_eq!(lab.client.octets(conn).closed, None, "port {port}: slow is not wrong");
+        assert!((60_000..200_000).contains(&received), "port {port}: {received} bytes");
+        assert_eq!(lab.client.bytes(conn).closed, None, "port {port}: slow is not wrong");
         assert_serves(&mut lab);
         lab.client.stack.abort(lab.now, conn);
         // The reset is not at the exact place that RFC 5961 §3 wants: the next probe of the window draws one that is.
@@ -281,12 +281,12 @@ fn a_thousand_connections_that_come_and_go_leave_nothing() {
             (REGION, _) => b"GET / HTTP/1.1\r\n\r\n".to_vec(),
             _ => vec![0; random.index(5000)],
         };
-        let conn = open_octets(&mut lab, port, Session::script(&script));
+        let conn = open_bytes(&mut lab, port, Session::script(&script));
         if random.chance(300_000) {
             hang_up(&mut lab, &[conn]);
         } else {
-            lab.client.octets(conn).ends = true;
-            lab.run_until("the end", SECOND * 30, |lab| lab.client.octets(conn).closed.is_some());
+            lab.client.bytes(conn).ends = true;
+            lab.run_until("the end", SECOND * 30, |lab| lab.client.bytes(conn).closed.is_some());
         }
         lab.client.forget(conn);
         assert_bounded(&lab);
@@ -303,7 +303,7 @@ fn a_thousand_connections_that_come_and_go_leave_nothing() {
 fn connections_in_quick_succession_do_not_pile_up() {
     let mut lab = Lab::new(Setup { time_wait_ms: 1, ..Setup::default() });
     for _ in 0..1000 {
-        let conn = open_octets(&mut lab, REGION, Session::script(&[]));
+        let conn = open_bytes(&mut lab, REGION, Session::script(&[]));
         lab.client.stack.abort(lab.now, conn);
         lab.run_until("the end", SECOND, |lab| lab.conns() == 0);
         lab.client.forget(conn);
@@ -318,10 +318,10 @@ fn connections_in_quick_succession_do_not_pile_up() {
 fn a_rejected_peer_that_stays_is_forgotten() {
     let mut lab = Lab::new(Setup::default());
     let conns: Vec<ConnId> = (0..CONNECTIONS)
-        .map(|_| open_octets(&mut lab, REGION, Session::script(&region_request("nowhere"))))
+        .map(|_| open_bytes(&mut lab, REGION, Session::script(&region_request("nowhere"))))
         .collect();
     for conn in &conns {
-        lab.run_until("the end", SECOND * 8, |lab| lab.client.octets(*conn).peer_closed);
+        lab.run_until("the end", SECOND * 8, |lab| lab.client.bytes(*conn).peer_closed);
     }
     lab.run_for(SECOND * 300);
     assert_eq!(lab.conns(), 0, "connections are held by peers that do not close");
@@ -331,8 +331,7 @@ fn a_rejected_peer_that_stays_is_forgotten() {
 #[test]
 fn frames_of_garbage_are_dropped_by_reason() {
     let mut lab = Lab::new(Setup::default());
-    let (echo, mut random) =
-        (open_octets(&mut lab, ECHO, Session::Octets(Octets::default())), Random::new(5));
+    let (echo, mut random) = (open_bytes(&mut lab, ECHO, Session::Bytes(Bytes::default())), Random::new(5));
     for _ in 0..20_000 {
         let mut frame: Vec<u8> = (0..random.index(200)).map(|_| random.byte()).collect();
         let good = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6];
@@ -346,18 +345,18 @@ fn frames_of_garbage_are_dropped_by_reason() {
     lab.run_for(SECOND / 10);
     let stats = lab.engine.stack().stats();
     assert!(stats.drops.total() >= 19_000, "{stats:?}");
-    lab.client.octets(echo).bulk = 1000;
-    lab.run_until("the echo", SECOND, |lab| lab.client.octets(echo).received == 1000);
+    lab.client.bytes(echo).bulk = 1000;
+    lab.run_until("the echo", SECOND, |lab| lab.client.bytes(echo).received == 1000);
     hang_up(&mut lab, &[echo]);
     assert_empty(&mut lab);
 }
 
-/// Octets that wait in segments of their own, or in windows that never close, would hold many times their number.
+/// Bytes that wait in segments of their own, or in windows that never close, would hold many times their number.
 #[test]
 fn a_peer_of_tiny_segments_holds_no_more_buffers_than_others() {
     let mut lab = Lab::new(Setup::default());
-    let octets = Octets { bulk: 8 << 20, chunk: 16, deaf: true, ..Octets::default() };
-    let conn = open_octets(&mut lab, ECHO, Session::Octets(octets));
+    let bytes = Bytes { bulk: 8 << 20, chunk: 16, deaf: true, ..Bytes::default() };
+    let conn = open_bytes(&mut lab, ECHO, Session::Bytes(bytes));
     lab.run_for(SECOND * 10);
     assert!(lab.buffers_used_max < BUFFERS_BOUND, "{}", lab.buffers_used_max);
     assert_serves(&mut lab);

@@ -54,7 +54,7 @@ pub(crate) struct Setup {
     pub(crate) mtu: u16,
     /// Buffers of the engine, and as many of the client.
     pub(crate) buffers: usize,
-    /// Octets of the region `lab`.
+    /// Bytes of the region `lab`.
     pub(crate) lab_bytes: usize,
     pub(crate) crc: CrcPolicy,
     /// Whether the engine asks for markers.

@@ -76,7 +76,7 @@ fn put_and_get(lab: &mut Lab, conn: ConnId, random: &mut Random) {
     assert_eq!(lab.engine.memory().faults(), 0);
 }
 
-/// Pieces that cover so many octets once each, shuffled.
+/// Pieces that cover so many bytes once each, shuffled.
 fn pieces(bytes: usize, random: &mut Random) -> Vec<(u64, u32)> {
     let (mut at, mut pieces) = (0, Vec::new());
     while at < bytes {
@@ -104,7 +104,7 @@ fn live(setup: Setup, address: std::net::IpAddr) -> Lab {
     let tcp = lab.engine.stack().stats().tcp;
     assert_eq!((tcp.resets_out, tcp.resets_received), (0, 0), "seed {}", setup.seed);
     let rdmap = &lab.engine.rdma_stats().rdmap;
-    assert_eq!(rdmap.payload_bytes_placed, setup.lab_bytes as u64, "each octet placed once");
+    assert_eq!(rdmap.payload_bytes_placed, setup.lab_bytes as u64, "each byte placed once");
     assert_eq!((rdmap.terminates_sent, rdmap.terminates_received), (0, 0));
     assert_empty(&mut lab);
     lab
@@ -120,7 +120,7 @@ fn put_and_get_over_a_good_link() {
     }
 }
 
-/// A peer that takes 52 octets at a time: the shortest FPDU that RFC 5044 lets us cut to needs three segments.
+/// A peer that takes 52 bytes at a time: the shortest FPDU that RFC 5044 lets us cut to needs three segments.
 #[test]
 fn a_peer_with_the_smallest_segments_is_answered() {
     let mut lab = Lab::new(Setup { mtu: 104, lab_bytes: 64 << 10, ..Setup::default() });
@@ -261,13 +261,13 @@ fn an_access_that_was_not_granted_ends_the_stream_and_touches_nothing() {
         let [layer, etype, code] = code;
         assert_eq!(terminated, Some(ErrorCode { layer, etype, code }), "{access:?} {reads} {to:#x}+{len}");
     }
-    assert!(lab.region_bytes().iter().all(|octet| *octet == 0), "the region is touched");
+    assert!(lab.region_bytes().iter().all(|byte| *byte == 0), "the region is touched");
     // Another stream's STag, that stream being alive.
     let (other, answer) = open(&mut lab, "lab", BOTH, b"");
     let (conn, _) = open(&mut lab, "lab", BOTH, b"");
     post(&mut lab, conn, false, (local, 8), answer.unwrap().stag, 0);
     assert_eq!(wait_for_end(&mut lab, conn), Some(ErrorCode { layer: 1, etype: 1, code: 2 }));
-    assert!(lab.region_bytes().iter().all(|octet| *octet == 0), "the region is touched");
+    assert!(lab.region_bytes().iter().all(|byte| *byte == 0), "the region is touched");
     // Which serves on.
     lab.client.write(other, (local, 0), 8, 3);
     lab.client.read(other, (local, 32), 16, 0);

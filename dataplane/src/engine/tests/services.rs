@@ -3,23 +3,23 @@
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{BufClass, BufPool, CloseReason, ConnId, Duration, State};
 
-use super::client::{Octets, Session};
+use super::client::{Bytes, Session};
 use super::lab::{
     CHARGEN, CLEAN, CONNECTIONS, DAYTIME, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup,
 };
-use super::{SECOND, assert_empty, hang_up, open_octets};
+use super::{SECOND, assert_empty, hang_up, open_bytes};
 use crate::engine::Step;
 
 fn stream(bulk: u64, chunk: usize) -> Session {
-    Session::Octets(Octets { bulk, chunk, ends: true, ..Octets::default() })
+    Session::Bytes(Bytes { bulk, chunk, ends: true, ..Bytes::default() })
 }
 
 fn closed(lab: &mut Lab, conn: ConnId) -> bool {
-    lab.client.octets(conn).closed.is_some()
+    lab.client.bytes(conn).closed.is_some()
 }
 
 #[test]
-fn echo_gives_back_every_octet_and_then_closes() {
+fn echo_gives_back_every_byte_and_then_closes() {
     for (seed, (link, bulk, chunk)) in (1..).zip([
         (CLEAN, 3_000_000, 0),
         (CLEAN, 30_000, 1),
@@ -30,9 +30,9 @@ fn echo_gives_back_every_octet_and_then_closes() {
         let mut lab = Lab::new(Setup { link, seed, ..Setup::default() });
         let conn = lab.connect(ECHO, stream(bulk, chunk));
         lab.run_until("the end", SECOND * 100, |lab| closed(lab, conn));
-        let octets = lab.client.octets(conn);
-        assert_eq!((octets.received, octets.wrong), (bulk, 0), "seed {seed}");
-        assert_eq!((octets.peer_closed, octets.closed), (true, Some(CloseReason::Normal)), "seed {seed}");
+        let bytes = lab.client.bytes(conn);
+        assert_eq!((bytes.received, bytes.wrong), (bulk, 0), "seed {seed}");
+        assert_eq!((bytes.peer_closed, bytes.closed), (true, Some(CloseReason::Normal)), "seed {seed}");
         assert_empty(&mut lab);
     }
 }
@@ -42,35 +42,35 @@ fn echo_gives_back_every_octet_and_then_closes() {
 fn echo_goes_on_without_a_free_buffer() {
     for chunk in [0, 100] {
         let mut lab = Lab::new(Setup::default());
-        let conn = open_octets(&mut lab, ECHO, stream(400_000, chunk));
+        let conn = open_bytes(&mut lab, ECHO, stream(400_000, chunk));
         let mut taken = Vec::new();
         lab.run_until("the end", SECOND * 100, |lab| {
             taken.extend(std::iter::from_fn(|| lab.pool.alloc(BufClass::Data)));
             closed(lab, conn)
         });
-        let octets = lab.client.octets(conn);
-        assert_eq!((octets.received, octets.wrong), (400_000, 0), "chunks of {chunk}");
-        assert_eq!(octets.closed, Some(CloseReason::Normal));
+        let bytes = lab.client.bytes(conn);
+        assert_eq!((bytes.received, bytes.wrong), (400_000, 0), "chunks of {chunk}");
+        assert_eq!(bytes.closed, Some(CloseReason::Normal));
         assert_eq!(lab.engine.service_stats().echo_copied_aside, 0);
         drop(taken);
         assert_empty(&mut lab);
     }
 }
 
-/// The path becomes narrower while octets wait that were gathered for longer segments.
+/// The path becomes narrower while bytes wait that were gathered for longer segments.
 #[test]
 fn echo_goes_on_when_segments_become_shorter() {
     for (seed, tells) in (1..).zip([true, false]) {
         let mut lab = Lab::new(Setup { seed, ..Setup::default() });
-        let octets = Octets { bulk: 2_000_000, deaf: true, ..Octets::default() };
-        let conn = open_octets(&mut lab, ECHO, Session::Octets(octets));
+        let bytes = Bytes { bulk: 2_000_000, deaf: true, ..Bytes::default() };
+        let conn = open_bytes(&mut lab, ECHO, Session::Bytes(bytes));
         lab.run_for(SECOND);
-        let unread = lab.client.octets(conn).received;
+        let unread = lab.client.bytes(conn).received;
         lab.rewire(LinkConfig { mtu: 1100, tells, ..CLEAN });
         lab.client.hear(conn);
-        lab.run_until("the echo", SECOND * 200, |lab| lab.client.octets(conn).received >= 2_000_000);
-        let octets = lab.client.octets(conn);
-        assert_eq!((octets.received, octets.wrong), (2_000_000, 0), "seed {seed}");
+        lab.run_until("the echo", SECOND * 200, |lab| lab.client.bytes(conn).received >= 2_000_000);
+        let bytes = lab.client.bytes(conn);
+        assert_eq!((bytes.received, bytes.wrong), (2_000_000, 0), "seed {seed}");
         assert!(unread < 2_000_000 && lab.engine.stack().stats().tcp.splits > 0, "segments were to be cut");
         hang_up(&mut lab, &[conn]);
         assert_empty(&mut lab);
@@ -82,8 +82,8 @@ fn discard_takes_everything_and_says_nothing() {
     let mut lab = Lab::new(Setup { link: ROUGH, ..Setup::default() });
     let conn = lab.connect(DISCARD, stream(5_000_000, 0));
     lab.run_until("the end", SECOND * 100, |lab| closed(lab, conn));
-    assert_eq!(lab.client.octets(conn).received, 0);
-    assert_eq!(lab.engine.service_stats().discard_octets, 5_000_000);
+    assert_eq!(lab.client.bytes(conn).received, 0);
+    assert_eq!(lab.engine.service_stats().discard_bytes, 5_000_000);
     assert_empty(&mut lab);
 }
 
@@ -91,15 +91,15 @@ fn discard_takes_everything_and_says_nothing() {
 fn chargen_sends_lines_until_the_peer_closes() {
     let mut lab = Lab::new(Setup::default());
     let conn = lab.connect(CHARGEN, Session::script(b"deaf ears"));
-    lab.run_until("lines", SECOND * 5, |lab| lab.client.octets(conn).received > 1_000_000);
-    let kept = lab.client.octets(conn).kept.clone();
+    lab.run_until("lines", SECOND * 5, |lab| lab.client.bytes(conn).received > 1_000_000);
+    let kept = lab.client.bytes(conn).kept.clone();
     let ring: Vec<u8> = (b' '..=b'~').collect();
     for (number, line) in kept.chunks_exact(74).enumerate() {
         let expected = (0..72).map(|column| ring[(number + column) % ring.len()]).chain(*b"\r\n");
         assert!(line.iter().copied().eq(expected), "line {number}: {}", line.escape_ascii());
     }
     assert!(kept.len() > 60_000);
-    lab.client.octets(conn).ends = true;
+    lab.client.bytes(conn).ends = true;
     lab.run_until("the end", SECOND * 5, |lab| closed(lab, conn));
     assert_empty(&mut lab);
 }
@@ -118,10 +118,10 @@ fn daytime_says_the_time_and_closes_first() {
             let wall = Duration::from_secs(383_276_263);
             lab.engine.set_wall_clock(lab.now, wall);
             lab.run_for(SECOND * 86_400);
-            let session = Session::Octets(Octets { bulk, ends, ..Octets::default() });
+            let session = Session::Bytes(Bytes { bulk, ends, ..Bytes::default() });
             let conn = lab.connect_to(address, DAYTIME, session);
-            lab.run_until("the line", SECOND * 5, |lab| lab.client.octets(conn).peer_closed);
-            let line = String::from_utf8(lab.client.octets(conn).kept.clone()).unwrap();
+            lab.run_until("the line", SECOND * 5, |lab| lab.client.bytes(conn).peer_closed);
+            let line = String::from_utf8(lab.client.bytes(conn).kept.clone()).unwrap();
             let expected = "Wednesday, February 24, 1982 01:37:43-UTC\r\n";
             assert!(line.len() == expected.len() && line.starts_with(&expected[..36]), "{line}");
             if !ends {
@@ -129,9 +129,9 @@ fn daytime_says_the_time_and_closes_first() {
                 let states = lab.engine.stack().stats().states;
                 assert_eq!(states.get(State::FinWait2), 1, "it waits for the peer to close, too");
             }
-            lab.client.octets(conn).ends = true;
+            lab.client.bytes(conn).ends = true;
             lab.run_until("the end", SECOND * 5, |lab| closed(lab, conn));
-            assert_eq!(lab.client.octets(conn).closed, Some(CloseReason::Normal));
+            assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Normal));
             let stats = lab.engine.stack().stats();
             assert_eq!(stats.tcp.resets_out, 0);
             // A peer that closes as soon as it is connected is the first to close.
@@ -147,12 +147,12 @@ fn daytime_says_the_time_and_closes_first() {
 fn daytime_waits_for_a_buffer() {
     let mut lab = Lab::new(Setup::default());
     let taken: Vec<_> = std::iter::from_fn(|| lab.pool.alloc(BufClass::Data)).collect();
-    let conn = open_octets(&mut lab, DAYTIME, Session::Octets(Octets { ends: true, ..Octets::default() }));
+    let conn = open_bytes(&mut lab, DAYTIME, Session::Bytes(Bytes { ends: true, ..Bytes::default() }));
     lab.run_for(SECOND / 10);
-    assert_eq!(lab.client.octets(conn).received, 0);
+    assert_eq!(lab.client.bytes(conn).received, 0);
     drop(taken);
     lab.run_until("the end", SECOND, |lab| closed(lab, conn));
-    assert_eq!(lab.client.octets(conn).kept, b"Thursday, January 1, 1970 00:00:00-UTC\r\n");
+    assert_eq!(lab.client.bytes(conn).kept, b"Thursday, January 1, 1970 00:00:00-UTC\r\n");
     assert_empty(&mut lab);
 }
 
@@ -161,12 +161,12 @@ fn going_down_resets_every_connection() {
     let mut lab = Lab::new(Setup::default());
     let conns: Vec<ConnId> = [ECHO, DISCARD, CHARGEN, REGION]
         .into_iter()
-        .map(|port| open_octets(&mut lab, port, Session::Octets(Octets { bulk: 1, ..Octets::default() })))
+        .map(|port| open_bytes(&mut lab, port, Session::Bytes(Bytes { bulk: 1, ..Bytes::default() })))
         .collect();
     lab.engine.abort_all(lab.now);
     for conn in conns {
         lab.run_until("the reset", SECOND, |lab| closed(lab, conn));
-        assert_eq!(lab.client.octets(conn).closed, Some(CloseReason::Reset));
+        assert_eq!(lab.client.bytes(conn).closed, Some(CloseReason::Reset));
     }
     assert_empty(&mut lab);
 }
@@ -174,19 +174,19 @@ fn going_down_resets_every_connection() {
 #[test]
 fn a_full_table_turns_newcomers_away_and_serves_on() {
     let mut lab = Lab::new(Setup::default());
-    let open = |lab: &mut Lab| open_octets(lab, ECHO, Session::Octets(Octets::default()));
+    let open = |lab: &mut Lab| open_bytes(lab, ECHO, Session::Bytes(Bytes::default()));
     let conns: Vec<ConnId> = (0..CONNECTIONS).map(|_| open(&mut lab)).collect();
-    let late = lab.connect(ECHO, Session::Octets(Octets { bulk: 10, ends: true, ..Octets::default() }));
+    let late = lab.connect(ECHO, Session::Bytes(Bytes { bulk: 10, ends: true, ..Bytes::default() }));
     lab.run_for(SECOND / 2);
-    assert!(!lab.client.octets(late).connected);
+    assert!(!lab.client.bytes(late).connected);
     assert!(lab.engine.stack().stats().drops.drop_tcp_table_full > 0);
     for conn in &conns {
-        lab.client.octets(*conn).bulk = 1000;
-        lab.run_until("the echo", SECOND, |lab| lab.client.octets(*conn).received == 1000);
+        lab.client.bytes(*conn).bulk = 1000;
+        lab.run_until("the echo", SECOND, |lab| lab.client.bytes(*conn).received == 1000);
     }
     hang_up(&mut lab, &conns);
     // Its SYN comes again.
     lab.run_until("the late one", SECOND * 10, |lab| closed(lab, late));
-    assert_eq!(lab.client.octets(late).received, 10);
+    assert_eq!(lab.client.bytes(late).received, 10);
     assert_empty(&mut lab);
 }

@@ -9,23 +9,23 @@ use tcp_stack::wire::{
 };
 use tcp_stack::{ConnId, Duration, MacAddr};
 
-use super::client::{Octets, Session};
+use super::client::{Bytes, Session};
 use super::hostile::{BOTH, assert_serves, region_request, say, shake_hands_over, write};
 use super::lab::{CLIENT, CLIENT6, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up};
 
 /// Frames of the attack that reach the engine with each turn, at most: half a burst.
 const FRAMES_PER_TURN: usize = 16;
-/// Octets of each Write, and of each Read, of the honest peer.
-const OCTETS: u32 = 16 << 10;
-/// Octets of DDP's and RDMAP's header in front of what a Write carries.
+/// Bytes of each Write, and of each Read, of the honest peer.
+const BYTES: u32 = 16 << 10;
+/// Bytes of DDP's and RDMAP's header in front of what a Write carries.
 const WRITE_HEADER: usize = 14;
 
 fn setup(buffers: usize, connections: u32) -> Setup {
     Setup { buffers, connections, grants: connections, timestamps: false, ..Setup::default() }
 }
 
-/// A bare acknowledgement of the client's with `text`, at so many octets behind the start of its stream.
+/// A bare acknowledgment of the client's with `text`, at so many bytes behind the start of its stream.
 fn segment(lab: &Lab, conn: ConnId, at: u32, text: &[u8]) -> Vec<u8> {
     let (iss, irs) = lab.client.stack.initial_sequences(conn).unwrap();
     let info = lab.client.stack.info(conn).unwrap();
@@ -85,7 +85,7 @@ fn address(ipv6: bool) -> IpAddr {
     if ipv6 { ENGINE6.into() } else { ENGINE.into() }
 }
 
-/// Opens connections of octets to a port, all at the same time.
+/// Opens connections of bytes to a port, all at the same time.
 fn open_all(
     lab: &mut Lab,
     ipv6: bool,
@@ -97,9 +97,7 @@ fn open_all(
     while conns.len() < count {
         let some = (0..(count - conns.len()).min(64)).map(|_| lab.connect_to(address(ipv6), port, session()));
         let some: Vec<ConnId> = some.collect();
-        lab.run_until("connect", SECOND * 5, |lab| {
-            some.iter().all(|conn| lab.client.octets(*conn).connected)
-        });
+        lab.run_until("connect", SECOND * 5, |lab| some.iter().all(|conn| lab.client.bytes(*conn).connected));
         conns.extend(some);
     }
     conns
@@ -117,8 +115,8 @@ impl Honest {
         let session = Session::region("lab", BOTH, b"", lab.client.crc);
         let conn = lab.connect_to(address(ipv6), REGION, session);
         lab.run_until("a grant", SECOND, |lab| lab.client.stream(conn).answer.is_some());
-        let octets: Vec<u8> = (0..OCTETS).map(|at| (at % 251) as u8).chain((0..OCTETS).map(|_| 0)).collect();
-        let local = lab.client.memory.add(octets).unwrap();
+        let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).chain((0..BYTES).map(|_| 0)).collect();
+        let local = lab.client.memory.add(bytes).unwrap();
         let mut honest = Self { conn, local, rounds: 0 };
         honest.post(lab);
         honest
@@ -126,8 +124,8 @@ impl Honest {
 
     fn post(&mut self, lab: &mut Lab) {
         let to = self.rounds % 100 * 16;
-        lab.client.write(self.conn, (self.local, 0), OCTETS, to);
-        lab.client.read(self.conn, (self.local, OCTETS.into()), OCTETS, to);
+        lab.client.write(self.conn, (self.local, 0), BYTES, to);
+        lab.client.read(self.conn, (self.local, BYTES.into()), BYTES, to);
     }
 
     /// Rounds in so much virtual time; `feed` is called before each turn. A round that ended before, while nobody
@@ -146,8 +144,8 @@ impl Honest {
     /// Begins the next round if this one is over.
     fn go_on(&mut self, lab: &mut Lab) {
         if lab.client.stream(self.conn).completed == (self.rounds + 1) * 2 {
-            let octets = lab.client.memory.bytes(self.local).unwrap();
-            let (written, read) = octets.split_at(octets.len() / 2);
+            let bytes = lab.client.memory.bytes(self.local).unwrap();
+            let (written, read) = bytes.split_at(bytes.len() / 2);
             assert!(written == read, "round {}", self.rounds);
             self.rounds += 1;
             self.post(lab);
@@ -195,9 +193,9 @@ fn assert_budget(lab: &Lab, name: &str) {
     assert!(used < all - all / 8, "{name}: {used} of {all} buffers were in use");
 }
 
-/// Connections that send one octet behind a gap, many times: to every service, before the MPA handshake and after it.
+/// Connections that send one byte behind a gap, many times: to every service, before the MPA handshake and after it.
 #[test]
-fn octets_behind_gaps_starve_nobody() {
+fn bytes_behind_gaps_starve_nobody() {
     let kinds = [(ECHO, false), (DISCARD, false), (REGION, false), (REGION, true)];
     for (turn, buffers) in [8192, 16_384, 65_536, 131_072].into_iter().enumerate() {
         for (kind, (port, granted)) in kinds.into_iter().enumerate() {
@@ -229,10 +227,10 @@ fn octets_behind_gaps_starve_nobody() {
     }
 }
 
-/// Connections that each begin an FPDU of 64 KiB, in segments of so many octets, and never end it.
+/// Connections that each begin an FPDU of 64 KiB, in segments of so many bytes, and never end it.
 #[test]
 fn fpdus_that_never_end_starve_nobody_and_time_out() {
-    for (buffers, count, octets, ipv6) in [
+    for (buffers, count, bytes, ipv6) in [
         (8192, 400, 100, false),
         (8192, 400, 1000, true),
         (16_384, 400, 100, true),
@@ -240,19 +238,19 @@ fn fpdus_that_never_end_starve_nobody_and_time_out() {
         (65_536, 1600, 100, false),
         (131_072, 1600, 100, true),
     ] {
-        let name = format!("{buffers} buffers, {count} connections, {octets} octets each, IPv6 {ipv6}");
+        let name = format!("{buffers} buffers, {count} connections, {bytes} bytes each, IPv6 {ipv6}");
         let fpdu_timeout = SECOND * 20;
         let mut lab = Lab::new(Setup { fpdu_timeout, ..setup(buffers, 2048) });
         let mut honest = Honest::new(&mut lab, ipv6);
         let conns = open_all(&mut lab, ipv6, REGION, count, || Session::script(&region_request("lab")));
         lab.run_until("the grants", SECOND * 5, |lab| {
-            conns.iter().all(|conn| lab.client.octets(*conn).received > 50)
+            conns.iter().all(|conn| lab.client.bytes(*conn).received > 50)
         });
         let before = honest.rounds_in(&mut lab, SECOND / 50, |_| ());
         let begun = write(1, 0, &[0x5a; MULPDU_MAX - WRITE_HEADER]);
         for conn in &conns {
-            lab.client.octets(*conn).chunk = octets;
-            say(&mut lab, *conn, &begun[..octets * 50]);
+            lab.client.bytes(*conn).chunk = bytes;
+            say(&mut lab, *conn, &begun[..bytes * 50]);
         }
         let during = honest.rounds_in(&mut lab, SECOND / 10, |_| ());
         assert!(
@@ -282,7 +280,7 @@ fn deaf_peers_of_echo_starve_nobody() {
         let mut lab = Lab::new(setup(buffers, 512));
         let mut honest = Honest::new(&mut lab, ipv6);
         let before = honest.rounds_in(&mut lab, SECOND / 50, |_| ());
-        let deaf = || Session::Octets(Octets { bulk: 1 << 20, deaf: true, ..Octets::default() });
+        let deaf = || Session::Bytes(Bytes { bulk: 1 << 20, deaf: true, ..Bytes::default() });
         let conns = open_all(&mut lab, ipv6, ECHO, 400, deaf);
         lab.run_for(SECOND);
         let after = honest.rounds_in(&mut lab, SECOND / 50, |_| ());

@@ -68,7 +68,7 @@ fn is_tcp(bytes: &[u8]) -> bool {
 }
 
 fn text(mac: [u8; 6]) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Gives the kernel's end its address, and tells it ours.
@@ -83,7 +83,7 @@ fn exchange_datagrams(port: &Port, pair: &mut QueuePair, kernel_mac: impl Fn(&[u
     exchange_packets(port, pair, kernel_mac, 1428);
 }
 
-/// A datagram each way, in IPv4 packets of `len` octets.
+/// A datagram each way, in IPv4 packets of `len` bytes.
 fn exchange_packets(port: &Port, pair: &mut QueuePair, kernel_mac: impl Fn(&[u8]) -> [u8; 6], len: u16) {
     let pool = pool_for(255, len);
     let socket = UdpSocket::bind((KERNELS, 4000)).unwrap();
@@ -240,8 +240,8 @@ pub(super) fn kernel_mac(interface: &str) -> [u8; 6] {
     let output = std::process::Command::new("ip").args(["-br", "link", "show", interface]).output().unwrap();
     let line = String::from_utf8(output.stdout).unwrap();
     let mac = line.split_whitespace().nth(2).unwrap();
-    let octets = mac.split(':').map(|octet| u8::from_str_radix(octet, 16).unwrap()).collect::<Vec<_>>();
-    octets.try_into().unwrap()
+    let bytes = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<_>>();
+    bytes.try_into().unwrap()
 }
 
 #[test]

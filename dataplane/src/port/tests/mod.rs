@@ -14,7 +14,7 @@ use super::QueuePair;
 use crate::dpdk::testutil::{eventually, frame};
 use crate::dpdk::{BURST, Mbuf, Mempool, TxBatch};
 
-/// A valid Ethernet frame of `len` octets, told apart by `tag`.
+/// A valid Ethernet frame of `len` bytes, told apart by `tag`.
 fn frame_bytes(len: usize, tag: u8) -> Vec<u8> {
     let mut bytes = vec![tag; len];
     // To a multicast address, from a documentation address, an EtherType for experiments.

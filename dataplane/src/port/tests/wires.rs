@@ -266,7 +266,7 @@ fn a_frame_in_several_buffers_is_joined_or_dropped() {
 }
 
 #[test]
-fn of_few_buffers_some_are_left_for_acknowledgements() {
+fn of_few_buffers_some_are_left_for_acknowledgments() {
     let pool = pool(255);
     let folder = tempfile::tempdir().unwrap();
     let (rx_file, tx_file) = (folder.path().join("in.pcap"), folder.path().join("out.pcap"));

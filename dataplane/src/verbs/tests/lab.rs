@@ -127,9 +127,9 @@ impl Host {
     }
 
     /// Registers a new region, addressed from 0.
-    pub(crate) fn reg(&mut self, pd: PdId, octets: Vec<u8>, access: Access) -> (RegionId, MemoryRegion) {
-        let len = octets.len() as u64;
-        let region = self.verbs.memory_mut().add(octets).unwrap();
+    pub(crate) fn reg(&mut self, pd: PdId, bytes: Vec<u8>, access: Access) -> (RegionId, MemoryRegion) {
+        let len = bytes.len() as u64;
+        let region = self.verbs.memory_mut().add(bytes).unwrap();
         (region, self.verbs.reg_mr(pd, (region, 0, len), AddressBase::Zero, access).unwrap())
     }
 
@@ -198,9 +198,9 @@ pub(crate) fn sge(mr: &MemoryRegion, offset: u64, length: u32) -> Sge {
 }
 
 /// The sum of RFC 1071.
-fn internet_checksum(octets: &[u8], start: u32) -> [u8; 2] {
+fn internet_checksum(bytes: &[u8], start: u32) -> [u8; 2] {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
-    let sum: u32 = octets.chunks(2).map(word).sum::<u32>() + start;
+    let sum: u32 = bytes.chunks(2).map(word).sum::<u32>() + start;
     let folded = (sum & 0xffff) + (sum >> 16);
     (!u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()).to_be_bytes()
 }

@@ -84,9 +84,9 @@ fn what_lies_behind_a_gap_is_placed_and_delivered_in_order() {
         let taken = net.hosts[1].verbs.stack().stats().tcp.taken_segments;
         assert!(net.hosts[0].verbs.stack().stats().tcp.retransmits > 10);
         if out_of_order == OutOfOrder::Off {
-            assert_eq!((mpa.octets_placed_early, taken), (0, 0));
+            assert_eq!((mpa.bytes_placed_early, taken), (0, 0));
         } else {
-            assert!(mpa.octets_placed_early > 20_000 && taken > 20, "{mpa:?} {taken}");
+            assert!(mpa.bytes_placed_early > 20_000 && taken > 20, "{mpa:?} {taken}");
         }
     }
 }
@@ -94,8 +94,8 @@ fn what_lies_behind_a_gap_is_placed_and_delivered_in_order() {
 /// As many FPDUs share a segment as fit; those of more than half a segment have one each.
 #[test]
 fn small_messages_share_segments() {
-    // FPDUs of 28, 420, 724 and 820 octets into segments of 1448.
-    for (octets, messages, segments) in [(8, 48, 1), (400, 12, 4), (704, 12, 6), (800, 12, 12)] {
+    // FPDUs of 28, 420, 724 and 820 bytes into segments of 1448.
+    for (bytes, messages, segments) in [(8, 48, 1), (400, 12, 4), (704, 12, 6), (800, 12, 12)] {
         let mut net = Net::new(Setup { link: CLEAN, ..Setup::default() });
         net.listen(PORT);
         let Pair { pd, cq, qp, .. } = net.connect(PORT, 64);
@@ -105,9 +105,9 @@ fn small_messages_share_segments() {
         let before = sent(&net);
         for wr_id in 0..messages {
             let device = net.hosts[0].verbs.device_mut();
-            let at = wr_id * u64::from(octets);
+            let at = wr_id * u64::from(bytes);
             let op = SendOp::RdmaWrite { remote_addr: to.addr + at, rkey: to.rkey };
-            let list = [sge(&from, at, octets)];
+            let list = [sge(&from, at, bytes)];
             device
                 .post_send(qp[0], &SendWr { wr_id, op, data: Data::List(&list), flags: SendFlags::SIGNALED })
                 .unwrap();
@@ -117,18 +117,18 @@ fn small_messages_share_segments() {
             done += net.hosts[0].poll(cq[0]).len() as u64;
             done == messages
         });
-        let all = usize::try_from(messages * u64::from(octets)).unwrap();
-        net.run_until("their octets", PATIENCE, |net| net.hosts[1].bytes(there)[..all] == pattern(1)[..all]);
+        let all = usize::try_from(messages * u64::from(bytes)).unwrap();
+        net.run_until("their bytes", PATIENCE, |net| net.hosts[1].bytes(there)[..all] == pattern(1)[..all]);
         let frames = sent(&net) - before;
         // The first may have left before the next was there.
         assert!(
             (segments..=segments + 1).contains(&frames),
-            "{messages} of {octets} octets: {frames} segments"
+            "{messages} of {bytes} bytes: {frames} segments"
         );
     }
 }
 
-/// RFC 4296 §2.2.1: `rdma_max_msizes`. A Write and a Send of that much are an FPDU each, one octet more makes two.
+/// RFC 4296 §2.2.1: `rdma_max_msizes`. A Write and a Send of that much are an FPDU each, one byte more makes two.
 #[test]
 fn what_fits_one_segment() {
     for markers in [false, true] {
@@ -138,7 +138,7 @@ fn what_fits_one_segment() {
         let (_, from) = net.hosts[0].reg(pd[0], pattern(1), all_access());
         let (_, to) = net.hosts[1].reg(pd[1], vec![0; BYTES], all_access());
         let sizes = net.hosts[0].verbs.max_msizes(id[0]).unwrap();
-        assert_eq!(sizes.tagged, sizes.untagged + 4, "the headers are of 14 and 18 octets");
+        assert_eq!(sizes.tagged, sizes.untagged + 4, "the headers are of 14 and 18 bytes");
         let write = SendOp::RdmaWrite { remote_addr: to.addr, rkey: to.rkey };
         let send = SendOp::Send { invalidate: None };
         for (op, len, fpdus) in [

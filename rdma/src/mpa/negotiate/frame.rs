@@ -5,10 +5,10 @@ use crate::wire::mpa::{ConnectionData, FrameHeader, FrameKind, PRIVATE_DATA_MAX}
 
 const FRAME_MAX: usize = FrameHeader::LEN + PRIVATE_DATA_MAX;
 
-/// The octets of a frame, and how many of them have been taken.
+/// The bytes of a frame, and how many of them have been taken.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
-    octets: [u8; FRAME_MAX],
+    bytes: [u8; FRAME_MAX],
     len: usize,
     taken: usize,
 }
@@ -22,7 +22,7 @@ pub(super) struct Parsed {
 
 impl Frame {
     pub(super) const fn new() -> Self {
-        Self { octets: [0; FRAME_MAX], len: 0, taken: 0 }
+        Self { bytes: [0; FRAME_MAX], len: 0, taken: 0 }
     }
 
     /// A frame to send. The private data has been found to fit.
@@ -39,19 +39,19 @@ impl Frame {
         FrameHeader { private_data_len, enhanced: connection.is_some(), ..header }.emit(&mut fixed);
         frame.append(&fixed, FRAME_MAX);
         if let Some(connection) = connection {
-            let mut octets = [0; ConnectionData::LEN];
-            connection.emit(&mut octets);
-            frame.append(&octets, FRAME_MAX);
+            let mut bytes = [0; ConnectionData::LEN];
+            connection.emit(&mut bytes);
+            frame.append(&bytes, FRAME_MAX);
         }
         frame.append(private_data, FRAME_MAX);
         frame
     }
 
-    /// Appends octets up to a total of `until`, and returns how many it took.
-    fn append(&mut self, octets: &[u8], until: usize) -> usize {
-        let part = octets.len().min(until.min(FRAME_MAX).saturating_sub(self.len));
+    /// Appends bytes up to a total of `until`, and returns how many it took.
+    fn append(&mut self, bytes: &[u8], until: usize) -> usize {
+        let part = bytes.len().min(until.min(FRAME_MAX).saturating_sub(self.len));
         let end = self.len.saturating_add(part);
-        if let (Some(to), Some(from)) = (self.octets.get_mut(self.len..end), octets.get(..part)) {
+        if let (Some(to), Some(from)) = (self.bytes.get_mut(self.len..end), bytes.get(..part)) {
             to.copy_from_slice(from);
             self.len = end;
         }
@@ -59,28 +59,28 @@ impl Frame {
     }
 
     fn bytes(&self) -> &[u8] {
-        self.octets.get(..self.len).unwrap_or_default()
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// The octets that TCP has still to take.
+    /// The bytes that TCP has still to take.
     pub(super) fn unsent(&self) -> &[u8] {
         self.bytes().get(self.taken..).unwrap_or_default()
     }
 
     /// TCP took so many more; whether that was the last of them.
-    pub(super) fn advance(&mut self, octets: usize) -> bool {
-        self.taken = self.taken.saturating_add(octets).min(self.len);
+    pub(super) fn advance(&mut self, bytes: usize) -> bool {
+        self.taken = self.taken.saturating_add(bytes).min(self.len);
         self.taken == self.len
     }
 
-    /// Takes octets of the stream, no more than belong to the frame. Returns how many it took, and the frame
+    /// Takes bytes of the stream, no more than belong to the frame. Returns how many it took, and the frame
     /// once it is whole. Whatever can be refused is refused as soon as it is seen.
     pub(super) fn gather(
         &mut self,
-        octets: &[u8],
+        bytes: &[u8],
         expected: FrameKind,
     ) -> (usize, Result<Option<Parsed>, Refusal>) {
-        let mut taken = self.append(octets, FrameHeader::LEN);
+        let mut taken = self.append(bytes, FrameHeader::LEN);
         if let Err(refusal) = self.check_key(expected) {
             return (taken, Err(refusal));
         }
@@ -91,7 +91,7 @@ impl Frame {
             return (taken, Err(refusal));
         }
         let total = FrameHeader::LEN.saturating_add(usize::from(header.private_data_len));
-        taken = taken.saturating_add(self.append(octets.get(taken..).unwrap_or_default(), total));
+        taken = taken.saturating_add(self.append(bytes.get(taken..).unwrap_or_default(), total));
         if self.len < total {
             return (taken, Ok(None));
         }
@@ -99,7 +99,7 @@ impl Frame {
     }
 
     /// RFC 5044 §7.1.2 rule 5: "If a received "Key" does not match the expected value […] the TCP/DDP
-    /// connection MUST be closed". The first wrong octet tells.
+    /// connection MUST be closed". The first wrong byte tells.
     fn check_key(&self, expected: FrameKind) -> Result<(), Refusal> {
         let seen = self.bytes().get(..expected.key().len()).unwrap_or(self.bytes());
         let other = match expected {

@@ -22,7 +22,7 @@ use table::{Input, State};
 pub use terms::{Rtr, Terms};
 
 /// Private data, [`ConnectionData`] included, that every known implementation takes: Linux soft-iWARP and
-/// Chelsio refuse more than 256 octets, although RFC 5044 §7.1.1 allows 512.
+/// Chelsio refuse more than 256 bytes, although RFC 5044 §7.1.1 allows 512.
 pub const PRIVATE_DATA_SAFE: usize = 256;
 
 /// Our side of the C bit.
@@ -51,7 +51,7 @@ pub struct NegotiationConfig {
     /// is nothing else.
     /// RFC 6581 §9.2: "The responder MUST support at least one RTR indication option".
     pub rtr: RtrOptions,
-    /// Octets of private data that we send at most, [`ConnectionData`] included; 512 is the RFC's limit.
+    /// Bytes of private data that we send at most, [`ConnectionData`] included; 512 is the RFC's limit.
     pub private_data_max: usize,
     /// How long the startup phase may take altogether (RFC 5044 §7.1.2 rule 10).
     pub timeout: Duration,
@@ -116,7 +116,7 @@ pub enum Event {
 /// Why a connection does not come to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The first octets are not an MPA key.
+    /// The first bytes are not an MPA key.
     Key,
     /// The peer took our role: both are initiators, or both responders.
     Role,
@@ -126,7 +126,7 @@ pub enum Refusal {
     PrivateData,
     /// S is set and there is no room for IRD and ORD, or a Reply is not as enhanced as its Request.
     Enhanced,
-    /// Octets before the peer may send any.
+    /// Bytes before the peer may send any.
     Early,
     /// The responder's ORD is more than the IRD we have (RFC 6581 §9.1).
     InsufficientIrd,
@@ -153,9 +153,9 @@ impl Refusal {
 pub enum LocalError {
     /// More private data than we send.
     PrivateDataTooLong {
-        /// Octets offered.
+        /// Bytes offered.
         len: usize,
-        /// Octets allowed.
+        /// Bytes allowed.
         max: usize,
     },
     /// A revision other than 1 and 2.
@@ -168,7 +168,7 @@ impl fmt::Display for LocalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PrivateDataTooLong { len, max } => {
-                write!(f, "{len} octets of private data; at most {max} can be sent")
+                write!(f, "{len} bytes of private data; at most {max} can be sent")
             }
             Self::Revision => f.write_str("MPA revisions are 1 and 2"),
             Self::NoRequest => f.write_str("there is no connection request to answer"),
@@ -244,27 +244,27 @@ impl Negotiation {
         Self { config, role, state, terms: None, inbound: Frame::new(), outbound, event: None, deadline }
     }
 
-    /// Takes octets of the stream and returns how many of them were its own. What an initiator leaves behind
+    /// Takes bytes of the stream and returns how many of them were its own. What an initiator leaves behind
     /// the Reply is the beginning of the first FPDU.
-    pub fn receive(&mut self, octets: &[u8], stats: &mut MpaStats) -> usize {
-        if octets.is_empty() || self.state.is_final() {
+    pub fn receive(&mut self, bytes: &[u8], stats: &mut MpaStats) -> usize {
+        if bytes.is_empty() || self.state.is_final() {
             return 0;
         }
         let expected = match self.state {
             State::AwaitRequest => FrameKind::Request,
             State::AwaitReply => FrameKind::Reply,
             _ => {
-                self.fail(Input::EarlyOctets, Refusal::Early, stats);
+                self.fail(Input::EarlyBytes, Refusal::Early, stats);
                 return 0;
             }
         };
-        let (taken, parsed) = self.inbound.gather(octets, expected);
+        let (taken, parsed) = self.inbound.gather(bytes, expected);
         match parsed {
             Ok(None) => {}
             Err(refusal) => self.fail(Input::BadFrame, refusal, stats),
             // RFC 5044 §7.1.2 rule 3: only an initiator may find FPDUs behind the frame that it waited for.
-            Ok(Some(_)) if expected == FrameKind::Request && taken < octets.len() => {
-                self.fail(Input::EarlyOctets, Refusal::Early, stats);
+            Ok(Some(_)) if expected == FrameKind::Request && taken < bytes.len() => {
+                self.fail(Input::EarlyBytes, Refusal::Early, stats);
             }
             Ok(Some(parsed)) => match self.role {
                 Role::Responder { .. } => self.on_request(parsed, stats),
@@ -359,7 +359,7 @@ impl Negotiation {
         self.outbound = Frame::compose(header, reply, private_data);
     }
 
-    /// Octets for TCP to send now; say how many it took with [`Self::sent`].
+    /// Bytes for TCP to send now; say how many it took with [`Self::sent`].
     #[must_use]
     pub fn unsent(&self) -> &[u8] {
         match self.state {
@@ -368,9 +368,9 @@ impl Negotiation {
         }
     }
 
-    /// TCP took so many octets of [`Self::unsent`].
-    pub fn sent(&mut self, octets: usize, stats: &mut MpaStats) {
-        if self.unsent().is_empty() || !self.outbound.advance(octets) {
+    /// TCP took so many bytes of [`Self::unsent`].
+    pub fn sent(&mut self, bytes: usize, stats: &mut MpaStats) {
+        if self.unsent().is_empty() || !self.outbound.advance(bytes) {
             return;
         }
         let before = self.state;
@@ -429,7 +429,7 @@ impl Negotiation {
         self.inbound.private_data()
     }
 
-    /// Octets of private data that our own frame can carry beside what the protocol puts there.
+    /// Bytes of private data that our own frame can carry beside what the protocol puts there.
     #[must_use]
     pub fn private_data_room(&self) -> usize {
         let connection = match self.role {

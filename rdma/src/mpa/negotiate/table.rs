@@ -55,8 +55,8 @@ pub enum Input {
     RejectFrame,
     /// A frame of the peer's is malformed.
     BadFrame,
-    /// The peer sent octets when it was not its turn.
-    EarlyOctets,
+    /// The peer sent bytes when it was not its turn.
+    EarlyBytes,
     /// The owner accepts.
     Accept,
     /// The owner rejects.
@@ -76,7 +76,7 @@ impl Input {
         Self::Unacceptable,
         Self::RejectFrame,
         Self::BadFrame,
-        Self::EarlyOctets,
+        Self::EarlyBytes,
         Self::Accept,
         Self::Reject,
         Self::Sent,
@@ -112,7 +112,7 @@ pub const fn step(state: State, input: Input) -> Option<State> {
             | State::SendReject
             | State::SendRequest
             | State::AwaitReply,
-            Input::EarlyOctets | Input::Timeout | Input::PeerClosed,
+            Input::EarlyBytes | Input::Timeout | Input::PeerClosed,
         ) => State::Failed,
         _ => return None,
     };

@@ -6,11 +6,11 @@ use crate::wire::mpa::{ConnectionData, FrameHeader, ReadDepth, RtrOptions};
 /// The message that an initiator has to send first, and that carries nothing (RFC 6581 §9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// A Send of no octets.
+    /// A Send of no bytes.
     Send,
-    /// An RDMA Write of no octets.
+    /// An RDMA Write of no bytes.
     Write,
-    /// An RDMA Read of no octets.
+    /// An RDMA Read of no bytes.
     Read,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn respond(
     let reply = peer.map(|asked| {
         let rtr = asked.rtr.map(|options| answer_rtr(takes_rtr(config), options));
         // RFC 6581 §9.1: "If the initiator ORD is insufficient to support the selected connection model, the
-        // responder IRD MAY be increased", as a Read of no octets takes a place in the queue too.
+        // responder IRD MAY be increased", as a Read of no bytes takes a place in the queue too.
         let floor = u16::from(rtr.is_some_and(|options| options.read));
         // RFC 6581 §9.1: "The responder MUST respond to an initiator ORD value of 0x3FFF by leaving its local
         // endpoint IRD value unchanged and setting the IRD to 0x3FFF in its reply message"; IRD alike.

@@ -1,9 +1,9 @@
-//! FPDUs, with markers and without: any octets are survived; a stream of FPDUs gives the same ULPDUs however it is cut,
+//! FPDUs, with markers and without: any bytes are survived; a stream of FPDUs gives the same ULPDUs however it is cut,
 //! and the same memory in whatever order it comes (`placed`).
 
 use super::{Input, placed};
-use crate::common::octets;
-use crate::common::octets::{REQUEST, append_marked, mpa, ulpdus};
+use crate::common::bytes;
+use crate::common::bytes::{REQUEST, append_marked, mpa, ulpdus};
 use crate::common::{BOTH, Side, pattern};
 use rdma::mpa::framer::MULPDU_MAX;
 use rdma::mpa::{Deframer, DeframerConfig, Fpdu, FpduError, MpaStats};
@@ -22,11 +22,11 @@ impl Shape {
         if self.markers {
             append_marked(stream, ulpdu);
         } else {
-            stream.extend(octets::fpdu(ulpdu));
+            stream.extend(bytes::fpdu(ulpdu));
         }
     }
 
-    /// A responder that has sent its Reply, with a region `lab` of these octets of which it has granted nothing.
+    /// A responder that has sent its Reply, with a region `lab` of these bytes of which it has granted nothing.
     pub(super) fn responder(self, mut config: EndpointConfig, lab: Vec<u8>) -> (Side, RegionId) {
         config.mpa.crc = if self.crc { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks };
         config.mpa.markers = self.markers;
@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// The first octet chooses CRC, kind and markers; then come the octets, or what the ULPDUs are made of, and how it is cut.
+/// The first byte chooses CRC, kind and markers; then come the bytes, or what the ULPDUs are made of, and how it is cut.
 pub(crate) fn fpdu_stream(data: &[u8]) {
     let mut input = Input(data);
     let bits = input.byte();
@@ -127,7 +127,7 @@ fn deframe(chunks: &[&[u8]], shape: Shape) -> (Vec<Vec<u8>>, Option<FpduError>) 
             note(&mut error, fpdu);
         }
         if error.is_none() {
-            assert_eq!(deframer.end(), start + taken, "every octet is held or used up");
+            assert_eq!(deframer.end(), start + taken, "every byte is held or used up");
         }
     }
     assert_eq!(stats.fpdus_in, found.len() as u64);

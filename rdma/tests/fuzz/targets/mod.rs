@@ -1,4 +1,4 @@
-//! What is fuzzed: each target takes any octets, and panics when something is wrong.
+//! What is fuzzed: each target takes any bytes, and panics when something is wrong.
 //!
 //! The same functions are run by libFuzzer (`rdma/fuzz`, `make fuzz`), and on the committed corpora and what chance
 //! makes of them by the test program `fuzz`.
@@ -25,7 +25,7 @@ pub(crate) type Target = fn(&[u8]);
 pub(crate) const TARGETS: [(&str, Target); 3] =
     [("fpdu_stream", fpdu_stream), ("mpa_frames", mpa_frames), ("operations", operations)];
 
-/// Octets that are used up from the front; zeros follow them.
+/// Bytes that are used up from the front; zeros follow them.
 #[derive(Debug)]
 struct Input<'a>(&'a [u8]);
 
@@ -85,18 +85,18 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// Octets cut as the input says.
-    fn cut<'b>(&mut self, mut octets: &'b [u8]) -> Vec<&'b [u8]> {
+    /// Bytes cut as the input says.
+    fn cut<'b>(&mut self, mut bytes: &'b [u8]) -> Vec<&'b [u8]> {
         let mut chunks = Vec::new();
-        while !octets.is_empty() {
+        while !bytes.is_empty() {
             let len = match self.byte() {
-                0 => octets.len(),
+                0 => bytes.len(),
                 len @ 1..200 => usize::from(len),
                 more => usize::from(more - 199) * 100,
             };
-            let (chunk, rest) = octets.split_at(len.min(octets.len()));
+            let (chunk, rest) = bytes.split_at(len.min(bytes.len()));
             chunks.push(chunk);
-            octets = rest;
+            bytes = rest;
         }
         chunks
     }

@@ -1,7 +1,7 @@
 //! Requests and Replies: nothing that a peer says makes a side agree to what it did not offer.
 
 use super::Input;
-use crate::common::octets::{REPLY, REQUEST};
+use crate::common::bytes::{REPLY, REQUEST};
 use crate::common::{PEER, STREAM, Wire};
 use core::time::Duration;
 use rdma::mpa::{Event, Negotiation, Refusal, Terms};
@@ -12,7 +12,7 @@ use rdma::{Env, RdmaStats, StagTable, VecMemory};
 
 const NOW: Duration = Duration::ZERO;
 
-/// The first octets choose what this side offers; then come the peer's, as they are or as a frame of the fields.
+/// The first bytes choose what this side offers; then come the peer's, as they are or as a frame of the fields.
 pub(crate) fn mpa_frames(data: &[u8]) {
     let mut input = Input(data);
     let config = config(&mut input);
@@ -22,14 +22,14 @@ pub(crate) fn mpa_frames(data: &[u8]) {
     let revision = input.pick(&[2, 1]);
     let asked =
         ConnectRequest { private_data: &private_data, revision, ird: input.u16(), ord: input.u16(), rtr };
-    let octets = if input.byte().is_multiple_of(2) { frame(&mut input, initiator) } else { input.0.to_vec() };
-    header(&octets);
-    let whole = negotiate(config, initiator.then_some(&asked), &[&octets]);
-    let cut = negotiate(config, initiator.then_some(&asked), &input.cut(&octets));
+    let bytes = if input.byte().is_multiple_of(2) { frame(&mut input, initiator) } else { input.0.to_vec() };
+    header(&bytes);
+    let whole = negotiate(config, initiator.then_some(&asked), &[&bytes]);
+    let cut = negotiate(config, initiator.then_some(&asked), &input.cut(&bytes));
     // A responder does not look at what follows a Request, unless it comes in one piece with it.
     let early = Some(Outcome::Failed(Refusal::Early));
     assert!(whole == cut || whole == early || cut == early, "{whole:?} or {cut:?}, as it is cut");
-    endpoint(config, initiator.then_some(&asked), &input.cut(&octets));
+    endpoint(config, initiator.then_some(&asked), &input.cut(&bytes));
 }
 
 fn rtr(bits: u8) -> RtrOptions {
@@ -67,8 +67,8 @@ fn frame(input: &mut Input<'_>, reply: bool) -> Vec<u8> {
 }
 
 /// A header that is read is the one that is written.
-fn header(octets: &[u8]) {
-    let Ok((header, rest)) = FrameHeader::parse(octets) else { return };
+fn header(bytes: &[u8]) {
+    let Ok((header, rest)) = FrameHeader::parse(bytes) else { return };
     let mut written = [0; FrameHeader::LEN];
     header.emit(&mut written);
     assert_eq!(FrameHeader::parse(&written), Ok((header, &[][..])));
@@ -87,7 +87,7 @@ enum Outcome {
     Failed(Refusal),
 }
 
-/// Runs one side on the peer's octets; `None` where it waits for more.
+/// Runs one side on the peer's bytes; `None` where it waits for more.
 fn negotiate(
     config: NegotiationConfig,
     asked: Option<&ConnectRequest<'_>>,
@@ -127,7 +127,7 @@ fn negotiate(
     if outcome.is_none() {
         outcome = side.poll_event().map(|event| match event {
             Event::RejectSent(_) => Outcome::Rejected,
-            other => panic!("{other:?} without octets"),
+            other => panic!("{other:?} without bytes"),
         });
     }
     outcome
@@ -163,7 +163,7 @@ fn check(config: &NegotiationConfig, asked: Option<&ConnectRequest<'_>>, terms: 
     }
 }
 
-/// The same octets, to an endpoint of the region service, which goes on with what follows the frame.
+/// The same bytes, to an endpoint of the region service, which goes on with what follows the frame.
 fn endpoint(mpa: NegotiationConfig, asked: Option<&ConnectRequest<'_>>, chunks: &[&[u8]]) {
     let config = EndpointConfig { mpa, send_queue: 2, receive_queue: 2, ..EndpointConfig::default() };
     let (mut stats, mut memory) = (RdmaStats::default(), VecMemory::new());

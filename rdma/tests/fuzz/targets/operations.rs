@@ -1,11 +1,11 @@
 //! Sequences of posts, of a peer's segments, of time and of ends, against what must hold of a stream.
 //!
-//! All memory that may be touched lies between octets that may not; each work request ends once, in the order of
+//! All memory that may be touched lies between bytes that may not; each work request ends once, in the order of
 //! posting; after the last event nothing happens any more.
 
 use super::Input;
 use super::peer::Peer;
-use crate::common::octets::{REPLY, REQUEST, fpdu, mpa};
+use crate::common::bytes::{REPLY, REQUEST, fpdu, mpa};
 use crate::common::{STREAM, Side, Wire, request, slice};
 use core::time::Duration;
 use rdma::service::encode_request;
@@ -18,13 +18,13 @@ use std::collections::VecDeque;
 
 /// Operations of one run, at most.
 const OPERATIONS_MAX: usize = 300;
-/// Octets of a window, of the local memory and of a posted buffer, and of what lies around each.
+/// Bytes of a window, of the local memory and of a posted buffer, and of what lies around each.
 const WINDOW: usize = 256;
 const LOCAL: usize = 512;
 const BUFFER: usize = 32;
 const GUARD: usize = 64;
 const BUFFERS: usize = 8;
-const GUARD_OCTET: u8 = 0xa5;
+const GUARD_BYTE: u8 = 0xa5;
 
 struct Run {
     side: Side,
@@ -44,7 +44,7 @@ struct Run {
     closed: bool,
 }
 
-/// The first octets choose role and configuration; each operation is an octet and what it needs.
+/// The first bytes choose role and configuration; each operation is an byte and what it needs.
 pub(crate) fn operations(data: &[u8]) {
     let mut input = Input(data);
     let mut run = Run::new(&mut input);
@@ -74,8 +74,8 @@ impl Run {
             Side::responder(config)
         };
         let guarded = |parts: &[usize]| {
-            let around = |len: &usize| [vec![GUARD_OCTET; GUARD], vec![0; *len]].concat();
-            [parts.iter().flat_map(around).collect::<Vec<u8>>(), vec![GUARD_OCTET; GUARD]].concat()
+            let around = |len: &usize| [vec![GUARD_BYTE; GUARD], vec![0; *len]].concat();
+            [parts.iter().flat_map(around).collect::<Vec<u8>>(), vec![GUARD_BYTE; GUARD]].concat()
         };
         let access = Access::REMOTE_READ;
         let lab = side.add_region("lab", guarded(&[WINDOW, WINDOW]), access);
@@ -152,9 +152,9 @@ impl Run {
                 self.side.stags.revoke(stag);
             }
             18 if input.rarely() => {
-                let octets = usize::from(input.byte());
-                let octets = input.take(octets).to_vec();
-                self.side.deliver(&octets);
+                let bytes = usize::from(input.byte());
+                let bytes = input.take(bytes).to_vec();
+                self.side.deliver(&bytes);
             }
             3 | 17 | 18 => self.post_recv(input),
             _ => self.finish(input),
@@ -239,7 +239,7 @@ impl Run {
     /// What was sent is FPDUs, and nothing comes after a Terminate.
     fn see(&mut self) {
         for segment in core::mem::take(&mut self.side.wire.segments) {
-            let [l0, l1, rest @ ..] = &segment[..] else { panic!("an FPDU of {} octets", segment.len()) };
+            let [l0, l1, rest @ ..] = &segment[..] else { panic!("an FPDU of {} bytes", segment.len()) };
             let len = usize::from(u16::from_be_bytes([*l0, *l1]));
             let ulpdu = &rest[..len];
             let mut expected = fpdu(ulpdu);
@@ -254,7 +254,7 @@ impl Run {
         }
     }
 
-    /// Brings a segment of the peer, perhaps with some octets changed, as one FPDU, perhaps cut.
+    /// Brings a segment of the peer, perhaps with some bytes changed, as one FPDU, perhaps cut.
     fn deliver(&mut self, input: &mut Input<'_>, mut segment: Vec<u8>) {
         if input.rarely() {
             for _ in 0..=input.byte() % 2 {
@@ -262,13 +262,13 @@ impl Run {
                 segment[at] = input.byte();
             }
         }
-        let mut octets = fpdu(&segment);
+        let mut bytes = fpdu(&segment);
         if input.byte() == 255 {
-            let at = input.below(octets.len());
-            octets[at] ^= 1;
+            let at = input.below(bytes.len());
+            bytes[at] ^= 1;
         }
-        let at = if input.sometimes() { input.below(octets.len()) } else { 0 };
-        let (first, rest) = octets.split_at(at);
+        let at = if input.sometimes() { input.below(bytes.len()) } else { 0 };
+        let (first, rest) = bytes.split_at(at);
         self.side.deliver(first);
         self.side.deliver(rest);
     }
@@ -285,7 +285,7 @@ impl Run {
             assert_guards(self.side.bytes(region), if region == self.inbox { BUFFER } else { 0 });
         }
         let readable = &self.side.bytes(self.lab)[2 * GUARD + WINDOW..][..WINDOW];
-        assert!(readable.iter().all(|octet| *octet == 0), "what may only be read was written");
+        assert!(readable.iter().all(|byte| *byte == 0), "what may only be read was written");
     }
 
     fn event(&mut self, event: &Event) {
@@ -339,14 +339,14 @@ fn grants(side: &mut Side, lab: RegionId) -> Vec<u32> {
     stags
 }
 
-/// `part` octets between guards, as often as they fit; 0 for windows and local memory.
-fn assert_guards(octets: &[u8], part: usize) {
-    let part = match (part, octets.len()) {
+/// `part` bytes between guards, as often as they fit; 0 for windows and local memory.
+fn assert_guards(bytes: &[u8], part: usize) {
+    let part = match (part, bytes.len()) {
         (0, len) if len == LOCAL + 2 * GUARD => LOCAL,
         (0, _) => WINDOW,
         (part, _) => part,
     };
-    for guard in octets.chunks(GUARD + part).map(|chunk| &chunk[..GUARD]) {
-        assert!(guard.iter().all(|octet| *octet == GUARD_OCTET), "an octet outside was written");
+    for guard in bytes.chunks(GUARD + part).map(|chunk| &chunk[..GUARD]) {
+        assert!(guard.iter().all(|byte| *byte == GUARD_BYTE), "an byte outside was written");
     }
 }

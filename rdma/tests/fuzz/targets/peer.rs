@@ -1,7 +1,7 @@
 //! The other end of a stream: it knows what an honest peer knows, and makes segments of that, right or nearly right.
 
 use super::Input;
-use crate::common::octets::{
+use crate::common::bytes::{
     READ_RESPONSE, SEND, TAGGED_LAST, TAGGED_MORE, TERMINATE, UNTAGGED_LAST, UNTAGGED_MORE, WRITE,
     read_request, tagged, terminate, untagged,
 };
@@ -57,7 +57,7 @@ impl Peer {
         }
     }
 
-    /// An offset near the edges of a window of so many octets.
+    /// An offset near the edges of a window of so many bytes.
     fn to(input: &mut Input<'_>, window: u64) -> u64 {
         match input.byte() % 32 {
             30 => input.u64(),

@@ -1,14 +1,14 @@
-//! Writes that come in any order, some of it twice and with other octets: what is placed early is placed once, where the
+//! Writes that come in any order, some of it twice and with other bytes: what is placed early is placed once, where the
 //! peer may write, and the memory is that of the same stream in order.
 
 use super::Input;
 use super::fpdu_stream::{Shape, end};
 use crate::common::STREAM;
 use crate::common::Side;
-use crate::common::octets::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
+use crate::common::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
 use rdma::{Access, EndpointConfig, OutOfOrder, QpState, RegionId, Scope, Stag, Window};
 
-/// Octets of the window, and of what lies before and behind it.
+/// Bytes of the window, and of what lies before and behind it.
 const WINDOW: usize = 4096;
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xa5;
@@ -16,7 +16,7 @@ const UNTOUCHED: u8 = 0xa5;
 const TURNS: usize = 200;
 
 /// What every Write puts at an offset, so that their order does not matter.
-const fn octet(to: usize) -> u8 {
+const fn pattern_byte(to: usize) -> u8 {
     (to.wrapping_mul(7) ^ (to >> 8)) as u8 | 1
 }
 
@@ -93,17 +93,17 @@ fn make(input: &mut Input<'_>, shape: Shape, stag: Stag) -> Made {
     for _ in 0..usize::from(input.byte() % 24) {
         let to = input.below(WINDOW);
         let len = (usize::from(input.byte()) * 6).min(WINDOW - to);
-        let payload: Vec<u8> = (to..to + len).map(octet).collect();
+        let payload: Vec<u8> = (to..to + len).map(pattern_byte).collect();
         let last = input.byte().is_multiple_of(4);
         let control = if last { TAGGED_LAST } else { TAGGED_MORE };
         let clean = tagged(control, WRITE, stag.0, to as u64, &payload);
         let mut ulpdu = clean.clone();
         match input.byte() {
-            // Something else where the octets go, somewhere else, or something else altogether.
+            // Something else where the bytes go, somewhere else, or something else altogether.
             250 => ulpdu[2 + usize::from(input.byte() % 12)] ^= 1 << (input.byte() % 8),
             251 => ulpdu = untagged(UNTAGGED_LAST, SEND, 0, [0, 1, 0], &payload),
             252 => ulpdu.truncate(input.below(ulpdu.len() + 1)),
-            253 => ulpdu[14..].iter_mut().for_each(|octet| *octet = input.byte()),
+            253 => ulpdu[14..].iter_mut().for_each(|byte| *byte = input.byte()),
             _ => {}
         }
         if ulpdu == clean {
@@ -144,9 +144,9 @@ impl Run {
             0..8 if at > self.delivered => self.offer(at, &made.chunks[at]),
             8 if at > self.delivered => {
                 // Several at once, from the middle of the first, as a sender that cuts anew sends them again.
-                let octets: Vec<u8> = made.chunks[at..made.chunks.len().min(at + 3)].concat();
+                let bytes: Vec<u8> = made.chunks[at..made.chunks.len().min(at + 3)].concat();
                 let skip = input.below(made.chunks[at].len());
-                self.side.early(self.base + self.starts[at] + skip as u64, &octets[skip..]);
+                self.side.early(self.base + self.starts[at] + skip as u64, &bytes[skip..]);
             }
             15 if input.rarely() => {
                 self.side.stags.revoke(self.stag);
@@ -159,21 +159,21 @@ impl Run {
         }
     }
 
-    fn offer(&mut self, at: usize, octets: &[u8]) {
-        if self.side.early(self.base + self.starts[at], octets) {
+    fn offer(&mut self, at: usize, bytes: &[u8]) {
+        if self.side.early(self.base + self.starts[at], bytes) {
             self.taken[at] = true;
         }
     }
 
-    /// The next chunk comes in order; of one that was taken its length, or other octets.
+    /// The next chunk comes in order; of one that was taken its length, or other bytes.
     fn deliver(&mut self, made: &Made, lie: Option<u8>) {
         let Some(chunk) = made.chunks.get(self.delivered) else { return };
         match (self.taken[self.delivered], lie) {
             (false, _) => self.side.deliver(chunk),
             (true, None) => self.side.placed(chunk.len()),
             (true, Some(lie)) => {
-                let (false_octets, len) = (vec![lie; chunk.len()], usize::from(lie) % (chunk.len() + 1));
-                self.side.deliver(&false_octets[..len]);
+                let (false_bytes, len) = (vec![lie; chunk.len()], usize::from(lie) % (chunk.len() + 1));
+                self.side.deliver(&false_bytes[..len]);
                 if len < chunk.len() {
                     self.side.placed(chunk.len() - len);
                 }
@@ -187,9 +187,9 @@ impl Run {
     }
 
     fn check(&self) {
-        let octets = self.side.bytes(self.lab);
-        let guards = octets[..GUARD].iter().chain(&octets[GUARD + WINDOW..]);
-        assert!(guards.copied().all(|octet| octet == UNTOUCHED), "an octet outside was written");
+        let bytes = self.side.bytes(self.lab);
+        let guards = bytes[..GUARD].iter().chain(&bytes[GUARD + WINDOW..]);
+        assert!(guards.copied().all(|byte| byte == UNTOUCHED), "an byte outside was written");
         assert_eq!(self.side.memory.faults(), 0);
         if let Some(frozen) = &self.frozen {
             assert!(self.window() == frozen, "written without a right");

@@ -1,6 +1,6 @@
 //! Inputs to begin with: what the committed corpora were first made from.
 
-use crate::common::octets::{REPLY, REQUEST, fpdu, mpa, tagged, untagged};
+use crate::common::bytes::{REPLY, REQUEST, fpdu, mpa, tagged, untagged};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -25,7 +25,7 @@ pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Octets that choose nothing in particular, with the role, and then a frame as it is.
+/// Bytes that choose nothing in particular, with the role, and then a frame as it is.
 fn mpa_frames() -> Vec<Vec<u8>> {
     let choose = |initiator: u8| [&[0; 5][..], &[initiator, 0, 0, 0, 0, 0, 4, 0, 4, 1][..]].concat();
     let frames = [
@@ -43,7 +43,7 @@ fn mpa_frames() -> Vec<Vec<u8>> {
 }
 
 fn fpdu_stream() -> Vec<Vec<u8>> {
-    let send = untagged(0x41, 0x43, 0, [0, 1, 0], b"octets");
+    let send = untagged(0x41, 0x43, 0, [0, 1, 0], b"bytes");
     let write = tagged(0xc1, 0x40, 7, 0, &[9; 40]);
     let raw = [fpdu(&write), fpdu(&send), fpdu(&[0x41; 17])].concat();
     vec![
@@ -53,7 +53,7 @@ fn fpdu_stream() -> Vec<Vec<u8>> {
         vec![1, 3, 20, 0, 20, 0, 20, 0, 1, 1, 1, 1, 1, 1, 1, 1],
         vec![0, 3, 20, 0, 0, 20, 0, 3, 0, 9, 4],
         vec![0, 11, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0],
-        // With markers: any octets, cut octet by octet, damaged.
+        // With markers: any bytes, cut byte by byte, damaged.
         [&[6], &raw[..]].concat(),
         [&[4, 9, 220, 3, 0, 0, 230, 5, 100, 0, 60, 0][..], &[1; 40], &[199; 20]].concat(),
         vec![4, 3, 220, 0, 255, 3, 0, 9, 3, 200, 0, 100],

@@ -44,25 +44,25 @@ impl Path {
     fn round(&mut self) {
         self.now += self.rtt;
         let prior = self.in_flight;
-        let delivered = prior.min(self.octets(self.bandwidth));
+        let delivered = prior.min(self.bytes(self.bandwidth));
         let left = prior - delivered;
         self.tell(prior, delivered, left + self.sendable(left), false);
         self.in_flight = left + self.sendable(left);
     }
 
     fn sendable(&self, in_flight: u32) -> u32 {
-        self.octets(self.cc.pacing_rate()).min(self.window.cwnd.saturating_sub(in_flight))
+        self.bytes(self.cc.pacing_rate()).min(self.window.cwnd.saturating_sub(in_flight))
     }
 
     /// A round trip later: so much was in flight and is.
     fn sample(&mut self, in_flight: u32, app_limited: bool) {
         self.now += self.rtt;
-        let delivered = in_flight.min(self.octets(self.bandwidth));
+        let delivered = in_flight.min(self.bytes(self.bandwidth));
         self.in_flight = in_flight;
         self.tell(in_flight, delivered, in_flight, app_limited);
     }
 
-    fn octets(&self, rate: u64) -> u32 {
+    fn bytes(&self, rate: u64) -> u32 {
         u32::try_from(rate * u64::try_from(self.rtt.as_nanos()).unwrap() / 1_000_000_000).unwrap()
     }
 
@@ -97,7 +97,7 @@ impl Path {
 fn the_first_flight_is_paced_at_the_high_gain() {
     let mut cc = Bbr::new(0);
     let window = Window::initial(MSS, &TcpConfig::default());
-    // 10 000 octets in 40 ms, times 739/256.
+    // 10 000 bytes in 40 ms, times 739/256.
     cc.init_pacing(&window, Some(RTT));
     assert!(cc.pacing_rate().abs_diff(250_000 * 739 / 256) < BW_UNIT);
     // Without a sample: in 1 ms.

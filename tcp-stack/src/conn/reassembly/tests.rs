@@ -13,7 +13,7 @@ fn seq(offset: u32) -> SeqNum {
     SeqNum::new(BASE) + offset
 }
 
-/// A segment whose octet at stream offset `n` is `n` modulo 251.
+/// A segment whose byte at stream offset `n` is `n` modulo 251.
 fn segment(start: u32, len: u16) -> Payload<HeapBuf> {
     roomy_segment(start, len, 0)
 }
@@ -70,7 +70,7 @@ fn a_segment_that_covers_runs_takes_their_place() {
 }
 
 #[test]
-fn limits_hold_in_octets_segments_and_pool() {
+fn limits_hold_in_bytes_segments_and_pool() {
     let mut pool = RxPool::new(4);
     let mut held = Reassembly::new();
     let size = u32::try_from(segment(0, 10).buf.true_size()).unwrap();
@@ -120,7 +120,7 @@ fn short_segments_are_copied_into_the_buffer_before_them() {
         assert_eq!(start, seq(at));
         let buf = buf.unwrap();
         for byte in &buf.bytes()[range.start.into()..range.end.into()] {
-            assert_eq!(usize::from(*byte), at as usize % 251, "octet {at}");
+            assert_eq!(usize::from(*byte), at as usize % 251, "byte {at}");
             at += 1;
         }
     }
@@ -187,10 +187,10 @@ proptest! {
 fn offer(held: &mut Reassembly, pool: &mut RxPool, nxt: u32, takes: bool) -> Vec<(u32, usize)> {
     let mut offered = Vec::new();
     let first = held.take_fresh();
-    held.offer(pool, first, seq(nxt), &mut |at, octets| {
+    held.offer(pool, first, seq(nxt), &mut |at, bytes| {
         let start = at.distance_from(seq(0));
-        assert!((start..).zip(octets).all(|(at, octet)| u32::from(*octet) == at % 251));
-        offered.push((start, octets.len()));
+        assert!((start..).zip(bytes).all(|(at, byte)| u32::from(*byte) == at % 251));
+        offered.push((start, bytes.len()));
         takes
     });
     offered
@@ -247,8 +247,8 @@ fn segments_that_are_gone_are_not_offered() {
 }
 
 proptest! {
-    /// An application that takes some of what it is offered: each octet is delivered once, as an octet or as part of
-    /// what was taken; what was taken was offered, with the right octets, in one piece or in several.
+    /// An application that takes some of what it is offered: each byte is delivered once, as an byte or as part of
+    /// what was taken; what was taken was offered, with the right bytes, in one piece or in several.
     #[test]
     fn what_is_taken_is_delivered_once(
         pieces in prop::collection::vec((0u32..1000, 1u16..120, any::<bool>(), any::<bool>()), 1..80),
@@ -287,8 +287,8 @@ proptest! {
                 let span = due as usize..due as usize + range.len();
                 match payload.buf {
                     Some(buf) => {
-                        let octets = &buf.bytes()[range];
-                        prop_assert!(span.clone().zip(octets).all(|(at, octet)| usize::from(*octet) == at % 251));
+                        let bytes = &buf.bytes()[range];
+                        prop_assert!(span.clone().zip(bytes).all(|(at, byte)| usize::from(*byte) == at % 251));
                     }
                     None => prop_assert!(taken[span.clone()].iter().all(|taken| *taken)),
                 }

@@ -1,4 +1,4 @@
-//! Segments have arrived: all that an acknowledgement covers leave the queue.
+//! Segments have arrived: all that an acknowledgment covers leave the queue.
 
 use super::{SendQueue, TxNode, TxState};
 use crate::pool::{NIL, Pool};
@@ -34,7 +34,7 @@ impl SendQueue {
     #[inline(always)]
     fn drop_oldest<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum, tell: &mut impl FnMut(&TxNode<B>)) {
         let (mut at, mut oldest) = (self.head, self.flight.first);
-        let (mut segments, mut again, mut octets, mut space) = (0_u32, 0_u32, 0_u32, 0_u32);
+        let (mut segments, mut again, mut bytes, mut space) = (0_u32, 0_u32, 0_u32, 0_u32);
         while at == oldest {
             let behind = pool.drop_if(at, |node| {
                 if node.end().after(una) || node.state != TxState::Flight {
@@ -42,7 +42,7 @@ impl SendQueue {
                 }
                 tell(node);
                 again = again.wrapping_add(u32::from(node.retransmitted()));
-                octets = octets.wrapping_add(u32::from(node.len));
+                bytes = bytes.wrapping_add(u32::from(node.len));
                 space = space.wrapping_add(node.seq_len());
                 Some((node.next, node.later))
             });
@@ -66,7 +66,7 @@ impl SendQueue {
             None => self.flight.last = NIL,
         }
         self.segments = self.segments.saturating_sub(segments);
-        self.octets = self.octets.saturating_sub(octets);
+        self.bytes = self.bytes.saturating_sub(bytes);
         self.in_flight = self.in_flight.saturating_sub(space);
         self.flight_segments = self.flight_segments.saturating_sub(segments);
         self.flight_again = self.flight_again.saturating_sub(again);

@@ -7,7 +7,7 @@ impl SendQueue {
     /// Walks both lists; an error names what does not fit.
     pub(crate) fn audit<B>(&self, pool: &Pool<TxNode<B>>) -> Result<(), &'static str> {
         let (mut index, mut prev) = (self.head, NIL);
-        let (mut segments, mut octets, mut in_flight, mut lost, mut sacked) =
+        let (mut segments, mut bytes, mut in_flight, mut lost, mut sacked) =
             (0_u32, 0_u32, 0_u32, 0_u32, 0_u32);
         let (mut flight_segments, mut end) = (0_u32, None);
         let mut is_unsent = false;
@@ -20,7 +20,7 @@ impl SendQueue {
                 return Err("what is unsent is not at the end of the send queue");
             }
             segments = segments.saturating_add(1);
-            octets = octets.saturating_add(node.len.into());
+            bytes = bytes.saturating_add(node.len.into());
             match node.state {
                 TxState::Ready => {}
                 TxState::Flight => {
@@ -33,8 +33,8 @@ impl SendQueue {
             end = Some(node.end());
             (prev, index) = (index, node.next);
         }
-        if (self.tail, self.segments, self.octets) != (prev, segments, octets) {
-            return Err("the send queue holds another number of segments or octets");
+        if (self.tail, self.segments, self.bytes) != (prev, segments, bytes) {
+            return Err("the send queue holds another number of segments or bytes");
         }
         if (self.in_flight, self.lost, self.sacked) != (in_flight, lost, sacked) {
             return Err("in flight, lost and sacked are not what the send queue's segments say");
@@ -51,15 +51,15 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Sequence space of the segments of a list, octets; `None` if one of them is in another state, or there are
+    /// Sequence space of the segments of a list, bytes; `None` if one of them is in another state, or there are
     /// more than are queued.
     fn list<B>(&self, pool: &Pool<TxNode<B>>, first: u32, state: TxState) -> Option<u32> {
-        let (mut index, mut octets, mut left) = (first, 0_u32, self.segments);
+        let (mut index, mut bytes, mut left) = (first, 0_u32, self.segments);
         while let Some(node) = pool.get(index) {
             left = left.checked_sub(1).filter(|_| node.state == state)?;
-            octets = octets.saturating_add(node.seq_len());
+            bytes = bytes.saturating_add(node.seq_len());
             index = node.later;
         }
-        Some(octets)
+        Some(bytes)
     }
 }

@@ -11,8 +11,8 @@ use crate::time::Instant;
 pub(crate) struct Departed {
     /// How many.
     pub(crate) segments: u32,
-    /// The sequence space that they take, octets.
-    pub(crate) octets: u32,
+    /// The sequence space that they take, bytes.
+    pub(crate) bytes: u32,
     /// Where the last one ends; without any, of no meaning.
     pub(crate) end: SeqNum,
 }
@@ -34,7 +34,7 @@ impl SendQueue {
     }
 
     /// What [`Self::mark_sent`] does, for the segments never sent, in sequence, as long as `leaves` says of the next one
-    /// that it does: it is told what is in flight, octets, and whether the segment is the last one of the queue.
+    /// that it does: it is told what is in flight, bytes, and whether the segment is the last one of the queue.
     #[inline]
     pub(crate) fn depart<B>(
         &mut self,
@@ -44,7 +44,7 @@ impl SendQueue {
     ) -> Departed {
         let (first, before) = (self.unsent, self.flight.last);
         let (mut at, mut last, mut in_flight) = (first, before, self.in_flight);
-        let mut departed = Departed { segments: 0, octets: 0, end: SeqNum::new(0) };
+        let mut departed = Departed { segments: 0, bytes: 0, end: SeqNum::new(0) };
         while let Some(node) = pool.get_mut(at) {
             if node.transmissions > 0 || !leaves(node, in_flight, at == self.tail) {
                 break;
@@ -54,10 +54,10 @@ impl SendQueue {
             (node.sent_at, node.rate) = (now, rate);
             // What follows in sequence follows in time; the last one is told otherwise below.
             (node.prior, node.later) = (last, node.next);
-            let octets = node.seq_len();
-            in_flight = in_flight.saturating_add(octets);
+            let bytes = node.seq_len();
+            in_flight = in_flight.saturating_add(bytes);
             departed.segments = departed.segments.wrapping_add(1);
-            departed.octets = departed.octets.wrapping_add(octets);
+            departed.bytes = departed.bytes.wrapping_add(bytes);
             departed.end = node.end();
             (last, at) = (at, node.next);
         }

@@ -74,7 +74,7 @@ impl SendQueue {
         }
     }
 
-    /// The receiver took its selective acknowledgements back; returns how many segments that concerns.
+    /// The receiver took its selective acknowledgments back; returns how many segments that concerns.
     pub(crate) fn renege<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> u32 {
         let count = self.sacked_segments;
         self.sack_hint = NIL;

@@ -13,7 +13,7 @@ fn seq(n: u32) -> SeqNum {
 /// The sums, the order and the list in time, counted afresh.
 fn check(queue: &SendQueue, pool: &TxPool) {
     let (mut index, mut prev) = (queue.head, NIL);
-    let (mut octets, mut flight, mut lost, mut sacked, mut segments) = (0, 0, 0, 0, 0);
+    let (mut bytes, mut flight, mut lost, mut sacked, mut segments) = (0, 0, 0, 0, 0);
     let mut in_flight = Vec::new();
     let mut unsent_seen = false;
     while let Some(node) = pool.get(index) {
@@ -24,7 +24,7 @@ fn check(queue: &SendQueue, pool: &TxPool) {
         unsent_seen |= index == queue.unsent;
         assert_eq!(node.state == TxState::Ready, unsent_seen);
         segments += 1;
-        octets += u32::from(node.len);
+        bytes += u32::from(node.len);
         match node.state {
             TxState::Ready => {}
             TxState::Flight => {
@@ -37,7 +37,7 @@ fn check(queue: &SendQueue, pool: &TxPool) {
         (prev, index) = (index, node.next);
     }
     assert_eq!(queue.tail, prev);
-    assert_eq!((queue.segments, queue.octets), (segments, octets));
+    assert_eq!((queue.segments, queue.bytes), (segments, bytes));
     assert_eq!((queue.in_flight, queue.lost, queue.sacked), (flight, lost, sacked));
     let mut in_time = Vec::new();
     let (mut index, mut at) = (queue.flight.first, Instant::ZERO);
@@ -56,14 +56,14 @@ fn check(queue: &SendQueue, pool: &TxPool) {
 }
 
 fn check_losses(queue: &SendQueue, pool: &TxPool) {
-    let (mut octets, mut index, mut prior) = (0, queue.losses.first, NIL);
+    let (mut bytes, mut index, mut prior) = (0, queue.losses.first, NIL);
     while let Some(node) = pool.get(index) {
         assert_eq!((node.state, node.prior), (TxState::Lost, prior));
         assert!(pool.get(prior).is_none_or(|prior| prior.seq.before(node.seq)), "in sequence");
-        octets += node.seq_len();
+        bytes += node.seq_len();
         (prior, index) = (index, node.later);
     }
-    assert_eq!((queue.losses.last, queue.lost), (prior, octets));
+    assert_eq!((queue.losses.last, queue.lost), (prior, bytes));
     assert!(pool.get(queue.lost_hint).is_none_or(|node| node.state == TxState::Lost));
 }
 
@@ -119,7 +119,7 @@ fn a_row_is_what_its_segments_are() {
         for index in before..before + row {
             other.mark_sent(&mut other_pool, index, now);
         }
-        assert_eq!((departed.segments, departed.octets), (row, row * 100));
+        assert_eq!((departed.segments, departed.bytes), (row, row * 100));
         assert!(row == 0 || departed.end == seq((before + row) * 100));
         let count = before + row + behind;
         let expected =
@@ -218,7 +218,7 @@ proptest! {
     }
 }
 
-/// A queue of so many segments of 100 octets, all in flight, each sent a microsecond after the one before.
+/// A queue of so many segments of 100 bytes, all in flight, each sent a microsecond after the one before.
 fn in_flight(count: u32) -> (TxPool, SendQueue) {
     let (mut pool, mut queue) = (TxPool::new(count), SendQueue::new());
     for nth in 0..count {
@@ -234,7 +234,7 @@ fn segments(range: core::ops::Range<u32>) -> SackRange {
 }
 
 /// Far from where the search begins, a range is not found in the steps that there are; when it is reported
-/// again, the search goes on. No acknowledgement costs more than its steps and the segments it reports.
+/// again, the search goes on. No acknowledgment costs more than its steps and the segments it reports.
 #[test]
 fn a_search_is_bounded_and_goes_on() {
     const STEPS: u32 = 64;

@@ -16,7 +16,7 @@ fn packet(ipv6: bool, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The fragment of a frame's packet that holds these octets of its payload.
+/// The fragment of a frame's packet that holds these bytes of its payload.
 fn cut(frame: &[u8], id: u16, part: Range<usize>) -> Vec<u8> {
     let ipv6 = frame[12] == 0x86;
     let headers = if ipv6 { 54 } else { 34 };
@@ -44,13 +44,13 @@ fn cut(frame: &[u8], id: u16, part: Range<usize>) -> Vec<u8> {
     fragment
 }
 
-/// All fragments of a frame's packet, each `size` octets of its payload.
+/// All fragments of a frame's packet, each `size` bytes of its payload.
 fn fragments(frame: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> {
     let payload = frame.len() - if frame[12] == 0x86 { 54 } else { 34 };
     (0..payload).step_by(size).map(|at| cut(frame, id, at..at + size)).collect()
 }
 
-fn octets(len: usize) -> Vec<u8> {
+fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| u8::try_from(i % 251).unwrap()).collect()
 }
 
@@ -62,7 +62,7 @@ fn payload_of(segment: &TcpSegment<HeapBuf>) -> &[u8] {
 fn a_packet_in_parts_is_as_good_as_a_whole_one() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
-        let frame = packet(ipv6, &octets(1400));
+        let frame = packet(ipv6, &bytes(1400));
         let whole = lab.expect_tcp(&frame);
         for size in [64, 576, 1280] {
             let mut parts = fragments(&frame, 7, size);
@@ -75,7 +75,7 @@ fn a_packet_in_parts_is_as_good_as_a_whole_one() {
             }
             let segment = lab.expect_tcp(last);
             assert!(segment.reassembled && !whole.reassembled);
-            assert_eq!(payload_of(&segment), octets(1400));
+            assert_eq!(payload_of(&segment), bytes(1400));
             assert_eq!((segment.local, segment.remote), (whole.local, whole.remote));
             assert_eq!((segment.header, segment.options), (whole.header, whole.options));
             assert_eq!(lab.interface.fragments.held(), 0);
@@ -88,14 +88,14 @@ fn a_packet_in_parts_is_as_good_as_a_whole_one() {
 #[test]
 fn a_ping_in_parts_is_answered() {
     let mut lab = Lab::new(config());
-    let v6_ping = icmpv6(v6("fd77::1"), v6("fd77::2"), 64, 128, [1, 2, 3, 4], &octets(1400));
-    for frame in [ping_v4(&octets(1400)), v6_ping] {
+    let v6_ping = icmpv6(v6("fd77::1"), v6("fd77::2"), 64, 128, [1, 2, 3, 4], &bytes(1400));
+    for frame in [ping_v4(&bytes(1400)), v6_ping] {
         for part in fragments(&frame, 9, 800) {
             lab.receive(&part);
         }
         let sent = lab.transmit();
         assert_eq!(sent.len(), 1);
-        assert!(sent[0].ends_with(&octets(1400)));
+        assert!(sent[0].ends_with(&bytes(1400)));
     }
 }
 
@@ -122,7 +122,7 @@ fn echo_replies_are_no_longer_than_the_mtu() {
             [(room, false), (room + 1, false), (room + 4, false), (room, true), (room + 60, true)]
         {
             let what = (mtu, vlan, ipv6, len, in_parts);
-            let whole = ping(ipv6, &octets(len));
+            let whole = ping(ipv6, &bytes(len));
             let frames = if in_parts { fragments(&whole, 9, 512) } else { vec![whole] };
             let before = (lab.interface.stats(), *lab.interface.drops());
             for frame in frames {
@@ -140,7 +140,7 @@ fn echo_replies_are_no_longer_than_the_mtu() {
             for frame in sent {
                 let link = if vlan.is_some() { 18 } else { 14 };
                 assert_eq!(frame.len(), link + headers + len.min(room), "{what:?}");
-                assert!(frame.ends_with(&octets(len.min(room))), "{what:?}");
+                assert!(frame.ends_with(&bytes(len.min(room))), "{what:?}");
                 let untagged = [&frame[..12], &frame[link - 2..]].concat();
                 let message = &untagged[if ipv6 { 54 } else { 34 }..];
                 let sound = if ipv6 {
@@ -157,10 +157,10 @@ fn echo_replies_are_no_longer_than_the_mtu() {
 #[test]
 fn overlaps_spoil_the_packet_for_good() {
     for ipv6 in [false, true] {
-        let frame = packet(ipv6, &octets(1000));
+        let frame = packet(ipv6, &bytes(1000));
         let mut altered = frame.clone();
         *altered.last_mut().unwrap() ^= 1;
-        // RFC 5722, teardrop; a second end; an end before what is there; other octets in the same place.
+        // RFC 5722, teardrop; a second end; an end before what is there; other bytes in the same place.
         let ends_early = {
             let mut short = frame.clone();
             short.truncate(short.len() - 200);
@@ -186,7 +186,7 @@ fn overlaps_spoil_the_packet_for_good() {
             // Another packet is another matter.
             let parts = fragments(&frame, 2, 520);
             lab.receive(&parts[0]);
-            assert_eq!(payload_of(&lab.expect_tcp(&parts[1])), octets(1000));
+            assert_eq!(payload_of(&lab.expect_tcp(&parts[1])), bytes(1000));
         }
     }
 }
@@ -195,8 +195,8 @@ fn overlaps_spoil_the_packet_for_good() {
 fn what_no_packet_has_is_refused() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
-        let frame = packet(ipv6, &octets(1000));
-        // A part that is not a multiple of eight, and not the last; one without any octet.
+        let frame = packet(ipv6, &bytes(1000));
+        // A part that is not a multiple of eight, and not the last; one without any byte.
         lab.expect_drop(&cut(&frame, 1, 0..401), DropReason::FragmentMalformed);
         lab.expect_drop(&cut(&frame, 1, 400..400), DropReason::FragmentMalformed);
         // RFC 8200 §4.5: the first fragment has all headers.
@@ -222,7 +222,7 @@ fn what_no_packet_has_is_refused() {
         assert_eq!(lab.interface.fragments.held(), 0);
     }
     let mut lab = Lab::new(config());
-    let frame = packet(true, &octets(1000));
+    let frame = packet(true, &bytes(1000));
     let mut nested = cut(&frame, 1, 0..400);
     nested[54] = 44;
     lab.expect_drop(&nested, DropReason::IpExtension);
@@ -237,7 +237,7 @@ fn without_reassembly_fragments_are_dropped() {
     let limits = FragmentLimits { datagrams_max: 0, ..config().fragments };
     let mut lab = Lab::new(InterfaceConfig { fragments: limits, ..config() });
     for ipv6 in [false, true] {
-        lab.expect_drop(&cut(&packet(ipv6, &octets(1000)), 1, 0..400), DropReason::IpFragment);
+        lab.expect_drop(&cut(&packet(ipv6, &bytes(1000)), 1, 0..400), DropReason::IpFragment);
     }
 }
 
@@ -245,9 +245,9 @@ fn without_reassembly_fragments_are_dropped() {
 #[test]
 fn atomic_fragments_wait_for_nothing() {
     let mut lab = Lab::new(config());
-    let frame = packet(true, &octets(1000));
+    let frame = packet(true, &bytes(1000));
     lab.receive(&cut(&frame, 1, 400..1020));
-    assert_eq!(payload_of(&lab.expect_tcp(&cut(&frame, 1, 0..1020))), octets(1000));
+    assert_eq!(payload_of(&lab.expect_tcp(&cut(&frame, 1, 0..1020))), bytes(1000));
     lab.receive(&cut(&frame, 1, 0..400));
     assert_eq!(lab.interface.stats().rx_reassembled, 1);
 }
@@ -272,7 +272,7 @@ fn congestion_marks_survive() {
             [([2, 3], Some(3)), ([3, 1], Some(3)), ([2, 2], Some(2)), ([0, 3], None), ([0, 0], Some(0))]
         {
             let mut lab = Lab::new(config());
-            let parts = fragments(&packet(ipv6, &octets(1000)), 1, 520);
+            let parts = fragments(&packet(ipv6, &bytes(1000)), 1, 520);
             let mut segment = Received::Done;
             for (mut part, codepoint) in parts.into_iter().zip(codepoints) {
                 part[15] |= if ipv6 { codepoint << 4 } else { codepoint };
@@ -293,7 +293,7 @@ fn congestion_marks_survive() {
 fn a_packet_must_fit_into_its_first_buffer() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
-        let parts = fragments(&packet(ipv6, &octets(3000)), 1, 1024);
+        let parts = fragments(&packet(ipv6, &bytes(3000)), 1, 1024);
         lab.receive(&parts[0]);
         lab.receive(&parts[1]);
         lab.receive(&parts[2]);
@@ -306,7 +306,7 @@ fn a_packet_must_fit_into_its_first_buffer() {
 fn time_passes_and_the_sender_is_told_once() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
-        let frame = packet(ipv6, &octets(1000));
+        let frame = packet(ipv6, &bytes(1000));
         // Of the first packet the first fragment is there; of the second it is not.
         lab.receive(&cut(&frame, 1, 0..800));
         lab.receive(&cut(&frame, 2, 400..800));
@@ -340,7 +340,7 @@ fn time_passes_and_the_sender_is_told_once() {
 fn a_source_has_its_share() {
     let limits = FragmentLimits { bytes_max: 64 << 10, ..config().fragments };
     let mut lab = Lab::new(InterfaceConfig { fragments: limits, ..config() });
-    let frame = packet(false, &octets(1000));
+    let frame = packet(false, &bytes(1000));
     let parts = fragments(&frame, 1, 520);
     lab.receive(&parts[0]);
     let mut other = frame.clone();
@@ -351,7 +351,7 @@ fn a_source_has_its_share() {
     }
     // Two of eight.
     assert_eq!(lab.interface.drops().drop_fragment_limit, 898);
-    assert_eq!(payload_of(&lab.expect_tcp(&parts[1])), octets(1000));
+    assert_eq!(payload_of(&lab.expect_tcp(&parts[1])), bytes(1000));
 }
 
 /// With as many sources as packets, those that have waited longest give way.
@@ -360,10 +360,10 @@ fn memory_is_bounded() {
     for ipv6 in [false, true] {
         let limits = FragmentLimits { datagrams_max: 64, bytes_max: 32 << 10, ..config().fragments };
         let mut lab = Lab::new(InterfaceConfig { fragments: limits, ..config() });
-        let frame = packet(ipv6, &octets(1000));
+        let frame = packet(ipv6, &bytes(1000));
         for source in 1..200_u8 {
             let mut other = frame.clone();
-            // The last octet of an IPv4 source, and of the first half of an IPv6 one.
+            // The last byte of an IPv4 source, and of the first half of an IPv6 one.
             other[29] = source;
             for part in [400..600, 0..400] {
                 lab.receive(&cut(&other, 1, part));
@@ -384,11 +384,11 @@ fn memory_is_bounded() {
 fn tagged_fragments_too() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(InterfaceConfig { vlan: Some(100), ..config() });
-        let frame = packet(ipv6, &octets(1000));
+        let frame = packet(ipv6, &bytes(1000));
         let tag = |part: &[u8]| [&part[..12], &[0x81, 0, 0, 100], &part[12..]].concat();
         let parts = fragments(&frame, 1, 520);
         lab.receive(&tag(&parts[1]));
-        assert_eq!(payload_of(&lab.expect_tcp(&tag(&parts[0]))), octets(1000));
+        assert_eq!(payload_of(&lab.expect_tcp(&tag(&parts[0]))), bytes(1000));
         lab.expect_drop(&parts[0], DropReason::EthernetVlan);
     }
 }
@@ -403,7 +403,7 @@ proptest! {
         order in prop::collection::vec(any::<prop::sample::Index>(), 40),
     ) {
         let mut lab = Lab::new(config());
-        let frame = packet(ipv6, &octets(len));
+        let frame = packet(ipv6, &bytes(len));
         let total = len + 20;
         cuts.retain(|cut| cut * 8 < total);
         cuts.extend([0, total.div_ceil(8)]);
@@ -420,7 +420,7 @@ proptest! {
             let whole = matches!(received, Received::Tcp(_));
             prop_assert_eq!(whole, seen.len() == parts.len());
             if let Received::Tcp(segment) = received {
-                prop_assert_eq!(payload_of(&segment), octets(len));
+                prop_assert_eq!(payload_of(&segment), bytes(len));
                 seen.clear();
                 came += 1;
             }
@@ -437,14 +437,14 @@ proptest! {
         parts in prop::collection::vec((0_usize..60, 1_usize..30, any::<bool>()), 1..40),
     ) {
         let mut lab = Lab::new(config());
-        let honest = packet(ipv6, &octets(400));
-        let forged = packet(ipv6, &octets(401)[1..]);
+        let honest = packet(ipv6, &bytes(400));
+        let forged = packet(ipv6, &bytes(401)[1..]);
         for (start, len, other) in parts {
             let frame = if other { &forged } else { &honest };
             let start = start * 8 % 420;
             if let Received::Tcp(segment) = lab.receive(&cut(frame, 1, start..start + len * 8)) {
                 let payload = payload_of(&segment);
-                prop_assert!(payload == octets(400) || payload == &octets(401)[1..]);
+                prop_assert!(payload == bytes(400) || payload == &bytes(401)[1..]);
             }
             prop_assert!(lab.interface.fragments.held() <= 512 << 10);
         }

@@ -362,7 +362,7 @@ fn a_claim_that_is_false_changes_nothing() {
             assert_eq!(cache.ready(now, ip(1)), Some(A));
             let asked = now + Duration::from_millis(50);
             assert_eq!(run_ms(&mut cache, asked).first(), Some(&(at_ms.into(), Some(A))), "{before}");
-            // Acknowledgements of what was sent before prove nothing; only an answer does.
+            // Acknowledgments of what was sent before prove nothing; only an answer does.
             cache.confirm(asked, ip(1));
             assert_eq!(state(&cache, ip(1)), "contested");
             assert!(cache.on_advert(asked, ip(1), Advert { mac: None, solicited: true, overrides: false }));

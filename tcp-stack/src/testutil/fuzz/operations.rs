@@ -1,7 +1,7 @@
 //! Sequences of calls, of a peer's segments and of time, against what must hold of a connection.
 //!
 //! The peer knows what the stack has told it and builds its segments around that: in order, or off by some,
-//! or off by anything. All its octets are those of one stream, whatever their place, so what is delivered can
+//! or off by anything. All its bytes are those of one stream, whatever their place, so what is delivered can
 //! be compared; so are the stack's.
 
 use super::Input;
@@ -9,7 +9,7 @@ use super::bench::{Bench, IPV4, IPV6, PORT, config};
 use super::neighbor::{answer, questions};
 use super::peer::{Peer, text};
 use crate::buf::{Buf, BufClass, BufPool, RxChecksum};
-use crate::testutil::{Seen, Watch, octet};
+use crate::testutil::{Seen, Watch, pattern_byte};
 use crate::time::Duration;
 use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
 use crate::{Congestion, ConnId, ConnOptions, Ecn, Event, Keepalive, ListenOptions, StackConfig, State};
@@ -185,9 +185,9 @@ impl Run {
     fn consume(&mut self, input: &mut Input<'_>) {
         let wanted = usize::from(input.u16());
         let Some(app) = &mut self.app else { return };
-        let octets = wanted.min(app.unread);
-        app.unread -= octets;
-        self.bench.stack.consumed(app.conn, octets);
+        let bytes = wanted.min(app.unread);
+        app.unread -= bytes;
+        self.bench.stack.consumed(app.conn, bytes);
     }
 
     /// Opens a connection to the peer, unless there is one.
@@ -213,12 +213,12 @@ impl Run {
                 }
                 Event::Data { conn, offset, segment } => {
                     let Some(app) = self.app.as_mut().filter(|app| app.conn == conn) else { continue };
-                    assert_eq!(offset, app.received, "octets out of order");
+                    assert_eq!(offset, app.received, "bytes out of order");
                     let numbers = self.bench.stack.initial_sequences(conn);
-                    let Some((_, irs)) = numbers else { panic!("octets of no connection") };
+                    let Some((_, irs)) = numbers else { panic!("bytes of no connection") };
                     let first = irs + 1 + u32::try_from(offset).unwrap_or(0);
                     let right = text(first).zip(segment.bytes()).all(|(right, byte)| *byte == right);
-                    assert!(right && !segment.is_empty(), "other octets than were sent, at {offset}");
+                    assert!(right && !segment.is_empty(), "other bytes than were sent, at {offset}");
                     app.received += u64::try_from(segment.len()).unwrap_or(0);
                     app.unread += segment.len();
                 }
@@ -282,8 +282,8 @@ impl Run {
         let numbers = self.app.and_then(|app| self.bench.stack.initial_sequences(app.conn));
         let iss = numbers.map_or(self.peer.irs, |(iss, _)| iss);
         let offset = header.seq.distance_from(iss + 1);
-        let right = (u64::from(offset)..).zip(payload).all(|(at, byte)| *byte == octet(OUR_KEY, at));
-        assert!(right, "sends other octets than it was given, at {offset}");
+        let right = (u64::from(offset)..).zip(payload).all(|(at, byte)| *byte == pattern_byte(OUR_KEY, at));
+        assert!(right, "sends other bytes than it was given, at {offset}");
     }
 }
 
@@ -335,7 +335,7 @@ impl Run {
         self.peer.nxt += len.wrapping_add(u32::from(fin != TcpFlags::NONE));
     }
 
-    /// An acknowledgement of all that was sent.
+    /// An acknowledgment of all that was sent.
     fn acknowledge(&mut self, input: &mut Input<'_>) {
         let header = self.peer.header(TcpFlags::ACK, input.u16());
         let options = self.peer.options();
@@ -365,6 +365,6 @@ impl Run {
 
 fn fill(bytes: &mut [u8], offset: u64) {
     for (at, byte) in (offset..).zip(bytes) {
-        *byte = octet(OUR_KEY, at);
+        *byte = pattern_byte(OUR_KEY, at);
     }
 }

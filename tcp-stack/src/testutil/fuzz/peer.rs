@@ -4,7 +4,7 @@ use super::Input;
 use super::bench::MAC;
 use crate::seq::SeqNum;
 use crate::testutil::attack::headers;
-use crate::testutil::{Seen, octet};
+use crate::testutil::{Seen, pattern_byte};
 use crate::wire::{
     EcnField, EthernetHeader, IpProtocol, Ipv4Header, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions,
     Timestamps,
@@ -16,9 +16,9 @@ use core::net::SocketAddr;
 /// The peer's initial sequence number: its stream passes zero.
 const PEER_ISS: SeqNum = SeqNum::new(0xffff_f000);
 
-/// The peer's octets from a sequence number on: each depends on its place alone.
+/// The peer's bytes from a sequence number on: each depends on its place alone.
 pub(super) fn text(first: SeqNum) -> impl Iterator<Item = u8> {
-    (0..=u32::MAX).map(move |at| octet(1, u64::from((first + at).get())))
+    (0..=u32::MAX).map(move |at| pattern_byte(1, u64::from((first + at).get())))
 }
 
 /// What the peer knows.
@@ -107,11 +107,11 @@ impl Peer {
         TcpOptions { timestamps, ..TcpOptions::NONE }
     }
 
-    /// A segment with the peer's octets for its place.
+    /// A segment with the peer's bytes for its place.
     pub(super) fn frame(&self, header: TcpHeader, options: &TcpOptions, len: usize) -> Vec<u8> {
         let mut segment = vec![0; TcpHeader::len_with(options)];
         header.emit(options, &mut segment);
-        // RFC 9293 §3.4: the SYN comes before the octets of its segment.
+        // RFC 9293 §3.4: the SYN comes before the bytes of its segment.
         let syn = u32::from(header.flags.contains(TcpFlags::SYN));
         segment.extend(text(header.seq + syn).take(len));
         let (src, dst) = (self.local.ip(), self.remote.ip());

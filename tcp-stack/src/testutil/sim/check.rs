@@ -6,7 +6,7 @@
 //!   ([`Stack::audit_connections`](crate::Stack::audit_connections)). What its queues say of themselves is so
 //!   ([`Stack::audit`](crate::Stack::audit)); where they are long, that is looked at after every few steps.
 //! * Buffers are conserved; each frame received was delivered, or its drop counted.
-//! * Acknowledgements have causes, and frames without progress come to an end.
+//! * Acknowledgments have causes, and frames without progress come to an end.
 //! * When all have closed everything is free.
 
 use super::Simulation;
@@ -76,7 +76,7 @@ impl Simulation {
         }
         if host.pure_acks > host.ack_causes {
             let (acks, causes) = (host.pure_acks, host.ack_causes);
-            return Err(format!("{acks} acknowledgements for {causes} causes"));
+            return Err(format!("{acks} acknowledgments for {causes} causes"));
         }
         host.stack.audit_connections()?;
         if host.turns >= host.audit_at {
@@ -88,13 +88,12 @@ impl Simulation {
         let config = self.scenario.hosts.get(index).ok_or("no such host")?;
         for (dial, side, app) in host.apps.values() {
             let Some(info) = host.stack.info(app.conn()) else { continue };
-            let wrong = if u64::from(info.unread_octets) != app.unread() {
-                "another count of octets not let go of"
-            } else if info.held_octets > config.held_bytes_max
-                || info.held_segments > config.held_segments_max
+            let wrong = if u64::from(info.unread_bytes) != app.unread() {
+                "another count of bytes not let go of"
+            } else if info.held_bytes > config.held_bytes_max || info.held_segments > config.held_segments_max
             {
                 "more is held behind gaps than may be"
-            } else if info.send_queue_octets > config.send_buffer_bytes {
+            } else if info.send_queue_bytes > config.send_buffer_bytes {
                 "more is queued than may be"
             } else {
                 continue;
@@ -188,7 +187,7 @@ mod tests {
         let mut chatters = simulation(false);
         chatters.hosts[1].pure_acks = 1000;
         let error = chatters.run().unwrap_err();
-        assert!(error.contains("acknowledgements for"), "{error}");
+        assert!(error.contains("acknowledgments for"), "{error}");
 
         let mut circles = simulation(false);
         assert!(circles.run().is_ok());

@@ -26,7 +26,7 @@ pub(super) struct Host {
     pub(super) audit_at: u64,
     /// Frames for which the pool had no buffer.
     missed: u64,
-    /// Causes for which a pure acknowledgement may be sent, and those sent.
+    /// Causes for which a pure acknowledgment may be sent, and those sent.
     pub(super) ack_causes: u64,
     pub(super) pure_acks: u64,
 }

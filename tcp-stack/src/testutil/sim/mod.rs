@@ -334,7 +334,7 @@ impl Simulation {
         self.handle_events(index)?;
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
         if host.stack.next_deadline().is_some_and(|deadline| deadline <= now) {
-            // A timer may let an acknowledgement go out for each connection.
+            // A timer may let an acknowledgment go out for each connection.
             let connections = u64::from(host.stack.stats().connections);
             host.ack_causes = host.ack_causes.saturating_add(connections + 1);
             self.quiet.allow(8 * (connections + 1));
@@ -395,7 +395,7 @@ fn keys(dial: usize, side: u64) -> (u64, u64) {
 }
 
 /// How long after the beginning of time the first dial, opened then, has an initial sequence number some
-/// octets before zero: RFC 6528's clock counts every 4 µs.
+/// bytes before zero: RFC 6528's clock counts every 4 µs.
 fn wait_for_wrap(scenario: &Scenario, seeds: &[[u8; 32]]) -> Result<Duration, String> {
     let dial = scenario.dials.first().ok_or("no dial")?;
     let (config, seed) = scenario.hosts.iter().zip(seeds).nth(dial.from).ok_or("no such host")?;

@@ -1,4 +1,4 @@
-//! Octets made by hand, from the figures of the RFCs, without the code under test.
+//! Bytes made by hand, from the figures of the RFCs, without the code under test.
 
 const CRC32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
@@ -62,12 +62,12 @@ pub(crate) fn mpa(key: &[u8; 16], ird: u16, ord: u16, private_data: &[u8]) -> Ve
 pub(crate) const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
 pub(crate) const REPLY: &[u8; 16] = b"MPA ID Rep Frame";
 
-/// DDP control octets with version 1.
+/// DDP control bytes with version 1.
 pub(crate) const TAGGED_LAST: u8 = 0xc1;
 pub(crate) const TAGGED_MORE: u8 = 0x81;
 pub(crate) const UNTAGGED_LAST: u8 = 0x41;
 pub(crate) const UNTAGGED_MORE: u8 = 0x01;
-/// RDMAP control octets with version 1.
+/// RDMAP control bytes with version 1.
 pub(crate) const WRITE: u8 = 0x40;
 pub(crate) const READ_REQUEST: u8 = 0x41;
 pub(crate) const READ_RESPONSE: u8 = 0x42;
