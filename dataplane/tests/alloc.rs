@@ -12,7 +12,7 @@ mod verbs_lab;
 use client::{Bytes, Session, fill};
 use dataplane::engine::Step;
 use dataplane::{engine, verbs};
-use iwarp_allocations::{counted, watch, watched};
+use iwarp_alloc_counter::{counted, watch, watched};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
 use rdma::{Access, CrcPolicy, OutOfOrder, RegionId};
 use tcp_stack::testutil::LinkConfig;

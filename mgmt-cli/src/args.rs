@@ -324,7 +324,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn prefix(text: &str) -> Result<IpNet, String> {
-    iwarp_control::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
+    rdma::service::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
 }
 
 /// Seconds from a millisecond to a day.

@@ -4,6 +4,8 @@
 //! Answer, 32 bytes: `IWR1`, status, granted access, two zeros, STag, four zeros, base tagged offset, length.
 //! All numbers are big-endian.
 
+mod prefix;
+
 use core::fmt;
 use core::net::IpAddr;
 
@@ -14,6 +16,8 @@ use unicode_properties::{GeneralCategory, UnicodeGeneralCategory as _};
 
 use crate::memory::{Access, RegionId, Scope, StagTable, StreamId};
 use crate::wire::Stag;
+
+pub use prefix::{PrefixError, parse_prefix};
 
 /// The first bytes of a request and of an answer.
 pub const MAGIC: [u8; 4] = *b"IWR1";

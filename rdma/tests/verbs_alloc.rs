@@ -9,7 +9,7 @@ mod common;
 
 use common::verbs::*;
 use core::time::Duration;
-use iwarp_allocations::{counted, watched};
+use iwarp_alloc_counter::{counted, watched};
 use rdma::verbs::*;
 use rdma::{AtomicOp, Env, Sink};
 

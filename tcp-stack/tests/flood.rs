@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use iwarp_allocations::{counted, unwatched, watched};
+use iwarp_alloc_counter::{counted, unwatched, watched};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random, blind_syn};
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnOptions, Duration, Event, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions,

@@ -24,7 +24,7 @@ impl Which {
     /// The connections that `asked` names.
     ///
     /// # Errors
-    /// Not exactly one of its members is given, or its prefix has bits behind its length.
+    /// Not exactly one of its members is given.
     pub(super) fn new(asked: &ConnClose) -> Result<Self, ErrorObject> {
         let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
         let (chosen, worker) = match *asked {
@@ -32,13 +32,7 @@ impl Which {
                 let Unpacked { worker, lane, index, generation } = unpack(id);
                 (Chosen::One { lane, index, generation }, Some(worker))
             }
-            ConnClose { id: None, peer: Some(peer), listener: None } if peer == peer.trunc() => {
-                (Chosen::Peer(peer), None)
-            }
-            ConnClose { id: None, peer: Some(peer), listener: None } => {
-                return Err(invalid(format!("conn.close: peer: {peer} has bits behind its length"))
-                    .with_help(format!("write {} for the network", peer.trunc())));
-            }
+            ConnClose { id: None, peer: Some(peer), listener: None } => (Chosen::Peer(peer), None),
             ConnClose { id: None, peer: None, listener: Some(port) } => (Chosen::Listener(port), None),
             _ => {
                 let what = "conn.close: exactly one of `id`, `peer` and `listener` says which connections";

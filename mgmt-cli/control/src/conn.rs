@@ -21,7 +21,7 @@ pub struct ConnClose {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Every connection whose peer has an address of this prefix.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::prefix::option")]
     pub peer: Option<IpNet>,
     /// Every connection that a listener on this TCP port accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -39,7 +39,6 @@ pub use method::{
     RegionRegisterMethod, RegionShowMethod, StatsMethod, StatusMethod, params,
 };
 pub use port::{Link, PortInfo, PortStats, PortStatsRow};
-pub use prefix::{PrefixError, parse_prefix};
 pub use region::{
     Access, Backing, NotAnAccess, Origin, RegionAttached, RegionDeregister, RegionDeregistered, RegionInfo,
     RegionName, RegionRegister,

@@ -1,67 +1,21 @@
-//! Source prefixes as people write them: in the configuration, on the command line, in a request.
-
-use std::fmt;
-use std::net::IpAddr;
+//! Deserializes source prefixes under the rule of the configuration and the command line ([`parse_prefix`]).
 
 use ipnet::IpNet;
-use serde::de::{Deserialize as _, Deserializer, Error as _};
+use rdma::service::parse_prefix;
+use serde::de::{Deserialize as _, Deserializer};
 
-/// The reason why a text is no prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PrefixError {
-    /// It is neither an address nor an address with a length.
-    NotAPrefix(String),
-    /// The address has bits behind the length: this is the prefix that would admit it.
-    BitsBeyond(String, IpNet),
+fn parse<E: serde::de::Error>(text: &str) -> Result<IpNet, E> {
+    parse_prefix(text).map_err(|error| E::custom(format!("{error}: {}", error.help())))
 }
 
-impl PrefixError {
-    /// The correction.
-    #[must_use]
-    pub fn help(&self) -> String {
-        match self {
-            Self::NotAPrefix(_) => {
-                "write an address, or a prefix such as \"10.77.0.0/24\" or \"fd77::/64\"".to_owned()
-            }
-            Self::BitsBeyond(_, net) => {
-                format!("did you mean \"{net}\", or the address alone, \"{}\"?", self.address())
-            }
-        }
-    }
-
-    fn address(&self) -> &str {
-        let (Self::NotAPrefix(text) | Self::BitsBeyond(text, _)) = self;
-        text.split('/').next().unwrap_or(text)
-    }
+/// Deserializes a list of prefixes.
+pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    Vec::<String>::deserialize(deserializer)?.iter().map(|text| parse(text)).collect()
 }
 
-impl fmt::Display for PrefixError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAPrefix(text) => write!(f, "`{text}` is not a prefix"),
-            Self::BitsBeyond(text, _) => write!(f, "`{text}` has bits beyond its prefix"),
-        }
-    }
-}
-
-impl std::error::Error for PrefixError {}
-
-/// Parses a prefix: `10.77.0.0/24`, `fd77::/64`, or an address, which stands for itself alone.
-///
-/// # Errors
-/// The text is neither, or the address has bits behind the prefix length: `10.77.0.99/24` could mean one host or its
-/// whole network, and the difference is who may use a region.
-pub fn parse_prefix(text: &str) -> Result<IpNet, PrefixError> {
-    let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    let net = net.map_err(|_| PrefixError::NotAPrefix(text.to_owned()))?;
-    if net == net.trunc() { Ok(net) } else { Err(PrefixError::BitsBeyond(text.to_owned(), net.trunc())) }
-}
-
-/// A list of prefixes as [`parse_prefix`] reads them, out of a request.
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    let parsed = texts.iter().map(|text| parse_prefix(text));
-    parsed.collect::<Result<_, _>>().map_err(|error| D::Error::custom(format!("{error}: {}", error.help())))
+/// Deserializes a prefix that may be missing.
+pub(crate) fn option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpNet>, D::Error> {
+    Option::<String>::deserialize(deserializer)?.map(|text| parse(&text)).transpose()
 }
 
 #[cfg(test)]
@@ -84,37 +38,14 @@ mod tests {
         }
     }
 
+    /// `conn.close` takes an address, too, and refuses a prefix that could mean one host or its network.
     #[test]
-    fn prefixes_and_addresses() {
-        for (text, net) in [
-            ("10.77.0.0/24", "10.77.0.0/24"),
-            ("10.77.0.99/32", "10.77.0.99/32"),
-            ("10.77.0.99", "10.77.0.99/32"),
-            ("0.0.0.0/0", "0.0.0.0/0"),
-            ("fd77::/64", "fd77::/64"),
-            ("fd77::1", "fd77::1/128"),
-            ("::/0", "::/0"),
-        ] {
-            assert_eq!(parse_prefix(text).map(|net| net.to_string()), Ok(net.to_owned()));
-        }
-    }
-
-    /// Every length but the full one of an address whose last bit is set leaves that bit beyond the prefix.
-    #[test]
-    fn bits_beyond_the_length_are_refused() {
-        for (address, full) in [("10.77.0.99", 32), ("fd77::99", 128)] {
-            for length in 0..full {
-                let error = parse_prefix(&format!("{address}/{length}")).unwrap_err();
-                assert!(matches!(error, PrefixError::BitsBeyond(..)), "{address}/{length}");
-                assert!(error.help().contains(&format!("\"{address}\"")), "{}", error.help());
-            }
-            assert!(parse_prefix(&format!("{address}/{full}")).is_ok());
-            assert!(parse_prefix(&format!("{address}/{}", full + 1)).is_err());
-        }
-        for text in
-            ["", "/", "lan", "10.77.0/24", "10.77.0.0/", "10.77.0.0/x", " 10.77.0.0/24", "fd77::%eth0"]
-        {
-            assert_eq!(parse_prefix(text), Err(PrefixError::NotAPrefix(text.to_owned())));
-        }
+    fn the_peers_of_a_close_are_read_alike() {
+        let ask = |peer: &str| crate::params::<crate::ConnCloseMethod>(serde_json::json!({"peer": peer}));
+        assert_eq!(ask("fd77::1").unwrap().peer, Some("fd77::1/128".parse::<IpNet>().unwrap()));
+        assert_eq!(crate::params::<crate::ConnCloseMethod>(serde_json::json!({"id": 7})).unwrap().peer, None);
+        let refused = ask("10.77.0.99/24").unwrap_err();
+        assert_eq!(refused.data.kind, crate::ErrorKind::InvalidParams);
+        assert!(refused.message.contains("did you mean \"10.77.0.0/24\""), "{refused}");
     }
 }

@@ -84,9 +84,9 @@ pub struct RegionRegister {
     /// What a peer has to show, in hexadecimal: 1 to [`crate::bounds::TOKEN_BYTES_MAX`] bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_hex: Option<String>,
-    /// The prefixes ([`crate::parse_prefix`]) that peers have to come from, at most
+    /// The prefixes ([`rdma::service::parse_prefix`]) that peers have to come from, at most
     /// [`crate::bounds::ALLOW_PREFIXES_MAX`]; empty admits all.
-    #[serde(default, deserialize_with = "crate::prefix::deserialize")]
+    #[serde(default, deserialize_with = "crate::prefix::list")]
     pub allow: Vec<IpNet>,
 }
 

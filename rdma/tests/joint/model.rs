@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use iwarp_allocations::unwatched;
+use iwarp_alloc_counter::unwatched;
 use rdma::{AtomicOp, Fetch, Memory, Placement, RegionId, Stag, VecMemory, Word};
 
 use crate::shared::{Inbound, SharedBuffers};

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use iwarp_allocations::{counted, watched};
+use iwarp_alloc_counter::{counted, watched};
 use rdma::verbs::{MemoryRegion, PostError, QpState};
 use rdma::{CloseHow, CompletionOp, Env, ErrorCode, RdmaStats, RegionId, Sink, StagTable, StreamId};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random};

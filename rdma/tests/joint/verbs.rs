@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
 
-use iwarp_allocations::{counted, watched};
+use iwarp_alloc_counter::{counted, watched};
 use rdma::verbs::{
     AddressBase, AsyncEvent, CmEventKind, CmId, ConnParam, CqId, Device, Limits, MemoryRegion, PdId, QpCap,
     QpInit, QpNum, QpState, SrqId, TransportRequest, WorkCompletion,

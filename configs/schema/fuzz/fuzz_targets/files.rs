@@ -1,4 +1,4 @@
-//! See `dataplane/config/tests/fuzz/target.rs`.
+//! See `configs/schema/tests/fuzz/target.rs`.
 #![no_main]
 
 #[path = "../../tests/fuzz/target.rs"]

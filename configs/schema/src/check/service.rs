@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use iwarp_control::parse_prefix;
+use rdma::service::parse_prefix;
 
 use super::tcp::{conn_options, share_of_connections};
 use super::tuning::{CRC, CRC_HELP};

@@ -1,4 +1,4 @@
-//! The target of `dataplane/config/fuzz` on the stable toolchain.
+//! The target of `configs/schema/fuzz` on the stable toolchain.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "../../../../tcp-stack/tests/corpus/mod.rs"]

@@ -7,7 +7,7 @@ use crate::check::parse_parts;
 use crate::{Config, Driver, Hugepages, Idle, Service, memory_plan};
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn load(name: &str) -> Config {

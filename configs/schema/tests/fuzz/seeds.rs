@@ -2,7 +2,7 @@
 
 /// The configurations that are delivered, without their comments.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let names = ["af_packet", "af_xdp", "demo", "memif", "pcap", "pci", "reference", "tap"];
     let texts = names.map(|name| std::fs::read_to_string(folder.join(format!("{name}.toml"))).unwrap());
     let bare = |text: &String| -> String {
