@@ -1,7 +1,5 @@
 //! The command line.
 
-mod remote;
-
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -10,8 +8,8 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use iwarp_config::RegionName;
 use iwarp_control::{Access, bounds};
-
-pub use self::remote::{Crc, Get, Link, Ping, Put, Remote, Target};
+use iwarp_remote::{Remote, options};
+use iwarp_terminal::{Color, Format, Output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,13 +63,16 @@ pub(crate) struct Global {
     pub(crate) color: Color,
 }
 
-/// When to color.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal.
-    Auto,
-    Always,
-    Never,
+impl Global {
+    /// Returns the output that these options select.
+    pub(crate) fn output(&self) -> Output {
+        let format = match (self.json, self.pretty) {
+            (_, true) => Format::JsonPretty,
+            (true, false) => Format::Json,
+            (false, false) => Format::Text,
+        };
+        Output::new(format, self.color)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -117,7 +118,7 @@ pub(crate) enum Command {
     )]
     Config(Config),
     /// Speaks iWARP to a peer over this machine's own TCP; needs no daemon here.
-    #[command(subcommand, infer_subcommands = true, after_help = remote::EXAMPLES)]
+    #[command(subcommand, infer_subcommands = true, after_help = options::EXAMPLES)]
     Remote(Remote),
     /// Calls a method of the control socket and writes its reply as JSON.
     Call(Call),

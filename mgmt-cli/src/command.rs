@@ -6,20 +6,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
-use iwarp_config::Token;
 use iwarp_control::{
     Client, ConnClose, ConnCloseMethod, ConnListMethod, ConnShow, ConnShowMethod, DropsMethod, Exit, Method,
     NoParams, PortListMethod, PortStats, PortStatsMethod, RegionDeregister, RegionDeregisterMethod,
     RegionListMethod, RegionName, RegionRegister, RegionRegisterMethod, RegionShowMethod, State, StatsMethod,
     StatsReply, StatusMethod, bounds,
 };
+use iwarp_remote::{KernelTcp, read_token};
+use iwarp_terminal::clock::{self, Clock};
+use iwarp_terminal::{Failure, Output, Report};
 use serde_json::{Value, json};
 
 use crate::args::{Args, Call, Command, Config, Conn, Global, Mistakes, Port, Region, Register, Stats};
-use crate::clock::{self, Clock};
-use crate::failure::{Failure, More};
-use crate::output::Output;
-use crate::{args, remote, render};
+use crate::{args, render};
 
 /// Does what the command line says.
 pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
@@ -59,7 +58,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
             output.result(&rows, |rows| render::drops::list(rows, drops.all, output.width()))?;
         }
         Command::Config(Config::Check { file, machine, format }) => check(file, *machine, *format, output)?,
-        Command::Remote(command) => remote::run(command, global, output)?,
+        Command::Remote(command) => iwarp_remote::run(&mut KernelTcp, command, global.timeout, output)?,
         Command::Call(raw) => call_raw(raw, global, output)?,
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -124,13 +123,6 @@ fn registration(register: &Register) -> Result<RegionRegister, Failure> {
         access,
         token_hex: token.as_ref().map(|token| hexadecimal(token.as_bytes())),
         allow: allow.clone(),
-    })
-}
-
-/// The token in a file; a token never stands on the command line, where everybody could see it.
-pub(crate) fn read_token(file: &Path) -> Result<Token, Failure> {
-    Token::from_file(file).map_err(|reason| {
-        Failure::new(Exit::Failed, "token", format!("no token can be read from {}: {reason}", file.display()))
     })
 }
 
@@ -208,11 +200,11 @@ fn check(file: &Path, machine: bool, format: Mistakes, output: &Output) -> Resul
             let message = errors.to_string();
             let mut failure = Failure::new(Exit::Failed, "invalid_config", message);
             let mistakes = serde_json::to_value(&errors).unwrap_or_default();
-            let report = match format {
+            let text = match format {
                 Mistakes::Full => errors.render(output.colors_errors()),
                 Mistakes::Short => errors.short(),
             };
-            failure.more = Some(Box::new(More { member: ("mistakes", mistakes), report }));
+            failure.report = Some(Box::new(Report { member: ("mistakes", mistakes), text }));
             Err(failure)
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!  args ──► command ──┬─► iwarp_control::Client ──► iwarpd's control socket     (status, region, conn, …)
 //!                     ├─► iwarp_config                                          (config check)
-//!                     └─► remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer   (or over a Carrier)
+//!                     └─► iwarp_remote: rdma::Endpoint over a kernel TCP socket ──► any iWARP peer
 //!            └─► render/<noun>: the reply as text  ─┐
 //!                serde_json: the reply as it is    ─┴─► output ─► stdout
 //! ```
@@ -13,27 +13,21 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod clock;
 mod command;
-mod failure;
-mod output;
-pub mod remote;
 mod render;
-mod units;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use iwarp_terminal::{Failure, Output};
 
 use crate::args::Args;
-use crate::failure::Failure;
-use crate::output::Output;
 
 /// Runs the command line of this process and returns its exit code ([`iwarp_control::Exit`]).
 pub fn main() -> ExitCode {
     let exit = match Args::try_parse() {
         Ok(args) => {
-            let output = Output::new(&args.global);
+            let output = args.global.output();
             command::run(&args, &output).unwrap_or_else(|failure| output.fail(&failure))
         }
         Err(error) => misused(&error),

@@ -5,21 +5,16 @@ pub(crate) mod conn;
 pub(crate) mod drops;
 pub(crate) mod port;
 pub(crate) mod region;
-pub(crate) mod remote;
 pub(crate) mod stats;
 pub(crate) mod status;
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
+use iwarp_terminal::Width;
 
-pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
-pub(crate) const HELP: Style = AnsiColor::Cyan.on_default();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
 const HEADER: Style = Style::new().bold();
-
-/// Columns of the terminal that the text is for; `None` where a line may have any length: in a file, in a pipe.
-pub(crate) type Width = Option<u16>;
 
 /// Left-aligned columns without boxes; the first line names them. Where they do not fit, the last one is folded.
 fn table(width: Width, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {

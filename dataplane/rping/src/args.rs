@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use clap::{ArgAction, ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use iwarp_remote::{Crc, Get, Ping, Put};
 use iwarp_rping::protocol::{PORT, SIZE_MAX, SIZE_MIN};
-use mgmt_cli::remote::{Crc, Get, Ping, Put};
 use rdma::wire::mpa::RtrOptions;
 
 use crate::device::DeviceArgs;

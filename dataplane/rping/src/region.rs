@@ -9,9 +9,11 @@ use std::time::Duration;
 use dataplane::memory::RegionMemory;
 use dataplane::verbs::{Node, PortVerbs};
 use iwarp_control::Exit;
-use mgmt_cli::remote::{
-    Agreed, Carrier, Done, Failure, Look, READS_MAX, Request, SEND_QUEUE, Terms, Use, Wire, refusal,
+use iwarp_remote::{
+    Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
+    RdmaConnection, SEND_QUEUE, refusal,
 };
+use iwarp_terminal::Failure;
 use rdma::verbs::{
     Access, AddressBase, AsyncEvent, CmEventKind, CmId, ConnParam, CqId, Data, MemoryRegion, PostError,
     QpCap, QpInit, QpNum, SendFlags, SendOp, SendWr, Sge, Stag, VerbsError, WcStatus, WorkCompletion,
@@ -20,20 +22,19 @@ use tcp_stack::Instant;
 
 /// Connects over the node.
 #[derive(Debug)]
-pub(crate) struct NodeCarrier<'a> {
+pub(crate) struct NodeConnector<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) stop: &'a AtomicBool,
 }
 
-impl Carrier for NodeCarrier<'_> {
-    fn open(&mut self, request: &Request<'_>) -> Result<Box<dyn Wire + '_>, Failure> {
-        let Request { target, window, patience, .. } = *request;
+impl Connector for NodeConnector<'_> {
+    fn open(&mut self, request: &ConnectionRequest<'_>) -> Result<Box<dyn RdmaConnection + '_>, Failure> {
+        let ConnectionRequest { target, window_bytes, timeout, .. } = *request;
         let unreachable = |error: std::io::Error| refusal::unreachable(target, &error.to_string());
         let mut addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(unreachable)?;
         let nobody = || refusal::unreachable(target, "it has no address");
         let peer = addresses.next().ok_or_else(nobody)?;
-        let wire = Stream::new(self, request, peer, window, patience)?;
-        Ok(Box::new(wire))
+        Ok(Box::new(Stream::new(self, request, peer, window_bytes, timeout)?))
     }
 }
 
@@ -42,7 +43,7 @@ struct Stream<'a> {
     node: &'a mut Node,
     stop: &'a AtomicBool,
     peer: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
     id: CmId,
     qp: QpNum,
     cq: CqId,
@@ -59,16 +60,16 @@ fn refused(error: VerbsError) -> Failure {
 
 impl<'a> Stream<'a> {
     fn new(
-        carrier: &'a mut NodeCarrier<'_>,
-        request: &Request<'_>,
+        connector: &'a mut NodeConnector<'_>,
+        request: &ConnectionRequest<'_>,
         peer: SocketAddr,
-        window: u32,
-        patience: Duration,
+        window_bytes: u32,
+        timeout: Duration,
     ) -> Result<Self, Failure> {
-        let NodeCarrier { node, stop, .. } = carrier;
+        let NodeConnector { node, stop, .. } = connector;
         let no_memory =
             |error: anyhow::Error| Failure::new(Exit::Failed, "no_resources", format!("{error:#}"));
-        let (region, memory) = node.add_region("window", window.into()).map_err(no_memory)?;
+        let (region, memory) = node.add_region("window", window_bytes.into()).map_err(no_memory)?;
         let verbs = node.verbs_mut();
         let make = |verbs: &mut PortVerbs| {
             let device = verbs.device_mut();
@@ -91,12 +92,12 @@ impl<'a> Stream<'a> {
             };
             device.connect(id, qp, peer, &param)?;
             let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
-            let window = verbs.reg_mr(pd, (region, 0, window.into()), AddressBase::Zero, local)?;
+            let window = verbs.reg_mr(pd, (region, 0, window_bytes.into()), AddressBase::Zero, local)?;
             Ok((id, qp, cq, window))
         };
         let (id, qp, cq, window) = make(verbs).map_err(refused)?;
         let heard = node.now();
-        Ok(Self { node, stop, peer, patience, id, qp, cq, window, memory, scratch: Vec::new(), heard })
+        Ok(Self { node, stop, peer, timeout, id, qp, cq, window, memory, scratch: Vec::new(), heard })
     }
 
     /// Polls until `look` finds what it looks for, or the connection ends.
@@ -104,7 +105,7 @@ impl<'a> Stream<'a> {
         &mut self,
         mut look: impl FnMut(&mut PortVerbs) -> Option<Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let (peer, patience, stop, id) = (self.peer, self.patience, self.stop, self.id);
+        let (peer, timeout, stop, id) = (self.peer, self.timeout, self.stop, self.id);
         let heard = &mut self.heard;
         let mut bytes = received(self.node, id);
         let found = self.node.run(|node| {
@@ -117,8 +118,8 @@ impl<'a> Stream<'a> {
             }
             if stop.load(Ordering::Relaxed) {
                 ControlFlow::Break(Err(Failure::new(Exit::Failed, "interrupted", "interrupted")))
-            } else if now.saturating_since(*heard) >= patience {
-                ControlFlow::Break(Err(refusal::silent(peer, patience)))
+            } else if now.saturating_since(*heard) >= timeout {
+                ControlFlow::Break(Err(refusal::silent(peer, timeout)))
             } else {
                 ControlFlow::Continue(())
             }
@@ -163,22 +164,22 @@ fn end_of(verbs: &mut PortVerbs, peer: SocketAddr) -> Failure {
     why.unwrap_or_else(|| refusal::lost(peer, "the peer closed it"))
 }
 
-impl Wire for Stream<'_> {
+impl RdmaConnection for Stream<'_> {
     fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    fn agree(&mut self) -> Result<Agreed, Failure> {
+    fn wait_reply(&mut self) -> Result<ConnectReply, Failure> {
         let (id, peer) = (self.id, self.peer);
         self.wait(|verbs| {
             let event = verbs.device_mut().poll_cm_event()?;
             Some(match event.kind {
                 CmEventKind::Established { private_data, initiator_depth: ord, .. } => {
                     let info = verbs.device().stream_info(id);
-                    let terms = info.map(|info| Terms { rev: info.rev, crc: info.crc, ord });
-                    Ok(Agreed { private_data, terms })
+                    let negotiated = info.map(|info| Negotiated { rev: info.rev, crc: info.crc, ord });
+                    Ok(ConnectReply { private_data, negotiated })
                 }
-                CmEventKind::Rejected { private_data } => Ok(Agreed { private_data, terms: None }),
+                CmEventKind::Rejected { private_data } => Ok(ConnectReply { private_data, negotiated: None }),
                 CmEventKind::Unreachable => Err(Failure::new(
                     Exit::Unreachable,
                     "unreachable",
@@ -190,24 +191,24 @@ impl Wire for Stream<'_> {
         })
     }
 
-    fn fill(&mut self, offset: u64, length: u32, with: &mut Use<'_>) -> Result<(), Failure> {
+    fn fill(&mut self, offset: u64, length: u32, fill: &mut Fill<'_>) -> Result<(), Failure> {
         let left = self.window.length.saturating_sub(offset).min(length.into());
         self.scratch.resize(usize::try_from(left).unwrap_or(0), 0);
-        with(&mut self.scratch)?;
+        fill(&mut self.scratch)?;
         let stored = self.memory.write(offset, &self.scratch);
         stored.then_some(()).ok_or_else(|| refused(VerbsError::Invalid))
     }
 
-    fn show(&mut self, offset: u64, length: u32, to: &mut Look<'_>) -> Result<(), Failure> {
+    fn inspect(&mut self, offset: u64, length: u32, inspect: &mut Inspect<'_>) -> Result<(), Failure> {
         let left = self.window.length.saturating_sub(offset).min(length.into());
         self.scratch.resize(usize::try_from(left).unwrap_or(0), 0);
         if !self.memory.read(offset, &mut self.scratch) {
             return Err(refused(VerbsError::Invalid));
         }
-        to(&self.scratch)
+        inspect(&self.scratch)
     }
 
-    fn write(
+    fn post_write(
         &mut self,
         wr_id: u64,
         from: (u64, u32),
@@ -216,18 +217,23 @@ impl Wire for Stream<'_> {
         self.post(wr_id, SendOp::RdmaWrite { remote_addr, rkey }, from)
     }
 
-    fn read(&mut self, wr_id: u64, to: (u64, u32), (rkey, remote_addr): (Stag, u64)) -> Result<(), Failure> {
+    fn post_read(
+        &mut self,
+        wr_id: u64,
+        to: (u64, u32),
+        (rkey, remote_addr): (Stag, u64),
+    ) -> Result<(), Failure> {
         self.post(wr_id, SendOp::RdmaRead { remote_addr, rkey }, to)
     }
 
-    fn completion(&mut self) -> Result<Done, Failure> {
+    fn wait_completion(&mut self) -> Result<Completion, Failure> {
         let (cq, peer) = (self.cq, self.peer);
         self.wait(|verbs| {
             let mut out = [WorkCompletion::default()];
             let polled = verbs.device_mut().poll_cq(cq, &mut out);
             let [WorkCompletion { wr_id, byte_len: bytes, status, .. }] = out;
             match (polled, status) {
-                (Ok(1), WcStatus::Success) => Some(Ok(Done { wr_id, bytes })),
+                (Ok(1), WcStatus::Success) => Some(Ok(Completion { wr_id, bytes })),
                 (Ok(1), _) => Some(Err(end_of(verbs, peer))),
                 _ => match verbs.device_mut().poll_cm_event()?.kind {
                     CmEventKind::Disconnected => Some(Err(end_of(verbs, peer))),

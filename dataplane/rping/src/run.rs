@@ -12,15 +12,16 @@ use dataplane::dpdk::RegisteredThread;
 use dataplane::verbs::{Node, NodeOptions};
 use dataplane::worker::Clock;
 use iwarp_config::Config;
+use iwarp_remote::{Crc, Get, Ping, Put, Remote};
 use iwarp_rping::{Client, ClientPlan, Fault, Place, Server, ServerPlan, Summary, Tally, Voice};
-use mgmt_cli::remote::{self, Crc, Get, Output, Ping, Put, Remote};
+use iwarp_terminal::Output;
 use rdma::CrcPolicy;
 use rdma::verbs::ConnParam;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::{Args, Mpa, Over, Region, With};
-use crate::region::NodeCarrier;
+use crate::region::NodeConnector;
 
 /// How long a peer may overlook our first message before it is given a nudge.
 const POKE_AFTER: Duration = Duration::from_millis(100);
@@ -68,15 +69,16 @@ fn node(config: &Config, options: &NodeOptions) -> Result<(Option<RegisteredThre
 
 /// `put`, `get`, `ping`.
 fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBool) -> Result<ExitCode> {
-    let (Remote::Put(Put { link, .. }) | Remote::Get(Get { link, .. }) | Remote::Ping(Ping { link, .. })) =
-        command;
+    let (Remote::Put(Put { connect, .. })
+    | Remote::Get(Get { connect, .. })
+    | Remote::Ping(Ping { connect, .. })) = command;
     let mut options = NodeOptions::new(config);
     options.endpoint.poke_after = Some(POKE_AFTER);
-    options.endpoint.mpa.crc = policy(link.crc);
+    options.endpoint.mpa.crc = policy(connect.crc);
     let (_thread, mut node) = node(config, &options)?;
     let output = if over.json { Output::json() } else { Output::plain() };
-    let mut carrier = NodeCarrier { node: &mut node, stop };
-    let outcome = remote::run_over(&mut carrier, command, over.timeout, &output);
+    let mut connector = NodeConnector { node: &mut node, stop };
+    let outcome = iwarp_remote::run(&mut connector, command, over.timeout, &output);
     // A connection that has failed is not worth waiting for.
     let farewell = if outcome.is_ok() { FAREWELL } else { Duration::ZERO };
     node.finish(farewell);

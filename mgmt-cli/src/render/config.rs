@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use iwarp_config::{Config, Kind, connection_window_bytes, connection_window_line, memory_plan};
+use iwarp_terminal::units;
 use serde::Serialize;
 
 use super::{GOOD, Width, table};
-use crate::units;
 
 /// A configuration without mistakes, and what it costs.
 #[derive(Debug, Serialize)]

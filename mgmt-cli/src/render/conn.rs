@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use iwarp_control::{ConnBbrInfo, ConnInfo, ConnRdmaInfo, ConnsClosed};
+use iwarp_terminal::units;
 
 use super::{Width, pairs, table, table_within, yes_no};
-use crate::units;
 
 /// All connections in columns.
 pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {

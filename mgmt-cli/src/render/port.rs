@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use iwarp_control::{Link, PortInfo, PortStatsRow};
+use iwarp_terminal::units;
 
 use super::{Width, list as names, table_within};
-use crate::units;
 
 /// All ports in columns.
 pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {

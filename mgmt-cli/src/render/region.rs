@@ -1,9 +1,9 @@
 //! Regions.
 
 use iwarp_control::{Backing, Origin, RegionDeregistered, RegionInfo};
+use iwarp_terminal::units;
 
 use super::{Width, list as names, pairs, table_within, yes_no};
-use crate::units;
 
 /// All regions in columns.
 pub(crate) fn list(regions: &[RegionInfo], width: Width) -> String {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use iwarp_control::StatsReply;
+use iwarp_terminal::units;
 
 use super::{Width, status, table};
-use crate::units;
 
 /// Counters by group; with an earlier report, the changes per second too.
 pub(crate) fn show(

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use iwarp_control::{Link, PortInfo, State, Status, WorkerStatus};
+use iwarp_terminal::units;
 
 use super::{GOOD, WARNING, Width, folded};
-use crate::{render, units};
+use crate::render;
 
 /// One screen.
 pub(crate) fn show(status: &Status, width: Width) -> String {

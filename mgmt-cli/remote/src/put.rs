@@ -1,5 +1,6 @@
 //! A file or a stream into a peer's region: RDMA Writes, then an RDMA Read that proves that they were placed.
 
+use iwarp_terminal::{Failure, Output, clock::Clock};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::AsFd as _;
@@ -9,12 +10,10 @@ use std::path::Path;
 use iwarp_control::Exit;
 use rdma::Access;
 
-use super::link::{Link, Reach};
-use super::{Transfer, Way, progress, readback, refusal};
-use crate::args::Put;
-use crate::clock::Clock;
-use crate::failure::Failure;
-use crate::output::Output;
+use super::report::Transfer;
+use super::session::{RegionRange, RegionSession};
+use super::{Context, progress, readback, refusal};
+use crate::options::Put;
 
 /// Bytes of one RDMA Write.
 const PIECE: u32 = 512 << 10;
@@ -64,14 +63,14 @@ impl<'a> Source<'a> {
     }
 
     /// Whether there is more after so many bytes, with which the region is full.
-    fn has_more(&mut self, taken: u64, reach: &Reach) -> Result<bool, Failure> {
-        Ok(self.length.is_none() && taken == reach.length && self.next(&mut [0], taken)? > 0)
+    fn has_more(&mut self, taken: u64, range: &RegionRange) -> Result<bool, Failure> {
+        Ok(self.length.is_none() && taken == range.length && self.next(&mut [0], taken)? > 0)
     }
 }
 
-pub(super) fn run(put: &Put, way: &mut Way<'_>) -> Result<Transfer, Failure> {
-    let output = way.output;
-    let Put { file: path, target, verify, link: options } = put;
+pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Failure> {
+    let output = context.output;
+    let Put { file: path, target, verify, connect: options } = put;
     let mut source = Source::open(path)?;
     if *verify && source.length.is_none() {
         let message = "--verify reads the file a second time, which a stream does not allow";
@@ -80,28 +79,28 @@ pub(super) fn run(put: &Put, way: &mut Way<'_>) -> Result<Transfer, Failure> {
         );
     }
     let access = if *verify { Access::REMOTE_WRITE | Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-    let window = if *verify { super::WINDOW } else { PIECE * PIECES };
-    let mut link = Link::open(target, options, access, window, way)?;
-    let reach = match source.length {
-        Some(length) => link.reach(target.offset, length)?,
-        None => link.reach_to_end(target.offset)?,
+    let window = if *verify { super::WINDOW_BYTES } else { PIECE * PIECES };
+    let mut session = RegionSession::open(target, options, access, window, context)?;
+    let range = match source.length {
+        Some(length) => session.range(target.offset, length)?,
+        None => session.range_to_end(target.offset)?,
     };
     let clock = Clock::start();
-    let length = write(&mut link, &mut source, &reach, output)?;
+    let length = write(&mut session, &mut source, &range, output)?;
     // RFC 5040 §5.5 rule 12: "RDMA Read Request Messages, including zero-length RDMA Read Requests, MUST NOT start
     // processing at the Remote Peer until they have been Delivered to RDMAP by DDP", and so not before the Writes
     // that went ahead of them were placed.
-    link.read(PIECES.into(), 0, 0, reach.at(0))?;
-    link.completion()?;
-    let mut transfer = Transfer::new("put", link.peer(target), target, length, clock.now());
-    if source.has_more(length, &reach)? {
+    session.post_read(PIECES.into(), 0, 0, range.tagged_offset(0))?;
+    session.wait_completion()?;
+    let mut transfer = Transfer::new("put", session.peer(target), target, length, clock.now());
+    if source.has_more(length, &range)? {
         return Err(refusal::longer_than_region(target, length));
     }
     if *verify {
-        readback::verify(&mut link, &reach, &source.file, path, output)?;
+        readback::verify(&mut session, &range, &source.file, path, output)?;
         transfer.verified = Some(true);
     }
-    link.close();
+    session.close();
     Ok(transfer)
 }
 
@@ -118,9 +117,9 @@ pub(super) fn read(file: &File, path: &Path, bytes: &mut [u8], at: u64) -> Resul
 /// Posts Writes as long as there is a free piece of the window, and fills the pieces that are free. Returns the bytes
 /// that were written: all of a file; of a stream what came until it ended, or as much as the region takes.
 fn write(
-    link: &mut Link<'_>,
+    session: &mut RegionSession<'_>,
     source: &mut Source<'_>,
-    reach: &Reach,
+    range: &RegionRange,
     output: &Output,
 ) -> Result<u64, Failure> {
     let bar = match source.length {
@@ -128,29 +127,29 @@ fn write(
         None => progress::of_stream(output, "put"),
     };
     let mut free: Vec<u32> = (0..PIECES).collect();
-    let (mut at, mut ended) = (0, reach.length == 0);
+    let (mut at, mut ended) = (0, range.length == 0);
     while !ended || free.len() < PIECES as usize {
         match free.pop() {
             Some(piece) if !ended => {
-                let left = u32::try_from(reach.length.saturating_sub(at)).unwrap_or(PIECE).min(PIECE);
+                let left = u32::try_from(range.length.saturating_sub(at)).unwrap_or(PIECE).min(PIECE);
                 let offset = u64::from(piece) * u64::from(PIECE);
                 let mut taken = 0;
-                link.fill(offset, left, &mut |room| {
+                session.fill(offset, left, &mut |room| {
                     taken = source.next(room, at)?;
                     Ok(())
                 })?;
                 let taken = u32::try_from(taken).unwrap_or(left);
                 if taken > 0 {
-                    link.write(piece.into(), offset, taken, reach.at(at))?;
+                    session.post_write(piece.into(), offset, taken, range.tagged_offset(at))?;
                 } else {
                     free.push(piece);
                 }
                 at = at.saturating_add(taken.into());
-                ended = taken < left || at >= reach.length;
+                ended = taken < left || at >= range.length;
             }
             taken => {
                 free.extend(taken);
-                let done = link.completion()?;
+                let done = session.wait_completion()?;
                 free.extend(u32::try_from(done.wr_id));
                 bar.inc(done.bytes.into());
             }

@@ -1,12 +1,13 @@
-//! Numbers for people: sizes in powers of 1024, rates in powers of 1000, times.
+//! Formats numbers for people: sizes in powers of 1024, rates in powers of 1000, times.
 
 use std::time::Duration;
 
 const IEC: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 const SI: [&str; 5] = ["k", "M", "G", "T", "P"];
 
-/// `512 B`, `64 MiB`, `1.5 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
+/// Formats bytes: `512 B`, `64 MiB`, `1.5 GiB`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
     }
@@ -14,28 +15,33 @@ pub(crate) fn size(bytes: u64) -> String {
     number(value) + " " + unit
 }
 
-/// `866 MB/s`, `1.23 GB/s`: bytes per second.
-pub(crate) fn byte_rate(bytes_per_second: f64) -> String {
+/// Formats bytes per second: `866 MB/s`, `1.23 GB/s`.
+#[must_use]
+pub fn byte_rate(bytes_per_second: f64) -> String {
     prefixed(bytes_per_second, "B/s")
 }
 
-/// `9.8 Gb/s`: bits per second.
-pub(crate) fn bit_rate(bits_per_second: f64) -> String {
+/// Formats bits per second: `9.8 Gb/s`.
+#[must_use]
+pub fn bit_rate(bits_per_second: f64) -> String {
     prefixed(bits_per_second, "b/s")
 }
 
-/// `1.21 M/s`, `12 /s`: events per second.
-pub(crate) fn event_rate(per_second: f64) -> String {
+/// Formats events per second: `1.21 M/s`, `12 /s`.
+#[must_use]
+pub fn event_rate(per_second: f64) -> String {
     prefixed(per_second, "/s")
 }
 
-/// `12.3 µs`.
-pub(crate) fn micros(nanoseconds: u64) -> String {
+/// Formats nanoseconds as microseconds: `12.3 µs`.
+#[must_use]
+pub fn micros(nanoseconds: u64) -> String {
     format!("{:.1} µs", nanoseconds as f64 / 1e3)
 }
 
-/// `3d04h`, `1h02m`, `2m05s`, `1.25 s`.
-pub(crate) fn duration(duration: Duration) -> String {
+/// Formats a duration: `1.25 s`, `2m05s`, `1h02m`, `3d04h`.
+#[must_use]
+pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0..60 => format!("{:.2} s", duration.as_secs_f64()),
@@ -45,8 +51,9 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// `12.3 %`.
-pub(crate) fn permille(permille: u32) -> String {
+/// Formats a permille as percent: `12.3 %`.
+#[must_use]
+pub fn permille(permille: u32) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }
 
@@ -58,7 +65,7 @@ fn prefixed(value: f64, unit: &str) -> String {
     format!("{} {prefix}{unit}", number(value))
 }
 
-/// Divides by the base until the value is small enough, and names the unit reached.
+/// Divides by the base until the value is below it; returns the quotient and the unit reached.
 fn scaled<'a>(mut value: f64, base: f64, units: &[&'a str]) -> (f64, &'a str) {
     let mut reached = "";
     for unit in units {
@@ -71,7 +78,7 @@ fn scaled<'a>(mut value: f64, base: f64, units: &[&'a str]) -> (f64, &'a str) {
     (value, reached)
 }
 
-/// Three digits that matter, no zeros behind the point.
+/// Formats three significant digits, without trailing zeros.
 fn number(value: f64) -> String {
     let digits = match value {
         value if value < 10.0 => 2,

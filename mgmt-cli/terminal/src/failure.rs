@@ -1,44 +1,47 @@
-//! Why a command failed: what, why, what to do, and the exit code.
+//! A command that failed: the message, the help and the exit code.
 
 use iwarp_control::{ClientError, Exit};
 use serde_json::{Value, json};
 
-/// The end of a command that did not do what it was asked for.
+/// The error of a command.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
+    /// The exit code of the program.
     pub exit: Exit,
-    /// A short word for the sort of failure; stable, for programs.
+    /// A stable identifier of the kind of failure, for programs.
     pub kind: &'static str,
-    /// What, in words.
+    /// One sentence: the object, and the operation that failed.
     pub message: String,
-    /// What to do about it.
+    /// The action that helps, if one is known.
     pub help: Option<String>,
-    /// What only few failures have.
-    pub(crate) more: Option<Box<More>>,
+    /// A longer report that some failures carry.
+    pub report: Option<Box<Report>>,
 }
 
-/// More about a failure.
+/// A report of several lines, such as the mistakes of a configuration file.
 #[derive(Debug)]
-pub(crate) struct More {
-    /// For programs: a member's name and its value.
-    pub(crate) member: (&'static str, Value),
-    /// For people: replaces the message, with its own layout.
-    pub(crate) report: String,
+pub struct Report {
+    /// A member that the failure has in JSON: its name and its value.
+    pub member: (&'static str, Value),
+    /// The text that replaces the message on a terminal, with its own layout.
+    pub text: String,
 }
 
 impl Failure {
-    /// Without help.
+    /// Creates a failure without help.
+    #[must_use]
     pub fn new(exit: Exit, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { exit, kind, message: message.into(), help: None, more: None }
+        Self { exit, kind, message: message.into(), help: None, report: None }
     }
 
-    /// The command line is wrong.
+    /// Creates the failure of a wrong command line.
+    #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, "usage", message)
     }
 
-    /// A file could not be read or written.
+    /// Creates the failure of an operation on a file; `what` is the verb, such as `read`.
+    #[must_use]
     pub fn file(path: &std::path::Path, what: &str, error: &std::io::Error) -> Self {
         let exit = match error.kind() {
             std::io::ErrorKind::PermissionDenied => Exit::Permission,
@@ -47,22 +50,23 @@ impl Failure {
         Self::new(exit, "file", format!("cannot {what} {}: {error}", path.display()))
     }
 
-    /// With a word on what to do.
+    /// Adds the action that helps.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// The failure as programs read it.
+    /// Encodes the failure as a JSON object.
+    #[must_use]
     pub fn to_json(&self) -> Value {
         let mut error = json!({"kind": self.kind, "message": self.message, "exit_code": self.exit.code()});
         if let Some(members) = error.as_object_mut() {
             if let Some(help) = &self.help {
                 members.insert("help".to_owned(), Value::from(help.as_str()));
             }
-            if let Some(more) = &self.more {
-                let (name, value) = &more.member;
+            if let Some(report) = &self.report {
+                let (name, value) = &report.member;
                 members.insert((*name).to_owned(), value.clone());
             }
         }

@@ -1,11 +1,9 @@
 //! A bar for whoever waits.
 
+use iwarp_terminal::{Output, units};
 use std::fmt::Write;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-
-use crate::output::Output;
-use crate::units;
 
 const BYTES: &str = "{msg} [{bar:32}] {bytes}/{total_bytes}  {rate}  {eta}";
 const STREAM: &str = "{msg} [{bytes}]  {rate}";

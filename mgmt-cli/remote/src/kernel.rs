@@ -1,5 +1,6 @@
 //! Streams of the kernel's own TCP.
 
+use iwarp_terminal::{Failure, clock::Clock};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -16,36 +17,37 @@ use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 
 use super::chunk::{Chunk, Pool};
-use super::link::{Agreed, Carrier, Done, Look, READS_MAX, Request, SEND_QUEUE, Terms, Use, Wire};
 use super::outbox::Outbox;
 use super::refusal;
-use crate::args::{Crc, Target};
-use crate::clock::Clock;
-use crate::failure::Failure;
+use super::session::{
+    Completion, ConnectReply, ConnectionRequest, Connector, Fill, Inspect, Negotiated, READS_MAX,
+    RdmaConnection, SEND_QUEUE,
+};
+use crate::options::{Crc, Target};
 
 /// Buffers received in a row before the socket is written to again.
-const RECEIVES_PER_TURN: usize = 8;
+const RECEIVES_PER_POLL: usize = 8;
 /// How long a peer may overlook our first message before it is given a nudge.
 const POKE_AFTER: Duration = Duration::from_millis(100);
 
-/// Opens them.
+/// Connects over the kernel's TCP.
 #[derive(Debug)]
-pub(super) struct Kernel;
+pub struct KernelTcp;
 
-impl Carrier for Kernel {
-    fn open(&mut self, request: &Request<'_>) -> Result<Box<dyn Wire + '_>, Failure> {
-        let (socket, peer) = connect(request.target, request.patience)?;
+impl Connector for KernelTcp {
+    fn open(&mut self, request: &ConnectionRequest<'_>) -> Result<Box<dyn RdmaConnection + '_>, Failure> {
+        let (socket, peer) = connect(request.target, request.timeout)?;
         Ok(Box::new(Stream::new(socket, peer, request)?))
     }
 }
 
 /// The first address of the host that answers.
-fn connect(target: &Target, patience: Duration) -> Result<(TcpStream, SocketAddr), Failure> {
+fn connect(target: &Target, timeout: Duration) -> Result<(TcpStream, SocketAddr), Failure> {
     let unreachable = |error: std::io::Error| refusal::unreachable(target, &error.to_string());
     let addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(unreachable)?;
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for address in addresses {
-        match TcpStream::connect_timeout(&address, patience) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(socket) => {
                 socket.set_nodelay(true).and_then(|()| socket.set_nonblocking(true)).map_err(unreachable)?;
                 return Ok((socket, address));
@@ -70,7 +72,7 @@ struct Stream {
     clock: Clock,
     /// Bytes received: the stream position of the next.
     received: u64,
-    patience: Duration,
+    timeout: Duration,
     /// When bytes last moved.
     moved: Duration,
     /// Why the connection is over, once it is.
@@ -79,46 +81,58 @@ struct Stream {
     idle: bool,
 }
 
-impl Wire for Stream {
+impl RdmaConnection for Stream {
     fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    fn agree(&mut self) -> Result<Agreed, Failure> {
+    fn wait_reply(&mut self) -> Result<ConnectReply, Failure> {
         loop {
             match self.next_event()? {
                 Event::Established { private_data, rev, crc, ord, .. } => {
-                    return Ok(Agreed { private_data, terms: Some(Terms { rev, crc, ord }) });
+                    return Ok(ConnectReply { private_data, negotiated: Some(Negotiated { rev, crc, ord }) });
                 }
-                Event::Rejected { private_data } => return Ok(Agreed { private_data, terms: None }),
+                Event::Rejected { private_data } => {
+                    return Ok(ConnectReply { private_data, negotiated: None });
+                }
                 _ => {}
             }
         }
     }
 
-    fn fill(&mut self, offset: u64, length: u32, with: &mut Use<'_>) -> Result<(), Failure> {
-        with(self.window(offset, length))
+    fn fill(&mut self, offset: u64, length: u32, fill: &mut Fill<'_>) -> Result<(), Failure> {
+        fill(self.window(offset, length))
     }
 
-    fn show(&mut self, offset: u64, length: u32, to: &mut Look<'_>) -> Result<(), Failure> {
-        to(self.window(offset, length))
+    fn inspect(&mut self, offset: u64, length: u32, inspect: &mut Inspect<'_>) -> Result<(), Failure> {
+        inspect(self.window(offset, length))
     }
 
-    fn write(&mut self, wr_id: u64, (offset, length): (u64, u32), to: (Stag, u64)) -> Result<(), Failure> {
+    fn post_write(
+        &mut self,
+        wr_id: u64,
+        (offset, length): (u64, u32),
+        to: (Stag, u64),
+    ) -> Result<(), Failure> {
         let local = self.slice(offset, length);
-        self.posted(|endpoint| endpoint.post_write(wr_id, local, to.0, to.1))
+        self.post(|endpoint| endpoint.post_write(wr_id, local, to.0, to.1))
     }
 
-    fn read(&mut self, wr_id: u64, (offset, length): (u64, u32), from: (Stag, u64)) -> Result<(), Failure> {
+    fn post_read(
+        &mut self,
+        wr_id: u64,
+        (offset, length): (u64, u32),
+        from: (Stag, u64),
+    ) -> Result<(), Failure> {
         let local = self.slice(offset, length);
-        self.posted(|endpoint| endpoint.post_read(wr_id, local, from.0, from.1))
+        self.post(|endpoint| endpoint.post_read(wr_id, local, from.0, from.1))
     }
 
-    fn completion(&mut self) -> Result<Done, Failure> {
+    fn wait_completion(&mut self) -> Result<Completion, Failure> {
         loop {
             match self.next_event()? {
                 Event::Completion { wr_id, status: CompletionStatus::Success, bytes, .. } => {
-                    return Ok(Done { wr_id, bytes });
+                    return Ok(Completion { wr_id, bytes });
                 }
                 // Why it was not finished is said by an event behind it.
                 _ => continue,
@@ -133,17 +147,17 @@ impl Wire for Stream {
 }
 
 impl Stream {
-    fn new(socket: TcpStream, peer: SocketAddr, request: &Request<'_>) -> Result<Self, Failure> {
-        let Request { options, patience, window, .. } = *request;
+    fn new(socket: TcpStream, peer: SocketAddr, request: &ConnectionRequest<'_>) -> Result<Self, Failure> {
+        let ConnectionRequest { options, timeout, window_bytes, .. } = *request;
         let crc = match options.crc {
             Crc::On => CrcPolicy::Required,
             Crc::Off => CrcPolicy::IfPeerAsks,
         };
         let mut memory = VecMemory::new();
-        let bytes = vec![0; usize::try_from(window).unwrap_or(usize::MAX)];
+        let bytes = vec![0; usize::try_from(window_bytes).unwrap_or(usize::MAX)];
         let region = memory.add(bytes).ok_or_else(|| Failure::new(Exit::Failed, "internal", "no window"))?;
         let clock = Clock::start();
-        let mpa = NegotiationConfig { crc, timeout: patience, ..NegotiationConfig::default() };
+        let mpa = NegotiationConfig { crc, timeout: timeout, ..NegotiationConfig::default() };
         let config = EndpointConfig {
             mpa,
             send_queue: SEND_QUEUE,
@@ -173,7 +187,7 @@ impl Stream {
             stats,
             clock,
             received: 0,
-            patience,
+            timeout,
             moved: Duration::ZERO,
             over: None,
             idle: false,
@@ -194,7 +208,7 @@ impl Stream {
     }
 
     /// Hands work to the endpoint.
-    fn posted(
+    fn post(
         &mut self,
         post: impl FnOnce(&mut Endpoint<Chunk>) -> Result<(), PostError>,
     ) -> Result<(), Failure> {
@@ -229,25 +243,25 @@ impl Stream {
             if self.idle {
                 self.wait()?;
             }
-            self.idle = !self.turn();
+            self.idle = !self.poll();
         }
     }
 
     fn ended(&self) -> Failure {
         match &self.over {
             Some(why) => refusal::lost(self.peer, why),
-            None if self.clock.now() >= self.patience => refusal::silent(self.peer, self.patience),
+            None if self.clock.now() >= self.timeout => refusal::silent(self.peer, self.timeout),
             None => refusal::no_agreement(self.peer, "its MPA reply is missing or wrong"),
         }
     }
 
     /// Sends and receives what can be sent and received now; says whether that was anything.
-    fn turn(&mut self) -> bool {
+    fn poll(&mut self) -> bool {
         let now = self.clock.now();
         let before = self.received;
         self.endpoint.handle_timeout(now, &mut self.stats);
         let sent = self.transmit(now);
-        for _ in 0..RECEIVES_PER_TURN {
+        for _ in 0..RECEIVES_PER_POLL {
             if !self.receive(now) {
                 break;
             }
@@ -301,12 +315,12 @@ impl Stream {
     /// Sleeps until the socket is ready or a deadline comes.
     fn wait(&mut self) -> Result<(), Failure> {
         let now = self.clock.now();
-        let silent_at = self.moved.saturating_add(self.patience);
+        let silent_at = self.moved.saturating_add(self.timeout);
         if let Some(why) = &self.over {
             return Err(refusal::lost(self.peer, why));
         }
         if now >= silent_at {
-            return Err(refusal::silent(self.peer, self.patience));
+            return Err(refusal::silent(self.peer, self.timeout));
         }
         let until = self.endpoint.next_deadline().map_or(silent_at, |deadline| deadline.min(silent_at));
         let pause = until.saturating_sub(now);

@@ -1,4 +1,4 @@
-//! The command line of `remote`.
+//! Command-line options of `put`, `get` and `ping`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,8 @@ use std::str::FromStr;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use iwarp_config::{RegionName, parse_size};
 
-pub(super) const EXAMPLES: &str = "\
+/// Examples of the `remote` commands, for the help text.
+pub const EXAMPLES: &str = "\
 A peer's region is written HOST:PORT/REGION or HOST:PORT/REGION+OFFSET. An IPv6 address stands in brackets.
 Where the name itself ends with + and a size, as `x+4k`, the offset must be there: HOST:PORT/x+4k+0.
 
@@ -42,7 +43,7 @@ pub struct Put {
     pub verify: bool,
     /// How the connection is made.
     #[command(flatten)]
-    pub link: Link,
+    pub connect: ConnectOptions,
 }
 
 /// Reads a peer's region into a file (RDMA Read).
@@ -60,7 +61,7 @@ pub struct Get {
     pub length: Option<u64>,
     /// How the connection is made.
     #[command(flatten)]
-    pub link: Link,
+    pub connect: ConnectOptions,
 }
 
 /// Measures round trips (RDMA Read).
@@ -78,12 +79,12 @@ pub struct Ping {
     pub size: u32,
     /// How the connection is made.
     #[command(flatten)]
-    pub link: Link,
+    pub connect: ConnectOptions,
 }
 
 /// Options of the connection to a peer.
 #[derive(Debug, ClapArgs)]
-pub struct Link {
+pub struct ConnectOptions {
     /// A file with the region's token: text or hex:…, at most 32 bytes.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,

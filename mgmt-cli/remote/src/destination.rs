@@ -1,5 +1,6 @@
 //! Where `get` puts what it has read.
 
+use iwarp_terminal::Failure;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -7,8 +8,6 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
-
-use crate::failure::Failure;
 
 /// A file that appears under its name when it is whole, and not at all if it is not finished.
 ///
@@ -69,7 +68,7 @@ impl Destination {
     /// Appends bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.file.write_all(bytes).map_err(|error| match error.kind() {
-            ErrorKind::BrokenPipe if is_stdout(&self.path) => Failure::nobody_reads(),
+            ErrorKind::BrokenPipe if is_stdout(&self.path) => Failure::pipe_closed(),
             _ => Failure::file(&self.path, "write", &error),
         })
     }

@@ -2,40 +2,40 @@
 
 use hdrhistogram::Histogram;
 use iwarp_control::Exit;
+use iwarp_terminal::{Failure, clock::Clock};
 use rdma::Access;
 
-use super::link::Link;
-use super::{Pings, Way, nanoseconds, progress};
-use crate::args::Ping;
-use crate::clock::Clock;
-use crate::failure::Failure;
+use super::report::Pings;
+use super::session::RegionSession;
+use super::{Context, nanoseconds, progress};
+use crate::options::Ping;
 
 /// The longest round trip that is told apart from longer ones, in nanoseconds.
 const LONGEST: u64 = 100_000_000_000;
 /// Rounds between two looks at the progress bar.
 const ROUNDS: u64 = 64;
 
-pub(super) fn run(ping: &Ping, way: &mut Way<'_>) -> Result<Pings, Failure> {
-    let output = way.output;
-    let Ping { target, count, size, link: options } = ping;
-    let mut link = Link::open(target, options, Access::REMOTE_READ, (*size).max(1), way)?;
-    let reach = link.reach(target.offset, (*size).into())?;
+pub(super) fn run(ping: &Ping, context: &mut Context<'_>) -> Result<Pings, Failure> {
+    let output = context.output;
+    let Ping { target, count, size, connect: options } = ping;
+    let mut session = RegionSession::open(target, options, Access::REMOTE_READ, (*size).max(1), context)?;
+    let range = session.range(target.offset, (*size).into())?;
     let mut times = Histogram::<u64>::new_with_bounds(1, LONGEST, 3)
         .map_err(|error| Failure::new(Exit::Failed, "internal", error.to_string()))?;
     let bar = progress::of_rounds(output, "ping", *count);
     let clock = Clock::start();
     for round in 0..*count {
         let before = clock.now();
-        link.read(round, 0, *size, reach.at(0))?;
-        link.completion()?;
+        session.post_read(round, 0, *size, range.tagged_offset(0))?;
+        session.wait_completion()?;
         times.saturating_record(nanoseconds(clock.now().saturating_sub(before)));
         if round % ROUNDS == 0 {
             bar.set_position(round);
         }
     }
     bar.finish_and_clear();
-    let peer = link.peer(target);
-    link.close();
+    let peer = session.peer(target);
+    session.close();
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -1,14 +1,13 @@
 //! Many RDMA Reads at a time, handed out in order.
 
+use iwarp_terminal::{Failure, Output};
 use std::fs::File;
 use std::path::Path;
 
 use iwarp_control::Exit;
 
-use super::link::{Link, Reach};
-use super::{WINDOW, progress, put};
-use crate::failure::Failure;
-use crate::output::Output;
+use super::session::{RegionRange, RegionSession};
+use super::{WINDOW_BYTES, progress, put};
 
 /// The most Reads outstanding; fewer where the peer takes fewer.
 const DEPTH: u32 = 16;
@@ -16,25 +15,29 @@ const DEPTH: u32 = 16;
 /// What is done with the bytes at a place.
 type Consumer<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
 
-/// Reads all that is in reach, the window full of outstanding Reads, and hands it to `consume` piece by piece,
-/// in order, with the place of each from the start of the reach.
-pub(super) fn each(link: &mut Link<'_>, reach: &Reach, consume: &mut Consumer<'_>) -> Result<(), Failure> {
-    let depth = link.reads_max().clamp(1, DEPTH);
-    let piece = WINDOW / depth;
+/// Reads all that is in range, the window full of outstanding Reads, and hands it to `consume` piece by piece,
+/// in order, with the place of each from the start of the range.
+pub(super) fn each(
+    session: &mut RegionSession<'_>,
+    range: &RegionRange,
+    consume: &mut Consumer<'_>,
+) -> Result<(), Failure> {
+    let depth = session.reads_max().clamp(1, DEPTH);
+    let piece = WINDOW_BYTES / depth;
     let place = |number: u64| number % u64::from(depth) * u64::from(piece);
     let (mut asked, mut posted, mut got) = (0, 0u64, 0);
     for number in 0.. {
-        while asked < reach.length && posted.saturating_sub(number) < depth.into() {
-            let length = u32::try_from(reach.length.saturating_sub(asked)).unwrap_or(piece).min(piece);
-            link.read(posted, place(posted), length, reach.at(asked))?;
+        while asked < range.length && posted.saturating_sub(number) < depth.into() {
+            let length = u32::try_from(range.length.saturating_sub(asked)).unwrap_or(piece).min(piece);
+            session.post_read(posted, place(posted), length, range.tagged_offset(asked))?;
             asked = asked.saturating_add(length.into());
             posted = posted.saturating_add(1);
         }
-        if got >= reach.length {
+        if got >= range.length {
             break;
         }
-        let done = link.completion()?;
-        link.show(place(number), done.bytes, &mut |bytes| consume(got, bytes))?;
+        let done = session.wait_completion()?;
+        session.inspect(place(number), done.bytes, &mut |bytes| consume(got, bytes))?;
         got = got.saturating_add(done.bytes.into());
     }
     Ok(())
@@ -42,15 +45,15 @@ pub(super) fn each(link: &mut Link<'_>, reach: &Reach, consume: &mut Consumer<'_
 
 /// Reads back what was written and compares it with the file.
 pub(super) fn verify(
-    link: &mut Link<'_>,
-    reach: &Reach,
+    session: &mut RegionSession<'_>,
+    range: &RegionRange,
     file: &File,
     path: &Path,
     output: &Output,
 ) -> Result<(), Failure> {
-    let bar = progress::of_bytes(output, "verify", reach.length);
+    let bar = progress::of_bytes(output, "verify", range.length);
     let mut expected = Vec::new();
-    each(link, reach, &mut |at, bytes| {
+    each(session, range, &mut |at, bytes| {
         expected.resize(bytes.len(), 0);
         put::read(file, path, &mut expected, at)?;
         if let Some(differs) = expected.iter().zip(bytes).position(|(ours, theirs)| ours != theirs) {

@@ -1,38 +1,57 @@
-//! Where a command's result goes: data to stdout, failures to stderr.
+//! Writes the result of a command to stdout and its failure to stderr, as text or as JSON.
 
 use std::io::{self, IsTerminal, Write};
 
 use anstream::AutoStream;
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
 use iwarp_control::Exit;
 use serde::Serialize;
 
-use crate::args::{Color, Global};
 use crate::failure::Failure;
-use crate::render::{ERROR, HELP, Width};
 
-/// How results are written.
+/// The style of the word `error:`.
+pub const ERROR: Style = AnsiColor::Red.on_default().bold();
+/// The style of the word `help:`.
+pub const HELP: Style = AnsiColor::Cyan.on_default();
+
+/// Columns of the terminal; `None` where a line may have any length: in a file, in a pipe.
+pub type Width = Option<u16>;
+
+/// The `--color` option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// Color the output on a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Color the output everywhere.
+    Always,
+    /// Write plain text.
+    Never,
+}
+
+/// Writes results and failures in one format.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     format: Format,
     color: anstream::ColorChoice,
 }
 
+/// The format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub enum Format {
+    /// Text for people.
     Text,
-    /// One line per result.
+    /// JSON, one line per result.
     Json,
+    /// JSON over several lines.
     JsonPretty,
 }
 
 impl Output {
-    pub(crate) fn new(global: &Global) -> Self {
-        let format = match (global.json, global.pretty) {
-            (_, true) => Format::JsonPretty,
-            (true, false) => Format::Json,
-            (false, false) => Format::Text,
-        };
-        let color = match global.color {
+    /// Creates an output of this format; `color` applies to text only.
+    #[must_use]
+    pub const fn new(format: Format, color: Color) -> Self {
+        let color = match color {
             Color::Auto => anstream::ColorChoice::Auto,
             Color::Always => anstream::ColorChoice::Always,
             Color::Never => anstream::ColorChoice::Never,
@@ -40,37 +59,42 @@ impl Output {
         Self { format, color }
     }
 
-    /// For people, with colors where they are seen.
+    /// Creates an output of text, colored on a terminal.
+    #[must_use]
     pub const fn plain() -> Self {
         Self { format: Format::Text, color: anstream::ColorChoice::Auto }
     }
 
-    /// JSON on one line, whatever the command line says.
+    /// Creates an output of JSON, one line per result.
+    #[must_use]
     pub const fn json() -> Self {
         Self { format: Format::Json, color: anstream::ColorChoice::Never }
     }
 
-    pub(crate) fn is_text(&self) -> bool {
+    /// Returns true if results are text.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
         self.format == Format::Text
     }
 
-    /// Whether a person watches stderr, so that progress may be shown there.
-    pub(crate) fn shows_progress(&self) -> bool {
+    /// Returns true if stderr is a terminal and results are text: progress may be shown there.
+    #[must_use]
+    pub fn shows_progress(&self) -> bool {
         self.is_text() && io::stderr().is_terminal()
     }
 
-    /// Columns of the terminal that results are written to, if it is one.
-    pub(crate) fn width(&self) -> Width {
+    /// Returns the columns of the terminal behind stdout.
+    #[must_use]
+    pub fn width(&self) -> Width {
         let terminal = terminal_size::terminal_size_of(io::stdout());
         terminal.map(|(columns, _)| columns.0).filter(|columns| *columns > 0)
     }
 
-    /// Writes a result in place of the one before: as [`Self::result`], but a terminal is drawn anew.
-    pub(crate) fn redraw<T: Serialize>(
-        &self,
-        data: &T,
-        text: impl FnOnce(&T) -> String,
-    ) -> Result<(), Failure> {
+    /// Writes a result over the one before: like [`Self::result`], but a terminal is redrawn.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn redraw<T: Serialize>(&self, data: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         match terminal_size::terminal_size_of(io::stdout()) {
             Some((_, rows)) if self.is_text() => {
                 let colored = self.color != anstream::ColorChoice::Never
@@ -84,20 +108,20 @@ impl Output {
         }
     }
 
-    /// Whether errors are colored.
-    pub(crate) fn colors_errors(&self) -> bool {
+    /// Returns true if failures are colored.
+    #[must_use]
+    pub fn colors_errors(&self) -> bool {
         match self.color {
             anstream::ColorChoice::Auto => AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never,
             choice => choice != anstream::ColorChoice::Never,
         }
     }
 
-    /// Writes one result: `data` as JSON, or what `text` makes of it, which ends with a newline.
-    pub(crate) fn result<T: Serialize>(
-        &self,
-        data: &T,
-        text: impl FnOnce(&T) -> String,
-    ) -> Result<(), Failure> {
+    /// Writes one result: `data` as JSON, or the text that `text` returns, which ends with a newline.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn result<T: Serialize>(&self, data: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         if self.is_text() {
             return self.text(&text(data));
         }
@@ -106,18 +130,21 @@ impl Output {
         self.text(&line)
     }
 
-    /// Writes text as it is. Returns whether anybody still reads: a closed pipe is no failure.
-    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+    /// Writes text as it is.
+    ///
+    /// # Errors
+    /// Stdout cannot be written, or its reader has closed the pipe ([`Failure::pipe_closed`]).
+    pub fn text(&self, text: &str) -> Result<(), Failure> {
         written(AutoStream::new(io::stdout().lock(), self.color), text)
     }
 
-    /// Tells why a command failed, and returns its exit code.
+    /// Writes a failure to stderr and returns its exit code.
     pub fn fail(&self, failure: &Failure) -> Exit {
         if failure.exit == Exit::Ok {
             return Exit::Ok;
         }
         let text = if self.is_text() {
-            let report = failure.more.as_ref().map(|more| more.report.clone());
+            let report = failure.report.as_ref().map(|report| report.text.clone());
             let mut text = report.unwrap_or_else(|| format!("{ERROR}error:{ERROR:#} {}\n", failure.message));
             if let Some(help) = &failure.help {
                 text.push_str(&format!("  {HELP}help:{HELP:#} {help}\n"));
@@ -126,7 +153,7 @@ impl Output {
         } else {
             self.encode(&failure.to_json()) + "\n"
         };
-        // If nobody reads stderr, the exit code still tells.
+        // A write to a closed stderr fails; the exit code still reports the failure.
         let _ = AutoStream::new(io::stderr().lock(), self.color).write_all(text.as_bytes());
         failure.exit
     }
@@ -145,14 +172,14 @@ impl Output {
 
 fn written(mut stdout: impl Write, text: &str) -> Result<(), Failure> {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::pipe_closed()),
         Err(error) => Err(Failure::new(Exit::Failed, "output", format!("cannot write the result: {error}"))),
         Ok(()) => Ok(()),
     }
 }
 
-/// A text as the whole of a terminal of so many rows: from its upper left corner on, each line and the rest of the
-/// screen cleared behind it (ECMA-48 §8.3.21 CUP, §8.3.41 EL, §8.3.39 ED).
+/// Returns `text` as the content of a terminal of `rows` rows: the cursor goes home, each line is cleared behind its
+/// text, and the rest of the screen is cleared (ECMA-48 §8.3.21 CUP, §8.3.41 EL, §8.3.39 ED).
 fn screen(text: &str, rows: usize) -> String {
     const HOME: &str = "\x1b[H";
     const CLEAR_LINE: &str = "\x1b[K\n";
@@ -172,9 +199,10 @@ fn screen(text: &str, rows: usize) -> String {
 }
 
 impl Failure {
-    /// The reader of stdout has gone, which ends the command and is a success.
-    pub(crate) fn nobody_reads() -> Self {
-        Self::new(Exit::Ok, "closed", "the reader has gone")
+    /// Creates the end of a command whose reader closed the pipe; its exit code is success.
+    #[must_use]
+    pub fn pipe_closed() -> Self {
+        Self::new(Exit::Ok, "closed", "the reader has closed the pipe")
     }
 }
 

@@ -1,12 +1,12 @@
 //! Why a peer does not serve us, in words.
 
+use iwarp_terminal::Failure;
 use std::net::SocketAddr;
 
 use iwarp_control::Exit;
 use rdma::service::{ServiceError, Status};
 
-use crate::args::Target;
-use crate::failure::Failure;
+use crate::options::Target;
 
 /// Nothing answers at the address.
 pub fn unreachable(target: &Target, error: &str) -> Failure {

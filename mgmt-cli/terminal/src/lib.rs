@@ -1,0 +1,13 @@
+//! The edges of a command-line program: results and failures on the terminal, units, the clock.
+//!
+//! `iwarpctl`, the remote initiator and `iwarp-rping` write a result with [`Output::result`], as text or as one line of
+//! JSON, and end with the exit code of a [`Failure`].
+#![forbid(unsafe_code)]
+
+pub mod clock;
+mod failure;
+mod output;
+pub mod units;
+
+pub use failure::{Failure, Report};
+pub use output::{Color, ERROR, Format, HELP, Output, Width};
