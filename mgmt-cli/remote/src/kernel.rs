@@ -157,7 +157,7 @@ impl Stream {
         let bytes = vec![0; usize::try_from(window_bytes).unwrap_or(usize::MAX)];
         let region = memory.add(bytes).ok_or_else(|| Failure::new(Exit::Failed, "internal", "no window"))?;
         let clock = Clock::start();
-        let mpa = NegotiationConfig { crc, timeout: timeout, ..NegotiationConfig::default() };
+        let mpa = NegotiationConfig { crc, timeout, ..NegotiationConfig::default() };
         let config = EndpointConfig {
             mpa,
             send_queue: SEND_QUEUE,
