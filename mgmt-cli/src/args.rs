@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of iwarpctl.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// The version of this program, and that of the messages that it speaks with the daemon.
+/// Returns the version of this program and of the control messages.
 pub(crate) fn version() -> &'static str {
     static VERSION: LazyLock<String> =
         LazyLock::new(|| format!("{} (api {})", env!("CARGO_PKG_VERSION"), bounds::API));
@@ -51,11 +51,11 @@ pub(crate) struct Global {
     /// Write JSON over several lines.
     #[arg(short, long, global = true)]
     pub(crate) pretty: bool,
-    /// The daemon's control socket.
+    /// The control socket of the daemon.
     #[arg(short = 'S', long, global = true, value_name = "PATH", env = "IWARPCTL_SOCKET",
           default_value = bounds::DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
-    /// How long the daemon or the peer may be silent, in seconds.
+    /// Time limit for a silent daemon or peer, in seconds.
     #[arg(long, global = true, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
     /// Color the output; NO_COLOR is respected.
@@ -89,7 +89,7 @@ pub(crate) enum Command {
                                                                   iwarpctl region show lab"
     )]
     Region(Region),
-    /// Connections.
+    /// TCP connections and their RDMA streams.
     #[command(
         subcommand,
         infer_subcommands = true,
@@ -97,7 +97,7 @@ pub(crate) enum Command {
                                                                   iwarpctl conn show 17"
     )]
     Conn(Conn),
-    /// Ports.
+    /// Ports and their counters.
     #[command(
         subcommand,
         infer_subcommands = true,
@@ -105,11 +105,11 @@ pub(crate) enum Command {
                                                                   iwarpctl port stats p0"
     )]
     Port(Port),
-    /// Shows the daemon's counters by layer, and how busy its workers are.
+    /// Shows the daemon's counters by layer, and the load of its workers.
     Stats(Stats),
-    /// Shows what was dropped or refused, by reason.
+    /// Shows drops and refusals by reason.
     Drops(Drops),
-    /// The daemon's configuration.
+    /// The configuration file of the daemon.
     #[command(
         subcommand,
         infer_subcommands = true,
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     /// Writes a completion script for a shell.
     #[command(after_help = "Examples:\n  iwarpctl completion bash > /etc/bash_completion.d/iwarpctl")]
     Completion {
-        /// The shell.
+        /// The shell to write the script for.
         shell: clap_complete::Shell,
     },
     /// Shows the version of this program.
@@ -135,31 +135,31 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Region {
-    /// Makes a region and offers it to peers.
+    /// Creates a region and offers it to peers.
     #[command(visible_alias = "add")]
     Register(Register),
-    /// Lists the regions.
+    /// Lists all regions, by name.
     #[command(
         visible_alias = "ls",
         after_help = "Examples:\n  iwarpctl region list\n  \
                                                   iwarpctl -j region list | jq '.[].name'"
     )]
     List,
-    /// Shows one region.
+    /// Shows one region and its grants.
     #[command(after_help = "Examples:\n  iwarpctl region show lab")]
     Show {
-        /// The region's name.
+        /// The name of the region.
         #[arg(value_parser = region_name)]
         name: String,
     },
-    /// Takes a region away from peers and frees its memory.
+    /// Revokes a region and frees its memory.
     #[command(
         visible_alias = "rm",
         after_help = "Examples:\n  iwarpctl region deregister lab\n  \
                                                   iwarpctl region deregister lab --force"
     )]
     Deregister {
-        /// The region's name.
+        /// The name of the region.
         #[arg(value_parser = region_name)]
         name: String,
         /// Revoke the grants of peers that use it; their next access ends their connections.
@@ -174,33 +174,33 @@ pub(crate) enum Region {
   iwarpctl region register logs --size 1G --access remote-write --token-file logs.token \\
       --allow 10.77.0.0/24 --allow fd77::/64")]
 pub(crate) struct Register {
-    /// The name that peers ask for: at most 63 bytes, without control or format characters.
+    /// The name that peers request: at most 63 bytes, without control or format characters.
     #[arg(value_parser = region_name)]
     pub(crate) name: String,
-    /// Its size: bytes, or with a unit of 1024: 64k, 64M, 1G.
+    /// The size in bytes, or with a unit of 1024: 64k, 64M, 1G.
     #[arg(short, long, value_parser = size)]
     pub(crate) size: u64,
-    /// What peers may do: remote-read, remote-write, remote-atomic, joined by commas.
+    /// The rights of peers: remote-read, remote-write, remote-atomic, joined by commas.
     #[arg(short, long, required = true, value_delimiter = ',', value_name = "RIGHTS")]
     pub(crate) access: Vec<Access>,
-    /// A file with the token that peers have to show: text or hex:…, at most 32 bytes.
+    /// A file with the token that peers must present: text or hex:…, at most 32 bytes.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Where peers have to come from: an address or a prefix; may be given more than once.
+    /// Admit peers from this address or prefix only; may be given more than once.
     #[arg(long, value_name = "PREFIX", value_delimiter = ',', value_parser = prefix)]
     pub(crate) allow: Vec<IpNet>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Conn {
-    /// Lists the connections.
+    /// Lists all connections with their rates.
     #[command(
         visible_alias = "ls",
         after_help = "Examples:\n  iwarpctl conn list\n  iwarpctl -j conn list | \
                                                   jq '.[] | select(.retransmits > 0)'"
     )]
     List,
-    /// Shows all about one connection.
+    /// Shows all properties of one connection.
     #[command(after_help = "Examples:\n  iwarpctl conn show 17")]
     Show {
         /// The connection's number, as `conn list` gives it.
@@ -228,7 +228,7 @@ pub(crate) enum Conn {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Port {
-    /// Lists the ports.
+    /// Lists all ports with their counters.
     #[command(visible_alias = "ls", after_help = "Examples:\n  iwarpctl port list")]
     List,
     /// Shows the counters of the ports' hardware and drivers.
@@ -252,15 +252,15 @@ pub(crate) struct Stats {
     /// Leave out counters that are zero.
     #[arg(short, long)]
     pub(crate) nonzero: bool,
-    /// Say what each counter counts, and its name in Linux's iWARP drivers.
+    /// Explain each counter, and give its name in Linux's iWARP drivers.
     #[arg(short, long)]
     pub(crate) details: bool,
-    /// Report again and again, with changes per second; every second unless told. A terminal is drawn anew, a file
+    /// Report repeatedly, with changes per second; every second by default. A terminal is redrawn, a file
     /// or a pipe gets one report after the other.
     #[arg(short, long, value_name = "SECS", num_args = 0..=1, require_equals = false,
           default_missing_value = "1", value_parser = seconds)]
     pub(crate) watch: Option<Duration>,
-    /// Stop after so many reports.
+    /// Stop after this number of reports.
     #[arg(short, long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }
@@ -280,21 +280,21 @@ pub(crate) enum Config {
     #[command(after_help = "Examples:\n  iwarpctl config check /etc/iwarpd/iwarpd.toml\n  \
                             iwarpctl config check --machine --format short /etc/iwarpd/iwarpd.toml")]
     Check {
-        /// The file.
+        /// The configuration file to check.
         file: PathBuf,
         /// Check it against this machine too, as iwarpd does when it starts: cores, interfaces, groups, hugepages.
         #[arg(short, long)]
         machine: bool,
-        /// How mistakes are reported.
+        /// The format of mistakes.
         #[arg(short, long, value_enum, default_value_t = Mistakes::Full)]
         format: Mistakes,
     },
 }
 
-/// How mistakes in a file are reported.
+/// The format of mistakes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mistakes {
-    /// The line of the file, what is allowed, and what to do.
+    /// The line of the file, the allowed values, and the action that helps.
     Full,
     /// One line each: file:line:column: message.
     Short,
@@ -306,9 +306,9 @@ pub(crate) enum Mistakes {
                         iwarpctl call region.register - < region.json"
 )]
 pub(crate) struct Call {
-    /// The method.
+    /// The name of the method.
     pub(crate) method: String,
-    /// Its parameters, a JSON object; `-` reads it from stdin.
+    /// The parameters, a JSON object; `-` reads it from stdin.
     #[arg(default_value = "{}", action = ArgAction::Set)]
     pub(crate) params: String,
 }
@@ -328,7 +328,7 @@ fn prefix(text: &str) -> Result<IpNet, String> {
     rdma::service::parse_prefix(text).map_err(|error| format!("{error}: {}", error.help()))
 }
 
-/// Seconds from a millisecond to a day.
+/// Parses seconds: from a millisecond to a day.
 fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// The examples in the help of a command and of those below it, one line each.
+    /// Returns the examples in the help of a command and its subcommands, one line each.
     fn examples(command: &clap::Command) -> Vec<String> {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let (_, shown) = help.split_once("Examples:\n").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What each command does.
+//! Runs the commands of the command line.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::args::{Args, Call, Command, Config, Conn, Global, Mistakes, Port, Region, Register, Stats};
 use crate::{args, render};
 
-/// Does what the command line says.
+/// Runs the command that the command line names.
 pub(crate) fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
     let global = &args.global;
     match &args.command {
@@ -128,16 +128,16 @@ fn registration(register: &Register) -> Result<RegionRegister, Failure> {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String does not fail.
+        // A write to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// A pause during which the daemon need not keep a place for this program: it lets silent clients go.
+/// A pause longer than this closes the connection: the daemon closes silent ones.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 
-/// Reports the counters once, or again and again: over one connection, if the pauses are short.
+/// Reports the counters once or repeatedly; short pauses reuse one connection.
 fn watch(options: &Stats, global: &Global, output: &Output) -> Result<(), Failure> {
     let mut connected = None;
     let clock = Clock::start();
@@ -168,7 +168,7 @@ fn watch(options: &Stats, global: &Global, output: &Output) -> Result<(), Failur
     }
 }
 
-/// The groups and counters asked for.
+/// Selects the requested groups and counters.
 fn selected(all: &StatsReply, options: &Stats) -> Result<StatsReply, Failure> {
     let known = || all.groups.iter().map(|group| group.group.as_str());
     if let Some(unknown) = options.groups.iter().find(|name| !known().any(|known| known == name.as_str())) {
@@ -218,7 +218,7 @@ fn call_raw(raw: &Call, global: &Global, output: &Output) -> Result<(), Failure>
     output.result(&reply, |reply| format!("{reply:#}\n"))
 }
 
-/// What stands on stdin, as long as it fits a request.
+/// Reads stdin, up to the longest request.
 fn stdin() -> Result<String, Failure> {
     let mut text = String::new();
     io::stdin()

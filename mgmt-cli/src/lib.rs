@@ -8,7 +8,7 @@
 //!                serde_json: the reply as it is    ─┴─► output ─► stdout
 //! ```
 //!
-//! It is a client of the control socket and nothing more: whatever it can do there, a script can do too.
+//! iwarpctl is a client of the control socket: a script can send the same requests.
 //! It links no DPDK and needs no privileges of its own.
 #![forbid(unsafe_code)]
 
@@ -35,15 +35,15 @@ pub fn main() -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// Help and version go to stdout and succeed; a wrong command line is a usage error, in JSON if that was
-/// asked for before the mistake was found.
+/// Help and version go to stdout and succeed; a wrong command line is a usage error, in JSON if `--json` was given.
+/// clap has not parsed the option then, so the arguments are searched for it.
 fn misused(error: &clap::Error) -> iwarp_control::Exit {
     let asked_for_json = std::env::args_os().any(|argument| argument == "--json" || argument == "-j");
     if error.use_stderr() && asked_for_json {
         let message = error.render().to_string();
         return Output::json().fail(&Failure::usage(message.trim_end().trim_start_matches("error: ")));
     }
-    // Nobody is left to read it: that is no failure.
+    // A closed stdout is no failure.
     let _ = error.print();
     if error.use_stderr() { iwarp_control::Exit::Usage } else { iwarp_control::Exit::Ok }
 }

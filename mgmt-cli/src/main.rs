@@ -1,4 +1,4 @@
-//! The binary iwarpctl.
+//! The command-line program iwarpctl.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! Replies as text: one module per noun. Every text ends with a newline, or is empty.
+//! Formats replies as text: one module per noun. Every text ends with a newline, or is empty.
 
 pub(crate) mod config;
 pub(crate) mod conn;
@@ -16,7 +16,7 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
 const HEADER: Style = Style::new().bold();
 
-/// Left-aligned columns without boxes; the first line names them. Where they do not fit, the last one is folded.
+/// Formats left-aligned columns without boxes under a header; the last column is folded where they do not fit.
 fn table(width: Width, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = columns();
     table.set_header(header.iter().copied());
@@ -28,8 +28,8 @@ fn table(width: Width, header: &[&str], rows: impl IntoIterator<Item = Vec<Strin
     with_bold_header(laid_out(&mut table))
 }
 
-/// The same of columns that can be left out where they do not all fit: those of `spare`, the first one first. A line
-/// below the table names them.
+/// Formats columns and omits those of `spare`, the first one first, until the rest fits. A line below the table names
+/// the omitted ones.
 fn table_within(width: Width, header: &[&str], spare: &[&str], rows: &[Vec<String>]) -> String {
     for left_out in 0..=spare.len() {
         let (hidden, _) = spare.split_at(left_out);
@@ -62,8 +62,8 @@ fn with_bold_header(text: String) -> String {
     }
 }
 
-/// Lines that are too long for the terminal go on in the next one, indented: they break between the parts that two
-/// spaces separate, or else between words.
+/// Folds lines that are too long for the terminal: they break between parts that two spaces separate, or else between
+/// words, and continue indented.
 fn folded(width: Width, text: &str) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut folded = String::new();
@@ -87,7 +87,7 @@ fn folded(width: Width, text: &str) -> String {
     folded
 }
 
-/// The parts of a line, each with the gap in front of it; one that is too long for a line of its own, by words.
+/// Returns the parts of a line, each with the gap before it; a part longer than a line is split into words.
 fn parts(line: &str, width: usize) -> impl Iterator<Item = (&str, &str)> {
     line.split("  ").flat_map(move |part| {
         let by_words = columns_of(part).saturating_add(4) > width;
@@ -96,12 +96,12 @@ fn parts(line: &str, width: usize) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Columns that a text takes on a terminal, which shows no escape sequences.
+/// Returns the columns of a text on a terminal, without escape sequences.
 fn columns_of(text: &str) -> usize {
     unicode_width::UnicodeWidthStr::width(anstream::adapter::strip_str(text).to_string().as_str())
 }
 
-/// One `key value` pair per line.
+/// Formats one `key value` pair per line.
 fn pairs(rows: &[(&str, String)]) -> String {
     let mut table = columns();
     table.add_rows(rows.iter().map(|(key, value)| [(*key).to_owned(), value.clone()]));
@@ -121,7 +121,7 @@ fn laid_out(table: &mut Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Names joined by commas; a dash for none.
+/// Joins names by commas; a dash stands for none.
 fn list<T: ToString>(items: &[T]) -> String {
     if items.is_empty() {
         return "-".to_owned();
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(within(Some(33)), within(None));
         assert!(within(Some(32)).starts_with("NAME  SIZE    RX\nlab   64 MiB  100\n(too narrow for NOTE;"));
         assert!(within(Some(16)).starts_with("NAME  SIZE\nlab   64 MiB\n(too narrow for\n    NOTE, RX; a\n"));
-        // What cannot be left out stays.
+        // Columns outside `spare` always stay.
         assert!(within(Some(5)).starts_with("NAME  SIZE\n"));
     }
 

@@ -1,8 +1,8 @@
-//! Lengths and counts that both ends of the control socket keep to.
+//! Limits of lengths and counts that both ends of the control socket check.
 
 /// The version of the messages; a change that an old client would misread raises it.
 pub const API: u32 = 1;
-/// Where the daemon listens when the configuration does not say.
+/// The path of the control socket if the configuration names none.
 pub const DEFAULT_SOCKET: &str = "/run/iwarpd/control.sock";
 /// The longest request line that the daemon reads, its newline included, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;

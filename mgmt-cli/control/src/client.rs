@@ -16,7 +16,7 @@ use crate::message::{Id, Request, Response, Version};
 use crate::method::Method;
 use crate::transfer;
 
-/// How long the daemon may be silent before the client gives up, unless the caller says otherwise.
+/// The longest silence of the daemon before a call fails, by default.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes read at a time.
 const CHUNK: usize = 16 * 1024;
@@ -28,66 +28,66 @@ pub struct Client {
     path: PathBuf,
     patience: Duration,
     last_id: i64,
-    /// Bytes received behind the last reply.
+    /// Bytes received after the last reply.
     pending: Vec<u8>,
 }
 
-/// Why a request has no result.
+/// The error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing listens there.
+    /// No daemon listens on the control socket.
     #[error("cannot reach iwarpd at {}: {cause}", path.display())]
     Unreachable {
-        /// The control socket.
+        /// The path of the control socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         cause: io::Error,
     },
-    /// The socket is there, but the caller may not use it.
+    /// The socket exists, and the caller may not connect to it.
     #[error("not allowed to talk to iwarpd at {}: {cause}", path.display())]
     Denied {
-        /// The control socket.
+        /// The path of the control socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         cause: io::Error,
     },
-    /// The request does not fit a line.
+    /// The request is longer than one line may be.
     #[error("the request has {bytes} bytes; iwarpd reads at most {REQUEST_BYTES_MAX}")]
     RequestTooLong {
-        /// Its length.
+        /// The length of the request in bytes.
         bytes: usize,
     },
-    /// The daemon is silent.
+    /// The daemon did not answer within the time limit.
     #[error("iwarpd at {} did not answer within {} s", path.display(), waited.as_secs_f32())]
     Timeout {
-        /// The control socket.
+        /// The path of the control socket.
         path: PathBuf,
-        /// How long it was silent.
+        /// The time limit of the call.
         waited: Duration,
     },
-    /// The connection ended before the reply did.
+    /// The connection ended before the reply.
     #[error("the connection to iwarpd at {} was lost: {cause}", path.display())]
     Lost {
-        /// The control socket.
+        /// The path of the control socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         cause: io::Error,
     },
-    /// The reply is not what the protocol says.
+    /// The reply violates the protocol.
     #[error("iwarpd at {} answered with what this program cannot read: {reason}", path.display())]
     Malformed {
-        /// The control socket.
+        /// The path of the control socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The violation, in words.
         reason: String,
     },
-    /// The daemon refused.
+    /// The daemon refused the request.
     #[error(transparent)]
     Refused(#[from] ErrorObject),
 }
 
 impl ClientError {
-    /// How a command that met this error ends.
+    /// Returns the exit code of a command that met this error.
     #[must_use]
     pub const fn exit(&self) -> Exit {
         match self {
@@ -98,7 +98,7 @@ impl ClientError {
         }
     }
 
-    /// What to do about it.
+    /// Returns the action that helps, if one is known.
     #[must_use]
     pub fn help(&self) -> Option<String> {
         match self {
@@ -120,7 +120,7 @@ impl ClientError {
         }
     }
 
-    /// A short word for the sort of error, for programs.
+    /// Returns a stable identifier of the kind of error, for programs.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -217,7 +217,7 @@ impl Client {
         }
     }
 
-    /// A daemon that refuses the connection itself answers and closes before it reads: what it wrote is
+    /// A daemon that refuses the connection itself answers and closes before it reads: its answer is
     /// worth more than the broken pipe.
     fn send(&self, mut bytes: &[u8]) -> Result<(), ClientError> {
         while !bytes.is_empty() {
@@ -230,7 +230,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next line without its newline, and the descriptor that came with it.
+    /// Returns the next line without its newline, and the descriptor that came with it.
     fn receive_line(&mut self) -> Result<(Vec<u8>, Option<OwnedFd>), ClientError> {
         let mut line = std::mem::take(&mut self.pending);
         let mut descriptor = None;

@@ -1,11 +1,11 @@
-//! Connections.
+//! Messages about TCP connections.
 
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// Parameters of `conn.show`.
+/// The parameters of `conn.show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnShow {
@@ -13,7 +13,7 @@ pub struct ConnShow {
     pub id: u64,
 }
 
-/// Parameters of `conn.close`: exactly one of them is given.
+/// The parameters of `conn.close`: exactly one is present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnClose {
@@ -31,16 +31,16 @@ pub struct ConnClose {
 /// The reply to `conn.close`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnsClosed {
-    /// How many connections were closed: at least one.
+    /// The number of connections closed: at least one.
     pub count: u64,
-    /// These connections; of more than [`crate::bounds::CONNECTIONS_LISTED_MAX`] the first.
+    /// The closed connections; the first [`crate::bounds::CONNECTIONS_LISTED_MAX`] if there are more.
     pub closed: Vec<ConnClosed>,
 }
 
-/// A connection that was closed: its peer was sent a reset, its grants are revoked.
+/// A connection that the daemon closed: it sent a reset to the peer and revoked the grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnClosed {
-    /// Its number.
+    /// The number of the connection.
     pub id: u64,
     /// Our address and port.
     pub local: SocketAddr,
@@ -50,91 +50,91 @@ pub struct ConnClosed {
     pub service: String,
 }
 
-/// A TCP connection, and what runs on it.
+/// A TCP connection and the RDMA stream on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnInfo {
-    /// Its number: unique while the daemon runs.
+    /// The number of the connection, unique while the daemon runs.
     pub id: u64,
-    /// The worker that it lives on.
+    /// The worker that serves the connection.
     pub worker: u32,
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Its state by the name of RFC 9293 §3.3.2.
+    /// The state, by its name in RFC 9293 §3.3.2.
     pub state: String,
-    /// The service of its listener: `region`, `echo`, `discard`, `chargen`, `daytime`.
+    /// The service of the listener: `region`, `echo`, `discard`, `chargen`, `daytime`.
     pub service: String,
-    /// Milliseconds since it was opened.
+    /// Milliseconds since the connection was opened.
     pub age_ms: u64,
     /// Bytes received in order.
     pub bytes_in: u64,
     /// Bytes sent and acknowledged.
     pub bytes_out: u64,
-    /// Segments received.
+    /// TCP segments received, duplicates included.
     pub segments_in: u64,
     /// Segments sent, retransmissions included.
     pub segments_out: u64,
-    /// Segments sent again.
+    /// TCP segments sent more than once.
     pub retransmits: u64,
     /// Smoothed round-trip time in microseconds; 0 before the first sample.
     pub rtt_us: u64,
-    /// Its variation in microseconds.
+    /// Variation of the round-trip time (RTTVAR) in microseconds.
     pub rttvar_us: u64,
-    /// The least round-trip time of late in microseconds; 0 before the first sample.
+    /// Minimum round-trip time over a recent window, in microseconds; 0 before the first sample.
     pub min_rtt_us: u64,
     /// Retransmission timeout in milliseconds.
     pub rto_ms: u64,
-    /// Timeouts, or probes, in a row without a sign of life.
+    /// Timeouts or probes in a row without an answer.
     pub attempts: u32,
-    /// Whether a router, or the peer's host, said of late that something did not arrive.
+    /// True if an ICMP error about this connection arrived recently (RFC 5461).
     pub soft_error: bool,
-    /// Retransmission timeouts.
+    /// Expirations of the retransmission timer.
     pub timeouts: u64,
     /// Loss recoveries without a timeout.
     pub recoveries: u64,
     /// Congestion control: `newreno`, `cubic`, `dctcp`, `bbr`.
     pub congestion: String,
-    /// Explicit congestion notification: `off`, `on`, or `echo`, that of the peer's marks only.
+    /// Explicit congestion notification: `off`, `on`, or `echo` (the peer marks, we only echo).
     pub ecn: String,
-    /// The rate at which segments leave, bytes per second, if it is paced.
+    /// The pacing rate in bytes per second, if the connection is paced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pacing_bytes_per_s: Option<u64>,
-    /// The rate at which data was delivered of late, bytes per second, once it is known.
+    /// The recent delivery rate in bytes per second, once there is a sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery_bytes_per_s: Option<u64>,
-    /// Whether it was the application, or the peer's window, and not the network that limited that rate.
+    /// True if the application or the peer's window, not the network, limited the delivery rate.
     pub delivery_app_limited: bool,
-    /// What BBR knows of the path, where that is the congestion control.
+    /// The path model of BBR, if BBR is the congestion control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bbr: Option<ConnBbrInfo>,
     /// Congestion window in bytes.
     pub cwnd_bytes: u64,
-    /// Slow-start threshold in bytes; the largest integer while there is none.
+    /// Slow-start threshold in bytes; the largest integer before the first loss.
     pub ssthresh_bytes: u64,
-    /// Bytes in flight.
+    /// Bytes sent and neither acknowledged nor lost.
     pub in_flight_bytes: u64,
-    /// The most bytes of data in a segment that we send.
+    /// The effective MSS: bytes of data in a full segment that we send.
     pub mss: u32,
-    /// The largest packet that the path is known to carry, bytes.
+    /// The largest packet that the path is known to carry, in bytes.
     pub path_mtu: u32,
-    /// The window that the peer offers, in bytes.
+    /// SND.WND: the window that the peer advertises, in bytes.
     pub snd_wnd: u64,
-    /// The window that we offer, in bytes.
+    /// RCV.WND: the window that we advertise, in bytes.
     pub rcv_wnd: u64,
-    /// Bytes received in order that the service has not let go of.
+    /// Bytes received in order that the service has not consumed.
     pub unread_bytes: u64,
-    /// Of what has not come yet, or is not let go of, so many bytes are urgent.
+    /// Bytes up to the end of the urgent data that the service has not consumed.
     pub urgent_bytes: u64,
-    /// Bytes of packet buffers held behind gaps.
+    /// Bytes of out-of-order data, in packet buffers.
     pub held_bytes: u64,
-    /// Whether selective acknowledgments were agreed.
+    /// True if both sides support SACK.
     pub sack: bool,
-    /// Whether timestamps were agreed.
+    /// True if both sides send timestamps.
     pub timestamps: bool,
-    /// Window shifts: of the windows that we receive, of those that we send.
+    /// Window scale shifts: of the windows that we receive, and of those that we send.
     pub wscale: [u8; 2],
-    /// What runs on it, if that is RDMA.
+    /// The RDMA stream, if the connection carries one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<ConnRdmaInfo>,
 }
@@ -142,34 +142,34 @@ pub struct ConnInfo {
 /// BBR's model of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnBbrInfo {
-    /// `startup`, `drain`, `probe-bw` or `probe-rtt`.
+    /// The state: `startup`, `drain`, `probe-bw` or `probe-rtt`.
     pub state: String,
-    /// The bottleneck's bandwidth, bytes per second.
+    /// The bandwidth of the bottleneck in bytes per second.
     pub bandwidth_bytes_per_s: u64,
     /// The round-trip time without queues in microseconds; 0 before the first sample.
     pub min_rtt_us: u64,
     /// The pacing rate in percent of the bandwidth.
     pub pacing_gain_percent: u32,
-    /// The window in percent of bandwidth times round-trip time.
+    /// The congestion window in percent of the bandwidth-delay product.
     pub cwnd_gain_percent: u32,
 }
 
 /// The RDMA stream of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnRdmaInfo {
-    /// The MPA revision agreed.
+    /// The negotiated MPA revision: 1 or 2.
     pub mpa_revision: u8,
-    /// Whether FPDUs carry a CRC.
+    /// True if FPDUs carry a CRC.
     pub crc: bool,
-    /// RDMA Reads that the peer may have outstanding.
+    /// IRD: RDMA Reads that the peer may have in flight.
     pub ird: u16,
-    /// RDMA Reads that we may have outstanding.
+    /// ORD: RDMA Reads that we may have in flight.
     pub ord: u16,
-    /// The region granted, once there is one.
+    /// The region granted to the peer, once one is.
     pub region: Option<String>,
-    /// The stream's state.
+    /// The state of the stream.
     pub state: String,
-    /// RDMA Writes received.
+    /// RDMA Write messages received.
     pub in_writes: u64,
     /// RDMA Read Requests received.
     pub in_reads: u64,

@@ -1,4 +1,4 @@
-//! Counters.
+//! Messages about the daemon's counters.
 
 use std::fmt;
 
@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::WorkerStatus;
 
-/// The reply of `stats`: sums over the workers.
+/// The reply to `stats`: sums over the workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatsReply {
     /// Counters by layer, from the queues of the ports up to the control socket.
     pub groups: Vec<CounterGroup>,
-    /// How busy the workers are.
+    /// The load of each worker.
     pub workers: Vec<WorkerStatus>,
 }
 
 /// The counters of one layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterGroup {
-    /// The layer.
+    /// The name of the layer.
     pub group: String,
-    /// Its counters.
+    /// The counters of the layer.
     pub counters: Vec<CounterRow>,
 }
 
-/// One counter.
+/// A counter with its help text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterRow {
-    /// Its name.
+    /// The name of the counter.
     pub name: String,
-    /// What it counts.
+    /// The events that it counts.
     pub help: String,
-    /// How many since the daemon's start.
+    /// The count since the start of the daemon.
     pub value: u64,
 }
 
@@ -42,15 +42,15 @@ pub struct CounterRow {
 pub struct DropRow {
     /// The layer that dropped them: the name of its group in [`StatsReply`].
     pub layer: String,
-    /// The reason.
+    /// The name of the reason.
     pub reason: String,
-    /// What the reason means.
+    /// The meaning of the reason.
     pub help: String,
-    /// How many since the daemon's start.
+    /// The count since the start of the daemon.
     pub count: u64,
 }
 
-/// Counters by name, an object in JSON; keeps the order in which they were given.
+/// Counters by name: an object in JSON that keeps their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedCounters(pub Vec<(String, u64)>);
 

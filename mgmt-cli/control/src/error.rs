@@ -1,10 +1,10 @@
-//! Why the daemon refused a request.
+//! Refusals of requests, and their codes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Exit;
 
-/// The sorts of refusal; each has one JSON-RPC code and one exit code.
+/// The kinds of refusal; each has one JSON-RPC code and one exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -12,7 +12,7 @@ pub enum ErrorKind {
     InvalidRequest,
     /// The daemon has no such method.
     UnknownMethod,
-    /// The parameters are not what the method takes.
+    /// A parameter is missing, unknown or of the wrong type.
     InvalidParams,
     /// No region, connection or port has that name.
     NoSuchObject,
@@ -20,21 +20,21 @@ pub enum ErrorKind {
     Exists,
     /// The object is in use; some methods take `force`.
     InUse,
-    /// The caller may not do that.
+    /// The caller lacks the permission.
     NotPermitted,
-    /// A limit of the configuration, or the memory, is used up.
+    /// A configured limit is reached, or the memory is exhausted.
     NoResources,
-    /// The request or the object is larger than the bound allows.
+    /// The request or the object is larger than its limit.
     TooLarge,
-    /// The daemon failed in a way that is a defect of its own.
+    /// A defect of the daemon.
     Internal,
-    /// A sort that this program does not know: the daemon is newer.
+    /// A kind that this program does not know: the daemon is newer.
     #[serde(other)]
     Unknown,
 }
 
 impl ErrorKind {
-    /// The sort's name, the same as in JSON.
+    /// Returns the name of the kind, as in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl ErrorKind {
         }
     }
 
-    /// The JSON-RPC 2.0 error code: the reserved ones where they fit, else one of the server's range.
+    /// Returns the JSON-RPC 2.0 error code: a reserved one where it fits, else one of the server's range.
     #[must_use]
     pub const fn code(self) -> i32 {
         match self {
@@ -69,7 +69,7 @@ impl ErrorKind {
         }
     }
 
-    /// How a command that met this refusal ends.
+    /// Returns the exit code of a command that met this refusal.
     #[must_use]
     pub const fn exit(self) -> Exit {
         match self {
@@ -92,11 +92,11 @@ impl ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ErrorObject {
-    /// The JSON-RPC code.
+    /// The JSON-RPC error code.
     pub code: i32,
-    /// What was refused and why, for people.
+    /// The refused request and the reason, for people.
     pub message: String,
-    /// What programs decide by.
+    /// The part that programs act on.
     #[serde(default)]
     pub data: ErrorData,
 }
@@ -104,9 +104,9 @@ pub struct ErrorObject {
 /// The `data` member of an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorData {
-    /// The sort of refusal.
+    /// The kind of refusal.
     pub kind: ErrorKind,
-    /// What to do about it.
+    /// The action that helps, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
@@ -121,17 +121,17 @@ impl Default for ErrorData {
 const PARSE_ERROR: i32 = -32700;
 
 impl ErrorObject {
-    /// A refusal of that sort.
+    /// Creates a refusal of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { code: kind.code(), message: message.into(), data: ErrorData { kind, help: None } }
     }
 
-    /// The refusal of a line that is not JSON.
+    /// Creates the refusal of a line that is not JSON.
     pub fn not_json(message: impl Into<String>) -> Self {
         Self { code: PARSE_ERROR, ..Self::new(ErrorKind::InvalidRequest, message) }
     }
 
-    /// Adds what to do about it.
+    /// Adds the action that helps.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.data.help = Some(help.into());

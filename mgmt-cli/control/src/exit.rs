@@ -1,27 +1,27 @@
-//! What a command's end means to a script.
+//! Exit codes of the command-line programs.
 
 /// The exit code of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done.
+    /// The command did what it was asked for.
     Ok = 0,
-    /// The daemon or the peer refused, or the work failed.
+    /// The daemon or the peer refused, or the operation failed.
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// Nothing answers at the control socket or at the peer's address.
+    /// The daemon or the peer is unreachable.
     Unreachable = 3,
-    /// There is no object of that name.
+    /// No object has that name.
     NoSuchObject = 4,
-    /// The caller may not do that.
+    /// The caller lacks the permission.
     Permission = 5,
-    /// The daemon works, but not as it should.
+    /// The daemon is degraded.
     Degraded = 6,
 }
 
 impl Exit {
-    /// The code as the process returns it.
+    /// Returns the code that the process ends with.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8

@@ -1,75 +1,75 @@
-//! The JSON-RPC 2.0 envelope.
+//! The JSON-RPC 2.0 envelope of requests and responses.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{ErrorKind, ErrorObject};
 
-/// The member `"jsonrpc":"2.0"`; nothing else is accepted.
+/// The member `"jsonrpc":"2.0"`; every other version is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
-    /// JSON-RPC 2.0.
+    /// Version 2.0 of JSON-RPC.
     #[default]
     #[serde(rename = "2.0")]
     V2,
 }
 
-/// What ties a response to its request.
+/// The identifier that a response repeats from its request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Id {
-    /// A number, as [`crate::Client`] sends.
+    /// A number, as [`crate::Client`] sends it.
     Number(i64),
-    /// A text, as other clients may send.
+    /// A text, as other clients may send it.
     Text(String),
 }
 
-/// One request line.
+/// A request of one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// Always 2.0.
+    /// The version, always 2.0.
     pub jsonrpc: Version,
-    /// `None` (absent or null) asks for no answer.
+    /// The identifier; `None` (absent or null) requests no response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Id>,
-    /// The method's name.
+    /// The name of the method.
     pub method: String,
-    /// The method's parameters; absent, null and `{}` mean the same.
+    /// The parameters of the method; absent, null and `{}` mean the same.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub params: Value,
 }
 
-/// One response line. Exactly one of `result` and `error` is there.
+/// A response of one line; exactly one of `result` and `error` is present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct Response<T> {
-    /// Always 2.0.
+    /// The version, always 2.0.
     pub jsonrpc: Version,
-    /// The request's; null if the request could not be read so far.
+    /// The identifier of the request; null if it was unreadable.
     #[serde(default)]
     pub id: Option<Id>,
-    /// What the method returned.
+    /// The result of the method.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     pub result: Option<T>,
-    /// Why there is no result.
+    /// The refusal, if there is no result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorObject>,
 }
 
 impl<T> Response<T> {
-    /// The answer to a request that was done.
+    /// Creates the response to a request that succeeded.
     pub const fn success(id: Option<Id>, result: T) -> Self {
         Self { jsonrpc: Version::V2, id, result: Some(result), error: None }
     }
 
-    /// The answer to a request that was refused.
+    /// Creates the response to a request that was refused.
     pub const fn failure(id: Option<Id>, error: ErrorObject) -> Self {
         Self { jsonrpc: Version::V2, id, result: None, error: Some(error) }
     }
 }
 
 impl<T: Serialize> Response<T> {
-    /// The response as one line, its newline included.
+    /// Encodes the response as one line with its newline.
     ///
     /// # Errors
     /// The result cannot be written as JSON.
@@ -78,12 +78,12 @@ impl<T: Serialize> Response<T> {
     }
 }
 
-/// The reason why a line is no request.
+/// The error of a line that is not a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadLine {
-    /// It is not JSON.
+    /// The line is not JSON.
     NotJson(ErrorObject),
-    /// It is JSON, but not a JSON-RPC 2.0 request; its id as far as it could be read.
+    /// The line is JSON and not a JSON-RPC 2.0 request; its identifier, if readable.
     NotARequest(Option<Id>, ErrorObject),
 }
 
@@ -109,7 +109,7 @@ impl Request {
         })
     }
 
-    /// The request as one line, its newline included.
+    /// Encodes the request as one line with its newline.
     ///
     /// # Errors
     /// The parameters cannot be written as JSON.

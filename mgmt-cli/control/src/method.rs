@@ -1,4 +1,4 @@
-//! The daemon's methods: a name, what it takes, what it returns.
+//! The methods of the daemon: name, parameters, reply.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -12,27 +12,27 @@ use crate::region::{
 };
 use crate::status::Status;
 
-/// One method of the control socket.
+/// A method of the control socket.
 pub trait Method {
-    /// Its name on the wire.
+    /// The name of the method on the wire.
     const NAME: &'static str;
-    /// What it takes.
+    /// The type of its parameters.
     type Params: Serialize + DeserializeOwned;
-    /// What it returns.
+    /// The type of its reply.
     type Reply: Serialize + DeserializeOwned;
 }
 
-/// No parameters: `{}`.
+/// The parameters of a method that takes none: `{}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoParams {}
 
-/// Who answers.
+/// The reply to `hello`: the daemon and its versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HelloReply {
     /// The version of the messages, [`crate::bounds::API`].
     pub api: u32,
-    /// The daemon's version.
+    /// The version of the daemon.
     pub version: String,
     /// The daemon's process id.
     pub pid: u32,
@@ -56,37 +56,37 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Who answers, and in which version.
+    /// Returns the versions of the daemon and of the messages.
     Hello = "hello" (NoParams) -> HelloReply;
-    /// The daemon's state on one screen.
+    /// Returns the state of the daemon on one screen.
     StatusMethod = "status" (NoParams) -> Status;
-    /// Makes a region and offers it to peers.
+    /// Creates a region and offers it to peers.
     RegionRegisterMethod = "region.register" (RegionRegister) -> RegionInfo;
-    /// Every region.
+    /// Lists every region, by name.
     RegionListMethod = "region.list" (NoParams) -> Vec<RegionInfo>;
-    /// One region.
+    /// Returns one region by name.
     RegionShowMethod = "region.show" (RegionName) -> RegionInfo;
-    /// Takes a region away from peers and frees it.
+    /// Revokes a region and frees it.
     RegionDeregisterMethod = "region.deregister" (RegionDeregister) -> RegionDeregistered;
-    /// A region's memory as a descriptor, for a program that maps it.
+    /// Returns the memory of a region as a descriptor, for a program that maps it.
     RegionAttachMethod = "region.attach" (RegionName) -> RegionAttached;
-    /// Every connection, at most [`crate::bounds::CONNECTIONS_LISTED_MAX`].
+    /// Lists the connections, at most [`crate::bounds::CONNECTIONS_LISTED_MAX`].
     ConnListMethod = "conn.list" (NoParams) -> Vec<ConnInfo>;
-    /// One connection.
+    /// Returns one connection by number.
     ConnShowMethod = "conn.show" (ConnShow) -> ConnInfo;
     /// Resets one connection, those of a peer, or those of a listener.
     ConnCloseMethod = "conn.close" (ConnClose) -> ConnsClosed;
-    /// Every port.
+    /// Lists every port with its counters.
     PortListMethod = "port.list" (NoParams) -> Vec<PortInfo>;
-    /// The counters of the ports' hardware and drivers.
+    /// Returns the counters of the ports' hardware and drivers.
     PortStatsMethod = "port.stats" (PortStats) -> Vec<PortStatsRow>;
-    /// The daemon's counters by group, and how busy its workers are.
+    /// Returns the counters by group, and the load of each worker.
     StatsMethod = "stats" (NoParams) -> StatsReply;
-    /// What was dropped or refused, by reason.
+    /// Returns the drops and refusals by reason.
     DropsMethod = "drops" (NoParams) -> Vec<DropRow>;
 }
 
-/// A method's parameters out of a request; absent and null mean `{}`.
+/// Decodes the parameters of a request; absent and null mean `{}`.
 ///
 /// # Errors
 /// A member is missing, unknown or of the wrong type: [`ErrorKind::InvalidParams`], which names it.

@@ -1,75 +1,75 @@
-//! Ports.
+//! Messages about ports and their counters.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::counters::NamedCounters;
 
-/// State of a port's carrier.
+/// The state of the link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Link {
-    /// It has.
+    /// The port has a carrier.
     Up,
-    /// It has not.
+    /// The port has no carrier.
     Down,
     /// The interface behind the port was deleted; the daemon waits for it to return.
     Gone,
 }
 
-/// A port.
+/// A port and its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub name: String,
-    /// The DPDK driver.
+    /// The name of the DPDK driver.
     pub driver: String,
-    /// The device: a PCI address or a virtual device's name.
+    /// The device: a PCI address, or the name of a virtual device.
     pub device: String,
-    /// Its MAC address, six pairs of hexadecimal digits joined by colons.
+    /// The MAC address: six pairs of hexadecimal digits joined by colons.
     pub mac: String,
-    /// The largest IP packet in bytes.
+    /// The largest IP packet in bytes (MTU).
     pub mtu: u32,
-    /// Whether it has a carrier.
+    /// The state of the link.
     pub link: Link,
-    /// Megabits (10⁶) per second; 0 if unknown.
+    /// The link speed in megabits (10⁶) per second; 0 if unknown.
     pub speed_mbps: u64,
-    /// Our addresses on it.
+    /// The addresses of the daemon on this port.
     pub addresses: Vec<IpNet>,
     /// Receive queues in use.
     pub rx_queues: u16,
     /// Transmit queues in use.
     pub tx_queues: u16,
-    /// Work that the port does for us.
+    /// The offloads in use, by name.
     pub offloads: Vec<String>,
-    /// Packets received.
+    /// Packets that the port received.
     pub rx_packets: u64,
-    /// Packets sent.
+    /// Packets that the port sent.
     pub tx_packets: u64,
-    /// Bytes received.
+    /// Bytes that the port received.
     pub rx_bytes: u64,
-    /// Bytes sent.
+    /// Bytes that the port sent.
     pub tx_bytes: u64,
-    /// Packets that the port dropped as its queue was full.
+    /// Packets that the port dropped because its receive queue was full.
     pub rx_missed: u64,
-    /// Packets that arrived broken.
+    /// Packets received with an error.
     pub rx_errors: u64,
-    /// Packets that could not be sent.
+    /// Packets that the port failed to send.
     pub tx_errors: u64,
-    /// Times that no buffer was left to receive into.
+    /// Receive attempts that found no free packet buffer.
     pub rx_nombuf: u64,
 }
 
-/// Parameters of `port.stats`.
+/// The parameters of `port.stats`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortStats {
-    /// One port; absent for all.
+    /// The name of one port; absent for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// The counters of a port's hardware and driver, by the names that they give them.
+/// The counters of a port's hardware and driver, under the driver's names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatsRow {
     /// The port's name in the configuration.

@@ -1,27 +1,27 @@
-//! Regions: memory that peers read and write by name.
+//! Messages about regions: memory that peers read and write by name.
 
 use std::{fmt, str::FromStr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// One right that a region gives to peers.
+/// A right that a region grants to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// RDMA Read.
+    /// Peers may read the region (RDMA Read).
     RemoteRead,
-    /// RDMA Write.
+    /// Peers may write the region (RDMA Write).
     RemoteWrite,
-    /// RDMA atomic operations.
+    /// Peers may use atomic operations (RFC 7306).
     RemoteAtomic,
 }
 
 impl Access {
-    /// Every right.
+    /// All rights, in the order of their names in a list.
     pub const ALL: [Self; 3] = [Self::RemoteRead, Self::RemoteWrite, Self::RemoteAtomic];
 
-    /// The right's name, the same in JSON and on the command line.
+    /// Returns the name of the right, as in JSON and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// The text names no right.
+/// The error of a text that names no right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a right; the rights are remote-read, remote-write and remote-atomic")]
 pub struct NotAnAccess;
@@ -51,46 +51,46 @@ impl FromStr for Access {
     }
 }
 
-/// What a region's memory is made of.
+/// The kind of pages behind a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backing {
-    /// Hugepages.
+    /// Hugepages of the machine.
     Hugepages,
-    /// Ordinary pages.
+    /// Ordinary pages, because hugepages were short.
     Pages,
 }
 
-/// Who made a region.
+/// The creator of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// The configuration.
+    /// The configuration file created it.
     Config,
-    /// A request over the control socket.
+    /// A request over the control socket created it.
     Control,
 }
 
-/// Parameters of `region.register`.
+/// The parameters of `region.register`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionRegister {
-    /// The name peers ask for: 1 to [`crate::bounds::REGION_NAME_BYTES_MAX`] bytes of UTF-8.
+    /// The name that peers request: 1 to [`crate::bounds::REGION_NAME_BYTES_MAX`] bytes of UTF-8.
     pub name: String,
-    /// Its size in bytes; the daemon rounds the memory, not the region, up to whole pages.
+    /// The size in bytes; the daemon rounds the memory, not the region, up to whole pages.
     pub bytes: u64,
-    /// What peers may do; at least one right.
+    /// The rights of peers; at least one.
     pub access: Vec<Access>,
-    /// What a peer has to show, in hexadecimal: 1 to [`crate::bounds::TOKEN_BYTES_MAX`] bytes.
+    /// The token that a peer must present, in hexadecimal: 1 to [`crate::bounds::TOKEN_BYTES_MAX`] bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_hex: Option<String>,
-    /// The prefixes ([`rdma::service::parse_prefix`]) that peers have to come from, at most
+    /// The source prefixes of admitted peers ([`rdma::service::parse_prefix`]), at most
     /// [`crate::bounds::ALLOW_PREFIXES_MAX`]; empty admits all.
     #[serde(default, deserialize_with = "crate::prefix::list")]
     pub allow: Vec<IpNet>,
 }
 
-/// The token is a secret: it does not get into logs.
+/// Omits the token, which is a secret and must not reach a log.
 impl fmt::Debug for RegionRegister {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, bytes, access, token_hex, allow } = self;
@@ -104,45 +104,45 @@ impl fmt::Debug for RegionRegister {
     }
 }
 
-/// Parameters of `region.show` and `region.attach`.
+/// The parameters of `region.show` and `region.attach`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionName {
-    /// The region's name.
+    /// The name of the region.
     pub name: String,
 }
 
-/// Parameters of `region.deregister`.
+/// The parameters of `region.deregister`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionDeregister {
-    /// The region's name.
+    /// The name of the region.
     pub name: String,
-    /// Revoke the grants of peers that use it; without, such a region is refused as in use.
+    /// True to revoke the grants of peers; otherwise a region in use is refused.
     #[serde(default)]
     pub force: bool,
 }
 
-/// A region.
+/// A region and its use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionInfo {
-    /// Its name.
+    /// The name of the region.
     pub name: String,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// What peers may do.
+    /// The rights of peers.
     pub access: Vec<Access>,
-    /// What its memory is made of.
+    /// The kind of pages behind it.
     pub backing: Backing,
-    /// Bytes of one page of it.
+    /// Bytes of one page.
     pub page_bytes: u64,
-    /// Whether a peer has to show a token.
+    /// True if a peer must present a token.
     pub token_required: bool,
-    /// Where peers have to come from; empty admits all.
+    /// The source prefixes of admitted peers; empty admits all.
     pub allow: Vec<IpNet>,
-    /// Who made it.
+    /// The creator of the region.
     pub origin: Origin,
-    /// Grants that peers hold now.
+    /// Grants that peers hold.
     pub grants: u64,
     /// Bytes that peers have written.
     pub bytes_placed: u64,
@@ -150,24 +150,24 @@ pub struct RegionInfo {
     pub bytes_fetched: u64,
 }
 
-/// A region is gone.
+/// The reply to `region.deregister`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionDeregistered {
-    /// The name it had.
+    /// The name that the region had.
     pub name: String,
     /// Grants that were revoked.
     pub grants_revoked: u64,
 }
 
-/// A region's memory; the memfd comes with the reply.
+/// The reply to `region.attach`; the memfd comes with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionAttached {
-    /// The region's name.
+    /// The name of the region.
     pub name: String,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
     /// Bytes of one page; the memfd's length is a multiple of it.
     pub page_bytes: u64,
-    /// What peers may do.
+    /// The rights of peers.
     pub access: Vec<Access>,
 }

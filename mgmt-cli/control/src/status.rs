@@ -1,4 +1,4 @@
-//! The daemon's state.
+//! Messages about the state of the daemon.
 
 use std::path::PathBuf;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::port::PortInfo;
 
-/// Whether all is as it should be.
+/// The state of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// All is as configured.
+    /// The daemon works as configured.
     Ok,
-    /// The daemon serves, but something is missing; the status says what.
+    /// The daemon serves with a limitation, which the status names.
     Degraded,
 }
 
-/// What a worker does when there is nothing to do.
+/// The behavior of a worker without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Idle {
-    /// Polls on.
+    /// The worker polls without a pause.
     Spin,
-    /// Sleeps for bounded microseconds.
+    /// The worker sleeps, for a bounded number of microseconds at a time.
     Adaptive,
 }
 
@@ -31,21 +31,21 @@ pub enum Idle {
 pub struct Status {
     /// The version of the messages, [`crate::bounds::API`].
     pub api: u32,
-    /// The daemon's version.
+    /// The version of the daemon.
     pub version: String,
     /// The daemon's process id.
     pub pid: u32,
-    /// Milliseconds since its start.
+    /// Milliseconds since the start of the daemon.
     pub uptime_ms: u64,
-    /// Whether all is as it should be.
+    /// The state of the daemon.
     pub state: State,
-    /// What is not as it should be; empty if the state is ok.
+    /// The limitations; empty if the state is `ok`.
     pub degraded: Vec<String>,
-    /// The version of DPDK that it runs on.
+    /// The version of DPDK.
     pub dpdk_version: String,
-    /// The configuration it runs with.
+    /// The path of the configuration file.
     pub config_path: PathBuf,
-    /// The machine's hugepages.
+    /// The hugepages of the machine.
     pub hugepages: Hugepages,
     /// One row per poll-mode worker.
     pub workers: Vec<WorkerStatus>,
@@ -53,7 +53,7 @@ pub struct Status {
     pub ports: Vec<PortInfo>,
     /// TCP connections by state.
     pub connections: ConnCounts,
-    /// Regions in all.
+    /// The number and size of the regions.
     pub regions: RegionTotals,
     /// One row per pool of packet buffers.
     pub pools: Vec<PoolStatus>,
@@ -64,78 +64,78 @@ pub struct Status {
 /// The machine's hugepages of the size that the daemon uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hugepages {
-    /// Whether the daemon refuses to run without them.
+    /// True if the daemon refuses to run without hugepages.
     pub required: bool,
     /// Bytes of one page; 0 if the daemon runs on ordinary pages.
     pub page_bytes: u64,
-    /// Pages that the machine has reserved.
+    /// Hugepages of the machine.
     pub total: u64,
-    /// Pages that nobody uses.
+    /// Free hugepages of the machine.
     pub free: u64,
 }
 
-/// A poll-mode worker. The busy share and the packets per burst are of the last window of about 1 s.
+/// A poll-mode worker. The load and the packets per burst cover the last window of about 1 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Its index.
+    /// The index of the worker.
     pub worker: u32,
-    /// The core that it is pinned to.
+    /// The core that the worker is pinned to.
     pub core: u32,
-    /// What it does when there is nothing to do.
+    /// The behavior without work.
     pub idle: Idle,
-    /// Rounds of its loop.
+    /// Iterations of the poll loop.
     pub iterations: u64,
-    /// Thousandths of the window that it had work.
+    /// Thousandths of the window in which the worker had work.
     pub busy_permille: u32,
     /// Receive bursts that were not empty.
     pub rx_bursts: u64,
     /// Hundredths of a packet per burst that was not empty.
     pub rx_packets_per_burst_x100: u64,
-    /// Packets received.
+    /// Packets that the worker received.
     pub rx_packets: u64,
-    /// Packets sent.
+    /// Packets that the worker sent.
     pub tx_packets: u64,
-    /// Times that it slept.
+    /// Times that the worker slept.
     pub sleeps: u64,
 }
 
 /// TCP connections by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnCounts {
-    /// ESTABLISHED.
+    /// Connections in state ESTABLISHED.
     pub established: u64,
-    /// SYN-SENT and SYN-RECEIVED.
+    /// Connections in SYN-SENT and SYN-RECEIVED.
     pub opening: u64,
-    /// FIN-WAIT-1 and -2, CLOSE-WAIT, CLOSING, LAST-ACK.
+    /// Connections in FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, CLOSING and LAST-ACK.
     pub closing: u64,
-    /// TIME-WAIT.
+    /// Connections in state TIME-WAIT.
     pub time_wait: u64,
-    /// The most that the configuration allows.
+    /// The configured limit of connections.
     pub max: u64,
 }
 
-/// Regions in all.
+/// The number and size of the regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionTotals {
-    /// How many.
+    /// The number of regions.
     pub count: u64,
-    /// Their bytes in sum.
+    /// The sum of their sizes in bytes.
     pub bytes: u64,
-    /// The most that the configuration allows.
+    /// The configured limit of regions.
     pub max: u64,
 }
 
 /// A pool of packet buffers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolStatus {
-    /// Its name.
+    /// The name of the pool.
     pub name: String,
-    /// Buffers that it has.
+    /// Buffers of the pool.
     pub buffers: u64,
-    /// Buffers that are out.
+    /// Buffers in use now.
     pub in_use: u64,
-    /// Buffers kept back for acknowledgments and control.
+    /// Buffers reserved for acknowledgments and control segments.
     pub reserve: u64,
-    /// Bytes of data that one buffer takes.
+    /// Bytes of data that one buffer holds.
     pub data_room_bytes: u32,
 }

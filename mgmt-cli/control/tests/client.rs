@@ -1,4 +1,4 @@
-//! The client against a server that says what a test tells it to.
+//! The client against a scripted server.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,26 +1,26 @@
-//! Received bytes, and the buffers that they come in.
+//! Receive buffers and their pool.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Bytes of one buffer.
+/// The capacity of one buffer in bytes.
 const CAPACITY: usize = 256 << 10;
-/// Buffers kept for the next time.
+/// Free buffers that the pool keeps.
 const KEPT: usize = 8;
 
-/// Buffers that have been used and are free.
+/// A pool of free buffers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool(Rc<RefCell<Vec<Vec<u8>>>>);
 
 impl Pool {
-    /// An empty buffer with room for some hundred KiB.
+    /// Takes an empty buffer from the pool, or allocates one.
     pub(super) fn take(&self) -> Chunk {
         let kept = self.0.borrow_mut().pop();
         Chunk { bytes: kept.unwrap_or_else(|| Vec::with_capacity(CAPACITY)), pool: self.clone() }
     }
 }
 
-/// A buffer of bytes; goes back to its pool when it is dropped.
+/// A receive buffer; returns to its pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct Chunk {
     bytes: Vec<u8>,
@@ -28,7 +28,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// The bytes, to be added to without growing.
+    /// Returns the bytes, to be extended up to the capacity.
     pub(super) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }

@@ -1,4 +1,4 @@
-//! Where `get` puts what it has read.
+//! The file that `get` writes to.
 
 use iwarp_terminal::Failure;
 use std::ffi::OsString;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 
-/// A file that appears under its name when it is whole, and not at all if it is not finished.
+/// A file that appears under its name when it is complete, and never if it stays incomplete.
 ///
-/// What is not a regular file (stdout, a device, a pipe) is written as it is.
+/// A destination that is not a regular file (stdout, a device, a pipe) is written directly.
 #[derive(Debug)]
 pub(super) struct Destination {
     file: File,
@@ -19,18 +19,18 @@ pub(super) struct Destination {
     until: Until,
 }
 
-/// Where the bytes are until they are all there.
+/// The place of the bytes until the file is complete.
 #[derive(Debug)]
 enum Until {
-    /// Where they are to be.
+    /// The final place: the file itself, or a device.
     Placed,
-    /// In a file without a name: nothing is left of it, whatever ends this program.
+    /// A file without a name (`O_TMPFILE`): nothing of it remains, however this program ends.
     Nameless,
-    /// In a file of another name, on a file system that has no nameless ones.
+    /// A file of another name, on a file system without `O_TMPFILE`.
     Named(PathBuf),
 }
 
-/// Whether the bytes themselves go to stdout, where then nothing else may.
+/// Returns true if the bytes go to stdout, where no report may be written then.
 pub(super) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-") || path == Path::new("/dev/stdout")
 }
@@ -42,7 +42,7 @@ impl Destination {
             let file = io::stdout().as_fd().try_clone_to_owned().map_err(unwritable)?.into();
             return Ok(Self { file, path: path.to_path_buf(), until: Until::Placed });
         }
-        // Through a symbolic link, so that its target is replaced and not the link.
+        // Follows a symbolic link: its target is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let there = fs::metadata(&path).ok();
         if there.as_ref().is_some_and(|metadata| !metadata.is_file()) {
@@ -58,14 +58,14 @@ impl Destination {
                 Self { file, path, until: Until::Named(temporary) }
             }
         };
-        // Who may not read the file that is replaced may not read the new one either.
+        // The new file has the mode of the file that it replaces, which may be secret.
         if let Some(metadata) = there {
             destination.file.set_permissions(metadata.permissions()).map_err(unwritable)?;
         }
         Ok(destination)
     }
 
-    /// Appends bytes.
+    /// Appends bytes to the file.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.file.write_all(bytes).map_err(|error| match error.kind() {
             ErrorKind::BrokenPipe if is_stdout(&self.path) => Failure::pipe_closed(),
@@ -73,7 +73,7 @@ impl Destination {
         })
     }
 
-    /// All bytes are there.
+    /// Gives the file its name; all bytes are written.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         let path = self.path.clone();
         self.appear().map_err(|error| Failure::file(&path, "write", &error))
@@ -81,7 +81,7 @@ impl Destination {
 
     fn appear(&mut self) -> io::Result<()> {
         if let Until::Nameless = self.until {
-            // A link does not replace what is there, a rename does.
+            // linkat does not replace an existing file, rename does.
             let temporary = hidden(&self.path).ok_or(ErrorKind::InvalidInput)?;
             linkat(CWD, in_proc(&self.file), CWD, &temporary, AtFlags::SYMLINK_FOLLOW)?;
             self.until = Until::Named(temporary);
@@ -97,13 +97,13 @@ impl Destination {
 impl Drop for Destination {
     fn drop(&mut self) {
         if let Until::Named(temporary) = &self.until {
-            // The failure that led here is worth more than this one.
+            // The failure that led here is the one to report.
             let _ = fs::remove_file(temporary);
         }
     }
 }
 
-/// A file without a name in the folder of `path`, if there can be one and it can be given a name later.
+/// Opens a file without a name in the folder of `path`; `None` where the file system or /proc forbids it.
 fn nameless(path: &Path) -> Option<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = Mode::from_raw_mode(0o666);
@@ -112,12 +112,12 @@ fn nameless(path: &Path) -> Option<File> {
     fs::exists(in_proc(&file)).is_ok_and(|exists| exists).then_some(file)
 }
 
-/// The file as /proc knows it, through which a nameless one is given a name (open(2), O_TMPFILE).
+/// Returns the path of the file in /proc, through which linkat names it (open(2), O_TMPFILE).
 fn in_proc(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// A name beside `path` that nobody looks at; `None` if that has no file name.
+/// Returns a hidden name beside `path`; `None` if `path` has no file name.
 fn hidden(path: &Path) -> Option<PathBuf> {
     let mut hidden = OsString::from(".");
     hidden.push(path.file_name()?);
@@ -140,7 +140,7 @@ mod tests {
         names
     }
 
-    /// As where there are no files without a name.
+    /// Creates the destination of a file system without `O_TMPFILE`.
     fn named(path: &Path) -> Destination {
         let temporary = hidden(path).unwrap();
         let file = File::create_new(&temporary).unwrap();
@@ -182,7 +182,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("copy");
         let destination = Destination::open(&path).unwrap();
-        // Somebody else makes a folder of that name meanwhile.
+        // Another program creates a folder of that name meanwhile.
         fs::create_dir_all(path.join("full")).unwrap();
         assert!(destination.finish().is_err());
         assert_eq!(names(dir.path()), ["copy"]);

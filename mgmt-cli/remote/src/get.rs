@@ -1,4 +1,4 @@
-//! A peer's region into a file, by RDMA Reads.
+//! Reads a peer's region into a file by RDMA Reads.
 
 use iwarp_terminal::{Failure, clock::Clock};
 use rdma::Access;

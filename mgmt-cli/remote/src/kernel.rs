@@ -1,4 +1,4 @@
-//! Streams of the kernel's own TCP.
+//! Connections over the kernel's TCP.
 
 use iwarp_terminal::{Failure, clock::Clock};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -25,9 +25,9 @@ use super::session::{
 };
 use crate::options::{Crc, Target};
 
-/// Buffers received in a row before the socket is written to again.
+/// Buffers received in a row before the next send.
 const RECEIVES_PER_POLL: usize = 8;
-/// How long a peer may overlook our first message before it is given a nudge.
+/// Silence of the peer after which the endpoint repeats a zero-length message (`docs/verbs.md`, soft-iWARP).
 const POKE_AFTER: Duration = Duration::from_millis(100);
 
 /// Connects over the kernel's TCP.
@@ -41,7 +41,7 @@ impl Connector for KernelTcp {
     }
 }
 
-/// The first address of the host that answers.
+/// Connects to the first address of the host that answers.
 fn connect(target: &Target, timeout: Duration) -> Result<(TcpStream, SocketAddr), Failure> {
     let unreachable = |error: std::io::Error| refusal::unreachable(target, &error.to_string());
     let addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(unreachable)?;
@@ -58,7 +58,7 @@ fn connect(target: &Target, timeout: Duration) -> Result<(TcpStream, SocketAddr)
     Err(unreachable(last))
 }
 
-/// The socket, the endpoint that speaks over it, and the memory that it works on.
+/// A socket, the RDMA endpoint on it, and the local memory.
 struct Stream {
     socket: TcpStream,
     peer: SocketAddr,
@@ -70,14 +70,14 @@ struct Stream {
     stags: StagTable,
     stats: RdmaStats,
     clock: Clock,
-    /// Bytes received: the stream position of the next.
+    /// Bytes received, which is the stream position of the next byte.
     received: u64,
     timeout: Duration,
-    /// When bytes last moved.
+    /// Time of the last byte sent or received.
     moved: Duration,
-    /// Why the connection is over, once it is.
+    /// The reason of the end of the TCP connection.
     over: Option<String>,
-    /// The last turn moved nothing.
+    /// True if the last poll moved no byte.
     idle: bool,
 }
 
@@ -134,14 +134,14 @@ impl RdmaConnection for Stream {
                 Event::Completion { wr_id, status: CompletionStatus::Success, bytes, .. } => {
                     return Ok(Completion { wr_id, bytes });
                 }
-                // Why it was not finished is said by an event behind it.
+                // An event that follows gives the reason of a failed completion.
                 _ => continue,
             }
         }
     }
 
     fn close(self: Box<Self>) {
-        // The peer may have closed first.
+        // The peer may have closed the connection first.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
@@ -182,7 +182,7 @@ impl Stream {
             pool: Pool::default(),
             memory,
             region,
-            // Nobody may touch our memory: there is no STag to guess, and so the seed is no secret.
+            // No STag is ever granted, so the seed need not be secret.
             stags: StagTable::new(1, [0; 32]),
             stats,
             clock,
@@ -207,14 +207,14 @@ impl Stream {
         LocalSlice { region: self.region, offset, len }
     }
 
-    /// Hands work to the endpoint.
+    /// Posts a work request to the endpoint.
     fn post(
         &mut self,
         post: impl FnOnce(&mut Endpoint<Chunk>) -> Result<(), PostError>,
     ) -> Result<(), Failure> {
         self.idle = false;
         match post(&mut self.endpoint) {
-            // The stream has ended: an event that waits says why.
+            // The stream has ended; an event that is queued gives the reason.
             Ok(()) | Err(PostError::NotReady) => Ok(()),
             Err(error @ (PostError::Full | PostError::NoReads | PostError::Length)) => {
                 Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer)))
@@ -222,7 +222,7 @@ impl Stream {
         }
     }
 
-    /// The next event that is not the end of the connection; that one is a failure.
+    /// Waits for the next event; the end of the connection is a failure.
     fn next_event(&mut self) -> Result<Event, Failure> {
         loop {
             match self.endpoint.poll_event() {
@@ -230,11 +230,11 @@ impl Stream {
                     return Err(refusal::terminated(self.peer, code));
                 }
                 Some(Event::TerminateSent { code, .. }) => {
-                    // Whether the peer still learns it changes nothing for us.
+                    // The Terminate is sent if the socket still takes it.
                     let _ = self.outbox.flush(&self.socket);
                     return Err(refusal::offended(self.peer, code));
                 }
-                // The connection's own end says more.
+                // The event of the end itself carries the reason.
                 Some(Event::Failed { .. }) => continue,
                 Some(Event::Close { .. }) => return Err(self.ended()),
                 Some(event) => return Ok(event),
@@ -255,7 +255,7 @@ impl Stream {
         }
     }
 
-    /// Sends and receives what can be sent and received now; says whether that was anything.
+    /// Sends and receives without blocking; returns true if a byte moved.
     fn poll(&mut self) -> bool {
         let now = self.clock.now();
         let before = self.received;
@@ -281,7 +281,7 @@ impl Stream {
         self.endpoint.poll_transmit(now, &mut env, &mut self.outbox);
         match self.outbox.flush(&self.socket) {
             Ok(sent) => sent > 0,
-            // What the peer said before it broke the connection is still to be read.
+            // Data that the peer sent before it broke the connection is still readable.
             Err(error) => {
                 self.outbox.clear();
                 self.over.get_or_insert_with(|| error.to_string());
@@ -290,7 +290,7 @@ impl Stream {
         }
     }
 
-    /// Takes one buffer from the socket, if there is anything; says whether there may be more.
+    /// Receives one buffer; returns true if there may be more.
     fn receive(&mut self, now: Duration) -> bool {
         let mut chunk = self.pool.take();
         let why = match recv(&self.socket, spare_capacity(chunk.bytes_mut()), RecvFlags::DONTWAIT) {
@@ -312,7 +312,7 @@ impl Stream {
         false
     }
 
-    /// Sleeps until the socket is ready or a deadline comes.
+    /// Sleeps until the socket is ready or the next deadline.
     fn wait(&mut self) -> Result<(), Failure> {
         let now = self.clock.now();
         let silent_at = self.moved.saturating_add(self.timeout);

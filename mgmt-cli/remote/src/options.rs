@@ -17,7 +17,7 @@ Examples:
   iwarpctl remote get 10.77.0.2:7400/lab+4k part.raw --length 1M
   iwarpctl remote ping '[fd77::2]:7400/lab'";
 
-/// What is done with a peer's region.
+/// A command on a peer's region.
 #[derive(Debug, Subcommand)]
 pub enum Remote {
     /// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
@@ -34,14 +34,14 @@ pub enum Remote {
                         iwarpctl remote put part.raw 10.77.0.2:7400/lab+1M --token-file lab.token\n  \
                         iwarpctl remote put - 10.77.0.2:7400/lab < image.raw")]
 pub struct Put {
-    /// The file, or a pipe; `-` is stdin.
+    /// The file to write, or a pipe; `-` is stdin.
     pub file: PathBuf,
-    /// Where it goes: HOST:PORT/REGION[+OFFSET].
+    /// The destination, as HOST:PORT/REGION[+OFFSET].
     pub target: Target,
-    /// Read it back and compare; the region has to allow reading too. Not of a pipe.
+    /// Read the region back and compare; the region must allow reading too. Not for a pipe.
     #[arg(long)]
     pub verify: bool,
-    /// How the connection is made.
+    /// Options of the connection.
     #[command(flatten)]
     pub connect: ConnectOptions,
 }
@@ -52,14 +52,14 @@ pub struct Put {
                         iwarpctl remote get 10.77.0.2:7400/lab copy.raw --length 64M\n  \
                         iwarpctl remote get '[fd77::2]:7400/lab+1M' part.raw --length 4k")]
 pub struct Get {
-    /// Where it comes from: HOST:PORT/REGION[+OFFSET].
+    /// The source, as HOST:PORT/REGION[+OFFSET].
     pub target: Target,
-    /// The file; `-` is stdout, where no report is written then.
+    /// The file to write; `-` is stdout, and then no report is written.
     pub file: PathBuf,
-    /// How much: bytes, or with a unit of 1024: 64k, 64M, 1G. Without, up to the region's end.
+    /// The length in bytes, or with a unit of 1024: 64k, 64M, 1G. Default: up to the region's end.
     #[arg(short, long, value_parser = parse_size)]
     pub length: Option<u64>,
-    /// How the connection is made.
+    /// Options of the connection.
     #[command(flatten)]
     pub connect: ConnectOptions,
 }
@@ -71,13 +71,13 @@ pub struct Get {
 pub struct Ping {
     /// The region to read: HOST:PORT/REGION[+OFFSET].
     pub target: Target,
-    /// How many round trips.
+    /// The number of round trips.
     #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// Bytes read each time, at most 1M.
+    /// Bytes of each RDMA Read, at most 1M.
     #[arg(short, long, default_value = "8", value_parser = ping_size)]
     pub size: u32,
-    /// How the connection is made.
+    /// Options of the connection.
     #[command(flatten)]
     pub connect: ConnectOptions,
 }
@@ -91,30 +91,30 @@ pub struct ConnectOptions {
     /// CRC32c over every FPDU; off only if the peer agrees.
     #[arg(long, default_value = "on")]
     pub crc: Crc,
-    /// The MPA revision to ask for.
+    /// The MPA revision to request.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub mpa_revision: u8,
 }
 
-/// Whether FPDUs carry a CRC.
+/// The CRC policy of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Crc {
-    /// They do.
+    /// Require a CRC in every FPDU.
     On,
-    /// Not, if the peer agrees.
+    /// Send no CRC if the peer agrees.
     Off,
 }
 
-/// A place in a peer's region.
+/// A peer, its region, and an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Name or address, without brackets.
+    /// The name or address of the peer, without brackets.
     pub host: String,
-    /// Its TCP port.
+    /// The TCP port of the peer.
     pub port: u16,
-    /// The region's name.
+    /// The name of the region.
     pub region: String,
-    /// Bytes from the region's start.
+    /// Bytes from the start of the region.
     pub offset: u64,
 }
 
@@ -126,7 +126,7 @@ impl FromStr for Target {
             .split_once('/')
             .ok_or("write HOST:PORT/REGION or HOST:PORT/REGION+OFFSET: `/REGION` is missing")?;
         let (host, port) = host_and_port(address)?;
-        // A region's name may have a plus sign: only a size behind the last one is an offset.
+        // The name of a region may contain a plus sign: only a size behind the last one is an offset.
         let (region, offset) = match place.rsplit_once('+') {
             Some((region, offset)) => match parse_size(offset) {
                 Ok(offset) => (region, offset),
@@ -167,7 +167,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// The most bytes of one round trip of `ping`.
+/// The largest RDMA Read of `ping`, in bytes.
 const PING_SIZE_MAX: u32 = 1 << 20;
 
 fn ping_size(text: &str) -> Result<u32, String> {

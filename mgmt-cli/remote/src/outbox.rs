@@ -1,4 +1,4 @@
-//! What waits for the socket to take it.
+//! FPDUs that wait for room in the socket.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -10,10 +10,10 @@ use rustix::net::{SendFlags, send};
 
 /// Bytes that can wait: some hundred segments, or a few of the largest.
 const CAPACITY: usize = 1 << 20;
-/// Bytes after which a segment has to end: about what the kernel hands down at a time.
+/// Bytes after which a segment must end: about the size of one packet that the kernel passes down.
 const RUN: usize = 62 << 10;
 
-/// FPDUs that wait for the socket.
+/// FPDUs that wait for room in the socket.
 ///
 /// RFC 5044 §5.1 wants each FPDU to start a TCP segment. The kernel cuts the stream into full segments, so this
 /// holds as long as FPDUs are as long as segments; a shorter one ends its segment. An FPDU is a multiple of four bytes
@@ -21,15 +21,15 @@ const RUN: usize = 62 << 10;
 /// ones start that much before theirs. To end each of these segments would cost a system call and a packet of the
 /// kernel's for each FPDU, an order of magnitude in rate; they are realigned every [`RUN`] bytes instead.
 ///
-/// While more waits than the kernel takes, the socket is corked: else the kernel would send the half of an FPDU that
-/// still fitted its buffer. It may cut elsewhere for reasons of its own, so every [`RUN`] bytes it is told where a
-/// segment ends.
+/// While more waits than the kernel takes, the socket is corked: otherwise the kernel would send the half of an FPDU
+/// that still fits its buffer. The kernel may cut elsewhere for its own reasons, so a mark every [`RUN`] bytes ends a
+/// segment.
 #[derive(Debug)]
 pub(super) struct Outbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Where segments have to end, ascending.
+    /// Positions at which a segment must end, ascending.
     marks: VecDeque<usize>,
     mss: usize,
     corked: bool,
@@ -61,10 +61,10 @@ impl Outbox {
         self.start == self.end
     }
 
-    /// Gives the socket what it takes now; returns how many bytes that were.
+    /// Sends as many bytes as the socket takes; returns their number.
     ///
     /// # Errors
-    /// The connection is broken; nothing will be taken any more.
+    /// The connection is broken.
     pub(super) fn flush(&mut self, socket: impl AsFd) -> rustix::io::Result<usize> {
         let before = self.start;
         if self.end.saturating_sub(before) > self.mss {
@@ -90,7 +90,7 @@ impl Outbox {
         Ok(sent)
     }
 
-    /// Only the alignment depends on it, so a socket that cannot be corked is none the worse.
+    /// Only the alignment depends on the cork, so its failure is no error.
     fn cork(&mut self, socket: impl AsFd, corked: bool) {
         if self.corked != corked {
             self.corked = corked;
@@ -98,7 +98,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets what waits.
+    /// Discards the bytes that wait.
     pub(super) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
         self.marks.clear();
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!((bytes[99], bytes[100], bytes[159], bytes[160]), (1, 2, 2, 3));
     }
 
-    /// Sends of one MiB of the longest FPDUs at that MSS. A socket of records keeps one for each send.
+    /// Returns the sends per MiB of the longest FPDUs at an MSS; a record socket keeps one record per send.
     fn sends_per_mib(mss: usize, fpdu: usize) -> usize {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -1,4 +1,4 @@
-//! Round trips: one RDMA Read at a time.
+//! Measures round trips: one RDMA Read at a time.
 
 use hdrhistogram::Histogram;
 use iwarp_control::Exit;
@@ -10,9 +10,9 @@ use super::session::RegionSession;
 use super::{Context, nanoseconds, progress};
 use crate::options::Ping;
 
-/// The longest round trip that is told apart from longer ones, in nanoseconds.
+/// The largest value of the histogram, in nanoseconds; longer round trips count as this one.
 const LONGEST: u64 = 100_000_000_000;
-/// Rounds between two looks at the progress bar.
+/// Round trips between two updates of the progress bar.
 const ROUNDS: u64 = 64;
 
 pub(super) fn run(ping: &Ping, context: &mut Context<'_>) -> Result<Pings, Failure> {

@@ -1,4 +1,4 @@
-//! A bar for whoever waits.
+//! Progress bars on stderr.
 
 use iwarp_terminal::{Output, units};
 use std::fmt::Write;
@@ -9,19 +9,19 @@ const BYTES: &str = "{msg} [{bar:32}] {bytes}/{total_bytes}  {rate}  {eta}";
 const STREAM: &str = "{msg} [{bytes}]  {rate}";
 const COUNT: &str = "{msg} [{bar:32}] {pos}/{len}  {eta}";
 
-/// Progress in bytes; only a person at a terminal sees it.
+/// Creates a bar that counts bytes; it is drawn on a terminal only.
 pub(super) fn of_bytes(output: &Output, what: &'static str, bytes: u64) -> ProgressBar {
     bar(output, what, bytes, BYTES)
 }
 
-/// Progress in bytes of what may end at any time.
+/// Creates a bar that counts bytes of a stream of unknown length.
 pub(super) fn of_stream(output: &Output, what: &'static str) -> ProgressBar {
     let bar = bar(output, what, 0, STREAM);
     bar.unset_length();
     bar
 }
 
-/// Progress in rounds.
+/// Creates a bar that counts round trips.
 pub(super) fn of_rounds(output: &Output, what: &'static str, rounds: u64) -> ProgressBar {
     bar(output, what, rounds, COUNT)
 }
@@ -30,9 +30,9 @@ fn bar(output: &Output, what: &'static str, length: u64, template: &str) -> Prog
     let target =
         if output.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    // In the unit of the result.
+    // The rate has the unit of the result.
     let style = style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
-        // A bar without a rate is still a bar.
+        // A formatter that fails leaves the rate empty.
         let _ = text.write_str(&units::byte_rate(state.per_sec()));
     });
     ProgressBar::with_draw_target(Some(length), target)

@@ -1,4 +1,4 @@
-//! A file or a stream into a peer's region: RDMA Writes, then an RDMA Read that proves that they were placed.
+//! Writes a file or a stream into a peer's region: RDMA Writes, then an RDMA Read that proves their placement.
 
 use iwarp_terminal::{Failure, Output, clock::Clock};
 use std::fs::File;
@@ -17,14 +17,14 @@ use crate::options::Put;
 
 /// Bytes of one RDMA Write.
 const PIECE: u32 = 512 << 10;
-/// Writes whose bytes wait in the window.
+/// Writes in flight; each has its part of the window.
 const PIECES: u32 = 4;
 
-/// What is put.
+/// The file or stream to write.
 struct Source<'a> {
     file: File,
     path: &'a Path,
-    /// Bytes of a regular file; `None` of what ends when it ends: stdin, a pipe, a device.
+    /// The length of a regular file in bytes; `None` for a stream: stdin, a pipe, a device.
     length: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
         Ok(Self { file, path, length })
     }
 
-    /// Reads what comes next, at a place of the file; returns fewer bytes than there is room for only at the end.
+    /// Reads the next bytes; returns fewer than `room` holds only at the end.
     fn next(&mut self, room: &mut [u8], at: u64) -> Result<usize, Failure> {
         if self.length.is_some() {
             read(&self.file, self.path, room, at)?;
@@ -62,7 +62,7 @@ impl<'a> Source<'a> {
         Ok(filled)
     }
 
-    /// Whether there is more after so many bytes, with which the region is full.
+    /// Returns true if the stream has bytes left after the region is full.
     fn has_more(&mut self, taken: u64, range: &RegionRange) -> Result<bool, Failure> {
         Ok(self.length.is_none() && taken == range.length && self.next(&mut [0], taken)? > 0)
     }
@@ -104,7 +104,7 @@ pub(super) fn run(put: &Put, context: &mut Context<'_>) -> Result<Transfer, Fail
     Ok(transfer)
 }
 
-/// Reads bytes of the file, which has been found long enough.
+/// Reads bytes of a regular file at a position.
 pub(super) fn read(file: &File, path: &Path, bytes: &mut [u8], at: u64) -> Result<(), Failure> {
     file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => {
@@ -114,8 +114,8 @@ pub(super) fn read(file: &File, path: &Path, bytes: &mut [u8], at: u64) -> Resul
     })
 }
 
-/// Posts Writes as long as there is a free piece of the window, and fills the pieces that are free. Returns the bytes
-/// that were written: all of a file; of a stream what came until it ended, or as much as the region takes.
+/// Fills free parts of the window and posts their Writes until the source ends or the region is full. Returns the bytes
+/// written.
 fn write(
     session: &mut RegionSession<'_>,
     source: &mut Source<'_>,

@@ -1,4 +1,4 @@
-//! Many RDMA Reads at a time, handed out in order.
+//! Pipelined RDMA Reads, delivered in order.
 
 use iwarp_terminal::{Failure, Output};
 use std::fs::File;
@@ -9,14 +9,14 @@ use iwarp_control::Exit;
 use super::session::{RegionRange, RegionSession};
 use super::{WINDOW_BYTES, progress, put};
 
-/// The most Reads outstanding; fewer where the peer takes fewer.
+/// RDMA Reads in flight, at most; fewer if the peer's IRD is smaller.
 const DEPTH: u32 = 16;
 
-/// What is done with the bytes at a place.
+/// Consumes the bytes at an offset of the range.
 type Consumer<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
 
-/// Reads all that is in range, the window full of outstanding Reads, and hands it to `consume` piece by piece,
-/// in order, with the place of each from the start of the range.
+/// Reads the whole range with the window full of RDMA Reads in flight, and passes each piece to `consume` in order,
+/// with its offset in the range.
 pub(super) fn each(
     session: &mut RegionSession<'_>,
     range: &RegionRange,
@@ -43,7 +43,7 @@ pub(super) fn each(
     Ok(())
 }
 
-/// Reads back what was written and compares it with the file.
+/// Reads the range back and compares it with the file.
 pub(super) fn verify(
     session: &mut RegionSession<'_>,
     range: &RegionRange,

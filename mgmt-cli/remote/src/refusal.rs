@@ -1,4 +1,4 @@
-//! Why a peer does not serve us, in words.
+//! Failures of a peer, in words.
 
 use iwarp_terminal::Failure;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use rdma::service::{ServiceError, Status};
 
 use crate::options::Target;
 
-/// Nothing answers at the address.
+/// The failure of a connection that nothing answers.
 pub fn unreachable(target: &Target, error: &str) -> Failure {
     Failure::new(
         Exit::Unreachable,
@@ -18,7 +18,7 @@ pub fn unreachable(target: &Target, error: &str) -> Failure {
     .with_help("is the address right, and does the peer listen there?")
 }
 
-/// The peer said no to the connection; its reply's private data says why, if it is the region service.
+/// The failure of a rejected connection; the private data of the reply gives the reason.
 pub fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failure {
     let region = &target.region;
     match error {
@@ -50,7 +50,7 @@ pub fn rejected(error: ServiceError, target: &Target, peer: SocketAddr) -> Failu
     }
 }
 
-/// A name can end like an offset: `x+4k` as a place is offset 4096 of region `x`.
+/// Explains that a name may end like an offset: `x+4k` is offset 4096 of region `x`.
 fn no_such_region_help(target: &Target) -> String {
     let help = "names are exact; on the peer, `iwarpctl region list` shows them";
     match target.offset {
@@ -61,34 +61,34 @@ fn no_such_region_help(target: &Target) -> String {
     }
 }
 
-/// The connection was made but came to no agreement.
+/// The failure of a TCP connection without an MPA agreement.
 pub fn no_agreement(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} does not answer as an iWARP peer: {why}"))
         .with_help("is that port a listener with `service = \"region\"`?")
 }
 
-/// The peer ended the stream, and says why.
+/// The failure of a stream that the peer terminated.
 pub fn terminated(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "terminated", format!("{peer} ended the connection: {code}"))
 }
 
-/// We ended the stream: what the peer sent was wrong.
+/// The failure of a stream that we terminated because of the peer's error.
 pub fn offended(peer: SocketAddr, code: rdma::ErrorCode) -> Failure {
     Failure::new(Exit::Failed, "protocol", format!("{peer} sent what cannot be accepted: {code}"))
 }
 
-/// The connection ended before the work did.
+/// The failure of a connection that ended with work outstanding.
 pub fn lost(peer: SocketAddr, why: &str) -> Failure {
     Failure::new(Exit::Failed, "connection_lost", format!("the connection to {peer} was lost: {why}"))
 }
 
-/// The peer does not answer any more.
+/// The failure of a peer that was silent for the time limit.
 pub fn silent(peer: SocketAddr, waited: std::time::Duration) -> Failure {
     Failure::new(Exit::Failed, "timeout", format!("{peer} was silent for {} s", waited.as_secs_f32()))
         .with_help("--timeout SECS waits longer")
 }
 
-/// A stream went on when the region was full.
+/// The failure of a stream that is longer than the region.
 pub fn longer_than_region(target: &Target, placed: u64) -> Failure {
     let message = format!(
         "the stream is longer than the {placed} bytes of region `{}` from offset {}; that many were placed",
@@ -97,7 +97,7 @@ pub fn longer_than_region(target: &Target, placed: u64) -> Failure {
     Failure::new(Exit::Failed, "out_of_bounds", message)
 }
 
-/// The region does not have that much.
+/// The failure of a range that ends beyond the region.
 pub fn outside(target: &Target, length: u64, bytes: u64) -> Failure {
     let message = format!(
         "{length} bytes from offset {} do not fit region `{}`, which has {bytes} bytes",

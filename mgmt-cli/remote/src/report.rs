@@ -13,7 +13,7 @@ use crate::options::Target;
 pub(crate) struct Peer {
     /// The peer's address and port.
     pub(crate) peer: std::net::SocketAddr,
-    /// The region's name.
+    /// The name of the region.
     pub(crate) region: String,
     /// The MPA revision: 1 or 2.
     pub(crate) mpa_revision: u8,
@@ -26,7 +26,7 @@ pub(crate) struct Peer {
 /// A transfer of a file to or from a peer.
 #[derive(Debug, Serialize)]
 pub(crate) struct Transfer {
-    /// `put` or `get`.
+    /// The operation: `put` or `get`.
     pub(crate) operation: &'static str,
     #[serde(flatten)]
     pub(crate) peer: Peer,

@@ -72,7 +72,7 @@ pub trait RdmaConnection {
     fn close(self: Box<Self>);
 }
 
-/// The MPA reply.
+/// The reply to an MPA request.
 #[derive(Clone, Debug)]
 pub struct ConnectReply {
     /// Private data of the reply: the answer of the region service.

@@ -1,4 +1,4 @@
-//! The configuration.
+//! Formats the result of `config check`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{GOOD, Width, table};
 
-/// A configuration without mistakes, and what it costs.
+/// A configuration without mistakes, and the memory it needs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Checked {
     file: PathBuf,
@@ -55,7 +55,7 @@ impl Checked {
     }
 }
 
-/// What the configuration costs, item by item.
+/// Formats the memory that the configuration needs, item by item.
 pub(crate) fn checked(checked: &Checked, width: Width) -> String {
     let rows = checked
         .items
@@ -63,7 +63,7 @@ pub(crate) fn checked(checked: &Checked, width: Width) -> String {
         .map(|item| vec![item.kind.to_owned(), units::size(item.bytes), item.what.clone()]);
     let mut text = format!("{}: {GOOD}ok{GOOD:#}\n", checked.file.display());
     text += &table(width, &["MEMORY", "SIZE", "FOR"], rows);
-    // Writing to a String does not fail.
+    // A write to a String cannot fail.
     let _ = writeln!(
         text,
         "in all {} of hugepages ({} pages) and {} of ordinary memory",

@@ -1,4 +1,4 @@
-//! Connections.
+//! Formats replies about connections.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use iwarp_terminal::units;
 
 use super::{Width, pairs, table, table_within, yes_no};
 
-/// All connections in columns.
+/// Formats all connections in columns.
 pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {
     let rows = conns.iter().map(|conn| {
         let region = conn.rdma.as_ref().and_then(|rdma| rdma.region.clone());
@@ -44,7 +44,7 @@ pub(crate) fn list(conns: &[ConnInfo], width: Width) -> String {
     table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
 }
 
-/// One connection, a line per property.
+/// Formats one connection, a line per property.
 pub(crate) fn show(conn: &ConnInfo) -> String {
     let [wscale_in, wscale_out] = conn.wscale;
     let ssthresh = match conn.ssthresh_bytes {
@@ -94,7 +94,7 @@ pub(crate) fn show(conn: &ConnInfo) -> String {
     text + &bbr + &rdma
 }
 
-/// Connections that were closed: a line for each, and how many they are.
+/// Formats the closed connections: a line for each, and their number.
 pub(crate) fn closed(closed: &ConnsClosed, width: Width) -> String {
     let rows = closed.closed.iter().map(|conn| {
         vec![conn.id.to_string(), conn.local.to_string(), conn.remote.to_string(), conn.service.clone()]

@@ -1,10 +1,10 @@
-//! Drops.
+//! Formats replies about drops and refusals.
 
 use iwarp_control::DropRow;
 
 use super::{Width, table};
 
-/// What was dropped, by reason; with `all`, the reasons that never occurred too.
+/// Formats drops by reason; `all` includes the reasons that never occurred.
 pub(crate) fn list(drops: &[DropRow], all: bool, width: Width) -> String {
     let shown: Vec<&DropRow> = drops.iter().filter(|row| all || row.count != 0).collect();
     if shown.is_empty() {

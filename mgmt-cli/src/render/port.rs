@@ -1,4 +1,4 @@
-//! Ports.
+//! Formats replies about ports and their counters.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use iwarp_terminal::units;
 
 use super::{Width, list as names, table_within};
 
-/// All ports in columns.
+/// Formats all ports in columns.
 pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {
     let rows = ports.iter().map(|port| {
         let link = match port.link {
@@ -54,11 +54,11 @@ pub(crate) fn list(ports: &[PortInfo], width: Width) -> String {
     table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
 }
 
-/// The ports' own counters, laid out as `ethtool -S` does.
+/// Formats the counters of ports like `ethtool -S`.
 pub(crate) fn stats(ports: &[PortStatsRow]) -> String {
     let mut text = String::new();
     for port in ports {
-        // Writing to a String does not fail.
+        // A write to a String cannot fail.
         let _ = writeln!(text, "{} statistics:", port.name);
         for (name, value) in &port.counters.0 {
             let _ = writeln!(text, "     {name}: {value}");

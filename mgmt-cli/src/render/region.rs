@@ -1,11 +1,11 @@
-//! Regions.
+//! Formats replies about regions.
 
 use iwarp_control::{Backing, Origin, RegionDeregistered, RegionInfo};
 use iwarp_terminal::units;
 
 use super::{Width, list as names, pairs, table_within, yes_no};
 
-/// All regions in columns.
+/// Formats all regions in columns.
 pub(crate) fn list(regions: &[RegionInfo], width: Width) -> String {
     let rows = regions.iter().map(|region| {
         vec![
@@ -27,7 +27,7 @@ pub(crate) fn list(regions: &[RegionInfo], width: Width) -> String {
     table_within(width, &header, &spare, &rows.collect::<Vec<_>>())
 }
 
-/// One region, a line per property.
+/// Formats one region, a line per property.
 pub(crate) fn show(region: &RegionInfo) -> String {
     pairs(&[
         ("name", region.name.clone()),
@@ -43,7 +43,7 @@ pub(crate) fn show(region: &RegionInfo) -> String {
     ])
 }
 
-/// A region that was just made.
+/// Formats the reply to `region register`.
 pub(crate) fn registered(region: &RegionInfo) -> String {
     format!(
         "region {}  {}  {}  {}\n",
@@ -54,7 +54,7 @@ pub(crate) fn registered(region: &RegionInfo) -> String {
     )
 }
 
-/// A region that is gone.
+/// Formats the reply to `region deregister`.
 pub(crate) fn deregistered(region: &RegionDeregistered) -> String {
     let grants = if region.grants_revoked == 1 { "grant" } else { "grants" };
     format!("region {} is gone, {} {grants} revoked\n", region.name, region.grants_revoked)

@@ -1,4 +1,4 @@
-//! Counters.
+//! Formats replies about counters.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use iwarp_terminal::units;
 
 use super::{Width, status, table};
 
-/// Counters by group; with an earlier report, the changes per second too.
+/// Formats counters by group; with an earlier report, the changes per second too.
 pub(crate) fn show(
     stats: &StatsReply,
     since: Option<(Duration, &StatsReply)>,
@@ -47,7 +47,7 @@ fn value(stats: &StatsReply, group: &str, name: &str) -> u64 {
         .map_or(0, |found| found.value)
 }
 
-/// The name that Linux's iWARP drivers give to the same counter; dashboards know those.
+/// Returns the name of the same counter in Linux's iWARP drivers, which dashboards use.
 fn linux_name(group: &str, name: &str) -> Option<&'static str> {
     Some(match (group, name) {
         (_, "rx_tcp_segments") => "tcpInSegs",

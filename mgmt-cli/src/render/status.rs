@@ -1,4 +1,4 @@
-//! The daemon's state.
+//! Formats the state of the daemon.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use iwarp_terminal::units;
 use super::{GOOD, WARNING, Width, folded};
 use crate::render;
 
-/// One screen.
+/// Formats the state on one screen.
 pub(crate) fn show(status: &Status, width: Width) -> String {
     folded(width, &lines(status))
 }
@@ -24,7 +24,7 @@ fn lines(status: &Status) -> String {
     }
     let conns = &status.connections;
     let regions = &status.regions;
-    // Writing to a String does not fail.
+    // A write to a String cannot fail.
     let _ = writeln!(
         text,
         "connections  {} established, {} opening, {} closing, {} time-wait, at most {}",
@@ -66,7 +66,7 @@ fn head(status: &Status) -> String {
     )
 }
 
-/// A worker in one line; `stats` shows the same one.
+/// Formats a worker in one line, for `status` and `stats`.
 pub(crate) fn worker_line(worker: &WorkerStatus) -> String {
     let WorkerStatus { worker, core, idle, busy_permille, rx_packets_per_burst_x100, .. } = worker;
     let idle = match idle {

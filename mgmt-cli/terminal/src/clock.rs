@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub struct Clock(Instant);
 
 impl Clock {
-    /// Starts the clock.
+    /// Starts the clock at zero.
     #[must_use]
     pub fn start() -> Self {
         Self(Instant::now())
@@ -21,7 +21,7 @@ impl Clock {
     }
 }
 
-/// Sleeps for `duration`.
+/// Sleeps for at least `duration`.
 pub fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }

@@ -18,14 +18,14 @@ pub const HELP: Style = AnsiColor::Cyan.on_default();
 /// Columns of the terminal; `None` where a line may have any length: in a file, in a pipe.
 pub type Width = Option<u16>;
 
-/// The `--color` option.
+/// The values of the `--color` option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// Color the output on a terminal, unless `NO_COLOR` is set.
     Auto,
     /// Color the output everywhere.
     Always,
-    /// Write plain text.
+    /// Write text without escape sequences.
     Never,
 }
 
@@ -39,7 +39,7 @@ pub struct Output {
 /// The format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Text for people.
+    /// Text for people, with columns and colors.
     Text,
     /// JSON, one line per result.
     Json,

@@ -16,7 +16,7 @@ use iwarp_control::{
 };
 use serde_json::value::RawValue;
 
-/// What the daemon remembers.
+/// The requests and replies of the scripted daemon.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) degraded: Vec<String>,

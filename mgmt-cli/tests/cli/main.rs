@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// What a run of the binary left behind.
+/// The result of a run of the binary.
 struct Run {
     code: i32,
     stdout: String,

@@ -251,7 +251,7 @@ fn a_name_that_ends_like_an_offset_is_explained() {
     assert!(error["help"].as_str().unwrap().contains("write +0 behind it"), "{error}");
 }
 
-/// What a person at a terminal sees of a command: `script` gives it a terminal for stdout and stderr.
+/// Runs a command on a terminal (`script` provides it for stdout and stderr) and returns its output.
 fn at_a_terminal(arguments: &[&str]) -> String {
     let command = [&[env!("CARGO_BIN_EXE_iwarpctl"), "remote"], arguments].concat().join(" ");
     let output = std::process::Command::new("script")

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What a run of the binary left behind.
+/// The result of a run of the binary.
 struct Run {
     code: i32,
     stdout: String,

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
-/// What the proxy does to one direction.
+/// The impairment of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Harm {
     None,

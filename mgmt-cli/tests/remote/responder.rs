@@ -11,14 +11,14 @@ use rdma::{
     StagTable, StreamId, VecMemory,
 };
 
-/// How a responder behaves.
+/// The behavior of a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// As it should.
+    /// It follows the protocol.
     Honest,
     /// It revokes what it has granted, at once.
     Revokes,
-    /// It takes so many bytes after the grant and closes.
+    /// It closes after this number of bytes behind the grant.
     ClosesAfter(u64),
     /// It takes no Read Requests.
     NoReads,
@@ -101,7 +101,7 @@ impl Shared {
     }
 }
 
-/// What waits to be written to the socket.
+/// Bytes that wait to be written to the socket.
 struct Outbox(Vec<u8>);
 
 impl Sink for Outbox {

@@ -1,4 +1,4 @@
-//! See `mgmt-cli/control/tests/fuzz/target.rs`.
+//! Fuzzes requests; the target is in `mgmt-cli/control/tests/fuzz/target.rs`.
 #![no_main]
 
 #[path = "../../tests/fuzz/target.rs"]

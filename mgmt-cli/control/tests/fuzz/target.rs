@@ -20,7 +20,7 @@ pub(crate) fn requests(data: &[u8]) {
     }
 }
 
-/// The parameters of a request, whatever its method is, as those of every method.
+/// Decodes the parameters of a request as those of every method.
 fn every_method(request: &Request) {
     read::<Hello>(request);
     read::<StatusMethod>(request);
