@@ -16,7 +16,7 @@
 //!
 //! An [`Endpoint`] is one stream. Many of them share a worker's [`StagTable`], [`Memory`] and [`RdmaStats`], lent
 //! to each call as [`Env`]. A transport that keeps what it received behind a gap may show it to
-//! [`Endpoint::receive_early`], which places the RDMA Writes among it; they are delivered when the gap has closed.
+//! [`Endpoint::receive_out_of_order`], which places the RDMA Writes among it; they are delivered when the gap has closed.
 //! The [`service`] tells peers, while they connect, by which STag a region is known.
 //!
 //! [`verbs`] has the objects of verbs on top of that: protection domains, memory regions and windows, queue pairs,

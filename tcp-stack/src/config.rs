@@ -394,8 +394,8 @@ pub struct ConnOptions {
     pub congestion: Option<Congestion>,
     /// Explicit congestion notification, if not as the stack has it.
     pub ecn: Option<Ecn>,
-    /// Whether the application wants to look at what arrives behind a gap ([`Event::Early`](crate::Event::Early)).
-    pub early: bool,
+    /// Whether the application wants to look at what arrives behind a gap ([`Event::OutOfOrder`](crate::Event::OutOfOrder)).
+    pub out_of_order: bool,
 }
 
 /// When a connection gives way to a newcomer for which there is no room otherwise: where the table is full, or its

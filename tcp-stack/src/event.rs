@@ -59,7 +59,7 @@ impl ListenerId {
     }
 }
 
-/// Received payload: part of the frame that it came in. Where [`Stack::offer_early`](crate::Stack::offer_early) was told
+/// Received payload: part of the frame that it came in. Where [`Stack::offer_out_of_order`](crate::Stack::offer_out_of_order) was told
 /// that the application has it already, only its length is left.
 #[derive(Debug)]
 pub struct Segment<B> {
@@ -155,9 +155,9 @@ pub enum Event<B> {
         /// The payload.
         segment: Segment<B>,
     },
-    /// Segments arrived behind a gap, on a connection that [asked for this](crate::ConnOptions::early): they are received
-    /// and held, and may be looked at now, before anything else, with [`Stack::offer_early`](crate::Stack::offer_early), or never.
-    Early {
+    /// Segments arrived behind a gap, on a connection that [asked for this](crate::ConnOptions::out_of_order): they are received
+    /// and held, and may be looked at now, before anything else, with [`Stack::offer_out_of_order`](crate::Stack::offer_out_of_order), or never.
+    OutOfOrder {
         /// The connection.
         conn: ConnId,
     },

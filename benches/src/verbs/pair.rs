@@ -163,7 +163,7 @@ pub(super) fn options(config: &Config, terms: &Terms) -> NodeOptions {
         Crc::Off => CrcPolicy::IfPeerAsks,
     };
     options.endpoint.out_of_order = if terms.out_of_order { OutOfOrder::Aligned } else { OutOfOrder::Off };
-    options.conn.early = terms.out_of_order;
+    options.conn.out_of_order = terms.out_of_order;
     let queue = terms.send_depth.max(terms.receive_depth);
     options.limits.qp_wr_max = options.limits.qp_wr_max.max(queue);
     options.limits.cqe_max =

@@ -168,7 +168,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         service: ListenerService,
     ) -> Result<(), ListenError> {
         if let ListenerService::Region(config) = &service {
-            options.conn.early = config.out_of_order != OutOfOrder::Off;
+            options.conn.out_of_order = config.out_of_order != OutOfOrder::Off;
         }
         let listener = self.stack.listen(port, options)?;
         self.listeners.push((listener, service));
@@ -183,7 +183,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 Event::Data { conn, offset, segment } => {
                     behind = self.data(now, conn, (offset, segment), pool);
                 }
-                Event::Early { conn } => self.early(conn),
+                Event::OutOfOrder { conn } => self.out_of_order(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } => self.queue_turn(conn),
                 Event::Reclaim { conn } => self.reclaim(conn),
@@ -272,10 +272,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     /// Lets the RDMA engine place what arrived behind a gap.
-    fn early(&mut self, conn: ConnId) {
+    fn out_of_order(&mut self, conn: ConnId) {
         let Self { stack, slots, side, .. } = self;
         if let Some(Service::Region(stream)) = slots.service(conn) {
-            stack.offer_early(conn, &mut |offset, bytes| stream.receive_early(offset, bytes, side));
+            stack.offer_out_of_order(conn, &mut |offset, bytes| {
+                stream.receive_out_of_order(offset, bytes, side)
+            });
         }
     }
 

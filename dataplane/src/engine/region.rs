@@ -93,14 +93,14 @@ impl<B: Buf> RegionStream<B> {
     }
 
     /// Looks at bytes of the stream behind a gap; whether nobody needs them any more, since they are placed.
-    pub(super) fn receive_early<M: Memory>(
+    pub(super) fn receive_out_of_order<M: Memory>(
         &mut self,
         offset: u64,
         bytes: &[u8],
         side: &mut RdmaSide<M>,
     ) -> bool {
         let RdmaSide { stags, memory, stats, .. } = side;
-        self.endpoint.receive_early(offset, bytes, &mut Env { stags, memory, stats })
+        self.endpoint.receive_out_of_order(offset, bytes, &mut Env { stags, memory, stats })
     }
 
     pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {

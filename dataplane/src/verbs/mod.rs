@@ -108,7 +108,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// Sizes everything from the configuration.
     pub fn new(config: VerbsConfig, memory: M) -> Self {
         let connections = config.stack.connections_max as usize;
-        let early = config.endpoint.out_of_order != OutOfOrder::Off;
+        let out_of_order = config.endpoint.out_of_order != OutOfOrder::Off;
         // Silent peers leave half of the connections to others.
         let half = u16::try_from(connections.div_euclid(2)).unwrap_or(u16::MAX);
         let limits = Limits { silent: config.limits.silent.min(half), ..config.limits };
@@ -125,7 +125,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             turns: VecDeque::with_capacity(connections),
             limits: Deadlines::new(connections),
             unsettled: Vec::with_capacity(UNSETTLED_MAX),
-            options: ConnOptions { early, ..config.conn },
+            options: ConnOptions { out_of_order, ..config.conn },
             stats: VerbsStats::default(),
         }
     }
@@ -250,7 +250,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 Event::Accepted { conn, listener } => self.accepted(now, conn, listener),
                 Event::Connected { conn } => self.connected(now, conn),
                 Event::Data { conn, offset, segment } => behind = self.data(now, conn, offset, segment),
-                Event::Early { conn } => self.early(conn),
+                Event::OutOfOrder { conn } => self.out_of_order(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
                 Event::Writable { conn } | Event::EmssChanged { conn, .. } => self.look_after(conn),
                 Event::Closed { conn, .. } => self.closed(conn),
@@ -329,11 +329,11 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         behind
     }
 
-    fn early(&mut self, conn: ConnId) {
+    fn out_of_order(&mut self, conn: ConnId) {
         let Self { stack, device, side, conns, .. } = self;
         if let Some(id) = conns.id(conn) {
-            stack.offer_early(conn, &mut |offset, bytes| {
-                device.receive_early(id, offset, bytes, &mut side.env())
+            stack.offer_out_of_order(conn, &mut |offset, bytes| {
+                device.receive_out_of_order(id, offset, bytes, &mut side.env())
             });
         }
     }

@@ -44,7 +44,7 @@ impl NodeOptions {
         let conn = ConnOptions {
             keepalive,
             user_timeout_ms: tcp.user_timeout_ms,
-            early: endpoint.out_of_order != OutOfOrder::Off,
+            out_of_order: endpoint.out_of_order != OutOfOrder::Off,
             ..ConnOptions::default()
         };
         Self { limits: Limits::default(), endpoint, conn }

@@ -19,7 +19,12 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     ///
     /// A transport that has to give up what it holds behind a gap may do so: when these bytes come again, they are left
     /// out, whatever they say.
-    pub fn receive_early<M: Memory>(&mut self, offset: u64, bytes: &[u8], env: &mut Env<'_, M>) -> bool {
+    pub fn receive_out_of_order<M: Memory>(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        env: &mut Env<'_, M>,
+    ) -> bool {
         let Self { deframer: Some(deframer), qp, config, .. } = self else { return false };
         if qp.state != QpState::ReadyToSend || config.out_of_order == OutOfOrder::Off {
             return false;
@@ -36,7 +41,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         whole
     }
 
-    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_early`] has said `true`.
+    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_out_of_order`] has said `true`.
     pub fn receive_placed<M: Memory>(
         &mut self,
         now: Duration,

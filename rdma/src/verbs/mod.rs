@@ -5,7 +5,7 @@
 //!   the program                     Device                               the transport's adapter
 //!   reg_mr, create_qp, …    ┌─────────────────────────┐
 //!   connect, listen, accept │ ids ── endpoint ── queues│ ──▶ poll_transport: Listen, Open, Transmit, Close
-//!   post_send, post_recv ──▶│   │                      │ ◀── incoming, opened, receive, receive_early,
+//!   post_send, post_recv ──▶│   │                      │ ◀── incoming, opened, receive, receive_out_of_order,
 //!   poll_cq, cm_event    ◀──│ completion queues        │     poll_transmit, handle_timeout, peer_closed, closed
 //!                           └─────────────────────────┘
 //! ```

@@ -157,8 +157,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         });
     }
 
-    /// Looks at bytes behind a gap; [`Endpoint::receive_early`] says what the answer means.
-    pub fn receive_early<M: Memory>(
+    /// Looks at bytes behind a gap; [`Endpoint::receive_out_of_order`] says what the answer means.
+    pub fn receive_out_of_order<M: Memory>(
         &mut self,
         id: CmId,
         offset: u64,
@@ -166,10 +166,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         env: &mut Env<'_, M>,
     ) -> bool {
         let endpoint = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut());
-        endpoint.is_some_and(|endpoint| endpoint.receive_early(offset, bytes, env))
+        endpoint.is_some_and(|endpoint| endpoint.receive_out_of_order(offset, bytes, env))
     }
 
-    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_early`] has said `true`.
+    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_out_of_order`] has said `true`.
     pub fn receive_placed<M: Memory>(
         &mut self,
         id: CmId,

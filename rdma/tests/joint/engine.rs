@@ -70,10 +70,10 @@ impl Engine {
     }
 
     /// Whether bytes behind a gap are placed.
-    pub(crate) fn receive_early(&mut self, offset: u64, bytes: &[u8], tools: &mut Lent<'_>) -> bool {
+    pub(crate) fn receive_out_of_order(&mut self, offset: u64, bytes: &[u8], tools: &mut Lent<'_>) -> bool {
         match self {
-            Self::Endpoint(endpoint) => endpoint.receive_early(offset, bytes, &mut tools.env),
-            Self::Verbs(it) => tools.device.receive_early(it.id, offset, bytes, &mut tools.env),
+            Self::Endpoint(endpoint) => endpoint.receive_out_of_order(offset, bytes, &mut tools.env),
+            Self::Verbs(it) => tools.device.receive_out_of_order(it.id, offset, bytes, &mut tools.env),
         }
     }
 

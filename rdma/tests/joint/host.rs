@@ -128,7 +128,7 @@ impl Host {
         let plan = &scenario.hosts[index];
         let keepalive = Keepalive { idle_ms: 20_000, interval_ms: 2_000, probes: 5 };
         let keepalive = scenario.keepalive.then_some(keepalive);
-        let options = ConnOptions { keepalive, early: true, ..ConnOptions::default() };
+        let options = ConnOptions { keepalive, out_of_order: true, ..ConnOptions::default() };
         let stack = Stack::new(stack_config(index, scenario), random.seed());
         let mut memory = Watched::new(index, model.clone());
         for dial in &scenario.dials {
@@ -258,7 +258,7 @@ impl Host {
             let (Event::Accepted { conn, .. }
             | Event::Connected { conn }
             | Event::Data { conn, .. }
-            | Event::Early { conn }
+            | Event::OutOfOrder { conn }
             | Event::Reclaim { conn }
             | Event::PeerClosed { conn }
             | Event::Writable { conn }
@@ -281,7 +281,7 @@ impl Host {
             };
             let judged = match event {
                 Event::Data { offset, segment, .. } => stream.receive(now, offset, segment, tools),
-                Event::Early { .. } => stream.receive_early(tools),
+                Event::OutOfOrder { .. } => stream.receive_out_of_order(tools),
                 Event::PeerClosed { .. } => stream.peer_closed(now, tools),
                 Event::Closed { reason, .. } => stream.closed(now, reason, tools),
                 _ => {

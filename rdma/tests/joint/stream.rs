@@ -285,15 +285,15 @@ impl Stream {
     }
 
     /// Bytes wait behind a gap: Writes among them are placed.
-    pub(crate) fn receive_early(&mut self, tools: &mut Tools) -> Result<(), String> {
+    pub(crate) fn receive_out_of_order(&mut self, tools: &mut Tools) -> Result<(), String> {
         let conn = self.conn;
         let mut taken = [(0, 0); 64];
         let count = self.act(tools, |engine, tools| {
             let Tools { stack, stags, memory, stats, device, .. } = tools;
             let mut lent = Lent { device, env: Env { stags, memory, stats } };
             let mut count = 0;
-            stack.offer_early(conn, &mut |offset, bytes| {
-                let takes = engine.receive_early(offset, bytes, &mut lent);
+            stack.offer_out_of_order(conn, &mut |offset, bytes| {
+                let takes = engine.receive_out_of_order(offset, bytes, &mut lent);
                 if takes && let Some(place) = taken.get_mut(count) {
                     (*place, count) = ((offset, bytes.len() as u64), count + 1);
                 }

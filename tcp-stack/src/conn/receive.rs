@@ -125,7 +125,7 @@ impl Conn {
             segments: cx.config.held_segments_max,
             reserve: cx.config.in_order_nodes(),
             merged: cx.config.mtu.saturating_sub(HEADERS_MAX),
-            offer: self.settings.early,
+            offer: self.settings.out_of_order,
             retains: cx
                 .memory
                 .budget

@@ -13,7 +13,7 @@ pub(crate) struct Settings {
     user_timeout_ms: u32,
     keepalive_probes: u8,
     has_keepalive: bool,
-    pub(crate) early: bool,
+    pub(crate) out_of_order: bool,
 }
 
 /// Seven weeks: as good as none.
@@ -28,7 +28,7 @@ impl Settings {
             user_timeout_ms: options.user_timeout_ms.unwrap_or(NO_TIMEOUT),
             keepalive_probes: keepalive.probes,
             has_keepalive: options.keepalive.is_some(),
-            early: options.early,
+            out_of_order: options.out_of_order,
         }
     }
 

@@ -256,16 +256,16 @@ impl<B: Buf> Stack<B> {
         true
     }
 
-    /// Shows the application what has arrived behind a gap, right after [`Event::Early`](crate::Event::Early): of
+    /// Shows the application what has arrived behind a gap, right after [`Event::OutOfOrder`](crate::Event::OutOfOrder): of
     /// each segment the stream offset of its first byte, and its payload. Where `takes` says that the application has
     /// what it needs of it, the frame is let go of, and [`Event::Data`](crate::Event::Data) brings the length only.
     ///
     /// Every segment is shown once at most, and only until events are polled or frames handled again. It is received either way, and
     /// acknowledged selectively. Its bytes may all the same come once more, with [`Event::Data`](crate::Event::Data): as
     /// part of a longer segment, or where what was held had to be given up.
-    pub fn offer_early(&mut self, conn: ConnId, takes: &mut dyn FnMut(u64, &[u8]) -> bool) {
-        let Self { conns, rx, stats, early, memory, accounts, .. } = self;
-        let Some((_, first)) = early.take().filter(|(index, _)| *index == conn.index()) else { return };
+    pub fn offer_out_of_order(&mut self, conn: ConnId, takes: &mut dyn FnMut(u64, &[u8]) -> bool) {
+        let Self { conns, rx, stats, offerable, memory, accounts, .. } = self;
+        let Some((_, first)) = offerable.take().filter(|(index, _)| *index == conn.index()) else { return };
         let Some(block) = conns.get_mut(conn) else { return };
         let (nxt, in_order) = (block.rcv.nxt, block.rcv.bytes);
         let (ids, before) = (block.accounts(), block.rcv.held.buffers());

@@ -28,7 +28,7 @@ impl<B: Buf> Stack<B> {
     #[inline]
     pub fn handle_frames(&mut self, now: Instant, frames: impl IntoIterator<Item = RxFrame<B>>) {
         self.now = now;
-        self.early = None;
+        self.offerable = None;
         let mut run = None;
         if self.looks_ahead() {
             let mut frames = frames.into_iter();

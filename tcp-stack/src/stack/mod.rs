@@ -93,9 +93,9 @@ pub struct Stack<B: Buf> {
     /// The place and the flow of the connection that the last segment was for, while it is in the table of flows:
     /// bursts come in runs.
     last: Option<(u32, Ends)>,
-    /// The place of the connection that [`Event::Early`] told of last, and the first of the segments that it told of:
+    /// The place of the connection that [`Event::OutOfOrder`] told of last, and the first of the segments that it told of:
     /// until the next event, or the next frames.
-    early: Option<(u32, u32)>,
+    offerable: Option<(u32, u32)>,
     /// Whether segments that are expected are taken the short way, and new ones sent in trains; off only where both ways are
     /// compared.
     predicts: bool,
@@ -170,7 +170,7 @@ impl<B: Buf> Stack<B> {
             stats: TcpStats::default(),
             paths: PathMtuCache::new(config.path_mtu_entries_max, config.tcp.path_mtu_age(), path_key),
             last: None,
-            early: None,
+            offerable: None,
             predicts: true,
             looks_ahead_from: look_ahead::CONNECTIONS_MIN,
             next_port: 0,
@@ -293,7 +293,7 @@ impl<B: Buf> Stack<B> {
 
     /// The next event. Those of one connection come one after the other.
     pub fn poll_event(&mut self) -> Option<Event<B>> {
-        self.early = None;
+        self.offerable = None;
         loop {
             let Some(index) = self.events.first() else { return self.next_evicted() };
             if self.conns.at(index).is_some_and(Conn::has_events) {
@@ -321,8 +321,8 @@ impl<B: Buf> Stack<B> {
             });
         }
         if conn.rcv.held.has_fresh() {
-            self.early = Some((index, conn.rcv.held.take_fresh()));
-            return Some(Event::Early { conn: conn_id });
+            self.offerable = Some((index, conn.rcv.held.take_fresh()));
+            return Some(Event::OutOfOrder { conn: conn_id });
         }
         if notices.take(Notice::Urgent) {
             return Some(Event::Urgent { conn: conn_id, end: conn.urgent_end() });

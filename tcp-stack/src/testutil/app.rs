@@ -214,10 +214,10 @@ impl App {
     }
 
     /// Bytes came behind a gap: takes those of every other segment, if they are right.
-    pub fn on_early<B: Buf>(&mut self, stack: &mut Stack<B>) -> Result<(), String> {
+    pub fn on_out_of_order<B: Buf>(&mut self, stack: &mut Stack<B>) -> Result<(), String> {
         let Self { random, outcome, keys, taken, .. } = self;
         let mut behind = true;
-        stack.offer_early(self.conn, &mut |offset, bytes| {
+        stack.offer_out_of_order(self.conn, &mut |offset, bytes| {
             behind &= offset >= outcome.received;
             let right = (offset..).zip(bytes).all(|(at, byte)| *byte == pattern_byte(keys.1, at));
             let takes = random.below(2) == 0 && right;

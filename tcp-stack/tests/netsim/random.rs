@@ -92,7 +92,7 @@ pub(crate) fn network(seed: u64) -> Scenario {
     let mut scenario = two_hosts(link, dials);
     scenario.poll_interval = Duration::from_micros(pick(random, &[0, 20, 500, 5_000]));
     scenario.conn.nagle = one_in(random, 4);
-    scenario.conn.early = seed % 2 == 1;
+    scenario.conn.out_of_order = seed % 2 == 1;
     scenario.wraps = one_in(random, 3);
     if one_in(random, 4) {
         scenario.link_back = Some(LinkConfig { rate: 2_000_000, loss: chance(random, PERCENT), ..link });

@@ -157,9 +157,9 @@ impl Lab {
                 "accepted".into()
             }
             Event::Connected { .. } => "connected".into(),
-            Event::Early { conn } => {
-                let mut text = String::from("early");
-                self.stack.offer_early(conn, &mut |offset, bytes| {
+            Event::OutOfOrder { conn } => {
+                let mut text = String::from("out-of-order");
+                self.stack.offer_out_of_order(conn, &mut |offset, bytes| {
                     assert!(
                         (offset..).zip(bytes).all(|(at, byte)| *byte == pattern(at)),
                         "bytes at {offset}"

@@ -100,6 +100,20 @@ macro_rules! folders {
 }
 
 folders!(
-    handshake, cookies, close, reset, data, loss, window, options, time_wait, icmp, congestion, ecn, path,
-    fragment, early, offload
+    handshake,
+    cookies,
+    close,
+    reset,
+    data,
+    loss,
+    window,
+    options,
+    time_wait,
+    icmp,
+    congestion,
+    ecn,
+    path,
+    fragment,
+    out_of_order,
+    offload
 );

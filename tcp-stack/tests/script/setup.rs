@@ -104,7 +104,7 @@ pub(crate) fn configure(setup: &mut Setup, key: &str, value: &str) {
         "buffers" => setup.stack.buffers_max = number(value),
         "pool" => setup.pool = number(value),
         "nagle" => setup.options.nagle = on,
-        "early" => setup.options.early = on,
+        "out_of_order" => setup.options.out_of_order = on,
         "consume" => setup.consume = on,
         "user_timeout" => setup.options.user_timeout_ms = Some(number(value)),
         "keepalive" => setup.options.keepalive = Some(keepalive(value)),

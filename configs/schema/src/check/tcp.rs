@@ -318,7 +318,7 @@ pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp
         congestion,
         ecn,
         // The engine asks for it on behalf of services that place what comes behind a gap.
-        early: false,
+        out_of_order: false,
     }
 }
 

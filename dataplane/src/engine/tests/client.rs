@@ -233,7 +233,7 @@ impl Client {
                     None => {}
                 },
                 Event::Accepted { .. }
-                | Event::Early { .. }
+                | Event::OutOfOrder { .. }
                 | Event::Urgent { .. }
                 | Event::Writable { .. }
                 | Event::Reclaim { .. }

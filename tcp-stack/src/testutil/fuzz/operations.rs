@@ -107,7 +107,7 @@ impl Run {
             nagle: bits & 1 != 0,
             keepalive: (bits & 2 != 0).then_some(Keepalive { idle_ms: 1_000, interval_ms: 500, probes: 3 }),
             user_timeout_ms: (bits & 4 != 0).then_some(4_000),
-            early: bits & 16 != 0,
+            out_of_order: bits & 16 != 0,
             ..ConnOptions::default()
         };
         let mut bench = Bench::new(choose_config(input));
@@ -228,10 +228,10 @@ impl Run {
                     self.peer.remote.set_port(PORT);
                     self.peer.begin();
                 }
-                Event::Early { conn } => {
+                Event::OutOfOrder { conn } => {
                     let app = self.app.filter(|app| app.conn == conn);
                     let received = app.map_or(0, |app| app.received);
-                    self.bench.stack.offer_early(conn, &mut |offset, _| offset >= received);
+                    self.bench.stack.offer_out_of_order(conn, &mut |offset, _| offset >= received);
                 }
                 Event::Connected { .. }
                 | Event::Reclaim { .. }

@@ -23,7 +23,7 @@ impl Simulation {
                 }
                 Event::Connected { conn }
                 | Event::Data { conn, .. }
-                | Event::Early { conn }
+                | Event::OutOfOrder { conn }
                 | Event::Reclaim { conn }
                 | Event::PeerClosed { conn }
                 | Event::Writable { conn }
@@ -42,7 +42,7 @@ impl Simulation {
                 Event::Data { offset, segment, .. } => {
                     app.on_data(now, offset, &segment, self.scenario.hostile)
                 }
-                Event::Early { .. } => app.on_early(&mut host.stack),
+                Event::OutOfOrder { .. } => app.on_out_of_order(&mut host.stack),
                 Event::PeerClosed { .. } => app.on_peer_closed(),
                 Event::Writable { .. } => {
                     app.on_writable();
