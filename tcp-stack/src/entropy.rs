@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
-use crate::conn::Ends;
+use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
@@ -52,18 +52,18 @@ impl Entropy {
     /// every 4 microseconds.
     pub(crate) fn initial_sequence(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> SeqNum {
         let m = low32(now.as_micros() / 4);
-        SeqNum::new(m.wrapping_add(low32(self.sequence.hash(Ends::new(local, remote).bytes()))))
+        SeqNum::new(m.wrapping_add(low32(self.sequence.hash(FourTuple::new(local, remote).bytes()))))
     }
 
     /// RFC 7323 §5.4: the offset of a flow's timestamps, the same for each of its connections, so that
     /// TIME-WAIT can compare them.
     pub(crate) fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        low32(self.timestamps.hash(Ends::new(local, remote).bytes()))
+        low32(self.timestamps.hash(FourTuple::new(local, remote).bytes()))
     }
 
     /// RFC 6056 §3.3.3: where the search for a source port begins for a destination.
     pub(crate) fn port_offset(&self, local: IpAddr, remote: SocketAddr) -> u32 {
-        low32(self.ports.hash(Ends::new(SocketAddr::new(local, 0), remote).bytes()))
+        low32(self.ports.hash(FourTuple::new(SocketAddr::new(local, 0), remote).bytes()))
     }
 
     /// A random number.

@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use crate::buf::Buf;
 use crate::cc::BbrInfo;
-use crate::conn::State;
 use crate::error::CloseReason;
+use crate::state::State;
 use crate::time::Instant;
 
 /// A connection. The index is below

@@ -47,12 +47,14 @@ mod conn;
 mod entropy;
 mod error;
 mod event;
+mod four_tuple;
 mod iface;
 mod pool;
 mod recovery;
 mod seq;
 mod set;
 mod stack;
+mod state;
 mod stats;
 #[cfg(any(test, feature = "testutil"))]
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "tests may end their process")]
@@ -67,12 +69,12 @@ pub use config::{
     Congestion, ConnOptions, Ecn, GivesWay, Keepalive, ListenOptions, Segmentation, StackConfig, SynCookies,
     TcpConfig,
 };
-pub use conn::State;
 pub use error::{CloseReason, ConnectError, ListenError, SendError};
 pub use event::{ConnId, ConnInfo, EcnState, Event, ListenerId, Segment};
 pub use iface::{DropReason, Drops, InterfaceStats};
 pub use seq::SeqNum;
 pub use stack::{SEND_LEAST, Stack};
+pub use state::State;
 pub use stats::{StackStats, StateCounts, TcpStats};
 pub use time::{Duration, Instant};
 pub use wire::{Flow, Ipv4Cidr, Ipv6Cidr, MacAddr, flow_hash, peek_flow};

@@ -1,7 +1,7 @@
 //! What is counted.
 
-use crate::conn::State;
 use crate::iface::{Drops, InterfaceStats};
+use crate::state::State;
 
 iwarp_counters::counters! {
     /// TCP's counters. Received segments that were dropped are in [`Drops`].

@@ -1,10 +1,11 @@
 //! CLOSE and FIN, and how a connection ends.
 
-use super::{Conn, Cx, Notice, Pending, Reassembly, Reply, State};
+use super::{Conn, Cx, Notice, Pending, Reassembly, Reply};
 use crate::buf::Buf;
 use crate::error::CloseReason;
 use crate::seq::SeqNum;
 use crate::set::Set;
+use crate::state::State;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
 impl Conn {

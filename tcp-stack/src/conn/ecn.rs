@@ -16,13 +16,14 @@
 //! something that was sent after that is acknowledged. What an echo did is never undone: unlike a loss, it
 //! cannot have been a mistake.
 
-use super::{Conn, Cx, Pending, State};
+use super::{Conn, Cx, Pending};
 use crate::buf::Buf;
 use crate::cc::MarkSample;
 use crate::config::{Congestion, ConnOptions, Ecn as Mode, TcpConfig};
 use crate::event::EcnState;
 use crate::recovery::Undo;
 use crate::seq::SeqNum;
+use crate::state::State;
 use crate::timer::TimerKind;
 use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
 

@@ -3,11 +3,12 @@
 use core::time::Duration;
 
 use super::ack::AckField;
-use super::{Conn, Cx, Incoming, Outcome, Pending, State};
+use super::{Conn, Cx, Incoming, Outcome, Pending};
 use crate::buf::Buf;
 use crate::error::CloseReason;
 use crate::iface::DropReason;
 use crate::seq::SeqNum;
+use crate::state::State;
 use crate::time::MilliStamp;
 use crate::wire::{SackRange, TcpFlags, Timestamps};
 

@@ -6,13 +6,13 @@
 
 use core::time::Duration;
 
-use super::ends::Ends;
 use super::listen::mss_for;
 use super::syn_received::NOT_TIMED;
 use super::terms::Terms;
 use super::window::{offered_scale, syn_window};
 use super::{Incoming, Reply, ts_clock};
 use crate::config::{StackConfig, TcpConfig};
+use crate::four_tuple::FourTuple;
 use crate::iface::DropReason;
 use crate::pool::{NIL, Pool};
 use crate::recovery::RttEstimator;
@@ -85,7 +85,7 @@ impl Chain {
 /// A connection of which only the SYN was seen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HalfOpen {
-    pub(crate) ends: Ends,
+    pub(crate) flow: FourTuple,
     pub(crate) terms: Terms,
     pub(crate) iss: SeqNum,
     pub(crate) irs: SeqNum,
@@ -130,14 +130,14 @@ fn low(value: u64) -> u32 {
 impl HalfOpen {
     pub(crate) fn new(
         now: Instant,
-        ends: Ends,
+        flow: FourTuple,
         terms: Terms,
         iss: SeqNum,
         irs: SeqNum,
         ts_recent: u32,
     ) -> Self {
         Self {
-            ends,
+            flow,
             terms,
             iss,
             irs,
@@ -211,7 +211,7 @@ impl HalfOpen {
     pub(crate) fn syn_ack(&self, config: &StackConfig, now: Instant, ts_offset: u32) -> Reply {
         syn_ack(
             config,
-            &self.ends,
+            &self.flow,
             (self.iss, self.irs),
             self.terms,
             (ts_clock(now, ts_offset), self.ts_recent),
@@ -244,12 +244,12 @@ impl HalfOpen {
 /// but for the MSS, so that the answer is at most four bytes longer than what it answers.
 pub(crate) fn syn_ack(
     config: &StackConfig,
-    ends: &Ends,
+    flow: &FourTuple,
     (iss, irs): (SeqNum, SeqNum),
     terms: Terms,
     (value, echo): (u32, u32),
 ) -> Reply {
-    let (local, remote) = (ends.local(), ends.remote());
+    let (local, remote) = (flow.local(), flow.remote());
     Reply {
         local,
         remote,
@@ -437,14 +437,14 @@ mod tests {
 
     fn record(port: u16) -> HalfOpen {
         let remote = std::net::SocketAddr::from(([10, 0, 0, 2], port));
-        let ends = Ends::new("10.0.0.1:7".parse().unwrap(), remote);
-        HalfOpen::new(Instant::ZERO, ends, Terms::bare(536), SeqNum::new(1), SeqNum::new(2), 0)
+        let flow = FourTuple::new("10.0.0.1:7".parse().unwrap(), remote);
+        HalfOpen::new(Instant::ZERO, flow, Terms::bare(536), SeqNum::new(1), SeqNum::new(2), 0)
     }
 
     fn ports(table: &HalfOpenTable, chain: Chain, next: fn(&HalfOpen) -> u32) -> std::vec::Vec<u16> {
         let step = |index: &u32| table.get(*index).map(next).filter(|next| *next != NIL);
         core::iter::successors(chain.first(), step)
-            .map(|index| table.get(index).unwrap().ends.remote().port())
+            .map(|index| table.get(index).unwrap().flow.remote().port())
             .collect()
     }
 
@@ -513,7 +513,7 @@ mod tests {
     #[test]
     fn an_answer_is_hardly_longer_than_its_syn() {
         let config = StackConfig::default();
-        let ends = record(1).ends;
+        let flow = record(1).flow;
         for n in 0..16 {
             let bit = |i: u32| n >> i & 1 == 1;
             let options = TcpOptions {
@@ -526,7 +526,7 @@ mod tests {
             let header = TcpHeader { flags: TcpFlags::SYN, ..TcpHeader::default() };
             let syn = SynOffer { header, options, ecn: EcnField::NotEct };
             let terms = Terms::of(&syn, &config, &ConnOptions::default(), true);
-            let answer = syn_ack(&config, &ends, (SeqNum::new(1), SeqNum::new(2)), terms, (0, 0));
+            let answer = syn_ack(&config, &flow, (SeqNum::new(1), SeqNum::new(2)), terms, (0, 0));
             let longer = TcpHeader::len_with(&answer.options).saturating_sub(TcpHeader::len_with(&options));
             assert_eq!(longer, if bit(0) { 0 } else { 4 }, "{options:?}");
         }

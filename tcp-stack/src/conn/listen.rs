@@ -4,11 +4,12 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::num::NonZeroU32;
 
-use super::{Chain, Conn, Origin, Pending, State};
+use super::{Chain, Conn, Origin, Pending};
 use crate::cc::Window;
 use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
 use crate::event::ListenerId;
+use crate::state::State;
 use crate::time::{Instant, LongStamp};
 use crate::wire::{EcnField, SackBlocks, TcpHeader, TcpOptions, Timestamps};
 

@@ -27,9 +27,7 @@
 mod ack;
 mod closing;
 mod ecn;
-mod ends;
 mod established;
-mod flow_hash;
 mod half_open;
 mod halves;
 mod listen;
@@ -43,7 +41,6 @@ mod send_queue;
 mod settings;
 #[cfg(test)]
 mod shape;
-mod state;
 mod syn_cookie;
 mod syn_received;
 mod syn_sent;
@@ -60,7 +57,6 @@ mod window;
 use core::net::SocketAddr;
 
 pub(crate) use ecn::Ecn;
-pub(crate) use ends::Ends;
 pub(crate) use half_open::{Chain, HalfOpen, HalfOpenTable, HalfOpenVerdict, syn_ack};
 pub(crate) use halves::{Receiver, Sender};
 pub(crate) use listen::{Listener, Listeners, SynOffer};
@@ -69,7 +65,6 @@ pub(crate) use path_mtu::PathMtu;
 pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, RxNode};
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
 pub(crate) use settings::Settings;
-pub use state::State;
 pub(crate) use syn_cookie::{COOKIE_LIFE, Cookies};
 pub(crate) use syn_received::NOT_TIMED;
 pub(crate) use table::{ConnTable, IndexQueue, List, Target};
@@ -83,11 +78,13 @@ use crate::cc::{Controller, Pacer, Window};
 use crate::config::{ConnOptions, GivesWay, StackConfig};
 use crate::error::CloseReason;
 use crate::event::{ConnId, ListenerId};
+use crate::four_tuple::FourTuple;
 use crate::iface::{DropReason, PathMtuCache};
 use crate::pool::Pool;
 use crate::recovery::{DeliveryRate, Episode, Recovery, RttEstimator};
 use crate::seq::SeqNum;
 use crate::set::{Member, Set};
+use crate::state::State;
 use crate::stats::TcpStats;
 use crate::time::{Duration, Instant, LongStamp, MilliStamp};
 use crate::timer::{Deadlines, TimerKind, Timers};
@@ -182,7 +179,7 @@ const fn send_share(free: u32, all: u32) -> u32 {
 /// need beside these lies in six more ([`Self::touch`] reads from all eight), each structure with what is seldom needed at its other end.
 ///
 /// ```text
-///     0 │ ends · rtt · window · snd: rarely │ snd: queue …
+///     0 │ flow · rtt · window · snd: rarely │ snd: queue …
 ///   192 │ snd: end una nxt wnd wl1 · timers · ecn · place · state, notes
 ///   256 │ … · rcv: bytes nxt edge … ready runs
 ///   320 │ rcv: rarely
@@ -194,7 +191,7 @@ const fn send_share(free: u32, all: u32) -> u32 {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Conn {
-    pub(crate) ends: Ends,
+    pub(crate) flow: FourTuple,
     /// Added to the clock in timestamps (RFC 7323 §5.4: "a random offset").
     pub(crate) ts_offset: u32,
     pub(crate) rtt: RttEstimator,
@@ -365,7 +362,7 @@ impl Conn {
             pacer: Pacer::new(),
             rate: DeliveryRate::default(),
             ecn: Ecn::new(&config.tcp, &origin.options),
-            ends: Ends::new(origin.local, origin.remote),
+            flow: FourTuple::new(origin.local, origin.remote),
             hash: origin.hash,
             secret: 0,
             source: 0,
@@ -400,12 +397,12 @@ impl Conn {
 
     /// Our end.
     pub(crate) fn local(&self) -> SocketAddr {
-        self.ends.local()
+        self.flow.local()
     }
 
     /// The other end.
     pub(crate) fn remote(&self) -> SocketAddr {
-        self.ends.remote()
+        self.flow.remote()
     }
 
     /// Packet buffers with received data: behind gaps, and in the hands of the application.

@@ -1,11 +1,12 @@
 //! What is sent next, and what a segment says.
 
 use super::timeout::SEND_OVERRIDE;
-use super::{Conn, Cx, Pending, State, TxNode};
+use super::{Conn, Cx, Pending, TxNode};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::recovery::{FRto, Phase, Undo};
 use crate::seq::SeqNum;
+use crate::state::State;
 use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions, Timestamps};

@@ -4,11 +4,12 @@
 //! every segment. What this file does with a segment must be the same, which a test of the stack compares.
 
 use super::ack::AckField;
-use super::{Conn, Cx, Payload, Pending, State};
+use super::{Conn, Cx, Payload, Pending};
 use crate::buf::Buf;
 use crate::iface::{DropReason, Plain};
 use crate::recovery::{Delivered, Newest, Phase};
 use crate::seq::SeqNum;
+use crate::state::State;
 use crate::time::MilliStamp;
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, Timestamps};

@@ -6,16 +6,18 @@ use core::mem::offset_of;
 use super::table::{Entry, Slot};
 use super::window::Tuning;
 use super::{
-    Conn, Ends, HalfOpen, List, Notice, PathMtu, Pending, Receiver, RxNode, SendQueue, Sender, Settings,
-    State, TimeWait, TxNode,
+    Conn, HalfOpen, List, Notice, PathMtu, Pending, Receiver, RxNode, SendQueue, Sender, Settings, TimeWait,
+    TxNode,
 };
 use crate::cc::Window;
 use crate::conn::{Negotiated, Reassembly};
 use crate::error::CloseReason;
+use crate::four_tuple::FourTuple;
 use crate::pool::node_bytes;
 use crate::recovery::{DeliveryRate, Phase, Rack, RttEstimator, TailLossProbe};
 use crate::seq::SeqNum;
 use crate::set::Set;
+use crate::state::State;
 use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::{Deadlines, NODE_BYTES, Timers};
 use crate::wire::SackRange;
@@ -48,7 +50,7 @@ fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
     for (name, bytes, most) in [
         ("block", size_of::<Conn>(), 888),
         ("its place", size_of::<Slot>(), 896),
-        ("ends", size_of::<Ends>(), 36),
+        ("flow", size_of::<FourTuple>(), 36),
         ("settings", size_of::<Settings>(), 16),
         ("entry of the table of flows", size_of::<Entry>(), 8),
         ("timer", NODE_BYTES, 24),
@@ -126,7 +128,7 @@ fn answering() -> [Place; 34] {
     let queue = offset_of!(Conn, snd) + offset_of!(Sender, queue);
     let path = offset_of!(Conn, path);
     [
-        place!(ends: Ends),
+        place!(flow: FourTuple),
         place!(ts_offset: u32),
         place!(rtt: RttEstimator),
         place!(window: Window),

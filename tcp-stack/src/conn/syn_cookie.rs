@@ -16,8 +16,8 @@
 
 use siphasher::sip::SipHasher24;
 
-use super::ends::Ends;
 use super::terms::Terms;
+use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
 
@@ -68,10 +68,10 @@ impl Cookies {
     }
 
     /// The initial sequence number that answers a SYN from `irs`, on `terms` that [`Self::kept`] gave.
-    pub(crate) fn make(&mut self, now: Instant, ends: &Ends, irs: SeqNum, terms: Terms) -> SeqNum {
+    pub(crate) fn make(&mut self, now: Instant, flow: &FourTuple, irs: SeqNum, terms: Terms) -> SeqNum {
         let slot = slot_at(now);
-        let low = mss_index(terms.mss, ends.is_ipv4()) | if slot & 1 == 1 { 8 } else { 0 };
-        SeqNum::new(self.hash(slot, ends, irs, terms, low) << 4 | u32::from(low))
+        let low = mss_index(terms.mss, flow.is_ipv4()) | if slot & 1 == 1 { 8 } else { 0 };
+        SeqNum::new(self.hash(slot, flow, irs, terms, low) << 4 | u32::from(low))
     }
 
     /// The terms of a cookie that came back in an acknowledgment, with our timestamp if the segment has the
@@ -79,14 +79,14 @@ impl Cookies {
     pub(crate) fn check(
         &mut self,
         now: Instant,
-        ends: &Ends,
+        flow: &FourTuple,
         irs: SeqNum,
         cookie: SeqNum,
         echo: Option<u32>,
     ) -> Option<Terms> {
         let [.., last] = cookie.get().to_be_bytes();
         let low = last & 0xf;
-        let is_ipv4 = ends.is_ipv4();
+        let is_ipv4 = flow.is_ipv4();
         let mss = mss_at(low & 7, is_ipv4);
         let terms = match echo.map(u32::to_be_bytes) {
             Some([.., bits]) => Terms::from_low_bits(mss, bits),
@@ -95,7 +95,7 @@ impl Cookies {
         let now = slot_at(now);
         let age = (now & 1) ^ u64::from(low >> 3);
         let slot = now.checked_sub(age)?;
-        (self.hash(slot, ends, irs, terms, low) == cookie.get() >> 4).then_some(terms)
+        (self.hash(slot, flow, irs, terms, low) == cookie.get() >> 4).then_some(terms)
     }
 
     /// The timestamp that carries `terms`: at most 63 ms before our clock, so that it never goes back.
@@ -106,14 +106,14 @@ impl Cookies {
     }
 
     /// 28 bits.
-    fn hash(&mut self, slot: u64, ends: &Ends, irs: SeqNum, terms: Terms, low: u8) -> u32 {
+    fn hash(&mut self, slot: u64, flow: &FourTuple, irs: SeqNum, terms: Terms, low: u8) -> u32 {
         let [even, odd] = &mut self.secrets;
         let cached = if slot & 1 == 0 { even } else { odd };
         if cached.0 != slot {
             *cached = (slot, secret(&self.root, slot));
         }
         let fields = [low, terms.low_bits(), u8::from(terms.timestamps()), 0];
-        let all = ends.with([irs.get().to_be_bytes(), fields]);
+        let all = flow.with([irs.get().to_be_bytes(), fields]);
         let [a, b, c, d, ..] = cached.1.hash(all.as_flattened()).to_be_bytes();
         u32::from_be_bytes([a, b, c, d]) >> 4
     }
@@ -134,9 +134,9 @@ mod tests {
     use super::*;
     use crate::testutil::Random;
 
-    fn ends(port: u16) -> [Ends; 2] {
+    fn flow(port: u16) -> [FourTuple; 2] {
         [("10.0.0.1:7", "10.0.0.2"), ("[fd77::1]:7", "[fd77::2]")].map(|(local, remote)| {
-            Ends::new(local.parse().unwrap(), std::format!("{remote}:{port}").parse().unwrap())
+            FourTuple::new(local.parse().unwrap(), std::format!("{remote}:{port}").parse().unwrap())
         })
     }
 
@@ -148,55 +148,55 @@ mod tests {
     fn what_a_cookie_keeps_comes_back_exactly() {
         let mut cookies = Cookies::new((1, 2));
         let irs = SeqNum::new(77);
-        for (ends, mss) in ends(9).iter().flat_map(|ends| table(ends.is_ipv4()).map(|mss| (ends, mss))) {
+        for (flow, mss) in flow(9).iter().flat_map(|flow| table(flow.is_ipv4()).map(|mss| (flow, mss))) {
             for bits in 0..64 {
                 let terms = Terms::from_low_bits(mss, bits);
-                let cookie = cookies.make(at(100), ends, irs, terms);
+                let cookie = cookies.make(at(100), flow, irs, terms);
                 let sent = Cookies::timestamp(12_345_678, terms);
                 assert!(12_345_678_u32.wrapping_sub(sent) < 64);
-                assert_eq!(cookies.check(at(101), ends, irs, cookie, Some(sent)), Some(terms));
+                assert_eq!(cookies.check(at(101), flow, irs, cookie, Some(sent)), Some(terms));
                 // Neither the options nor their absence can be changed.
-                assert_eq!(cookies.check(at(101), ends, irs, cookie, Some(sent ^ 1)), None);
-                assert_eq!(cookies.check(at(101), ends, irs, cookie, None), None);
+                assert_eq!(cookies.check(at(101), flow, irs, cookie, Some(sent ^ 1)), None);
+                assert_eq!(cookies.check(at(101), flow, irs, cookie, None), None);
             }
             let terms = Terms::bare(mss);
-            let cookie = cookies.make(at(100), ends, irs, terms);
-            assert_eq!(cookies.check(at(101), ends, irs, cookie, None), Some(terms));
+            let cookie = cookies.make(at(100), flow, irs, terms);
+            assert_eq!(cookies.check(at(101), flow, irs, cookie, None), Some(terms));
         }
     }
 
     #[test]
     fn a_cookie_is_good_for_its_flow_and_number_only() {
         let mut cookies = Cookies::new((1, 2));
-        for ([ends, other], irs) in [(ends(9), SeqNum::new(1)), (ends(10), SeqNum::new(2))] {
+        for ([flow, other], irs) in [(flow(9), SeqNum::new(1)), (flow(10), SeqNum::new(2))] {
             let terms = Terms::bare(536);
-            let cookie = cookies.make(at(0), &ends, irs, terms);
-            assert_eq!(cookies.check(at(0), &ends, irs, cookie, None), Some(terms));
+            let cookie = cookies.make(at(0), &flow, irs, terms);
+            assert_eq!(cookies.check(at(0), &flow, irs, cookie, None), Some(terms));
             assert_eq!(cookies.check(at(0), &other, irs, cookie, None), None);
-            assert_eq!(cookies.check(at(0), &ends, irs + 1, cookie, None), None);
-            assert_eq!(cookies.check(at(0), &ends, irs, cookie + 1, None), None);
-            assert_eq!(Cookies::new((1, 3)).check(at(0), &ends, irs, cookie, None), None);
+            assert_eq!(cookies.check(at(0), &flow, irs + 1, cookie, None), None);
+            assert_eq!(cookies.check(at(0), &flow, irs, cookie + 1, None), None);
+            assert_eq!(Cookies::new((1, 3)).check(at(0), &flow, irs, cookie, None), None);
         }
     }
 
     #[test]
     fn a_cookie_lives_for_one_slot_and_into_a_second() {
         let mut cookies = Cookies::new((1, 2));
-        let [ends, _] = ends(9);
+        let [flow, _] = flow(9);
         let (irs, terms) = (SeqNum::new(1), Terms::bare(1460));
         for made in [0, 30, 63, 64, 127, 1_000_000] {
-            let cookie = cookies.make(at(made), &ends, irs, terms);
+            let cookie = cookies.make(at(made), &flow, irs, terms);
             let end = (made / 64 + 2) * 64;
             assert_ne!(
                 cookie,
-                cookies.make(at(made + 64), &ends, irs, terms),
+                cookies.make(at(made + 64), &flow, irs, terms),
                 "each slot has a secret of its own"
             );
             for when in [made, made + 64, end - 1] {
-                assert_eq!(cookies.check(at(when), &ends, irs, cookie, None), Some(terms), "{made} {when}");
+                assert_eq!(cookies.check(at(when), &flow, irs, cookie, None), Some(terms), "{made} {when}");
             }
             for when in [end, end + 64, end + 128] {
-                assert_eq!(cookies.check(at(when), &ends, irs, cookie, None), None, "{made} {when}");
+                assert_eq!(cookies.check(at(when), &flow, irs, cookie, None), None, "{made} {when}");
             }
             assert!(Duration::from_secs(end - made) <= COOKIE_LIFE);
         }
@@ -230,11 +230,11 @@ mod tests {
         let mut cookies = Cookies::new((0x5eed, 0x5eed));
         let mut random = Random::new(1);
         let mut word = || SeqNum::new(u32::try_from(random.below(1 << 32)).unwrap());
-        let [v4, v6] = ends(9);
+        let [v4, v6] = flow(9);
         for n in 0..1_000_000_u32 {
             let echo = (n % 2 == 0).then(|| word().get());
-            let ends = if n % 4 < 2 { &v4 } else { &v6 };
-            assert_eq!(cookies.check(at(64), ends, word(), word(), echo), None, "guess {n}");
+            let flow = if n % 4 < 2 { &v4 } else { &v6 };
+            assert_eq!(cookies.check(at(64), flow, word(), word(), echo), None, "guess {n}");
         }
     }
 }

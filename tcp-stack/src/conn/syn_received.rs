@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use super::{Conn, Cx, Incoming, Notice, Outcome, Pending, State};
+use super::{Conn, Cx, Incoming, Notice, Outcome, Pending};
 use crate::buf::Buf;
 use crate::iface::DropReason;
 use crate::recovery::SYN_SAMPLE_MAX;
+use crate::state::State;
 use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};

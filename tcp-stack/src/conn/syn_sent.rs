@@ -1,11 +1,12 @@
 //! SEGMENT ARRIVES in SYN-SENT (RFC 9293 §3.10.7.3).
 
 use super::listen::SynOffer;
-use super::{Conn, Cx, Incoming, Origin, Outcome, Pending, Reply, State};
+use super::{Conn, Cx, Incoming, Origin, Outcome, Pending, Reply};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::error::CloseReason;
 use crate::iface::DropReason;
+use crate::state::State;
 use crate::time::Instant;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 

@@ -7,9 +7,10 @@ use core::fmt;
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
-use super::flow_hash::FlowHash;
-use super::{Conn, Ends};
+use super::Conn;
 use crate::event::ConnId;
+use crate::four_tuple::FlowHash;
+use crate::four_tuple::FourTuple;
 use crate::pool::NIL;
 use crate::set::Member;
 use crate::stats::StateCounts;
@@ -221,8 +222,8 @@ impl ConnTable {
 
     /// The keyed hash of a flow.
     #[inline]
-    pub(crate) fn hash(&self, ends: &Ends) -> u32 {
-        self.hasher.of(ends)
+    pub(crate) fn hash(&self, flow: &FourTuple) -> u32 {
+        self.hasher.of(flow)
     }
 
     /// What a flow leads to; `matches` compares the flow itself.
@@ -235,8 +236,8 @@ impl ConnTable {
 
     /// The place of the connection that a flow is, if it is one: `None` for records, too.
     #[inline(always)]
-    pub(crate) fn find_conn(&self, hash: u32, ends: &Ends) -> Option<u32> {
-        let is_there = |place| self.at(place).is_some_and(|conn| conn.ends == *ends);
+    pub(crate) fn find_conn(&self, hash: u32, flow: &FourTuple) -> Option<u32> {
+        let is_there = |place| self.at(place).is_some_and(|conn| conn.flow == *flow);
         let found = self.flows.find(spread(hash), |entry| {
             entry.hash == hash && matches!(entry.target.into(), Target::Conn(place) if is_there(place))
         });
@@ -323,7 +324,7 @@ impl ConnTable {
     pub(crate) fn insert(&mut self, mut conn: Conn) -> Result<ConnId, Conn> {
         let state = conn.state;
         conn.counted = Some(state);
-        let [a, b, c, d, ..] = conn.ends.essence(|bytes| self.secrets.hash(bytes)).to_be_bytes();
+        let [a, b, c, d, ..] = conn.flow.distinct_bytes(|bytes| self.secrets.hash(bytes)).to_be_bytes();
         conn.secret = u32::from_be_bytes([a, b, c, d]);
         let (index, generation) = if let Some(slot) = self.slots.get_mut(self.free as usize) {
             (conn.generation, conn.queued) = (slot.conn.generation, slot.conn.queued);
@@ -414,7 +415,7 @@ mod tests {
 
     fn conn(table: &ConnTable, port: u16) -> Conn {
         let (local, remote) = (end(7), end(port));
-        let hash = table.hash(&Ends::new(local, remote));
+        let hash = table.hash(&FourTuple::new(local, remote));
         let options = ConnOptions::default();
         let iss = SeqNum::new(0);
         let origin =
@@ -423,7 +424,7 @@ mod tests {
     }
 
     fn find(table: &ConnTable, port: u16) -> Option<Target> {
-        let hash = table.hash(&Ends::new(end(7), end(port)));
+        let hash = table.hash(&FourTuple::new(end(7), end(port)));
         table.find(hash, |table, target| match target {
             Target::Conn(index) => table.at(index).is_some_and(|conn| conn.remote() == end(port)),
             Target::HalfOpen(_) | Target::TimeWait(_) => false,
@@ -469,15 +470,15 @@ mod tests {
     #[test]
     fn hashes_depend_on_the_key_and_on_each_part() {
         let (one, other) = (ConnTable::new(1, (1, 2)), ConnTable::new(1, (1, 3)));
-        assert_ne!(one.hash(&Ends::new(end(1), end(2))), other.hash(&Ends::new(end(1), end(2))));
-        assert_ne!(one.hash(&Ends::new(end(1), end(2))), one.hash(&Ends::new(end(2), end(1))));
+        assert_ne!(one.hash(&FourTuple::new(end(1), end(2))), other.hash(&FourTuple::new(end(1), end(2))));
+        assert_ne!(one.hash(&FourTuple::new(end(1), end(2))), one.hash(&FourTuple::new(end(2), end(1))));
         let v6 = |n| SocketAddr::new(IpAddr::V6([0xfd77, 0, 0, 0, 0, 0, 0, n].into()), 7);
-        assert_ne!(one.hash(&Ends::new(v6(1), v6(2))), one.hash(&Ends::new(v6(1), v6(3))));
-        assert_ne!(one.hash(&Ends::new(v6(1), v6(2))), one.hash(&Ends::new(v6(3), v6(2))));
+        assert_ne!(one.hash(&FourTuple::new(v6(1), v6(2))), one.hash(&FourTuple::new(v6(1), v6(3))));
+        assert_ne!(one.hash(&FourTuple::new(v6(1), v6(2))), one.hash(&FourTuple::new(v6(3), v6(2))));
     }
 
     /// How many flows begin their search in the fullest of the places that are looked at together.
-    fn fullest(table: &ConnTable, flows: &[Ends]) -> u32 {
+    fn fullest(table: &ConnTable, flows: &[FourTuple]) -> u32 {
         let buckets = (table.flows.capacity() * 8 / 7).next_power_of_two();
         let mut groups = std::vec![0; buckets / 16];
         for flow in flows {
@@ -495,19 +496,19 @@ mod tests {
         let tuples = (0..u32::MAX).map(|n| {
             let [a, b, c, d] = n.to_be_bytes();
             let remote = SocketAddr::from(([198, 18, a, b], u16::from_be_bytes([c, d])));
-            Ends::new(end(7), remote)
+            FourTuple::new(end(7), remote)
         });
-        let chosen: Vec<Ends> =
+        let chosen: Vec<FourTuple> =
             tuples.filter(|flow| spread(guessed.hash(flow)) >> 8 & 15 == 0).take(FLOWS).collect();
         assert!(fullest(&guessed, &chosen) > 16);
         assert!(fullest(&real, &chosen) <= 16, "{}", fullest(&real, &chosen));
         // Nor do those that differ as little as they can.
-        let neighbors: Vec<Ends> = (0..FLOWS)
+        let neighbors: Vec<FourTuple> = (0..FLOWS)
             .map(|n| {
                 let [.., a, b, c] = n.to_be_bytes();
                 let remote = [0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(a)];
                 let ours = SocketAddr::new(IpAddr::V6([0xfd77, 0, 0, 0, 0, 0, 0, 1].into()), 7);
-                Ends::new(ours, SocketAddr::new(IpAddr::V6(remote.into()), u16::from_be_bytes([b, c])))
+                FourTuple::new(ours, SocketAddr::new(IpAddr::V6(remote.into()), u16::from_be_bytes([b, c])))
             })
             .collect();
         assert!(fullest(&real, &neighbors) <= 16, "{}", fullest(&real, &neighbors));

@@ -1,10 +1,10 @@
 //! What is kept of a SYN until the connection is made of it: two numbers, in four bytes.
 
-use super::State;
 use super::ecn::Ecn;
 use super::listen::{SynOffer, mss_of};
 use crate::config::{ConnOptions, StackConfig};
 use crate::seq::SeqNum;
+use crate::state::State;
 use crate::wire::{EcnField, SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
 /// What a SYN offers of what we take up.

@@ -4,10 +4,10 @@
 
 use core::time::Duration;
 
-use super::ends::Ends;
 use super::listen::SynOffer;
 use super::{Conn, Incoming, Reply, ts_clock};
 use crate::config::TcpConfig;
+use crate::four_tuple::FourTuple;
 use crate::pool::{NIL, Pool};
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -19,7 +19,7 @@ const ANSWER_INTERVAL_MS: u32 = 1000;
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
-    pub(crate) ends: Ends,
+    pub(crate) flow: FourTuple,
     pub(crate) hash: u32,
     snd_nxt: SeqNum,
     rcv_nxt: SeqNum,
@@ -52,7 +52,7 @@ impl TimeWait {
     pub(crate) fn of(conn: &Conn) -> Self {
         let window = conn.current_window() >> conn.negotiated.rcv_wscale;
         Self {
-            ends: conn.ends,
+            flow: conn.flow,
             hash: conn.hash,
             snd_nxt: conn.snd.nxt,
             rcv_nxt: conn.rcv.nxt,
@@ -70,11 +70,11 @@ impl TimeWait {
     pub(crate) fn acknowledgment(&self, now: Instant) -> Reply {
         let echo = self.ts_recent;
         Reply {
-            local: self.ends.local(),
-            remote: self.ends.remote(),
+            local: self.flow.local(),
+            remote: self.flow.remote(),
             header: TcpHeader {
-                src_port: self.ends.local().port(),
-                dst_port: self.ends.remote().port(),
+                src_port: self.flow.local().port(),
+                dst_port: self.flow.remote().port(),
                 seq: self.snd_nxt,
                 ack: self.rcv_nxt,
                 flags: TcpFlags::ACK,

@@ -2,13 +2,14 @@
 
 use core::time::Duration;
 
-use super::{Conn, Cx, Pending, State};
+use super::{Conn, Cx, Pending};
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::error::CloseReason;
 use crate::iface::{IcmpError, IcmpErrorKind};
 use crate::pool::NIL;
 use crate::recovery::Phase;
+use crate::state::State;
 use crate::time::Instant;
 use crate::timer::TimerKind;
 

@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use super::Interface;
 use crate::buf::{Buf, RxChecksum, TxOffload};
-use crate::conn::Ends;
+use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::wire::{
     EcnField, EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, MacAddr, Sum, TcpFlags,
@@ -17,7 +17,7 @@ use crate::wire::{
 /// A segment in that form, of a flow that may be one of ours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plain {
-    pub(crate) ends: Ends,
+    pub(crate) flow: FourTuple,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     /// ACK, or ACK and PSH.
@@ -92,8 +92,8 @@ impl<B: Buf> Interface<B> {
             return None;
         }
         let len = usize::from(u16::from_be_bytes([l0, l1])).checked_sub(Ipv4Header::LEN)?;
-        let ends = |ports| Ends::of_ipv4([d0, d1, d2, d3], [s0, s1, s2, s3], ports);
-        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), ends, traffic_class, verify)
+        let flow = |ports| FourTuple::of_ipv4([d0, d1, d2, d3], [s0, s1, s2, s3], ports);
+        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv4Header::LEN), flow, traffic_class, verify)
     }
 
     #[inline]
@@ -109,8 +109,8 @@ impl<B: Buf> Interface<B> {
         }
         let len = usize::from(u16::from_be_bytes([l0, l1]));
         let end = |ip, [a, b]: [u8; 2]| SocketAddr::new(IpAddr::V6(ip), u16::from_be_bytes([a, b]));
-        let ends = |[p0, p1, q0, q1]: [u8; 4]| Ends::new(end(dst, [p0, p1]), end(src, [q0, q1]));
-        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), ends, v0 << 4 | v1 >> 4, verify)
+        let flow = |[p0, p1, q0, q1]: [u8; 4]| FourTuple::new(end(dst, [p0, p1]), end(src, [q0, q1]));
+        plain_tcp::<B>(rest.get(..len)?, at.wrapping_add(Ipv6Header::LEN), flow, v0 << 4 | v1 >> 4, verify)
     }
 
     /// Puts the headers of a segment of the same form before its payload, all at once: what `TcpHeader::emit` and
@@ -120,13 +120,13 @@ impl<B: Buf> Interface<B> {
     pub(crate) fn encapsulate_plain(
         &mut self,
         mac: MacAddr,
-        ends: &Ends,
+        flow: &FourTuple,
         ecn: EcnField,
         (header, options): (&TcpHeader, &TcpOptions),
         (buf, payload_sum): (&mut B, Option<u16>),
     ) -> Option<TxOffload> {
         let timestamps = options.timestamps.filter(|_| options.has_no_others())?;
-        let template = self.template(mac, ends, ecn, (header, timestamps))?;
+        let template = self.template(mac, flow, ecn, (header, timestamps))?;
         let offload = template.put((header.seq, TcpFlags::NONE), buf, payload_sum)?;
         self.count_templated(1);
         Some(offload)
@@ -145,12 +145,12 @@ impl<B: Buf> Interface<B> {
     }
 }
 
-/// `at` is where in the frame the segment begins, `ends` makes a flow of our port and the other's.
+/// `at` is where in the frame the segment begins, `flow` makes a flow of our port and the other's.
 #[inline(always)]
 fn plain_tcp<B: Buf>(
     segment: &[u8],
     at: usize,
-    ends: impl FnOnce([u8; 4]) -> Ends,
+    flow: impl FnOnce([u8; 4]) -> FourTuple,
     traffic_class: u8,
     verify: bool,
 ) -> Option<Plain> {
@@ -165,16 +165,16 @@ fn plain_tcp<B: Buf>(
     if flags.without(TcpFlags::PSH) != TcpFlags::ACK {
         return None;
     }
-    let ends = ends([d0, d1, s0, s1]);
+    let flow = flow([d0, d1, s0, s1]);
     if verify {
-        let (local, remote) = (ends.local().ip(), ends.remote().ip());
+        let (local, remote) = (flow.local().ip(), flow.remote().ip());
         let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment.len());
         if !pseudo_header.join(B::sum(segment)).is_valid() {
             return None;
         }
     }
     Some(Plain {
-        ends,
+        flow,
         seq: SeqNum::new(u32::from_be_bytes([q0, q1, q2, q3])),
         ack: SeqNum::new(u32::from_be_bytes([a0, a1, a2, a3])),
         flags,

@@ -14,7 +14,7 @@ use core::net::Ipv4Addr;
 
 use super::{Interface, InterfaceConfig};
 use crate::buf::{Buf, TxOffload};
-use crate::conn::Ends;
+use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::wire::{
     EcnField, EtherType, EthernetHeader, IpProtocol, Ipv4Header, MacAddr, Sum, TcpFlags, TcpHeader,
@@ -62,8 +62,8 @@ fn set<const N: usize>(headers: &mut [u8; Template::LEN], at: usize, bytes: [u8;
 impl<B: Buf> Interface<B> {
     /// Whether segments of this flow may have the form.
     #[inline]
-    pub(crate) fn has_template(&self, ends: &Ends) -> bool {
-        self.config.vlan.is_none() && ends.is_ipv4()
+    pub(crate) fn has_template(&self, flow: &FourTuple) -> bool {
+        self.config.vlan.is_none() && flow.is_ipv4()
     }
 
     /// What all templates have in common.
@@ -91,11 +91,11 @@ impl<B: Buf> Interface<B> {
     pub(crate) fn template(
         &self,
         mac: MacAddr,
-        ends: &Ends,
+        flow: &FourTuple,
         ecn: EcnField,
         (header, timestamps): (&TcpHeader, Timestamps),
     ) -> Option<Template> {
-        let (src, dst) = ends.ipv4().filter(|_| self.config.vlan.is_none())?;
+        let (src, dst) = flow.ipv4().filter(|_| self.config.vlan.is_none())?;
         let offloaded = self.config.tx_checksum_offload;
         let mut headers = self.template_base;
         set(&mut headers, 0, mac.0);

@@ -5,9 +5,11 @@ use core::net::{IpAddr, SocketAddr};
 use super::Stack;
 use crate::buf::Buf;
 use crate::config::{ConnOptions, ListenOptions};
-use crate::conn::{Conn, Cx, Ends, Origin, Pending, State, Target, TxState};
+use crate::conn::{Conn, Cx, Origin, Pending, Target, TxState};
 use crate::error::{CloseReason, ConnectError, ListenError, SendError};
 use crate::event::{ConnId, ConnInfo, ListenerId};
+use crate::four_tuple::FourTuple;
+use crate::state::State;
 use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::flow_hash;
@@ -80,7 +82,7 @@ impl<B: Buf> Stack<B> {
         let origin = Origin {
             local,
             remote,
-            hash: self.conns.hash(&Ends::new(local, remote)),
+            hash: self.conns.hash(&FourTuple::new(local, remote)),
             iss: self.entropy.initial_sequence(now, local, remote),
             ts_offset: self.entropy.timestamp_offset(local, remote),
             listener: None,
@@ -110,8 +112,8 @@ impl<B: Buf> Stack<B> {
             if flow_hash(end, remote).checked_rem(workers) != Some(u32::from(self.config.worker_index)) {
                 continue;
             }
-            let ends = Ends::new(end, remote);
-            if self.find(self.conns.hash(&ends), &ends).is_none() {
+            let flow = FourTuple::new(end, remote);
+            if self.find(self.conns.hash(&flow), &flow).is_none() {
                 return Some(end);
             }
         }
@@ -291,7 +293,7 @@ impl<B: Buf> Stack<B> {
         self.with_conn(now, conn.index(), |conn, cx| conn.close(cx));
     }
 
-    /// Ends the connection at once: the peer is sent a reset, what is queued and undelivered is dropped.
+    /// FourTuple the connection at once: the peer is sent a reset, what is queued and undelivered is dropped.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         if self.conns.get(conn).is_some() {
             self.abort_at(now, conn.index());

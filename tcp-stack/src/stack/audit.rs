@@ -6,9 +6,10 @@ use alloc::string::String;
 use super::Stack;
 use crate::buf::Buf;
 use crate::config::GivesWay;
-use crate::conn::{Conn, List, State};
+use crate::conn::{Conn, List};
 use crate::event::ConnId;
 use crate::seq::SeqNum;
+use crate::state::State;
 use crate::timer::TimerKind;
 
 /// The timers that bring a connection on that has sent something.

@@ -10,10 +10,12 @@ use super::look_ahead::BURST;
 use super::passive::Knock;
 use super::replies::reset_for;
 use crate::buf::{Buf, RxFrame};
-use crate::conn::{Conn, Cx, Ends, Incoming, Notice, Outcome, Payload, State, Target, TimeWaitVerdict};
+use crate::conn::{Conn, Cx, Incoming, Notice, Outcome, Payload, Target, TimeWaitVerdict};
+use crate::four_tuple::FourTuple;
 use crate::iface::{DropReason, IcmpError, Received, TcpSegment};
 use crate::pool::NIL;
 use crate::seq::SeqNum;
+use crate::state::State;
 use crate::time::{Instant, MilliStamp, nanos};
 use crate::wire::{EcnField, TcpFlags};
 
@@ -77,7 +79,7 @@ impl<B: Buf> Stack<B> {
         let plain =
             if self.predicts { self.interface.plain(frame.buf.bytes(), frame.checksum) } else { None };
         let Some(plain) = plain else { return Some(frame) };
-        let Some(index) = self.conn_of(&plain.ends, place) else { return Some(frame) };
+        let Some(index) = self.conn_of(&plain.flow, place) else { return Some(frame) };
         if *run != Some(index) {
             self.end_run(now, run);
         }
@@ -108,20 +110,20 @@ impl<B: Buf> Stack<B> {
 
     /// The connection that a flow leads to.
     #[inline(always)]
-    fn conn_of(&mut self, ends: &Ends, place: u32) -> Option<u32> {
+    fn conn_of(&mut self, flow: &FourTuple, place: u32) -> Option<u32> {
         // The flow of the last segment, mostly.
         if let Some((index, last)) = &self.last
-            && last == ends
+            && last == flow
         {
             return Some(*index);
         }
-        let is_there = |conn: &Conn| conn.state != State::Closed && conn.ends == *ends;
+        let is_there = |conn: &Conn| conn.state != State::Closed && conn.flow == *flow;
         let index = if self.conns.at(place).is_some_and(is_there) {
             place
         } else {
-            self.conns.find_conn(self.conns.hash(ends), ends)?
+            self.conns.find_conn(self.conns.hash(flow), flow)?
         };
-        self.last = Some((index, *ends));
+        self.last = Some((index, *flow));
         Some(index)
     }
 
@@ -149,18 +151,18 @@ impl<B: Buf> Stack<B> {
         let seq = header.seq + u32::from(header.flags.contains(TcpFlags::SYN));
         let payload = Payload { seq, range: start..end, buf };
         let incoming = Incoming { header, options, payload, src_mac, ecn };
-        let ends = Ends::new(local, remote);
+        let flow = FourTuple::new(local, remote);
         // The flow of the last segment, mostly.
         if let Some((index, last)) = self.last
-            && last == ends
+            && last == flow
         {
             self.on_conn(now, index, incoming);
             return;
         }
-        let hash = self.conns.hash(&ends);
-        match self.find(hash, &ends) {
+        let hash = self.conns.hash(&flow);
+        match self.find(hash, &flow) {
             Some(Target::Conn(index)) => {
-                self.last = Some((index, ends));
+                self.last = Some((index, flow));
                 self.on_conn(now, index, incoming);
             }
             Some(Target::HalfOpen(at)) => self.on_half_open(now, at, incoming),
@@ -214,8 +216,8 @@ impl<B: Buf> Stack<B> {
             TimeWaitVerdict::Forget => self.forget_time_wait(at),
             TimeWaitVerdict::Reuse(least) => {
                 // Unless the SYN is accepted the record stays: it still guards the old connection.
-                let ends = (record.ends.local(), record.ends.remote());
-                if self.on_unknown(now, ends, record.hash, incoming, Some(least)) {
+                let addresses = (record.flow.local(), record.flow.remote());
+                if self.on_unknown(now, addresses, record.hash, incoming, Some(least)) {
                     self.stats.time_wait_reused = self.stats.time_wait_reused.wrapping_add(1);
                     self.forget_time_wait(at);
                 }
@@ -272,8 +274,8 @@ impl<B: Buf> Stack<B> {
 
     #[cold]
     fn on_icmp(&mut self, now: Instant, error: &IcmpError) {
-        let ends = Ends::new(error.local, error.remote);
-        let believed = match self.find(self.conns.hash(&ends), &ends) {
+        let flow = FourTuple::new(error.local, error.remote);
+        let believed = match self.find(self.conns.hash(&flow), &flow) {
             Some(Target::Conn(index)) => {
                 self.with_conn(now, index, |conn, cx| conn.on_icmp(cx, error)).unwrap_or(false)
             }
@@ -320,11 +322,11 @@ impl<B: Buf> Stack<B> {
 
     /// What the flow between two ends leads to.
     #[inline]
-    pub(super) fn find(&self, hash: u32, ends: &Ends) -> Option<Target> {
+    pub(super) fn find(&self, hash: u32, flow: &FourTuple) -> Option<Target> {
         self.conns.find(hash, |conns, target| match target {
-            Target::Conn(index) => conns.at(index).is_some_and(|conn| conn.ends == *ends),
-            Target::HalfOpen(at) => self.half_open.get(at).is_some_and(|record| record.ends == *ends),
-            Target::TimeWait(at) => self.time_wait.get(at).is_some_and(|record| record.ends == *ends),
+            Target::Conn(index) => conns.at(index).is_some_and(|conn| conn.flow == *flow),
+            Target::HalfOpen(at) => self.half_open.get(at).is_some_and(|record| record.flow == *flow),
+            Target::TimeWait(at) => self.time_wait.get(at).is_some_and(|record| record.flow == *flow),
         })
     }
 

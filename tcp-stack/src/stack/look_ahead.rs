@@ -40,13 +40,13 @@ impl<B: Buf> Stack<B> {
             black_box((buf.bytes().get(HEADERS).copied(), buf.is_shared()));
         }
         let mut hashes = [None; BURST];
-        let mut before = self.last.map(|(_, ends)| ends);
+        let mut before = self.last.map(|(_, flow)| flow);
         for (hash, frame) in hashes.iter_mut().zip(frames) {
             // Whether the checksums are right is seen when it is taken.
             let Some(plain) = self.interface.plain(frame.buf.bytes(), RxChecksum::Good) else { continue };
             // A flow that goes on is not looked up again.
-            if before.replace(plain.ends) != Some(plain.ends) {
-                *hash = Some(self.conns.hash(&plain.ends));
+            if before.replace(plain.flow) != Some(plain.flow) {
+                *hash = Some(self.conns.hash(&plain.flow));
             }
         }
         let places = hashes.map(|hash| hash.and_then(|hash| self.conns.likely(hash)).unwrap_or(NIL));

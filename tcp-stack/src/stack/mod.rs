@@ -21,14 +21,16 @@ use crate::budget::ReceiveBudget;
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
-    Conn, ConnTable, Cookies, Cx, Ends, HalfOpenTable, IndexQueue, List, Listeners, Notice, Pending,
-    ReceiveMemory, RxNode, State, Target, TimeWait, TimeWaitTable, TxNode,
+    Conn, ConnTable, Cookies, Cx, HalfOpenTable, IndexQueue, List, Listeners, Notice, Pending, ReceiveMemory,
+    RxNode, Target, TimeWait, TimeWaitTable, TxNode,
 };
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
 use crate::event::{ConnId, Event, Segment};
+use crate::four_tuple::FourTuple;
 use crate::iface::{FragmentLimits, Interface, InterfaceConfig, PathMtuCache};
 use crate::pool::Pool;
+use crate::state::State;
 use crate::stats::{StackStats, TcpStats};
 use crate::time::{Duration, Instant};
 use crate::timer::Wheel;
@@ -92,7 +94,7 @@ pub struct Stack<B: Buf> {
     paths: PathMtuCache,
     /// The place and the flow of the connection that the last segment was for, while it is in the table of flows:
     /// bursts come in runs.
-    last: Option<(u32, Ends)>,
+    last: Option<(u32, FourTuple)>,
     /// The place of the connection that [`Event::OutOfOrder`] told of last, and the first of the segments that it told of:
     /// until the next event, or the next frames.
     offerable: Option<(u32, u32)>,

@@ -4,7 +4,8 @@ use super::Stack;
 use super::segmentation::make_run;
 use super::train::send_train;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
-use crate::conn::{Conn, Cx, Ends, Frame, Limit, Pending, Reply};
+use crate::conn::{Conn, Cx, Frame, Limit, Pending, Reply};
+use crate::four_tuple::FourTuple;
 use crate::iface::{Interface, NotReady};
 use crate::time::Instant;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader, TcpOptions};
@@ -120,7 +121,7 @@ impl<B: Buf> Stack<B> {
         while sent < max {
             let Some(index) = self.half_open.next_output() else { break };
             let Some(record) = self.half_open.get(index) else { break };
-            let (local, remote) = (record.ends.local(), record.ends.remote());
+            let (local, remote) = (record.flow.local(), record.flow.remote());
             let Ok(mac) = self.interface.resolve(now, remote.ip()) else {
                 self.stats.no_neighbor = self.stats.no_neighbor.wrapping_add(1);
                 self.half_open.wait_for_neighbor(index);
@@ -230,8 +231,8 @@ fn make_reply<B: Buf, P: BufPool<Buf = B>>(
     ecn: EcnField,
 ) -> Result<TxFrame<B>, Failure> {
     let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
-    let ends = Ends::new(reply.local, reply.remote);
-    wrap(interface, buf, &reply.header, &reply.options, &ends, mac, ecn).map_err(|_| Failure::NoRoom)
+    let flow = FourTuple::new(reply.local, reply.remote);
+    wrap(interface, buf, &reply.header, &reply.options, &flow, mac, ecn).map_err(|_| Failure::NoRoom)
 }
 
 /// Puts all headers before the payload in `buf`; gives it back when it has no room for them.
@@ -241,11 +242,11 @@ fn wrap<B: Buf>(
     mut buf: B,
     header: &TcpHeader,
     options: &TcpOptions,
-    ends: &Ends,
+    flow: &FourTuple,
     mac: MacAddr,
     ecn: EcnField,
 ) -> Result<TxFrame<B>, B> {
-    if let Some(offload) = interface.encapsulate_plain(mac, ends, ecn, (header, options), (&mut buf, None)) {
+    if let Some(offload) = interface.encapsulate_plain(mac, flow, ecn, (header, options), (&mut buf, None)) {
         return Ok(TxFrame { buf, offload });
     }
     let written = match buf.prepend(TcpHeader::len_with(options)) {
@@ -255,7 +256,7 @@ fn wrap<B: Buf>(
     if !written {
         return Err(buf);
     }
-    match interface.encapsulate(mac, ends.local().ip(), ends.remote().ip(), ecn.bits(), &mut buf) {
+    match interface.encapsulate(mac, flow.local().ip(), flow.remote().ip(), ecn.bits(), &mut buf) {
         Some(offload) => Ok(TxFrame { buf, offload }),
         None => Err(buf),
     }
@@ -289,7 +290,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let (header, options) = conn.syn_header(cx);
             let ecn = conn.ecn.syn_field(conn.state);
             let frame =
-                wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+                wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(true, false);
             conn.on_syn_sent(cx);
             Ok(frame)
@@ -302,7 +303,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             let (header, options) = conn.header(cx, seq, TcpFlags::ACK, 1);
             let ecn = conn.ecn.control_field();
             let frame =
-                wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+                wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
             conn.on_header_sent(!options.sack.is_empty(), true);
             conn.on_probe_sent(cx, seq);
             Ok(frame)
@@ -328,7 +329,7 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
         _ => conn.header(cx, conn.snd.nxt, TcpFlags::ACK, 0),
     };
     let ecn = conn.ecn.control_field();
-    let made = wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    let made = wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
     if frame == Frame::Turn {
         conn.on_turn_sent();
     } else {
@@ -413,12 +414,12 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     let queued = cx.tx.get_mut(node).and_then(|segment| Some((segment.buf.as_mut()?, segment.sum)));
     let bare = queued.filter(|(buf, _)| fresh && len > 0 && buf.bytes().len() == usize::from(len));
     let plain = bare.and_then(|(buf, sum)| {
-        let offload = interface.encapsulate_plain(mac, &conn.ends, ecn, (&header, &options), (buf, sum))?;
+        let offload = interface.encapsulate_plain(mac, &conn.flow, ecn, (&header, &options), (buf, sum))?;
         Some(TxFrame { buf: buf.share(), offload })
     });
     let frame = match plain {
         Some(frame) => frame,
-        None => make_again(cx, interface, pool, node, (&header, &options), &conn.ends, mac, ecn)?,
+        None => make_again(cx, interface, pool, node, (&header, &options), &conn.flow, mac, ecn)?,
     };
     conn.on_header_sent(!options.sack.is_empty(), true);
     conn.on_data_marked(cx, ecn, flags);
@@ -435,7 +436,7 @@ fn make_again<B: Buf, P: BufPool<Buf = B>>(
     pool: &mut P,
     node: u32,
     (header, options): (&TcpHeader, &TcpOptions),
-    ends: &Ends,
+    flow: &FourTuple,
     mac: MacAddr,
     ecn: EcnField,
 ) -> Result<TxFrame<B>, Failure> {
@@ -446,7 +447,7 @@ fn make_again<B: Buf, P: BufPool<Buf = B>>(
         None => pool.alloc(BufClass::Control).ok_or((None, Failure::NoBuffer)),
     };
     let made = ready.and_then(|buf| {
-        wrap(interface, buf, header, options, ends, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
+        wrap(interface, buf, header, options, flow, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
     });
     let (kept, result) = match made {
         // A FIN alone needs no memory to be made again from.
@@ -508,7 +509,7 @@ fn make_path_probe<B: Buf, P: BufPool<Buf = B>>(
     let seq = cx.tx.get(first).ok_or(Failure::NoRoom)?.seq;
     let (ecn, cwr) = conn.data_marks(seq, len);
     let (header, options) = conn.header(cx, seq, TcpFlags::ACK | cwr, len);
-    let frame = wrap(interface, buf, &header, &options, &conn.ends, mac, ecn).map_err(|_| Failure::NoRoom)?;
+    let frame = wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
     conn.on_header_sent(!options.sack.is_empty(), true);
     let mut at = first;
     loop {

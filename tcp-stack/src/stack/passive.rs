@@ -9,10 +9,11 @@ use super::{Stack, UNLIMITED};
 use crate::buf::Buf;
 use crate::config::SynCookies;
 use crate::conn::{
-    COOKIE_LIFE, Conn, Cookies, Ends, HalfOpen, HalfOpenVerdict, Incoming, Listener, NOT_TIMED, Origin,
-    SynOffer, Target, Terms, syn_ack, ts_clock,
+    COOKIE_LIFE, Conn, Cookies, HalfOpen, HalfOpenVerdict, Incoming, Listener, NOT_TIMED, Origin, SynOffer,
+    Target, Terms, syn_ack, ts_clock,
 };
 use crate::event::ListenerId;
+use crate::four_tuple::FourTuple;
 use crate::iface::{DropReason, IcmpErrorKind};
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -59,7 +60,7 @@ impl<B: Buf> Stack<B> {
         }
         let ts_recent = incoming.options.timestamps.map_or(0, |ts| ts.value);
         let irs = incoming.header.seq;
-        let record = HalfOpen::new(now, Ends::new(local, remote), terms, iss, irs, ts_recent);
+        let record = HalfOpen::new(now, FourTuple::new(local, remote), terms, iss, irs, ts_recent);
         let Some((id, listener)) = self.listeners.find(local.port()) else {
             return Err(DropReason::TcpNoConnection);
         };
@@ -153,15 +154,15 @@ impl<B: Buf> Stack<B> {
 
     /// Takes a record out of everything that knows of it.
     pub(super) fn forget_half_open(&mut self, index: u32) -> Option<(HalfOpen, u32)> {
-        let ends = self.half_open.get(index)?.ends;
-        let mut listener = self.listeners.find(ends.local().port());
+        let flow = self.half_open.get(index)?.flow;
+        let mut listener = self.listeners.find(flow.local().port());
         let waiting = listener.as_mut().map(|(_, listener)| &mut listener.waiting);
         let record = self.half_open.remove(index, waiting)?;
         if let Some((id, listener)) = listener {
             listener.half_open = listener.half_open.saturating_sub(1);
-            self.accounts.close(self.accounts.ids(Some(id), ends.remote().ip()));
+            self.accounts.close(self.accounts.ids(Some(id), flow.remote().ip()));
         }
-        let hash = self.conns.hash(&record.ends);
+        let hash = self.conns.hash(&record.flow);
         self.conns.remove_flow(hash, Target::HalfOpen(index));
         Some((record, hash))
     }
@@ -169,10 +170,10 @@ impl<B: Buf> Stack<B> {
     /// Answers a SYN with a cookie, and forgets it. Never again of our own accord: the peer repeats its SYN.
     fn send_cookie(&mut self, now: Instant, knock: &Knock<'_, B>, terms: Terms) -> Result<(), DropReason> {
         let Knock { local, remote, incoming, least, .. } = *knock;
-        let ends = Ends::new(local, remote);
+        let flow = FourTuple::new(local, remote);
         let terms = Cookies::kept(terms, local.is_ipv4());
         let irs = incoming.header.seq;
-        let iss = self.cookies.make(now, &ends, irs, terms);
+        let iss = self.cookies.make(now, &flow, irs, terms);
         // RFC 9293 §3.6.1: what TIME-WAIT asks of a new connection's sequence numbers, timestamps serve as well.
         if !terms.timestamps() && least.is_some_and(|least| iss.before(least)) {
             return Err(DropReason::TcpBacklog);
@@ -181,7 +182,7 @@ impl<B: Buf> Stack<B> {
             let clock = ts_clock(now, self.entropy.timestamp_offset(local, remote));
             (Cookies::timestamp(clock, terms), ts.value)
         });
-        let reply = syn_ack(&self.config, &ends, (iss, irs), terms, times);
+        let reply = syn_ack(&self.config, &flow, (iss, irs), terms, times);
         // It goes back to where the SYN came from: a flood must not make us ask for stations that do not exist.
         if !self.replies.push_to(reply, incoming.src_mac) {
             return Err(DropReason::TcpBacklog);
@@ -204,9 +205,9 @@ impl<B: Buf> Stack<B> {
         if !expected {
             return None;
         }
-        let ends = Ends::new(local, remote);
+        let flow = FourTuple::new(local, remote);
         let echo = incoming.options.timestamps.filter(|_| self.config.tcp.timestamps).map(|ts| ts.echo);
-        let terms = self.cookies.check(now, &ends, seq - 1, ack - 1, echo);
+        let terms = self.cookies.check(now, &flow, seq - 1, ack - 1, echo);
         if terms.is_none() {
             self.stats.syn_cookies_failed = self.stats.syn_cookies_failed.wrapping_add(1);
         }
@@ -264,7 +265,7 @@ impl<B: Buf> Stack<B> {
     #[cold]
     pub(super) fn on_half_open(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let Some(record) = self.half_open.get(index).copied() else { return };
-        let (local, remote) = (record.ends.local(), record.ends.remote());
+        let (local, remote) = (record.flow.local(), record.flow.remote());
         match record.judge(&self.config, &incoming) {
             HalfOpenVerdict::Ignore(reason) => self.interface.drop_delivered(reason),
             HalfOpenVerdict::Repeat => {
@@ -293,7 +294,7 @@ impl<B: Buf> Stack<B> {
     /// The acknowledgment of a SYN-ACK: a connection takes the place of the record.
     fn complete(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let Some((record, hash)) = self.forget_half_open(index) else { return };
-        let (local, remote) = (record.ends.local(), record.ends.remote());
+        let (local, remote) = (record.flow.local(), record.flow.remote());
         let Some((id, listener)) = self.listeners.find(local.port()) else { return };
         let options = listener.options.conn;
         let ts_offset = self.entropy.timestamp_offset(local, remote);
@@ -329,7 +330,7 @@ impl<B: Buf> Stack<B> {
     /// RFC 6298 §5.4 to §5.7 for a SYN-ACK.
     pub(super) fn on_half_open_timeout(&mut self, now: Instant, index: u32) {
         let Some(record) = self.half_open.get(index).copied() else { return };
-        let (local, remote) = (record.ends.local(), record.ends.remote());
+        let (local, remote) = (record.flow.local(), record.flow.remote());
         let limit = self.listeners.find(local.port()).and_then(|(_, it)| it.options.conn.user_timeout_ms);
         let is_over = limit.is_some_and(|ms| record.age(now) >= Duration::from_millis(u64::from(ms)));
         let sent_again = if is_over { None } else { self.half_open.retry(now, &self.config.tcp, index) };
@@ -365,8 +366,8 @@ impl<B: Buf> Stack<B> {
     pub(super) fn reset_half_open(&mut self, now: Instant, (id, mut listener): (ListenerId, Listener)) {
         while let Some(index) = listener.waiting.first() {
             let Some(record) = self.half_open.remove(index, Some(&mut listener.waiting)) else { return };
-            let (local, remote) = (record.ends.local(), record.ends.remote());
-            let hash = self.conns.hash(&record.ends);
+            let (local, remote) = (record.flow.local(), record.flow.remote());
+            let hash = self.conns.hash(&record.flow);
             self.conns.remove_flow(hash, Target::HalfOpen(index));
             self.accounts.close(self.accounts.ids(Some(id), remote.ip()));
             self.stats.aborted = self.stats.aborted.wrapping_add(1);

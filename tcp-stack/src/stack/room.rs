@@ -12,10 +12,11 @@ use super::Stack;
 use crate::accounts::{AccountIds, ConnectionLimits, Refused};
 use crate::buf::Buf;
 use crate::config::GivesWay;
-use crate::conn::{Conn, State};
+use crate::conn::Conn;
 use crate::error::CloseReason;
 use crate::event::{ConnId, Event, ListenerId};
 use crate::iface::DropReason;
+use crate::state::State;
 use crate::time::Instant;
 
 /// Connections that are looked at for one newcomer, at most.

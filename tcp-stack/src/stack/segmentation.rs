@@ -109,9 +109,9 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
     if run.segments > 1 {
         cx.stats.runs_out = cx.stats.runs_out.wrapping_add(1);
     }
-    let ends = (conn.local().ip(), conn.remote().ip());
+    let addresses = (conn.local().ip(), conn.remote().ip());
     let written =
         frame.prepend(TcpHeader::len_with(&options)).is_some_and(|room| header.emit(&options, room));
-    let offload = interface.encapsulate_run(mac, ends, ecn.bits(), run, &mut frame).filter(|_| written);
+    let offload = interface.encapsulate_run(mac, addresses, ecn.bits(), run, &mut frame).filter(|_| written);
     Some(offload.map(|offload| TxFrame { buf: frame, offload }).ok_or(Failure::NoRoom))
 }

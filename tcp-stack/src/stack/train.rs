@@ -15,13 +15,13 @@ pub(super) fn send_train<B: Buf>(
     out: &mut impl FnMut(TxFrame<B>),
     max: usize,
 ) -> Result<usize, NotReady> {
-    if !interface.has_template(&conn.ends) {
+    if !interface.has_template(&conn.flow) {
         return Ok(0);
     }
     let Some(mut train) = conn.next_train(cx) else { return Ok(0) };
-    let mac = interface.resolve(cx.now, conn.ends.remote().ip())?;
+    let mac = interface.resolve(cx.now, conn.flow.remote().ip())?;
     let (header, timestamps) = conn.train_header(cx);
-    let template = interface.template(mac, &conn.ends, train.ecn, (&header, timestamps));
+    let template = interface.template(mac, &conn.flow, train.ecn, (&header, timestamps));
     let Some(template) = template else { return Ok(0) };
     let stamp = conn.train_stamp(cx.now, &train);
     let mut sent = 0_usize;

@@ -1,7 +1,7 @@
 //! What an interface sends: replies, and headers before segments.
 
 use super::*;
-use crate::conn::Ends;
+use crate::four_tuple::FourTuple;
 use crate::iface::template::Template;
 use crate::wire::{EcnField, Sum, Timestamps};
 
@@ -122,7 +122,7 @@ fn segments_are_put_into_packets() {
 /// Whatever all have in common and each for itself, a template's frames are those that are written step by step.
 #[test]
 fn templates_write_what_is_written_step_by_step() {
-    let ends = Ends::new((V4, 7400).into(), (V4_FAR, 65_535).into());
+    let flow = FourTuple::new((V4, 7400).into(), (V4_FAR, 65_535).into());
     let timestamps = Timestamps { value: 0xffff_fffe, echo: 7 };
     let options = TcpOptions { timestamps: Some(timestamps), ..TcpOptions::NONE };
     let payloads = [&b""[..], b"odd", &[0; 1448], &[0xff; 1448], &[0x5a; 577]];
@@ -145,7 +145,7 @@ fn templates_write_what_is_written_step_by_step() {
                 let expected =
                     lab.interface.encapsulate(PEER, V4.into(), V4_FAR.into(), 2, &mut buf).unwrap();
                 let other = TcpHeader { seq: SeqNum::new(1), ..common };
-                let template = lab.interface.template(PEER, &ends, EcnField::Ect0, (&other, timestamps));
+                let template = lab.interface.template(PEER, &flow, EcnField::Ect0, (&other, timestamps));
                 let mut templated = lab.pool.copy(payload).unwrap();
                 let sum = known.then(|| Sum::of(payload).fold());
                 let done = template.unwrap().put((header.seq, flags), &mut templated, sum).unwrap();
@@ -157,15 +157,15 @@ fn templates_write_what_is_written_step_by_step() {
 
 #[test]
 fn what_has_no_template() {
-    let ends = Ends::new((V4, 1).into(), (V4_PEER, 2).into());
+    let flow = FourTuple::new((V4, 1).into(), (V4_PEER, 2).into());
     let (header, timestamps) = (TcpHeader::default(), Timestamps::default());
-    let make = |lab: &Lab, ends| lab.interface.template(PEER, ends, EcnField::NotEct, (&header, timestamps));
+    let make = |lab: &Lab, flow| lab.interface.template(PEER, flow, EcnField::NotEct, (&header, timestamps));
     let tagged = Lab::new(InterfaceConfig { vlan: Some(7), ..config() });
-    assert!(make(&tagged, &ends).is_none() && !tagged.interface.has_template(&ends));
+    assert!(make(&tagged, &flow).is_none() && !tagged.interface.has_template(&flow));
     let mut lab = Lab::new(config());
-    let six = Ends::new((v6("fd77::2"), 1).into(), (v6("fd77::1"), 2).into());
+    let six = FourTuple::new((v6("fd77::2"), 1).into(), (v6("fd77::1"), 2).into());
     assert!(make(&lab, &six).is_none() && !lab.interface.has_template(&six));
-    let template = make(&lab, &ends).unwrap();
+    let template = make(&lab, &flow).unwrap();
     let mut shared = lab.pool.copy(b"hello").unwrap();
     let other = shared.share();
     assert!(template.put((SeqNum::new(1), TcpFlags::NONE), &mut shared, None).is_none());

@@ -1,12 +1,14 @@
-//! Both ends of a flow, in 36 bytes.
+//! The addresses and ports of a flow, in 36 bytes, and their keyed hash.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use siphasher::sip::SipHasher24;
 
 /// The addresses and ports of a flow: our address, the other, our port, the other; in network byte order, as
 /// keyed functions take them. IPv4 addresses are kept as IPv4-mapped ones (RFC 4291 §2.5.5.2), which never are
 /// on the wire themselves: our own address, and with it the family, cannot be mistaken.
 #[derive(Clone, Copy)]
-pub(crate) struct Ends([[u8; 4]; 9]);
+pub(crate) struct FourTuple([[u8; 4]; 9]);
 
 type Words = [[u8; 4]; 4];
 
@@ -37,7 +39,7 @@ const fn address(words: Words, is_ipv4: bool) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_octets([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]))
 }
 
-impl PartialEq for Ends {
+impl PartialEq for FourTuple {
     /// All at once, not byte by byte: it is done for every segment.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -53,9 +55,9 @@ impl PartialEq for Ends {
     }
 }
 
-impl Eq for Ends {}
+impl Eq for FourTuple {}
 
-impl Ends {
+impl FourTuple {
     #[inline]
     pub(crate) const fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         let ([a, b, c, d], [e, f, g, h]) = (words(local.ip()), words(remote.ip()));
@@ -112,7 +114,7 @@ impl Ends {
     }
 
     /// What tells apart flows of one family: without what all IPv4 flows begin with.
-    pub(super) fn essence<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
+    pub(crate) fn distinct_bytes<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
         if self.is_ipv4() {
             let [_, _, _, local, _, _, _, remote, ports] = self.0;
             return use_bytes([local, remote, ports].as_flattened());
@@ -121,18 +123,51 @@ impl Ends {
     }
 
     /// How many [`Self::words`] there are.
-    pub(super) const WORDS: usize = 9;
+    pub(crate) const WORDS: usize = 9;
 
     /// The same as numbers, in the machine's byte order.
     #[inline]
-    pub(super) fn words(&self) -> [u32; Self::WORDS] {
+    pub(crate) fn words(&self) -> [u32; Self::WORDS] {
         self.0.map(u32::from_ne_bytes)
     }
 }
 
-impl core::fmt::Debug for Ends {
+impl core::fmt::Debug for FourTuple {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} <- {}", self.local(), self.remote())
+    }
+}
+
+/// The keyed hash of a flow.
+///
+/// Every segment that does not follow one of its own flow costs a lookup, and peers choose some of the addresses and
+/// ports: without the key, nobody can make flows collide. Multilinear hashing (D. Lemire and O. Kaser, "Strongly
+/// universal string hashing is fast", 2014) guarantees this for one multiplication per word: the hashes of any two
+/// different flows are two independent random numbers. The hash must stay secret: it serves the flow table alone, and
+/// nothing that is sent depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowHash {
+    first: u64,
+    /// One for each word of a flow.
+    keys: [u64; FourTuple::WORDS],
+}
+
+impl FlowHash {
+    /// The function of a key, which is secret.
+    pub(crate) fn new(key: (u64, u64)) -> Self {
+        let expand = SipHasher24::new_with_keys(key.0, key.1);
+        let keys = core::array::from_fn(|word| expand.hash(&word.to_le_bytes()));
+        Self { first: expand.hash(&[]), keys }
+    }
+
+    /// What it makes of a flow.
+    #[inline]
+    pub(crate) fn of(&self, flow: &FourTuple) -> u32 {
+        let words = flow.words().into_iter().zip(self.keys);
+        let sum = words.fold(self.first, |sum, (word, key)| sum.wrapping_add(key.wrapping_mul(word.into())));
+        // The upper half is what the proof is about.
+        let [a, b, c, d, ..] = sum.to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
     }
 }
 
@@ -149,10 +184,10 @@ mod tests {
             ("[fd77::1]:7", "[::ffff:10.0.0.2]:1"),
         ] {
             let (local, remote): (SocketAddr, SocketAddr) = (local.parse().unwrap(), remote.parse().unwrap());
-            let ends = Ends::new(local, remote);
-            assert_eq!((ends.local(), ends.remote()), (local, remote));
-            assert_eq!(ends.is_ipv4(), local.is_ipv4());
+            let flow = FourTuple::new(local, remote);
+            assert_eq!((flow.local(), flow.remote()), (local, remote));
+            assert_eq!(flow.is_ipv4(), local.is_ipv4());
         }
-        assert_eq!(size_of::<Ends>(), 36);
+        assert_eq!(size_of::<FourTuple>(), 36);
     }
 }
