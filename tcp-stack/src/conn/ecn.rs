@@ -28,7 +28,7 @@ use crate::timer::TimerKind;
 use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
 
 /// Changes of the marks that one burst may bring before the shortest run between them is ignored.
-const TURNS_MAX: usize = 2;
+const CE_CHANGES_MAX: usize = 2;
 
 /// We ask for it when we open a connection.
 const ASKS: u16 = 1 << 0;
@@ -63,12 +63,12 @@ pub(crate) struct Ecn {
     bits: u16,
     /// ECN-setup SYNs sent, not counting SYN-ACKs.
     setup_syns: u8,
-    /// How many of `turns` are in use.
-    turn_count: u8,
+    /// How many of `ce_changes` are in use.
+    ce_change_count: u8,
     /// SND.NXT when the window was reduced last; counts while `REDUCED` is set.
     point: SeqNum,
     /// DCTCP receiver: RCV.NXT each time that the marks changed and something before was not acknowledged.
-    turns: [SeqNum; TURNS_MAX],
+    ce_changes: [SeqNum; CE_CHANGES_MAX],
 }
 
 impl Ecn {
@@ -88,7 +88,7 @@ impl Ecn {
             bits |= if config.dctcp_ect_control { ECT_CONTROL } else { 0 };
         }
         let zero = SeqNum::new(0);
-        Self { bits, setup_syns: 0, turn_count: 0, point: zero, turns: [zero; TURNS_MAX] }
+        Self { bits, setup_syns: 0, ce_change_count: 0, point: zero, ce_changes: [zero; CE_CHANGES_MAX] }
     }
 
     #[inline]
@@ -185,10 +185,10 @@ impl Ecn {
         if self.has(ECHO) { TcpFlags::ECE } else { TcpFlags::NONE }
     }
 
-    /// Whether [`Conn::turn_header`] has something.
+    /// Whether [`Conn::ce_change_header`] has something.
     #[inline]
-    pub(crate) const fn has_turns(&self) -> bool {
-        self.turn_count > 0
+    pub(crate) const fn owes_ce_change_ack(&self) -> bool {
+        self.ce_change_count > 0
     }
 
     /// Whether new data waits for the retransmission timer.
@@ -223,25 +223,25 @@ impl Ecn {
     }
 
     /// Notes that the marks change at `nxt`.
-    fn turn(&mut self, nxt: SeqNum, unacked: bool) {
+    fn note_ce_change(&mut self, nxt: SeqNum, unacked: bool) {
         self.bits ^= ECHO;
-        let count = usize::from(self.turn_count);
-        let last = self.turns.get(count.wrapping_sub(1)).copied();
-        if last == Some(nxt) || count == TURNS_MAX {
+        let count = usize::from(self.ce_change_count);
+        let last = self.ce_changes.get(count.wrapping_sub(1)).copied();
+        if last == Some(nxt) || count == CE_CHANGES_MAX {
             // Nothing lies between the two changes, or there is no room to tell of it.
-            self.turn_count = self.turn_count.saturating_sub(1);
+            self.ce_change_count = self.ce_change_count.saturating_sub(1);
         } else if (unacked || count > 0)
-            && let Some(turn) = self.turns.get_mut(count)
+            && let Some(change) = self.ce_changes.get_mut(count)
         {
-            *turn = nxt;
-            self.turn_count = self.turn_count.saturating_add(1);
+            *change = nxt;
+            self.ce_change_count = self.ce_change_count.saturating_add(1);
         }
     }
 
-    fn pop_turn(&mut self) -> Option<SeqNum> {
-        let [first, rest @ ..] = self.turns;
-        self.turn_count = self.turn_count.checked_sub(1)?;
-        for (to, from) in self.turns.iter_mut().zip(rest) {
+    fn pop_ce_change(&mut self) -> Option<SeqNum> {
+        let [first, rest @ ..] = self.ce_changes;
+        self.ce_change_count = self.ce_change_count.checked_sub(1)?;
+        for (to, from) in self.ce_changes.iter_mut().zip(rest) {
             *to = from;
         }
         Some(first)
@@ -263,12 +263,12 @@ impl Conn {
         }
         if self.ecn.has(DCTCP) {
             // RFC 8257 §3.2, rules 1 and 2. Each segment brings the new state, so that CWR has nothing to clear.
-            let turns = marked != self.ecn.has(ECHO);
-            if turns {
+            let changes = marked != self.ecn.has(ECHO);
+            if changes {
                 let unacked = self.rcv.nxt.after(self.rcv.last_ack_sent);
-                self.ecn.turn(self.rcv.nxt, unacked);
+                self.ecn.note_ce_change(self.rcv.nxt, unacked);
             }
-            return turns || cwr;
+            return changes || cwr;
         }
         // RFC 8257 §3.2, erratum 3639 to RFC 3168: "CWR is processed first and then CE".
         if cwr {
@@ -283,11 +283,11 @@ impl Conn {
 
     /// RFC 8257 §3.2: "one for previously unacknowledged packets": the acknowledgment that was due when the
     /// marks changed, as it would have been sent then.
-    pub(crate) fn turn_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, TcpOptions) {
+    pub(crate) fn ce_change_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, TcpOptions) {
         let (now, before) = (self.ecn, self.rcv.nxt);
-        self.rcv.nxt = self.ecn.turns.first().copied().unwrap_or(before);
+        self.rcv.nxt = self.ecn.ce_changes.first().copied().unwrap_or(before);
         // Each change turned the echo round.
-        self.ecn.set(ECHO, now.has(ECHO) != (now.turn_count % 2 == 1));
+        self.ecn.set(ECHO, now.has(ECHO) != (now.ce_change_count % 2 == 1));
         let (header, mut options) = self.header(cx, self.snd.nxt, TcpFlags::ACK, 0);
         // What was received out of order, the acknowledgment right behind this one tells.
         options.sack = crate::wire::SackBlocks::EMPTY;
@@ -296,11 +296,11 @@ impl Conn {
         (header, options)
     }
 
-    /// The acknowledgment of [`Self::turn_header`] was handed to the port.
-    pub(crate) fn on_turn_sent(&mut self) {
+    /// The acknowledgment of [`Self::ce_change_header`] was handed to the port.
+    pub(crate) fn on_ce_change_ack_sent(&mut self) {
         self.segments_out = self.segments_out.wrapping_add(1);
-        if let Some(turn) = self.ecn.pop_turn() {
-            self.rcv.last_ack_sent = turn;
+        if let Some(change) = self.ecn.pop_ce_change() {
+            self.rcv.last_ack_sent = change;
         }
     }
 
@@ -409,28 +409,28 @@ mod tests {
 
     /// What a burst's acknowledgments say: where each ends, and whether it echoes.
     fn drain(ecn: &mut Ecn, nxt: u32) -> alloc::vec::Vec<(u32, bool)> {
-        let mut told = alloc::vec::Vec::new();
-        while ecn.has_turns() {
-            let echo = ecn.has(ECHO) != (ecn.turn_count % 2 == 1);
-            told.push((ecn.pop_turn().unwrap().get(), echo));
+        let mut acks = alloc::vec::Vec::new();
+        while ecn.owes_ce_change_ack() {
+            let echo = ecn.has(ECHO) != (ecn.ce_change_count % 2 == 1);
+            acks.push((ecn.pop_ce_change().unwrap().get(), echo));
         }
-        told.push((nxt, ecn.has(ECHO)));
-        told
+        acks.push((nxt, ecn.has(ECHO)));
+        acks
     }
 
     #[test]
     fn each_run_of_a_burst_is_told_of() {
         let mut ecn = agreed(Congestion::Dctcp);
         // Nothing before the first change: one acknowledgment.
-        ecn.turn(seq(0), false);
+        ecn.note_ce_change(seq(0), false);
         assert_eq!(drain(&mut ecn, 1000), [(1000, true)]);
         // Marked up to 2000, not up to 5000, marked up to 6000.
-        ecn.turn(seq(2000), true);
-        ecn.turn(seq(5000), true);
+        ecn.note_ce_change(seq(2000), true);
+        ecn.note_ce_change(seq(5000), true);
         assert_eq!(drain(&mut ecn, 6000), [(2000, true), (5000, false), (6000, true)]);
         // Nothing new between two changes: they cancel each other out.
-        ecn.turn(seq(6500), true);
-        ecn.turn(seq(6500), true);
+        ecn.note_ce_change(seq(6500), true);
+        ecn.note_ce_change(seq(6500), true);
         assert_eq!(drain(&mut ecn, 7000), [(7000, true)]);
     }
 
@@ -438,11 +438,11 @@ mod tests {
     fn runs_that_cannot_be_told_of_count_as_those_around_them() {
         let mut ecn = agreed(Congestion::Dctcp);
         for change in 1..=4 {
-            ecn.turn(seq(change * 1000), true);
+            ecn.note_ce_change(seq(change * 1000), true);
         }
         assert_eq!(drain(&mut ecn, 5000), [(1000, false), (4000, true), (5000, false)]);
         for change in 1..=3 {
-            ecn.turn(seq(5000 + change * 1000), true);
+            ecn.note_ce_change(seq(5000 + change * 1000), true);
         }
         assert_eq!(drain(&mut ecn, 9000), [(6000, false), (9000, true)]);
     }

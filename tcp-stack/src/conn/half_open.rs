@@ -7,8 +7,8 @@
 use core::time::Duration;
 
 use super::listen::mss_for;
+use super::syn_options::SynOptions;
 use super::syn_received::NOT_TIMED;
-use super::terms::Terms;
 use super::window::{offered_scale, syn_window};
 use super::{Incoming, Reply, ts_clock};
 use crate::config::{StackConfig, TcpConfig};
@@ -86,7 +86,7 @@ impl Chain {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HalfOpen {
     pub(crate) flow: FourTuple,
-    pub(crate) terms: Terms,
+    pub(crate) syn_options: SynOptions,
     pub(crate) iss: SeqNum,
     pub(crate) irs: SeqNum,
     /// The TSval of the SYN, or of a later one.
@@ -131,14 +131,14 @@ impl HalfOpen {
     pub(crate) fn new(
         now: Instant,
         flow: FourTuple,
-        terms: Terms,
+        syn_options: SynOptions,
         iss: SeqNum,
         irs: SeqNum,
         ts_recent: u32,
     ) -> Self {
         Self {
             flow,
-            terms,
+            syn_options,
             iss,
             irs,
             ts_recent,
@@ -176,7 +176,7 @@ impl HalfOpen {
         if syn && !reset && seq == self.irs {
             return HalfOpenVerdict::Repeat;
         }
-        if self.terms.timestamps() && !reset && !syn {
+        if self.syn_options.timestamps() && !reset && !syn {
             // RFC 7323 §3.2 and §5.3 R1.
             let Some(ts) = segment.options.timestamps else {
                 return HalfOpenVerdict::Ignore(DropReason::TcpNoTimestamp);
@@ -213,7 +213,7 @@ impl HalfOpen {
             config,
             &self.flow,
             (self.iss, self.irs),
-            self.terms,
+            self.syn_options,
             (ts_clock(now, ts_offset), self.ts_recent),
         )
     }
@@ -222,7 +222,7 @@ impl HalfOpen {
     pub(crate) fn reply(&self, config: &StackConfig, now: Instant, ts_offset: u32, flags: TcpFlags) -> Reply {
         let syn_ack = self.syn_ack(config, now, ts_offset);
         let resets = flags.contains(TcpFlags::RST);
-        let scale = self.terms.window_scale().map_or(0, |_| offered_scale(config));
+        let scale = self.syn_options.window_scale().map_or(0, |_| offered_scale(config));
         let window = u16::try_from(syn_window(config) >> scale).unwrap_or(u16::MAX);
         Reply {
             header: TcpHeader {
@@ -246,7 +246,7 @@ pub(crate) fn syn_ack(
     config: &StackConfig,
     flow: &FourTuple,
     (iss, irs): (SeqNum, SeqNum),
-    terms: Terms,
+    syn_options: SynOptions,
     (value, echo): (u32, u32),
 ) -> Reply {
     let (local, remote) = (flow.local(), flow.remote());
@@ -258,15 +258,17 @@ pub(crate) fn syn_ack(
             dst_port: remote.port(),
             seq: iss,
             ack: irs + 1,
-            flags: TcpFlags::SYN | TcpFlags::ACK | if terms.ecn() { TcpFlags::ECE } else { TcpFlags::NONE },
+            flags: TcpFlags::SYN
+                | TcpFlags::ACK
+                | if syn_options.ecn() { TcpFlags::ECE } else { TcpFlags::NONE },
             window: u16::try_from(syn_window(config)).unwrap_or(u16::MAX),
             urgent: 0,
         },
         options: TcpOptions {
             mss: Some(mss_for(local, config.mtu)),
-            window_scale: terms.window_scale().map(|_| offered_scale(config)),
-            sack_permitted: terms.sack(),
-            timestamps: terms.timestamps().then_some(Timestamps { value, echo }),
+            window_scale: syn_options.window_scale().map(|_| offered_scale(config)),
+            sack_permitted: syn_options.sack(),
+            timestamps: syn_options.timestamps().then_some(Timestamps { value, echo }),
             sack: SackBlocks::EMPTY,
         },
     }
@@ -356,11 +358,11 @@ impl HalfOpenTable {
         }
     }
 
-    /// Has the SYN-ACK sent once more, since its SYN came again, on `terms`.
-    pub(crate) fn repeat(&mut self, index: u32, terms: Terms) {
+    /// Has the SYN-ACK sent once more, since its SYN came again, on `syn_options`.
+    pub(crate) fn repeat(&mut self, index: u32, syn_options: SynOptions) {
         let Some(record) = self.pool.get_mut(index) else { return };
-        if !terms.ecn() {
-            record.terms = record.terms.without_ecn();
+        if !syn_options.ecn() {
+            record.syn_options = record.syn_options.without_ecn();
         }
         if record.queued == Queued::No {
             record.repeated = true;
@@ -438,7 +440,7 @@ mod tests {
     fn record(port: u16) -> HalfOpen {
         let remote = std::net::SocketAddr::from(([10, 0, 0, 2], port));
         let flow = FourTuple::new("10.0.0.1:7".parse().unwrap(), remote);
-        HalfOpen::new(Instant::ZERO, flow, Terms::bare(536), SeqNum::new(1), SeqNum::new(2), 0)
+        HalfOpen::new(Instant::ZERO, flow, SynOptions::bare(536), SeqNum::new(1), SeqNum::new(2), 0)
     }
 
     fn ports(table: &HalfOpenTable, chain: Chain, next: fn(&HalfOpen) -> u32) -> std::vec::Vec<u16> {
@@ -478,7 +480,7 @@ mod tests {
         table.wait_for_neighbor(a);
         table.on_sent(Instant::from_millis(3), b);
         assert_eq!((table.next_output(), table.waits_for_neighbor()), (None, true));
-        table.repeat(a, Terms::bare(536));
+        table.repeat(a, SynOptions::bare(536));
         assert_eq!(table.next_output(), None, "it waits already");
         table.wake();
         assert_eq!((table.next_output(), table.waits_for_neighbor()), (Some(a), false));
@@ -525,8 +527,8 @@ mod tests {
             };
             let header = TcpHeader { flags: TcpFlags::SYN, ..TcpHeader::default() };
             let syn = SynOffer { header, options, ecn: EcnField::NotEct };
-            let terms = Terms::of(&syn, &config, &ConnOptions::default(), true);
-            let answer = syn_ack(&config, &flow, (SeqNum::new(1), SeqNum::new(2)), terms, (0, 0));
+            let syn_options = SynOptions::of(&syn, &config, &ConnOptions::default(), true);
+            let answer = syn_ack(&config, &flow, (SeqNum::new(1), SeqNum::new(2)), syn_options, (0, 0));
             let longer = TcpHeader::len_with(&answer.options).saturating_sub(TcpHeader::len_with(&options));
             assert_eq!(longer, if bit(0) { 0 } else { 4 }, "{options:?}");
         }

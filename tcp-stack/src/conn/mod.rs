@@ -8,7 +8,7 @@
 //! | file | RFC 9293 §3.10 |
 //! |---|---|
 //! | `listen`, `syn_sent`, `syn_received` | SEGMENT ARRIVES in LISTEN, SYN-SENT, SYN-RECEIVED |
-//! | `half_open`, `syn_cookie`, `terms` | SYN-RECEIVED of a passive open: in a record of its own, or in nothing |
+//! | `half_open`, `syn_cookie`, `syn_options` | SYN-RECEIVED of a passive open: in a record of its own, or in nothing |
 //! | `established` | SEGMENT ARRIVES in the synchronized states: sequence, RST, SYN |
 //! | `ack` | the ACK field: window, round-trip time, loss recovery, congestion control |
 //! | `undo` | taking back what a spurious timeout or recovery did |
@@ -30,25 +30,25 @@ mod ecn;
 mod established;
 mod half_open;
 mod halves;
+#[cfg(test)]
+mod layout;
 mod listen;
 mod output;
 mod pace;
 mod path_mtu;
 mod predicted;
+mod prefetch;
 mod reassembly;
 mod receive;
 mod send_queue;
 mod settings;
-#[cfg(test)]
-mod shape;
 mod syn_cookie;
+mod syn_options;
 mod syn_received;
 mod syn_sent;
 mod table;
-mod terms;
 mod time_wait;
 mod timeout;
-mod touch;
 mod train;
 mod undo;
 mod urgent;
@@ -66,9 +66,9 @@ pub(crate) use reassembly::{Held, HoldError, HoldLimits, Payload, Reassembly, Rx
 pub(crate) use send_queue::{SendQueue, TxNode, TxState};
 pub(crate) use settings::Settings;
 pub(crate) use syn_cookie::{COOKIE_LIFE, Cookies};
+pub(crate) use syn_options::SynOptions;
 pub(crate) use syn_received::NOT_TIMED;
-pub(crate) use table::{ConnTable, IndexQueue, List, Target};
-pub(crate) use terms::Terms;
+pub(crate) use table::{ConnTable, IndexQueue, QueueKind, Target};
 pub(crate) use time_wait::{TimeWait, TimeWaitTable, TimeWaitVerdict};
 pub(crate) use window::ReceiveMemory;
 
@@ -176,7 +176,7 @@ const fn send_share(free: u32, all: u32) -> u32 {
 /// The transmission control block. Its fields are in the order of the cache lines that they share. What receiving in
 /// order reads and writes, while nothing that was sent is outstanding, lies in the two from byte 192 on; the addresses
 /// are not among it: a segment of the flow of the one before is known by the stack's copy of them. What a request and its answer
-/// need beside these lies in six more ([`Self::touch`] reads from all eight), each structure with what is seldom needed at its other end.
+/// need beside these lies in six more ([`Self::prefetch`] reads from all eight), each structure with what is seldom needed at its other end.
 ///
 /// ```text
 ///     0 │ flow · rtt · window · snd: rarely │ snd: queue …
@@ -205,7 +205,7 @@ pub(crate) struct Conn {
     /// Which connection of that place it is.
     generation: u32,
     /// The queues that the place is in.
-    queued: Set<List>,
+    queued: Set<QueueKind>,
     /// The state that it is counted in; `None` while there is no connection.
     pub(crate) counted: Option<State>,
     /// When the peer was heard of last: what only it can have sent.
@@ -232,7 +232,7 @@ pub(crate) struct Conn {
     /// It ends in TIME-WAIT.
     pub(crate) lingers: bool,
     /// It has ended and is no longer in the table of flows.
-    pub(crate) buried: bool,
+    pub(crate) unlinked: bool,
     /// When it gives way to newcomers.
     pub(crate) gives_way: GivesWay,
     pub(crate) path: PathMtu,
@@ -371,7 +371,7 @@ impl Conn {
             listener: origin.listener,
             announced: origin.listener.is_none(),
             lingers: false,
-            buried: false,
+            unlinked: false,
             gives_way: GivesWay::Never,
             path: PathMtu::new(now, origin.path_mtu.min(config.mtu)),
             confirmed_at: MilliStamp::of(now),

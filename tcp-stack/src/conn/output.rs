@@ -46,7 +46,7 @@ pub(crate) enum Frame {
         offset: u16,
     },
     /// The acknowledgment that was due before the marks of what arrives changed (RFC 8257 §3.2).
-    Turn,
+    CeChangeAck,
     /// An acknowledgment.
     Ack,
     /// A segment that makes the peer acknowledge.
@@ -83,8 +83,8 @@ impl Conn {
                 _ => None,
             };
         }
-        if self.ecn.has_turns() {
-            return Some(Frame::Turn);
+        if self.ecn.owes_ce_change_ack() {
+            return Some(Frame::CeChangeAck);
         }
         if let Some(node) = self.next_retransmission(cx) {
             return Some(self.fitted(cx, node));

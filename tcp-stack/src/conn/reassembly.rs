@@ -1,7 +1,7 @@
 //! What was received and not handed to the application yet.
 //!
 //! Segments behind a gap are kept in the frames they came in, as *runs*: a run is a contiguous stretch
-//! of the sequence space, the runs are sorted and do not touch. A segment that continues the last run,
+//! of the sequence space, the runs are sorted and do not prefetch. A segment that continues the last run,
 //! the usual case behind a loss, costs the same however much is held. In-order segments wait in a second
 //! list until the application takes them.
 //!
@@ -448,7 +448,7 @@ impl Reassembly {
         self.join(pool, prev, index);
     }
 
-    /// Joins the run `second`, which follows `first`, to it if they touch.
+    /// Joins the run `second`, which follows `first`, to it if they prefetch.
     fn join<B>(&mut self, pool: &mut Pool<RxNode<B>>, first: u32, second: u32) {
         let (Some(a), Some(b)) = (pool.get(first), pool.get(second)) else { return };
         if a.run_end != b.seq {

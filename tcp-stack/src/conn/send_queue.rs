@@ -20,9 +20,9 @@
 //! search starts where the last one ended, and its steps per acknowledgment are bounded, whatever the
 //! window: [`SendQueue::sack`]. Everything else costs in proportion to the segments whose state changes.
 
-mod arrive;
-mod depart;
+mod acked;
 mod scoreboard;
+mod sent;
 
 use core::hint::black_box;
 
@@ -31,7 +31,7 @@ use crate::pool::{NIL, Pool};
 use crate::recovery::RateStamp;
 use crate::seq::SeqNum;
 use crate::time::Instant;
-pub(crate) use depart::Departed;
+pub(crate) use sent::SentTrain;
 
 /// Where a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl<B> TxNode<B> {
 
     /// Reads from its first bytes and from its last.
     #[inline]
-    pub(crate) fn touch(&self) {
+    pub(crate) fn prefetch(&self) {
         black_box((self.sent_at, self.seq, self.prev, self.later, self.state));
     }
 

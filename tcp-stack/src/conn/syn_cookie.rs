@@ -16,7 +16,7 @@
 
 use siphasher::sip::SipHasher24;
 
-use super::terms::Terms;
+use super::syn_options::SynOptions;
 use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
@@ -62,16 +62,26 @@ impl Cookies {
     }
 
     /// What of a SYN's terms a cookie can keep: without timestamps only the MSS, rounded down.
-    pub(crate) fn kept(terms: Terms, is_ipv4: bool) -> Terms {
-        let mss = mss_at(mss_index(terms.mss, is_ipv4), is_ipv4);
-        if terms.timestamps() { Terms::from_low_bits(mss, terms.low_bits()) } else { Terms::bare(mss) }
+    pub(crate) fn kept(syn_options: SynOptions, is_ipv4: bool) -> SynOptions {
+        let mss = mss_at(mss_index(syn_options.mss, is_ipv4), is_ipv4);
+        if syn_options.timestamps() {
+            SynOptions::from_low_bits(mss, syn_options.low_bits())
+        } else {
+            SynOptions::bare(mss)
+        }
     }
 
-    /// The initial sequence number that answers a SYN from `irs`, on `terms` that [`Self::kept`] gave.
-    pub(crate) fn make(&mut self, now: Instant, flow: &FourTuple, irs: SeqNum, terms: Terms) -> SeqNum {
+    /// The initial sequence number that answers a SYN from `irs`, on `syn_options` that [`Self::kept`] gave.
+    pub(crate) fn make(
+        &mut self,
+        now: Instant,
+        flow: &FourTuple,
+        irs: SeqNum,
+        syn_options: SynOptions,
+    ) -> SeqNum {
         let slot = slot_at(now);
-        let low = mss_index(terms.mss, flow.is_ipv4()) | if slot & 1 == 1 { 8 } else { 0 };
-        SeqNum::new(self.hash(slot, flow, irs, terms, low) << 4 | u32::from(low))
+        let low = mss_index(syn_options.mss, flow.is_ipv4()) | if slot & 1 == 1 { 8 } else { 0 };
+        SeqNum::new(self.hash(slot, flow, irs, syn_options, low) << 4 | u32::from(low))
     }
 
     /// The terms of a cookie that came back in an acknowledgment, with our timestamp if the segment has the
@@ -83,36 +93,36 @@ impl Cookies {
         irs: SeqNum,
         cookie: SeqNum,
         echo: Option<u32>,
-    ) -> Option<Terms> {
+    ) -> Option<SynOptions> {
         let [.., last] = cookie.get().to_be_bytes();
         let low = last & 0xf;
         let is_ipv4 = flow.is_ipv4();
         let mss = mss_at(low & 7, is_ipv4);
-        let terms = match echo.map(u32::to_be_bytes) {
-            Some([.., bits]) => Terms::from_low_bits(mss, bits),
-            None => Terms::bare(mss),
+        let syn_options = match echo.map(u32::to_be_bytes) {
+            Some([.., bits]) => SynOptions::from_low_bits(mss, bits),
+            None => SynOptions::bare(mss),
         };
         let now = slot_at(now);
         let age = (now & 1) ^ u64::from(low >> 3);
         let slot = now.checked_sub(age)?;
-        (self.hash(slot, flow, irs, terms, low) == cookie.get() >> 4).then_some(terms)
+        (self.hash(slot, flow, irs, syn_options, low) == cookie.get() >> 4).then_some(syn_options)
     }
 
-    /// The timestamp that carries `terms`: at most 63 ms before our clock, so that it never goes back.
-    pub(crate) fn timestamp(clock: u32, terms: Terms) -> u32 {
-        let bits = u32::from(terms.low_bits());
+    /// The timestamp that carries `syn_options`: at most 63 ms before our clock, so that it never goes back.
+    pub(crate) fn timestamp(clock: u32, syn_options: SynOptions) -> u32 {
+        let bits = u32::from(syn_options.low_bits());
         let value = (clock & !0x3f) | bits;
         if value.wrapping_sub(clock).cast_signed() > 0 { value.wrapping_sub(0x40) } else { value }
     }
 
     /// 28 bits.
-    fn hash(&mut self, slot: u64, flow: &FourTuple, irs: SeqNum, terms: Terms, low: u8) -> u32 {
+    fn hash(&mut self, slot: u64, flow: &FourTuple, irs: SeqNum, syn_options: SynOptions, low: u8) -> u32 {
         let [even, odd] = &mut self.secrets;
         let cached = if slot & 1 == 0 { even } else { odd };
         if cached.0 != slot {
             *cached = (slot, secret(&self.root, slot));
         }
-        let fields = [low, terms.low_bits(), u8::from(terms.timestamps()), 0];
+        let fields = [low, syn_options.low_bits(), u8::from(syn_options.timestamps()), 0];
         let all = flow.with([irs.get().to_be_bytes(), fields]);
         let [a, b, c, d, ..] = cached.1.hash(all.as_flattened()).to_be_bytes();
         u32::from_be_bytes([a, b, c, d]) >> 4
@@ -150,18 +160,18 @@ mod tests {
         let irs = SeqNum::new(77);
         for (flow, mss) in flow(9).iter().flat_map(|flow| table(flow.is_ipv4()).map(|mss| (flow, mss))) {
             for bits in 0..64 {
-                let terms = Terms::from_low_bits(mss, bits);
-                let cookie = cookies.make(at(100), flow, irs, terms);
-                let sent = Cookies::timestamp(12_345_678, terms);
+                let syn_options = SynOptions::from_low_bits(mss, bits);
+                let cookie = cookies.make(at(100), flow, irs, syn_options);
+                let sent = Cookies::timestamp(12_345_678, syn_options);
                 assert!(12_345_678_u32.wrapping_sub(sent) < 64);
-                assert_eq!(cookies.check(at(101), flow, irs, cookie, Some(sent)), Some(terms));
+                assert_eq!(cookies.check(at(101), flow, irs, cookie, Some(sent)), Some(syn_options));
                 // Neither the options nor their absence can be changed.
                 assert_eq!(cookies.check(at(101), flow, irs, cookie, Some(sent ^ 1)), None);
                 assert_eq!(cookies.check(at(101), flow, irs, cookie, None), None);
             }
-            let terms = Terms::bare(mss);
-            let cookie = cookies.make(at(100), flow, irs, terms);
-            assert_eq!(cookies.check(at(101), flow, irs, cookie, None), Some(terms));
+            let syn_options = SynOptions::bare(mss);
+            let cookie = cookies.make(at(100), flow, irs, syn_options);
+            assert_eq!(cookies.check(at(101), flow, irs, cookie, None), Some(syn_options));
         }
     }
 
@@ -169,9 +179,9 @@ mod tests {
     fn a_cookie_is_good_for_its_flow_and_number_only() {
         let mut cookies = Cookies::new((1, 2));
         for ([flow, other], irs) in [(flow(9), SeqNum::new(1)), (flow(10), SeqNum::new(2))] {
-            let terms = Terms::bare(536);
-            let cookie = cookies.make(at(0), &flow, irs, terms);
-            assert_eq!(cookies.check(at(0), &flow, irs, cookie, None), Some(terms));
+            let syn_options = SynOptions::bare(536);
+            let cookie = cookies.make(at(0), &flow, irs, syn_options);
+            assert_eq!(cookies.check(at(0), &flow, irs, cookie, None), Some(syn_options));
             assert_eq!(cookies.check(at(0), &other, irs, cookie, None), None);
             assert_eq!(cookies.check(at(0), &flow, irs + 1, cookie, None), None);
             assert_eq!(cookies.check(at(0), &flow, irs, cookie + 1, None), None);
@@ -183,17 +193,21 @@ mod tests {
     fn a_cookie_lives_for_one_slot_and_into_a_second() {
         let mut cookies = Cookies::new((1, 2));
         let [flow, _] = flow(9);
-        let (irs, terms) = (SeqNum::new(1), Terms::bare(1460));
+        let (irs, syn_options) = (SeqNum::new(1), SynOptions::bare(1460));
         for made in [0, 30, 63, 64, 127, 1_000_000] {
-            let cookie = cookies.make(at(made), &flow, irs, terms);
+            let cookie = cookies.make(at(made), &flow, irs, syn_options);
             let end = (made / 64 + 2) * 64;
             assert_ne!(
                 cookie,
-                cookies.make(at(made + 64), &flow, irs, terms),
+                cookies.make(at(made + 64), &flow, irs, syn_options),
                 "each slot has a secret of its own"
             );
             for when in [made, made + 64, end - 1] {
-                assert_eq!(cookies.check(at(when), &flow, irs, cookie, None), Some(terms), "{made} {when}");
+                assert_eq!(
+                    cookies.check(at(when), &flow, irs, cookie, None),
+                    Some(syn_options),
+                    "{made} {when}"
+                );
             }
             for when in [end, end + 64, end + 128] {
                 assert_eq!(cookies.check(at(when), &flow, irs, cookie, None), None, "{made} {when}");
@@ -207,7 +221,7 @@ mod tests {
         for is_ipv4 in [true, false] {
             assert!(table(is_ipv4).is_sorted());
             for mss in 64..=u16::MAX {
-                let kept = Cookies::kept(Terms::bare(mss), is_ipv4).mss;
+                let kept = Cookies::kept(SynOptions::bare(mss), is_ipv4).mss;
                 assert!(kept <= mss && table(is_ipv4).iter().all(|value| *value <= kept || *value > mss));
             }
         }
@@ -216,10 +230,10 @@ mod tests {
 
     #[test]
     fn a_timestamp_never_goes_back() {
-        let mut last = Cookies::timestamp(u32::MAX - 500, Terms::from_low_bits(536, 63));
+        let mut last = Cookies::timestamp(u32::MAX - 500, SynOptions::from_low_bits(536, 63));
         for n in 0..1000_u32 {
             let clock = (u32::MAX - 500).wrapping_add(n);
-            let value = Cookies::timestamp(clock, Terms::from_low_bits(536, 63));
+            let value = Cookies::timestamp(clock, SynOptions::from_low_bits(536, 63));
             assert!(value.wrapping_sub(last).cast_signed() >= 0 && clock.wrapping_sub(value) < 64);
             last = value;
         }

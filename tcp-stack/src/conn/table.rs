@@ -17,7 +17,7 @@ use crate::stats::StateCounts;
 
 /// The queues that a place of the table can be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum List {
+pub(crate) enum QueueKind {
     /// Something is to be told to the application.
     Events,
     /// Something may have to be sent.
@@ -32,12 +32,12 @@ pub(crate) enum List {
     GivesWay,
 }
 
-impl List {
+impl QueueKind {
     #[cfg(test)]
     pub(super) const COUNT: usize = 6;
 }
 
-impl Member for List {
+impl Member for QueueKind {
     #[inline]
     fn number(self) -> u8 {
         self as u8
@@ -47,7 +47,7 @@ impl Member for List {
 /// A queue of places. A place is in it once, which the block there knows; a place that was freed meanwhile is harmless,
 /// even if it is in use again: whoever takes it out looks at what is there.
 pub(crate) struct IndexQueue {
-    list: List,
+    list: QueueKind,
     /// Room for every place. What is behind the last one, or before the first, is of no use.
     ring: Vec<u32>,
     /// Where the first place is in the ring.
@@ -57,7 +57,7 @@ pub(crate) struct IndexQueue {
 
 impl IndexQueue {
     /// A queue for the places of a table of `limit` connections.
-    pub(crate) fn new(list: List, limit: u32) -> Self {
+    pub(crate) fn new(list: QueueKind, limit: u32) -> Self {
         Self { list, ring: vec![0; limit as usize], head: 0, len: 0 }
     }
 
@@ -258,17 +258,17 @@ impl ConnTable {
 
     /// Reads from every cache line of a place.
     #[inline]
-    pub(crate) fn touch(&self, index: u32) {
+    pub(crate) fn prefetch(&self, index: u32) {
         if let Some(Slot { conn, .. }) = self.slots.get(index as usize) {
-            conn.touch();
+            conn.prefetch();
         }
     }
 
     /// Reads from the cache lines of a place that are needed when its timers expire.
     #[inline]
-    pub(crate) fn touch_timers(&self, index: u32) {
+    pub(crate) fn prefetch_timers(&self, index: u32) {
         if let Some(Slot { conn, .. }) = self.slots.get(index as usize) {
-            conn.touch_timers();
+            conn.prefetch_timers();
         }
     }
 
@@ -362,7 +362,7 @@ impl ConnTable {
 
     /// Whether a place is in a list.
     #[cfg(any(test, feature = "testutil"))]
-    pub(crate) fn is_queued(&self, index: u32, list: List) -> bool {
+    pub(crate) fn is_queued(&self, index: u32, list: QueueKind) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| slot.conn.queued.has(list))
     }
 
@@ -534,7 +534,7 @@ mod tests {
         for port in 1..4 {
             table.insert(conn(&table, port)).unwrap();
         }
-        let (mut a, mut b) = (IndexQueue::new(List::Events, 4), IndexQueue::new(List::Output, 4));
+        let (mut a, mut b) = (IndexQueue::new(QueueKind::Events, 4), IndexQueue::new(QueueKind::Output, 4));
         for index in [2, 0, 2, 1, 0, 9] {
             a.push(&mut table, index);
             b.push(&mut table, 2 - index.min(2));
@@ -548,19 +548,19 @@ mod tests {
 
     #[test]
     fn a_place_that_is_freed_and_used_again_is_in_a_queue_once() {
-        let (mut table, mut queue) = (ConnTable::new(4, (1, 2)), IndexQueue::new(List::Events, 4));
+        let (mut table, mut queue) = (ConnTable::new(4, (1, 2)), IndexQueue::new(QueueKind::Events, 4));
         for round in 1..100 {
             let ids: Vec<_> = (0..4).map(|port| table.insert(conn(&table, round + port)).unwrap()).collect();
             ids.iter().for_each(|id| queue.push(&mut table, id.index()));
-            assert!(ids.iter().all(|id| table.is_queued(id.index(), List::Events)), "new ones, too");
+            assert!(ids.iter().all(|id| table.is_queued(id.index(), QueueKind::Events)), "new ones, too");
             ids.iter().for_each(|id| _ = table.remove(id.index()).unwrap());
         }
         assert_eq!(queue.len, 4);
         while let Some(index) = queue.pop(&mut table) {
-            assert!(table.at(index).is_none() && !table.is_queued(index, List::Events));
+            assert!(table.at(index).is_none() && !table.is_queued(index, QueueKind::Events));
         }
         let id = table.insert(conn(&table, 1)).unwrap();
-        assert!(!table.is_queued(id.index(), List::Events), "nor is one that comes when it is out");
+        assert!(!table.is_queued(id.index(), QueueKind::Events), "nor is one that comes when it is out");
         queue.push(&mut table, id.index());
         assert_eq!((queue.pop(&mut table), queue.pop(&mut table)), (Some(id.index()), None));
     }

@@ -4,7 +4,7 @@
 //! nothing but an acknowledgment is owed, no pace is kept) one new segment differs from the next by little: what the
 //! windows have left. What this file does must be the same, which a test of the stack compares.
 
-use super::send_queue::Departed;
+use super::send_queue::SentTrain;
 use super::{Conn, Cx, Pending, TxNode};
 use crate::buf::Buf;
 use crate::recovery::{Phase, RateStamp};
@@ -92,7 +92,7 @@ impl Conn {
             && queue.lost() == 0
             && self.recovery.phase == Phase::Open
             && self.recovery.dup_acks == 0
-            && !self.ecn.has_turns()
+            && !self.ecn.owes_ce_change_ack()
             && !self.ecn.holds()
             && !self.snd.urgent
             && self.negotiated.timestamps
@@ -118,20 +118,20 @@ impl Conn {
 
     /// Segments of a train, at least one, were handed to the port.
     #[inline(always)]
-    pub(crate) fn end_train<B: Buf>(&mut self, cx: &mut Cx<'_, B>, train: &Train, departed: &Departed) {
-        let segments = u64::from(departed.segments);
+    pub(crate) fn end_train<B: Buf>(&mut self, cx: &mut Cx<'_, B>, train: &Train, sent_train: &SentTrain) {
+        let segments = u64::from(sent_train.segments);
         self.segments_out = self.segments_out.wrapping_add(segments);
         let stats = &mut *cx.stats;
         stats.segments_out = stats.segments_out.wrapping_add(segments);
         stats.data_segments_out = stats.data_segments_out.wrapping_add(segments);
-        stats.bytes_out = stats.bytes_out.wrapping_add(departed.bytes.into());
+        stats.bytes_out = stats.bytes_out.wrapping_add(sent_train.bytes.into());
         if train.ecn == EcnField::Ect0 {
             stats.ect_out = stats.ect_out.wrapping_add(segments);
         }
         self.pending.remove(Pending::Ack);
         self.on_ack_sent();
         self.rate.on_send(cx.now, train.alone);
-        self.snd.nxt = self.snd.nxt.max(departed.end);
+        self.snd.nxt = self.snd.nxt.max(sent_train.end);
         self.snd.small_end = train.small_end;
         self.last_sent_at = cx.now;
         self.snd.note_flight();

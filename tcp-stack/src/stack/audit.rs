@@ -6,7 +6,7 @@ use alloc::string::String;
 use super::Stack;
 use crate::buf::Buf;
 use crate::config::GivesWay;
-use crate::conn::{Conn, List};
+use crate::conn::{Conn, QueueKind};
 use crate::event::ConnId;
 use crate::seq::SeqNum;
 use crate::state::State;
@@ -23,8 +23,8 @@ impl<B: Buf> Stack<B> {
     }
 
     /// From how many connections on it looks ahead.
-    pub fn look_ahead_from(&mut self, connections: u32) {
-        self.looks_ahead_from = connections;
+    pub fn set_prefetch_from(&mut self, connections: u32) {
+        self.prefetch_from = connections;
     }
 
     /// All that tells one stack from another: connections, queues, timers, counters.
@@ -47,21 +47,21 @@ impl<B: Buf> Stack<B> {
         self.audit_connections()?;
         let (mut receiving, mut retained, mut kept) = (0_u32, 0_u32, 0_u32);
         for (index, conn) in self.connections() {
-            conn.snd.queue.audit(&self.tx).map_err(|what| told(index, what, conn))?;
+            conn.snd.queue.audit(&self.tx).map_err(|what| describe(index, what, conn))?;
             receiving = receiving.saturating_add(conn.rcv.held.nodes(&self.rx));
-            same(
+            expect_equal(
                 "packet buffers held behind gaps",
                 conn.rcv.held.buffers(),
                 conn.rcv.held.count_buffers(&self.rx),
             )
-            .map_err(|what| told(index, &what, conn))?;
+            .map_err(|what| describe(index, &what, conn))?;
             retained = retained.saturating_add(conn.retained());
             kept = kept.saturating_add(conn.kept);
         }
-        same("nodes of the receive pool", self.rx.used(), receiving)?;
-        same("retained buffers", self.memory.budget.used(), retained)?;
-        same("retained buffers in accounts", self.accounts.total().buffers, retained)?;
-        same("kept buffers", self.kept, kept)
+        expect_equal("nodes of the receive pool", self.rx.used(), receiving)?;
+        expect_equal("retained buffers", self.memory.budget.used(), retained)?;
+        expect_equal("retained buffers in accounts", self.accounts.total().buffers, retained)?;
+        expect_equal("kept buffers", self.kept, kept)
     }
 
     /// What can be said without a walk through what is queued, so that each step of a simulation can be followed by it.
@@ -75,16 +75,16 @@ impl<B: Buf> Stack<B> {
         let (mut conns, mut sending) = (0_u32, 0_u32);
         let mut flows = self.time_wait.used().saturating_add(self.half_open.used());
         for (index, conn) in self.connections() {
-            self.audit_conn(index, conn).map_err(|what| told(index, what, conn))?;
+            self.audit_conn(index, conn).map_err(|what| describe(index, what, conn))?;
             conns = conns.saturating_add(1);
             sending = sending.saturating_add(conn.snd.queue.segments());
-            flows = flows.saturating_add(u32::from(!conn.buried));
+            flows = flows.saturating_add(u32::from(!conn.unlinked));
         }
-        same("connections", self.conns.used(), conns)?;
-        same("nodes of the send pool", self.tx.used(), sending)?;
-        same("entries of the table of flows", self.conns.flows(), flows)?;
+        expect_equal("connections", self.conns.used(), conns)?;
+        expect_equal("nodes of the send pool", self.tx.used(), sending)?;
+        expect_equal("entries of the table of flows", self.conns.flows(), flows)?;
         let counted = self.accounts.total().connections;
-        same("connections in accounts", counted, conns.saturating_add(self.half_open.used()))
+        expect_equal("connections in accounts", counted, conns.saturating_add(self.half_open.used()))
     }
 
     fn connections(&self) -> impl Iterator<Item = (u32, &Conn)> {
@@ -97,10 +97,10 @@ impl<B: Buf> Stack<B> {
     }
 
     fn audit_conn(&self, index: u32, conn: &Conn) -> Result<(), &'static str> {
-        if conn.has_events() && !self.conns.is_queued(index, List::Events) {
-            return Err("an event that nobody will be told of");
+        if conn.has_events() && !self.conns.is_queued(index, QueueKind::Events) {
+            return Err("an event that nobody will be describe of");
         }
-        if conn.gives_way != GivesWay::Never && !self.conns.is_queued(index, List::GivesWay) {
+        if conn.gives_way != GivesWay::Never && !self.conns.is_queued(index, QueueKind::GivesWay) {
             return Err("it gives way, and nobody will find it");
         }
         if conn.state == State::Closed {
@@ -116,7 +116,9 @@ impl<B: Buf> Stack<B> {
         if conn.snd.has_outstanding() && !recovers {
             return Err("something is outstanding, and no timer runs");
         }
-        let waits = [List::Output, List::Neighbor].into_iter().any(|list| self.conns.is_queued(index, list));
+        let waits = [QueueKind::Output, QueueKind::Neighbor]
+            .into_iter()
+            .any(|list| self.conns.is_queued(index, list));
         let earliest = conn.timers.earliest(&conn.deadlines, self.now);
         if !conn.snd.queue.is_empty() && !waits && earliest.is_none() {
             return Err("something is queued, and nothing will send it");
@@ -138,12 +140,12 @@ impl<B: Buf> Stack<B> {
 }
 
 /// A connection, and what is wrong with it.
-fn told(index: u32, what: &str, conn: &Conn) -> String {
+fn describe(index: u32, what: &str, conn: &Conn) -> String {
     format!("place {index}: {what}: {conn:?}")
 }
 
 /// What is in use must be what the connections have.
-fn same(what: &str, used: u32, found: u32) -> Result<(), String> {
+fn expect_equal(what: &str, used: u32, found: u32) -> Result<(), String> {
     let text = || format!("{used} {what}, of which {found} belong to a connection");
     if used == found { Ok(()) } else { Err(text()) }
 }

@@ -6,8 +6,8 @@ use core::time::Duration;
 use arrayvec::ArrayVec;
 
 use super::Stack;
-use super::look_ahead::BURST;
-use super::passive::Knock;
+use super::passive::OpeningSegment;
+use super::prefetch::BURST;
 use super::replies::reset_for;
 use crate::buf::{Buf, RxFrame};
 use crate::conn::{Conn, Cx, Incoming, Notice, Outcome, Payload, Target, TimeWaitVerdict};
@@ -19,10 +19,10 @@ use crate::state::State;
 use crate::time::{Instant, MilliStamp, nanos};
 use crate::wire::{EcnField, TcpFlags};
 
-/// How often a neighbor is told that it is reachable.
+/// How often a neighbor is describe that it is reachable.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
 /// Connections that give up what they retain, per burst, when that is short: as many as segments that may be retained.
-const RELIEVED_PER_BURST: u32 = 32;
+const RECLAIMED_PER_BURST: u32 = 32;
 
 impl<B: Buf> Stack<B> {
     /// Takes a burst of frames from the port. Nothing is sent: replies are only noted, so that a burst is
@@ -32,14 +32,14 @@ impl<B: Buf> Stack<B> {
         self.now = now;
         self.offerable = None;
         let mut run = None;
-        if self.looks_ahead() {
+        if self.prefetches() {
             let mut frames = frames.into_iter();
             loop {
                 let burst: ArrayVec<RxFrame<B>, BURST> = frames.by_ref().take(BURST).collect();
                 if burst.is_empty() {
                     break;
                 }
-                let places = self.look_ahead(&burst);
+                let places = self.prefetch_burst(&burst);
                 self.take_burst(now, burst.into_iter().zip(places), &mut run);
             }
         } else {
@@ -47,7 +47,7 @@ impl<B: Buf> Stack<B> {
         }
         self.end_run(now, &mut run);
         self.wake_pool_waiters(now);
-        self.relieve_held(now);
+        self.reclaim_held(now);
     }
 
     /// Takes frames, each with where its connection is likely to be.
@@ -104,7 +104,7 @@ impl<B: Buf> Stack<B> {
     #[inline]
     fn end_run(&mut self, now: Instant, run: &mut Option<u32>) {
         if let Some(index) = run.take() {
-            self.settle(now, index);
+            self.schedule(now, index);
         }
     }
 
@@ -241,26 +241,26 @@ impl<B: Buf> Stack<B> {
             self.interface.drop_delivered(DropReason::TcpStrayReset);
             return false;
         }
-        let knock = Knock { local, remote, hash, incoming: &incoming, least };
+        let opening = OpeningSegment { local, remote, hash, incoming: &incoming, least };
         if !header.flags.contains(TcpFlags::ACK) && self.listeners.find(local.port()).is_some() {
             // LISTEN, third: a SYN, whatever is combined with it; fourth: "Drop the segment and return."
             let is_syn = header.flags.contains(TcpFlags::SYN);
-            let accepted = if is_syn { self.on_syn(now, &knock) } else { Err(DropReason::TcpNoAck) };
+            let accepted = if is_syn { self.on_syn(now, &opening) } else { Err(DropReason::TcpNoAck) };
             if let Err(reason) = accepted {
                 self.interface.drop_delivered(reason);
             }
             return accepted.is_ok();
         }
-        let cookie = self.cookie_in(now, &knock);
-        if let Some(Ok(terms)) = cookie {
-            self.open_by_cookie(now, (local, remote), hash, terms, incoming);
+        let cookie = self.cookie_in(now, &opening);
+        if let Some(Ok(syn_options)) = cookie {
+            self.open_by_cookie(now, (local, remote), hash, syn_options, incoming);
             return false;
         }
         self.interface.drop_delivered(DropReason::TcpNoConnection);
         // What overtakes the acknowledgment that opens the connection comes again behind it, or is of no use then: no
         // reset. Whoever has nothing to say, and may answer a SYN-ACK whose record has given way, must hear of it.
         let too_early =
-            cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_a_record(now, &knock));
+            cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_a_record(now, &opening));
         if !too_early {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }
@@ -304,9 +304,9 @@ impl<B: Buf> Stack<B> {
 
     /// Has the connections that retain received data longest let go of it, before the budget for that is used up or the
     /// pool's reserve is touched: so that everybody can retain a little.
-    fn relieve_held(&mut self, now: Instant) {
+    fn reclaim_held(&mut self, now: Instant) {
         let mut asked = 0_u32;
-        for _ in 0..RELIEVED_PER_BURST {
+        for _ in 0..RECLAIMED_PER_BURST {
             let has_nodes = self.rx.available() > self.config.in_order_nodes();
             if has_nodes && !self.memory.budget.is_short(asked) {
                 return;

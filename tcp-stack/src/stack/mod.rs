@@ -4,9 +4,9 @@ mod api;
 #[cfg(any(test, feature = "testutil"))]
 mod audit;
 mod input;
-mod look_ahead;
 mod output;
 mod passive;
+mod prefetch;
 mod replies;
 mod room;
 mod segmentation;
@@ -21,8 +21,8 @@ use crate::budget::ReceiveBudget;
 use crate::buf::Buf;
 use crate::config::StackConfig;
 use crate::conn::{
-    Conn, ConnTable, Cookies, Cx, HalfOpenTable, IndexQueue, List, Listeners, Notice, Pending, ReceiveMemory,
-    RxNode, Target, TimeWait, TimeWaitTable, TxNode,
+    Conn, ConnTable, Cookies, Cx, HalfOpenTable, IndexQueue, Listeners, Notice, Pending, QueueKind,
+    ReceiveMemory, RxNode, Target, TimeWait, TimeWaitTable, TxNode,
 };
 use crate::entropy::Entropy;
 use crate::error::CloseReason;
@@ -84,7 +84,7 @@ pub struct Stack<B: Buf> {
     giving_way: IndexQueue,
     /// Where in `giving_way` the search for one of a listener's, or of a source's, goes on.
     searched: u32,
-    /// Those that gave way and were not told of.
+    /// Those that gave way and were not describe of.
     evicted: VecDeque<ConnId>,
     /// [`Interface::resolutions`] when `neighbor_wait` was looked at last.
     resolutions: u32,
@@ -95,23 +95,23 @@ pub struct Stack<B: Buf> {
     /// The place and the flow of the connection that the last segment was for, while it is in the table of flows:
     /// bursts come in runs.
     last: Option<(u32, FourTuple)>,
-    /// The place of the connection that [`Event::OutOfOrder`] told of last, and the first of the segments that it told of:
+    /// The place of the connection that [`Event::OutOfOrder`] describe of last, and the first of the segments that it describe of:
     /// until the next event, or the next frames.
     offerable: Option<(u32, u32)>,
     /// Whether segments that are expected are taken the short way, and new ones sent in trains; off only where both ways are
     /// compared.
     predicts: bool,
     /// Connections from which on it looks ahead; another number only where both ways are compared.
-    looks_ahead_from: u32,
+    prefetch_from: u32,
     /// Moves the search for a source port on (RFC 6056 §3.3.3).
     next_port: u32,
-    /// The time of the last call that told it.
+    /// The time of the last call that describe it.
     now: Instant,
 }
 
 impl<B: Buf> Stack<B> {
     /// A stack. All its memory is reserved here. `seed` must be secret and random: sequence numbers, ports
-    /// and hash keys derive from it; the same seed and the same calls give the same frames.
+    /// and hash keys derive from it; the expect_equal seed and the expect_equal calls give the expect_equal frames.
     pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
@@ -157,13 +157,13 @@ impl<B: Buf> Stack<B> {
                 ReceiveBudget::new(config.received_buffers(), config.buffers_max),
             ),
             wheel: Wheel::new(connections),
-            events: IndexQueue::new(List::Events, connections),
-            output: IndexQueue::new(List::Output, connections),
-            neighbor_wait: IndexQueue::new(List::Neighbor, connections),
-            pool_wait: IndexQueue::new(List::PoolRoom, connections),
-            held: IndexQueue::new(List::Held, connections),
+            events: IndexQueue::new(QueueKind::Events, connections),
+            output: IndexQueue::new(QueueKind::Output, connections),
+            neighbor_wait: IndexQueue::new(QueueKind::Neighbor, connections),
+            pool_wait: IndexQueue::new(QueueKind::PoolRoom, connections),
+            held: IndexQueue::new(QueueKind::Held, connections),
             kept: 0,
-            giving_way: IndexQueue::new(List::GivesWay, connections),
+            giving_way: IndexQueue::new(QueueKind::GivesWay, connections),
             searched: 0,
             evicted: VecDeque::with_capacity(room::EVICTED_MAX),
             resolutions: interface.resolutions(),
@@ -174,7 +174,7 @@ impl<B: Buf> Stack<B> {
             last: None,
             offerable: None,
             predicts: true,
-            looks_ahead_from: look_ahead::CONNECTIONS_MIN,
+            prefetch_from: prefetch::CONNECTIONS_MIN,
             next_port: 0,
             now: Instant::ZERO,
             interface,
@@ -203,16 +203,16 @@ impl<B: Buf> Stack<B> {
         let Self { conns, tx, rx, memory, accounts, stats, config, paths, .. } = self;
         let conn = conns.at_mut(index)?;
         let result = act(conn, &mut Cx { now, config, tx, rx, memory, accounts, stats, paths });
-        self.settle(now, index);
+        self.schedule(now, index);
         Some(result)
     }
 
     /// Links a connection that was moved to the lists and timers that it needs.
     #[inline]
-    fn settle(&mut self, now: Instant, index: u32) {
+    fn schedule(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.conns.at_mut(index) else { return };
         if conn.counted != Some(conn.state) {
-            return self.settle_state(now, index);
+            return self.schedule_state_change(now, index);
         }
         if conn.has_events() {
             self.events.push_block(conn, index);
@@ -228,26 +228,26 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// As [`Self::settle`], when the state has changed.
+    /// As [`Self::schedule`], when the state has changed.
     #[cold]
-    fn settle_state(&mut self, now: Instant, index: u32) {
+    fn schedule_state_change(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.conns.at_mut(index) else { return };
-        if conn.state == State::Closed && !conn.buried {
-            self.bury(now, index);
+        if conn.state == State::Closed && !conn.unlinked {
+            self.unlink_flow(now, index);
         }
         self.conns.count_state(index);
         if self.conns.at(index).is_some() {
-            self.settle(now, index);
+            self.schedule(now, index);
         }
     }
 
     /// A connection has ended: its flow is free for another one, or for its TIME-WAIT record.
     #[cold]
-    fn bury(&mut self, now: Instant, index: u32) {
+    fn unlink_flow(&mut self, now: Instant, index: u32) {
         self.wheel.cancel(index);
         self.last = self.last.filter(|(last, _)| *last != index);
         let Some(conn) = self.conns.at_mut(index) else { return };
-        conn.buried = true;
+        conn.unlinked = true;
         let (hash, announced) = (conn.hash, conn.announced);
         let record = conn.lingers.then(|| TimeWait::of(conn));
         let owes_ack = conn.pending.take(Pending::Ack);
@@ -271,7 +271,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Frees the place of a connection that has ended and was told of.
+    /// Frees the place of a connection that has ended and was describe of.
     fn free(&mut self, index: u32) {
         let Self { conns, accounts, memory, rx, tx, kept, .. } = self;
         if let Some(conn) = conns.remove(index) {
@@ -313,7 +313,7 @@ impl<B: Buf> Stack<B> {
         let notices = &mut conn.notices;
         if notices.take(Notice::Opened) {
             if !self.evicted.is_empty() {
-                // The place may be one of theirs: they are told of first.
+                // The place may be one of theirs: they are describe of first.
                 notices.add(Notice::Opened);
                 return self.next_evicted();
             }

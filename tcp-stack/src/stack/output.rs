@@ -15,7 +15,7 @@ const QUANTUM: usize = 16;
 
 /// How a connection's turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum TxOutcome {
     /// It has nothing more to send.
     Done,
     /// It has, when it is its turn again.
@@ -63,20 +63,20 @@ impl<B: Buf> Stack<B> {
         while sent < max {
             let Some(index) = self.output.pop(&mut self.conns) else { break };
             let quantum = QUANTUM.min(max.saturating_sub(sent));
-            let (count, turn) = self.take_turn(now, index, pool, out, quantum);
+            let (count, outcome) = self.transmit_from(now, index, pool, out, quantum);
             sent = sent.saturating_add(count);
             if let Some(deadline) = self.conns.at_mut(index).and_then(|conn| conn.timers.take_news(now)) {
                 self.wheel.arm_by(index, deadline);
             }
-            match turn {
-                Turn::Done => {}
-                Turn::More => self.output.push(&mut self.conns, index),
-                Turn::NoBuffer => {
+            match outcome {
+                TxOutcome::Done => {}
+                TxOutcome::More => self.output.push(&mut self.conns, index),
+                TxOutcome::NoBuffer => {
                     self.stats.no_buffer = self.stats.no_buffer.wrapping_add(1);
                     self.output.push(&mut self.conns, index);
                     break;
                 }
-                Turn::NoNeighbor(why) => self.wait_for_neighbor(now, index, why),
+                TxOutcome::NoNeighbor(why) => self.wait_for_neighbor(now, index, why),
             }
         }
         sent
@@ -127,7 +127,7 @@ impl<B: Buf> Stack<B> {
                 self.half_open.wait_for_neighbor(index);
                 continue;
             };
-            let ecn = record.terms.field();
+            let ecn = record.syn_options.field();
             let syn_ack = record.syn_ack(&self.config, now, self.entropy.timestamp_offset(local, remote));
             match make_reply(&mut self.interface, pool, &syn_ack, mac, ecn) {
                 Ok(frame) => out(frame),
@@ -144,51 +144,51 @@ impl<B: Buf> Stack<B> {
         sent
     }
 
-    fn take_turn<P: BufPool<Buf = B>>(
+    fn transmit_from<P: BufPool<Buf = B>>(
         &mut self,
         now: Instant,
         index: u32,
         pool: &mut P,
         out: &mut impl FnMut(TxFrame<B>),
         quantum: usize,
-    ) -> (usize, Turn) {
+    ) -> (usize, TxOutcome) {
         let Self { conns, tx, rx, memory, accounts, stats, config, interface, paths, predicts, .. } = self;
-        let Some(conn) = conns.at_mut(index) else { return (0, Turn::Done) };
+        let Some(conn) = conns.at_mut(index) else { return (0, TxOutcome::Done) };
         let mut cx = Cx { now, config, tx, rx, memory, accounts, stats, paths };
         let train = if *predicts { send_train(conn, &mut cx, interface, out, quantum) } else { Ok(0) };
         let sent = match train {
             Ok(0) => 0,
-            Ok(sent) if !conn.wants_output() => return (sent, Turn::Done),
+            Ok(sent) if !conn.wants_output() => return (sent, TxOutcome::Done),
             Ok(sent) => sent,
-            Err(why) => return (0, Turn::NoNeighbor(why)),
+            Err(why) => return (0, TxOutcome::NoNeighbor(why)),
         };
         let mut mac = None;
         for count in sent..quantum {
-            let Some(frame) = conn.next_frame(&mut cx) else { return (count, Turn::Done) };
+            let Some(frame) = conn.next_frame(&mut cx) else { return (count, TxOutcome::Done) };
             let to = match mac.map_or_else(|| interface.resolve(now, conn.remote().ip()), Ok) {
                 Ok(to) => to,
-                Err(why) => return (count, Turn::NoNeighbor(why)),
+                Err(why) => return (count, TxOutcome::NoNeighbor(why)),
             };
             mac = Some(to);
             let made = make(conn, &mut cx, interface, pool, frame, to);
             let is_run = made.as_ref().is_ok_and(|frame| frame.offload.segment > 0);
             match made {
                 Ok(frame) => out(frame),
-                Err(Failure::NoBuffer) => return (count, Turn::NoBuffer),
+                Err(Failure::NoBuffer) => return (count, TxOutcome::NoBuffer),
                 Err(Failure::NoRoom) => {
                     cx.stats.no_headroom = cx.stats.no_headroom.wrapping_add(1);
-                    return (count, Turn::Done);
+                    return (count, TxOutcome::Done);
                 }
             }
             cx.stats.segments_out = cx.stats.segments_out.wrapping_add(1);
             if is_run {
-                return (count.saturating_add(1), Turn::More);
+                return (count.saturating_add(1), TxOutcome::More);
             }
             if !conn.wants_output() {
-                return (count.saturating_add(1), Turn::Done);
+                return (count.saturating_add(1), TxOutcome::Done);
             }
         }
-        (quantum, Turn::More)
+        (quantum, TxOutcome::More)
     }
 
     fn send_replies<P: BufPool<Buf = B>>(
@@ -295,7 +295,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
             conn.on_syn_sent(cx);
             Ok(frame)
         }
-        Frame::Turn | Frame::Ack | Frame::Keepalive => make_ack(conn, cx, interface, pool, frame, mac),
+        Frame::CeChangeAck | Frame::Ack | Frame::Keepalive => make_ack(conn, cx, interface, pool, frame, mac),
         Frame::Probe { node, offset } => {
             let (seq, byte) = byte_at(cx, node, offset).ok_or(Failure::NoRoom)?;
             let mut buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
@@ -323,15 +323,15 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
 ) -> Result<TxFrame<B>, Failure> {
     let buf = pool.alloc(BufClass::Control).ok_or(Failure::NoBuffer)?;
     let (header, options) = match frame {
-        Frame::Turn => conn.turn_header(cx),
+        Frame::CeChangeAck => conn.ce_change_header(cx),
         // RFC 9293 §3.8.4: "SEG.SEQ = SND.NXT-1".
         Frame::Keepalive => conn.header(cx, conn.snd.nxt - 1, TcpFlags::ACK, 0),
         _ => conn.header(cx, conn.snd.nxt, TcpFlags::ACK, 0),
     };
     let ecn = conn.ecn.control_field();
     let made = wrap(interface, buf, &header, &options, &conn.flow, mac, ecn).map_err(|_| Failure::NoRoom)?;
-    if frame == Frame::Turn {
-        conn.on_turn_sent();
+    if frame == Frame::CeChangeAck {
+        conn.on_ce_change_ack_sent();
     } else {
         conn.on_header_sent(true, false);
     }

@@ -10,7 +10,7 @@ use crate::buf::Buf;
 use crate::config::SynCookies;
 use crate::conn::{
     COOKIE_LIFE, Conn, Cookies, HalfOpen, HalfOpenVerdict, Incoming, Listener, NOT_TIMED, Origin, SynOffer,
-    Target, Terms, syn_ack, ts_clock,
+    SynOptions, Target, syn_ack, ts_clock,
 };
 use crate::event::ListenerId;
 use crate::four_tuple::FourTuple;
@@ -27,7 +27,7 @@ const HALF_OPEN_LEAST_WITH_COOKIES: Duration = Duration::from_secs(3);
 
 /// A segment that may open a connection.
 #[derive(Debug)]
-pub(super) struct Knock<'a, B> {
+pub(super) struct OpeningSegment<'a, B> {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) hash: u32,
@@ -38,20 +38,24 @@ pub(super) struct Knock<'a, B> {
 
 impl<B: Buf> Stack<B> {
     /// SEGMENT ARRIVES in LISTEN, third: a SYN (RFC 9293 §3.10.7.2).
-    pub(super) fn on_syn(&mut self, now: Instant, knock: &Knock<'_, B>) -> Result<(), DropReason> {
-        let Knock { local, remote, incoming, least, .. } = *knock;
+    pub(super) fn on_syn(&mut self, now: Instant, opening: &OpeningSegment<'_, B>) -> Result<(), DropReason> {
+        let OpeningSegment { local, remote, incoming, least, .. } = *opening;
         let cookies = self.config.tcp.syn_cookies;
-        let may_bake = cookies != SynCookies::Never;
-        let may_wait = self.make_room(now, (local, remote), may_bake)?;
-        let terms = self.terms_of(local, incoming);
+        let may_use_cookie = cookies != SynCookies::Never;
+        let may_wait = self.make_room(now, (local, remote), may_use_cookie)?;
+        let syn_options = self.syn_options_of(local, incoming);
         if may_wait || cookies == SynCookies::Always {
-            return self.send_cookie(now, knock, terms);
+            return self.send_cookie(now, opening, syn_options);
         }
         if let Err(reason) = self.room_for_half_open(local.port()) {
-            let least_age = if may_bake { HALF_OPEN_LEAST_WITH_COOKIES } else { HALF_OPEN_LEAST };
+            let least_age = if may_use_cookie { HALF_OPEN_LEAST_WITH_COOKIES } else { HALF_OPEN_LEAST };
             let recycled = self.recycle_half_open(now, local.port(), least_age);
             if !recycled {
-                return if may_bake { self.send_cookie(now, knock, terms) } else { Err(reason) };
+                return if may_use_cookie {
+                    self.send_cookie(now, opening, syn_options)
+                } else {
+                    Err(reason)
+                };
             }
         }
         let mut iss = self.entropy.initial_sequence(now, local, remote);
@@ -60,7 +64,7 @@ impl<B: Buf> Stack<B> {
         }
         let ts_recent = incoming.options.timestamps.map_or(0, |ts| ts.value);
         let irs = incoming.header.seq;
-        let record = HalfOpen::new(now, FourTuple::new(local, remote), terms, iss, irs, ts_recent);
+        let record = HalfOpen::new(now, FourTuple::new(local, remote), syn_options, iss, irs, ts_recent);
         let Some((id, listener)) = self.listeners.find(local.port()) else {
             return Err(DropReason::TcpNoConnection);
         };
@@ -68,17 +72,17 @@ impl<B: Buf> Stack<B> {
         let index = placed.ok_or(DropReason::TcpTableFull)?;
         listener.half_open = listener.half_open.saturating_add(1);
         let _ = self.accounts.open(self.accounts.ids(Some(id), remote.ip()), UNLIMITED);
-        self.conns.insert_flow(knock.hash, Target::HalfOpen(index));
+        self.conns.insert_flow(opening.hash, Target::HalfOpen(index));
         self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
         Ok(())
     }
 
     /// What a SYN offers of what its listener takes up.
-    fn terms_of(&mut self, local: SocketAddr, incoming: &Incoming<B>) -> Terms {
+    fn syn_options_of(&mut self, local: SocketAddr, incoming: &Incoming<B>) -> SynOptions {
         let Incoming { header, options, ecn, .. } = *incoming;
         let conn = self.listeners.find(local.port()).map(|(_, listener)| listener.options.conn);
         let offer = SynOffer { header, options, ecn };
-        Terms::of(&offer, &self.config, &conn.unwrap_or_default(), local.is_ipv4())
+        SynOptions::of(&offer, &self.config, &conn.unwrap_or_default(), local.is_ipv4())
     }
 
     /// Makes room for a connection that a SYN asks for. `true` when it shall be made later, when the peer has shown that it
@@ -168,21 +172,26 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Answers a SYN with a cookie, and forgets it. Never again of our own accord: the peer repeats its SYN.
-    fn send_cookie(&mut self, now: Instant, knock: &Knock<'_, B>, terms: Terms) -> Result<(), DropReason> {
-        let Knock { local, remote, incoming, least, .. } = *knock;
+    fn send_cookie(
+        &mut self,
+        now: Instant,
+        opening: &OpeningSegment<'_, B>,
+        syn_options: SynOptions,
+    ) -> Result<(), DropReason> {
+        let OpeningSegment { local, remote, incoming, least, .. } = *opening;
         let flow = FourTuple::new(local, remote);
-        let terms = Cookies::kept(terms, local.is_ipv4());
+        let syn_options = Cookies::kept(syn_options, local.is_ipv4());
         let irs = incoming.header.seq;
-        let iss = self.cookies.make(now, &flow, irs, terms);
+        let iss = self.cookies.make(now, &flow, irs, syn_options);
         // RFC 9293 §3.6.1: what TIME-WAIT asks of a new connection's sequence numbers, timestamps serve as well.
-        if !terms.timestamps() && least.is_some_and(|least| iss.before(least)) {
+        if !syn_options.timestamps() && least.is_some_and(|least| iss.before(least)) {
             return Err(DropReason::TcpBacklog);
         }
-        let times = incoming.options.timestamps.filter(|_| terms.timestamps()).map_or((0, 0), |ts| {
+        let times = incoming.options.timestamps.filter(|_| syn_options.timestamps()).map_or((0, 0), |ts| {
             let clock = ts_clock(now, self.entropy.timestamp_offset(local, remote));
-            (Cookies::timestamp(clock, terms), ts.value)
+            (Cookies::timestamp(clock, syn_options), ts.value)
         });
-        let reply = syn_ack(&self.config, &flow, (iss, irs), terms, times);
+        let reply = syn_ack(&self.config, &flow, (iss, irs), syn_options, times);
         // It goes back to where the SYN came from: a flood must not make us ask for stations that do not exist.
         if !self.replies.push_to(reply, incoming.src_mac) {
             return Err(DropReason::TcpBacklog);
@@ -196,8 +205,12 @@ impl<B: Buf> Stack<B> {
 
     /// The terms of the cookie that an acknowledgment to no connection brings back; `None` when it brings none, or
     /// the listener has given none of late.
-    pub(super) fn cookie_in(&mut self, now: Instant, knock: &Knock<'_, B>) -> Option<Result<Terms, ()>> {
-        let Knock { local, remote, incoming, .. } = *knock;
+    pub(super) fn cookie_in(
+        &mut self,
+        now: Instant,
+        opening: &OpeningSegment<'_, B>,
+    ) -> Option<Result<SynOptions, ()>> {
+        let OpeningSegment { local, remote, incoming, .. } = *opening;
         let TcpHeader { seq, ack, flags, .. } = incoming.header;
         let expected = flags.contains(TcpFlags::ACK)
             && !flags.contains(TcpFlags::SYN)
@@ -207,18 +220,18 @@ impl<B: Buf> Stack<B> {
         }
         let flow = FourTuple::new(local, remote);
         let echo = incoming.options.timestamps.filter(|_| self.config.tcp.timestamps).map(|ts| ts.echo);
-        let terms = self.cookies.check(now, &flow, seq - 1, ack - 1, echo);
-        if terms.is_none() {
+        let syn_options = self.cookies.check(now, &flow, seq - 1, ack - 1, echo);
+        if syn_options.is_none() {
             self.stats.syn_cookies_failed = self.stats.syn_cookies_failed.wrapping_add(1);
         }
-        Some(terms.ok_or(()))
+        Some(syn_options.ok_or(()))
     }
 
     /// Whether an acknowledgment may be of a SYN-ACK that was no cookie: its number is one that a connection of this flow
     /// began with no longer ago than a cookie is good for (RFC 6528 §3: within a flow, they count the time).
-    pub(super) fn may_answer_a_record(&self, now: Instant, knock: &Knock<'_, B>) -> bool {
-        let newest = self.entropy.initial_sequence(now, knock.local, knock.remote);
-        let ticks = newest.distance_from(knock.incoming.header.ack - 1);
+    pub(super) fn may_answer_a_record(&self, now: Instant, opening: &OpeningSegment<'_, B>) -> bool {
+        let newest = self.entropy.initial_sequence(now, opening.local, opening.remote);
+        let ticks = newest.distance_from(opening.incoming.header.ack - 1);
         Duration::from_micros(u64::from(ticks).saturating_mul(4)) <= COOKIE_LIFE
     }
 
@@ -228,7 +241,7 @@ impl<B: Buf> Stack<B> {
         now: Instant,
         (local, remote): (SocketAddr, SocketAddr),
         hash: u32,
-        terms: Terms,
+        syn_options: SynOptions,
         incoming: Incoming<B>,
     ) {
         let Some((id, options)) = self.listeners.find(local.port()).map(|(id, it)| (id, it.options.conn))
@@ -254,7 +267,7 @@ impl<B: Buf> Stack<B> {
             options,
             path_mtu: self.path_mtu_to(now, remote.ip()),
         };
-        let offer = terms.offer(seq - 1, incoming.options.timestamps.map_or(0, |ts| ts.value));
+        let offer = syn_options.offer(seq - 1, incoming.options.timestamps.map_or(0, |ts| ts.value));
         let conn = Conn::accept(now, &origin, &self.config, &offer, (now, now, NOT_TIMED));
         self.stats.syn_cookies_in = self.stats.syn_cookies_in.wrapping_add(1);
         self.stats.passive_opens = self.stats.passive_opens.wrapping_add(1);
@@ -270,8 +283,8 @@ impl<B: Buf> Stack<B> {
             HalfOpenVerdict::Ignore(reason) => self.interface.drop_delivered(reason),
             HalfOpenVerdict::Repeat => {
                 self.interface.drop_delivered(DropReason::TcpDuplicate);
-                let terms = self.terms_of(local, &incoming);
-                self.half_open.repeat(index, terms);
+                let syn_options = self.syn_options_of(local, &incoming);
+                self.half_open.repeat(index, syn_options);
             }
             HalfOpenVerdict::Reset => {
                 self.interface.drop_delivered(DropReason::TcpBadAck);
@@ -308,7 +321,7 @@ impl<B: Buf> Stack<B> {
             options,
             path_mtu: self.path_mtu_to(now, remote.ip()),
         };
-        let offer = record.terms.offer(record.irs, record.ts_recent);
+        let offer = record.syn_options.offer(record.irs, record.ts_recent);
         let sent = (now - record.age(now), now - record.since_sent(now), record.earlier());
         let conn = Conn::accept(now, &origin, &self.config, &offer, sent);
         self.establish(now, conn, incoming);

@@ -20,8 +20,8 @@ use crate::state::State;
 use crate::time::Instant;
 
 /// Connections that are looked at for one newcomer, at most.
-const LOOKS: u32 = 64;
-/// Connections that can have given way and not been told of: more than a burst brings newcomers.
+const SEARCH_STEPS_MAX: u32 = 64;
+/// Connections that can have given way and not been describe of: more than a burst brings newcomers.
 pub(super) const EVICTED_MAX: usize = 256;
 
 /// The limit that a newcomer would exceed.
@@ -89,7 +89,7 @@ impl<B: Buf> Stack<B> {
     /// The first in line. Those before it that are busy go to the end of the line.
     fn first_giving_way(&mut self, now: Instant) -> Option<u32> {
         let least = self.config.tcp.give_way_after();
-        for _ in 0..self.giving_way.len().min(LOOKS) {
+        for _ in 0..self.giving_way.len().min(SEARCH_STEPS_MAX) {
             let index = self.giving_way.first()?;
             let conn = self.conns.at(index).filter(|conn| conn.gives_way != GivesWay::Never);
             if conn.is_some_and(|conn| conn.has_had_time(now, least)) {
@@ -108,7 +108,7 @@ impl<B: Buf> Stack<B> {
     /// many connections as a limit allows is found soon.
     fn next_giving_way(&mut self, now: Instant, is_meant: &dyn Fn(&Conn) -> bool) -> Option<u32> {
         let (least, len) = (self.config.tcp.give_way_after(), self.giving_way.len());
-        for _ in 0..len.min(LOOKS) {
+        for _ in 0..len.min(SEARCH_STEPS_MAX) {
             if self.searched >= len {
                 self.searched = 0;
             }
@@ -122,7 +122,7 @@ impl<B: Buf> Stack<B> {
         None
     }
 
-    /// Resets a connection that gives way. Its place is free at once; the application is told before it is told of any
+    /// Resets a connection that gives way. Its place is free at once; the application is describe before it is describe of any
     /// connection that takes it.
     pub(super) fn evict(&mut self, now: Instant, index: u32, full: Full) {
         let Some(conn) = self.conns.at(index) else { return };

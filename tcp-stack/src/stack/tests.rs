@@ -162,7 +162,7 @@ fn opening() -> (Stack<HeapBuf>, u32) {
     (stack, conn.index())
 }
 
-/// What the simulations and the fuzzers rely on: a breach of what must hold between two calls is told by its name.
+/// What the simulations and the fuzzers rely on: a breach of what must hold between two calls is describe by its name.
 #[test]
 fn an_audit_names_what_is_wrong() {
     type Breach = fn(&mut Stack<HeapBuf>, u32);
@@ -192,8 +192,8 @@ fn an_audit_names_what_is_wrong() {
         let (mut stack, index) = opening();
         assert_eq!(stack.audit(), Ok(()));
         breach(&mut stack, index);
-        let told = stack.audit().unwrap_err();
-        assert!(told.contains(wrong), "{told}");
+        let describe = stack.audit().unwrap_err();
+        assert!(describe.contains(wrong), "{describe}");
     }
 }
 

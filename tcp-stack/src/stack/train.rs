@@ -25,7 +25,7 @@ pub(super) fn send_train<B: Buf>(
     let Some(template) = template else { return Ok(0) };
     let stamp = conn.train_stamp(cx.now, &train);
     let mut sent = 0_usize;
-    let departed = conn.snd.queue.depart(cx.tx, (cx.now, stamp), |segment, in_flight, is_last| {
+    let sent_train = conn.snd.queue.mark_train_sent(cx.tx, (cx.now, stamp), |segment, in_flight, is_last| {
         // That the first one may leave is why there is a train.
         if sent >= max || (sent > 0 && !train.admits(segment, in_flight)) {
             return false;
@@ -40,9 +40,9 @@ pub(super) fn send_train<B: Buf>(
         sent = sent.wrapping_add(1);
         true
     });
-    if departed.segments > 0 {
-        interface.count_templated(departed.segments);
-        conn.end_train(cx, &train, &departed);
+    if sent_train.segments > 0 {
+        interface.count_templated(sent_train.segments);
+        conn.end_train(cx, &train, &sent_train);
     }
     Ok(sent)
 }

@@ -87,7 +87,7 @@ impl Wheel {
 
     /// Reads from a node.
     #[inline]
-    pub(crate) fn touch(&self, index: u32) {
+    pub(crate) fn prefetch(&self, index: u32) {
         black_box(self.nodes.get(index as usize).map(|node| node.next));
     }
 

@@ -112,15 +112,16 @@ fn a_row_is_what_its_segments_are() {
         let [(mut pool, mut queue), (mut other_pool, mut other)] = all;
         let now = Instant::from_nanos(9);
         let mut seen = Vec::new();
-        let departed = queue.depart(&mut pool, (now, RateStamp::default()), |node, in_flight, is_last| {
-            seen.push((node.seq, in_flight, is_last));
-            seen.len() <= row as usize
-        });
+        let sent_train =
+            queue.mark_train_sent(&mut pool, (now, RateStamp::default()), |node, in_flight, is_last| {
+                seen.push((node.seq, in_flight, is_last));
+                seen.len() <= row as usize
+            });
         for index in before..before + row {
             other.mark_sent(&mut other_pool, index, now);
         }
-        assert_eq!((departed.segments, departed.bytes), (row, row * 100));
-        assert!(row == 0 || departed.end == seq((before + row) * 100));
+        assert_eq!((sent_train.segments, sent_train.bytes), (row, row * 100));
+        assert!(row == 0 || sent_train.end == seq((before + row) * 100));
         let count = before + row + behind;
         let expected =
             (before..count).take(row as usize + 1).map(|nth| (seq(nth * 100), nth * 100, nth + 1 == count));
@@ -168,11 +169,11 @@ proptest! {
                 }
                 (2, _) if nth % 2 == 1 => {
                     let mut left = nth / 2;
-                    let departed = queue.depart(&mut pool, (now, RateStamp::default()), |_, _, _| {
+                    let sent_train = queue.mark_train_sent(&mut pool, (now, RateStamp::default()), |_, _, _| {
                         left = left.wrapping_sub(1);
                         left != u32::MAX
                     });
-                    prop_assert!(departed.segments <= nth / 2);
+                    prop_assert!(sent_train.segments <= nth / 2);
                 }
                 (2, _) if queue.unsent != NIL => queue.mark_sent(&mut pool, queue.unsent, now),
                 (3, Some(TxState::Flight)) => queue.mark_lost(&mut pool, index),

@@ -59,7 +59,7 @@ pub fn prediction(data: &[u8]) {
     let mut inputs = [Input(data), Input(data), Input(data)];
     let mut runs = inputs.each_mut().map(Run::new);
     let [_, ahead, general] = &mut runs;
-    ahead.bench.stack.look_ahead_from(0);
+    ahead.bench.stack.set_prefetch_from(0);
     general.bench.stack.predict(false);
     for run in &mut runs {
         run.bench.burst = 3;

@@ -29,13 +29,13 @@ pub(super) const CONNECTIONS_MIN: u32 = 2048;
 impl<B: Buf> Stack<B> {
     /// Whether there are more connections than the cache holds.
     #[inline]
-    pub(super) fn looks_ahead(&self) -> bool {
-        self.conns.places() >= self.looks_ahead_from
+    pub(super) fn prefetches(&self) -> bool {
+        self.conns.places() >= self.prefetch_from
     }
 
     /// Where the connections of a burst are likely to be: [`NIL`] where nothing was looked for, or found.
     #[inline(never)]
-    pub(super) fn look_ahead(&self, frames: &[RxFrame<B>]) -> [u32; BURST] {
+    pub(super) fn prefetch_burst(&self, frames: &[RxFrame<B>]) -> [u32; BURST] {
         for RxFrame { buf, .. } in frames {
             black_box((buf.bytes().get(HEADERS).copied(), buf.is_shared()));
         }
@@ -51,12 +51,12 @@ impl<B: Buf> Stack<B> {
         }
         let places = hashes.map(|hash| hash.and_then(|hash| self.conns.likely(hash)).unwrap_or(NIL));
         for place in places {
-            self.conns.touch(place);
-            self.wheel.touch(place);
+            self.conns.prefetch(place);
+            self.wheel.prefetch(place);
         }
         let oldest = places.map(|place| self.conns.at(place).map_or(NIL, |conn| conn.snd.queue.head()));
         for node in oldest.iter().filter_map(|node| self.tx.get(*node)) {
-            node.touch();
+            node.prefetch();
         }
         for node in oldest.iter().filter_map(|node| self.tx.get(*node)) {
             black_box(node.buf.as_ref().is_some_and(Buf::is_shared));
@@ -67,11 +67,11 @@ impl<B: Buf> Stack<B> {
     /// Takes more connections off the wheel, as many as are looked at together: timers of theirs may have expired.
     #[inline(never)]
     pub(super) fn pop_others(&mut self, now: Instant, budget: &mut u32) -> ArrayVec<u32, BURST> {
-        let others = if self.looks_ahead() { BURST } else { 0 };
+        let others = if self.prefetches() { BURST } else { 0 };
         let next = || self.wheel.pop_expired(now, budget);
         let others: ArrayVec<u32, BURST> = core::iter::from_fn(next).take(others).collect();
         for index in &others {
-            self.conns.touch_timers(*index);
+            self.conns.prefetch_timers(*index);
         }
         others
     }

@@ -8,7 +8,7 @@ use crate::time::Instant;
 
 /// Segments that left together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Departed {
+pub(crate) struct SentTrain {
     /// How many.
     pub(crate) segments: u32,
     /// The sequence space that they take, bytes.
@@ -36,15 +36,15 @@ impl SendQueue {
     /// What [`Self::mark_sent`] does, for the segments never sent, in sequence, as long as `leaves` says of the next one
     /// that it does: it is told what is in flight, bytes, and whether the segment is the last one of the queue.
     #[inline]
-    pub(crate) fn depart<B>(
+    pub(crate) fn mark_train_sent<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
         (now, rate): (Instant, RateStamp),
         mut leaves: impl FnMut(&mut TxNode<B>, u32, bool) -> bool,
-    ) -> Departed {
+    ) -> SentTrain {
         let (first, before) = (self.unsent, self.flight.last);
         let (mut at, mut last, mut in_flight) = (first, before, self.in_flight);
-        let mut departed = Departed { segments: 0, bytes: 0, end: SeqNum::new(0) };
+        let mut sent_train = SentTrain { segments: 0, bytes: 0, end: SeqNum::new(0) };
         while let Some(node) = pool.get_mut(at) {
             if node.transmissions > 0 || !leaves(node, in_flight, at == self.tail) {
                 break;
@@ -56,13 +56,13 @@ impl SendQueue {
             (node.prior, node.later) = (last, node.next);
             let bytes = node.seq_len();
             in_flight = in_flight.saturating_add(bytes);
-            departed.segments = departed.segments.wrapping_add(1);
-            departed.bytes = departed.bytes.wrapping_add(bytes);
-            departed.end = node.end();
+            sent_train.segments = sent_train.segments.wrapping_add(1);
+            sent_train.bytes = sent_train.bytes.wrapping_add(bytes);
+            sent_train.end = node.end();
             (last, at) = (at, node.next);
         }
-        if departed.segments == 0 {
-            return departed;
+        if sent_train.segments == 0 {
+            return sent_train;
         }
         match pool.get_mut(before) {
             Some(node) => node.later = first,
@@ -74,7 +74,7 @@ impl SendQueue {
         self.flight.last = last;
         self.unsent = at;
         self.in_flight = in_flight;
-        self.flight_segments = self.flight_segments.saturating_add(departed.segments);
-        departed
+        self.flight_segments = self.flight_segments.saturating_add(sent_train.segments);
+        sent_train
     }
 }

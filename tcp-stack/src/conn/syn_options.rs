@@ -9,7 +9,7 @@ use crate::wire::{EcnField, SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timesta
 
 /// What a SYN offers of what we take up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct SynOptions {
     /// The peer's MSS, bytes.
     pub(crate) mss: u16,
     /// ```text
@@ -27,7 +27,7 @@ const ECN: u8 = 1 << 5;
 const TIMESTAMPS: u8 = 1 << 6;
 const ECT: u8 = 1 << 7;
 
-impl Terms {
+impl SynOptions {
     /// The terms of a SYN; what the configuration does not allow is not among them.
     pub(crate) fn of(offer: &SynOffer, config: &StackConfig, conn: &ConnOptions, is_ipv4: bool) -> Self {
         let (options, tcp) = (&offer.options, &config.tcp);
@@ -45,7 +45,7 @@ impl Terms {
         Self { mss: mss_of(options, is_ipv4), bits, window }
     }
 
-    /// Terms of nothing but an MSS: what a SYN without options offers.
+    /// SynOptions of nothing but an MSS: what a SYN without options offers.
     pub(crate) const fn bare(mss: u16) -> Self {
         Self { mss, bits: NO_WINDOW_SCALE, window: 0 }
     }
@@ -132,11 +132,11 @@ mod tests {
                     sack: SackBlocks::EMPTY,
                 };
                 let offer = SynOffer { header, options, ecn: EcnField::NotEct };
-                let terms = Terms::of(&offer, &config, &ConnOptions::default(), true);
-                let again = terms.offer(SeqNum::new(9), 77);
+                let syn_options = SynOptions::of(&offer, &config, &ConnOptions::default(), true);
+                let again = syn_options.offer(SeqNum::new(9), 77);
                 assert_eq!((again.header, again.options), (header, options));
-                if terms.timestamps() {
-                    assert_eq!(Terms::from_low_bits(1400, terms.low_bits()), terms);
+                if syn_options.timestamps() {
+                    assert_eq!(SynOptions::from_low_bits(1400, syn_options.low_bits()), syn_options);
                 }
             }
         }
@@ -147,8 +147,8 @@ mod tests {
         for (window, kept) in [(0, 0), (255, 0), (256, 256), (1000, 768), (65_535, 65_280)] {
             let header = TcpHeader { flags: TcpFlags::SYN, window, ..TcpHeader::default() };
             let offer = SynOffer { header, options: TcpOptions::NONE, ecn: EcnField::NotEct };
-            let terms = Terms::of(&offer, &StackConfig::default(), &ConnOptions::default(), true);
-            assert_eq!(terms.offer(SeqNum::new(0), 0).header.window, kept);
+            let syn_options = SynOptions::of(&offer, &StackConfig::default(), &ConnOptions::default(), true);
+            assert_eq!(syn_options.offer(SeqNum::new(0), 0).header.window, kept);
         }
     }
 
@@ -165,10 +165,10 @@ mod tests {
         };
         let offer = SynOffer { header: TcpHeader::default(), options, ecn: EcnField::NotEct };
         let conn = ConnOptions::default();
-        assert_eq!(Terms::of(&offer, &config, &conn, true), Terms::bare(536));
-        assert_eq!(Terms::of(&offer, &config, &conn, false), Terms::bare(1220));
+        assert_eq!(SynOptions::of(&offer, &config, &conn, true), SynOptions::bare(536));
+        assert_eq!(SynOptions::of(&offer, &config, &conn, false), SynOptions::bare(1220));
         config.tcp.window_scale = true;
         let steep = SynOffer { options: TcpOptions { window_scale: Some(200), ..options }, ..offer };
-        assert_eq!(Terms::of(&steep, &config, &conn, true).window_scale(), Some(14));
+        assert_eq!(SynOptions::of(&steep, &config, &conn, true).window_scale(), Some(14));
     }
 }

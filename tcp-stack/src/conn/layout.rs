@@ -6,8 +6,8 @@ use core::mem::offset_of;
 use super::table::{Entry, Slot};
 use super::window::Tuning;
 use super::{
-    Conn, HalfOpen, List, Notice, PathMtu, Pending, Receiver, RxNode, SendQueue, Sender, Settings, TimeWait,
-    TxNode,
+    Conn, HalfOpen, Notice, PathMtu, Pending, QueueKind, Receiver, RxNode, SendQueue, Sender, Settings,
+    TimeWait, TxNode,
 };
 use crate::cc::Window;
 use crate::conn::{Negotiated, Reassembly};
@@ -30,7 +30,7 @@ type Handle = core::ptr::NonNull<u8>;
 const FLOWS: usize = 8 * (size_of::<Entry>() + 1);
 
 /// Bytes of all queues of connections per connection: its place.
-const QUEUES: usize = List::COUNT * size_of::<u32>();
+const QUEUES: usize = QueueKind::COUNT * size_of::<u32>();
 
 /// Bytes of the accounts of sources per connection.
 const ACCOUNTS: usize = size_of::<crate::accounts::Account>();
@@ -93,7 +93,7 @@ fn receiving_in_order() -> [Place; 34] {
         place!(timers: Timers),
         place!(ecn: super::Ecn),
         place!(generation: u32),
-        place!(queued: Set<List>),
+        place!(queued: Set<QueueKind>),
         place!(counted: Option<State>),
         place!(heard_at: LongStamp),
         place!(state: State),
@@ -169,7 +169,7 @@ fn answering() -> [Place; 34] {
 
 #[test]
 fn a_request_and_its_answer_touch_eight_cache_lines_of_a_connection() {
-    let lines: Vec<_> = Conn::TOUCHED.iter().map(|at| at / 64).collect();
+    let lines: Vec<_> = Conn::PREFETCHED.iter().map(|at| at / 64).collect();
     assert!(lines.len() == 8 && lines.is_sorted_by(|a, b| a < b), "{lines:?}");
     for (name, at, bytes) in answering() {
         let within = (at / 64..=(at + bytes - 1) / 64).all(|line| lines.contains(&line));
@@ -179,7 +179,7 @@ fn a_request_and_its_answer_touch_eight_cache_lines_of_a_connection() {
 
 #[test]
 fn a_block_whose_timers_expire_is_read_from_the_cache_lines_that_they_need() {
-    let lines: Vec<_> = Conn::TOUCHED_FOR_TIMERS.iter().map(|at| at / 64).collect();
+    let lines: Vec<_> = Conn::PREFETCHED_FOR_TIMERS.iter().map(|at| at / 64).collect();
     for (name, at, bytes) in [
         ("timers", offset_of!(Conn, timers), size_of::<Timers>()),
         ("deadlines", offset_of!(Conn, deadlines), size_of::<Deadlines>()),

@@ -5,7 +5,7 @@ use core::hint::black_box;
 use super::Conn;
 
 /// A function that reads some fields, and where they are.
-macro_rules! touch {
+macro_rules! prefetch {
     ($(#[$doc:meta])* $name:ident, $places:ident: $($($field:ident).+),+) => {
         impl Conn {
             $(#[$doc])*
@@ -20,14 +20,14 @@ macro_rules! touch {
     };
 }
 
-touch! {
+prefetch! {
     /// Reads from each cache line of the block that a request and its answer need.
-    touch, TOUCHED:
+    prefetch, PREFETCHED:
     ts_offset, window.cwnd, snd.nagle, snd.wnd, rcv.unread, rcv.irs, recovery.backoff, bytes_acked
 }
 
-touch! {
+prefetch! {
     /// Reads from the cache lines of a block that is looked at since a timer may have expired.
-    touch_timers, TOUCHED_FOR_TIMERS:
+    prefetch_timers, PREFETCHED_FOR_TIMERS:
     timers, rcv.unread, recovery.backoff, settings
 }
