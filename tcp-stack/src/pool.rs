@@ -141,9 +141,110 @@ impl<T> Pool<T> {
     }
 }
 
+/// The neighbors of a node in a [`List`]; [`NIL`] for none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+}
+
+impl Link {
+    /// The link of a node that is in no list.
+    pub(crate) const NONE: Self = Self { prev: NIL, next: NIL };
+}
+
+/// The head of a doubly linked list of nodes of a [`Pool`].
+///
+/// A node may be in several lists at once. It holds one [`Link`] for each, and the functions take an accessor that
+/// returns the link of this list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+}
+
+impl List {
+    pub(crate) const EMPTY: Self = Self { first: NIL, last: NIL };
+
+    /// Returns the first node.
+    pub(crate) fn first(&self) -> Option<u32> {
+        (self.first != NIL).then_some(self.first)
+    }
+
+    /// Appends the node at `index`.
+    pub(crate) fn push_back<T>(
+        &mut self,
+        pool: &mut Pool<T>,
+        index: u32,
+        link: impl Fn(&mut T) -> &mut Link,
+    ) {
+        self.insert_after(pool, self.last, index, link);
+    }
+
+    /// Links the node at `index` in behind the node `at`; [`NIL`] puts it first.
+    pub(crate) fn insert_after<T>(
+        &mut self,
+        pool: &mut Pool<T>,
+        at: u32,
+        index: u32,
+        link: impl Fn(&mut T) -> &mut Link,
+    ) {
+        let next = pool.get_mut(at).map_or(self.first, |node| link(node).next);
+        if let Some(node) = pool.get_mut(index) {
+            *link(node) = Link { prev: at, next };
+        }
+        match pool.get_mut(at) {
+            Some(node) => link(node).next = index,
+            None => self.first = index,
+        }
+        match pool.get_mut(next) {
+            Some(node) => link(node).prev = index,
+            None => self.last = index,
+        }
+    }
+
+    /// Unlinks the node at `index`, which is in this list. Its own link keeps its values.
+    pub(crate) fn unlink<T>(&mut self, pool: &mut Pool<T>, index: u32, link: impl Fn(&mut T) -> &mut Link) {
+        let Some(Link { prev, next }) = pool.get_mut(index).map(|node| *link(node)) else { return };
+        match pool.get_mut(prev) {
+            Some(node) => link(node).next = next,
+            None => self.first = next,
+        }
+        match pool.get_mut(next) {
+            Some(node) => link(node).prev = prev,
+            None => self.last = prev,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_keeps_its_order_wherever_a_node_is_linked_or_unlinked() {
+        let mut pool = Pool::new(8);
+        let [a, b, c, d] = [0; 4].map(|_| pool.insert(Link::NONE).unwrap());
+        let mut list = List::EMPTY;
+        let order = |list: &List, pool: &Pool<Link>| -> (Vec<u32>, Vec<u32>) {
+            let follow = |from: u32, step: fn(&Link) -> u32| {
+                let step = |index: &u32| pool.get(*index).map(step).filter(|index| *index != NIL);
+                core::iter::successors(Some(from).filter(|index| *index != NIL), step).collect()
+            };
+            (follow(list.first, |link| link.next), follow(list.last, |link| link.prev))
+        };
+        list.push_back(&mut pool, b, |link| link);
+        list.push_back(&mut pool, d, |link| link);
+        list.insert_after(&mut pool, NIL, a, |link| link);
+        list.insert_after(&mut pool, b, c, |link| link);
+        assert_eq!(order(&list, &pool), (std::vec![a, b, c, d], std::vec![d, c, b, a]));
+        for (index, left) in [(b, &[a, c, d][..]), (a, &[c, d]), (d, &[c]), (c, &[])] {
+            list.unlink(&mut pool, index, |link| link);
+            let reversed: Vec<u32> = left.iter().rev().copied().collect();
+            assert_eq!(order(&list, &pool), (left.to_vec(), reversed));
+        }
+        assert_eq!((list.first(), list.last), (None, NIL));
+    }
 
     #[test]
     fn nodes_are_reused_and_the_limit_holds() {

@@ -14,7 +14,7 @@ use super::{Incoming, Reply, ts_clock};
 use crate::config::{StackConfig, TcpConfig};
 use crate::four_tuple::FourTuple;
 use crate::iface::DropReason;
-use crate::pool::{NIL, Pool};
+use crate::pool::{Link, List, Pool};
 use crate::recovery::RttEstimator;
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -29,57 +29,6 @@ enum Queued {
     Output,
     /// When the neighbor's link address is known.
     Neighbor,
-}
-
-/// A place in a doubly linked list.
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    prev: u32,
-    next: u32,
-}
-
-impl Link {
-    const NONE: Self = Self { prev: NIL, next: NIL };
-}
-
-/// A list of records.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain {
-    first: u32,
-    last: u32,
-}
-
-impl Chain {
-    pub(crate) const EMPTY: Self = Self { first: NIL, last: NIL };
-
-    /// The record that has been in it longest.
-    pub(crate) fn first(&self) -> Option<u32> {
-        (self.first != NIL).then_some(self.first)
-    }
-
-    fn push(&mut self, pool: &mut Pool<HalfOpen>, index: u32, link: fn(&mut HalfOpen) -> &mut Link) {
-        let prev = core::mem::replace(&mut self.last, index);
-        if let Some(record) = pool.get_mut(index) {
-            *link(record) = Link { prev, next: NIL };
-        }
-        match pool.get_mut(prev) {
-            Some(before) => link(before).next = index,
-            None => self.first = index,
-        }
-    }
-
-    fn unlink(&mut self, pool: &mut Pool<HalfOpen>, index: u32, link: fn(&mut HalfOpen) -> &mut Link) {
-        let Some(record) = pool.get_mut(index) else { return };
-        let Link { prev, next } = core::mem::replace(link(record), Link::NONE);
-        match pool.get_mut(prev) {
-            Some(before) => link(before).next = next,
-            None => self.first = next,
-        }
-        match pool.get_mut(next) {
-            Some(after) => link(after).prev = prev,
-            None => self.last = prev,
-        }
-    }
 }
 
 /// A connection of which only the SYN was seen.
@@ -291,8 +240,8 @@ const CREDIT_PER_SYN: u32 = 2;
 pub(crate) struct HalfOpenTable {
     pool: Pool<HalfOpen>,
     wheel: Wheel,
-    output: Chain,
-    neighbor: Chain,
+    output: List,
+    neighbor: List,
     /// SYN-ACKs that may be sent again when nobody asks for them: whoever forges SYNs in somebody's name makes
     /// us send that host at most three times as many frames, but for the first [`CREDIT_MAX`].
     credit: u32,
@@ -300,7 +249,7 @@ pub(crate) struct HalfOpenTable {
 
 impl HalfOpenTable {
     pub(crate) fn new(limit: u32) -> Self {
-        let (output, neighbor) = (Chain::EMPTY, Chain::EMPTY);
+        let (output, neighbor) = (List::EMPTY, List::EMPTY);
         Self { pool: Pool::new(limit), wheel: Wheel::new(limit), output, neighbor, credit: CREDIT_MAX }
     }
 
@@ -322,10 +271,10 @@ impl HalfOpenTable {
         now: Instant,
         tcp: &TcpConfig,
         record: HalfOpen,
-        listener: &mut Chain,
+        listener: &mut List,
     ) -> Option<u32> {
         let index = self.pool.insert(record).ok()?;
-        listener.push(&mut self.pool, index, |record| &mut record.age);
+        listener.push_back(&mut self.pool, index, |record| &mut record.age);
         self.wheel.arm(index, now + timeout(tcp, 0));
         self.credit = self.credit.saturating_add(CREDIT_PER_SYN).min(CREDIT_MAX);
         self.queue(index, Queued::Output);
@@ -333,7 +282,7 @@ impl HalfOpenTable {
     }
 
     /// Takes a record out of the table and of its listener's list.
-    pub(crate) fn remove(&mut self, index: u32, listener: Option<&mut Chain>) -> Option<HalfOpen> {
+    pub(crate) fn remove(&mut self, index: u32, listener: Option<&mut List>) -> Option<HalfOpen> {
         self.queue(index, Queued::No);
         self.wheel.cancel(index);
         if let Some(listener) = listener {
@@ -353,8 +302,8 @@ impl HalfOpenTable {
         }
         match to {
             Queued::No => {}
-            Queued::Output => output.push(pool, index, |record| &mut record.out),
-            Queued::Neighbor => neighbor.push(pool, index, |record| &mut record.out),
+            Queued::Output => output.push_back(pool, index, |record| &mut record.out),
+            Queued::Neighbor => neighbor.push_back(pool, index, |record| &mut record.out),
         }
     }
 
@@ -435,6 +384,7 @@ mod tests {
     use super::*;
     use crate::config::ConnOptions;
     use crate::conn::SynOffer;
+    use crate::pool::NIL;
     use crate::wire::EcnField;
 
     fn record(port: u16) -> HalfOpen {
@@ -443,9 +393,9 @@ mod tests {
         HalfOpen::new(Instant::ZERO, flow, SynOptions::bare(536), SeqNum::new(1), SeqNum::new(2), 0)
     }
 
-    fn ports(table: &HalfOpenTable, chain: Chain, next: fn(&HalfOpen) -> u32) -> std::vec::Vec<u16> {
+    fn ports(table: &HalfOpenTable, list: List, next: fn(&HalfOpen) -> u32) -> std::vec::Vec<u16> {
         let step = |index: &u32| table.get(*index).map(next).filter(|next| *next != NIL);
-        core::iter::successors(chain.first(), step)
+        core::iter::successors(list.first(), step)
             .map(|index| table.get(index).unwrap().flow.remote().port())
             .collect()
     }
@@ -453,18 +403,18 @@ mod tests {
     #[test]
     fn records_are_listed_by_age_wherever_one_is_taken_out() {
         let mut table = HalfOpenTable::new(4);
-        let mut chain = Chain::EMPTY;
+        let mut list = List::EMPTY;
         let all = [1, 2, 3, 4]
-            .map(|n| table.insert(Instant::ZERO, &TcpConfig::default(), record(n), &mut chain).unwrap());
+            .map(|n| table.insert(Instant::ZERO, &TcpConfig::default(), record(n), &mut list).unwrap());
         assert!(
             table.is_full()
-                && table.insert(Instant::ZERO, &TcpConfig::default(), record(5), &mut chain).is_none()
+                && table.insert(Instant::ZERO, &TcpConfig::default(), record(5), &mut list).is_none()
         );
-        let listed = |table: &HalfOpenTable, chain| ports(table, chain, |record| record.age.next);
-        assert_eq!(listed(&table, chain), [1, 2, 3, 4]);
+        let listed = |table: &HalfOpenTable, list| ports(table, list, |record| record.age.next);
+        assert_eq!(listed(&table, list), [1, 2, 3, 4]);
         for (n, left) in [(1, &[1, 3, 4][..]), (0, &[3, 4]), (3, &[3]), (2, &[])] {
-            assert!(table.remove(all[n], Some(&mut chain)).is_some());
-            assert_eq!(listed(&table, chain), left);
+            assert!(table.remove(all[n], Some(&mut list)).is_some());
+            assert_eq!(listed(&table, list), left);
             assert_eq!(ports(&table, table.output, |record| record.out.next), left, "nothing of it is sent");
         }
         assert_eq!((table.used(), table.next_output(), table.next_deadline()), (0, None, None));
@@ -473,9 +423,9 @@ mod tests {
     #[test]
     fn a_syn_ack_waits_for_its_neighbor_and_is_then_sent() {
         let mut table = HalfOpenTable::new(4);
-        let mut chain = Chain::EMPTY;
-        let [a, b] = [1, 2]
-            .map(|n| table.insert(Instant::ZERO, &TcpConfig::default(), record(n), &mut chain).unwrap());
+        let mut list = List::EMPTY;
+        let [a, b] =
+            [1, 2].map(|n| table.insert(Instant::ZERO, &TcpConfig::default(), record(n), &mut list).unwrap());
         assert_eq!(table.next_output(), Some(a));
         table.wait_for_neighbor(a);
         table.on_sent(Instant::from_millis(3), b);
@@ -491,9 +441,9 @@ mod tests {
     fn what_is_sent_of_our_own_accord_is_a_multiple_of_what_came() {
         let tcp = TcpConfig { syn_retries: u8::MAX, ..TcpConfig::default() };
         let mut table = HalfOpenTable::new(64);
-        let mut chain = Chain::EMPTY;
+        let mut list = List::EMPTY;
         let all: std::vec::Vec<u32> =
-            (0..64).map(|n| table.insert(Instant::ZERO, &tcp, record(n), &mut chain).unwrap()).collect();
+            (0..64).map(|n| table.insert(Instant::ZERO, &tcp, record(n), &mut list).unwrap()).collect();
         let mut sent = 0;
         for _ in 0..100 {
             for index in &all {
@@ -503,8 +453,8 @@ mod tests {
         }
         assert_eq!(sent, CREDIT_MAX);
         table.on_sent(Instant::ZERO, all[0]);
-        table.remove(all[1], Some(&mut chain)).unwrap();
-        table.insert(Instant::ZERO, &tcp, record(99), &mut chain).unwrap();
+        table.remove(all[1], Some(&mut list)).unwrap();
+        table.insert(Instant::ZERO, &tcp, record(99), &mut list).unwrap();
         let again = [0; 3].map(|_| {
             table.on_sent(Instant::ZERO, all[0]);
             table.retry(Instant::ZERO, &tcp, all[0])

@@ -4,11 +4,12 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::num::NonZeroU32;
 
-use super::{Chain, Conn, Origin, Pending};
+use super::{Conn, Origin, Pending};
 use crate::cc::Window;
 use crate::config::{ListenOptions, StackConfig};
 use crate::error::ListenError;
 use crate::event::ListenerId;
+use crate::pool::List;
 use crate::state::State;
 use crate::time::{Instant, LongStamp};
 use crate::wire::{EcnField, SackBlocks, TcpHeader, TcpOptions, Timestamps};
@@ -38,14 +39,14 @@ pub(crate) struct Listener {
     /// Connections in SYN-RECEIVED.
     pub(crate) half_open: u32,
     /// These connections in the order of their SYNs.
-    pub(crate) waiting: Chain,
+    pub(crate) waiting: List,
     /// Until when acknowledgments out of nowhere may be those of cookies.
     pub(crate) cookies_until: Instant,
 }
 
 impl Listener {
     const fn new(port: u16, generation: NonZeroU32, options: ListenOptions) -> Self {
-        Self { port, generation, options, half_open: 0, waiting: Chain::EMPTY, cookies_until: Instant::ZERO }
+        Self { port, generation, options, half_open: 0, waiting: List::EMPTY, cookies_until: Instant::ZERO }
     }
 }
 

@@ -57,7 +57,7 @@ mod window;
 use core::net::SocketAddr;
 
 pub(crate) use ecn::Ecn;
-pub(crate) use half_open::{Chain, HalfOpen, HalfOpenTable, HalfOpenVerdict, syn_ack};
+pub(crate) use half_open::{HalfOpen, HalfOpenTable, HalfOpenVerdict, syn_ack};
 pub(crate) use halves::{Receiver, Sender};
 pub(crate) use listen::{Listener, Listeners, SynOffer};
 pub(crate) use output::{Frame, Limit};

@@ -27,7 +27,7 @@ mod sent;
 use core::hint::black_box;
 
 use crate::buf::Buf;
-use crate::pool::{NIL, Pool};
+use crate::pool::{Link, List, NIL, Pool};
 use crate::recovery::RateStamp;
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -68,49 +68,14 @@ pub(crate) struct TxNode<B> {
     pub(crate) buf: Option<B>,
     prev: u32,
     next: u32,
-    /// The neighbors in the list of those in flight, or of those lost. Of a sacked segment at the end of a
-    /// run, `later` is the other end.
-    prior: u32,
-    later: u32,
+    /// The neighbors in the list of segments in flight, or in the list of lost segments. In the first and the last
+    /// segment of a SACKed run, `next` is the other end of the run.
+    by_state: Link,
 }
 
-/// The ends of a list.
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    first: u32,
-    last: u32,
-}
-
-impl Ends {
-    const EMPTY: Self = Self { first: NIL, last: NIL };
-
-    /// Links `index` behind `at`; `NIL` is before the first.
-    fn insert_behind<B>(&mut self, pool: &mut Pool<TxNode<B>>, at: u32, index: u32) {
-        let later = pool.get(at).map_or(self.first, |node| node.later);
-        if let Some(node) = pool.get_mut(index) {
-            (node.prior, node.later) = (at, later);
-        }
-        match pool.get_mut(at) {
-            Some(node) => node.later = index,
-            None => self.first = index,
-        }
-        match pool.get_mut(later) {
-            Some(node) => node.prior = index,
-            None => self.last = index,
-        }
-    }
-
-    fn unlink<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
-        let Some((prior, later)) = pool.get(index).map(|node| (node.prior, node.later)) else { return };
-        match pool.get_mut(prior) {
-            Some(node) => node.later = later,
-            None => self.first = later,
-        }
-        match pool.get_mut(later) {
-            Some(node) => node.prior = prior,
-            None => self.last = prior,
-        }
-    }
+/// Returns a segment's link in the list of its state.
+fn by_state<B>(node: &mut TxNode<B>) -> &mut Link {
+    &mut node.by_state
 }
 
 impl<B> TxNode<B> {
@@ -129,7 +94,7 @@ impl<B> TxNode<B> {
     /// Reads from its first bytes and from its last.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        black_box((self.sent_at, self.seq, self.prev, self.later, self.state));
+        black_box((self.sent_at, self.seq, self.prev, self.by_state.next, self.state));
     }
 
     /// Whether it was sent more than once.
@@ -144,7 +109,7 @@ impl<B> TxNode<B> {
 #[repr(C)]
 pub(crate) struct SendQueue {
     /// Those believed lost, by sequence.
-    losses: Ends,
+    losses: List,
     /// The segment that was found to be lost last, if it still is.
     lost_hint: u32,
     /// Sequence space that was ever believed lost, bytes, modulo 2^32.
@@ -160,7 +125,7 @@ pub(crate) struct SendQueue {
     /// The first node that was never sent whole.
     unsent: u32,
     /// Those in flight, by time of transmission.
-    flight: Ends,
+    flight: List,
     segments: u32,
     /// Payload, bytes.
     bytes: u32,
@@ -183,8 +148,8 @@ impl SendQueue {
             head: NIL,
             tail: NIL,
             unsent: NIL,
-            flight: Ends::EMPTY,
-            losses: Ends::EMPTY,
+            flight: List::EMPTY,
+            losses: List::EMPTY,
             lost_hint: NIL,
             sack_hint: NIL,
             segments: 0,
@@ -266,7 +231,7 @@ impl SendQueue {
 
     /// The node sent after `index`, in time.
     pub(crate) fn newer<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
-        pool.get(index).map_or(NIL, |node| node.later)
+        pool.get(index).map_or(NIL, |node| node.by_state.next)
     }
 
     /// The last node that was sent.
@@ -303,8 +268,7 @@ impl SendQueue {
             buf,
             prev,
             next: NIL,
-            prior: NIL,
-            later: NIL,
+            by_state: Link::NONE,
         };
         let index = pool.insert_with(node).ok_or(None)?;
         match pool.get_mut(self.tail) {
@@ -341,7 +305,7 @@ impl SendQueue {
         let node = pool.get(index).filter(|node| {
             len > 0 && len < node.len && matches!(node.state, TxState::Ready | TxState::Lost)
         })?;
-        let (prev, prior, lost) = (node.prev, node.prior, node.state == TxState::Lost);
+        let (prev, prior, lost) = (node.prev, node.by_state.prev, node.state == TxState::Lost);
         let front = TxNode {
             seq: node.seq,
             len,
@@ -354,8 +318,7 @@ impl SendQueue {
             buf: Some(buf),
             prev,
             next: index,
-            prior: NIL,
-            later: NIL,
+            by_state: Link::NONE,
         };
         let front = pool.insert(front).ok()?;
         if let Some(node) = pool.get_mut(index) {
@@ -372,7 +335,7 @@ impl SendQueue {
             self.unsent = front;
         }
         if lost {
-            self.losses.insert_behind(pool, prior, front);
+            self.losses.insert_after(pool, prior, front, by_state);
         }
         self.segments = self.segments.saturating_add(1);
         Some(front)
@@ -402,7 +365,7 @@ impl SendQueue {
         self.in_flight = self.in_flight.saturating_add(node.seq_len());
         self.flight_segments = self.flight_segments.saturating_add(1);
         self.flight_again = self.flight_again.saturating_add(u32::from(node.retransmitted()));
-        self.flight.insert_behind(pool, at, index);
+        self.flight.insert_after(pool, at, index, by_state);
     }
 
     /// The segment in flight is believed lost.
@@ -441,7 +404,7 @@ impl SendQueue {
         self.lost = self.lost.saturating_add(node.seq_len());
         self.lost_ever = self.lost_ever.wrapping_add(node.seq_len());
         let at = self.place_among_losses(pool, seq);
-        self.losses.insert_behind(pool, at, index);
+        self.losses.insert_after(pool, at, index, by_state);
         self.lost_hint = index;
     }
 
@@ -458,9 +421,9 @@ impl SendQueue {
         for _ in 0..LOST_STEPS_MAX {
             let Some(node) = pool.get(at) else { break };
             if node.seq.after(seq) {
-                at = node.prior;
-            } else if is_before(node.later) {
-                at = node.later;
+                at = node.by_state.prev;
+            } else if is_before(node.by_state.next) {
+                at = node.by_state.next;
             } else {
                 break;
             }
@@ -474,11 +437,11 @@ impl SendQueue {
         let (mut at, mut next) = (NIL, self.flight.first);
         let mut index = self.losses.first;
         while let Some(node) = pool.get(index) {
-            let (later, sent_at, again) = (node.later, node.sent_at, node.retransmitted());
+            let (later, sent_at, again) = (node.by_state.next, node.sent_at, node.retransmitted());
             let in_order = pool.get(at).is_none_or(|before| before.sent_at <= sent_at);
             if !again && in_order {
                 while let Some(node) = pool.get(next).filter(|node| node.sent_at <= sent_at) {
-                    (at, next) = (next, node.later);
+                    (at, next) = (next, node.by_state.next);
                 }
                 self.leave(pool, index);
                 self.enter_flight(pool, index, at);
@@ -534,9 +497,9 @@ impl SendQueue {
             TxState::Lost => {
                 self.lost = self.lost.saturating_sub(len);
                 if self.lost_hint == index {
-                    self.lost_hint = node.prior;
+                    self.lost_hint = node.by_state.prev;
                 }
-                self.losses.unlink(pool, index);
+                self.losses.unlink(pool, index, by_state);
             }
             TxState::Sacked => {
                 self.sacked = self.sacked.saturating_sub(len);
@@ -546,7 +509,7 @@ impl SendQueue {
                 self.in_flight = self.in_flight.saturating_sub(len);
                 self.flight_segments = self.flight_segments.saturating_sub(1);
                 self.flight_again = self.flight_again.saturating_sub(u32::from(node.retransmitted()));
-                self.flight.unlink(pool, index);
+                self.flight.unlink(pool, index, by_state);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::listen::SynOffer;
 use super::{Conn, Incoming, Reply, ts_clock};
 use crate::config::TcpConfig;
 use crate::four_tuple::FourTuple;
-use crate::pool::{NIL, Pool};
+use crate::pool::{Link, List, Pool};
 use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions, Timestamps};
@@ -30,8 +30,7 @@ pub(crate) struct TimeWait {
     ends_at: Instant,
     /// From when, in milliseconds, a segment that occupies nothing may be answered again.
     answers_from_ms: u32,
-    prev: u32,
-    next: u32,
+    link: Link,
 }
 
 /// What a segment for a record leads to.
@@ -61,8 +60,7 @@ impl TimeWait {
             window: u16::try_from(window).unwrap_or(u16::MAX),
             ends_at: Instant::MAX,
             answers_from_ms: 0,
-            prev: NIL,
-            next: NIL,
+            link: Link::NONE,
         }
     }
 
@@ -137,8 +135,8 @@ impl TimeWait {
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
     pool: Pool<TimeWait>,
-    oldest: u32,
-    newest: u32,
+    /// The records, oldest first.
+    by_age: List,
     length: Duration,
     /// Whether a new connection would use timestamps.
     timestamps: bool,
@@ -147,7 +145,7 @@ pub(crate) struct TimeWaitTable {
 impl TimeWaitTable {
     pub(crate) fn new(limit: u32, tcp: &TcpConfig) -> Self {
         let (length, timestamps) = (tcp.time_wait(), tcp.timestamps);
-        Self { pool: Pool::new(limit.max(1)), oldest: NIL, newest: NIL, length, timestamps }
+        Self { pool: Pool::new(limit.max(1)), by_age: List::EMPTY, length, timestamps }
     }
 
     pub(crate) fn used(&self) -> u32 {
@@ -170,31 +168,15 @@ impl TimeWaitTable {
     }
 
     fn append(&mut self, now: Instant, index: u32) {
-        let newest = self.newest;
         if let Some(record) = self.pool.get_mut(index) {
             record.ends_at = now + self.length;
             record.answers_from_ms = ts_clock(now, 0);
-            record.prev = newest;
-            record.next = NIL;
         }
-        match self.pool.get_mut(newest) {
-            Some(before) => before.next = index,
-            None => self.oldest = index,
-        }
-        self.newest = index;
+        self.by_age.push_back(&mut self.pool, index, |record| &mut record.link);
     }
 
     fn unlink(&mut self, index: u32) {
-        let Some(record) = self.pool.get(index) else { return };
-        let (prev, next) = (record.prev, record.next);
-        match self.pool.get_mut(prev) {
-            Some(before) => before.next = next,
-            None => self.oldest = next,
-        }
-        match self.pool.get_mut(next) {
-            Some(after) => after.prev = prev,
-            None => self.newest = prev,
-        }
+        self.by_age.unlink(&mut self.pool, index, |record| &mut record.link);
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> Option<TimeWait> {
@@ -223,7 +205,7 @@ impl TimeWaitTable {
 
     /// The record that ends first, and when.
     pub(crate) fn first(&self) -> Option<(u32, Instant)> {
-        self.pool.get(self.oldest).map(|record| (self.oldest, record.ends_at))
+        self.pool.get(self.by_age.first).map(|record| (self.by_age.first, record.ends_at))
     }
 }
 

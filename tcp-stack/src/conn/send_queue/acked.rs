@@ -44,7 +44,7 @@ impl SendQueue {
                 again = again.wrapping_add(u32::from(node.retransmitted()));
                 bytes = bytes.wrapping_add(u32::from(node.len));
                 space = space.wrapping_add(node.seq_len());
-                Some((node.next, node.later))
+                Some((node.next, node.by_state.next))
             });
             let Some((next, later)) = behind else { break };
             if self.sack_hint == at {
@@ -62,7 +62,7 @@ impl SendQueue {
             None => self.tail = NIL,
         }
         match pool.get_mut(oldest) {
-            Some(later) => later.prior = NIL,
+            Some(later) => later.by_state.prev = NIL,
             None => self.flight.last = NIL,
         }
         self.segments = self.segments.saturating_sub(segments);

@@ -58,7 +58,7 @@ impl SendQueue {
         while let Some(node) = pool.get(index) {
             left = left.checked_sub(1).filter(|_| node.state == state)?;
             bytes = bytes.saturating_add(node.seq_len());
-            index = node.later;
+            index = node.by_state.next;
         }
         Some(bytes)
     }

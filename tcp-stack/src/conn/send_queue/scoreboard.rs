@@ -69,7 +69,9 @@ impl SendQueue {
     /// The segment behind the run that begins with `index`; `index` itself when it is not sacked.
     fn behind_run<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
         match pool.get(index) {
-            Some(node) if node.state == TxState::Sacked => pool.get(node.later).map_or(NIL, |last| last.next),
+            Some(node) if node.state == TxState::Sacked => {
+                pool.get(node.by_state.next).map_or(NIL, |last| last.next)
+            }
             _ => index,
         }
     }
@@ -100,11 +102,11 @@ impl SendQueue {
         self.sacked_segments = self.sacked_segments.saturating_add(1);
         let (prev, next) = (node.prev, node.next);
         let is_sacked = |node: &&TxNode<B>| node.state == TxState::Sacked;
-        let first = pool.get(prev).filter(is_sacked).map_or(index, |node| node.later);
-        let last = pool.get(next).filter(is_sacked).map_or(index, |node| node.later);
+        let first = pool.get(prev).filter(is_sacked).map_or(index, |node| node.by_state.next);
+        let last = pool.get(next).filter(is_sacked).map_or(index, |node| node.by_state.next);
         for (end, other) in [(first, last), (last, first)] {
             if let Some(end) = pool.get_mut(end) {
-                end.later = other;
+                end.by_state.next = other;
             }
         }
         // What lies inside of a run knows nothing of its ends.
@@ -116,13 +118,13 @@ impl SendQueue {
     /// The run that begins with `index` is to begin with the next segment.
     pub(super) fn shorten_run<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         let Some(node) = pool.get(index) else { return };
-        let (next, last) = (node.next, node.later);
+        let (next, last) = (node.next, node.by_state.next);
         if node.state != TxState::Sacked || last == index {
             return;
         }
         for (end, other) in [(next, last), (last, next)] {
             if let Some(end) = pool.get_mut(end) {
-                end.later = other;
+                end.by_state.next = other;
             }
         }
     }
@@ -132,8 +134,8 @@ impl SendQueue {
 fn run_first<B>(pool: &Pool<TxNode<B>>, index: u32) -> u32 {
     match pool.get(index) {
         Some(node) if node.state == TxState::Sacked => {
-            let other_is_first = pool.get(node.later).is_some_and(|other| other.seq.before(node.seq));
-            if other_is_first { node.later } else { index }
+            let other_is_first = pool.get(node.by_state.next).is_some_and(|other| other.seq.before(node.seq));
+            if other_is_first { node.by_state.next } else { index }
         }
         _ => index,
     }

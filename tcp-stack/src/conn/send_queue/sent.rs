@@ -53,7 +53,7 @@ impl SendQueue {
             node.transmissions = 1;
             (node.sent_at, node.rate) = (now, rate);
             // What follows in sequence follows in time; the last one is told otherwise below.
-            (node.prior, node.later) = (last, node.next);
+            (node.by_state.prev, node.by_state.next) = (last, node.next);
             let bytes = node.seq_len();
             in_flight = in_flight.saturating_add(bytes);
             sent_train.segments = sent_train.segments.wrapping_add(1);
@@ -65,11 +65,11 @@ impl SendQueue {
             return sent_train;
         }
         match pool.get_mut(before) {
-            Some(node) => node.later = first,
+            Some(node) => node.by_state.next = first,
             None => self.flight.first = first,
         }
         if let Some(node) = pool.get_mut(last) {
-            node.later = NIL;
+            node.by_state.next = NIL;
         }
         self.flight.last = last;
         self.unsent = at;

@@ -45,7 +45,7 @@ fn check(queue: &SendQueue, pool: &TxPool) {
         assert!(node.sent_at >= at);
         at = node.sent_at;
         in_time.push(index);
-        index = node.later;
+        index = node.by_state.next;
     }
     assert_eq!(queue.flight_segments as usize, in_time.len());
     in_time.sort_unstable();
@@ -58,10 +58,10 @@ fn check(queue: &SendQueue, pool: &TxPool) {
 fn check_losses(queue: &SendQueue, pool: &TxPool) {
     let (mut bytes, mut index, mut prior) = (0, queue.losses.first, NIL);
     while let Some(node) = pool.get(index) {
-        assert_eq!((node.state, node.prior), (TxState::Lost, prior));
+        assert_eq!((node.state, node.by_state.prev), (TxState::Lost, prior));
         assert!(pool.get(prior).is_none_or(|prior| prior.seq.before(node.seq)), "in sequence");
         bytes += node.seq_len();
-        (prior, index) = (index, node.later);
+        (prior, index) = (index, node.by_state.next);
     }
     assert_eq!((queue.losses.last, queue.lost), (prior, bytes));
     assert!(pool.get(queue.lost_hint).is_none_or(|node| node.state == TxState::Lost));
@@ -75,7 +75,11 @@ fn check_runs(queue: &SendQueue, pool: &TxPool) {
             first = index;
         }
         if sacked(index) && !sacked(node.next) {
-            assert_eq!((node.later, pool.get(first).unwrap().later), (first, index), "the ends of a run");
+            assert_eq!(
+                (node.by_state.next, pool.get(first).unwrap().by_state.next),
+                (first, index),
+                "the ends of a run"
+            );
         }
         if index == queue.sack_hint {
             assert!(!sacked(index) || first == index, "the hint is no place inside of a run");
@@ -304,7 +308,7 @@ fn what_was_not_lost_returns_to_its_place_in_time() {
     let (mut order, mut index) = (Vec::new(), queue.oldest());
     while let Some(node) = pool.get(index) {
         order.push(index);
-        index = node.later;
+        index = node.by_state.next;
     }
     assert_eq!(order, [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]);
     assert_eq!((queue.lost(), queue.flight_again()), (0, 1));
