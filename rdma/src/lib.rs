@@ -44,7 +44,7 @@ pub use memory::{
 };
 pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig, OutOfOrder};
 pub use qp::{
-    CloseHow, CompletionOp, CompletionStatus, Event, PostError, QpState, SGE_MAX, Sge, StreamCounters,
+    CloseHow, CompletionOp, CompletionStatus, Event, PostError, SGE_MAX, Sge, StreamCounters, StreamState,
 };
 pub use stats::{RdmaStats, RdmapStats, SegmentDrops, ServiceStats};
 pub use terminate::{Attach, ErrorCode, StreamError};

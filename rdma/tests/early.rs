@@ -12,7 +12,7 @@ use common::*;
 use proptest::prelude::*;
 use rdma::mpa::PlacedRun;
 use rdma::service::encode_request;
-use rdma::{CrcPolicy, EndpointConfig, OutOfOrder, QpState, RegionId};
+use rdma::{CrcPolicy, EndpointConfig, OutOfOrder, RegionId, StreamState};
 
 const LAB: usize = 40_000;
 
@@ -181,7 +181,7 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
     assert_eq!((mpa.early_refused_incomplete, mpa.early_refused_unlocated, mpa.early_tried), (2, 2, 12));
     assert_eq!(mpa.bytes_held, cases.iter().map(Vec::len).sum::<usize>() as u64 + 28 + 28 + 36);
     assert!(daemon.bytes(lab).iter().all(|byte| *byte == 0));
-    assert_eq!(daemon.endpoint.info().state, QpState::ReadyToSend);
+    assert_eq!(daemon.endpoint.info().state, StreamState::ReadyToSend);
     // Its turn has come.
     daemon.deliver(&cases[0]);
     let told = ulpdus(&{
@@ -227,7 +227,7 @@ fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
     daemon.deliver(&segments[0].1);
     // Segments that overlap: the end of one, half of what was placed, and the rest of it as a length.
     daemon.deliver(&[&segments[1].1[..], &wrong[..len / 2]].concat());
-    assert_eq!(daemon.endpoint.info().state, QpState::ReadyToSend);
+    assert_eq!(daemon.endpoint.info().state, StreamState::ReadyToSend);
     daemon.placed(len - len / 2);
     for (_, segment) in &segments[3..] {
         daemon.deliver(segment);
@@ -242,7 +242,7 @@ fn a_length_without_bytes_must_have_been_placed() {
     let (mut daemon, stag, _) = ready(|_| {});
     daemon.deliver(&fpdu(&tagged(TAGGED_LAST, WRITE, stag, 0, b"in order")));
     daemon.placed(28);
-    assert_eq!(daemon.endpoint.info().state, QpState::Terminating);
+    assert_eq!(daemon.endpoint.info().state, StreamState::Terminating);
     assert_eq!((daemon.stats.mpa.stream_gaps, daemon.stats.drops.local), (1, 1));
 }
 
@@ -255,10 +255,10 @@ fn a_right_that_is_revoked_in_between() {
     daemon.deliver(&segments[0].1);
     assert_eq!(daemon.stags.revoke_region(lab), 1);
     held.release(&mut daemon);
-    assert_eq!(daemon.endpoint.info().state, QpState::ReadyToSend);
+    assert_eq!(daemon.endpoint.info().state, StreamState::ReadyToSend);
     assert!(is_lab(&daemon, lab, 3 * 1428));
     daemon.deliver(&segments[3].1);
-    assert_eq!(daemon.endpoint.info().state, QpState::Terminating);
+    assert_eq!(daemon.endpoint.info().state, StreamState::Terminating);
 }
 
 #[test]
@@ -373,7 +373,7 @@ proptest! {
                 _ => daemon.deliver(bytes),
             }
         }
-        prop_assert_eq!(daemon.endpoint.info().state, QpState::ReadyToSend);
+        prop_assert_eq!(daemon.endpoint.info().state, StreamState::ReadyToSend);
         prop_assert!(daemon.bytes(lab) == expected);
         let stats = daemon.stats;
         prop_assert_eq!(stats.rdmap.in_rdma_writes as usize, way.writes.len());

@@ -10,7 +10,9 @@ mod common;
 
 use common::bytes::*;
 use common::*;
-use rdma::{Access, CrcPolicy, EndpointConfig, Event, OutOfOrder, QpState, RegionId, Scope, Stag, Window};
+use rdma::{
+    Access, CrcPolicy, EndpointConfig, Event, OutOfOrder, RegionId, Scope, Stag, StreamState, Window,
+};
 
 /// Bytes of the window, and of what lies before and behind it.
 const WINDOW: usize = 8192;
@@ -40,7 +42,7 @@ impl Lab {
         side.deliver(&frame);
         side.transmit();
         side.wire.take();
-        assert_eq!(side.endpoint.info().state, QpState::ReadyToSend);
+        assert_eq!(side.endpoint.info().state, StreamState::ReadyToSend);
         let window = Window { region: lab, offset: GUARD as u64, bytes: WINDOW as u64, base_to: 0 };
         let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
         let stag = side.stags.grant_window(window, access, Scope::Stream(STREAM)).unwrap();
@@ -72,7 +74,7 @@ impl Lab {
     }
 
     fn is_alive(&self) -> bool {
-        self.side.endpoint.info().state == QpState::ReadyToSend
+        self.side.endpoint.info().state == StreamState::ReadyToSend
     }
 }
 
@@ -238,7 +240,7 @@ fn markers_that_lie_write_no_more_than_the_peer_may_and_end_the_stream() {
     assert!(lab.side.early(lab.base + begin as u64, chunk));
     assert!(lab.window()[5000..5470] == [7; 470] && lab.window()[5470..] == [0; WINDOW - 5470]);
     lab.side.deliver(&stream[..begin]);
-    assert_eq!(lab.side.endpoint.info().state, QpState::Terminating);
+    assert_eq!(lab.side.endpoint.info().state, StreamState::Terminating);
     assert_eq!((lab.side.stats.mpa.boundary_errors, lab.side.stats.drops.fpdu_start), (1, 1));
     assert!(lab.window()[..5000] == [0; 5000]);
 }

@@ -15,7 +15,7 @@ use rdma::service::{ServiceError, Status, decode_reply, encode_request};
 use rdma::wire::mpa::RtrOptions;
 use rdma::{
     Access, CloseHow, CompletionOp, CompletionStatus, ConnectRequest, EndpointConfig, ErrorCode, Event,
-    POKES_MAX, PostError, QpState, Stag, StreamError,
+    POKES_MAX, PostError, Stag, StreamError, StreamState,
 };
 
 fn success(wr_id: u64, op: CompletionOp, bytes: u32) -> Event {
@@ -426,7 +426,7 @@ fn a_stream_cut_off_gives_the_work_back() {
     daemon.collect();
     assert!(daemon.events.ends_with(&[LOST, Event::Close { how: CloseHow::Reset }]));
     assert_eq!(daemon.events.iter().filter(|event| **event == LOST).count(), 1);
-    assert_eq!(daemon.endpoint.info().state, QpState::Closed);
+    assert_eq!(daemon.endpoint.info().state, StreamState::Closed);
 }
 
 #[test]

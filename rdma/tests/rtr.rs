@@ -12,7 +12,7 @@ use common::bytes::*;
 use common::*;
 use rdma::service::{decode_reply, encode_request};
 use rdma::wire::mpa::RtrOptions;
-use rdma::{ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, QpState};
+use rdma::{ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, StreamState};
 
 const NONE: RtrOptions = RtrOptions { send: false, write: false, read: false };
 const ALL: RtrOptions = RtrOptions { send: true, write: true, read: true };
@@ -96,7 +96,7 @@ fn a_responder_takes_what_was_agreed_on() {
                 if is_agreed {
                     // No buffer is used up for it, and the program is not told.
                     assert_eq!(side.drain_events(), [], "{case}");
-                    assert_eq!(side.endpoint.info().state, QpState::ReadyToSend, "{case}");
+                    assert_eq!(side.endpoint.info().state, StreamState::ReadyToSend, "{case}");
                     let response = tagged(TAGGED_LAST, READ_RESPONSE, 0, 0, b"");
                     assert_eq!(said, if kind.read { vec![response] } else { vec![] }, "{case}");
                 } else if ulpdu.is_empty() {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::memory::PdId;
 use crate::mpa::deframer::{CHUNKS_MAX, SPILL_MAX};
 use crate::mpa::{NegotiationConfig, OutOfOrder};
-use crate::qp::{QpState, StreamCounters};
+use crate::qp::{StreamCounters, StreamState};
 use crate::terminate::ErrorCode;
 
 /// How much of a message fits a single segment of the transport (RFC 4296 §2.2.1: `rdma_max_msizes`), bytes of payload.
@@ -85,7 +85,7 @@ impl Default for EndpointConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointInfo {
     /// Where the queue pair stands.
-    pub state: QpState,
+    pub state: StreamState,
     /// Whether this side opened the stream.
     pub initiator: bool,
     /// The revision of MPA; 0 before it is agreed.

@@ -6,7 +6,7 @@ use super::{Endpoint, stream_error};
 use crate::Env;
 use crate::memory::Memory;
 use crate::mpa::{Deframer, EarlyRefusal, OutOfOrder, PlacedRun};
-use crate::qp::{QpState, QueuePair};
+use crate::qp::{QueuePair, StreamState};
 use crate::stats::count;
 use crate::terminate::Fault;
 
@@ -26,7 +26,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         env: &mut Env<'_, M>,
     ) -> bool {
         let Self { deframer: Some(deframer), qp, config, .. } = self else { return false };
-        if qp.state != QpState::ReadyToSend || config.out_of_order == OutOfOrder::Off {
+        if qp.state != StreamState::ReadyToSend || config.out_of_order == OutOfOrder::Off {
             return false;
         }
         count(&mut env.stats.mpa.early_tried, 1);

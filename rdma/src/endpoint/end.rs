@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::Endpoint;
-use crate::qp::{CloseHow, QpState};
+use crate::qp::{CloseHow, StreamState};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
 
@@ -66,14 +66,14 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         let enhanced = self.terms.is_some_and(|terms| terms.revision == 2);
         let in_full_operation = self.qp.peer_spoke || self.qp.sent_any;
         let error = match self.qp.state {
-            QpState::ReadyToSend if in_full_operation => Some(error),
+            StreamState::ReadyToSend if in_full_operation => Some(error),
             // RFC 6581 §9.2: "The initiator or responder MUST generate the TERM message that contains Layer 2,
             // Error Type 0, Error Code 5 when it encounters any error locally for which the special Error Code is
             // not defined in Section 8 before resetting the connection."
-            QpState::ReadyToSend if enhanced => Some(StreamError::SetupFailed),
-            QpState::ReadyToSend => Some(error).filter(|_| self.qp.may_send),
-            QpState::Terminating | QpState::Closed => return,
-            QpState::Idle => None,
+            StreamState::ReadyToSend if enhanced => Some(StreamError::SetupFailed),
+            StreamState::ReadyToSend => Some(error).filter(|_| self.qp.may_send),
+            StreamState::Terminating | StreamState::Closed => return,
+            StreamState::Idle => None,
         };
         if let Some(error) = error {
             self.qp.fail(&Fault::bare(error), stats);
@@ -122,7 +122,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// Draws the consequences of a new state.
     pub(super) fn settle(&mut self, now: Duration) {
         match self.qp.state {
-            QpState::ReadyToSend => {
+            StreamState::ReadyToSend => {
                 if self.qp.peer_spoke {
                     (self.poke_at, self.poke_due) = (None, false);
                 }
@@ -135,7 +135,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                     self.end(CloseHow::Fin);
                 }
             }
-            QpState::Idle => {
+            StreamState::Idle => {
                 if self.drain.is_some() {
                     self.end(CloseHow::Fin);
                 } else if self.rejected {
@@ -143,12 +143,12 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                     self.linger_until = self.linger_until.or(Some(until));
                 }
             }
-            QpState::Terminating => {
+            StreamState::Terminating => {
                 (self.poke_at, self.poke_due) = (None, false);
                 let until = now.saturating_add(self.config.terminate_timeout);
                 self.terminate_until = self.terminate_until.or(Some(until));
             }
-            QpState::Closed => self.end(CloseHow::Fin),
+            StreamState::Closed => self.end(CloseHow::Fin),
         }
     }
 

@@ -13,7 +13,7 @@ use end::Drain;
 
 use crate::memory::{LocalSlice, Memory, Origin, PdId, StagTable, StreamId};
 use crate::mpa::{ConnectRequest, Deframer, FpduError, LocalError, Negotiation, Terms};
-use crate::qp::{Depths, Event, Kind, Local, PostError, QpState, QueuePair, WorkRequest};
+use crate::qp::{Depths, Event, Kind, Local, PostError, QueuePair, StreamState, WorkRequest};
 use crate::rdmap::Step;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
@@ -179,7 +179,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             }
         }
         let end = offset.saturating_add(chunk.as_ref().len() as u64);
-        if deframer.end() == end && qp.state == QpState::ReadyToSend {
+        if deframer.end() == end && qp.state == StreamState::ReadyToSend {
             return;
         }
         if let Err(error) = deframer.push(offset, chunk, &mut env.stats.mpa) {
@@ -203,7 +203,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             }
         }
         deframer.tidy(&mut env.stats.mpa);
-        if qp.state != QpState::ReadyToSend {
+        if qp.state != StreamState::ReadyToSend {
             self.deframer = None;
         }
     }
@@ -278,7 +278,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         remote: Stag,
         to: u64,
     ) -> Result<(), PostError> {
-        if self.qp.state == QpState::ReadyToSend && self.qp.ord == 0 {
+        if self.qp.state == StreamState::ReadyToSend && self.qp.ord == 0 {
             return Err(PostError::NoReads);
         }
         self.post(wr_id, Kind::Read { stag: remote, to: TaggedOffset(to) }, local)
@@ -309,7 +309,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if usize::try_from(local.len).ok() != Some(size_of::<u64>()) {
             return Err(PostError::Length);
         }
-        if self.qp.state == QpState::ReadyToSend && self.qp.ord == 0 {
+        if self.qp.state == StreamState::ReadyToSend && self.qp.ord == 0 {
             return Err(PostError::NoReads);
         }
         self.post(wr_id, Kind::Atomic { stag: remote, to: TaggedOffset(to), op }, local)
@@ -335,7 +335,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
 
     /// Whether work may be posted.
     pub(crate) fn takes_work(&self) -> bool {
-        self.qp.state == QpState::ReadyToSend && self.drain.is_none()
+        self.qp.state == StreamState::ReadyToSend && self.drain.is_none()
     }
 
     /// The queues.
@@ -346,7 +346,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// Works with these queues, and what is posted there, from here on: those that it was made with have no work.
     /// Before full operation only; `false` if it is too late.
     pub(crate) fn adopt(&mut self, mut queues: QueuePair, pd: Option<PdId>) -> bool {
-        if self.qp.state != QpState::Idle {
+        if self.qp.state != StreamState::Idle {
             return false;
         }
         queues.origin = Origin { stream: self.qp.origin.stream, pd };
@@ -360,8 +360,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// Gives the peer's next Send a buffer. Allowed before full operation.
     pub fn post_recv(&mut self, wr_id: u64, local: LocalSlice) -> Result<(), PostError> {
         match self.qp.state {
-            QpState::Idle | QpState::ReadyToSend => self.qp.rq.post(wr_id, Local::Slice(local)),
-            QpState::Terminating | QpState::Closed => Err(PostError::NotReady),
+            StreamState::Idle | StreamState::ReadyToSend => self.qp.rq.post(wr_id, Local::Slice(local)),
+            StreamState::Terminating | StreamState::Closed => Err(PostError::NotReady),
         }
     }
 
@@ -400,7 +400,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
 
     /// Starts to wait for the peer's first word, after the first message in full operation and after each poke.
     fn arm_poke(&mut self, now: Duration) {
-        let silent = self.initiator && self.qp.state == QpState::ReadyToSend && !self.qp.peer_spoke;
+        let silent = self.initiator && self.qp.state == StreamState::ReadyToSend && !self.qp.peer_spoke;
         if let Some(after) = self.config.poke_after
             && silent
             && self.qp.sent_any

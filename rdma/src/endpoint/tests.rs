@@ -101,7 +101,7 @@ fn message_sequences_wrap_to_zero() {
     let successes =
         events.filter(|event| matches!(event, Event::Completion { status: CompletionStatus::Success, .. }));
     assert_eq!(successes.count(), 6);
-    assert_eq!(b.endpoint.info().state, QpState::ReadyToSend);
+    assert_eq!(b.endpoint.info().state, StreamState::ReadyToSend);
 }
 
 #[test]
@@ -168,6 +168,6 @@ fn a_stream_that_has_ended_holds_no_chunks() {
     let mut bytes = a.send();
     bytes.pop();
     b.deliver(bytes);
-    assert_eq!(b.endpoint.info().state, QpState::Terminating);
+    assert_eq!(b.endpoint.info().state, StreamState::Terminating);
     assert!(b.endpoint.deframer.is_none());
 }

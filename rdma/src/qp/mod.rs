@@ -39,7 +39,7 @@ use crate::wire::terminate::Terminate;
 
 /// Where a queue pair stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpState {
+pub enum StreamState {
     /// The MPA negotiation is not over.
     Idle,
     /// Ready: messages go both ways.
@@ -118,7 +118,7 @@ pub(crate) struct Depths {
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(crate) origin: Origin,
-    pub(crate) state: QpState,
+    pub(crate) state: StreamState,
     pub(crate) framer: Framer,
     /// Whether an FPDU may be sent. RFC 5044 §7.1.2 rule 4: a responder "MUST receive and validate at least one
     /// FPDU before sending any FPDUs or Markers".
@@ -160,7 +160,7 @@ impl QueuePair {
         let events = depths.send.saturating_add(depths.receive).saturating_add(EVENTS_EXTRA);
         Self {
             origin,
-            state: QpState::Idle,
+            state: StreamState::Idle,
             framer: Framer::new(true),
             may_send: false,
             peer_spoke: false,
@@ -188,7 +188,7 @@ impl QueuePair {
 
     /// Full operation begins. The last allocation of a stream happens here.
     pub(crate) fn establish(&mut self, framer: Framer, ird: usize, ord: usize, may_send: bool) {
-        self.state = QpState::ReadyToSend;
+        self.state = StreamState::ReadyToSend;
         self.framer = framer;
         self.irq_max = if ird == 0 { 0 } else { ird.next_power_of_two() };
         self.ord = ord;
@@ -241,11 +241,11 @@ impl QueuePair {
     /// Ends the stream for an error: the first one is told to the peer, later ones are not even looked for.
     #[cold]
     pub(crate) fn fail(&mut self, fault: &Fault, stats: &mut RdmaStats) {
-        if self.state != QpState::ReadyToSend && self.state != QpState::Idle {
+        if self.state != StreamState::ReadyToSend && self.state != StreamState::Idle {
             return;
         }
         stats.drops.count(fault.error);
-        self.state = QpState::Terminating;
+        self.state = StreamState::Terminating;
         self.terminate = Some((fault.message(), fault.error));
         self.flush();
     }
@@ -270,7 +270,7 @@ impl QueuePair {
     /// The stream ends without a Terminate: the owner is told why, by the error that was met first.
     #[cold]
     pub(crate) fn fail_untold(&mut self, code: ErrorCode) {
-        if self.state != QpState::Closed {
+        if self.state != StreamState::Closed {
             let code = self.terminate.map_or(code, |(_, error)| error.code().0);
             self.events.push_back(Event::Failed { code });
         }
@@ -278,8 +278,8 @@ impl QueuePair {
 
     /// Nothing goes any more: the owner is told to end the connection.
     pub(crate) fn close(&mut self, how: CloseHow) {
-        if self.state != QpState::Closed {
-            self.state = QpState::Closed;
+        if self.state != StreamState::Closed {
+            self.state = StreamState::Closed;
             self.terminate = None;
             self.flush();
             self.events.push_back(Event::Close { how });

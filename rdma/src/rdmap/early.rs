@@ -8,7 +8,7 @@
 use crate::Env;
 use crate::memory::Memory;
 use crate::mpa::{EarlyRefusal, Fpdu, PlacedRun};
-use crate::qp::{QpState, QueuePair};
+use crate::qp::{QueuePair, StreamState};
 use crate::stats::{RdmaStats, count};
 use crate::wire::ddp::{self, Header, TaggedHeader};
 use crate::wire::rdmap::{self, ControlField, Opcode};
@@ -51,7 +51,7 @@ impl QueuePair {
 
     /// Delivers what was placed early: the stream has reached it, and all before it is delivered.
     pub(crate) fn receive_placed(&mut self, run: &PlacedRun, stats: &mut RdmaStats) {
-        if self.state != QpState::ReadyToSend {
+        if self.state != StreamState::ReadyToSend {
             count(&mut stats.drops.after_error, 1);
             return;
         }

@@ -4,7 +4,9 @@ use crate::Env;
 use crate::ddp::UntaggedQueue;
 use crate::memory::{AccessError, Memory, Placement};
 use crate::mpa::Fpdu;
-use crate::qp::{CloseHow, CompletionStatus, Event, Kind, QpState, QueuePair, ReadReply, Reply, WorkRequest};
+use crate::qp::{
+    CloseHow, CompletionStatus, Event, Kind, QueuePair, ReadReply, Reply, StreamState, WorkRequest,
+};
 use crate::stats::count;
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -21,7 +23,7 @@ impl QueuePair {
     /// subsequent incoming DDP Segments."
     #[inline]
     pub(crate) fn receive<C: AsRef<[u8]>, M: Memory>(&mut self, fpdu: &Fpdu<'_, C>, env: &mut Env<'_, M>) {
-        if self.state != QpState::ReadyToSend {
+        if self.state != StreamState::ReadyToSend {
             count(&mut env.stats.drops.after_error, 1);
             return;
         }

@@ -3,7 +3,9 @@
 use super::run::Run;
 use crate::ddp::cut;
 use crate::memory::{Fetch, Memory};
-use crate::qp::{CloseHow, CompletionStatus, Event, Kind, QpState, QueuePair, Reply, Source, WorkRequest};
+use crate::qp::{
+    CloseHow, CompletionStatus, Event, Kind, QueuePair, Reply, Source, StreamState, WorkRequest,
+};
 use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
 use crate::wire::atomic::{AtomicOp, AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -106,9 +108,11 @@ impl QueuePair {
     /// Whether something waits to be sent.
     pub(crate) fn has_output(&self) -> bool {
         match self.state {
-            QpState::ReadyToSend => self.may_proceed() && (self.current.is_some() || self.choose().is_some()),
-            QpState::Terminating => true,
-            QpState::Idle | QpState::Closed => false,
+            StreamState::ReadyToSend => {
+                self.may_proceed() && (self.current.is_some() || self.choose().is_some())
+            }
+            StreamState::Terminating => true,
+            StreamState::Idle | StreamState::Closed => false,
         }
     }
 
@@ -120,8 +124,8 @@ impl QueuePair {
     /// Sends one FPDU.
     pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
         match self.state {
-            QpState::Terminating => return self.send_terminate(env, sink),
-            QpState::ReadyToSend if self.may_proceed() => {}
+            StreamState::Terminating => return self.send_terminate(env, sink),
+            StreamState::ReadyToSend if self.may_proceed() => {}
             _ => return Step::Idle,
         }
         let Some(source) = self.current.or_else(|| self.choose()) else { return Step::Idle };
@@ -402,7 +406,7 @@ impl QueuePair {
     /// Sends an RDMA Write of no bytes, which changes nothing at the peer: between messages only, for within
     /// one the rest of it goes out anyway.
     pub(crate) fn poke<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
-        if self.state != QpState::ReadyToSend || self.current.is_some() {
+        if self.state != StreamState::ReadyToSend || self.current.is_some() {
             return Step::Idle;
         }
         let front = tagged(Opcode::RdmaWrite, Stag(1), TaggedOffset(0), true);

@@ -9,7 +9,7 @@ use super::queue_pair::{QpNum, QpState};
 use super::{AsyncEvent, Device};
 use crate::endpoint::{Endpoint, EndpointConfig, Env, Progress, Sink};
 use crate::memory::{Memory, StagTable, StreamId};
-use crate::qp::{CloseHow, CompletionOp, Event, QpState as EndpointState};
+use crate::qp::{CloseHow, CompletionOp, Event, StreamState};
 use crate::stats::RdmaStats;
 use crate::terminate::{ErrorCode, StreamError};
 
@@ -307,7 +307,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                 }
             }
             let Some(event) = endpoint.poll_event() else {
-                if endpoint.queue_pair().state == EndpointState::Terminating {
+                if endpoint.queue_pair().state == StreamState::Terminating {
                     self.enter_terminate(id);
                 }
                 break;

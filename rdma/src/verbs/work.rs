@@ -6,7 +6,7 @@ use super::completion::WcOpcode;
 use super::memory::MwId;
 use super::queue_pair::{Posted, QpNum, QpState};
 use super::{Bind, Device};
-use crate::qp::{self, Kind, Local, QpState as Stage, Sge, WorkRequest};
+use crate::qp::{self, Kind, Local, Sge, StreamState, WorkRequest};
 use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
@@ -314,7 +314,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         let id = qp.id.and_then(|id| self.ids.get_mut(id.0));
         let of_stream = id.and_then(|id| id.endpoint.as_mut()).map(|endpoint| endpoint.queue_pair());
         let queues = qp.queues.as_deref_mut().or(of_stream);
-        match queues.filter(|queues| matches!(queues.state, Stage::Idle | Stage::ReadyToSend)) {
+        match queues.filter(|queues| matches!(queues.state, StreamState::Idle | StreamState::ReadyToSend)) {
             Some(queues) => {
                 queues.rq.post_list(wr.wr_id, wr.sg_list)?;
                 qp.recv_used = qp.recv_used.saturating_add(1);

@@ -2,10 +2,8 @@
 
 use core::ops::Range;
 
-use rdma::verbs::{
-    CmId, Data, PostError, QpNum, QpState as VerbsState, RecvWr, SendFlags, SendOp, SendWr, Sge,
-};
-use rdma::{Endpoint, Env, LocalSlice, PostError as EndpointError, Progress, QpState, RegionId, Sink};
+use rdma::verbs::{CmId, Data, PostError, QpNum, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use rdma::{Endpoint, Env, LocalSlice, PostError as EndpointError, Progress, RegionId, Sink, StreamState};
 use tcp_stack::testutil::HeapBuf;
 use tcp_stack::{Duration, Instant, Segment};
 
@@ -42,8 +40,8 @@ impl Engine {
     /// Whether it is in full operation, where nothing allocates.
     pub(crate) fn is_full(&self, tools: &Tools) -> bool {
         match self {
-            Self::Endpoint(endpoint) => endpoint.info().state == QpState::ReadyToSend,
-            Self::Verbs(it) => tools.device.query_qp(it.qp).is_ok_and(|attr| attr.state == VerbsState::Rts),
+            Self::Endpoint(endpoint) => endpoint.info().state == StreamState::ReadyToSend,
+            Self::Verbs(it) => tools.device.query_qp(it.qp).is_ok_and(|attr| attr.state == QpState::Rts),
         }
     }
 

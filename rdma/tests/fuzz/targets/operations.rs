@@ -12,7 +12,7 @@ use rdma::service::encode_request;
 use rdma::wire::mpa::RtrOptions;
 use rdma::{
     Access, AtomicOp, CompletionOp, ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, PostError,
-    QpState, RegionId, Scope, Stag, Window,
+    RegionId, Scope, Stag, StreamState, Window,
 };
 use std::collections::VecDeque;
 
@@ -118,7 +118,7 @@ impl Run {
             self.side.transmit();
         }
         self.side.wire = Wire::new(self.side.wire.mss, usize::MAX);
-        assert_eq!(self.side.endpoint.info().state, QpState::ReadyToSend);
+        assert_eq!(self.side.endpoint.info().state, StreamState::ReadyToSend);
         assert_eq!(self.side.endpoint.info().crc, self.crc);
         self.check();
     }

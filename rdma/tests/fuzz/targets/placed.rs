@@ -6,7 +6,7 @@ use super::fpdu_stream::{Shape, end};
 use crate::common::STREAM;
 use crate::common::Side;
 use crate::common::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
-use rdma::{Access, EndpointConfig, OutOfOrder, QpState, RegionId, Scope, Stag, Window};
+use rdma::{Access, EndpointConfig, OutOfOrder, RegionId, Scope, Stag, StreamState, Window};
 
 /// Bytes of the window, and of what lies before and behind it.
 const WINDOW: usize = 4096;
@@ -198,7 +198,7 @@ impl Run {
 
     fn judge(mut self, made: &Made) {
         if made.honest && self.frozen.is_none() {
-            assert_eq!(self.side.endpoint.info().state, QpState::ReadyToSend);
+            assert_eq!(self.side.endpoint.info().state, StreamState::ReadyToSend);
             assert!(self.window() == made.window, "another memory than in order");
             let stats = &self.side.stats;
             assert_eq!((stats.mpa.fpdus_in, stats.rdmap.in_rdma_writes), (made.fpdus, made.writes));
