@@ -43,9 +43,7 @@ pub use memory::{
     Scope, StagTable, StreamId, VecMemory, Window, Word,
 };
 pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig, OutOfOrder};
-pub use qp::{
-    CloseHow, CompletionOp, CompletionStatus, Event, PostError, SGE_MAX, Sge, StreamCounters, StreamState,
-};
+pub use qp::{CloseHow, Event, PostError, SGE_MAX, Sge, StreamCounters, StreamState, WcOpcode, WcStatus};
 pub use stats::{RdmaStats, RdmapStats, SegmentDrops, ServiceStats};
 pub use terminate::{Attach, ErrorCode, StreamError};
 pub use wire::Stag;

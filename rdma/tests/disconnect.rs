@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use core::time::Duration;
-use rdma::{CloseHow, CompletionOp, CompletionStatus, EndpointConfig, ErrorCode, Event};
+use rdma::{CloseHow, EndpointConfig, ErrorCode, Event, WcOpcode, WcStatus};
 
 const LAB: usize = 64 << 10;
 const MOMENT: Duration = Duration::from_nanos(1);
@@ -30,7 +30,7 @@ fn pair(timeout: Duration) -> (Side, Side, rdma::service::Grant) {
 }
 
 fn flushed(wr_id: u64) -> Event {
-    Event::Completion { wr_id, op: CompletionOp::Read, status: CompletionStatus::Flushed, bytes: 0 }
+    Event::Completion { wr_id, op: WcOpcode::RdmaRead, status: WcStatus::WrFlushError, bytes: 0 }
 }
 
 #[test]
@@ -126,12 +126,8 @@ fn an_end_in_good_order_leaves_no_time_limit() {
         cli.endpoint.disconnect(cli.now);
         cli.pass_time(timeout - MOMENT);
         run(&mut cli, &mut daemon, &mut segments(1448));
-        let done = Event::Completion {
-            wr_id: 1,
-            op: CompletionOp::Read,
-            status: CompletionStatus::Success,
-            bytes: 60_000,
-        };
+        let done =
+            Event::Completion { wr_id: 1, op: WcOpcode::RdmaRead, status: WcStatus::Success, bytes: 60_000 };
         assert_eq!(cli.drain_events(), [done, Event::Close { how: CloseHow::Fin }]);
         assert_eq!((cli.endpoint.next_deadline(), cli.stats.rdmap.disconnects_overdue), (None, 0));
         assert_eq!(cli.bytes(local)[..60_000], pattern(LAB, 1)[..60_000]);

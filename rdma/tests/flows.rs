@@ -14,12 +14,12 @@ use common::*;
 use rdma::service::{ServiceError, Status, decode_reply, encode_request};
 use rdma::wire::mpa::RtrOptions;
 use rdma::{
-    Access, CloseHow, CompletionOp, CompletionStatus, ConnectRequest, EndpointConfig, ErrorCode, Event,
-    POKES_MAX, PostError, Stag, StreamError, StreamState,
+    Access, CloseHow, ConnectRequest, EndpointConfig, ErrorCode, Event, POKES_MAX, PostError, Stag,
+    StreamError, StreamState, WcOpcode, WcStatus,
 };
 
-fn success(wr_id: u64, op: CompletionOp, bytes: u32) -> Event {
-    Event::Completion { wr_id, op, status: CompletionStatus::Success, bytes }
+fn success(wr_id: u64, op: WcOpcode, bytes: u32) -> Event {
+    Event::Completion { wr_id, op, status: WcStatus::Success, bytes }
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn put_then_prove_then_get() {
     run(&mut cli, &mut daemon, &mut segments(1448));
     assert_eq!(daemon.bytes(lab)[..5], [0; 5]);
     assert_eq!(daemon.bytes(lab)[5..], file);
-    let write = |wr_id| success(wr_id, CompletionOp::Write, PART);
-    assert_eq!(cli.drain_events(), [write(0), write(1), write(2), success(3, CompletionOp::Read, 0)]);
+    let write = |wr_id| success(wr_id, WcOpcode::RdmaWrite, PART);
+    assert_eq!(cli.drain_events(), [write(0), write(1), write(2), success(3, WcOpcode::RdmaRead, 0)]);
 
     for window in 0..3u32 {
         let (at, len) = (window * PART, PART);
@@ -54,7 +54,7 @@ fn put_then_prove_then_get() {
     }
     run(&mut cli, &mut daemon, &mut segments(1448));
     assert_eq!(cli.bytes(copy), file);
-    let read = |wr_id| success(wr_id, CompletionOp::Read, PART);
+    let read = |wr_id| success(wr_id, WcOpcode::RdmaRead, PART);
     assert_eq!(cli.drain_events(), [read(0), read(1), read(2)]);
 
     let counters = daemon.endpoint.info().counters;
@@ -137,7 +137,7 @@ fn one_read_of_64_mib_is_answered_in_bounded_room() {
     }
     assert!(turns >= 512);
     assert!(cli.bytes(local) == pattern(LEN as usize, 4));
-    assert_eq!(cli.events.last(), Some(&success(1, CompletionOp::Read, LEN)));
+    assert_eq!(cli.events.last(), Some(&success(1, WcOpcode::RdmaRead, LEN)));
     assert_eq!(daemon.stats.rdmap.out_read_responses, 1);
 }
 
@@ -270,7 +270,7 @@ fn ready_to_receive_is_the_first_message() {
         for wr_id in 0..64 {
             cli.endpoint.post_write(wr_id, rdma::LocalSlice::EMPTY, stag, 0).unwrap();
         }
-        assert_eq!(cli.endpoint.post_write(64, rdma::LocalSlice::EMPTY, stag, 0), Err(PostError::Full));
+        assert_eq!(cli.endpoint.post_write(64, rdma::LocalSlice::EMPTY, stag, 0), Err(PostError::QueueFull));
         run(&mut cli, &mut daemon, &mut segments(1448));
         assert_eq!(daemon.stats.rdmap.in_rdma_writes, 64 + u64::from(expected == [WRITE]));
     }
@@ -413,13 +413,13 @@ fn a_stream_cut_off_gives_the_work_back() {
         };
         cli.events.iter().filter_map(of).collect::<Vec<u64>>()
     };
-    assert_eq!(ids(CompletionStatus::Success), (0..done as u64).collect::<Vec<_>>());
-    assert_eq!(ids(CompletionStatus::Flushed), (done as u64..20).chain([99]).collect::<Vec<_>>());
+    assert_eq!(ids(WcStatus::Success), (0..done as u64).collect::<Vec<_>>());
+    assert_eq!(ids(WcStatus::WrFlushError), (done as u64..20).chain([99]).collect::<Vec<_>>());
     assert_eq!(cli.events.last(), Some(&Event::Close { how: CloseHow::Fin }));
     assert_eq!(cli.events.iter().filter(|event| **event == LOST).count(), 1);
     assert_eq!(cli.stats.drops.cut_off, 1);
-    assert_eq!(cli.endpoint.post_read(1, slice(local, 0, 1), stag, 0), Err(PostError::NotReady));
-    assert_eq!(cli.endpoint.post_recv(1, slice(local, 0, 1)), Err(PostError::NotReady));
+    assert_eq!(cli.endpoint.post_read(1, slice(local, 0, 1), stag, 0), Err(PostError::State));
+    assert_eq!(cli.endpoint.post_recv(1, slice(local, 0, 1)), Err(PostError::State));
 
     daemon.endpoint.transport_lost();
     daemon.endpoint.transport_lost();
@@ -460,27 +460,27 @@ fn work_is_refused_where_it_cannot_be_done() {
     let mut cli = Side::initiator(initiator_config(), &ConnectRequest { ord: 0, ..request(b"") });
     let local = cli.memory.add(vec![0; 8]).unwrap();
     let part = slice(local, 0, 8);
-    assert_eq!(cli.endpoint.post_write(1, part, Stag(1), 0), Err(PostError::NotReady));
+    assert_eq!(cli.endpoint.post_write(1, part, Stag(1), 0), Err(PostError::State));
     cli.transmit();
     cli.deliver(&mpa(REPLY, 0, 0, b""));
     assert_eq!(cli.endpoint.post_read(1, part, Stag(1), 0), Err(PostError::NoReads));
     for wr_id in 0..64 {
         cli.endpoint.post_send(wr_id, part, false, None).unwrap();
     }
-    assert_eq!(cli.endpoint.post_send(64, part, false, None), Err(PostError::Full));
+    assert_eq!(cli.endpoint.post_send(64, part, false, None), Err(PostError::QueueFull));
     for wr_id in 0..16 {
         cli.endpoint.post_recv(wr_id, part).unwrap();
     }
-    assert_eq!(cli.endpoint.post_recv(16, part), Err(PostError::Full));
+    assert_eq!(cli.endpoint.post_recv(16, part), Err(PostError::QueueFull));
     // The places of finished work are free when the owner has heard of it.
     cli.wire.take();
     let mut env = rdma::Env { stags: &mut cli.stags, memory: &mut cli.memory, stats: &mut cli.stats };
     cli.endpoint.poll_transmit(Duration::ZERO, &mut env, &mut cli.wire);
-    assert_eq!(cli.endpoint.post_send(64, part, false, None), Err(PostError::Full));
+    assert_eq!(cli.endpoint.post_send(64, part, false, None), Err(PostError::QueueFull));
     while cli.endpoint.poll_event().is_some() {}
     assert_eq!(cli.endpoint.post_send(64, part, false, None), Ok(()));
     cli.endpoint.disconnect(Duration::ZERO);
-    assert_eq!(cli.endpoint.post_send(65, part, false, None), Err(PostError::NotReady));
+    assert_eq!(cli.endpoint.post_send(65, part, false, None), Err(PostError::State));
 }
 
 #[test]

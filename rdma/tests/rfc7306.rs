@@ -10,8 +10,8 @@ mod common;
 use common::bytes::*;
 use common::*;
 use rdma::{
-    Access, AccessError, AtomicOp, CloseHow, CompletionOp, CompletionStatus, EndpointConfig, ErrorCode,
-    Event, LocalSlice, PostError, RegionId, Scope, StagTable, StreamError, StreamId,
+    Access, AccessError, AtomicOp, CloseHow, EndpointConfig, ErrorCode, Event, LocalSlice, PostError,
+    RegionId, Scope, StagTable, StreamError, StreamId, WcOpcode, WcStatus,
 };
 
 const ALL: Access = Access::from_bits(7).unwrap();
@@ -24,8 +24,8 @@ fn values(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-fn done(wr_id: u64, op: CompletionOp, bytes: u32) -> Event {
-    Event::Completion { wr_id, op, status: CompletionStatus::Success, bytes }
+fn done(wr_id: u64, op: WcOpcode, bytes: u32) -> Event {
+    Event::Completion { wr_id, op, status: WcStatus::Success, bytes }
 }
 
 const fn add(add: u64) -> AtomicOp {
@@ -50,7 +50,7 @@ fn atomic_operations_return_what_was_there() {
     assert_eq!(daemon.bytes(lab), values(&[14, 70, 1, 0]));
     assert_eq!(cli.bytes(found)[..32], values(&[5, 7, 1, 15]));
     assert_eq!(cli.bytes(found)[32..], [0xee; 8]);
-    let expected = (0..4).map(|at| done(at, CompletionOp::Atomic, 8)).collect::<Vec<_>>();
+    let expected = (0..4).map(|at| done(at, WcOpcode::FetchAdd, 8)).collect::<Vec<_>>();
     assert_eq!(cli.drain_events(), expected);
     assert_eq!((cli.stats.rdmap.out_atomics, cli.stats.rdmap.in_atomic_responses), (4, 4));
     assert_eq!((daemon.stats.rdmap.in_atomics, daemon.stats.rdmap.out_atomic_responses), (4, 4));
@@ -74,7 +74,7 @@ fn atomics_and_reads_share_a_queue_and_keep_their_order() {
             1 => cli.endpoint.post_read(at, place, stag, 0).unwrap(),
             _ => cli.endpoint.post_write(at, place, stag, 24).unwrap(),
         }
-        let ops = [CompletionOp::Atomic, CompletionOp::Read, CompletionOp::Write, CompletionOp::Atomic];
+        let ops = [WcOpcode::FetchAdd, WcOpcode::RdmaRead, WcOpcode::RdmaWrite, WcOpcode::FetchAdd];
         expected.push(done(at, ops[at as usize % 4], 8));
     }
     // More than the ORD of 16 are posted: never are more outstanding.
@@ -137,11 +137,11 @@ fn immediate_data_takes_its_turn_among_the_sends() {
     assert_eq!(daemon.drain_events(), expected);
     assert_eq!(daemon.bytes(inbox)[16..48], [0xee; 32], "immediate data is not put into the buffer");
     let ops = [
-        done(0, CompletionOp::Send, 4),
-        done(1, CompletionOp::Write, 32),
-        done(2, CompletionOp::Immediate, 0),
-        done(3, CompletionOp::Immediate, 0),
-        done(4, CompletionOp::Send, 4),
+        done(0, WcOpcode::Send, 4),
+        done(1, WcOpcode::RdmaWrite, 32),
+        done(2, WcOpcode::Send, 0),
+        done(3, WcOpcode::Send, 0),
+        done(4, WcOpcode::Send, 4),
     ];
     assert_eq!(cli.drain_events(), ops);
     assert_eq!((cli.stats.rdmap.out_immediates, daemon.stats.rdmap.in_immediates), (2, 2));
@@ -363,9 +363,8 @@ fn response_refused(msn: u32, id: u32, len: usize, kind: u8, code: u8, error: St
     side.transmit();
     assert_eq!(ulpdus(&side.wire.take()), [terminate_about(kind, code, 0xc0, &segment, &[])], "{error:?}");
     assert_eq!(side.bytes(region), [0xee; 8]);
-    let flushed = |event: &&Event| {
-        matches!(event, Event::Completion { wr_id: 5, status: CompletionStatus::Flushed, .. })
-    };
+    let flushed =
+        |event: &&Event| matches!(event, Event::Completion { wr_id: 5, status: WcStatus::WrFlushError, .. });
     assert_eq!(side.drain_events().iter().filter(flushed).count(), 1);
 }
 

@@ -11,10 +11,7 @@ use common::*;
 use proptest::prelude::*;
 use rdma::service::encode_request;
 use rdma::wire::mpa::RtrOptions;
-use rdma::{
-    CloseHow, CompletionOp, CompletionStatus, ConnectRequest, CrcPolicy, EndpointConfig, Event, RegionId,
-    Scope,
-};
+use rdma::{CloseHow, ConnectRequest, CrcPolicy, EndpointConfig, Event, RegionId, Scope, WcOpcode, WcStatus};
 
 const LAB: usize = 8192;
 const LOCAL: usize = 8192;
@@ -120,11 +117,11 @@ impl Model {
         let (op, bytes) = match *work {
             Work::Write { from, to, len } => {
                 self.lab[to..to + len].copy_from_slice(&self.local[from..from + len]);
-                (CompletionOp::Write, len)
+                (WcOpcode::RdmaWrite, len)
             }
             Work::Read { from, to, len } => {
                 self.local[to..to + len].copy_from_slice(&self.lab[from..from + len]);
-                (CompletionOp::Read, len)
+                (WcOpcode::RdmaRead, len)
             }
             Work::Send { from, len, solicited, invalidate } => {
                 let number = self.messages.len();
@@ -137,10 +134,10 @@ impl Model {
                     solicited,
                     invalidated,
                 });
-                (CompletionOp::Send, len)
+                (WcOpcode::Send, len)
             }
         };
-        let status = CompletionStatus::Success;
+        let status = WcStatus::Success;
         self.completions.push(Event::Completion { wr_id, op, status, bytes: bytes as u32 });
     }
 }
@@ -287,7 +284,7 @@ fn reads_at_once(Reads { count, ord }: Reads) {
         .events
         .iter()
         .map(|event| match event {
-            Event::Completion { wr_id, status: CompletionStatus::Success, .. } => *wr_id,
+            Event::Completion { wr_id, status: WcStatus::Success, .. } => *wr_id,
             other => panic!("{other:?}"),
         })
         .collect();

@@ -14,8 +14,8 @@ use rdma::service::{decode_reply, encode_request};
 use rdma::wire::mpa::RtrOptions;
 use rdma::wire::terminate::{BitOrder, Control};
 use rdma::{
-    Access, CloseHow, CompletionStatus, ConnectRequest, EndpointConfig, ErrorCode, Event, RegionId, Scope,
-    Stag, StreamId,
+    Access, CloseHow, ConnectRequest, EndpointConfig, ErrorCode, Event, RegionId, Scope, Stag, StreamId,
+    WcStatus,
 };
 use std::collections::BTreeSet;
 
@@ -148,7 +148,7 @@ impl Rig {
             assert_eq!(side.bytes(inbox)[..8], *b"halfdone", "{case}");
             let received = Event::Received { wr_id: 1, bytes: 8, solicited: false, invalidated: None };
             let done = |event: &Event| {
-                matches!(event, Event::Completion { wr_id: 2, status: CompletionStatus::Success, .. })
+                matches!(event, Event::Completion { wr_id: 2, status: WcStatus::Success, .. })
             };
             assert!(side.events.contains(&received) && side.events.iter().any(done), "{case}");
             assert_eq!(side.events.len(), 2, "{case}: {:?}", side.events);
@@ -387,7 +387,7 @@ fn codes_that_are_not_sent_are_told_to_the_owner() {
     let events = rig.victim.drain_events();
     let code = ErrorCode::TCP_LOST;
     assert!(matches!(events[0], Event::Failed { code: said } if said == code), "{events:?}");
-    assert!(matches!(events[1], Event::Completion { wr_id: 5, status: CompletionStatus::Flushed, .. }));
+    assert!(matches!(events[1], Event::Completion { wr_id: 5, status: WcStatus::WrFlushError, .. }));
     assert_eq!(events[2..], [Event::Close { how: CloseHow::Reset }]);
     rig.complete("lost");
     let [_, unsent] = page();
@@ -419,10 +419,7 @@ fn each_code_is_understood_when_a_peer_sends_it() {
             rig.send(&terminate(raw, if flags == 0 { &[] } else { headers }));
             assert_eq!(rig.victim.transmit().frames, 0, "a Terminate is not answered");
             let events = rig.victim.drain_events();
-            assert!(matches!(
-                events[0],
-                Event::Completion { wr_id: 5, status: CompletionStatus::Flushed, .. }
-            ));
+            assert!(matches!(events[0], Event::Completion { wr_id: 5, status: WcStatus::WrFlushError, .. }));
             // A word that is the same in both orders is read as the RFC has it.
             let siw_order = siw_order && raw != words[0].0;
             assert_eq!(events[1], Event::TerminateReceived { code, raw, siw_order }, "{}", row[0]);

@@ -9,7 +9,7 @@ mod common;
 
 use common::bytes::*;
 use common::*;
-use rdma::{AccessError, CloseHow, CompletionStatus, ErrorCode, Event, RegionId, StreamError};
+use rdma::{AccessError, CloseHow, ErrorCode, Event, RegionId, StreamError, WcStatus};
 
 /// An initiator with a read of 100 bytes outstanding, and a responder made by hand.
 fn reading() -> (Side, RegionId) {
@@ -36,9 +36,8 @@ fn response_refused(before: &[Vec<u8>], segment: &[u8], kind: u8, code: u8, erro
     side.transmit();
     assert_eq!(ulpdus(&side.wire.take()), [terminate_about(kind, code, 0xc0, segment, &[])], "{error:?}");
     let events = side.drain_events();
-    let flushed = |event: &Event| {
-        matches!(event, Event::Completion { wr_id: 5, status: CompletionStatus::Flushed, .. })
-    };
+    let flushed =
+        |event: &Event| matches!(event, Event::Completion { wr_id: 5, status: WcStatus::WrFlushError, .. });
     assert_eq!(events.iter().filter(|event| flushed(event)).count(), 1);
     assert_eq!(events.last(), Some(&Event::Close { how: CloseHow::Fin }));
 }
@@ -91,7 +90,7 @@ fn a_terminate_is_reported_and_never_answered() {
         assert_eq!(side.transmit().frames, 0);
         let events = side.drain_events();
         let code = ErrorCode { layer, etype, code };
-        assert!(matches!(events[0], Event::Completion { status: CompletionStatus::Flushed, .. }));
+        assert!(matches!(events[0], Event::Completion { status: WcStatus::WrFlushError, .. }));
         assert_eq!(events[1], Event::TerminateReceived { code, raw, siw_order });
         assert_eq!(events[2..], [Event::Close { how: CloseHow::Fin }]);
         assert_eq!(side.endpoint.info().terminate, Some(code));

@@ -8,8 +8,8 @@ use dataplane::dpdk::{Mbuf, MbufPool};
 use dataplane::memory::WorkerMemory;
 use rdma::service::{self, Grant};
 use rdma::{
-    Access, CompletionStatus, ConnectRequest, Endpoint, EndpointConfig, Env, Event as Rdma, LocalSlice,
-    RdmaStats, Sink, StagTable, StreamId,
+    Access, ConnectRequest, Endpoint, EndpointConfig, Env, Event as Rdma, LocalSlice, RdmaStats, Sink,
+    StagTable, StreamId, WcStatus,
 };
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Segment, Stack};
 
@@ -194,7 +194,7 @@ impl Initiator {
                     }
                     Err(error) => stream.failed = Some(format!("{error:?}")),
                 },
-                Rdma::Completion { status: CompletionStatus::Success, .. } => {
+                Rdma::Completion { status: WcStatus::Success, .. } => {
                     stream.completed = stream.completed.wrapping_add(1);
                 }
                 other => stream.failed = Some(format!("{other:?}")),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use iwarp_control::Exit;
 use rdma::{
-    CompletionStatus, ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, Env, Event, LocalSlice,
-    NegotiationConfig, PostError, RdmaStats, RegionId, Stag, StagTable, StreamId, VecMemory,
+    ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, Env, Event, LocalSlice, NegotiationConfig,
+    PostError, RdmaStats, RegionId, Stag, StagTable, StreamId, VecMemory, WcStatus,
 };
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -131,7 +131,7 @@ impl RdmaConnection for Stream {
     fn wait_completion(&mut self) -> Result<Completion, Failure> {
         loop {
             match self.next_event()? {
-                Event::Completion { wr_id, status: CompletionStatus::Success, bytes, .. } => {
+                Event::Completion { wr_id, status: WcStatus::Success, bytes, .. } => {
                     return Ok(Completion { wr_id, bytes });
                 }
                 // An event that follows gives the reason of a failed completion.
@@ -215,10 +215,8 @@ impl Stream {
         self.idle = false;
         match post(&mut self.endpoint) {
             // The stream has ended; an event that is queued gives the reason.
-            Ok(()) | Err(PostError::NotReady) => Ok(()),
-            Err(error @ (PostError::Full | PostError::NoReads | PostError::Length)) => {
-                Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer)))
-            }
+            Ok(()) | Err(PostError::State) => Ok(()),
+            Err(error) => Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer))),
         }
     }
 

@@ -328,7 +328,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     /// Posts work of any kind.
     pub(crate) fn post_work(&mut self, request: WorkRequest) -> Result<(), PostError> {
         if !self.takes_work() {
-            return Err(PostError::NotReady);
+            return Err(PostError::State);
         }
         self.qp.sq.post(request)
     }
@@ -361,7 +361,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     pub fn post_recv(&mut self, wr_id: u64, local: LocalSlice) -> Result<(), PostError> {
         match self.qp.state {
             StreamState::Idle | StreamState::ReadyToSend => self.qp.rq.post(wr_id, Local::Slice(local)),
-            StreamState::Terminating | StreamState::Closed => Err(PostError::NotReady),
+            StreamState::Terminating | StreamState::Closed => Err(PostError::State),
         }
     }
 

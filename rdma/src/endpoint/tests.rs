@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::*;
 use crate::memory::{Access, RegionId, Scope, VecMemory};
 use crate::mpa::Rtr;
-use crate::qp::CompletionStatus;
+use crate::qp::WcStatus;
 use crate::wire::{MessageOffset, Msn};
 
 const NOW: Duration = Duration::ZERO;
@@ -99,7 +99,7 @@ fn message_sequences_wrap_to_zero() {
     assert_eq!((a.endpoint.qp.out_sends, b.endpoint.qp.in_sends.msn), (Msn(2), Msn(2)));
     let events = core::iter::from_fn(|| a.endpoint.poll_event());
     let successes =
-        events.filter(|event| matches!(event, Event::Completion { status: CompletionStatus::Success, .. }));
+        events.filter(|event| matches!(event, Event::Completion { status: WcStatus::Success, .. }));
     assert_eq!(successes.count(), 6);
     assert_eq!(b.endpoint.info().state, StreamState::ReadyToSend);
 }

@@ -3,40 +3,49 @@
 use crate::terminate::{ErrorCode, StreamError};
 use crate::wire::Stag;
 
-/// What a completed work request was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionOp {
-    /// An RDMA Write: the transport has it.
-    Write,
-    /// An RDMA Read: the bytes are there.
-    Read,
-    /// A Send: the transport has it.
+/// Operation of a completed work request (`ibv_wc_opcode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WcOpcode {
+    /// Send of any kind, or Immediate Data (`IBV_WC_SEND`): the transport has taken all of its bytes.
+    #[default]
     Send,
-    /// An atomic operation: what the peer's memory held before is there.
-    Atomic,
-    /// Immediate Data: the transport has it.
-    Immediate,
-    /// An STag of this side is invalid.
-    Invalidate,
-    /// A memory window is bound.
-    Bind,
-    /// A posted buffer.
-    Receive,
+    /// RDMA Write, with or without Immediate Data (`IBV_WC_RDMA_WRITE`): the transport has taken all of its bytes.
+    RdmaWrite,
+    /// RDMA Read (`IBV_WC_RDMA_READ`): the bytes are in local memory.
+    RdmaRead,
+    /// FetchAdd (`IBV_WC_FETCH_ADD`): the original value is in local memory.
+    FetchAdd,
+    /// CmpSwap (`IBV_WC_COMP_SWAP`): the original value is in local memory.
+    CompareSwap,
+    /// The memory window is bound (`IBV_WC_BIND_MW`).
+    BindMw,
+    /// The local STag is invalid (`IBV_WC_LOCAL_INV`).
+    LocalInvalidate,
+    /// A receive buffer was filled by a Send, or flushed (`IBV_WC_RECV`).
+    Recv,
+    /// A receive buffer was consumed by Immediate Data; its bytes are unchanged (`IBV_WC_RECV_RDMA_WITH_IMM`).
+    RecvRdmaWithImm,
 }
 
-/// How a work request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionStatus {
-    /// Done.
+/// Result of a work request: the values of `ibv_wc_status` that iWARP can produce.
+///
+/// A peer refuses a request with a Terminate, which names no work request. A program receives it as
+/// [`AsyncEvent::QpTerminated`](crate::verbs::AsyncEvent::QpTerminated), and the request as [`Self::WrFlushError`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WcStatus {
+    /// The request succeeded (`IBV_WC_SUCCESS`).
+    #[default]
     Success,
-    /// The stream ended first; whether the peer has seen anything of it is not known.
-    Flushed,
-    /// An element of its scatter/gather list names memory that it may not touch; the stream has ended.
-    LocalProtection,
-    /// The peer's message was longer than the buffer; the stream has ended.
-    LocalLength,
-    /// The memory window could not be bound; the stream has ended.
-    WindowBind,
+    /// The peer's message is longer than the receive buffer; the stream has ended (`IBV_WC_LOC_LEN_ERR`).
+    LocalLengthError,
+    /// An element of the scatter/gather list names memory that it may not access, or the STag to invalidate is not
+    /// valid; the stream has ended (`IBV_WC_LOC_PROT_ERR`).
+    LocalProtectionError,
+    /// The stream ended before the request was finished; the peer may or may not have seen it
+    /// (`IBV_WC_WR_FLUSH_ERR`).
+    WrFlushError,
+    /// The memory window cannot be bound as requested; the stream has ended (`IBV_WC_MW_BIND_ERR`).
+    MwBindError,
 }
 
 /// How to end the connection.
@@ -87,9 +96,9 @@ pub enum Event {
         /// The number it was posted with.
         wr_id: u64,
         /// What it was.
-        op: CompletionOp,
+        op: WcOpcode,
         /// How it ended.
-        status: CompletionStatus,
+        status: WcStatus,
         /// Bytes of its message; 0 if flushed.
         bytes: u32,
     },

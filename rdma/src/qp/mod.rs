@@ -17,7 +17,7 @@ mod shared_queue;
 
 use std::collections::VecDeque;
 
-pub use event::{CloseHow, CompletionOp, CompletionStatus, Event};
+pub use event::{CloseHow, Event, WcOpcode, WcStatus};
 pub(crate) use local::{List, Local, Tokens};
 pub use local::{SGE_MAX, Sge};
 pub(crate) use receive_queue::ReceiveQueue;
@@ -200,7 +200,7 @@ impl QueuePair {
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         match &event {
-            Event::Completion { op: CompletionOp::Receive, .. }
+            Event::Completion { op: WcOpcode::Recv, .. }
             | Event::Received { .. }
             | Event::Immediate { .. } => {
                 self.rq.completion_taken();
@@ -215,8 +215,8 @@ impl QueuePair {
     #[inline]
     pub(crate) fn take_success(&mut self) -> Option<(u64, u32)> {
         let taken = match self.events.front()? {
-            Event::Completion { op: CompletionOp::Receive, .. } => return None,
-            Event::Completion { wr_id, status: CompletionStatus::Success, bytes, .. } => (*wr_id, *bytes),
+            Event::Completion { op: WcOpcode::Recv, .. } => return None,
+            Event::Completion { wr_id, status: WcStatus::Success, bytes, .. } => (*wr_id, *bytes),
             _ => return None,
         };
         self.events.pop_front();
@@ -231,7 +231,7 @@ impl QueuePair {
                 self.events.push_back(Event::Completion {
                     wr_id: done.wr_id,
                     op: done.kind.op(),
-                    status: CompletionStatus::Success,
+                    status: WcStatus::Success,
                     bytes: done.local.len(),
                 });
             }
@@ -263,7 +263,7 @@ impl QueuePair {
             }
         }
         while let Some(buffer) = self.rq.pop() {
-            self.events.push_back(unfinished(buffer.wr_id, CompletionOp::Receive, buffer.status));
+            self.events.push_back(unfinished(buffer.wr_id, WcOpcode::Recv, buffer.status));
         }
     }
 
@@ -287,7 +287,7 @@ impl QueuePair {
     }
 }
 
-const fn unfinished(wr_id: u64, op: CompletionOp, status: CompletionStatus) -> Event {
+const fn unfinished(wr_id: u64, op: WcOpcode, status: WcStatus) -> Event {
     Event::Completion { wr_id, op, status, bytes: 0 }
 }
 

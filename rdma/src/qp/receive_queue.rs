@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::local::{Lists, Local, Sge};
 use super::shared_queue::SharedQueue;
-use super::{CompletionStatus, PostError};
+use super::{PostError, WcStatus};
 
 /// A posted buffer.
 #[derive(Clone, Copy, Debug)]
@@ -12,12 +12,12 @@ pub(crate) struct Buffer {
     pub(crate) wr_id: u64,
     pub(crate) local: Local,
     /// How it ends if the stream ends first.
-    pub(crate) status: CompletionStatus,
+    pub(crate) status: WcStatus,
 }
 
 impl Buffer {
     const fn new(wr_id: u64, local: Local) -> Self {
-        Self { wr_id, local, status: CompletionStatus::Flushed }
+        Self { wr_id, local, status: WcStatus::WrFlushError }
     }
 }
 
@@ -57,7 +57,11 @@ impl ReceiveQueue {
     }
 
     fn check_room(&self) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.untaken) < self.depth { Ok(()) } else { Err(PostError::Full) }
+        if self.queue.len().saturating_add(self.untaken) < self.depth {
+            Ok(())
+        } else {
+            Err(PostError::QueueFull)
+        }
     }
 
     /// The buffer of the current message, taken from the shared queue if there is one.

@@ -4,32 +4,39 @@ use core::fmt;
 use std::collections::VecDeque;
 
 use super::local::{Lists, Local};
-use super::{CompletionOp, CompletionStatus};
+use super::{WcOpcode, WcStatus};
 use crate::memory::Bind;
 use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
-/// Why work is not taken.
+/// Reason why a work request was not posted. A request that was not posted has no completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostError {
-    /// The stream is not, or no longer, in full operation.
-    NotReady,
-    /// The queue is full; take completions with `poll_event`.
-    Full,
-    /// The negotiated ORD is 0: this stream does not read, and has no atomic operations.
-    NoReads,
-    /// More bytes, or elements of a list, than the queue takes; an atomic operation without the eight bytes for
-    /// what it finds.
+    /// There is no such queue pair, shared receive queue or memory window (`EINVAL`).
+    NoSuchObject,
+    /// The stream is not in full operation, the queue pair is `Idle` or `Closing`, or it takes its receive buffers
+    /// from a shared receive queue (`EINVAL`).
+    State,
+    /// The queue is full; poll completions to free slots (`ENOMEM`).
+    QueueFull,
+    /// More elements or inline bytes than the queue pair takes, more than 2³² − 1 bytes, or a length that the
+    /// operation does not allow (`EINVAL`).
     Length,
+    /// The negotiated ORD is 0: the stream has no RDMA Reads and no atomic operations (`EINVAL`).
+    NoReads,
+    /// The key does not belong to the memory window, or the window to another protection domain (`EINVAL`).
+    Window,
 }
 
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotReady => "the stream is not in full operation",
-            Self::Full => "the queue is full",
+            Self::NoSuchObject => "there is no such queue or window",
+            Self::State => "the queue pair takes no such work in this state",
+            Self::QueueFull => "the queue is full",
+            Self::Length => "too many elements or bytes, or not what the operation needs",
             Self::NoReads => "no RDMA Reads were negotiated on this stream",
-            Self::Length => "more bytes than the queue takes, or fewer than the operation needs",
+            Self::Window => "the key is not one of the memory window",
         })
     }
 }
@@ -79,15 +86,15 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const fn op(&self) -> CompletionOp {
+    pub(crate) const fn op(&self) -> WcOpcode {
         match self {
-            Self::Write { .. } => CompletionOp::Write,
-            Self::Read { .. } => CompletionOp::Read,
-            Self::Send { .. } => CompletionOp::Send,
-            Self::Atomic { .. } => CompletionOp::Atomic,
-            Self::Immediate { .. } | Self::WriteImmediate { .. } => CompletionOp::Immediate,
-            Self::Invalidate { .. } => CompletionOp::Invalidate,
-            Self::Bind { .. } => CompletionOp::Bind,
+            Self::Write { .. } | Self::WriteImmediate { .. } => WcOpcode::RdmaWrite,
+            Self::Read { .. } => WcOpcode::RdmaRead,
+            Self::Send { .. } | Self::Immediate { .. } => WcOpcode::Send,
+            Self::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
+            Self::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompareSwap,
+            Self::Invalidate { .. } => WcOpcode::LocalInvalidate,
+            Self::Bind { .. } => WcOpcode::BindMw,
         }
     }
 
@@ -118,7 +125,7 @@ pub(crate) struct WorkRequest {
     /// Waits until all reads and atomic operations before it are finished.
     pub(crate) fence: bool,
     /// How it ends if the stream ends first.
-    pub(crate) status: CompletionStatus,
+    pub(crate) status: WcStatus,
     /// Not posted by the owner, who is not told of it.
     internal: bool,
     done: bool,
@@ -126,7 +133,7 @@ pub(crate) struct WorkRequest {
 
 impl WorkRequest {
     pub(crate) const fn new(wr_id: u64, kind: Kind, local: Local) -> Self {
-        let status = CompletionStatus::Flushed;
+        let status = WcStatus::WrFlushError;
         Self {
             wr_id,
             kind,
@@ -173,7 +180,11 @@ impl SendQueue {
 
     /// Whether another request can be posted.
     pub(crate) fn check_room(&self) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.untaken) < self.depth { Ok(()) } else { Err(PostError::Full) }
+        if self.queue.len().saturating_add(self.untaken) < self.depth {
+            Ok(())
+        } else {
+            Err(PostError::QueueFull)
+        }
     }
 
     pub(crate) fn post(&mut self, request: WorkRequest) -> Result<(), PostError> {
@@ -312,17 +323,17 @@ mod tests {
         queue.due_done();
         let (request, owned) = queue.pop_done().unwrap();
         assert!(request.internal && !owned);
-        assert_eq!(queue.post(WorkRequest::new(9, WRITE, Local::EMPTY)), Err(PostError::Full));
+        assert_eq!(queue.post(WorkRequest::new(9, WRITE, Local::EMPTY)), Err(PostError::QueueFull));
     }
 
     #[test]
     fn a_place_is_free_when_its_completion_is_taken() {
         let mut queue = queue(&[WRITE, WRITE]);
         let another = WorkRequest::new(9, WRITE, Local::EMPTY);
-        assert_eq!(queue.post(another), Err(PostError::Full));
+        assert_eq!(queue.post(another), Err(PostError::QueueFull));
         queue.next_sent();
         assert_eq!(taken(&mut queue), [0]);
-        assert_eq!(queue.post(another), Err(PostError::Full));
+        assert_eq!(queue.post(another), Err(PostError::QueueFull));
         queue.completion_taken();
         assert_eq!(queue.post(another), Ok(()));
         assert_eq!(queue.next().unwrap().wr_id, 1);

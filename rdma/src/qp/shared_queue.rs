@@ -31,7 +31,7 @@ impl SharedQueue {
 
     pub(crate) fn post(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
         if self.queue.len() >= self.depth {
-            return Err(PostError::Full);
+            return Err(PostError::QueueFull);
         }
         let local = self.lists.keep(list).ok_or(PostError::Length)?;
         self.queue.push_back((wr_id, local));

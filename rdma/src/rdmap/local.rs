@@ -5,7 +5,7 @@ use super::transmit::{Front, Step};
 use crate::ddp::Segment;
 use crate::memory::{Bind, Fetch, Memory, Placement, StagTable};
 use crate::mpa::Fpdu;
-use crate::qp::{CloseHow, CompletionStatus, Kind, List, Local, QueuePair, Tokens, WorkRequest};
+use crate::qp::{CloseHow, Kind, List, Local, QueuePair, Tokens, WcStatus, WorkRequest};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{Fault, StreamError};
 use crate::wire::Stag;
@@ -82,7 +82,7 @@ impl QueuePair {
                     whole && fetches.all(held)
                 });
                 let Some(fetches) = fetches else {
-                    return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+                    return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
                 };
                 self.push(front, len, env, sink, |memory, mut out| {
                     for fetch in fetches {
@@ -218,7 +218,7 @@ impl QueuePair {
     pub(super) fn invalidate<M>(&mut self, work: &WorkRequest, stag: Stag, env: &mut Env<'_, M>) -> Step {
         match env.stags.invalidate_local(stag, self.origin) {
             Ok(()) => self.local_work_done(),
-            Err(_) => self.work_failed(work, CompletionStatus::LocalProtection, env.stats),
+            Err(_) => self.work_failed(work, WcStatus::LocalProtectionError, env.stats),
         }
     }
 
@@ -232,7 +232,7 @@ impl QueuePair {
     ) -> Step {
         match env.stags.bind(window, bind, self.origin) {
             Ok(()) => self.local_work_done(),
-            Err(_) => self.work_failed(work, CompletionStatus::WindowBind, env.stats),
+            Err(_) => self.work_failed(work, WcStatus::MwBindError, env.stats),
         }
     }
 
@@ -248,7 +248,7 @@ impl QueuePair {
     pub(super) fn work_failed(
         &mut self,
         work: &WorkRequest,
-        status: CompletionStatus,
+        status: WcStatus,
         stats: &mut RdmaStats,
     ) -> Step {
         let first = work.progress == 0 && !matches!(work.kind, Kind::Immediate { .. });
@@ -272,13 +272,13 @@ impl QueuePair {
     #[cold]
     pub(super) fn due_failed(&mut self) {
         if let Some(due) = self.sq.due() {
-            due.status = CompletionStatus::LocalProtection;
+            due.status = WcStatus::LocalProtectionError;
         }
     }
 
     /// The buffer at the head of the receive queue cannot take the message.
     #[cold]
-    pub(super) fn buffer_failed(&mut self, status: CompletionStatus) {
+    pub(super) fn buffer_failed(&mut self, status: WcStatus) {
         if let Some(buffer) = self.rq.front() {
             buffer.status = status;
         }

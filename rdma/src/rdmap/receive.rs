@@ -4,9 +4,7 @@ use crate::Env;
 use crate::ddp::UntaggedQueue;
 use crate::memory::{AccessError, Memory, Placement};
 use crate::mpa::Fpdu;
-use crate::qp::{
-    CloseHow, CompletionStatus, Event, Kind, QueuePair, ReadReply, Reply, StreamState, WorkRequest,
-};
+use crate::qp::{CloseHow, Event, Kind, QueuePair, ReadReply, Reply, StreamState, WcStatus, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -364,14 +362,14 @@ impl QueuePair {
         let start = self.in_sends.offset.0;
         if let Err(error) = self.in_sends.check_offset(header, len, buffer.local.len().into()) {
             if error == StreamError::MessageTooLong {
-                self.buffer_failed(CompletionStatus::LocalLength);
+                self.buffer_failed(WcStatus::LocalLengthError);
             }
             return Err(error);
         }
         if len > 0
             && let Err(error) = self.place_buffer(buffer.local, start, fpdu, UntaggedHeader::LEN, env)
         {
-            self.buffer_failed(CompletionStatus::LocalProtection);
+            self.buffer_failed(WcStatus::LocalProtectionError);
             return Err(error);
         }
         self.in_sends.advance(len, header.last);

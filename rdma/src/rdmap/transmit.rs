@@ -3,9 +3,7 @@
 use super::run::Run;
 use crate::ddp::cut;
 use crate::memory::{Fetch, Memory};
-use crate::qp::{
-    CloseHow, CompletionStatus, Event, Kind, QueuePair, Reply, Source, StreamState, WorkRequest,
-};
+use crate::qp::{CloseHow, Event, Kind, QueuePair, Reply, Source, StreamState, WcStatus, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
 use crate::wire::atomic::{AtomicOp, AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -245,7 +243,7 @@ impl QueuePair {
             Some(allowed) if left > 0 => {
                 // RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
                 let Some(fetch) = allowed.and_then(|allowed| held(env, allowed)) else {
-                    return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+                    return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
                 };
                 self.push_run(front, fetch, env, sink)
             }
@@ -298,7 +296,7 @@ impl QueuePair {
         sink: &mut impl Sink,
     ) -> Step {
         if !self.may_scatter(work.local, env.stags) {
-            return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+            return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
         }
         let msn = self.out_reads;
         // The peer returns it without interpretation. It names the request, and 0 means "none" to many programs.
@@ -337,7 +335,7 @@ impl QueuePair {
         sink: &mut impl Sink,
     ) -> Step {
         if !self.may_scatter(work.local, env.stags) {
-            return self.work_failed(work, CompletionStatus::LocalProtection, env.stats);
+            return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
         }
         let msn = self.out_reads;
         let request = AtomicRequest { id: msn.0, stag, to, op: Ok(op) };

@@ -5,69 +5,12 @@ use std::collections::VecDeque;
 
 use super::queue_pair::QpNum;
 use super::{AsyncEvent, Device, VerbsError};
-use crate::qp::CompletionStatus;
+use crate::qp::{WcOpcode, WcStatus};
 use crate::wire::Stag;
 
 /// A completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CqId(pub u32);
-
-/// How a work request ended (`ibv_wc_status`), as far as iWARP has it.
-///
-/// What the peer refuses it refuses with a Terminate, which names no work request: it comes as
-/// [`AsyncEvent::QpTerminated`], and the work is [`Self::WrFlushError`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WcStatus {
-    /// Done (`IBV_WC_SUCCESS`).
-    #[default]
-    Success,
-    /// The peer's message is longer than the buffer (`IBV_WC_LOC_LEN_ERR`).
-    LocalLengthError,
-    /// An element of the list names memory that it may not touch, or there was nothing to invalidate
-    /// (`IBV_WC_LOC_PROT_ERR`).
-    LocalProtectionError,
-    /// The queue pair went into error first; whether the peer has seen anything is not known
-    /// (`IBV_WC_WR_FLUSH_ERR`).
-    WrFlushError,
-    /// The memory window cannot be bound so (`IBV_WC_MW_BIND_ERR`).
-    MwBindError,
-}
-
-impl From<CompletionStatus> for WcStatus {
-    fn from(status: CompletionStatus) -> Self {
-        match status {
-            CompletionStatus::Success => Self::Success,
-            CompletionStatus::Flushed => Self::WrFlushError,
-            CompletionStatus::LocalProtection => Self::LocalProtectionError,
-            CompletionStatus::LocalLength => Self::LocalLengthError,
-            CompletionStatus::WindowBind => Self::MwBindError,
-        }
-    }
-}
-
-/// What a completed work request was (`ibv_wc_opcode`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WcOpcode {
-    /// A Send of any kind, or Immediate Data (`IBV_WC_SEND`).
-    #[default]
-    Send,
-    /// An RDMA Write, with Immediate Data or without (`IBV_WC_RDMA_WRITE`).
-    RdmaWrite,
-    /// An RDMA Read (`IBV_WC_RDMA_READ`).
-    RdmaRead,
-    /// FetchAdd (`IBV_WC_FETCH_ADD`).
-    FetchAdd,
-    /// CmpSwap (`IBV_WC_COMP_SWAP`).
-    CompareSwap,
-    /// A memory window was bound (`IBV_WC_BIND_MW`).
-    BindMw,
-    /// An STag of this side is invalid (`IBV_WC_LOCAL_INV`).
-    LocalInvalidate,
-    /// A buffer has taken a Send, or is given back (`IBV_WC_RECV`).
-    Recv,
-    /// Immediate Data has used up a buffer, which is as it was (`IBV_WC_RECV_RDMA_WITH_IMM`).
-    RecvRdmaWithImm,
-}
 
 /// What became of a work request (`ibv_wc`). With a status other than success only `wr_id`, `status`, `opcode` and
 /// `qp_num` mean something.

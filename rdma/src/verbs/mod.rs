@@ -34,15 +34,15 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-pub use completion::{CqId, PollError, WcOpcode, WcStatus, WorkCompletion};
+pub use completion::{CqId, PollError, WorkCompletion};
 pub use connection::{CmEvent, CmEventKind, CmId, ConnParam, TransportRequest};
 pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, MwId, inc_rkey};
 pub use queue_pair::{QpAttr, QpCap, QpInit, QpNum, QpState};
 pub use shared::{SrqAttr, SrqId};
-pub use work::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr};
+pub use work::{Data, RecvWr, SendFlags, SendOp, SendWr};
 
 pub use crate::memory::{Access, Bind, PdId, RegionId};
-pub use crate::qp::{SGE_MAX, Sge};
+pub use crate::qp::{PostError, SGE_MAX, Sge, WcOpcode, WcStatus};
 pub use crate::wire::Stag;
 
 use crate::endpoint::EndpointConfig;

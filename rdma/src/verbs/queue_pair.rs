@@ -15,12 +15,12 @@
 
 use std::collections::VecDeque;
 
-use super::completion::{CqId, Places, WcOpcode, WcStatus, WorkCompletion};
+use super::completion::{CqId, Places, WorkCompletion};
 use super::connection::CmId;
 use super::shared::SrqId;
 use super::{AsyncEvent, Device, Now, VerbsError};
 use crate::memory::{Origin, PdId, StreamId};
-use crate::qp::{Depths, QueuePair};
+use crate::qp::{Depths, QueuePair, WcOpcode, WcStatus};
 use crate::stats::RdmaStats;
 
 /// The number of a queue pair: 24 bits, as in InfiniBand.

@@ -3,13 +3,13 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::completion::{Places, WcOpcode, WcStatus, WorkCompletion};
+use super::completion::{Places, WorkCompletion};
 use super::connection::{CmEventKind, CmId, Id, Stage, TransportRequest};
 use super::queue_pair::{QpNum, QpState};
 use super::{AsyncEvent, Device};
 use crate::endpoint::{Endpoint, EndpointConfig, Env, Progress, Sink};
 use crate::memory::{Memory, StagTable, StreamId};
-use crate::qp::{CloseHow, CompletionOp, Event, StreamState};
+use crate::qp::{CloseHow, Event, StreamState, WcOpcode, WcStatus};
 use crate::stats::RdmaStats;
 use crate::terminate::{ErrorCode, StreamError};
 
@@ -413,11 +413,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         let (send_cq, recv_cq) = (qp.init.send_cq, qp.init.recv_cq);
         let wc = WorkCompletion { qp_num: number, opcode: WcOpcode::Recv, ..WorkCompletion::default() };
         let wc = match *event {
-            Event::Completion { wr_id, op: CompletionOp::Receive, status, bytes } => {
-                WorkCompletion { wr_id, status: status.into(), byte_len: bytes, ..wc }
+            Event::Completion { wr_id, op: WcOpcode::Recv, status, bytes } => {
+                WorkCompletion { wr_id, status, byte_len: bytes, ..wc }
             }
             Event::Completion { wr_id, status, bytes, .. } => {
-                let status = WcStatus::from(status);
                 if let Some((opcode, places)) = qp.send_ended(status) {
                     let wc = WorkCompletion { wr_id, status, opcode, byte_len: bytes, ..wc };
                     self.push_completion(send_cq, wc, places);

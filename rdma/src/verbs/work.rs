@@ -1,12 +1,9 @@
 //! Work requests (`ibv_send_wr`, `ibv_recv_wr`) and how they are posted.
 
-use core::fmt;
-
-use super::completion::WcOpcode;
 use super::memory::MwId;
 use super::queue_pair::{Posted, QpNum, QpState};
 use super::{Bind, Device};
-use crate::qp::{self, Kind, Local, Sge, StreamState, WorkRequest};
+use crate::qp::{Kind, Local, PostError, Sge, StreamState, WcOpcode, WorkRequest};
 use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
@@ -134,50 +131,6 @@ pub struct SendWr<'a> {
     pub data: Data<'a>,
     /// How.
     pub flags: SendFlags,
-}
-
-/// Why work is not taken. It has no completion then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PostError {
-    /// There is no such queue pair, shared receive queue or memory window (`EINVAL`).
-    NoSuchObject,
-    /// The queue pair is `Idle` or `Closing`; or it takes its buffers from a shared receive queue (`EINVAL`).
-    State,
-    /// The queue is full; take completions (`ENOMEM`).
-    QueueFull,
-    /// More elements or inline bytes than the queue pair takes, more than 2³² − 1 bytes, or not what the
-    /// operation needs (`EINVAL`).
-    Length,
-    /// The stream has an ORD of 0: no reads and no atomic operations (`EINVAL`).
-    NoReads,
-    /// The key is not one of the memory window, or it is of another protection domain (`EINVAL`).
-    Window,
-}
-
-impl fmt::Display for PostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoSuchObject => "there is no such queue or window",
-            Self::State => "the queue pair takes no such work in this state",
-            Self::QueueFull => "the queue is full",
-            Self::Length => "too many elements or bytes, or not what the operation needs",
-            Self::NoReads => "no RDMA Reads were negotiated on this stream",
-            Self::Window => "the key is not one of the memory window",
-        })
-    }
-}
-
-impl core::error::Error for PostError {}
-
-impl From<qp::PostError> for PostError {
-    fn from(error: qp::PostError) -> Self {
-        match error {
-            qp::PostError::NotReady => Self::State,
-            qp::PostError::Full => Self::QueueFull,
-            qp::PostError::NoReads => Self::NoReads,
-            qp::PostError::Length => Self::Length,
-        }
-    }
 }
 
 impl SendOp {

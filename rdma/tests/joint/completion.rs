@@ -1,17 +1,17 @@
 //! What must hold when a work request comes back.
 
-use rdma::{Access, AccessError, CompletionOp, CompletionStatus, RegionId, Scope, Stag, Window};
+use rdma::{Access, AccessError, RegionId, Scope, Stag, WcOpcode, WcStatus, Window};
 use tcp_stack::Instant;
 
 use crate::model::{Buffer, Message, Place, Ticket};
-use crate::stream::{GUARD, Stream, Tools};
+use crate::stream::{GUARD, Posted, Stream, Tools};
 
 impl Stream {
     /// A work request of the send queue is finished: it must be the oldest.
     pub(crate) fn completed(
         &mut self,
-        (id, op, bytes): (u64, CompletionOp, u32),
-        status: CompletionStatus,
+        (id, op, bytes): (u64, WcOpcode, u32),
+        status: WcStatus,
         tools: &mut Tools,
     ) -> Result<(), String> {
         let Some(posted) = self.posted.pop_front().filter(|posted| (posted.id, posted.op) == (id, op)) else {
@@ -19,7 +19,7 @@ impl Stream {
         };
         self.look = true;
         let own = self.own();
-        let is_success = status == CompletionStatus::Success;
+        let is_success = status == WcStatus::Success;
         if let Some(region) = &posted.region {
             if is_success {
                 self.expect_invalid(region, tools)?;
@@ -36,13 +36,13 @@ impl Stream {
         }
         self.outcome.work[1] += 1;
         self.outcome.bytes += u64::from(bytes);
-        self.outcome.by_op[index_of(op)] += 1;
+        self.outcome.by_op[index_of(&posted)] += 1;
         if bytes != posted.len {
             return Err(format!("{id} of {} bytes finished with {bytes}", posted.len));
         }
         let mut model = self.model.borrow_mut();
         model.release(own, id)?;
-        if matches!(op, CompletionOp::Read | CompletionOp::Atomic) {
+        if matches!(op, WcOpcode::RdmaRead | WcOpcode::FetchAdd | WcOpcode::CompareSwap) {
             if let Some(remote) = posted.remote {
                 model.release(remote, id)?;
             }
@@ -178,14 +178,14 @@ impl Stream {
     }
 }
 
-fn index_of(op: CompletionOp) -> usize {
-    match op {
-        CompletionOp::Write => 0,
-        CompletionOp::Read => 1,
-        CompletionOp::Send => 2,
-        CompletionOp::Atomic => 3,
-        CompletionOp::Immediate | CompletionOp::Receive => 4,
-        CompletionOp::Bind => 5,
-        CompletionOp::Invalidate => 6,
+fn index_of(posted: &Posted) -> usize {
+    match posted.op {
+        WcOpcode::RdmaWrite => 0,
+        WcOpcode::RdmaRead => 1,
+        WcOpcode::Send if !posted.immediate => 2,
+        WcOpcode::FetchAdd | WcOpcode::CompareSwap => 3,
+        WcOpcode::Send | WcOpcode::Recv | WcOpcode::RecvRdmaWithImm => 4,
+        WcOpcode::BindMw => 5,
+        WcOpcode::LocalInvalidate => 6,
     }
 }

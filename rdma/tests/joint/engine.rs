@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use rdma::verbs::{CmId, Data, PostError, QpNum, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge};
-use rdma::{Endpoint, Env, LocalSlice, PostError as EndpointError, Progress, RegionId, Sink, StreamState};
+use rdma::{Endpoint, Env, LocalSlice, Progress, RegionId, Sink, StreamState};
 use tcp_stack::testutil::HeapBuf;
 use tcp_stack::{Duration, Instant, Segment};
 
@@ -178,7 +178,7 @@ impl Engine {
                     | SendOp::BindMw { .. }
                     | SendOp::LocalInvalidate { .. } => unreachable!("drawn for queue pairs only"),
                 };
-                posted.map_err(from_endpoint)
+                posted
             }
             Self::Verbs(it) => {
                 let data = local.inline.as_ref().map_or(Data::List(list), |bytes| Data::Inline(bytes));
@@ -196,9 +196,7 @@ impl Engine {
         tools: &mut Tools,
     ) -> Result<(), PostError> {
         match self {
-            Self::Endpoint(endpoint) => {
-                endpoint.post_recv(wr_id, whole(local, region)).map_err(from_endpoint)
-            }
+            Self::Endpoint(endpoint) => endpoint.post_recv(wr_id, whole(local, region)),
             Self::Verbs(it) => tools.device.post_recv(it.qp, &RecvWr { wr_id, sg_list: list }),
         }
     }
@@ -214,14 +212,5 @@ fn whole(local: &Local, region: RegionId) -> LocalSlice {
     match local.pieces.first() {
         None => LocalSlice { region: RegionId(0), offset: 0, len: 0 },
         Some(piece) => LocalSlice { region, offset: piece.start, len: local.len() },
-    }
-}
-
-fn from_endpoint(error: EndpointError) -> PostError {
-    match error {
-        EndpointError::NotReady => PostError::State,
-        EndpointError::Full => PostError::QueueFull,
-        EndpointError::NoReads => PostError::NoReads,
-        EndpointError::Length => PostError::Length,
     }
 }

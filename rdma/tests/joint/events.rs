@@ -1,6 +1,6 @@
 //! What a stream's owner is told, and what it does about that.
 
-use rdma::{CloseHow, CompletionOp, Event, Stag};
+use rdma::{CloseHow, Event, Stag, WcOpcode};
 use tcp_stack::{Duration, Instant};
 
 use crate::engine::Engine;
@@ -46,7 +46,7 @@ impl Stream {
                 self.established(now, &private_data, (ird, ord, crc))?;
             }
             Event::Rejected { private_data } => self.was_rejected(&private_data)?,
-            Event::Completion { wr_id, op: CompletionOp::Receive, .. } => self.buffer_flushed(wr_id)?,
+            Event::Completion { wr_id, op: WcOpcode::Recv, .. } => self.buffer_flushed(wr_id)?,
             Event::Completion { wr_id, op, status, bytes } => {
                 self.post_at = Some(now);
                 self.completed((wr_id, op, bytes), status, tools)?;

@@ -1,7 +1,7 @@
 //! Work that a peer must refuse.
 
 use rdma::verbs::SendOp;
-use rdma::{AtomicOp, CompletionOp, Stag};
+use rdma::{AtomicOp, Stag, WcOpcode};
 
 use crate::engine::Local;
 use crate::model::What;
@@ -24,9 +24,9 @@ impl Stream {
             return self.sinful_send(sin, bad, tools);
         }
         let (kind, len) = match sin {
-            Sin::ReadNoStag | Sin::ReadBeyond | Sin::ReadNoRight => (CompletionOp::Read, 16),
-            Sin::AtomicUnaligned | Sin::AtomicNoRight => (CompletionOp::Atomic, 8),
-            _ => (CompletionOp::Write, 16),
+            Sin::ReadNoStag | Sin::ReadBeyond | Sin::ReadNoRight => (WcOpcode::RdmaRead, 16),
+            Sin::AtomicUnaligned | Sin::AtomicNoRight => (WcOpcode::FetchAdd, 8),
+            _ => (WcOpcode::RdmaWrite, 16),
         };
         let Some(range) = self.draw_source(len) else { return Ok(false) };
         let id = self.next_id();
@@ -68,7 +68,7 @@ impl Stream {
                     return self.immediate(tools);
                 }
                 self.stopped = true;
-                let posted = Posted::new(self.next_id(), CompletionOp::Send, 0);
+                let posted = Posted::new(self.next_id(), WcOpcode::Send, 0);
                 let op = SendOp::Send { invalidate: None };
                 self.post(tools, posted, (op, false), &Local::default())?
             }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use iwarp_alloc_counter::{counted, watched};
 use rdma::verbs::{MemoryRegion, PostError, QpState};
-use rdma::{CloseHow, CompletionOp, Env, ErrorCode, RdmaStats, RegionId, Sink, StagTable, StreamId};
+use rdma::{CloseHow, Env, ErrorCode, RdmaStats, RegionId, Sink, StagTable, StreamId, WcOpcode};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random};
 use tcp_stack::{Buf, BufClass, BufPool, CloseReason, ConnId, Duration, Instant, Segment, Stack};
 
@@ -77,7 +77,7 @@ impl StreamSink<'_> {
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
-    pub(crate) op: CompletionOp,
+    pub(crate) op: WcOpcode,
     pub(crate) len: u32,
     /// Where it touches memory besides this side's own region.
     pub(crate) remote: Option<Place>,
@@ -85,6 +85,8 @@ pub(crate) struct Posted {
     pub(crate) source: Option<Range<u64>>,
     /// Its success is told.
     pub(crate) signaled: bool,
+    /// It is Immediate Data, which completes as a Send.
+    pub(crate) immediate: bool,
     /// A region that is not valid any more when it is done.
     pub(crate) region: Option<MemoryRegion>,
     /// The key that it makes valid, or invalid.
@@ -92,8 +94,18 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    pub(crate) const fn new(id: u64, op: CompletionOp, len: u32) -> Self {
-        Self { id, op, len, remote: None, source: None, signaled: false, region: None, key: None }
+    pub(crate) const fn new(id: u64, op: WcOpcode, len: u32) -> Self {
+        Self {
+            id,
+            op,
+            len,
+            remote: None,
+            source: None,
+            signaled: false,
+            immediate: false,
+            region: None,
+            key: None,
+        }
     }
 }
 

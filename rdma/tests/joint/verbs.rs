@@ -11,7 +11,7 @@ use rdma::verbs::{
     AddressBase, AsyncEvent, CmEventKind, CmId, ConnParam, CqId, Device, Limits, MemoryRegion, PdId, QpCap,
     QpInit, QpNum, QpState, SrqId, TransportRequest, WorkCompletion,
 };
-use rdma::{Access, CloseHow, CompletionOp, CompletionStatus, EndpointConfig, ErrorCode, RegionId, Stag};
+use rdma::{Access, CloseHow, EndpointConfig, ErrorCode, RegionId, Stag, WcOpcode, WcStatus};
 use tcp_stack::testutil::HeapBuf;
 use tcp_stack::{Instant, Segment};
 
@@ -452,7 +452,7 @@ impl Stream {
         let Some(posted) = self.posted.front() else { return Err("nothing is posted".into()) };
         let told = (posted.id, posted.op, posted.len);
         self.outcome.untold += 1;
-        self.completed(told, CompletionStatus::Success, tools)
+        self.completed(told, WcStatus::Success, tools)
     }
 
     fn handle_completion(
@@ -461,9 +461,7 @@ impl Stream {
         wc: &WorkCompletion,
         tools: &mut Tools,
     ) -> Result<(), String> {
-        use rdma::verbs::{WcOpcode, WcStatus};
         let is_success = wc.status == WcStatus::Success;
-        let status = if is_success { CompletionStatus::Success } else { CompletionStatus::Flushed };
         match wc.opcode {
             WcOpcode::Recv | WcOpcode::RecvRdmaWithImm if !is_success => self.buffer_flushed(wc.wr_id),
             WcOpcode::Recv => {
@@ -479,12 +477,11 @@ impl Stream {
                 }
                 let posted = self.posted.front().ok_or("a completion, and nothing is posted")?;
                 let op = posted.op;
-                if opcode_of(op) != opcode && !(op == CompletionOp::Atomic && opcode == WcOpcode::CompareSwap)
-                {
+                if op != opcode {
                     return Err(format!("{op:?} completes as {opcode:?}"));
                 }
                 self.post_at = Some(now);
-                self.completed((wc.wr_id, op, if is_success { wc.byte_len } else { 0 }), status, tools)
+                self.completed((wc.wr_id, op, if is_success { wc.byte_len } else { 0 }), wc.status, tools)
             }
         }
     }
@@ -500,18 +497,5 @@ impl Stream {
     /// A window that was bound is there for the peer.
     pub(crate) fn bound(&mut self, ticket: Ticket) {
         self.model.borrow_mut().offers[self.dial][self.side].tickets.push(ticket);
-    }
-}
-
-const fn opcode_of(op: CompletionOp) -> rdma::verbs::WcOpcode {
-    use rdma::verbs::WcOpcode;
-    match op {
-        CompletionOp::Write => WcOpcode::RdmaWrite,
-        CompletionOp::Read => WcOpcode::RdmaRead,
-        CompletionOp::Send | CompletionOp::Immediate => WcOpcode::Send,
-        CompletionOp::Atomic => WcOpcode::FetchAdd,
-        CompletionOp::Invalidate => WcOpcode::LocalInvalidate,
-        CompletionOp::Bind => WcOpcode::BindMw,
-        CompletionOp::Receive => WcOpcode::Recv,
     }
 }

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use rdma::verbs::{AddressBase, MemoryRegion, SendOp, inc_rkey};
-use rdma::{Access, AccessError, Bind, CompletionOp, Origin, RegionId, Stag};
+use rdma::{Access, AccessError, Bind, Origin, RegionId, Stag, WcOpcode};
 
 use crate::engine::{Engine, Local};
 use crate::model::Ticket;
@@ -30,7 +30,7 @@ impl Stream {
         let posted = Posted {
             signaled: true,
             key: Some(ticket),
-            ..Posted::new(self.next_id(), CompletionOp::Invalidate, 0)
+            ..Posted::new(self.next_id(), WcOpcode::LocalInvalidate, 0)
         };
         let op = SendOp::LocalInvalidate { stag: ticket.stag };
         let taken = self.post(tools, posted, (op, false), &Local::default())?;
@@ -49,11 +49,8 @@ impl Stream {
             Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::REMOTE_INVALIDATE;
         let bind = Bind { lkey: open.lkey, address: open.addr, len: open.length, access, zero_based };
         let ticket = Ticket { stag: rkey, base_to: if zero_based { 0 } else { open.addr } };
-        let posted = Posted {
-            signaled: true,
-            key: Some(ticket),
-            ..Posted::new(self.next_id(), CompletionOp::Bind, 0)
-        };
+        let posted =
+            Posted { signaled: true, key: Some(ticket), ..Posted::new(self.next_id(), WcOpcode::BindMw, 0) };
         let op = SendOp::BindMw { mw: window.window, rkey, bind };
         let taken = self.post(tools, posted, (op, false), &Local::default())?;
         if taken && let Some(own) = &mut self.objects {
@@ -66,7 +63,7 @@ impl Stream {
     pub(crate) fn window_changed(&mut self, posted: &Posted, tools: &Tools) -> Result<(), String> {
         let Some(ticket) = posted.key else { return Ok(()) };
         let found = self.check_key(ticket.stag, ticket.base_to, tools);
-        if posted.op == CompletionOp::Bind {
+        if posted.op == WcOpcode::BindMw {
             self.bound(ticket);
             return if found.is_ok() { Ok(()) } else { Err(format!("{ticket:?} was bound: {found:?}")) };
         }

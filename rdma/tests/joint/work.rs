@@ -7,7 +7,7 @@
 use core::ops::Range;
 
 use rdma::verbs::{MemoryRegion, PostError, SendFlags, SendOp, Sge};
-use rdma::{AtomicOp, CompletionOp, RegionId, Stag};
+use rdma::{AtomicOp, RegionId, Stag, WcOpcode};
 use tcp_stack::testutil::Random;
 use tcp_stack::{Duration, Instant};
 
@@ -252,7 +252,7 @@ impl Stream {
         let rkey = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
         let local = self.local(&source, true);
         let payload = self.gather(&local);
-        let mut posted = Posted::new(id, CompletionOp::Write, local.len());
+        let mut posted = Posted::new(id, WcOpcode::RdmaWrite, local.len());
         (posted.remote, posted.source) = (Some(remote.place), Some(source.clone()));
         let (remote_addr, imm_data) = (remote.to(to.start), self.random.next().to_be_bytes());
         let solicited = tells && self.random.below(2) == 0;
@@ -281,7 +281,7 @@ impl Stream {
 
     /// A Write of no bytes, to be told that what was posted before it is done.
     fn write_nothing(&mut self, tools: &mut Tools) -> Result<bool, String> {
-        let posted = Posted { signaled: true, ..Posted::new(self.next_id(), CompletionOp::Write, 0) };
+        let posted = Posted { signaled: true, ..Posted::new(self.next_id(), WcOpcode::RdmaWrite, 0) };
         let op = SendOp::RdmaWrite { remote_addr: self.random.next(), rkey: Stag(self.random.next() as u32) };
         self.post(tools, posted, (op, false), &Local::default())
     }
@@ -295,7 +295,7 @@ impl Stream {
         // RFC 5040 §5.2.1: of a Read of nothing the source "MUST NOT" be validated.
         let rkey = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
         let local = self.local(&sink, false);
-        let mut posted = Posted::new(id, CompletionOp::Read, local.len());
+        let mut posted = Posted::new(id, WcOpcode::RdmaRead, local.len());
         posted.remote = Some(remote.place);
         let remote_addr = remote.to(from.start);
         let mut op = SendOp::RdmaRead { remote_addr, rkey };
@@ -330,9 +330,13 @@ impl Stream {
         drop(model);
         let original = then.map_err(|_| "not a word")?;
         let op = self.draw_op(original);
+        let opcode = match op {
+            AtomicOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            AtomicOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+        };
         let id = self.next_id();
         let (local, place, rkey) = (self.local(&sink, false), remote.place, remote.stag);
-        let posted = Posted { remote: Some(place), ..Posted::new(id, CompletionOp::Atomic, 8) };
+        let posted = Posted { remote: Some(place), ..Posted::new(id, opcode, 8) };
         let work = SendOp::Atomic { remote_addr: remote.to(word.start), rkey, op };
         let taken = self.post(tools, posted, (work, false), &local)?;
         if taken {
@@ -370,7 +374,7 @@ impl Stream {
         let op = AtomicOp::FetchAdd { add: 1 << (16 * (self.dial % 4)), mask: 0 };
         let id = self.next_id();
         let local = self.local(&sink, false);
-        let posted = Posted { remote: Some(place), ..Posted::new(id, CompletionOp::Atomic, 8) };
+        let posted = Posted { remote: Some(place), ..Posted::new(id, WcOpcode::FetchAdd, 8) };
         let work = SendOp::Atomic { remote_addr: 0, rkey: shared, op };
         let taken = self.post(tools, posted, (work, false), &local)?;
         if taken {
@@ -407,7 +411,7 @@ impl Stream {
         }
         let (id, imm_data) = (self.next_id(), self.random.next().to_be_bytes());
         let solicited = self.random.below(2) == 0;
-        let posted = Posted::new(id, CompletionOp::Immediate, 0);
+        let posted = Posted { immediate: true, ..Posted::new(id, WcOpcode::Send, 0) };
         let op = SendOp::Immediate { imm_data };
         let taken = self.post(tools, posted, (op, solicited), &Local::default())?;
         if taken {
@@ -442,8 +446,7 @@ impl Stream {
         let solicited = self.random.below(2) == 0;
         let local = self.local(&source, true);
         let mut payload = self.gather(&local);
-        let posted =
-            Posted { source: Some(source.clone()), ..Posted::new(id, CompletionOp::Send, local.len()) };
+        let posted = Posted { source: Some(source.clone()), ..Posted::new(id, WcOpcode::Send, local.len()) };
         let op = SendOp::Send { invalidate };
         let taken = self.post(tools, posted, (op, solicited), &local)?;
         if taken {

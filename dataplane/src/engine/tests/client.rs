@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use rdma::service::{self, Grant, ServiceError};
 use rdma::{
-    Access, CloseHow, CompletionOp, CompletionStatus, ConnectRequest, CrcPolicy, Endpoint, EndpointConfig,
-    Env, ErrorCode, Event as Rdma, LocalSlice, RdmaStats, RegionId, Sink, StagTable, StreamId, VecMemory,
+    Access, CloseHow, ConnectRequest, CrcPolicy, Endpoint, EndpointConfig, Env, ErrorCode, Event as Rdma,
+    LocalSlice, RdmaStats, RegionId, Sink, StagTable, StreamId, VecMemory, WcOpcode, WcStatus,
 };
 use tcp_stack::testutil::{HeapBuf, HeapPool, pattern_byte};
 use tcp_stack::{
@@ -318,11 +318,11 @@ impl Stream {
                 Rdma::Established { private_data, .. } | Rdma::Rejected { private_data } => {
                     self.answer = Some(service::decode_reply(&private_data));
                 }
-                Rdma::Completion { status: CompletionStatus::Success, op, .. } => {
-                    assert!(matches!(op, CompletionOp::Write | CompletionOp::Read));
+                Rdma::Completion { status: WcStatus::Success, op, .. } => {
+                    assert!(matches!(op, WcOpcode::RdmaWrite | WcOpcode::RdmaRead));
                     self.completed += 1;
                 }
-                Rdma::Completion { status: CompletionStatus::Flushed, .. } => self.flushed += 1,
+                Rdma::Completion { status: WcStatus::WrFlushError, .. } => self.flushed += 1,
                 Rdma::TerminateReceived { code, siw_order, .. } => {
                     assert!(!siw_order);
                     self.terminated = Some(code);

@@ -11,8 +11,8 @@ use core::time::Duration;
 use rdma::service::encode_request;
 use rdma::wire::mpa::RtrOptions;
 use rdma::{
-    Access, AtomicOp, CompletionOp, ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, PostError,
-    RegionId, Scope, Stag, StreamState, Window,
+    Access, AtomicOp, ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, PostError, RegionId,
+    Scope, Stag, StreamState, WcOpcode, Window,
 };
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ struct Run {
     inbox: RegionId,
     next_id: u64,
     /// Work requests that have not ended, in the order of posting.
-    sends: VecDeque<(u64, CompletionOp)>,
+    sends: VecDeque<(u64, WcOpcode)>,
     receives: VecDeque<u64>,
     terminated: bool,
     closed: bool,
@@ -188,26 +188,26 @@ impl Run {
         let solicited = input.sometimes();
         let endpoint = &mut self.side.endpoint;
         let (posted, op) = match input.byte() % 5 {
-            0 => (endpoint.post_write(wr_id, part, remote, to), CompletionOp::Write),
-            1 => (endpoint.post_read(wr_id, part, remote, to), CompletionOp::Read),
+            0 => (endpoint.post_write(wr_id, part, remote, to), WcOpcode::RdmaWrite),
+            1 => (endpoint.post_read(wr_id, part, remote, to), WcOpcode::RdmaRead),
             2 => {
                 let invalidate = input.sometimes().then_some(remote);
-                (endpoint.post_send(wr_id, part, solicited, invalidate), CompletionOp::Send)
+                (endpoint.post_send(wr_id, part, solicited, invalidate), WcOpcode::Send)
             }
             3 => {
                 let part = LocalSlice { offset: part.offset.min((GUARD + LOCAL - 8) as u64), len: 8, ..part };
                 let op = AtomicOp::FetchAdd { add: to, mask: 0 };
-                (endpoint.post_atomic(wr_id, part, remote, to, op), CompletionOp::Atomic)
+                (endpoint.post_atomic(wr_id, part, remote, to, op), WcOpcode::FetchAdd)
             }
-            _ => (endpoint.post_immediate(wr_id, to.to_be_bytes(), solicited), CompletionOp::Immediate),
+            _ => (endpoint.post_immediate(wr_id, to.to_be_bytes(), solicited), WcOpcode::Send),
         };
         match posted {
             Ok(()) => {
                 self.sends.push_back((wr_id, op));
                 self.next_id += 1;
             }
-            Err(PostError::Full) => assert_eq!(self.sends.len(), 6, "full, and there is room"),
-            Err(PostError::NotReady) => {}
+            Err(PostError::QueueFull) => assert_eq!(self.sends.len(), 6, "full, and there is room"),
+            Err(PostError::State) => {}
             Err(error) => panic!("{error:?}"),
         }
     }
@@ -222,8 +222,8 @@ impl Run {
                 self.receives.push_back(self.next_id);
                 self.next_id += 1;
             }
-            Err(PostError::Full) => assert_eq!(self.receives.len(), 4, "full, and there is room"),
-            Err(error) => assert_eq!(error, PostError::NotReady),
+            Err(PostError::QueueFull) => assert_eq!(self.receives.len(), 4, "full, and there is room"),
+            Err(error) => assert_eq!(error, PostError::State),
         }
     }
 
@@ -291,7 +291,7 @@ impl Run {
     fn event(&mut self, event: &Event) {
         assert!(!self.closed, "{event:?} after the last event");
         match event {
-            Event::Completion { wr_id, op: CompletionOp::Receive, .. }
+            Event::Completion { wr_id, op: WcOpcode::Recv, .. }
             | Event::Received { wr_id, .. }
             | Event::Immediate { wr_id, .. } => {
                 assert_eq!(self.receives.pop_front(), Some(*wr_id), "{event:?}");
