@@ -13,7 +13,7 @@ use end::Drain;
 
 use crate::memory::{LocalSlice, Memory, Origin, PdId, StagTable, StreamId};
 use crate::mpa::{ConnectRequest, Deframer, FpduError, LocalError, Negotiation, Terms};
-use crate::qp::{Depths, Event, Kind, Local, PostError, QueuePair, StreamState, WorkRequest};
+use crate::qp::{Depths, Event, Local, PostError, QueuePair, StreamState, WorkOp, WorkRequest};
 use crate::rdmap::Step;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
@@ -267,7 +267,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         remote: Stag,
         to: u64,
     ) -> Result<(), PostError> {
-        self.post(wr_id, Kind::Write { stag: remote, to: TaggedOffset(to) }, local)
+        self.post(wr_id, WorkOp::Write { stag: remote, to: TaggedOffset(to) }, local)
     }
 
     /// Reads the peer's memory into `local`. Finished when the bytes are there.
@@ -281,7 +281,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if self.qp.state == StreamState::ReadyToSend && self.qp.ord == 0 {
             return Err(PostError::NoReads);
         }
-        self.post(wr_id, Kind::Read { stag: remote, to: TaggedOffset(to) }, local)
+        self.post(wr_id, WorkOp::Read { stag: remote, to: TaggedOffset(to) }, local)
     }
 
     /// Sends `local` to the peer's next posted buffer, if asked for with an event there, or with the
@@ -293,7 +293,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         solicited: bool,
         invalidate: Option<Stag>,
     ) -> Result<(), PostError> {
-        self.post(wr_id, Kind::Send { solicited, invalidate }, local)
+        self.post(wr_id, WorkOp::Send { solicited, invalidate }, local)
     }
 
     /// Does an atomic operation in the peer's memory, on the eight bytes at `to`, whose address there must be a
@@ -312,17 +312,17 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if self.qp.state == StreamState::ReadyToSend && self.qp.ord == 0 {
             return Err(PostError::NoReads);
         }
-        self.post(wr_id, Kind::Atomic { stag: remote, to: TaggedOffset(to), op }, local)
+        self.post(wr_id, WorkOp::Atomic { stag: remote, to: TaggedOffset(to), op }, local)
     }
 
     /// Sends eight bytes to the peer's next posted buffer, which they use up without being put there. Finished
     /// when the transport has them.
     pub fn post_immediate(&mut self, wr_id: u64, data: [u8; 8], solicited: bool) -> Result<(), PostError> {
-        self.post(wr_id, Kind::Immediate { data, solicited }, LocalSlice::EMPTY)
+        self.post(wr_id, WorkOp::Immediate { data, solicited }, LocalSlice::EMPTY)
     }
 
-    fn post(&mut self, wr_id: u64, kind: Kind, local: LocalSlice) -> Result<(), PostError> {
-        self.post_work(WorkRequest::new(wr_id, kind, Local::Slice(local)))
+    fn post(&mut self, wr_id: u64, op: WorkOp, local: LocalSlice) -> Result<(), PostError> {
+        self.post_work(WorkRequest::new(wr_id, op, Local::Slice(local)))
     }
 
     /// Posts work of any kind.

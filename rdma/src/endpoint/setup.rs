@@ -2,7 +2,7 @@
 
 use super::{Endpoint, EndpointConfig, Progress, Sink};
 use crate::mpa::{self, Deframer, DeframerConfig, Framer, LocalError, Refusal, Rtr, Terms};
-use crate::qp::{CloseHow, Event, Kind};
+use crate::qp::{CloseHow, Event, WorkOp};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::{Stag, TaggedOffset};
@@ -111,9 +111,9 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         let (stag, to) = (Stag(1), TaggedOffset(0));
         match rtr {
             None => {}
-            Some(Rtr::Write) => self.qp.sq.post_internal(Kind::Write { stag, to }),
-            Some(Rtr::Read) => self.qp.sq.post_internal(Kind::Read { stag, to }),
-            Some(Rtr::Send) => self.qp.sq.post_internal(Kind::Send { solicited: false, invalidate: None }),
+            Some(Rtr::Write) => self.qp.sq.post_internal(WorkOp::Write { stag, to }),
+            Some(Rtr::Read) => self.qp.sq.post_internal(WorkOp::Read { stag, to }),
+            Some(Rtr::Send) => self.qp.sq.post_internal(WorkOp::Send { solicited: false, invalidate: None }),
         }
     }
 

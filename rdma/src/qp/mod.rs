@@ -22,7 +22,7 @@ pub(crate) use local::{List, Local, Tokens};
 pub use local::{SGE_MAX, Sge};
 pub(crate) use receive_queue::ReceiveQueue;
 pub use send_queue::PostError;
-pub(crate) use send_queue::{Kind, SendQueue, WorkRequest};
+pub(crate) use send_queue::{SendQueue, WorkOp, WorkRequest};
 pub(crate) use shared_queue::SharedQueue;
 
 use crate::ddp::UntaggedQueue;
@@ -230,7 +230,7 @@ impl QueuePair {
             if owned {
                 self.events.push_back(Event::Completion {
                     wr_id: done.wr_id,
-                    op: done.kind.op(),
+                    op: done.op.opcode(),
                     status: WcStatus::Success,
                     bytes: done.local.len(),
                 });
@@ -259,7 +259,7 @@ impl QueuePair {
         self.current = None;
         while let Some((request, owned)) = self.sq.pop() {
             if owned {
-                self.events.push_back(unfinished(request.wr_id, request.kind.op(), request.status));
+                self.events.push_back(unfinished(request.wr_id, request.op.opcode(), request.status));
             }
         }
         while let Some(buffer) = self.rq.pop() {

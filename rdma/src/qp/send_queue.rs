@@ -45,7 +45,7 @@ impl core::error::Error for PostError {}
 
 /// What a work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WorkOp {
     Write {
         stag: Stag,
         to: TaggedOffset,
@@ -85,8 +85,8 @@ pub(crate) enum Kind {
     },
 }
 
-impl Kind {
-    pub(crate) const fn op(&self) -> WcOpcode {
+impl WorkOp {
+    pub(crate) const fn opcode(&self) -> WcOpcode {
         match self {
             Self::Write { .. } | Self::WriteImmediate { .. } => WcOpcode::RdmaWrite,
             Self::Read { .. } => WcOpcode::RdmaRead,
@@ -114,7 +114,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkRequest {
     pub(crate) wr_id: u64,
-    pub(crate) kind: Kind,
+    pub(crate) op: WorkOp,
     pub(crate) local: Local,
     /// Bytes sent of a Write or Send; bytes that have come of a Read.
     pub(crate) progress: u32,
@@ -132,11 +132,11 @@ pub(crate) struct WorkRequest {
 }
 
 impl WorkRequest {
-    pub(crate) const fn new(wr_id: u64, kind: Kind, local: Local) -> Self {
+    pub(crate) const fn new(wr_id: u64, op: WorkOp, local: Local) -> Self {
         let status = WcStatus::WrFlushError;
         Self {
             wr_id,
-            kind,
+            op,
             local,
             progress: 0,
             sink: Stag(0),
@@ -173,9 +173,9 @@ impl SendQueue {
     }
 
     /// Posts the one request that is not the owner's; there is a place for it besides the owner's.
-    pub(crate) fn post_internal(&mut self, kind: Kind) {
+    pub(crate) fn post_internal(&mut self, op: WorkOp) {
         self.depth = self.depth.saturating_add(1);
-        self.queue.push_back(WorkRequest { internal: true, ..WorkRequest::new(0, kind, Local::EMPTY) });
+        self.queue.push_back(WorkRequest { internal: true, ..WorkRequest::new(0, op, Local::EMPTY) });
     }
 
     /// Whether another request can be posted.
@@ -217,7 +217,7 @@ impl SendQueue {
     pub(crate) fn next_sent(&mut self) {
         let Some(request) = self.queue.get_mut(self.sent) else { return };
         self.sent = self.sent.saturating_add(1);
-        if request.kind.is_answered() {
+        if request.op.is_answered() {
             self.reads = self.reads.saturating_add(1);
         } else {
             request.done = true;
@@ -273,13 +273,13 @@ impl SendQueue {
 mod tests {
     use super::*;
 
-    const WRITE: Kind = Kind::Write { stag: Stag(1), to: TaggedOffset(0) };
-    const READ: Kind = Kind::Read { stag: Stag(1), to: TaggedOffset(0) };
+    const WRITE: WorkOp = WorkOp::Write { stag: Stag(1), to: TaggedOffset(0) };
+    const READ: WorkOp = WorkOp::Read { stag: Stag(1), to: TaggedOffset(0) };
 
-    fn queue(kinds: &[Kind]) -> SendQueue {
-        let mut queue = SendQueue::new(kinds.len(), 0, 0);
-        for (wr_id, kind) in (0..).zip(kinds) {
-            queue.post(WorkRequest::new(wr_id, *kind, Local::EMPTY)).unwrap();
+    fn queue(ops: &[WorkOp]) -> SendQueue {
+        let mut queue = SendQueue::new(ops.len(), 0, 0);
+        for (wr_id, op) in (0..).zip(ops) {
+            queue.post(WorkRequest::new(wr_id, *op, Local::EMPTY)).unwrap();
         }
         queue
     }

@@ -5,7 +5,7 @@ use super::transmit::{Front, Step};
 use crate::ddp::Segment;
 use crate::memory::{Bind, Fetch, Memory, Placement, StagTable};
 use crate::mpa::Fpdu;
-use crate::qp::{CloseHow, Kind, List, Local, QueuePair, Tokens, WcStatus, WorkRequest};
+use crate::qp::{CloseHow, List, Local, QueuePair, Tokens, WcStatus, WorkOp, WorkRequest};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{Fault, StreamError};
 use crate::wire::Stag;
@@ -251,7 +251,7 @@ impl QueuePair {
         status: WcStatus,
         stats: &mut RdmaStats,
     ) -> Step {
-        let first = work.progress == 0 && !matches!(work.kind, Kind::Immediate { .. });
+        let first = work.progress == 0 && !matches!(work.op, WorkOp::Immediate { .. });
         let wait = first && self.sq.reads() > 0;
         if let Some(next) = self.sq.next() {
             if wait {

@@ -4,7 +4,7 @@ use crate::Env;
 use crate::ddp::UntaggedQueue;
 use crate::memory::{AccessError, Memory, Placement};
 use crate::mpa::Fpdu;
-use crate::qp::{CloseHow, Event, Kind, QueuePair, ReadReply, Reply, StreamState, WcStatus, WorkRequest};
+use crate::qp::{CloseHow, Event, QueuePair, ReadReply, Reply, StreamState, WcStatus, WorkOp, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -137,7 +137,7 @@ impl QueuePair {
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
         let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
-        let is_read = |due: &&mut WorkRequest| matches!(due.kind, Kind::Read { .. });
+        let is_read = |due: &&mut WorkRequest| matches!(due.op, WorkOp::Read { .. });
         let due = self.sq.due().filter(is_read).ok_or(StreamError::UnexpectedOpcode)?;
         if len > 0 {
             let tagged = |error| Err(StreamError::Tagged(error));
@@ -299,7 +299,7 @@ impl QueuePair {
         len: usize,
         env: &mut Env<'_, M>,
     ) -> Result<(), StreamError> {
-        let is_atomic = |due: &&mut WorkRequest| matches!(due.kind, Kind::Atomic { .. });
+        let is_atomic = |due: &&mut WorkRequest| matches!(due.op, WorkOp::Atomic { .. });
         let due = self.sq.due().filter(is_atomic).ok_or(StreamError::UnexpectedOpcode)?;
         let queue = UntaggedQueue { msn: self.in_atomic_responses, offset: MessageOffset(0) };
         queue.check_msn(header)?;

@@ -3,7 +3,7 @@
 use super::run::Run;
 use crate::ddp::cut;
 use crate::memory::{Fetch, Memory};
-use crate::qp::{CloseHow, Event, Kind, QueuePair, Reply, Source, StreamState, WcStatus, WorkRequest};
+use crate::qp::{CloseHow, Event, QueuePair, Reply, Source, StreamState, WcStatus, WorkOp, WorkRequest};
 use crate::stats::count;
 use crate::terminate::{Fault, StreamError};
 use crate::wire::atomic::{AtomicOp, AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
@@ -116,7 +116,7 @@ impl QueuePair {
 
     /// Whether an FPDU may be sent, or what comes next is none.
     fn may_proceed(&self) -> bool {
-        self.may_send || self.sq.peek_next().is_some_and(|work| work.kind.is_local())
+        self.may_send || self.sq.peek_next().is_some_and(|work| work.op.is_local())
     }
 
     /// Sends one FPDU.
@@ -153,7 +153,7 @@ impl QueuePair {
     fn work_is_ready(&self) -> bool {
         match self.sq.peek_next() {
             Some(work) if work.fence && self.sq.reads() > 0 => false,
-            Some(work) if work.kind.is_answered() => !self.peer_ended && self.sq.reads() < self.ord,
+            Some(work) if work.op.is_answered() => !self.peer_ended && self.sq.reads() < self.ord,
             Some(_) => true,
             None => false,
         }
@@ -205,17 +205,17 @@ impl QueuePair {
 
     fn send_work<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
         let Some(work) = self.sq.peek_next().copied() else { return Step::Idle };
-        match work.kind {
-            Kind::Read { stag, to } => self.send_read(&work, stag, to, env, sink),
-            Kind::Atomic { stag, to, op } => self.send_atomic(&work, (stag, to), op, env, sink),
-            Kind::Invalidate { stag } => self.invalidate(&work, stag, env),
-            Kind::Bind { window, bind } => self.bind(&work, window, &bind, env),
-            Kind::Immediate { data, solicited } => self.send_immediate(data, solicited, env, sink),
-            Kind::Write { stag, to } | Kind::WriteImmediate { stag, to, .. } => {
+        match work.op {
+            WorkOp::Read { stag, to } => self.send_read(&work, stag, to, env, sink),
+            WorkOp::Atomic { stag, to, op } => self.send_atomic(&work, (stag, to), op, env, sink),
+            WorkOp::Invalidate { stag } => self.invalidate(&work, stag, env),
+            WorkOp::Bind { window, bind } => self.bind(&work, window, &bind, env),
+            WorkOp::Immediate { data, solicited } => self.send_immediate(data, solicited, env, sink),
+            WorkOp::Write { stag, to } | WorkOp::WriteImmediate { stag, to, .. } => {
                 let to = TaggedOffset(to.0.wrapping_add(u64::from(work.progress)));
                 self.send_message(&work, tagged(Opcode::RdmaWrite, stag, to, true), env, sink)
             }
-            Kind::Send { solicited, invalidate } => {
+            WorkOp::Send { solicited, invalidate } => {
                 let opcode = match (solicited, invalidate) {
                     (false, None) => Opcode::Send,
                     (false, Some(_)) => Opcode::SendInvalidate,
@@ -269,7 +269,7 @@ impl QueuePair {
     /// A Write or a Send is sent whole.
     #[inline]
     fn message_sent<M>(&mut self, work: &WorkRequest, env: &mut Env<'_, M>) {
-        let (message, stream) = if let Kind::Write { .. } | Kind::WriteImmediate { .. } = work.kind {
+        let (message, stream) = if let WorkOp::Write { .. } | WorkOp::WriteImmediate { .. } = work.op {
             (&mut env.stats.rdmap.out_rdma_writes, &mut self.counters.out_writes)
         } else {
             self.out_sends = self.out_sends.next();
@@ -277,10 +277,10 @@ impl QueuePair {
         };
         count(message, 1);
         count(stream, 1);
-        if let (Kind::WriteImmediate { data, solicited, .. }, Some(next)) = (work.kind, self.sq.next()) {
+        if let (WorkOp::WriteImmediate { data, solicited, .. }, Some(next)) = (work.op, self.sq.next()) {
             // RFC 7306 §6: "an RDMA Write Message followed by an Immediate Data Operation has the same behavior
             // as the RDMA Write with Immediate Data operation found in InfiniBand".
-            next.kind = Kind::Immediate { data, solicited };
+            next.op = WorkOp::Immediate { data, solicited };
             return;
         }
         self.sq.next_sent();

@@ -3,7 +3,7 @@
 use super::memory::MwId;
 use super::queue_pair::{Posted, QpNum, QpState};
 use super::{Bind, Device};
-use crate::qp::{Kind, Local, PostError, Sge, StreamState, WcOpcode, WorkRequest};
+use crate::qp::{Local, PostError, Sge, StreamState, WcOpcode, WorkOp, WorkRequest};
 use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
@@ -147,24 +147,27 @@ impl SendOp {
         }
     }
 
-    const fn kind(&self, solicited: bool) -> Kind {
+    const fn work_op(&self, solicited: bool) -> WorkOp {
         match *self {
-            Self::Send { invalidate } => Kind::Send { solicited, invalidate },
+            Self::Send { invalidate } => WorkOp::Send { solicited, invalidate },
             Self::RdmaWrite { remote_addr, rkey } => {
-                Kind::Write { stag: rkey, to: TaggedOffset(remote_addr) }
+                WorkOp::Write { stag: rkey, to: TaggedOffset(remote_addr) }
             }
-            Self::RdmaWriteWithImm { remote_addr, rkey, imm_data } => {
-                Kind::WriteImmediate { stag: rkey, to: TaggedOffset(remote_addr), data: imm_data, solicited }
-            }
-            Self::Immediate { imm_data } => Kind::Immediate { data: imm_data, solicited },
+            Self::RdmaWriteWithImm { remote_addr, rkey, imm_data } => WorkOp::WriteImmediate {
+                stag: rkey,
+                to: TaggedOffset(remote_addr),
+                data: imm_data,
+                solicited,
+            },
+            Self::Immediate { imm_data } => WorkOp::Immediate { data: imm_data, solicited },
             Self::RdmaRead { remote_addr, rkey } | Self::RdmaReadInvalidate { remote_addr, rkey } => {
-                Kind::Read { stag: rkey, to: TaggedOffset(remote_addr) }
+                WorkOp::Read { stag: rkey, to: TaggedOffset(remote_addr) }
             }
             Self::Atomic { remote_addr, rkey, op } => {
-                Kind::Atomic { stag: rkey, to: TaggedOffset(remote_addr), op }
+                WorkOp::Atomic { stag: rkey, to: TaggedOffset(remote_addr), op }
             }
-            Self::BindMw { rkey, bind, .. } => Kind::Bind { window: rkey, bind },
-            Self::LocalInvalidate { stag } => Kind::Invalidate { stag },
+            Self::BindMw { rkey, bind, .. } => WorkOp::Bind { window: rkey, bind },
+            Self::LocalInvalidate { stag } => WorkOp::Invalidate { stag },
         }
     }
 
@@ -218,8 +221,8 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Ok(());
         };
         let queues = endpoint.queue_pair();
-        let kind = wr.op.kind(wr.flags.solicited);
-        if kind.is_answered() && queues.ord == 0 {
+        let work_op = wr.op.work_op(wr.flags.solicited);
+        if work_op.is_answered() && queues.ord == 0 {
             return Err(PostError::NoReads);
         }
         queues.sq.check_room()?;
@@ -232,7 +235,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             (SendOp::RdmaReadInvalidate { .. }, Data::List([sge])) => Some(sge.lkey),
             _ => None,
         };
-        let mut request = WorkRequest::new(wr.wr_id, kind, local.ok_or(PostError::Length)?);
+        let mut request = WorkRequest::new(wr.wr_id, work_op, local.ok_or(PostError::Length)?);
         (request.fence, request.invalidate) = (wr.flags.fence, invalidate);
         endpoint.post_work(request)?;
         qp.posted.push_back(posted);
