@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use iwarp_config::{
     Config, Crc, Driver, Hugepages, LastSegment, Machine, Markers, MemoryPlan, Service, memory_plan,
 };
-use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrder};
+use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrderPolicy};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{ListenOptions, StackConfig};
 
@@ -350,15 +350,15 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
         ..NegotiationConfig::default()
     };
     let out_of_order = match config.placement.out_of_order {
-        iwarp_config::OutOfOrder::Off => OutOfOrder::Off,
-        iwarp_config::OutOfOrder::Markers => OutOfOrder::Markers,
-        iwarp_config::OutOfOrder::Aligned => OutOfOrder::Aligned,
+        iwarp_config::OutOfOrderPolicy::Off => OutOfOrderPolicy::Off,
+        iwarp_config::OutOfOrderPolicy::Markers => OutOfOrderPolicy::Markers,
+        iwarp_config::OutOfOrderPolicy::Aligned => OutOfOrderPolicy::Aligned,
     };
-    let last_early = config.placement.last_segment == LastSegment::Early;
+    let last_out_of_order = config.placement.last_segment == LastSegment::Early;
     let disconnect_timeout = Duration::from_millis(u64::from(config.mpa.disconnect_timeout_ms));
     let fpdu_timeout = Some(Duration::from_millis(u64::from(config.mpa.fpdu_timeout_ms)));
     let rest = EndpointConfig::default();
-    EndpointConfig { mpa, out_of_order, last_early, disconnect_timeout, fpdu_timeout, ..rest }
+    EndpointConfig { mpa, out_of_order, last_out_of_order, disconnect_timeout, fpdu_timeout, ..rest }
 }
 
 /// The workers, and what the desk knows of each.

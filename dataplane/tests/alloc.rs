@@ -14,7 +14,7 @@ use dataplane::engine::Step;
 use dataplane::{engine, verbs};
 use iwarp_alloc_counter::{counted, watch, watched};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};
-use rdma::{Access, CrcPolicy, OutOfOrder, RegionId};
+use rdma::{Access, CrcPolicy, OutOfOrderPolicy, RegionId};
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{ConnId, Duration};
 
@@ -164,9 +164,11 @@ fn no_allocation_in_discard_and_chargen() {
 #[test]
 fn no_allocation_in_verbs() {
     use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
-    for (link, out_of_order) in
-        [(CLEAN, OutOfOrder::Aligned), (ROUGH, OutOfOrder::Aligned), (ROUGH, OutOfOrder::Off)]
-    {
+    for (link, out_of_order) in [
+        (CLEAN, OutOfOrderPolicy::Aligned),
+        (ROUGH, OutOfOrderPolicy::Aligned),
+        (ROUGH, OutOfOrderPolicy::Off),
+    ] {
         let mut net =
             verbs_lab::Net::new(verbs_lab::Setup { link, out_of_order, ..verbs_lab::Setup::default() });
         net.listen(7174);

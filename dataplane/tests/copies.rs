@@ -11,7 +11,7 @@ mod lab;
 use client::{Session, fill};
 use dataplane::engine;
 use lab::{CLEAN, Lab, REGION, Setup};
-use rdma::{Access, CrcPolicy, MpaStats, OutOfOrder};
+use rdma::{Access, CrcPolicy, MpaStats, OutOfOrderPolicy};
 use tcp_stack::Duration;
 use tcp_stack::testutil::LinkConfig;
 
@@ -88,7 +88,7 @@ fn print(rows: &[Row]) {
 #[test]
 fn a_received_byte_is_copied_once() {
     let setup = Setup { link: REORDERED, seed: 11, ..Setup::default() };
-    let off = OutOfOrder::Off;
+    let off = OutOfOrderPolicy::Off;
     let rows = [
         measure("in order, CRC", Setup { link: CLEAN, ..setup }),
         measure("5 % reordered, markers, CRC", Setup { markers: true, ..setup }),

@@ -42,7 +42,7 @@ pub use memory::{
     Access, AccessError, Bind, Fetch, GrantError, LocalSlice, Memory, Origin, PdId, Placement, RegionId,
     Scope, StagTable, StreamId, VecMemory, Window, Word,
 };
-pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig, OutOfOrder};
+pub use mpa::{ConnectRequest, CrcPolicy, LocalError, MpaStats, NegotiationConfig, OutOfOrderPolicy};
 pub use qp::{CloseHow, Event, PostError, SGE_MAX, Sge, StreamCounters, StreamState, WcOpcode, WcStatus};
 pub use stats::{RdmaStats, RdmapStats, SegmentDrops, ServiceStats};
 pub use terminate::{Attach, ErrorCode, StreamError};

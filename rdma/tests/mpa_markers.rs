@@ -15,7 +15,7 @@ const CONFIG: DeframerConfig = DeframerConfig {
     markers: true,
     chunks_max: 48,
     spill_max: rdma::mpa::deframer::SPILL_MAX,
-    out_of_order: rdma::OutOfOrder::Off,
+    out_of_order: rdma::OutOfOrderPolicy::Off,
     runs_max: 0,
 };
 

@@ -31,6 +31,6 @@ pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_w
 pub use text::{Access, RegionName, Token, parse_size};
 pub use types::{
     Config, Control, Crc, Driver, Hugepages, Idle, Ip, LastSegment, Limits, Listener, Log, LogLevel, Markers,
-    Memif, MemifRole, Memory, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, OutOfOrder, PORTS_MAX, Pcap, Placement,
-    Port, Region, Service, Tcp, WORKERS_MAX, Workers,
+    Memif, MemifRole, Memory, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, OutOfOrderPolicy, PORTS_MAX, Pcap,
+    Placement, Port, Region, Service, Tcp, WORKERS_MAX, Workers,
 };

@@ -393,14 +393,14 @@ pub enum Markers {
 #[non_exhaustive]
 pub struct Placement {
     /// How it is located.
-    pub out_of_order: OutOfOrder,
+    pub out_of_order: OutOfOrderPolicy,
     /// Whether the last segment of a message may be placed before the gap closes, too.
     pub last_segment: LastSegment,
 }
 
 /// How RDMA Writes behind a gap are located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutOfOrder {
+pub enum OutOfOrderPolicy {
     /// Not at all: they wait until the gap has closed.
     Off,
     /// By markers.

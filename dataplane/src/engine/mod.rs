@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rdma::service::{AddError, RegionEntry, RegionService};
-use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrder, RdmaStats, RegionId, StagTable};
+use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrderPolicy, RdmaStats, RegionId, StagTable};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame};
 use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 
@@ -168,7 +168,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         service: ListenerService,
     ) -> Result<(), ListenError> {
         if let ListenerService::Region(config) = &service {
-            options.conn.out_of_order = config.out_of_order != OutOfOrder::Off;
+            options.conn.out_of_order = config.out_of_order != OutOfOrderPolicy::Off;
         }
         let listener = self.stack.listen(port, options)?;
         self.listeners.push((listener, service));

@@ -20,7 +20,7 @@ use rdma::verbs::{
     Access, AddressBase, CmId, Device, Limits, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpNum, RegionId,
     TransportRequest, VerbsError,
 };
-use rdma::{CloseHow, EndpointConfig, Env, Memory, MessageSizes, OutOfOrder, RdmaStats, StagTable};
+use rdma::{CloseHow, EndpointConfig, Env, Memory, MessageSizes, OutOfOrderPolicy, RdmaStats, StagTable};
 use tcp_stack::{
     BufPool, ConnId, ConnInfo, ConnOptions, Event, Instant, ListenOptions, ListenerId, RxFrame, Segment,
     Stack, StackConfig, TxFrame,
@@ -108,7 +108,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// Sizes everything from the configuration.
     pub fn new(config: VerbsConfig, memory: M) -> Self {
         let connections = config.stack.connections_max as usize;
-        let out_of_order = config.endpoint.out_of_order != OutOfOrder::Off;
+        let out_of_order = config.endpoint.out_of_order != OutOfOrderPolicy::Off;
         // Silent peers leave half of the connections to others.
         let half = u16::try_from(connections.div_euclid(2)).unwrap_or(u16::MAX);
         let limits = Limits { silent: config.limits.silent.min(half), ..config.limits };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use iwarp_config::{Config, Hugepages};
 use rdma::verbs::{Limits, RegionId};
-use rdma::{EndpointConfig, OutOfOrder};
+use rdma::{EndpointConfig, OutOfOrderPolicy};
 use tcp_stack::{ConnOptions, Instant, Keepalive, StackConfig};
 
 use super::{Verbs, VerbsConfig};
@@ -44,7 +44,7 @@ impl NodeOptions {
         let conn = ConnOptions {
             keepalive,
             user_timeout_ms: tcp.user_timeout_ms,
-            out_of_order: endpoint.out_of_order != OutOfOrder::Off,
+            out_of_order: endpoint.out_of_order != OutOfOrderPolicy::Off,
             ..ConnOptions::default()
         };
         Self { limits: Limits::default(), endpoint, conn }

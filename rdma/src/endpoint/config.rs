@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::memory::PdId;
 use crate::mpa::deframer::{CHUNKS_MAX, SPILL_MAX};
-use crate::mpa::{NegotiationConfig, OutOfOrder};
+use crate::mpa::{NegotiationConfig, OutOfOrderPolicy};
 use crate::qp::{StreamCounters, StreamState};
 use crate::terminate::ErrorCode;
 
@@ -37,10 +37,10 @@ pub struct EndpointConfig {
     /// Bytes of received FPDUs that may be copied aside when the peer cuts its stream small.
     pub spill_max: usize,
     /// How FPDUs behind a gap are looked for, to be placed before it closes.
-    pub out_of_order: OutOfOrder,
+    pub out_of_order: OutOfOrderPolicy,
     /// Whether the last segment of a message may be placed before the gap closes, too. Many programs poll the last
     /// byte of a Write to learn that all of it is there.
-    pub last_early: bool,
+    pub last_out_of_order: bool,
     /// Runs of FPDUs placed behind gaps that are remembered, 0–65535; what lies behind more gaps is held.
     pub placed_runs_max: u16,
     /// Initiator: send an empty RDMA Write when the peer has not answered anything for so long after the first
@@ -69,8 +69,8 @@ impl Default for EndpointConfig {
             receive_queue: 0,
             chunks_max: u16::try_from(CHUNKS_MAX).unwrap_or(u16::MAX),
             spill_max: SPILL_MAX,
-            out_of_order: OutOfOrder::default(),
-            last_early: false,
+            out_of_order: OutOfOrderPolicy::default(),
+            last_out_of_order: false,
             placed_runs_max: 32,
             poke_after: None,
             reject_linger: Duration::from_secs(5),

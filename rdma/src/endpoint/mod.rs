@@ -1,9 +1,9 @@
 //! One stream from its first byte to its last: the MPA negotiation, then a queue pair.
 
 mod config;
-mod early;
 mod end;
 mod incomplete;
+mod out_of_order;
 mod setup;
 
 use core::time::Duration;

@@ -17,9 +17,9 @@
 //! Every reader goes through [`Pieces`], which leave markers out.
 
 use super::crc::{Crc32c, crc32c};
-use super::early::{EarlyFpdus, EarlyRefusal, OutOfOrder, StreamShape};
 use super::fpdu::{Fpdu, Pieces};
 use super::marker::{Layout, MARKER_LEN, pointer};
+use super::out_of_order::{OutOfOrderFpdus, OutOfOrderPolicy, OutOfOrderRefusal, StreamShape};
 use super::placed::{PlacedRun, PlacedRuns};
 use super::{CRC_LEN, LENGTH_LEN, MARKED_LEN_MAX, MpaStats, fpdu_len};
 use core::fmt;
@@ -47,7 +47,7 @@ pub struct DeframerConfig {
     /// Bytes that may be copied aside; [`SPILL_MAX`] suffices for every legal stream.
     pub spill_max: usize,
     /// How FPDUs behind a gap are looked for.
-    pub out_of_order: OutOfOrder,
+    pub out_of_order: OutOfOrderPolicy,
     /// Runs of such FPDUs that may be remembered.
     pub runs_max: usize,
 }
@@ -60,7 +60,7 @@ impl Default for DeframerConfig {
             markers: false,
             chunks_max: CHUNKS_MAX,
             spill_max: SPILL_MAX,
-            out_of_order: OutOfOrder::Off,
+            out_of_order: OutOfOrderPolicy::Off,
             runs_max: 0,
         }
     }
@@ -139,7 +139,7 @@ pub struct Deframer<C> {
     spill_max: usize,
     /// Bytes of `spill` that are used up.
     spill_used: usize,
-    out_of_order: OutOfOrder,
+    out_of_order: OutOfOrderPolicy,
     runs: PlacedRuns,
 }
 
@@ -148,7 +148,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     #[must_use]
     pub fn new(start: u64, config: DeframerConfig) -> Self {
         let DeframerConfig { crc, markers, chunks_max, spill_max, out_of_order, runs_max } = config;
-        let runs_max = if out_of_order == OutOfOrder::Off { 0 } else { runs_max };
+        let runs_max = if out_of_order == OutOfOrderPolicy::Off { 0 } else { runs_max };
         // In front of each chunk, and behind the last, there is at most one run of bytes copied aside; one chunk more
         // completes the FPDU.
         let pieces_max = chunks_max.saturating_add(1).saturating_mul(2);
@@ -241,20 +241,24 @@ impl<C: AsRef<[u8]>> Deframer<C> {
     ///
     /// # Errors
     /// Where there can be none that may be placed.
-    pub fn early<'a>(&self, offset: u64, bytes: &'a [u8]) -> Result<EarlyFpdus<'a>, EarlyRefusal> {
-        if self.failed || self.out_of_order == OutOfOrder::Off || offset <= self.end() {
-            return Err(EarlyRefusal::Unlocated);
+    pub fn out_of_order_fpdus<'a>(
+        &self,
+        offset: u64,
+        bytes: &'a [u8],
+    ) -> Result<OutOfOrderFpdus<'a>, OutOfOrderRefusal> {
+        if self.failed || self.out_of_order == OutOfOrderPolicy::Off || offset <= self.end() {
+            return Err(OutOfOrderRefusal::Unlocated);
         }
-        let mut fpdus = EarlyFpdus::new(self.shape, offset, bytes, self.out_of_order)?;
+        let mut fpdus = OutOfOrderFpdus::new(self.shape, offset, bytes, self.out_of_order)?;
         // The lengths lead behind it already: it is part of a payload.
         if fpdus.position() < self.front_end() {
-            return Err(EarlyRefusal::Unlocated);
+            return Err(OutOfOrderRefusal::Unlocated);
         }
-        fpdus.end_before(self.runs.free_until(fpdus.position()).ok_or(EarlyRefusal::Runs)?);
+        fpdus.end_before(self.runs.free_until(fpdus.position()).ok_or(OutOfOrderRefusal::Runs)?);
         Ok(fpdus)
     }
 
-    /// Remembers FPDUs that [`early`](Self::early) found and that were placed.
+    /// Remembers FPDUs that [`out_of_order_fpdus`](Self::out_of_order_fpdus) found and that were placed.
     pub fn placed(&mut self, run: PlacedRun) {
         if run.start < run.end && !self.failed {
             self.runs.add(run);

@@ -8,27 +8,27 @@
 //!
 //! Markers are sent to a peer that asks for them, and asked for where the configuration says so. An FPDU that lies whole
 //! in a chunk behind a gap can be found, by markers or by the chunk's start, and verified before the gap closes
-//! ([`early`]).
+//! ([`out_of_order`]).
 
 pub mod crc;
 pub mod deframer;
-pub mod early;
 mod fpdu;
 pub mod framer;
 pub mod marker;
 pub mod negotiate;
+pub mod out_of_order;
 mod placed;
 mod stats;
 mod whole;
 
 pub use deframer::{Deframer, DeframerConfig, FpduError};
-pub use early::{EarlyFpdus, EarlyRefusal, OutOfOrder};
 pub use fpdu::{Fpdu, Pieces};
 pub use framer::{FrameError, Framer, fpdu_len, mulpdu, mulpdu_marked};
 pub use marker::{Layout, MARKER_INTERVAL, MARKER_LEN};
 pub use negotiate::{
     ConnectRequest, CrcPolicy, Event, LocalError, Negotiation, NegotiationConfig, Offer, Refusal, Rtr, Terms,
 };
+pub use out_of_order::{OutOfOrderFpdus, OutOfOrderPolicy, OutOfOrderRefusal};
 pub use placed::PlacedRun;
 pub use stats::MpaStats;
 

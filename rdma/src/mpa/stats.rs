@@ -1,6 +1,6 @@
 //! What MPA counts.
 
-use super::{EarlyRefusal, FpduError, Refusal};
+use super::{FpduError, OutOfOrderRefusal, Refusal};
 
 iwarp_counters::counters! {
     /// What MPA counts on the streams of one worker.
@@ -122,16 +122,16 @@ impl MpaStats {
     }
 
     /// Counts a chunk behind a gap that is held, or not wholly placed.
-    pub fn count_early_refusal(&mut self, refusal: EarlyRefusal) {
+    pub fn count_out_of_order_refusal(&mut self, refusal: OutOfOrderRefusal) {
         let counter = match refusal {
-            EarlyRefusal::Unlocated => &mut self.early_refused_unlocated,
-            EarlyRefusal::Incomplete => &mut self.early_refused_incomplete,
-            EarlyRefusal::Crc => &mut self.early_refused_crc,
-            EarlyRefusal::Marker => &mut self.early_refused_marker,
-            EarlyRefusal::Kind => &mut self.early_refused_kind,
-            EarlyRefusal::Last => &mut self.early_refused_last,
-            EarlyRefusal::Access => &mut self.early_refused_access,
-            EarlyRefusal::Runs => &mut self.early_refused_runs,
+            OutOfOrderRefusal::Unlocated => &mut self.early_refused_unlocated,
+            OutOfOrderRefusal::Incomplete => &mut self.early_refused_incomplete,
+            OutOfOrderRefusal::Crc => &mut self.early_refused_crc,
+            OutOfOrderRefusal::Marker => &mut self.early_refused_marker,
+            OutOfOrderRefusal::Kind => &mut self.early_refused_kind,
+            OutOfOrderRefusal::Last => &mut self.early_refused_last,
+            OutOfOrderRefusal::Access => &mut self.early_refused_access,
+            OutOfOrderRefusal::Runs => &mut self.early_refused_runs,
         };
         *counter = counter.wrapping_add(1);
     }

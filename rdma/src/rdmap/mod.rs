@@ -1,7 +1,7 @@
 //! RDMAP: what the messages mean (RFC 5040).
 
-mod early;
 mod local;
+mod out_of_order;
 mod receive;
 mod rtr;
 mod run;

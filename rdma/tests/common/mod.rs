@@ -130,7 +130,7 @@ impl Side {
     }
 
     /// Offers bytes at a stream position behind a gap; whether all of them are placed.
-    pub(crate) fn early(&mut self, offset: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn out_of_order(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive_out_of_order(offset, bytes, &mut env)
     }

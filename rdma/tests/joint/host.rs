@@ -93,7 +93,7 @@ fn endpoint_config(dial: &DialPlan, side: usize, pd: PdId) -> EndpointConfig {
         send_queue: plan.send_queue,
         receive_queue: plan.receive_queue,
         out_of_order: plan.out_of_order,
-        last_early: plan.last_early,
+        last_out_of_order: plan.last_out_of_order,
         poke_after: dial.poke_after.filter(|_| side == 0),
         terminate_timeout: Duration::from_secs(200),
         ..default

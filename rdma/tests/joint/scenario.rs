@@ -1,7 +1,7 @@
 //! What a seed draws: hosts, links, connections, and what befalls them.
 
 use rdma::wire::mpa::RtrOptions;
-use rdma::{CrcPolicy, OutOfOrder};
+use rdma::{CrcPolicy, OutOfOrderPolicy};
 use tcp_stack::testutil::{Burst, LinkConfig, Random};
 use tcp_stack::{Congestion, Duration, Ecn};
 
@@ -34,8 +34,8 @@ pub(crate) struct SidePlan {
     /// Whether it asks for markers.
     pub(crate) markers: bool,
     /// How what lies behind a gap is looked for, and whether what ends a message may be placed there, too.
-    pub(crate) out_of_order: OutOfOrder,
-    pub(crate) last_early: bool,
+    pub(crate) out_of_order: OutOfOrderPolicy,
+    pub(crate) last_out_of_order: bool,
     /// Its owner has a queue pair of the host's device, not an endpoint.
     pub(crate) verbs: bool,
     /// Its buffers are those of the host's shared receive queue.
@@ -308,7 +308,7 @@ impl Scenario {
                 let host = &self.hosts[dial.host(side)];
                 let withholds = matches!(dial.fate, Fate::Sins { side: peer, sin: Sin::SendNoBuffer, .. } if peer != side);
                 let plan = &mut dial.sides[side];
-                use OutOfOrder::{Aligned, Markers, Off};
+                use OutOfOrderPolicy::{Aligned, Markers, Off};
                 plan.out_of_order = pick(random, &[Aligned, Aligned, Aligned, Aligned, Markers, Off]);
                 plan.verbs = random.below(2) == 0;
                 plan.srq = random.below(2) == 0 && plan.verbs && host.srq.is_some() && !withholds;
@@ -343,8 +343,8 @@ impl Scenario {
             if !plan.verbs {
                 continue;
             }
-            let SidePlan { crc, markers, out_of_order, last_early, .. } = *common.get_or_insert(*plan);
-            *plan = SidePlan { crc, markers, out_of_order, last_early, ..*plan };
+            let SidePlan { crc, markers, out_of_order, last_out_of_order, .. } = *common.get_or_insert(*plan);
+            *plan = SidePlan { crc, markers, out_of_order, last_out_of_order, ..*plan };
             if side == 1 {
                 plan.rtr = *takes.get_or_insert(plan.rtr);
             } else {
@@ -449,8 +449,8 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
         SidePlan {
             crc: if crc && random.below(3) != 0 { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks },
             markers: random.below(3) == 0,
-            out_of_order: OutOfOrder::Aligned,
-            last_early: random.below(2) == 0,
+            out_of_order: OutOfOrderPolicy::Aligned,
+            last_out_of_order: random.below(2) == 0,
             verbs: false,
             srq: false,
             unsignaled: false,

@@ -2,7 +2,7 @@
 
 use crate::read::{Place, Report, Section};
 use crate::types::{
-    Crc, Idle, LastSegment, Limits, Markers, Mpa, OutOfOrder, Placement, WORKERS_MAX, Workers,
+    Crc, Idle, LastSegment, Limits, Markers, Mpa, OutOfOrderPolicy, Placement, WORKERS_MAX, Workers,
 };
 
 /// Highest core number: DPDK's RTE_MAX_LCORE is 128 on the least build, a thread can be put on any core.
@@ -101,8 +101,11 @@ pub(super) const CRC_HELP: &str = "`on` checks every FPDU, `off` does without if
 
 const MARKERS: [(&str, Markers); 2] = [("off", Markers::Off), ("receive", Markers::Receive)];
 
-const OUT_OF_ORDER: [(&str, OutOfOrder); 3] =
-    [("off", OutOfOrder::Off), ("markers", OutOfOrder::Markers), ("aligned", OutOfOrder::Aligned)];
+const OUT_OF_ORDER: [(&str, OutOfOrderPolicy); 3] = [
+    ("off", OutOfOrderPolicy::Off),
+    ("markers", OutOfOrderPolicy::Markers),
+    ("aligned", OutOfOrderPolicy::Aligned),
+];
 
 const LAST_SEGMENT: [(&str, LastSegment); 2] =
     [("in-order", LastSegment::InOrder), ("early", LastSegment::Early)];
@@ -137,7 +140,7 @@ pub(super) fn placement(mut section: Section<'_>) -> Placement {
     let placement = Placement {
         out_of_order: section
             .choice("out_of_order", &OUT_OF_ORDER, "how RDMA Writes behind a gap are located")
-            .unwrap_or(OutOfOrder::Aligned),
+            .unwrap_or(OutOfOrderPolicy::Aligned),
         last_segment: section
             .choice("last_segment", &LAST_SEGMENT, "when the last segment of a message is placed")
             .unwrap_or(LastSegment::InOrder),

@@ -107,7 +107,7 @@ fn everything_stated_is_kept() {
         c.listeners.iter().map(|l| (l.port, l.backlog, l.connections_max, l.crc)).collect();
     assert_eq!(listeners, [(7400, 5, 9, Crc::Off), (7401, 128, 4096, Crc::On)]);
     let placement = (c.mpa.markers, c.placement.out_of_order, c.placement.last_segment);
-    assert_eq!(placement, (Markers::Receive, OutOfOrder::Markers, LastSegment::Early));
+    assert_eq!(placement, (Markers::Receive, OutOfOrderPolicy::Markers, LastSegment::Early));
     let r = &c.regions[0];
     assert_eq!((r.name.as_str(), r.bytes, r.access.bits()), ("Bär", 5, 0b110));
     assert_eq!(r.token.as_ref().unwrap().as_bytes(), [0, 255]);

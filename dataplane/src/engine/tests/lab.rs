@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rdma::service::{Prefix, RegionEntry, Token};
-use rdma::{Access, CrcPolicy, EndpointConfig, OutOfOrder, RegionId, VecMemory};
+use rdma::{Access, CrcPolicy, EndpointConfig, OutOfOrderPolicy, RegionId, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{
     Buf, ConnId, Duration, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions, MacAddr, RxChecksum, RxFrame,
@@ -60,7 +60,7 @@ pub(crate) struct Setup {
     /// Whether the engine asks for markers.
     pub(crate) markers: bool,
     /// How the engine looks for FPDUs behind a gap.
-    pub(crate) out_of_order: OutOfOrder,
+    pub(crate) out_of_order: OutOfOrderPolicy,
     pub(crate) handshake: Duration,
     pub(crate) time_wait_ms: u32,
     /// STags that the engine can grant.
@@ -86,7 +86,7 @@ impl Default for Setup {
             lab_bytes: 4 << 20,
             crc: CrcPolicy::Required,
             markers: false,
-            out_of_order: OutOfOrder::Aligned,
+            out_of_order: OutOfOrderPolicy::Aligned,
             handshake: Duration::from_secs(10),
             time_wait_ms: 60_000,
             grants: CONNECTIONS,

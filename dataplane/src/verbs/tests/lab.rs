@@ -10,7 +10,7 @@ use rdma::verbs::{
     Access, AddressBase, CmEvent, CmEventKind, CmId, ConnParam, CqId, Limits, MemoryRegion, PdId, QpCap,
     QpInit, QpNum, RegionId, Sge, WorkCompletion,
 };
-use rdma::{EndpointConfig, OutOfOrder, VecMemory};
+use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
 
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
     pub(crate) buffers: usize,
     pub(crate) limits: Limits,
     pub(crate) markers: bool,
-    pub(crate) out_of_order: OutOfOrder,
+    pub(crate) out_of_order: OutOfOrderPolicy,
     pub(crate) time_wait_ms: u32,
     /// Events are left where they are, for whoever drives the hosts.
     pub(crate) unheard: bool,
@@ -64,7 +64,7 @@ impl Default for Setup {
             buffers: 8192,
             limits: Limits { qps: 16, ids: 16, mrs: 16, cqe_max: 4096, ..Limits::default() },
             markers: false,
-            out_of_order: OutOfOrder::Aligned,
+            out_of_order: OutOfOrderPolicy::Aligned,
             time_wait_ms: 60_000,
             unheard: false,
         }

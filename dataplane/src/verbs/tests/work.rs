@@ -1,6 +1,6 @@
 //! Work of every kind over both, on good links and on bad ones.
 
-use rdma::OutOfOrder;
+use rdma::OutOfOrderPolicy;
 use rdma::verbs::{Access, Data, QpState, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 
 use super::lab::{CLEAN, Net, PATIENCE, Pair, ROUGH, Setup, sge};
@@ -75,15 +75,17 @@ fn work_of_every_kind_on_a_good_link() {
 /// With loss and reordering all arrives all the same; what lies behind a gap is placed before it closes.
 #[test]
 fn what_lies_behind_a_gap_is_placed_and_delivered_in_order() {
-    for (markers, out_of_order) in
-        [(false, OutOfOrder::Aligned), (true, OutOfOrder::Aligned), (false, OutOfOrder::Off)]
-    {
+    for (markers, out_of_order) in [
+        (false, OutOfOrderPolicy::Aligned),
+        (true, OutOfOrderPolicy::Aligned),
+        (false, OutOfOrderPolicy::Off),
+    ] {
         let setup = Setup { link: ROUGH, markers, out_of_order, seed: 3, ..Setup::default() };
         let net = write_read_send(setup, 24, 65_536);
         let mpa = net.hosts[1].verbs.rdma_stats().mpa;
         let taken = net.hosts[1].verbs.stack().stats().tcp.taken_segments;
         assert!(net.hosts[0].verbs.stack().stats().tcp.retransmits > 10);
-        if out_of_order == OutOfOrder::Off {
+        if out_of_order == OutOfOrderPolicy::Off {
             assert_eq!((mpa.bytes_placed_early, taken), (0, 0));
         } else {
             assert!(mpa.bytes_placed_early > 20_000 && taken > 20, "{mpa:?} {taken}");

@@ -6,7 +6,7 @@ use super::fpdu_stream::{Shape, end};
 use crate::common::STREAM;
 use crate::common::Side;
 use crate::common::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
-use rdma::{Access, EndpointConfig, OutOfOrder, RegionId, Scope, Stag, StreamState, Window};
+use rdma::{Access, EndpointConfig, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window};
 
 /// Bytes of the window, and of what lies before and behind it.
 const WINDOW: usize = 4096;
@@ -50,8 +50,12 @@ pub(super) fn placed(input: &mut Input<'_>, shape: Shape) {
     let bits = input.byte();
     let config = EndpointConfig {
         receive_queue: 2,
-        out_of_order: input.pick(&[OutOfOrder::Aligned, OutOfOrder::Markers, OutOfOrder::Off]),
-        last_early: bits & 1 != 0,
+        out_of_order: input.pick(&[
+            OutOfOrderPolicy::Aligned,
+            OutOfOrderPolicy::Markers,
+            OutOfOrderPolicy::Off,
+        ]),
+        last_out_of_order: bits & 1 != 0,
         placed_runs_max: input.pick(&[32, 2, 1]),
         ..EndpointConfig::default()
     };
@@ -146,7 +150,7 @@ impl Run {
                 // Several at once, from the middle of the first, as a sender that cuts anew sends them again.
                 let bytes: Vec<u8> = made.chunks[at..made.chunks.len().min(at + 3)].concat();
                 let skip = input.below(made.chunks[at].len());
-                self.side.early(self.base + self.starts[at] + skip as u64, &bytes[skip..]);
+                self.side.out_of_order(self.base + self.starts[at] + skip as u64, &bytes[skip..]);
             }
             15 if input.rarely() => {
                 self.side.stags.revoke(self.stag);
@@ -160,7 +164,7 @@ impl Run {
     }
 
     fn offer(&mut self, at: usize, bytes: &[u8]) {
-        if self.side.early(self.base + self.starts[at], bytes) {
+        if self.side.out_of_order(self.base + self.starts[at], bytes) {
             self.taken[at] = true;
         }
     }

@@ -13,7 +13,7 @@ use super::{CRC_LEN, LENGTH_LEN, MpaStats};
 
 /// How FPDUs behind a gap are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OutOfOrder {
+pub enum OutOfOrderPolicy {
     /// Not at all: they wait until the gap has closed.
     Off,
     /// By markers only, which nobody but the peer's MPA writes.
@@ -27,7 +27,7 @@ pub enum OutOfOrder {
 
 /// Why bytes behind a gap were not placed, or not all of them. They wait for the gap to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EarlyRefusal {
+pub enum OutOfOrderRefusal {
     /// Nothing tells where an FPDU begins.
     Unlocated,
     /// The next FPDU does not lie whole in the chunk.
@@ -63,7 +63,7 @@ impl StreamShape {
     }
 
     /// Where in a chunk at stream position `offset` the first FPDU begins that can be located.
-    fn locate(&self, offset: u64, bytes: &[u8], how: OutOfOrder) -> Option<usize> {
+    fn locate(&self, offset: u64, bytes: &[u8], how: OutOfOrderPolicy) -> Option<usize> {
         let distance = offset.checked_sub(self.start)?;
         if self.markers {
             let first = Layout::marked(distance).markers(MARKER_INTERVAL).next().map_or(0, |(at, _)| at);
@@ -76,7 +76,7 @@ impl StreamShape {
         }
         // RFC 5044 §6: without a marker only an ordered stream shows the start of an FPDU "unambiguously"; hence the
         // second look when the gap has closed.
-        let guess = how == OutOfOrder::Aligned && self.crc && distance.is_multiple_of(4);
+        let guess = how == OutOfOrderPolicy::Aligned && self.crc && distance.is_multiple_of(4);
         guess.then_some(0)
     }
 }
@@ -98,7 +98,7 @@ fn begin(bytes: &[u8; MARKER_LEN], at: usize, distance: u64) -> Option<usize> {
 
 /// The FPDUs of a chunk, from the first that was located on, as long as they are whole and right.
 #[derive(Debug)]
-pub struct EarlyFpdus<'a> {
+pub struct OutOfOrderFpdus<'a> {
     shape: StreamShape,
     /// Bytes from the next FPDU on.
     bytes: &'a [u8],
@@ -107,15 +107,15 @@ pub struct EarlyFpdus<'a> {
     until: u64,
 }
 
-impl<'a> EarlyFpdus<'a> {
+impl<'a> OutOfOrderFpdus<'a> {
     pub(super) fn new(
         shape: StreamShape,
         offset: u64,
         bytes: &'a [u8],
-        how: OutOfOrder,
-    ) -> Result<Self, EarlyRefusal> {
-        let begin = shape.locate(offset, bytes, how).ok_or(EarlyRefusal::Unlocated)?;
-        let bytes = bytes.get(begin..).ok_or(EarlyRefusal::Unlocated)?;
+        how: OutOfOrderPolicy,
+    ) -> Result<Self, OutOfOrderRefusal> {
+        let begin = shape.locate(offset, bytes, how).ok_or(OutOfOrderRefusal::Unlocated)?;
+        let bytes = bytes.get(begin..).ok_or(OutOfOrderRefusal::Unlocated)?;
         Ok(Self { shape, bytes, position: offset.saturating_add(begin as u64), until: u64::MAX })
     }
 
@@ -137,31 +137,31 @@ impl<'a> EarlyFpdus<'a> {
     pub fn next_fpdu<C: AsRef<[u8]>>(
         &mut self,
         stats: &mut MpaStats,
-    ) -> Option<Result<Fpdu<'a, C>, EarlyRefusal>> {
+    ) -> Option<Result<Fpdu<'a, C>, OutOfOrderRefusal>> {
         if self.bytes.is_empty() {
             return None;
         }
         Some(self.whole(stats))
     }
 
-    fn whole<C: AsRef<[u8]>>(&mut self, stats: &mut MpaStats) -> Result<Fpdu<'a, C>, EarlyRefusal> {
+    fn whole<C: AsRef<[u8]>>(&mut self, stats: &mut MpaStats) -> Result<Fpdu<'a, C>, OutOfOrderRefusal> {
         let layout = self.shape.layout(self.position);
         let length = self.bytes.get(layout.length_at()..).and_then(<[u8]>::first_chunk::<LENGTH_LEN>);
-        let ulpdu_len = usize::from(u16::from_be_bytes(*length.ok_or(EarlyRefusal::Incomplete)?));
+        let ulpdu_len = usize::from(u16::from_be_bytes(*length.ok_or(OutOfOrderRefusal::Incomplete)?));
         let len = layout.fpdu_len(ulpdu_len);
-        let (fpdu, rest) = self.bytes.split_at_checked(len).ok_or(EarlyRefusal::Incomplete)?;
+        let (fpdu, rest) = self.bytes.split_at_checked(len).ok_or(OutOfOrderRefusal::Incomplete)?;
         let end = self.position.saturating_add(len as u64);
         if end > self.until {
-            return Err(EarlyRefusal::Runs);
+            return Err(OutOfOrderRefusal::Runs);
         }
-        let (covered, field) = fpdu.split_last_chunk::<CRC_LEN>().ok_or(EarlyRefusal::Incomplete)?;
+        let (covered, field) = fpdu.split_last_chunk::<CRC_LEN>().ok_or(OutOfOrderRefusal::Incomplete)?;
         if self.shape.crc && crc32c(covered) != *field {
-            return Err(EarlyRefusal::Crc);
+            return Err(OutOfOrderRefusal::Crc);
         }
         for (at, due) in layout.markers(len) {
             let marker = fpdu.get(at..).and_then(<[u8]>::first_chunk);
             if marker.map(|marker| pointer(*marker)) != due {
-                return Err(EarlyRefusal::Marker);
+                return Err(OutOfOrderRefusal::Marker);
             }
             stats.markers_in = stats.markers_in.wrapping_add(1);
         }

@@ -11,7 +11,7 @@ mod common;
 use common::bytes::*;
 use common::*;
 use rdma::{
-    Access, CrcPolicy, EndpointConfig, Event, OutOfOrder, RegionId, Scope, Stag, StreamState, Window,
+    Access, CrcPolicy, EndpointConfig, Event, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window,
 };
 
 /// Bytes of the window, and of what lies before and behind it.
@@ -91,11 +91,11 @@ fn what_the_lengths_rule_out_is_not_tried() {
     let outer = lab.part(1000, &payload);
     let at = 2 + 14 + 988;
     lab.side.deliver(&outer[..200]);
-    assert!(!lab.side.early(lab.base + at as u64, &inner));
+    assert!(!lab.side.out_of_order(lab.base + at as u64, &inner));
     assert_eq!(lab.side.stats.mpa.early_refused_unlocated, 1);
     // What begins where it ends is.
     let next = lab.part(4000, &[9; 50]);
-    assert!(lab.side.early(lab.base + outer.len() as u64, &next));
+    assert!(lab.side.out_of_order(lab.base + outer.len() as u64, &next));
     lab.side.deliver(&outer[200..]);
     lab.side.placed(next.len());
     assert!(lab.is_alive());
@@ -113,14 +113,14 @@ fn lengths_that_lead_elsewhere_end_the_stream_wherever_they_lead() {
         lab = Lab::new(|_| {});
         let first = lab.part(0, &[5; 98]);
         let at = (first.len() as i64 - lead) as u64;
-        assert!(lab.side.early(lab.base + at, &early));
+        assert!(lab.side.out_of_order(lab.base + at, &early));
         lab.side.deliver(&first[..first.len().min(at as usize)]);
         assert_eq!(lab.terminate(), fpdu_start(), "{lead}");
         assert_eq!((lab.side.stats.mpa.boundary_errors, lab.side.stats.rdmap.in_rdma_writes), (1, 0));
         // What was placed stays, which the peer may write; nothing more is placed or delivered.
         assert!(lab.window()[4000..4048] == [9; 48]);
         let window = lab.window().to_vec();
-        assert!(!lab.side.early(lab.side.position + 4000, &early));
+        assert!(!lab.side.out_of_order(lab.side.position + 4000, &early));
         lab.side.placed(early.len());
         lab.side.deliver(&lab.part(0, &[6; 90]));
         assert!(lab.window() == window);
@@ -129,10 +129,10 @@ fn lengths_that_lead_elsewhere_end_the_stream_wherever_they_lead() {
 
 #[test]
 fn an_error_in_front_of_what_was_placed_ends_the_stream_before_it_is_delivered() {
-    let mut lab = Lab::new(|config| config.last_early = true);
+    let mut lab = Lab::new(|config| config.last_out_of_order = true);
     let mut first = lab.part(0, &[5; 100]);
     let last = fpdu(&lab.write(TAGGED_LAST, 100, &[6; 100]));
-    assert!(lab.side.early(lab.base + first.len() as u64, &last));
+    assert!(lab.side.out_of_order(lab.base + first.len() as u64, &last));
     first[40] ^= 1;
     lab.side.deliver(&first);
     lab.side.placed(last.len());
@@ -148,10 +148,10 @@ fn a_longer_segment_over_what_was_placed_places_the_rest_only() {
     let mut lab = Lab::new(|_| {});
     let parts: Vec<_> = (0..5).map(|nth| lab.part(nth * 100, &[nth as u8 + 1; 100])).collect();
     let len = parts[0].len() as u64;
-    assert!(lab.side.early(lab.base + 2 * len, &parts[2]));
+    assert!(lab.side.out_of_order(lab.base + 2 * len, &parts[2]));
     let lie = lab.part(200, &[0xbb; 100]);
     let again = [&parts[1][..], &lie, &parts[3]].concat();
-    assert!(!lab.side.early(lab.base + len, &again), "what lies behind what was placed waits");
+    assert!(!lab.side.out_of_order(lab.base + len, &again), "what lies behind what was placed waits");
     assert_eq!(lab.side.stats.mpa.early_refused_runs, 1);
     assert!(lab.window()[100..300] == [[2; 100], [3; 100]].concat()[..]);
     assert!(lab.window()[300..] == [0; WINDOW - 300]);
@@ -169,7 +169,7 @@ fn what_was_placed_is_delivered_in_parts_of_any_length() {
     let parts: Vec<_> = (0..20).map(|nth| lab.part(nth * 300, &[nth as u8 + 1; 300])).collect();
     let len = parts[0].len();
     for nth in (1..20).rev() {
-        assert!(lab.side.early(lab.base + (nth * len) as u64, &parts[nth]));
+        assert!(lab.side.out_of_order(lab.base + (nth * len) as u64, &parts[nth]));
     }
     lab.side.deliver(&parts[0]);
     let mut left = 19 * len;
@@ -200,14 +200,14 @@ fn a_right_that_a_send_in_the_gap_takes_away() {
     lab.side.endpoint.post_recv(1, slice(buffer, 0, 64)).unwrap();
     let send = fpdu(&untagged(UNTAGGED_LAST, SEND_INVALIDATE, lab.stag.0, [0, 1, 0], b"no more"));
     let [early, late] = [0, 100].map(|to| lab.part(to, &[to as u8 + 1; 100]));
-    assert!(lab.side.early(lab.base + send.len() as u64, &early));
+    assert!(lab.side.out_of_order(lab.base + send.len() as u64, &early));
     lab.side.deliver(&send);
     let stag = lab.stag;
     let told =
         |event: &Event| matches!(event, Event::Received { invalidated, .. } if *invalidated == Some(stag));
     assert!(lab.side.events.iter().any(told));
     let window = lab.window().to_vec();
-    assert!(!lab.side.early(lab.side.position + early.len() as u64, &late));
+    assert!(!lab.side.out_of_order(lab.side.position + early.len() as u64, &late));
     assert_eq!(lab.side.stats.mpa.early_refused_access, 1);
     lab.side.placed(early.len());
     assert!(lab.is_alive());
@@ -237,7 +237,7 @@ fn markers_that_lie_write_no_more_than_the_peer_may_and_end_the_stream() {
     stream.extend_from_slice(behind);
     stream.resize(stream.len().next_multiple_of(4) + 4, 0);
     let chunk = &stream[begin..];
-    assert!(lab.side.early(lab.base + begin as u64, chunk));
+    assert!(lab.side.out_of_order(lab.base + begin as u64, chunk));
     assert!(lab.window()[5000..5470] == [7; 470] && lab.window()[5470..] == [0; WINDOW - 5470]);
     lab.side.deliver(&stream[..begin]);
     assert_eq!(lab.side.endpoint.info().state, StreamState::Terminating);
@@ -250,10 +250,10 @@ fn markers_that_lie_write_no_more_than_the_peer_may_and_end_the_stream() {
 fn without_a_marker_nothing_is_tried_where_markers_are_asked_for() {
     let mut lab = Lab::new(|config| {
         config.mpa.markers = true;
-        config.out_of_order = OutOfOrder::Markers;
+        config.out_of_order = OutOfOrderPolicy::Markers;
     });
     let part = lab.part(0, &[7; 100]);
-    assert!(!lab.side.early(lab.base + 516, &part));
+    assert!(!lab.side.out_of_order(lab.base + 516, &part));
     assert_eq!(lab.side.stats.mpa.early_refused_unlocated, 1);
     assert!(lab.window().iter().all(|byte| *byte == 0));
 }

@@ -12,7 +12,7 @@ use common::*;
 use proptest::prelude::*;
 use rdma::mpa::PlacedRun;
 use rdma::service::encode_request;
-use rdma::{CrcPolicy, EndpointConfig, OutOfOrder, RegionId, StreamState};
+use rdma::{CrcPolicy, EndpointConfig, OutOfOrderPolicy, RegionId, StreamState};
 
 const LAB: usize = 40_000;
 
@@ -25,7 +25,7 @@ impl Held {
     /// Offers the chunks in this order; those that are taken are dropped.
     fn offer(side: &mut Side, chunks: &[(u64, Vec<u8>)]) -> Self {
         let chunks = chunks.iter().map(|(offset, bytes)| {
-            let taken = side.early(*offset, bytes);
+            let taken = side.out_of_order(*offset, bytes);
             (*offset, (!taken).then(|| bytes.clone()), bytes.len())
         });
         Self { chunks: chunks.collect() }
@@ -112,7 +112,7 @@ fn a_write_behind_a_gap_is_placed_and_delivered_when_the_gap_closes() {
 
 #[test]
 fn the_last_segment_is_placed_early_where_the_configuration_says_so() {
-    let (mut cli, mut daemon, lab) = connect(|config| config.last_early = true, true);
+    let (mut cli, mut daemon, lab) = connect(|config| config.last_out_of_order = true, true);
     let segments = write(&mut cli, daemon.position, 6000, 0);
     let held = Held::offer(&mut daemon, &segments[1..]);
     assert!(held.chunks.iter().all(|(_, bytes, _)| bytes.is_none()));
@@ -128,8 +128,8 @@ fn nothing_is_placed_where_nothing_tells_where_fpdus_begin() {
     type Change = fn(&mut EndpointConfig);
     let cases: [(Change, bool, u64); 3] = [
         (|_| {}, false, 1),
-        (|config| config.out_of_order = OutOfOrder::Markers, true, 1),
-        (|config| config.out_of_order = OutOfOrder::Off, true, 0),
+        (|config| config.out_of_order = OutOfOrderPolicy::Markers, true, 1),
+        (|config| config.out_of_order = OutOfOrderPolicy::Off, true, 0),
     ];
     for (change, crc, tried) in cases {
         let (mut cli, mut daemon, lab) = connect(change, crc);
@@ -169,13 +169,15 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
         vec![0xAB; 4],
     ];
     for bytes in &cases {
-        assert!(!daemon.early(base + 400, bytes));
+        assert!(!daemon.out_of_order(base + 400, bytes));
     }
     let mut damaged = fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"damaged"));
     damaged[20] ^= 1;
-    assert!(!daemon.early(base + 400, &damaged));
-    assert!(!daemon.early(base, &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"in order"))));
-    assert!(!daemon.early(base + 401, &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"no multiple of 4"))));
+    assert!(!daemon.out_of_order(base + 400, &damaged));
+    assert!(!daemon.out_of_order(base, &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"in order"))));
+    assert!(
+        !daemon.out_of_order(base + 401, &fpdu(&tagged(TAGGED_MORE, WRITE, stag, 0, b"no multiple of 4")))
+    );
     let mpa = daemon.stats.mpa;
     assert_eq!((mpa.early_refused_access, mpa.early_refused_kind, mpa.early_refused_crc), (2, 5, 1));
     assert_eq!((mpa.early_refused_incomplete, mpa.early_refused_unlocated, mpa.early_tried), (2, 2, 12));
@@ -190,7 +192,7 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
     });
     let segment = tagged(TAGGED_MORE, WRITE, stag, LAB as u64 - 3, b"outside");
     assert_eq!(told, [terminate_about(0x11, 0x01, 0xc0, &segment, &[])]);
-    assert!(!daemon.early(base + 4000, &cases[0]), "the stream has ended");
+    assert!(!daemon.out_of_order(base + 4000, &cases[0]), "the stream has ended");
 }
 
 // A peer that does not align its FPDUs sends what looks like one inside of another's payload.
@@ -204,7 +206,7 @@ fn an_fpdu_that_is_none_of_the_stream_ends_it() {
         let outer = fpdu(&tagged(TAGGED_MORE, WRITE, stag, 1000, &payload));
         let at = 2 + 14 + 988;
         assert_eq!(outer[at..][..inner.len()], inner);
-        assert!(daemon.early(base + at as u64, &inner));
+        assert!(daemon.out_of_order(base + at as u64, &inner));
         assert_eq!(daemon.stats.mpa.bytes_placed_early, 100);
         // The lengths tell as soon as the first bytes are there.
         daemon.deliver(&outer[..if cut == 0 { at } else { cut }]);
@@ -219,8 +221,8 @@ fn an_fpdu_that_is_none_of_the_stream_ends_it() {
 fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
     let (mut cli, mut daemon, lab) = connect(|_| {}, true);
     let segments = write(&mut cli, daemon.position, 8000, 0);
-    assert!(daemon.early(segments[2].0, &segments[2].1));
-    assert!(daemon.early(segments[2].0, &segments[2].1), "it is placed: nobody needs it");
+    assert!(daemon.out_of_order(segments[2].0, &segments[2].1));
+    assert!(daemon.out_of_order(segments[2].0, &segments[2].1), "it is placed: nobody needs it");
     assert_eq!(daemon.stats.mpa.bytes_copied, 1428);
     let (mut wrong, len) = (segments[2].1.clone(), segments[2].1.len());
     wrong.fill(0x99);
@@ -287,8 +289,8 @@ fn as_many_runs_as_are_configured() {
 struct Way {
     markers: bool,
     crc: bool,
-    last_early: bool,
-    how: OutOfOrder,
+    last_out_of_order: bool,
+    how: OutOfOrderPolicy,
     /// Cuts of the stream; none: as the sender made its segments.
     cuts: Vec<usize>,
     /// Which chunks are late, and in which order the others are offered.
@@ -299,7 +301,7 @@ struct Way {
 }
 
 fn way() -> impl Strategy<Value = Way> {
-    let how = prop_oneof![4 => Just(OutOfOrder::Aligned), 2 => Just(OutOfOrder::Markers), 1 => Just(OutOfOrder::Off)];
+    let how = prop_oneof![4 => Just(OutOfOrderPolicy::Aligned), 2 => Just(OutOfOrderPolicy::Markers), 1 => Just(OutOfOrderPolicy::Off)];
     let cuts = prop_oneof![
         2 => Just(Vec::new()),
         1 => prop::collection::vec((1usize..1200).prop_map(|words| words * 4), 1..20),
@@ -308,10 +310,10 @@ fn way() -> impl Strategy<Value = Way> {
     let writes = prop::collection::vec((prop_oneof![1u32..60, 60u32..9000], 0u64..30_000), 1..8);
     let mss = prop_oneof![Just(1448usize), Just(8948), 140usize..2000];
     (any::<[bool; 3]>(), how, cuts, prop::collection::vec(any::<bool>(), 1..40), any::<u64>(), writes, mss)
-        .prop_map(|([markers, crc, last_early], how, cuts, late, order, writes, mss)| Way {
+        .prop_map(|([markers, crc, last_out_of_order], how, cuts, late, order, writes, mss)| Way {
             markers,
             crc,
-            last_early,
+            last_out_of_order,
             how,
             cuts,
             late,
@@ -329,7 +331,7 @@ proptest! {
     fn any_order_of_any_chunks_gives_the_same_memory(way in way()) {
         let (mut cli, mut daemon, lab) = connect(|config| {
             config.mpa.markers = way.markers;
-            config.last_early = way.last_early;
+            config.last_out_of_order = way.last_out_of_order;
             config.out_of_order = way.how;
         }, way.crc);
         cli.wire.mss = way.mss;

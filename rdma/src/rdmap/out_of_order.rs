@@ -7,7 +7,7 @@
 
 use crate::Env;
 use crate::memory::Memory;
-use crate::mpa::{EarlyRefusal, Fpdu, PlacedRun};
+use crate::mpa::{Fpdu, OutOfOrderRefusal, PlacedRun};
 use crate::qp::{QueuePair, StreamState};
 use crate::stats::{RdmaStats, count};
 use crate::wire::ddp::{self, Header, TaggedHeader};
@@ -18,32 +18,34 @@ impl QueuePair {
     /// whether it ends a message.
     ///
     /// Whatever is wrong with it ends the stream when its turn has come, not before.
-    pub(crate) fn place_early<C: AsRef<[u8]>, M: Memory>(
+    pub(crate) fn place_out_of_order<C: AsRef<[u8]>, M: Memory>(
         &mut self,
         fpdu: &Fpdu<'_, C>,
-        last_early: bool,
+        last_out_of_order: bool,
         env: &mut Env<'_, M>,
-    ) -> Result<bool, EarlyRefusal> {
+    ) -> Result<bool, OutOfOrderRefusal> {
         let mut bytes = [0; TaggedHeader::LEN];
         let head_len = fpdu.copy_prefix(&mut bytes);
         let head = bytes.get(..head_len).unwrap_or_default();
-        let Ok((Header::Tagged(header), _)) = Header::parse(head) else { return Err(EarlyRefusal::Kind) };
+        let Ok((Header::Tagged(header), _)) = Header::parse(head) else {
+            return Err(OutOfOrderRefusal::Kind);
+        };
         let control = ControlField::parse(header.ulp_control);
         let is_write = header.version == ddp::VERSION
             && control.version == rdmap::VERSION
             && control.opcode == Opcode::RdmaWrite;
         if !is_write {
-            return Err(EarlyRefusal::Kind);
+            return Err(OutOfOrderRefusal::Kind);
         }
-        if header.last && !last_early {
-            return Err(EarlyRefusal::Last);
+        if header.last && !last_out_of_order {
+            return Err(OutOfOrderRefusal::Last);
         }
         let len = fpdu.len().saturating_sub(TaggedHeader::LEN);
         if len > 0 {
             let at = env.stags.check_place(header.stag, header.offset.0, len, self.origin);
-            let at = at.map_err(|_| EarlyRefusal::Access)?;
+            let at = at.map_err(|_| OutOfOrderRefusal::Access)?;
             // Its region does not have the bytes: the stream ends when their turn has come.
-            self.place(at, fpdu, TaggedHeader::LEN, env).map_err(|_| EarlyRefusal::Access)?;
+            self.place(at, fpdu, TaggedHeader::LEN, env).map_err(|_| OutOfOrderRefusal::Access)?;
             count(&mut env.stats.mpa.bytes_placed_early, len);
         }
         Ok(header.last)

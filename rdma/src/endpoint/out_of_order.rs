@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{Endpoint, stream_error};
 use crate::Env;
 use crate::memory::Memory;
-use crate::mpa::{Deframer, EarlyRefusal, OutOfOrder, PlacedRun};
+use crate::mpa::{Deframer, OutOfOrderPolicy, OutOfOrderRefusal, PlacedRun};
 use crate::qp::{QueuePair, StreamState};
 use crate::stats::count;
 use crate::terminate::Fault;
@@ -26,16 +26,16 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         env: &mut Env<'_, M>,
     ) -> bool {
         let Self { deframer: Some(deframer), qp, config, .. } = self else { return false };
-        if qp.state != StreamState::ReadyToSend || config.out_of_order == OutOfOrder::Off {
+        if qp.state != StreamState::ReadyToSend || config.out_of_order == OutOfOrderPolicy::Off {
             return false;
         }
         count(&mut env.stats.mpa.early_tried, 1);
-        let refused = place(deframer, qp, (offset, bytes), config.last_early, env).err();
+        let refused = place(deframer, qp, (offset, bytes), config.last_out_of_order, env).err();
         let whole = deframer.is_placed(offset, bytes.len());
         if !whole {
             count(&mut env.stats.mpa.bytes_held, bytes.len());
             if let Some(refusal) = refused {
-                env.stats.mpa.count_early_refusal(refusal);
+                env.stats.mpa.count_out_of_order_refusal(refusal);
             }
         }
         whole
@@ -67,10 +67,10 @@ fn place<C: AsRef<[u8]>, M: Memory>(
     deframer: &mut Deframer<C>,
     qp: &mut QueuePair,
     (offset, bytes): (u64, &[u8]),
-    last_early: bool,
+    last_out_of_order: bool,
     env: &mut Env<'_, M>,
-) -> Result<(), EarlyRefusal> {
-    let mut fpdus = deframer.early(offset, bytes)?;
+) -> Result<(), OutOfOrderRefusal> {
+    let mut fpdus = deframer.out_of_order_fpdus(offset, bytes)?;
     let start = fpdus.position();
     let mut run = PlacedRun { start, end: start, ..PlacedRun::default() };
     let refused = loop {
@@ -79,7 +79,7 @@ fn place<C: AsRef<[u8]>, M: Memory>(
             Some(Err(refusal)) => break Err(refusal),
             Some(Ok(fpdu)) => fpdu,
         };
-        match qp.place_early(&fpdu, last_early, env) {
+        match qp.place_out_of_order(&fpdu, last_out_of_order, env) {
             Ok(last) => {
                 run.end = fpdus.position();
                 run.fpdus = run.fpdus.saturating_add(1);
