@@ -34,9 +34,9 @@ pub struct WorkCompletion {
     pub qp_num: QpNum,
 }
 
-/// Which queue a completion is of, and how many places it gives back there.
+/// Which queue a completion is of, and how many slots it gives back there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Places {
+pub(super) enum Slots {
     Send(usize),
     Receive,
 }
@@ -44,7 +44,7 @@ pub(super) enum Places {
 #[derive(Clone, Copy, Debug)]
 struct Cqe {
     wc: WorkCompletion,
-    places: Places,
+    slots: Slots,
 }
 
 /// For which completion the owner is to be woken.
@@ -88,7 +88,7 @@ impl fmt::Display for PollError {
 impl core::error::Error for PollError {}
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Makes a completion queue with `cqe` places (`ibv_create_cq`).
+    /// Makes a completion queue with `cqe` slots (`ibv_create_cq`).
     ///
     /// # Errors
     /// `Invalid`: no place, or more than [`super::Limits::cqe_max`]. `NoResources`.
@@ -104,10 +104,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         usize::try_from(cqe).ok().filter(|_| allowed).ok_or(VerbsError::Invalid)
     }
 
-    /// Changes the number of places (`ibv_resize_cq`).
+    /// Changes the number of slots (`ibv_resize_cq`).
     ///
     /// # Errors
-    /// `NoSuchObject`. `Invalid`: outside the limits, or fewer places than completions wait.
+    /// `NoSuchObject`. `Invalid`: outside the limits, or fewer slots than completions wait.
     pub fn resize_cq(&mut self, cq: CqId, cqe: u32) -> Result<(), VerbsError> {
         let depth = self.check_cqe(cqe)?;
         let cq = self.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuchObject)?;
@@ -134,7 +134,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Takes completions, oldest first; says how many (`ibv_poll_cq`). Their places in the queues are free then.
+    /// Takes completions, oldest first; says how many (`ibv_poll_cq`). Their slots in the queues are free then.
     ///
     /// # Errors
     /// Where nothing is or will be there; `out` is as it was.
@@ -148,7 +148,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         for place in out {
             let Some(cqe) = cq.ring.pop_front() else { break };
             if let Some(qp) = qps.get_mut(cqe.wc.qp_num.0) {
-                qp.give_back(cqe.places);
+                qp.free_slots(cqe.slots);
             }
             *place = cqe.wc;
             taken = taken.saturating_add(1);
@@ -165,14 +165,14 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         let cq = self.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuchObject)?;
         cq.armed = match (cq.armed, solicited_only) {
-            // The wider wish stays.
+            // The wider pending_connect stays.
             (Armed::Any, _) | (_, false) => Armed::Any,
             (_, true) => Armed::Solicited,
         };
         Ok(())
     }
 
-    /// The next completion queue whose wish of [`Self::req_notify_cq`] was met (`ibv_get_cq_event`).
+    /// The next completion queue whose pending_connect of [`Self::req_notify_cq`] was met (`ibv_get_cq_event`).
     pub fn poll_cq_event(&mut self) -> Option<CqId> {
         let id = self.cq_events.pop_front()?;
         if let Some(cq) = self.cqs.get_mut(id.0) {
@@ -183,7 +183,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// Adds a completion; without a place for it, the queue and all that complete there are in error. RFC 5042
     /// §6.4.6: "any Streams that do not use the CQ MUST remain unaffected".
-    pub(super) fn push_completion(&mut self, id: CqId, wc: WorkCompletion, places: Places) {
+    pub(super) fn push_completion(&mut self, id: CqId, wc: WorkCompletion, slots: Slots) {
         let Some(cq) = self.cqs.get_mut(id.0) else { return };
         if cq.ring.len() >= cq.depth || cq.overrun {
             if !cq.overrun {
@@ -192,7 +192,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             }
             return;
         }
-        cq.ring.push_back(Cqe { wc, places });
+        cq.ring.push_back(Cqe { wc, slots });
         let wanted = match cq.armed {
             Armed::No => false,
             Armed::Solicited => wc.solicited || wc.status != WcStatus::Success,

@@ -170,7 +170,7 @@ pub(super) enum Stage {
 
 /// What an initiator asks for when it has a stream.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct PendingConnect {
     private_data: Box<[u8]>,
     param: (u16, u16, u8, Option<RtrOptions>),
 }
@@ -185,11 +185,11 @@ pub(super) struct Id<C> {
     pub(super) peer: Option<SocketAddr>,
     /// Whose backlog it counts in.
     pub(super) listener: Option<CmId>,
-    pub(super) wish: Option<Wish>,
+    pub(super) pending_connect: Option<PendingConnect>,
     /// A [`TransportRequest::Transmit`] waits.
-    pub(super) rung: bool,
+    pub(super) tx_requested: bool,
     /// Nobody knows of it yet, or wants to hear of it any more: it goes with its stream.
-    pub(super) doomed: bool,
+    pub(super) destroyed: bool,
 }
 
 impl<C> Id<C> {
@@ -202,9 +202,9 @@ impl<C> Id<C> {
             local: None,
             peer: None,
             listener: None,
-            wish: None,
-            rung: false,
-            doomed: false,
+            pending_connect: None,
+            tx_requested: false,
+            destroyed: false,
         }
     }
 }
@@ -224,14 +224,14 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// # Errors
     /// `NoSuchObject`.
     pub fn destroy_id(&mut self, id: CmId) -> Result<(), VerbsError> {
-        let it = self.ids.get_mut(id.0).filter(|it| !it.doomed).ok_or(VerbsError::NoSuchObject)?;
-        it.doomed = true;
+        let it = self.ids.get_mut(id.0).filter(|it| !it.destroyed).ok_or(VerbsError::NoSuchObject)?;
+        it.destroyed = true;
         let stage = it.stage;
         match stage {
             Stage::Listening { .. } => {
-                if !self
-                    .recall(|request| matches!(request, TransportRequest::Listen { id: of, .. } if *of == id))
-                {
+                if !self.withdraw_request(
+                    |request| matches!(request, TransportRequest::Listen { id: of, .. } if *of == id),
+                ) {
                     self.transport.push_back(TransportRequest::Unlisten { id });
                 }
             }
@@ -246,14 +246,16 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// An id that nobody wants any more goes when its stream has.
     pub(super) fn release_id(&mut self, id: CmId) {
         let Some(it) = self.ids.get(id.0) else { return };
-        if it.doomed && it.endpoint.is_none() && it.stream.is_none() {
-            self.recall(|request| matches!(request, TransportRequest::Transmit { id: of } if *of == id));
+        if it.destroyed && it.endpoint.is_none() && it.stream.is_none() {
+            self.withdraw_request(
+                |request| matches!(request, TransportRequest::Transmit { id: of } if *of == id),
+            );
             self.ids.remove(id.0);
         }
     }
 
     /// Takes back what the adapter was not told yet. `false`: there is no such thing.
-    pub(super) fn recall(&mut self, is_it: impl Fn(&TransportRequest) -> bool) -> bool {
+    pub(super) fn withdraw_request(&mut self, is_it: impl Fn(&TransportRequest) -> bool) -> bool {
         let before = self.transport.len();
         self.transport.retain(|request| !is_it(request));
         self.transport.len() < before
@@ -299,7 +301,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             return Err(VerbsError::Invalid);
         }
         let param = (responder_resources, initiator_depth, revision, rtr);
-        it.wish = Some(Wish { private_data: private_data.into(), param });
+        it.pending_connect = Some(PendingConnect { private_data: private_data.into(), param });
         (it.stage, it.qp, it.peer) = (Stage::Opening, Some(number), Some(peer));
         qp.id = Some(id);
         let local = it.local;
@@ -326,7 +328,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         endpoint.adopt(*queues, Some(qp.init.pd));
         (it.qp, qp.id) = (Some(number), Some(id));
         self.leave_backlog(id);
-        self.ring(id);
+        self.request_transmit(id);
         Ok(())
     }
 
@@ -341,7 +343,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         endpoint.reject(private_data).map_err(|_| VerbsError::Invalid)?;
         it.stage = Stage::Ended;
         self.leave_backlog(id);
-        self.ring(id);
+        self.request_transmit(id);
         Ok(())
     }
 
@@ -367,7 +369,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         {
             qp.state = QpState::Closing;
         }
-        self.ring(id);
+        self.request_transmit(id);
     }
 
     /// The next event of a listener or connection (`rdma_get_cm_event`).
@@ -395,8 +397,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Tells the program something, unless nobody wants to know.
-    pub(super) fn tell(&mut self, id: CmId, kind: CmEventKind) {
-        if self.ids.get(id.0).is_some_and(|it| !it.doomed) {
+    pub(super) fn push_cm_event(&mut self, id: CmId, kind: CmEventKind) {
+        if self.ids.get(id.0).is_some_and(|it| !it.destroyed) {
             self.cm_events.push_back(CmEvent { id, kind });
         }
     }
@@ -404,7 +406,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// A connection waits for its request, or for an answer to it, no more.
     pub(super) fn leave_backlog(&mut self, id: CmId) {
         let listener = self.ids.get_mut(id.0).and_then(|it| it.listener.take());
-        if self.no_longer_silent(id) {
+        if self.remove_silent(id) {
             return;
         }
         let listener = listener.and_then(|listener| self.ids.get_mut(listener.0));
@@ -414,14 +416,14 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// `false`: the peer had sent its request before.
-    fn no_longer_silent(&mut self, id: CmId) -> bool {
+    fn remove_silent(&mut self, id: CmId) -> bool {
         let at = self.silent.iter().position(|silent| *silent == id);
         at.and_then(|at| self.silent.remove(at)).is_some()
     }
 
     /// The peer's request is there: it takes a place in the backlog of its listener. `None`: there is none.
     pub(super) fn enter_backlog(&mut self, id: CmId) -> Option<CmId> {
-        self.no_longer_silent(id);
+        self.remove_silent(id);
         let listener = self.ids.get(id.0)?.listener?;
         if let Some(Id { stage: Stage::Listening { backlog, waiting, .. }, .. }) =
             self.ids.get_mut(listener.0)
@@ -446,7 +448,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     ) -> Option<()> {
         let it = self.ids.get_mut(id.0)?;
         let qp = self.qps.get_mut(it.qp?.0)?;
-        let Wish { private_data, param: (ird, ord, revision, rtr) } = it.wish.take()?;
+        let PendingConnect { private_data, param: (ird, ord, revision, rtr) } = it.pending_connect.take()?;
         let config = EndpointConfig { send_queue: 0, receive_queue: 0, ..self.endpoint };
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };
         let mut endpoint = Endpoint::initiator(config, stream, &request, now, stats).ok()?;

@@ -73,11 +73,11 @@ pub struct Limits {
     pub ids: u16,
     /// Streams of all listeners whose peers have not sent an MPA Request yet, 1 to half of `ids`; more are taken for that.
     pub silent: u16,
-    /// Places of a send or receive queue, 1–65535.
+    /// Slots of a send or receive queue, 1–65535.
     pub qp_wr_max: u16,
-    /// Places of a shared receive queue, 1–65535.
+    /// Slots of a shared receive queue, 1–65535.
     pub srq_wr_max: u16,
-    /// Places of a completion queue.
+    /// Slots of a completion queue.
     pub cqe_max: u32,
     /// Elements of a scatter/gather list, 1–[`SGE_MAX`].
     pub sge_max: u16,

@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use super::completion::{CqId, Places, WorkCompletion};
+use super::completion::{CqId, Slots, WorkCompletion};
 use super::connection::CmId;
 use super::shared::SrqId;
 use super::{AsyncEvent, Device, Now, VerbsError};
@@ -85,9 +85,9 @@ pub struct QpAttr {
     pub init: QpInit,
     /// The connection it belongs to.
     pub id: Option<CmId>,
-    /// Places of the send queue in use, finished work whose completion was not taken included.
+    /// Slots of the send queue in use, finished work whose completion was not taken included.
     pub send_used: usize,
-    /// Places of the receive queue in use, likewise.
+    /// Slots of the receive queue in use, likewise.
     pub recv_used: usize,
 }
 
@@ -109,24 +109,24 @@ pub(super) struct Qp {
     pub(super) posted: VecDeque<Posted>,
     pub(super) send_used: usize,
     pub(super) recv_used: usize,
-    /// Places of work that succeeded without being told.
+    /// Slots of work that succeeded without being told.
     unsignaled: usize,
 }
 
 impl Qp {
-    pub(super) const fn give_back(&mut self, places: Places) {
-        match places {
-            Places::Send(places) => self.send_used = self.send_used.saturating_sub(places),
-            Places::Receive => self.recv_used = self.recv_used.saturating_sub(1),
+    pub(super) const fn free_slots(&mut self, slots: Slots) {
+        match slots {
+            Slots::Send(slots) => self.send_used = self.send_used.saturating_sub(slots),
+            Slots::Receive => self.recv_used = self.recv_used.saturating_sub(1),
         }
     }
 
-    /// The oldest work to send has ended: what it was, and the places to give back if that is to be told.
-    pub(super) fn send_ended(&mut self, status: WcStatus) -> Option<(WcOpcode, Places)> {
+    /// The oldest work to send has ended: what it was, and the slots to give back if that is to be told.
+    pub(super) fn send_ended(&mut self, status: WcStatus) -> Option<(WcOpcode, Slots)> {
         let posted = self.posted.pop_front()?;
         self.unsignaled = self.unsignaled.saturating_add(1);
         if posted.signaled || status != WcStatus::Success {
-            Some((posted.opcode, Places::Send(core::mem::take(&mut self.unsignaled))))
+            Some((posted.opcode, Slots::Send(core::mem::take(&mut self.unsignaled))))
         } else {
             None
         }
@@ -135,7 +135,7 @@ impl Qp {
     /// Passes over work at the head that has succeeded and is not to be told of: most of it, where few requests are
     /// signaled.
     #[inline]
-    pub(super) fn pass_over(&mut self, queues: &mut QueuePair) {
+    pub(super) fn skip_unsignaled(&mut self, queues: &mut QueuePair) {
         while self.posted.front().is_some_and(|posted| !posted.signaled) && queues.take_success().is_some() {
             self.posted.pop_front();
             self.unsignaled = self.unsignaled.saturating_add(1);
@@ -274,7 +274,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|id| id.endpoint.as_mut()) {
             endpoint.fail_local(now, stats);
         }
-        self.ring(id);
+        self.request_transmit(id);
         self.drain(id);
         Ok(())
     }
@@ -331,10 +331,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         qp.send_used = qp.send_used.saturating_add(1);
         qp.posted.push_back(posted);
         let (status, cq) = (WcStatus::WrFlushError, qp.init.send_cq);
-        let Some((opcode, places)) = qp.send_ended(status) else { return };
+        let Some((opcode, slots)) = qp.send_ended(status) else { return };
         let wc = WorkCompletion { wr_id, status, opcode, qp_num: number, ..WorkCompletion::default() };
-        self.push_completion(cq, wc, places);
-        self.settle_overrun();
+        self.push_completion(cq, wc, slots);
+        self.fail_overrun_qps();
     }
 
     /// Completes a buffer that a queue pair in error was given.
@@ -343,14 +343,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         qp.recv_used = qp.recv_used.saturating_add(1);
         let (status, opcode, cq) = (WcStatus::WrFlushError, WcOpcode::Recv, qp.init.recv_cq);
         let wc = WorkCompletion { wr_id, status, opcode, qp_num: number, ..WorkCompletion::default() };
-        self.push_completion(cq, wc, Places::Receive);
-        self.settle_overrun();
+        self.push_completion(cq, wc, Slots::Receive);
+        self.fail_overrun_qps();
     }
 
     /// The queue pairs of completion queues that have overrun go into error.
-    pub(super) fn settle_overrun(&mut self) {
+    pub(super) fn fail_overrun_qps(&mut self) {
         while core::mem::take(&mut self.overrun) {
-            while let Some(number) = self.victim() {
+            while let Some(number) = self.overrun_qp() {
                 self.fail_qp(number);
             }
         }
@@ -358,7 +358,7 @@ impl<C: AsRef<[u8]>> Device<C> {
 
     /// A queue pair that is not in error although one of its completion queues has overrun.
     #[cold]
-    fn victim(&self) -> Option<QpNum> {
+    fn overrun_qp(&self) -> Option<QpNum> {
         let mut hit = self.qps.iter().filter(|(_, qp)| {
             qp.state != QpState::Error
                 && (self.is_overrun(qp.init.send_cq) || self.is_overrun(qp.init.recv_cq))

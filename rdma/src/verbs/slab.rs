@@ -7,7 +7,7 @@
 /// was used 255 times.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<Place<T>>,
     free: Vec<u16>,
 }
 
@@ -19,21 +19,21 @@ struct Place<T> {
 
 impl<T> Slab<T> {
     pub(super) fn new(capacity: u16) -> Self {
-        let places = (0..capacity).map(|_| Place { generation: 0, object: None }).collect();
-        Self { places, free: (0..capacity).rev().collect() }
+        let slots = (0..capacity).map(|_| Place { generation: 0, object: None }).collect();
+        Self { slots, free: (0..capacity).rev().collect() }
     }
 
     /// Adds an object; its name, or `None` if the table is full.
     pub(super) fn insert(&mut self, object: T) -> Option<u32> {
         let index = self.free.pop()?;
-        let place = self.places.get_mut(usize::from(index))?;
+        let place = self.slots.get_mut(usize::from(index))?;
         place.generation = place.generation.checked_add(1).unwrap_or(1);
         place.object = Some(object);
         Some(u32::from(place.generation) << 16 | u32::from(index))
     }
 
     fn place(&self, name: u32) -> Option<&Place<T>> {
-        self.places.get((name & 0xffff) as usize).filter(|place| u32::from(place.generation) == name >> 16)
+        self.slots.get((name & 0xffff) as usize).filter(|place| u32::from(place.generation) == name >> 16)
     }
 
     #[inline]
@@ -43,7 +43,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(super) fn get_mut(&mut self, name: u32) -> Option<&mut T> {
-        let place = self.places.get_mut((name & 0xffff) as usize)?;
+        let place = self.slots.get_mut((name & 0xffff) as usize)?;
         if u32::from(place.generation) == name >> 16 { place.object.as_mut() } else { None }
     }
 
@@ -51,12 +51,12 @@ impl<T> Slab<T> {
         let object = self.get_mut(name).is_some();
         let index = u16::try_from(name & 0xffff).ok().filter(|_| object)?;
         self.free.push(index);
-        self.places.get_mut(usize::from(index))?.object.take()
+        self.slots.get_mut(usize::from(index))?.object.take()
     }
 
     /// All objects with their names.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.places).filter_map(|(index, place): (u32, _)| {
+        (0..).zip(&self.slots).filter_map(|(index, place): (u32, _)| {
             Some((u32::from(place.generation) << 16 | index, place.object.as_ref()?))
         })
     }

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::completion::{Places, WorkCompletion};
+use super::completion::{Slots, WorkCompletion};
 use super::connection::{CmEventKind, CmId, Id, Stage, TransportRequest};
 use super::queue_pair::{QpNum, QpState};
 use super::{AsyncEvent, Device};
@@ -20,7 +20,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         if let TransportRequest::Transmit { id } = request
             && let Some(it) = self.ids.get_mut(id.0)
         {
-            it.rung = false;
+            it.tx_requested = false;
         }
         Some(request)
     }
@@ -31,12 +31,12 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 
     /// Has the adapter look after a connection.
-    pub(super) fn ring(&mut self, id: CmId) {
+    pub(super) fn request_transmit(&mut self, id: CmId) {
         if let Some(it) = self.ids.get_mut(id.0)
             && it.endpoint.is_some()
-            && !it.rung
+            && !it.tx_requested
         {
-            it.rung = true;
+            it.tx_requested = true;
             self.transport.push_back(TransportRequest::Transmit { id });
         }
     }
@@ -45,7 +45,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     pub fn listen_failed(&mut self, id: CmId) {
         if let Some(it) = self.ids.get_mut(id.0) {
             it.stage = Stage::Ended;
-            self.tell(id, CmEventKind::AddressError);
+            self.push_cm_event(id, CmEventKind::AddressError);
         }
     }
 
@@ -75,7 +75,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             peer: Some(peer),
             listener: Some(listener),
             // Until the program is asked.
-            doomed: true,
+            destroyed: true,
             ..Id::new()
         };
         let id = CmId(self.ids.insert(id)?);
@@ -118,7 +118,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         if let Some(it) = self.ids.get_mut(id.0) {
             (it.stream, it.local) = (Some(stream), Some(local));
         }
-        self.ring(id);
+        self.request_transmit(id);
         true
     }
 
@@ -253,7 +253,9 @@ impl<C: AsRef<[u8]>> Device<C> {
             endpoint.transport_lost();
             self.drain(id);
         } else if it.stage == Stage::Opening {
-            if !self.recall(|request| matches!(request, TransportRequest::Open { id: of, .. } if *of == id)) {
+            if !self.withdraw_request(
+                |request| matches!(request, TransportRequest::Open { id: of, .. } if *of == id),
+            ) {
                 let how = CloseHow::Reset;
                 self.transport.push_back(TransportRequest::Close { id, stream: None, how });
             }
@@ -295,13 +297,13 @@ impl<C: AsRef<[u8]>> Device<C> {
                 && let Some(qp) = qps.get_mut(number.0)
             {
                 let queues = endpoint.queue_pair();
-                qp.pass_over(queues);
+                qp.skip_unsignaled(queues);
                 if let Some((wr_id, byte_len)) = queues.take_success() {
-                    if let Some((opcode, places)) = qp.send_ended(WcStatus::Success) {
+                    if let Some((opcode, slots)) = qp.send_ended(WcStatus::Success) {
                         let (cq, qp_num) = (qp.init.send_cq, number);
                         let wc =
                             WorkCompletion { wr_id, opcode, byte_len, qp_num, ..WorkCompletion::default() };
-                        self.push_completion(cq, wc, places);
+                        self.push_completion(cq, wc, slots);
                     }
                     continue;
                 }
@@ -314,7 +316,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             };
             self.on_event(id, event);
         }
-        self.settle_overrun();
+        self.fail_overrun_qps();
     }
 
     fn qp_of(&self, id: CmId) -> Option<QpNum> {
@@ -326,7 +328,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         if let Some(qp) = qp.filter(|qp| matches!(qp.state, QpState::Rts | QpState::Closing)) {
             qp.state = QpState::Terminate;
         }
-        self.ring(id);
+        self.request_transmit(id);
     }
 
     fn on_event(&mut self, id: CmId, event: Event) {
@@ -334,10 +336,10 @@ impl<C: AsRef<[u8]>> Device<C> {
             Event::ConnectRequest { private_data, ird, ord, rev: _, crc: _ } => {
                 let Some(listener) = self.enter_backlog(id) else { return self.transport_lost(id) };
                 if let Some(it) = self.ids.get_mut(id.0) {
-                    it.doomed = false;
+                    it.destroyed = false;
                 }
                 let (responder_resources, initiator_depth) = (ird, ord);
-                self.tell(
+                self.push_cm_event(
                     id,
                     CmEventKind::ConnectRequest {
                         listener,
@@ -355,7 +357,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                     qp.state = QpState::Rts;
                 }
                 let (responder_resources, initiator_depth) = (ird, ord);
-                self.tell(
+                self.push_cm_event(
                     id,
                     CmEventKind::Established { private_data, responder_resources, initiator_depth },
                 );
@@ -364,7 +366,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                 if let Some(it) = self.ids.get_mut(id.0) {
                     it.stage = Stage::Ended;
                 }
-                self.tell(id, CmEventKind::Rejected { private_data });
+                self.push_cm_event(id, CmEventKind::Rejected { private_data });
             }
             Event::TerminateSent { code, error } => {
                 if let Some(number) = self.qp_of(id) {
@@ -403,7 +405,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             self.enter_error(number);
         }
         if !told {
-            self.tell(id, kind);
+            self.push_cm_event(id, kind);
         }
     }
 
@@ -417,9 +419,9 @@ impl<C: AsRef<[u8]>> Device<C> {
                 WorkCompletion { wr_id, status, byte_len: bytes, ..wc }
             }
             Event::Completion { wr_id, status, bytes, .. } => {
-                if let Some((opcode, places)) = qp.send_ended(status) {
+                if let Some((opcode, slots)) = qp.send_ended(status) {
                     let wc = WorkCompletion { wr_id, status, opcode, byte_len: bytes, ..wc };
-                    self.push_completion(send_cq, wc, places);
+                    self.push_completion(send_cq, wc, slots);
                 }
                 return;
             }
@@ -432,7 +434,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             }
             _ => return,
         };
-        self.push_completion(recv_cq, wc, Places::Receive);
+        self.push_completion(recv_cq, wc, Slots::Receive);
     }
 }
 

@@ -240,7 +240,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         endpoint.post_work(request)?;
         qp.posted.push_back(posted);
         qp.send_used = qp.send_used.saturating_add(1);
-        self.ring(id);
+        self.request_transmit(id);
         Ok(())
     }
 
