@@ -103,9 +103,9 @@ impl Stream {
     fn take_buffer(&mut self, id: u64) -> Result<(Buffer, Message), String> {
         let mut model = self.model.borrow_mut();
         if self.plan.srq {
-            return model.return_buffer(self.host, (self.dial, self.side), id);
+            return model.return_buffer(self.host, (self.connection, self.side), id);
         }
-        let buffer = model.offers[self.dial][self.side].buffers.pop_front();
+        let buffer = model.offers[self.connection][self.side].buffers.pop_front();
         let Some(mut buffer) = buffer.filter(|buffer| buffer.id == id) else {
             return Err(format!("buffer {id} is not the oldest, or has come back before"));
         };
@@ -118,9 +118,9 @@ impl Stream {
     pub(crate) fn buffer_flushed(&mut self, id: u64) -> Result<(), String> {
         let mut model = self.model.borrow_mut();
         let place = if self.plan.srq {
-            model.return_buffer(self.host, (self.dial, self.side), id)?.0.place
+            model.return_buffer(self.host, (self.connection, self.side), id)?.0.place
         } else {
-            let buffer = model.offers[self.dial][self.side].buffers.pop_front();
+            let buffer = model.offers[self.connection][self.side].buffers.pop_front();
             let buffer = buffer.filter(|buffer| buffer.id == id);
             buffer.ok_or_else(|| format!("buffer {id} is not the oldest, or has come back before"))?.place
         };
@@ -142,7 +142,7 @@ impl Stream {
         let access =
             Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::REMOTE_INVALIDATE;
         let ticket = Ticket { stag: self.grant(access, tools)?, base_to: self.base_to[self.side] };
-        self.model.borrow_mut().offers[self.dial][self.side].tickets.push(ticket);
+        self.model.borrow_mut().offers[self.connection][self.side].tickets.push(ticket);
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Stream {
                 (self.grant(all, tools)?, (read_only?, write_only?))
             }
         };
-        let offer = &mut self.model.borrow_mut().offers[self.dial][self.side];
+        let offer = &mut self.model.borrow_mut().offers[self.connection][self.side];
         (offer.stag, offer.narrow) = (Some(stag), Some(narrow));
         Ok(())
     }

@@ -68,7 +68,12 @@ impl Engine {
     }
 
     /// Whether bytes behind a gap are placed.
-    pub(crate) fn receive_out_of_order(&mut self, offset: u64, bytes: &[u8], tools: &mut Lent<'_>) -> bool {
+    pub(crate) fn receive_out_of_order(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        tools: &mut EngineEnv<'_>,
+    ) -> bool {
         match self {
             Self::Endpoint(endpoint) => endpoint.receive_out_of_order(offset, bytes, &mut tools.env),
             Self::Verbs(it) => tools.device.receive_out_of_order(it.id, offset, bytes, &mut tools.env),
@@ -78,7 +83,7 @@ impl Engine {
     pub(crate) fn poll_transmit(
         &mut self,
         now: Instant,
-        lent: &mut Lent<'_>,
+        lent: &mut EngineEnv<'_>,
         sink: &mut impl Sink,
     ) -> Progress {
         match self {
@@ -203,7 +208,7 @@ impl Engine {
 }
 
 /// What an engine is lent while it sends or places, beside the stack.
-pub(crate) struct Lent<'a> {
+pub(crate) struct EngineEnv<'a> {
     pub(crate) device: &'a mut rdma::verbs::Device<Segment<HeapBuf>>,
     pub(crate) env: Env<'a, crate::model::Watched>,
 }

@@ -21,9 +21,9 @@ impl Stream {
             self.handle_event(now, event, tools)?;
         }
         if let Engine::Verbs(_) = self.engine {
-            while let Some(told) = self.next_told(tools)? {
-                self.write_down(|| format!("{told:?}"))?;
-                self.handle_told(now, told, tools)?;
+            while let Some(notice) = self.next_notice(tools)? {
+                self.write_down(|| format!("{notice:?}"))?;
+                self.handle_notice(now, notice, tools)?;
             }
         }
         Ok(())
@@ -126,9 +126,9 @@ impl Stream {
         self.stopped = true;
         self.outcome.taken[1] += self.taken.iter().map(|(_, len)| len).sum::<u64>();
         if self.plan.srq {
-            self.model.borrow_mut().leave_shared(self.host, (self.dial, self.side))?;
+            self.model.borrow_mut().leave_shared(self.host, (self.connection, self.side))?;
         }
-        let buffers = self.model.borrow().offers[self.dial][self.side].buffers.len();
+        let buffers = self.model.borrow().offers[self.connection][self.side].buffers.len();
         if !self.posted.is_empty() || buffers > 0 {
             return Err(format!("not given back: {:?}, and {buffers} buffers", self.posted));
         }

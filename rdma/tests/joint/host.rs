@@ -16,7 +16,7 @@ use tcp_stack::{
 
 use crate::engine::{Engine, Local};
 use crate::model::{Buffer, Place, Region, Shared, Watched};
-use crate::scenario::{DialPlan, Fate, Scenario};
+use crate::scenario::{ConnPlan, Ending, Scenario};
 use crate::stream::{GUARD, Outcome, Stream, Tools, open_region, own_region, since_start, work_area};
 use crate::verbs;
 use crate::work::{pieces, sges};
@@ -35,7 +35,7 @@ pub(crate) struct Host {
     pub(crate) sending: VecDeque<HeapBuf>,
     /// Per connection.
     pub(crate) streams: Vec<Option<Stream>>,
-    dialing: Vec<Option<ConnId>>,
+    opening: Vec<Option<ConnId>>,
     /// The STag of the word of this host that all connections share.
     pub(crate) shared: Stag,
     pub(crate) turn_at: Option<Instant>,
@@ -76,8 +76,8 @@ fn stack_config(index: usize, scenario: &Scenario) -> StackConfig {
 }
 
 /// What an endpoint is made with: the one place where a feature that is drawn becomes configuration.
-fn endpoint_config(dial: &DialPlan, side: usize, pd: PdId) -> EndpointConfig {
-    let plan = &dial.sides[side];
+fn endpoint_config(connection: &ConnPlan, side: usize, pd: PdId) -> EndpointConfig {
+    let plan = &connection.sides[side];
     let default = EndpointConfig::default();
     EndpointConfig {
         mpa: NegotiationConfig {
@@ -94,22 +94,22 @@ fn endpoint_config(dial: &DialPlan, side: usize, pd: PdId) -> EndpointConfig {
         receive_queue: plan.receive_queue,
         out_of_order: plan.out_of_order,
         last_out_of_order: plan.last_out_of_order,
-        poke_after: dial.poke_after.filter(|_| side == 0),
+        poke_after: connection.poke_after.filter(|_| side == 0),
         terminate_timeout: Duration::from_secs(200),
         ..default
     }
 }
 
 /// The region of the shared receive queue's buffers.
-fn shared_region(dials: usize) -> u32 {
-    own_region(dials)
+fn shared_region(connections: usize) -> u32 {
+    own_region(connections)
 }
 
 /// What the connections of a host's queue pairs are made with.
 fn device_config(scenario: &Scenario, host: usize) -> EndpointConfig {
     let first = |side| scenario.queue_pairs(host).find(move |(_, of)| side == *of);
-    let responder = first(1).map(|(dial, _)| endpoint_config(dial, 1, PdId(0)));
-    let initiator = first(0).map(|(dial, _)| endpoint_config(dial, 0, PdId(0)));
+    let responder = first(1).map(|(connection, _)| endpoint_config(connection, 1, PdId(0)));
+    let initiator = first(0).map(|(connection, _)| endpoint_config(connection, 0, PdId(0)));
     let Some(mut config) = initiator.or(responder) else { return EndpointConfig::default() };
     // What an initiator can do it says when it connects.
     config.mpa.rtr = responder.unwrap_or(config).mpa.rtr;
@@ -131,10 +131,13 @@ impl Host {
         let options = ConnOptions { keepalive, out_of_order: true, ..ConnOptions::default() };
         let stack = Stack::new(stack_config(index, scenario), random.seed());
         let mut memory = Watched::new(index, model.clone());
-        for dial in &scenario.dials {
-            let side = usize::from(dial.from != index);
-            let slots = u64::from(dial.sides[side].receive_queue) * u64::from(dial.sides[side].slot_len);
-            for len in [u64::from(dial.window) + 2 * GUARD, work_area(&dial.sides[side]) + slots + GUARD] {
+        for connection in &scenario.connections {
+            let side = usize::from(connection.from != index);
+            let slots =
+                u64::from(connection.sides[side].receive_queue) * u64::from(connection.sides[side].slot_len);
+            for len in
+                [u64::from(connection.window) + 2 * GUARD, work_area(&connection.sides[side]) + slots + GUARD]
+            {
                 add_region(&mut memory.inner, index, model, len, random);
             }
         }
@@ -142,7 +145,7 @@ impl Host {
         memory.overwrite(region.0, 0, &[0; 8]);
         let mut stags = StagTable::new(256, random.seed());
         let mut device = verbs::new_device(device_config(scenario, index));
-        let shared = verbs::Shared::new(&mut device, plan, scenario.dials.len())?;
+        let shared = verbs::Shared::new(&mut device, plan, scenario.connections.len())?;
         let window = Window { region, offset: 0, bytes: 8, base_to: 0 };
         let word = stags.grant_window(window, Access::REMOTE_ATOMIC, Scope::Pd(shared.pd));
         let room = usize::from(plan.mtu) + 64;
@@ -153,8 +156,8 @@ impl Host {
             tools: Tools { stack, pool, stags, memory, stats, device, verbs: shared },
             inbox: VecDeque::new(),
             sending: VecDeque::new(),
-            streams: scenario.dials.iter().map(|_| None).collect(),
-            dialing: vec![None; scenario.dials.len()],
+            streams: scenario.connections.iter().map(|_| None).collect(),
+            opening: vec![None; scenario.connections.len()],
             shared: word.map_err(|error| error.to_string())?,
             turn_at: None,
             random: random.fork(),
@@ -163,18 +166,25 @@ impl Host {
             shared_slots: None,
         };
         host.share_buffers(scenario, model, random)?;
-        for (at, dial) in scenario.dials.iter().enumerate().filter(|(_, dial)| dial.from != index) {
-            host.listen(at, dial)?;
+        for (at, connection) in
+            scenario.connections.iter().enumerate().filter(|(_, connection)| connection.from != index)
+        {
+            host.listen(at, connection)?;
         }
         Ok(host)
     }
 
-    fn listen(&mut self, index: usize, dial: &DialPlan) -> Result<(), String> {
+    fn listen(&mut self, index: usize, connection: &ConnPlan) -> Result<(), String> {
         let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
         let listen = ListenOptions { conn: self.options, ..ListenOptions::default() };
         self.tools.stack.listen(port, listen).map_err(|error| error.to_string())?;
-        if dial.sides[1].verbs {
-            verbs::listen(&mut self.tools, index, dial, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?;
+        if connection.sides[1].verbs {
+            verbs::listen(
+                &mut self.tools,
+                index,
+                connection,
+                SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
+            )?;
         }
         Ok(())
     }
@@ -193,7 +203,11 @@ impl Host {
         let region = add_region(&mut memory.inner, host, model, bytes, random);
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let made = device.reg_mr(verbs.pd, (region, 0, bytes), AddressBase::Zero, access, stags);
-        let sges = scenario.queue_pairs(host).map(|(dial, side)| dial.sides[side].sges).max().unwrap_or(1);
+        let sges = scenario
+            .queue_pairs(host)
+            .map(|(connection, side)| connection.sides[side].sges)
+            .max()
+            .unwrap_or(1);
         self.shared_slots = Some((made.map_err(|error| error.to_string())?, len, sges));
         model.borrow_mut().shared[host].free = (0..places.into()).collect();
         Ok(())
@@ -222,16 +236,21 @@ impl Host {
     }
 
     /// Opens a connection.
-    pub(crate) fn dial(&mut self, now: Instant, dial: usize, plan: &DialPlan) -> Result<(), String> {
+    pub(crate) fn connection(
+        &mut self,
+        now: Instant,
+        connection: usize,
+        plan: &ConnPlan,
+    ) -> Result<(), String> {
         let number = u8::try_from(2 - self.index).unwrap_or(1);
         let address: IpAddr = if plan.ipv6 {
             Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number.into()).into()
         } else {
             Ipv4Addr::new(10, 77, 0, number).into()
         };
-        let port = FIRST_PORT + u16::try_from(dial).unwrap_or(0);
+        let port = FIRST_PORT + u16::try_from(connection).unwrap_or(0);
         let conn = self.tools.stack.connect(now, SocketAddr::new(address, port), self.options);
-        self.dialing[dial] = Some(conn.map_err(|error| error.to_string())?);
+        self.opening[connection] = Some(conn.map_err(|error| error.to_string())?);
         Ok(())
     }
 
@@ -270,11 +289,11 @@ impl Host {
                 self.open(now, conn, scenario, model)?;
                 continue;
             }
-            let Self { streams, tools, dialing, .. } = self;
+            let Self { streams, tools, opening, .. } = self;
             let stream = streams.iter_mut().flatten().find(|stream| stream.conn == conn);
             let Some(stream) = stream else {
                 // It was never established.
-                if !matches!(event, Event::Closed { .. }) || !dialing.contains(&Some(conn)) {
+                if !matches!(event, Event::Closed { .. }) || !opening.contains(&Some(conn)) {
                     return Err(format!("an event of no connection: {event:?}"));
                 }
                 continue;
@@ -286,11 +305,13 @@ impl Host {
                 Event::Closed { reason, .. } => stream.closed(now, reason, tools),
                 _ => {
                     stream.needs_turn = true;
-                    stream.told_of_room |= matches!(event, Event::Writable { .. });
+                    stream.room_notified |= matches!(event, Event::Writable { .. });
                     Ok(())
                 }
             };
-            judged.map_err(|error| format!("connection {}, side {}: {error}", stream.dial, stream.side))?;
+            judged.map_err(|error| {
+                format!("connection {}, side {}: {error}", stream.connection, stream.side)
+            })?;
         }
         Ok(())
     }
@@ -306,38 +327,38 @@ impl Host {
         let info = self.tools.stack.info(conn).ok_or("established, and nothing is known of it")?;
         let side = usize::from(info.listener.is_some());
         let port = if side == 0 { info.remote.port() } else { info.local.port() };
-        let dial = usize::from(port.wrapping_sub(FIRST_PORT));
-        let plan = scenario.dials.get(dial).ok_or("established on another port")?;
-        let id = StreamId(dial as u64 * 2 + side as u64 + 1);
-        let request = self.private_data[dial][0].clone();
+        let connection = usize::from(port.wrapping_sub(FIRST_PORT));
+        let plan = scenario.connections.get(connection).ok_or("established on another port")?;
+        let id = StreamId(connection as u64 * 2 + side as u64 + 1);
+        let request = self.private_data[connection][0].clone();
         let (engine, objects) = if plan.sides[side].verbs {
-            let (open, own) = (RegionId(open_region(dial)), RegionId(own_region(dial)));
+            let (open, own) = (RegionId(open_region(connection)), RegionId(own_region(connection)));
             let regions = (open, own, u64::from(plan.window));
             let conn =
                 verbs::Established { now, id, local: info.local, remote: info.remote, request: &request };
-            let (engine, own) = verbs::open(&mut self.tools, (dial, side), plan, regions, &conn)?;
+            let (engine, own) = verbs::open(&mut self.tools, (connection, side), plan, regions, &conn)?;
             (engine, Some(own))
         } else {
             (self.endpoint(now, id, (plan, side), &request)?, None)
         };
-        let private_data = self.private_data[dial].clone();
+        let private_data = self.private_data[connection].clone();
         let random = self.random.fork();
         let mut stream =
-            Stream::new((dial, side), plan, conn, id, engine, model.clone(), random, private_data);
+            Stream::new((connection, side), plan, conn, id, engine, model.clone(), random, private_data);
         stream.objects = objects;
         stream.hostile = scenario.flips.is_some_and(|flips| flips.startup);
-        stream.rejects = plan.fate == Fate::Rejected;
+        stream.rejects = plan.ending == Ending::Rejected;
         stream.log = scenario.log.then(Vec::new);
         stream.offer(&mut self.tools)?;
         let side_plan = &plan.sides[side];
-        let offer = &mut model.borrow_mut().offers[dial][side];
+        let offer = &mut model.borrow_mut().offers[connection][side];
         offer.share = side_plan.srq.then_some(side_plan.receive_queue.into());
         offer.slot_len = match self.shared_slots {
             Some((_, len, _)) if side_plan.srq => len as usize,
             _ => side_plan.slot_len as usize,
         };
-        if self.streams[dial].replace(stream).is_some() {
-            return Err(format!("connection {dial} is established twice"));
+        if self.streams[connection].replace(stream).is_some() {
+            return Err(format!("connection {connection} is established twice"));
         }
         Ok(())
     }
@@ -347,7 +368,7 @@ impl Host {
         &mut self,
         now: Instant,
         id: StreamId,
-        (plan, side): (&DialPlan, usize),
+        (plan, side): (&ConnPlan, usize),
         private_data: &[u8],
     ) -> Result<Engine, String> {
         let config = endpoint_config(plan, side, self.tools.verbs.pd);
@@ -382,7 +403,9 @@ impl Host {
                     Ok(())
                 }
             });
-            judged.map_err(|error| format!("connection {}, side {}: {error}", stream.dial, stream.side))?;
+            judged.map_err(|error| {
+                format!("connection {}, side {}: {error}", stream.connection, stream.side)
+            })?;
         }
         Ok(())
     }
@@ -431,8 +454,8 @@ impl Host {
         (0..=last).try_for_each(|region| self.tools.memory.check(region))
     }
 
-    pub(crate) fn outcome(&self, dial: usize) -> Option<&Outcome> {
-        self.streams[dial].as_ref().map(|stream| &stream.outcome)
+    pub(crate) fn outcome(&self, connection: usize) -> Option<&Outcome> {
+        self.streams[connection].as_ref().map(|stream| &stream.outcome)
     }
 }
 

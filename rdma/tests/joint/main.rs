@@ -23,11 +23,11 @@ mod model;
 mod network;
 mod scenario;
 mod shared;
-mod sin;
 mod stream;
 mod totals;
 mod verbs;
 mod verdict;
+mod violation;
 mod windows;
 mod work;
 

@@ -13,7 +13,7 @@ use tcp_stack::{Buf, BufPool, Duration, Instant};
 use crate::hazard::{Recut, flip};
 use crate::host::{BURST, Host};
 use crate::model::{Model, Shared};
-use crate::scenario::{Cut, DialPlan, Fate, Narrows, Scenario};
+use crate::scenario::{ConnPlan, Cut, Ending, Narrows, Scenario};
 use crate::stream::{Outcome, own_region, since_start};
 
 /// Steps after which a run has failed.
@@ -22,7 +22,7 @@ const STEPS_MAX: u64 = 500_000;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum SimEvent {
     /// A frame reaches a host.
     Arrival(usize, Vec<u8>),
     /// A host's worker looks at its port, its timers and its streams.
@@ -30,7 +30,7 @@ enum Happening {
     /// The port lets go of a frame that it has sent.
     Sent(usize),
     /// A connection is opened.
-    Dial(usize),
+    Connect(usize),
     /// A connection is cut.
     Cut(usize),
     /// What is left is aborted.
@@ -68,13 +68,13 @@ pub(crate) struct Network {
     model: Shared,
     watch: Watch,
     /// By time, then in the order of planning.
-    happenings: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
+    sim_events: BinaryHeap<Reverse<(Instant, u64, SimEvent)>>,
     order: u64,
     steps: u64,
     random: Random,
     digest: u64,
     /// Connections whose end, or whose cut, is under way.
-    ending: Vec<bool>,
+    end_planned: Vec<bool>,
     /// Per host, and a generator of their own.
     recut: [Recut; 2],
     recut_random: Random,
@@ -91,12 +91,12 @@ impl Network {
         scenario.log = log_max > 0;
         let mut random = Random::new(seed);
         let model = Shared::new(RefCell::new(Model::default()));
-        model.borrow_mut().offers = scenario.dials.iter().map(|_| Default::default()).collect();
+        model.borrow_mut().offers = scenario.connections.iter().map(|_| Default::default()).collect();
         let mut bytes = |len| (0..len).map(|_| random.byte()).collect::<Vec<u8>>();
         let private_data: Vec<[Vec<u8>; 2]> = scenario
-            .dials
+            .connections
             .iter()
-            .map(|dial| [bytes(dial.private_data), bytes(dial.private_data / 2)])
+            .map(|connection| [bytes(connection.private_data), bytes(connection.private_data / 2)])
             .collect();
         let mut host = |index| Host::new(index, &scenario, &model, &private_data, &mut random);
         let hosts = [host(0)?, host(1)?];
@@ -113,12 +113,12 @@ impl Network {
             path,
             model,
             watch: Watch::default(),
-            happenings: BinaryHeap::new(),
+            sim_events: BinaryHeap::new(),
             order: 0,
             steps: 0,
             random,
             digest: 0,
-            ending: vec![false; scenario.dials.len()],
+            end_planned: vec![false; scenario.connections.len()],
             recut: Default::default(),
             recut_random: Random::new(seed ^ 0x5e_c001),
             flips: 0,
@@ -127,12 +127,12 @@ impl Network {
             log_max,
             scenario,
         };
-        for index in 0..network.scenario.dials.len() {
-            let at = network.scenario.dials[index].at;
-            network.plan(Instant::ZERO + at, Happening::Dial(index));
+        for index in 0..network.scenario.connections.len() {
+            let at = network.scenario.connections[index].at;
+            network.plan(Instant::ZERO + at, SimEvent::Connect(index));
         }
         if network.scenario.flips.is_some() {
-            network.plan(Instant::ZERO + PATIENCE, Happening::AbortAll);
+            network.plan(Instant::ZERO + PATIENCE, SimEvent::AbortAll);
         }
         Ok(network)
     }
@@ -152,9 +152,9 @@ impl Network {
         self.log.push_back(format!("{:>10} {}", since_start(self.now).as_micros(), text()));
     }
 
-    fn plan(&mut self, at: Instant, what: Happening) {
+    fn plan(&mut self, at: Instant, what: SimEvent) {
         self.order += 1;
-        self.happenings.push(Reverse((at, self.order, what)));
+        self.sim_events.push(Reverse((at, self.order, what)));
     }
 
     /// Plans a host's next turn, unless one is planned before that.
@@ -162,7 +162,7 @@ impl Network {
         let planned = &mut self.hosts[host].turn_at;
         if planned.is_none_or(|planned| at < planned) {
             *planned = Some(at);
-            self.plan(at, Happening::Turn(host));
+            self.plan(at, SimEvent::Turn(host));
         }
     }
 
@@ -174,19 +174,19 @@ impl Network {
     }
 
     fn run_on(&mut self) -> Result<Report, String> {
-        while let Some(Reverse((at, _, what))) = self.happenings.pop() {
+        while let Some(Reverse((at, _, what))) = self.sim_events.pop() {
             self.now = at;
             self.steps += 1;
             if self.steps > STEPS_MAX {
                 return Err(format!("no end: {:?}", self.outcomes()));
             }
             match what {
-                Happening::Arrival(host, frame) => self.arrive(host, frame),
-                Happening::Sent(host) => drop(self.hosts[host].sending.pop_front()),
-                Happening::Dial(index) => self.dial(index)?,
-                Happening::Cut(index) => self.cut(index)?,
-                Happening::AbortAll => self.abort_all(),
-                Happening::Turn(host) => {
+                SimEvent::Arrival(host, frame) => self.arrive(host, frame),
+                SimEvent::Sent(host) => drop(self.hosts[host].sending.pop_front()),
+                SimEvent::Connect(index) => self.connection(index)?,
+                SimEvent::Cut(index) => self.cut(index)?,
+                SimEvent::AbortAll => self.abort_all(),
+                SimEvent::Turn(host) => {
                     if self.hosts[host].turn_at == Some(at) {
                         self.hosts[host].turn_at = None;
                         self.turn(host)?;
@@ -204,9 +204,9 @@ impl Network {
         self.plan_turn(host, at);
     }
 
-    fn dial(&mut self, index: usize) -> Result<(), String> {
-        let plan = self.scenario.dials[index];
-        self.hosts[plan.from].dial(self.now, index, &plan)?;
+    fn connection(&mut self, index: usize) -> Result<(), String> {
+        let plan = self.scenario.connections[index];
+        self.hosts[plan.from].connection(self.now, index, &plan)?;
         self.plan_turn(plan.from, self.now);
         Ok(())
     }
@@ -222,8 +222,8 @@ impl Network {
     }
 
     fn cut(&mut self, index: usize) -> Result<(), String> {
-        let plan = self.scenario.dials[index];
-        let Fate::Cut { side, how, .. } = plan.fate else { return Ok(()) };
+        let plan = self.scenario.connections[index];
+        let Ending::Cut { side, how, .. } = plan.ending else { return Ok(()) };
         let (now, host) = (self.now, plan.host(side));
         self.note(|| format!("h{host} c{index} {how:?}"));
         let Host { streams, tools, .. } = &mut self.hosts[host];
@@ -330,7 +330,7 @@ impl Network {
         }
         let sent_at = self.links[from].busy_until(now);
         self.hosts[from].sending.push_back(buf);
-        self.plan(sent_at, Happening::Sent(from));
+        self.plan(sent_at, SimEvent::Sent(from));
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl Network {
             let mut arrivals = Vec::new();
             self.links[from].send(self.now, frame, &mut |at, frame| arrivals.push((at, frame)));
             for (at, frame) in arrivals {
-                self.plan(at, Happening::Arrival(1 - from, frame));
+                self.plan(at, SimEvent::Arrival(1 - from, frame));
             }
         }
     }
@@ -354,7 +354,7 @@ impl Network {
         if !passes {
             self.too_big += 1;
             if let Some(answer) = path.too_big(frame) {
-                self.plan(now + Duration::from_micros(100), Happening::Arrival(from, answer));
+                self.plan(now + Duration::from_micros(100), SimEvent::Arrival(from, answer));
             }
         }
         passes
@@ -364,8 +364,8 @@ impl Network {
     fn tell(&mut self, index: usize) {
         let mut lines = Vec::new();
         for stream in self.hosts[index].streams.iter_mut().flatten() {
-            let told = stream.log.as_mut().map(core::mem::take).unwrap_or_default();
-            lines.extend(told.into_iter().map(|text| format!("h{index} c{} {text}", stream.dial)));
+            let log = stream.log.as_mut().map(core::mem::take).unwrap_or_default();
+            lines.extend(log.into_iter().map(|text| format!("h{index} c{} {text}", stream.connection)));
         }
         for line in lines {
             self.note(|| line);
@@ -378,11 +378,11 @@ impl Network {
             return Err(error.clone());
         }
         self.hosts[index].check()?;
-        for dial in 0..self.scenario.dials.len() {
-            let stream = self.hosts[index].streams[dial].as_mut();
+        for connection in 0..self.scenario.connections.len() {
+            let stream = self.hosts[index].streams[connection].as_mut();
             if stream.is_some_and(|stream| core::mem::take(&mut stream.look)) {
                 for host in &self.hosts {
-                    let own = own_region(dial);
+                    let own = own_region(connection);
                     host.tools.memory.check(own - 1)?;
                     host.tools.memory.check(own)?;
                 }
@@ -393,27 +393,28 @@ impl Network {
 
     /// Ends connections on which all is done, and plans the cut of those whose time has come.
     fn finish(&mut self, index: usize) {
-        for dial in 0..self.scenario.dials.len() {
-            if self.ending[dial] {
+        for connection in 0..self.scenario.connections.len() {
+            if self.end_planned[connection] {
                 continue;
             }
-            let plan = self.scenario.dials[dial];
-            if let Fate::Cut { side, after, delay, .. } = plan.fate {
-                let posted = self.hosts[plan.host(side)].outcome(dial).map_or(0, |outcome| outcome.work[0]);
+            let plan = self.scenario.connections[connection];
+            if let Ending::Cut { side, after, delay, .. } = plan.ending {
+                let posted =
+                    self.hosts[plan.host(side)].outcome(connection).map_or(0, |outcome| outcome.work[0]);
                 if posted >= after {
-                    self.ending[dial] = true;
-                    self.plan(self.now + delay, Happening::Cut(dial));
+                    self.end_planned[connection] = true;
+                    self.plan(self.now + delay, SimEvent::Cut(connection));
                     continue;
                 }
             }
-            if !self.is_done(dial) {
+            if !self.is_done(connection) {
                 continue;
             }
-            self.ending[dial] = true;
+            self.end_planned[connection] = true;
             for side in (0..2).filter(|side| plan.sides[*side].closes) {
                 let host = plan.host(side);
                 let Host { streams, tools, .. } = &mut self.hosts[host];
-                if let Some(stream) = &mut streams[dial] {
+                if let Some(stream) = &mut streams[connection] {
                     stream.engine.disconnect(self.now, tools);
                     stream.needs_turn = true;
                 }
@@ -426,12 +427,12 @@ impl Network {
 
     /// Whether both sides of a connection have done all that they had to, and it has arrived: who ends a stream takes
     /// nothing any more.
-    fn is_done(&self, dial: usize) -> bool {
+    fn is_done(&self, connection: usize) -> bool {
         let model = self.model.borrow();
         self.hosts.iter().all(|host| {
-            host.streams[dial].as_ref().is_some_and(|stream| {
-                let buffers = &model.offers[dial][stream.side].buffers;
-                let open = &model.regions[host.index][own_region(dial) as usize - 1];
+            host.streams[connection].as_ref().is_some_and(|stream| {
+                let buffers = &model.offers[connection][stream.side].buffers;
+                let open = &model.regions[host.index][own_region(connection) as usize - 1];
                 stream.outcome.established
                     && stream.outcome.work[0] >= stream.quota()
                     && stream.posted.is_empty()
@@ -442,17 +443,21 @@ impl Network {
     }
 
     pub(crate) fn outcomes(&self) -> Vec<[Option<Outcome>; 2]> {
-        let dials = (0..).zip(&self.scenario.dials);
-        dials.map(|(at, plan)| [0, 1].map(|side| self.hosts[plan.host(side)].outcome(at).cloned())).collect()
+        let connections = (0..).zip(&self.scenario.connections);
+        connections
+            .map(|(at, plan)| [0, 1].map(|side| self.hosts[plan.host(side)].outcome(at).cloned()))
+            .collect()
     }
 
     /// What must hold when nothing is left to happen.
     fn end(&mut self) -> Result<Report, String> {
         let outcomes = self.outcomes();
-        for (dial, pair) in outcomes.iter().enumerate() {
+        for (connection, pair) in outcomes.iter().enumerate() {
             if pair.iter().flatten().any(|outcome| outcome.close.is_none() || outcome.tcp.is_none()) {
                 let drops = self.hosts.each_ref().map(|host| host.tools.stack.stats().drops);
-                return Err(format!("connection {dial} never ends: {pair:?}, and the drops are {drops:?}"));
+                return Err(format!(
+                    "connection {connection} never ends: {pair:?}, and the drops are {drops:?}"
+                ));
             }
         }
         for host in &mut self.hosts {
@@ -470,26 +475,32 @@ impl Network {
         let taken = model.shared.iter().map(|shared| shared.taken).sum();
         let shared = [taken, self.hosts.iter().map(|host| host.tools.verbs.limits_reached).sum()];
         let marked = [2, 1].map(|count| {
-            let marked = |dial: &&DialPlan| dial.sides.iter().filter(|side| side.markers).count() == count;
-            self.scenario.dials.iter().filter(marked).count() as u64
+            let marked =
+                |connection: &&ConnPlan| connection.sides.iter().filter(|side| side.markers).count() == count;
+            self.scenario.connections.iter().filter(marked).count() as u64
         });
         drop(model);
-        self.check_dials(&outcomes)?;
+        self.check_connections(&outcomes)?;
         Ok(Report { outcomes, stats, links, flips, too_big, accesses, shared, marked, end, digest })
     }
 
-    fn check_dials(&self, outcomes: &[[Option<Outcome>; 2]]) -> Result<(), String> {
-        for (dial, pair) in outcomes.iter().enumerate() {
-            let terms =
-                self.hosts.each_ref().map(|host| host.streams[dial].as_ref().and_then(|stream| stream.terms));
-            let judged = crate::verdict::judge(&self.scenario, &self.scenario.dials[dial], pair, terms);
-            judged.map_err(|error| format!("connection {dial}: {error}: {pair:?}"))?;
+    fn check_connections(&self, outcomes: &[[Option<Outcome>; 2]]) -> Result<(), String> {
+        for (connection, pair) in outcomes.iter().enumerate() {
+            let terms = self
+                .hosts
+                .each_ref()
+                .map(|host| host.streams[connection].as_ref().and_then(|stream| stream.terms));
+            let judged =
+                crate::verdict::judge(&self.scenario, &self.scenario.connections[connection], pair, terms);
+            judged.map_err(|error| format!("connection {connection}: {error}: {pair:?}"))?;
             let is_whole = pair.iter().all(|outcome| outcome.as_ref().is_some_and(Outcome::is_whole));
-            if is_whole && self.scenario.dials[dial].fate == Fate::Clean {
-                let open = own_region(dial) as usize - 1;
+            if is_whole && self.scenario.connections[connection].ending == Ending::Clean {
+                let open = own_region(connection) as usize - 1;
                 let model = self.model.borrow();
                 if model.regions.iter().any(|regions| regions[open].now != regions[open].then) {
-                    return Err(format!("connection {dial}: all work succeeded, and some of it is not done"));
+                    return Err(format!(
+                        "connection {connection}: all work succeeded, and some of it is not done"
+                    ));
                 }
             }
         }

@@ -68,7 +68,7 @@ pub(crate) struct SidePlan {
 
 /// A work request that the peer must refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sin {
+pub(crate) enum Violation {
     WriteNoStag,
     WriteBeyond,
     WriteNoRight,
@@ -83,7 +83,7 @@ pub(crate) enum Sin {
     InvalidateNoStag,
 }
 
-impl Sin {
+impl Violation {
     const ALL: [Self; 12] = [
         Self::WriteNoStag,
         Self::WriteBeyond,
@@ -142,20 +142,20 @@ pub(crate) enum Cut {
 
 /// What befalls a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Ending {
     /// Nothing: all work succeeds.
     Clean,
     /// The responder says no.
     Rejected,
     /// A side, after so many work requests, posts what it may not.
-    Sins { side: usize, after: u32, sin: Sin },
+    Violates { side: usize, after: u32, violation: Violation },
     /// A side, some time after so many work requests, cuts it.
     Cut { side: usize, after: u32, delay: Duration, how: Cut },
 }
 
 /// A connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DialPlan {
+pub(crate) struct ConnPlan {
     pub(crate) at: Duration,
     /// The host that opens it.
     pub(crate) from: usize,
@@ -167,10 +167,10 @@ pub(crate) struct DialPlan {
     pub(crate) window: u32,
     /// Initiator, responder.
     pub(crate) sides: [SidePlan; 2],
-    pub(crate) fate: Fate,
+    pub(crate) ending: Ending,
 }
 
-impl DialPlan {
+impl ConnPlan {
     /// The host of a side.
     pub(crate) const fn host(&self, side: usize) -> usize {
         if side == 0 { self.from } else { 1 - self.from }
@@ -218,7 +218,7 @@ pub(crate) struct Scenario {
     pub(crate) hosts: [HostPlan; 2],
     /// From host 0, from host 1.
     pub(crate) links: [LinkConfig; 2],
-    pub(crate) dials: Vec<DialPlan>,
+    pub(crate) connections: Vec<ConnPlan>,
     /// How long a worker is busy elsewhere at most, before it looks at its port.
     pub(crate) poll_interval: Duration,
     pub(crate) flips: Option<Flips>,
@@ -247,7 +247,7 @@ impl Scenario {
     pub(crate) fn draw(seed: u64) -> Self {
         let mut root = Random::new(seed ^ 0x1a_5eed);
         let mut fork = || root.fork();
-        let (mut hosts, mut links, mut dials, mut events) = (fork(), fork(), fork(), fork());
+        let (mut hosts, mut links, mut connections, mut events) = (fork(), fork(), fork(), fork());
         let mut owners = fork();
         let host = |random: &mut Random| HostPlan {
             mtu: pick(random, &[576, 1280, 1500, 1500, 4000, 9000]),
@@ -264,14 +264,14 @@ impl Scenario {
         let hosts = [host(&mut hosts), host(&mut hosts)];
         let link = draw_link(&mut links);
         let back = if links.below(4) == 0 { draw_link(&mut links) } else { link };
-        let count = dials.between(1, 4);
+        let count = connections.between(1, 4);
         let ipv6_can = hosts.iter().all(|host| host.mtu >= 1280);
-        let dials = (0..count).map(|_| draw_dial(&mut dials, ipv6_can, count)).collect();
+        let connections = (0..count).map(|_| draw_connection(&mut connections, ipv6_can, count)).collect();
         let poll_interval = Duration::from_micros(pick(&mut events, &[0, 20, 500]));
         let mut scenario = Self {
             hosts,
             links: [link, back],
-            dials,
+            connections,
             poll_interval,
             flips: None,
             recut: None,
@@ -289,7 +289,7 @@ impl Scenario {
     /// What befalls bytes behind a gap wants gaps: segments that are cut anew, bits that flip, and ends in the middle.
     fn open_gaps(&mut self, random: &mut Random) {
         self.recut = (random.below(2) == 0).then(|| pick(random, &[5 * PERCENT, 20 * PERCENT, 50 * PERCENT]));
-        let cut = self.dials.iter().any(|dial| matches!(dial.fate, Fate::Cut { .. }));
+        let cut = self.connections.iter().any(|connection| matches!(connection.ending, Ending::Cut { .. }));
         if self.recut.is_some() || self.flips.is_some() || cut && random.below(2) == 0 {
             for link in &mut self.links {
                 link.loss = link.loss.max(4 * PERCENT);
@@ -303,11 +303,11 @@ impl Scenario {
             host.one_cq = random.below(2) == 0;
             host.srq = (random.below(2) == 0).then(|| pick(random, &[1, 4, 16]));
         }
-        for dial in &mut self.dials {
+        for connection in &mut self.connections {
             for side in 0..2 {
-                let host = &self.hosts[dial.host(side)];
-                let withholds = matches!(dial.fate, Fate::Sins { side: peer, sin: Sin::SendNoBuffer, .. } if peer != side);
-                let plan = &mut dial.sides[side];
+                let host = &self.hosts[connection.host(side)];
+                let withholds = matches!(connection.ending, Ending::Violates { side: peer, violation: Violation::SendNoBuffer, .. } if peer != side);
+                let plan = &mut connection.sides[side];
                 use OutOfOrderPolicy::{Aligned, Markers, Off};
                 plan.out_of_order = pick(random, &[Aligned, Aligned, Aligned, Aligned, Markers, Off]);
                 plan.verbs = random.below(2) == 0;
@@ -325,11 +325,10 @@ impl Scenario {
     /// Who is to be sent more than a buffer takes does not share longer ones than the sender can fill.
     fn keep_long_sends_out(&mut self, host: usize) {
         let longest = self.shared_slot_len(host);
-        for dial in &mut self.dials {
-            let side = usize::from(dial.from != host);
-            let long =
-                matches!(dial.fate, Fate::Sins { side: peer, sin: Sin::SendTooLong, .. } if peer != side);
-            dial.sides[side].srq &= !long || dial.sides[side].slot_len == longest;
+        for connection in &mut self.connections {
+            let side = usize::from(connection.from != host);
+            let long = matches!(connection.ending, Ending::Violates { side: peer, violation: Violation::SendTooLong, .. } if peer != side);
+            connection.sides[side].srq &= !long || connection.sides[side].slot_len == longest;
         }
     }
 
@@ -337,9 +336,9 @@ impl Scenario {
     fn share_device(&mut self, host: usize) {
         let mut common: Option<SidePlan> = None;
         let (mut takes, mut poke_after) = (None, None);
-        for dial in &mut self.dials {
-            let side = usize::from(dial.from != host);
-            let plan = &mut dial.sides[side];
+        for connection in &mut self.connections {
+            let side = usize::from(connection.from != host);
+            let plan = &mut connection.sides[side];
             if !plan.verbs {
                 continue;
             }
@@ -348,21 +347,24 @@ impl Scenario {
             if side == 1 {
                 plan.rtr = *takes.get_or_insert(plan.rtr);
             } else {
-                dial.poke_after = *poke_after.get_or_insert(dial.poke_after);
+                connection.poke_after = *poke_after.get_or_insert(connection.poke_after);
             }
         }
     }
 
     /// The side of a connection that a host has, if its owner has a queue pair.
-    pub(crate) fn queue_pairs(&self, host: usize) -> impl Iterator<Item = (&DialPlan, usize)> {
-        let side = move |dial: &DialPlan| usize::from(dial.from != host);
-        self.dials.iter().map(move |dial| (dial, side(dial))).filter(|(dial, side)| dial.sides[*side].verbs)
+    pub(crate) fn queue_pairs(&self, host: usize) -> impl Iterator<Item = (&ConnPlan, usize)> {
+        let side = move |connection: &ConnPlan| usize::from(connection.from != host);
+        self.connections
+            .iter()
+            .map(move |connection| (connection, side(connection)))
+            .filter(|(connection, side)| connection.sides[*side].verbs)
     }
 
     /// Bytes of a buffer of a host's shared receive queue.
     pub(crate) fn shared_slot_len(&self, host: usize) -> u32 {
-        let shares = self.queue_pairs(host).filter(|(dial, side)| dial.sides[*side].srq);
-        shares.map(|(dial, side)| dial.sides[side].slot_len).max().unwrap_or(0)
+        let shares = self.queue_pairs(host).filter(|(connection, side)| connection.sides[*side].srq);
+        shares.map(|(connection, side)| connection.sides[side].slot_len).max().unwrap_or(0)
     }
 
     /// What befalls the run: one thing of all connections, or one of each, or nothing.
@@ -371,7 +373,7 @@ impl Scenario {
             0 => {
                 let startup = random.below(3) == 0;
                 self.flips = Some(Flips { chance: 1_000 + chance(random, 5 * PERCENT), startup });
-                for side in self.dials.iter_mut().flat_map(|dial| &mut dial.sides) {
+                for side in self.connections.iter_mut().flat_map(|connection| &mut connection.sides) {
                     side.crc = CrcPolicy::Required;
                 }
             }
@@ -386,20 +388,24 @@ impl Scenario {
             2 => {
                 let tells = random.below(3) != 0;
                 // Who is not told looks for a black hole from 1024 bytes up.
-                let lowest = if !tells || self.dials.iter().any(|dial| dial.ipv6) { 1280 } else { 576 };
+                let lowest = if !tells || self.connections.iter().any(|connection| connection.ipv6) {
+                    1280
+                } else {
+                    576
+                };
                 let [a, b] = self.hosts.map(|host| host.mtu);
                 let mtu = random.between(lowest, u64::from(a.max(b)).max(lowest)) as usize;
                 let since = Duration::from_micros(random.below(20_000));
                 self.narrows = Some(Narrows { since, mtu, tells });
             }
             3..6 => {
-                for dial in &mut self.dials {
-                    dial.fate = draw_fate(random, dial);
+                for connection in &mut self.connections {
+                    connection.ending = draw_ending(random, connection);
                 }
             }
             _ => {}
         }
-        let cut = self.dials.iter().any(|dial| matches!(dial.fate, Fate::Cut { .. }));
+        let cut = self.connections.iter().any(|connection| matches!(connection.ending, Ending::Cut { .. }));
         self.keepalive = cut || self.flips.is_some() || self.links[0].outage.is_some();
     }
 }
@@ -426,7 +432,7 @@ fn draw_link(random: &mut Random) -> LinkConfig {
     link
 }
 
-fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
+fn draw_connection(random: &mut Random, ipv6_can: bool, count: u64) -> ConnPlan {
     let revision = pick(random, &[1, 2, 2]);
     // Long messages where there are few connections, so that runs are alike in length.
     let len_max = match count {
@@ -481,7 +487,7 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
         initiator.ord = initiator.ord.min(responder.ird);
         responder.ord = responder.ord.min(initiator.ird);
     }
-    DialPlan {
+    ConnPlan {
         at: Duration::from_micros(random.below(5_000)),
         from: random.index(2),
         ipv6: ipv6_can && random.below(2) == 0,
@@ -490,7 +496,7 @@ fn draw_dial(random: &mut Random, ipv6_can: bool, count: u64) -> DialPlan {
         poke_after: (random.below(4) == 0).then_some(MS * pick(random, &[1, 30, 300])),
         window: (len_max * 2).max(4096),
         sides,
-        fate: if random.below(24) == 0 { Fate::Rejected } else { Fate::Clean },
+        ending: if random.below(24) == 0 { Ending::Rejected } else { Ending::Clean },
     }
 }
 
@@ -502,23 +508,25 @@ fn draw_forms(random: &mut Random) -> RtrOptions {
     if forms.is_empty() { RtrOptions { write: true, ..forms } } else { forms }
 }
 
-fn draw_fate(random: &mut Random, dial: &DialPlan) -> Fate {
+fn draw_ending(random: &mut Random, connection: &ConnPlan) -> Ending {
     let side = random.index(2);
-    let quota = dial.sides[side].quota;
-    if dial.fate == Fate::Rejected || quota == 0 {
-        return dial.fate;
+    let quota = connection.sides[side].quota;
+    if connection.ending == Ending::Rejected || quota == 0 {
+        return connection.ending;
     }
     let after = random.below(quota.into()) as u32;
     match random.below(8) {
-        0 => Fate::Clean,
+        0 => Ending::Clean,
         1..4 => {
-            let sin = pick(random, &Sin::ALL);
-            let [_, peer] = if side == 0 { dial.sides } else { [dial.sides[1], dial.sides[0]] };
-            let ord = dial.sides[side].ord.min(peer.ird);
-            let sin = if sin.needs_ord() && ord == 0 { Sin::WriteBeyond } else { sin };
-            Fate::Sins { side, after, sin }
+            let violation = pick(random, &Violation::ALL);
+            let [_, peer] =
+                if side == 0 { connection.sides } else { [connection.sides[1], connection.sides[0]] };
+            let ord = connection.sides[side].ord.min(peer.ird);
+            let violation =
+                if violation.needs_ord() && ord == 0 { Violation::WriteBeyond } else { violation };
+            Ending::Violates { side, after, violation }
         }
-        _ => Fate::Cut {
+        _ => Ending::Cut {
             side,
             after: after + 1,
             delay: Duration::from_micros(random.below(3_000)),

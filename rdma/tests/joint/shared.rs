@@ -32,8 +32,8 @@ impl Model {
     }
 
     /// Whether a message to this side finds a buffer, whatever comes to others before it.
-    pub(crate) fn has_buffer(&self, host: usize, (dial, side): (usize, usize)) -> bool {
-        let offer = &self.offers[dial][side];
+    pub(crate) fn has_buffer(&self, host: usize, (connection, side): (usize, usize)) -> bool {
+        let offer = &self.offers[connection][side];
         match offer.share {
             None => offer.buffers.iter().any(|buffer| buffer.message.is_none()),
             Some(share) => {
@@ -47,17 +47,18 @@ impl Model {
     pub(crate) fn promise(
         &mut self,
         host: usize,
-        (dial, side): (usize, usize),
+        (connection, side): (usize, usize),
         message: Message,
         payload: Vec<u8>,
     ) {
         self.shared[host].promised += 1;
-        self.offers[dial][side].inbound.push_back(Inbound { message, payload, buffer: None });
+        self.offers[connection][side].inbound.push_back(Inbound { message, payload, buffer: None });
     }
 
     /// The oldest message under way that has no buffer takes the oldest.
-    fn take_buffer(&mut self, host: usize, (dial, side): (usize, usize)) -> Result<(), String> {
-        let inbound = self.offers[dial][side].inbound.iter_mut().find(|inbound| inbound.buffer.is_none());
+    fn take_buffer(&mut self, host: usize, (connection, side): (usize, usize)) -> Result<(), String> {
+        let inbound =
+            self.offers[connection][side].inbound.iter_mut().find(|inbound| inbound.buffer.is_none());
         let inbound = inbound.ok_or("a buffer is used, and nothing was sent")?;
         let shared = &mut self.shared[host];
         let buffer = shared.waiting.pop_front().ok_or("a buffer is used, and none was posted")?;
@@ -106,8 +107,12 @@ impl Model {
     }
 
     /// A stream ends: messages that did not come take no buffer. Fails if one that did has not come back.
-    pub(crate) fn leave_shared(&mut self, host: usize, (dial, side): (usize, usize)) -> Result<(), String> {
-        let offer = &mut self.offers[dial][side];
+    pub(crate) fn leave_shared(
+        &mut self,
+        host: usize,
+        (connection, side): (usize, usize),
+    ) -> Result<(), String> {
+        let offer = &mut self.offers[connection][side];
         offer.over = true;
         let left = core::mem::take(&mut offer.inbound);
         if left.iter().any(|inbound| inbound.buffer.is_some()) {

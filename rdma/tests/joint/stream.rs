@@ -9,9 +9,9 @@ use rdma::{CloseHow, Env, ErrorCode, RdmaStats, RegionId, Sink, StagTable, Strea
 use tcp_stack::testutil::{HeapBuf, HeapPool, Random};
 use tcp_stack::{Buf, BufClass, BufPool, CloseReason, ConnId, Duration, Instant, Segment, Stack};
 
-use crate::engine::{Engine, Lent, Local};
+use crate::engine::{Engine, EngineEnv, Local};
 use crate::model::{Buffer, Place, Shared, Ticket, Watched};
-use crate::scenario::{DialPlan, Fate, SidePlan, Sin};
+use crate::scenario::{ConnPlan, Ending, SidePlan, Violation};
 use crate::verbs::{self, HostDevice};
 use crate::work::pieces;
 
@@ -127,7 +127,7 @@ pub(crate) struct Outcome {
     /// Succeeded, by operation: Write, Read, Send, Atomic, Immediate, Bind, Invalidate.
     pub(crate) by_op: [u32; 7],
     /// Succeeded without being told, posted with bytes that were copied, and with lists of several parts.
-    pub(crate) untold: u64,
+    pub(crate) unsignaled: u64,
     pub(crate) inline: u64,
     pub(crate) lists: u64,
     /// Bytes behind gaps that were taken, and of those: the stream ended before they were delivered; they came again
@@ -138,11 +138,11 @@ pub(crate) struct Outcome {
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    pub(crate) dial: usize,
+    pub(crate) connection: usize,
     pub(crate) side: usize,
     pub(crate) host: usize,
     pub(crate) plan: SidePlan,
-    pub(crate) fate: Fate,
+    pub(crate) ending: Ending,
     pub(crate) window: u32,
     pub(crate) base_to: [u64; 2],
     pub(crate) conn: ConnId,
@@ -176,7 +176,7 @@ pub(crate) struct Stream {
     /// Turns in a row in which nothing could be sent though there was said to be room.
     in_vain: u32,
     /// TCP has said that there is room.
-    pub(crate) told_of_room: bool,
+    pub(crate) room_notified: bool,
     /// Something was completed, so that memory is to be looked at.
     pub(crate) look: bool,
     /// The private data that the peer is to find, and whether it may be forged.
@@ -197,8 +197,8 @@ fn instant(since_start: Duration) -> Instant {
 impl Stream {
     #[allow(clippy::too_many_arguments, reason = "each is a part of the stream's place in the run")]
     pub(crate) fn new(
-        (dial, side): (usize, usize),
-        plan: &DialPlan,
+        (connection, side): (usize, usize),
+        plan: &ConnPlan,
         conn: ConnId,
         id: StreamId,
         engine: Engine,
@@ -208,16 +208,15 @@ impl Stream {
     ) -> Self {
         let slots = u64::from(plan.sides[side].receive_queue);
         // The peer is to send more than there are buffers for.
-        let withholds =
-            matches!(plan.fate, Fate::Sins { side: peer, sin: Sin::SendNoBuffer, .. } if peer != side);
+        let withholds = matches!(plan.ending, Ending::Violates { side: peer, violation: Violation::SendNoBuffer, .. } if peer != side);
         Self {
-            dial,
+            connection,
             side,
             host: plan.host(side),
             plan: plan.sides[side],
-            fate: plan.fate,
+            ending: plan.ending,
             window: plan.window,
-            base_to: [0, 1].map(|side| base_to(dial, side)),
+            base_to: [0, 1].map(|side| base_to(connection, side)),
             conn,
             id,
             engine,
@@ -241,7 +240,7 @@ impl Stream {
             retry_at: None,
             needs_turn: true,
             in_vain: 0,
-            told_of_room: false,
+            room_notified: false,
             look: false,
             private_data,
             hostile: false,
@@ -252,12 +251,12 @@ impl Stream {
 
     /// The region whose window the peer uses.
     pub(crate) fn open(&self, host: usize) -> Place {
-        Place { host, region: open_region(self.dial) }
+        Place { host, region: open_region(self.connection) }
     }
 
     /// The region with sources, sinks and buffers.
     pub(crate) fn own(&self) -> Place {
-        Place { host: self.host, region: own_region(self.dial) }
+        Place { host: self.host, region: own_region(self.connection) }
     }
 
     /// Lets the engine do something; in full operation it must not allocate.
@@ -289,7 +288,7 @@ impl Stream {
         let ends = self.taken.iter().filter(|(start, taken)| offset < start + taken && *start < offset + len);
         self.outcome.taken[2] += u64::from(again && ends.count() > 0);
         self.taken.retain(|(start, taken)| start + taken > offset + len);
-        self.model.borrow_mut().receiving = Some((self.dial, self.side));
+        self.model.borrow_mut().receiving = Some((self.connection, self.side));
         self.act(tools, |engine, tools| engine.receive(now, offset, segment, tools))?;
         self.model.borrow_mut().receiving = None;
         self.needs_turn = true;
@@ -302,7 +301,7 @@ impl Stream {
         let mut taken = [(0, 0); 64];
         let count = self.act(tools, |engine, tools| {
             let Tools { stack, stags, memory, stats, device, .. } = tools;
-            let mut lent = Lent { device, env: Env { stags, memory, stats } };
+            let mut lent = EngineEnv { device, env: Env { stags, memory, stats } };
             let mut count = 0;
             stack.offer_out_of_order(conn, &mut |offset, bytes| {
                 let takes = engine.receive_out_of_order(offset, bytes, &mut lent);
@@ -340,7 +339,7 @@ impl Stream {
         self.collect(now, tools)?;
         tools.stags.revoke_stream(self.id);
         if self.outcome.close.is_none() {
-            return Err("the transport is lost, and no end is told of".into());
+            return Err("the transport is lost, and no end is reported".into());
         }
         if let (Engine::Verbs(handle), Some(own)) = (&self.engine, &mut self.objects) {
             own.end(handle, tools)?;
@@ -438,7 +437,7 @@ impl Stream {
             }
             self.note_sink(own, id, &local, None);
             let buffer = Buffer { id, place: own, slot, message: None };
-            self.model.borrow_mut().offers[self.dial][self.side].buffers.push_back(buffer);
+            self.model.borrow_mut().offers[self.connection][self.side].buffers.push_back(buffer);
             // It may have come back at once.
             self.collect(now, tools)?;
         }
@@ -457,18 +456,18 @@ impl Stream {
         let (progress, budget) = self.act(tools, |engine, tools| {
             let Tools { stack, pool, stags, memory, stats, device, .. } = tools;
             let mut sink = StreamSink { stack, pool, conn, now, budget: BUDGET };
-            let mut lent = Lent { device, env: Env { stags, memory, stats } };
+            let mut lent = EngineEnv { device, env: Env { stags, memory, stats } };
             let progress = engine.poll_transmit(now, &mut lent, &mut sink);
             (progress, sink.budget)
         })?;
-        let told = core::mem::take(&mut self.told_of_room);
+        let notified = core::mem::take(&mut self.room_notified);
         if progress.pending {
             let least = tools.stack.emss(conn).max(tcp_stack::SEND_LEAST);
             if tools.stack.send_capacity(conn) < least && budget > 0 {
                 tools.stack.notify_writable(conn);
-                self.in_vain = if told && progress.frames == 0 { self.in_vain + 1 } else { 0 };
+                self.in_vain = if notified && progress.frames == 0 { self.in_vain + 1 } else { 0 };
                 if self.in_vain > IN_VAIN_MAX {
-                    return Err("told again and again of room that is not there".into());
+                    return Err("notified again and again of room that is not there".into());
                 }
             } else {
                 // No buffer in the pool, or others are to have their turn.
@@ -480,20 +479,20 @@ impl Stream {
 }
 
 /// The tagged offset of the first byte of a side's window: 0, an address, and one near the end of all offsets.
-pub(crate) const fn base_to(dial: usize, side: usize) -> u64 {
-    match (dial + side) % 3 {
+pub(crate) const fn base_to(connection: usize, side: usize) -> u64 {
+    match (connection + side) % 3 {
         0 => 0,
         1 => 0x7f12_3456_7000,
         _ => u64::MAX - 0xff_ffff,
     }
 }
 
-pub(crate) fn open_region(dial: usize) -> u32 {
-    u32::try_from(dial * 2).unwrap_or(u32::MAX)
+pub(crate) fn open_region(connection: usize) -> u32 {
+    u32::try_from(connection * 2).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn own_region(dial: usize) -> u32 {
-    u32::try_from(dial * 2 + 1).unwrap_or(u32::MAX)
+pub(crate) fn own_region(connection: usize) -> u32 {
+    u32::try_from(connection * 2 + 1).unwrap_or(u32::MAX)
 }
 
 /// Bytes of the own region for sources and sinks.

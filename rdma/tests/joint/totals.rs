@@ -128,7 +128,7 @@ fn features(report: &Report) -> [(&'static str, u64); 14] {
         ("what was placed sent again in other segments", sum(|side| side.taken[2])),
         ("shared buffers", shared),
         ("a shared queue running low", limits),
-        ("work that is not signaled", sum(|side| side.untold)),
+        ("work that is not signaled", sum(|side| side.unsignaled)),
         ("inline data", sum(|side| side.inline)),
         ("lists", sum(|side| side.lists)),
         ("bound windows", sum(|side| side.by_op[5].into())),

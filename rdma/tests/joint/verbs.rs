@@ -17,7 +17,7 @@ use tcp_stack::{Instant, Segment};
 
 use crate::engine::{Engine, Handle};
 use crate::model::Ticket;
-use crate::scenario::{DialPlan, HostPlan, SidePlan};
+use crate::scenario::{ConnPlan, HostPlan, SidePlan};
 use crate::stream::{GUARD, Stream, Tools, since_start};
 
 /// Elements of a list, at most.
@@ -33,7 +33,7 @@ pub(crate) type HostDevice = Device<Segment<HeapBuf>>;
 
 /// What a stream is told.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum Notice {
     Asked(Box<[u8]>),
     Established {
         private_data: Box<[u8]>,
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
     listeners: Vec<Option<CmId>>,
     pub(crate) handles: Vec<Option<(CmId, QpNum)>>,
     /// Per connection.
-    told: Vec<VecDeque<Told>>,
+    notices: Vec<VecDeque<Notice>>,
     /// How often the shared receive queue was said to run low.
     pub(crate) limits_reached: u64,
 }
@@ -85,13 +85,13 @@ pub(crate) struct Own {
     pub(crate) windows: Vec<Bound>,
     pub(crate) last_taken: bool,
     /// Work that had succeeded without being told when the stream ended: nothing gives its places back.
-    untold: usize,
+    unsignaled: usize,
     /// The program knows of the connection.
     pub(crate) known: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(device: &mut HostDevice, plan: &HostPlan, dials: usize) -> Result<Self, String> {
+    pub(crate) fn new(device: &mut HostDevice, plan: &HostPlan, connections: usize) -> Result<Self, String> {
         let pd = device.alloc_pd().map_err(|error| error.to_string())?;
         let mut cq = || device.create_cq(CQES).map_err(|error| error.to_string());
         let send = cq()?;
@@ -105,17 +105,17 @@ impl Shared {
             pd,
             cqs: [send, recv],
             srq,
-            listeners: vec![None; dials],
-            handles: vec![None; dials],
-            told: (0..dials).map(|_| VecDeque::new()).collect(),
+            listeners: vec![None; connections],
+            handles: vec![None; connections],
+            notices: (0..connections).map(|_| VecDeque::new()).collect(),
             limits_reached: 0,
         })
     }
 
     /// Takes everything away; fails if something is still in use.
     pub(crate) fn end(&self, device: &mut HostDevice) -> Result<(), String> {
-        if let Some(told) = self.told.iter().position(|told| !told.is_empty()) {
-            return Err(format!("connection {told} was not told of {:?}", self.told[told]));
+        if let Some(at) = self.notices.iter().position(|queue| !queue.is_empty()) {
+            return Err(format!("connection {at} did not take {:?}", self.notices[at]));
         }
         for listener in self.listeners.iter().flatten() {
             device.destroy_id(*listener).map_err(|error| error.to_string())?;
@@ -130,53 +130,53 @@ impl Shared {
         ends.into_iter().collect::<Result<(), _>>().map_err(|error| format!("an object is left: {error}"))
     }
 
-    fn dial_of(&self, mut is_it: impl FnMut(&(CmId, QpNum)) -> bool) -> Option<usize> {
+    fn connection_of(&self, mut is_it: impl FnMut(&(CmId, QpNum)) -> bool) -> Option<usize> {
         self.handles.iter().position(|handle| handle.as_ref().is_some_and(&mut is_it))
     }
 
-    fn tell(&mut self, dial: Option<usize>, told: Told) -> Result<(), String> {
-        let queue = dial.and_then(|dial| self.told.get_mut(dial));
-        queue.ok_or_else(|| format!("of no connection: {told:?}"))?.push_back(told);
+    fn queue_notice(&mut self, connection: Option<usize>, notice: Notice) -> Result<(), String> {
+        let queue = connection.and_then(|connection| self.notices.get_mut(connection));
+        queue.ok_or_else(|| format!("of no connection: {notice:?}"))?.push_back(notice);
         Ok(())
     }
 
     /// Takes all that the device has to tell.
     fn sweep(&mut self, device: &mut HostDevice) -> Result<(), String> {
         while let Some(event) = device.poll_cm_event() {
-            let told = match event.kind {
-                CmEventKind::ConnectRequest { private_data, .. } => Told::Asked(private_data),
+            let notice = match event.kind {
+                CmEventKind::ConnectRequest { private_data, .. } => Notice::Asked(private_data),
                 CmEventKind::Established { private_data, responder_resources, initiator_depth } => {
-                    Told::Established { private_data, ird: responder_resources, ord: initiator_depth }
+                    Notice::Established { private_data, ird: responder_resources, ord: initiator_depth }
                 }
-                CmEventKind::Rejected { private_data } => Told::Rejected(private_data),
-                CmEventKind::Disconnected => Told::Over(true),
-                CmEventKind::ConnectError => Told::Over(false),
+                CmEventKind::Rejected { private_data } => Notice::Rejected(private_data),
+                CmEventKind::Disconnected => Notice::Over(true),
+                CmEventKind::ConnectError => Notice::Over(false),
                 kind @ (CmEventKind::AddressError | CmEventKind::Unreachable) => {
                     return Err(format!("{kind:?}"));
                 }
             };
-            self.tell(self.dial_of(|(id, _)| *id == event.id), told)?;
+            self.queue_notice(self.connection_of(|(id, _)| *id == event.id), notice)?;
         }
         while let Some(event) = device.poll_async_event() {
-            let (qp, told) = match event {
+            let (qp, notice) = match event {
                 AsyncEvent::QpFatal(qp, code)
                 | AsyncEvent::QpRequestError(qp, code)
-                | AsyncEvent::QpAccessError(qp, code) => (qp, Told::TerminateSent(code)),
-                AsyncEvent::QpTerminated(qp, code) => (qp, Told::TerminateReceived(code)),
-                AsyncEvent::QpLastWqeReached(qp) => (qp, Told::LastTaken),
+                | AsyncEvent::QpAccessError(qp, code) => (qp, Notice::TerminateSent(code)),
+                AsyncEvent::QpTerminated(qp, code) => (qp, Notice::TerminateReceived(code)),
+                AsyncEvent::QpLastWqeReached(qp) => (qp, Notice::LastTaken),
                 AsyncEvent::SrqLimitReached(_) => {
                     self.limits_reached += 1;
                     continue;
                 }
                 AsyncEvent::CqError(cq) => return Err(format!("{cq:?} has overrun")),
             };
-            self.tell(self.dial_of(|(_, number)| *number == qp), told)?;
+            self.queue_notice(self.connection_of(|(_, number)| *number == qp), notice)?;
         }
         self.sweep_completions(device)?;
         while let Some(request) = device.poll_transport() {
             match request {
                 TransportRequest::Close { id, how, .. } => {
-                    self.tell(self.dial_of(|(of, _)| *of == id), Told::Close(how))?;
+                    self.queue_notice(self.connection_of(|(of, _)| *of == id), Notice::Close(how))?;
                 }
                 // Streams are opened, and given turns, by who asks for them.
                 TransportRequest::Listen { .. }
@@ -189,9 +189,9 @@ impl Shared {
     }
 
     fn sweep_completions(&mut self, device: &mut HostDevice) -> Result<(), String> {
-        let mut told = 0_usize;
+        let mut events = 0_usize;
         while let Some(cq) = device.poll_cq_event() {
-            told += usize::from(self.cqs.contains(&cq));
+            events += usize::from(self.cqs.contains(&cq));
         }
         for cq in self.cqs {
             let mut out = [WorkCompletion::default(); 8];
@@ -203,10 +203,13 @@ impl Shared {
                     return Err("a completion queue allocates when it is polled".into());
                 }
                 for wc in &out[..taken] {
-                    if told == 0 {
+                    if events == 0 {
                         return Err(format!("{wc:?}, and nobody was woken"));
                     }
-                    self.tell(self.dial_of(|(_, qp)| *qp == wc.qp_num), Told::Completed(*wc))?;
+                    self.queue_notice(
+                        self.connection_of(|(_, qp)| *qp == wc.qp_num),
+                        Notice::Completed(*wc),
+                    )?;
                 }
                 if taken == 0 {
                     break;
@@ -234,7 +237,7 @@ pub(crate) fn new_device(config: EndpointConfig) -> HostDevice {
     Device::new(limits, config)
 }
 
-fn param(plan: &DialPlan, side: usize) -> ConnParam<'static> {
+fn param(plan: &ConnPlan, side: usize) -> ConnParam<'static> {
     let SidePlan { ird, ord, rtr, .. } = plan.sides[side];
     ConnParam {
         private_data: &[],
@@ -248,14 +251,14 @@ fn param(plan: &DialPlan, side: usize) -> ConnParam<'static> {
 /// Listens for a connection whose responder has a queue pair.
 pub(crate) fn listen(
     tools: &mut Tools,
-    dial: usize,
-    plan: &DialPlan,
+    connection: usize,
+    plan: &ConnPlan,
     at: std::net::SocketAddr,
 ) -> Result<(), String> {
     let device = &mut tools.device;
     let id = device.create_id(Some(at)).map_err(|error| error.to_string())?;
     device.listen(id, NonZeroU16::MIN, &param(plan, 1)).map_err(|error| error.to_string())?;
-    tools.verbs.listeners[dial] = Some(id);
+    tools.verbs.listeners[connection] = Some(id);
     Ok(())
 }
 
@@ -271,12 +274,12 @@ pub(crate) struct Established<'a> {
 /// A queue pair for a connection that TCP has established.
 pub(crate) fn open(
     tools: &mut Tools,
-    (dial, side): (usize, usize),
-    plan: &DialPlan,
+    (connection, side): (usize, usize),
+    plan: &ConnPlan,
     regions: (RegionId, RegionId, u64),
     conn: &Established<'_>,
 ) -> Result<(Engine, Own), String> {
-    let (own, qp) = make(tools, (dial, side), plan, regions)?;
+    let (own, qp) = make(tools, (connection, side), plan, regions)?;
     // What others have to be told first: below nothing but the request for a stream is looked for.
     tools.verbs.sweep(&mut tools.device)?;
     let (device, stats) = (&mut tools.device, &mut tools.stats);
@@ -292,26 +295,26 @@ pub(crate) fn open(
         }
         id
     } else {
-        let listener = tools.verbs.listeners[dial].ok_or("nobody listens")?;
+        let listener = tools.verbs.listeners[connection].ok_or("nobody listens")?;
         let id = device.incoming(listener, conn.id, (conn.local, conn.remote), now);
         id.ok_or("there is no place for the stream")?
     };
-    tools.verbs.handles[dial] = Some((id, qp));
+    tools.verbs.handles[connection] = Some((id, qp));
     Ok((Engine::Verbs(Handle { id, qp }), own))
 }
 
 /// The objects of a stream.
 fn make(
     tools: &mut Tools,
-    (dial, side): (usize, usize),
-    plan: &DialPlan,
+    (connection, side): (usize, usize),
+    plan: &ConnPlan,
     (open, work, window): (RegionId, RegionId, u64),
 ) -> Result<(Own, QpNum), String> {
     let Tools { device, verbs, stags, memory, .. } = tools;
     let side_plan = &plan.sides[side];
     let work_len = memory.inner.bytes(work).map_or(0, |bytes| bytes.len() as u64);
     let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
-    let base_to = AddressBase::At(crate::stream::base_to(dial, side));
+    let base_to = AddressBase::At(crate::stream::base_to(connection, side));
     let mut reg = |part, base, access| {
         device.reg_mr(verbs.pd, part, base, access, stags).map_err(|error| error.to_string())
     };
@@ -326,7 +329,7 @@ fn make(
         ],
         windows: Vec::new(),
         last_taken: false,
-        untold: 0,
+        unsignaled: 0,
         known: side == 0,
     };
     let windows = (0..WINDOWS).map(|_| {
@@ -358,11 +361,11 @@ impl Own {
     pub(crate) fn end(&mut self, handle: &Handle, tools: &mut Tools) -> Result<(), String> {
         let Tools { device, stags, verbs, .. } = tools;
         let attr = device.query_qp(handle.qp).map_err(|error| error.to_string())?;
-        if (attr.send_used, attr.recv_used, attr.id) != (self.untold, 0, None) {
+        if (attr.send_used, attr.recv_used, attr.id) != (self.unsignaled, 0, None) {
             return Err(format!("work of a queue pair is left: {attr:?}"));
         }
         if attr.init.srq.is_some() != self.last_taken {
-            return Err("the last buffer of a shared receive queue, and nobody was told".into());
+            return Err("the last buffer of a shared receive queue, and no event".into());
         }
         let mut ends = vec![device.destroy_qp(handle.qp)];
         // One that nobody was asked about goes with its stream.
@@ -375,52 +378,58 @@ impl Own {
                 return Err(format!("a window is bound to {key:?}"));
             }
         }
-        let dial = verbs.dial_of(|(_, qp)| *qp == handle.qp).ok_or("a queue pair of no connection")?;
-        verbs.handles[dial] = None;
+        let connection =
+            verbs.connection_of(|(_, qp)| *qp == handle.qp).ok_or("a queue pair of no connection")?;
+        verbs.handles[connection] = None;
         ends.into_iter().collect::<Result<(), _>>().map_err(|error| format!("an object is left: {error}"))
     }
 }
 
 impl Stream {
     /// The next thing that the queue pair's owner is told.
-    pub(crate) fn next_told(&mut self, tools: &mut Tools) -> Result<Option<Told>, String> {
+    pub(crate) fn next_notice(&mut self, tools: &mut Tools) -> Result<Option<Notice>, String> {
         let Tools { device, verbs, .. } = tools;
         verbs.sweep(device)?;
-        Ok(verbs.told[self.dial].pop_front())
+        Ok(verbs.notices[self.connection].pop_front())
     }
 
-    pub(crate) fn handle_told(&mut self, now: Instant, told: Told, tools: &mut Tools) -> Result<(), String> {
-        match told {
-            Told::Asked(private_data) => {
+    pub(crate) fn handle_notice(
+        &mut self,
+        now: Instant,
+        notice: Notice,
+        tools: &mut Tools,
+    ) -> Result<(), String> {
+        match notice {
+            Notice::Asked(private_data) => {
                 self.objects.as_mut().ok_or("not a queue pair")?.known = true;
                 self.asked(&private_data, tools)
             }
-            Told::Established { private_data, ird, ord } => {
+            Notice::Established { private_data, ird, ord } => {
                 let Engine::Verbs(it) = &self.engine else { return Err("not a queue pair".into()) };
                 let crc = tools.device.stream_info(it.id).is_some_and(|info| info.crc);
                 self.established(now, &private_data, (ird, ord, crc))
             }
-            Told::Rejected(private_data) => self.was_rejected(&private_data),
-            Told::Over(established) if established == self.outcome.established => Ok(()),
-            Told::Over(_) => Err("the end is told as that of another connection".into()),
-            Told::TerminateSent(code) => {
+            Notice::Rejected(private_data) => self.was_rejected(&private_data),
+            Notice::Over(established) if established == self.outcome.established => Ok(()),
+            Notice::Over(_) => Err("the end is reported as that of another connection".into()),
+            Notice::TerminateSent(code) => {
                 self.outcome.terminate_sent = Some(code);
                 Ok(())
             }
-            Told::TerminateReceived(code) => {
+            Notice::TerminateReceived(code) => {
                 self.outcome.terminate_received = Some(code);
                 Ok(())
             }
-            Told::LastTaken => {
+            Notice::LastTaken => {
                 self.objects.as_mut().ok_or("not a queue pair")?.last_taken = true;
                 Ok(())
             }
-            Told::Completed(wc) => self.handle_completion(now, &wc, tools),
-            Told::Close(how) => {
+            Notice::Completed(wc) => self.handle_completion(now, &wc, tools),
+            Notice::Close(how) => {
                 // What was flushed was told; what is left and was not to be told has succeeded.
-                self.objects.as_mut().ok_or("not a queue pair")?.untold = self.posted.len();
+                self.objects.as_mut().ok_or("not a queue pair")?.unsignaled = self.posted.len();
                 while self.posted.front().is_some_and(|posted| !posted.signaled) {
-                    self.completed_untold(tools)?;
+                    self.completed_unsignaled(tools)?;
                 }
                 self.settle_queue_pair(now, tools)?;
                 self.ended(now, how, tools)?;
@@ -438,8 +447,8 @@ impl Stream {
         if attr.state == QpState::Idle {
             let failed = tools.device.modify_qp(it.qp, QpState::Error, since_start(now));
             failed.map_err(|error| error.to_string())?;
-            while let Some(told) = self.next_told(tools)? {
-                self.handle_told(now, told, tools)?;
+            while let Some(notice) = self.next_notice(tools)? {
+                self.handle_notice(now, notice, tools)?;
             }
         } else if attr.state != QpState::Error {
             return Err(format!("the end, and {attr:?}"));
@@ -448,11 +457,11 @@ impl Stream {
     }
 
     /// Work that succeeded, as a later completion shows.
-    fn completed_untold(&mut self, tools: &mut Tools) -> Result<(), String> {
+    fn completed_unsignaled(&mut self, tools: &mut Tools) -> Result<(), String> {
         let Some(posted) = self.posted.front() else { return Err("nothing is posted".into()) };
-        let told = (posted.id, posted.op, posted.len);
-        self.outcome.untold += 1;
-        self.completed(told, WcStatus::Success, tools)
+        let completion = (posted.id, posted.op, posted.len);
+        self.outcome.unsignaled += 1;
+        self.completed(completion, WcStatus::Success, tools)
     }
 
     fn handle_completion(
@@ -473,7 +482,7 @@ impl Stream {
             }
             opcode => {
                 while self.posted.front().is_some_and(|posted| posted.id != wc.wr_id && !posted.signaled) {
-                    self.completed_untold(tools)?;
+                    self.completed_unsignaled(tools)?;
                 }
                 let posted = self.posted.front().ok_or("a completion, and nothing is posted")?;
                 let op = posted.op;
@@ -496,6 +505,6 @@ impl Stream {
 
     /// A window that was bound is there for the peer.
     pub(crate) fn bound(&mut self, ticket: Ticket) {
-        self.model.borrow_mut().offers[self.dial][self.side].tickets.push(ticket);
+        self.model.borrow_mut().offers[self.connection][self.side].tickets.push(ticket);
     }
 }

@@ -3,7 +3,7 @@
 use rdma::CloseHow;
 use tcp_stack::CloseReason;
 
-use crate::scenario::{Cut, DialPlan, Fate, Scenario};
+use crate::scenario::{ConnPlan, Cut, Ending, Scenario};
 use crate::stream::Outcome;
 
 /// No ready-to-receive in common (RFC 6581 §8), CRC error (RFC 5044 §8), a fault of one's own (RFC 5040 §4.8).
@@ -45,7 +45,7 @@ impl Outcome {
 
 pub(crate) fn judge(
     scenario: &Scenario,
-    dial: &DialPlan,
+    connection: &ConnPlan,
     pair: &[Option<Outcome>; 2],
     terms: [Terms; 2],
 ) -> Result<(), String> {
@@ -55,11 +55,11 @@ pub(crate) fn judge(
         let [posted, succeeded, flushed] = outcome.work;
         ensure(posted == succeeded + flushed, "work that came back is not the work posted")?;
         ensure(
-            outcome.is_silent() || outcome.established || dial.no_rtr_in_common() || flipped_startup,
+            outcome.is_silent() || outcome.established || connection.no_rtr_in_common() || flipped_startup,
             "a Terminate too early",
         )?;
     }
-    judge_terms(scenario, dial, terms)?;
+    judge_terms(scenario, connection, terms)?;
     if scenario.flips.is_some() {
         return judge_flipped(scenario, pair);
     }
@@ -70,31 +70,36 @@ pub(crate) fn judge(
     if scenario.fatal_outage {
         // It ended before the outage, or in it.
         return ensure(
-            sides.iter().all(|side| side.is_silent() || dial.no_rtr_in_common()),
+            sides.iter().all(|side| side.is_silent() || connection.no_rtr_in_common()),
             "an outage, and a Terminate",
         );
     }
-    if dial.fate == Fate::Rejected {
+    if connection.ending == Ending::Rejected {
         ensure(initiator.rejected && !responder.established, "not rejected")?;
         return ensure(initiator.work[0] + responder.work[0] == 0, "work was posted");
     }
-    if dial.no_rtr_in_common() {
+    if connection.no_rtr_in_common() {
         ensure(initiator.work[0] == 0, "work was posted")?;
-        let told = initiator.sent() == Some(NO_RTR) && responder.heard() == Some(NO_RTR);
-        return ensure(told || matches!(dial.fate, Fate::Cut { .. }), "no common RTR, and no Terminate");
+        let reported = initiator.sent() == Some(NO_RTR) && responder.heard() == Some(NO_RTR);
+        return ensure(
+            reported || matches!(connection.ending, Ending::Cut { .. }),
+            "no common RTR, and no Terminate",
+        );
     }
-    match dial.fate {
-        Fate::Clean | Fate::Rejected => ensure(sides.iter().all(|side| side.is_whole()), "not all is done"),
-        Fate::Sins { side, sin, .. } => {
-            let (sinner, judge) = (sides[side], sides[1 - side]);
-            ensure(judge.sent() == Some(sin.code()), "the wrong Terminate was sent")?;
-            ensure(sinner.heard() == Some(sin.code()), "the wrong Terminate was received")?;
+    match connection.ending {
+        Ending::Clean | Ending::Rejected => {
+            ensure(sides.iter().all(|side| side.is_whole()), "not all is done")
+        }
+        Ending::Violates { side, violation, .. } => {
+            let (violator, judge) = (sides[side], sides[1 - side]);
+            ensure(judge.sent() == Some(violation.code()), "the wrong Terminate was sent")?;
+            ensure(violator.heard() == Some(violation.code()), "the wrong Terminate was received")?;
             ensure(
-                sinner.terminate_sent.is_none() && judge.terminate_received.is_none(),
+                violator.terminate_sent.is_none() && judge.terminate_received.is_none(),
                 "a Terminate was answered",
             )
         }
-        Fate::Cut { side, how, .. } => judge_cut(how, sides[side], sides[1 - side]),
+        Ending::Cut { side, how, .. } => judge_cut(how, sides[side], sides[1 - side]),
     }
 }
 
@@ -112,8 +117,8 @@ fn judge_cut(how: Cut, cutter: &Outcome, other: &Outcome) -> Result<(), String> 
         Cut::Fault => {
             ensure(other.terminate_sent.is_none(), "a fault of the other side")?;
             // A responder that has not heard from its peer may not say anything, unless they speak RFC 6581.
-            let told = cutter.sent() == other.heard() && matches!(cutter.sent(), Some(LOCAL | SETUP));
-            ensure(told || cutter.close == Some(CloseHow::Reset), "a fault, and no Terminate")
+            let reported = cutter.sent() == other.heard() && matches!(cutter.sent(), Some(LOCAL | SETUP));
+            ensure(reported || cutter.close == Some(CloseHow::Reset), "a fault, and no Terminate")
         }
     }
 }
@@ -130,16 +135,19 @@ fn judge_flipped(scenario: &Scenario, pair: &[Option<Outcome>; 2]) -> Result<(),
 }
 
 /// What was agreed on is what both sides brought.
-fn judge_terms(scenario: &Scenario, dial: &DialPlan, terms: [Terms; 2]) -> Result<(), String> {
+fn judge_terms(scenario: &Scenario, connection: &ConnPlan, terms: [Terms; 2]) -> Result<(), String> {
     let [first, second] = terms;
-    let (initiator, responder) = if dial.from == 0 { (first, second) } else { (second, first) };
+    let (initiator, responder) = if connection.from == 0 { (first, second) } else { (second, first) };
     let (Some((ird, ord, crc)), Some((their_ird, their_ord, their_crc))) = (initiator, responder) else {
         return Ok(());
     };
     if scenario.flips.is_some_and(|flips| flips.startup) {
         return Ok(());
     }
-    ensure(crc == dial.crc() && their_crc == crc, "CRCs are not as agreed on")?;
+    ensure(crc == connection.crc() && their_crc == crc, "CRCs are not as agreed on")?;
     ensure(ord <= their_ird && their_ord <= ird, "more reads at a time than can be answered")?;
-    ensure(ord <= dial.sides[0].ord && their_ord <= dial.sides[1].ord, "more reads than asked for")
+    ensure(
+        ord <= connection.sides[0].ord && their_ord <= connection.sides[1].ord,
+        "more reads than asked for",
+    )
 }

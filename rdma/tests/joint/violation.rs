@@ -5,27 +5,30 @@ use rdma::{AtomicOp, Stag, WcOpcode};
 
 use crate::engine::Local;
 use crate::model::What;
-use crate::scenario::Sin;
+use crate::scenario::Violation;
 use crate::stream::{Posted, Stream, Tools};
 
 impl Stream {
     /// Posts what the peer must refuse, as the last thing. `false`: not possible now.
-    pub(crate) fn sin(&mut self, sin: Sin, tools: &mut Tools) -> Result<bool, String> {
+    pub(crate) fn violation(&mut self, violation: Violation, tools: &mut Tools) -> Result<bool, String> {
         let peer = 1 - self.side;
         let base_to = self.base_to[peer];
         // A window may be gone by the time that it is looked at.
         let (narrow, stag) = {
-            let offer = &self.model.borrow().offers[self.dial][peer];
+            let offer = &self.model.borrow().offers[self.connection][peer];
             (offer.narrow, offer.stag)
         };
         let Some(((read_only, write_only), stag)) = narrow.zip(stag) else { return Ok(false) };
         let bad = Stag(0xffff_ff00);
-        if matches!(sin, Sin::SendTooLong | Sin::SendNoBuffer | Sin::InvalidateNoStag) {
-            return self.sinful_send(sin, bad, tools);
+        if matches!(violation, Violation::SendTooLong | Violation::SendNoBuffer | Violation::InvalidateNoStag)
+        {
+            return self.violating_send(violation, bad, tools);
         }
-        let (kind, len) = match sin {
-            Sin::ReadNoStag | Sin::ReadBeyond | Sin::ReadNoRight => (WcOpcode::RdmaRead, 16),
-            Sin::AtomicUnaligned | Sin::AtomicNoRight => (WcOpcode::FetchAdd, 8),
+        let (kind, len) = match violation {
+            Violation::ReadNoStag | Violation::ReadBeyond | Violation::ReadNoRight => {
+                (WcOpcode::RdmaRead, 16)
+            }
+            Violation::AtomicUnaligned | Violation::AtomicNoRight => (WcOpcode::FetchAdd, 8),
             _ => (WcOpcode::RdmaWrite, 16),
         };
         let Some(range) = self.draw_source(len) else { return Ok(false) };
@@ -35,15 +38,15 @@ impl Stream {
         let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
         let write = |rkey, remote_addr| SendOp::RdmaWrite { rkey, remote_addr };
         let read = |rkey, remote_addr| SendOp::RdmaRead { rkey, remote_addr };
-        let work = match sin {
-            Sin::WriteNoStag => write(bad, base_to),
-            Sin::WriteBeyond => write(stag, beyond),
-            Sin::WriteNoRight => write(read_only, base_to),
-            Sin::WriteWraps => write(stag, u64::MAX - 3),
-            Sin::ReadNoStag => read(bad, base_to),
-            Sin::ReadBeyond => read(stag, beyond - 15),
-            Sin::ReadNoRight => read(write_only, base_to),
-            Sin::AtomicUnaligned => SendOp::Atomic { remote_addr: base_to + 4, rkey: stag, op },
+        let work = match violation {
+            Violation::WriteNoStag => write(bad, base_to),
+            Violation::WriteBeyond => write(stag, beyond),
+            Violation::WriteNoRight => write(read_only, base_to),
+            Violation::WriteWraps => write(stag, u64::MAX - 3),
+            Violation::ReadNoStag => read(bad, base_to),
+            Violation::ReadBeyond => read(stag, beyond - 15),
+            Violation::ReadNoRight => read(write_only, base_to),
+            Violation::AtomicUnaligned => SendOp::Atomic { remote_addr: base_to + 4, rkey: stag, op },
             _ => SendOp::Atomic { remote_addr: base_to, rkey: read_only, op },
         };
         let taken = self.post(tools, Posted::new(id, kind, len as u32), (work, false), &local)?;
@@ -54,12 +57,12 @@ impl Stream {
         Ok(taken)
     }
 
-    fn sinful_send(&mut self, sin: Sin, bad: Stag, tools: &mut Tools) -> Result<bool, String> {
+    fn violating_send(&mut self, violation: Violation, bad: Stag, tools: &mut Tools) -> Result<bool, String> {
         let slot = self.peer_slot_len() as u64;
         let too_long = slot + 1 + self.random.below(2_000);
-        let taken = match sin {
-            Sin::SendTooLong => self.send_as(tools, too_long, None)?,
-            Sin::InvalidateNoStag => {
+        let taken = match violation {
+            Violation::SendTooLong => self.send_as(tools, too_long, None)?,
+            Violation::InvalidateNoStag => {
                 self.send_as(tools, slot.min(u64::from(self.plan.slot_len)).min(500), Some(bad))?
             }
             _ => {

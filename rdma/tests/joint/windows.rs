@@ -20,8 +20,8 @@ impl Stream {
         if self.random.below(16) != 0 {
             return Ok(None);
         }
-        let (dial, side, place) = (self.dial, self.side, self.open(self.host));
-        let Some(ticket) = self.model.borrow().offers[dial][side].tickets.first().copied() else {
+        let (connection, side, place) = (self.connection, self.side, self.open(self.host));
+        let Some(ticket) = self.model.borrow().offers[connection][side].tickets.first().copied() else {
             return Ok(None);
         };
         if self.model.borrow_mut().is_used(place, ticket.stag, |_| true) {
@@ -35,7 +35,7 @@ impl Stream {
         let op = SendOp::LocalInvalidate { stag: ticket.stag };
         let taken = self.post(tools, posted, (op, false), &Local::default())?;
         if taken {
-            self.model.borrow_mut().offers[dial][side].tickets.retain(|other| *other != ticket);
+            self.model.borrow_mut().offers[connection][side].tickets.retain(|other| *other != ticket);
         }
         Ok(Some(taken))
     }

@@ -13,7 +13,7 @@ use tcp_stack::{Duration, Instant};
 
 use crate::engine::Local;
 use crate::model::{Message, Place, Ticket, Touch, What, changed};
-use crate::scenario::Fate;
+use crate::scenario::Ending;
 use crate::stream::{GUARD, Posted, Stream, Tools, work_area};
 use crate::verbs::INLINE;
 
@@ -48,9 +48,11 @@ impl Stream {
             && self.posted.len() < usize::from(self.plan.send_queue)
             && self.post_at.is_some_and(|at| at <= now)
         {
-            let taken = match self.fate {
-                Fate::Sins { side, after, sin } if side == self.side && self.outcome.work[0] >= after => {
-                    self.sin(sin, tools)?
+            let taken = match self.ending {
+                Ending::Violates { side, after, violation }
+                    if side == self.side && self.outcome.work[0] >= after =>
+                {
+                    self.violation(violation, tools)?
                 }
                 _ => self.post_one(tools, shared)?,
             };
@@ -77,8 +79,8 @@ impl Stream {
 
     /// Work requests to post; who is to post a sinful one goes on until it has.
     pub(crate) fn quota(&self) -> u32 {
-        match self.fate {
-            Fate::Sins { side, .. } if side == self.side => u32::MAX,
+        match self.ending {
+            Ending::Violates { side, .. } if side == self.side => u32::MAX,
             _ => self.plan.quota,
         }
     }
@@ -160,7 +162,7 @@ impl Stream {
     pub(crate) fn remote(&mut self) -> Option<Remote> {
         let peer = 1 - self.side;
         let model = self.model.borrow();
-        let offer = &model.offers[self.dial][peer];
+        let offer = &model.offers[self.connection][peer];
         let ticket = offer.tickets.get(self.random.index(offer.tickets.len() * 2)).copied();
         let all = offer.stag.map(|stag| Ticket { stag, base_to: self.base_to[peer] });
         let Ticket { stag, base_to } = ticket.or(all)?;
@@ -182,7 +184,7 @@ impl Stream {
         let list = self.list(local, posted.region.as_ref());
         let is_last = self.posted.len() + 1 >= usize::from(self.plan.send_queue)
             || self.outcome.work[0] + 1 >= self.quota()
-            || matches!(self.fate, Fate::Sins { side, .. } if side == self.side);
+            || matches!(self.ending, Ending::Violates { side, .. } if side == self.side);
         posted.signaled |= !self.plan.unsignaled || is_last || self.random.below(3) == 0;
         let fence = self.plan.verbs && self.random.below(8) == 0;
         let flags = SendFlags { signaled: posted.signaled, solicited, fence };
@@ -371,7 +373,7 @@ impl Stream {
         let Some(sink) = self.draw_sink(8) else { return Ok(false) };
         let region = self.model.borrow().offers.len() as u32 * 2;
         let place = Place { host: 1 - self.host, region };
-        let op = AtomicOp::FetchAdd { add: 1 << (16 * (self.dial % 4)), mask: 0 };
+        let op = AtomicOp::FetchAdd { add: 1 << (16 * (self.connection % 4)), mask: 0 };
         let id = self.next_id();
         let local = self.local(&sink, false);
         let posted = Posted { remote: Some(place), ..Posted::new(id, WcOpcode::FetchAdd, 8) };
@@ -387,7 +389,7 @@ impl Stream {
 
     /// Gives the peer's oldest unused buffer to a message.
     fn claim(&self, message: Message, payload: Vec<u8>) {
-        let to = (self.dial, 1 - self.side);
+        let to = (self.connection, 1 - self.side);
         let mut model = self.model.borrow_mut();
         if model.offers[to.0][to.1].share.is_some() {
             return model.promise(1 - self.host, to, message, payload);
@@ -402,7 +404,7 @@ impl Stream {
 
     /// Whether the peer has a buffer for a message more.
     pub(crate) fn credit(&self) -> bool {
-        self.model.borrow().has_buffer(1 - self.host, (self.dial, 1 - self.side))
+        self.model.borrow().has_buffer(1 - self.host, (self.connection, 1 - self.side))
     }
 
     pub(crate) fn immediate(&mut self, tools: &mut Tools) -> Result<bool, String> {
@@ -429,8 +431,10 @@ impl Stream {
 
     /// A ticket of the peer's that no unfinished Read or atomic operation is by.
     fn draw_ticket(&mut self) -> Option<Stag> {
-        let index = self.random.index(self.model.borrow().offers[self.dial][1 - self.side].tickets.len());
-        let Ticket { stag, .. } = *self.model.borrow().offers[self.dial][1 - self.side].tickets.get(index)?;
+        let index =
+            self.random.index(self.model.borrow().offers[self.connection][1 - self.side].tickets.len());
+        let Ticket { stag, .. } =
+            *self.model.borrow().offers[self.connection][1 - self.side].tickets.get(index)?;
         let is_used = |what: &What| matches!(what, What::Fetched | What::Word { .. });
         (!self.model.borrow_mut().is_used(self.open(1 - self.host), stag, is_used)).then_some(stag)
     }
@@ -456,14 +460,16 @@ impl Stream {
             self.claim(message, payload);
             self.note_source(id, &source, &local, tools);
             let mut model = self.model.borrow_mut();
-            model.offers[self.dial][1 - self.side].tickets.retain(|ticket| Some(ticket.stag) != invalidate);
+            model.offers[self.connection][1 - self.side]
+                .tickets
+                .retain(|ticket| Some(ticket.stag) != invalidate);
         }
         Ok(taken)
     }
 
     /// Bytes of the peer's buffers.
     pub(crate) fn peer_slot_len(&self) -> usize {
-        self.model.borrow().offers[self.dial][1 - self.side].slot_len
+        self.model.borrow().offers[self.connection][1 - self.side].slot_len
     }
 }
 
