@@ -17,7 +17,7 @@
 //! Every reader goes through [`Pieces`], which leave markers out.
 
 use super::crc::{Crc32c, crc32c};
-use super::fpdu::{Fpdu, Pieces};
+use super::fpdu::{Fpdu, Piece, Pieces};
 use super::marker::{Layout, MARKER_LEN, pointer};
 use super::out_of_order::{OutOfOrderFpdus, OutOfOrderPolicy, OutOfOrderRefusal, StreamShape};
 use super::placed::{PlacedRun, PlacedRuns};
@@ -104,15 +104,6 @@ impl fmt::Display for FpduError {
 }
 
 impl core::error::Error for FpduError {}
-
-#[derive(Debug)]
-pub(super) enum Piece<C> {
-    Chunk(C),
-    /// So many bytes of the copy-aside buffer, behind those of the pieces before.
-    Spill(usize),
-    /// So many bytes that were placed before and are here no more.
-    Placed(usize),
-}
 
 /// Cuts the received half of a stream into FPDUs.
 ///

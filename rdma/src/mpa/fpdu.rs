@@ -1,7 +1,6 @@
 //! One received FPDU, and its ULPDU slice by slice.
 
 use super::LENGTH_LEN;
-use super::deframer::Piece;
 use super::marker::{BETWEEN, Layout, MARKER_LEN};
 use std::collections::vec_deque;
 
@@ -104,6 +103,17 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         rest.leave_out(skip);
         rest
     }
+}
+
+/// Storage of consecutive received bytes in a deframer's queue.
+#[derive(Debug)]
+pub(super) enum Piece<C> {
+    /// A chunk of the stream, held by the deframer.
+    Chunk(C),
+    /// Length in bytes of a part of the copy buffer. Parts follow each other there in the order of the queue.
+    Spill(usize),
+    /// Length in bytes of a part that was placed out-of-order and is not stored.
+    Placed(usize),
 }
 
 /// A run of received bytes, slice by slice, markers left out.
