@@ -14,7 +14,7 @@ use end::Drain;
 use crate::memory::{LocalSlice, Memory, Origin, PdId, StagTable, StreamId};
 use crate::mpa::{ConnectRequest, Deframer, FpduError, LocalError, Negotiation, Terms};
 use crate::qp::{Depths, Event, Local, PostError, QueuePair, StreamState, WorkOp, WorkRequest};
-use crate::rdmap::Step;
+use crate::rdmap::SendOutcome;
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::atomic::AtomicOp;
@@ -219,20 +219,20 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.send_negotiation(env.stats, sink, &mut progress);
         if self.poke_due {
             match self.qp.poke(env, sink) {
-                Step::Sent { fpdus, bytes } => {
+                SendOutcome::Sent { fpdus, bytes } => {
                     progress.count(fpdus, bytes);
                     self.pokes = self.pokes.saturating_add(1);
                     self.poke_due = false;
                 }
-                Step::NoRoom => {}
-                Step::Again | Step::Idle => self.poke_due = false,
+                SendOutcome::NoRoom => {}
+                SendOutcome::Again | SendOutcome::Idle => self.poke_due = false,
             }
         }
         loop {
             match self.qp.transmit(env, sink) {
-                Step::Sent { fpdus, bytes } => progress.count(fpdus, bytes),
-                Step::Again => {}
-                Step::NoRoom | Step::Idle => break,
+                SendOutcome::Sent { fpdus, bytes } => progress.count(fpdus, bytes),
+                SendOutcome::Again => {}
+                SendOutcome::NoRoom | SendOutcome::Idle => break,
             }
         }
         if progress.frames > 0 {

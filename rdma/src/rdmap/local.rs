@@ -1,7 +1,7 @@
 //! This side's memory: what a work request may fetch and where an answer is placed, with a check on every access
 //! to an element of a scatter/gather list; and the work that is no message.
 
-use super::transmit::{Front, Step};
+use super::segment::{SegmentHeader, SendOutcome};
 use crate::ddp::Segment;
 use crate::memory::{Bind, Fetch, Memory, Placement, StagTable};
 use crate::mpa::Fpdu;
@@ -65,11 +65,11 @@ impl QueuePair {
     pub(super) fn push_gathered<M: Memory>(
         &mut self,
         work: &WorkRequest,
-        front: Front,
+        front: SegmentHeader,
         segment: Segment,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-    ) -> Step {
+    ) -> SendOutcome {
         let (skip, len) = (work.progress, segment.len);
         match work.local {
             Local::List(list) => {
@@ -215,7 +215,12 @@ impl QueuePair {
 
     /// Work that is no message: invalidates an STag of this side. RFC 5040 §8.1.1: "the network interface can no
     /// longer modify an Advertised Buffer after the ULP revokes remote access rights".
-    pub(super) fn invalidate<M>(&mut self, work: &WorkRequest, stag: Stag, env: &mut Env<'_, M>) -> Step {
+    pub(super) fn invalidate<M>(
+        &mut self,
+        work: &WorkRequest,
+        stag: Stag,
+        env: &mut Env<'_, M>,
+    ) -> SendOutcome {
         match env.stags.invalidate_local(stag, self.origin) {
             Ok(()) => self.local_work_done(),
             Err(_) => self.work_failed(work, WcStatus::LocalProtectionError, env.stats),
@@ -229,17 +234,17 @@ impl QueuePair {
         window: Stag,
         bind: &Bind,
         env: &mut Env<'_, M>,
-    ) -> Step {
+    ) -> SendOutcome {
         match env.stags.bind(window, bind, self.origin) {
             Ok(()) => self.local_work_done(),
             Err(_) => self.work_failed(work, WcStatus::MwBindError, env.stats),
         }
     }
 
-    fn local_work_done(&mut self) -> Step {
+    fn local_work_done(&mut self) -> SendOutcome {
         self.sq.next_sent();
         self.complete();
-        Step::Again
+        SendOutcome::Again
     }
 
     /// Work that cannot be done. What was posted before it is finished first, as far as that is possible, so that
@@ -250,13 +255,13 @@ impl QueuePair {
         work: &WorkRequest,
         status: WcStatus,
         stats: &mut RdmaStats,
-    ) -> Step {
+    ) -> SendOutcome {
         let first = work.progress == 0 && !matches!(work.op, WorkOp::Immediate { .. });
         let wait = first && self.sq.reads() > 0;
         if let Some(next) = self.sq.next() {
             if wait {
                 next.fence = true;
-                return Step::Again;
+                return SendOutcome::Again;
             }
             next.status = status;
         }
@@ -265,7 +270,7 @@ impl QueuePair {
         } else {
             self.close(CloseHow::Reset);
         }
-        Step::Again
+        SendOutcome::Again
     }
 
     /// The answer that was due cannot be placed.

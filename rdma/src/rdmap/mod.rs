@@ -5,6 +5,7 @@ mod out_of_order;
 mod receive;
 mod rtr;
 mod run;
+mod segment;
 mod transmit;
 
-pub(crate) use transmit::Step;
+pub(crate) use segment::SendOutcome;

@@ -4,7 +4,7 @@
 //! which only offset and L bit change from one to the next. Nothing can take that right back before the run is over:
 //! whatever revokes, invalidates or binds anew needs the table that the run has borrowed. The next run asks again.
 
-use super::transmit::{Front, Step};
+use super::segment::{SegmentHeader, SendOutcome};
 use crate::ddp::{Segment, cut};
 use crate::memory::{Fetch, Memory};
 use crate::qp::QueuePair;
@@ -14,7 +14,7 @@ use crate::{Env, Sink};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     /// What went out; what kept it back if that is nothing.
-    pub(super) step: Step,
+    pub(super) step: SendOutcome,
     /// Bytes of the message that went out.
     pub(super) payload: usize,
     /// Whether the message ends with them.
@@ -23,7 +23,7 @@ pub(super) struct Run {
 
 impl Run {
     /// One attempt, with so many bytes of the message.
-    pub(super) const fn of(step: Step, payload: usize, ended: bool) -> Self {
+    pub(super) const fn of(step: SendOutcome, payload: usize, ended: bool) -> Self {
         Self { step, payload, ended }
     }
 }
@@ -34,7 +34,7 @@ impl QueuePair {
     #[inline]
     pub(super) fn push_run<M: Memory>(
         &mut self,
-        front: Front,
+        front: SegmentHeader,
         fetch: Fetch,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
@@ -50,18 +50,18 @@ impl QueuePair {
     /// The same of more bytes than one segment takes.
     fn push_several<M: Memory>(
         &mut self,
-        mut front: Front,
+        mut front: SegmentHeader,
         mut fetch: Fetch,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
     ) -> Run {
         let (mut fpdus, mut bytes, mut payload, mut ended) = (0_usize, 0_usize, 0_usize, false);
-        let mut stopped = Step::NoRoom;
+        let mut stopped = SendOutcome::NoRoom;
         while let Some(segment) = cut(self.framer.ulpdu_max(sink.fpdu_max()), front.len(), fetch.len()) {
             let (here, behind) = fetch.split_at(segment.len);
             let front_here = front.with_last(segment.last);
             let step = self.push(front_here, segment.len, env, sink, |memory, out| memory.fetch(here, out));
-            let Step::Sent { bytes: fpdu, .. } = step else {
+            let SendOutcome::Sent { bytes: fpdu, .. } = step else {
                 stopped = step;
                 break;
             };
@@ -72,9 +72,9 @@ impl QueuePair {
                 ended = true;
                 break;
             }
-            (front, fetch) = (front.behind(segment.len), behind);
+            (front, fetch) = (front.after(segment.len), behind);
         }
-        let taken = fpdus > 0 && stopped == Step::NoRoom;
-        Run::of(if taken { Step::Sent { fpdus, bytes } } else { stopped }, payload, ended)
+        let taken = fpdus > 0 && stopped == SendOutcome::NoRoom;
+        Run::of(if taken { SendOutcome::Sent { fpdus, bytes } } else { stopped }, payload, ended)
     }
 }

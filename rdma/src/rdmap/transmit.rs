@@ -1,6 +1,7 @@
 //! What goes out: one FPDU at a time, built in the transport's own buffer.
 
 use super::run::Run;
+use super::segment::{SegmentHeader, SendOutcome};
 use crate::ddp::cut;
 use crate::memory::{Fetch, Memory};
 use crate::qp::{CloseHow, Event, QueuePair, Reply, Source, StreamState, WcStatus, WorkOp, WorkRequest};
@@ -13,87 +14,15 @@ use crate::wire::terminate::Terminate;
 use crate::wire::{MessageOffset, Msn, QueueNumber, Stag, TaggedOffset};
 use crate::{Env, Sink};
 
-/// What came of an attempt to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// So many FPDUs went out, of so many bytes together.
-    Sent { fpdus: usize, bytes: usize },
-    /// Something changed; try again.
-    Again,
-    /// The transport takes no more for now.
-    NoRoom,
-    /// There is nothing to send.
-    Idle,
-}
-
-/// The headers in front of a segment's payload.
-#[derive(Clone, Copy)]
-pub(super) enum Front {
-    Tagged(TaggedHeader),
-    Untagged(UntaggedHeader),
-}
-
-impl Front {
-    pub(super) const fn len(&self) -> usize {
-        match self {
-            Self::Tagged(_) => TaggedHeader::LEN,
-            Self::Untagged(_) => UntaggedHeader::LEN,
-        }
-    }
-
-    /// The same of the last segment of the message, if it is.
-    pub(super) const fn with_last(self, last: bool) -> Self {
-        match self {
-            Self::Tagged(header) => Self::Tagged(TaggedHeader { last, ..header }),
-            Self::Untagged(header) => Self::Untagged(UntaggedHeader { last, ..header }),
-        }
-    }
-
-    /// The same of the segment that follows one with `len` bytes of payload.
-    pub(super) fn behind(self, len: usize) -> Self {
-        match self {
-            Self::Tagged(header) => {
-                let offset = TaggedOffset(header.offset.0.wrapping_add(len as u64));
-                Self::Tagged(TaggedHeader { offset, ..header })
-            }
-            Self::Untagged(header) => {
-                let len = u32::try_from(len).unwrap_or(u32::MAX);
-                let offset = MessageOffset(header.offset.0.wrapping_add(len));
-                Self::Untagged(UntaggedHeader { offset, ..header })
-            }
-        }
-    }
-
-    /// Writes the header and returns what is behind it.
-    fn emit<'a>(&self, ulpdu: &'a mut [u8]) -> &'a mut [u8] {
-        match self {
-            Self::Tagged(header) => match ulpdu.split_first_chunk_mut() {
-                Some((bytes, rest)) => {
-                    header.emit(bytes);
-                    rest
-                }
-                None => &mut [],
-            },
-            Self::Untagged(header) => match ulpdu.split_first_chunk_mut() {
-                Some((bytes, rest)) => {
-                    header.emit(bytes);
-                    rest
-                }
-                None => &mut [],
-            },
-        }
-    }
-}
-
 /// The token, if the memory has its bytes.
 #[inline]
 fn held<M: Memory>(env: &Env<'_, M>, fetch: Fetch) -> Option<Fetch> {
     env.memory.holds(fetch.region(), fetch.offset(), fetch.len()).then_some(fetch)
 }
 
-fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset, last: bool) -> Front {
+fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset, last: bool) -> SegmentHeader {
     let ulp_control = ControlField::new(opcode).emit();
-    Front::Tagged(TaggedHeader { last, version: ddp::VERSION, ulp_control, stag, offset })
+    SegmentHeader::Tagged(TaggedHeader { last, version: ddp::VERSION, ulp_control, stag, offset })
 }
 
 fn untagged(opcode: Opcode, queue: QueueNumber, msn: Msn, offset: u32, last: bool) -> UntaggedHeader {
@@ -120,18 +49,18 @@ impl QueuePair {
     }
 
     /// Sends one FPDU.
-    pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+    pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
         match self.state {
             StreamState::Terminating => return self.send_terminate(env, sink),
             StreamState::ReadyToSend if self.may_proceed() => {}
-            _ => return Step::Idle,
+            _ => return SendOutcome::Idle,
         }
-        let Some(source) = self.current.or_else(|| self.choose()) else { return Step::Idle };
+        let Some(source) = self.current.or_else(|| self.choose()) else { return SendOutcome::Idle };
         let step = match source {
             Source::Response => self.send_response(env, sink),
             Source::Work => self.send_work(env, sink),
         };
-        if let Step::Sent { .. } = step {
+        if let SendOutcome::Sent { .. } = step {
             self.last = source;
         }
         step
@@ -159,11 +88,11 @@ impl QueuePair {
         }
     }
 
-    fn send_response<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+    fn send_response<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
         let reply = match self.irq.front().copied() {
             Some(Reply::Read(reply)) => reply,
             Some(Reply::Atomic(response)) => return self.send_atomic_response(&response, env, sink),
-            None => return Step::Idle,
+            None => return SendOutcome::Idle,
         };
         let mut request = reply.request;
         let front = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset, true);
@@ -180,11 +109,11 @@ impl QueuePair {
                     let segment =
                         Some((u16::try_from(len).unwrap_or(u16::MAX), Header::Untagged(reply.header)));
                     self.fail(&Fault { error, segment, request: Some(request) }, env.stats);
-                    return Step::Again;
+                    return SendOutcome::Again;
                 }
             }
         };
-        let Step::Sent { .. } = run.step else { return run.step };
+        let SendOutcome::Sent { .. } = run.step else { return run.step };
         self.fetched(run.payload, env);
         if run.ended {
             self.irq.pop_front();
@@ -203,8 +132,8 @@ impl QueuePair {
         run.step
     }
 
-    fn send_work<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
-        let Some(work) = self.sq.peek_next().copied() else { return Step::Idle };
+    fn send_work<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
+        let Some(work) = self.sq.peek_next().copied() else { return SendOutcome::Idle };
         match work.op {
             WorkOp::Read { stag, to } => self.send_read(&work, stag, to, env, sink),
             WorkOp::Atomic { stag, to, op } => self.send_atomic(&work, (stag, to), op, env, sink),
@@ -224,7 +153,7 @@ impl QueuePair {
                 };
                 let mut header = untagged(opcode, QueueNumber::SEND, self.out_sends, work.progress, true);
                 header.ulp_word = invalidate.map_or(0, |stag| stag.0);
-                self.send_message(&work, Front::Untagged(header), env, sink)
+                self.send_message(&work, SegmentHeader::Untagged(header), env, sink)
             }
         }
     }
@@ -234,10 +163,10 @@ impl QueuePair {
     fn send_message<M: Memory>(
         &mut self,
         work: &WorkRequest,
-        front: Front,
+        front: SegmentHeader,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-    ) -> Step {
+    ) -> SendOutcome {
         let left = work.local.len().saturating_sub(work.progress) as usize;
         let run = match self.in_one_piece(work, left, env) {
             Some(allowed) if left > 0 => {
@@ -249,12 +178,12 @@ impl QueuePair {
             }
             _ => {
                 let mulpdu = self.framer.ulpdu_max(sink.fpdu_max());
-                let Some(segment) = cut(mulpdu, front.len(), left) else { return Step::NoRoom };
+                let Some(segment) = cut(mulpdu, front.len(), left) else { return SendOutcome::NoRoom };
                 let step = self.push_gathered(work, front.with_last(segment.last), segment, env, sink);
                 Run::of(step, segment.len, segment.last)
             }
         };
-        let Step::Sent { .. } = run.step else { return run.step };
+        let SendOutcome::Sent { .. } = run.step else { return run.step };
         self.fetched(run.payload, env);
         if run.ended {
             self.current = None;
@@ -294,7 +223,7 @@ impl QueuePair {
         to: TaggedOffset,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-    ) -> Step {
+    ) -> SendOutcome {
         if !self.may_scatter(work.local, env.stags) {
             return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
         }
@@ -308,13 +237,14 @@ impl QueuePair {
             source_stag: stag,
             source_offset: to,
         };
-        let front = Front::Untagged(untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn, 0, true));
+        let front =
+            SegmentHeader::Untagged(untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn, 0, true));
         let step = self.push(front, ReadRequest::LEN, env, sink, |_, out| {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 request.emit(bytes);
             }
         });
-        let Step::Sent { .. } = step else { return step };
+        let SendOutcome::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
         if let Some(next) = self.sq.next() {
             next.sink = sink_stag;
@@ -333,19 +263,20 @@ impl QueuePair {
         op: AtomicOp,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-    ) -> Step {
+    ) -> SendOutcome {
         if !self.may_scatter(work.local, env.stags) {
             return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
         }
         let msn = self.out_reads;
         let request = AtomicRequest { id: msn.0, stag, to, op: Ok(op) };
-        let front = Front::Untagged(untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, msn, 0, true));
+        let front =
+            SegmentHeader::Untagged(untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, msn, 0, true));
         let step = self.push(front, AtomicRequest::LEN, env, sink, |_, out| {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 request.emit(bytes);
             }
         });
-        let Step::Sent { .. } = step else { return step };
+        let SendOutcome::Sent { .. } = step else { return step };
         self.out_reads = msn.next();
         if let Some(next) = self.sq.next() {
             next.sink = Stag(request.id);
@@ -362,16 +293,16 @@ impl QueuePair {
         response: &AtomicResponse,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-    ) -> Step {
+    ) -> SendOutcome {
         let msn = self.out_atomic_responses;
         let queue = QueueNumber::ATOMIC_RESPONSE;
-        let front = Front::Untagged(untagged(Opcode::AtomicResponse, queue, msn, 0, true));
+        let front = SegmentHeader::Untagged(untagged(Opcode::AtomicResponse, queue, msn, 0, true));
         let step = self.push(front, AtomicResponse::LEN, env, sink, |_, out| {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 response.emit(bytes);
             }
         });
-        let Step::Sent { .. } = step else { return step };
+        let SendOutcome::Sent { .. } = step else { return step };
         self.out_atomic_responses = msn.next();
         self.irq.pop_front();
         count(&mut env.stats.rdmap.out_atomic_responses, 1);
@@ -385,15 +316,15 @@ impl QueuePair {
         solicited: bool,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
-    ) -> Step {
+    ) -> SendOutcome {
         let opcode = if solicited { Opcode::ImmediateDataSolicited } else { Opcode::ImmediateData };
-        let front = Front::Untagged(untagged(opcode, QueueNumber::SEND, self.out_sends, 0, true));
+        let front = SegmentHeader::Untagged(untagged(opcode, QueueNumber::SEND, self.out_sends, 0, true));
         let step = self.push(front, IMMEDIATE_LEN, env, sink, |_, out| {
             if let Some((bytes, _)) = out.split_first_chunk_mut() {
                 *bytes = data;
             }
         });
-        let Step::Sent { .. } = step else { return step };
+        let SendOutcome::Sent { .. } = step else { return step };
         self.out_sends = self.out_sends.next();
         count(&mut env.stats.rdmap.out_immediates, 1);
         self.sq.next_sent();
@@ -403,13 +334,13 @@ impl QueuePair {
 
     /// Sends an RDMA Write of no bytes, which changes nothing at the peer: between messages only, for within
     /// one the rest of it goes out anyway.
-    pub(crate) fn poke<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
+    pub(crate) fn poke<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
         if self.state != StreamState::ReadyToSend || self.current.is_some() {
-            return Step::Idle;
+            return SendOutcome::Idle;
         }
         let front = tagged(Opcode::RdmaWrite, Stag(1), TaggedOffset(0), true);
         let step = self.push(front, 0, env, sink, |_, _| {});
-        if let Step::Sent { .. } = step {
+        if let SendOutcome::Sent { .. } = step {
             count(&mut env.stats.rdmap.pokes, 1);
         }
         step
@@ -417,17 +348,18 @@ impl QueuePair {
 
     /// The last message of a stream.
     #[cold]
-    fn send_terminate<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> Step {
-        let Some((message, error)) = self.terminate else { return Step::Idle };
+    fn send_terminate<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
+        let Some((message, error)) = self.terminate else { return SendOutcome::Idle };
         let mut bytes = [0; Terminate::LEN_MAX];
         let len = message.emit(&mut bytes);
-        let front = Front::Untagged(untagged(Opcode::Terminate, QueueNumber::TERMINATE, Msn::FIRST, 0, true));
+        let front =
+            SegmentHeader::Untagged(untagged(Opcode::Terminate, QueueNumber::TERMINATE, Msn::FIRST, 0, true));
         let step = self.push(front, len, env, sink, |_, out| {
             for (to, from) in out.iter_mut().zip(bytes) {
                 *to = from;
             }
         });
-        if let Step::Sent { .. } = step {
+        if let SendOutcome::Sent { .. } = step {
             count(&mut env.stats.rdmap.terminates_sent, 1);
             self.events.push_back(Event::TerminateSent { code: error.code().0, error });
             self.close(CloseHow::Fin);
@@ -444,12 +376,12 @@ impl QueuePair {
     /// Builds an FPDU in the transport's buffer: header, then `len` bytes that `fill` writes.
     pub(super) fn push<M: Memory>(
         &mut self,
-        front: Front,
+        front: SegmentHeader,
         len: usize,
         env: &mut Env<'_, M>,
         sink: &mut impl Sink,
         fill: impl FnOnce(&M, &mut [u8]),
-    ) -> Step {
+    ) -> SendOutcome {
         let ulpdu_len = front.len().saturating_add(len);
         let fpdu_len = self.framer.fpdu_len(ulpdu_len);
         let (framer, memory) = (self.framer, &*env.memory);
@@ -462,17 +394,17 @@ impl QueuePair {
             }
         });
         if !taken {
-            return Step::NoRoom;
+            return SendOutcome::NoRoom;
         }
         if !built {
             // The transport lent a buffer of another length: what it sends now is not an FPDU.
             self.close(CloseHow::Reset);
-            return Step::Idle;
+            return SendOutcome::Idle;
         }
         self.sent_any = true;
         env.stats.mpa.count_fpdu_out(ulpdu_len);
         count(&mut env.stats.mpa.markers_out, self.framer.markers(fpdu_len));
         self.framer.sent(fpdu_len);
-        Step::Sent { fpdus: 1, bytes: fpdu_len }
+        SendOutcome::Sent { fpdus: 1, bytes: fpdu_len }
     }
 }
