@@ -1,7 +1,6 @@
 //! Atomic operations on the wire, and what they do to a value (RFC 7306 §5).
 
-use super::rdmap::{halves, offset};
-use super::{ParseError, Stag, TaggedOffset, truncated};
+use super::{ParseError, Stag, TaggedOffset, halves, offset, truncated};
 
 /// A 64-bit atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -110,3 +110,17 @@ impl Default for Msn {
 /// An offset in bytes from the start of an untagged message (RFC 5041 §4.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageOffset(pub u32);
+
+/// Joins the two words of a 64-bit field.
+#[inline]
+fn offset(high: [u8; 4], low: [u8; 4]) -> TaggedOffset {
+    let ([h0, h1, h2, h3], [l0, l1, l2, l3]) = (high, low);
+    TaggedOffset(u64::from_be_bytes([h0, h1, h2, h3, l0, l1, l2, l3]))
+}
+
+/// Splits a 64-bit field into its two words, in network byte order.
+#[inline]
+fn halves(offset: TaggedOffset) -> [[u8; 4]; 2] {
+    let [h0, h1, h2, h3, l0, l1, l2, l3] = offset.0.to_be_bytes();
+    [[h0, h1, h2, h3], [l0, l1, l2, l3]]
+}

@@ -1,7 +1,7 @@
 //! RDMAP's control field, its opcodes, and the RDMA Read Request header (RFC 5040 §4, RFC 7306 §4).
 
 use super::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
-use super::{ParseError, QueueNumber, Stag, TaggedOffset, truncated};
+use super::{ParseError, QueueNumber, Stag, TaggedOffset, halves, offset, truncated};
 
 /// The version of RFC 5040 §4.1: "01b for an RNIC that complies with this RDMA protocol specification".
 pub const VERSION: u8 = 1;
@@ -251,16 +251,4 @@ impl ReadRequest {
             *slot = word;
         }
     }
-}
-
-#[inline]
-pub(super) fn offset(high: [u8; 4], low: [u8; 4]) -> TaggedOffset {
-    let ([h0, h1, h2, h3], [l0, l1, l2, l3]) = (high, low);
-    TaggedOffset(u64::from_be_bytes([h0, h1, h2, h3, l0, l1, l2, l3]))
-}
-
-#[inline]
-pub(super) fn halves(offset: TaggedOffset) -> [[u8; 4]; 2] {
-    let [h0, h1, h2, h3, l0, l1, l2, l3] = offset.0.to_be_bytes();
-    [[h0, h1, h2, h3], [l0, l1, l2, l3]]
 }
