@@ -3,14 +3,10 @@
 use core::fmt;
 use std::collections::VecDeque;
 
-use super::queue_pair::QpNum;
+use super::ids::{CqId, QpNum};
 use super::{AsyncEvent, Device, VerbsError};
 use crate::qp::{WcOpcode, WcStatus};
 use crate::wire::Stag;
-
-/// A completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CqId(pub u32);
 
 /// What became of a work request (`ibv_wc`). With a status other than success only `wr_id`, `status`, `opcode` and
 /// `qp_num` mean something.

@@ -13,7 +13,8 @@
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
 
-use super::queue_pair::{QpNum, QpState};
+use super::ids::{CmId, QpNum};
+use super::queue_pair::QpState;
 use super::{Device, Now, VerbsError};
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointInfo, MessageSizes};
 use crate::memory::StreamId;
@@ -21,19 +22,6 @@ use crate::mpa::ConnectRequest;
 use crate::qp::CloseHow;
 use crate::stats::RdmaStats;
 use crate::wire::mpa::RtrOptions;
-
-/// A listener or a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CmId(pub u32);
-
-impl CmId {
-    /// Which place in the device's table: below [`Limits::ids`](super::Limits::ids), so that it serves as the index of
-    /// the adapter's own.
-    #[inline]
-    pub const fn index(self) -> usize {
-        (self.0 & 0xffff) as usize
-    }
-}
 
 /// Events that can wait for one of them: asked for, established, ended.
 pub(super) const EVENTS_MAX: usize = 3;

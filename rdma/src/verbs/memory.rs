@@ -1,5 +1,6 @@
 //! Protection domains, memory regions and memory windows (`ibv_pd`, `ibv_mr`, `ibv_mw`).
 
+use super::ids::MwId;
 use super::{Device, VerbsError};
 use crate::memory::{Access, PdId, RegionId, Scope, StagTable, Window};
 use crate::wire::Stag;
@@ -7,10 +8,6 @@ use crate::wire::Stag;
 /// A memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MrId(pub u32);
-
-/// A memory window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MwId(pub u32);
 
 /// How a memory region addresses its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@
 
 mod completion;
 mod connection;
+mod ids;
 mod memory;
 mod queue_pair;
 mod shared;
@@ -34,11 +35,12 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-pub use completion::{CqId, PollError, WorkCompletion};
-pub use connection::{CmEvent, CmEventKind, CmId, ConnParam, TransportRequest};
-pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, MwId, inc_rkey};
-pub use queue_pair::{QpAttr, QpCap, QpInit, QpNum, QpState};
-pub use shared::{SrqAttr, SrqId};
+pub use completion::{PollError, WorkCompletion};
+pub use connection::{CmEvent, CmEventKind, ConnParam, TransportRequest};
+pub use ids::{CmId, CqId, MwId, QpNum, SrqId};
+pub use memory::{AddressBase, MemoryRegion, MemoryWindow, MrId, inc_rkey};
+pub use queue_pair::{QpAttr, QpCap, QpInit, QpState};
+pub use shared::SrqAttr;
 pub use work::{Data, RecvWr, SendFlags, SendOp, SendWr};
 
 pub use crate::memory::{Access, Bind, PdId, RegionId};

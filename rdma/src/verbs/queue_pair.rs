@@ -15,17 +15,12 @@
 
 use std::collections::VecDeque;
 
-use super::completion::{CqId, Slots, WorkCompletion};
-use super::connection::CmId;
-use super::shared::SrqId;
+use super::completion::{Slots, WorkCompletion};
+use super::ids::{CmId, CqId, QpNum, SrqId};
 use super::{AsyncEvent, Device, Now, VerbsError};
 use crate::memory::{Origin, PdId, StreamId};
 use crate::qp::{Depths, QueuePair, WcOpcode, WcStatus};
 use crate::stats::RdmaStats;
-
-/// The number of a queue pair: 24 bits, as in InfiniBand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QpNum(pub u32);
 
 /// Where a queue pair stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

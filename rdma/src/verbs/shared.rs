@@ -1,13 +1,10 @@
 //! Shared receive queues (`ibv_srq`).
 
+use super::ids::SrqId;
 use super::work::RecvWr;
 use super::{AsyncEvent, Device, PostError, VerbsError};
 use crate::memory::PdId;
 use crate::qp::SharedQueue;
-
-/// A shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SrqId(pub u32);
 
 /// A shared receive queue at a glance (`ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

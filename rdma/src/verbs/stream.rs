@@ -4,8 +4,9 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::completion::{Slots, WorkCompletion};
-use super::connection::{CmEventKind, CmId, Id, Stage, TransportRequest};
-use super::queue_pair::{QpNum, QpState};
+use super::connection::{CmEventKind, Id, Stage, TransportRequest};
+use super::ids::{CmId, QpNum};
+use super::queue_pair::QpState;
 use super::{AsyncEvent, Device};
 use crate::endpoint::{Endpoint, EndpointConfig, Env, Progress, Sink};
 use crate::memory::{Memory, StagTable, StreamId};

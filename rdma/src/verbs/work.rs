@@ -1,7 +1,7 @@
 //! Work requests (`ibv_send_wr`, `ibv_recv_wr`) and how they are posted.
 
-use super::memory::MwId;
-use super::queue_pair::{Posted, QpNum, QpState};
+use super::ids::{MwId, QpNum};
+use super::queue_pair::{Posted, QpState};
 use super::{Bind, Device};
 use crate::qp::{Local, PostError, Sge, StreamState, WcOpcode, WorkOp, WorkRequest};
 use crate::wire::atomic::AtomicOp;
