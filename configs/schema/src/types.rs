@@ -4,15 +4,12 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tcp_stack::{ConnOptions, TcpConfig};
 
-use crate::errors::ConfigErrors;
-use crate::machine::Machine;
 use crate::text::{Access, RegionName, Token};
-use crate::{check, plan};
 
 /// How many `[[port]]` tables a file may have.
 pub const PORTS_MAX: usize = 8;
@@ -51,48 +48,6 @@ pub struct Config {
     pub control: Control,
     /// `[log]`
     pub log: Log,
-}
-
-impl Config {
-    /// Reads and checks a file of at most 1 MiB. Token files are looked up in the file's own folder.
-    ///
-    /// # Errors
-    /// Every mistake in the file, or the one that made it unreadable.
-    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        check::load(path, None)
-    }
-
-    /// Checks the text of a file. `name` is the file's path: it stands in the report, and relative token files
-    /// are looked up beside it.
-    ///
-    /// # Errors
-    /// Every mistake in the text.
-    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
-        check::parse(name, text, None)
-    }
-
-    /// As [`load`](Self::load), and compares the file with a machine: whether its cores are online, its interfaces,
-    /// PCI devices, groups and folders exist, its TAPs are free, and the hugepages that it requires are.
-    ///
-    /// # Errors
-    /// Every mistake in the file and everything that the machine lacks, together.
-    pub fn load_on(path: &Path, machine: &Machine) -> Result<Self, ConfigErrors> {
-        check::load(path, Some(machine.clone()))
-    }
-
-    /// As [`parse`](Self::parse), and compares the text with a machine.
-    ///
-    /// # Errors
-    /// As [`load_on`](Self::load_on).
-    pub fn parse_on(name: &str, text: &str, machine: &Machine) -> Result<Self, ConfigErrors> {
-        check::parse(name, text, Some(machine.clone()))
-    }
-
-    /// Bytes of one packet buffer's data room, headroom included: what `rte_pktmbuf_pool_create` takes.
-    /// Large enough for a whole frame of any port, so that a received frame is never split.
-    pub fn data_room_bytes(&self) -> u16 {
-        plan::data_room_bytes(&self.ports)
-    }
 }
 
 /// `[memory]`: hugepages and packet buffers.

@@ -13,11 +13,54 @@ use toml::de::DeTable;
 
 use crate::errors::{ConfigErrors, Found, Source};
 use crate::machine::Machine;
+use crate::plan;
 use crate::read::{Place, Report, Section};
 use crate::types::Config;
 
 /// Bytes of the largest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+impl Config {
+    /// Reads and checks a file of at most 1 MiB. Token files are looked up in the file's own folder.
+    ///
+    /// # Errors
+    /// Every mistake in the file, or the one that made it unreadable.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        load(path, None)
+    }
+
+    /// Checks the text of a file. `name` is the file's path: it stands in the report, and relative token files
+    /// are looked up beside it.
+    ///
+    /// # Errors
+    /// Every mistake in the text.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
+        parse(name, text, None)
+    }
+
+    /// As [`load`](Self::load), and compares the file with a machine: whether its cores are online, its interfaces,
+    /// PCI devices, groups and folders exist, its TAPs are free, and the hugepages that it requires are.
+    ///
+    /// # Errors
+    /// Every mistake in the file and everything that the machine lacks, together.
+    pub fn load_on(path: &Path, machine: &Machine) -> Result<Self, ConfigErrors> {
+        load(path, Some(machine.clone()))
+    }
+
+    /// As [`parse`](Self::parse), and compares the text with a machine.
+    ///
+    /// # Errors
+    /// As [`load_on`](Self::load_on).
+    pub fn parse_on(name: &str, text: &str, machine: &Machine) -> Result<Self, ConfigErrors> {
+        parse(name, text, Some(machine.clone()))
+    }
+
+    /// Bytes of one packet buffer's data room, headroom included: what `rte_pktmbuf_pool_create` takes.
+    /// Large enough for a whole frame of any port, so that a received frame is never split.
+    pub fn data_room_bytes(&self) -> u16 {
+        plan::data_room_bytes(&self.ports)
+    }
+}
 
 pub(crate) fn load(path: &Path, machine: Option<Machine>) -> Result<Config, ConfigErrors> {
     let name = path.display().to_string();
