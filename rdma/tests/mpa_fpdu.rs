@@ -490,7 +490,7 @@ fn an_fpdu_survives_that_its_chunks_are_given_back() {
                     // Its CRC has matched.
                     lens.push(fpdu.unwrap().len());
                 }
-                deframer.tidy(&mut stats);
+                deframer.compact_if_small(&mut stats);
                 assert!(deframer.chunks() * 256 <= deframer.pending(), "chunks of few bytes, {size} each");
                 let (begins, held) = (deframer.incomplete_from(), deframer.pending());
                 if n % every == 0 {

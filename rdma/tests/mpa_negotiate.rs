@@ -287,7 +287,7 @@ fn a_bad_request_closes_at_once_and_is_counted() {
         assert_eq!((side.send(), side.negotiation.state()), (vec![], State::Failed));
         assert_eq!(side.receive(&frame("Req", 0, 1, b"")), 0);
         assert_eq!(side.event(), None);
-        assert!(!refusal.is_told_by_terminate());
+        assert!(!refusal.sends_terminate());
     }
 }
 
@@ -420,7 +420,7 @@ fn a_bad_reply_closes_at_once_and_is_counted() {
         assert_eq!(side.counted(), [("requests_out", 1), (counter, 1)]);
         let told = matches!(refusal, Refusal::InsufficientIrd | Refusal::NoMatchingRtr);
         assert_eq!(
-            (refusal.is_told_by_terminate(), told && side.negotiation.terms().is_none()),
+            (refusal.sends_terminate(), told && side.negotiation.terms().is_none()),
             (told, false)
         );
     }

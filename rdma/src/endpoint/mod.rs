@@ -202,7 +202,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                 None => break,
             }
         }
-        deframer.tidy(&mut env.stats.mpa);
+        deframer.compact_if_small(&mut env.stats.mpa);
         if qp.state != StreamState::ReadyToSend {
             self.deframer = None;
         }

@@ -4,32 +4,32 @@
 use super::CRC_LEN;
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The CRC field over one run of bytes.
+/// Returns the CRC field over one run of bytes.
 #[inline]
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> [u8; CRC_LEN] {
     crc_fast::crc32_iscsi(bytes).to_le_bytes()
 }
 
-/// The CRC field over bytes that lie in pieces.
+/// CRC field over bytes that lie in several pieces, computed piece by piece.
 #[derive(Clone, Debug)]
 pub struct Crc32c(Digest);
 
 impl Crc32c {
-    /// Nothing covered yet.
+    /// Returns a CRC over no bytes.
     #[inline]
     #[must_use]
     pub fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Covers the next piece.
+    /// Adds the next piece.
     #[inline]
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
 
-    /// The CRC field over all pieces so far.
+    /// Returns the CRC field over all pieces added so far.
     #[inline]
     #[must_use]
     pub fn finish(&self) -> [u8; CRC_LEN] {

@@ -1,20 +1,22 @@
-//! FPDUs on their way in (RFC 5044 §6): located by the chain of lengths, verified, then lent out.
+//! Deframer of the received stream (RFC 5044 §6): locates FPDUs by their lengths, verifies them, and returns them
+//! borrowed. The [endpoint](crate::Endpoint) feeds it with the chunks that TCP delivers.
 //!
-//! The stream comes in chunks, each an owned thing such as a received segment. An FPDU that lies in one
-//! chunk is lent as a slice of it, mostly before the chunk is taken at all ([`Deframer::next_whole`]). One that is split
-//! keeps its chunks, moved and not copied, until the rest has come, and is lent as a row of slices. Chunks are dropped as
-//! soon as they hold nothing that is still wanted.
+//! The stream arrives in chunks, each an owned buffer such as a received segment. An FPDU inside one chunk is borrowed
+//! from it, usually before the deframer takes the chunk at all ([`Deframer::next_whole`]). For an FPDU that spans
+//! chunks, the deframer holds the chunks, moved and not copied, until the FPDU is complete, and returns it as a
+//! sequence of slices. It drops a chunk as soon as all of its bytes are consumed.
 //!
-//! A peer may cut its stream into single bytes, or begin a long FPDU and never end it, on every connection that it
-//! may have. So that chunks, whose buffers come from a pool that reception lives on, are not all held for that, no more
-//! than [`DeframerConfig::chunks_max`] are; what comes behind them and does not complete the FPDU is copied into a buffer
-//! that the deframer was given at the start, and so are the smallest of chunks, which would pin a buffer for a few bytes.
+//! A peer may send single bytes, or begin a long FPDU and never end it, on every connection. The chunks' buffers come
+//! from the packet pool, so the deframer holds at most [`DeframerConfig::chunks_max`] of them. It copies later bytes
+//! that do not complete the FPDU into a copy buffer allocated at the start; it also copies tiny chunks there, which
+//! would pin a packet buffer for a few bytes.
 //!
-//! What was placed while it lay behind a gap is remembered as [`PlacedRun`]s. When the stream gets there, its bytes are
-//! left out, whether they come a second time or not at all ([`push_placed`](Deframer::push_placed)), and the run is
-//! given out in their stead. An FPDU that does not end where a run begins shows that the run was none of the stream's.
+//! FPDUs placed out-of-order are remembered as [`PlacedRun`]s. When the stream reaches a run, the deframer skips its
+//! bytes, whether they were retransmitted or not ([`push_placed`](Deframer::push_placed)), and returns the run in
+//! their place. If an FPDU does not end where a run begins, the run did not consist of FPDUs of this stream: the
+//! stream fails.
 //!
-//! Every reader goes through [`Pieces`], which leave markers out.
+//! All readers use [`Pieces`], which skip markers.
 
 use super::crc::{Crc32c, crc32c};
 use super::fpdu::{Fpdu, Piece, Pieces};
@@ -25,35 +27,35 @@ use super::{CRC_LEN, LENGTH_LEN, MARKED_LEN_MAX, MpaStats, fpdu_len};
 use core::fmt;
 use std::collections::VecDeque;
 
-/// Chunks that suffice for the longest FPDU in segments of 1448 bytes, wherever in them it begins.
+/// Number of chunks that hold the longest FPDU in segments of 1448 bytes, at any alignment.
 pub const CHUNKS_MAX: usize = 48;
-/// Bytes below which a chunk that does not complete an FPDU is copied aside although fewer are held: an eighth of the least
-/// buffer that ports receive into.
+/// Length in bytes below which a chunk that does not complete an FPDU is copied even if fewer than `chunks_max` are
+/// held: an eighth of the smallest receive buffer of a port.
 const TINY: usize = 256;
-/// Bytes of the copy-aside buffer that no legal stream overflows.
+/// Size of the copy buffer in bytes that no legal stream overflows.
 pub const SPILL_MAX: usize = MARKED_LEN_MAX + TINY;
-/// Bytes of the shortest FPDU.
+/// Bytes of the shortest FPDU, which carries an empty ULPDU.
 const FPDU_LEN_MIN: u64 = fpdu_len(0) as u64;
 
-/// What a deframer is made with.
+/// Settings of a deframer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeframerConfig {
-    /// Whether CRCs are verified.
+    /// True if CRCs are verified.
     pub crc: bool,
-    /// Whether the stream has markers.
+    /// True if the stream has markers.
     pub markers: bool,
-    /// Chunks that may be held for an FPDU that is not complete: as many packet buffers.
+    /// Chunks that may be held for an incomplete FPDU, each a packet buffer.
     pub chunks_max: usize,
-    /// Bytes that may be copied aside; [`SPILL_MAX`] suffices for every legal stream.
+    /// Size of the copy buffer in bytes; [`SPILL_MAX`] suffices for every legal stream.
     pub spill_max: usize,
-    /// How FPDUs behind a gap are looked for.
+    /// Policy for FPDUs behind a gap in the stream.
     pub out_of_order: OutOfOrderPolicy,
-    /// Runs of such FPDUs that may be remembered.
+    /// Number of out-of-order runs that may be remembered.
     pub runs_max: usize,
 }
 
 impl Default for DeframerConfig {
-    /// CRCs, no markers, everything in order.
+    /// CRCs on, markers off, everything in order.
     fn default() -> Self {
         Self {
             crc: true,
@@ -66,7 +68,7 @@ impl Default for DeframerConfig {
     }
 }
 
-/// Why no more FPDUs come out of a stream.
+/// Reason why a stream has failed; no more FPDUs follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FpduError {
     /// The CRC does not match (RFC 5044 §8, code 2).
@@ -75,16 +77,16 @@ pub enum FpduError {
     Marker,
     /// The FPDU does not end where one was found before the gap closed (RFC 5044 §8, code 3).
     Boundary,
-    /// More small pieces of one FPDU than the copy-aside buffer takes; cannot be with [`SPILL_MAX`] bytes.
+    /// One FPDU arrived in more small pieces than the copy buffer takes; impossible with [`SPILL_MAX`] bytes.
     Fragmented,
-    /// A chunk does not follow the one before it: a mistake of the caller's.
+    /// A chunk does not follow the one before it: an error of the caller.
     Gap {
-        /// The stream position that was due.
+        /// The expected stream position.
         expected: u64,
         /// The stream position of the chunk.
         offset: u64,
     },
-    /// A chunk was offered before the FPDUs already held were taken out: a mistake of the caller's.
+    /// A chunk was pushed before the complete FPDUs were taken: an error of the caller.
     Undrained,
 }
 
@@ -105,12 +107,12 @@ impl fmt::Display for FpduError {
 
 impl core::error::Error for FpduError {}
 
-/// Cuts the received half of a stream into FPDUs.
+/// Splits the received half of a stream into FPDUs.
 ///
-/// Offer a chunk with [`push`](Self::push), then take FPDUs with [`next_fpdu`](Self::next_fpdu) and runs with
-/// [`next_placed`](Self::next_placed) until there is neither. RFC 5044 §8: "Once MPA delivers an error of any type, it
-/// MUST NOT pass or deliver any additional FPDUs on that half connection": after an error chunks are dropped and nothing
-/// comes out.
+/// Push a chunk with [`push`](Self::push), then take FPDUs with [`next_fpdu`](Self::next_fpdu) and runs with
+/// [`next_placed`](Self::next_placed) until both return `None`. RFC 5044 §8: "Once MPA delivers an error of any type,
+/// it MUST NOT pass or deliver any additional FPDUs on that half connection": after an error the deframer drops all
+/// chunks and returns nothing.
 #[derive(Debug)]
 pub struct Deframer<C> {
     shape: StreamShape,
@@ -118,30 +120,30 @@ pub struct Deframer<C> {
     pieces: VecDeque<Piece<C>>,
     chunks: usize,
     chunks_max: usize,
-    /// Bytes of the first piece that are used up; zero unless it is a chunk.
+    /// Bytes consumed of the first piece; zero unless that piece is a chunk.
     used: usize,
-    /// Bytes in the pieces that are not used up.
+    /// Bytes in all pieces that are not consumed.
     held: usize,
-    /// Bytes of the FPDU that was lent out last.
-    lent: usize,
-    /// The stream position of the first byte held.
+    /// Bytes of the FPDU that was returned last; they are consumed by the next call.
+    borrowed: usize,
+    /// Stream position of the first byte held.
     position: u64,
     spill: Vec<u8>,
     spill_max: usize,
-    /// Bytes of `spill` that are used up.
+    /// Bytes consumed of `spill`.
     spill_used: usize,
     out_of_order: OutOfOrderPolicy,
     runs: PlacedRuns,
 }
 
 impl<C: AsRef<[u8]>> Deframer<C> {
-    /// A deframer whose first FPDU begins at stream position `start`. This is the only place where it allocates.
+    /// Creates a deframer whose first FPDU begins at stream position `start`. All allocation happens here.
     #[must_use]
     pub fn new(start: u64, config: DeframerConfig) -> Self {
         let DeframerConfig { crc, markers, chunks_max, spill_max, out_of_order, runs_max } = config;
         let runs_max = if out_of_order == OutOfOrderPolicy::Off { 0 } else { runs_max };
-        // In front of each chunk, and behind the last, there is at most one run of bytes copied aside; one chunk more
-        // completes the FPDU.
+        // At most one part of the copy buffer precedes each chunk, and one follows the last chunk. The chunk that
+        // completes the FPDU is one more.
         let pieces_max = chunks_max.saturating_add(1).saturating_mul(2);
         Self {
             shape: StreamShape { start, crc, markers },
@@ -151,7 +153,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             chunks_max,
             used: 0,
             held: 0,
-            lent: 0,
+            borrowed: 0,
             position: start,
             spill: Vec::with_capacity(spill_max),
             spill_max,
@@ -161,36 +163,35 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         }
     }
 
-    /// The stream position behind all that was offered.
+    /// Returns the stream position behind all bytes pushed.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.position.saturating_add(self.held as u64)
     }
 
-    /// Bytes held back because their FPDU is not complete.
+    /// Returns the number of bytes held of an incomplete FPDU.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.held.saturating_sub(self.lent)
+        self.held.saturating_sub(self.borrowed)
     }
 
-    /// Chunks that are held: as many packet buffers.
+    /// Returns the number of chunks held, each a packet buffer.
     #[must_use]
     pub const fn chunks(&self) -> usize {
         self.chunks
     }
 
-    /// The stream position at which the FPDU begins that bytes are held back of; `None` where there are none.
+    /// Returns the stream position at which the incomplete FPDU begins; `None` if no bytes are held.
     #[inline]
     #[must_use]
     pub fn incomplete_from(&self) -> Option<u64> {
-        (self.pending() > 0).then(|| self.position.saturating_add(self.lent as u64))
+        (self.pending() > 0).then(|| self.position.saturating_add(self.borrowed as u64))
     }
 
-    /// Lets go of all chunks, of which the bytes that are still wanted are copied aside; or, where there is too little room
-    /// for that, of none.
+    /// Moves all held bytes to the copy buffer and drops the chunks. Does nothing if the copy buffer is too small.
     #[cold]
     pub fn compact(&mut self, stats: &mut MpaStats) {
-        self.settle();
+        self.release_borrowed();
         self.spill.drain(..self.spill_used.min(self.spill.len()));
         self.spill_used = 0;
         if self.spill_max.saturating_sub(self.spill.len()) < self.held.saturating_sub(self.spill.len()) {
@@ -219,19 +220,19 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         (self.chunks, self.used) = (0, 0);
     }
 
-    /// Copies what is held back aside if it is little, compared with the packet buffers that it pins. To be called when
-    /// no FPDU is left to be lent.
+    /// Compacts if the bytes held are few compared with the packet buffers that they pin. Called when no complete FPDU
+    /// is left.
     #[inline]
-    pub fn tidy(&mut self, stats: &mut MpaStats) {
+    pub fn compact_if_small(&mut self, stats: &mut MpaStats) {
         if self.chunks > 0 && self.pending() < self.chunks.saturating_mul(TINY) {
             self.compact(stats);
         }
     }
 
-    /// Looks for FPDUs in a chunk at stream position `offset`, behind a gap.
+    /// Searches a chunk behind a gap, at stream position `offset`, for FPDUs.
     ///
     /// # Errors
-    /// Where there can be none that may be placed.
+    /// `Unlocated` or `Runs`: the chunk holds no FPDU that may be placed.
     pub fn out_of_order_fpdus<'a>(
         &self,
         offset: u64,
@@ -241,7 +242,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             return Err(OutOfOrderRefusal::Unlocated);
         }
         let mut fpdus = OutOfOrderFpdus::new(self.shape, offset, bytes, self.out_of_order)?;
-        // The lengths lead behind it already: it is part of a payload.
+        // The lengths already known lead past this position: it lies inside an FPDU's payload.
         if fpdus.position() < self.front_end() {
             return Err(OutOfOrderRefusal::Unlocated);
         }
@@ -249,47 +250,47 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(fpdus)
     }
 
-    /// Remembers FPDUs that [`out_of_order_fpdus`](Self::out_of_order_fpdus) found and that were placed.
+    /// Remembers a run of FPDUs that [`out_of_order_fpdus`](Self::out_of_order_fpdus) found and that were placed.
     pub fn placed(&mut self, run: PlacedRun) {
         if run.start < run.end && !self.failed {
             self.runs.add(run);
         }
     }
 
-    /// Whether all bytes of this part of the stream were placed: nobody needs them any more.
+    /// Returns true if all `len` bytes from stream position `offset` were placed out-of-order; TCP need not keep them.
     #[must_use]
     pub fn is_placed(&self, offset: u64, len: usize) -> bool {
         self.runs.covers(offset, offset.saturating_add(len as u64))
     }
 
-    /// Takes the chunk at stream position `offset`, which must follow what came before. The first chunk may
-    /// begin earlier, with bytes that belong to the startup frames: those are left out.
+    /// Takes the chunk at stream position `offset`, which must follow the bytes pushed before. The first chunk may
+    /// begin earlier, with bytes of the startup frames, which are skipped.
     ///
     /// # Errors
-    /// Where the chunk does not follow, does not fit, or came before the FPDUs held were taken. The error is
-    /// final and counted; the chunk is dropped.
+    /// `Gap`, `Undrained` or `Fragmented`: the chunk does not follow, was pushed too soon, or does not fit. The error
+    /// is final and counted; the chunk is dropped.
     #[inline]
     pub fn push(&mut self, offset: u64, chunk: C, stats: &mut MpaStats) -> Result<(), FpduError> {
         if self.failed {
             return Ok(());
         }
-        self.settle();
+        self.release_borrowed();
         match self.try_push(offset, chunk, stats) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.fail(error, stats)),
         }
     }
 
-    /// Takes note that the stream goes on by `len` bytes that [`is_placed`](Self::is_placed) answered for, and that are
-    /// not at hand.
+    /// Advances the end of the stream by `len` bytes for which [`is_placed`](Self::is_placed) returned true, and which
+    /// the caller no longer has.
     ///
     /// # Errors
-    /// As [`Self::push`]; also where they were not placed.
+    /// As [`Self::push`]; also `Gap` if the bytes were not placed.
     pub fn push_placed(&mut self, offset: u64, len: usize, stats: &mut MpaStats) -> Result<(), FpduError> {
         if self.failed {
             return Ok(());
         }
-        self.settle();
+        self.release_borrowed();
         let expected = self.end();
         if offset != expected || !self.is_placed(offset, len) {
             return Err(self.fail(FpduError::Gap { expected, offset }, stats));
@@ -302,23 +303,23 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
-    /// The stream position of the next FPDU, if it may be taken straight from a chunk: nothing is held before it, nothing
-    /// behind it was placed early, and no marker cuts it.
+    /// Returns the stream position of the next FPDU if it may be borrowed from a chunk: no bytes and no out-of-order
+    /// runs are held, and the stream has no markers.
     #[inline]
     pub(super) fn unheld_position(&self) -> Option<u64> {
         let unheld = self.held == 0 && self.runs.first().is_none() && !self.shape.markers && !self.failed;
         unheld.then_some(self.position)
     }
 
-    /// Whether CRCs are verified.
+    /// Returns true if CRCs are verified.
     #[inline]
     pub(super) const fn has_crc(&self) -> bool {
         self.shape.crc
     }
 
-    /// So many bytes of the stream went by without being held.
+    /// Advances the stream position by `bytes` that were never held.
     #[inline]
-    pub(super) fn pass(&mut self, bytes: usize) {
+    pub(super) fn advance(&mut self, bytes: usize) {
         self.position = self.position.saturating_add(bytes as u64);
     }
 
@@ -354,17 +355,18 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
-    /// Bytes of the FPDU at the front, once its length is there.
+    /// Returns the length in bytes of the FPDU at the front; `None` until its length field has arrived.
     fn front_len(&self) -> Option<usize> {
         self.ulpdu_length().map(|ulpdu_len| self.layout().fpdu_len(ulpdu_len.into()))
     }
 
-    /// The stream position before which no FPDU begins that has not come, as far as the lengths tell.
+    /// Returns the end of the FPDU at the front, as far as its length is known. No other FPDU begins before this
+    /// stream position.
     fn front_end(&self) -> u64 {
         self.position.saturating_add(self.front_len().unwrap_or(0) as u64)
     }
 
-    /// Whether so many bytes more complete the FPDU at the front.
+    /// Returns true if `len` more bytes complete the FPDU at the front.
     fn completes(&self, len: usize) -> bool {
         self.front_len().is_some_and(|due| self.held.saturating_add(len) >= due)
     }
@@ -385,11 +387,11 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
-    /// Lends the next FPDU, or `None` where it is not complete yet, or where [`Self::next_placed`] is due. The chunks of
-    /// the one lent before are dropped here.
+    /// Returns the next FPDU, borrowed; `None` if it is incomplete or if [`Self::next_placed`] is due. Drops the
+    /// chunks of the FPDU returned before.
     #[inline]
     pub fn next_fpdu<'a>(&'a mut self, stats: &mut MpaStats) -> Option<Result<Fpdu<'a, C>, FpduError>> {
-        self.settle();
+        self.release_borrowed();
         if self.failed {
             return None;
         }
@@ -419,21 +421,21 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         if self.first().get(..len).is_none() {
             stats.fpdus_in_split = stats.fpdus_in_split.wrapping_add(1);
         }
-        self.lent = len;
+        self.borrowed = len;
         Some(Ok(Fpdu::new(self.position, ulpdu_len, layout, self.first(), self.bytes(0, len))))
     }
 
-    /// The run of FPDUs placed before that the stream has now reached the end of; `None` elsewhere.
+    /// Returns the out-of-order run whose end the stream has now reached; `None` otherwise.
     #[inline]
     pub fn next_placed(&mut self, stats: &mut MpaStats) -> Option<PlacedRun> {
         let run = *self.runs.first()?;
-        self.settle();
+        self.release_borrowed();
         if self.position < run.start {
             return None;
         }
         let left = run.end.saturating_sub(self.position);
-        self.lent = usize::try_from(left).map_or(self.held, |left| left.min(self.held));
-        self.settle();
+        self.borrowed = usize::try_from(left).map_or(self.held, |left| left.min(self.held));
+        self.release_borrowed();
         if self.position < run.end {
             return None;
         }
@@ -442,7 +444,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.runs.take_first()
     }
 
-    /// CRC and markers of the FPDU at the front, which is whole.
+    /// Checks the CRC and the markers of the complete FPDU at the front.
     #[inline]
     fn verify(&self, len: usize, stats: &mut MpaStats) -> Result<(), FpduError> {
         if self.shape.crc && !self.crc_matches(len) {
@@ -460,13 +462,13 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         Ok(())
     }
 
-    /// How markers cut the FPDU at the front.
+    /// Returns the positions of markers in the FPDU at the front.
     #[inline]
     const fn layout(&self) -> Layout {
         self.shape.layout(self.position)
     }
 
-    /// The ULPDU_Length at the front.
+    /// Returns the ULPDU_Length of the FPDU at the front; `None` until it has arrived.
     #[inline]
     fn ulpdu_length(&self) -> Option<u16> {
         let at = self.layout().length_at();
@@ -488,7 +490,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.bytes(covered, CRC_LEN).flatten().eq(crc.finish().iter())
     }
 
-    /// The bytes of the first piece that are not used up.
+    /// Returns the bytes of the first piece that are not consumed.
     #[inline]
     fn first(&self) -> &[u8] {
         match self.pieces.front() {
@@ -503,17 +505,17 @@ impl<C: AsRef<[u8]>> Deframer<C> {
         self.spill.get(self.spill_used..).unwrap_or_default()
     }
 
-    /// `len` of the bytes held, from the `skip`th on.
+    /// Returns `len` of the bytes held, from the `skip`th on.
     #[inline]
     fn bytes(&self, skip: usize, len: usize) -> Pieces<'_, C> {
         let skipped = self.used.saturating_add(skip);
         Pieces::raw(self.pieces.iter(), self.spilled(), skipped, len)
     }
 
-    /// Drops what was lent out.
+    /// Consumes the bytes of the FPDU that was returned last, and drops chunks that are fully consumed.
     #[inline]
-    fn settle(&mut self) {
-        let mut left = core::mem::take(&mut self.lent);
+    fn release_borrowed(&mut self) {
+        let mut left = core::mem::take(&mut self.borrowed);
         if left == 0 {
             return;
         }

@@ -1,22 +1,22 @@
-//! One received FPDU, and its ULPDU slice by slice.
+//! A received FPDU, whose ULPDU is read slice by slice. The deframer returns it to the DDP layer.
 
 use super::LENGTH_LEN;
 use super::marker::{BETWEEN, Layout, MARKER_LEN};
 use std::collections::vec_deque;
 
-/// A verified FPDU, lent until its owner is called again.
+/// A verified FPDU, borrowed from the deframer or from a chunk.
 #[derive(Debug)]
 pub struct Fpdu<'a, C> {
     offset: u64,
     len: usize,
-    /// The ULPDU, where it lies in one piece.
+    /// The ULPDU, if it lies in one slice.
     whole: Option<&'a [u8]>,
     ulpdu: Pieces<'a, C>,
 }
 
 impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
-    /// The FPDU at stream position `offset` that `bytes` begins with, of which the ULPDU has `len` bytes; `first` is
-    /// the first piece of these.
+    /// Describes the FPDU at stream position `offset` that `bytes` begins with. Its ULPDU has `len` bytes; `first` is
+    /// the first slice of `bytes`.
     #[inline]
     pub(super) fn new(
         offset: u64,
@@ -35,41 +35,41 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         Self { offset, len, whole, ulpdu }
     }
 
-    /// The FPDU at stream position `offset`, all of whose ULPDU is at hand.
+    /// Describes the FPDU at stream position `offset` whose ULPDU is `ulpdu`.
     #[inline]
     pub(super) fn whole(offset: u64, ulpdu: &'a [u8]) -> Self {
         Self { offset, len: ulpdu.len(), whole: Some(ulpdu), ulpdu: Pieces::of(ulpdu) }
     }
 
-    /// The stream position of its ULPDU_Length field, or of the marker in front of that.
+    /// Returns the stream position of the ULPDU_Length field, or of the marker in front of it.
     #[inline]
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes of its ULPDU, 0–65535.
+    /// Returns the length of the ULPDU in bytes, 0–65535.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether its ULPDU has no bytes.
+    /// Returns true if the ULPDU has no bytes.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The ULPDU, where it lies in one piece: the ordinary case.
+    /// Returns the ULPDU if it lies in one slice, the common case.
     #[inline]
     #[must_use]
     pub const fn contiguous(&self) -> Option<&'a [u8]> {
         self.whole
     }
 
-    /// Copies the first bytes of the ULPDU, as many as there are and fit, and returns their number.
+    /// Copies the first bytes of the ULPDU, as many as exist and fit, and returns their number.
     #[inline]
     pub fn copy_prefix(&self, out: &mut [u8]) -> usize {
         let mut copied = 0usize;
@@ -87,7 +87,7 @@ impl<'a, C: AsRef<[u8]>> Fpdu<'a, C> {
         copied
     }
 
-    /// The pieces of the ULPDU in order, without its first `skip` bytes. None is empty.
+    /// Returns the slices of the ULPDU in order, without its first `skip` bytes. No slice is empty.
     #[inline]
     #[must_use]
     pub fn pieces(&self, skip: usize) -> Pieces<'a, C> {
@@ -116,22 +116,22 @@ pub(super) enum Piece<C> {
     Placed(usize),
 }
 
-/// A run of received bytes, slice by slice, markers left out.
+/// Iterator over the slices of received bytes, without markers.
 #[derive(Debug)]
 pub struct Pieces<'a, C> {
-    /// What is left of the piece that is being read.
+    /// Unread rest of the current piece.
     current: &'a [u8],
     pieces: vec_deque::Iter<'a, Piece<C>>,
     spill: &'a [u8],
-    /// Bytes to be left out before the next.
+    /// Bytes to skip before the next byte returned.
     skip: usize,
-    /// Bytes behind those up to a marker; more than there are where there is none.
+    /// Bytes from there to the next marker; larger than `left` if there is none.
     until_marker: usize,
     left: usize,
 }
 
 impl<'a, C> Pieces<'a, C> {
-    /// `left` bytes of the pieces, without the first `skip`, as they are: markers are bytes like others.
+    /// Returns `left` bytes of the pieces from the `skip`th on, markers included.
     #[inline]
     pub(super) fn raw(
         pieces: vec_deque::Iter<'a, Piece<C>>,
@@ -142,7 +142,7 @@ impl<'a, C> Pieces<'a, C> {
         Self { current: &[], pieces, spill, skip, until_marker: usize::MAX, left }
     }
 
-    /// The bytes of one slice.
+    /// Returns the bytes of one slice.
     #[inline]
     pub(super) fn of(bytes: &'a [u8]) -> Self {
         Self {
@@ -155,7 +155,7 @@ impl<'a, C> Pieces<'a, C> {
         }
     }
 
-    /// Leaves out `bytes` more, not counting markers.
+    /// Skips `bytes` more, not counting markers.
     #[inline]
     fn leave_out(&mut self, bytes: usize) {
         let bytes = bytes.min(self.left);
@@ -187,7 +187,7 @@ impl<'a, C: AsRef<[u8]>> Iterator for Pieces<'a, C> {
                         self.spill = rest;
                         piece
                     }
-                    // No FPDU reaches into what was placed before.
+                    // An FPDU never extends into bytes placed out-of-order.
                     Piece::Placed(_) => return None,
                 };
             }

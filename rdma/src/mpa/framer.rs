@@ -1,4 +1,4 @@
-//! FPDUs on their way out (RFC 5044 §4.1, §4.5): built in place, in the buffer that TCP will send.
+//! Framer of the transmitted stream (RFC 5044 §4.1, §4.5): builds each FPDU in place, in the buffer that TCP sends.
 //!
 //! ```text
 //! +--------------+---------------------------+-----------+-------+
@@ -7,8 +7,8 @@
 //!        2               ULPDU_Length                        4
 //! ```
 //!
-//! Where the peer wants markers, the FPDU is built as if there were none and then spread, last part first, so that room
-//! for them opens: its bytes move within the buffer that they are in, and the CRC is taken over the result.
+//! If the peer asked for markers, the framer builds the FPDU without them, moves its bytes apart within the buffer,
+//! last part first, writes the markers into the gaps, and computes the CRC over the result.
 
 use super::crc::crc32c;
 use super::marker::{Layout, MARKER_INTERVAL, MARKER_LEN, marker};
@@ -23,19 +23,19 @@ pub const MULPDU_MAX: usize = 64768;
 
 const OVERHEAD: usize = LENGTH_LEN + CRC_LEN;
 
-/// Bytes of the FPDU around a ULPDU of so many bytes, without markers. RFC 5044 §4.1: "The length of the
-/// pad is set so as to make the size of the FPDU an integral multiple of four."
+/// Returns the length in bytes of the FPDU of a ULPDU of `ulpdu_len` bytes, without markers. RFC 5044 §4.1: "The
+/// length of the pad is set so as to make the size of the FPDU an integral multiple of four."
 #[inline]
 #[must_use]
 pub const fn fpdu_len(ulpdu_len: usize) -> usize {
     ulpdu_len.saturating_add(OVERHEAD).saturating_add(3) & !3
 }
 
-/// The longest ULPDU whose FPDU fits a TCP segment of `emss` bytes, without markers.
+/// Returns the length in bytes of the longest ULPDU whose FPDU fits a TCP segment of `emss` bytes, without markers.
 /// RFC 5044 §4.5: "MULPDU = EMSS - (6 + EMSS mod 4)".
 ///
-/// The result lies in [`MULPDU_MIN`]..=[`MULPDU_MAX`] whatever `emss` is: below an EMSS of 136 an FPDU may
-/// take more than one segment.
+/// The result is always within [`MULPDU_MIN`]..=[`MULPDU_MAX`]: below an EMSS of 136 bytes an FPDU may need more than
+/// one segment.
 #[inline]
 #[must_use]
 pub const fn mulpdu(emss: usize) -> usize {
@@ -49,7 +49,7 @@ pub const fn mulpdu(emss: usize) -> usize {
     }
 }
 
-/// The same with markers. RFC 5044 §4.5: "MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)".
+/// Returns the same with markers. RFC 5044 §4.5: "MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)".
 #[inline]
 #[must_use]
 pub const fn mulpdu_marked(emss: usize) -> usize {
@@ -57,19 +57,19 @@ pub const fn mulpdu_marked(emss: usize) -> usize {
     mulpdu((emss & !3).saturating_sub(markers))
 }
 
-/// Why an FPDU was not built. Neither comes from the peer.
+/// Reason why an FPDU was not built. Both are errors of the caller, not of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// The ULPDU is longer than [`MULPDU_MAX`].
+    /// The ULPDU is longer than [`MULPDU_MAX`] bytes.
     TooLong {
-        /// Bytes of the ULPDU.
+        /// Length of the ULPDU in bytes.
         ulpdu: usize,
     },
-    /// The buffer is not exactly as long as the FPDU.
+    /// The buffer does not have exactly the length of the FPDU.
     Buffer {
-        /// Bytes of the FPDU.
+        /// Length of the FPDU in bytes.
         need: usize,
-        /// Bytes of the buffer.
+        /// Length of the buffer in bytes.
         have: usize,
     },
 }
@@ -90,27 +90,27 @@ impl core::error::Error for FrameError {}
 pub struct Framer {
     crc: bool,
     markers: bool,
-    /// Bytes of the FPDUs before.
+    /// Bytes of all FPDUs sent, modulo 2^64; locates the markers.
     sent: u64,
 }
 
 impl Framer {
-    /// A framer that writes CRCs, or zeros in their place, and no markers.
+    /// Creates a framer that writes CRCs if `crc`, and zeros in their place otherwise; no markers.
     #[must_use]
     pub const fn new(crc: bool) -> Self {
         Self { crc, markers: false, sent: 0 }
     }
 
-    /// The same, with markers if so, the first of which opens the first FPDU.
+    /// Sets the use of markers. The first marker opens the first FPDU.
     #[must_use]
     pub const fn with_markers(self, markers: bool) -> Self {
         Self { markers, ..self }
     }
 
-    /// The longest ULPDU to send in a TCP segment of `emss` bytes.
+    /// Returns the length in bytes of the longest ULPDU for a TCP segment of `emss` bytes.
     ///
-    /// This is [`mulpdu`], or [`mulpdu_marked`] where there are markers: an FPDU fills its segment to the last multiple
-    /// of four bytes.
+    /// This is [`mulpdu`], or [`mulpdu_marked`] with markers: an FPDU fills its segment to the last multiple of four
+    /// bytes.
     #[inline]
     #[must_use]
     pub const fn ulpdu_max(&self, emss: usize) -> usize {
@@ -121,18 +121,19 @@ impl Framer {
         if self.markers { Layout::marked(self.sent) } else { Layout::PLAIN }
     }
 
-    /// Bytes of the next FPDU, if it is around a ULPDU of so many bytes.
+    /// Returns the length in bytes of the next FPDU, for a ULPDU of `ulpdu_len` bytes.
     #[inline]
     #[must_use]
     pub const fn fpdu_len(&self, ulpdu_len: usize) -> usize {
         self.layout().fpdu_len(ulpdu_len)
     }
 
-    /// Builds the next FPDU in `out`, which has exactly [`Self::fpdu_len`] bytes: `fill` writes the ULPDU into the
-    /// slice it is given, the rest is written around it. Once it is sent, tell [`Self::sent`].
+    /// Builds the next FPDU in `out`, which must have exactly [`Self::fpdu_len`] bytes. `fill` writes the ULPDU into
+    /// the slice that it receives; the framer writes the other fields. The caller reports the FPDU with [`Self::sent`]
+    /// once TCP has it.
     ///
     /// # Errors
-    /// Where the lengths do not agree; `fill` is not called then.
+    /// The ULPDU is too long, or `out` has another length. `fill` is not called then.
     #[inline]
     pub fn frame(
         &self,
@@ -157,20 +158,20 @@ impl Framer {
         // RFC 5044 §4.1: "The pad data MUST be set to zero by the sender".
         pad_and_crc.fill(0);
         if self.markers {
-            spread(out, self.layout(), fpdu_len(ulpdu_len)).ok_or(wrong)?;
+            insert_markers(out, self.layout(), fpdu_len(ulpdu_len)).ok_or(wrong)?;
         }
         let (covered, field) = out.split_last_chunk_mut::<CRC_LEN>().ok_or(wrong)?;
         *field = if self.crc { crc32c(covered) } else { [0; CRC_LEN] };
         Ok(())
     }
 
-    /// An FPDU of so many bytes went out.
+    /// Advances the stream by an FPDU of `bytes` bytes that TCP has taken.
     #[inline]
     pub const fn sent(&mut self, bytes: usize) {
         self.sent = self.sent.wrapping_add(bytes as u64);
     }
 
-    /// How many markers an FPDU of so many bytes, the next, has.
+    /// Returns the number of markers in the next FPDU, of `bytes` bytes.
     #[inline]
     #[must_use]
     pub fn markers(&self, bytes: usize) -> usize {
@@ -178,15 +179,16 @@ impl Framer {
     }
 }
 
-/// Opens room for markers in an FPDU, of which the first `plain` bytes of `out` are written, and writes them.
-fn spread(out: &mut [u8], layout: Layout, plain: usize) -> Option<()> {
+/// Moves the first `plain` bytes of `out` apart to make room for the FPDU's markers, and writes the markers.
+fn insert_markers(out: &mut [u8], layout: Layout, plain: usize) -> Option<()> {
     let mut from = plain;
     let mut behind = out.len();
     for (at, pointer) in layout.markers(out.len()).rev() {
         let to = at.checked_add(MARKER_LEN)?;
         let part = from.checked_sub(behind.checked_sub(to)?)?..from;
         (from, behind) = (part.start, at);
-        // In front of `at` lie as many markers as bytes must still move by: nothing that is still needed.
+        // Before `at`, the buffer still has one marker-sized gap per marker left: the move overwrites no byte that is
+        // still needed.
         out.get(part.clone())?;
         out.get(to..)?.get(..part.len())?;
         out.copy_within(part, to);

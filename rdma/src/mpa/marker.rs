@@ -1,23 +1,24 @@
-//! Markers (RFC 5044 §4.2, §4.3): where they fall in an FPDU, and what each says.
+//! Markers (RFC 5044 §4.2, §4.3): their positions and contents in an FPDU.
 //!
 //! ```text
 //!   stream of FPDUs   |M0 FPDU…… |FPDU…M|……… |FPDU M………………M……|
 //!                      ↑               ↑            ↑        ↑
 //!                      0              512         1024     1536
 //! ```
-//! Every 512th byte, counted from the first FPDU, four bytes point back to the ULPDU_Length of the FPDU that they are
-//! in. FPDUs and markers are multiples of four long, so that a marker never cuts a ULPDU_Length or a CRC in two.
+//! At every 512th byte, counted from the first FPDU, four bytes point back to the ULPDU_Length of the FPDU that
+//! contains them. The lengths of FPDUs and markers are multiples of four, so a marker never splits a ULPDU_Length or a
+//! CRC.
 
 use super::fpdu_len;
 
-/// Bytes from the start of a marker to that of the next. RFC 5044 §4.3: "at a 512-octet periodic interval".
+/// Bytes from the start of a marker to the start of the next. RFC 5044 §4.3: "at a 512-octet periodic interval".
 pub const MARKER_INTERVAL: usize = 512;
-/// Bytes of a marker.
+/// Length of a marker in bytes.
 pub const MARKER_LEN: usize = 4;
 /// Bytes between two markers.
 pub(super) const BETWEEN: usize = MARKER_INTERVAL - MARKER_LEN;
 
-/// How markers cut one FPDU: it depends on nothing but where in the interval the FPDU begins.
+/// Positions of the markers in one FPDU. They depend only on the FPDU's offset within the marker interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of the FPDU in front of its first marker; `usize::MAX` without markers.
@@ -25,10 +26,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of every FPDU of a stream without markers.
+    /// Layout of every FPDU in a stream without markers.
     pub const PLAIN: Self = Self { first: usize::MAX };
 
-    /// That of an FPDU that begins `distance` bytes behind the start of the first FPDU of its stream.
+    /// Returns the layout of an FPDU that begins `distance` bytes after the start of the first FPDU.
     #[inline]
     #[must_use]
     pub const fn marked(distance: u64) -> Self {
@@ -37,7 +38,7 @@ impl Layout {
         Self { first: MARKER_INTERVAL.saturating_sub(phase) % MARKER_INTERVAL }
     }
 
-    /// Bytes of the FPDU around a ULPDU of so many bytes, markers included.
+    /// Returns the length in bytes of the FPDU of a ULPDU of `ulpdu_len` bytes, markers included.
     ///
     /// A marker that would follow the CRC belongs to the next FPDU. RFC 5044 §4.3: "the Marker is considered to be
     /// contained in the following FPDU".
@@ -52,22 +53,23 @@ impl Layout {
         plain.saturating_add(markers.saturating_mul(MARKER_LEN))
     }
 
-    /// Where the ULPDU_Length is: behind a marker, if the FPDU begins with one.
+    /// Returns the offset of ULPDU_Length in the FPDU: 4 if the FPDU begins with a marker, otherwise 0.
     #[inline]
     #[must_use]
     pub const fn length_at(self) -> usize {
         if self.first == 0 { MARKER_LEN } else { 0 }
     }
 
-    /// Bytes from `at`, which no marker lies in front of but that which opens the FPDU, up to the next marker.
+    /// Returns the bytes from offset `at` to the next marker. No marker may precede `at`, except one that opens the
+    /// FPDU.
     #[inline]
     pub(super) const fn until_marker(self, at: usize) -> usize {
         if self.first == 0 { MARKER_INTERVAL.saturating_sub(at) } else { self.first.saturating_sub(at) }
     }
 
-    /// The markers of an FPDU of `len` bytes: where each is, and its FPDUPTR. RFC 5044 §4.3: "the number of octets in the
-    /// TCP stream from the beginning of the ULPDU Length field to the first octet of the Marker", and zero for the one
-    /// that opens the FPDU. `None` where that is more than 16 bits say, which no legal FPDU brings about.
+    /// Returns the offset and FPDUPTR of each marker in an FPDU of `len` bytes. RFC 5044 §4.3: "the number of octets
+    /// in the TCP stream from the beginning of the ULPDU Length field to the first octet of the Marker", and zero for
+    /// a marker that opens the FPDU. `None` stands for an FPDUPTR over 16 bits, which no legal FPDU contains.
     pub fn markers(self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Option<u16>)> {
         let length_at = self.length_at();
         (self.first..len)
@@ -76,15 +78,16 @@ impl Layout {
     }
 }
 
-/// The FPDUPTR of a marker. RFC 5044 §4.2: of its least significant two bits "the receivers MUST always treat these as
-/// zero".
+/// Returns the FPDUPTR of a marker. RFC 5044 §4.2: of its least significant two bits "the receivers MUST always treat
+/// these as zero".
 #[inline]
 #[must_use]
 pub const fn pointer([_, _, high, low]: [u8; MARKER_LEN]) -> u16 {
     u16::from_be_bytes([high, low]) & !3
 }
 
-/// A marker with this FPDUPTR. RFC 5044 §4.2: "The Reserved field MUST be set to zero on transmit".
+/// Returns the bytes of a marker with this FPDUPTR. RFC 5044 §4.2: "The Reserved field MUST be set to zero on
+/// transmit".
 #[inline]
 #[must_use]
 pub const fn marker(pointer: u16) -> [u8; MARKER_LEN] {
@@ -96,7 +99,7 @@ pub const fn marker(pointer: u16) -> [u8; MARKER_LEN] {
 mod tests {
     use super::*;
 
-    /// The length of an FPDU by laying it out, byte after byte.
+    /// Computes the length of an FPDU and the offsets of its markers by laying it out byte by byte.
     fn laid_out(distance: u64, ulpdu_len: usize) -> (usize, Vec<usize>) {
         let (mut at, mut left, mut markers) = (0, fpdu_len(ulpdu_len), Vec::new());
         while left > 0 {
@@ -113,7 +116,7 @@ mod tests {
     #[test]
     fn every_place_in_the_interval_and_every_length() {
         for distance in (0..512).step_by(4) {
-            // Under Miri some lengths, at every place.
+            // Miri checks only some lengths, at every offset.
             let stride = if cfg!(miri) { 499 } else { 1 };
             for ulpdu_len in (0..2100).step_by(stride).chain([8934, 64768]) {
                 let layout = Layout::marked(distance + 512 * 77);
@@ -135,7 +138,7 @@ mod tests {
         // RFC 5044 Figure 6: the second FPDU begins at 0x1ec, and its marker points back by 0x14.
         let layout = Layout::marked(0x1ec);
         assert_eq!(layout.markers(layout.fpdu_len(42)).collect::<Vec<_>>(), [(0x14, Some(0x14))]);
-        // A marker that 16 bits cannot point back from.
+        // The last marker's FPDUPTR does not fit in 16 bits.
         assert_eq!(Layout::marked(4).markers(66_100).last(), Some((66_044, None)));
     }
 

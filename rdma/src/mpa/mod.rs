@@ -1,4 +1,4 @@
-//! MPA (RFC 5044, RFC 6581): from a TCP stream to whole, verified ULPDUs and back.
+//! MPA (RFC 5044, RFC 6581): splits a TCP stream into verified ULPDUs, and frames outgoing ULPDUs.
 //!
 //! ```text
 //!   startup    Negotiation: Request and Reply frames, revision, CRC, read depths, RTR
@@ -6,9 +6,9 @@
 //!   transmit   ULPDU written in place -> Framer -> FPDU that fills a segment
 //! ```
 //!
-//! Markers are sent to a peer that asks for them, and asked for where the configuration says so. An FPDU that lies whole
-//! in a chunk behind a gap can be found, by markers or by the chunk's start, and verified before the gap closes
-//! ([`out_of_order`]).
+//! Markers are sent if the peer asks for them, and requested if the configuration says so. An FPDU that lies
+//! completely inside a chunk behind a gap can be located, by markers or by the start of the chunk, and verified before
+//! the gap closes ([`out_of_order`]).
 
 pub mod crc;
 pub mod deframer;
@@ -32,11 +32,11 @@ pub use out_of_order::{OutOfOrderFpdus, OutOfOrderPolicy, OutOfOrderRefusal};
 pub use placed::PlacedRun;
 pub use stats::MpaStats;
 
-/// Bytes of the ULPDU_Length field that opens an FPDU (RFC 5044 §4.1).
+/// Length in bytes of the ULPDU_Length field that opens an FPDU (RFC 5044 §4.1).
 pub const LENGTH_LEN: usize = 2;
-/// Bytes of the CRC field that closes it.
+/// Length in bytes of the CRC field that closes an FPDU (RFC 5044 §4.1).
 pub const CRC_LEN: usize = 4;
-/// Bytes of the longest FPDU that ULPDU_Length can describe, without markers.
+/// Length in bytes of the longest FPDU that ULPDU_Length can describe, without markers.
 pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
-/// Bytes of the longest FPDU with its markers.
+/// Length in bytes of the longest FPDU with its markers.
 pub const MARKED_LEN_MAX: usize = FPDU_LEN_MAX + (FPDU_LEN_MAX / marker::BETWEEN + 1) * MARKER_LEN;

@@ -1,68 +1,70 @@
-//! FPDUs in a chunk behind a gap (RFC 5044 §6, Appendix A.4): found without what comes before them, and verified.
+//! Out-of-order FPDUs (RFC 5044 §6, Appendix A.4): located and verified in a chunk behind a gap, without the bytes
+//! before it.
 //!
-//! A marker says where the FPDU that it is in begins; the lengths lead from there to those behind it. In a stream
-//! without markers, the chunk's first byte is tried: a sender that aligns its FPDUs with TCP segments (RFC 5044 §5.1)
-//! begins one there. That is a guess, which only the CRC confirms, and what is taken for an FPDU might be payload that
-//! looks like one; so nothing is tried where the lengths that are known already lead past it, and the chain of lengths is
-//! compared with what was found when the gap has closed.
+//! A marker gives the start of the FPDU that contains it; the lengths lead from there to the FPDUs after it. In a
+//! stream without markers, the first byte of the chunk is tried: a sender that aligns FPDUs with TCP segments (RFC
+//! 5044 §5.1) begins one there. That is a guess, which only the CRC confirms, and payload may look like an FPDU.
+//! Therefore nothing is tried at a position that lies inside an FPDU of known length, and when the gap has closed, the
+//! chain of lengths must meet the FPDUs found.
 
 use super::crc::crc32c;
 use super::fpdu::{Fpdu, Pieces};
 use super::marker::{Layout, MARKER_INTERVAL, MARKER_LEN, pointer};
 use super::{CRC_LEN, LENGTH_LEN, MpaStats};
 
-/// How FPDUs behind a gap are looked for.
+/// Method of locating FPDUs behind a gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutOfOrderPolicy {
-    /// Not at all: they wait until the gap has closed.
+    /// FPDUs behind a gap are not located: they are placed when the gap has closed.
     Off,
-    /// By markers only, which nobody but the peer's MPA writes.
+    /// By markers only. Only the peer's MPA layer writes markers.
     Markers,
-    /// By markers; and where CRCs are in use also at the start of a chunk that has no marker. A peer that passes on
-    /// payload of strangers, and does not align its FPDUs, could be made to send what looks like an FPDU of its own: it
-    /// would be placed where the peer itself may write, before the stream ends with an error.
+    /// By markers and, if CRCs are in use, also by the start of a chunk that contains no marker. If a peer relays
+    /// payload of third parties and does not align its FPDUs, a third party could make it send payload that looks like
+    /// an FPDU. That FPDU would be placed where the peer itself may write, and then the stream would end with an
+    /// error.
     #[default]
     Aligned,
 }
 
-/// Why bytes behind a gap were not placed, or not all of them. They wait for the gap to close.
+/// Reason why some or all bytes behind a gap were not placed. They wait until the gap closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfOrderRefusal {
-    /// Nothing tells where an FPDU begins.
+    /// The start of an FPDU is not known.
     Unlocated,
-    /// The next FPDU does not lie whole in the chunk.
+    /// The next FPDU is not completely in the chunk.
     Incomplete,
-    /// Its CRC does not match: most likely there is none.
+    /// The CRC does not match: the bytes are probably not an FPDU.
     Crc,
-    /// Its markers do not point to it.
+    /// A marker does not point to the FPDU.
     Marker,
-    /// It is not part of an RDMA Write.
+    /// The FPDU is not part of an RDMA Write.
     Kind,
-    /// It ends a message, which is placed in order.
+    /// The FPDU ends a message, and the last segment is placed in order.
     Last,
-    /// It may not be placed where it says.
+    /// The STag does not allow the FPDU to be placed.
     Access,
-    /// It was placed before, or as many runs are placed as can be remembered.
+    /// The bytes were placed before, or the maximum number of runs is remembered.
     Runs,
 }
 
-/// What is known of the stream that a chunk belongs to.
+/// Properties of the stream that a chunk belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamShape {
-    /// Where its first FPDU begins.
+    /// Stream position of the first FPDU.
     pub(super) start: u64,
     pub(super) crc: bool,
     pub(super) markers: bool,
 }
 
 impl StreamShape {
-    /// How the FPDU at a stream position is cut by markers.
+    /// Returns the positions of markers in the FPDU at a stream position.
     #[inline]
     pub(super) const fn layout(&self, position: u64) -> Layout {
         if self.markers { Layout::marked(position.wrapping_sub(self.start)) } else { Layout::PLAIN }
     }
 
-    /// Where in a chunk at stream position `offset` the first FPDU begins that can be located.
+    /// Returns the offset of the first FPDU that can be located in a chunk at stream position `offset`.
     fn locate(&self, offset: u64, bytes: &[u8], how: OutOfOrderPolicy) -> Option<usize> {
         let distance = offset.checked_sub(self.start)?;
         if self.markers {
@@ -74,21 +76,21 @@ impl StreamShape {
                 return begins;
             }
         }
-        // RFC 5044 §6: without a marker only an ordered stream shows the start of an FPDU "unambiguously"; hence the
-        // second look when the gap has closed.
+        // RFC 5044 §6: without a marker only an ordered stream shows the start of an FPDU "unambiguously". The
+        // deframer therefore checks the guess when the gap has closed.
         let guess = how == OutOfOrderPolicy::Aligned && self.crc && distance.is_multiple_of(4);
         guess.then_some(0)
     }
 }
 
-/// Where the FPDU begins that the marker at `at` is in; `None` if that is in front of the chunk, which lies `distance`
-/// behind the first FPDU.
+/// Returns the start of the FPDU that contains the marker at `at`; `None` if that is before the chunk. The chunk lies
+/// `distance` bytes after the start of the first FPDU.
 fn begin(bytes: &[u8; MARKER_LEN], at: usize, distance: u64) -> Option<usize> {
     match usize::from(pointer(*bytes)) {
         0 => Some(at),
         back => {
             let length_at = at.checked_sub(back)?;
-            // Right behind a marker, that marker belongs to the FPDU.
+            // A marker directly in front of ULPDU_Length belongs to the FPDU.
             const INTERVAL: u64 = MARKER_INTERVAL as u64;
             let behind_marker = distance.wrapping_add(length_at as u64) % INTERVAL == MARKER_LEN as u64;
             if behind_marker { length_at.checked_sub(MARKER_LEN) } else { Some(length_at) }
@@ -96,14 +98,14 @@ fn begin(bytes: &[u8; MARKER_LEN], at: usize, distance: u64) -> Option<usize> {
     }
 }
 
-/// The FPDUs of a chunk, from the first that was located on, as long as they are whole and right.
+/// Iterator over the FPDUs of a chunk, from the first one located, as long as they are complete and valid.
 #[derive(Debug)]
 pub struct OutOfOrderFpdus<'a> {
     shape: StreamShape,
-    /// Bytes from the next FPDU on.
+    /// Bytes of the chunk from the next FPDU on.
     bytes: &'a [u8],
     position: u64,
-    /// The stream position from which on bytes were placed before.
+    /// Stream position of the first byte that was placed before.
     until: u64,
 }
 
@@ -119,21 +121,21 @@ impl<'a> OutOfOrderFpdus<'a> {
         Ok(Self { shape, bytes, position: offset.saturating_add(begin as u64), until: u64::MAX })
     }
 
-    /// Nothing from this stream position on is wanted.
+    /// Excludes bytes from stream position `until` on.
     pub(super) fn end_before(&mut self, until: u64) {
         self.until = until;
     }
 
-    /// The stream position of the next FPDU: behind those that came.
+    /// Returns the stream position of the next FPDU.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next FPDU; `None` behind the last byte of the chunk.
+    /// Returns the next FPDU; `None` after the last byte of the chunk.
     ///
     /// # Errors
-    /// Where the rest of the chunk is not one, or was placed before.
+    /// `Incomplete`, `Crc`, `Marker`, or `Runs` if the bytes were placed before.
     pub fn next_fpdu<C: AsRef<[u8]>>(
         &mut self,
         stats: &mut MpaStats,

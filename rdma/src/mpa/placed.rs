@@ -1,23 +1,23 @@
-//! What was placed before the gap in front of it closed: only this is kept of it.
+//! Runs of FPDUs that were placed out-of-order. The deframer remembers them until the gap in front of them closes.
 
 use std::collections::VecDeque;
 
-/// FPDUs that follow one another, were verified and placed, and wait to be delivered.
+/// Consecutive FPDUs that were verified and placed out-of-order, and are not delivered yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacedRun {
-    /// The stream position of the first.
+    /// Stream position of the first FPDU.
     pub start: u64,
-    /// The stream position behind the last.
+    /// Stream position behind the last FPDU.
     pub end: u64,
-    /// How many there are.
+    /// Number of FPDUs.
     pub fpdus: u32,
     /// Bytes of their ULPDUs.
     pub ulpdu_bytes: u64,
-    /// How many of them end an RDMA Write.
+    /// Number of FPDUs that end an RDMA Write.
     pub writes: u32,
 }
 
-/// The runs of a stream, in its order; no two touch or overlap. There are no more than it was made for.
+/// The runs of a stream in stream order. No two touch or overlap; their number is bounded.
 #[derive(Debug)]
 pub(super) struct PlacedRuns {
     runs: VecDeque<PlacedRun>,
@@ -42,18 +42,18 @@ impl PlacedRuns {
         self.runs.clear();
     }
 
-    /// The index of the first run that ends behind `position`.
+    /// Returns the index of the first run that ends after `position`.
     fn index(&self, position: u64) -> usize {
         self.runs.partition_point(|run| run.end <= position)
     }
 
-    /// Whether all of these bytes were placed.
+    /// Returns true if all bytes from `start` to `end` were placed.
     pub(super) fn covers(&self, start: u64, end: u64) -> bool {
         self.runs.get(self.index(start)).is_some_and(|run| run.start <= start && end <= run.end)
     }
 
-    /// The stream position up to which bytes from `start` on may be placed: nothing from there on was. `None`
-    /// where `start` itself was placed, or where no run can be added.
+    /// Returns the stream position up to which bytes from `start` on were not placed. `None` if `start` itself was
+    /// placed, or if no run can be added.
     pub(super) fn free_until(&self, start: u64) -> Option<u64> {
         let index = self.index(start);
         let until = self.runs.get(index).map_or(u64::MAX, |run| run.start);
@@ -62,7 +62,7 @@ impl PlacedRuns {
         (start < until && (touches || self.runs.len() < self.max)).then_some(until)
     }
 
-    /// Adds a run where there was none, and joins it with those that it touches.
+    /// Adds a run that overlaps no other, and merges it with runs that it touches.
     pub(super) fn add(&mut self, new: PlacedRun) {
         let index = self.index(new.start);
         if let Some(before) = index.checked_sub(1).and_then(|before| self.runs.get_mut(before))
@@ -85,7 +85,7 @@ impl PlacedRuns {
 }
 
 impl PlacedRun {
-    /// Takes in a run that it touches.
+    /// Merges an adjacent run into this one.
     fn take_in(&mut self, other: &Self) {
         self.start = self.start.min(other.start);
         self.end = self.end.max(other.end);

@@ -1,13 +1,13 @@
-//! What MPA counts.
+//! Counters of the MPA layer.
 
 use super::{FpduError, OutOfOrderRefusal, Refusal};
 
 iwarp_counters::counters! {
-    /// What MPA counts on the streams of one worker.
+    /// MPA counters of one worker's streams.
     pub struct MpaStats {
-        /// FPDUs received whole and verified.
+        /// FPDUs received complete and verified.
         fpdus_in,
-        /// FPDUs that had to be gathered from more than one chunk of the stream.
+        /// FPDUs received that spanned more than one chunk of the stream.
         fpdus_in_split,
         /// FPDUs handed to TCP.
         fpdus_out,
@@ -15,83 +15,83 @@ iwarp_counters::counters! {
         ulpdu_bytes_in,
         /// Bytes of ULPDUs handed to TCP.
         ulpdu_bytes_out,
-        /// Bytes copied aside because they came in chunks too small, or too many, to be held.
+        /// Bytes moved to the copy buffer because their chunks were too small, or too many, to be held.
         bytes_spilled,
-        /// Bytes that the processor moved on receive: copied aside, and placed in memory.
+        /// Bytes that the CPU moved on receive: to the copy buffer, and to memory.
         bytes_copied,
         /// Markers received.
         markers_in,
         /// Markers sent.
         markers_out,
-        /// Chunks behind a gap that were looked at.
+        /// Chunks behind a gap that were searched for FPDUs.
         early_tried,
-        /// Bytes of payload that were placed before the gap in front of them closed.
+        /// Payload bytes that were placed before the gap in front of them closed.
         bytes_placed_early,
-        /// Bytes behind a gap that had to be held until it closed.
+        /// Bytes behind a gap that were held until it closed.
         bytes_held,
-        /// Chunks held: nothing tells where an FPDU begins in them.
+        /// Chunks held: the start of an FPDU in them is not known.
         early_refused_unlocated,
-        /// Chunks held: the next FPDU does not lie whole in them.
+        /// Chunks held: the next FPDU is not completely in them.
         early_refused_incomplete,
-        /// Chunks held: the CRC of what might be an FPDU does not match.
+        /// Chunks held: the CRC of the supposed FPDU does not match.
         early_refused_crc,
-        /// Chunks held: the markers of what might be an FPDU do not point to it.
+        /// Chunks held: a marker does not point to the supposed FPDU.
         early_refused_marker,
         /// Chunks held: an FPDU that is not part of an RDMA Write.
         early_refused_kind,
         /// Chunks held: the last FPDU of a message, which is placed in order.
         early_refused_last,
-        /// Chunks held: an FPDU that may not be placed where it says.
+        /// Chunks held: the STag does not allow an FPDU to be placed.
         early_refused_access,
-        /// Chunks held: placed before, or as many runs are remembered as may be.
+        /// Chunks held: placed before, or the maximum number of runs is remembered.
         early_refused_runs,
         /// Streams ended: an FPDU's CRC does not match.
         crc_errors,
         /// Streams ended: a marker does not point to its FPDU.
         marker_errors,
-        /// Streams ended: an FPDU does not end where the next was found before the gap between them closed.
+        /// Streams ended: an FPDU does not end where an FPDU placed out-of-order begins.
         boundary_errors,
-        /// Streams ended: an FPDU in more small pieces than the stream may hold.
+        /// Streams ended: an FPDU in more small pieces than the copy buffer takes.
         fpdus_fragmented,
-        /// Streams ended: bytes were not offered in the order of the stream, or too many at once.
+        /// Streams ended: bytes were passed out of stream order, or too many at once.
         stream_gaps,
-        /// MPA Requests that were well formed.
+        /// Well-formed MPA Requests received.
         requests_in,
         /// MPA Requests sent.
         requests_out,
-        /// Connections accepted by an MPA Reply of ours.
+        /// Connections accepted with an MPA Reply sent.
         accepts_out,
-        /// Connections rejected by an MPA Reply of ours at the owner's wish.
+        /// Connections rejected by the program with an MPA Reply sent.
         rejects_out,
-        /// Connections accepted by the peer's MPA Reply.
+        /// Connections accepted by an MPA Reply received.
         accepts_in,
-        /// Connections rejected by the peer's MPA Reply.
+        /// Connections rejected by an MPA Reply received.
         rejects_in,
         /// Refused: the first bytes are not an MPA key.
         refused_key,
-        /// Refused: the peer took the role that we have (RFC 5044 §7.1.2 rule 8).
+        /// Refused: the peer took the local role (RFC 5044 §7.1.2 rule 8).
         refused_role,
-        /// Refused: a revision of MPA that we do not speak.
+        /// Refused: unsupported MPA revision.
         refused_revision,
-        /// Refused: more private data than 512 bytes.
+        /// Refused: more than 512 bytes of private data.
         refused_private_data,
-        /// Refused: an enhanced frame too short for its IRD and ORD, or a reply not as enhanced as the request.
+        /// Refused: an enhanced frame too short for IRD and ORD, or a Reply that is not enhanced as the Request is.
         refused_enhanced,
-        /// Refused: bytes of the peer's before it may send any.
+        /// Refused: bytes received before the peer may send any.
         refused_early,
-        /// Refused: the peer wants more inbound reads than we have room for.
+        /// Refused: the peer requires more inbound reads than are available.
         refused_ird,
-        /// Refused: no message to signal ready-to-receive that both sides know.
+        /// Refused: no ready-to-receive message in common.
         refused_rtr,
-        /// Given up: the startup frames took too long.
+        /// Given up: the startup phase exceeded its time limit.
         startup_timeouts,
-        /// Given up: the peer closed during startup.
+        /// Given up: the peer closed the connection during startup.
         startup_closed,
     }
 }
 
 impl MpaStats {
-    /// Counts a connection that does not come to be.
+    /// Counts a connection that is not established.
     pub fn count_refusal(&mut self, refusal: Refusal) {
         let counter = match refusal {
             Refusal::Key => &mut self.refused_key,
@@ -109,7 +109,7 @@ impl MpaStats {
         *counter = counter.wrapping_add(1);
     }
 
-    /// Counts a stream that ends in full operation.
+    /// Counts a stream that fails in full operation.
     pub fn count_fpdu_error(&mut self, error: FpduError) {
         let counter = match error {
             FpduError::Crc => &mut self.crc_errors,
@@ -121,7 +121,7 @@ impl MpaStats {
         *counter = counter.wrapping_add(1);
     }
 
-    /// Counts a chunk behind a gap that is held, or not wholly placed.
+    /// Counts a chunk behind a gap that is held, in whole or in part.
     pub fn count_out_of_order_refusal(&mut self, refusal: OutOfOrderRefusal) {
         let counter = match refusal {
             OutOfOrderRefusal::Unlocated => &mut self.early_refused_unlocated,
@@ -136,7 +136,7 @@ impl MpaStats {
         *counter = counter.wrapping_add(1);
     }
 
-    /// Counts an FPDU that came and is right.
+    /// Counts a valid FPDU received.
     #[inline]
     pub(super) fn count_fpdu_in(&mut self, ulpdu_len: usize) {
         self.fpdus_in = self.fpdus_in.wrapping_add(1);

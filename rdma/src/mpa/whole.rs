@@ -1,17 +1,17 @@
-//! FPDUs that lie whole in a chunk that comes in order, and before which nothing is held: nearly all of a sender that
-//! begins an FPDU where a TCP segment begins (RFC 5044 §5.1). They are lent from the chunk, which nobody keeps for them.
+//! Fast path: an FPDU completely inside an in-order chunk is borrowed from it, not buffered. This covers nearly all
+//! FPDUs of a sender that begins each one at the start of a TCP segment (RFC 5044 §5.1).
 
 use super::crc::crc32c;
 use super::fpdu::Fpdu;
 use super::{CRC_LEN, Deframer, FpduError, LENGTH_LEN, MpaStats, fpdu_len};
 
 impl<C: AsRef<[u8]>> Deframer<C> {
-    /// Lends the next FPDU of the stream if it lies whole in `chunk`, at stream position `offset`, and can be taken for
-    /// itself: there are no markers, and no runs that were placed before. When there is none, what is left of the chunk is to
-    /// be [pushed](Self::push) unless the stream [ends](Self::end) with it.
+    /// Returns the next FPDU of the stream if it lies completely in `chunk`, at stream position `offset`, and if the
+    /// deframer holds no bytes, no out-of-order runs, and the stream has no markers. After `None`, the caller must
+    /// [push](Self::push) the rest of the chunk, unless the stream [ends](Self::end) with it.
     ///
     /// # Errors
-    /// Its CRC does not match. The error is final and counted.
+    /// `Crc`: the CRC does not match. The error is final and counted.
     #[inline]
     pub fn next_whole<'a>(
         &mut self,
@@ -29,7 +29,7 @@ impl<C: AsRef<[u8]>> Deframer<C> {
             return Some(Err(self.fail(FpduError::Crc, stats)));
         }
         let ulpdu = covered.get(LENGTH_LEN..)?.get(..ulpdu_len.into())?;
-        self.pass(len);
+        self.advance(len);
         stats.count_fpdu_in(ulpdu.len());
         Some(Ok(Fpdu::whole(position, ulpdu)))
     }

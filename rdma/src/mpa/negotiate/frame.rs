@@ -1,11 +1,11 @@
-//! One startup frame in memory: gathered as it comes, or sent as TCP takes it.
+//! One startup frame in memory: collects a received frame, and holds a sent one until TCP has taken it.
 
 use super::Refusal;
 use crate::wire::mpa::{ConnectionData, FrameHeader, FrameKind, PRIVATE_DATA_MAX};
 
 const FRAME_MAX: usize = FrameHeader::LEN + PRIVATE_DATA_MAX;
 
-/// The bytes of a frame, and how many of them have been taken.
+/// Bytes of a frame, and the number of them that TCP has taken.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
     bytes: [u8; FRAME_MAX],
@@ -13,7 +13,7 @@ pub(super) struct Frame {
     taken: usize,
 }
 
-/// What a received frame says.
+/// Contents of a received frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parsed {
     pub(super) header: FrameHeader,
@@ -25,7 +25,7 @@ impl Frame {
         Self { bytes: [0; FRAME_MAX], len: 0, taken: 0 }
     }
 
-    /// A frame to send. The private data has been found to fit.
+    /// Composes a frame to send. The caller has checked that the private data fits.
     pub(super) fn compose(
         header: FrameHeader,
         connection: Option<ConnectionData>,
@@ -47,7 +47,7 @@ impl Frame {
         frame
     }
 
-    /// Appends bytes up to a total of `until`, and returns how many it took.
+    /// Appends bytes up to a total of `until`, and returns the number appended.
     fn append(&mut self, bytes: &[u8], until: usize) -> usize {
         let part = bytes.len().min(until.min(FRAME_MAX).saturating_sub(self.len));
         let end = self.len.saturating_add(part);
@@ -62,19 +62,19 @@ impl Frame {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// The bytes that TCP has still to take.
+    /// Returns the bytes that TCP has not taken.
     pub(super) fn unsent(&self) -> &[u8] {
         self.bytes().get(self.taken..).unwrap_or_default()
     }
 
-    /// TCP took so many more; whether that was the last of them.
+    /// Marks `bytes` more as taken by TCP, and returns true if those were the last.
     pub(super) fn advance(&mut self, bytes: usize) -> bool {
         self.taken = self.taken.saturating_add(bytes).min(self.len);
         self.taken == self.len
     }
 
-    /// Takes bytes of the stream, no more than belong to the frame. Returns how many it took, and the frame
-    /// once it is whole. Whatever can be refused is refused as soon as it is seen.
+    /// Takes bytes of the stream, at most to the end of the frame. Returns the number taken, and the frame once it is
+    /// complete. Each field is checked as soon as it has arrived.
     pub(super) fn gather(
         &mut self,
         bytes: &[u8],
@@ -98,8 +98,8 @@ impl Frame {
         (taken, self.parse(header).map(Some))
     }
 
-    /// RFC 5044 §7.1.2 rule 5: "If a received "Key" does not match the expected value […] the TCP/DDP
-    /// connection MUST be closed". The first wrong byte tells.
+    /// RFC 5044 §7.1.2 rule 5: "If a received "Key" does not match the expected value […] the TCP/DDP connection MUST
+    /// be closed". The first wrong byte ends the check.
     fn check_key(&self, expected: FrameKind) -> Result<(), Refusal> {
         let seen = self.bytes().get(..expected.key().len()).unwrap_or(self.bytes());
         let other = match expected {
@@ -127,7 +127,7 @@ impl Frame {
         Ok(Parsed { header, connection })
     }
 
-    /// The ULP's own private data in a frame gathered whole; empty before.
+    /// Returns the ULP's private data of a complete frame; empty before.
     pub(super) fn private_data(&self) -> &[u8] {
         let Ok((header, private_data)) = FrameHeader::parse(self.bytes()) else {
             return &[];

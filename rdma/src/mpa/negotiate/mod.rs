@@ -1,4 +1,4 @@
-//! The startup phase (RFC 5044 §7.1, RFC 6581): a Request, a Reply, and what both sides hold to afterwards.
+//! MPA startup phase (RFC 5044 §7.1, RFC 6581): a Request, a Reply, and the terms that both sides keep afterwards.
 //!
 //! ```text
 //!   responder   AwaitRequest -> Decide -> SendAccept -> Established
@@ -7,7 +7,8 @@
 //!   both        anything malformed, early, late or closed -> Failed
 //! ```
 //!
-//! [`table::step`] is the whole machine; this module feeds it.
+//! [`table::step`] is the state machine; this module feeds it. The endpoint drives a [`Negotiation`] until full
+//! operation.
 
 mod frame;
 pub mod table;
@@ -21,39 +22,39 @@ use frame::{Frame, Parsed};
 use table::{Input, State};
 pub use terms::{Rtr, Terms};
 
-/// Private data, [`ConnectionData`] included, that every known implementation takes: Linux soft-iWARP and
+/// Bytes of private data, [`ConnectionData`] included, that every known implementation accepts: Linux soft-iWARP and
 /// Chelsio refuse more than 256 bytes, although RFC 5044 §7.1.1 allows 512.
 pub const PRIVATE_DATA_SAFE: usize = 256;
 
-/// Our side of the C bit.
+/// Local policy for the C bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CrcPolicy {
-    /// CRCs always. RFC 5044 §4.4: "The default configuration for a connection MUST be to use CRCs."
+    /// Always use CRCs. RFC 5044 §4.4: "The default configuration for a connection MUST be to use CRCs."
     #[default]
     Required,
-    /// CRCs only where the peer asks for them; an administrator's explicit wish (RFC 5044 §4.4).
+    /// Use CRCs only if the peer asks for them. An administrator must choose this explicitly (RFC 5044 §4.4).
     IfPeerAsks,
 }
 
-/// What we bring to a negotiation.
+/// Local settings of a negotiation.
 #[derive(Clone, Copy, Debug)]
 pub struct NegotiationConfig {
-    /// Whether we ask for CRCs.
+    /// CRC policy of this side.
     pub crc: CrcPolicy,
-    /// Whether we ask for markers in what we receive. Those that the peer asks for are always sent. An initiator whose
-    /// peer refuses them, as Linux soft-iWARP does, is rejected; it may connect again without.
+    /// True if this side asks for markers in the stream that it receives. Markers that the peer asks for are always
+    /// sent. A peer that refuses markers, such as Linux soft-iWARP, rejects an initiator that asks; the initiator may
+    /// connect again without.
     pub markers: bool,
-    /// The peer's Read Requests that we can take at once, 0–16382.
+    /// Read Requests of the peer that this side serves at a time, 0–16382.
     pub ird_max: u16,
-    /// Read Requests that we may have outstanding, 0–16382.
+    /// Read Requests that this side may have outstanding, 0–16382.
     pub ord_max: u16,
-    /// Ready-to-receive messages that we take, as a responder; a Read only where `ird_max` is not 0, and a Write where there
-    /// is nothing else.
-    /// RFC 6581 §9.2: "The responder MUST support at least one RTR indication option".
+    /// Ready-to-receive messages that a responder accepts. It accepts a Read only if `ird_max` is not 0, and a Write
+    /// if it accepts nothing else. RFC 6581 §9.2: "The responder MUST support at least one RTR indication option".
     pub rtr: RtrOptions,
-    /// Bytes of private data that we send at most, [`ConnectionData`] included; 512 is the RFC's limit.
+    /// Maximum bytes of private data sent, [`ConnectionData`] included; 512 is the limit of RFC 5044.
     pub private_data_max: usize,
-    /// How long the startup phase may take altogether (RFC 5044 §7.1.2 rule 10).
+    /// Time limit of the startup phase (RFC 5044 §7.1.2 rule 10).
     pub timeout: Duration,
 }
 
@@ -71,96 +72,98 @@ impl Default for NegotiationConfig {
     }
 }
 
-/// What an initiator asks for.
+/// Parameters of an initiator's Request.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectRequest<'a> {
-    /// The ULP's private data.
+    /// Private data of the ULP.
     pub private_data: &'a [u8],
-    /// The revision to speak: 2 (enhanced), or 1 for peers that know no other.
+    /// MPA revision: 2 (enhanced), or 1 for peers that support no other.
     pub revision: u8,
-    /// The peer's reads that we want to take; at most [`NegotiationConfig::ird_max`] are offered.
+    /// Read Requests of the peer that this side offers to serve at a time; at most [`NegotiationConfig::ird_max`] are
+    /// offered.
     pub ird: u16,
-    /// Our reads that the peer shall take; at most [`NegotiationConfig::ord_max`] are asked for.
+    /// Read Requests that this side asks to have outstanding; at most [`NegotiationConfig::ord_max`] are asked for.
     pub ord: u16,
-    /// `Some` for the peer-to-peer model, with the RTR messages that we can send; revision 2 only.
+    /// RTR messages that this side can send, for the peer-to-peer model; `None` for the client-server model. Revision
+    /// 2 only.
     pub rtr: Option<RtrOptions>,
 }
 
-/// What a responder's owner is asked.
+/// Request of a peer, for the responder's owner to accept or reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// What will hold if the owner accepts.
+    /// Terms of the connection if the owner accepts.
     pub terms: Terms,
-    /// Whether the peer itself asked for CRCs.
+    /// True if the peer itself asked for CRCs.
     pub peer_crc: bool,
 }
 
-/// What a negotiation tells its owner.
+/// Event of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Responder: a Request came; answer with [`Negotiation::accept`] or [`Negotiation::reject`].
-    /// [`Negotiation::private_data`] is the Request's.
+    /// Responder: a Request arrived. Answer with [`Negotiation::accept`] or [`Negotiation::reject`];
+    /// [`Negotiation::private_data`] returns the Request's.
     Request(Offer),
-    /// Full operation. An initiator finds the Reply's private data in [`Negotiation::private_data`].
+    /// Full operation begins. For an initiator, [`Negotiation::private_data`] returns the Reply's.
     Established(Terms),
-    /// Initiator: the peer said no; its reasons may be in the private data. RFC 5044 §7.1.2 rule 3 leaves the
-    /// TCP connection open for the owner to close.
+    /// Initiator: the peer rejected the connection; the private data may give reasons. RFC 5044 §7.1.2 rule 3 leaves
+    /// the TCP connection open for the owner to close.
     Rejected(Option<ConnectionData>),
-    /// Responder: our rejecting Reply is in TCP's hands; the owner closes the TCP connection.
+    /// Responder: TCP has taken the rejecting Reply; the owner closes the TCP connection.
     RejectSent(Refusal),
-    /// There is no connection; the owner closes the TCP connection at once (RFC 5044 §8 code 4), after a
-    /// Terminate where [`Refusal::is_told_by_terminate`].
+    /// The negotiation failed; the owner closes the TCP connection at once (RFC 5044 §8 code 4), after a Terminate if
+    /// [`Refusal::sends_terminate`].
     Failed(Refusal),
 }
 
-/// Why a connection does not come to be.
+/// Reason why a connection is not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The first bytes are not an MPA key.
+    /// The first bytes are not a valid MPA key.
     Key,
-    /// The peer took our role: both are initiators, or both responders.
+    /// Both sides are initiators, or both are responders.
     Role,
-    /// A revision other than 1 and 2.
+    /// The MPA revision is neither 1 nor 2.
     Revision,
-    /// PD_Length is above 512.
+    /// PD_Length exceeds 512 bytes.
     PrivateData,
-    /// S is set and there is no room for IRD and ORD, or a Reply is not as enhanced as its Request.
+    /// S is set without room for IRD and ORD, or a Reply is not enhanced as its Request is.
     Enhanced,
-    /// Bytes before the peer may send any.
+    /// The peer sent bytes before it was allowed to.
     Early,
-    /// The responder's ORD is more than the IRD we have (RFC 6581 §9.1).
+    /// The responder's ORD exceeds the local IRD (RFC 6581 §9.1).
     InsufficientIrd,
-    /// No RTR message that both sides know (RFC 6581 §9.2).
+    /// The sides have no RTR message in common (RFC 6581 §9.2).
     NoMatchingRtr,
-    /// The owner said no.
+    /// The owner rejected the connection.
     Owner,
-    /// The startup phase took too long.
+    /// The startup phase exceeded its time limit.
     Timeout,
-    /// The peer closed.
+    /// The peer closed the connection.
     PeerClosed,
 }
 
 impl Refusal {
-    /// Whether the peer's MPA is in full operation and is to be told by a Terminate (RFC 6581 §8).
+    /// Returns true if the peer's MPA is in full operation, so that a Terminate must report the failure (RFC 6581 §8).
     #[must_use]
-    pub const fn is_told_by_terminate(self) -> bool {
+    pub const fn sends_terminate(self) -> bool {
         matches!(self, Self::InsufficientIrd | Self::NoMatchingRtr)
     }
 }
 
-/// What the owner did wrong.
+/// Error of the owner's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalError {
-    /// More private data than we send.
+    /// The private data is longer than this side may send.
     PrivateDataTooLong {
-        /// Bytes offered.
+        /// Length of the private data in bytes.
         len: usize,
-        /// Bytes allowed.
+        /// Maximum length in bytes.
         max: usize,
     },
-    /// A revision other than 1 and 2.
+    /// The MPA revision is neither 1 nor 2.
     Revision,
-    /// There is no Request to answer.
+    /// No Request is waiting for an answer.
     NoRequest,
 }
 
@@ -184,11 +187,11 @@ enum Role {
     Initiator(terms::Asked),
 }
 
-/// The startup phase of one connection, as responder or initiator.
+/// Startup phase of one connection, as responder or initiator.
 ///
 /// Feed it with [`receive`](Self::receive), [`handle_timeout`](Self::handle_timeout) and
-/// [`peer_closed`](Self::peer_closed); send what [`unsent`](Self::unsent) holds; then take
-/// [`poll_event`](Self::poll_event). Once it is final, the rest of the stream is not its own.
+/// [`peer_closed`](Self::peer_closed); send the bytes of [`unsent`](Self::unsent); then take
+/// [`poll_event`](Self::poll_event). Once its state is final, the rest of the stream belongs to the deframer.
 #[derive(Clone, Debug)]
 pub struct Negotiation {
     config: NegotiationConfig,
@@ -202,17 +205,17 @@ pub struct Negotiation {
 }
 
 impl Negotiation {
-    /// Waits for a Request.
+    /// Creates a responder, which waits for a Request.
     #[must_use]
     pub fn responder(config: NegotiationConfig, now: Duration) -> Self {
         let role = Role::Responder { reply: None, refusal: Refusal::Owner };
         Self::new(config, role, State::AwaitRequest, Frame::new(), now)
     }
 
-    /// Sends a Request.
+    /// Creates an initiator, which sends a Request.
     ///
     /// # Errors
-    /// Where the private data is too long or the revision unknown.
+    /// The private data is too long, or the revision is neither 1 nor 2.
     pub fn initiator(
         config: NegotiationConfig,
         request: &ConnectRequest<'_>,
@@ -244,8 +247,8 @@ impl Negotiation {
         Self { config, role, state, terms: None, inbound: Frame::new(), outbound, event: None, deadline }
     }
 
-    /// Takes bytes of the stream and returns how many of them were its own. What an initiator leaves behind
-    /// the Reply is the beginning of the first FPDU.
+    /// Takes bytes of the stream and returns the number that belong to the startup frame. For an initiator, the bytes
+    /// after the Reply begin the first FPDU.
     pub fn receive(&mut self, bytes: &[u8], stats: &mut MpaStats) -> usize {
         if bytes.is_empty() || self.state.is_final() {
             return 0;
@@ -313,15 +316,15 @@ impl Negotiation {
         }
     }
 
-    /// Responder: answers the Request with yes.
+    /// Responder: accepts the Request.
     ///
     /// # Errors
-    /// Where there is no Request to answer, or the private data is too long; nothing has changed then.
+    /// `NoRequest`, or the private data is too long; the state is unchanged then.
     pub fn accept(&mut self, private_data: &[u8]) -> Result<(), LocalError> {
         self.answer(Input::Accept, private_data)
     }
 
-    /// Responder: answers the Request with no.
+    /// Responder: rejects the Request.
     ///
     /// # Errors
     /// As for [`Self::accept`].
@@ -348,7 +351,7 @@ impl Negotiation {
         };
         let header = FrameHeader {
             kind: FrameKind::Reply,
-            // Of no meaning in a Reply that rejects.
+            // A rejecting Reply asks for no markers: they would have no meaning.
             markers: self.config.markers && !reject,
             crc: terms.crc,
             reject,
@@ -359,7 +362,7 @@ impl Negotiation {
         self.outbound = Frame::compose(header, reply, private_data);
     }
 
-    /// Bytes for TCP to send now; say how many it took with [`Self::sent`].
+    /// Returns the bytes for TCP to send next. The caller reports with [`Self::sent`] how many TCP took.
     #[must_use]
     pub fn unsent(&self) -> &[u8] {
         match self.state {
@@ -368,7 +371,7 @@ impl Negotiation {
         }
     }
 
-    /// TCP took so many bytes of [`Self::unsent`].
+    /// Marks `bytes` of [`Self::unsent`] as taken by TCP.
     pub fn sent(&mut self, bytes: usize, stats: &mut MpaStats) {
         if self.unsent().is_empty() || !self.outbound.advance(bytes) {
             return;
@@ -388,48 +391,48 @@ impl Negotiation {
         }
     }
 
-    /// The peer closed its half of the stream.
+    /// Handles the end of the peer's half of the stream.
     pub fn peer_closed(&mut self, stats: &mut MpaStats) {
         self.fail(Input::PeerClosed, Refusal::PeerClosed, stats);
     }
 
-    /// Time has passed.
+    /// Fails the negotiation if its time limit has passed.
     pub fn handle_timeout(&mut self, now: Duration, stats: &mut MpaStats) {
         if now >= self.deadline {
             self.fail(Input::Timeout, Refusal::Timeout, stats);
         }
     }
 
-    /// When [`Self::handle_timeout`] is next due; `None` once the negotiation is over.
+    /// Returns the time at which [`Self::handle_timeout`] is due; `None` once the negotiation is over.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         (!self.state.is_final()).then_some(self.deadline)
     }
 
-    /// What the owner has to know, once.
+    /// Returns the next event for the owner, once.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.event.take()
     }
 
-    /// Where the negotiation stands.
+    /// Returns the state of the negotiation.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// What was agreed, as far as it is: a responder's from the Request on, an initiator's from the Reply on.
+    /// Returns the terms agreed so far: a responder's from the Request on, an initiator's from the Reply on.
     #[must_use]
     pub const fn terms(&self) -> Option<Terms> {
         self.terms
     }
 
-    /// The ULP's private data in the peer's frame: empty until the frame is whole.
+    /// Returns the ULP's private data in the peer's frame; empty until the frame is complete.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.inbound.private_data()
     }
 
-    /// Bytes of private data that our own frame can carry beside what the protocol puts there.
+    /// Returns the bytes of ULP private data that fit in the local frame beside the protocol's own.
     #[must_use]
     pub fn private_data_room(&self) -> usize {
         let connection = match self.role {

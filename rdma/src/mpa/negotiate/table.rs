@@ -1,30 +1,30 @@
-//! The startup phase as a table: every state, every input, one row each.
+//! State table of the startup phase: one row for each pair of state and input.
 
-/// Where a negotiation stands.
+/// State of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Responder: the Request has not come whole.
+    /// Responder: waits for a complete Request.
     AwaitRequest,
-    /// Responder: the owner has the Request and has not answered.
+    /// Responder: waits for the owner's answer to the Request.
     Decide,
-    /// Responder: an accepting Reply is not wholly in TCP's hands.
+    /// Responder: TCP has not taken all of an accepting Reply.
     SendAccept,
-    /// Responder: a rejecting Reply is not wholly in TCP's hands.
+    /// Responder: TCP has not taken all of a rejecting Reply.
     SendReject,
-    /// Initiator: the Request is not wholly in TCP's hands.
+    /// Initiator: TCP has not taken all of the Request.
     SendRequest,
-    /// Initiator: the Reply has not come whole.
+    /// Initiator: waits for a complete Reply.
     AwaitReply,
-    /// Both: full operation; the stream is FPDUs from here on.
+    /// Both: full operation; the stream consists of FPDUs.
     Established,
-    /// Both: a rejecting Reply has passed.
+    /// Both: a rejecting Reply was sent or received.
     Rejected,
-    /// Both: there is no connection.
+    /// Both: the negotiation failed.
     Failed,
 }
 
 impl State {
-    /// Every state.
+    /// All states, for exhaustive tests.
     pub const ALL: [Self; 9] = [
         Self::AwaitRequest,
         Self::Decide,
@@ -37,40 +37,40 @@ impl State {
         Self::Failed,
     ];
 
-    /// Whether the negotiation is over.
+    /// Returns true if the negotiation is over.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Established | Self::Rejected | Self::Failed)
     }
 }
 
-/// What may happen to a negotiation.
+/// Input to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A frame of the peer's is whole and acceptable.
+    /// A complete, acceptable frame of the peer arrived.
     Frame,
-    /// A frame of the peer's is whole and well formed, but asks for what we cannot give.
+    /// A complete, well-formed frame arrived whose demands cannot be met.
     Unacceptable,
-    /// A Reply of the peer's is whole and says no.
+    /// A complete, rejecting Reply arrived.
     RejectFrame,
-    /// A frame of the peer's is malformed.
+    /// A malformed frame arrived.
     BadFrame,
-    /// The peer sent bytes when it was not its turn.
+    /// The peer sent bytes when it was not allowed to.
     EarlyBytes,
-    /// The owner accepts.
+    /// The owner accepted the Request.
     Accept,
-    /// The owner rejects.
+    /// The owner rejected the Request.
     Reject,
-    /// TCP has taken our frame.
+    /// TCP took all of the local frame.
     Sent,
-    /// The time for the startup phase is over.
+    /// The time limit of the startup phase passed.
     Timeout,
-    /// The peer has closed its half of the stream.
+    /// The peer closed its half of the stream.
     PeerClosed,
 }
 
 impl Input {
-    /// Every input.
+    /// All inputs, for exhaustive tests.
     pub const ALL: [Self; 10] = [
         Self::Frame,
         Self::Unacceptable,
@@ -85,7 +85,7 @@ impl Input {
     ];
 }
 
-/// What follows `input` in `state`; `None` where it means nothing there and is to be ignored.
+/// Returns the state after `input` in `state`; `None` if the input has no meaning there and is ignored.
 #[must_use]
 pub const fn step(state: State, input: Input) -> Option<State> {
     let next = match (state, input) {

@@ -1,41 +1,41 @@
-//! What two sides agree on: revision, CRC, read depths, ready-to-receive (RFC 5044 §4.4, RFC 6581 §9).
+//! Terms of a connection: revision, CRC, read depths, ready-to-receive (RFC 5044 §4.4, RFC 6581 §9).
 
 use super::{ConnectRequest, CrcPolicy, NegotiationConfig, Refusal};
 use crate::wire::mpa::{ConnectionData, FrameHeader, ReadDepth, RtrOptions};
 
-/// The message that an initiator has to send first, and that carries nothing (RFC 6581 §9.2).
+/// Ready-to-receive message: the empty message that an initiator sends first (RFC 6581 §9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// A Send of no bytes.
+    /// An empty Send.
     Send,
-    /// An RDMA Write of no bytes.
+    /// An empty RDMA Write.
     Write,
-    /// An RDMA Read of no bytes.
+    /// An empty RDMA Read.
     Read,
 }
 
-/// What holds for a connection once it is established.
+/// Terms of an established connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The revision of MPA, 1 or 2.
+    /// MPA revision, 1 or 2.
     pub revision: u8,
-    /// CRCs are generated and checked, in both directions.
+    /// True if CRCs are generated and checked, in both directions.
     pub crc: bool,
-    /// Markers are in what we receive: we asked for them.
+    /// True if the received stream has markers: this side asked for them.
     pub markers_in: bool,
-    /// Markers are in what we send: the peer asked for them.
+    /// True if the transmitted stream has markers: the peer asked for them.
     pub markers_out: bool,
-    /// How many of the peer's Read Requests we take at once.
+    /// Read Requests of the peer that this side serves at a time (IRD).
     pub ird: u16,
-    /// How many Read Requests we may have outstanding.
+    /// Read Requests that this side may have outstanding (ORD).
     pub ord: u16,
-    /// Initiator: what to send before anything else; `None` where nothing special is due.
+    /// Initiator: the message to send before all others; `None` if none is required.
     pub rtr: Option<Rtr>,
-    /// Responder: the messages of which the peer must send one before anything else; `None` where it sends what it likes.
+    /// Responder: the messages of which the peer must send one before all others; `None` if the peer may begin with
+    /// any.
     pub rtr_in: Option<RtrOptions>,
-    /// What the peer's frame said of depths and RTR; `None` where it was not enhanced.
-    /// RFC 6581 §9.1: "The responder and initiator MUST pass the peer's provided IRD and ORD values to the
-    /// ULP".
+    /// IRD, ORD and RTR as the peer's frame stated them; `None` if it was not enhanced. RFC 6581 §9.1: "The responder
+    /// and initiator MUST pass the peer's provided IRD and ORD values to the ULP".
     pub peer: Option<ConnectionData>,
 }
 
@@ -47,7 +47,7 @@ impl CrcPolicy {
     }
 }
 
-/// The terms that answer a Request, and what the Reply says of depths and RTR.
+/// Returns the terms that answer a Request, and the IRD, ORD and RTR of the Reply.
 pub(super) fn respond(
     config: &NegotiationConfig,
     header: &FrameHeader,
@@ -85,8 +85,8 @@ pub(super) fn respond(
     (Terms { revision, crc, markers_in, markers_out, ird, ord, rtr: None, rtr_in, peer }, reply)
 }
 
-/// What a responder can take as ready-to-receive: a Read needs a place in its queue. RFC 6581 §9.2: "The responder MUST
-/// support at least one RTR indication option".
+/// Returns the RTR messages that a responder accepts: a Read only if its queue has a slot. RFC 6581 §9.2: "The
+/// responder MUST support at least one RTR indication option".
 const fn takes_rtr(config: &NegotiationConfig) -> RtrOptions {
     let RtrOptions { send, write, read } = config.rtr;
     let read = read && config.ird_max > 0;
@@ -100,10 +100,10 @@ const fn answer_rtr(ours: RtrOptions, theirs: RtrOptions) -> RtrOptions {
     if both.is_empty() { ours } else { both }
 }
 
-/// The terms that an accepting Reply makes of a request.
+/// Returns the terms that result from an accepting Reply to a Request.
 ///
 /// # Errors
-/// `InsufficientIrd`, `NoMatchingRtr`; with the terms that a Terminate to the peer goes by.
+/// `InsufficientIrd` or `NoMatchingRtr`, with the terms under which a Terminate is sent.
 pub(super) fn conclude(
     config: &NegotiationConfig,
     request: &Asked,
@@ -147,8 +147,8 @@ pub(super) fn conclude(
     (terms, Ok(()))
 }
 
-/// A Write needs nothing of the peer, a Read a place in its queue. A Send takes a buffer from some peers that their
-/// programs have posted for something else.
+/// Chooses the message to send. A Write needs nothing of the peer, a Read needs a slot in its queue. A Send consumes,
+/// with some peers, a buffer that their program posted for another message.
 const fn choose_rtr(options: RtrOptions, ord: u16) -> Option<Rtr> {
     if options.write {
         Some(Rtr::Write)
@@ -161,7 +161,7 @@ const fn choose_rtr(options: RtrOptions, ord: u16) -> Option<Rtr> {
     }
 }
 
-/// What an initiator asked for, kept until the Reply comes.
+/// Parameters of an initiator's Request, kept until the Reply arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) enhanced: bool,
