@@ -1,4 +1,4 @@
-//! iWARP without I/O, clock or threads: MPA, DDP, RDMAP and memory protection, bytes in and bytes out.
+//! iWARP without I/O, clock or threads: MPA, DDP, RDMAP and memory protection over a stream of bytes.
 //!
 //! ```text
 //!             stream of bytes                               stream of bytes
@@ -14,15 +14,15 @@
 //!  qp            completions, events                            send queue, reads to answer
 //! ```
 //!
-//! An [`Endpoint`] is one stream. Many of them share a worker's [`StagTable`], [`Memory`] and [`RdmaStats`], lent
-//! to each call as [`Env`]. A transport that keeps what it received behind a gap may show it to
-//! [`Endpoint::receive_out_of_order`], which places the RDMA Writes among it; they are delivered when the gap has closed.
-//! The [`service`] tells peers, while they connect, by which STag a region is known.
+//! An [`Endpoint`] is one stream. Each call borrows the [`StagTable`], the [`Memory`] and the [`RdmaStats`] that a
+//! worker's streams share, as [`Env`]. A transport that holds segments behind a gap may pass them to
+//! [`Endpoint::receive_out_of_order`], which places their RDMA Writes at once and delivers them when the gap has
+//! closed. The [`service`] grants a connecting peer an STag for a region that the peer names.
 //!
-//! [`verbs`] has the objects of verbs on top of that: protection domains, memory regions and windows, queue pairs,
+//! [`verbs`] builds the objects of the verbs on top: protection domains, memory regions and windows, queue pairs,
 //! completion queues, shared receive queues, connections.
 #![forbid(unsafe_code)]
-// Overflow and an index out of bounds end the process: what a peer sends must not bring them about.
+// Integer overflow and an index out of bounds end the process. Bytes from a peer must never cause either.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 mod ddp;

@@ -419,10 +419,7 @@ fn a_bad_reply_closes_at_once_and_is_counted() {
         assert_eq!(side.event(), Some(Event::Failed(refusal)), "{counter}");
         assert_eq!(side.counted(), [("requests_out", 1), (counter, 1)]);
         let told = matches!(refusal, Refusal::InsufficientIrd | Refusal::NoMatchingRtr);
-        assert_eq!(
-            (refusal.sends_terminate(), told && side.negotiation.terms().is_none()),
-            (told, false)
-        );
+        assert_eq!((refusal.sends_terminate(), told && side.negotiation.terms().is_none()), (told, false));
     }
 }
 

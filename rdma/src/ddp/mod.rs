@@ -1,4 +1,4 @@
-//! DDP: cutting messages into segments, and the sequence of untagged messages (RFC 5041).
+//! DDP (RFC 5041): segmentation of messages, and message order in the untagged queues. RDMAP calls it.
 
 mod segment;
 mod untagged;

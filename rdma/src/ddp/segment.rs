@@ -1,16 +1,16 @@
-//! Where a message is cut.
+//! Segmentation of messages.
 
-/// The next segment of a message.
+/// Next segment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub(crate) len: usize,
-    /// Whether it is the last.
+    /// True for the last segment of the message.
     pub(crate) last: bool,
 }
 
-/// The next segment of a message of which `remaining` bytes are left; `None` if the transport takes too little
-/// for a header and an byte.
+/// Returns the next segment of a message with `remaining` bytes left; `None` if the transport takes less than a header
+/// and one byte.
 ///
 /// RFC 5041 §5.2: each segment "MUST be no larger than the MULPDU value Advertised by the LLP", and a zero-length
 /// message "MUST consume exactly one DDP Segment".

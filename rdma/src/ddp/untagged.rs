@@ -1,22 +1,22 @@
-//! The sequence of the messages of an untagged queue.
+//! Message order in an untagged queue.
 
 use crate::terminate::StreamError;
 use crate::wire::ddp::UntaggedHeader;
 use crate::wire::{MessageOffset, Msn};
 
-/// What is expected next on an inbound queue, or sent next on an outbound one.
+/// Position in an untagged queue: the next segment expected, or the next to send.
 ///
-/// The stream is in order, so that of a queue exactly one segment can be next.
+/// The stream is in order, so exactly one segment of a queue can be next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UntaggedQueue {
-    /// The current message.
+    /// MSN of the current message.
     pub(crate) msn: Msn,
-    /// Bytes of it so far.
+    /// Bytes of the current message so far.
     pub(crate) offset: MessageOffset,
 }
 
 impl UntaggedQueue {
-    /// Whether a segment belongs to the current message.
+    /// Checks that a segment belongs to the current message.
     ///
     /// RFC 5041 §7.1 item 5: "The Message Sequence Number falls in the range of legal Message Sequence Numbers".
     #[inline]
@@ -24,7 +24,7 @@ impl UntaggedQueue {
         if header.msn == self.msn { Ok(()) } else { Err(StreamError::MsnRange) }
     }
 
-    /// Whether a segment of `len` bytes continues the current message, and fits a buffer of `room` bytes.
+    /// Checks that a segment of `len` bytes continues the current message, and fits a buffer of `room` bytes.
     #[inline]
     pub(crate) fn check_offset(
         &self,
@@ -41,13 +41,13 @@ impl UntaggedQueue {
         }
     }
 
-    /// Goes on by one segment.
+    /// Advances by one segment of `len` bytes.
     #[inline]
     pub(crate) fn advance(&mut self, len: usize, last: bool) {
         if last {
             *self = Self { msn: self.msn.next(), offset: MessageOffset(0) };
         } else {
-            // Bounded by the message's length, which is less than 2³².
+            // The message's length is less than 2³² bytes.
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             self.offset = MessageOffset(self.offset.0.saturating_add(len));
         }

@@ -1,4 +1,4 @@
-//! What an endpoint is made with, and what can be seen of it.
+//! Settings of an endpoint, and the snapshot of its state for monitoring.
 
 use core::time::Duration;
 
@@ -8,59 +8,60 @@ use crate::mpa::{NegotiationConfig, OutOfOrderPolicy};
 use crate::qp::{StreamCounters, StreamState};
 use crate::terminate::ErrorCode;
 
-/// How much of a message fits a single segment of the transport (RFC 4296 §2.2.1: `rdma_max_msizes`), bytes of payload.
-/// Longer messages are cut into as many as it takes.
+/// Longest messages, in bytes of payload, that fit one segment of the transport (RFC 4296 §2.2.1: `rdma_max_msizes`).
+/// Longer messages are split into several segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSizes {
-    /// Of a Send (`max_untagged`).
+    /// Longest Send (`max_untagged`).
     pub untagged: usize,
-    /// Of an RDMA Write, or of what an RDMA Read gets (`max_tagged`).
+    /// Longest RDMA Write, or Read Response (`max_tagged`).
     pub tagged: usize,
 }
 
-/// What an endpoint is made with. Its memory follows from it: 56 bytes per read of the peer (`mpa.ird_max` at
-/// most), 152 per place in the send queue, 72 per place in the receive queue, 64 per chunk (`chunks_max`), 40 per run
-/// placed early (`placed_runs_max`), and `spill_max`, of which only what is used is touched. All of it is taken by the
-/// time the stream is in full operation.
+/// Settings of an endpoint. They determine its memory: 56 bytes per inbound read (`mpa.ird_max` at most), 152 per slot
+/// of the send queue, 72 per slot of the receive queue, 64 per chunk (`chunks_max`), 40 per out-of-order run
+/// (`placed_runs_max`), and `spill_max`, of which pages are touched only as they are used. The endpoint allocates all
+/// of it before full operation.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
-    /// Revision, CRC, read depths, private data, time limit of the negotiation.
+    /// Settings of the negotiation: revision, CRC, read depths, private data, time limit.
     pub mpa: NegotiationConfig,
-    /// The protection domain of the stream.
+    /// Protection domain of the stream; `None` for a stream without verbs objects.
     pub pd: Option<PdId>,
-    /// Work requests posted to send whose completion the owner has not taken, at most.
+    /// Slots of the send queue: work requests posted and not yet polled as complete.
     pub send_queue: u16,
-    /// Buffers posted to receive whose event the owner has not taken, at most.
+    /// Slots of the receive queue: buffers posted and not yet polled as complete.
     pub receive_queue: u16,
-    /// Received chunks that may be held, not copied, while an FPDU is not complete. Each is at most a packet buffer.
+    /// Received chunks that may be held, without a copy, for an incomplete FPDU. Each is at most a packet buffer.
     pub chunks_max: u16,
-    /// Bytes of received FPDUs that may be copied aside when the peer cuts its stream small.
+    /// Bytes of received FPDUs that may be copied when the peer sends small pieces.
     pub spill_max: usize,
-    /// How FPDUs behind a gap are looked for, to be placed before it closes.
+    /// Policy for placing FPDUs behind a gap before it closes.
     pub out_of_order: OutOfOrderPolicy,
-    /// Whether the last segment of a message may be placed before the gap closes, too. Many programs poll the last
-    /// byte of a Write to learn that all of it is there.
+    /// True if the last segment of a message may also be placed before the gap closes. Many programs poll the last
+    /// byte of a Write to detect that all of it has arrived; they need false.
     pub last_out_of_order: bool,
-    /// Runs of FPDUs placed behind gaps that are remembered, 0–65535; what lies behind more gaps is held.
+    /// Out-of-order runs that are remembered, 0–65535; segments behind further gaps are held.
     pub placed_runs_max: u16,
-    /// Initiator: send an empty RDMA Write when the peer has not answered anything for so long after the first
-    /// message. Linux soft-iWARP's responder may overlook that message until another segment comes. The wait
-    /// doubles each time; [`super::POKES_MAX`] times at most.
+    /// Initiator: send an empty RDMA Write if the peer has sent nothing for this long after the first message. Linux
+    /// soft-iWARP's responder may miss that message until another segment arrives. The wait doubles each time, up to
+    /// [`super::POKES_MAX`] times.
     pub poke_after: Option<Duration>,
-    /// How long a peer that was rejected is given to close the connection itself.
+    /// Time that a rejected peer has to close the connection itself.
     pub reject_linger: Duration,
-    /// How long an FPDU may stay incomplete before the connection is reset; `None` for ever. TCP may need a minute or more
-    /// to repair the loss of a segment, and what is held meanwhile is bounded: the limit is for peers that never go on.
+    /// Time that an FPDU may stay incomplete before the connection is reset; `None` for no limit. TCP may need a
+    /// minute or more to repair a loss, and the memory held meanwhile is bounded: the limit ends connections whose
+    /// peers never continue.
     pub fpdu_timeout: Option<Duration>,
-    /// How long a Terminate may wait for room in the transport before the connection is reset.
+    /// Time that a Terminate may wait for room in the transport before the connection is reset.
     pub terminate_timeout: Duration,
-    /// How long [`Endpoint::disconnect`](super::Endpoint::disconnect) may wait for Read Responses that the peer owes, and
-    /// for the peer to take its own, before the connection is reset. It does not start anew when some of them have come.
+    /// Time that [`Endpoint::disconnect`](super::Endpoint::disconnect) may wait for Read Responses owed by either side
+    /// before the connection is reset. Progress does not restart it.
     pub disconnect_timeout: Duration,
 }
 
 impl Default for EndpointConfig {
-    /// A responder of the region service, which posts nothing itself.
+    /// Returns the settings of a region service's responder, which posts no work itself.
     fn default() -> Self {
         Self {
             mpa: NegotiationConfig::default(),
@@ -81,31 +82,31 @@ impl Default for EndpointConfig {
     }
 }
 
-/// An endpoint at a glance.
+/// Snapshot of an endpoint's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointInfo {
-    /// Where the queue pair stands.
+    /// State of the stream.
     pub state: StreamState,
-    /// Whether this side opened the stream.
+    /// True if this side opened the stream.
     pub initiator: bool,
-    /// The revision of MPA; 0 before it is agreed.
+    /// MPA revision; 0 until negotiated.
     pub rev: u8,
-    /// Whether FPDUs carry CRCs, in both directions.
+    /// True if FPDUs carry CRCs, in both directions.
     pub crc: bool,
-    /// Whether markers are sent.
+    /// True if this side sends markers.
     pub markers: bool,
-    /// Whether markers come in; before it is agreed, whether they were asked for.
+    /// True if this side receives markers; until negotiated, true if it asks for them.
     pub markers_in: bool,
-    /// Reads of the peer at a time.
+    /// Inbound reads at a time (IRD).
     pub ird: u16,
-    /// Reads of ours at a time.
+    /// Outbound reads at a time (ORD).
     pub ord: u16,
-    /// Reads of the peer that are not answered whole: `ird` at most, rounded up to a power of two.
+    /// Read Requests of the peer that are not fully answered: at most `ird`, rounded up to a power of two.
     pub reads_owed: usize,
-    /// Work requests posted to send and not finished.
+    /// Work requests posted to the send queue and not finished.
     pub work_pending: usize,
-    /// What went over the stream.
+    /// Messages and bytes of the stream so far.
     pub counters: StreamCounters,
-    /// The Terminate that was sent or received.
+    /// Error code of the Terminate that was sent or received.
     pub terminate: Option<ErrorCode>,
 }

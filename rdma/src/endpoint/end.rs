@@ -1,4 +1,4 @@
-//! How a stream ends: by either side, in good order or not, and what each of the ways may take.
+//! End of a stream: by the peer, by the owner, or by an error, each with its time limit.
 
 use core::time::Duration;
 
@@ -7,17 +7,17 @@ use crate::qp::{CloseHow, StreamState};
 use crate::stats::{RdmaStats, count};
 use crate::terminate::{ErrorCode, Fault, StreamError};
 
-/// How a stream is to end in good order.
+/// Graceful end that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drain {
-    /// The peer sends no more: close when nothing is left to send.
+    /// The peer has closed its half: close when nothing is left to send.
     PeerClosed,
-    /// The owner wants to end: close when all posted work is finished and all reads are answered.
+    /// The owner disconnects: close when all posted work is finished and all reads are answered.
     Disconnect,
 }
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
-    /// The peer has ended its half of the stream.
+    /// Handles the end of the peer's half of the stream.
     pub fn peer_closed(&mut self, now: Duration, stats: &mut RdmaStats) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.peer_closed(&mut stats.mpa);
@@ -26,37 +26,37 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         let cut_off = self.deframer.as_ref().is_some_and(|deframer| deframer.pending() > 0);
         if cut_off && !self.qp.peer_ended {
             count(&mut stats.drops.cut_off, 1);
-            self.qp.fail_untold(ErrorCode::TCP_LOST);
+            self.qp.fail_without_terminate(ErrorCode::TCP_LOST);
         }
         // RFC 5041 §6.2.1: on a half-closed stream "continue to process outbound data transfer requests
         // normally".
         self.drain = Some(Drain::PeerClosed);
         self.qp.peer_ended = true;
-        self.settle(now);
+        self.apply_state(now);
     }
 
-    /// The transport is gone: whatever was posted is given back, and [`Event::Close`](crate::Event::Close) follows.
+    /// Handles the loss of the transport: flushes all posted work, then raises [`Event::Close`](crate::Event::Close).
     pub fn transport_lost(&mut self) {
-        self.qp.fail_untold(ErrorCode::TCP_LOST);
+        self.qp.fail_without_terminate(ErrorCode::TCP_LOST);
         self.end(CloseHow::Reset);
     }
 
-    /// Ends the stream when all posted work is finished and all reads of the peer are answered, or resets it when that
-    /// takes longer than [`EndpointConfig::disconnect_timeout`](super::EndpointConfig::disconnect_timeout): the peer may owe Read Responses for good, or take none of
-    /// its own.
+    /// Closes the stream when all posted work is finished and all reads of the peer are answered. Resets it if that
+    /// takes longer than [`EndpointConfig::disconnect_timeout`](super::EndpointConfig::disconnect_timeout): the peer
+    /// may never send its Read Responses, or never take those it asked for.
     pub fn disconnect(&mut self, now: Duration) {
         self.drain = self.drain.or(Some(Drain::Disconnect));
         let until = now.saturating_add(self.config.disconnect_timeout);
-        self.drain_until = self.drain_until.or(Some(until));
-        self.settle(now);
+        self.drain_deadline = self.drain_deadline.or(Some(until));
+        self.apply_state(now);
     }
 
-    /// Ends the stream for a fault of this side, such as the loss of its region.
+    /// Ends the stream for a local fault, such as the loss of its region.
     pub fn fail_local(&mut self, now: Duration, stats: &mut RdmaStats) {
         self.fail_here(StreamError::Local, now, stats);
     }
 
-    /// Ends the stream for a fault of this side that ends all of its streams.
+    /// Ends the stream for a local fault that ends all streams.
     pub fn fail_global(&mut self, now: Duration, stats: &mut RdmaStats) {
         self.fail_here(StreamError::Global, now, stats);
     }
@@ -64,7 +64,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
     #[cold]
     fn fail_here(&mut self, error: StreamError, now: Duration, stats: &mut RdmaStats) {
         let enhanced = self.terms.is_some_and(|terms| terms.revision == 2);
-        let in_full_operation = self.qp.peer_spoke || self.qp.sent_any;
+        let in_full_operation = self.qp.peer_sent || self.qp.sent_any;
         let error = match self.qp.state {
             StreamState::ReadyToSend if in_full_operation => Some(error),
             // RFC 6581 §9.2: "The initiator or responder MUST generate the TERM message that contains Layer 2,
@@ -77,29 +77,29 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         };
         if let Some(error) = error {
             self.qp.fail(&Fault::bare(error), stats);
-            self.settle(now);
+            self.apply_state(now);
         } else {
-            // Where no FPDU may be sent, nothing can be said.
-            self.qp.fail_untold(StreamError::SetupFailed.code().0);
+            // No FPDU may be sent, so no Terminate either.
+            self.qp.fail_without_terminate(StreamError::SetupFailed.code().0);
             self.end(CloseHow::Reset);
         }
     }
 
-    /// Time has passed.
+    /// Runs the timers that have expired at `now`.
     pub fn handle_timeout(&mut self, now: Duration, stats: &mut RdmaStats) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.handle_timeout(now, &mut stats.mpa);
             self.negotiated(stats);
         }
-        if self.terminate_until.is_some_and(|until| until <= now) {
+        if self.terminate_deadline.is_some_and(|until| until <= now) {
             count(&mut stats.rdmap.terminates_unsent, 1);
             self.transport_lost();
         }
-        if self.drain_until.is_some_and(|until| until <= now) {
+        if self.drain_deadline.is_some_and(|until| until <= now) {
             count(&mut stats.rdmap.disconnects_overdue, 1);
             self.transport_lost();
         }
-        if self.linger_until.is_some_and(|until| until <= now) {
+        if self.linger_deadline.is_some_and(|until| until <= now) {
             self.end(CloseHow::Fin);
         }
         if self.poke_at.is_some_and(|at| at <= now) {
@@ -108,22 +108,22 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if self.fpdu_check_at.is_some_and(|at| at <= now) {
             self.check_fpdu(now, stats);
         }
-        self.settle(now);
+        self.apply_state(now);
     }
 
-    /// When [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due next.
+    /// Returns the time at which [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let negotiation = self.negotiation.as_ref().and_then(|negotiation| negotiation.next_deadline());
-        let ends = [negotiation, self.linger_until, self.terminate_until, self.drain_until];
+        let ends = [negotiation, self.linger_deadline, self.terminate_deadline, self.drain_deadline];
         let limits = ends.into_iter().chain([self.poke_at, self.fpdu_check_at]);
         limits.flatten().min()
     }
 
-    /// Draws the consequences of a new state.
-    pub(super) fn settle(&mut self, now: Duration) {
+    /// Starts or stops timers, and closes the stream, as its new state requires.
+    pub(super) fn apply_state(&mut self, now: Duration) {
         match self.qp.state {
             StreamState::ReadyToSend => {
-                if self.qp.peer_spoke {
+                if self.qp.peer_sent {
                     (self.poke_at, self.poke_due) = (None, false);
                 }
                 let done = match self.drain {
@@ -140,24 +140,25 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                     self.end(CloseHow::Fin);
                 } else if self.rejected {
                     let until = now.saturating_add(self.config.reject_linger);
-                    self.linger_until = self.linger_until.or(Some(until));
+                    self.linger_deadline = self.linger_deadline.or(Some(until));
                 }
             }
             StreamState::Terminating => {
                 (self.poke_at, self.poke_due) = (None, false);
                 let until = now.saturating_add(self.config.terminate_timeout);
-                self.terminate_until = self.terminate_until.or(Some(until));
+                self.terminate_deadline = self.terminate_deadline.or(Some(until));
             }
             StreamState::Closed => self.end(CloseHow::Fin),
         }
     }
 
-    /// Nothing goes any more; what is held for the stream is let go.
+    /// Closes the stream and drops its buffers.
     pub(super) fn end(&mut self, how: CloseHow) {
         self.qp.close(how);
         self.negotiation = None;
         self.deframer = None;
-        (self.linger_until, self.terminate_until, self.poke_at, self.poke_due) = (None, None, None, false);
-        (self.drain_until, self.incomplete, self.fpdu_check_at) = (None, None, None);
+        (self.linger_deadline, self.terminate_deadline, self.poke_at, self.poke_due) =
+            (None, None, None, false);
+        (self.drain_deadline, self.incomplete, self.fpdu_check_at) = (None, None, None);
     }
 }

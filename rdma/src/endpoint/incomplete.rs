@@ -1,4 +1,4 @@
-//! An FPDU of which not all has come: what is kept of it meanwhile, and for how long.
+//! Incomplete FPDUs: the chunks held for one, and its time limit.
 
 use core::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::stats::{RdmaStats, count};
 use crate::terminate::ErrorCode;
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
-    /// Received chunks that are held, since an FPDU is not complete: as many packet buffers.
+    /// Returns the number of received chunks held for an incomplete FPDU, each a packet buffer.
     #[inline]
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.deframer.as_ref().map_or(0, |deframer| deframer.chunks())
     }
 
-    /// Lets go of the chunks that are held: what is wanted of them is copied aside.
+    /// Copies the bytes of the chunks held, and drops the chunks.
     #[cold]
     pub fn compact(&mut self, stats: &mut RdmaStats) {
         if let Some(deframer) = &mut self.deframer {
@@ -23,8 +23,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// Notes since when the FPDU at the front is not complete. The time limit stays as it is when that changes, and is looked
-    /// at again when it has passed: an FPDU that is split costs no timer.
+    /// Records when the FPDU at the front became incomplete. The timer is not moved when that changes but checked
+    /// again when it expires, so a split FPDU costs no timer operation.
     #[inline]
     pub(super) fn watch_fpdu(&mut self, now: Duration) {
         match self.deframer.as_ref().and_then(|deframer| deframer.incomplete_from()) {
@@ -38,7 +38,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// Ends the stream if its FPDU is not complete for too long: the peer has had time to send it many times.
+    /// Ends the stream if its FPDU has been incomplete for too long.
     #[cold]
     pub(super) fn check_fpdu(&mut self, now: Duration, stats: &mut RdmaStats) {
         self.fpdu_check_at = None;
@@ -49,7 +49,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             return;
         }
         count(&mut stats.drops.fpdu_timeout, 1);
-        self.qp.fail_untold(ErrorCode::TCP_LOST);
+        self.qp.fail_without_terminate(ErrorCode::TCP_LOST);
         self.end(CloseHow::Reset);
     }
 }

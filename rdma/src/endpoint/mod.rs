@@ -1,4 +1,5 @@
-//! One stream from its first byte to its last: the MPA negotiation, then a queue pair.
+//! One stream from its first byte to its last: MPA negotiation, then a queue pair. The owner connects it with a
+//! transport.
 
 mod config;
 mod end;
@@ -21,97 +22,98 @@ use crate::wire::atomic::AtomicOp;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::{Stag, TaggedOffset};
 
-/// How often an initiator pokes a silent peer.
+/// Maximum number of empty RDMA Writes that an initiator sends to a silent peer.
 pub const POKES_MAX: u32 = 5;
 
-/// The sending side of the transport.
+/// Transmit side of the transport.
 pub trait Sink {
-    /// Bytes that fit one TCP segment now.
+    /// Returns the payload bytes of one TCP segment now.
     fn fpdu_max(&self) -> usize;
 
-    /// Bytes that the transport takes now. It must come to be at least [`Self::fpdu_max`] again and again.
+    /// Returns the bytes that the transport takes now. They must repeatedly reach [`Self::fpdu_max`], or the stream
+    /// stalls.
     fn room(&self) -> usize;
 
-    /// Takes exactly `len` bytes, which `build` writes into a slice of that length. `false`: there is no room,
-    /// and `build` was not called.
+    /// Takes exactly `len` bytes, which `build` writes into a slice of that length. Returns false, without calling
+    /// `build`, if there is no room.
     ///
-    /// The bytes start a TCP segment of their own, or share one with others when they are few; they are not
-    /// split over two as long as they are not more than [`Self::fpdu_max`].
+    /// The bytes begin a TCP segment of their own, or share one with others if they are few. The transport does not
+    /// split them over two segments unless they are more than [`Self::fpdu_max`].
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool;
 }
 
-/// What an endpoint works with and does not own.
+/// State of the worker that an endpoint borrows for the duration of a call.
 #[derive(Debug)]
 pub struct Env<'a, M> {
-    /// The STags of the worker.
+    /// STags of the worker.
     pub stags: &'a mut StagTable,
-    /// The memory of the regions.
+    /// Memory of the regions.
     pub memory: &'a mut M,
-    /// The counters of the worker.
+    /// Counters of the worker.
     pub stats: &'a mut RdmaStats,
 }
 
-/// What [`Endpoint::poll_transmit`] did.
+/// Result of [`Endpoint::poll_transmit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// MPA frames and FPDUs handed to the transport.
+    /// Number of MPA frames and FPDUs handed to the transport.
     pub frames: usize,
-    /// Their bytes.
+    /// Length of these in bytes.
     pub bytes: usize,
-    /// More waits for room in the transport.
+    /// True if more output waits for room in the transport.
     pub pending: bool,
 }
 
 /// One end of a stream.
 ///
-/// The owner brings bytes with [`receive`](Self::receive), in the order of the stream; asks for events with
-/// [`poll_event`](Self::poll_event) until there is none; lets it send with [`poll_transmit`](Self::poll_transmit)
-/// after either, and when the transport has room again; and calls [`handle_timeout`](Self::handle_timeout) at
-/// [`next_deadline`](Self::next_deadline). `now` is the time since some fixed start, and does not go back.
+/// The owner passes received bytes to [`receive`](Self::receive) in stream order; polls
+/// [`poll_event`](Self::poll_event) until it returns `None`; calls [`poll_transmit`](Self::poll_transmit) after both,
+/// and when the transport has room again; and calls [`handle_timeout`](Self::handle_timeout) at
+/// [`next_deadline`](Self::next_deadline). `now` is the time since a fixed start and never decreases.
 ///
-/// [`Event::Close`] is the last event. The owner ends the connection then and revokes the STags of the stream.
+/// [`Event::Close`] is the last event. The owner then ends the connection and revokes the STags of the stream.
 #[derive(Debug)]
 pub struct Endpoint<C> {
     config: EndpointConfig,
     initiator: bool,
-    /// Until full operation.
+    /// `Some` until full operation.
     negotiation: Option<Box<Negotiation>>,
     terms: Option<Terms>,
-    /// In full operation.
+    /// `Some` in full operation.
     deframer: Option<Deframer<C>>,
-    /// The stream position behind what the negotiation took.
+    /// Stream position behind the startup frames.
     position: u64,
     qp: QueuePair,
     drain: Option<Drain>,
-    /// The owner wants to end: until when what is under way may take.
-    drain_until: Option<Duration>,
-    /// The peer was rejected and is to close: until when it may.
+    /// Time limit of [`Drain::Disconnect`].
+    drain_deadline: Option<Duration>,
+    /// Set once the peer was rejected; the peer should close until `linger_deadline`.
     rejected: bool,
-    linger_until: Option<Duration>,
-    /// Since when a Terminate waits for room: until when it may.
-    terminate_until: Option<Duration>,
-    /// When to poke the peer if it stays silent.
+    linger_deadline: Option<Duration>,
+    /// Time limit of a Terminate that waits for room.
+    terminate_deadline: Option<Duration>,
+    /// Time of the next empty RDMA Write to a silent peer.
     poke_at: Option<Duration>,
     poke_due: bool,
     pokes: u32,
     terminate: Option<ErrorCode>,
-    /// Where the FPDU begins that is not complete, and since when it is not.
+    /// Stream position of the incomplete FPDU, and the time since which it is incomplete.
     incomplete: Option<(u64, Duration)>,
-    /// When to see whether that is too long ago.
+    /// Time of the next check of `incomplete`.
     fpdu_check_at: Option<Duration>,
 }
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
-    /// The responder of a stream that was just accepted.
+    /// Creates the responder of a stream that was just accepted.
     pub fn responder(config: EndpointConfig, stream: StreamId, now: Duration) -> Self {
         let negotiation = Negotiation::responder(config.mpa, now);
         Self::new(config, stream, negotiation, false)
     }
 
-    /// The initiator of a stream that was just connected.
+    /// Creates the initiator of a stream that was just connected.
     ///
     /// # Errors
-    /// Where the request cannot be sent: too much private data, or an unknown revision.
+    /// The private data is too long, or the revision is neither 1 nor 2.
     pub fn initiator(
         config: EndpointConfig,
         stream: StreamId,
@@ -135,10 +137,10 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             position: 0,
             qp: QueuePair::new(Origin { stream, pd: config.pd }, depths),
             drain: None,
-            drain_until: None,
+            drain_deadline: None,
             rejected: false,
-            linger_until: None,
-            terminate_until: None,
+            linger_deadline: None,
+            terminate_deadline: None,
             poke_at: None,
             poke_due: false,
             pokes: 0,
@@ -148,7 +150,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// Takes the bytes at stream position `offset`, which follow those before.
+    /// Takes the bytes at stream position `offset`, which follow those passed before.
     pub fn receive<M: Memory>(&mut self, now: Duration, offset: u64, chunk: C, env: &mut Env<'_, M>) {
         if let Some(negotiation) = &mut self.negotiation {
             let bytes = chunk.as_ref();
@@ -163,10 +165,10 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             self.fpdus(offset, chunk, env);
             self.watch_fpdu(now);
         }
-        self.settle(now);
+        self.apply_state(now);
     }
 
-    /// Takes FPDUs: mostly they lie whole in the chunk, one or several, and nothing is left of it.
+    /// Processes the FPDUs of a chunk. Most chunks contain one or several complete FPDUs and no other bytes.
     fn fpdus<M: Memory>(&mut self, offset: u64, chunk: C, env: &mut Env<'_, M>) {
         let Self { deframer: Some(deframer), qp, .. } = self else {
             count(&mut env.stats.drops.after_error, 1);
@@ -188,7 +190,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.deliver(env);
     }
 
-    /// Delivers, in the order of the stream, what is whole.
+    /// Delivers complete FPDUs and out-of-order runs in stream order.
     fn deliver<M: Memory>(&mut self, env: &mut Env<'_, M>) {
         let Self { deframer: Some(deframer), qp, .. } = self else { return };
         loop {
@@ -208,7 +210,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// Sends what there is to send, as far as the transport takes it.
+    /// Sends queued output as far as the transport takes it.
     pub fn poll_transmit<M: Memory>(
         &mut self,
         now: Duration,
@@ -238,19 +240,19 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         if progress.frames > 0 {
             self.arm_poke(now);
         }
-        self.settle(now);
+        self.apply_state(now);
         progress.pending = self.has_output();
         progress
     }
 
-    /// Whether [`Self::poll_transmit`] has something to send.
+    /// Returns true if [`Self::poll_transmit`] has something to send.
     pub fn has_output(&self) -> bool {
         self.negotiation.as_ref().is_some_and(|negotiation| !negotiation.unsent().is_empty())
             || self.poke_due
             || self.qp.has_output()
     }
 
-    /// The next thing the owner must know. A finished work request's place is free from here on.
+    /// Returns the next event. The slot of a completed work request is free from here on.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.qp.poll_event()?;
         if let Event::TerminateSent { code, .. } | Event::TerminateReceived { code, .. } = &event {
@@ -259,7 +261,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         Some(event)
     }
 
-    /// Writes `local` to the peer's memory. Finished when the transport has it.
+    /// Writes `local` to the peer's memory. The request completes when the transport has taken the bytes.
     pub fn post_write(
         &mut self,
         wr_id: u64,
@@ -270,7 +272,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post(wr_id, WorkOp::Write { stag: remote, to: TaggedOffset(to) }, local)
     }
 
-    /// Reads the peer's memory into `local`. Finished when the bytes are there.
+    /// Reads the peer's memory into `local`. The request completes when the bytes are in memory.
     pub fn post_read(
         &mut self,
         wr_id: u64,
@@ -284,8 +286,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post(wr_id, WorkOp::Read { stag: remote, to: TaggedOffset(to) }, local)
     }
 
-    /// Sends `local` to the peer's next posted buffer, if asked for with an event there, or with the
-    /// invalidation of an STag of the peer's. Finished when the transport has it.
+    /// Sends `local` to the peer's next posted buffer. `solicited` asks for an event there; `invalidate` names an STag
+    /// of the peer to invalidate. The request completes when the transport has taken the bytes.
     pub fn post_send(
         &mut self,
         wr_id: u64,
@@ -296,8 +298,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post(wr_id, WorkOp::Send { solicited, invalidate }, local)
     }
 
-    /// Does an atomic operation in the peer's memory, on the eight bytes at `to`, whose address there must be a
-    /// multiple of eight. Finished when what they were, in the byte order of this machine, is in `local`.
+    /// Performs an atomic operation on the eight bytes at `to` of the peer's memory, whose address there must be a
+    /// multiple of eight. The request completes when the original value is in `local`, in this machine's byte order.
     pub fn post_atomic(
         &mut self,
         wr_id: u64,
@@ -315,8 +317,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post(wr_id, WorkOp::Atomic { stag: remote, to: TaggedOffset(to), op }, local)
     }
 
-    /// Sends eight bytes to the peer's next posted buffer, which they use up without being put there. Finished
-    /// when the transport has them.
+    /// Sends eight bytes of Immediate Data, which consume the peer's next posted buffer without changing it. The
+    /// request completes when the transport has taken them.
     pub fn post_immediate(&mut self, wr_id: u64, data: [u8; 8], solicited: bool) -> Result<(), PostError> {
         self.post(wr_id, WorkOp::Immediate { data, solicited }, LocalSlice::EMPTY)
     }
@@ -325,7 +327,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.post_work(WorkRequest::new(wr_id, op, Local::Slice(local)))
     }
 
-    /// Posts work of any kind.
+    /// Posts a work request of any operation.
     pub(crate) fn post_work(&mut self, request: WorkRequest) -> Result<(), PostError> {
         if !self.takes_work() {
             return Err(PostError::State);
@@ -333,18 +335,18 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         self.qp.sq.post(request)
     }
 
-    /// Whether work may be posted.
+    /// Returns true if work may be posted.
     pub(crate) fn takes_work(&self) -> bool {
         self.qp.state == StreamState::ReadyToSend && self.drain.is_none()
     }
 
-    /// The queues.
+    /// Returns the queues, for the verbs.
     pub(crate) const fn queue_pair(&mut self) -> &mut QueuePair {
         &mut self.qp
     }
 
-    /// Works with these queues, and what is posted there, from here on: those that it was made with have no work.
-    /// Before full operation only; `false` if it is too late.
+    /// Replaces the queues by those of a verbs queue pair, with the work posted there. Returns false if the stream is
+    /// already in full operation; the endpoint's own queues must be empty.
     pub(crate) fn adopt(&mut self, mut queues: QueuePair, pd: Option<PdId>) -> bool {
         if self.qp.state != StreamState::Idle {
             return false;
@@ -357,7 +359,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         true
     }
 
-    /// Gives the peer's next Send a buffer. Allowed before full operation.
+    /// Posts a buffer for the peer's next Send. Allowed before full operation.
     pub fn post_recv(&mut self, wr_id: u64, local: LocalSlice) -> Result<(), PostError> {
         match self.qp.state {
             StreamState::Idle | StreamState::ReadyToSend => self.qp.rq.post(wr_id, Local::Slice(local)),
@@ -365,12 +367,12 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// The stream as other parts of the program name it.
+    /// Returns the identifier of the stream.
     pub const fn stream(&self) -> StreamId {
         self.qp.origin.stream
     }
 
-    /// How much of a message fits one segment, if the transport's are of `fpdu_max` bytes, as [`Sink::fpdu_max`] says.
+    /// Returns the longest messages that fit one segment of `fpdu_max` bytes, as [`Sink::fpdu_max`] returns.
     pub fn max_msizes(&self, fpdu_max: usize) -> MessageSizes {
         let mulpdu = self.qp.framer.ulpdu_max(fpdu_max);
         MessageSizes {
@@ -379,7 +381,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// The endpoint at a glance.
+    /// Returns a snapshot of the endpoint.
     pub fn info(&self) -> EndpointInfo {
         let terms = self.terms.as_ref();
         EndpointInfo {
@@ -398,9 +400,9 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// Starts to wait for the peer's first word, after the first message in full operation and after each poke.
+    /// Starts the wait for the peer's first FPDU, after the first message in full operation and after each poke.
     fn arm_poke(&mut self, now: Duration) {
-        let silent = self.initiator && self.qp.state == StreamState::ReadyToSend && !self.qp.peer_spoke;
+        let silent = self.initiator && self.qp.state == StreamState::ReadyToSend && !self.qp.peer_sent;
         if let Some(after) = self.config.poke_after
             && silent
             && self.qp.sent_any
@@ -419,7 +421,7 @@ impl Progress {
     }
 }
 
-/// What an error of the deframer is to the stream: the peer's, or a fault of this side.
+/// Maps a deframer error to the peer's error or to a local fault.
 const fn stream_error(error: FpduError) -> StreamError {
     match error {
         FpduError::Crc => StreamError::Crc,

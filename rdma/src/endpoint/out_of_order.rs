@@ -1,4 +1,4 @@
-//! Bytes that the transport received behind a gap.
+//! Out-of-order receive: bytes that the transport holds behind a gap.
 
 use core::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::stats::count;
 use crate::terminate::Fault;
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
-    /// Looks at bytes at stream position `offset` that lie behind a gap: RDMA Writes among them are placed now, and
-    /// delivered when the gap has closed.
+    /// Examines the bytes at stream position `offset`, which lie behind a gap: places their RDMA Writes now, and
+    /// delivers them when the gap has closed.
     ///
-    /// `true`: all of them are placed. The transport may drop them, and say [`Self::receive_placed`] when their turn has
-    /// come. Otherwise it keeps them, and brings them with [`Self::receive`].
+    /// Returns true if all of them are placed. The transport may then drop them, and calls [`Self::receive_placed`]
+    /// when the stream reaches them. Otherwise it holds them, and passes them to [`Self::receive`] later.
     ///
-    /// A transport that has to give up what it holds behind a gap may do so: when these bytes come again, they are left
-    /// out, whatever they say.
+    /// A transport may also discard bytes that it holds behind a gap: bytes placed here are ignored when they are
+    /// retransmitted.
     pub fn receive_out_of_order<M: Memory>(
         &mut self,
         offset: u64,
@@ -41,7 +41,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         whole
     }
 
-    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_out_of_order`] has said `true`.
+    /// Advances the stream by the `len` bytes at position `offset`, for which [`Self::receive_out_of_order`] returned
+    /// true.
     pub fn receive_placed<M: Memory>(
         &mut self,
         now: Duration,
@@ -58,11 +59,11 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
         self.deliver(env);
         self.watch_fpdu(now);
-        self.settle(now);
+        self.apply_state(now);
     }
 }
 
-/// Places the FPDUs that are found, one after the other, until one may not be.
+/// Places the FPDUs found, in order, up to the first that must not be placed.
 fn place<C: AsRef<[u8]>, M: Memory>(
     deframer: &mut Deframer<C>,
     qp: &mut QueuePair,

@@ -1,4 +1,4 @@
-//! From the first byte to full operation.
+//! Startup of a stream, from its first byte to full operation.
 
 use super::{Endpoint, EndpointConfig, Progress, Sink};
 use crate::mpa::{self, Deframer, DeframerConfig, Framer, LocalError, Refusal, Rtr, Terms};
@@ -8,15 +8,15 @@ use crate::terminate::{ErrorCode, Fault, StreamError};
 use crate::wire::{Stag, TaggedOffset};
 
 impl<C: AsRef<[u8]>> Endpoint<C> {
-    /// Responder: answers [`Event::ConnectRequest`] with yes, and this private data.
+    /// Responder: accepts the connection of [`Event::ConnectRequest`], with this private data.
     ///
     /// # Errors
-    /// Where there is no request to answer, or too much private data.
+    /// No request is waiting, or the private data is too long.
     pub fn accept(&mut self, private_data: &[u8]) -> Result<(), LocalError> {
         self.negotiation.as_mut().ok_or(LocalError::NoRequest)?.accept(private_data)
     }
 
-    /// Responder: answers [`Event::ConnectRequest`] with no, and this private data.
+    /// Responder: rejects the connection of [`Event::ConnectRequest`], with this private data.
     ///
     /// # Errors
     /// As for [`Self::accept`].
@@ -49,7 +49,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// Acts on what the negotiation has come to.
+    /// Handles the events of the negotiation.
     pub(super) fn negotiated(&mut self, stats: &mut RdmaStats) {
         let Some(negotiation) = &mut self.negotiation else { return };
         let Some(event) = negotiation.poll_event() else { return };
@@ -74,8 +74,8 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
                 self.qp.events.push_back(Event::Rejected { private_data });
                 self.end(CloseHow::Fin);
             }
-            // RFC 5044 §7.1.2: "the implementation MUST exit MPA, leaving the TCP connection open". The peer closes it;
-            // Linux soft-iWARP, for one, overlooks a Reply that a FIN follows at once.
+            // RFC 5044 §7.1.2: "the implementation MUST exit MPA, leaving the TCP connection open". The peer closes
+            // it: Linux soft-iWARP misses a Reply that a FIN follows at once.
             mpa::Event::RejectSent(_) => {
                 self.negotiation = None;
                 self.rejected = true;
@@ -117,7 +117,7 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
         }
     }
 
-    /// There will be no full operation.
+    /// Ends a stream whose negotiation failed.
     fn refused(&mut self, refusal: Refusal, terms: Option<Terms>, stats: &mut RdmaStats) {
         let error = match refusal {
             Refusal::InsufficientIrd => Some(StreamError::InsufficientIrd),
@@ -125,19 +125,19 @@ impl<C: AsRef<[u8]>> Endpoint<C> {
             _ => None,
         };
         if let (Some(error), Some(terms)) = (error, terms) {
-            // The responder is in full operation already: it hears of it by a Terminate.
+            // The responder is in full operation already: a Terminate reports the failure to it.
             self.negotiation = None;
             self.terms = Some(terms);
             self.qp.framer = Framer::new(terms.crc).with_markers(terms.markers_out);
             self.qp.fail(&Fault::bare(error), stats);
             return;
         }
-        self.qp.fail_untold(match refusal {
+        self.qp.fail_without_terminate(match refusal {
             Refusal::Timeout | Refusal::PeerClosed => ErrorCode::TCP_LOST,
             _ => ErrorCode::INVALID_FRAME,
         });
         self.end(match refusal {
-            // Whoever speaks something else, or nothing, is given no more time and memory.
+            // A peer that does not speak MPA, or sends nothing, is reset at once.
             Refusal::Key | Refusal::Role | Refusal::Early | Refusal::Timeout => CloseHow::Reset,
             _ => CloseHow::Fin,
         });

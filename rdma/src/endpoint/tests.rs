@@ -1,4 +1,4 @@
-//! What cannot be brought about from outside in reasonable time.
+//! Cases that a test from outside cannot reach in reasonable time.
 
 use core::time::Duration;
 
@@ -38,7 +38,7 @@ struct Side {
 }
 
 impl Side {
-    /// An endpoint that is in full operation from the start.
+    /// Returns an endpoint in full operation.
     fn established(initiator: bool, rtr: Option<Rtr>) -> Self {
         let config = EndpointConfig { send_queue: 8, receive_queue: 8, ..EndpointConfig::default() };
         let negotiation = Negotiation::responder(config.mpa, NOW);
@@ -147,7 +147,7 @@ fn the_queues_of_an_endpoint_do_not_grow() {
                 a.endpoint.post_send(wr_id, local(wr_id, 4), false, None).unwrap();
             }
         }
-        // Reads wait for one another, and so does what is posted behind them.
+        // Reads wait for each other, and so does work posted after them.
         for _ in 0..4 {
             b.deliver(a.send());
             a.deliver(b.send());

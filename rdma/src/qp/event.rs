@@ -1,4 +1,4 @@
-//! What an endpoint tells its owner.
+//! Events that an endpoint raises for its owner, and the opcodes and statuses of completions.
 
 use crate::terminate::{ErrorCode, StreamError};
 use crate::wire::Stag;
@@ -48,104 +48,104 @@ pub enum WcStatus {
     MwBindError,
 }
 
-/// How to end the connection.
+/// Method of ending the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseHow {
-    /// Send what is queued, then FIN.
+    /// Send the queued data, then FIN.
     Fin,
-    /// RST.
+    /// Send RST at once.
     Reset,
 }
 
-/// What an endpoint tells its owner, in the order in which it happened.
+/// Event of an endpoint. Events are returned in the order in which they occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Responder: a peer wants to connect. Answer with `accept` or `reject`.
+    /// Responder: a peer asks to connect. The owner calls `accept` or `reject`.
     ConnectRequest {
-        /// The private data of the request, without the words of RFC 6581.
+        /// Private data of the request, without the words of RFC 6581.
         private_data: Box<[u8]>,
-        /// Reads the peer says it can answer at a time, if it says so.
+        /// Reads that the peer offers to serve at a time; `None` if it states none.
         ird: Option<u16>,
-        /// Reads the peer says it will have outstanding at a time, if it says so.
+        /// Reads that the peer asks to have outstanding; `None` if it states none.
         ord: Option<u16>,
-        /// The revision of MPA: 0, 1 or 2.
+        /// MPA revision: 0, 1 or 2.
         rev: u8,
-        /// Whether the peer asks for CRCs.
+        /// True if the peer asks for CRCs.
         crc: bool,
     },
-    /// The stream is in full operation.
+    /// The stream entered full operation.
     Established {
-        /// Initiator: the private data of the reply. Responder: empty.
+        /// Initiator: private data of the reply. Responder: empty.
         private_data: Box<[u8]>,
-        /// The revision of MPA.
+        /// MPA revision, 1 or 2.
         rev: u8,
-        /// Whether FPDUs carry CRCs.
+        /// True if FPDUs carry CRCs.
         crc: bool,
-        /// Reads of the peer at a time.
+        /// Inbound reads at a time (IRD).
         ird: u16,
-        /// Reads of ours at a time.
+        /// Outbound reads at a time (ORD).
         ord: u16,
     },
-    /// Initiator: the peer does not want the connection.
+    /// Initiator: the peer rejected the connection.
     Rejected {
-        /// The private data of the reply.
+        /// Private data of the reply.
         private_data: Box<[u8]>,
     },
-    /// A work request is finished.
+    /// A work request finished.
     Completion {
-        /// The number it was posted with.
+        /// Number that the request was posted with.
         wr_id: u64,
-        /// What it was.
+        /// Operation of the request.
         op: WcOpcode,
-        /// How it ended.
+        /// Result of the request.
         status: WcStatus,
-        /// Bytes of its message; 0 if flushed.
+        /// Length of the message in bytes; 0 if flushed.
         bytes: u32,
     },
-    /// A Send has come into a posted buffer.
+    /// A Send was received into a posted buffer.
     Received {
-        /// The number the buffer was posted with.
+        /// Number that the buffer was posted with.
         wr_id: u64,
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         bytes: u32,
-        /// The peer asks for an event.
+        /// True if the peer asks for an event.
         solicited: bool,
-        /// The STag that the peer has invalidated.
+        /// STag of this side that the peer invalidated.
         invalidated: Option<Stag>,
     },
-    /// Immediate Data has come, and has used up a posted buffer, which is as it was.
+    /// Immediate Data was received. It consumed a posted buffer, whose bytes are unchanged.
     Immediate {
-        /// The number the buffer was posted with.
+        /// Number that the buffer was posted with.
         wr_id: u64,
-        /// The bytes.
+        /// The eight bytes of Immediate Data.
         data: [u8; 8],
-        /// The peer asks for an event.
+        /// True if the peer asks for an event.
         solicited: bool,
     },
     /// A Terminate was handed to the transport.
     TerminateSent {
-        /// What it says.
+        /// Error code of the Terminate.
         code: ErrorCode,
-        /// Why.
+        /// Error that caused it.
         error: StreamError,
     },
     /// The peer ended the stream with a Terminate.
     TerminateReceived {
-        /// What it says.
+        /// Error code of the Terminate.
         code: ErrorCode,
-        /// Its first four bytes as they came.
+        /// First four bytes of the Terminate as received.
         raw: [u8; 4],
-        /// They were in Linux soft-iWARP's bit order.
+        /// True if they were in Linux soft-iWARP's bit order.
         siw_order: bool,
     },
-    /// The stream ends for a reason that no Terminate tells: none may be sent, or none can be any more.
+    /// The stream ended with an error, without a Terminate: none may be sent, or none can be sent any more.
     Failed {
-        /// The reason as a Terminate would have had it.
+        /// Error code that a Terminate would have carried.
         code: ErrorCode,
     },
-    /// The last event: end the connection.
+    /// The last event: the owner ends the connection.
     Close {
-        /// How.
+        /// Method of ending the connection.
         how: CloseHow,
     },
 }

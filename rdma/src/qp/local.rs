@@ -1,40 +1,40 @@
-//! The bytes on this side of a work request: memory that the owner answers for, a scatter/gather list that is
-//! checked on every access, or bytes that were copied when the request was posted.
+//! Local bytes of a work request: a slice of memory that the owner vouches for, a scatter/gather list that is checked
+//! on every access, or inline bytes that were copied when the request was posted.
 
 use crate::memory::{AccessError, LocalSlice};
 use crate::wire::Stag;
 
-/// Elements of a scatter/gather list, at most.
+/// Maximum number of elements of a scatter/gather list.
 pub const SGE_MAX: usize = 16;
 
-/// An element of a scatter/gather list (`ibv_sge`).
+/// Element of a scatter/gather list (`ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// The first byte, as the memory region addresses it.
+    /// Address of the first byte, in the memory region's address space.
     pub addr: u64,
-    /// Bytes. An element of none is skipped, and its key is not looked at.
+    /// Length in bytes. An element of length 0 is skipped, and its key is not checked.
     pub length: u32,
-    /// The memory region.
+    /// Key of the memory region.
     pub lkey: Stag,
 }
 
-/// Where the bytes of a work request are.
+/// Location of a work request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Local {
-    /// Memory that the owner answers for.
+    /// Slice of memory that the owner vouches for.
     Slice(LocalSlice),
-    /// A scatter/gather list.
+    /// Scatter/gather list.
     List(List),
-    /// Bytes that were copied.
+    /// Inline data, copied when the request was posted.
     Inline {
-        /// Where they are kept.
+        /// Index of the slot in [`Lists`].
         slot: u16,
-        /// How many.
+        /// Length in bytes.
         len: u32,
     },
 }
 
-/// A scatter/gather list that is kept in [`Lists`].
+/// Scatter/gather list stored in [`Lists`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct List {
     slot: u16,
@@ -45,7 +45,7 @@ pub(crate) struct List {
 impl Local {
     pub(crate) const EMPTY: Self = Self::Slice(LocalSlice::EMPTY);
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) const fn len(&self) -> u32 {
         match self {
             Self::Slice(slice) => slice.len,
@@ -55,8 +55,8 @@ impl Local {
     }
 }
 
-/// Room for the scatter/gather lists and copied bytes of a queue whose work is finished in the order in which it
-/// was posted: one slot for each place, used in turn.
+/// Storage for the scatter/gather lists and inline bytes of one queue: one slot per work request. The queue finishes
+/// its work in the order of posting, so slots are used round-robin.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     sges: Box<[Sge]>,
@@ -68,7 +68,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// For `slots` places, each of `sges` elements (at most [`SGE_MAX`]) and `inline` bytes.
+    /// Creates `slots` slots, each of `sges` elements (at most [`SGE_MAX`]) and `inline` bytes.
     pub(crate) fn new(slots: usize, sges: usize, inline: usize) -> Self {
         let per_slot = sges.min(SGE_MAX);
         Self {
@@ -88,7 +88,7 @@ impl Lists {
         slot
     }
 
-    /// Keeps a list; `None` if it has more elements, or bytes, than a message may have.
+    /// Stores a list; `None` if it has more elements, or bytes, than allowed.
     pub(crate) fn keep(&mut self, list: &[Sge]) -> Option<Local> {
         if list.len() > self.per_slot || self.slots == 0 {
             return None;
@@ -106,7 +106,7 @@ impl Lists {
         }))
     }
 
-    /// Keeps a copy of bytes; `None` if they are too many.
+    /// Stores a copy of `bytes`; `None` if they exceed a slot.
     pub(crate) fn keep_inline(&mut self, bytes: &[u8]) -> Option<Local> {
         if bytes.len() > self.inline_per_slot || self.slots == 0 {
             return None;
@@ -117,14 +117,14 @@ impl Lists {
         Some(Local::Inline { slot: u16::try_from(slot).ok()?, len: u32::try_from(bytes.len()).ok()? })
     }
 
-    /// The elements of a list that is kept here.
+    /// Returns the elements of a stored list.
     #[inline]
     pub(crate) fn sges(&self, list: List) -> &[Sge] {
         let start = usize::from(list.slot).saturating_mul(self.per_slot);
         self.sges.get(start..start.saturating_add(list.sges.into())).unwrap_or_default()
     }
 
-    /// The element of a list that has no other, the ordinary case.
+    /// Returns the element of a list of length one, the common case.
     #[inline]
     pub(crate) fn only(&self, list: List) -> Option<&Sge> {
         match self.sges(list) {
@@ -133,21 +133,22 @@ impl Lists {
         }
     }
 
-    /// Bytes that are kept here, `len` of them from `skip` on.
+    /// Returns `len` stored inline bytes from `skip` on.
     pub(crate) fn inline(&self, slot: u16, skip: u32, len: usize) -> &[u8] {
         let start = usize::from(slot).saturating_mul(self.inline_per_slot).saturating_add(skip as usize);
         self.inline.get(start..start.saturating_add(len)).unwrap_or_default()
     }
 }
 
-/// The tokens for a part of a scatter/gather list, in order.
+/// Access tokens for a part of a scatter/gather list, in order.
 #[derive(Debug)]
 pub(crate) struct Tokens<T> {
     tokens: [Option<T>; SGE_MAX],
 }
 
 impl<T> Tokens<T> {
-    /// What `check` says to `len` bytes of a list from `skip` on: all that they need, or why not.
+    /// Calls `check` for each element that holds some of the `len` bytes from `skip` on, and returns all tokens, or
+    /// the first error.
     pub(crate) fn of(
         sges: &[Sge],
         skip: u32,
@@ -174,7 +175,7 @@ impl<T> Tokens<T> {
         Ok(Self { tokens })
     }
 
-    /// Whether this holds of each of them.
+    /// Returns true if the condition holds for each token.
     pub(crate) fn all(&self, holds: impl FnMut(&T) -> bool) -> bool {
         self.tokens.iter().flatten().all(holds)
     }

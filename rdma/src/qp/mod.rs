@@ -1,4 +1,4 @@
-//! A queue pair: the work of the two sides of one stream in full operation.
+//! Queue pair: the posted and owed work of one stream in full operation. An [`Endpoint`](crate::Endpoint) owns it.
 //!
 //! ```text
 //!  post_*  ──▶ send queue ──┐                                        ┌──▶ Memory (Writes, Responses, Sends)
@@ -6,8 +6,8 @@
 //!  read requests of   ──▶ IRQ (responses owed) ─┘                    └──▶ IRQ, receive queue, completions
 //!  the peer
 //! ```
-//! Completions come in the order of posting (RFC 5040 §5.5 rule 15), so that the reads that are outstanding
-//! (the ORQ) are a run at the head of the send queue and need no queue of their own.
+//! Completions occur in the order of posting (RFC 5040 §5.5 rule 15). The outstanding reads (the ORQ) are therefore a
+//! contiguous part at the head of the send queue and need no queue of their own.
 
 mod event;
 mod local;
@@ -37,54 +37,54 @@ use crate::wire::mpa::RtrOptions;
 use crate::wire::rdmap::ReadRequest;
 use crate::wire::terminate::Terminate;
 
-/// Where a queue pair stands.
+/// State of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// The MPA negotiation is not over.
+    /// The MPA negotiation is in progress.
     Idle,
-    /// Ready: messages go both ways.
+    /// Full operation: messages flow in both directions.
     ReadyToSend,
-    /// An error was met; the Terminate waits for room in the transport.
+    /// An error occurred; the Terminate waits for room in the transport.
     Terminating,
-    /// Nothing goes any more.
+    /// The stream has ended.
     Closed,
 }
 
-/// An answer that is owed to the peer.
+/// Response that is owed to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
-    /// To a Read Request.
+    /// Response to a Read Request.
     Read(ReadReply),
-    /// To an Atomic Request, which was carried out.
+    /// Response to an Atomic Request, whose operation has been performed.
     Atomic(AtomicResponse),
 }
 
-/// A Read Request of the peer, answered in part.
+/// Read Request of the peer that is not fully answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadReply {
-    /// The DDP header it came with, for a Terminate about it.
+    /// DDP header of the request, for a Terminate that concerns it.
     pub(crate) header: UntaggedHeader,
-    /// What is left of it.
+    /// Rest of the request.
     pub(crate) request: ReadRequest,
 }
 
-/// The message that is being sent. Its segments are not mixed with those of another.
+/// Source of the message being sent. Segments of two messages are not interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The oldest response owed.
     Response,
-    /// The next of the send queue.
+    /// The next work request of the send queue.
     Work,
 }
 
-/// What goes over one stream, in bytes and messages.
+/// Bytes and messages of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounters {
-    /// RDMA Writes of the peer, placed whole.
+    /// RDMA Writes of the peer, completely placed.
     pub in_writes: u64,
-    /// Read Requests of the peer.
+    /// Read Requests received.
     pub in_reads: u64,
-    /// Sends of the peer, received whole.
+    /// Sends received completely.
     pub in_sends: u64,
     /// RDMA Writes sent.
     pub out_writes: u64,
@@ -92,49 +92,49 @@ pub struct StreamCounters {
     pub out_reads: u64,
     /// Sends sent.
     pub out_sends: u64,
-    /// Atomic operations of the peer.
+    /// Atomic operations performed for the peer.
     pub in_atomics: u64,
     /// Atomic operations sent.
     pub out_atomics: u64,
-    /// Bytes placed.
+    /// Bytes placed in local memory.
     pub bytes_placed: u64,
-    /// Bytes fetched.
+    /// Bytes fetched from local memory.
     pub bytes_fetched: u64,
 }
 
-/// How deep the queues of a queue pair are.
+/// Depths of the queues of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Depths {
     pub(crate) send: usize,
     pub(crate) receive: usize,
-    /// Elements of a scatter/gather list of a request to send, and of a buffer.
+    /// Elements of a scatter/gather list of a send request, and of a receive buffer.
     pub(crate) send_sges: usize,
     pub(crate) receive_sges: usize,
-    /// Bytes copied with a request to send.
+    /// Bytes of inline data per send request.
     pub(crate) inline: usize,
 }
 
-/// One end of a stream.
+/// Queues, message numbers and events of one end of a stream.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(crate) origin: Origin,
     pub(crate) state: StreamState,
     pub(crate) framer: Framer,
-    /// Whether an FPDU may be sent. RFC 5044 §7.1.2 rule 4: a responder "MUST receive and validate at least one
-    /// FPDU before sending any FPDUs or Markers".
+    /// True if an FPDU may be sent. RFC 5044 §7.1.2 rule 4: a responder "MUST receive and validate at least one FPDU
+    /// before sending any FPDUs or Markers".
     pub(crate) may_send: bool,
-    /// Whether an FPDU of the peer has come.
-    pub(crate) peer_spoke: bool,
-    /// The peer's first FPDU must be one of these messages.
+    /// Set once an FPDU of the peer has arrived.
+    pub(crate) peer_sent: bool,
+    /// Messages of which the peer's first FPDU must be one.
     pub(crate) rtr_due: Option<RtrOptions>,
-    /// Whether the peer sends no more.
+    /// Set once the peer has closed its half of the stream.
     pub(crate) peer_ended: bool,
-    /// Whether an FPDU was sent.
+    /// Set once an FPDU was sent.
     pub(crate) sent_any: bool,
-    /// Inbound reads at a time: the IRD, rounded up to a power of two. Linux's siw has queues of such lengths, and sends
-    /// as many requests as its own takes; the peer was granted fewer, but has no say in it.
+    /// Inbound reads at a time: the IRD, rounded up to a power of two. Linux's siw rounds its queues up, and sends as
+    /// many requests as its own queue takes, whatever IRD it was granted.
     pub(crate) irq_max: usize,
-    /// Outbound reads at a time.
+    /// Outbound reads at a time (ORD).
     pub(crate) ord: usize,
     pub(crate) in_sends: UntaggedQueue,
     pub(crate) in_reads: Msn,
@@ -152,7 +152,7 @@ pub(crate) struct QueuePair {
     pub(crate) counters: StreamCounters,
 }
 
-/// Events besides completions that can wait at a time: request, established, the reason of the end, close.
+/// Events that can wait besides completions: request, established, the reason of the end, close.
 const EVENTS_EXTRA: usize = 6;
 
 impl QueuePair {
@@ -163,7 +163,7 @@ impl QueuePair {
             state: StreamState::Idle,
             framer: Framer::new(true),
             may_send: false,
-            peer_spoke: false,
+            peer_sent: false,
             rtr_due: None,
             peer_ended: false,
             sent_any: false,
@@ -186,7 +186,7 @@ impl QueuePair {
         }
     }
 
-    /// Full operation begins. The last allocation of a stream happens here.
+    /// Enters full operation. The last allocation of a stream happens here.
     pub(crate) fn establish(&mut self, framer: Framer, ird: usize, ord: usize, may_send: bool) {
         self.state = StreamState::ReadyToSend;
         self.framer = framer;
@@ -196,7 +196,7 @@ impl QueuePair {
         self.irq = VecDeque::with_capacity(self.irq_max);
     }
 
-    /// Takes the next event; its place is free for another post then.
+    /// Returns the next event; its slot is free for another post then.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         match &event {
@@ -211,7 +211,7 @@ impl QueuePair {
         Some(event)
     }
 
-    /// Takes the next event if it is that work to send has succeeded: its number, and its bytes.
+    /// Takes the next event if it is a successful send completion, and returns its number and bytes.
     #[inline]
     pub(crate) fn take_success(&mut self) -> Option<(u64, u32)> {
         let taken = match self.events.front()? {
@@ -224,7 +224,7 @@ impl QueuePair {
         Some(taken)
     }
 
-    /// Moves finished work requests from the head of the send queue to the events.
+    /// Turns finished work requests at the head of the send queue into events.
     pub(crate) fn complete(&mut self) {
         while let Some((done, owned)) = self.sq.pop_done() {
             if owned {
@@ -238,7 +238,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends the stream for an error: the first one is told to the peer, later ones are not even looked for.
+    /// Ends the stream for an error. The Terminate reports the first error; later ones are ignored.
     #[cold]
     pub(crate) fn fail(&mut self, fault: &Fault, stats: &mut RdmaStats) {
         if self.state != StreamState::ReadyToSend && self.state != StreamState::Idle {
@@ -250,7 +250,7 @@ impl QueuePair {
         self.flush();
     }
 
-    /// Takes every work request back unfinished, and forgets what is owed to the peer.
+    /// Flushes every work request, and drops the responses owed to the peer.
     ///
     /// RFC 5040 §6.2.1: "the state of all outstanding RDMA Messages is indeterminate, and the Messages SHOULD be
     /// considered Completed in error."
@@ -267,16 +267,16 @@ impl QueuePair {
         }
     }
 
-    /// The stream ends without a Terminate: the owner is told why, by the error that was met first.
+    /// Ends the stream without a Terminate. The owner's event carries the first error that occurred.
     #[cold]
-    pub(crate) fn fail_untold(&mut self, code: ErrorCode) {
+    pub(crate) fn fail_without_terminate(&mut self, code: ErrorCode) {
         if self.state != StreamState::Closed {
             let code = self.terminate.map_or(code, |(_, error)| error.code().0);
             self.events.push_back(Event::Failed { code });
         }
     }
 
-    /// Nothing goes any more: the owner is told to end the connection.
+    /// Closes the stream, and raises the event that asks the owner to end the connection.
     pub(crate) fn close(&mut self, how: CloseHow) {
         if self.state != StreamState::Closed {
             self.state = StreamState::Closed;
@@ -291,7 +291,7 @@ const fn unfinished(wr_id: u64, op: WcOpcode, status: WcStatus) -> Event {
     Event::Completion { wr_id, op, status, bytes: 0 }
 }
 
-// What the documentation of `EndpointConfig` promises.
+// Sizes that the documentation of `EndpointConfig` states.
 const _: () = {
     assert!(size_of::<Reply>() <= 56);
     assert!(size_of::<WorkRequest>() + size_of::<Event>() <= 152);

@@ -1,4 +1,4 @@
-//! The buffers that the owner has posted for the peer's Sends.
+//! Receive queue: buffers posted for the peer's Sends and Immediate Data.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::{PostError, WcStatus};
 pub(crate) struct Buffer {
     pub(crate) wr_id: u64,
     pub(crate) local: Local,
-    /// How it ends if the stream ends first.
+    /// Status of its completion if the stream ends first.
     pub(crate) status: WcStatus,
 }
 
@@ -21,25 +21,26 @@ impl Buffer {
     }
 }
 
-/// Buffers in the order of posting; the head takes the current message.
+/// Buffers in the order of posting. The current message goes to the head.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     queue: VecDeque<Buffer>,
-    /// Buffers whose event the owner has not taken.
-    untaken: usize,
+    /// Buffers whose completion the owner has not polled.
+    unpolled: usize,
     depth: usize,
-    /// The scatter/gather lists of the buffers.
+    /// Scatter/gather lists of the buffers.
     pub(crate) lists: Lists,
-    /// Lent by the owner while it hands in bytes: where buffers come from, and how many at most.
+    /// Shared receive queue that supplies the buffers, moved here while the owner passes received bytes; and the
+    /// maximum number of buffers to take from it.
     pub(crate) shared: Option<Box<SharedQueue>>,
     pub(crate) shared_max: usize,
 }
 
 impl ReceiveQueue {
-    /// For `depth` buffers of up to `sges` elements each.
+    /// Creates a queue of `depth` buffers with up to `sges` elements each.
     pub(crate) fn new(depth: usize, sges: usize) -> Self {
         let (queue, lists) = (VecDeque::with_capacity(depth), Lists::new(depth, sges, 0));
-        Self { queue, untaken: 0, depth, lists, shared: None, shared_max: 0 }
+        Self { queue, unpolled: 0, depth, lists, shared: None, shared_max: 0 }
     }
 
     pub(crate) fn post(&mut self, wr_id: u64, local: Local) -> Result<(), PostError> {
@@ -48,7 +49,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Posts a buffer that a scatter/gather list describes.
+    /// Posts a buffer described by a scatter/gather list.
     pub(crate) fn post_list(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
         self.check_room()?;
         let local = self.lists.keep(list).ok_or(PostError::Length)?;
@@ -57,14 +58,14 @@ impl ReceiveQueue {
     }
 
     fn check_room(&self) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.untaken) < self.depth {
+        if self.queue.len().saturating_add(self.unpolled) < self.depth {
             Ok(())
         } else {
             Err(PostError::QueueFull)
         }
     }
 
-    /// The buffer of the current message, taken from the shared queue if there is one.
+    /// Returns the buffer of the current message, taken from the shared queue if there is one.
     pub(crate) fn front(&mut self) -> Option<&mut Buffer> {
         if self.queue.is_empty() {
             self.take_shared();
@@ -82,11 +83,11 @@ impl ReceiveQueue {
 
     pub(crate) fn pop(&mut self) -> Option<Buffer> {
         let buffer = self.queue.pop_front()?;
-        self.untaken = self.untaken.saturating_add(1);
+        self.unpolled = self.unpolled.saturating_add(1);
         Some(buffer)
     }
 
     pub(crate) const fn completion_taken(&mut self) {
-        self.untaken = self.untaken.saturating_sub(1);
+        self.unpolled = self.unpolled.saturating_sub(1);
     }
 }

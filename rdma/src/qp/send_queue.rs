@@ -1,4 +1,4 @@
-//! The work that the owner has posted to send.
+//! Send queue: work requests posted by the owner, until their completions are polled.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ impl fmt::Display for PostError {
 
 impl core::error::Error for PostError {}
 
-/// What a work request does.
+/// Operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkOp {
     Write {
@@ -67,14 +67,14 @@ pub(crate) enum WorkOp {
         data: [u8; 8],
         solicited: bool,
     },
-    /// Two messages: when the first is sent, it becomes the second, [`Self::Immediate`].
+    /// Two messages. When the RDMA Write is sent, the request becomes [`Self::Immediate`].
     WriteImmediate {
         stag: Stag,
         to: TaggedOffset,
         data: [u8; 8],
         solicited: bool,
     },
-    /// Not a message: invalidates an STag of this side.
+    /// Not a message: invalidates a local STag.
     Invalidate {
         stag: Stag,
     },
@@ -98,35 +98,36 @@ impl WorkOp {
         }
     }
 
-    /// Whether it is no message, and the peer not needed.
+    /// Returns true if the operation sends no message and needs no peer.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Invalidate { .. } | Self::Bind { .. })
     }
 
-    /// Whether it is finished by an answer of the peer's. RFC 7306 §5.2: Atomic Requests share the queue, and the
-    /// depth, of Read Requests.
+    /// Returns true if a response of the peer completes the operation. RFC 7306 §5.2: Atomic Requests share the queue,
+    /// and the depth, of Read Requests.
     pub(crate) const fn is_answered(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 }
 
-/// A work request.
+/// A posted work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkRequest {
     pub(crate) wr_id: u64,
     pub(crate) op: WorkOp,
     pub(crate) local: Local,
-    /// Bytes sent of a Write or Send; bytes that have come of a Read.
+    /// Bytes sent of a Write or Send; bytes received of a Read.
     pub(crate) progress: u32,
-    /// The STag that the peer's Read Response must name; the identifier that its Atomic Response must.
+    /// STag that the peer's Read Response must name; for an atomic operation, the identifier that its response must
+    /// carry.
     pub(crate) sink: Stag,
-    /// For a read: the STag of this side that is invalid when it is finished.
+    /// For a Read: the local STag to invalidate when it is finished.
     pub(crate) invalidate: Option<Stag>,
-    /// Waits until all reads and atomic operations before it are finished.
+    /// True if the request waits until all earlier reads and atomic operations are finished.
     pub(crate) fence: bool,
-    /// How it ends if the stream ends first.
+    /// Status of its completion if the stream ends first.
     pub(crate) status: WcStatus,
-    /// Not posted by the owner, who is not told of it.
+    /// True if the endpoint posted it itself; it produces no completion.
     internal: bool,
     done: bool,
 }
@@ -149,38 +150,37 @@ impl WorkRequest {
     }
 }
 
-/// Work requests in the order of posting: first those sent whose completion is due, then the one being sent,
-/// then the others.
+/// Work requests in the order of posting: those sent whose completion is due, then the one being sent, then the rest.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     queue: VecDeque<WorkRequest>,
-    /// How many at the head are sent whole.
+    /// Number of requests at the head that are completely sent.
     sent: usize,
-    /// How many of those are reads and atomic operations that the peer owes an answer.
+    /// Number of these that wait for a response of the peer.
     reads: usize,
-    /// Completions that the owner has not taken.
-    untaken: usize,
+    /// Completions that the owner has not polled.
+    unpolled: usize,
     depth: usize,
-    /// The scatter/gather lists and copied bytes of the requests.
+    /// Scatter/gather lists and inline bytes of the requests.
     pub(crate) lists: Lists,
 }
 
 impl SendQueue {
-    /// For `depth` requests, each with up to `sges` elements of a list or `inline` bytes.
+    /// Creates a queue of `depth` requests, each with up to `sges` elements of a list or `inline` bytes.
     pub(crate) fn new(depth: usize, sges: usize, inline: usize) -> Self {
         let queue = VecDeque::with_capacity(depth.saturating_add(1));
-        Self { queue, sent: 0, reads: 0, untaken: 0, depth, lists: Lists::new(depth, sges, inline) }
+        Self { queue, sent: 0, reads: 0, unpolled: 0, depth, lists: Lists::new(depth, sges, inline) }
     }
 
-    /// Posts the one request that is not the owner's; there is a place for it besides the owner's.
+    /// Posts the endpoint's own request, in a slot of its own.
     pub(crate) fn post_internal(&mut self, op: WorkOp) {
         self.depth = self.depth.saturating_add(1);
         self.queue.push_back(WorkRequest { internal: true, ..WorkRequest::new(0, op, Local::EMPTY) });
     }
 
-    /// Whether another request can be posted.
+    /// Checks that the queue has a free slot.
     pub(crate) fn check_room(&self) -> Result<(), PostError> {
-        if self.queue.len().saturating_add(self.untaken) < self.depth {
+        if self.queue.len().saturating_add(self.unpolled) < self.depth {
             Ok(())
         } else {
             Err(PostError::QueueFull)
@@ -193,27 +193,27 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Work requests not completed.
+    /// Returns the number of work requests not completed.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Reads and atomic operations that the peer owes an answer.
+    /// Returns the number of reads and atomic operations that wait for a response.
     pub(crate) const fn reads(&self) -> usize {
         self.reads
     }
 
-    /// The next to be sent, or the one being sent.
+    /// Returns the request being sent, or the next to send.
     pub(crate) fn next(&mut self) -> Option<&mut WorkRequest> {
         self.queue.get_mut(self.sent)
     }
 
-    /// The same, to look at.
+    /// Returns the same, read-only.
     pub(crate) fn peek_next(&self) -> Option<&WorkRequest> {
         self.queue.get(self.sent)
     }
 
-    /// The one being sent is sent whole.
+    /// Marks the request being sent as completely sent.
     pub(crate) fn next_sent(&mut self) {
         let Some(request) = self.queue.get_mut(self.sent) else { return };
         self.sent = self.sent.saturating_add(1);
@@ -224,8 +224,8 @@ impl SendQueue {
         }
     }
 
-    /// The read or atomic operation whose response is due: the oldest that is sent and not finished. Responses come
-    /// in the order of the requests (RFC 7306 §7).
+    /// Returns the oldest read or atomic operation that waits for its response. Responses arrive in the order of the
+    /// requests (RFC 7306 §7).
     pub(crate) fn due(&mut self) -> Option<&mut WorkRequest> {
         if self.reads == 0 {
             return None;
@@ -233,7 +233,7 @@ impl SendQueue {
         self.queue.iter_mut().take(self.sent).find(|request| !request.done)
     }
 
-    /// The response that was due has come.
+    /// Marks the operation of [`Self::due`] as answered.
     pub(crate) fn due_done(&mut self) {
         if let Some(request) = self.due() {
             request.done = true;
@@ -241,14 +241,14 @@ impl SendQueue {
         }
     }
 
-    /// Takes the head if it is finished; see [`Self::pop`].
+    /// Removes the head if it is finished; see [`Self::pop`].
     #[inline]
     pub(crate) fn pop_done(&mut self) -> Option<(WorkRequest, bool)> {
         if self.queue.front()?.done { self.pop() } else { None }
     }
 
-    /// Takes the head, finished or not, and says whether it was the owner's. If it was, its completion counts
-    /// until [`Self::completion_taken`].
+    /// Removes the head, finished or not, and returns it with true if the owner posted it. The owner's request keeps
+    /// its slot until [`Self::completion_taken`].
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(WorkRequest, bool)> {
         let request = self.queue.pop_front()?;
@@ -259,13 +259,13 @@ impl SendQueue {
         if request.internal {
             self.depth = self.depth.saturating_sub(1);
         } else {
-            self.untaken = self.untaken.saturating_add(1);
+            self.unpolled = self.unpolled.saturating_add(1);
         }
         Some((request, !request.internal))
     }
 
     pub(crate) const fn completion_taken(&mut self) {
-        self.untaken = self.untaken.saturating_sub(1);
+        self.unpolled = self.unpolled.saturating_sub(1);
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
         queue.next_sent();
         queue.next_sent();
         assert_eq!(core::iter::from_fn(|| queue.pop()).count(), 4);
-        assert_eq!((queue.reads(), queue.sent, queue.untaken), (0, 0, 4));
+        assert_eq!((queue.reads(), queue.sent, queue.unpolled), (0, 0, 4));
     }
 
     #[test]

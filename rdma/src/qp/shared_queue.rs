@@ -1,24 +1,24 @@
-//! Buffers that several streams take from, each when a message for it comes.
+//! Shared receive queue: several streams take buffers from it, one for each message that arrives.
 
 use std::collections::VecDeque;
 
 use super::PostError;
 use super::local::{Lists, Local, Sge};
 
-/// The queue behind a shared receive queue.
+/// Buffers of a shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
     queue: VecDeque<(u64, Local)>,
     lists: Lists,
     depth: usize,
-    /// Fewer buffers than this are told to the owner, once; 0: never.
+    /// Low-water mark: an event is raised once when fewer buffers are left. 0 raises none.
     pub(crate) limit: usize,
-    /// That is to be told.
+    /// True if that event is due.
     pub(crate) limit_reached: bool,
 }
 
 impl SharedQueue {
-    /// For `depth` buffers of up to `sges` elements each.
+    /// Creates a queue of `depth` buffers with up to `sges` elements each.
     pub(crate) fn new(depth: usize, sges: usize) -> Self {
         Self {
             queue: VecDeque::with_capacity(depth),
@@ -38,7 +38,7 @@ impl SharedQueue {
         Ok(())
     }
 
-    /// Takes the oldest buffer: its number and its list.
+    /// Removes the oldest buffer and returns its number and its list.
     pub(crate) fn take(&mut self) -> Option<(u64, &[Sge])> {
         let (wr_id, local) = self.queue.pop_front()?;
         if self.queue.len() < self.limit {
@@ -50,7 +50,7 @@ impl SharedQueue {
         }
     }
 
-    /// Buffers that wait.
+    /// Returns the number of posted buffers.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }

@@ -57,7 +57,7 @@ impl QueuePair {
             count(&mut stats.drops.after_error, 1);
             return;
         }
-        self.peer_spoke = true;
+        self.peer_sent = true;
         self.may_send = true;
         count(&mut self.counters.in_writes, run.writes as usize);
         count(&mut stats.rdmap.in_rdma_writes, run.writes as usize);

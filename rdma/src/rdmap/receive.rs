@@ -35,7 +35,7 @@ impl QueuePair {
                 copied.get(..len).unwrap_or_default()
             }
         };
-        if !self.peer_spoke && self.first(head, fpdu.len(), env.stats) {
+        if !self.peer_sent && self.first(head, fpdu.len(), env.stats) {
             return;
         }
         let Ok((header, rest)) = Header::parse(head) else {

@@ -27,7 +27,7 @@ impl QueuePair {
     /// §4.4.2 has none of these counted in its work queues.
     #[cold]
     pub(super) fn first(&mut self, head: &[u8], len: usize, stats: &mut RdmaStats) -> bool {
-        self.peer_spoke = true;
+        self.peer_sent = true;
         self.may_send = true;
         let Some(options) = self.rtr_due.take() else { return false };
         let rtr = match first(head, len, options) {

@@ -135,10 +135,10 @@ impl Stream {
         if self.outcome.tcp.is_none() {
             match how {
                 CloseHow::Fin => {
-                    self.linger_until = Some(now + LINGER);
+                    self.linger_deadline = Some(now + LINGER);
                     tools.stack.close(now, self.conn);
                 }
-                CloseHow::Reset if self.left => self.linger_until = Some(now + LINGER),
+                CloseHow::Reset if self.left => self.linger_deadline = Some(now + LINGER),
                 CloseHow::Reset => tools.stack.abort(now, self.conn),
             }
         }

@@ -168,7 +168,7 @@ pub(crate) struct Stream {
     pub(crate) taken: Vec<(u64, u64)>,
     unread: usize,
     read_at: Option<Instant>,
-    pub(crate) linger_until: Option<Instant>,
+    pub(crate) linger_deadline: Option<Instant>,
     /// TCP is closed already.
     pub(crate) left: bool,
     retry_at: Option<Instant>,
@@ -235,7 +235,7 @@ impl Stream {
             taken: Vec::new(),
             unread: 0,
             read_at: None,
-            linger_until: None,
+            linger_deadline: None,
             left: false,
             retry_at: None,
             needs_turn: true,
@@ -344,7 +344,7 @@ impl Stream {
         if let (Engine::Verbs(handle), Some(own)) = (&self.engine, &mut self.objects) {
             own.end(handle, tools)?;
         }
-        (self.linger_until, self.read_at, self.retry_at) = (None, None, None);
+        (self.linger_deadline, self.read_at, self.retry_at) = (None, None, None);
         Ok(())
     }
 
@@ -373,7 +373,10 @@ impl Stream {
         let repost = self.reposts.front().filter(|_| !self.is_over() && !self.plan.srq).map(|(at, _)| *at);
         let endpoint = self.engine.next_deadline(tools).map(instant);
         let post = self.post_at.filter(|_| !self.stopped);
-        [endpoint, post, repost, self.read_at, self.linger_until, self.retry_at].into_iter().flatten().min()
+        [endpoint, post, repost, self.read_at, self.linger_deadline, self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether the endpoint has told of its end.
@@ -386,9 +389,9 @@ impl Stream {
         if self.outcome.tcp.is_some() {
             return Ok(());
         }
-        if self.linger_until.is_some_and(|until| until <= now) {
+        if self.linger_deadline.is_some_and(|until| until <= now) {
             tools.stack.abort(now, self.conn);
-            self.linger_until = None;
+            self.linger_deadline = None;
         }
         if self.engine.next_deadline(tools).is_some_and(|at| instant(at) <= now) {
             self.act(tools, |engine, tools| engine.handle_timeout(now, tools))?;
