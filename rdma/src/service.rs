@@ -1,4 +1,4 @@
-//! The region service: a peer names a region in its MPA private data and is given an STag in the answer.
+//! Region service: a peer names a region in its MPA private data, and receives an STag in the answer.
 //!
 //! Request: `IWR1`, wanted access, name length N, token length T, zero; N bytes of name, T of token.
 //! Answer, 32 bytes: `IWR1`, status, granted access, two zeros, STag, four zeros, base tagged offset, length.
@@ -19,27 +19,27 @@ use crate::wire::Stag;
 
 pub use prefix::{PrefixError, parse_prefix};
 
-/// The first bytes of a request and of an answer.
+/// First bytes of a request and of an answer.
 pub const MAGIC: [u8; 4] = *b"IWR1";
-/// The longest name of a region, in bytes of UTF-8.
+/// Length in bytes of the longest region name, in UTF-8.
 pub const NAME_MAX: usize = 63;
-/// The longest token, in bytes.
+/// Length in bytes of the longest token.
 pub const TOKEN_MAX: usize = 32;
-/// Bytes of an answer.
+/// Length in bytes of an answer.
 pub const REPLY_LEN: usize = 32;
 /// Bytes in front of the name of a request.
 const REQUEST_HEAD: usize = 8;
-/// Bytes of the longest request.
+/// Length in bytes of the longest request.
 pub const REQUEST_MAX: usize = REQUEST_HEAD + NAME_MAX + TOKEN_MAX;
 
-/// The reason why a text is no region's name.
+/// Reason why a text is not a valid region name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameError {
-    /// It has no character.
+    /// The name is empty.
     Empty,
-    /// It has so many bytes, more than [`NAME_MAX`].
+    /// The name has this many bytes, more than [`NAME_MAX`].
     TooLong(usize),
-    /// It has a character that is not shown, or that changes how its neighbors are shown.
+    /// The name contains a character that is invisible, or that changes how adjacent characters are displayed.
     Invisible(char),
 }
 
@@ -61,12 +61,12 @@ impl fmt::Display for NameError {
 
 impl core::error::Error for NameError {}
 
-/// Checks the name of a region: 1 to [`NAME_MAX`] bytes of UTF-8, without control characters, format characters
-/// (bidirectional controls and zero-width characters are such) and separators of lines or paragraphs. Two names that
-/// look the same in a list could otherwise be two regions.
+/// Checks the name of a region: 1 to [`NAME_MAX`] bytes of UTF-8, without control characters, format characters (such
+/// as bidirectional controls and zero-width characters), and separators of lines or paragraphs. Otherwise two regions
+/// could have names that look the same in a list.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first violation found.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     let invisible = |character: &char| {
         matches!(
@@ -85,11 +85,11 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     }
 }
 
-/// The rights that a request may ask for.
+/// Rights that a request may ask for.
 const WANTED_MASK: u8 =
     Access::REMOTE_READ.bits() | Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
 
-/// A capability: who shows it may use the region. Compared in constant time, never displayed.
+/// Capability: a peer that presents it may use the region. Compared in constant time, never displayed.
 #[derive(Clone)]
 pub struct Token {
     bytes: [u8; TOKEN_MAX],
@@ -97,7 +97,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// A token of 1 to [`TOKEN_MAX`] bytes.
+    /// Creates a token of 1 to [`TOKEN_MAX`] bytes; `None` for another length.
     pub fn new(token: &[u8]) -> Option<Self> {
         let mut bytes = [0; TOKEN_MAX];
         bytes.get_mut(..token.len())?.copy_from_slice(token);
@@ -105,12 +105,12 @@ impl Token {
         Some(Self { bytes, len })
     }
 
-    /// The bytes.
+    /// Returns the bytes of the token.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Whether a peer showed this token. Takes the same time whatever it showed.
+    /// Returns true if `shown` is this token. Takes the same time for every value of `shown`.
     pub fn matches(&self, shown: &[u8]) -> bool {
         let mut bytes = [0; TOKEN_MAX];
         for (to, from) in bytes.iter_mut().zip(shown) {
@@ -127,7 +127,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Source addresses: those whose first `len` bits are those of `addr`.
+/// Source prefix: matches the addresses whose first `len` bits are those of `addr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     addr: IpAddr,
@@ -135,17 +135,17 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The prefix; `None` if `len` exceeds the 32 or 128 bits of the address.
+    /// Creates a prefix; `None` if `len` exceeds the 32 or 128 bits of the address.
     pub fn new(addr: IpAddr, len: u8) -> Option<Self> {
         let max = if addr.is_ipv4() { 32 } else { 128 };
         (len <= max).then_some(Self { addr, len })
     }
 
-    /// Whether an address is one of these. An IPv4 address written as IPv6 counts as IPv4.
+    /// Returns true if the address matches. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, peer: IpAddr) -> bool {
         match (self.addr.to_canonical(), peer.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(peer)) => {
-                // Of a mapped address the first 96 bits are not in the canonical form.
+                // The canonical form omits the first 96 bits of a mapped address.
                 let len = if self.addr.is_ipv6() { self.len.saturating_sub(96) } else { self.len };
                 let differing = own.to_bits() ^ peer.to_bits();
                 differing.leading_zeros() >= u32::from(len)
@@ -159,31 +159,31 @@ impl Prefix {
     }
 }
 
-/// A region as peers may ask for it.
+/// Region that peers may ask for.
 #[derive(Clone, Debug)]
 pub struct RegionEntry {
-    /// Its name: 1 to [`NAME_MAX`] bytes.
+    /// Name of the region: 1 to [`NAME_MAX`] bytes.
     pub name: String,
-    /// The memory.
+    /// Memory of the region.
     pub region: RegionId,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The most that is granted.
+    /// Rights that may be granted.
     pub access: Access,
-    /// Must be shown, if there is one.
+    /// Token that a peer must present, if any.
     pub token: Option<Token>,
-    /// Who may ask; everyone, if empty.
+    /// Source prefixes that may ask; if empty, all may.
     pub allow: Vec<Prefix>,
 }
 
-/// Why a region is not added.
+/// Reason why a region is not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddError {
     /// [`check_name`] refuses the name.
     Name(NameError),
-    /// There is a region of that name.
+    /// A region of that name exists.
     Exists,
-    /// As many regions are there as the service was made for.
+    /// The maximum number of regions exists.
     Full,
 }
 
@@ -199,19 +199,19 @@ impl fmt::Display for AddError {
 
 impl core::error::Error for AddError {}
 
-/// What the service says of a request; the number is that on the wire.
+/// Status of an answer; the values are those on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Granted.
+    /// The region is granted.
     Ok = 0,
     /// No region has that name.
     NoSuchRegion = 1,
-    /// The region does not give the access wanted, or not to this peer, or not without its token.
+    /// The region does not allow the access wanted, or not to this peer, or not without its token.
     NotPermitted = 2,
     /// No STag is free.
     NoResources = 3,
-    /// Not a request of this service.
+    /// The private data is not a request of this service.
     Malformed = 4,
 }
 
@@ -228,40 +228,40 @@ impl Status {
     }
 }
 
-/// The answer to a request.
+/// Answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the connection is to be accepted; if not, the MPA reply carries the Reject bit.
+    /// True if the connection is to be accepted; otherwise the MPA Reply carries the Reject bit.
     pub accept: bool,
-    /// Why.
+    /// Status of the request.
     pub status: Status,
-    /// The private data of the MPA reply.
+    /// Private data of the MPA Reply.
     pub reply: [u8; REPLY_LEN],
-    /// The region, if granted.
+    /// Region that was granted, if any.
     pub region: Option<RegionId>,
 }
 
-/// What a peer has been granted.
+/// Region access that a peer has been granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The STag, valid on this stream.
+    /// STag, valid on this stream only.
     pub stag: Stag,
-    /// The rights it carries.
+    /// Rights that the STag carries.
     pub access: Access,
-    /// The tagged offset of the region's first byte.
+    /// Tagged offset of the region's first byte.
     pub base_to: u64,
-    /// The region's length in bytes.
+    /// Length of the region in bytes.
     pub bytes: u64,
 }
 
-/// Why a peer was granted nothing.
+/// Reason why a peer was granted nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceError {
     /// The private data is not an answer of the region service.
     NotAnAnswer,
-    /// It is one, with an unknown status.
+    /// The answer has an unknown status.
     UnknownStatus(u8),
-    /// The service refused.
+    /// The service refused the request.
     Refused(Status),
 }
 
@@ -282,7 +282,7 @@ impl fmt::Display for ServiceError {
 
 impl core::error::Error for ServiceError {}
 
-/// The regions that peers may ask for. Its table is allocated in [`RegionService::new`] and does not grow.
+/// Regions that peers may ask for. [`RegionService::new`] allocates the table; it does not grow.
 #[derive(Debug)]
 pub struct RegionService {
     regions: HashMap<String, RegionEntry, FixedState>,
@@ -290,7 +290,7 @@ pub struct RegionService {
 }
 
 impl RegionService {
-    /// A service for at most `regions_max` regions. `seed` makes the order of its table unpredictable.
+    /// Creates a service for at most `regions_max` regions. `seed` makes the order of its table unpredictable.
     pub fn new(regions_max: usize, seed: u64) -> Self {
         let room = regions_max.saturating_mul(2);
         let regions = HashMap::with_capacity_and_hasher(room, FixedState::with_seed(seed));
@@ -310,28 +310,29 @@ impl RegionService {
         Ok(())
     }
 
-    /// Removes a region: no more grants. Those that there are end with [`StagTable::revoke_region`].
+    /// Removes a region, so that no more STags are granted for it. [`StagTable::revoke_region`] revokes those granted
+    /// before.
     pub fn remove(&mut self, name: &str) -> Option<RegionId> {
         self.regions.remove(name).map(|entry| entry.region)
     }
 
-    /// The region of that name.
+    /// Returns the region of that name.
     pub fn get(&self, name: &str) -> Option<&RegionEntry> {
         self.regions.get(name)
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub fn len(&self) -> usize {
         self.regions.len()
     }
 
-    /// Whether there is no region.
+    /// Returns true if there is no region.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// Answers the private data of an MPA request that came on `stream` from `peer`. An STag that is granted
-    /// is valid on this stream only and is in `stags` then.
+    /// Answers the private data of an MPA Request that arrived on `stream` from `peer`. A granted STag is valid on
+    /// this stream only, and is then in `stags`.
     pub fn answer(
         &self,
         private_data: &[u8],
@@ -410,8 +411,8 @@ fn encode_reply(status: Status, grant: Option<&Grant>) -> [u8; REPLY_LEN] {
     reply
 }
 
-/// The private data with which an initiator asks for a region; `None` if the name is empty, or the name or the
-/// token too long, or a right is not one of remote read, write and atomic.
+/// Composes the private data with which an initiator asks for a region. `None` if the name is empty, the name or the
+/// token is too long, or a right is not one of remote read, write and atomic.
 pub fn encode_request(name: &str, access: Access, token: &[u8]) -> Option<Vec<u8>> {
     let (name_len, token_len) = (u8::try_from(name.len()).ok()?, u8::try_from(token.len()).ok()?);
     if check_name(name).is_err() || token.len() > TOKEN_MAX || access.bits() & !WANTED_MASK != 0 {
@@ -425,7 +426,7 @@ pub fn encode_request(name: &str, access: Access, token: &[u8]) -> Option<Vec<u8
     Some(request)
 }
 
-/// Reads the private data of an MPA reply, accepted or rejected.
+/// Parses the private data of an MPA Reply, accepted or rejected.
 pub fn decode_reply(private_data: &[u8]) -> Result<Grant, ServiceError> {
     let reply: &[u8; REPLY_LEN] = private_data.try_into().map_err(|_| ServiceError::NotAnAnswer)?;
     let [m0, m1, m2, m3, status, access, _, _, s0, s1, s2, s3, _, _, _, _, numbers @ ..] = reply;

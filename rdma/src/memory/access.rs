@@ -1,32 +1,32 @@
-//! What a peer, and its owner's own work requests, may do with a region.
+//! Access rights of peers, and of the owner's own work requests, to a region.
 
 use core::fmt;
 use core::ops::{BitAnd, BitOr};
 
-/// A set of rights. The low three bits are those of the region service on the wire.
+/// Set of rights. The low three bits are those of the region service on the wire.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Access(u8);
 
 impl Access {
-    /// No right at all.
+    /// No rights.
     pub const NONE: Self = Self(0);
     /// A peer may fetch (RDMA Read).
     pub const REMOTE_READ: Self = Self(1);
     /// A peer may place (RDMA Write).
     pub const REMOTE_WRITE: Self = Self(2);
-    /// A peer may do atomic operations.
+    /// A peer may perform atomic operations.
     pub const REMOTE_ATOMIC: Self = Self(4);
     /// A peer may invalidate the STag (Send with Invalidate).
     pub const REMOTE_INVALIDATE: Self = Self(8);
 
-    /// Work requests of the owner may fetch.
+    /// Local work requests may fetch.
     pub const LOCAL_READ: Self = Self(0x10);
-    /// Work requests of the owner may place.
+    /// Local work requests may place.
     pub const LOCAL_WRITE: Self = Self(0x20);
-    /// Memory windows may be bound to it.
+    /// Memory windows may be bound to the region.
     pub const WINDOW_BIND: Self = Self(0x40);
 
-    /// Each right of a peer with its name in configuration and display.
+    /// Rights of a peer, with their names in configuration and display.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("remote-read", Self::REMOTE_READ),
         ("remote-write", Self::REMOTE_WRITE),
@@ -34,43 +34,43 @@ impl Access {
         ("remote-invalidate", Self::REMOTE_INVALIDATE),
     ];
 
-    /// Each right of the owner's work requests with its name in display.
+    /// Rights of local work requests, with their names in display.
     const LOCAL_NAMES: [(&'static str, Self); 3] = [
         ("local-read", Self::LOCAL_READ),
         ("local-write", Self::LOCAL_WRITE),
         ("window-bind", Self::WINDOW_BIND),
     ];
 
-    /// The rights of a peer.
+    /// All rights of a peer.
     pub const REMOTE: Self = Self(0x0f);
 
-    /// The set of a peer's rights with these bits; `None` if one of them has no meaning.
+    /// Returns the set of a peer's rights with these bits; `None` if a bit has no meaning.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         if bits & !0x0f == 0 { Some(Self(bits)) } else { None }
     }
 
-    /// The bits of the set.
+    /// Returns the bits of the set.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether every right of `other` is in this set.
+    /// Returns true if every right of `other` is in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The names of the rights in the set.
+    /// Returns the names of the rights in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let all = Self::NAMES.into_iter().chain(Self::LOCAL_NAMES);
         all.filter(move |(_, right)| self.contains(*right)).map(|(name, _)| name)
     }
 
-    /// The right of a peer of that name.
+    /// Returns a peer's right by name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, right)| right)
     }
@@ -90,7 +90,7 @@ impl BitAnd for Access {
     }
 }
 
-/// `remote-read,remote-write`; `none` for the empty set.
+/// Displays `remote-read,remote-write`, or `none` for the empty set.
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {

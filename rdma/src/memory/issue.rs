@@ -1,4 +1,4 @@
-//! Which STag comes next.
+//! Order in which STags are issued.
 
 use core::hash::Hasher;
 use siphasher::sip::SipHasher13;
@@ -13,12 +13,12 @@ const INDEX_BITS: u32 = 24;
 const HALF_MASK: u32 = 0xfff;
 const ROUNDS: u8 = 8;
 
-/// How often an index comes round.
+/// Number of grants after which an index is reused.
 pub(super) const CYCLE: u64 = 1 << INDEX_BITS;
 
-/// Issues STags: a keyed permutation of the 24-bit indices, walked through in order, and a keyed random key.
+/// Issues STags: walks through a keyed permutation of the 24-bit indices, and draws a random key for each.
 ///
-/// A peer that has seen some of them cannot tell the next, and an index comes back only after all others.
+/// A peer that has seen some STags cannot predict the next, and an index is reused only after all others.
 ///
 /// RFC 5042 §6.1.1: "an implementation should allocate STags in such a fashion that it is difficult to predict
 /// the next allocated STag number, and also ensure that STags are reused at as slow a rate as possible."
@@ -32,7 +32,7 @@ impl StagIssuer {
         Self { key, next: 0 }
     }
 
-    /// The next STag, and its place in the order of issue.
+    /// Returns the next STag, and its serial number in the order of issue.
     pub(super) fn issue(&mut self) -> (Stag, u64) {
         let serial = self.next;
         self.next = serial.wrapping_add(1);
@@ -41,7 +41,8 @@ impl StagIssuer {
         (Stag(index << 8 | key), serial)
     }
 
-    /// Eight rounds of a balanced Feistel network over twice 12 bits: a permutation whatever the rounds do.
+    /// Applies eight rounds of a balanced Feistel network over two halves of 12 bits, which is a permutation for any
+    /// round function.
     fn permute(&self, value: u32) -> u32 {
         let mut left = value >> 12 & HALF_MASK;
         let mut right = value & HALF_MASK;
@@ -63,7 +64,7 @@ impl StagIssuer {
 }
 
 impl core::fmt::Debug for StagIssuer {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("StagIssuer").field("next", &self.next).finish_non_exhaustive()
     }
@@ -94,7 +95,7 @@ mod tests {
         };
         assert_eq!(first((1, 2)), first((1, 2)));
         assert_ne!(first((1, 2)), first((1, 3)));
-        // Neither the index nor the key counts up.
+        // Neither the index nor the key is a counter.
         let stags = first((1, 2));
         let steps: std::collections::HashSet<_> =
             stags.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();

@@ -1,11 +1,10 @@
-//! Memory protection: who may touch which bytes of which region, and how that is asked.
+//! Memory protection: access checks, and the tokens that they issue.
 //!
 //! ```text
 //!  STag, TO, length ──▶ StagTable::check_* ──▶ Placement / Fetch ──▶ Memory::place / fetch
 //!  (from the wire)      the whole check        (a token)             (the copy)
 //! ```
-//! A token can be had from a check only, and the copy takes nothing but a token: an access that was
-//! not checked does not compile.
+//! Only a check issues a token, and a copy requires a token: an unchecked access does not compile.
 
 mod access;
 mod issue;
@@ -23,29 +22,28 @@ pub use window::Bind;
 
 use crate::wire::atomic::AtomicOp;
 
-/// A region as this worker knows it; its meaning belongs to the [`Memory`] behind it.
+/// A region as this worker identifies it. The [`Memory`] implementation maps it to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u32);
 
-/// The memory of the regions.
+/// Memory of the regions.
 ///
-/// Tokens lie inside the bounds that were given to [`StagTable::grant`], or inside a [`LocalSlice`] that
-/// the owner of the memory named; an implementation checks them against the memory once more before it
-/// touches a pointer.
+/// Tokens lie within the bounds passed to [`StagTable::grant`], or within a [`LocalSlice`] that the owner of the
+/// memory named. An implementation checks them once more against the memory before it uses a pointer.
 pub trait Memory {
-    /// Whether the region is there and has these bytes. It keeps them while the caller works with them.
+    /// Returns true if the region exists and has these bytes. They must stay valid until the caller's copy is done.
     ///
-    /// Asked once more before each copy, although the check before has said that they are there: if it was wrong,
-    /// the stream ends with an error instead of with bytes that are lost or made up.
+    /// Called once more before each copy, although the access check has passed: if that check was wrong, the stream
+    /// ends with an error instead of with lost or invented bytes.
     fn holds(&self, region: RegionId, offset: u64, len: usize) -> bool;
 
-    /// Copies `bytes` to the place. `bytes` is as long as the token says.
+    /// Copies `bytes` to the placement. `bytes` has the length of the token.
     fn place(&mut self, at: Placement, bytes: &[u8]);
 
-    /// Copies the bytes out. `out` is as long as the token says.
+    /// Copies the bytes of the token to `out`, which has the length of the token.
     fn fetch(&self, from: Fetch, out: &mut [u8]);
 
-    /// Changes a value, in the byte order of this machine, to what the operation makes of it; what it was.
+    /// Performs an atomic operation on a value in this machine's byte order, and returns the original value.
     ///
     /// RFC 7306 §5.3: "Atomicity of the Read-Modify-Write (RMW) on the Responder's node by the Atomic Operation
     /// MUST be assured in the context of concurrent atomic accesses by other RDMAP Streams on the same RNIC":

@@ -1,4 +1,4 @@
-//! The STags that are valid, and the one check that every remote access passes.
+//! Valid STags, and the single check that every remote access passes.
 
 use core::fmt;
 
@@ -9,52 +9,52 @@ use super::issue::{CYCLE, QUARANTINE, StagIssuer};
 use super::{Access, Fetch, Placement, RegionId, Word};
 use crate::wire::Stag;
 
-/// A stream, for as long as the worker lives: never given to two connections.
+/// Identifier of a stream, unique for the lifetime of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// A protection domain.
+/// Identifier of a protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PdId(pub u32);
 
-/// On which streams an STag is valid.
+/// Streams on which an STag is valid.
 ///
 /// RFC 5041 §8.2: "Two required mechanisms for this association are a Protection Domain (PD) association and
 /// a DDP Stream association."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// On this one only.
+    /// Valid on this stream only.
     Stream(StreamId),
-    /// On every stream of this protection domain.
+    /// Valid on every stream of this protection domain.
     Pd(PdId),
 }
 
-/// Where an access comes from.
+/// Origin of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The stream.
+    /// Stream of the access.
     pub stream: StreamId,
-    /// The protection domain of the stream, if it has one.
+    /// Protection domain of the stream, if it has one.
     pub pd: Option<PdId>,
 }
 
-/// The bytes of a region that an STag opens, and the tagged offsets they are known by.
+/// Part of a region that an STag opens, and the tagged offsets that address it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The region.
     pub region: RegionId,
-    /// The first byte, from the start of the region.
+    /// Offset of the first byte in the region.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The tagged offset of the first byte.
+    /// Tagged offset of the first byte.
     pub base_to: u64,
 }
 
-/// Why an access is refused, in the order in which it is found out.
+/// Reason why an access is refused, in the order of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessError {
-    /// No such STag: never granted, revoked, or another key.
+    /// The STag was never granted, is revoked, or has another key.
     InvalidStag,
     /// The STag is valid on other streams only.
     NotAssociated,
@@ -62,14 +62,14 @@ pub enum AccessError {
     Rights,
     /// Tagged offset plus length exceeds 2⁶⁴.
     Wrap,
-    /// Outside the window.
+    /// The bytes are outside the window.
     Bounds,
 }
 
-/// Why an STag is not granted.
+/// Reason why an STag is not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantError {
-    /// As many STags are valid as the table holds.
+    /// The maximum number of STags is valid.
     NoResources,
     /// The window's end, in the region or in tagged offsets, exceeds 2⁶⁴ − 1.
     Range,
@@ -90,9 +90,9 @@ impl core::error::Error for GrantError {}
 pub(super) struct Entry {
     pub(super) stag: Stag,
     pub(super) serial: u64,
-    /// The protection domain of the memory window that keeps this index, valid or not.
+    /// Protection domain of the memory window that keeps this index, valid or not.
     pub(super) kept: Option<PdId>,
-    /// `None`: revoked, and the index still in quarantine; or that of a window which is not bound.
+    /// `None` if the STag is revoked and its index in quarantine, or if it belongs to an unbound window.
     pub(super) live: Option<Live>,
 }
 
@@ -101,41 +101,41 @@ pub(super) struct Live {
     pub(super) window: Window,
     pub(super) access: Access,
     pub(super) scope: Scope,
-    /// The next index in the list of the stream, for STags of a stream.
+    /// Next index in the list of the stream, for STags of a stream.
     pub(super) next: Option<u32>,
-    /// For a memory window: the memory region it is bound to.
+    /// For a memory window: the memory region to which it is bound.
     pub(super) parent: Option<Stag>,
-    /// For a memory region: how many memory windows are bound to it.
+    /// For a memory region: the number of memory windows bound to it.
     pub(super) windows: u32,
 }
 
-/// The STags of one worker. Its memory is taken in [`StagTable::new`] and does not grow.
+/// STags of one worker. [`StagTable::new`] allocates all memory; it does not grow.
 #[derive(Debug)]
 pub struct StagTable {
-    /// By index, the upper 24 bits of an STag.
+    /// Entries by index, the upper 24 bits of an STag.
     pub(super) entries: HashMap<u32, Entry, FixedState>,
-    /// The first index in the list of each stream.
+    /// First index in the list of each stream.
     pub(super) streams: HashMap<StreamId, u32, FixedState>,
     issuer: StagIssuer,
-    /// STags that are valid, or kept for a memory window.
+    /// Number of STags that are valid, or kept for a memory window.
     pub(super) live: usize,
     pub(super) capacity: usize,
 }
 
 impl StagTable {
-    /// The largest capacity: one sixteenth of all indices, so that a guess misses far more often than it hits.
+    /// Maximum capacity: one sixteenth of all indices, so that most guessed STags are invalid.
     pub const CAPACITY_MAX: usize = 1 << 20;
 
-    /// A table for `capacity` STags at a time (at most [`Self::CAPACITY_MAX`]). `seed` decides which STags are
-    /// granted; it must be secret and new at every start, so that an STag does not outlive the daemon.
+    /// Creates a table for `capacity` STags at a time (at most [`Self::CAPACITY_MAX`]). `seed` determines which STags
+    /// are granted; it must be secret and new at every start, so that an STag does not outlive the daemon.
     pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
         let capacity = capacity.min(Self::CAPACITY_MAX);
         let mut words =
             seed.chunks_exact(8).map(|word| word.iter().fold(0u64, |n, b| n << 8 | u64::from(*b)));
         let mut word = || words.next().unwrap_or_default();
         let (key, hash_seed) = ((word(), word()), word());
-        // Four times: never more than half of what the map takes without growing is in use, revoked
-        // entries in quarantine included, so that it reorders itself in place.
+        // Four times the capacity: at most half of the map's room is in use, revoked entries in quarantine included,
+        // so that it rehashes in place and never grows.
         let room = capacity.saturating_mul(4).max(8);
         let hasher = FixedState::with_seed(hash_seed);
         Self {
@@ -147,22 +147,22 @@ impl StagTable {
         }
     }
 
-    /// How many STags are valid, or kept for a memory window.
+    /// Returns the number of STags that are valid, or kept for a memory window.
     pub const fn len(&self) -> usize {
         self.live
     }
 
-    /// Whether no STag is valid.
+    /// Returns true if no STag is valid.
     pub const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// How many STags may be valid at a time.
+    /// Returns the maximum number of valid STags.
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many STags open a region. Looks at every STag.
+    /// Returns the number of STags that open a region. Visits every STag.
     pub fn grants_of(&self, region: RegionId) -> usize {
         self.entries.values().filter(|entry| entry.opens(region)).count()
     }
@@ -200,8 +200,8 @@ impl StagTable {
         Ok(stag)
     }
 
-    /// The next STag whose index is free. An index met in quarantine is passed over, and with that is out of
-    /// it: it is not met again before all others were.
+    /// Returns the next STag whose index is free. Indices in quarantine are skipped, which ends their quarantine: they
+    /// are not met again before all others.
     pub(super) fn issue(&mut self) -> (Stag, u64) {
         loop {
             let (stag, serial) = self.issuer.issue();
@@ -220,7 +220,7 @@ impl StagTable {
         }
     }
 
-    /// Revokes an STag; `false` if it was not valid.
+    /// Revokes an STag; returns false if it was not valid.
     pub fn revoke(&mut self, stag: Stag) -> bool {
         let index = index_of(stag);
         let Some(Entry { stag: valid, live: Some(live), .. }) = self.entries.get(&index) else {
@@ -237,7 +237,7 @@ impl StagTable {
         true
     }
 
-    /// Takes an index out of the list of its stream.
+    /// Removes an index from the list of its stream.
     fn unlink(&mut self, stream: StreamId, index: u32, next: Option<u32>) {
         let Some(first) = self.streams.get(&stream).copied() else { return };
         if first == index {
@@ -257,7 +257,7 @@ impl StagTable {
         }
     }
 
-    /// Ends an entry: at once, or when its index comes round if that is sooner than [`QUARANTINE`] grants. The
+    /// Ends an entry: at once, or, if its index would be reused within [`QUARANTINE`] grants, when it is next met. The
     /// index of a memory window stays with the window.
     pub(super) fn retire(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(&index) else { return };
@@ -273,7 +273,7 @@ impl StagTable {
         }
     }
 
-    /// Revokes the STags that are valid on this stream only, when it has ended. Says how many there were.
+    /// Revokes the STags that are valid on this stream only, after the stream has ended. Returns their number.
     pub fn revoke_stream(&mut self, stream: StreamId) -> usize {
         let mut at = self.streams.remove(&stream);
         let mut count = 0usize;
@@ -285,7 +285,7 @@ impl StagTable {
         count
     }
 
-    /// Revokes every STag of a region. Says how many there were. Looks at every STag, twice.
+    /// Revokes every STag of a region, and returns their number. Visits every STag twice.
     pub fn revoke_region(&mut self, region: RegionId) -> usize {
         let Self { entries, streams, issuer, live, capacity: _ } = self;
         streams.retain(|_, first| match list_without(entries, *first, region) {
@@ -311,7 +311,7 @@ impl StagTable {
         revoked
     }
 
-    /// May this stream place `len` bytes there? The whole check.
+    /// Performs the complete check of placing `len` bytes for a stream.
     #[inline]
     pub fn check_place(
         &self,
@@ -324,22 +324,22 @@ impl StagTable {
         Ok(Placement::checked(region, offset, len))
     }
 
-    /// May this stream fetch `len` bytes from there? The whole check.
+    /// Performs the complete check of fetching `len` bytes for a stream.
     #[inline]
     pub fn check_fetch(&self, stag: Stag, to: u64, len: usize, origin: Origin) -> Result<Fetch, AccessError> {
         let (region, offset) = self.check(Access::REMOTE_READ, stag, to, len as u64, origin)?;
         Ok(Fetch::checked(region, offset, len))
     }
 
-    /// May this stream do an atomic operation there? The whole check; `None` where only the alignment is wrong.
+    /// Performs the complete check of an atomic operation for a stream; `None` if only the alignment is wrong.
     pub fn check_atomic(&self, stag: Stag, to: u64, origin: Origin) -> Result<Option<Word>, AccessError> {
         let (region, offset) =
             self.check(Access::REMOTE_ATOMIC, stag, to, size_of::<u64>() as u64, origin)?;
         Ok(Word::checked(region, offset))
     }
 
-    /// May work of the owner on this stream fetch `len` bytes from there? `lkey` is an STag of the stream's
-    /// protection domain. The whole check.
+    /// Performs the complete check of fetching `len` bytes for a local work request on this stream. `lkey` is an STag
+    /// of the stream's protection domain.
     #[inline]
     pub fn check_local_fetch(
         &self,
@@ -352,7 +352,7 @@ impl StagTable {
         Ok(Fetch::checked(region, offset, len))
     }
 
-    /// May work of the owner on this stream place `len` bytes there? The whole check.
+    /// Performs the complete check of placing `len` bytes for a local work request on this stream.
     #[inline]
     pub fn check_local_place(
         &self,
@@ -365,7 +365,7 @@ impl StagTable {
         Ok(Placement::checked(region, offset, len))
     }
 
-    /// Invalidates an STag on behalf of the peer of a stream.
+    /// Invalidates an STag for the peer of a stream.
     ///
     /// RFC 5040 §8.1.1: "An RNIC MUST ensure that a Remote Peer is not able to invalidate an STag enabled for
     /// remote access, if the STag is shared on multiple streams", as one of a protection domain may be.
@@ -376,8 +376,8 @@ impl StagTable {
         self.invalidate_local(stag, origin)
     }
 
-    /// Invalidates an STag on behalf of the owner's work on a stream. One to which memory windows are bound
-    /// stays: they would outlive what they are a part of.
+    /// Invalidates an STag for a local work request on a stream. An STag with bound memory windows stays: they would
+    /// outlive their region.
     pub fn invalidate_local(&mut self, stag: Stag, origin: Origin) -> Result<(), AccessError> {
         if self.entitled(Access::NONE, stag, origin)?.windows > 0 {
             return Err(AccessError::Rights);
@@ -385,7 +385,7 @@ impl StagTable {
         if self.revoke(stag) { Ok(()) } else { Err(AccessError::InvalidStag) }
     }
 
-    /// STag and key, stream or protection domain, right; in this order.
+    /// Checks STag and key, then stream or protection domain, then right, in this order.
     #[inline]
     pub(super) fn entitled(&self, right: Access, stag: Stag, origin: Origin) -> Result<&Live, AccessError> {
         let entry = self.entries.get(&index_of(stag)).filter(|entry| entry.stag == stag);
@@ -403,7 +403,7 @@ impl StagTable {
         Ok(live)
     }
 
-    /// The check of an access to bytes, over all of them: region, and offset in it.
+    /// Performs the complete check of an access to bytes, and returns the region and the offset in it.
     #[inline]
     pub(super) fn check(
         &self,
@@ -424,7 +424,7 @@ impl StagTable {
     }
 }
 
-/// Leaves the STags of a region out of a stream's list; says where the list begins then.
+/// Removes the STags of a region from a stream's list, and returns its new first index.
 fn list_without(entries: &mut HashMap<u32, Entry, FixedState>, first: u32, region: RegionId) -> Option<u32> {
     let (mut begin, mut last, mut at) = (None, None, Some(first));
     while let Some(index) = at {
@@ -447,7 +447,7 @@ fn link(entries: &mut HashMap<u32, Entry, FixedState>, from: Option<u32>, to: Op
 }
 
 impl Entry {
-    /// Whether its index comes round in fewer than [`QUARANTINE`] grants.
+    /// Returns true if the index is reused within [`QUARANTINE`] grants.
     const fn is_in_quarantine(&self, next_serial: u64) -> bool {
         let age = next_serial.wrapping_sub(self.serial) % CYCLE;
         CYCLE.saturating_sub(age) <= QUARANTINE

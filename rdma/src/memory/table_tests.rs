@@ -32,7 +32,7 @@ fn each_refusal_and_their_order() {
     let other_index = Stag(stag.0 ^ 0x100);
     use AccessError::*;
     let fetch = |stag, to, len, origin| table.check_fetch(stag, to, len, origin).map(|_| ());
-    // Wrong in every way: the first of the order is reported.
+    // Wrong in every way: the first failing check is reported.
     assert_eq!(fetch(other_key, u64::MAX, 2, on(8)), Err(InvalidStag));
     assert_eq!(fetch(other_index, 5000, 1, ORIGIN), Err(InvalidStag));
     assert_eq!(fetch(Stag(0), 5000, 1, ORIGIN), Err(InvalidStag));
@@ -88,7 +88,7 @@ fn a_stream_takes_its_stags_with_it() {
     let mut grant = |stream| table.grant(RegionId(0), 1, BOTH, Scope::Stream(StreamId(stream))).unwrap();
     let of_one: Vec<_> = (0..5).map(|_| grant(1)).collect();
     let of_two: Vec<_> = (0..5).map(|_| grant(2)).collect();
-    // First, last and middle of the list.
+    // The first, last and middle STag of the list.
     for at in [4, 0, 2] {
         assert!(table.revoke(of_one[at]));
     }
@@ -117,7 +117,7 @@ fn a_region_takes_its_stags_with_it() {
     assert_eq!(table.entries.len(), 10, "the old ones are in quarantine");
 }
 
-/// A worker revokes between two bursts, and serves nobody meanwhile.
+/// A worker revokes between two bursts, and serves no peer meanwhile.
 #[test]
 #[cfg_attr(miri, ignore = "131,072 STags, against the clock")]
 #[allow(clippy::disallowed_methods, reason = "what is tested is how long it takes")]
@@ -146,7 +146,7 @@ fn only_the_entitled_peer_invalidates() {
     assert_eq!(table.invalidate(given, ORIGIN), Ok(()));
     assert_eq!(table.invalidate(given, ORIGIN), Err(AccessError::InvalidStag));
     assert_eq!(table.len(), 1);
-    // One that other streams may use, too.
+    // An STag that other streams may use, too.
     let shared = table.grant(RegionId(0), 1, Access::REMOTE_INVALIDATE, Scope::Pd(PdId(3))).unwrap();
     let of_domain = Origin { pd: Some(PdId(3)), ..ORIGIN };
     assert_eq!(table.invalidate(shared, of_domain), Err(AccessError::Rights));

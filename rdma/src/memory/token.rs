@@ -1,21 +1,20 @@
-//! The tokens that stand between a check and a copy.
+//! Tokens that a check issues and a copy consumes.
 
 use super::RegionId;
 
-/// Memory that its owner offers to an operation of its own. The owner answers for the bounds: they are not
-/// those of any STag.
+/// Memory that its owner offers to an operation of its own. The owner vouches for the bounds; no STag limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalSlice {
-    /// The region.
+    /// Region of the slice.
     pub region: RegionId,
-    /// Bytes from the start of the region.
+    /// Offset in the region in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 impl LocalSlice {
-    /// No memory: for messages without bytes.
+    /// The empty slice, for messages without bytes.
     pub const EMPTY: Self = Self { region: RegionId(0), offset: 0, len: 0 };
 }
 
@@ -23,7 +22,7 @@ macro_rules! token {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         ///
-        /// Made by a check only; used up by the copy.
+        /// Issued by a check only; consumed by the copy.
         #[derive(Debug, PartialEq, Eq)]
         pub struct $name {
             region: RegionId,
@@ -36,7 +35,7 @@ macro_rules! token {
                 Self { region, offset, len }
             }
 
-            /// The part of a local slice from `skip` on, `len` bytes long; `None` if it reaches over the end.
+            /// Returns the token for `len` bytes of a local slice from `skip` on; `None` if they exceed the slice.
             pub(crate) fn local(slice: &LocalSlice, skip: u32, len: usize) -> Option<Self> {
                 let end = u64::try_from(len).ok()?.checked_add(u64::from(skip))?;
                 if end > u64::from(slice.len) {
@@ -45,26 +44,26 @@ macro_rules! token {
                 Some(Self { region: slice.region, offset: slice.offset.checked_add(u64::from(skip))?, len })
             }
 
-            /// The region.
+            /// Returns the region.
             #[inline]
             pub const fn region(&self) -> RegionId {
                 self.region
             }
 
-            /// Bytes from the start of the region.
+            /// Returns the offset in the region in bytes.
             #[inline]
             pub const fn offset(&self) -> u64 {
                 self.offset
             }
 
-            /// Bytes.
+            /// Returns the length in bytes.
             #[inline]
             #[allow(clippy::len_without_is_empty, reason = "a token for nothing is not made")]
             pub const fn len(&self) -> usize {
                 self.len
             }
 
-            /// Two tokens: the first `n` bytes (all of them if there are fewer), and the rest.
+            /// Splits the token after `n` bytes (or after all, if there are fewer).
             #[must_use]
             pub fn split_at(self, n: usize) -> (Self, Self) {
                 let first = n.min(self.len);
@@ -79,17 +78,17 @@ macro_rules! token {
 }
 
 token! {
-    /// The right to write these bytes of a region.
+    /// Right to write bytes of a region.
     Placement
 }
 token! {
-    /// The right to read these bytes of a region.
+    /// Right to read bytes of a region.
     Fetch
 }
 
-/// The right to change eight bytes of a region as one, at a multiple of eight from its start.
+/// Right to change eight bytes of a region atomically, at a multiple of eight from its start.
 ///
-/// Made by a check only; used up by the operation.
+/// Issued by a check only; consumed by the operation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Word {
     region: RegionId,
@@ -97,17 +96,17 @@ pub struct Word {
 }
 
 impl Word {
-    /// `None` where the bytes are not aligned.
+    /// Returns the token; `None` if the bytes are not aligned.
     pub(super) const fn checked(region: RegionId, offset: u64) -> Option<Self> {
         if offset.is_multiple_of(8) { Some(Self { region, offset }) } else { None }
     }
 
-    /// The region.
+    /// Returns the region.
     pub const fn region(&self) -> RegionId {
         self.region
     }
 
-    /// Bytes from the start of the region.
+    /// Returns the offset in the region in bytes.
     pub const fn offset(&self) -> u64 {
         self.offset
     }

@@ -1,4 +1,4 @@
-//! Regions in ordinary memory.
+//! Memory regions in ordinary vectors.
 
 use super::{Fetch, Memory, Placement, RegionId, Word};
 use crate::wire::atomic::AtomicOp;
@@ -11,30 +11,30 @@ pub struct VecMemory {
 }
 
 impl VecMemory {
-    /// Without a region.
+    /// Creates a memory without regions.
     pub const fn new() -> Self {
         Self { regions: Vec::new(), faults: 0 }
     }
 
-    /// Adds a region with these bytes; `None` after 2³² of them.
+    /// Adds a region with these bytes; `None` after 2³² regions.
     pub fn add(&mut self, bytes: Vec<u8>) -> Option<RegionId> {
         let id = u32::try_from(self.regions.len()).ok()?;
         self.regions.push(bytes);
         Some(RegionId(id))
     }
 
-    /// The bytes of a region.
+    /// Returns the bytes of a region.
     pub fn bytes(&self, region: RegionId) -> Option<&[u8]> {
         self.regions.get(usize::try_from(region.0).ok()?).map(Vec::as_slice)
     }
 
-    /// The bytes of a region, to be changed.
+    /// Returns the bytes of a region for modification.
     pub fn bytes_mut(&mut self, region: RegionId) -> Option<&mut [u8]> {
         self.regions.get_mut(usize::try_from(region.0).ok()?).map(Vec::as_mut_slice)
     }
 
-    /// Placements refused because the region has no such bytes. Not zero means that a grant or a local slice
-    /// was larger than its region.
+    /// Returns the number of placements refused because the region does not have the bytes. A number above 0 means
+    /// that a grant or a local slice was larger than its region.
     pub const fn faults(&self) -> u64 {
         self.faults
     }
@@ -58,7 +58,7 @@ impl Memory for VecMemory {
         }
     }
 
-    /// Bytes that the region does not have are zero.
+    /// Copies zeros for bytes that the region does not have.
     fn fetch(&self, from: Fetch, out: &mut [u8]) {
         let range = Self::range(from.offset(), out.len());
         match range.and_then(|range| self.bytes(from.region())?.get(range)) {
@@ -67,7 +67,7 @@ impl Memory for VecMemory {
         }
     }
 
-    /// A value that the region does not have is zero, and stays so.
+    /// Returns zero for a value that the region does not have, and changes nothing.
     fn atomic(&mut self, at: Word, op: AtomicOp) -> u64 {
         let range = Self::range(at.offset(), size_of::<u64>());
         let bytes = range.and_then(|range| self.bytes_mut(at.region())?.get_mut(range)?.first_chunk_mut());

@@ -1,28 +1,28 @@
-//! Memory windows: STags that are kept, and become valid when they are bound to a part of a memory region.
+//! Memory windows: STags that are reserved first, and become valid when bound to a part of a memory region.
 //!
-//! They are what the verbs call type 2B: bound by a work request, to the stream it was posted on; invalid again by
-//! an invalidation from either end, or with the stream.
+//! These are windows of type 2B in the verbs: a work request binds them to the stream that it was posted on; an
+//! invalidation from either side, or the end of the stream, makes them invalid.
 
 use super::table::{Entry, Live, index_of};
 use super::{Access, AccessError, GrantError, Origin, PdId, Scope, StagTable, Window};
 use crate::wire::Stag;
 
-/// What a memory window is bound to.
+/// Part of a memory region to bind a memory window to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The memory region.
+    /// Key of the memory region.
     pub lkey: Stag,
-    /// The first byte, as the region addresses it.
+    /// Address of the first byte, in the region's address space.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What the peer may do; rights of a peer only.
+    /// Rights granted to the peer; rights of a peer only.
     pub access: Access,
-    /// The window's tagged offsets start at 0, not at `address`.
+    /// True if the window's tagged offsets start at 0, not at `address`.
     pub zero_based: bool,
 }
 
-/// What the region must allow its owner before a window may allow it to a peer.
+/// Returns the local rights that the region must have for a window with these remote rights.
 fn required(access: Access) -> Access {
     let mut required = Access::WINDOW_BIND;
     if access.contains(Access::REMOTE_READ) {
@@ -35,7 +35,7 @@ fn required(access: Access) -> Access {
 }
 
 impl StagTable {
-    /// Keeps an STag for a memory window of a protection domain. It is not valid before it is bound.
+    /// Reserves an STag for a memory window of a protection domain. It is invalid until bound.
     pub fn keep(&mut self, pd: PdId) -> Result<Stag, GrantError> {
         if self.live >= self.capacity {
             return Err(GrantError::NoResources);
@@ -46,7 +46,7 @@ impl StagTable {
         Ok(stag)
     }
 
-    /// Gives back an STag that was kept, valid or not. `false` if it was not kept.
+    /// Frees a reserved STag, valid or not. Returns false if it was not reserved.
     pub fn release(&mut self, stag: Stag) -> bool {
         let index = index_of(stag);
         let Some(entry) = self.entries.get(&index).filter(|entry| entry.kept.is_some()) else { return false };

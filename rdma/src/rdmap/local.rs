@@ -1,5 +1,5 @@
-//! This side's memory: what a work request may fetch and where an answer is placed, with a check on every access
-//! to an element of a scatter/gather list; and the work that is no message.
+//! Local memory of work requests: the bytes to send and the places of responses, with a check on every access to an
+//! element of a scatter/gather list; and local operations, which send no message.
 
 use super::segment::{SegmentHeader, SendOutcome};
 use crate::ddp::Segment;
@@ -11,7 +11,7 @@ use crate::terminate::{Fault, StreamError};
 use crate::wire::Stag;
 use crate::{Env, Sink};
 
-/// Copies the payload of an FPDU to the places of a list, in order.
+/// Copies the payload of an FPDU to the placements of a list, in order.
 fn scatter<C: AsRef<[u8]>, M: Memory>(
     places: Tokens<Placement>,
     fpdu: &Fpdu<'_, C>,
@@ -35,14 +35,14 @@ fn scatter<C: AsRef<[u8]>, M: Memory>(
 }
 
 impl QueuePair {
-    /// The right to fetch a part of a list of the send queue.
+    /// Checks access to a part of a list of the send queue, and returns the tokens to fetch it.
     fn gather(&self, list: List, skip: u32, len: usize, stags: &StagTable) -> Option<Tokens<Fetch>> {
         let check = |lkey, address, len| stags.check_local_fetch(lkey, address, len, self.origin);
         Tokens::of(self.sq.lists.sges(list), skip, len, check).ok()
     }
 
-    /// The right to fetch what is left of a message, `len` bytes that lie in one piece, `Some(None)` where they may not be
-    /// fetched; `None` where they lie in several, or were copied.
+    /// Returns the token to fetch the last `len` bytes of a message that lie in one piece; `Some(None)` if access is
+    /// refused; `None` if they lie in several pieces or are inline.
     #[inline]
     pub(super) fn in_one_piece<M>(
         &self,
@@ -61,7 +61,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends a segment of a message whose bytes are in a list, or were copied.
+    /// Sends one segment of a message whose bytes are in a list or inline.
     pub(super) fn push_gathered<M: Memory>(
         &mut self,
         work: &WorkRequest,
@@ -73,7 +73,8 @@ impl QueuePair {
         let (skip, len) = (work.progress, segment.len);
         match work.local {
             Local::List(list) => {
-                // All of it before its first byte goes out, so that the peer sees the whole message or nothing.
+                // Checks the whole message before its first byte is sent, so that the peer receives all of it or
+                // nothing.
                 let whole = skip > 0 || segment.last || {
                     self.gather(list, 0, list.len as usize, env.stags).is_some()
                 };
@@ -93,7 +94,7 @@ impl QueuePair {
                 })
             }
             Local::Inline { slot, .. } => {
-                // Out of the queue pair and back: `push` needs all of it.
+                // Moved out of the queue pair and back: `push` borrows all of the queue pair.
                 let lists = core::mem::take(&mut self.sq.lists);
                 let bytes = lists.inline(slot, skip, len);
                 let step = self.push(front, len, env, sink, |_, out| {
@@ -104,12 +105,13 @@ impl QueuePair {
                 self.sq.lists = lists;
                 step
             }
-            // Without bytes: others lie in one piece.
+            // Only without bytes: a slice with bytes lies in one piece.
             Local::Slice(_) => self.push(front, 0, env, sink, |_, _| {}),
         }
     }
 
-    /// Whether an answer may be placed where a request wants it. Asked again when it comes.
+    /// Returns true if a response may be placed where a request wants it. The check is repeated when the response
+    /// arrives.
     pub(super) fn may_scatter(&self, local: Local, stags: &StagTable) -> bool {
         let Local::List(list) = local else { return true };
         let check = |lkey, address, len| stags.check_local_place(lkey, address, len, self.origin);
@@ -179,7 +181,7 @@ impl QueuePair {
         }
     }
 
-    /// Places what an atomic operation has found.
+    /// Places the original value that an atomic operation returned.
     pub(super) fn place_original<M: Memory>(
         &mut self,
         local: Local,
@@ -213,8 +215,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Work that is no message: invalidates an STag of this side. RFC 5040 §8.1.1: "the network interface can no
-    /// longer modify an Advertised Buffer after the ULP revokes remote access rights".
+    /// Local operation: invalidates a local STag. RFC 5040 §8.1.1: "the network interface can no longer modify an
+    /// Advertised Buffer after the ULP revokes remote access rights".
     pub(super) fn invalidate<M>(
         &mut self,
         work: &WorkRequest,
@@ -227,7 +229,7 @@ impl QueuePair {
         }
     }
 
-    /// Work that is no message: binds a memory window.
+    /// Local operation: binds a memory window.
     pub(super) fn bind<M>(
         &mut self,
         work: &WorkRequest,
@@ -247,8 +249,8 @@ impl QueuePair {
         SendOutcome::Again
     }
 
-    /// Work that cannot be done. What was posted before it is finished first, as far as that is possible, so that
-    /// completions stay in order and tell the truth; then the stream ends.
+    /// Ends the stream because a work request failed. Earlier work is finished first as far as possible, so that
+    /// completions stay in order and state the actual result.
     #[cold]
     pub(super) fn work_failed(
         &mut self,
@@ -273,7 +275,7 @@ impl QueuePair {
         SendOutcome::Again
     }
 
-    /// The answer that was due cannot be placed.
+    /// Ends the stream because the response that was due cannot be placed.
     #[cold]
     pub(super) fn due_failed(&mut self) {
         if let Some(due) = self.sq.due() {
@@ -281,7 +283,7 @@ impl QueuePair {
         }
     }
 
-    /// The buffer at the head of the receive queue cannot take the message.
+    /// Ends the stream because the buffer at the head of the receive queue cannot take the message.
     #[cold]
     pub(super) fn buffer_failed(&mut self, status: WcStatus) {
         if let Some(buffer) = self.rq.front() {

@@ -1,4 +1,5 @@
-//! RDMAP: what the messages mean (RFC 5040).
+//! RDMAP (RFC 5040): the messages of a stream. [`QueuePair`](crate::qp::QueuePair) gains `receive` and `transmit`
+//! here; the endpoint calls both.
 
 mod local;
 mod out_of_order;

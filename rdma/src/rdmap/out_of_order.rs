@@ -1,9 +1,9 @@
-//! What is placed before the gap in front of it closes, and delivered when it has.
+//! Out-of-order placement: RDMA Writes behind a gap are placed at once, and delivered when the gap has closed.
 //!
-//! RFC 5041 §5.3: the Data Sink "MAY perform Placement of DDP Segments out of order", and "MUST Deliver DDP Messages to
-//! the ULP in the order they were sent". Only RDMA Writes are placed so: their segments say for themselves where they go.
-//! The rights are those at the time of placing. They are not asked for again at delivery: what an STag that is revoked
-//! in between let in before is as if it had come in order before.
+//! RFC 5041 §5.3: the Data Sink "MAY perform Placement of DDP Segments out of order", and "MUST Deliver DDP Messages
+//! to the ULP in the order they were sent". Only RDMA Writes are placed out-of-order: each of their segments names its
+//! destination. Access is checked at placement and not again at delivery: if an STag is revoked in between, the bytes
+//! count as having arrived in order before the revocation.
 
 use crate::Env;
 use crate::memory::Memory;
@@ -14,10 +14,10 @@ use crate::wire::ddp::{self, Header, TaggedHeader};
 use crate::wire::rdmap::{self, ControlField, Opcode};
 
 impl QueuePair {
-    /// Places the segment that a verified FPDU behind a gap carries, if it is of an RDMA Write that may be placed. Says
-    /// whether it ends a message.
+    /// Places the segment in a verified FPDU behind a gap if it belongs to an RDMA Write and may be placed. Returns
+    /// true if it ends a message.
     ///
-    /// Whatever is wrong with it ends the stream when its turn has come, not before.
+    /// An invalid segment ends the stream when the stream reaches it, not before.
     pub(crate) fn place_out_of_order<C: AsRef<[u8]>, M: Memory>(
         &mut self,
         fpdu: &Fpdu<'_, C>,
@@ -44,14 +44,14 @@ impl QueuePair {
         if len > 0 {
             let at = env.stags.check_place(header.stag, header.offset.0, len, self.origin);
             let at = at.map_err(|_| OutOfOrderRefusal::Access)?;
-            // Its region does not have the bytes: the stream ends when their turn has come.
+            // The region does not have the bytes: the stream ends when it reaches the segment.
             self.place(at, fpdu, TaggedHeader::LEN, env).map_err(|_| OutOfOrderRefusal::Access)?;
             count(&mut env.stats.mpa.bytes_placed_early, len);
         }
         Ok(header.last)
     }
 
-    /// Delivers what was placed early: the stream has reached it, and all before it is delivered.
+    /// Delivers a run that was placed out-of-order: the stream has reached it, and everything before it is delivered.
     pub(crate) fn receive_placed(&mut self, run: &PlacedRun, stats: &mut RdmaStats) {
         if self.state != StreamState::ReadyToSend {
             count(&mut stats.drops.after_error, 1);

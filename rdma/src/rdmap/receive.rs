@@ -1,4 +1,4 @@
-//! What comes in: one verified FPDU at a time, checked, placed, delivered.
+//! Receive path: one verified FPDU at a time is checked, placed and delivered.
 
 use crate::Env;
 use crate::ddp::UntaggedQueue;
@@ -13,12 +13,12 @@ use crate::wire::rdmap::{self, ControlField, Opcode, OpcodeRow, ReadRequest};
 use crate::wire::terminate::{BitOrder, Control};
 use crate::wire::{MessageOffset, QueueNumber, Stag};
 
-/// Bytes of a ULPDU that suffice for everything but payload: DDP header and Atomic Request.
+/// Bytes of a ULPDU that contain everything but payload: DDP header and Atomic Request.
 const PREFIX_LEN: usize = UntaggedHeader::LEN + AtomicRequest::LEN;
 
 impl QueuePair {
-    /// Takes an FPDU. After an error nothing more is taken: RFC 5041 §7.1: "DDP MUST silently drop any
-    /// subsequent incoming DDP Segments."
+    /// Processes an FPDU. After an error all FPDUs are dropped; RFC 5041 §7.1: "DDP MUST silently drop any subsequent
+    /// incoming DDP Segments."
     #[inline]
     pub(crate) fn receive<C: AsRef<[u8]>, M: Memory>(&mut self, fpdu: &Fpdu<'_, C>, env: &mut Env<'_, M>) {
         if self.state != StreamState::ReadyToSend {
@@ -46,7 +46,7 @@ impl QueuePair {
         }
     }
 
-    /// A segment whose header is whole. `rest` begins with its RDMAP header if it has one.
+    /// Processes a segment with a complete DDP header. `rest` begins with its RDMAP header, if it has one.
     #[inline]
     fn segment<C: AsRef<[u8]>, M: Memory>(
         &mut self,
@@ -65,7 +65,7 @@ impl QueuePair {
         if control.version != rdmap::VERSION {
             return Err(StreamError::RdmapVersion);
         }
-        // RFC 5040 §4.1 Figure 4: whether a message is tagged, and its queue, follow from its opcode.
+        // RFC 5040 §4.1 Figure 4: the opcode determines whether a message is tagged, and its queue.
         match (header, control.opcode) {
             (Header::Tagged(header), Opcode::RdmaWrite) => self.write(header, fpdu, env),
             (Header::Tagged(header), Opcode::ReadResponse) => self.read_response(header, fpdu, env),
@@ -100,7 +100,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Copies the payload of an FPDU, piece by piece, to where a check has allowed it.
+    /// Copies the payload of an FPDU, piece by piece, to its checked destination.
     ///
     /// RFC 5041 §7.1: on an error "it MUST cease placing the remainder of the DDP Segment", here all of it.
     #[inline]
@@ -129,7 +129,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A segment of the response to the oldest read. It must be the very bytes that are due, in order.
+    /// Processes a segment of the response to the oldest read. It must contain the next bytes due, in order.
     fn read_response<C: AsRef<[u8]>, M: Memory>(
         &mut self,
         header: &TaggedHeader,
@@ -217,7 +217,7 @@ impl QueuePair {
                 of_queue(QueueNumber::SEND)?;
                 self.immediate(header, row, rest, len, env)
             }
-            // The tagged ones have their T bit wrong.
+            // Tagged messages whose T bit is wrong.
             Opcode::RdmaWrite | Opcode::ReadResponse | Opcode::Reserved(_) => {
                 Err(StreamError::UnexpectedOpcode)
             }
@@ -258,8 +258,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// RFC 7306 §5.2.1: carried out here and now, "in the order they were sent"; the answer waits its turn among
-    /// those that are owed.
+    /// Performs an atomic operation for the peer at once (RFC 7306 §5.2.1, "in the order they were sent"); the
+    /// response is queued with the others owed.
     fn atomic_request<M: Memory>(
         &mut self,
         header: &UntaggedHeader,
@@ -291,7 +291,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// RFC 7306 §5.2.2: the answer to the oldest request that waits for one.
+    /// Processes the response to the oldest atomic operation that waits for one (RFC 7306 §5.2.2).
     fn atomic_response<M: Memory>(
         &mut self,
         header: &UntaggedHeader,
@@ -334,7 +334,7 @@ impl QueuePair {
         if self.rq.front().is_none() {
             return Err(StreamError::NoBuffer);
         }
-        // What does not begin a message continues a Send, which this is not.
+        // A segment that does not begin a message would continue a Send; Immediate Data cannot.
         if header.offset.0 != 0 || self.in_sends.offset.0 != 0 {
             return Err(StreamError::MessageOffset);
         }
@@ -389,7 +389,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The peer has ended the stream. A Terminate is never answered with one, however malformed it is.
+    /// Processes a Terminate of the peer. It is never answered with a Terminate, even if malformed.
     #[cold]
     fn terminated<M: Memory>(&mut self, message: &[u8], env: &mut Env<'_, M>) {
         let mut raw = [0; Control::LEN];
@@ -407,7 +407,7 @@ impl QueuePair {
     }
 }
 
-/// An error with the headers of the segment that has it.
+/// Returns a fault with the headers of the segment that caused it.
 #[cold]
 fn about(error: StreamError, header: &Header, rest: &[u8], len: usize) -> Fault {
     let request = match error {

@@ -9,22 +9,22 @@ use crate::wire::mpa::RtrOptions;
 use crate::wire::rdmap::{self, ControlField, Opcode, ReadRequest};
 use crate::wire::{MessageOffset, Msn, QueueNumber};
 
-/// What a first message is.
+/// Classification of a first message.
 enum First {
-    /// What may serve as the indication.
+    /// A message that may serve as the indication.
     Rtr(Rtr),
-    /// A message that is well formed, and none of those.
+    /// Any other well-formed message.
     Other,
-    /// A Terminate, or what the checks of its kind refuse.
+    /// A Terminate, or a message that the normal checks refuse.
     Checked,
 }
 
 impl QueuePair {
-    /// Looks at the first FPDU of the peer: its first bytes, and its length. `true`: that is all there was to it.
+    /// Examines the peer's first FPDU, given its first bytes and its length. Returns true if that consumes the FPDU.
     ///
-    /// RFC 6581 §9.2: "the initiator MUST generate one of the negotiated RTR indications". A Write and a Read go on as every
-    /// other does. A Send of no bytes is taken here: a buffer of the program's is for a message of the peer's program, and
-    /// §4.4.2 has none of these counted in its work queues.
+    /// RFC 6581 §9.2: "the initiator MUST generate one of the negotiated RTR indications". A Write or a Read is then
+    /// processed normally. An empty Send is consumed here: the program's buffers are for messages of the peer's
+    /// program, and §4.4.2 counts no RTR in its work queues.
     #[cold]
     pub(super) fn first(&mut self, head: &[u8], len: usize, stats: &mut RdmaStats) -> bool {
         self.peer_sent = true;
@@ -48,7 +48,8 @@ impl QueuePair {
     }
 }
 
-/// RFC 6581 §9 calls B "a zero-length FULPDU (Send)": to some a Send of no bytes, to others an FPDU of none. Both are taken.
+/// Classifies a first message. RFC 6581 §9 calls B "a zero-length FULPDU (Send)": some implementations send an empty
+/// Send, others an empty FPDU. Both are accepted.
 fn first(head: &[u8], len: usize, options: RtrOptions) -> First {
     if len == 0 {
         return if options.send { First::Rtr(Rtr::Send) } else { First::Checked };

@@ -1,8 +1,8 @@
-//! A run: what is left of a message that lies in one piece of memory, in as many FPDUs as the transport takes now.
+//! Send run: the rest of a message in one piece of memory, sent in as many FPDUs as the transport takes now.
 //!
-//! What is the same of all of them is looked at once: the right to fetch the bytes, all that are left, and the header, of
-//! which only offset and L bit change from one to the next. Nothing can take that right back before the run is over:
-//! whatever revokes, invalidates or binds anew needs the table that the run has borrowed. The next run asks again.
+//! The access check and the header are the same for all segments of a run, except for offset and L bit. They are done
+//! once per run. The right cannot be revoked during the run: revocation, invalidation and binding need the table that
+//! the run has borrowed. The next run checks again.
 
 use super::segment::{SegmentHeader, SendOutcome};
 use crate::ddp::{Segment, cut};
@@ -10,27 +10,26 @@ use crate::memory::{Fetch, Memory};
 use crate::qp::QueuePair;
 use crate::{Env, Sink};
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
-    /// What went out; what kept it back if that is nothing.
+    /// FPDUs and bytes sent, or the reason why none was sent.
     pub(super) step: SendOutcome,
-    /// Bytes of the message that went out.
+    /// Payload bytes of the message that were sent.
     pub(super) payload: usize,
-    /// Whether the message ends with them.
+    /// True if the message is completely sent.
     pub(super) ended: bool,
 }
 
 impl Run {
-    /// One attempt, with so many bytes of the message.
+    /// Returns the result of one attempt, with `payload` bytes of the message.
     pub(super) const fn of(step: SendOutcome, payload: usize, ended: bool) -> Self {
         Self { step, payload, ended }
     }
 }
 
 impl QueuePair {
-    /// Sends the bytes of `fetch`, the rest of a message; `front` is the header of the segment that they are if one takes
-    /// them all.
+    /// Sends the bytes of `fetch`, the rest of a message. `front` is the header of the next segment.
     #[inline]
     pub(super) fn push_run<M: Memory>(
         &mut self,
@@ -47,7 +46,7 @@ impl QueuePair {
         self.push_several(front, fetch, env, sink)
     }
 
-    /// The same of more bytes than one segment takes.
+    /// Sends a rest that is longer than one segment.
     fn push_several<M: Memory>(
         &mut self,
         mut front: SegmentHeader,

@@ -31,7 +31,7 @@ impl SegmentHeader {
         }
     }
 
-    /// The same of the last segment of the message, if it is.
+    /// Returns the header with the L bit set to `last`.
     pub(super) const fn with_last(self, last: bool) -> Self {
         match self {
             Self::Tagged(header) => Self::Tagged(TaggedHeader { last, ..header }),
@@ -39,7 +39,7 @@ impl SegmentHeader {
         }
     }
 
-    /// The same of the segment that follows one with `len` bytes of payload.
+    /// Returns the header of the segment after one with `len` bytes of payload.
     pub(super) fn after(self, len: usize) -> Self {
         match self {
             Self::Tagged(header) => {
@@ -54,7 +54,7 @@ impl SegmentHeader {
         }
     }
 
-    /// Writes the header and returns what is behind it.
+    /// Writes the header, and returns the bytes after it.
     pub(super) fn emit<'a>(&self, ulpdu: &'a mut [u8]) -> &'a mut [u8] {
         match self {
             Self::Tagged(header) => match ulpdu.split_first_chunk_mut() {

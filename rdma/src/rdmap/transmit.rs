@@ -1,4 +1,4 @@
-//! What goes out: one FPDU at a time, built in the transport's own buffer.
+//! Transmit path: builds one FPDU at a time in the transport's buffer.
 
 use super::run::Run;
 use super::segment::{SegmentHeader, SendOutcome};
@@ -14,7 +14,7 @@ use crate::wire::terminate::Terminate;
 use crate::wire::{MessageOffset, Msn, QueueNumber, Stag, TaggedOffset};
 use crate::{Env, Sink};
 
-/// The token, if the memory has its bytes.
+/// Returns the token if the memory has its bytes.
 #[inline]
 fn held<M: Memory>(env: &Env<'_, M>, fetch: Fetch) -> Option<Fetch> {
     env.memory.holds(fetch.region(), fetch.offset(), fetch.len()).then_some(fetch)
@@ -32,7 +32,7 @@ fn untagged(opcode: Opcode, queue: QueueNumber, msn: Msn, offset: u32, last: boo
 }
 
 impl QueuePair {
-    /// Whether something waits to be sent.
+    /// Returns true if something waits to be sent.
     pub(crate) fn has_output(&self) -> bool {
         match self.state {
             StreamState::ReadyToSend => {
@@ -43,12 +43,12 @@ impl QueuePair {
         }
     }
 
-    /// Whether an FPDU may be sent, or what comes next is none.
+    /// Returns true if an FPDU may be sent, or if the next request is a local operation.
     fn may_proceed(&self) -> bool {
         self.may_send || self.sq.peek_next().is_some_and(|work| work.op.is_local())
     }
 
-    /// Sends one FPDU.
+    /// Sends one FPDU, or the FPDUs of one run.
     pub(crate) fn transmit<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
         match self.state {
             StreamState::Terminating => return self.send_terminate(env, sink),
@@ -66,7 +66,7 @@ impl QueuePair {
         step
     }
 
-    /// Whose turn it is: responses owed and own work alternate, message by message.
+    /// Chooses the source of the next message: responses owed and local work alternate, message by message.
     fn choose(&self) -> Option<Source> {
         let response = (!self.irq.is_empty()).then_some(Source::Response);
         let work = self.work_is_ready().then_some(Source::Work);
@@ -76,9 +76,9 @@ impl QueuePair {
         }
     }
 
-    /// RFC 5040 §6.1: "the RDMAP layer MUST NOT exceed the maximum number of outstanding, outbound RDMA Read
-    /// Requests that were negotiated". A read over the limit waits, and with it what was posted after it. One
-    /// that the peer can no longer answer waits for good.
+    /// Returns true if the next work request may start. RFC 5040 §6.1: "the RDMAP layer MUST NOT exceed the maximum
+    /// number of outstanding, outbound RDMA Read Requests that were negotiated". A read over the limit waits, and so
+    /// does the work posted after it. A read that the peer can no longer answer waits until the stream ends.
     fn work_is_ready(&self) -> bool {
         match self.sq.peek_next() {
             Some(work) if work.fence && self.sq.reads() > 0 => false,
@@ -99,7 +99,7 @@ impl QueuePair {
         let run = if request.size == 0 {
             Run::of(self.push(front, 0, env, sink, |_, _| {}), 0, true)
         } else {
-            // Again for every run: the right may have been revoked since the request came.
+            // Checked for every run: the right may have been revoked since the request arrived.
             let (stag, to, size) = (request.source_stag, request.source_offset.0, request.size as usize);
             let allowed = env.stags.check_fetch(stag, to, size, self.origin).map_err(StreamError::Read);
             match allowed.and_then(|allowed| held(env, allowed).ok_or(StreamError::Fetch)) {
@@ -158,7 +158,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends what is left of a Write or a Send, as far as the transport takes it.
+    /// Sends the rest of a Write or a Send, as far as the transport takes it.
     #[inline]
     fn send_message<M: Memory>(
         &mut self,
@@ -195,7 +195,7 @@ impl QueuePair {
         run.step
     }
 
-    /// A Write or a Send is sent whole.
+    /// Completes a Write or a Send that was completely sent.
     #[inline]
     fn message_sent<M>(&mut self, work: &WorkRequest, env: &mut Env<'_, M>) {
         let (message, stream) = if let WorkOp::Write { .. } | WorkOp::WriteImmediate { .. } = work.op {
@@ -228,7 +228,8 @@ impl QueuePair {
             return self.work_failed(work, WcStatus::LocalProtectionError, env.stats);
         }
         let msn = self.out_reads;
-        // The peer returns it without interpretation. It names the request, and 0 means "none" to many programs.
+        // The peer returns this STag without interpreting it. It identifies the request; 0 means "none" to many
+        // programs.
         let sink_stag = Stag(msn.0.max(1));
         let request = ReadRequest {
             sink_stag,
@@ -287,7 +288,7 @@ impl QueuePair {
         step
     }
 
-    /// Sends what an atomic operation of the peer found (RFC 7306 §5.2.2).
+    /// Sends the original value of an atomic operation of the peer (RFC 7306 §5.2.2).
     fn send_atomic_response<M: Memory>(
         &mut self,
         response: &AtomicResponse,
@@ -309,7 +310,7 @@ impl QueuePair {
         step
     }
 
-    /// Sends Immediate Data (RFC 7306 §6), which takes its turn among the Sends.
+    /// Sends Immediate Data (RFC 7306 §6), which uses the message numbers of the Sends.
     fn send_immediate<M: Memory>(
         &mut self,
         data: [u8; IMMEDIATE_LEN],
@@ -332,8 +333,8 @@ impl QueuePair {
         step
     }
 
-    /// Sends an RDMA Write of no bytes, which changes nothing at the peer: between messages only, for within
-    /// one the rest of it goes out anyway.
+    /// Sends an empty RDMA Write, which changes nothing at the peer. Only between messages: otherwise the rest of a
+    /// message is sent anyway.
     pub(crate) fn poke<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
         if self.state != StreamState::ReadyToSend || self.current.is_some() {
             return SendOutcome::Idle;
@@ -346,7 +347,7 @@ impl QueuePair {
         step
     }
 
-    /// The last message of a stream.
+    /// Sends the Terminate, the last message of a stream.
     #[cold]
     fn send_terminate<M: Memory>(&mut self, env: &mut Env<'_, M>, sink: &mut impl Sink) -> SendOutcome {
         let Some((message, error)) = self.terminate else { return SendOutcome::Idle };
@@ -367,13 +368,13 @@ impl QueuePair {
         step
     }
 
-    /// Counts what went out of a region.
+    /// Counts bytes fetched from a region.
     fn fetched<M>(&mut self, len: usize, env: &mut Env<'_, M>) {
         count(&mut self.counters.bytes_fetched, len);
         count(&mut env.stats.rdmap.payload_bytes_fetched, len);
     }
 
-    /// Builds an FPDU in the transport's buffer: header, then `len` bytes that `fill` writes.
+    /// Builds an FPDU in the transport's buffer: the header, then `len` bytes that `fill` writes.
     pub(super) fn push<M: Memory>(
         &mut self,
         front: SegmentHeader,
@@ -397,7 +398,7 @@ impl QueuePair {
             return SendOutcome::NoRoom;
         }
         if !built {
-            // The transport lent a buffer of another length: what it sends now is not an FPDU.
+            // The transport supplied a buffer of another length: its contents are not an FPDU.
             self.close(CloseHow::Reset);
             return SendOutcome::Idle;
         }

@@ -1,21 +1,21 @@
-//! Parses source prefixes: in the configuration, on the command line, in a control request.
+//! Parser of source prefixes, for the configuration, the command line and control requests.
 
 use core::fmt;
 use core::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The reason why a text is no prefix.
+/// Reason why a text is not a valid prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefixError {
-    /// It is neither an address nor an address with a length.
+    /// The text is neither an address nor an address with a length.
     NotAPrefix(String),
-    /// The address has bits behind the length: this is the prefix that would admit it.
+    /// The address has bits beyond the prefix length; the second field is the corrected prefix.
     BitsBeyond(String, IpNet),
 }
 
 impl PrefixError {
-    /// The correction.
+    /// Returns the suggested correction.
     #[must_use]
     pub fn help(&self) -> String {
         match self {
@@ -45,11 +45,11 @@ impl fmt::Display for PrefixError {
 
 impl core::error::Error for PrefixError {}
 
-/// Parses a prefix: `10.77.0.0/24`, `fd77::/64`, or an address, which stands for itself alone.
+/// Parses a prefix: `10.77.0.0/24`, `fd77::/64`, or an address, which matches only itself.
 ///
 /// # Errors
-/// The text is neither, or the address has bits behind the prefix length: `10.77.0.99/24` could mean one host or its
-/// whole network, and the difference is who may use a region.
+/// The text is neither, or the address has bits beyond the prefix length: `10.77.0.99/24` could mean one host or its
+/// whole network, and the difference decides who may use a region.
 pub fn parse_prefix(text: &str) -> Result<IpNet, PrefixError> {
     let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     let net = net.map_err(|_| PrefixError::NotAPrefix(text.to_owned()))?;
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// Every length but the full one of an address whose last bit is set leaves that bit beyond the prefix.
+    /// For an address whose last bit is set, every length but the full one leaves that bit beyond the prefix.
     #[test]
     fn bits_beyond_the_length_are_refused() {
         for (address, full) in [("10.77.0.99", 32), ("fd77::99", 128)] {
