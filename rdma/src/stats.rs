@@ -1,4 +1,4 @@
-//! What is counted: one writer, the worker that owns the streams.
+//! Counters of this crate. Each block has one writer: the worker that owns the streams.
 
 use crate::memory::AccessError;
 use crate::mpa::MpaStats;
@@ -6,23 +6,23 @@ use crate::service::Status;
 use crate::terminate::StreamError;
 
 iwarp_counters::counters! {
-    /// RDMA messages and what they carried.
+    /// Counters of RDMA messages and their bytes.
     pub struct RdmapStats {
         /// Streams that entered full operation.
         established,
-        /// Streams that their initiator began with the ready-to-receive message agreed on.
+        /// Streams whose peer, the initiator, sent the negotiated ready-to-receive message first.
         in_rtrs,
-        /// Streams that this side, as their initiator, began with a ready-to-receive message.
+        /// Streams that this side, as initiator, began with a ready-to-receive message.
         out_rtrs,
-        /// RDMA Writes of the peer, placed whole.
+        /// RDMA Writes received and completely placed.
         in_rdma_writes,
-        /// RDMA Read Requests of the peer.
+        /// RDMA Read Requests received.
         in_rdma_reads,
-        /// RDMA Read Responses received whole.
+        /// RDMA Read Responses received completely.
         in_read_responses,
-        /// Sends received whole.
+        /// Sends received completely.
         in_sends,
-        /// Atomic operations done for the peer.
+        /// Atomic operations performed for the peer.
         in_atomics,
         /// Atomic Responses received.
         in_atomic_responses,
@@ -48,13 +48,14 @@ iwarp_counters::counters! {
         payload_bytes_fetched,
         /// STags that peers invalidated.
         stags_invalidated,
-        /// Empty RDMA Writes sent because the peer kept silent.
+        /// Empty RDMA Writes sent because the peer was silent.
         pokes,
         /// Terminate messages sent.
         terminates_sent,
         /// Terminate messages that could not be sent in time.
         terminates_unsent,
-        /// Streams reset since the peer did not let them end in time: it owed Read Responses, or did not take its own.
+        /// Streams reset because the peer did not let them end in time: it owed Read Responses, or did not take its
+        /// own.
         disconnects_overdue,
         /// Terminate messages received.
         terminates_received,
@@ -64,25 +65,25 @@ iwarp_counters::counters! {
 }
 
 iwarp_counters::counters! {
-    /// Segments dropped, by reason. But for the first three, each ended its stream with a Terminate.
+    /// Segments dropped, by reason. All but the first three end their stream with a Terminate.
     pub struct SegmentDrops {
-        /// FPDUs, or what the transport brought at a time, that came after the end of their stream.
+        /// FPDUs, or chunks of the stream, that arrived after the end of their stream.
         after_error,
-        /// Segments cut off by the end of their stream.
+        /// Segments truncated by the end of their stream.
         cut_off,
-        /// FPDUs that stayed incomplete for too long: their connections were reset.
+        /// FPDUs that stayed incomplete for too long; their connections were reset.
         fpdu_timeout,
         /// FPDUs whose CRC32c is wrong.
         crc,
         /// FPDUs too short for their headers.
         fpdu_length,
-        /// FPDUs that do not begin where markers, or what was found behind a gap, say.
+        /// FPDUs that do not begin where a marker, or an FPDU placed out-of-order, indicates.
         fpdu_start,
-        /// Set-up failures of this side.
+        /// Setup failures of this side.
         setup_failed,
-        /// Set-up: the responder asks for more inbound reads than there is room for.
+        /// Setup: the responder asks for more inbound reads than this side can serve.
         insufficient_ird,
-        /// Set-up: no ready-to-receive message in common, or another message in its place.
+        /// Setup: no ready-to-receive message in common, or another message in its place.
         no_matching_rtr,
         /// Tagged segments of another DDP version.
         tagged_version,
@@ -94,15 +95,15 @@ iwarp_counters::counters! {
         tagged_stream,
         /// Tagged segments whose STag does not carry the right.
         tagged_rights,
-        /// Tagged segments that reach outside their buffer.
+        /// Tagged segments outside their buffer.
         tagged_bounds,
         /// Tagged segments whose end exceeds 2^64.
         tagged_wrap,
         /// Untagged segments with a wrong queue number.
         queue_number,
-        /// Messages for which no buffer was there.
+        /// Messages without a posted buffer.
         no_buffer,
-        /// Messages out of sequence.
+        /// Messages with an unexpected MSN.
         msn_range,
         /// Segments that do not continue their message.
         message_offset,
@@ -110,11 +111,11 @@ iwarp_counters::counters! {
         message_too_long,
         /// Segments of another RDMAP version.
         rdmap_version,
-        /// Segments with an opcode that has no meaning there.
+        /// Segments with an opcode that is not allowed there.
         unexpected_opcode,
         /// Read Requests of a wrong length.
         read_request_length,
-        /// Read Responses that ended too early.
+        /// Read Responses shorter than requested.
         read_response_short,
         /// Reads with an STag that is not valid.
         read_stag,
@@ -122,7 +123,7 @@ iwarp_counters::counters! {
         read_stream,
         /// Reads with an STag that does not carry the right.
         read_rights,
-        /// Reads that reach outside their buffer.
+        /// Reads outside their buffer.
         read_bounds,
         /// Reads whose end exceeds 2^64.
         read_wrap,
@@ -144,21 +145,21 @@ iwarp_counters::counters! {
         atomic_response,
         /// Immediate Data of a wrong length.
         immediate_length,
-        /// Sends that may not invalidate the STag they name.
+        /// Sends with Invalidate that name an STag they may not invalidate.
         invalidate,
-        /// Segments whose bytes could not be placed: the region did not have the place.
+        /// Segments whose bytes could not be placed: the region does not have them.
         place,
-        /// Reads and atomic operations whose bytes the region did not have.
+        /// Reads and atomic operations whose bytes the region does not have.
         fetch,
-        /// Streams ended for a fault of this side.
+        /// Streams ended for a local fault.
         local,
-        /// Streams ended for a fault of this side that ends all of them.
+        /// Streams ended for a local fault that ends all streams.
         global,
     }
 }
 
 iwarp_counters::counters! {
-    /// Answers of the region service.
+    /// Answers of the region service, by status.
     pub struct ServiceStats {
         /// STags granted.
         granted,
@@ -174,7 +175,7 @@ iwarp_counters::counters! {
 }
 
 impl ServiceStats {
-    /// Counts an answer.
+    /// Counts an answer with this status.
     pub const fn count(&mut self, status: Status) {
         let counter = match status {
             Status::Ok => &mut self.granted,
@@ -243,16 +244,16 @@ impl SegmentDrops {
     }
 }
 
-/// All counters of this crate, of one worker.
+/// All counters of this crate for one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdmaStats {
-    /// MPA.
+    /// Counters of MPA.
     pub mpa: MpaStats,
-    /// RDMAP.
+    /// Counters of RDMAP.
     pub rdmap: RdmapStats,
     /// Segments dropped by DDP and RDMAP.
     pub drops: SegmentDrops,
-    /// The region service.
+    /// Counters of the region service.
     pub service: ServiceStats,
 }
 
@@ -276,7 +277,7 @@ impl RdmaStats {
     }
 }
 
-/// Adds to a counter.
+/// Adds `by` to a counter.
 #[inline]
 pub(crate) const fn count(counter: &mut u64, by: usize) {
     *counter = counter.wrapping_add(by as u64);

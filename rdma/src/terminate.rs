@@ -1,5 +1,5 @@
-//! What ends a stream, and what the peer is told of it: the only place where an error becomes a layer, type and
-//! code (RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8, RFC 7306 §8).
+//! Errors that end a stream, and their Terminate messages: the only place that maps an error to layer, type and code
+//! (RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8, RFC 7306 §8).
 
 use core::fmt;
 
@@ -12,18 +12,18 @@ use crate::wire::{Stag, TaggedOffset};
 /// An error that ends a stream with a Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
-    /// An FPDU's CRC32c is not that of its bytes.
+    /// The CRC32c of an FPDU does not match its bytes.
     Crc,
     /// An FPDU is too short for the headers it must carry.
     FpduLength,
-    /// Markers, or an FPDU found behind a gap, and the lengths of FPDUs do not agree on where one begins.
+    /// Markers, or an FPDU placed out-of-order, contradict the lengths of FPDUs about the start of an FPDU.
     FpduStart,
-    /// While setting up with RFC 6581: something failed on this side.
+    /// Setup with RFC 6581: a failure of this side.
     SetupFailed,
-    /// While setting up: the responder wants to read more at a time than this side can answer.
+    /// Setup: the responder wants to have more reads outstanding than this side can serve.
     InsufficientIrd,
-    /// While setting up: the responder offers no ready-to-receive message that this side can send, or the initiator sends
-    /// another message first than those agreed on.
+    /// Setup: the responder offers no ready-to-receive message that this side can send, or the initiator sends a
+    /// message first that was not agreed on.
     NoMatchingRtr,
     /// A tagged segment of another DDP version.
     TaggedVersion,
@@ -31,11 +31,11 @@ pub enum StreamError {
     UntaggedVersion,
     /// A tagged segment that may not be placed.
     Tagged(AccessError),
-    /// A queue number that is not there, or not that of the message's opcode.
+    /// A queue number that does not exist, or does not belong to the message's opcode.
     QueueNumber,
-    /// A message for which no buffer is there: none posted, or more Read and Atomic Requests than the IRD.
+    /// A message without a posted buffer, or more Read and Atomic Requests than the IRD.
     NoBuffer,
-    /// A message out of sequence.
+    /// A message with an unexpected MSN.
     MsnRange,
     /// A segment that does not continue its message.
     MessageOffset,
@@ -43,59 +43,59 @@ pub enum StreamError {
     MessageTooLong,
     /// Another RDMAP version.
     RdmapVersion,
-    /// An opcode that has no meaning, or none here and now.
+    /// An opcode that does not exist, or is not allowed at this point.
     UnexpectedOpcode,
-    /// A Read Request without its whole header in one segment.
+    /// A Read Request whose header is not completely in one segment.
     ReadRequestLength,
-    /// A Read Response that ends before all that was asked for has come.
+    /// A Read Response that ends before all requested bytes have arrived.
     ReadResponseShort,
-    /// A Read Request for what may not be fetched.
+    /// A Read Request for bytes that may not be fetched.
     Read(AccessError),
-    /// An atomic operation on what may not be changed.
+    /// An atomic operation on bytes that may not be changed.
     Atomic(AccessError),
     /// An atomic operation at an address that is not a multiple of eight.
     AtomicAlignment,
-    /// An Atomic Request of another length, or an operation that is not known.
+    /// An Atomic Request of another length, or with an unknown operation.
     AtomicRequest,
-    /// An Atomic Response of another length, or not that of the request whose response is due.
+    /// An Atomic Response of another length, or not the one that is due.
     AtomicResponse,
     /// Immediate Data of another length than eight bytes.
     ImmediateLength,
-    /// A Send with Invalidate of what may not be invalidated.
+    /// A Send with Invalidate whose STag may not be invalidated.
     Invalidate(AccessError),
-    /// What a message brought cannot be placed: the region does not have the bytes that the check has allowed.
+    /// The bytes of a message cannot be placed: the region lacks bytes that the check allowed.
     Place,
-    /// What a message asks for cannot be fetched or changed, for the same reason.
+    /// The bytes that a message requests cannot be fetched or changed, for the same reason.
     Fetch,
-    /// A fault of this side that no message of the peer has caused.
+    /// A local fault that no message of the peer caused.
     Local,
-    /// The same, and one that ends every stream of this side.
+    /// A local fault that ends every stream.
     Global,
 }
 
-/// Which headers of the peer's segment go back with an error (RFC 5040 §4.8, Figure 10).
+/// Headers of the peer's segment that a Terminate returns (RFC 5040 §4.8, Figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// None.
+    /// No headers.
     Nothing,
-    /// The DDP segment length and the DDP header: M and D.
+    /// DDP segment length and DDP header: M and D.
     Segment,
-    /// These and the RDMAP header: M, D and R.
+    /// DDP segment length, DDP header and RDMAP header: M, D and R.
     SegmentAndRequest,
 }
 
-/// An error on the wire.
+/// Error code of a Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorCode {
-    /// The layer: 0 RDMAP, 1 DDP, 2 MPA.
+    /// Layer: 0 RDMAP, 1 DDP, 2 MPA.
     pub layer: u8,
-    /// The error type.
+    /// Error type within the layer.
     pub etype: u8,
-    /// The error code.
+    /// Error code within the type.
     pub code: u8,
 }
 
-/// What the RFCs call it.
+/// Displays the name that the RFCs use.
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layer, etype, code } = *self;
@@ -114,7 +114,7 @@ impl ErrorCode {
         Self { layer, etype, code }
     }
 
-    /// What the RFCs call it.
+    /// Returns the name that the RFCs use.
     pub const fn name(self) -> &'static str {
         match (self.layer, self.etype, self.code) {
             (layer::RDMAP, 0, _) => "local catastrophic error",
@@ -159,7 +159,7 @@ impl ErrorCode {
 }
 
 impl StreamError {
-    /// Layer, type and code, and which headers go with them.
+    /// Returns layer, type and code, and the headers to return with them.
     pub const fn code(self) -> (ErrorCode, Attach) {
         let (etype, code) = match self {
             Self::Crc => return llp(0x02),
@@ -167,7 +167,7 @@ impl StreamError {
             Self::SetupFailed => return llp(0x05),
             Self::InsufficientIrd => return llp(0x06),
             Self::NoMatchingRtr => return llp(0x07),
-            // Of a segment of another version the layout is not known: no header can be sent back.
+            // The layout of a segment of another version is not known: no header can be returned.
             Self::TaggedVersion => return (ErrorCode::new(layer::DDP, 1, 0x04), Attach::Nothing),
             Self::UntaggedVersion => return (ErrorCode::new(layer::DDP, 2, 0x06), Attach::Nothing),
             Self::Tagged(error) => (1, tagged_code(error)),

@@ -8,29 +8,30 @@ use super::{AsyncEvent, Device, VerbsError};
 use crate::qp::{WcOpcode, WcStatus};
 use crate::wire::Stag;
 
-/// What became of a work request (`ibv_wc`). With a status other than success only `wr_id`, `status`, `opcode` and
-/// `qp_num` mean something.
+/// Completion of a work request (`ibv_wc`). With a status other than `Success`, only `wr_id`, `status`, `opcode` and
+/// `qp_num` are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// The number it was posted with.
+    /// Number that the request was posted with.
     pub wr_id: u64,
-    /// How it ended.
+    /// Result of the request.
     pub status: WcStatus,
-    /// What it was.
+    /// Operation of the request.
     pub opcode: WcOpcode,
-    /// Bytes of its message. Of Immediate Data that has come: 0, since what was written before is not known.
+    /// Length of the message in bytes. 0 for received Immediate Data: the length of the preceding RDMA Write is not
+    /// known.
     pub byte_len: u32,
-    /// The bytes of Immediate Data that has come (`IBV_WC_WITH_IMM`; RFC 7306 has eight of them).
+    /// Immediate Data received (`IBV_WC_WITH_IMM`); RFC 7306 defines eight bytes.
     pub imm_data: Option<[u8; 8]>,
-    /// The STag of this side that the peer has invalidated (`IBV_WC_WITH_INV`).
+    /// STag of this side that the peer invalidated (`IBV_WC_WITH_INV`).
     pub invalidated: Option<Stag>,
-    /// The peer has asked for an event.
+    /// True if the peer asked for an event.
     pub solicited: bool,
-    /// On which queue pair.
+    /// Queue pair of the request.
     pub qp_num: QpNum,
 }
 
-/// Which queue a completion is of, and how many slots it gives back there.
+/// Slots that polling a completion frees, and their queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slots {
     Send(usize),
@@ -43,7 +44,7 @@ struct Cqe {
     slots: Slots,
 }
 
-/// For which completion the owner is to be woken.
+/// Kind of completion that raises the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -56,19 +57,19 @@ pub(super) struct Cq {
     ring: VecDeque<Cqe>,
     depth: usize,
     armed: Armed,
-    /// The owner is to be woken, and does not know yet.
+    /// True if an event is queued and not yet polled.
     event: bool,
     pub(super) overrun: bool,
-    /// Send and receive queues that complete here.
+    /// Number of send and receive queues that complete here.
     pub(super) users: u32,
 }
 
-/// Why a completion queue cannot be polled.
+/// Reason why a completion queue cannot be polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollError {
-    /// There is no such queue.
+    /// There is no such completion queue.
     NoSuchObject,
-    /// There was no place for a completion, and all that had one were taken.
+    /// The queue overran: a completion was lost. All earlier ones have been polled.
     Overrun,
 }
 
@@ -84,10 +85,10 @@ impl fmt::Display for PollError {
 impl core::error::Error for PollError {}
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Makes a completion queue with `cqe` slots (`ibv_create_cq`).
+    /// Creates a completion queue with `cqe` slots (`ibv_create_cq`).
     ///
     /// # Errors
-    /// `Invalid`: no place, or more than [`super::Limits::cqe_max`]. `NoResources`.
+    /// `Invalid`: 0, or more than [`super::Limits::cqe_max`]. `NoResources`.
     pub fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
         let depth = self.check_cqe(cqe)?;
         let ring = VecDeque::with_capacity(depth);
@@ -103,7 +104,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Changes the number of slots (`ibv_resize_cq`).
     ///
     /// # Errors
-    /// `NoSuchObject`. `Invalid`: outside the limits, or fewer slots than completions wait.
+    /// `NoSuchObject`. `Invalid`: outside the limits, or fewer slots than queued completions.
     pub fn resize_cq(&mut self, cq: CqId, cqe: u32) -> Result<(), VerbsError> {
         let depth = self.check_cqe(cqe)?;
         let cq = self.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuchObject)?;
@@ -116,7 +117,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Takes a completion queue away (`ibv_destroy_cq`).
+    /// Destroys a completion queue (`ibv_destroy_cq`).
     ///
     /// # Errors
     /// `NoSuchObject`. `Busy`: a queue pair completes there.
@@ -130,10 +131,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Takes completions, oldest first; says how many (`ibv_poll_cq`). Their slots in the queues are free then.
+    /// Moves completions to `out`, oldest first, and returns their number (`ibv_poll_cq`). Their slots in the send and
+    /// receive queues are free then.
     ///
     /// # Errors
-    /// Where nothing is or will be there; `out` is as it was.
+    /// The queue does not exist, or has overrun and is empty; `out` is unchanged.
     pub fn poll_cq(&mut self, cq: CqId, out: &mut [WorkCompletion]) -> Result<usize, PollError> {
         let Self { cqs, qps, .. } = self;
         let cq = cqs.get_mut(cq.0).ok_or(PollError::NoSuchObject)?;
@@ -152,23 +154,23 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(taken)
     }
 
-    /// Asks to be woken by the next completion that is added: any, or one that the peer has asked an event for or
-    /// that is an error (`ibv_req_notify_cq`). It holds for one event; those that are there already give none, so
-    /// poll once more after this.
+    /// Arms the event for the next completion that is added: any, or one that is solicited or an error
+    /// (`ibv_req_notify_cq`). It holds for one event. Completions that are already queued raise none, so the program
+    /// polls once more after this call.
     ///
     /// # Errors
     /// `NoSuchObject`.
     pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         let cq = self.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuchObject)?;
         cq.armed = match (cq.armed, solicited_only) {
-            // The wider pending_connect stays.
+            // A request for any completion includes solicited ones.
             (Armed::Any, _) | (_, false) => Armed::Any,
             (_, true) => Armed::Solicited,
         };
         Ok(())
     }
 
-    /// The next completion queue whose pending_connect of [`Self::req_notify_cq`] was met (`ibv_get_cq_event`).
+    /// Returns the next completion queue whose event was raised after [`Self::req_notify_cq`] (`ibv_get_cq_event`).
     pub fn poll_cq_event(&mut self) -> Option<CqId> {
         let id = self.cq_events.pop_front()?;
         if let Some(cq) = self.cqs.get_mut(id.0) {
@@ -177,7 +179,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Some(id)
     }
 
-    /// Adds a completion; without a place for it, the queue and all that complete there are in error. RFC 5042
+    /// Adds a completion. If the queue is full, it and all queue pairs that complete there go into error. RFC 5042
     /// §6.4.6: "any Streams that do not use the CQ MUST remain unaffected".
     pub(super) fn push_completion(&mut self, id: CqId, wc: WorkCompletion, slots: Slots) {
         let Some(cq) = self.cqs.get_mut(id.0) else { return };
@@ -203,14 +205,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Forgets the completions of a queue pair that is reset or gone.
+    /// Drops the completions of a queue pair that is reset or destroyed.
     pub(super) fn purge(&mut self, id: CqId, qp: QpNum) {
         if let Some(cq) = self.cqs.get_mut(id.0) {
             cq.ring.retain(|cqe| cqe.wc.qp_num != qp);
         }
     }
 
-    /// Whether a completion queue can take no more.
+    /// Returns true if the completion queue has overrun.
     pub(super) fn is_overrun(&self, id: CqId) -> bool {
         self.cqs.get(id.0).is_some_and(|cq| cq.overrun)
     }

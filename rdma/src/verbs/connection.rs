@@ -7,8 +7,8 @@
 //!                                 └ open_failed ─▶ Unreachable             └▶ Rejected, ConnectError
 //!   either:     disconnect, or the stream ends ─▶ Close ─▶ Disconnected ……… closed
 //! ```
-//! What begins with a capital letter is told: to the transport's adapter by [`Device::poll_transport`], to the
-//! program by [`Device::poll_cm_event`].
+//! Capitalized names are requests and events: [`Device::poll_transport`] returns the requests to the transport's
+//! adapter, [`Device::poll_cm_event`] the events to the program.
 
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
@@ -23,23 +23,24 @@ use crate::qp::CloseHow;
 use crate::stats::RdmaStats;
 use crate::wire::mpa::RtrOptions;
 
-/// Events that can wait for one of them: asked for, established, ended.
+/// Maximum number of queued events per id: connect request, established, ended.
 pub(super) const EVENTS_MAX: usize = 3;
-/// Requests to the transport that can wait: begin, transmit, end.
+/// Maximum number of queued transport requests per id: begin, transmit, end.
 pub(super) const REQUESTS_MAX: usize = 3;
 
-/// What a connection is made with (`rdma_conn_param`).
+/// Parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
-    /// For the peer to see.
+    /// Private data for the peer.
     pub private_data: &'a [u8],
-    /// The peer's reads at a time (`responder_resources`, the IRD).
+    /// Inbound reads at a time (`responder_resources`, the IRD).
     pub responder_resources: u16,
-    /// This side's reads at a time (`initiator_depth`, the ORD).
+    /// Outbound reads at a time (`initiator_depth`, the ORD).
     pub initiator_depth: u16,
-    /// The revision of MPA: 2, or 1 for peers that know no other.
+    /// MPA revision: 2, or 1 for peers that support no other.
     pub revision: u8,
-    /// The peer-to-peer model, with the ready-to-receive messages that this side can send; revision 2 only.
+    /// RTR messages that this side can send, for the peer-to-peer model; `None` for the client-server model. Revision
+    /// 2 only.
     pub rtr: Option<RtrOptions>,
 }
 
@@ -49,114 +50,114 @@ impl Default for ConnParam<'_> {
     }
 }
 
-/// What the program is told of a listener or connection (`rdma_cm_event`).
+/// Event of a listener or connection (`rdma_cm_event`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmEvent {
-    /// Of which.
+    /// Listener or connection of the event.
     pub id: CmId,
-    /// What.
+    /// Type and details of the event.
     pub kind: CmEventKind,
 }
 
-/// What happened (`rdma_cm_event_type`).
+/// Type of an event (`rdma_cm_event_type`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEventKind {
-    /// The listener cannot have its address (`RDMA_CM_EVENT_ADDR_ERROR`).
+    /// The listener's address is not available (`RDMA_CM_EVENT_ADDR_ERROR`).
     AddressError,
-    /// A new connection, whose id this is, waits for `accept` or `reject`.
+    /// A new connection waits for `accept` or `reject`; the event's id names it.
     ConnectRequest {
-        /// Of this listener.
+        /// Listener that the connection arrived at.
         listener: CmId,
-        /// What the peer says.
+        /// Private data of the peer's request.
         private_data: Box<[u8]>,
-        /// Reads it says it can answer at a time.
+        /// Reads that the peer offers to serve at a time.
         responder_resources: Option<u16>,
-        /// Reads it says it will have outstanding at a time.
+        /// Reads that the peer asks to have outstanding.
         initiator_depth: Option<u16>,
     },
     /// The queue pair is `Rts`.
     Established {
-        /// Initiator: what the peer says. Responder: empty.
+        /// Initiator: private data of the peer's reply. Responder: empty.
         private_data: Box<[u8]>,
-        /// The peer's reads at a time.
+        /// Inbound reads at a time (IRD).
         responder_resources: u16,
-        /// This side's reads at a time.
+        /// Outbound reads at a time (ORD).
         initiator_depth: u16,
     },
-    /// The peer does not want the connection.
+    /// The peer rejected the connection.
     Rejected {
-        /// What it says.
+        /// Private data of the peer's reply.
         private_data: Box<[u8]>,
     },
-    /// There is no transport connection to the peer.
+    /// The transport could not connect to the peer.
     Unreachable,
-    /// The connection was not agreed on.
+    /// The MPA negotiation failed.
     ConnectError,
-    /// A connection that was established has ended; its queue pair is in error.
+    /// An established connection has ended; its queue pair is in error.
     Disconnected,
 }
 
-/// What the transport's adapter is to do.
+/// Request to the transport's adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportRequest {
-    /// Accept streams at an address and announce them with [`Device::incoming`]; or say
-    /// [`Device::listen_failed`].
+    /// Accept streams at an address and pass each to [`Device::incoming`]; call [`Device::listen_failed`] if the
+    /// address is not available.
     Listen {
         /// The listener.
         id: CmId,
-        /// Its address.
+        /// Local address to listen at.
         local: SocketAddr,
-        /// MPA Requests that may wait for an answer.
+        /// Maximum number of MPA Requests that wait for an answer.
         backlog: u16,
     },
-    /// Accept no more.
+    /// Stop accepting streams.
     Unlisten {
-        /// The listener. It is gone.
+        /// The listener, which no longer exists.
         id: CmId,
     },
-    /// Open a stream, and say [`Device::opened`] or [`Device::open_failed`].
+    /// Open a stream, then call [`Device::opened`] or [`Device::open_failed`].
     Open {
         /// The connection.
         id: CmId,
-        /// From where, if that matters.
+        /// Local address, if the program chose one.
         local: Option<SocketAddr>,
-        /// Where to.
+        /// Address of the peer.
         peer: SocketAddr,
     },
-    /// Call [`Device::poll_transmit`]: there is something to send, or a deadline has changed.
+    /// Call [`Device::poll_transmit`]: output is queued, or a deadline has changed.
     Transmit {
         /// The connection.
         id: CmId,
     },
-    /// End the stream, and say [`Device::closed`] when that is on its way.
+    /// End the stream, then call [`Device::closed`].
     Close {
         /// The connection.
         id: CmId,
-        /// Its stream; `None`: it was not opened yet.
+        /// Stream to end; `None` if it was not opened yet.
         stream: Option<StreamId>,
-        /// How.
+        /// Method of ending the stream.
         how: CloseHow,
     },
 }
 
-/// Where an id stands.
+/// Stage of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing was asked of it.
+    /// New: neither listening nor connecting.
     New,
-    /// Accepts streams. `waiting`: MPA Requests that the program has not answered.
+    /// Listener. `waiting` counts the MPA Requests that the program has not answered.
     Listening { backlog: u16, waiting: u16, ird: u16, ord: u16 },
-    /// Waits for a stream.
+    /// The transport opens the stream.
     Opening,
-    /// Has a stream, and agrees with the peer, or waits for the program.
+    /// The MPA negotiation runs, or waits for the program.
     Connecting,
-    /// Is in full operation.
+    /// Full operation.
     Established,
     /// The stream has ended, or is about to.
     Ended,
 }
 
-/// What an initiator asks for when it has a stream.
+/// Parameters of an initiator's request, kept until the stream is open.
 #[derive(Debug)]
 pub(super) struct PendingConnect {
     private_data: Box<[u8]>,
@@ -171,12 +172,13 @@ pub(super) struct Id<C> {
     pub(super) stream: Option<StreamId>,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
-    /// Whose backlog it counts in.
+    /// Listener whose backlog counts this connection.
     pub(super) listener: Option<CmId>,
     pub(super) pending_connect: Option<PendingConnect>,
-    /// A [`TransportRequest::Transmit`] waits.
+    /// True if a [`TransportRequest::Transmit`] is queued.
     pub(super) tx_requested: bool,
-    /// Nobody knows of it yet, or wants to hear of it any more: it goes with its stream.
+    /// True if the program has no handle: it has not seen the id yet, or has destroyed it. The id is freed with its
+    /// stream.
     pub(super) destroyed: bool,
 }
 
@@ -198,7 +200,8 @@ impl<C> Id<C> {
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Makes an id for a listener or an outgoing connection (`rdma_create_id`). `local` as with `rdma_bind_addr`.
+    /// Creates an id for a listener or an outgoing connection (`rdma_create_id`). `local` is the address as for
+    /// `rdma_bind_addr`.
     ///
     /// # Errors
     /// `NoResources`.
@@ -207,7 +210,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.ids.insert(id).map(CmId).ok_or(VerbsError::NoResources)
     }
 
-    /// Takes an id away (`rdma_destroy_id`). A connection is reset first; of its end nobody is told.
+    /// Destroys an id (`rdma_destroy_id`). A connection is reset first, without an event.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -231,7 +234,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// An id that nobody wants any more goes when its stream has.
+    /// Frees a destroyed id once its stream has ended.
     pub(super) fn release_id(&mut self, id: CmId) {
         let Some(it) = self.ids.get(id.0) else { return };
         if it.destroyed && it.endpoint.is_none() && it.stream.is_none() {
@@ -242,19 +245,19 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Takes back what the adapter was not told yet. `false`: there is no such thing.
+    /// Removes a request that the adapter has not polled. Returns false if there is none.
     pub(super) fn withdraw_request(&mut self, is_it: impl Fn(&TransportRequest) -> bool) -> bool {
         let before = self.transport.len();
         self.transport.retain(|request| !is_it(request));
         self.transport.len() < before
     }
 
-    /// Accepts connections at the id's address (`rdma_listen`). `backlog` of those whose peers have sent an MPA Request
-    /// may wait for `accept` or `reject`; those without a request are bounded by [`Limits::silent`](super::Limits::silent).
-    /// The read depths are those of `param`; nothing else of it counts.
+    /// Accepts connections at the id's address (`rdma_listen`). Up to `backlog` connections whose peers have sent an
+    /// MPA Request may wait for `accept` or `reject`; [`Limits::silent`](super::Limits::silent) bounds those without a
+    /// request. Only the read depths of `param` are used.
     ///
     /// # Errors
-    /// `NoSuchObject`. `State`: it is something else already. `Invalid`: it has no address.
+    /// `NoSuchObject`. `State`: the id is already in use. `Invalid`: it has no address.
     pub fn listen(&mut self, id: CmId, backlog: NonZeroU16, param: &ConnParam<'_>) -> Result<(), VerbsError> {
         let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         if it.stage != Stage::New {
@@ -270,8 +273,8 @@ impl<C: AsRef<[u8]>> Device<C> {
     /// Connects a queue pair with a peer (`rdma_connect`).
     ///
     /// # Errors
-    /// `NoSuchObject`. `State`: the id is something else already, or the queue pair is not `Idle` and alone.
-    /// `Invalid`: too much private data, or another revision than 1 and 2.
+    /// `NoSuchObject`. `State`: the id is already in use, or the queue pair is not `Idle` or has a connection.
+    /// `Invalid`: the private data is too long, or the revision is neither 1 nor 2.
     pub fn connect(
         &mut self,
         id: CmId,
@@ -297,12 +300,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Answers a [`CmEventKind::ConnectRequest`] with yes, and gives the connection its queue pair
-    /// (`rdma_accept`).
+    /// Accepts the connection of a [`CmEventKind::ConnectRequest`], and assigns it a queue pair (`rdma_accept`).
     ///
     /// # Errors
-    /// `NoSuchObject`. `State`: there is nothing to answer, or the queue pair is not `Idle` and alone. `Invalid`:
-    /// too much private data.
+    /// `NoSuchObject`. `State`: no request is waiting, or the queue pair is not `Idle` or has a connection. `Invalid`:
+    /// the private data is too long.
     pub fn accept(&mut self, id: CmId, number: QpNum, private_data: &[u8]) -> Result<(), VerbsError> {
         let it = self.ids.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         let qp = self.qps.get_mut(number.0).ok_or(VerbsError::NoSuchObject)?;
@@ -320,7 +322,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Answers a [`CmEventKind::ConnectRequest`] with no (`rdma_reject`). The id is of no more use then.
+    /// Rejects the connection of a [`CmEventKind::ConnectRequest`] (`rdma_reject`). The id can only be destroyed then.
     ///
     /// # Errors
     /// As for [`Self::accept`].
@@ -335,7 +337,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Ends a connection when its work is done (`rdma_disconnect`). One that is not established yet is reset.
+    /// Closes a connection when its work is done (`rdma_disconnect`). A connection that is not established yet is
+    /// reset.
     pub fn disconnect(&mut self, id: CmId, now: Now) {
         let Some(it) = self.ids.get_mut(id.0) else { return };
         match (it.stage, it.endpoint.as_mut()) {
@@ -349,7 +352,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// The queue pair of an established connection takes nothing more to send.
+    /// Moves the queue pair of an established connection to `Closing`: it accepts no more work to send.
     pub(super) fn closing(&mut self, id: CmId) {
         let number = self.ids.get(id.0).and_then(|it| it.qp);
         if let Some(qp) = number.and_then(|number| self.qps.get_mut(number.0))
@@ -360,12 +363,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.request_transmit(id);
     }
 
-    /// The next event of a listener or connection (`rdma_get_cm_event`).
+    /// Returns the next event of a listener or connection (`rdma_get_cm_event`).
     pub fn poll_cm_event(&mut self) -> Option<CmEvent> {
         self.cm_events.pop_front()
     }
 
-    /// The addresses of an id: this side's and the peer's, as far as they are known.
+    /// Returns the local and the peer's address of an id, as far as they are known.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -373,25 +376,25 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.ids.get(id.0).map(|it| (it.local, it.peer)).ok_or(VerbsError::NoSuchObject)
     }
 
-    /// The stream of a connection at a glance; `None` without a stream.
+    /// Returns a snapshot of a connection's stream; `None` without a stream.
     pub fn stream_info(&self, id: CmId) -> Option<EndpointInfo> {
         self.ids.get(id.0)?.endpoint.as_ref().map(|endpoint| endpoint.info())
     }
 
-    /// How much of a message fits one segment of the connection, as [`Endpoint::max_msizes`](crate::Endpoint::max_msizes);
-    /// `None` without a stream.
+    /// Returns the longest messages that fit one segment of the connection, as
+    /// [`Endpoint::max_msizes`](crate::Endpoint::max_msizes); `None` without a stream.
     pub fn max_msizes(&self, id: CmId, fpdu_max: usize) -> Option<MessageSizes> {
         self.ids.get(id.0)?.endpoint.as_ref().map(|endpoint| endpoint.max_msizes(fpdu_max))
     }
 
-    /// Tells the program something, unless nobody wants to know.
+    /// Queues an event, unless the id is destroyed.
     pub(super) fn push_cm_event(&mut self, id: CmId, kind: CmEventKind) {
         if self.ids.get(id.0).is_some_and(|it| !it.destroyed) {
             self.cm_events.push_back(CmEvent { id, kind });
         }
     }
 
-    /// A connection waits for its request, or for an answer to it, no more.
+    /// Removes a connection from the silent ones, or from its listener's backlog.
     pub(super) fn leave_backlog(&mut self, id: CmId) {
         let listener = self.ids.get_mut(id.0).and_then(|it| it.listener.take());
         if self.remove_silent(id) {
@@ -403,13 +406,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// `false`: the peer had sent its request before.
+    /// Removes a connection from the silent ones. Returns false if its peer had sent a request.
     fn remove_silent(&mut self, id: CmId) -> bool {
         let at = self.silent.iter().position(|silent| *silent == id);
         at.and_then(|at| self.silent.remove(at)).is_some()
     }
 
-    /// The peer's request is there: it takes a place in the backlog of its listener. `None`: there is none.
+    /// Moves a connection whose MPA Request has arrived into the backlog of its listener. Returns `None` if the
+    /// backlog is full or the listener gone.
     pub(super) fn enter_backlog(&mut self, id: CmId) -> Option<CmId> {
         self.remove_silent(id);
         let listener = self.ids.get(id.0)?.listener?;
@@ -426,7 +430,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         None
     }
 
-    /// The initiator's endpoint, for the stream that was opened.
+    /// Creates the initiator's endpoint for the stream that was opened.
     pub(super) fn start_initiator(
         &mut self,
         id: CmId,

@@ -1,5 +1,5 @@
-//! Handles of the objects that a [`Device`](super::Device) owns. A handle is never reused for another object soon: it
-//! holds the index of a table slot and the generation of that slot.
+//! Handles of the objects that a [`Device`](super::Device) owns. A handle holds the index of a table slot and the
+//! slot's generation, so that a stale handle does not name a newer object.
 
 /// Queue pair number: 24 bits, as in InfiniBand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,8 +22,8 @@ pub struct MwId(pub u32);
 pub struct CmId(pub u32);
 
 impl CmId {
-    /// Which place in the device's table: below [`Limits::ids`](super::Limits::ids), so that it serves as the index of
-    /// the adapter's own.
+    /// Returns the index in the device's table, below [`Limits::ids`](super::Limits::ids). The adapter may use it as
+    /// the index of its own table.
     #[inline]
     pub const fn index(self) -> usize {
         (self.0 & 0xffff) as usize

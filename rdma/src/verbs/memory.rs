@@ -5,52 +5,51 @@ use super::{Device, VerbsError};
 use crate::memory::{Access, PdId, RegionId, Scope, StagTable, Window};
 use crate::wire::Stag;
 
-/// A memory region.
+/// Memory region handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MrId(pub u32);
 
-/// How a memory region addresses its bytes.
+/// Addressing of a memory region's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressBase {
-    /// From 0 (`IBV_ACCESS_ZERO_BASED`).
+    /// Addresses start at 0 (`IBV_ACCESS_ZERO_BASED`).
     Zero,
-    /// From here, such as the address that the program has mapped it at.
+    /// Addresses start at this value, such as the address at which the program has mapped the region.
     At(u64),
 }
 
-/// A memory region as it was registered. It has one STag, which is its key here and for peers.
+/// A registered memory region. Its single STag is the key for local work and for peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRegion {
-    /// Its name.
+    /// Handle of the region.
     pub id: MrId,
-    /// The key for this side's work requests.
+    /// Key for local work requests.
     pub lkey: Stag,
-    /// The key for the peer.
+    /// Key for the peer.
     pub rkey: Stag,
-    /// The address of the first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// A memory window as it was made.
+/// A memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryWindow {
-    /// Its name.
+    /// Handle of the window.
     pub id: MwId,
-    /// A key to bind it with; see [`inc_rkey`].
+    /// Key to bind the window with; see [`inc_rkey`].
     pub rkey: Stag,
 }
 
-/// The same STag with the next key (`ibv_inc_rkey`): for binding a window anew, so that the old key is worth
-/// nothing.
+/// Returns the same STag with the next key (`ibv_inc_rkey`). Binding a window with it makes the old key invalid.
 pub const fn inc_rkey(rkey: Stag) -> Stag {
     Stag(rkey.0 & 0xffff_ff00 | rkey.0.wrapping_add(1) & 0xff)
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Pd {
-    /// Objects that belong to it.
+    /// Number of objects that belong to the domain.
     pub(super) users: u32,
 }
 
@@ -67,7 +66,7 @@ pub(super) struct Mw {
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Makes a protection domain (`ibv_alloc_pd`).
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     ///
     /// # Errors
     /// `NoResources`.
@@ -75,7 +74,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.pds.insert(Pd::default()).map(PdId).ok_or(VerbsError::NoResources)
     }
 
-    /// Takes a protection domain away (`ibv_dealloc_pd`).
+    /// Deallocates a protection domain (`ibv_dealloc_pd`).
     ///
     /// # Errors
     /// `NoSuchObject`. `Busy`: objects belong to it.
@@ -87,13 +86,13 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Registers `length` bytes of a region from `offset` on (`ibv_reg_mr`). Whoever calls answers for the region
-    /// having them.
+    /// Registers `length` bytes of a region from `offset` on (`ibv_reg_mr`). The caller guarantees that the region has
+    /// them.
     ///
-    /// As in libibverbs, a right of the peer needs that of this side: remote write and atomic local write, remote
-    /// read local read. The right to invalidate is one of memory windows only, RFC 5040 §8.1.1: "An RNIC MUST
-    /// ensure that a Remote Peer is not able to invalidate an STag enabled for remote access, if the STag is
-    /// shared on multiple streams."
+    /// As in libibverbs, a remote right requires a local one: remote write and atomic require local write, remote read
+    /// requires local read. Only memory windows can carry the right to invalidate, RFC 5040 §8.1.1: "An RNIC MUST
+    /// ensure that a Remote Peer is not able to invalidate an STag enabled for remote access, if the STag is shared on
+    /// multiple streams."
     ///
     /// # Errors
     /// `NoSuchObject`. `Invalid`: a remote right without its local one, the right to invalidate, or an end beyond
@@ -130,7 +129,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(MemoryRegion { id: MrId(id), lkey: stag, rkey: stag, addr, length })
     }
 
-    /// Takes a memory region away (`ibv_dereg_mr`): from here on no access finds it, of either side.
+    /// Deregisters a memory region (`ibv_dereg_mr`). From here on, local and remote accesses with its key fail.
     ///
     /// # Errors
     /// `NoSuchObject`. `Busy`: a memory window is bound to it.
@@ -139,14 +138,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         if stags.windows_of(stag) > 0 {
             return Err(VerbsError::Busy);
         }
-        // It may have been invalidated before.
+        // The STag may already be invalid.
         stags.revoke(stag);
         self.mrs.remove(mr.0);
         self.leave_pd(pd);
         Ok(())
     }
 
-    /// Makes a memory window of type 2, not bound (`ibv_alloc_mw`).
+    /// Allocates an unbound memory window of type 2 (`ibv_alloc_mw`).
     ///
     /// # Errors
     /// `NoSuchObject`. `NoResources`.
@@ -161,7 +160,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(MemoryWindow { id: MwId(id), rkey: stag })
     }
 
-    /// Takes a memory window away, bound or not (`ibv_dealloc_mw`).
+    /// Deallocates a memory window, bound or not (`ibv_dealloc_mw`).
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -172,7 +171,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// An object of a protection domain is gone.
+    /// Removes an object from the count of its protection domain.
     pub(super) fn leave_pd(&mut self, pd: PdId) {
         if let Some(pd) = self.pds.get_mut(pd.0) {
             pd.users = pd.users.saturating_sub(1);

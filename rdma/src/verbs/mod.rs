@@ -1,5 +1,5 @@
-//! The objects of verbs, in process: protection domain, memory region, memory window, queue pair, completion queue,
-//! shared receive queue, connection.
+//! Verbs objects of one worker: protection domain, memory region, memory window, queue pair, completion queue, shared
+//! receive queue, connection.
 //!
 //! ```text
 //!   the program                     Device                               the transport's adapter
@@ -9,17 +9,16 @@
 //!   poll_cq, cm_event    ◀──│ completion queues        │     poll_transmit, handle_timeout, peer_closed, closed
 //!                           └─────────────────────────┘
 //! ```
-//! Names and meanings are those of libibverbs and librdmacm; `docs/verbs.md` maps each call. A [`Device`] belongs
-//! to one worker, knows neither clock nor sockets, and does nothing by itself: work moves when the adapter hands in
-//! bytes or asks for some.
+//! Names and semantics are those of libibverbs and librdmacm; `docs/verbs.md` maps each call. A [`Device`] belongs to
+//! one worker and uses neither clock nor sockets: it works only when the transport's adapter or the program calls it.
 //!
-//! What holds:
-//! - A work request that was posted completes exactly once, in the order of posting on its queue. One that was not
-//!   signaled and succeeds is not told, and gives its place back with the next that is.
-//! - Memory is named by key and address only, and checked on every access, also of this side's own work.
-//! - A completion queue that is as long as the queues behind it together never overruns (RFC 5042 §6.4.3.2), and one
-//!   that does harms those that complete there only.
-//! - After creation of its objects, and connection, nothing allocates.
+//! Guarantees:
+//! - A posted work request completes exactly once, in the order of posting on its queue. A successful unsignaled
+//!   request produces no completion; its slot is freed with the next signaled one.
+//! - Keys and addresses alone name memory. Every access is checked, including those of local work.
+//! - A completion queue with as many slots as the queues that complete there never overruns (RFC 5042 §6.4.3.2). An
+//!   overrun affects only the queue pairs that complete there.
+//! - Nothing allocates after objects are created and connected.
 
 mod completion;
 mod connection;
@@ -56,34 +55,35 @@ use queue_pair::Qp;
 use shared::Srq;
 use slab::Slab;
 
-/// What a device has (`ibv_device_attr`). The tables are as large as this from the start.
+/// Size limits of a device (`ibv_device_attr`). The tables are allocated for these sizes at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Protection domains.
+    /// Number of protection domains.
     pub pds: u16,
-    /// Memory regions.
+    /// Number of memory regions.
     pub mrs: u16,
-    /// Memory windows.
+    /// Number of memory windows.
     pub mws: u16,
-    /// Completion queues.
+    /// Number of completion queues.
     pub cqs: u16,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u16,
-    /// Shared receive queues.
+    /// Number of shared receive queues.
     pub srqs: u16,
-    /// Listeners and connections.
+    /// Number of listeners and connections.
     pub ids: u16,
-    /// Streams of all listeners whose peers have not sent an MPA Request yet, 1 to half of `ids`; more are taken for that.
+    /// Streams, of all listeners, whose peers have not sent an MPA Request: 1 to half of `ids`; values outside are
+    /// limited to that.
     pub silent: u16,
     /// Slots of a send or receive queue, 1–65535.
     pub qp_wr_max: u16,
     /// Slots of a shared receive queue, 1–65535.
     pub srq_wr_max: u16,
-    /// Slots of a completion queue.
+    /// Slots of a completion queue, at most.
     pub cqe_max: u32,
     /// Elements of a scatter/gather list, 1–[`SGE_MAX`].
     pub sge_max: u16,
-    /// Bytes of inline data.
+    /// Bytes of inline data per work request, at most.
     pub inline_max: u16,
 }
 
@@ -107,18 +107,18 @@ impl Default for Limits {
     }
 }
 
-/// Why an object is not made, changed or taken away.
+/// Reason why an object is not created, changed or destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerbsError {
     /// There is no such object (`EINVAL`).
     NoSuchObject,
-    /// Others still use it (`EBUSY`).
+    /// Other objects use it (`EBUSY`).
     Busy,
-    /// As many exist as the device has (`ENOMEM`).
+    /// The device's maximum number of objects exists (`ENOMEM`).
     NoResources,
-    /// A size outside its range, or a combination that makes no sense (`EINVAL`).
+    /// A size is outside its range, or the parameters contradict each other (`EINVAL`).
     Invalid,
-    /// Not in this state (`EINVAL`).
+    /// The operation is not allowed in this state (`EINVAL`).
     State,
 }
 
@@ -136,29 +136,28 @@ impl fmt::Display for VerbsError {
 
 impl core::error::Error for VerbsError {}
 
-/// What happens to an object besides completions (`ibv_async_event`).
+/// Asynchronous event of an object (`ibv_async_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// A completion queue had no place for a completion. It takes no more, and its queue pairs are in error
+    /// A completion queue overran. It accepts no more completions, and its queue pairs are in error
     /// (`IBV_EVENT_CQ_ERR`).
     CqError(CqId),
-    /// A queue pair ended its stream for a fault of this side (`IBV_EVENT_QP_FATAL`).
+    /// A queue pair ended its stream for a local fault (`IBV_EVENT_QP_FATAL`).
     QpFatal(QpNum, ErrorCode),
-    /// A queue pair ended its stream since the peer has broken the protocol (`IBV_EVENT_QP_REQ_ERR`).
+    /// A queue pair ended its stream because the peer broke the protocol (`IBV_EVENT_QP_REQ_ERR`).
     QpRequestError(QpNum, ErrorCode),
-    /// A queue pair ended its stream since the peer reached for memory that it may not
-    /// (`IBV_EVENT_QP_ACCESS_ERR`).
+    /// A queue pair ended its stream because the peer accessed memory without the right (`IBV_EVENT_QP_ACCESS_ERR`).
     QpAccessError(QpNum, ErrorCode),
     /// The peer ended the stream with a Terminate (`IBV_EVENT_QP_FATAL` with iWARP devices).
     QpTerminated(QpNum, ErrorCode),
-    /// A queue pair in error takes no more from its shared receive queue (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+    /// A queue pair in error takes no more buffers from its shared receive queue (`IBV_EVENT_QP_LAST_WQE_REACHED`).
     QpLastWqeReached(QpNum),
     /// A shared receive queue has fewer buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached(SrqId),
 }
 
 impl AsyncEvent {
-    /// The queue pair it is about.
+    /// Returns the queue pair of the event, if it concerns one.
     fn qp(&self) -> Option<QpNum> {
         match self {
             Self::QpFatal(qp, _)
@@ -170,7 +169,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Whether it says the same of the same object, for whatever reason.
+    /// Returns true if both are the same event of the same object, for any reason.
     fn repeats(&self, other: &Self) -> bool {
         let same_kind = core::mem::discriminant(self) == core::mem::discriminant(other);
         same_kind && if self.qp().is_some() { self.qp() == other.qp() } else { self == other }
@@ -178,16 +177,16 @@ impl AsyncEvent {
 }
 
 iwarp_counters::counters! {
-    /// What a device counts.
+    /// Counters of a device.
     pub struct DeviceStats {
-        /// Streams reset to make room for another: the peer had not sent an MPA Request, and was silent longest.
+        /// Streams reset to make room for another: the peer had sent no MPA Request for the longest time.
         silent_evicted,
-        /// MPA Requests whose stream was reset: as many as the listener's backlog waited for an answer.
+        /// MPA Requests whose stream was reset because the listener's backlog was full.
         requests_refused,
     }
 }
 
-/// All objects of one worker. `C` is what holds received bytes.
+/// All verbs objects of one worker. `C` is the type of a chunk of received bytes.
 #[derive(Debug)]
 pub struct Device<C> {
     limits: Limits,
@@ -200,27 +199,28 @@ pub struct Device<C> {
     qps: Slab<Qp>,
     ids: Slab<Id<C>>,
     async_events: VecDeque<AsyncEvent>,
-    /// Completion queues whose owner is to be woken.
+    /// Completion queues whose event is raised and not polled.
     cq_events: VecDeque<CqId>,
     cm_events: VecDeque<CmEvent>,
     transport: VecDeque<TransportRequest>,
-    /// Streams of listeners whose peers have not sent an MPA Request, oldest first.
+    /// Connections at listeners whose peers have not sent an MPA Request, oldest first.
     silent: VecDeque<CmId>,
     stats: DeviceStats,
-    /// A completion queue has overrun, and its queue pairs do not know yet.
+    /// True if a completion queue has overrun and its queue pairs are not in error yet.
     overrun: bool,
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// A device without objects. `endpoint` is what connections are made with, but for what their queue pair and
-    /// [`ConnParam`] say.
+    /// Creates a device without objects. Connections use the settings of `endpoint`, except those that their queue
+    /// pair and [`ConnParam`] state.
     pub fn new(limits: Limits, endpoint: EndpointConfig) -> Self {
         let sge_max = limits.sge_max.min(u16::try_from(SGE_MAX).unwrap_or(u16::MAX));
         let silent = limits.silent.min(limits.ids.div_euclid(2)).max(1);
         let limits = Limits { sge_max, silent, ..limits };
         let (cqs, qps, srqs) = (usize::from(limits.cqs), usize::from(limits.qps), usize::from(limits.srqs));
         let ids = usize::from(limits.ids);
-        // Of each of the five kinds at most one waits for each queue pair; a connection asks for few things, once.
+        // Each queue pair has at most one queued event of each of the five types; each connection has at most three
+        // queued requests.
         let async_events = qps.saturating_mul(5).saturating_add(cqs).saturating_add(srqs);
         Self {
             limits,
@@ -242,22 +242,22 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// What the device has (`ibv_query_device`).
+    /// Returns the limits (`ibv_query_device`).
     pub const fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// What the device counts.
+    /// Returns the counters.
     pub const fn stats(&self) -> &DeviceStats {
         &self.stats
     }
 
-    /// The next thing that happened to an object (`ibv_get_async_event`).
+    /// Returns the next asynchronous event (`ibv_get_async_event`).
     pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
         self.async_events.pop_front()
     }
 
-    /// Tells of something once, until it is taken.
+    /// Queues an event, unless the same one is already queued.
     fn raise(&mut self, event: AsyncEvent) {
         if !self.async_events.iter().any(|waiting| waiting.repeats(&event)) {
             self.async_events.push_back(event);
@@ -265,5 +265,5 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 }
 
-/// `now` of a call, for those who have none.
+/// The `now` of a call, for queries that need no time.
 type Now = Duration;

@@ -1,7 +1,7 @@
 //! Queue pairs (`ibv_qp`) and their states.
 //!
-//! The states are those of the RDMA Protocol Verbs Specification, which knows no "ready to receive" and no
-//! "send queue drained":
+//! The states are those of the RDMA Protocol Verbs Specification, which defines neither "ready to receive" nor "send
+//! queue drained":
 //!
 //! ```text
 //!            connect, accept             disconnect, peer's FIN
@@ -22,71 +22,73 @@ use crate::memory::{Origin, PdId, StreamId};
 use crate::qp::{Depths, QueuePair, WcOpcode, WcStatus};
 use crate::stats::RdmaStats;
 
-/// Where a queue pair stands.
+/// State of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
-    /// Without a stream (`IBV_QPS_RESET`, `INIT` and `RTR`). Takes buffers, but nothing to send.
+    /// No stream (`IBV_QPS_RESET`, `INIT` and `RTR`). Accepts receive buffers, but no work to send.
     Idle,
-    /// In full operation (`IBV_QPS_RTS`).
+    /// Full operation (`IBV_QPS_RTS`).
     Rts,
-    /// The stream ends in good order; what was posted is still done as far as the peer lets it. Takes buffers only.
+    /// The stream is closing gracefully; work posted before is still done as far as the peer allows. Accepts receive
+    /// buffers only.
     Closing,
-    /// A Terminate waits to be sent. All work was flushed; what is posted now is at once.
+    /// A Terminate waits to be sent. All work was flushed; work posted now is flushed at once.
     Terminate,
-    /// The stream is gone (`IBV_QPS_ERR`). All work was flushed; what is posted now is at once.
+    /// The stream has ended (`IBV_QPS_ERR`). All work was flushed; work posted now is flushed at once.
     Error,
 }
 
-/// How large a queue pair is (`ibv_qp_cap`).
+/// Size of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCap {
-    /// Work requests to send whose completion was not taken.
+    /// Slots of the send queue: work requests posted whose completion was not polled.
     pub max_send_wr: u16,
-    /// Buffers whose completion was not taken. With a shared receive queue: how many of its buffers this queue
-    /// pair may have taken at a time; the message that needs one more ends the stream. RFC 5042 §6.4.3.1: the
-    /// RNIC Engine "MUST be able to detect if the Remote Peer is attempting to consume more than its fair share".
+    /// Slots of the receive queue: buffers posted whose completion was not polled. With a shared receive queue:
+    /// buffers that this queue pair may have taken from it at a time; a message that needs one more ends the stream.
+    /// RFC 5042 §6.4.3.1: the RNIC Engine "MUST be able to detect if the Remote Peer is attempting to consume more
+    /// than its fair share".
     pub max_recv_wr: u16,
-    /// Elements of a list to send from, or to read into.
+    /// Elements of a list of a send request, or of a read's destination.
     pub max_send_sge: u16,
-    /// Elements of a buffer.
+    /// Elements of a receive buffer's list.
     pub max_recv_sge: u16,
-    /// Bytes of inline data.
+    /// Bytes of inline data per send request.
     pub max_inline_data: u16,
 }
 
-/// What a queue pair is made with (`ibv_qp_init_attr`).
+/// Parameters of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
-    /// Its protection domain.
+    /// Protection domain.
     pub pd: PdId,
-    /// Where work to send completes.
+    /// Completion queue of the send queue.
     pub send_cq: CqId,
-    /// Where buffers complete.
+    /// Completion queue of the receive queue.
     pub recv_cq: CqId,
-    /// Where buffers come from, if not from the queue pair itself.
+    /// Shared receive queue that supplies the buffers, if any.
     pub srq: Option<SrqId>,
-    /// How large it is.
+    /// Size of the queues.
     pub cap: QpCap,
-    /// Every work request to send is signaled.
+    /// True if every send request is signaled.
     pub sq_sig_all: bool,
 }
 
-/// A queue pair at a glance (`ibv_query_qp`).
+/// Snapshot of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
-    /// Where it stands.
+    /// State of the queue pair.
     pub state: QpState,
-    /// What it was made with.
+    /// Parameters that it was created with.
     pub init: QpInit,
-    /// The connection it belongs to.
+    /// Connection of the queue pair, if any.
     pub id: Option<CmId>,
-    /// Slots of the send queue in use, finished work whose completion was not taken included.
+    /// Slots of the send queue in use, including finished work whose completion was not polled.
     pub send_used: usize,
-    /// Slots of the receive queue in use, likewise.
+    /// Slots of the receive queue in use, including finished buffers whose completion was not polled.
     pub recv_used: usize,
 }
 
-/// What must be known of work that an endpoint has, beyond what it says itself.
+/// Properties of a send request that the endpoint's events do not carry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Posted {
     pub(super) opcode: WcOpcode,
@@ -97,14 +99,14 @@ pub(super) struct Posted {
 pub(super) struct Qp {
     pub(super) init: QpInit,
     pub(super) state: QpState,
-    /// Without a stream: the queues. The stream's endpoint has them otherwise.
+    /// Queues while there is no stream; otherwise the stream's endpoint has them.
     pub(super) queues: Option<Box<QueuePair>>,
     pub(super) id: Option<CmId>,
-    /// One for each work request to send that is not finished, in order.
+    /// One entry per unfinished send request, in order of posting.
     pub(super) posted: VecDeque<Posted>,
     pub(super) send_used: usize,
     pub(super) recv_used: usize,
-    /// Slots of work that succeeded without being told.
+    /// Slots of successful unsignaled requests since the last completion.
     unsignaled: usize,
 }
 
@@ -116,7 +118,8 @@ impl Qp {
         }
     }
 
-    /// The oldest work to send has ended: what it was, and the slots to give back if that is to be told.
+    /// Handles the end of the oldest send request. Returns its opcode and the slots to free if it produces a
+    /// completion.
     pub(super) fn send_ended(&mut self, status: WcStatus) -> Option<(WcOpcode, Slots)> {
         let posted = self.posted.pop_front()?;
         self.unsignaled = self.unsignaled.saturating_add(1);
@@ -127,8 +130,8 @@ impl Qp {
         }
     }
 
-    /// Passes over work at the head that has succeeded and is not to be told of: most of it, where few requests are
-    /// signaled.
+    /// Removes successful unsignaled requests at the head of the queue. Where few requests are signaled, this covers
+    /// most of them.
     #[inline]
     pub(super) fn skip_unsignaled(&mut self, queues: &mut QueuePair) {
         while self.posted.front().is_some_and(|posted| !posted.signaled) && queues.take_success().is_some() {
@@ -137,7 +140,7 @@ impl Qp {
         }
     }
 
-    /// Queues for a stream that is to come.
+    /// Creates queues for a future stream.
     fn new_queues(init: &QpInit, srq_sge: Option<u16>) -> Box<QueuePair> {
         let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = init.cap;
         let depths = Depths {
@@ -147,7 +150,7 @@ impl Qp {
             receive_sges: srq_sge.unwrap_or(max_recv_sge).into(),
             inline: max_inline_data.into(),
         };
-        // The stream gives its own when it takes the queues over.
+        // The stream sets its own identifier when it adopts the queues.
         let origin = Origin { stream: StreamId(0), pd: Some(init.pd) };
         Box::new(QueuePair::new(origin, depths))
     }
@@ -161,11 +164,11 @@ impl Qp {
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Makes a queue pair, `Idle` (`ibv_create_qp`).
+    /// Creates a queue pair in state `Idle` (`ibv_create_qp`).
     ///
     /// # Errors
-    /// `NoSuchObject`: the protection domain or a queue. `Invalid`: outside the device's limits, no place to
-    /// receive on a shared receive queue, or one of another protection domain. `NoResources`.
+    /// `NoSuchObject`: the protection domain or a queue. `Invalid`: outside the device's limits, no receive slot with
+    /// a shared receive queue, or a shared receive queue of another protection domain. `NoResources`.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpNum, VerbsError> {
         let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = init.cap;
         let (wr_max, sge_max) = (self.limits.qp_wr_max, self.limits.sge_max);
@@ -202,7 +205,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(number)
     }
 
-    /// What the queue pair uses has a user more, or one less.
+    /// Adds `by` to the user counts of the objects that the queue pair uses.
     fn count_users(&mut self, init: &QpInit, by: i32) {
         for cq in [init.send_cq, init.recv_cq] {
             if let Some(cq) = self.cqs.get_mut(cq.0) {
@@ -217,7 +220,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// A queue pair at a glance (`ibv_query_qp`).
+    /// Returns a snapshot of a queue pair (`ibv_query_qp`).
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -227,12 +230,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(QpAttr { state: qp.state, init: qp.init, id: qp.id, send_used, recv_used })
     }
 
-    /// Changes the state of a queue pair (`ibv_modify_qp`): to `Error` from any, which resets the connection and
-    /// flushes all work; from `Error` to `Idle`, which forgets its completions and makes new queues; from `Rts` to
-    /// `Closing`. The way to `Rts` is a connection.
+    /// Changes the state of a queue pair (`ibv_modify_qp`): to `Error` from any state, which resets the connection and
+    /// flushes all work; from `Error` to `Idle`, which drops its completions and creates new queues; from `Rts` to
+    /// `Closing`. Only a connection leads to `Rts`.
     ///
     /// # Errors
-    /// `NoSuchObject`. `State`: no such way.
+    /// `NoSuchObject`. `State`: no such transition.
     pub fn modify_qp(&mut self, number: QpNum, state: QpState, now: Now) -> Result<(), VerbsError> {
         let qp = self.qps.get(number.0).ok_or(VerbsError::NoSuchObject)?;
         match (qp.state, state) {
@@ -259,10 +262,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Ends the stream of a queue pair for a fault of this side, with a Terminate that says so.
+    /// Ends the stream of a queue pair for a local fault, with a Terminate that reports it.
     ///
     /// # Errors
-    /// `NoSuchObject`. `State`: it has no stream in full operation.
+    /// `NoSuchObject`. `State`: the queue pair has no stream in full operation.
     pub fn terminate_qp(&mut self, number: QpNum, now: Now, stats: &mut RdmaStats) -> Result<(), VerbsError> {
         let qp = self.qps.get(number.0).ok_or(VerbsError::NoSuchObject)?;
         let id = qp.id.filter(|_| qp.state == QpState::Rts).ok_or(VerbsError::State)?;
@@ -274,8 +277,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Takes a queue pair away, its completions that were not taken with it (`ibv_destroy_qp`). A connection is
-    /// reset.
+    /// Destroys a queue pair and its unpolled completions (`ibv_destroy_qp`). Its connection is reset.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -301,7 +303,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.enter_error(number);
     }
 
-    /// There is no stream, or no longer: what was posted is flushed.
+    /// Moves the queue pair to `Error` and flushes the work posted without a stream.
     pub(super) fn enter_error(&mut self, number: QpNum) {
         let Some(qp) = self.qps.get_mut(number.0) else { return };
         if qp.state == QpState::Error {
@@ -320,7 +322,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Completes work to send that a queue pair in error was given.
+    /// Completes a send request that was posted to a queue pair in error.
     pub(super) fn flush_send(&mut self, number: QpNum, wr_id: u64, posted: Posted) {
         let Some(qp) = self.qps.get_mut(number.0) else { return };
         qp.send_used = qp.send_used.saturating_add(1);
@@ -332,7 +334,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.fail_overrun_qps();
     }
 
-    /// Completes a buffer that a queue pair in error was given.
+    /// Completes a receive buffer that was posted to a queue pair in error.
     pub(super) fn flush_recv(&mut self, number: QpNum, wr_id: u64) {
         let Some(qp) = self.qps.get_mut(number.0) else { return };
         qp.recv_used = qp.recv_used.saturating_add(1);
@@ -342,7 +344,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.fail_overrun_qps();
     }
 
-    /// The queue pairs of completion queues that have overrun go into error.
+    /// Moves the queue pairs of overrun completion queues to `Error`.
     pub(super) fn fail_overrun_qps(&mut self) {
         while core::mem::take(&mut self.overrun) {
             while let Some(number) = self.overrun_qp() {
@@ -351,7 +353,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// A queue pair that is not in error although one of its completion queues has overrun.
+    /// Returns a queue pair that completes to an overrun queue and is not in error.
     #[cold]
     fn overrun_qp(&self) -> Option<QpNum> {
         let mut hit = self.qps.iter().filter(|(_, qp)| {

@@ -6,16 +6,16 @@ use super::{AsyncEvent, Device, PostError, VerbsError};
 use crate::memory::PdId;
 use crate::qp::SharedQueue;
 
-/// A shared receive queue at a glance (`ibv_srq_attr`).
+/// Snapshot of a shared receive queue (`ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Buffers at a time.
+    /// Maximum number of posted buffers.
     pub max_wr: u16,
-    /// Elements of each.
+    /// Maximum number of elements per buffer.
     pub max_sge: u16,
-    /// With fewer buffers than this there is an event, once; 0: never.
+    /// Low-water mark: an event is raised once when fewer buffers are left. 0 raises none.
     pub srq_limit: u16,
-    /// Buffers that wait.
+    /// Buffers posted and not taken.
     pub waiting: usize,
 }
 
@@ -24,14 +24,14 @@ pub(super) struct Srq {
     pub(super) pd: PdId,
     max_wr: u16,
     pub(super) max_sge: u16,
-    /// Lent to an endpoint while bytes are handed in.
+    /// `None` while an endpoint has it, during a call that processes received bytes.
     pub(super) queue: Option<Box<SharedQueue>>,
-    /// Queue pairs that take from it.
+    /// Number of queue pairs that take buffers from it.
     pub(super) users: u32,
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Makes a shared receive queue for `max_wr` buffers of up to `max_sge` elements (`ibv_create_srq`).
+    /// Creates a shared receive queue for `max_wr` buffers of up to `max_sge` elements (`ibv_create_srq`).
     ///
     /// # Errors
     /// `NoSuchObject`. `Invalid`: outside the device's limits. `NoResources`.
@@ -47,11 +47,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(SrqId(id))
     }
 
-    /// Arms the event that tells of fewer than `limit` buffers (`ibv_modify_srq`). With so few already, it comes
-    /// at once.
+    /// Arms the event for fewer than `limit` buffers (`ibv_modify_srq`). It is raised at once if fewer are left
+    /// already.
     ///
     /// # Errors
-    /// `NoSuchObject`. `Invalid`: more than there can be.
+    /// `NoSuchObject`. `Invalid`: more than `max_wr`.
     pub fn modify_srq(&mut self, id: SrqId, limit: u16) -> Result<(), VerbsError> {
         let srq = self.srqs.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         if limit > srq.max_wr {
@@ -67,7 +67,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// A shared receive queue at a glance (`ibv_query_srq`).
+    /// Returns a snapshot of a shared receive queue (`ibv_query_srq`).
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -78,10 +78,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(SrqAttr { max_wr: *max_wr, max_sge: *max_sge, srq_limit, waiting })
     }
 
-    /// Takes a shared receive queue away, and its buffers with it (`ibv_destroy_srq`).
+    /// Destroys a shared receive queue and its buffers (`ibv_destroy_srq`).
     ///
     /// # Errors
-    /// `NoSuchObject`. `Busy`: a queue pair takes from it.
+    /// `NoSuchObject`. `Busy`: a queue pair takes buffers from it.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), VerbsError> {
         let srq = self.srqs.get(id.0).ok_or(VerbsError::NoSuchObject)?;
         let pd = srq.pd;
@@ -94,7 +94,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Gives the queue a buffer, for whichever of its queue pairs needs one first (`ibv_post_srq_recv`).
+    /// Posts a buffer for the first of the queue pairs that needs one (`ibv_post_srq_recv`).
     ///
     /// # Errors
     /// `NoSuchObject`, `QueueFull`, `Length`.

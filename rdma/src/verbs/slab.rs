@@ -1,10 +1,10 @@
-//! Tables of objects with names that do not come back soon.
+//! Table of objects, whose handles are not reused soon.
 
-/// Objects by name. Its memory is taken in [`Slab::new`] and does not grow.
+/// Objects by handle. [`Slab::new`] allocates the table; it does not grow.
 ///
-/// A name has 24 bits, like the number of a queue pair: sixteen that say where, and above them eight that change
-/// whenever the place is given away, from 1 on. A stale name is not taken for another object's until the place
-/// was used 255 times.
+/// A handle has 24 bits, like a queue pair number: a slot index of sixteen bits, and above it a generation of eight
+/// bits, counted from 1, that changes whenever the slot is reused. A stale handle does not name another object until
+/// its slot was used 255 times.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     slots: Vec<Place<T>>,
@@ -23,7 +23,7 @@ impl<T> Slab<T> {
         Self { slots, free: (0..capacity).rev().collect() }
     }
 
-    /// Adds an object; its name, or `None` if the table is full.
+    /// Adds an object and returns its handle; `None` if the table is full.
     pub(super) fn insert(&mut self, object: T) -> Option<u32> {
         let index = self.free.pop()?;
         let place = self.slots.get_mut(usize::from(index))?;
@@ -54,7 +54,7 @@ impl<T> Slab<T> {
         self.slots.get_mut(usize::from(index))?.object.take()
     }
 
-    /// All objects with their names.
+    /// Returns all objects with their handles.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.slots).filter_map(|(index, place): (u32, _)| {
             Some((u32::from(place.generation) << 16 | index, place.object.as_ref()?))

@@ -1,4 +1,4 @@
-//! The side of a device that faces the transport: bytes in and out, and what becomes of them.
+//! Transport side of a device: the adapter passes received bytes, asks for output, and polls requests here.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -15,7 +15,7 @@ use crate::stats::RdmaStats;
 use crate::terminate::{ErrorCode, StreamError};
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// The next thing the adapter is to do.
+    /// Returns the next request to the adapter.
     pub fn poll_transport(&mut self) -> Option<TransportRequest> {
         let request = self.transport.pop_front()?;
         if let TransportRequest::Transmit { id } = request
@@ -26,12 +26,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         Some(request)
     }
 
-    /// Whether [`Self::poll_transport`] has something to tell.
+    /// Returns true if [`Self::poll_transport`] has a request.
     pub fn has_request(&self) -> bool {
         !self.transport.is_empty()
     }
 
-    /// Has the adapter look after a connection.
+    /// Asks the adapter to transmit for a connection.
     pub(super) fn request_transmit(&mut self, id: CmId) {
         if let Some(it) = self.ids.get_mut(id.0)
             && it.endpoint.is_some()
@@ -42,7 +42,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// The listener's address cannot be had. The id is of no more use.
+    /// Reports that the listener's address is not available. The id can only be destroyed then.
     pub fn listen_failed(&mut self, id: CmId) {
         if let Some(it) = self.ids.get_mut(id.0) {
             it.stage = Stage::Ended;
@@ -50,8 +50,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// A listener's stream was accepted. `stream` is a name that no other stream of the worker had or will have.
-    /// `None`: there is no place for it; reset it, or have [`Self::make_room`] find one.
+    /// Takes a stream that a listener accepted. `stream` must be unique for the lifetime of the worker. `None`: no
+    /// slot is free; the adapter resets the stream, or calls [`Self::make_room`] first.
     pub fn incoming(
         &mut self,
         listener: CmId,
@@ -75,7 +75,7 @@ impl<C: AsRef<[u8]>> Device<C> {
             local: Some(local),
             peer: Some(peer),
             listener: Some(listener),
-            // Until the program is asked.
+            // Until the program receives the connect request.
             destroyed: true,
             ..Id::new()
         };
@@ -84,9 +84,9 @@ impl<C: AsRef<[u8]>> Device<C> {
         Some(id)
     }
 
-    /// Resets the stream whose peer has been silent longest, of those that have not sent an MPA Request, so that
-    /// [`Self::incoming`] has a place when the [`TransportRequest::Close`] that follows is carried out. `false`: that would
-    /// not help, since the listener's backlog is full of requests, or nobody is silent.
+    /// Resets the connection that has been silent longest, of those without an MPA Request, so that [`Self::incoming`]
+    /// has a free slot once the resulting [`TransportRequest::Close`] is done. Returns false if that would not help:
+    /// the listener's backlog is full of requests, or no connection is silent.
     pub fn make_room(&mut self, listener: CmId) -> bool {
         let is_full =
             |it: &Id<C>| matches!(it.stage, Stage::Listening { backlog, waiting, .. } if waiting >= backlog);
@@ -99,8 +99,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         true
     }
 
-    /// The stream of a [`TransportRequest::Open`] is there. `stream` as with [`Self::incoming`]. `false`: nobody
-    /// wants it any more; reset it.
+    /// Reports the stream of a [`TransportRequest::Open`]. `stream` is as for [`Self::incoming`]. Returns false if the
+    /// connection no longer exists; the adapter resets the stream.
     pub fn opened(
         &mut self,
         id: CmId,
@@ -123,14 +123,14 @@ impl<C: AsRef<[u8]>> Device<C> {
         true
     }
 
-    /// The stream of a [`TransportRequest::Open`] cannot be had.
+    /// Reports that the stream of a [`TransportRequest::Open`] could not be opened.
     pub fn open_failed(&mut self, id: CmId) {
         if self.ids.get(id.0).is_some_and(|it| it.stage == Stage::Opening) {
             self.ended(id, CmEventKind::Unreachable);
         }
     }
 
-    /// Takes the bytes at stream position `offset`, which follow those before.
+    /// Takes the bytes at stream position `offset`, which follow those passed before.
     pub fn receive<M: Memory>(
         &mut self,
         id: CmId,
@@ -142,8 +142,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.receive_all(id, now, core::iter::once((offset, chunk)), env);
     }
 
-    /// Takes chunks that follow one another, each with its stream position. What has come of them is told when the last is
-    /// taken.
+    /// Takes consecutive chunks, each with its stream position. Completions and events are queued after the last.
     pub fn receive_all<M: Memory>(
         &mut self,
         id: CmId,
@@ -158,7 +157,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         });
     }
 
-    /// Looks at bytes behind a gap; [`Endpoint::receive_out_of_order`] says what the answer means.
+    /// Examines bytes behind a gap, as [`Endpoint::receive_out_of_order`].
     pub fn receive_out_of_order<M: Memory>(
         &mut self,
         id: CmId,
@@ -170,7 +169,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         endpoint.is_some_and(|endpoint| endpoint.receive_out_of_order(offset, bytes, env))
     }
 
-    /// The stream goes on by `len` bytes, from position `offset`, for which [`Self::receive_out_of_order`] has said `true`.
+    /// Advances the stream by the `len` bytes at position `offset`, for which [`Self::receive_out_of_order`] returned
+    /// true.
     pub fn receive_placed<M: Memory>(
         &mut self,
         id: CmId,
@@ -182,7 +182,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.deliver(id, |endpoint| endpoint.receive_placed(now, offset, len, env));
     }
 
-    /// Has an endpoint take what came in order, with the shared receive queue of its queue pair at hand.
+    /// Calls `take` with the endpoint, which then has the shared receive queue of its queue pair.
     fn deliver(&mut self, id: CmId, take: impl FnOnce(&mut Endpoint<C>)) {
         let Some(it) = self.ids.get_mut(id.0) else { return };
         let (number, Some(endpoint)) = (it.qp, it.endpoint.as_mut()) else { return };
@@ -207,7 +207,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.drain(id);
     }
 
-    /// Sends what there is to send, as far as the transport takes it, and tells what has come of it.
+    /// Sends queued output as far as the transport takes it, and queues the resulting completions and events.
     pub fn poll_transmit<M: Memory>(
         &mut self,
         id: CmId,
@@ -220,8 +220,8 @@ impl<C: AsRef<[u8]>> Device<C> {
         progress
     }
 
-    /// The first half of [`Self::poll_transmit`]: sends. For an adapter that hands over what is sent before it has the
-    /// program told of it.
+    /// Performs the first half of [`Self::poll_transmit`]: sends. For an adapter that hands frames to the port before
+    /// it processes completions.
     pub fn transmit<M: Memory>(
         &mut self,
         id: CmId,
@@ -233,12 +233,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         endpoint.map_or_else(Progress::default, |endpoint| endpoint.poll_transmit(now, env, sink))
     }
 
-    /// Whether [`Self::poll_transmit`] has something to send.
+    /// Returns true if [`Self::poll_transmit`] has something to send.
     pub fn has_output(&self, id: CmId) -> bool {
         self.ids.get(id.0).and_then(|it| it.endpoint.as_ref()).is_some_and(|endpoint| endpoint.has_output())
     }
 
-    /// The peer has ended its half of the stream.
+    /// Handles the end of the peer's half of the stream.
     pub fn peer_closed(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
         if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
             endpoint.peer_closed(now, stats);
@@ -247,7 +247,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// The stream is gone, or is to be reset.
+    /// Handles the loss of the stream, or resets it.
     pub fn transport_lost(&mut self, id: CmId) {
         let Some(it) = self.ids.get_mut(id.0) else { return };
         if let Some(endpoint) = it.endpoint.as_mut() {
@@ -264,7 +264,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Time has passed.
+    /// Runs the timers of a connection that have expired at `now`.
     pub fn handle_timeout(&mut self, id: CmId, now: Duration, stats: &mut RdmaStats) {
         if let Some(endpoint) = self.ids.get_mut(id.0).and_then(|it| it.endpoint.as_mut()) {
             endpoint.handle_timeout(now, stats);
@@ -272,12 +272,12 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// When [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due next.
+    /// Returns the time at which [`Self::handle_timeout`], and [`Self::poll_transmit`] after it, are due.
     pub fn next_deadline(&self, id: CmId) -> Option<Duration> {
         self.ids.get(id.0)?.endpoint.as_ref()?.next_deadline()
     }
 
-    /// A [`TransportRequest::Close`] is carried out. What was valid on the stream only is not any more.
+    /// Reports that a [`TransportRequest::Close`] is done. Revokes the STags that are valid on this stream only.
     pub fn closed(&mut self, id: CmId, stags: &mut StagTable) {
         let Some(it) = self.ids.get_mut(id.0).filter(|it| it.endpoint.is_none()) else { return };
         if let Some(stream) = it.stream.take() {
@@ -286,7 +286,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.release_id(id);
     }
 
-    /// The second half of [`Self::poll_transmit`]: acts on what an endpoint has to tell, until there is nothing.
+    /// Performs the second half of [`Self::poll_transmit`]: processes the endpoint's events until none is left.
     pub fn drain(&mut self, id: CmId) {
         loop {
             let Self { ids, qps, .. } = self;
@@ -379,7 +379,7 @@ impl<C: AsRef<[u8]>> Device<C> {
                     self.raise(AsyncEvent::QpTerminated(number, code));
                 }
             }
-            // The end that follows is told as an event of the connection.
+            // The end that follows raises the event of the connection.
             Event::Failed { .. } => {}
             Event::Close { how } => {
                 let stream = self.ids.get(id.0).and_then(|it| it.stream);
@@ -396,7 +396,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// A connection has ended, or was never there; `kind` says so unless it was told already.
+    /// Ends a connection, established or not, and queues the event `kind` unless one was queued before.
     fn ended(&mut self, id: CmId, kind: CmEventKind) {
         self.leave_backlog(id);
         let Some(it) = self.ids.get_mut(id.0) else { return };
@@ -410,7 +410,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         }
     }
 
-    /// Work of a queue pair has ended.
+    /// Queues the completion of a work request that has ended.
     pub(super) fn on_completion(&mut self, number: QpNum, event: &Event) {
         let Some(qp) = self.qps.get_mut(number.0) else { return };
         let (send_cq, recv_cq) = (qp.init.send_cq, qp.init.recv_cq);
@@ -439,7 +439,7 @@ impl<C: AsRef<[u8]>> Device<C> {
     }
 }
 
-/// What a Terminate of this side means for its queue pair.
+/// Returns the event for a queue pair whose stream this side ended with a Terminate.
 const fn terminated_for(number: QpNum, error: StreamError, code: ErrorCode) -> AsyncEvent {
     match error {
         StreamError::Place

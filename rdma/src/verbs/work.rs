@@ -1,4 +1,4 @@
-//! Work requests (`ibv_send_wr`, `ibv_recv_wr`) and how they are posted.
+//! Work requests (`ibv_send_wr`, `ibv_recv_wr`), and the calls that post them.
 
 use super::ids::{MwId, QpNum};
 use super::queue_pair::{Posted, QpState};
@@ -7,134 +7,133 @@ use crate::qp::{Local, PostError, Sge, StreamState, WcOpcode, WorkOp, WorkReques
 use crate::wire::atomic::AtomicOp;
 use crate::wire::{Stag, TaggedOffset};
 
-/// A buffer for the peer's next Send or Immediate Data.
+/// Receive buffer for a Send or Immediate Data of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// Number that the completion returns.
     pub wr_id: u64,
-    /// Where the bytes go, in this order.
+    /// Memory for the bytes, in this order.
     pub sg_list: &'a [Sge],
 }
 
-/// The bytes of a work request.
+/// Bytes of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
-    /// Memory of this side, in this order. Looked at when its turn comes, and the program's again when it is
-    /// finished.
+    /// Local memory, in this order. It is checked when the request is executed, and belongs to the program again when
+    /// the request is finished.
     List(&'a [Sge]),
-    /// Copied when it is posted (`IBV_SEND_INLINE`): the program's again at once.
+    /// Copied when the request is posted (`IBV_SEND_INLINE`); the program may reuse it at once.
     Inline(&'a [u8]),
 }
 
 impl Data<'_> {
-    /// No bytes.
+    /// Without bytes.
     pub const NONE: Self = Self::List(&[]);
 }
 
-/// What a work request does (`ibv_wr_opcode` and what belongs to each).
+/// Operation of a send request, with its parameters (`ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// A Send to the peer's next buffer, which also invalidates an STag of the peer's if it says so
-    /// (RFC 5040 §5.3).
+    /// Sends to the peer's next buffer, and invalidates an STag of the peer if one is named (RFC 5040 §5.3).
     Send {
-        /// The STag.
+        /// STag of the peer to invalidate.
         invalidate: Option<Stag>,
     },
     /// Writes to the peer's memory (RFC 5040 §5.1).
     RdmaWrite {
-        /// The address of the first byte there.
+        /// Address of the first byte at the peer.
         remote_addr: u64,
-        /// The peer's key.
+        /// Key of the peer's memory.
         rkey: Stag,
     },
-    /// The same, and then uses up a buffer of the peer's to tell of it (RFC 7306 §6). One work request, one
-    /// completion.
+    /// Writes to the peer's memory, then consumes one of its receive buffers to notify it (RFC 7306 §6). One work
+    /// request, one completion.
     RdmaWriteWithImm {
-        /// The address of the first byte there.
+        /// Address of the first byte at the peer.
         remote_addr: u64,
-        /// The peer's key.
+        /// Key of the peer's memory.
         rkey: Stag,
-        /// What the peer is told.
+        /// Immediate Data for the peer.
         imm_data: [u8; 8],
     },
-    /// Uses up a buffer of the peer's to tell it something (RFC 7306 §6). Without bytes otherwise.
+    /// Consumes a receive buffer of the peer to notify it (RFC 7306 §6). Takes no other bytes.
     Immediate {
-        /// What the peer is told.
+        /// Immediate Data for the peer.
         imm_data: [u8; 8],
     },
     /// Reads the peer's memory into the list (RFC 5040 §5.2).
     RdmaRead {
-        /// The address of the first byte there.
+        /// Address of the first byte at the peer.
         remote_addr: u64,
-        /// The peer's key.
+        /// Key of the peer's memory.
         rkey: Stag,
     },
-    /// The same into a single element, whose memory region is no longer valid when it is finished.
+    /// Reads the peer's memory into a single element, and invalidates the key of that element when finished.
     RdmaReadInvalidate {
-        /// The address of the first byte there.
+        /// Address of the first byte at the peer.
         remote_addr: u64,
-        /// The peer's key.
+        /// Key of the peer's memory.
         rkey: Stag,
     },
-    /// An atomic operation on eight bytes of the peer's (RFC 7306 §5); what they were goes into the list, in
-    /// the byte order of this machine.
+    /// Performs an atomic operation on eight bytes of the peer's memory (RFC 7306 §5). The original value goes into
+    /// the list, in this machine's byte order.
     Atomic {
-        /// Their address, a multiple of eight in the memory behind it.
+        /// Address of the eight bytes, which must be a multiple of eight in the memory behind it.
         remote_addr: u64,
-        /// The peer's key.
+        /// Key of the peer's memory.
         rkey: Stag,
-        /// What is done.
+        /// Operation to perform.
         op: AtomicOp,
     },
     /// Binds a memory window to this queue pair's stream (`IBV_WR_BIND_MW`).
     BindMw {
-        /// The window; not bound.
+        /// Unbound memory window.
         mw: MwId,
-        /// Its new key: the window's, but for the low eight bits.
+        /// New key of the window; it may differ only in the low eight bits.
         rkey: Stag,
-        /// To what.
+        /// Memory to bind the window to.
         bind: Bind,
     },
-    /// Makes an STag of this side invalid: a memory region's, or that of a window bound here
+    /// Invalidates a local STag: that of a memory region, or of a window bound to this queue pair
     /// (`IBV_WR_LOCAL_INV`).
     LocalInvalidate {
-        /// The STag.
+        /// STag to invalidate.
         stag: Stag,
     },
 }
 
-/// How a work request is done (`ibv_send_flags`).
+/// Flags of a send request (`ibv_send_flags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags {
-    /// Success is told, too. Errors always are.
+    /// Generate a completion on success. Errors always generate one.
     pub signaled: bool,
-    /// The peer is asked for an event when it has come: Sends and Immediate Data.
+    /// Ask the peer for an event when a Send or Immediate Data arrives.
     pub solicited: bool,
-    /// Not before all reads and atomic operations posted earlier are finished. As what is neither is finished when
-    /// its turn is over, this is both the "read fence" and the "local fence" of the RDMA verbs.
+    /// Wait until all reads and atomic operations posted earlier are finished. All other operations finish when they
+    /// are executed, so this is both the "read fence" and the "local fence" of the RDMA verbs.
     pub fence: bool,
 }
 
 impl SendFlags {
-    /// Success is told.
+    /// Signaled, not solicited, no fence.
     pub const SIGNALED: Self = Self { signaled: true, solicited: false, fence: false };
 }
 
-/// A work request for the send queue.
+/// Work request for the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// Number that the completion returns.
     pub wr_id: u64,
-    /// What it does.
+    /// Operation with its parameters.
     pub op: SendOp,
-    /// Its bytes; none for what has no use for them.
+    /// Bytes of the request; none for operations without bytes.
     pub data: Data<'a>,
-    /// How.
+    /// Flags of the request.
     pub flags: SendFlags,
 }
 
 impl SendOp {
-    /// What it completes as.
+    /// Returns the opcode of the completion.
     const fn opcode(&self) -> WcOpcode {
         match self {
             Self::Send { .. } | Self::Immediate { .. } => WcOpcode::Send,
@@ -171,7 +170,7 @@ impl SendOp {
         }
     }
 
-    /// Whether it can be done with these bytes.
+    /// Returns true if the operation accepts these bytes.
     fn takes(&self, data: &Data<'_>) -> bool {
         match (self, data) {
             (Self::Send { .. } | Self::RdmaWrite { .. } | Self::RdmaWriteWithImm { .. }, _) => true,
@@ -187,10 +186,10 @@ impl SendOp {
 }
 
 impl<C: AsRef<[u8]>> Device<C> {
-    /// Posts work to send (`ibv_post_send`). Keys and bounds are looked at when its turn comes.
+    /// Posts a send request (`ibv_post_send`). Keys and bounds are checked when the request is executed.
     ///
     /// # Errors
-    /// Where it is not taken, and never was there.
+    /// Reason why the request was not posted; it produces no completion then.
     pub fn post_send(&mut self, number: QpNum, wr: &SendWr<'_>) -> Result<(), PostError> {
         let window = match wr.op {
             SendOp::BindMw { mw, rkey, .. } => {
@@ -244,10 +243,10 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Posts work in order (`ibv_post_send` of a list).
+    /// Posts send requests in order (`ibv_post_send` of a list).
     ///
     /// # Errors
-    /// How many were taken, and why the next was not.
+    /// Number of requests posted, and the reason why the next was not.
     pub fn post_send_list(&mut self, qp: QpNum, list: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
         for (at, wr) in list.iter().enumerate() {
             self.post_send(qp, wr).map_err(|error| (at, error))?;
@@ -255,10 +254,11 @@ impl<C: AsRef<[u8]>> Device<C> {
         Ok(())
     }
 
-    /// Gives the peer's next Send or Immediate Data a buffer (`ibv_post_recv`). Allowed before there is a stream.
+    /// Posts a receive buffer for the peer's next Send or Immediate Data (`ibv_post_recv`). Allowed before there is a
+    /// stream.
     ///
     /// # Errors
-    /// Where it is not taken, and never was there.
+    /// Reason why the buffer was not posted; it produces no completion then.
     pub fn post_recv(&mut self, number: QpNum, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(number.0).ok_or(PostError::NoSuchObject)?;
         if qp.init.srq.is_some() {
