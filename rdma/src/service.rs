@@ -166,7 +166,7 @@ pub struct RegionEntry {
     pub name: String,
     /// Memory of the region.
     pub region: RegionId,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub bytes: u64,
     /// Rights that may be granted.
     pub access: Access,
@@ -297,7 +297,7 @@ impl RegionService {
         Self { regions, regions_max }
     }
 
-    /// Adds a region.
+    /// Adds a region that peers may ask for.
     pub fn add(&mut self, entry: RegionEntry) -> Result<(), AddError> {
         check_name(&entry.name).map_err(AddError::Name)?;
         if self.regions.contains_key(&entry.name) {

@@ -20,7 +20,7 @@ iwarp_counters::counters! {
         in_rdma_reads,
         /// RDMA Read Responses received completely.
         in_read_responses,
-        /// Sends received completely.
+        /// Sends received and completely placed.
         in_sends,
         /// Atomic operations performed for the peer.
         in_atomics,
@@ -247,9 +247,9 @@ impl SegmentDrops {
 /// All counters of this crate for one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdmaStats {
-    /// Counters of MPA.
+    /// Counters of the MPA layer.
     pub mpa: MpaStats,
-    /// Counters of RDMAP.
+    /// Counters of the RDMAP layer.
     pub rdmap: RdmapStats,
     /// Segments dropped by DDP and RDMAP.
     pub drops: SegmentDrops,

@@ -41,7 +41,7 @@ pub enum StreamError {
     MessageOffset,
     /// A message longer than its buffer.
     MessageTooLong,
-    /// Another RDMAP version.
+    /// A segment of another RDMAP version.
     RdmapVersion,
     /// An opcode that does not exist, or is not allowed at this point.
     UnexpectedOpcode,
@@ -76,7 +76,7 @@ pub enum StreamError {
 /// Headers of the peer's segment that a Terminate returns (RFC 5040 §4.8, Figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// No headers.
+    /// No header is returned.
     Nothing,
     /// DDP segment length and DDP header: M and D.
     Segment,
@@ -210,7 +210,7 @@ const fn protection(code: u8) -> (ErrorCode, Attach) {
 
 const fn tagged_code(error: AccessError) -> u8 {
     match error {
-        // DDP has no code for a missing right. RFC 5041 §7.1 item 2 wants an STag "that allows Placement".
+        // DDP has no code for a missing right. RFC 5041 §7.1 item 2 requires an STag "that allows Placement".
         AccessError::InvalidStag | AccessError::Rights => 0x00,
         AccessError::Bounds => 0x01,
         AccessError::NotAssociated => 0x02,
@@ -228,7 +228,7 @@ const fn read_code(error: AccessError) -> u8 {
     }
 }
 
-/// In the place of the RDMA header of a message that has none.
+/// Placeholder for the RDMA header of a message that has none.
 const NO_REQUEST: ReadRequest = ReadRequest {
     sink_stag: Stag(0),
     sink_offset: TaggedOffset(0),
@@ -237,22 +237,22 @@ const NO_REQUEST: ReadRequest = ReadRequest {
     source_offset: TaggedOffset(0),
 };
 
-/// An error, with what is known of the segment that it is about.
+/// An error, with the known headers of the segment that caused it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) error: StreamError,
-    /// The DDP segment's length, and its header.
+    /// Length of the DDP segment in bytes, and its header.
     pub(crate) segment: Option<(u16, Header)>,
     pub(crate) request: Option<ReadRequest>,
 }
 
 impl Fault {
-    /// An error that is about no segment.
+    /// Returns a fault that concerns no segment.
     pub(crate) const fn bare(error: StreamError) -> Self {
         Self { error, segment: None, request: None }
     }
 
-    /// The message to send.
+    /// Returns the Terminate message to send.
     pub(crate) fn message(&self) -> Terminate {
         let (ErrorCode { layer, etype, code }, attach) = self.error.code();
         let segment = self.segment.filter(|_| attach != Attach::Nothing);
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use AccessError::*;
 
-    /// Every error, with its layer, type and code and the M, D and R bits.
+    /// Every error, with its layer, type and code and its M, D and R bits.
     const TABLE: [(StreamError, [u8; 3]); 45] = [
         (StreamError::Crc, [0x20, 0x02, 0x00]),
         (StreamError::FpduLength, [0x20, 0x03, 0x00]),

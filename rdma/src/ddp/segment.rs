@@ -1,4 +1,4 @@
-//! Segmentation of messages.
+//! Segmentation of messages to the MULPDU.
 
 /// Next segment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

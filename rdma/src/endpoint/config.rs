@@ -12,7 +12,7 @@ use crate::terminate::ErrorCode;
 /// Longer messages are split into several segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSizes {
-    /// Longest Send (`max_untagged`).
+    /// Longest Send, in bytes (`max_untagged`).
     pub untagged: usize,
     /// Longest RDMA Write, or Read Response (`max_tagged`).
     pub tagged: usize,

@@ -53,7 +53,7 @@ pub struct Env<'a, M> {
     pub stats: &'a mut RdmaStats,
 }
 
-/// Result of [`Endpoint::poll_transmit`].
+/// Output of one call of [`Endpoint::poll_transmit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Number of MPA frames and FPDUs handed to the transport.

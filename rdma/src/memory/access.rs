@@ -8,7 +8,7 @@ use core::ops::{BitAnd, BitOr};
 pub struct Access(u8);
 
 impl Access {
-    /// No rights.
+    /// The set without rights.
     pub const NONE: Self = Self(0);
     /// A peer may fetch (RDMA Read).
     pub const REMOTE_READ: Self = Self(1);

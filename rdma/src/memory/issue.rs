@@ -64,7 +64,7 @@ impl StagIssuer {
 }
 
 impl core::fmt::Debug for StagIssuer {
-    /// Omits the key.
+    /// Displays the position but not the key.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("StagIssuer").field("next", &self.next).finish_non_exhaustive()
     }

@@ -41,11 +41,11 @@ pub struct Origin {
 /// Part of a region that an STag opens, and the tagged offsets that address it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The region.
+    /// Region that the STag opens.
     pub region: RegionId,
     /// Offset of the first byte in the region.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length of the part in bytes.
     pub bytes: u64,
     /// Tagged offset of the first byte.
     pub base_to: u64,

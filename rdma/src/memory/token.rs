@@ -9,7 +9,7 @@ pub struct LocalSlice {
     pub region: RegionId,
     /// Offset in the region in bytes.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length of the slice in bytes.
     pub len: u32,
 }
 
@@ -44,7 +44,7 @@ macro_rules! token {
                 Some(Self { region: slice.region, offset: slice.offset.checked_add(u64::from(skip))?, len })
             }
 
-            /// Returns the region.
+            /// Returns the region of the token.
             #[inline]
             pub const fn region(&self) -> RegionId {
                 self.region
@@ -101,7 +101,7 @@ impl Word {
         if offset.is_multiple_of(8) { Some(Self { region, offset }) } else { None }
     }
 
-    /// Returns the region.
+    /// Returns the region of the token.
     pub const fn region(&self) -> RegionId {
         self.region
     }

@@ -14,7 +14,7 @@ pub struct Bind {
     pub lkey: Stag,
     /// Address of the first byte, in the region's address space.
     pub address: u64,
-    /// Length in bytes.
+    /// Length of the window in bytes.
     pub len: u64,
     /// Rights granted to the peer; rights of a peer only.
     pub access: Access,
@@ -59,8 +59,8 @@ impl StagTable {
         true
     }
 
-    /// Makes a kept STag valid on this stream, for a part of a memory region of the same protection domain. The
-    /// key, the low eight bits of the STag, is the caller's choice, so that a peer cannot go on with an old one.
+    /// Makes a reserved STag valid on this stream, for a part of a memory region of the same protection domain. The
+    /// caller chooses the key, the low eight bits of the STag, so that an old key of the peer becomes invalid.
     pub fn bind(&mut self, stag: Stag, bind: &Bind, origin: Origin) -> Result<(), AccessError> {
         let index = index_of(stag);
         let entry = self.entries.get(&index).ok_or(AccessError::InvalidStag)?;
@@ -90,13 +90,13 @@ impl StagTable {
         Ok(())
     }
 
-    /// How many memory windows are bound to a memory region.
+    /// Returns the number of memory windows bound to a memory region.
     pub fn windows_of(&self, stag: Stag) -> u32 {
         let entry = self.entries.get(&index_of(stag)).filter(|entry| entry.stag == stag);
         entry.and_then(|entry| entry.live.as_ref()).map_or(0, |live| live.windows)
     }
 
-    /// A window is no longer bound to this region.
+    /// Removes one window from the region's count.
     pub(super) fn unbound_from(&mut self, parent: Stag) {
         if let Some(parent) = self.live_mut(parent) {
             parent.windows = parent.windows.saturating_sub(1);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(table.check_fetch(newer, 1010, 1, THERE), Err(AccessError::NotAssociated));
         assert_eq!(table.check_fetch(stag, 1010, 1, HERE), Err(AccessError::InvalidStag));
         assert_eq!(table.check_place(newer, 1010, 1, HERE), Err(AccessError::Rights));
-        // Not while it is bound, and not the region under it.
+        // Neither while it is bound, nor the region under it.
         assert_eq!(table.bind(newer, &bind(lkey), HERE), Err(AccessError::InvalidStag));
         assert_eq!(table.invalidate_local(lkey, HERE), Err(AccessError::Rights));
         table.invalidate_local(newer, HERE).unwrap();

@@ -9,7 +9,7 @@ pub struct PlacedRun {
     pub start: u64,
     /// Stream position behind the last FPDU.
     pub end: u64,
-    /// Number of FPDUs.
+    /// Number of FPDUs in the run.
     pub fpdus: u32,
     /// Bytes of their ULPDUs.
     pub ulpdu_bytes: u64,

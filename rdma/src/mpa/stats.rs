@@ -19,9 +19,9 @@ iwarp_counters::counters! {
         bytes_spilled,
         /// Bytes that the CPU moved on receive: to the copy buffer, and to memory.
         bytes_copied,
-        /// Markers received.
+        /// Markers received in FPDUs.
         markers_in,
-        /// Markers sent.
+        /// Markers sent in FPDUs.
         markers_out,
         /// Chunks behind a gap that were searched for FPDUs.
         early_tried,
@@ -57,7 +57,7 @@ iwarp_counters::counters! {
         stream_gaps,
         /// Well-formed MPA Requests received.
         requests_in,
-        /// MPA Requests sent.
+        /// MPA Requests sent as initiator.
         requests_out,
         /// Connections accepted with an MPA Reply sent.
         accepts_out,

@@ -23,13 +23,13 @@ pub struct Sge {
 pub(crate) enum Local {
     /// Slice of memory that the owner vouches for.
     Slice(LocalSlice),
-    /// Scatter/gather list.
+    /// Scatter/gather list of memory regions.
     List(List),
     /// Inline data, copied when the request was posted.
     Inline {
         /// Index of the slot in [`Lists`].
         slot: u16,
-        /// Length in bytes.
+        /// Length of the data in bytes.
         len: u32,
     },
 }

@@ -82,19 +82,19 @@ pub(crate) enum Source {
 pub struct StreamCounters {
     /// RDMA Writes of the peer, completely placed.
     pub in_writes: u64,
-    /// Read Requests received.
+    /// Read Requests of the peer.
     pub in_reads: u64,
-    /// Sends received completely.
+    /// Sends of the peer, received completely.
     pub in_sends: u64,
-    /// RDMA Writes sent.
+    /// RDMA Writes that this side has sent.
     pub out_writes: u64,
-    /// Read Requests sent.
+    /// Read Requests that this side has sent.
     pub out_reads: u64,
-    /// Sends sent.
+    /// Sends that this side has sent.
     pub out_sends: u64,
     /// Atomic operations performed for the peer.
     pub in_atomics: u64,
-    /// Atomic operations sent.
+    /// Atomic Requests that this side has sent.
     pub out_atomics: u64,
     /// Bytes placed in local memory.
     pub bytes_placed: u64,
@@ -132,7 +132,7 @@ pub(crate) struct QueuePair {
     /// Set once an FPDU was sent.
     pub(crate) sent_any: bool,
     /// Inbound reads at a time: the IRD, rounded up to a power of two. Linux's siw rounds its queues up, and sends as
-    /// many requests as its own queue takes, whatever IRD it was granted.
+    /// many requests as its own queue takes, regardless of the IRD granted.
     pub(crate) irq_max: usize,
     /// Outbound reads at a time (ORD).
     pub(crate) ord: usize,

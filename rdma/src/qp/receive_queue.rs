@@ -6,7 +6,7 @@ use super::local::{Lists, Local, Sge};
 use super::shared_queue::SharedQueue;
 use super::{PostError, WcStatus};
 
-/// A posted buffer.
+/// A posted receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) wr_id: u64,

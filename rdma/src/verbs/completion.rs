@@ -1,4 +1,4 @@
-//! Completion queues (`ibv_cq`).
+//! Completion queues (`ibv_cq`) and the calls that poll and arm them.
 
 use core::fmt;
 use std::collections::VecDeque;

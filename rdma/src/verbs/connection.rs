@@ -103,21 +103,21 @@ pub enum TransportRequest {
     /// Accept streams at an address and pass each to [`Device::incoming`]; call [`Device::listen_failed`] if the
     /// address is not available.
     Listen {
-        /// The listener.
+        /// Handle of the listener.
         id: CmId,
         /// Local address to listen at.
         local: SocketAddr,
         /// Maximum number of MPA Requests that wait for an answer.
         backlog: u16,
     },
-    /// Stop accepting streams.
+    /// Stop accepting streams for a listener.
     Unlisten {
         /// The listener, which no longer exists.
         id: CmId,
     },
     /// Open a stream, then call [`Device::opened`] or [`Device::open_failed`].
     Open {
-        /// The connection.
+        /// Handle of the connection.
         id: CmId,
         /// Local address, if the program chose one.
         local: Option<SocketAddr>,
@@ -126,12 +126,12 @@ pub enum TransportRequest {
     },
     /// Call [`Device::poll_transmit`]: output is queued, or a deadline has changed.
     Transmit {
-        /// The connection.
+        /// Handle of the connection.
         id: CmId,
     },
     /// End the stream, then call [`Device::closed`].
     Close {
-        /// The connection.
+        /// Handle of the connection.
         id: CmId,
         /// Stream to end; `None` if it was not opened yet.
         stream: Option<StreamId>,
@@ -151,7 +151,7 @@ pub(super) enum Stage {
     Opening,
     /// The MPA negotiation runs, or waits for the program.
     Connecting,
-    /// Full operation.
+    /// The stream is in full operation.
     Established,
     /// The stream has ended, or is about to.
     Ended,

@@ -5,15 +5,15 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QpNum(pub u32);
 
-/// Completion queue handle.
+/// Handle of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CqId(pub u32);
 
-/// Shared receive queue handle.
+/// Handle of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SrqId(pub u32);
 
-/// Memory window handle.
+/// Handle of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MwId(pub u32);
 

@@ -5,7 +5,7 @@ use super::{Device, VerbsError};
 use crate::memory::{Access, PdId, RegionId, Scope, StagTable, Window};
 use crate::wire::Stag;
 
-/// Memory region handle.
+/// Handle of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MrId(pub u32);
 
@@ -29,11 +29,11 @@ pub struct MemoryRegion {
     pub rkey: Stag,
     /// Address of the first byte.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
 }
 
-/// A memory window.
+/// An allocated memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryWindow {
     /// Handle of the window.

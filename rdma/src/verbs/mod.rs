@@ -247,7 +247,7 @@ impl<C: AsRef<[u8]>> Device<C> {
         self.limits
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the device.
     pub const fn stats(&self) -> &DeviceStats {
         &self.stats
     }

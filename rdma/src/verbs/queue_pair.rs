@@ -27,7 +27,7 @@ use crate::stats::RdmaStats;
 pub enum QpState {
     /// No stream (`IBV_QPS_RESET`, `INIT` and `RTR`). Accepts receive buffers, but no work to send.
     Idle,
-    /// Full operation (`IBV_QPS_RTS`).
+    /// The stream is in full operation (`IBV_QPS_RTS`).
     Rts,
     /// The stream is closing gracefully; work posted before is still done as far as the peer allows. Accepts receive
     /// buffers only.
@@ -59,7 +59,7 @@ pub struct QpCap {
 /// Parameters of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
-    /// Protection domain.
+    /// Protection domain of the queue pair.
     pub pd: PdId,
     /// Completion queue of the send queue.
     pub send_cq: CqId,

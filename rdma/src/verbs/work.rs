@@ -27,7 +27,7 @@ pub enum Data<'a> {
 }
 
 impl Data<'_> {
-    /// Without bytes.
+    /// No bytes: an empty list.
     pub const NONE: Self = Self::List(&[]);
 }
 
@@ -82,12 +82,12 @@ pub enum SendOp {
         remote_addr: u64,
         /// Key of the peer's memory.
         rkey: Stag,
-        /// Operation to perform.
+        /// Atomic operation to perform.
         op: AtomicOp,
     },
     /// Binds a memory window to this queue pair's stream (`IBV_WR_BIND_MW`).
     BindMw {
-        /// Unbound memory window.
+        /// Memory window, which must be unbound.
         mw: MwId,
         /// New key of the window; it may differ only in the low eight bits.
         rkey: Stag,
@@ -97,7 +97,7 @@ pub enum SendOp {
     /// Invalidates a local STag: that of a memory region, or of a window bound to this queue pair
     /// (`IBV_WR_LOCAL_INV`).
     LocalInvalidate {
-        /// STag to invalidate.
+        /// Local STag to invalidate.
         stag: Stag,
     },
 }

@@ -1,41 +1,41 @@
-//! Atomic operations on the wire, and what they do to a value (RFC 7306 §5).
+//! Atomic operations: their headers on the wire, and their effect on a value (RFC 7306 §5).
 
 use super::{ParseError, Stag, TaggedOffset, halves, offset, truncated};
 
 /// A 64-bit atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// RFC 7306 §5.1.1: adds, field by field: a bit of `mask` is the highest of a field, whose carry is lost. A
-    /// mask of 0 makes one field of all 64 bits.
+    /// RFC 7306 §5.1.1: adds field by field. Each set bit of `mask` is the highest bit of a field, whose carry is
+    /// lost. A mask of 0 makes one field of all 64 bits.
     FetchAdd {
-        /// What is added.
+        /// Value to add, field by field.
         add: u64,
-        /// Where fields end.
+        /// Highest bit of each field.
         mask: u64,
     },
-    /// RFC 7306 §5.1.2: where the bits of `compare_mask` are those of `compare`, the bits of `swap_mask` become
-    /// those of `swap`. With a `compare_mask` of 0 this is an unconditional swap.
+    /// RFC 7306 §5.1.2: if the bits of `compare_mask` equal those of `compare`, the bits of `swap_mask` become those
+    /// of `swap`. With a `compare_mask` of 0 this is an unconditional swap.
     CompareSwap {
-        /// What is expected.
+        /// Value to compare with.
         compare: u64,
-        /// Which bits of it count.
+        /// Bits of `compare` to compare.
         compare_mask: u64,
-        /// What is stored.
+        /// Value to store.
         swap: u64,
-        /// Which bits of it are.
+        /// Bits of `swap` to store.
         swap_mask: u64,
     },
 }
 
 impl AtomicOp {
-    /// The new value of memory that holds `original`; `None` where it stays as it is.
+    /// Returns the new value of memory that holds `original`; `None` if it is unchanged.
     #[inline]
     #[must_use]
     pub const fn apply(self, original: u64) -> Option<u64> {
         match self {
             Self::FetchAdd { add, mask } => {
-                // Without the highest bit of each field nothing carries over its end; that bit is a sum of
-                // three without carry.
+                // Without the highest bit of each field no carry leaves the field; that bit is a sum of three bits
+                // without carry.
                 let low = (original & !mask).wrapping_add(add & !mask);
                 Some(low ^ ((original ^ add) & mask))
             }
@@ -70,21 +70,22 @@ const COMPARE_SWAP: u8 = 2;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// Comes back in the response.
+    /// Identifier that the response returns.
     pub id: u32,
-    /// The responder's buffer.
+    /// STag of the responder's buffer.
     pub stag: Stag,
-    /// Where in that buffer the value is: at a multiple of eight bytes of its memory.
+    /// Tagged offset of the value, at a multiple of eight bytes of its memory.
     pub to: TaggedOffset,
-    /// What to do; the number of an operation that is not known.
+    /// Operation, or the AOpCode of an unknown one.
     pub op: Result<AtomicOp, u8>,
 }
 
 impl AtomicRequest {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 52;
 
-    /// The header at the start of `message`, and the bytes behind it (of which there should be none).
+    /// Parses the header at the start of `message`, and returns it with the bytes after it (of which there should be
+    /// none).
     ///
     /// # Errors
     /// `Truncated`.
@@ -106,7 +107,7 @@ impl AtomicRequest {
         Ok((Self { id, stag, to: offset(*high, *low), op }, rest))
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         // RFC 7306 §5.2.1: for FetchAdd Compare Data "is set to zero", and Compare Mask "to ffffffffffffffffh".
         let (op, values) = match self.op {
@@ -138,17 +139,18 @@ impl AtomicRequest {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// Of the request.
+    /// Identifier of the request.
     pub id: u32,
-    /// What the memory held before.
+    /// Value of the memory before the operation.
     pub original: u64,
 }
 
 impl AtomicResponse {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// The header at the start of `message`, and the bytes behind it (of which there should be none).
+    /// Parses the header at the start of `message`, and returns it with the bytes after it (of which there should be
+    /// none).
     ///
     /// # Errors
     /// `Truncated`.
@@ -159,7 +161,7 @@ impl AtomicResponse {
         Ok((Self { id: u32::from_be_bytes(*id), original: offset(*high, *low).0 }, rest))
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let [high, low] = halves(TaggedOffset(self.original));
         for (slot, word) in out.as_chunks_mut::<4>().0.iter_mut().zip([self.id.to_be_bytes(), high, low]) {
@@ -168,7 +170,7 @@ impl AtomicResponse {
     }
 }
 
-/// The eight bytes of an Immediate Data message (RFC 7306 §6.2, Figure 7).
+/// Length in bytes of the data of an Immediate Data message (RFC 7306 §6.2, Figure 7).
 pub const IMMEDIATE_LEN: usize = 8;
 
 #[cfg(test)]

@@ -30,24 +30,24 @@ const fn control(tagged: bool, last: bool, version: u8) -> u8 {
 pub struct TaggedHeader {
     /// L: the last segment of its message.
     pub last: bool,
-    /// DV, 0–3; [`VERSION`] is the only one spoken.
+    /// DV, 0–3; only [`VERSION`] is supported.
     pub version: u8,
     /// RsvdULP: RDMAP's control field.
     pub ulp_control: u8,
-    /// The buffer.
+    /// STag of the data sink's buffer.
     pub stag: Stag,
-    /// Where in the buffer the payload begins.
+    /// Offset of the payload in the buffer.
     pub offset: TaggedOffset,
 }
 
 impl TaggedHeader {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 14;
 
-    /// The header at the start of `segment`, and the bytes behind it.
+    /// Parses the header at the start of `segment`, and returns it with the bytes after it.
     ///
     /// # Errors
-    /// `Truncated`, or `TagFlag` where T is zero.
+    /// `Truncated`, or `TagFlag` if T is zero.
     #[inline]
     pub fn parse(segment: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let Some((header, payload)) = segment.split_first_chunk::<{ Self::LEN }>() else {
@@ -67,7 +67,7 @@ impl TaggedHeader {
         Ok((parsed, payload))
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let [control, ulp_control, s0, s1, s2, s3, offset @ ..] = out;
@@ -96,29 +96,28 @@ impl TaggedHeader {
 pub struct UntaggedHeader {
     /// L: the last segment of its message.
     pub last: bool,
-    /// DV, 0–3; [`VERSION`] is the only one spoken.
+    /// DV, 0–3; only [`VERSION`] is supported.
     pub version: u8,
     /// RsvdULP\[0:7\]: RDMAP's control field.
     pub ulp_control: u8,
-    /// RsvdULP\[8:39\]: the STag to invalidate in the Send variants that have one, else zero
-    /// (RFC 5040 §4.1).
+    /// RsvdULP\[8:39\]: the STag to invalidate in the Send variants that carry one, else zero (RFC 5040 §4.1).
     pub ulp_word: u32,
-    /// The queue of buffers.
+    /// Untagged buffer queue at the data sink.
     pub queue: QueueNumber,
-    /// Which message of the queue.
+    /// Sequence number of the message in the queue.
     pub msn: Msn,
-    /// Where in the message the payload begins.
+    /// Offset of the payload in the message.
     pub offset: MessageOffset,
 }
 
 impl UntaggedHeader {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 18;
 
-    /// The header at the start of `segment`, and the bytes behind it.
+    /// Parses the header at the start of `segment`, and returns it with the bytes after it.
     ///
     /// # Errors
-    /// `Truncated`, or `TagFlag` where T is one.
+    /// `Truncated`, or `TagFlag` if T is one.
     #[inline]
     pub fn parse(segment: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let Some((header, payload)) = segment.split_first_chunk::<{ Self::LEN }>() else {
@@ -143,7 +142,7 @@ impl UntaggedHeader {
         Ok((parsed, payload))
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let [control, ulp_control, words @ ..] = out;
@@ -156,20 +155,20 @@ impl UntaggedHeader {
     }
 }
 
-/// Either DDP header, as the T bit says.
+/// Either DDP header, selected by the T bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// T is one.
+    /// Header with T set: a tagged segment.
     Tagged(TaggedHeader),
-    /// T is zero.
+    /// Header with T clear: an untagged segment.
     Untagged(UntaggedHeader),
 }
 
 impl Header {
-    /// Bytes of the longer header: so many are enough for [`Self::parse`] to be definite.
+    /// Length in bytes of the longer header: with this many bytes, [`Self::parse`] never returns `Truncated`.
     pub const LEN_MAX: usize = UntaggedHeader::LEN;
 
-    /// The header at the start of `segment`, and the bytes behind it.
+    /// Parses the header at the start of `segment`, and returns it with the bytes after it.
     ///
     /// # Errors
     /// `Truncated`.
@@ -185,7 +184,7 @@ impl Header {
         }
     }
 
-    /// Bytes of this header on the wire.
+    /// Returns the length of this header in bytes on the wire.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
@@ -196,7 +195,7 @@ impl Header {
         }
     }
 
-    /// RDMAP's control field.
+    /// Returns RsvdULP's first byte, the control field of RDMAP.
     #[inline]
     #[must_use]
     pub const fn ulp_control(&self) -> u8 {
@@ -206,7 +205,7 @@ impl Header {
         }
     }
 
-    /// DV, 0–3.
+    /// Returns DV, the DDP version, 0–3.
     #[inline]
     #[must_use]
     pub const fn version(&self) -> u8 {
@@ -216,7 +215,7 @@ impl Header {
         }
     }
 
-    /// L: the last segment of its message.
+    /// Returns L: true for the last segment of its message.
     #[inline]
     #[must_use]
     pub const fn last(&self) -> bool {

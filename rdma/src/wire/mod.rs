@@ -1,8 +1,8 @@
-//! The bytes of MPA, DDP and RDMAP: one header, one type, with `parse` and `emit`.
+//! Wire formats of MPA, DDP and RDMAP: one type per header, with `parse` and `emit`.
 //!
-//! Nothing here judges: a parser says what the bytes are, the layer above says whether they are
-//! allowed. Reserved bits are sent as zero and ignored on receipt. Numbers leave this module as types of
-//! their own, so that a queue number cannot be taken for a message sequence number.
+//! A parser only states the contents of the bytes; the layer above decides whether they are allowed. Reserved bits are
+//! sent as zero and ignored on receipt. Numbers have types of their own, so that a queue number cannot be mistaken for
+//! a message sequence number.
 
 pub mod atomic;
 pub mod ddp;
@@ -12,17 +12,17 @@ pub mod terminate;
 
 use core::fmt;
 
-/// Why bytes are not the header that was asked for.
+/// Reason why bytes are not the expected header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// Fewer bytes than the header has.
+    /// There are fewer bytes than the header has.
     Truncated {
-        /// Bytes that the header takes.
+        /// Length of the header in bytes.
         need: usize,
-        /// Bytes that there were.
+        /// Number of bytes available.
         have: usize,
     },
-    /// The T bit says the other buffer model (RFC 5041 §4.1).
+    /// The T bit selects the other buffer model (RFC 5041 §4.1).
     TagFlag,
     /// The first sixteen bytes are neither MPA key (RFC 5044 §7.1.1).
     Key,
@@ -60,7 +60,7 @@ impl fmt::Display for Stag {
 pub struct TaggedOffset(pub u64);
 
 impl TaggedOffset {
-    /// The offset `bytes` further on; `None` where the 64 bits would wrap.
+    /// Returns the offset plus `bytes`; `None` if the sum exceeds 64 bits.
     #[inline]
     #[must_use]
     pub fn checked_add(self, bytes: u64) -> Option<Self> {
@@ -77,14 +77,13 @@ impl QueueNumber {
     pub const SEND: Self = Self(0);
     /// RDMA Read Requests, and Atomic Requests (RFC 7306 §4.1).
     pub const READ_REQUEST: Self = Self(1);
-    /// Terminate.
+    /// Terminate messages (RFC 5040 §4.1, Figure 4).
     pub const TERMINATE: Self = Self(2);
     /// Atomic Responses (RFC 7306 §4.1).
     pub const ATOMIC_RESPONSE: Self = Self(3);
 }
 
-/// A message sequence number: counts the messages of one untagged queue, modulo 2^32
-/// (RFC 5041 §4.3).
+/// A message sequence number, modulo 2^32, within one untagged queue (RFC 5041 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Msn(pub u32);
 
@@ -92,8 +91,7 @@ impl Msn {
     /// RFC 5041 §4.3: "The initial value for MSN MUST be one."
     pub const FIRST: Self = Self(1);
 
-    /// The number after this one. RFC 5041 §4.3: "The MSN value MUST wrap to 0 after a value of
-    /// 0xFFFFFFFF."
+    /// Returns the next number. RFC 5041 §4.3: "The MSN value MUST wrap to 0 after a value of 0xFFFFFFFF."
     #[inline]
     #[must_use]
     pub const fn next(self) -> Self {

@@ -1,10 +1,10 @@
-//! The frames that set up an MPA connection (RFC 5044 §7.1.1, RFC 6581 §6 and §9).
+//! Frames of the MPA startup phase (RFC 5044 §7.1.1, RFC 6581 §6 and §9).
 
 use super::{ParseError, truncated};
 use core::fmt;
 
-/// The longest private data. RFC 5044 §7.1.1: "The Private Data field MUST be between 0 and 512 octets".
-/// RFC 6581 counts its [`ConnectionData`] as part of it.
+/// Length in bytes of the longest private data. RFC 5044 §7.1.1: "The Private Data field MUST be between 0 and 512
+/// octets". RFC 6581 counts its [`ConnectionData`] as part of it.
 pub const PRIVATE_DATA_MAX: usize = 512;
 
 const REQUEST_KEY: [u8; 16] = *b"MPA ID Req Frame";
@@ -15,17 +15,17 @@ const CRC: u8 = 0x40;
 const REJECT: u8 = 0x20;
 const ENHANCED: u8 = 0x10;
 
-/// Who sends a frame.
+/// Kind of frame, which determines its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// The initiator's first bytes.
+    /// MPA Request: the initiator's first bytes.
     Request,
-    /// The responder's answer.
+    /// MPA Reply: the responder's answer.
     Reply,
 }
 
 impl FrameKind {
-    /// The sixteen bytes that open the frame (RFC 5044 §7.1.1).
+    /// Returns the sixteen bytes that open the frame (RFC 5044 §7.1.1).
     #[inline]
     #[must_use]
     pub const fn key(self) -> &'static [u8; 16] {
@@ -49,27 +49,27 @@ impl FrameKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Request or Reply, as the key says.
+    /// Request or Reply, as the key states.
     pub kind: FrameKind,
-    /// M: the sender wants markers in what it receives.
+    /// M: the sender asks for markers in the stream that it receives.
     pub markers: bool,
-    /// C: the sender wants CRCs.
+    /// C: the sender asks for CRCs.
     pub crc: bool,
-    /// R: the responder refuses the connection; without meaning in a request.
+    /// R: the responder rejects the connection; no meaning in a Request.
     pub reject: bool,
-    /// S: the private data begins with [`ConnectionData`]; without meaning below revision 2.
+    /// S: the private data begins with [`ConnectionData`]; no meaning below revision 2.
     pub enhanced: bool,
-    /// The revision of MPA.
+    /// MPA revision of the sender.
     pub revision: u8,
-    /// PD_Length: bytes of private data behind this header, [`ConnectionData`] included.
+    /// PD_Length: bytes of private data after this header, [`ConnectionData`] included.
     pub private_data_len: u16,
 }
 
 impl FrameHeader {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 20;
 
-    /// The header at the start of `bytes`, and the bytes behind it.
+    /// Parses the header at the start of `bytes`, and returns it with the bytes after it.
     ///
     /// # Errors
     /// `Truncated`, or `Key`.
@@ -95,7 +95,7 @@ impl FrameHeader {
         Ok((parsed, rest))
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let [key @ .., flags, revision, len0, len1] = out;
         *key = *self.kind.key();
@@ -107,7 +107,7 @@ impl FrameHeader {
     }
 }
 
-/// The depth of a queue of RDMA Read Requests: IRD or ORD, 14 bits (RFC 6581 §9).
+/// Depth of a queue of RDMA Read Requests: IRD or ORD, 14 bits (RFC 6581 §9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadDepth(u16);
 
@@ -115,24 +115,24 @@ impl ReadDepth {
     /// RFC 6581 §9.1: "An all ones value (0x3FFF) indicates that automatic negotiation of the IRD or ORD is
     /// not desired".
     pub const NOT_NEGOTIATED: Self = Self(0x3FFF);
-    /// The deepest queue that can be negotiated.
+    /// Maximum depth that can be negotiated.
     pub const MAX: Self = Self(0x3FFE);
 
-    /// A depth of so many requests, or [`Self::MAX`] where it would be more.
+    /// Returns a depth of `requests`, limited to [`Self::MAX`].
     #[inline]
     #[must_use]
     pub const fn new(requests: u16) -> Self {
         if requests > Self::MAX.0 { Self::MAX } else { Self(requests) }
     }
 
-    /// The fourteen bits.
+    /// Returns the fourteen bits on the wire.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// How many requests, or `None` where the sender leaves that to the ULP.
+    /// Returns the number of requests; `None` if the sender leaves it to the ULP.
     #[inline]
     #[must_use]
     pub const fn requests(self) -> Option<u16> {
@@ -149,19 +149,19 @@ impl fmt::Display for ReadDepth {
     }
 }
 
-/// Which messages may serve as the ready-to-receive indication (RFC 6581 §9.2).
+/// Messages that may serve as the ready-to-receive indication (RFC 6581 §9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RtrOptions {
-    /// B: a Send of no bytes.
+    /// B: an empty Send.
     pub send: bool,
-    /// C: an RDMA Write of no bytes.
+    /// C: an empty RDMA Write.
     pub write: bool,
-    /// D: an RDMA Read of no bytes.
+    /// D: an empty RDMA Read.
     pub read: bool,
 }
 
 impl RtrOptions {
-    /// The options that both have.
+    /// Returns the options that both sets contain.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -171,7 +171,7 @@ impl RtrOptions {
         }
     }
 
-    /// Whether there is no option at all.
+    /// Returns true if the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         !(self.send || self.write || self.read)
@@ -189,24 +189,24 @@ impl RtrOptions {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionData {
-    /// `Some` where A says peer-to-peer; then B, C and D. RFC 6581 §9.2: "if Control Flag A is set to 0,
+    /// `Some` if A selects the peer-to-peer model; then B, C and D. RFC 6581 §9.2: "if Control Flag A is set to 0,
     /// then Control Flags B, C, and D MUST be ignored".
     pub rtr: Option<RtrOptions>,
-    /// The sender's inbound depth.
+    /// IRD of the sender.
     pub ird: ReadDepth,
-    /// The sender's outbound depth.
+    /// ORD of the sender.
     pub ord: ReadDepth,
 }
 
 impl ConnectionData {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 4;
 
     const HIGH: u16 = 0x8000;
     const LOW: u16 = 0x4000;
     const DEPTH: u16 = 0x3FFF;
 
-    /// The data at the start of the private data, and the ULP's own behind it.
+    /// Parses the data at the start of the private data, and returns it with the ULP's own bytes after it.
     ///
     /// # Errors
     /// `Truncated`.
@@ -225,7 +225,7 @@ impl ConnectionData {
         Ok((parsed, rest))
     }
 
-    /// Writes the data.
+    /// Writes the data to `out`.
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let options = self.rtr.unwrap_or_default();
         let bit = |set: bool, bit: u16| if set { bit } else { 0 };

@@ -1,4 +1,4 @@
-//! RDMAP's control field, its opcodes, and the RDMA Read Request header (RFC 5040 §4, RFC 7306 §4).
+//! RDMAP control field, opcodes, and the RDMA Read Request header (RFC 5040 §4, RFC 7306 §4).
 
 use super::atomic::{AtomicRequest, AtomicResponse, IMMEDIATE_LEN};
 use super::{ParseError, QueueNumber, Stag, TaggedOffset, halves, offset, truncated};
@@ -6,53 +6,53 @@ use super::{ParseError, QueueNumber, Stag, TaggedOffset, halves, offset, truncat
 /// The version of RFC 5040 §4.1: "01b for an RNIC that complies with this RDMA protocol specification".
 pub const VERSION: u8 = 1;
 
-/// What an RDMA message is.
+/// Opcode of an RDMA message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Opcode {
     /// Places data in a buffer that the peer advertised.
     RdmaWrite,
-    /// Asks the peer to send back the content of a buffer that it advertised.
+    /// Requests the contents of a buffer that the peer advertised.
     ReadRequest,
-    /// Carries what a Read Request asked for.
+    /// Carries the bytes that a Read Request asked for.
     ReadResponse,
-    /// Delivers data to the next buffer that the peer has posted.
+    /// Delivers data to the peer's next posted buffer.
     Send,
-    /// A Send that also takes back an STag of the receiver's.
+    /// Send that also invalidates an STag of the receiver.
     SendInvalidate,
-    /// A Send that asks for an event at the receiver.
+    /// Send that asks for an event at the receiver.
     SendSolicited,
-    /// Both of these.
+    /// Send that does both.
     SendSolicitedInvalidate,
-    /// Tells why the stream ends.
+    /// Reports the error that ends the stream.
     Terminate,
     /// Delivers eight bytes without a buffer (RFC 7306 §6).
     ImmediateData,
-    /// The same, asking for an event at the receiver.
+    /// Immediate Data that asks for an event at the receiver.
     ImmediateDataSolicited,
-    /// Asks for a 64-bit atomic operation (RFC 7306 §5).
+    /// Requests a 64-bit atomic operation (RFC 7306 §5).
     AtomicRequest,
-    /// Carries what an atomic operation found.
+    /// Carries the original value of an atomic operation.
     AtomicResponse,
-    /// 12–15: no message has this number.
+    /// 12–15: not assigned to any message.
     Reserved(u8),
 }
 
-/// What RFC 5040 §4.1 Figure 4, §4.2 Figure 5 and RFC 7306 §4 Figures 2 and 3 say of one opcode.
+/// Properties of one opcode in RFC 5040 §4.1 Figure 4, §4.2 Figure 5 and RFC 7306 §4 Figures 2 and 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeRow {
-    /// The message.
+    /// Opcode of the row.
     pub opcode: Opcode,
-    /// Its name in the RFC.
+    /// Name of the message in the RFC.
     pub name: &'static str,
-    /// The queue that it must name; `None` for a tagged message.
+    /// Queue that the message must name; `None` for a tagged message.
     pub queue: Option<QueueNumber>,
-    /// The DDP header carries an STag to invalidate.
+    /// True if the DDP header carries an STag to invalidate.
     pub invalidates: bool,
-    /// The receiver's ULP is to be woken.
+    /// True if the message asks for an event at the receiver.
     pub solicited: bool,
-    /// Bytes of RDMAP header behind the DDP header; Terminate's is the fixed part only.
+    /// Length in bytes of the RDMAP header after the DDP header; for Terminate, of its fixed part.
     pub header_len: usize,
-    /// Bytes of the ULP may follow.
+    /// True if bytes of the ULP may follow.
     pub payload: bool,
 }
 
@@ -78,7 +78,7 @@ const fn fixed(opcode: Opcode, name: &'static str, queue: QueueNumber, header_le
     OpcodeRow { opcode, name, queue, invalidates: false, solicited: false, header_len, payload: false }
 }
 
-/// Every opcode that has a meaning, in the order of its number.
+/// Assigned opcodes, in the order of their numbers.
 pub const OPCODES: [OpcodeRow; 12] = [
     tagged(Opcode::RdmaWrite, "RDMA Write"),
     fixed(Opcode::ReadRequest, "RDMA Read Request", QueueNumber::READ_REQUEST, ReadRequest::LEN),
@@ -98,7 +98,7 @@ pub const OPCODES: [OpcodeRow; 12] = [
 ];
 
 impl Opcode {
-    /// The opcode of a number; only its low four bits count.
+    /// Returns the opcode of a number; only its low four bits are used.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
@@ -119,7 +119,7 @@ impl Opcode {
         }
     }
 
-    /// The number on the wire, 0–15.
+    /// Returns the number on the wire, 0–15.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u8 {
@@ -140,7 +140,7 @@ impl Opcode {
         }
     }
 
-    /// What the RFCs say of this opcode; `None` where they reserve it.
+    /// Returns the row of this opcode; `None` if the RFCs reserve it.
     #[inline]
     #[must_use]
     pub fn row(self) -> Option<&'static OpcodeRow> {
@@ -158,28 +158,28 @@ impl Opcode {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlField {
-    /// RV, 0–3; [`VERSION`] is the only one spoken.
+    /// RV, 0–3; only [`VERSION`] is supported.
     pub version: u8,
-    /// What the message is.
+    /// Opcode of the message.
     pub opcode: Opcode,
 }
 
 impl ControlField {
-    /// The field of a message that we send.
+    /// Returns the field of a message to send.
     #[inline]
     #[must_use]
     pub const fn new(opcode: Opcode) -> Self {
         Self { version: VERSION, opcode }
     }
 
-    /// Reads the byte.
+    /// Parses the byte of a DDP header.
     #[inline]
     #[must_use]
     pub const fn parse(byte: u8) -> Self {
         Self { version: byte >> 6, opcode: Opcode::from_bits(byte) }
     }
 
-    /// The byte.
+    /// Returns the byte for a DDP header.
     #[inline]
     #[must_use]
     pub const fn emit(self) -> u8 {
@@ -200,23 +200,24 @@ impl ControlField {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The requester's buffer; copied into the response without interpretation.
+    /// STag of the requester's buffer; the response returns it without interpretation.
     pub sink_stag: Stag,
-    /// Where in that buffer the data goes.
+    /// Tagged offset of the data in the requester's buffer.
     pub sink_offset: TaggedOffset,
-    /// Bytes asked for.
+    /// Length of the data in bytes.
     pub size: u32,
-    /// The responder's buffer.
+    /// STag of the responder's buffer.
     pub source_stag: Stag,
-    /// Where in that buffer the data is.
+    /// Tagged offset of the data in the responder's buffer.
     pub source_offset: TaggedOffset,
 }
 
 impl ReadRequest {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 28;
 
-    /// The header at the start of `message`, and the bytes behind it (of which there should be none).
+    /// Parses the header at the start of `message`, and returns it with the bytes after it (of which there should be
+    /// none).
     ///
     /// # Errors
     /// `Truncated`.
@@ -239,7 +240,7 @@ impl ReadRequest {
         Ok((parsed, rest))
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         let [sink_high, sink_low] = halves(self.sink_offset);

@@ -1,26 +1,26 @@
-//! The Terminate message (RFC 5040 §4.8).
+//! Terminate message (RFC 5040 §4.8).
 
 use super::ddp::{Header, TaggedHeader, UntaggedHeader};
 use super::rdmap::ReadRequest;
 use super::{ParseError, truncated};
 
-/// The layer that met the error (RFC 5040 §4.8, Figure 9).
+/// Layers that report an error (RFC 5040 §4.8, Figure 9).
 pub mod layer {
-    /// RDMAP.
+    /// RDMA Protocol layer (RFC 5040).
     pub const RDMAP: u8 = 0;
-    /// DDP.
+    /// Direct Data Placement layer (RFC 5041).
     pub const DDP: u8 = 1;
-    /// The lower layer: MPA.
+    /// Lower Layer Protocol: MPA (RFC 5044).
     pub const LLP: u8 = 2;
 }
 
-/// In which order the nibbles and flags of a received control word were found.
+/// Bit order of a received control word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BitOrder {
-    /// The most significant bit first, as the RFC draws it.
+    /// Most significant bit first, as the RFC draws it.
     Rfc,
-    /// Layer and error type exchanged and the flags in the low bits, as Linux soft-iWARP sends it from a
-    /// little-endian machine.
+    /// Layer and error type exchanged and the flags in the low bits, as Linux soft-iWARP sends it from a little-endian
+    /// machine.
     Swapped,
 }
 
@@ -35,25 +35,25 @@ pub enum BitOrder {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// The layer, 0–15; see [`layer`].
+    /// Layer, 0–15; see [`layer`].
     pub layer: u8,
-    /// The error type within the layer, 0–15.
+    /// Error type within the layer, 0–15.
     pub etype: u8,
-    /// The error within its type.
+    /// Error code within the type.
     pub code: u8,
-    /// M: the DDP segment length is valid.
+    /// M: true if the DDP segment length is valid.
     pub segment_length: bool,
-    /// D: the offending segment's DDP header is included.
+    /// D: true if the offending segment's DDP header is included.
     pub ddp_header: bool,
-    /// R: the offending RDMA Read Request's header is included.
+    /// R: true if the offending RDMA Read Request's header is included.
     pub rdma_header: bool,
 }
 
 impl Control {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// Writes the word in the RFC's order.
+    /// Returns the word in the RFC's bit order.
     #[must_use]
     pub const fn emit(&self) -> [u8; Self::LEN] {
         let flags = (if self.segment_length { 0x80 } else { 0 })
@@ -62,11 +62,11 @@ impl Control {
         [(self.layer << 4) | (self.etype & 0x0F), self.code, flags, 0]
     }
 
-    /// Reads the word, in whichever order its sender wrote it.
+    /// Parses the word in either bit order, and returns the order found.
     ///
-    /// The flags lie in disjoint bits of the two orders and decide where there are any. A word without
-    /// flags is read in the order in which it is a defined error that Figure 10 lets go without headers;
-    /// failing that, a defined error; failing that, as the RFC says.
+    /// The flags occupy disjoint bits in the two orders and determine the order if any is set. A word without flags is
+    /// parsed in the order in which it is a defined error that Figure 10 allows without headers; otherwise in the
+    /// order in which it is a defined error; otherwise in the RFC's.
     #[must_use]
     pub fn parse(word: [u8; Self::LEN]) -> (Self, BitOrder) {
         let [kinds, code, flags, _] = word;
@@ -93,7 +93,7 @@ impl Control {
         self.segment_length || self.ddp_header || self.rdma_header
     }
 
-    /// 0 for no defined error, 1 for one that should have come with headers, 2 for one that comes without.
+    /// Returns 0 for an undefined error, 1 for one that requires headers, 2 for one that comes without.
     const fn plausibility(&self) -> u8 {
         match (self.layer, self.etype, self.code) {
             // RFC 5040 §4.8: a local catastrophic error "does not have an error code"; LLP errors carry no
@@ -107,27 +107,27 @@ impl Control {
     }
 }
 
-/// A whole Terminate message: what follows its own (untagged, queue 2) DDP header.
+/// Complete Terminate message: the bytes after its own (untagged, queue 2) DDP header.
 ///
-/// Which parts are present is what M, D and R say; [`Self::new`] sets them from the parts.
+/// M, D and R state which parts are present; [`Self::new`] sets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// The error, and which of the parts below are there.
+    /// Error code, and the flags for the parts below.
     pub control: Control,
-    /// The DDP segment length of the offending segment: its header and payload, in bytes.
+    /// Length of the offending DDP segment in bytes: header and payload.
     pub segment_length: Option<u16>,
-    /// The offending segment's DDP header.
+    /// DDP header of the offending segment.
     pub ddp_header: Option<Header>,
-    /// The offending (or half answered) Read Request's header.
+    /// Header of the Read Request that was refused or only partly answered.
     pub rdma_header: Option<ReadRequest>,
 }
 
 impl Terminate {
-    /// Bytes of the longest message.
+    /// Length in bytes of the longest message.
     pub const LEN_MAX: usize = Control::LEN + 2 + Header::LEN_MAX + ReadRequest::LEN;
 
-    /// A message about an error, with what is known of the segment that caused it. The Read Request's
-    /// header is left out where there is no DDP header, the layout having no place for it then.
+    /// Creates a message about an error, with the known headers of the segment that caused it. Omits the Read
+    /// Request's header if there is no DDP header: the layout has no place for it then.
     #[must_use]
     pub fn new(
         layer: u8,
@@ -149,11 +149,11 @@ impl Terminate {
         Self { control, segment_length, ddp_header, rdma_header }
     }
 
-    /// Reads a message, in either bit order. The attached headers serve diagnosis only, so that a sender
-    /// who promised more than there is loses those headers and not the error itself.
+    /// Parses a message in either bit order. The attached headers serve diagnosis only: if the message is shorter than
+    /// M, D and R state, it loses those headers but not the error.
     ///
     /// # Errors
-    /// `Truncated` where the control word is not whole.
+    /// `Truncated` if the control word is incomplete.
     pub fn parse(message: &[u8]) -> Result<(Self, BitOrder), ParseError> {
         let Some((word, mut rest)) = message.split_first_chunk::<{ Control::LEN }>() else {
             return Err(truncated(Control::LEN, message.len()));
@@ -179,8 +179,8 @@ impl Terminate {
         Ok((parsed, order))
     }
 
-    /// Writes the message in the RFC's order, with M, D and R as the parts are there, and returns how many
-    /// bytes of `out` it took.
+    /// Writes the message in the RFC's bit order, with M, D and R according to its parts, and returns the number of
+    /// bytes written.
     pub fn emit(&self, out: &mut [u8; Self::LEN_MAX]) -> usize {
         let mut writer = Writer { rest: out, written: 0 };
         let control = Control {
@@ -221,7 +221,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Appends `bytes`; they fit, because the whole is as long as the sum of the longest parts.
+    /// Appends `bytes`; they fit, because the buffer has the length of all parts together.
     fn put(&mut self, bytes: &[u8]) {
         if let Some((head, rest)) = core::mem::take(&mut self.rest).split_at_mut_checked(bytes.len()) {
             head.copy_from_slice(bytes);

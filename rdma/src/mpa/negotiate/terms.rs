@@ -6,7 +6,7 @@ use crate::wire::mpa::{ConnectionData, FrameHeader, ReadDepth, RtrOptions};
 /// Ready-to-receive message: the empty message that an initiator sends first (RFC 6581 §9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// An empty Send.
+    /// An empty Send message.
     Send,
     /// An empty RDMA Write.
     Write,
