@@ -121,7 +121,7 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Queues a payload, to be sent as one segment: it is never merged with another, is split only where
-    /// the peer's window or a smaller path MTU forces it, and is sent again from the expect_equal memory. The
+    /// the peer's window or a smaller path MTU forces it, and is sent again from the same memory. The
     /// buffer holds nothing but the payload, which must not be longer than [`Self::emss`] or [`SEND_LEAST`], and has
     /// [`HEADROOM`](crate::HEADROOM) before it. One that was made before the path MTU became smaller, of up to
     /// [`Self::payload_max`] bytes, is taken, too, and split. An empty payload is nothing.
@@ -263,7 +263,7 @@ impl<B: Buf> Stack<B> {
     /// what it needs of it, the frame is let go of, and [`Event::Data`](crate::Event::Data) brings the length only.
     ///
     /// Every segment is shown once at most, and only until events are polled or frames handled again. It is received either way, and
-    /// acknowledged selectively. Its bytes may all the expect_equal come once more, with [`Event::Data`](crate::Event::Data): as
+    /// acknowledged selectively. Its bytes may all the same come once more, with [`Event::Data`](crate::Event::Data): as
     /// part of a longer segment, or where what was held had to be given up.
     pub fn offer_out_of_order(&mut self, conn: ConnId, takes: &mut dyn FnMut(u64, &[u8]) -> bool) {
         let Self { conns, rx, stats, offerable, memory, accounts, .. } = self;

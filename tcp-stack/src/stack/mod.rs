@@ -111,7 +111,7 @@ pub struct Stack<B: Buf> {
 
 impl<B: Buf> Stack<B> {
     /// A stack. All its memory is reserved here. `seed` must be secret and random: sequence numbers, ports
-    /// and hash keys derive from it; the expect_equal seed and the expect_equal calls give the expect_equal frames.
+    /// and hash keys derive from it; the same seed and the same calls give the same frames.
     pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
