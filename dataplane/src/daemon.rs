@@ -115,7 +115,7 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
 }
 
 fn about(config_path: &Path, config: &Config, degraded: Vec<String>, workers: usize) -> About {
-    let lanes = (workers * config.ports.len()) as u64;
+    let worker_ports = (workers * config.ports.len()) as u64;
     About {
         config_path: config_path.to_owned(),
         degraded,
@@ -125,6 +125,6 @@ fn about(config_path: &Path, config: &Config, degraded: Vec<String>, workers: us
             Idle::Spin => iwarp_control::Idle::Spin,
             Idle::Adaptive { .. } => iwarp_control::Idle::Adaptive,
         },
-        connections_max: u64::from(config.tcp.connections_max).saturating_mul(lanes),
+        connections_max: u64::from(config.tcp.connections_max).saturating_mul(worker_ports),
     }
 }

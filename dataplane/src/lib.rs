@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! daemon ─ setup ─┬─ port ── dpdk            frames in and out
-//!                 ├─ worker ─ lane ─ engine  one thread per core: the protocols
+//!                 ├─ worker ─ port ─ engine  one thread per core: the protocols
 //!                 ├─ memory                  regions, the only place that segments are copied to
 //!                 └─ control ─ admin         the Unix socket and what its methods do
 //! ```

@@ -19,7 +19,7 @@ use crate::dpdk::{
 use crate::engine::{Engine, EngineConfig, ListenerService};
 use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use crate::port::{Port, PortSpec, QueuePair};
-use crate::worker::{Clock, Lane, Published, Relays, Rounds, Transmit, Worker, mesh};
+use crate::worker::{Clock, Published, Relays, Rounds, Transmit, Worker, WorkerPort, mesh};
 
 /// Commands that wait for a worker at most.
 const COMMANDS: usize = 64;
@@ -42,18 +42,18 @@ pub(crate) struct House {
 pub(crate) fn build(config: &Config, clock: &Clock) -> Result<House> {
     let (eal, mut degraded) = start_eal(&[config])?;
     let workers = config.workers.cores.len();
-    let mut lanes: Vec<Vec<Lane>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut worker_ports: Vec<Vec<WorkerPort>> = (0..workers).map(|_| Vec::new()).collect();
     let mut ports = Vec::new();
     for (index, port) in config.ports.iter().enumerate() {
         let Pools { pools, degraded: short } = Pools::new(config, &eal, port)?;
         degraded.extend(short);
         let (entry, pairs) = open(config, port, &eal, pools)?;
-        for (lanes, lane) in lanes.iter_mut().zip(join(config, index, &entry, pairs)?) {
-            lanes.push(lane);
+        for (worker_ports, worker_port) in worker_ports.iter_mut().zip(join(config, index, &entry, pairs)?) {
+            worker_ports.push(worker_port);
         }
         ports.push(entry);
     }
-    let (workers, crew) = hire(config, lanes, clock);
+    let (workers, crew) = hire(config, worker_ports, clock);
     Ok(House { eal, regions: regions(config, &memory_plan(config)), degraded, ports, workers, crew })
 }
 
@@ -234,8 +234,8 @@ pub(crate) fn port_spec(config: &Config, port: &iwarp_config::Port) -> PortSpec 
     PortSpec { rx_interrupt, ..PortSpec::from(port) }
 }
 
-/// Each worker's lane on a port. The workers beyond its queues send through worker 0.
-fn join(config: &Config, index: usize, entry: &PortEntry, pairs: Vec<QueuePair>) -> Result<Vec<Lane>> {
+/// Each worker's share of a port. The workers beyond its queues send through worker 0.
+fn join(config: &Config, index: usize, entry: &PortEntry, pairs: Vec<QueuePair>) -> Result<Vec<WorkerPort>> {
     let workers = entry.pools.len();
     let Relays { mut to_first, from_others } = Relays::new(workers.saturating_sub(pairs.len()));
     let queues = pairs.into_iter().map(|QueuePair { rx, tx }| {
@@ -245,7 +245,7 @@ fn join(config: &Config, index: usize, entry: &PortEntry, pairs: Vec<QueuePair>)
     let places = mesh(workers, entry.port.rss().is_some());
     let make = |(((worker, pool), place), (rx, tx))| {
         let pool = MbufPool::of_worker(Arc::clone(pool));
-        Ok(Lane::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
+        Ok(WorkerPort::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
     };
     (0..).zip(&entry.pools).zip(places).zip(queues.chain(relays)).map(make).collect()
 }
@@ -362,15 +362,15 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
 }
 
 /// The workers, and what the desk knows of each.
-fn hire(config: &Config, lanes: Vec<Vec<Lane>>, clock: &Clock) -> (Vec<Worker>, Vec<Member>) {
-    let hire = |(index, (lanes, core)): (usize, (Vec<Lane>, &u16))| {
+fn hire(config: &Config, worker_ports: Vec<Vec<WorkerPort>>, clock: &Clock) -> (Vec<Worker>, Vec<Member>) {
+    let hire = |(index, (worker_ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
         let rounds = Rounds::new(clock, &config.workers.idle);
-        let published = Arc::new(Published::new(&(rounds.stats(), lanes.as_slice())));
+        let published = Arc::new(Published::new(&(rounds.stats(), worker_ports.as_slice())));
         let (producer, commands) = rtrb::RingBuffer::new(COMMANDS);
         let member = Member::new(*core, Arc::clone(&published), producer);
-        (Worker { index, core: *core, lanes, commands, published, rounds }, member)
+        (Worker { index, core: *core, ports: worker_ports, commands, published, rounds }, member)
     };
-    lanes.into_iter().zip(&config.workers.cores).enumerate().map(hire).unzip()
+    worker_ports.into_iter().zip(&config.workers.cores).enumerate().map(hire).unzip()
 }
 
 /// The networks of a port, for messages.

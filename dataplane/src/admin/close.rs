@@ -29,11 +29,13 @@ impl Which {
         let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
         let (chosen, worker) = match *asked {
             ConnClose { id: Some(id), peer: None, listener: None } => {
-                let Unpacked { worker, lane, index, generation } = unpack(id);
-                (Chosen::One { lane, index, generation }, Some(worker))
+                let Unpacked { worker, port, index, generation } = unpack(id);
+                (Chosen::One { port, index, generation }, Some(worker))
             }
             ConnClose { id: None, peer: Some(peer), listener: None } => (Chosen::Peer(peer), None),
-            ConnClose { id: None, peer: None, listener: Some(port) } => (Chosen::Listener(port), None),
+            ConnClose { id: None, peer: None, listener: Some(tcp_port) } => {
+                (Chosen::Listener(tcp_port), None)
+            }
             _ => {
                 let what = "conn.close: exactly one of `id`, `peer` and `listener` says which connections";
                 return Err(invalid(what.to_owned()));
@@ -66,7 +68,7 @@ pub(super) async fn conns(crew: &[Member], which: &Which) -> Result<ConnsClosed,
             continue;
         }
         let mut from = Some(match which.chosen {
-            Chosen::One { lane, index, .. } => (lane, index),
+            Chosen::One { port, index, .. } => (port, index),
             Chosen::Peer(_) | Chosen::Listener(_) => (0, 0),
         });
         while let Some(at) = from {
@@ -74,7 +76,7 @@ pub(super) async fn conns(crew: &[Member], which: &Which) -> Result<ConnsClosed,
             let page = member.ask(|reply| Command::ConnsClose { chosen, from: at, rows, reply }).await?;
             done.count = done.count.saturating_add(page.rows.len() as u64);
             let room = CONNECTIONS_LISTED_MAX.saturating_sub(done.closed.len());
-            done.closed.extend(page.rows.iter().take(room).map(|(lane, row)| closed(worker, *lane, row)));
+            done.closed.extend(page.rows.iter().take(room).map(|(port, row)| closed(worker, *port, row)));
             from = page.next.filter(|_| !matches!(which.chosen, Chosen::One { .. }));
         }
     }
@@ -85,9 +87,9 @@ pub(super) async fn conns(crew: &[Member], which: &Which) -> Result<ConnsClosed,
     Ok(done)
 }
 
-fn closed(worker: usize, lane: usize, row: &ConnRow) -> ConnClosed {
+fn closed(worker: usize, port: usize, row: &ConnRow) -> ConnClosed {
     ConnClosed {
-        id: pack(worker, lane, row.id.index(), row.id.generation()),
+        id: pack(worker, port, row.id.index(), row.id.generation()),
         local: row.tcp.local,
         remote: row.tcp.remote,
         service: row.service.to_owned(),
@@ -108,7 +110,7 @@ mod tests {
     fn exactly_one_member_says_which_connections() {
         let id = pack(3, 1, 70, 5);
         let one = which(json!({ "id": id })).unwrap();
-        assert_eq!(one.chosen, Chosen::One { lane: 1, index: 70, generation: 5 });
+        assert_eq!(one.chosen, Chosen::One { port: 1, index: 70, generation: 5 });
         assert_eq!(one.worker, Some(3));
         for asked in [json!({"peer": "10.0.0.0/8"}), json!({"peer": "fd77::/64"}), json!({"listener": 7})] {
             assert_eq!(which(asked).unwrap().worker, None);

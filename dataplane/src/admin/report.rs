@@ -281,7 +281,7 @@ pub(super) async fn conns(
         {
             let rows = Vec::with_capacity(CONN_PAGE);
             let page = member.ask(|reply| Command::Conns { from: at, rows, reply }).await?;
-            all.extend(page.rows.into_iter().map(|(lane, row)| conn_info(worker, lane, &row, regions, now)));
+            all.extend(page.rows.into_iter().map(|(port, row)| conn_info(worker, port, &row, regions, now)));
             from = page.next;
         }
     }
@@ -302,18 +302,18 @@ pub(super) async fn conn(
         ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no connection {id}"))
             .with_help("`iwarpctl conn list` shows those there are")
     };
-    let Unpacked { worker, lane, index, .. } = unpack(id);
+    let Unpacked { worker, port, index, .. } = unpack(id);
     let member = crew.get(worker).ok_or_else(none)?;
-    let row = member.ask(|reply| Command::Conn { lane, index, reply }).await?.ok_or_else(none)?;
-    let info = conn_info(worker, lane, &row, regions, now);
+    let row = member.ask(|reply| Command::Conn { port, index, reply }).await?.ok_or_else(none)?;
+    let info = conn_info(worker, port, &row, regions, now);
     if info.id == id { Ok(info) } else { Err(none()) }
 }
 
-/// A connection's number: worker (8 bits), lane (4), slab index (20), generation (20). It fits the 53 bits that
+/// A connection's number: worker (8 bits), port (4), slab index (20), generation (20). It fits the 53 bits that
 /// every JSON reader keeps exactly.
-pub(super) fn pack(worker: usize, lane: usize, index: u32, generation: u32) -> u64 {
+pub(super) fn pack(worker: usize, port: usize, index: u32, generation: u32) -> u64 {
     (worker as u64 & 0xff) << 44
-        | (lane as u64 & 0xf) << 40
+        | (port as u64 & 0xf) << 40
         | u64::from(index & 0xf_ffff) << 20
         | u64::from(generation & Chosen::GENERATION_MASK)
 }
@@ -321,7 +321,7 @@ pub(super) fn pack(worker: usize, lane: usize, index: u32, generation: u32) -> u
 /// The parts of a connection's number.
 pub(super) struct Unpacked {
     pub(super) worker: usize,
-    pub(super) lane: usize,
+    pub(super) port: usize,
     pub(super) index: u32,
     pub(super) generation: u32,
 }
@@ -330,17 +330,17 @@ pub(super) fn unpack(id: u64) -> Unpacked {
     let part = |shift: u32, mask: u64| u32::try_from(id >> shift & mask).unwrap_or_default();
     Unpacked {
         worker: part(44, 0xff) as usize,
-        lane: part(40, 0xf) as usize,
+        port: part(40, 0xf) as usize,
         index: part(20, 0xf_ffff),
         generation: part(0, Chosen::GENERATION_MASK.into()),
     }
 }
 
-fn conn_info(worker: usize, lane: usize, row: &ConnRow, regions: &Regions, now: Instant) -> ConnInfo {
+fn conn_info(worker: usize, port: usize, row: &ConnRow, regions: &Regions, now: Instant) -> ConnInfo {
     let ConnRow { id, tcp, service, rdma, region } = row;
     let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     ConnInfo {
-        id: pack(worker, lane, id.index(), id.generation()),
+        id: pack(worker, port, id.index(), id.generation()),
         worker: u32::try_from(worker).unwrap_or(u32::MAX),
         local: tcp.local,
         remote: tcp.remote,
@@ -428,8 +428,8 @@ mod tests {
     fn a_connection_s_number_leads_back_to_it() {
         let number = pack(200, 13, 0xabcde, 0x1234_5678);
         assert!(number < 1 << 53);
-        let Unpacked { worker, lane, index, generation } = unpack(number);
-        assert_eq!((worker, lane, index, generation), (200, 13, 0xabcde, 0x4_5678));
+        let Unpacked { worker, port, index, generation } = unpack(number);
+        assert_eq!((worker, port, index, generation), (200, 13, 0xabcde, 0x4_5678));
     }
 
     #[test]

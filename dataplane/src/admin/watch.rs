@@ -51,7 +51,7 @@ impl Desk {
     /// Takes the queues from the workers and closes the device.
     async fn lose(&self, index: usize) -> anyhow::Result<()> {
         for member in &self.crew {
-            let detached = member.ask(|reply| Command::Detach { lane: index, reply }).await;
+            let detached = member.ask(|reply| Command::Detach { port: index, reply }).await;
             detached.map_err(|error| anyhow::anyhow!("a port is gone, and {error}"))?;
         }
         let mut ports = self.ports.borrow_mut();
@@ -77,7 +77,7 @@ impl Desk {
                 tracing::info!(port = name, interface, "the interface has returned");
                 for (member, queues) in self.crew.iter().zip(pairs) {
                     // A worker that takes no command has ended, which ends the daemon.
-                    let _ = member.send(Command::Attach { lane: index, queues: Box::new(queues) });
+                    let _ = member.send(Command::Attach { port: index, queues: Box::new(queues) });
                 }
             }
             Err(error) => {

@@ -47,7 +47,7 @@ pub(crate) const TURNS_MAX: usize = 64;
 const ECHO_WAKES: usize = 4;
 
 iwarp_counters::counters! {
-    /// What the services of a lane count.
+    /// What the services of a port's services count.
     pub struct ServiceStats {
         /// Connections of the echo service.
         echo_connections,

@@ -13,7 +13,7 @@ use tcp_stack::{Buf, BufPool, ConnId, GivesWay, Instant, Segment, Stack};
 use super::deadlines::{LINGER, since_start};
 use super::sink::{StreamSink, Turn};
 
-/// What all RDMA connections of a lane share.
+/// State shared by all RDMA connections of one port and worker.
 #[derive(Debug)]
 pub(super) struct RdmaSide<M> {
     pub(super) stags: StagTable,

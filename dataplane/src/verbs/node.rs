@@ -15,7 +15,7 @@ use crate::dpdk::{Eal, MbufPool, Mempool, RegisteredThread};
 use crate::memory::{RegionMemory, WorkerMemory};
 use crate::port::{Port, PortSpec, QueuePair};
 use crate::setup;
-use crate::worker::{Clock, Lane, Round, Rounds, Transmit, Visit, mesh};
+use crate::worker::{Clock, Round, Rounds, Transmit, Visit, WorkerPort, mesh};
 
 /// Verbs over DPDK's packet buffers and region memory.
 pub type PortVerbs = Verbs<MbufPool, WorkerMemory>;
@@ -60,7 +60,7 @@ impl NodeOptions {
 /// memory, IP, TCP and MPA. Regions and listeners are the program's own.
 #[derive(Debug)]
 pub struct Node {
-    lanes: [Lane<PortVerbs>; 1],
+    worker_ports: [WorkerPort<PortVerbs>; 1],
     rounds: Rounds,
     now: Instant,
     port: Port,
@@ -135,7 +135,7 @@ impl Node {
 
     /// One round: a burst in, a step, a burst out. Does not sleep.
     pub fn poll(&mut self) -> Round {
-        let round = self.rounds.turn(&mut self.lanes);
+        let round = self.rounds.turn(&mut self.worker_ports);
         self.now = round.now;
         round
     }
@@ -148,8 +148,8 @@ impl Node {
             if let ControlFlow::Break(end) = program(self) {
                 return end;
             }
-            if let Some(time) = round.sleep.filter(|_| !self.lane().has_output()) {
-                self.rounds.sleep(&mut self.lanes, time);
+            if let Some(time) = round.sleep.filter(|_| !self.worker_port().has_output()) {
+                self.rounds.sleep(&mut self.worker_ports, time);
             }
         }
     }
@@ -159,7 +159,7 @@ impl Node {
     pub fn finish(&mut self, patience: Duration) -> bool {
         let until = self.rounds.now() + patience;
         let closed = self.run(|node| {
-            if node.verbs().connections() == 0 && !node.lane().has_output() {
+            if node.verbs().connections() == 0 && !node.worker_port().has_output() {
                 ControlFlow::Break(true)
             } else if node.now >= until {
                 ControlFlow::Break(false)
@@ -168,7 +168,7 @@ impl Node {
             }
         });
         let now = self.rounds.now();
-        self.lane_mut().shut_down(now);
+        self.worker_port_mut().shut_down(now);
         closed
     }
 
@@ -179,12 +179,12 @@ impl Node {
 
     /// The objects of verbs.
     pub fn verbs(&self) -> &PortVerbs {
-        self.lane().engine()
+        self.worker_port().engine()
     }
 
     /// The objects of verbs.
     pub fn verbs_mut(&mut self) -> &mut PortVerbs {
-        self.lane_mut().engine_mut()
+        self.worker_port_mut().engine_mut()
     }
 
     /// The port.
@@ -200,7 +200,7 @@ impl Node {
     /// Calls back once per counter, of the thread and the port, as the daemon's workers do.
     pub fn visit_counters(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
         self.rounds.stats().visit(&mut |name, help, value| f("worker", name, help, value));
-        self.lane().visit(f);
+        self.worker_port().visit(f);
     }
 
     /// Makes the memory of a region, zeroed, and lets the RDMA engine reach it. Pages are those that the
@@ -217,14 +217,14 @@ impl Node {
         Ok((region, memory))
     }
 
-    fn lane(&self) -> &Lane<PortVerbs> {
-        let [lane] = &self.lanes;
-        lane
+    fn worker_port(&self) -> &WorkerPort<PortVerbs> {
+        let [worker_port] = &self.worker_ports;
+        worker_port
     }
 
-    fn lane_mut(&mut self) -> &mut Lane<PortVerbs> {
-        let [lane] = &mut self.lanes;
-        lane
+    fn worker_port_mut(&mut self) -> &mut WorkerPort<PortVerbs> {
+        let [worker_port] = &mut self.worker_ports;
+        worker_port
     }
 }
 
@@ -270,7 +270,7 @@ impl<'a> Plan<'a> {
         let place = mesh(1, false).pop().context("no place for a worker")?;
         let rounds = Rounds::new(clock, &config.workers.idle);
         Ok(Node {
-            lanes: [Lane::new(Verbs::new(verbs, memory), Some(rx), transmit, pool, place)],
+            worker_ports: [WorkerPort::new(Verbs::new(verbs, memory), Some(rx), transmit, pool, place)],
             now: rounds.now(),
             rounds,
             port,

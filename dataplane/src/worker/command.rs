@@ -47,10 +47,10 @@ pub struct ConnPage {
 /// A choice of connections, to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chosen {
-    /// That of a lane, a slab index and the low bits of a generation.
+    /// The one with a port index, a slab index and the low bits of a generation.
     One {
-        /// Lane (port).
-        lane: usize,
+        /// Index of the port.
+        port: usize,
         /// Its slab index.
         index: u32,
         /// The [low bits](Self::GENERATION_MASK) of its generation.
@@ -66,15 +66,15 @@ impl Chosen {
     /// The bits of a generation that a connection's number carries.
     pub const GENERATION_MASK: u32 = 0xf_ffff;
 
-    /// True for a connection of a lane that is one of them.
-    pub fn has(&self, of_lane: usize, row: &ConnRow) -> bool {
+    /// True for a connection of a port that is one of them.
+    pub fn has(&self, of_port: usize, row: &ConnRow) -> bool {
         match *self {
-            Self::One { lane, index, generation } => {
-                (lane, index) == (of_lane, row.id.index())
+            Self::One { port, index, generation } => {
+                (port, index) == (of_port, row.id.index())
                     && generation == row.id.generation() & Self::GENERATION_MASK
             }
             Self::Peer(prefix) => prefix.contains(&row.tcp.remote.ip()),
-            Self::Listener(port) => row.tcp.listener.is_some() && row.tcp.local.port() == port,
+            Self::Listener(tcp_port) => row.tcp.listener.is_some() && row.tcp.local.port() == tcp_port,
         }
     }
 }
@@ -116,7 +116,7 @@ pub enum Command {
     },
     /// A page of connections.
     Conns {
-        /// Lane (port) and slab index to begin at.
+        /// Port index and slab index to begin at.
         from: (usize, u32),
         /// An empty vector with room for the page: the worker does not allocate it.
         rows: Vec<(usize, ConnRow)>,
@@ -127,7 +127,7 @@ pub enum Command {
     ConnsClose {
         /// The choice.
         chosen: Chosen,
-        /// Lane (port) and slab index to begin at.
+        /// Port index and slab index to begin at.
         from: (usize, u32),
         /// An empty vector with room for the page: the worker does not allocate it, and closes no more.
         rows: Vec<(usize, ConnRow)>,
@@ -136,8 +136,8 @@ pub enum Command {
     },
     /// One connection.
     Conn {
-        /// Lane (port).
-        lane: usize,
+        /// Index of the port.
+        port: usize,
         /// Its slab index.
         index: u32,
         /// The answer.
@@ -145,15 +145,15 @@ pub enum Command {
     },
     /// Give up the queues of a port that is gone; answers when they are.
     Detach {
-        /// Lane (port).
-        lane: usize,
+        /// Index of the port.
+        port: usize,
         /// It is done.
         reply: oneshot::Sender<()>,
     },
     /// Take queues of a port that has returned.
     Attach {
-        /// Lane (port).
-        lane: usize,
+        /// Index of the port.
+        port: usize,
         /// The queues.
         queues: Box<QueuePair>,
     },

@@ -1,18 +1,18 @@
 //! Poll-mode workers: one pinned thread each, one round after the other.
 //!
 //! ```text
-//! round: every lane receives, steps, transmits ─▶ every 256 rounds (or when idle): commands, counters ─▶ idle?
+//! round: every port receives, steps, transmits ─▶ every 256 rounds (or when idle): commands, counters ─▶ idle?
 //! ```
 //! A worker shares nothing that it writes: commands reach it through a ring, its counters leave it as a
 //! published copy.
 
 mod command;
 mod idle;
-mod lane;
 mod published;
 mod rounds;
 mod steer;
 mod visit;
+mod worker_port;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use rtrb::Consumer;
 use tcp_stack::Instant;
 
 pub use command::{Chosen, Command, ConnPage, Refused, RegionUse};
-pub use lane::{Lane, PortEngine, Relays, Transmit};
 pub use published::{Published, Row, Visit};
 pub use rounds::{Round, Rounds};
 pub use steer::{Mesh, SteerStats, mesh};
+pub use worker_port::{Relays, Transmit, WorkerPort};
 
 use crate::dpdk::RegisteredThread;
 use crate::memory::RegionMemory;
@@ -94,8 +94,8 @@ pub struct Worker {
     pub index: usize,
     /// The CPU that it is pinned to.
     pub core: u16,
-    /// One lane per port.
-    pub lanes: Vec<Lane>,
+    /// The worker's share of each port.
+    pub ports: Vec<WorkerPort>,
     /// From the control side.
     pub commands: Consumer<Command>,
     /// Where its counters are published.
@@ -104,12 +104,12 @@ pub struct Worker {
     pub rounds: Rounds,
 }
 
-impl Visit for (&WorkerStats, &[Lane]) {
+impl Visit for (&WorkerStats, &[WorkerPort]) {
     fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
-        let (stats, lanes) = self;
+        let (stats, ports) = self;
         stats.visit(&mut |name, help, value| f("worker", name, help, value));
-        for lane in *lanes {
-            lane.visit(f);
+        for port in *ports {
+            port.visit(f);
         }
     }
 }
@@ -121,7 +121,7 @@ impl Worker {
         self.rounds.begin();
         let (mut round, mut published_at) = (0_u32, self.rounds.now());
         loop {
-            let Round { now, sleep } = self.rounds.turn(&mut self.lanes);
+            let Round { now, sleep } = self.rounds.turn(&mut self.ports);
             round = round.wrapping_add(1);
             if round.is_multiple_of(HOUSEKEEPING_ROUNDS) || sleep.is_some() {
                 if !self.obey() {
@@ -134,26 +134,26 @@ impl Worker {
                 }
             }
             if let Some(sleep) = sleep {
-                self.rounds.sleep(&mut self.lanes, sleep);
+                self.rounds.sleep(&mut self.ports, sleep);
             }
         }
         let now = self.rounds.now();
-        for lane in &mut self.lanes {
-            lane.shut_down(now);
+        for port in &mut self.ports {
+            port.shut_down(now);
         }
         self.publish();
     }
 
-    /// Gives every lane the wall clock's time: an operator, or NTP, may have set it.
+    /// Gives every port the wall clock's time: an operator, or NTP, may have set it.
     fn tell_time(&mut self) {
         let (now, wall) = (self.rounds.now(), self.rounds.wall());
-        for lane in &mut self.lanes {
-            lane.engine_mut().set_wall_clock(now, wall);
+        for port in &mut self.ports {
+            port.engine_mut().set_wall_clock(now, wall);
         }
     }
 
     fn publish(&self) {
-        self.published.publish(&(self.rounds.stats(), self.lanes.as_slice()));
+        self.published.publish(&(self.rounds.stats(), self.ports.as_slice()));
     }
 
     /// Carries out what waits in the command ring; `false` when it said stop.
@@ -168,23 +168,23 @@ impl Worker {
                 }
                 Command::RegionHide { name, region, reply } => {
                     let hidden =
-                        self.lanes.iter_mut().map(|lane| lane.engine_mut().region_hide(&name, region) as u64);
+                        self.ports.iter_mut().map(|port| port.engine_mut().region_hide(&name, region) as u64);
                     let _ = reply.send(hidden.sum());
                 }
                 Command::RegionRevoke { region, reply } => {
-                    let revoked = self.lanes.iter_mut().map(|lane| lane.region_revoke(region)).sum();
+                    let revoked = self.ports.iter_mut().map(|port| port.region_revoke(region)).sum();
                     let _ = reply.send(revoked);
                 }
                 Command::RegionUse { region, reply } => {
                     let _ = reply.send(self.region_use(region));
                 }
-                Command::Detach { lane, reply } => {
-                    self.lanes.iter_mut().skip(lane).take(1).for_each(Lane::detach);
+                Command::Detach { port, reply } => {
+                    self.ports.iter_mut().skip(port).take(1).for_each(WorkerPort::detach);
                     let _ = reply.send(());
                 }
-                Command::Attach { lane, queues } => {
-                    if let Some(lane) = self.lanes.get_mut(lane) {
-                        lane.attach(*queues);
+                Command::Attach { port, queues } => {
+                    if let Some(port) = self.ports.get_mut(port) {
+                        port.attach(*queues);
                     }
                 }
                 Command::Conns { from, mut rows, reply } => {
@@ -197,8 +197,8 @@ impl Worker {
                     // The resets leave before the next page.
                     return true;
                 }
-                Command::Conn { lane, index, reply } => {
-                    let _ = reply.send(self.lanes.get(lane).and_then(|lane| lane.engine().conn_at(index)));
+                Command::Conn { port, index, reply } => {
+                    let _ = reply.send(self.ports.get(port).and_then(|port| port.engine().conn_at(index)));
                 }
             }
         }
@@ -206,21 +206,21 @@ impl Worker {
     }
 
     fn region_add(&mut self, entry: &RegionEntry, memory: Option<&Arc<RegionMemory>>) -> Result<(), Refused> {
-        for lane in &mut self.lanes {
+        for port in &mut self.ports {
             let refused = |what: String| Refused { worker: self.index, what };
             if let Some(memory) = memory {
-                let attached = lane.engine_mut().memory_mut().attach(entry.region, Arc::clone(memory));
+                let attached = port.engine_mut().memory_mut().attach(entry.region, Arc::clone(memory));
                 attached.map_err(|error| refused(error.to_string()))?;
             }
-            lane.engine_mut().region_add(entry.clone()).map_err(|error| refused(error.to_string()))?;
+            port.engine_mut().region_add(entry.clone()).map_err(|error| refused(error.to_string()))?;
         }
         Ok(())
     }
 
     fn region_use(&self, region: rdma::RegionId) -> RegionUse {
         let mut sum = RegionUse::default();
-        for lane in &self.lanes {
-            let engine = lane.engine();
+        for port in &self.ports {
+            let engine = port.engine();
             sum.grants += engine.region_grants(region) as u64;
             let bytes = engine.memory().bytes(region);
             sum.bytes_placed += bytes.placed;
@@ -233,18 +233,18 @@ impl Worker {
     fn conns_close(
         &mut self,
         chosen: &Chosen,
-        (lane, cursor): (usize, u32),
+        (port, cursor): (usize, u32),
         rows: &mut Vec<(usize, crate::engine::ConnRow)>,
     ) -> Option<(usize, u32)> {
         let now = self.rounds.now();
-        let (lanes, room) = (self.lanes.len(), rows.capacity());
-        let engine = self.lanes.get_mut(lane)?.engine_mut();
-        let next = engine.conns_close(now, cursor, room, &|row| chosen.has(lane, row), &mut |row| {
-            rows.push((lane, row));
+        let (ports, room) = (self.ports.len(), rows.capacity());
+        let engine = self.ports.get_mut(port)?.engine_mut();
+        let next = engine.conns_close(now, cursor, room, &|row| chosen.has(port, row), &mut |row| {
+            rows.push((port, row));
         });
         match next {
-            Some(cursor) => Some((lane, cursor)),
-            None => Some((lane.saturating_add(1), 0)).filter(|(lane, _)| *lane < lanes),
+            Some(cursor) => Some((port, cursor)),
+            None => Some((port.saturating_add(1), 0)).filter(|(port, _)| *port < ports),
         }
     }
 
@@ -254,8 +254,8 @@ impl Worker {
         rows: &mut Vec<(usize, crate::engine::ConnRow)>,
     ) -> Option<(usize, u32)> {
         let mut cursor = cursor;
-        for (index, lane) in self.lanes.iter().enumerate().skip(first) {
-            if let Some(next) = lane.engine().conns(cursor, &mut |row| {
+        for (index, port) in self.ports.iter().enumerate().skip(first) {
+            if let Some(next) = port.engine().conns(cursor, &mut |row| {
                 rows.len() < rows.capacity() && {
                     rows.push((index, row));
                     true

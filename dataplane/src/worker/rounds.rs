@@ -1,4 +1,4 @@
-//! The rounds of one thread: every lane receives, steps and transmits, again and again.
+//! The rounds of one thread: every port receives, steps and transmits, again and again.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use iwarp_config::Idle;
 use tcp_stack::Instant;
 
 use super::idle::Idler;
-use super::{Clock, Lane, WorkerStats};
+use super::{Clock, WorkerPort, WorkerStats};
 use crate::dpdk::MbufPool;
 use crate::engine::Step;
 
@@ -59,27 +59,27 @@ impl Rounds {
         (self.last, self.moved) = (self.clock.now(), false);
     }
 
-    /// One round of every lane.
-    pub fn turn<E: Step<Pool = MbufPool>>(&mut self, lanes: &mut [Lane<E>]) -> Round {
+    /// One round of every port.
+    pub fn turn<E: Step<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>]) -> Round {
         let now = self.clock.now();
         self.account(now);
-        let moved = lanes.iter_mut().fold(0_usize, |moved, lane| moved.saturating_add(lane.round(now)));
+        let moved = ports.iter_mut().fold(0_usize, |moved, port| moved.saturating_add(port.round(now)));
         self.moved = moved > 0;
         let sleep = self.idler.after_round(self.moved, || {
-            if lanes.iter().any(Lane::has_output) {
+            if ports.iter().any(WorkerPort::has_output) {
                 return Duration::ZERO;
             }
-            lanes.iter_mut().map(Lane::due).min().unwrap_or(Instant::MAX).saturating_since(now)
+            ports.iter_mut().map(WorkerPort::due).min().unwrap_or(Instant::MAX).saturating_since(now)
         });
         Round { now, sleep }
     }
 
     /// Sleeps until the time is up, or a frame arrives where a port can tell.
-    pub fn sleep<E: Step<Pool = MbufPool>>(&mut self, lanes: &mut [Lane<E>], time: Duration) {
+    pub fn sleep<E: Step<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>], time: Duration) {
         self.stats.sleeps += 1;
-        let woken_by_port = match lanes {
+        let woken_by_port = match ports {
             // With one port the port itself can end the sleep.
-            [lane] => lane.wait(time),
+            [port] => port.wait(time),
             _ => false,
         };
         if !woken_by_port {

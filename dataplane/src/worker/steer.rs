@@ -14,7 +14,7 @@ use tcp_stack::{Buf, BufClass, BufPool};
 const RING_FRAMES: usize = 512;
 
 iwarp_counters::counters! {
-    /// What a lane counts of the frames that it passes on.
+    /// Frames that one worker passed on to others, per port.
     pub struct SteerStats {
         /// Frames passed on to the worker of their connection.
         steered,

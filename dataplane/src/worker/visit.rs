@@ -2,14 +2,14 @@
 
 use tcp_stack::{StackStats, State};
 
-use super::{Lane, Visit};
+use super::{Visit, WorkerPort};
 use crate::dpdk::MbufPool;
 use crate::engine::Step;
 use crate::verbs::PortVerbs;
 
 type Sink<'a> = &'a mut dyn FnMut(&'static str, &'static str, &'static str, u64);
 
-impl Visit for Lane {
+impl Visit for WorkerPort {
     fn visit(&self, f: Sink<'_>) {
         queues(self, f);
         let engine = self.engine();
@@ -19,7 +19,7 @@ impl Visit for Lane {
     }
 }
 
-impl Visit for Lane<PortVerbs> {
+impl Visit for WorkerPort<PortVerbs> {
     fn visit(&self, f: Sink<'_>) {
         queues(self, f);
         let verbs = self.engine();
@@ -30,18 +30,18 @@ impl Visit for Lane<PortVerbs> {
     }
 }
 
-fn queues<E: Step<Pool = MbufPool>>(lane: &Lane<E>, f: Sink<'_>) {
-    let (rx, tx) = lane.queue_stats();
+fn queues<E: Step<Pool = MbufPool>>(port: &WorkerPort<E>, f: Sink<'_>) {
+    let (rx, tx) = port.queue_stats();
     rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
     tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));
-    let refused = lane.pool().refused();
+    let refused = port.pool().refused();
     f(
         "packet_pool",
         "data_refused",
         "Packet buffers refused to data to be sent: only the reserve was left.",
         refused,
     );
-    lane.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));
+    port.steer_stats().visit(&mut |name, help, value| f("steering", name, help, value));
 }
 
 fn stack(stats: &StackStats, f: Sink<'_>) {

@@ -91,11 +91,11 @@ fn one_connection_is_closed_by_place_and_generation() {
     });
     let id = id.unwrap();
     let generation = id.generation() & Chosen::GENERATION_MASK;
-    for (lane, wrong) in [(0, generation + 1), (1, generation)] {
-        let chosen = Chosen::One { lane, index: id.index(), generation: wrong };
+    for (port, wrong) in [(0, generation + 1), (1, generation)] {
+        let chosen = Chosen::One { port, index: id.index(), generation: wrong };
         assert!(close(&mut lab, chosen, 64).is_empty(), "another connection had that number");
     }
-    let closed = close(&mut lab, Chosen::One { lane: 0, index: id.index(), generation }, 64);
+    let closed = close(&mut lab, Chosen::One { port: 0, index: id.index(), generation }, 64);
     assert_eq!(closed.iter().map(|row| (row.id, row.service)).collect::<Vec<_>>(), [(id, "discard")]);
     let ended = open.iter().filter(|(port, _, conn)| end_of(&mut lab, *port, *conn).is_some()).count();
     assert_eq!(ended, 1);

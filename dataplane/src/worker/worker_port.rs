@@ -24,7 +24,7 @@ const TIMERS_EVERY: Duration = Duration::from_micros(16);
 /// Bytes of the next buffer that are asked for when frames have left: those of a small message.
 const NEXT_BYTES: usize = 256;
 
-/// How a lane's frames reach the port.
+/// How a worker's frames reach the port.
 #[derive(Debug)]
 pub enum Transmit {
     /// A queue of its own, and the workers that have none and send through it.
@@ -47,12 +47,9 @@ pub enum Transmit {
     Relay(Producer<TxFrame<Mbuf>>),
 }
 
-/// What the daemon runs on a port.
-pub type PortEngine = Engine<MbufPool, WorkerMemory>;
-
 /// One port on one worker, and the protocols that it runs.
 #[derive(Debug)]
-pub struct Lane<E = PortEngine> {
+pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
     engine: E,
     /// `None` where the port has fewer queues than workers.
     rx: Option<RxQueue>,
@@ -73,7 +70,7 @@ pub struct Lane<E = PortEngine> {
     look_at: Instant,
 }
 
-impl<E: Step<Pool = MbufPool>> Lane<E> {
+impl<E: Step<Pool = MbufPool>> WorkerPort<E> {
     /// Joins the parts.
     pub fn new(engine: E, rx: Option<RxQueue>, tx: Transmit, pool: MbufPool, mesh: Mesh<Mbuf>) -> Self {
         Self {
@@ -191,7 +188,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         }
     }
 
-    /// Gives up the queues: the port is gone. What is to be sent is dropped until [`Lane::attach`].
+    /// Gives up the queues: the port is gone. What is to be sent is dropped until [`WorkerPort::attach`].
     pub fn detach(&mut self) {
         let Transmit::Queue { queue, relayed } = &mut self.tx else { return };
         let (tx, relayed) = (*queue.stats(), std::mem::take(relayed));
@@ -201,7 +198,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         self.transmit();
     }
 
-    /// Takes queues in the place of those that were [given up](Lane::detach).
+    /// Takes queues in the place of those that were [given up](WorkerPort::detach).
     pub fn attach(&mut self, queues: QueuePair) {
         let Transmit::Gone { rx: received, tx: sent, relayed } = &mut self.tx else { return };
         let QueuePair { mut rx, tx: mut queue } = queues;
@@ -276,7 +273,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
         &self.mesh.stats
     }
 
-    /// The receive queue's counters, and the transmit queue's; zeros where the lane has none.
+    /// The receive queue's counters, and the transmit queue's; zeros for a queue that this worker does not have.
     pub fn queue_stats(&self) -> (RxQueueStats, TxQueueStats) {
         let received = self.rx.as_ref().map(|queue| *queue.stats()).unwrap_or_default();
         match &self.tx {
@@ -287,7 +284,7 @@ impl<E: Step<Pool = MbufPool>> Lane<E> {
     }
 }
 
-impl Lane {
+impl WorkerPort {
     /// Revokes every grant on a region and lets go of its memory; returns how many grants there were.
     pub fn region_revoke(&mut self, region: RegionId) -> u64 {
         let revoked = self.engine.region_revoke(region);
