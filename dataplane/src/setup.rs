@@ -19,7 +19,7 @@ use crate::dpdk::{
 use crate::engine::{Engine, EngineConfig, ListenerService};
 use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use crate::port::{Port, PortSpec, QueuePair};
-use crate::worker::{Clock, Published, Relays, Rounds, Transmit, Worker, WorkerPort, mesh};
+use crate::worker::{Clock, PollLoop, Published, Relays, Transmit, Worker, WorkerPort, mesh};
 
 /// Commands that wait for a worker at most.
 const COMMANDS: usize = 64;
@@ -364,11 +364,11 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
 /// The workers, and what the desk knows of each.
 fn hire(config: &Config, worker_ports: Vec<Vec<WorkerPort>>, clock: &Clock) -> (Vec<Worker>, Vec<Member>) {
     let hire = |(index, (worker_ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
-        let rounds = Rounds::new(clock, &config.workers.idle);
-        let published = Arc::new(Published::new(&(rounds.stats(), worker_ports.as_slice())));
+        let poll_loop = PollLoop::new(clock, &config.workers.idle);
+        let published = Arc::new(Published::new(&(poll_loop.stats(), worker_ports.as_slice())));
         let (producer, commands) = rtrb::RingBuffer::new(COMMANDS);
         let member = Member::new(*core, Arc::clone(&published), producer);
-        (Worker { index, core: *core, ports: worker_ports, commands, published, rounds }, member)
+        (Worker { index, core: *core, ports: worker_ports, commands, published, poll_loop }, member)
     };
     worker_ports.into_iter().zip(&config.workers.cores).enumerate().map(hire).unzip()
 }

@@ -137,7 +137,7 @@ impl Program {
     }
 
     /// What there is to do between two rounds.
-    fn turn(&mut self, node: &mut Node) -> Result<bool> {
+    fn poll_once(&mut self, node: &mut Node) -> Result<bool> {
         let now = node.now();
         while let Some(event) = node.verbs_mut().device_mut().poll_async_event() {
             self.on_async(event)?;
@@ -243,7 +243,7 @@ fn run(args: &Args) -> Result<()> {
     let _thread = node.enter()?;
     let begun = node.now();
     let mut program = Program::start(&mut node, args)?;
-    let ended = node.run(|node| match program.turn(node) {
+    let ended = node.run(|node| match program.poll_once(node) {
         Ok(false) => ControlFlow::Continue(()),
         Ok(true) => ControlFlow::Break(Ok(())),
         Err(error) => ControlFlow::Break(Err(error)),

@@ -49,8 +49,8 @@ fn connect(net: &mut Net, plan: ClientPlan, param: &ConnParam<'_>) -> Client {
 type Outcome = Result<(), Fault>;
 
 /// One turn of everything.
-fn turn(net: &mut Net, client: &mut Client, server: &mut Server) -> (Option<Outcome>, Option<Outcome>) {
-    net.turn();
+fn poll_once(net: &mut Net, client: &mut Client, server: &mut Server) -> (Option<Outcome>, Option<Outcome>) {
+    net.poll_once();
     let now = net.now;
     let [left, right] = &mut net.hosts;
     (client.poll(&mut left.verbs, now), server.poll(&mut right.verbs, now))
@@ -62,7 +62,7 @@ fn run(net: &mut Net, client: &mut Client, server: &mut Server) -> (Outcome, Out
     let end = net.now + PATIENCE;
     while mine.is_none() || theirs.is_none() {
         assert!(net.now < end, "neither ends: {mine:?} {theirs:?}");
-        let (client_end, server_end) = turn(net, client, server);
+        let (client_end, server_end) = poll_once(net, client, server);
         (mine, theirs) = (mine.or(client_end), theirs.or(server_end));
     }
     (mine.unwrap(), theirs.unwrap())
@@ -110,13 +110,13 @@ fn a_persistent_server_goes_on() {
         let mut client = connect(&mut net, client_plan(3, 100 + number), &ONE_READ);
         let mut end = None;
         while end.is_none() {
-            let (mine, theirs) = turn(&mut net, &mut client, &mut server);
+            let (mine, theirs) = poll_once(&mut net, &mut client, &mut server);
             assert_eq!(theirs, None);
             end = mine;
         }
         assert_eq!(end, Some(Ok(())));
         while server.sessions() > 0 {
-            turn(&mut net, &mut client, &mut server);
+            poll_once(&mut net, &mut client, &mut server);
         }
         client.destroy(&mut net.hosts[0].verbs).unwrap();
     }
@@ -135,7 +135,7 @@ fn one_too_many_is_rejected() {
     let mut server = serve(&mut net, server_plan(true), 0, 4096);
     let mut client = connect(&mut net, client_plan(3, 64), &ONE_READ);
     let end = loop {
-        if let (Some(end), _) = turn(&mut net, &mut client, &mut server) {
+        if let (Some(end), _) = poll_once(&mut net, &mut client, &mut server) {
             break end;
         }
     };
@@ -160,10 +160,10 @@ fn an_interrupted_client_ends_in_good_order() {
     let mut server = serve(&mut net, server_plan(false), 1, 4096);
     let mut client = connect(&mut net, client_plan(0, 2000), &ONE_READ);
     while client.tally.rounds < 7 {
-        assert_eq!(turn(&mut net, &mut client, &mut server), (None, None));
+        assert_eq!(poll_once(&mut net, &mut client, &mut server), (None, None));
     }
     for _ in 0..3 {
-        turn(&mut net, &mut client, &mut server);
+        poll_once(&mut net, &mut client, &mut server);
     }
     let now = net.now;
     client.stop(&mut net.hosts[0].verbs, now);
@@ -179,7 +179,7 @@ fn a_peer_that_disappears() {
     let mut server = serve(&mut net, server_plan(false), 1, 4096);
     let mut client = connect(&mut net, client_plan(0, 64), &ONE_READ);
     while client.tally.rounds < 7 {
-        turn(&mut net, &mut client, &mut server);
+        poll_once(&mut net, &mut client, &mut server);
     }
     net.cut = true;
     let silent = Err(Fault::Silent(SECOND * 20));
@@ -192,7 +192,7 @@ fn nobody_listens() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
     let mut client = connect(&mut net, client_plan(1, 64), &ONE_READ);
     let end = loop {
-        net.turn();
+        net.poll_once();
         let now = net.now;
         if let Some(end) = client.poll(&mut net.hosts[0].verbs, now) {
             break end;
@@ -221,7 +221,7 @@ impl Rogue {
         device.connect(id, qp, address(1, PORT), &ONE_READ).unwrap();
         device.post_recv(qp, &RecvWr { wr_id: 0, sg_list: &[lab::sge(&inbox, 0, 16)] }).unwrap();
         loop {
-            net.turn();
+            net.poll_once();
             let now = net.now;
             assert_eq!(server.poll(&mut net.hosts[1].verbs, now), None);
             if let Some(event) = net.hosts[0].verbs.device_mut().poll_cm_event() {
@@ -248,7 +248,7 @@ impl Rogue {
         let limit = net.now + PATIENCE;
         loop {
             assert!(net.now < limit, "the server does not end");
-            net.turn();
+            net.poll_once();
             let now = net.now;
             if let Some(end) = server.poll(&mut net.hosts[1].verbs, now) {
                 return end;

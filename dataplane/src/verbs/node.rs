@@ -15,7 +15,7 @@ use crate::dpdk::{Eal, MbufPool, Mempool, RegisteredThread};
 use crate::memory::{RegionMemory, WorkerMemory};
 use crate::port::{Port, PortSpec, QueuePair};
 use crate::setup;
-use crate::worker::{Clock, Round, Rounds, Transmit, Visit, WorkerPort, mesh};
+use crate::worker::{Clock, PollLoop, PollResult, Transmit, Visit, WorkerPort, mesh};
 
 /// Verbs over DPDK's packet buffers and region memory.
 pub type PortVerbs = Verbs<MbufPool, WorkerMemory>;
@@ -61,7 +61,7 @@ impl NodeOptions {
 #[derive(Debug)]
 pub struct Node {
     worker_ports: [WorkerPort<PortVerbs>; 1],
-    rounds: Rounds,
+    poll_loop: PollLoop,
     now: Instant,
     port: Port,
     eal: Eal,
@@ -126,7 +126,7 @@ impl Node {
     pub fn enter(&mut self) -> Result<Option<RegisteredThread>> {
         let core = core_affinity::CoreId { id: usize::from(self.core) };
         ensure!(core_affinity::set_for_current(core), "cannot pin a thread to CPU {}", self.core);
-        self.rounds.begin();
+        self.poll_loop.begin();
         if crate::dpdk::is_registered() {
             return Ok(None);
         }
@@ -134,22 +134,22 @@ impl Node {
     }
 
     /// One round: a burst in, a step, a burst out. Does not sleep.
-    pub fn poll(&mut self) -> Round {
-        let round = self.rounds.turn(&mut self.worker_ports);
-        self.now = round.now;
-        round
+    pub fn poll(&mut self) -> PollResult {
+        let result = self.poll_loop.poll_once(&mut self.worker_ports);
+        self.now = result.now;
+        result
     }
 
     /// Polls, with a call of `program` after each round, until that breaks. Sleeps as the configuration says when
     /// neither the port nor the program had anything to do.
     pub fn run<T>(&mut self, mut program: impl FnMut(&mut Self) -> ControlFlow<T>) -> T {
         loop {
-            let round = self.poll();
+            let result = self.poll();
             if let ControlFlow::Break(end) = program(self) {
                 return end;
             }
-            if let Some(time) = round.sleep.filter(|_| !self.worker_port().has_output()) {
-                self.rounds.sleep(&mut self.worker_ports, time);
+            if let Some(time) = result.sleep.filter(|_| !self.worker_port().has_output()) {
+                self.poll_loop.sleep(&mut self.worker_ports, time);
             }
         }
     }
@@ -157,7 +157,7 @@ impl Node {
     /// Lets connections that the program has ended close in good order, for so long at most; resets the others.
     /// `true`: none had to be reset.
     pub fn finish(&mut self, patience: Duration) -> bool {
-        let until = self.rounds.now() + patience;
+        let until = self.poll_loop.now() + patience;
         let closed = self.run(|node| {
             if node.verbs().connections() == 0 && !node.worker_port().has_output() {
                 ControlFlow::Break(true)
@@ -167,7 +167,7 @@ impl Node {
                 ControlFlow::Continue(())
             }
         });
-        let now = self.rounds.now();
+        let now = self.poll_loop.now();
         self.worker_port_mut().shut_down(now);
         closed
     }
@@ -199,7 +199,7 @@ impl Node {
 
     /// Calls back once per counter, of the thread and the port, as the daemon's workers do.
     pub fn visit_counters(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
-        self.rounds.stats().visit(&mut |name, help, value| f("worker", name, help, value));
+        self.poll_loop.stats().visit(&mut |name, help, value| f("worker", name, help, value));
         self.worker_port().visit(f);
     }
 
@@ -268,11 +268,11 @@ impl<'a> Plan<'a> {
         let pool = MbufPool::of_worker(Arc::clone(pool));
         let transmit = Transmit::Queue { queue: tx, relayed: Vec::new() };
         let place = mesh(1, false).pop().context("no place for a worker")?;
-        let rounds = Rounds::new(clock, &config.workers.idle);
+        let poll_loop = PollLoop::new(clock, &config.workers.idle);
         Ok(Node {
             worker_ports: [WorkerPort::new(Verbs::new(verbs, memory), Some(rx), transmit, pool, place)],
-            now: rounds.now(),
-            rounds,
+            now: poll_loop.now(),
+            poll_loop,
             port,
             eal: eal.clone(),
             core,

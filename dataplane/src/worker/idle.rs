@@ -5,7 +5,7 @@ use std::time::Duration;
 use iwarp_config::Idle;
 
 /// Empty rounds in a row before an adaptive worker sleeps for the first time.
-const EMPTY_ROUNDS: u32 = 512;
+const EMPTY_POLLS: u32 = 512;
 /// Its first sleep; each further one is twice as long, up to the configured bound.
 const FIRST_SLEEP: Duration = Duration::from_micros(5);
 
@@ -13,7 +13,7 @@ const FIRST_SLEEP: Duration = Duration::from_micros(5);
 #[derive(Debug)]
 pub(super) struct Idler {
     sleep_max: Option<Duration>,
-    empty_rounds: u32,
+    empty_polls: u32,
     sleep: Duration,
 }
 
@@ -23,21 +23,21 @@ impl Idler {
             Idle::Spin => None,
             Idle::Adaptive { sleep_us_max } => Some(Duration::from_micros(u64::from(*sleep_us_max))),
         };
-        Self { sleep_max, empty_rounds: 0, sleep: FIRST_SLEEP }
+        Self { sleep_max, empty_polls: 0, sleep: FIRST_SLEEP }
     }
 
     /// How long to sleep after this round; `None`: go on at once. Never longer than `rest` says that there is nothing to
     /// do.
     #[inline]
-    pub(super) fn after_round(&mut self, moved: bool, rest: impl FnOnce() -> Duration) -> Option<Duration> {
+    pub(super) fn after_poll(&mut self, moved: bool, rest: impl FnOnce() -> Duration) -> Option<Duration> {
         let sleep_max = self.sleep_max?;
         if moved {
-            self.empty_rounds = 0;
+            self.empty_polls = 0;
             self.sleep = FIRST_SLEEP;
             return None;
         }
-        self.empty_rounds = self.empty_rounds.saturating_add(1);
-        if self.empty_rounds < EMPTY_ROUNDS {
+        self.empty_polls = self.empty_polls.saturating_add(1);
+        if self.empty_polls < EMPTY_POLLS {
             return None;
         }
         let sleep = self.sleep.min(sleep_max);
@@ -53,28 +53,28 @@ mod tests {
     #[test]
     fn a_spinning_worker_never_sleeps() {
         let mut idler = Idler::new(&Idle::Spin);
-        assert!((0..10_000).all(|_| idler.after_round(false, || Duration::MAX).is_none()));
+        assert!((0..10_000).all(|_| idler.after_poll(false, || Duration::MAX).is_none()));
     }
 
     #[test]
     fn an_adaptive_worker_sleeps_longer_and_longer_up_to_its_bound_and_wakes_for_work() {
         let mut idler = Idler::new(&Idle::Adaptive { sleep_us_max: 30 });
         let forever = || Duration::MAX;
-        assert!((1..EMPTY_ROUNDS).all(|_| idler.after_round(false, forever).is_none()));
-        let sleeps: Vec<_> = (0..5).map(|_| idler.after_round(false, forever).unwrap().as_micros()).collect();
+        assert!((1..EMPTY_POLLS).all(|_| idler.after_poll(false, forever).is_none()));
+        let sleeps: Vec<_> = (0..5).map(|_| idler.after_poll(false, forever).unwrap().as_micros()).collect();
         assert_eq!(sleeps, [5, 10, 20, 30, 30]);
-        assert_eq!(idler.after_round(true, forever), None);
-        assert_eq!(idler.after_round(false, forever), None);
+        assert_eq!(idler.after_poll(true, forever), None);
+        assert_eq!(idler.after_poll(false, forever), None);
     }
 
     #[test]
     fn a_deadline_cuts_the_sleep_short() {
         let mut idler = Idler::new(&Idle::Adaptive { sleep_us_max: 100 });
-        for _ in 1..EMPTY_ROUNDS {
-            idler.after_round(false, || Duration::MAX);
+        for _ in 1..EMPTY_POLLS {
+            idler.after_poll(false, || Duration::MAX);
         }
         let two = Duration::from_micros(2);
-        assert_eq!(idler.after_round(false, || two), Some(two));
-        assert_eq!(idler.after_round(false, || Duration::ZERO), None);
+        assert_eq!(idler.after_poll(false, || two), Some(two));
+        assert_eq!(idler.after_poll(false, || Duration::ZERO), None);
     }
 }

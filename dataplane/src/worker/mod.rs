@@ -8,8 +8,8 @@
 
 mod command;
 mod idle;
+mod poll_loop;
 mod published;
-mod rounds;
 mod steer;
 mod visit;
 mod worker_port;
@@ -22,8 +22,8 @@ use rtrb::Consumer;
 use tcp_stack::Instant;
 
 pub use command::{Chosen, Command, ConnPage, Refused, RegionUse};
+pub use poll_loop::{PollLoop, PollResult};
 pub use published::{Published, Row, Visit};
-pub use rounds::{Round, Rounds};
 pub use steer::{Mesh, SteerStats, mesh};
 pub use worker_port::{Relays, Transmit, WorkerPort};
 
@@ -31,7 +31,7 @@ use crate::dpdk::RegisteredThread;
 use crate::memory::RegionMemory;
 
 /// Rounds between two looks at the command ring.
-const HOUSEKEEPING_ROUNDS: u32 = 256;
+const HOUSEKEEPING_ITERATIONS: u32 = 256;
 /// How often the counters are published at least while rounds go on.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 
@@ -101,7 +101,7 @@ pub struct Worker {
     /// Where its counters are published.
     pub published: Arc<Published>,
     /// Its rounds.
-    pub rounds: Rounds,
+    pub poll_loop: PollLoop,
 }
 
 impl Visit for (&WorkerStats, &[WorkerPort]) {
@@ -118,12 +118,12 @@ impl Worker {
     /// Runs until [`Command::Stop`]. Call it on a thread of its own.
     pub fn run(mut self, _registered: &RegisteredThread) {
         self.tell_time();
-        self.rounds.begin();
-        let (mut round, mut published_at) = (0_u32, self.rounds.now());
+        self.poll_loop.begin();
+        let (mut iterations, mut published_at) = (0_u32, self.poll_loop.now());
         loop {
-            let Round { now, sleep } = self.rounds.turn(&mut self.ports);
-            round = round.wrapping_add(1);
-            if round.is_multiple_of(HOUSEKEEPING_ROUNDS) || sleep.is_some() {
+            let PollResult { now, sleep } = self.poll_loop.poll_once(&mut self.ports);
+            iterations = iterations.wrapping_add(1);
+            if iterations.is_multiple_of(HOUSEKEEPING_ITERATIONS) || sleep.is_some() {
                 if !self.obey() {
                     break;
                 }
@@ -134,10 +134,10 @@ impl Worker {
                 }
             }
             if let Some(sleep) = sleep {
-                self.rounds.sleep(&mut self.ports, sleep);
+                self.poll_loop.sleep(&mut self.ports, sleep);
             }
         }
-        let now = self.rounds.now();
+        let now = self.poll_loop.now();
         for port in &mut self.ports {
             port.shut_down(now);
         }
@@ -146,20 +146,20 @@ impl Worker {
 
     /// Gives every port the wall clock's time: an operator, or NTP, may have set it.
     fn tell_time(&mut self) {
-        let (now, wall) = (self.rounds.now(), self.rounds.wall());
+        let (now, wall) = (self.poll_loop.now(), self.poll_loop.wall());
         for port in &mut self.ports {
             port.engine_mut().set_wall_clock(now, wall);
         }
     }
 
     fn publish(&self) {
-        self.published.publish(&(self.rounds.stats(), self.ports.as_slice()));
+        self.published.publish(&(self.poll_loop.stats(), self.ports.as_slice()));
     }
 
     /// Carries out what waits in the command ring; `false` when it said stop.
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.commands.pop() {
-            self.rounds.stats_mut().commands += 1;
+            self.poll_loop.stats_mut().commands += 1;
             match command {
                 Command::Stop => return false,
                 Command::RegionAdd { entry, memory, reply } => {
@@ -236,7 +236,7 @@ impl Worker {
         (port, cursor): (usize, u32),
         rows: &mut Vec<(usize, crate::engine::ConnRow)>,
     ) -> Option<(usize, u32)> {
-        let now = self.rounds.now();
+        let now = self.poll_loop.now();
         let (ports, room) = (self.ports.len(), rows.capacity());
         let engine = self.ports.get_mut(port)?.engine_mut();
         let next = engine.conns_close(now, cursor, room, &|row| chosen.has(port, row), &mut |row| {

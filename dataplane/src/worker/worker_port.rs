@@ -92,7 +92,7 @@ impl<E: Step<Pool = MbufPool>> WorkerPort<E> {
     /// One round: a burst in, a step of the engine, a burst out. Returns how many frames it moved. Most rounds of a
     /// worker that waits find nothing to do, and see that at once: what they take is what the next frame waits.
     #[inline]
-    pub fn round(&mut self, now: Instant) -> usize {
+    pub fn poll(&mut self, now: Instant) -> usize {
         // What the program has asked for since the last round is on its way before the port is looked at again; but the
         // port is looked at every other round at least.
         let output = self.has_output();
@@ -223,7 +223,7 @@ impl<E: Step<Pool = MbufPool>> WorkerPort<E> {
     pub fn shut_down(&mut self, now: Instant) {
         self.engine.abort_all(now);
         for _ in 0..4096 {
-            self.round(now);
+            self.poll(now);
             if self.batch.is_empty() && !self.engine.has_output() {
                 break;
             }

@@ -187,7 +187,7 @@ impl Client {
     }
 
     /// Takes what came, lets every session act, sends. Whether anything moved.
-    pub(crate) fn turn(&mut self, now: Instant, emit: &mut dyn FnMut(&[u8])) -> bool {
+    pub(crate) fn poll_once(&mut self, now: Instant, emit: &mut dyn FnMut(&[u8])) -> bool {
         let Self { stack, pool, inbox, .. } = self;
         let mut brought = 0;
         let frames = inbox.drain(..inbox.len().min(32)).filter_map(|frame| {

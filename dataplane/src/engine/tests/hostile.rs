@@ -339,7 +339,7 @@ fn frames_of_garbage_are_dropped_by_reason() {
         frame[..kept].copy_from_slice(&good[..kept]);
         lab.inject(frame);
         if random.chance(50_000) {
-            lab.turn();
+            lab.poll_once();
         }
     }
     lab.run_for(SECOND / 10);

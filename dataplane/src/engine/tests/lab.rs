@@ -31,7 +31,7 @@ pub(crate) const CONNECTIONS: u32 = 64;
 /// Frames in a burst.
 const BURST: usize = 32;
 /// How long a turn of both hosts takes.
-const TURN: Duration = Duration::from_micros(2);
+const POLL_INTERVAL: Duration = Duration::from_micros(2);
 /// Frames that a port holds until they are on the wire.
 const DESCRIPTORS: usize = 256;
 
@@ -183,16 +183,16 @@ impl Lab {
     }
 
     /// One turn of both hosts; if nothing moved, time goes on to when something will.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn poll_once(&mut self) {
         while let Some(Reverse((at, ..))) = self.flying.peek()
             && *at <= self.now
         {
             let Some(Reverse((_, _, to_engine, frame))) = self.flying.pop() else { break };
             if to_engine { self.inbox.push_back(frame) } else { self.client.inbox.push_back(frame) }
         }
-        let moved = self.turn_engine() | self.turn_client();
+        let moved = self.poll_engine() | self.poll_client();
         let busy = moved || self.engine.has_output() || self.client.has_output() || !self.inbox.is_empty();
-        let soonest = self.now + TURN;
+        let soonest = self.now + POLL_INTERVAL;
         let wakes = [
             self.flying.peek().map(|Reverse((at, ..))| *at),
             self.engine.next_deadline(),
@@ -202,7 +202,7 @@ impl Lab {
         self.now = if busy { soonest } else { later.min(self.horizon).max(soonest) };
     }
 
-    fn turn_engine(&mut self) -> bool {
+    fn poll_engine(&mut self) -> bool {
         let Self { inbox, pool, received, emitted, engine, now, sending, links, .. } = self;
         while sending.len() >= DESCRIPTORS || sending.front().is_some_and(|(until, _)| until <= now) {
             sending.pop_front();
@@ -238,10 +238,10 @@ impl Lab {
         brought + sent > 0
     }
 
-    fn turn_client(&mut self) -> bool {
+    fn poll_client(&mut self) -> bool {
         let [to_engine, _] = &mut self.links;
         let (now, order, flying) = (self.now, &mut self.order, &mut self.flying);
-        self.client.turn(now, &mut |frame| {
+        self.client.poll_once(now, &mut |frame| {
             to_engine.send(now, frame, &mut |at, frame| {
                 *order += 1;
                 flying.push(Reverse((at, *order, true, frame)));
@@ -259,7 +259,7 @@ impl Lab {
                 "{what}: not within {limit:?}; {:?}\n{stats:?}",
                 self.engine.rdma_stats()
             );
-            self.turn();
+            self.poll_once();
         }
     }
 
@@ -268,7 +268,7 @@ impl Lab {
         let end = self.now + time;
         self.horizon = end;
         while self.now < end {
-            self.turn();
+            self.poll_once();
         }
         self.horizon = Instant::MAX;
     }

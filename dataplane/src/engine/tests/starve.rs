@@ -135,7 +135,7 @@ impl Honest {
         let (end, before) = (lab.now + time, self.rounds);
         while lab.now < end {
             feed(lab);
-            lab.turn();
+            lab.poll_once();
             self.go_on(lab);
         }
         self.rounds - before

@@ -122,7 +122,7 @@ fn an_opening_connection_is_taken_back() {
         let id = device.create_id(None).unwrap();
         device.connect(id, qp, address(1, PORT), &ConnParam::default()).unwrap();
         for _ in 0..turns {
-            net.turn();
+            net.poll_once();
         }
         net.hosts[0].verbs.device_mut().destroy_id(id).unwrap();
         assert_eq!(net.hosts[0].verbs.device().query_qp(qp).unwrap().state, QpState::Error);
@@ -149,7 +149,7 @@ fn listeners_have_an_address_of_ours_and_a_port_of_their_own() {
     net.connect(7200, 4);
     // What is taken away can be had again.
     net.hosts[1].verbs.device_mut().destroy_id(any).unwrap();
-    net.turn();
+    net.poll_once();
     let again = net.hosts[1].verbs.device_mut().create_id(Some(address(1, 7200))).unwrap();
     net.hosts[1].verbs.device_mut().listen(again, NonZeroU16::MIN, &ConnParam::default()).unwrap();
     net.connect(7200, 4);

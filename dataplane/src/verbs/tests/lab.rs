@@ -20,7 +20,7 @@ use super::verbs::{Verbs, VerbsConfig};
 /// Frames in a burst.
 const BURST: usize = 32;
 /// How long a turn of both hosts takes.
-const TURN: Duration = Duration::from_micros(2);
+const POLL_INTERVAL: Duration = Duration::from_micros(2);
 /// Frames that a port holds until they are on the wire.
 const DESCRIPTORS: usize = 256;
 /// Connections that a host has room for.
@@ -168,7 +168,7 @@ impl Host {
         self.events.remove(at).map(|event| event.kind)
     }
 
-    fn turn(&mut self, now: Instant, watch: fn(bool)) -> bool {
+    fn poll_once(&mut self, now: Instant, watch: fn(bool)) -> bool {
         let Self { verbs, pool, events, unheard, inbox, sending, received, emitted } = self;
         while sending.len() >= DESCRIPTORS || sending.front().is_some_and(|(until, _)| *until <= now) {
             sending.pop_front();
@@ -265,7 +265,7 @@ impl Net {
     }
 
     /// One turn of both hosts; if nothing moved, time goes on to when something will.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn poll_once(&mut self) {
         while let Some(Reverse((at, ..))) = self.flying.peek()
             && *at <= self.now
         {
@@ -275,7 +275,7 @@ impl Net {
         let mut busy = false;
         for from in 0..2 {
             let (now, host) = (self.now, &mut self.hosts[from]);
-            busy |= host.turn(now, self.watch) || host.verbs.has_output() || !host.inbox.is_empty();
+            busy |= host.poll_once(now, self.watch) || host.verbs.has_output() || !host.inbox.is_empty();
             let Self { links, order, flying, cut, silenced, .. } = self;
             let (link, host) = (&mut links[from], &mut self.hosts[from]);
             for buf in host.emitted.drain(..) {
@@ -289,7 +289,7 @@ impl Net {
                 host.sending.push_back((link.busy_until(now), buf));
             }
         }
-        let soonest = self.now + TURN;
+        let soonest = self.now + POLL_INTERVAL;
         let flight = self.flying.peek().map(|Reverse((at, ..))| *at);
         let wakes = self.hosts.iter().map(|host| host.verbs.next_deadline()).chain([flight]);
         let later = wakes.flatten().min().unwrap_or(self.now + Duration::from_secs(1));
@@ -302,7 +302,7 @@ impl Net {
         while !done(self) {
             let stats = self.hosts[0].verbs.stack().stats();
             assert!(self.now < end, "{what}: not within {limit:?}: {stats:?}");
-            self.turn();
+            self.poll_once();
         }
     }
 
@@ -310,7 +310,7 @@ impl Net {
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
-            self.turn();
+            self.poll_once();
         }
     }
 

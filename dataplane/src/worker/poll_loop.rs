@@ -12,16 +12,16 @@ use crate::engine::Step;
 
 /// What one round has come to.
 #[derive(Clone, Copy, Debug)]
-pub struct Round {
+pub struct PollResult {
     /// When it began.
     pub now: Instant,
-    /// How long to [sleep](Rounds::sleep) before the next; `None`: go on at once.
+    /// How long to [sleep](PollLoop::sleep) before the next; `None`: go on at once.
     pub sleep: Option<Duration>,
 }
 
 /// The clock of a thread's rounds, and what it does between them.
 #[derive(Debug)]
-pub struct Rounds {
+pub struct PollLoop {
     clock: Clock,
     idler: Idler,
     /// When the last round began, or the last sleep ended.
@@ -31,7 +31,7 @@ pub struct Rounds {
     stats: WorkerStats,
 }
 
-impl Rounds {
+impl PollLoop {
     /// Before the first one.
     pub fn new(clock: &Clock, idle: &Idle) -> Self {
         let last = clock.now();
@@ -60,18 +60,18 @@ impl Rounds {
     }
 
     /// One round of every port.
-    pub fn turn<E: Step<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>]) -> Round {
+    pub fn poll_once<E: Step<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>]) -> PollResult {
         let now = self.clock.now();
         self.account(now);
-        let moved = ports.iter_mut().fold(0_usize, |moved, port| moved.saturating_add(port.round(now)));
+        let moved = ports.iter_mut().fold(0_usize, |moved, port| moved.saturating_add(port.poll(now)));
         self.moved = moved > 0;
-        let sleep = self.idler.after_round(self.moved, || {
+        let sleep = self.idler.after_poll(self.moved, || {
             if ports.iter().any(WorkerPort::has_output) {
                 return Duration::ZERO;
             }
             ports.iter_mut().map(WorkerPort::due).min().unwrap_or(Instant::MAX).saturating_since(now)
         });
-        Round { now, sleep }
+        PollResult { now, sleep }
     }
 
     /// Sleeps until the time is up, or a frame arrives where a port can tell.
