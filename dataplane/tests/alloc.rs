@@ -10,7 +10,7 @@ mod lab;
 mod verbs_lab;
 
 use client::{Bytes, Session, fill};
-use dataplane::engine::Step;
+use dataplane::engine::PortProtocols;
 use dataplane::{engine, verbs};
 use iwarp_alloc_counter::{counted, watch, watched};
 use lab::{CHARGEN, CLEAN, DISCARD, ECHO, Lab, REGION, ROUGH, Setup};

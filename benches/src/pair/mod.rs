@@ -18,7 +18,7 @@ use anyhow::{Result, anyhow, ensure};
 use dataplane::dpdk::{
     Eal, EalConfig, EalMemory, Iova, Mbuf, MbufPool, Mempool, MempoolConfig, WORKER_CACHE,
 };
-use dataplane::engine::{Engine, EngineConfig, ListenerService, Step as _};
+use dataplane::engine::{Engine, EngineConfig, ListenerService, PortProtocols as _};
 use dataplane::memory::{HUGEPAGE_BYTES, RegionMemory, WorkerMemory, hugepages};
 use rdma::service::{RegionEntry, Token};
 use rdma::{Access, EndpointConfig, RegionId};
@@ -266,7 +266,7 @@ impl Host for Target {
         pool: &mut MbufPool,
         out: &mut Vec<Mbuf>,
     ) {
-        self.0.step(now, true, &mut frames.drain(..), pool, &mut |frame| out.push(frame.buf), BURST);
+        self.0.poll(now, true, &mut frames.drain(..), pool, &mut |frame| out.push(frame.buf), BURST);
     }
 }
 

@@ -6,7 +6,7 @@ mod lab;
 
 use std::time::Duration;
 
-use dataplane::engine::Step;
+use dataplane::engine::PortProtocols;
 use dataplane::verbs;
 use iwarp_rping::{Client, ClientPlan, Fault, Place, Server, ServerPlan, Voice};
 use lab::{CLEAN, Host, Net, PATIENCE, ROUGH, Setup, address};

@@ -15,10 +15,10 @@ mod data_run;
 mod daytime;
 mod deadlines;
 mod echo;
+mod protocols;
 mod region;
 mod sink;
 mod slots;
-mod step;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -33,11 +33,11 @@ use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 
 pub(crate) use data_run::DataRun;
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
+pub use protocols::PortProtocols;
 pub use region::access_of;
 use region::{RdmaSide, RegionStream, Verdict};
 pub(crate) use sink::{StreamSink, Turn};
 use slots::{Service, Slots};
-pub use step::Step;
 pub(crate) use streams::StreamNames;
 
 /// Connections that get a turn to send in one step, at most.
@@ -261,7 +261,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                     let mut run = DataRun::new(&mut self.stack, conn, (offset, segment));
                     (stream.receive(now, &mut run, &mut self.side), run.end())
                 };
-                stream.settle_kept(&mut self.stack, conn, &mut self.side.stats);
+                stream.retain_kept(&mut self.stack, conn, &mut self.side.stats);
                 self.stack.consumed(conn, bytes);
                 self.queue_turn(conn);
                 self.obey(now, conn, verdict);
@@ -286,7 +286,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn reclaim(&mut self, conn: ConnId) {
         match self.slots.service(conn) {
             Some(Service::Region(stream)) => {
-                stream.give_back_kept(&mut self.stack, conn, &mut self.side.stats);
+                stream.copy_kept(&mut self.stack, conn, &mut self.side.stats);
             }
             Some(Service::Echo(echo)) => {
                 echo.compact();
@@ -399,7 +399,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn arm(&mut self, conn: ConnId) {
         let Some(Service::Region(stream)) = self.slots.service(conn) else { return };
         let (before, deadline) = stream.arm();
-        let gives_way = stream.standing_news();
+        let gives_way = stream.gives_way_change();
         self.limits.change(conn, before, deadline);
         if let Some(when) = gives_way {
             self.stack.give_way(conn, when);
@@ -416,10 +416,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 }
 
-impl<P: BufPool, M: Memory> Step for Engine<P, M> {
+impl<P: BufPool, M: Memory> PortProtocols for Engine<P, M> {
     type Pool = P;
 
-    fn step(
+    fn poll(
         &mut self,
         now: Instant,
         due: bool,

@@ -148,26 +148,26 @@ impl<B: Buf> RegionStream<B> {
     /// Tells the stack how many packet buffers are kept for an FPDU that is not complete; if that is too many, what is
     /// wanted of them is copied.
     #[inline]
-    pub(super) fn settle_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
+    pub(super) fn retain_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
         if self.endpoint.chunks() == self.kept {
             return;
         }
         self.kept = self.endpoint.chunks();
         if !stack.retain(conn, buffers(self.kept)) {
-            self.give_back_kept(stack, conn, stats);
+            self.copy_kept(stack, conn, stats);
         }
     }
 
     /// Keeps no packet buffer: what is wanted of them is copied.
     #[cold]
-    pub(super) fn give_back_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
+    pub(super) fn copy_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
         self.endpoint.compact(stats);
         self.kept = self.endpoint.chunks();
         stack.retain(conn, buffers(self.kept));
     }
 
     /// When the connection gives way to others from now on, if that has changed: never, while a region is granted to it.
-    pub(super) fn standing_news(&mut self) -> Option<GivesWay> {
+    pub(super) fn gives_way_change(&mut self) -> Option<GivesWay> {
         let is_granted = self.region.is_some() && self.linger_until.is_none();
         let when = if is_granted { GivesWay::Never } else { GivesWay::Anytime };
         (std::mem::replace(&mut self.gives_way, when) != when).then_some(when)

@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Asserts that nothing is left of any connection: no buffer, no STag, no slot, no turn.
 fn assert_empty(lab: &mut Lab) {
-    lab.settle();
+    lab.run_deferred();
     let stats = lab.engine.stack().stats();
     assert_eq!((stats.connections, stats.send_buffers, stats.receive_buffers), (0, 0, 0), "{stats:?}");
     assert_eq!((lab.pool.live(), lab.pool.total()), (0, lab.pool.capacity()), "buffers of the engine");

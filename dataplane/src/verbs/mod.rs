@@ -27,7 +27,7 @@ use tcp_stack::{
 };
 
 use crate::engine::{
-    DataRun, Deadlines, LINGER, Step, StreamNames, StreamSink, TURNS_MAX, Turn, since_start,
+    DataRun, Deadlines, LINGER, PortProtocols, StreamNames, StreamSink, TURNS_MAX, Turn, since_start,
 };
 use conns::{Carrier, Conns};
 pub use node::{Node, NodeOptions, PortVerbs};
@@ -96,13 +96,13 @@ pub struct Verbs<P: BufPool, M> {
     limits: Deadlines,
     /// Connections to be looked at when the frames of a step have left: what they have sent is to be told of, and their time
     /// limit kept.
-    unsettled: Vec<ConnId>,
+    deferred: Vec<ConnId>,
     options: ConnOptions,
     stats: VerbsStats,
 }
 
 /// Connections that can be looked at behind a step; those beyond are in it.
-const UNSETTLED_MAX: usize = 64;
+const DEFERRED_MAX: usize = 64;
 
 impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// Sizes everything from the configuration.
@@ -124,7 +124,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             streams: StreamNames::default(),
             turns: VecDeque::with_capacity(connections),
             limits: Deadlines::new(connections),
-            unsettled: Vec::with_capacity(UNSETTLED_MAX),
+            deferred: Vec::with_capacity(DEFERRED_MAX),
             options: ConnOptions { out_of_order, ..config.conn },
             stats: VerbsStats::default(),
         }
@@ -444,7 +444,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 Turn::Again => self.queue_turn(conn),
                 Turn::Blocked => self.stack.notify_writable(conn),
             }
-            self.settle_later(conn);
+            self.defer(conn);
         }
     }
 
@@ -460,18 +460,18 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         if self.device.has_output(id) {
             self.queue_turn(conn);
         }
-        self.settle_later(conn);
+        self.defer(conn);
     }
 
     /// Neither what the program does next nor what leaves with this step depends on the rest.
-    fn settle_later(&mut self, conn: ConnId) {
-        if self.unsettled.last() == Some(&conn) {
+    fn defer(&mut self, conn: ConnId) {
+        if self.deferred.last() == Some(&conn) {
             return;
         }
-        if self.unsettled.len() >= UNSETTLED_MAX {
-            self.settle();
+        if self.deferred.len() >= DEFERRED_MAX {
+            self.run_deferred();
         }
-        self.unsettled.push(conn);
+        self.deferred.push(conn);
     }
 
     fn keep_limit(&mut self, conn: ConnId) {
@@ -489,10 +489,10 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 }
 
-impl<P: BufPool, M: Memory> Step for Verbs<P, M> {
+impl<P: BufPool, M: Memory> PortProtocols for Verbs<P, M> {
     type Pool = P;
 
-    fn step(
+    fn poll(
         &mut self,
         now: Instant,
         due: bool,
@@ -513,8 +513,8 @@ impl<P: BufPool, M: Memory> Step for Verbs<P, M> {
         self.stack.poll_transmit(now, pool, out, max)
     }
 
-    fn settle(&mut self) {
-        while let Some(conn) = self.unsettled.pop() {
+    fn run_deferred(&mut self) {
+        while let Some(conn) = self.deferred.pop() {
             if let Some(id) = self.conns.id(conn) {
                 self.device.drain(id);
             }

@@ -4,5 +4,5 @@ mod connections;
 mod lab;
 mod work;
 
-use crate::engine::Step;
+use crate::engine::PortProtocols;
 use crate::verbs;

@@ -8,7 +8,7 @@ use tcp_stack::Instant;
 use super::idle::Idler;
 use super::{Clock, WorkerPort, WorkerStats};
 use crate::dpdk::MbufPool;
-use crate::engine::Step;
+use crate::engine::PortProtocols;
 
 /// What one round has come to.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,10 @@ impl PollLoop {
     }
 
     /// One round of every port.
-    pub fn poll_once<E: Step<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>]) -> PollResult {
+    pub fn poll_once<E: PortProtocols<Pool = MbufPool>>(
+        &mut self,
+        ports: &mut [WorkerPort<E>],
+    ) -> PollResult {
         let now = self.clock.now();
         self.account(now);
         let moved = ports.iter_mut().fold(0_usize, |moved, port| moved.saturating_add(port.poll(now)));
@@ -75,7 +78,7 @@ impl PollLoop {
     }
 
     /// Sleeps until the time is up, or a frame arrives where a port can tell.
-    pub fn sleep<E: Step<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>], time: Duration) {
+    pub fn sleep<E: PortProtocols<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>], time: Duration) {
         self.stats.sleeps += 1;
         let woken_by_port = match ports {
             // With one port the port itself can end the sleep.

@@ -4,7 +4,7 @@ use tcp_stack::{StackStats, State};
 
 use super::{Visit, WorkerPort};
 use crate::dpdk::MbufPool;
-use crate::engine::Step;
+use crate::engine::PortProtocols;
 use crate::verbs::PortVerbs;
 
 type Sink<'a> = &'a mut dyn FnMut(&'static str, &'static str, &'static str, u64);
@@ -30,7 +30,7 @@ impl Visit for WorkerPort<PortVerbs> {
     }
 }
 
-fn queues<E: Step<Pool = MbufPool>>(port: &WorkerPort<E>, f: Sink<'_>) {
+fn queues<E: PortProtocols<Pool = MbufPool>>(port: &WorkerPort<E>, f: Sink<'_>) {
     let (rx, tx) = port.queue_stats();
     rx.visit(&mut |name, help, value| f("rx_queue", name, help, value));
     tx.visit(&mut |name, help, value| f("tx_queue", name, help, value));

@@ -11,7 +11,7 @@ use super::steer::Mesh;
 use crate::dpdk::{
     BURST, Mbuf, MbufPool, QueuePair, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats,
 };
-use crate::engine::{Engine, Step};
+use crate::engine::{Engine, PortProtocols};
 use crate::memory::WorkerMemory;
 
 /// Frames of other workers that wait for the one transmit queue of a port at most.
@@ -70,7 +70,7 @@ pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
     look_at: Instant,
 }
 
-impl<E: Step<Pool = MbufPool>> WorkerPort<E> {
+impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
     /// Joins the parts.
     pub fn new(engine: E, rx: Option<RxQueue>, tx: Transmit, pool: MbufPool, mesh: Mesh<Mbuf>) -> Self {
         Self {
@@ -122,12 +122,12 @@ impl<E: Step<Pool = MbufPool>> WorkerPort<E> {
             Transmit::Relay(ring) => drop(ring.push(frame)),
         };
         let releases = ReleaseLast::new();
-        let emitted = engine.step(now, due, &mut drain, pool, &mut emit, room);
+        let emitted = engine.poll(now, due, &mut drain, pool, &mut emit, room);
         drop(drain);
         // Before acknowledgments leave: what a peer in this process frees last goes back to where it came from.
         drop(releases);
         self.transmit();
-        self.engine.settle();
+        self.engine.run_deferred();
         if emitted > 0 {
             // Not before: the frames would wait for it.
             self.pool.expect(NEXT_BYTES);

@@ -14,7 +14,7 @@ use tcp_stack::{
 };
 
 use super::client::{Client, Session};
-use super::engine::{Engine, EngineConfig, ListenerService, Step};
+use super::engine::{Engine, EngineConfig, ListenerService, PortProtocols};
 
 pub(crate) const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -214,7 +214,7 @@ impl Lab {
         }
         let brought = received.len();
         (self.watch)(true);
-        let sent = engine.step(
+        let sent = engine.poll(
             *now,
             true,
             &mut received.drain(..),
@@ -222,7 +222,7 @@ impl Lab {
             &mut |frame| emitted.push(frame.buf),
             BURST,
         );
-        engine.settle();
+        engine.run_deferred();
         (self.watch)(false);
         assert_eq!(sent, emitted.len());
         self.buffers_used_max = self.buffers_used_max.max(pool.live());
@@ -311,7 +311,7 @@ impl Lab {
     }
 
     /// Every frame is off the wire, and all that the engine holds is counted.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_deferred(&mut self) {
         self.run_for(Duration::from_millis(50));
         self.sending.clear();
     }

@@ -14,7 +14,7 @@ use rdma::{EndpointConfig, OutOfOrderPolicy, VecMemory};
 use tcp_stack::testutil::{HeapBuf, HeapPool, Link, LinkConfig, Random};
 use tcp_stack::{Buf, ConnOptions, Duration, Instant, Ipv4Cidr, MacAddr, RxChecksum, RxFrame, StackConfig};
 
-use super::Step;
+use super::PortProtocols;
 use super::verbs::{Verbs, VerbsConfig};
 
 /// Frames in a burst.
@@ -181,8 +181,8 @@ impl Host {
         let brought = received.len();
         watch(true);
         let sent =
-            verbs.step(now, true, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
-        verbs.settle();
+            verbs.poll(now, true, &mut received.drain(..), pool, &mut |frame| emitted.push(frame.buf), BURST);
+        verbs.run_deferred();
         watch(false);
         assert_eq!(sent, emitted.len());
         if !*unheard {

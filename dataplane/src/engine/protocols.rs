@@ -3,14 +3,14 @@
 use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
 /// The protocols of one port on one worker: frames in, frames out, at given times.
-pub trait Step {
+pub trait PortProtocols {
     /// Where its buffers come from.
     type Pool: BufPool;
 
     /// One round: takes a burst of frames, lets those above TCP act on what they brought, emits at most `max`
     /// frames. Returns how many it emitted. Timers are looked at if `due`: when [`Self::next_deadline`] has come, and now and
     /// then where it was not asked since the last step.
-    fn step(
+    fn poll(
         &mut self,
         now: Instant,
         due: bool,
@@ -21,7 +21,7 @@ pub trait Step {
     ) -> usize;
 
     /// Does what can wait until the frames of a step have left. Comes after every step, before anything else.
-    fn settle(&mut self) {}
+    fn run_deferred(&mut self) {}
 
     /// When the next step is due at the latest though no frame arrives. A step changes that, and nothing else does.
     fn next_deadline(&self) -> Option<Instant>;
