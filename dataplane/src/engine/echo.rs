@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use super::Turn;
+use super::TxOutcome;
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Stack};
 
 /// Bytes of a segment at least, in the reckoning of how many buffers may wait.
@@ -135,7 +135,7 @@ impl<B: Buf> Echo<B> {
         stack: &mut Stack<B>,
         pool: &mut P,
         conn: ConnId,
-    ) -> Turn {
+    ) -> TxOutcome {
         loop {
             while let Some(buf) = self.waiting.pop_front() {
                 let bytes = buf.bytes().len();
@@ -143,7 +143,7 @@ impl<B: Buf> Echo<B> {
                     Ok(()) => stack.consumed(conn, bytes),
                     Err(SendError::Full(buf)) => {
                         self.waiting.push_front(buf);
-                        return Turn::Blocked;
+                        return TxOutcome::Blocked;
                     }
                     // Closing or gone: the bytes have no way back any more.
                     Err(SendError::NotConnected(_)) => stack.consumed(conn, bytes),
@@ -152,10 +152,10 @@ impl<B: Buf> Echo<B> {
                 }
             }
             if self.aside.is_empty() {
-                return Turn::Idle;
+                return TxOutcome::Idle;
             }
             if !self.fetch(stack, pool, conn) {
-                return Turn::Again;
+                return TxOutcome::Again;
             }
         }
     }

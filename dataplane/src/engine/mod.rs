@@ -36,12 +36,12 @@ pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use protocols::PortProtocols;
 pub use region::access_of;
 use region::{RdmaSide, RegionStream, Verdict};
-pub(crate) use sink::{StreamSink, Turn};
+pub(crate) use sink::{StreamSink, TxOutcome};
 use slots::{Service, Slots};
 pub(crate) use streams::StreamNames;
 
 /// Connections that get a turn to send in one step, at most.
-pub(crate) const TURNS_MAX: usize = 64;
+pub(crate) const TX_SERVICED_MAX: usize = 64;
 
 /// Echo connections that wait for packet buffers and get a turn in one step, at most.
 const ECHO_WAKES: usize = 4;
@@ -120,7 +120,7 @@ pub struct Engine<P: BufPool, M> {
     side: RdmaSide<M>,
     stats: ServiceStats,
     /// Connections that have something to send, each at most once.
-    turns: VecDeque<ConnId>,
+    tx_ready: VecDeque<ConnId>,
     /// Echo connections whose bytes lie aside and wait for packet buffers, each at most once.
     echo_waits: VecDeque<ConnId>,
     /// The time limits of RDMA connections: of the handshake, mostly.
@@ -139,7 +139,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let receive_window = config.stack.receive_window_bytes as usize;
         Self {
             slots: Slots::new(connections),
-            turns: VecDeque::with_capacity(connections),
+            tx_ready: VecDeque::with_capacity(connections),
             echo_waits: VecDeque::new(),
             limits: Deadlines::new(connections),
             listeners: Vec::new(),
@@ -185,7 +185,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 }
                 Event::OutOfOrder { conn } => self.out_of_order(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
-                Event::Writable { conn } => self.queue_turn(conn),
+                Event::Writable { conn } => self.queue_tx(conn),
                 Event::Reclaim { conn } => self.reclaim(conn),
                 Event::Closed { conn, .. } => self.closed(conn),
                 Event::Connected { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => {}
@@ -227,7 +227,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.stack.give_way(conn, service.gives_way());
         self.slots.open(conn, service);
         if speaks_first {
-            self.queue_turn(conn);
+            self.queue_tx(conn);
         }
         if has_limit {
             self.arm(conn);
@@ -252,7 +252,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             }
             Some(Service::Echo(echo)) => {
                 echo.receive(&mut self.stack, pool, conn, segment);
-                self.queue_turn(conn);
+                self.queue_tx(conn);
             }
             Some(Service::Region(stream)) => {
                 let (verdict, (bytes, behind)) = if segment.was_taken() {
@@ -263,7 +263,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 };
                 stream.retain_kept(&mut self.stack, conn, &mut self.side.stats);
                 self.stack.consumed(conn, bytes);
-                self.queue_turn(conn);
+                self.queue_tx(conn);
                 self.obey(now, conn, verdict);
                 return behind;
             }
@@ -299,11 +299,11 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn peer_closed(&mut self, now: Instant, conn: ConnId) {
         match self.slots.service(conn) {
-            // What is on its way back goes first: `give_turns` closes behind it.
-            Some(Service::Echo(_)) => self.queue_turn(conn),
+            // What is on its way back goes first: `service_tx_ready` closes behind it.
+            Some(Service::Echo(_)) => self.queue_tx(conn),
             Some(Service::Region(stream)) => {
                 let verdict = stream.peer_closed(now, &mut self.side);
-                self.queue_turn(conn);
+                self.queue_tx(conn);
                 self.obey(now, conn, verdict);
             }
             // Daytime closes behind its line.
@@ -331,44 +331,44 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    fn give_turns(&mut self, now: Instant, pool: &mut P) {
+    fn service_tx_ready(&mut self, now: Instant, pool: &mut P) {
         self.wake_echo();
-        for _ in 0..self.turns.len().min(TURNS_MAX) {
-            let Some(conn) = self.turns.pop_front() else { break };
-            self.slots.turn_taken(conn);
+        for _ in 0..self.tx_ready.len().min(TX_SERVICED_MAX) {
+            let Some(conn) = self.tx_ready.pop_front() else { break };
+            self.slots.clear_tx_ready(conn);
             let peer_closed = self.slots.is_peer_closed(conn);
             let Some(service) = self.slots.service(conn) else { continue };
-            let turn = match service {
-                Service::Discard => Turn::Idle,
+            let outcome = match service {
+                Service::Discard => TxOutcome::Idle,
                 Service::Chargen(chargen) => generate(now, conn, chargen, &mut self.stack, pool),
                 Service::Daytime => {
                     let line = daytime::line(self.wall_at_zero.saturating_add(since_start(now)));
                     say_and_close(now, conn, line.as_bytes(), &mut self.stack, pool)
                 }
                 Service::Echo(echo) => {
-                    let turn = echo.pump(now, &mut self.stack, pool, conn);
+                    let outcome = echo.pump(now, &mut self.stack, pool, conn);
                     if !self.stack.retain(conn, echo.waiting()) {
                         echo.compact();
                         self.stats.echo_copied_aside += 1;
                         self.stack.retain(conn, 0);
                     }
-                    match turn {
-                        Turn::Idle if peer_closed => self.stack.close(now, conn),
-                        Turn::Again => self.echo_waits.extend(echo.waits().then_some(conn)),
-                        Turn::Idle | Turn::Blocked => {}
+                    match outcome {
+                        TxOutcome::Idle if peer_closed => self.stack.close(now, conn),
+                        TxOutcome::Again => self.echo_waits.extend(echo.waits().then_some(conn)),
+                        TxOutcome::Idle | TxOutcome::Blocked => {}
                     }
-                    if turn == Turn::Again { Turn::Idle } else { turn }
+                    if outcome == TxOutcome::Again { TxOutcome::Idle } else { outcome }
                 }
                 Service::Region(stream) => {
-                    let (turn, verdict) = stream.pump(now, conn, &mut self.stack, pool, &mut self.side);
+                    let (outcome, verdict) = stream.pump(now, conn, &mut self.stack, pool, &mut self.side);
                     self.obey(now, conn, verdict);
-                    turn
+                    outcome
                 }
             };
-            match turn {
-                Turn::Idle => {}
-                Turn::Again => self.queue_turn(conn),
-                Turn::Blocked => self.stack.notify_writable(conn),
+            match outcome {
+                TxOutcome::Idle => {}
+                TxOutcome::Again => self.queue_tx(conn),
+                TxOutcome::Blocked => self.stack.notify_writable(conn),
             }
         }
     }
@@ -384,14 +384,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             let Some(conn) = self.echo_waits.pop_front() else { return };
             if let Some(Service::Echo(echo)) = self.slots.service(conn) {
                 echo.woken();
-                self.queue_turn(conn);
+                self.queue_tx(conn);
             }
         }
     }
 
-    fn queue_turn(&mut self, conn: ConnId) {
-        if self.slots.claim_turn(conn) {
-            self.turns.push_back(conn);
+    fn queue_tx(&mut self, conn: ConnId) {
+        if self.slots.mark_tx_ready(conn) {
+            self.tx_ready.push_back(conn);
         }
     }
 
@@ -433,7 +433,7 @@ impl<P: BufPool, M: Memory> PortProtocols for Engine<P, M> {
         if due {
             self.handle_timeouts(now, pool);
         }
-        self.give_turns(now, pool);
+        self.service_tx_ready(now, pool);
         self.stack.poll_transmit(now, pool, out, max)
     }
 
@@ -442,7 +442,7 @@ impl<P: BufPool, M: Memory> PortProtocols for Engine<P, M> {
     }
 
     fn has_output(&self) -> bool {
-        !self.turns.is_empty() || self.stack.has_output()
+        !self.tx_ready.is_empty() || self.stack.has_output()
     }
 
     fn abort_all(&mut self, now: Instant) {
@@ -558,19 +558,19 @@ fn generate<P: BufPool>(
     chargen: &mut chargen::Chargen,
     stack: &mut Stack<P::Buf>,
     pool: &mut P,
-) -> Turn {
+) -> TxOutcome {
     use rdma::Sink;
     let mut sink = StreamSink::new(stack, pool, conn, now);
     let segment = sink.fpdu_max();
     if segment == 0 {
-        return Turn::Idle;
+        return TxOutcome::Idle;
     }
     while sink.room() >= segment {
         if !sink.push(segment, &mut |out| chargen.fill(out)) {
-            return Turn::Again;
+            return TxOutcome::Again;
         }
     }
-    if sink.budget < segment { Turn::Again } else { Turn::Blocked }
+    if sink.budget < segment { TxOutcome::Again } else { TxOutcome::Blocked }
 }
 
 /// Sends a line and closes behind it, as soon as there is a buffer for it.
@@ -580,15 +580,15 @@ fn say_and_close<P: BufPool>(
     line: &[u8],
     stack: &mut Stack<P::Buf>,
     pool: &mut P,
-) -> Turn {
+) -> TxOutcome {
     use rdma::Sink;
     let mut sink = StreamSink::new(stack, pool, conn, now);
     if line.len() > sink.room() {
-        return Turn::Blocked;
+        return TxOutcome::Blocked;
     }
     if !sink.push(line.len(), &mut |out| out.copy_from_slice(line)) {
-        return Turn::Again;
+        return TxOutcome::Again;
     }
     stack.close(now, conn);
-    Turn::Idle
+    TxOutcome::Idle
 }

@@ -11,7 +11,7 @@ use rdma::{StagTable, StreamId};
 use tcp_stack::{Buf, BufPool, ConnId, GivesWay, Instant, Segment, Stack};
 
 use super::deadlines::{LINGER, since_start};
-use super::sink::{StreamSink, Turn};
+use super::sink::{StreamSink, TxOutcome};
 
 /// State shared by all RDMA connections of one port and worker.
 #[derive(Debug)]
@@ -136,13 +136,13 @@ impl<B: Buf> RegionStream<B> {
         stack: &mut Stack<B>,
         pool: &mut P,
         side: &mut RdmaSide<M>,
-    ) -> (Turn, Verdict) {
+    ) -> (TxOutcome, Verdict) {
         let RdmaSide { stags, memory, stats, .. } = side;
         let mut sink = StreamSink::new(stack, pool, conn, now);
         let progress =
             self.endpoint.poll_transmit(since_start(now), &mut Env { stags, memory, stats }, &mut sink);
-        let turn = sink.turn(progress.pending);
-        (turn, self.handle_events(now, side))
+        let outcome = sink.outcome(progress.pending);
+        (outcome, self.handle_events(now, side))
     }
 
     /// Tells the stack how many packet buffers are kept for an FPDU that is not complete; if that is too many, what is

@@ -13,7 +13,7 @@ const BUDGET: usize = 64 << 10;
 
 /// What became of a connection's turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TxOutcome {
     /// Nothing is left to send.
     Idle,
     /// More is to be sent, and there is room: it goes to the end of the queue.
@@ -49,14 +49,14 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
     }
 
     /// What became of the turn, if an RDMA stream has used it and has more to send, or not.
-    pub(crate) fn turn(&self, pending: bool) -> Turn {
+    pub(crate) fn outcome(&self, pending: bool) -> TxOutcome {
         let segment = self.stack.emss(self.conn).max(FPDU_LEAST);
         if !pending {
-            Turn::Idle
+            TxOutcome::Idle
         } else if self.stack.send_capacity(self.conn) < segment && self.budget > 0 {
-            Turn::Blocked
+            TxOutcome::Blocked
         } else {
-            Turn::Again
+            TxOutcome::Again
         }
     }
 

@@ -31,8 +31,8 @@ impl<B: Buf> Service<B> {
 struct Slot<B: Buf> {
     id: ConnId,
     service: Service<B>,
-    /// It waits in the queue of turns.
-    has_turn: bool,
+    /// It waits in the queue of tx_ready.
+    tx_ready: bool,
     peer_closed: bool,
 }
 
@@ -49,7 +49,7 @@ impl<B: Buf> Slots<B> {
 
     pub(super) fn open(&mut self, id: ConnId, service: Service<B>) {
         if let Some(slot) = self.slots.get_mut(id.index() as usize) {
-            *slot = Some(Slot { id, service, has_turn: false, peer_closed: false });
+            *slot = Some(Slot { id, service, tx_ready: false, peer_closed: false });
         }
     }
 
@@ -68,13 +68,13 @@ impl<B: Buf> Slots<B> {
     }
 
     /// Notes that the connection waits for its turn; `false` when it did already, or is gone.
-    pub(super) fn claim_turn(&mut self, id: ConnId) -> bool {
-        self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.has_turn, true))
+    pub(super) fn mark_tx_ready(&mut self, id: ConnId) -> bool {
+        self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.tx_ready, true))
     }
 
-    pub(super) fn turn_taken(&mut self, id: ConnId) {
+    pub(super) fn clear_tx_ready(&mut self, id: ConnId) {
         if let Some(slot) = self.slot(id) {
-            slot.has_turn = false;
+            slot.tx_ready = false;
         }
     }
 

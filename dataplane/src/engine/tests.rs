@@ -27,16 +27,16 @@ fn assert_empty(lab: &mut Lab) {
     assert_eq!((lab.pool.live(), lab.pool.total()), (0, lab.pool.capacity()), "buffers of the engine");
     assert_eq!(lab.engine.side.stags.len(), 0, "STags");
     assert_eq!(lab.engine.slots.ids().count(), 0, "slots");
-    assert_eq!((lab.conns(), lab.engine.turns.len()), (0, 0), "connections, turns");
+    assert_eq!((lab.conns(), lab.engine.tx_ready.len()), (0, 0), "connections, ready to send");
     lab.assert_frames_accounted();
 }
 
 /// Asserts that the engine's own queues are no longer than its connections are many.
 fn assert_bounded(lab: &Lab) {
-    let (turns, limits) = (lab.engine.turns.len(), lab.engine.limits.len());
+    let (ready, limits) = (lab.engine.tx_ready.len(), lab.engine.limits.len());
     assert!(
-        turns <= CONNECTIONS as usize && limits <= CONNECTIONS as usize,
-        "{turns} turns, {limits} time limits"
+        ready <= CONNECTIONS as usize && limits <= CONNECTIONS as usize,
+        "{ready} ready to send, {limits} time limits"
     );
 }
 

@@ -22,8 +22,8 @@ pub(super) struct Conn {
     pub(super) id: Option<CmId>,
     /// The time limit that is kept for it.
     pub(super) armed: Option<Duration>,
-    /// It waits in the queue of turns.
-    has_turn: bool,
+    /// It waits in the queue of tx_ready.
+    tx_ready: bool,
 }
 
 /// Two tables: of the ids that something carries, by [`CmId::index`], and of the connections, by [`ConnId::index`].
@@ -53,7 +53,7 @@ impl Conns {
             (self.ids.get_mut(id.index()), self.conns.get_mut(conn.index() as usize))
         {
             *of_id = Some((id, Carrier::Conn(conn)));
-            let before = of_conn.replace(Conn { conn, id: Some(id), armed: None, has_turn: false });
+            let before = of_conn.replace(Conn { conn, id: Some(id), armed: None, tx_ready: false });
             self.count = self.count.saturating_add(usize::from(before.is_none()));
         }
     }
@@ -110,13 +110,13 @@ impl Conns {
 
     /// Notes that the connection waits for its turn; `false` when it did already, or is gone.
     #[inline]
-    pub(super) fn claim_turn(&mut self, conn: ConnId) -> bool {
-        self.conn(conn).is_some_and(|conn| !std::mem::replace(&mut conn.has_turn, true))
+    pub(super) fn mark_tx_ready(&mut self, conn: ConnId) -> bool {
+        self.conn(conn).is_some_and(|conn| !std::mem::replace(&mut conn.tx_ready, true))
     }
 
-    pub(super) fn turn_taken(&mut self, conn: ConnId) {
+    pub(super) fn clear_tx_ready(&mut self, conn: ConnId) {
         if let Some(conn) = self.conn(conn) {
-            conn.has_turn = false;
+            conn.tx_ready = false;
         }
     }
 

@@ -27,7 +27,8 @@ use tcp_stack::{
 };
 
 use crate::engine::{
-    DataRun, Deadlines, LINGER, PortProtocols, StreamNames, StreamSink, TURNS_MAX, Turn, since_start,
+    DataRun, Deadlines, LINGER, PortProtocols, StreamNames, StreamSink, TX_SERVICED_MAX, TxOutcome,
+    since_start,
 };
 use conns::{Carrier, Conns};
 pub use node::{Node, NodeOptions, PortVerbs};
@@ -92,7 +93,7 @@ pub struct Verbs<P: BufPool, M> {
     conns: Conns,
     streams: StreamNames,
     /// Connections that have something to send, each at most once.
-    turns: VecDeque<ConnId>,
+    tx_ready: VecDeque<ConnId>,
     limits: Deadlines,
     /// Connections to be looked at when the frames of a step have left: what they have sent is to be told of, and their time
     /// limit kept.
@@ -122,7 +123,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             },
             conns: Conns::new(connections, config.limits.ids.into()),
             streams: StreamNames::default(),
-            turns: VecDeque::with_capacity(connections),
+            tx_ready: VecDeque::with_capacity(connections),
             limits: Deadlines::new(connections),
             deferred: Vec::with_capacity(DEFERRED_MAX),
             options: ConnOptions { out_of_order, ..config.conn },
@@ -388,7 +389,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 TransportRequest::Transmit { id } => {
                     if let Some(Carrier::Conn(conn)) = self.conns.carrier(id) {
                         // Mostly there is work to send; its turn looks after the rest.
-                        self.queue_turn(conn);
+                        self.queue_tx(conn);
                     }
                 }
                 TransportRequest::Close { id, how, .. } => self.close(now, id, how),
@@ -431,26 +432,26 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.device.closed(id, &mut self.side.stags);
     }
 
-    fn give_turns(&mut self, now: Instant, pool: &mut P) {
-        for _ in 0..self.turns.len().min(TURNS_MAX) {
-            let Some(conn) = self.turns.pop_front() else { break };
-            self.conns.turn_taken(conn);
+    fn service_tx_ready(&mut self, now: Instant, pool: &mut P) {
+        for _ in 0..self.tx_ready.len().min(TX_SERVICED_MAX) {
+            let Some(conn) = self.tx_ready.pop_front() else { break };
+            self.conns.clear_tx_ready(conn);
             let Self { stack, device, side, conns, .. } = self;
             let Some(id) = conns.id(conn) else { continue };
             let mut sink = StreamSink::new(stack, pool, conn, now);
             let progress = device.transmit(id, since_start(now), &mut side.env(), &mut sink);
-            match sink.turn(progress.pending) {
-                Turn::Idle => {}
-                Turn::Again => self.queue_turn(conn),
-                Turn::Blocked => self.stack.notify_writable(conn),
+            match sink.outcome(progress.pending) {
+                TxOutcome::Idle => {}
+                TxOutcome::Again => self.queue_tx(conn),
+                TxOutcome::Blocked => self.stack.notify_writable(conn),
             }
             self.defer(conn);
         }
     }
 
-    fn queue_turn(&mut self, conn: ConnId) {
-        if self.conns.claim_turn(conn) {
-            self.turns.push_back(conn);
+    fn queue_tx(&mut self, conn: ConnId) {
+        if self.conns.mark_tx_ready(conn) {
+            self.tx_ready.push_back(conn);
         }
     }
 
@@ -458,7 +459,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     fn look_after(&mut self, conn: ConnId) {
         let Some(id) = self.conns.id(conn) else { return };
         if self.device.has_output(id) {
-            self.queue_turn(conn);
+            self.queue_tx(conn);
         }
         self.defer(conn);
     }
@@ -507,7 +508,7 @@ impl<P: BufPool, M: Memory> PortProtocols for Verbs<P, M> {
             self.handle_timeouts(now);
         }
         self.obey(now);
-        self.give_turns(now, pool);
+        self.service_tx_ready(now, pool);
         // What a turn has brought to its end is closed at once.
         self.obey(now);
         self.stack.poll_transmit(now, pool, out, max)
@@ -527,7 +528,7 @@ impl<P: BufPool, M: Memory> PortProtocols for Verbs<P, M> {
     }
 
     fn has_output(&self) -> bool {
-        !self.turns.is_empty() || self.device.has_request() || self.stack.has_output()
+        !self.tx_ready.is_empty() || self.device.has_request() || self.stack.has_output()
     }
 
     fn abort_all(&mut self, now: Instant) {
