@@ -35,7 +35,7 @@ pub(crate) use data_run::DataRun;
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use protocols::PortProtocols;
 pub use region::access_of;
-use region::{RdmaSide, RegionStream, Verdict};
+use region::{Action, RdmaSide, RegionStream};
 pub(crate) use sink::{StreamSink, TxOutcome};
 use slots::{Service, Slots};
 pub(crate) use streams::StreamNames;
@@ -255,7 +255,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 self.queue_tx(conn);
             }
             Some(Service::Region(stream)) => {
-                let (verdict, (bytes, behind)) = if segment.was_taken() {
+                let (action, (bytes, behind)) = if segment.was_taken() {
                     (stream.receive_placed(now, offset, bytes, &mut self.side), (bytes, None))
                 } else {
                     let mut run = DataRun::new(&mut self.stack, conn, (offset, segment));
@@ -264,7 +264,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                 stream.retain_kept(&mut self.stack, conn, &mut self.side.stats);
                 self.stack.consumed(conn, bytes);
                 self.queue_tx(conn);
-                self.obey(now, conn, verdict);
+                self.apply(now, conn, action);
                 return behind;
             }
         }
@@ -302,9 +302,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             // What is on its way back goes first: `service_tx_ready` closes behind it.
             Some(Service::Echo(_)) => self.queue_tx(conn),
             Some(Service::Region(stream)) => {
-                let verdict = stream.peer_closed(now, &mut self.side);
+                let action = stream.peer_closed(now, &mut self.side);
                 self.queue_tx(conn);
-                self.obey(now, conn, verdict);
+                self.apply(now, conn, action);
             }
             // Daytime closes behind its line.
             Some(Service::Daytime) => {}
@@ -325,8 +325,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.handle_events(now, pool);
         while let Some(conn) = self.limits.take_due(now) {
             if let Some(Service::Region(stream)) = self.slots.service(conn) {
-                let verdict = stream.handle_timeout(now, &mut self.side);
-                self.obey(now, conn, verdict);
+                let action = stream.handle_timeout(now, &mut self.side);
+                self.apply(now, conn, action);
             }
         }
     }
@@ -360,8 +360,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                     if outcome == TxOutcome::Again { TxOutcome::Idle } else { outcome }
                 }
                 Service::Region(stream) => {
-                    let (outcome, verdict) = stream.pump(now, conn, &mut self.stack, pool, &mut self.side);
-                    self.obey(now, conn, verdict);
+                    let (outcome, action) = stream.pump(now, conn, &mut self.stack, pool, &mut self.side);
+                    self.apply(now, conn, action);
                     outcome
                 }
             };
@@ -406,12 +406,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    fn obey(&mut self, now: Instant, conn: ConnId, verdict: Verdict) {
+    fn apply(&mut self, now: Instant, conn: ConnId, action: Action) {
         self.arm(conn);
-        match verdict {
-            Verdict::Keep => {}
-            Verdict::Close => self.stack.close(now, conn),
-            Verdict::Abort => self.stack.abort(now, conn),
+        match action {
+            Action::Keep => {}
+            Action::Close => self.stack.close(now, conn),
+            Action::Abort => self.stack.abort(now, conn),
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct RdmaSide<M> {
 
 /// What the owner of the connection must do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Action {
     /// Nothing.
     Keep,
     /// Close the stream in an orderly way.
@@ -70,7 +70,7 @@ impl<B: Buf> RegionStream<B> {
         now: Instant,
         segments: impl Iterator<Item = (u64, Segment<B>)>,
         side: &mut RdmaSide<M>,
-    ) -> Verdict {
+    ) -> Action {
         let RdmaSide { stags, memory, stats, .. } = side;
         let (mut env, at) = (Env { stags, memory, stats }, since_start(now));
         for (offset, segment) in segments {
@@ -86,7 +86,7 @@ impl<B: Buf> RegionStream<B> {
         offset: u64,
         bytes: usize,
         side: &mut RdmaSide<M>,
-    ) -> Verdict {
+    ) -> Action {
         let RdmaSide { stags, memory, stats, .. } = side;
         self.endpoint.receive_placed(since_start(now), offset, bytes, &mut Env { stags, memory, stats });
         self.handle_events(now, side)
@@ -103,15 +103,15 @@ impl<B: Buf> RegionStream<B> {
         self.endpoint.receive_out_of_order(offset, bytes, &mut Env { stags, memory, stats })
     }
 
-    pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {
+    pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Action {
         self.endpoint.peer_closed(since_start(now), &mut side.stats);
         self.handle_events(now, side)
     }
 
     /// Acts on a time limit that has passed.
-    pub(super) fn handle_timeout<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {
+    pub(super) fn handle_timeout<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Action {
         if self.linger_until.is_some_and(|until| until <= since_start(now)) {
-            return Verdict::Abort;
+            return Action::Abort;
         }
         self.endpoint.handle_timeout(since_start(now), &mut side.stats);
         self.handle_events(now, side)
@@ -136,7 +136,7 @@ impl<B: Buf> RegionStream<B> {
         stack: &mut Stack<B>,
         pool: &mut P,
         side: &mut RdmaSide<M>,
-    ) -> (TxOutcome, Verdict) {
+    ) -> (TxOutcome, Action) {
         let RdmaSide { stags, memory, stats, .. } = side;
         let mut sink = StreamSink::new(stack, pool, conn, now);
         let progress =
@@ -187,8 +187,8 @@ impl<B: Buf> RegionStream<B> {
         side.stags.revoke_stream(self.stream);
     }
 
-    fn handle_events<M>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Verdict {
-        let mut verdict = Verdict::Keep;
+    fn handle_events<M>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Action {
+        let mut action = Action::Keep;
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::ConnectRequest { private_data, .. } => {
@@ -206,15 +206,15 @@ impl<B: Buf> RegionStream<B> {
                 }
                 Event::Close { how: CloseHow::Fin } => {
                     self.linger_until = Some(since_start(now).saturating_add(LINGER));
-                    verdict = Verdict::Close;
+                    action = Action::Close;
                 }
-                Event::Close { how: CloseHow::Reset } => verdict = Verdict::Abort,
+                Event::Close { how: CloseHow::Reset } => action = Action::Abort,
                 // A region has no receive queue and starts nothing of its own; what the stream did is
                 // in its counters.
                 _ => {}
             }
         }
-        verdict
+        action
     }
 }
 

@@ -273,7 +273,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         let stream = self.streams.next();
         let mut taken = self.device.incoming(id, stream, ends, at);
         if taken.is_none() && self.device.make_room(id) {
-            self.obey(now);
+            self.apply_requests(now);
             taken = self.device.incoming(id, stream, ends, at);
         }
         let Some(id) = taken else {
@@ -376,7 +376,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 
     /// Does what the device asks of its transport.
-    fn obey(&mut self, now: Instant) {
+    fn apply_requests(&mut self, now: Instant) {
         while let Some(request) = self.device.poll_transport() {
             match request {
                 TransportRequest::Listen { id, local, backlog } => self.listen(id, local, backlog),
@@ -507,10 +507,10 @@ impl<P: BufPool, M: Memory> PortProtocols for Verbs<P, M> {
         if due {
             self.handle_timeouts(now);
         }
-        self.obey(now);
+        self.apply_requests(now);
         self.service_tx_ready(now, pool);
         // What a turn has brought to its end is closed at once.
-        self.obey(now);
+        self.apply_requests(now);
         self.stack.poll_transmit(now, pool, out, max)
     }
 

@@ -124,7 +124,7 @@ impl Worker {
             let PollResult { now, sleep } = self.poll_loop.poll_once(&mut self.ports);
             iterations = iterations.wrapping_add(1);
             if iterations.is_multiple_of(HOUSEKEEPING_ITERATIONS) || sleep.is_some() {
-                if !self.obey() {
+                if !self.run_commands() {
                     break;
                 }
                 if now.saturating_since(published_at) >= PUBLISH_EVERY {
@@ -157,7 +157,7 @@ impl Worker {
     }
 
     /// Carries out what waits in the command ring; `false` when it said stop.
-    fn obey(&mut self) -> bool {
+    fn run_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.pop() {
             self.poll_loop.stats_mut().commands += 1;
             match command {
