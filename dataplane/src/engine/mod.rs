@@ -16,6 +16,7 @@ mod daytime;
 mod deadlines;
 mod echo;
 mod protocols;
+mod rdma_state;
 mod region;
 mod sink;
 mod slots;
@@ -27,15 +28,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rdma::service::{AddError, RegionEntry, RegionService};
-use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrderPolicy, RdmaStats, RegionId, StagTable};
+use rdma::{EndpointConfig, EndpointInfo, Memory, OutOfOrderPolicy, RdmaStats, RegionId};
 use tcp_stack::{BufPool, ConnId, ConnInfo, Event, Instant, ListenError, ListenOptions, ListenerId, RxFrame};
 use tcp_stack::{Segment, Stack, StackConfig, TxFrame};
 
 pub(crate) use data_run::DataRun;
 pub(crate) use deadlines::{Deadlines, LINGER, since_start};
 pub use protocols::PortProtocols;
+pub(crate) use rdma_state::RdmaState;
 pub use region::access_of;
-use region::{Action, RdmaSide, RegionStream};
+use region::{Action, RegionState, RegionStream};
 pub(crate) use sink::{StreamSink, TxOutcome};
 use slots::{Service, Slots};
 pub(crate) use streams::StreamNames;
@@ -117,7 +119,7 @@ pub struct Engine<P: BufPool, M> {
     stack: Stack<P::Buf>,
     slots: Slots<P::Buf>,
     listeners: Vec<(ListenerId, ListenerService)>,
-    side: RdmaSide<M>,
+    regions: RegionState<M>,
     stats: ServiceStats,
     /// Connections that have something to send, each at most once.
     tx_ready: VecDeque<ConnId>,
@@ -143,11 +145,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             echo_waits: VecDeque::new(),
             limits: Deadlines::new(connections),
             listeners: Vec::new(),
-            side: RdmaSide {
-                stags: StagTable::new(config.grants_max as usize, config.seed),
-                regions: RegionService::new(config.regions_max as usize, service_seed(&config.seed)),
-                memory,
-                stats: RdmaStats::default(),
+            regions: RegionState {
+                rdma: RdmaState::new(config.grants_max, config.seed, memory),
+                service: RegionService::new(config.regions_max as usize, service_seed(&config.seed)),
             },
             stack: Stack::new(config.stack, config.seed),
             stats: ServiceStats::default(),
@@ -256,12 +256,12 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             }
             Some(Service::Region(stream)) => {
                 let (action, (bytes, behind)) = if segment.was_taken() {
-                    (stream.receive_placed(now, offset, bytes, &mut self.side), (bytes, None))
+                    (stream.receive_placed(now, offset, bytes, &mut self.regions), (bytes, None))
                 } else {
                     let mut run = DataRun::new(&mut self.stack, conn, (offset, segment));
-                    (stream.receive(now, &mut run, &mut self.side), run.end())
+                    (stream.receive(now, &mut run, &mut self.regions), run.end())
                 };
-                stream.retain_kept(&mut self.stack, conn, &mut self.side.stats);
+                stream.retain_kept(&mut self.stack, conn, &mut self.regions.rdma.stats);
                 self.stack.consumed(conn, bytes);
                 self.queue_tx(conn);
                 self.apply(now, conn, action);
@@ -273,11 +273,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// Lets the RDMA engine place what arrived behind a gap.
     fn out_of_order(&mut self, conn: ConnId) {
-        let Self { stack, slots, side, .. } = self;
+        let Self { stack, slots, regions, .. } = self;
         if let Some(Service::Region(stream)) = slots.service(conn) {
-            stack.offer_out_of_order(conn, &mut |offset, bytes| {
-                stream.receive_out_of_order(offset, bytes, side)
-            });
+            stack.offer_out_of_order(conn, &mut |offset, bytes| stream.receive_out_of_order(offset, bytes, regions));
         }
     }
 
@@ -286,7 +284,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn reclaim(&mut self, conn: ConnId) {
         match self.slots.service(conn) {
             Some(Service::Region(stream)) => {
-                stream.copy_kept(&mut self.stack, conn, &mut self.side.stats);
+                stream.copy_kept(&mut self.stack, conn, &mut self.regions.rdma.stats);
             }
             Some(Service::Echo(echo)) => {
                 echo.compact();
@@ -302,7 +300,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             // What is on its way back goes first: `service_tx_ready` closes behind it.
             Some(Service::Echo(_)) => self.queue_tx(conn),
             Some(Service::Region(stream)) => {
-                let action = stream.peer_closed(now, &mut self.side);
+                let action = stream.peer_closed(now, &mut self.regions);
                 self.queue_tx(conn);
                 self.apply(now, conn, action);
             }
@@ -316,7 +314,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn closed(&mut self, conn: ConnId) {
         if let Some(Service::Region(mut stream)) = self.slots.close(conn) {
             self.limits.change(conn, stream.armed(), None);
-            stream.close(&mut self.side);
+            stream.close(&mut self.regions);
         }
     }
 
@@ -325,7 +323,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.handle_events(now, pool);
         while let Some(conn) = self.limits.take_due(now) {
             if let Some(Service::Region(stream)) = self.slots.service(conn) {
-                let action = stream.handle_timeout(now, &mut self.side);
+                let action = stream.handle_timeout(now, &mut self.regions);
                 self.apply(now, conn, action);
             }
         }
@@ -360,7 +358,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                     if outcome == TxOutcome::Again { TxOutcome::Idle } else { outcome }
                 }
                 Service::Region(stream) => {
-                    let (outcome, action) = stream.pump(now, conn, &mut self.stack, pool, &mut self.side);
+                    let (outcome, action) = stream.pump(now, conn, &mut self.stack, pool, &mut self.regions);
                     self.apply(now, conn, action);
                     outcome
                 }
@@ -459,33 +457,33 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// # Errors
     /// As [`RegionService::add`].
     pub fn region_add(&mut self, entry: RegionEntry) -> Result<(), AddError> {
-        self.side.regions.add(entry)
+        self.regions.service.add(entry)
     }
 
     /// Takes a region out of the offer; grants made before stay valid. Returns how many there are.
     pub fn region_hide(&mut self, name: &str, region: RegionId) -> usize {
-        self.side.regions.remove(name);
-        self.side.stags.grants_of(region)
+        self.regions.service.remove(name);
+        self.regions.rdma.stags.grants_of(region)
     }
 
     /// Revokes every grant on a region: when this returns, this engine touches its memory no more.
     pub fn region_revoke(&mut self, region: RegionId) -> usize {
-        self.side.stags.revoke_region(region)
+        self.regions.rdma.stags.revoke_region(region)
     }
 
     /// Grants on a region.
     pub fn region_grants(&self, region: RegionId) -> usize {
-        self.side.stags.grants_of(region)
+        self.regions.rdma.stags.grants_of(region)
     }
 
     /// The memory that segments are placed into.
     pub fn memory_mut(&mut self) -> &mut M {
-        &mut self.side.memory
+        &mut self.regions.rdma.memory
     }
 
     /// The memory that segments are placed into.
     pub fn memory(&self) -> &M {
-        &self.side.memory
+        &self.regions.rdma.memory
     }
 
     /// Takes the time since 1970 that the wall clock shows: the daytime service goes by the last one.
@@ -500,7 +498,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     /// The RDMA engine's counters.
     pub fn rdma_stats(&self) -> &RdmaStats {
-        &self.side.stats
+        &self.regions.rdma.stats
     }
 
     /// The services' counters.

@@ -5,21 +5,19 @@ use std::time::Duration;
 
 use rdma::service::RegionService;
 use rdma::{
-    Access, CloseHow, Endpoint, EndpointConfig, EndpointInfo, Env, Event, Memory, RdmaStats, RegionId,
+    Access, CloseHow, Endpoint, EndpointConfig, EndpointInfo, Event, Memory, RdmaStats, RegionId, StreamId,
 };
-use rdma::{StagTable, StreamId};
 use tcp_stack::{Buf, BufPool, ConnId, GivesWay, Instant, Segment, Stack};
 
 use super::deadlines::{LINGER, since_start};
+use super::rdma_state::RdmaState;
 use super::sink::{StreamSink, TxOutcome};
 
 /// State shared by all RDMA connections of one port and worker.
 #[derive(Debug)]
-pub(super) struct RdmaSide<M> {
-    pub(super) stags: StagTable,
-    pub(super) regions: RegionService,
-    pub(super) memory: M,
-    pub(super) stats: RdmaStats,
+pub(super) struct RegionState<M> {
+    pub(super) rdma: RdmaState<M>,
+    pub(super) service: RegionService,
 }
 
 /// What the owner of the connection must do now.
@@ -69,14 +67,13 @@ impl<B: Buf> RegionStream<B> {
         &mut self,
         now: Instant,
         segments: impl Iterator<Item = (u64, Segment<B>)>,
-        side: &mut RdmaSide<M>,
+        state: &mut RegionState<M>,
     ) -> Action {
-        let RdmaSide { stags, memory, stats, .. } = side;
-        let (mut env, at) = (Env { stags, memory, stats }, since_start(now));
+        let (mut env, at) = (state.rdma.env(), since_start(now));
         for (offset, segment) in segments {
             self.endpoint.receive(at, offset, segment, &mut env);
         }
-        self.handle_events(now, side)
+        self.handle_events(now, state)
     }
 
     /// The stream goes on by bytes that were placed already.
@@ -85,11 +82,10 @@ impl<B: Buf> RegionStream<B> {
         now: Instant,
         offset: u64,
         bytes: usize,
-        side: &mut RdmaSide<M>,
+        state: &mut RegionState<M>,
     ) -> Action {
-        let RdmaSide { stags, memory, stats, .. } = side;
-        self.endpoint.receive_placed(since_start(now), offset, bytes, &mut Env { stags, memory, stats });
-        self.handle_events(now, side)
+        self.endpoint.receive_placed(since_start(now), offset, bytes, &mut state.rdma.env());
+        self.handle_events(now, state)
     }
 
     /// Looks at bytes of the stream behind a gap; whether nobody needs them any more, since they are placed.
@@ -97,24 +93,23 @@ impl<B: Buf> RegionStream<B> {
         &mut self,
         offset: u64,
         bytes: &[u8],
-        side: &mut RdmaSide<M>,
+        state: &mut RegionState<M>,
     ) -> bool {
-        let RdmaSide { stags, memory, stats, .. } = side;
-        self.endpoint.receive_out_of_order(offset, bytes, &mut Env { stags, memory, stats })
+        self.endpoint.receive_out_of_order(offset, bytes, &mut state.rdma.env())
     }
 
-    pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Action {
-        self.endpoint.peer_closed(since_start(now), &mut side.stats);
-        self.handle_events(now, side)
+    pub(super) fn peer_closed<M: Memory>(&mut self, now: Instant, state: &mut RegionState<M>) -> Action {
+        self.endpoint.peer_closed(since_start(now), &mut state.rdma.stats);
+        self.handle_events(now, state)
     }
 
     /// Acts on a time limit that has passed.
-    pub(super) fn handle_timeout<M: Memory>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Action {
+    pub(super) fn handle_timeout<M: Memory>(&mut self, now: Instant, state: &mut RegionState<M>) -> Action {
         if self.linger_until.is_some_and(|until| until <= since_start(now)) {
             return Action::Abort;
         }
-        self.endpoint.handle_timeout(since_start(now), &mut side.stats);
-        self.handle_events(now, side)
+        self.endpoint.handle_timeout(since_start(now), &mut state.rdma.stats);
+        self.handle_events(now, state)
     }
 
     /// The time limit that the owner keeps for it, and the one that it is to keep from now on.
@@ -135,14 +130,12 @@ impl<B: Buf> RegionStream<B> {
         conn: ConnId,
         stack: &mut Stack<B>,
         pool: &mut P,
-        side: &mut RdmaSide<M>,
+        state: &mut RegionState<M>,
     ) -> (TxOutcome, Action) {
-        let RdmaSide { stags, memory, stats, .. } = side;
         let mut sink = StreamSink::new(stack, pool, conn, now);
-        let progress =
-            self.endpoint.poll_transmit(since_start(now), &mut Env { stags, memory, stats }, &mut sink);
+        let progress = self.endpoint.poll_transmit(since_start(now), &mut state.rdma.env(), &mut sink);
         let outcome = sink.outcome(progress.pending);
-        (outcome, self.handle_events(now, side))
+        (outcome, self.handle_events(now, state))
     }
 
     /// Tells the stack how many packet buffers are kept for an FPDU that is not complete; if that is too many, what is
@@ -183,17 +176,17 @@ impl<B: Buf> RegionStream<B> {
     }
 
     /// The connection is gone: so are its grants.
-    pub(super) fn close<M>(&mut self, side: &mut RdmaSide<M>) {
-        side.stags.revoke_stream(self.stream);
+    pub(super) fn close<M>(&mut self, state: &mut RegionState<M>) {
+        state.rdma.stags.revoke_stream(self.stream);
     }
 
-    fn handle_events<M>(&mut self, now: Instant, side: &mut RdmaSide<M>) -> Action {
+    fn handle_events<M>(&mut self, now: Instant, state: &mut RegionState<M>) -> Action {
         let mut action = Action::Keep;
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::ConnectRequest { private_data, .. } => {
-                    let RdmaSide { regions, stags, stats, .. } = side;
-                    let answer = regions.answer(&private_data, self.peer, self.stream, stags);
+                    let RegionState { service, rdma: RdmaState { stags, stats, .. } } = state;
+                    let answer = service.answer(&private_data, self.peer, self.stream, stags);
                     stats.service.count(answer.status);
                     self.region = answer.region;
                     let answered = if answer.accept {

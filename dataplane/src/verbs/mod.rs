@@ -20,15 +20,15 @@ use rdma::verbs::{
     Access, AddressBase, CmId, Device, Limits, MemoryRegion, MemoryWindow, MrId, MwId, PdId, QpNum, RegionId,
     TransportRequest, VerbsError,
 };
-use rdma::{CloseHow, EndpointConfig, Env, Memory, MessageSizes, OutOfOrderPolicy, RdmaStats, StagTable};
+use rdma::{CloseHow, EndpointConfig, Memory, MessageSizes, OutOfOrderPolicy, RdmaStats};
 use tcp_stack::{
     BufPool, ConnId, ConnInfo, ConnOptions, Event, Instant, ListenOptions, ListenerId, RxFrame, Segment,
     Stack, StackConfig, TxFrame,
 };
 
 use crate::engine::{
-    DataRun, Deadlines, LINGER, PortProtocols, StreamNames, StreamSink, TX_SERVICED_MAX, TxOutcome,
-    since_start,
+    DataRun, Deadlines, LINGER, PortProtocols, RdmaState, StreamNames, StreamSink, TX_SERVICED_MAX,
+    TxOutcome, since_start,
 };
 use conns::{Carrier, Conns};
 pub use node::{Node, NodeOptions, PortVerbs};
@@ -67,20 +67,6 @@ pub struct VerbsConfig {
     pub seed: [u8; 32],
 }
 
-/// The RDMA side, as a device borrows it.
-#[derive(Debug)]
-struct Side<M> {
-    stags: StagTable,
-    memory: M,
-    stats: RdmaStats,
-}
-
-impl<M> Side<M> {
-    fn env(&mut self) -> Env<'_, M> {
-        Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats }
-    }
-}
-
 /// The objects of verbs, on one port and one thread.
 ///
 /// The program works with the [`Device`] between two steps: it makes objects, posts work, polls completion queues and
@@ -89,7 +75,7 @@ impl<M> Side<M> {
 pub struct Verbs<P: BufPool, M> {
     stack: Stack<P::Buf>,
     device: Device<Segment<P::Buf>>,
-    side: Side<M>,
+    rdma: RdmaState<M>,
     conns: Conns,
     streams: StreamNames,
     /// Connections that have something to send, each at most once.
@@ -116,11 +102,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         Self {
             stack: Stack::new(config.stack, config.seed),
             device: Device::new(limits, config.endpoint),
-            side: Side {
-                stags: StagTable::new(config.stags_max as usize, config.seed),
-                memory,
-                stats: RdmaStats::default(),
-            },
+            rdma: RdmaState::new(config.stags_max, config.seed, memory),
             conns: Conns::new(connections, config.limits.ids.into()),
             streams: StreamNames::default(),
             tx_ready: VecDeque::with_capacity(connections),
@@ -152,7 +134,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         base: AddressBase,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
-        self.device.reg_mr(pd, range, base, access, &mut self.side.stags)
+        self.device.reg_mr(pd, range, base, access, &mut self.rdma.stags)
     }
 
     /// As [`Device::dereg_mr`].
@@ -160,7 +142,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// # Errors
     /// As there.
     pub fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
-        self.device.dereg_mr(mr, &mut self.side.stags)
+        self.device.dereg_mr(mr, &mut self.rdma.stags)
     }
 
     /// As [`Device::alloc_mw`].
@@ -168,7 +150,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// # Errors
     /// As there.
     pub fn alloc_mw(&mut self, pd: PdId) -> Result<MemoryWindow, VerbsError> {
-        self.device.alloc_mw(pd, &mut self.side.stags)
+        self.device.alloc_mw(pd, &mut self.rdma.stags)
     }
 
     /// As [`Device::dealloc_mw`].
@@ -176,7 +158,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// # Errors
     /// As there.
     pub fn dealloc_mw(&mut self, mw: MwId) -> Result<(), VerbsError> {
-        self.device.dealloc_mw(mw, &mut self.side.stags)
+        self.device.dealloc_mw(mw, &mut self.rdma.stags)
     }
 
     /// As [`Device::disconnect`].
@@ -189,17 +171,17 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     /// # Errors
     /// As there.
     pub fn terminate_qp(&mut self, qp: QpNum, now: Instant) -> Result<(), VerbsError> {
-        self.device.terminate_qp(qp, since_start(now), &mut self.side.stats)
+        self.device.terminate_qp(qp, since_start(now), &mut self.rdma.stats)
     }
 
     /// The memory of the regions.
     pub fn memory(&self) -> &M {
-        &self.side.memory
+        &self.rdma.memory
     }
 
     /// The memory of the regions.
     pub fn memory_mut(&mut self) -> &mut M {
-        &mut self.side.memory
+        &mut self.rdma.memory
     }
 
     /// The stack below.
@@ -209,7 +191,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
 
     /// What the RDMA engine counts.
     pub fn rdma_stats(&self) -> &RdmaStats {
-        &self.side.stats
+        &self.rdma.stats
     }
 
     /// What this counts.
@@ -217,7 +199,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         &self.stats
     }
 
-    /// The TCP side of a connection; `None` where it has none, or none any more.
+    /// TCP state of a connection; `None` if the id has no connection, or its connection has closed.
     pub fn tcp_info(&self, id: CmId) -> Option<ConnInfo> {
         match self.conns.carrier(id)? {
             Carrier::Conn(conn) => self.stack.info(conn),
@@ -236,7 +218,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
 
     /// STags in force.
     pub fn stags(&self) -> usize {
-        self.side.stags.len()
+        self.rdma.stags.len()
     }
 
     /// Connections, those included that have ended and whose peers have not closed yet.
@@ -289,7 +271,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         let (Some(id), Some(info)) = (self.conns.id(conn), self.stack.info(conn)) else {
             return self.stack.abort(now, conn);
         };
-        let stats = &mut self.side.stats;
+        let stats = &mut self.rdma.stats;
         if self.device.opened(id, self.streams.next(), info.local, since_start(now), stats) {
             self.stats.opened += 1;
             self.look_after(conn);
@@ -307,18 +289,18 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         offset: u64,
         segment: Segment<P::Buf>,
     ) -> Option<Event<P::Buf>> {
-        let Self { stack, device, side, conns, .. } = self;
+        let Self { stack, device, rdma, conns, .. } = self;
         let (id, at) = (conns.id(conn), since_start(now));
         let (bytes, behind) = if segment.was_taken() {
             let bytes = segment.len();
             if let Some(id) = id {
-                device.receive_placed(id, at, offset, bytes, &mut side.env());
+                device.receive_placed(id, at, offset, bytes, &mut rdma.env());
             }
             (bytes, None)
         } else {
             let mut run = DataRun::new(stack, conn, (offset, segment));
             if let Some(id) = id {
-                device.receive_all(id, at, &mut run, &mut side.env());
+                device.receive_all(id, at, &mut run, &mut rdma.env());
             }
             run.end()
         };
@@ -331,17 +313,17 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 
     fn out_of_order(&mut self, conn: ConnId) {
-        let Self { stack, device, side, conns, .. } = self;
+        let Self { stack, device, rdma, conns, .. } = self;
         if let Some(id) = conns.id(conn) {
             stack.offer_out_of_order(conn, &mut |offset, bytes| {
-                device.receive_out_of_order(id, offset, bytes, &mut side.env())
+                device.receive_out_of_order(id, offset, bytes, &mut rdma.env())
             });
         }
     }
 
     fn peer_closed(&mut self, now: Instant, conn: ConnId) {
         match self.conns.id(conn) {
-            Some(id) => self.device.peer_closed(id, since_start(now), &mut self.side.stats),
+            Some(id) => self.device.peer_closed(id, since_start(now), &mut self.rdma.stats),
             None => self.stack.close(now, conn),
         }
         self.look_after(conn);
@@ -365,7 +347,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         while let Some(conn) = self.limits.take_due(now) {
             match self.conns.expired(conn) {
                 Some(Some(id)) => {
-                    self.device.handle_timeout(id, since_start(now), &mut self.side.stats);
+                    self.device.handle_timeout(id, since_start(now), &mut self.rdma.stats);
                     self.look_after(conn);
                 }
                 // The peer does not close.
@@ -429,17 +411,17 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 CloseHow::Reset => self.stack.abort(now, conn),
             }
         }
-        self.device.closed(id, &mut self.side.stags);
+        self.device.closed(id, &mut self.rdma.stags);
     }
 
     fn service_tx_ready(&mut self, now: Instant, pool: &mut P) {
         for _ in 0..self.tx_ready.len().min(TX_SERVICED_MAX) {
             let Some(conn) = self.tx_ready.pop_front() else { break };
             self.conns.clear_tx_ready(conn);
-            let Self { stack, device, side, conns, .. } = self;
+            let Self { stack, device, rdma, conns, .. } = self;
             let Some(id) = conns.id(conn) else { continue };
             let mut sink = StreamSink::new(stack, pool, conn, now);
-            let progress = device.transmit(id, since_start(now), &mut side.env(), &mut sink);
+            let progress = device.transmit(id, since_start(now), &mut rdma.env(), &mut sink);
             match sink.outcome(progress.pending) {
                 TxOutcome::Idle => {}
                 TxOutcome::Again => self.queue_tx(conn),
