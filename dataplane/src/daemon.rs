@@ -16,7 +16,7 @@ use crate::control::{Server, ServerConfig};
 use crate::dpdk::{Eal, RegisteredThread};
 use crate::log::Log;
 use crate::port::Claims;
-use crate::setup::{self, House};
+use crate::setup::{self, Runtime};
 use crate::signals::Signals;
 use crate::worker::{Clock, Worker};
 
@@ -38,7 +38,7 @@ async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> 
     // Held until the end: DPDK would let a second daemon open the same TAP, and take the link down when it goes.
     let _claims = Claims::take(&config.ports)?;
     let clock = Clock::start();
-    let House { eal, regions, degraded, ports, workers, crew } = setup::build(config, &clock)?;
+    let Runtime { eal, regions, degraded, ports, workers, crew } = setup::build(config, &clock)?;
     for entry in &ports {
         tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
     }

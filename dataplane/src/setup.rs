@@ -26,7 +26,7 @@ const COMMANDS: usize = 64;
 
 /// Everything that is there before the first worker runs.
 #[derive(Debug)]
-pub(crate) struct House {
+pub(crate) struct Runtime {
     pub(crate) eal: Eal,
     pub(crate) regions: Regions,
     pub(crate) degraded: Vec<String>,
@@ -39,7 +39,7 @@ pub(crate) struct House {
 ///
 /// # Errors
 /// There is not enough memory, or DPDK or a port refuses. Nothing is left behind.
-pub(crate) fn build(config: &Config, clock: &Clock) -> Result<House> {
+pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     let (eal, mut degraded) = start_eal(&[config])?;
     let workers = config.workers.cores.len();
     let mut worker_ports: Vec<Vec<WorkerPort>> = (0..workers).map(|_| Vec::new()).collect();
@@ -48,13 +48,15 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<House> {
         let Pools { pools, degraded: short } = Pools::new(config, &eal, port)?;
         degraded.extend(short);
         let (entry, pairs) = open(config, port, &eal, pools)?;
-        for (worker_ports, worker_port) in worker_ports.iter_mut().zip(join(config, index, &entry, pairs)?) {
+        for (worker_ports, worker_port) in
+            worker_ports.iter_mut().zip(make_worker_ports(config, index, &entry, pairs)?)
+        {
             worker_ports.push(worker_port);
         }
         ports.push(entry);
     }
-    let (workers, crew) = hire(config, worker_ports, clock);
-    Ok(House { eal, regions: regions(config, &memory_plan(config)), degraded, ports, workers, crew })
+    let (workers, crew) = make_workers(config, worker_ports, clock);
+    Ok(Runtime { eal, regions: regions(config, &memory_plan(config)), degraded, ports, workers, crew })
 }
 
 /// No region yet, and the memory that regions may take.
@@ -235,7 +237,12 @@ pub(crate) fn port_spec(config: &Config, port: &iwarp_config::Port) -> PortSpec 
 }
 
 /// Each worker's share of a port. The workers beyond its queues send through worker 0.
-fn join(config: &Config, index: usize, entry: &PortEntry, pairs: Vec<QueuePair>) -> Result<Vec<WorkerPort>> {
+fn make_worker_ports(
+    config: &Config,
+    index: usize,
+    entry: &PortEntry,
+    pairs: Vec<QueuePair>,
+) -> Result<Vec<WorkerPort>> {
     let workers = entry.pools.len();
     let Relays { mut to_first, from_others } = Relays::new(workers.saturating_sub(pairs.len()));
     let queues = pairs.into_iter().map(|QueuePair { rx, tx }| {
@@ -362,15 +369,19 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
 }
 
 /// The workers, and what the desk knows of each.
-fn hire(config: &Config, worker_ports: Vec<Vec<WorkerPort>>, clock: &Clock) -> (Vec<Worker>, Vec<Member>) {
-    let hire = |(index, (worker_ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
+fn make_workers(
+    config: &Config,
+    worker_ports: Vec<Vec<WorkerPort>>,
+    clock: &Clock,
+) -> (Vec<Worker>, Vec<Member>) {
+    let make = |(index, (worker_ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
         let poll_loop = PollLoop::new(clock, &config.workers.idle);
         let published = Arc::new(Published::new(&(poll_loop.stats(), worker_ports.as_slice())));
         let (producer, commands) = rtrb::RingBuffer::new(COMMANDS);
         let member = Member::new(*core, Arc::clone(&published), producer);
         (Worker { index, core: *core, ports: worker_ports, commands, published, poll_loop }, member)
     };
-    worker_ports.into_iter().zip(&config.workers.cores).enumerate().map(hire).unzip()
+    worker_ports.into_iter().zip(&config.workers.cores).enumerate().map(make).unzip()
 }
 
 /// The networks of a port, for messages.
