@@ -11,7 +11,7 @@ use iwarp_config::{Config, Idle};
 use iwarp_control::Origin;
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{About, Desk, RegionSpec};
+use crate::admin::{About, ControlHandler, RegionSpec};
 use crate::control::{Server, ServerConfig};
 use crate::dpdk::{Eal, RegisteredThread};
 use crate::log::Log;
@@ -38,39 +38,39 @@ async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> 
     // Held until the end: DPDK would let a second daemon open the same TAP, and take the link down when it goes.
     let _claims = Claims::take(&config.ports)?;
     let clock = Clock::start();
-    let Runtime { eal, regions, degraded, ports, workers, crew } = setup::build(config, &clock)?;
+    let Runtime { eal, regions, degraded, ports, workers, worker_handles } = setup::build(config, &clock)?;
     for entry in &ports {
         tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
     }
     let about = about(config_path, config, degraded, workers.len());
-    let desk = Rc::new(Desk::new(about, clock, crew, ports, regions, server.stats()));
+    let handler = Rc::new(ControlHandler::new(about, clock, worker_handles, ports, regions, server.stats()));
     let threads = workers.into_iter().map(|worker| spawn(worker, eal.clone())).collect::<Result<Vec<_>>>()?;
     let lost = Cell::new(None);
-    let served = match offer(config, &desk).await {
+    let served = match offer(config, &handler).await {
         Ok(()) => {
             tracing::info!(socket = %config.control.socket.display(), "ready");
             let stop = async {
                 tokio::select! {
                     name = signals.end(&mut log) => tracing::info!("{name}: going down"),
-                    watched = watch(&desk, &eal) => {
+                    watched = watch(&handler, &eal) => {
                         tracing::error!("going down");
                         lost.set(watched.err());
                     }
                 }
             };
-            let served = server.run(Rc::clone(&desk), stop).await.context("the control socket failed");
+            let served = server.run(Rc::clone(&handler), stop).await.context("the control socket failed");
             lost.take().map_or(served, Err)
         }
         Err(error) => Err(error),
     };
-    desk.stop();
+    handler.stop();
     let ended = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
     // Why a worker ended says more than that it did not answer.
     ended.and(served)
 }
 
 /// Offers the regions of the configuration.
-async fn offer(config: &Config, desk: &Desk) -> Result<()> {
+async fn offer(config: &Config, handler: &ControlHandler) -> Result<()> {
     for region in &config.regions {
         let spec = RegionSpec {
             name: region.name.clone(),
@@ -80,20 +80,20 @@ async fn offer(config: &Config, desk: &Desk) -> Result<()> {
             allow: region.allow.clone(),
             origin: Origin::Config,
         };
-        desk.region_add(spec).await.with_context(|| format!("region {}", region.name))?;
+        handler.region_add(spec).await.with_context(|| format!("region {}", region.name))?;
     }
     Ok(())
 }
 
 /// Notes once a second how busy the workers are and how the ports are, until the daemon cannot go on.
-async fn watch(desk: &Desk, eal: &Eal) -> Result<()> {
+async fn watch(handler: &ControlHandler, eal: &Eal) -> Result<()> {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         second.tick().await;
-        anyhow::ensure!(!desk.has_lost_a_worker(), "a worker has ended");
-        desk.sample_loads();
-        desk.watch_ports(eal).await?;
+        anyhow::ensure!(!handler.has_lost_a_worker(), "a worker has ended");
+        handler.sample_loads();
+        handler.watch_ports(eal).await?;
     }
 }
 

@@ -12,7 +12,7 @@ use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrderPolicy};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{ListenOptions, StackConfig};
 
-use crate::admin::{Member, PortEntry, Regions, Watched};
+use crate::admin::{PortEntry, Regions, Watched, WorkerHandle};
 use crate::dpdk::{
     Eal, EalConfig, EalMemory, Iova, MbufPool, Mempool, MempoolConfig, PoolError, RESERVE_MIN, WORKER_CACHE,
 };
@@ -32,7 +32,7 @@ pub(crate) struct Runtime {
     pub(crate) degraded: Vec<String>,
     pub(crate) ports: Vec<PortEntry>,
     pub(crate) workers: Vec<Worker>,
-    pub(crate) crew: Vec<Member>,
+    pub(crate) worker_handles: Vec<WorkerHandle>,
 }
 
 /// Builds it.
@@ -55,8 +55,15 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
         }
         ports.push(entry);
     }
-    let (workers, crew) = make_workers(config, worker_ports, clock);
-    Ok(Runtime { eal, regions: regions(config, &memory_plan(config)), degraded, ports, workers, crew })
+    let (workers, worker_handles) = make_workers(config, worker_ports, clock);
+    Ok(Runtime {
+        eal,
+        regions: regions(config, &memory_plan(config)),
+        degraded,
+        ports,
+        workers,
+        worker_handles,
+    })
 }
 
 /// No region yet, and the memory that regions may take.
@@ -368,18 +375,18 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
     EndpointConfig { mpa, out_of_order, last_out_of_order, disconnect_timeout, fpdu_timeout, ..rest }
 }
 
-/// The workers, and what the desk knows of each.
+/// The workers, and what the handler knows of each.
 fn make_workers(
     config: &Config,
     worker_ports: Vec<Vec<WorkerPort>>,
     clock: &Clock,
-) -> (Vec<Worker>, Vec<Member>) {
+) -> (Vec<Worker>, Vec<WorkerHandle>) {
     let make = |(index, (worker_ports, core)): (usize, (Vec<WorkerPort>, &u16))| {
         let poll_loop = PollLoop::new(clock, &config.workers.idle);
         let published = Arc::new(Published::new(&(poll_loop.stats(), worker_ports.as_slice())));
         let (producer, commands) = rtrb::RingBuffer::new(COMMANDS);
-        let member = Member::new(*core, Arc::clone(&published), producer);
-        (Worker { index, core: *core, ports: worker_ports, commands, published, poll_loop }, member)
+        let handle = WorkerHandle::new(*core, Arc::clone(&published), producer);
+        (Worker { index, core: *core, ports: worker_ports, commands, published, poll_loop }, handle)
     };
     worker_ports.into_iter().zip(&config.workers.cores).enumerate().map(make).unzip()
 }

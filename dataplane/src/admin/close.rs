@@ -3,8 +3,8 @@
 use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
 use iwarp_control::{ConnClose, ConnClosed, ConnsClosed, ErrorKind, ErrorObject};
 
-use super::crew::Member;
 use super::report::{Unpacked, pack, unpack};
+use super::worker_handle::WorkerHandle;
 use crate::engine::ConnRow;
 use crate::worker::{Chosen, Command};
 
@@ -61,9 +61,9 @@ impl Which {
 ///
 /// # Errors
 /// There is none, or a worker does not answer.
-pub(super) async fn conns(crew: &[Member], which: &Which) -> Result<ConnsClosed, ErrorObject> {
+pub(super) async fn conns(workers: &[WorkerHandle], which: &Which) -> Result<ConnsClosed, ErrorObject> {
     let mut done = ConnsClosed { count: 0, closed: Vec::new() };
-    for (worker, member) in crew.iter().enumerate() {
+    for (worker, handle) in workers.iter().enumerate() {
         if which.worker.is_some_and(|only| only != worker) {
             continue;
         }
@@ -73,7 +73,7 @@ pub(super) async fn conns(crew: &[Member], which: &Which) -> Result<ConnsClosed,
         });
         while let Some(at) = from {
             let (chosen, rows) = (which.chosen, Vec::with_capacity(PAGE));
-            let page = member.ask(|reply| Command::ConnsClose { chosen, from: at, rows, reply }).await?;
+            let page = handle.ask(|reply| Command::ConnsClose { chosen, from: at, rows, reply }).await?;
             done.count = done.count.saturating_add(page.rows.len() as u64);
             let room = CONNECTIONS_LISTED_MAX.saturating_sub(done.closed.len());
             done.closed.extend(page.rows.iter().take(room).map(|(port, row)| closed(worker, *port, row)));

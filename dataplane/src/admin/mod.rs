@@ -1,10 +1,10 @@
-//! The daemon's desk: carries out what comes in over the control socket.
+//! The daemon's handler: carries out what comes in over the control socket.
 
 mod close;
-mod crew;
 mod regions;
 mod report;
 mod watch;
+mod worker_handle;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ use iwarp_control::{
 };
 use tokio::sync::Mutex;
 
-pub use crew::Member;
 pub use regions::{Region, RegionSpec, Regions};
 use report::Load;
 pub use report::PortEntry;
 pub use watch::Watched;
+pub use worker_handle::WorkerHandle;
 
 use crate::control::{Handler, Peer, Reply, SharedStats};
 use crate::worker::{Clock, Command};
@@ -46,12 +46,12 @@ pub struct About {
     pub connections_max: u64,
 }
 
-/// The daemon's desk.
+/// The daemon's handler.
 #[derive(Debug)]
-pub struct Desk {
+pub struct ControlHandler {
     about: About,
     clock: Clock,
-    crew: Vec<Member>,
+    workers: Vec<WorkerHandle>,
     /// Never borrowed across an await.
     ports: RefCell<Vec<PortEntry>>,
     regions: Mutex<Regions>,
@@ -59,39 +59,39 @@ pub struct Desk {
     control: SharedStats,
 }
 
-impl Desk {
-    /// A desk for running workers.
+impl ControlHandler {
+    /// A handler for running workers.
     pub fn new(
         about: About,
         clock: Clock,
-        crew: Vec<Member>,
+        workers: Vec<WorkerHandle>,
         ports: Vec<PortEntry>,
         regions: Regions,
         control: SharedStats,
     ) -> Self {
-        let loads = std::sync::Mutex::new(vec![Load::default(); crew.len()]);
+        let loads = std::sync::Mutex::new(vec![Load::default(); workers.len()]);
         let (ports, regions) = (RefCell::new(ports), Mutex::new(regions));
-        Self { about, clock, crew, ports, regions, loads, control }
+        Self { about, clock, workers, ports, regions, loads, control }
     }
 
     /// Notes how busy the workers are; called once a second.
     pub fn sample_loads(&self) {
         let mut loads = self.loads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for (load, member) in loads.iter_mut().zip(&self.crew) {
-            load.sample(member);
+        for (load, handle) in loads.iter_mut().zip(&self.workers) {
+            load.sample(handle);
         }
     }
 
     /// Whether a worker is gone though nobody told it to.
     pub fn has_lost_a_worker(&self) -> bool {
-        self.crew.iter().any(Member::has_ended)
+        self.workers.iter().any(WorkerHandle::has_ended)
     }
 
     /// Tells every worker to end.
     pub fn stop(&self) {
-        for member in &self.crew {
+        for handle in &self.workers {
             // A worker that takes no commands has ended already.
-            let _ = member.send(Command::Stop);
+            let _ = handle.send(Command::Stop);
         }
     }
 
@@ -106,8 +106,8 @@ impl Desk {
     pub async fn region_add(&self, spec: RegionSpec) -> Result<RegionInfo, ErrorObject> {
         let mut regions = self.regions.lock().await;
         let name = spec.name.to_string();
-        let offered = match regions.make(spec)?.offer(&self.crew).await {
-            Ok(()) => regions.find(&name)?.info(&self.crew).await,
+        let offered = match regions.make(spec)?.offer(&self.workers).await {
+            Ok(()) => regions.find(&name)?.info(&self.workers).await,
             Err(error) => Err(error),
         };
         if offered.is_err() {
@@ -122,7 +122,7 @@ impl Desk {
         force: bool,
     ) -> Result<iwarp_control::RegionDeregistered, ErrorObject> {
         let mut regions = self.regions.lock().await;
-        let done = regions.find(name)?.withdraw(&self.crew, force).await?;
+        let done = regions.find(name)?.withdraw(&self.workers, force).await?;
         regions.forget(name);
         Ok(done)
     }
@@ -146,7 +146,7 @@ impl Desk {
             lost => Some(format!("log: stderr takes no lines (full disk, closed pipe), {lost} lost")),
         });
         let loads = self.loads();
-        degraded.extend(report::refusals(&self.crew, &loads));
+        degraded.extend(report::refusals(&self.workers, &loads));
         Ok(Status {
             api: API,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -162,8 +162,8 @@ impl Desk {
                 total: huge.total,
                 free: huge.free,
             },
-            workers: report::workers(&self.crew, &loads, self.about.idle),
-            connections: report::conn_counts(&self.crew, self.about.connections_max),
+            workers: report::worker_status(&self.workers, &loads, self.about.idle),
+            connections: report::conn_counts(&self.workers, self.about.connections_max),
             regions: RegionTotals { count: count as u64, bytes, max: max as u64 },
             pools: report::pools(&self.ports.borrow()),
             ports,
@@ -172,11 +172,11 @@ impl Desk {
     }
 }
 
-impl Desk {
+impl ControlHandler {
     async fn region_attach(&self, name: &str) -> Result<Reply, ErrorObject> {
         let regions = self.regions.lock().await;
         let region = regions.find(name)?;
-        let info = region.info(&self.crew).await?;
+        let info = region.info(&self.workers).await?;
         let fd = region.memory.descriptor().try_clone_to_owned().map_err(|error| {
             ErrorObject::new(
                 ErrorKind::NoResources,
@@ -191,7 +191,7 @@ impl Desk {
         let regions = self.regions.lock().await;
         let mut infos = Vec::new();
         for name in regions.names() {
-            infos.push(regions.find(&name)?.info(&self.crew).await?);
+            infos.push(regions.find(&name)?.info(&self.workers).await?);
         }
         Ok(infos)
     }
@@ -207,7 +207,7 @@ impl Desk {
     }
 }
 
-impl Handler for Desk {
+impl Handler for ControlHandler {
     async fn handle(&self, peer: &Peer, request: Request) -> Result<Reply, ErrorObject> {
         let (method, given) = (request.method.as_str(), request.params);
         tracing::debug!(method, pid = peer.pid, uid = peer.uid, "request");
@@ -226,7 +226,7 @@ impl Handler for Desk {
             }
             RegionShowMethod::NAME => {
                 let name = params::<RegionShowMethod>(given)?.name;
-                Ok(Reply::new(self.regions.lock().await.find(&name)?.info(&self.crew).await?))
+                Ok(Reply::new(self.regions.lock().await.find(&name)?.info(&self.workers).await?))
             }
             RegionDeregisterMethod::NAME => {
                 let asked = params::<RegionDeregisterMethod>(given)?;
@@ -236,18 +236,18 @@ impl Handler for Desk {
             ConnListMethod::NAME => {
                 params::<ConnListMethod>(given)?;
                 Ok(Reply::new(
-                    report::conns(&self.crew, &*self.regions.lock().await, self.clock.now()).await?,
+                    report::conns(&self.workers, &*self.regions.lock().await, self.clock.now()).await?,
                 ))
             }
             ConnShowMethod::NAME => {
                 let id = params::<ConnShowMethod>(given)?.id;
                 Ok(Reply::new(
-                    report::conn(&self.crew, &*self.regions.lock().await, self.clock.now(), id).await?,
+                    report::conn(&self.workers, &*self.regions.lock().await, self.clock.now(), id).await?,
                 ))
             }
             ConnCloseMethod::NAME => {
                 let which = close::Which::new(&params::<ConnCloseMethod>(given)?)?;
-                Ok(Reply::new(close::conns(&self.crew, &which).await?))
+                Ok(Reply::new(close::conns(&self.workers, &which).await?))
             }
             PortListMethod::NAME => {
                 params::<PortListMethod>(given)?;
@@ -259,11 +259,16 @@ impl Handler for Desk {
             }
             StatsMethod::NAME => {
                 params::<StatsMethod>(given)?;
-                Ok(Reply::new(report::stats(&self.crew, &self.loads(), self.about.idle, self.own_groups())))
+                Ok(Reply::new(report::stats(
+                    &self.workers,
+                    &self.loads(),
+                    self.about.idle,
+                    self.own_groups(),
+                )))
             }
             DropsMethod::NAME => {
                 params::<DropsMethod>(given)?;
-                Ok(Reply::new(report::drops(&self.crew, self.own_groups())))
+                Ok(Reply::new(report::drops(&self.workers, self.own_groups())))
             }
             unknown => {
                 Err(ErrorObject::new(ErrorKind::UnknownMethod, format!("there is no method `{unknown}`"))

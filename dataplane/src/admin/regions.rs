@@ -9,7 +9,7 @@ use iwarp_control::{Backing, ErrorKind, ErrorObject, Origin, RegionDeregistered,
 use rdma::RegionId;
 use rdma::service::{Prefix, RegionEntry};
 
-use super::crew::Member;
+use super::worker_handle::WorkerHandle;
 use crate::memory::{HUGEPAGE_BYTES, RegionMemory};
 use crate::worker::{Command, RegionUse};
 
@@ -157,16 +157,16 @@ impl Region {
     ///
     /// # Errors
     /// A worker refused.
-    pub async fn offer(&self, crew: &[Member]) -> Result<(), ErrorObject> {
-        self.tell(crew, true).await
+    pub async fn offer(&self, workers: &[WorkerHandle]) -> Result<(), ErrorObject> {
+        self.tell(workers, true).await
     }
 
-    async fn tell(&self, crew: &[Member], new: bool) -> Result<(), ErrorObject> {
-        for member in crew {
+    async fn tell(&self, workers: &[WorkerHandle], new: bool) -> Result<(), ErrorObject> {
+        for handle in workers {
             let (entry, memory) = (Box::new(self.entry()), new.then(|| Arc::clone(&self.memory)));
-            let offered = member.ask(|reply| Command::RegionAdd { entry, memory, reply }).await?;
+            let offered = handle.ask(|reply| Command::RegionAdd { entry, memory, reply }).await?;
             if let Err(refused) = offered {
-                self.revoke(crew).await?;
+                self.revoke(workers).await?;
                 return Err(ErrorObject::new(ErrorKind::NoResources, refused.to_string()));
             }
         }
@@ -177,12 +177,12 @@ impl Region {
     ///
     /// # Errors
     /// A worker does not answer.
-    pub async fn revoke(&self, crew: &[Member]) -> Result<u64, ErrorObject> {
+    pub async fn revoke(&self, workers: &[WorkerHandle]) -> Result<u64, ErrorObject> {
         let mut revoked = 0;
-        for member in crew {
+        for handle in workers {
             let name = self.spec.name.to_string();
-            member.ask(|reply| Command::RegionHide { name, region: self.id, reply }).await?;
-            revoked += member.ask(|reply| Command::RegionRevoke { region: self.id, reply }).await?;
+            handle.ask(|reply| Command::RegionHide { name, region: self.id, reply }).await?;
+            revoked += handle.ask(|reply| Command::RegionRevoke { region: self.id, reply }).await?;
         }
         Ok(revoked)
     }
@@ -191,32 +191,36 @@ impl Region {
     ///
     /// # Errors
     /// It is in use; or a worker does not answer.
-    pub async fn withdraw(&self, crew: &[Member], force: bool) -> Result<RegionDeregistered, ErrorObject> {
+    pub async fn withdraw(
+        &self,
+        workers: &[WorkerHandle],
+        force: bool,
+    ) -> Result<RegionDeregistered, ErrorObject> {
         let mut grants = 0;
-        for member in crew {
+        for handle in workers {
             let name = self.spec.name.to_string();
-            grants += member.ask(|reply| Command::RegionHide { name, region: self.id, reply }).await?;
+            grants += handle.ask(|reply| Command::RegionHide { name, region: self.id, reply }).await?;
         }
         let name = self.spec.name.to_string();
         if grants > 0 && !force {
-            self.tell(crew, false).await?;
+            self.tell(workers, false).await?;
             return Err(ErrorObject::new(
                 ErrorKind::InUse,
                 format!("region `{name}` is in use by {}", connections(grants)),
             )
             .with_help("`iwarpctl conn list` shows them; --force revokes their STags and so ends them"));
         }
-        Ok(RegionDeregistered { name, grants_revoked: self.revoke(crew).await? })
+        Ok(RegionDeregistered { name, grants_revoked: self.revoke(workers).await? })
     }
 
     /// What to tell of it.
     ///
     /// # Errors
     /// A worker does not answer.
-    pub async fn info(&self, crew: &[Member]) -> Result<RegionInfo, ErrorObject> {
+    pub async fn info(&self, workers: &[WorkerHandle]) -> Result<RegionInfo, ErrorObject> {
         let mut sum = RegionUse::default();
-        for member in crew {
-            let used = member.ask(|reply| Command::RegionUse { region: self.id, reply }).await?;
+        for handle in workers {
+            let used = handle.ask(|reply| Command::RegionUse { region: self.id, reply }).await?;
             sum.grants += used.grants;
             sum.bytes_placed += used.bytes_placed;
             sum.bytes_fetched += used.bytes_fetched;

@@ -11,9 +11,9 @@ use iwarp_control::{
 use rdma::EndpointInfo;
 use tcp_stack::Instant;
 
-use super::crew::Member;
 use super::regions::Regions;
 use super::watch::Watched;
+use super::worker_handle::WorkerHandle;
 use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
 use crate::port::{Port, PortSpec};
@@ -38,12 +38,12 @@ pub(super) struct Load {
 
 impl Load {
     /// Takes a new sample.
-    pub(super) fn sample(&mut self, member: &Member) {
-        let busy_ns = member.published.value("worker", "busy_ns");
-        let total_ns = member.published.value("worker", "total_ns");
+    pub(super) fn sample(&mut self, handle: &WorkerHandle) {
+        let busy_ns = handle.published.value("worker", "busy_ns");
+        let total_ns = handle.published.value("worker", "total_ns");
         let (busy, total) = (busy_ns.saturating_sub(self.busy_ns), total_ns.saturating_sub(self.total_ns));
         let permille = (busy.saturating_mul(1000)).checked_div(total).unwrap_or(0);
-        let value = |group, name| member.published.value(group, name);
+        let value = |group, name| handle.published.value(group, name);
         let received = value("tcp", "held_refused").wrapping_add(value("tcp", "keep_refused"));
         let permille = u32::try_from(permille.min(1000)).unwrap_or(1000);
         let sent = self.sent.sample(value("packet_pool", "data_refused"));
@@ -69,9 +69,9 @@ impl Refusals {
 }
 
 /// Why the daemon is degraded, where workers refuse packet buffers, or did so a moment ago.
-pub(super) fn refusals(crew: &[Member], loads: &[Load]) -> Vec<String> {
-    let told = |((member, load), worker): ((&Member, &Load), usize)| {
-        let now = |name| member.published.value("now", name);
+pub(super) fn refusals(workers: &[WorkerHandle], loads: &[Load]) -> Vec<String> {
+    let told = |((handle, load), worker): ((&WorkerHandle, &Load), usize)| {
+        let now = |name| handle.published.value("now", name);
         let retained = format!("{} of {}", now("retained_buffers"), now("retained_limit"));
         let received = (load.received.shown > 0).then(|| {
             format!("worker {worker}: received data is not kept: it retains {retained} packet buffers")
@@ -85,21 +85,22 @@ pub(super) fn refusals(crew: &[Member], loads: &[Load]) -> Vec<String> {
         });
         received.into_iter().chain(sent)
     };
-    crew.iter().zip(loads).zip(0..).flat_map(told).collect()
+    workers.iter().zip(loads).zip(0..).flat_map(told).collect()
 }
 
 /// How each worker does.
-pub(super) fn workers(crew: &[Member], loads: &[Load], idle: Idle) -> Vec<WorkerStatus> {
-    crew.iter()
+pub(super) fn worker_status(workers: &[WorkerHandle], loads: &[Load], idle: Idle) -> Vec<WorkerStatus> {
+    workers
+        .iter()
         .zip(loads)
         .zip(0..)
-        .map(|((member, load), worker)| {
-            let value = |group, name| member.published.value(group, name);
+        .map(|((handle, load), worker)| {
+            let value = |group, name| handle.published.value(group, name);
             let rx_bursts = value("rx_queue", "polls").saturating_sub(value("rx_queue", "polls_empty"));
             let rx_packets = value("rx_queue", "frames");
             WorkerStatus {
                 worker,
-                core: u32::from(member.core),
+                core: u32::from(handle.core),
                 idle,
                 iterations: value("worker", "rounds"),
                 busy_permille: load.permille,
@@ -114,16 +115,21 @@ pub(super) fn workers(crew: &[Member], loads: &[Load], idle: Idle) -> Vec<Worker
 }
 
 /// All counters, summed over workers and ports.
-fn sums<'a>(crew: &'a [Member]) -> impl Iterator<Item = (Row, u64)> + 'a {
-    let rows: Vec<Row> = crew.first().map(|member| member.published.rows().collect()).unwrap_or_default();
+fn sums<'a>(workers: &'a [WorkerHandle]) -> impl Iterator<Item = (Row, u64)> + 'a {
+    let rows: Vec<Row> = workers.first().map(|handle| handle.published.rows().collect()).unwrap_or_default();
     rows.into_iter()
-        .map(move |row| (row, crew.iter().map(|member| member.published.value(row.group, row.name)).sum()))
+        .map(move |row| (row, workers.iter().map(|handle| handle.published.value(row.group, row.name)).sum()))
 }
 
 /// `stats`.
-pub(super) fn stats(crew: &[Member], loads: &[Load], idle: Idle, own: Vec<CounterGroup>) -> StatsReply {
+pub(super) fn stats(
+    workers: &[WorkerHandle],
+    loads: &[Load],
+    idle: Idle,
+    own: Vec<CounterGroup>,
+) -> StatsReply {
     let mut groups: Vec<CounterGroup> = Vec::new();
-    for (row, value) in sums(crew) {
+    for (row, value) in sums(workers) {
         let counter = CounterRow { name: row.name.to_owned(), help: row.help.trim().to_owned(), value };
         match groups.iter_mut().find(|group| group.group == row.group) {
             Some(group) => group.counters.push(counter),
@@ -131,12 +137,12 @@ pub(super) fn stats(crew: &[Member], loads: &[Load], idle: Idle, own: Vec<Counte
         }
     }
     groups.extend(own);
-    StatsReply { groups, workers: workers(crew, loads, idle) }
+    StatsReply { groups, workers: worker_status(workers, loads, idle) }
 }
 
 /// `drops`: the counters that say why something was dropped or refused.
-pub(super) fn drops(crew: &[Member], own: Vec<CounterGroup>) -> Vec<DropRow> {
-    let dropped = sums(crew).filter(|(row, _)| is_drop(row.group, row.name)).map(|(row, count)| DropRow {
+pub(super) fn drops(workers: &[WorkerHandle], own: Vec<CounterGroup>) -> Vec<DropRow> {
+    let dropped = sums(workers).filter(|(row, _)| is_drop(row.group, row.name)).map(|(row, count)| DropRow {
         layer: row.group.to_owned(),
         reason: row.name.strip_prefix("drop_").unwrap_or(row.name).to_owned(),
         help: row.help.trim().to_owned(),
@@ -163,7 +169,7 @@ fn is_drop(group: &str, name: &str) -> bool {
     prefixed || named || group.ends_with("_drops") || (group == "region_service" && name != "granted")
 }
 
-/// A port as the desk knows it.
+/// A port as the handler knows it.
 #[derive(Debug)]
 pub struct PortEntry {
     /// The port.
@@ -269,18 +275,18 @@ pub(super) fn pools(ports: &[PortEntry]) -> Vec<PoolStatus> {
 /// # Errors
 /// A worker does not answer.
 pub(super) async fn conns(
-    crew: &[Member],
+    workers: &[WorkerHandle],
     regions: &Regions,
     now: Instant,
 ) -> Result<Vec<ConnInfo>, ErrorObject> {
     let mut all = Vec::new();
-    for (worker, member) in crew.iter().enumerate() {
+    for (worker, handle) in workers.iter().enumerate() {
         let mut from = Some((0, 0));
         while let Some(at) = from
             && all.len() < CONNS_MAX
         {
             let rows = Vec::with_capacity(CONN_PAGE);
-            let page = member.ask(|reply| Command::Conns { from: at, rows, reply }).await?;
+            let page = handle.ask(|reply| Command::Conns { from: at, rows, reply }).await?;
             all.extend(page.rows.into_iter().map(|(port, row)| conn_info(worker, port, &row, regions, now)));
             from = page.next;
         }
@@ -293,7 +299,7 @@ pub(super) async fn conns(
 /// # Errors
 /// There is no such connection, or its worker does not answer.
 pub(super) async fn conn(
-    crew: &[Member],
+    workers: &[WorkerHandle],
     regions: &Regions,
     now: Instant,
     id: u64,
@@ -303,8 +309,8 @@ pub(super) async fn conn(
             .with_help("`iwarpctl conn list` shows those there are")
     };
     let Unpacked { worker, port, index, .. } = unpack(id);
-    let member = crew.get(worker).ok_or_else(none)?;
-    let row = member.ask(|reply| Command::Conn { port, index, reply }).await?.ok_or_else(none)?;
+    let handle = workers.get(worker).ok_or_else(none)?;
+    let row = handle.ask(|reply| Command::Conn { port, index, reply }).await?.ok_or_else(none)?;
     let info = conn_info(worker, port, &row, regions, now);
     if info.id == id { Ok(info) } else { Err(none()) }
 }
@@ -406,10 +412,11 @@ fn rdma_info(rdma: &EndpointInfo, region: Option<String>) -> ConnRdmaInfo {
 }
 
 /// How many connections are in which phase, as the workers have published it.
-pub(super) fn conn_counts(crew: &[Member], max: u64) -> ConnCounts {
+pub(super) fn conn_counts(workers: &[WorkerHandle], max: u64) -> ConnCounts {
     let now = |names: &[&str]| {
-        let of = |member: &Member| names.iter().map(|name| member.published.value("now", name)).sum::<u64>();
-        crew.iter().map(of).sum()
+        let of =
+            |handle: &WorkerHandle| names.iter().map(|name| handle.published.value("now", name)).sum::<u64>();
+        workers.iter().map(of).sum()
     };
     ConnCounts {
         established: now(&["established"]),

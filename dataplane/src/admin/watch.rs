@@ -2,7 +2,7 @@
 
 use iwarp_config::OnLoss;
 
-use super::Desk;
+use super::ControlHandler;
 use super::report::PortEntry;
 use crate::dpdk::Eal;
 use crate::worker::Command;
@@ -29,7 +29,7 @@ enum Change {
     Link(bool),
 }
 
-impl Desk {
+impl ControlHandler {
     /// Looks at every port once; called once a second.
     ///
     /// # Errors
@@ -50,8 +50,8 @@ impl Desk {
 
     /// Takes the queues from the workers and closes the device.
     async fn lose(&self, index: usize) -> anyhow::Result<()> {
-        for member in &self.crew {
-            let detached = member.ask(|reply| Command::Detach { port: index, reply }).await;
+        for handle in &self.workers {
+            let detached = handle.ask(|reply| Command::Detach { port: index, reply }).await;
             detached.map_err(|error| anyhow::anyhow!("a port is gone, and {error}"))?;
         }
         let mut ports = self.ports.borrow_mut();
@@ -75,9 +75,9 @@ impl Desk {
         match entry.port.reopen(eal, &entry.spec, &entry.pools) {
             Ok(pairs) => {
                 tracing::info!(port = name, interface, "the interface has returned");
-                for (member, queues) in self.crew.iter().zip(pairs) {
+                for (handle, queues) in self.workers.iter().zip(pairs) {
                     // A worker that takes no command has ended, which ends the daemon.
-                    let _ = member.send(Command::Attach { port: index, queues: Box::new(queues) });
+                    let _ = handle.send(Command::Attach { port: index, queues: Box::new(queues) });
                 }
             }
             Err(error) => {

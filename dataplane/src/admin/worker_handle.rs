@@ -14,7 +14,7 @@ const PULSE: Duration = Duration::from_millis(100);
 
 /// One worker.
 #[derive(Debug)]
-pub struct Member {
+pub struct WorkerHandle {
     /// The CPU that it is pinned to.
     pub core: u16,
     /// Its counters.
@@ -22,7 +22,7 @@ pub struct Member {
     commands: Mutex<Producer<Command>>,
 }
 
-impl Member {
+impl WorkerHandle {
     /// A worker that takes commands from the other end of `commands`.
     pub fn new(core: u16, published: Arc<Published>, commands: Producer<Command>) -> Self {
         Self { core, published, commands: Mutex::new(commands) }
@@ -48,7 +48,7 @@ impl Member {
     /// Hands the worker a command and waits for its answer.
     ///
     /// # Errors
-    /// As [`Member::send`]; and when the worker ends before it answers.
+    /// As [`WorkerHandle::send`]; and when the worker ends before it answers.
     pub async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
@@ -83,14 +83,14 @@ mod tests {
         let stats = WorkerStats::default();
         let published = Arc::new(Published::new(&(&stats, [].as_slice())));
         let (producer, commands) = rtrb::RingBuffer::new(4);
-        let member = Member::new(3, published, producer);
-        let asked = member.ask(|reply| Command::RegionUse { region: rdma::RegionId(0), reply });
+        let handle = WorkerHandle::new(3, published, producer);
+        let asked = handle.ask(|reply| Command::RegionUse { region: rdma::RegionId(0), reply });
         let (answer, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(5), asked), async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             drop(commands);
         });
         let refused = answer.expect("it does not wait for ever").unwrap_err();
         assert!(refused.to_string().contains("the worker on core 3 has ended"), "{refused}");
-        assert!(member.has_ended());
+        assert!(handle.has_ended());
     }
 }
