@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use dataplane::dpdk::{BURST, Eal, EalConfig, EalMemory, Iova, Mempool, MempoolConfig, TxBatch};
 use dataplane::memory::Pages;
-use dataplane::port::{Port, PortSpec, QueuePair};
+use dataplane::port::{Port, PortQueues, PortSpec};
 use iwarp_config::{Driver, Memif, MemifRole};
 use tcp_stack::{TxFrame, TxOffload};
 
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
 }
 
 /// Forwards until a signal ends the process.
-fn forward(near: &mut QueuePair, far: &mut QueuePair) -> ! {
+fn forward(near: &mut PortQueues, far: &mut PortQueues) -> ! {
     let (mut to_near, mut to_far) = (TxBatch::new(), TxBatch::new());
     let mut idle = 0u32;
     loop {
@@ -59,7 +59,7 @@ fn forward(near: &mut QueuePair, far: &mut QueuePair) -> ! {
 }
 
 /// One burst from one port to the other; those that the other has no room for wait in `batch`.
-fn pass(from: &mut QueuePair, batch: &mut TxBatch, to: &mut QueuePair) -> usize {
+fn pass(from: &mut PortQueues, batch: &mut TxBatch, to: &mut PortQueues) -> usize {
     if batch.is_empty() {
         let mut burst = ArrayVec::<_, BURST>::new();
         from.rx.burst(&mut burst);

@@ -18,7 +18,7 @@ use crate::dpdk::{
 };
 use crate::engine::{Engine, EngineConfig, ListenerService};
 use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
-use crate::port::{Port, PortSpec, QueuePair};
+use crate::port::{Port, PortQueues, PortSpec};
 use crate::worker::{Clock, PollLoop, Published, Relays, Transmit, Worker, WorkerPort, mesh};
 
 /// Commands that wait for a worker at most.
@@ -47,9 +47,9 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     for (index, port) in config.ports.iter().enumerate() {
         let Pools { pools, degraded: short } = Pools::new(config, &eal, port)?;
         degraded.extend(short);
-        let (entry, pairs) = open(config, port, &eal, pools)?;
+        let (entry, queues) = open(config, port, &eal, pools)?;
         for (worker_ports, worker_port) in
-            worker_ports.iter_mut().zip(make_worker_ports(config, index, &entry, pairs)?)
+            worker_ports.iter_mut().zip(make_worker_ports(config, index, &entry, queues)?)
         {
             worker_ports.push(worker_port);
         }
@@ -221,20 +221,20 @@ fn open(
     port: &iwarp_config::Port,
     eal: &Eal,
     pools: Vec<Arc<Mempool>>,
-) -> Result<(PortEntry, Vec<QueuePair>)> {
+) -> Result<(PortEntry, Vec<PortQueues>)> {
     let spec = port_spec(config, port);
-    let (opened, pairs) = Port::open(eal, &spec, &pools)?;
-    if pairs.len() < pools.len() {
+    let (opened, queues) = Port::open(eal, &spec, &pools)?;
+    if queues.len() < pools.len() {
         tracing::info!(
             port = spec.name,
-            queues = pairs.len(),
+            queues = queues.len(),
             "fewer queues than workers: steering in software"
         );
     }
     let addresses = [port.ipv4.map(IpNet::V4), port.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
-    let queues = u16::try_from(pairs.len()).unwrap_or(u16::MAX);
+    let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
     let (on_loss, watched) = (port.on_loss, Watched::default());
-    Ok((PortEntry { port: opened, addresses, queues, pools, spec, on_loss, watched }, pairs))
+    Ok((PortEntry { port: opened, addresses, queues: queue_count, pools, spec, on_loss, watched }, queues))
 }
 
 /// What a port shall be.
@@ -248,11 +248,11 @@ fn make_worker_ports(
     config: &Config,
     index: usize,
     entry: &PortEntry,
-    pairs: Vec<QueuePair>,
+    queues: Vec<PortQueues>,
 ) -> Result<Vec<WorkerPort>> {
     let workers = entry.pools.len();
-    let Relays { mut to_first, from_others } = Relays::new(workers.saturating_sub(pairs.len()));
-    let queues = pairs.into_iter().map(|QueuePair { rx, tx }| {
+    let Relays { mut to_first, from_others } = Relays::new(workers.saturating_sub(queues.len()));
+    let own = queues.into_iter().map(|PortQueues { rx, tx }| {
         (Some(rx), Transmit::Queue { queue: tx, relayed: std::mem::take(&mut to_first) })
     });
     let relays = from_others.into_iter().map(|ring| (None, Transmit::Relay(ring)));
@@ -261,7 +261,7 @@ fn make_worker_ports(
         let pool = MbufPool::of_worker(Arc::clone(pool));
         Ok(WorkerPort::new(engine(config, index, worker, &entry.port)?, rx, tx, pool, place))
     };
-    (0..).zip(&entry.pools).zip(places).zip(queues.chain(relays)).map(make).collect()
+    (0..).zip(&entry.pools).zip(places).zip(own.chain(relays)).map(make).collect()
 }
 
 /// One port's protocols on one worker, its listeners open.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use dataplane::dpdk::{BURST, Eal, Mbuf, MbufPool, Mempool, RegisteredThread, RxQueue, TxBatch, TxQueue};
-use dataplane::port::{Port, PortSpec, QueuePair};
+use dataplane::port::{Port, PortQueues, PortSpec};
 use dataplane::worker::Clock;
 use hdrhistogram::Histogram;
 use iwarp_config::Driver;
@@ -91,8 +91,8 @@ impl End {
         let [left_pools, right_pools] = &pools;
         let ports = Port::open_pair(eal, [&spec, &spec], [left_pools, right_pools])?;
         let [left, right] = ports.map(|(port, pairs)| (port, pairs.into_iter().next()));
-        let end = |(port, pair): (Port, Option<QueuePair>), [pool]: &[Arc<Mempool>; 1]| -> Result<Self> {
-            let QueuePair { rx, tx } = pair.context("a port has a queue")?;
+        let end = |(port, pair): (Port, Option<PortQueues>), [pool]: &[Arc<Mempool>; 1]| -> Result<Self> {
+            let PortQueues { rx, tx } = pair.context("a port has a queue")?;
             let pool = MbufPool::new(Arc::clone(pool), 0);
             Ok(Self { rx, tx, pool, batch: TxBatch::new(), received: ArrayVec::new(), _port: port })
         };

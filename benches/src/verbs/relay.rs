@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use dataplane::dpdk::{BURST, Eal, Mbuf, Mempool, MempoolConfig, RxQueue, TxBatch, TxQueue};
-use dataplane::port::{Port, PortSpec, QueuePair};
+use dataplane::port::{Port, PortQueues, PortSpec};
 use iwarp_config::Driver;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -76,9 +76,9 @@ pub(crate) fn few_buffers(eal: &Eal, mtu: u16) -> Result<Arc<Mempool>> {
 }
 
 impl Relay {
-    pub(super) fn new(ends: [(Port, Vec<QueuePair>); 2], weather: Weather, seed: u64) -> Result<Self> {
+    pub(super) fn new(ends: [(Port, Vec<PortQueues>); 2], weather: Weather, seed: u64) -> Result<Self> {
         let [(left_port, left), (right_port, right)] = ends;
-        let first = |pairs: Vec<QueuePair>| pairs.into_iter().next().context("a port has a queue");
+        let first = |pairs: Vec<PortQueues>| pairs.into_iter().next().context("a port has a queue");
         let (left, right) = (first(left)?, first(right)?);
         let way = |rx, tx| Way {
             rx,

@@ -94,7 +94,7 @@ pub struct DeviceConfig {
 
 /// The two ends of a worker's share in a device.
 #[derive(Debug)]
-pub struct QueuePair {
+pub struct PortQueues {
     /// Where its frames come from.
     pub rx: RxQueue,
     /// Where its frames go.
@@ -334,7 +334,7 @@ impl Device {
         mut self,
         config: &DeviceConfig,
         pools: &[Arc<Mempool>],
-    ) -> Result<(Arc<Self>, Vec<QueuePair>), DpdkError> {
+    ) -> Result<(Arc<Self>, Vec<PortQueues>), DpdkError> {
         self.queues = u16::try_from(pools.len()).unwrap_or(u16::MAX);
         self.pools = pools.to_vec();
         if let Kind::Rings { rx, tx } = &self.kind {
@@ -358,7 +358,7 @@ impl Device {
         let frame_max = usize::from(config.mtu).saturating_add(14 + 4);
         let pair = |index| {
             let descriptor = interrupts.then(|| device.interrupt_descriptor(index)).flatten();
-            QueuePair {
+            PortQueues {
                 rx: RxQueue::new(Arc::clone(&device), index, descriptor, device.is_hardware()),
                 tx: TxQueue::new(
                     Arc::clone(&device),

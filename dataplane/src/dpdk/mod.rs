@@ -35,7 +35,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod testutil;
 
-pub use device::{Device, DeviceConfig, DeviceInfo, Link, PortStats, QueuePair};
+pub use device::{Device, DeviceConfig, DeviceInfo, Link, PortQueues, PortStats};
 pub use eal::{Eal, EalConfig, EalMemory, Iova};
 pub(crate) use error::check_for;
 pub use error::{DpdkError, Errno};

@@ -20,7 +20,7 @@ use crate::dpdk::{
     RealtimeSignalsOccupied, Ring, Rss,
 };
 
-pub use crate::dpdk::QueuePair;
+pub use crate::dpdk::PortQueues;
 pub use claim::{ClaimError, Claims};
 pub use spec::PortSpec;
 
@@ -161,7 +161,7 @@ impl Port {
         eal: &Eal,
         spec: &PortSpec,
         pools: &[Arc<Mempool>],
-    ) -> Result<(Self, Vec<QueuePair>), PortError> {
+    ) -> Result<(Self, Vec<PortQueues>), PortError> {
         // The TAP driver looks for a free signal when it opens the device, and again for each queue.
         let _signals = matches!(spec.driver, Driver::Tap { .. }).then(RealtimeSignalsOccupied::new);
         let device = match &spec.driver {
@@ -194,7 +194,7 @@ impl Port {
         eal: &Eal,
         specs: [&PortSpec; 2],
         pools: [&[Arc<Mempool>]; 2],
-    ) -> Result<[(Self, Vec<QueuePair>); 2], PortError> {
+    ) -> Result<[(Self, Vec<PortQueues>); 2], PortError> {
         let ([left, right], [left_pools, right_pools]) = (specs, pools);
         let queues = left_pools.len().min(RING_QUEUES_MAX);
         if left_pools.len() != right_pools.len() {
@@ -214,7 +214,7 @@ impl Port {
         device: Device,
         spec: &PortSpec,
         pools: &[Arc<Mempool>],
-    ) -> Result<(Self, Vec<QueuePair>), PortError> {
+    ) -> Result<(Self, Vec<PortQueues>), PortError> {
         let refused = |source| spec.refused(source);
         let info = device.info().map_err(refused)?;
         check_fit(spec, &info, pools)?;
@@ -377,7 +377,7 @@ impl Port {
         eal: &Eal,
         spec: &PortSpec,
         pools: &[Arc<Mempool>],
-    ) -> Result<Vec<QueuePair>, PortError> {
+    ) -> Result<Vec<PortQueues>, PortError> {
         let spec = PortSpec { mac: Some(self.mac), ..spec.clone() };
         let (port, pairs) = Self::open(eal, &spec, pools)?;
         if port.queues != self.queues {

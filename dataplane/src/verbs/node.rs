@@ -13,7 +13,7 @@ use tcp_stack::{ConnOptions, Instant, Keepalive, StackConfig};
 use super::{Verbs, VerbsConfig};
 use crate::dpdk::{Eal, MbufPool, Mempool, RegisteredThread};
 use crate::memory::{RegionMemory, WorkerMemory};
-use crate::port::{Port, PortSpec, QueuePair};
+use crate::port::{Port, PortQueues, PortSpec};
 use crate::setup;
 use crate::worker::{Clock, PollLoop, PollResult, Transmit, Visit, WorkerPort, mesh};
 
@@ -111,7 +111,7 @@ impl Node {
         (config, options): (&Config, &NodeOptions),
         (far, far_pools): (&PortSpec, &[Arc<Mempool>]),
         clock: &Clock,
-    ) -> Result<(Self, (Port, Vec<QueuePair>))> {
+    ) -> Result<(Self, (Port, Vec<PortQueues>))> {
         let plan = Plan::new(eal, config, options)?;
         let [near, far] = Port::open_pair(eal, [&plan.spec, far], [&plan.pools, far_pools])?;
         Ok((plan.carry_out(eal, clock, near)?, far))
@@ -251,9 +251,9 @@ impl<'a> Plan<'a> {
         Ok(Self { config, options, port, core: *core, spec, pools })
     }
 
-    fn carry_out(self, eal: &Eal, clock: &Clock, (port, pairs): (Port, Vec<QueuePair>)) -> Result<Node> {
+    fn carry_out(self, eal: &Eal, clock: &Clock, (port, queues): (Port, Vec<PortQueues>)) -> Result<Node> {
         let Self { config, options, port: port_config, core, spec: _, pools } = self;
-        let (Some(QueuePair { rx, tx }), Some(pool)) = (pairs.into_iter().next(), pools.first()) else {
+        let (Some(PortQueues { rx, tx }), Some(pool)) = (queues.into_iter().next(), pools.first()) else {
             bail!("port {}: no queue", port.name());
         };
         let verbs = VerbsConfig {

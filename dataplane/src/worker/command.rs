@@ -10,7 +10,7 @@ use rdma::RegionId;
 use rdma::service::RegionEntry;
 use tokio::sync::oneshot;
 
-use crate::dpdk::QueuePair;
+use crate::dpdk::PortQueues;
 use crate::engine::ConnRow;
 use crate::memory::RegionMemory;
 
@@ -155,7 +155,7 @@ pub enum Command {
         /// Index of the port.
         port: usize,
         /// The queues.
-        queues: Box<QueuePair>,
+        queues: Box<PortQueues>,
     },
     /// Reset every connection, send what that takes, and end.
     Stop,

@@ -9,7 +9,7 @@ use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
 use super::steer::Mesh;
 use crate::dpdk::{
-    BURST, Mbuf, MbufPool, QueuePair, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats,
+    BURST, Mbuf, MbufPool, PortQueues, ReleaseLast, RxQueue, RxQueueStats, TxBatch, TxQueue, TxQueueStats,
 };
 use crate::engine::{Engine, PortProtocols};
 use crate::memory::WorkerMemory;
@@ -199,9 +199,9 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
     }
 
     /// Takes queues in the place of those that were [given up](WorkerPort::detach).
-    pub fn attach(&mut self, queues: QueuePair) {
+    pub fn attach(&mut self, queues: PortQueues) {
         let Transmit::Gone { rx: received, tx: sent, relayed } = &mut self.tx else { return };
-        let QueuePair { mut rx, tx: mut queue } = queues;
+        let PortQueues { mut rx, tx: mut queue } = queues;
         rx.resume(*received);
         queue.resume(*sent);
         let relayed = std::mem::take(relayed);

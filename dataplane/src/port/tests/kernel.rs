@@ -13,7 +13,7 @@ use tcp_stack::{Buf, RxChecksum, TxFrame, TxOffload};
 use super::{batch_of, frame_bytes, receive, send};
 use crate::dpdk::testutil::{Namespace, eal, eventually, frame, ip, pool, pool_for};
 use crate::dpdk::{Eal, TxBatch, Wake};
-use crate::port::{Port, PortError, PortSpec, QueuePair};
+use crate::port::{Port, PortError, PortQueues, PortSpec};
 
 pub(super) const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(super) const KERNELS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -79,12 +79,12 @@ pub(super) fn introduce(interface: &str, mac: [u8; 6]) {
 }
 
 /// A datagram each way between a socket of the kernel and the port.
-fn exchange_datagrams(port: &Port, pair: &mut QueuePair, kernel_mac: impl Fn(&[u8]) -> [u8; 6]) {
+fn exchange_datagrams(port: &Port, pair: &mut PortQueues, kernel_mac: impl Fn(&[u8]) -> [u8; 6]) {
     exchange_packets(port, pair, kernel_mac, 1428);
 }
 
 /// A datagram each way, in IPv4 packets of `len` bytes.
-fn exchange_packets(port: &Port, pair: &mut QueuePair, kernel_mac: impl Fn(&[u8]) -> [u8; 6], len: u16) {
+fn exchange_packets(port: &Port, pair: &mut PortQueues, kernel_mac: impl Fn(&[u8]) -> [u8; 6], len: u16) {
     let pool = pool_for(255, len);
     let socket = UdpSocket::bind((KERNELS, 4000)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

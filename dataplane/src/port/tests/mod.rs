@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use tcp_stack::{Buf, TxFrame, TxOffload};
 
-use super::QueuePair;
+use super::PortQueues;
 use crate::dpdk::testutil::{eventually, frame};
 use crate::dpdk::{BURST, Mbuf, Mempool, TxBatch};
 
@@ -34,18 +34,18 @@ fn push(batch: &mut TxBatch, mbuf: Mbuf) {
 }
 
 /// Sends one frame, trying for a while.
-fn send(pair: &mut QueuePair, mbuf: Mbuf) {
+fn send(pair: &mut PortQueues, mbuf: Mbuf) {
     let mut batch = batch_of(mbuf);
     eventually("the port takes a frame", || (pair.tx.burst(&mut batch) == 1).then_some(()));
 }
 
 /// Sends these bytes.
-fn send_bytes(pair: &mut QueuePair, pool: &Arc<Mempool>, bytes: &[u8]) {
+fn send_bytes(pair: &mut PortQueues, pool: &Arc<Mempool>, bytes: &[u8]) {
     send(pair, frame(pool, bytes));
 }
 
 /// The next frame that `wanted` accepts; others are dropped.
-fn receive(pair: &mut QueuePair, wanted: impl Fn(&[u8]) -> bool) -> Mbuf {
+fn receive(pair: &mut PortQueues, wanted: impl Fn(&[u8]) -> bool) -> Mbuf {
     eventually("a frame arrives", || {
         let mut burst = ArrayVec::<Mbuf, BURST>::new();
         pair.rx.burst(&mut burst);
@@ -54,7 +54,7 @@ fn receive(pair: &mut QueuePair, wanted: impl Fn(&[u8]) -> bool) -> Mbuf {
 }
 
 /// Waits for this very frame.
-fn receive_bytes(pair: &mut QueuePair, bytes: &[u8]) {
+fn receive_bytes(pair: &mut PortQueues, bytes: &[u8]) {
     let got = receive(pair, |got| got.len() == bytes.len());
     assert_eq!(got.bytes(), bytes);
 }

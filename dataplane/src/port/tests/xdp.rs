@@ -11,7 +11,7 @@ use super::kernel::{KERNELS, OURS, introduce, is_udp, kernel_mac, packet, udp, v
 use super::{receive, send};
 use crate::dpdk::testutil::{Namespace, eal, pool, pool_for};
 use crate::dpdk::{MbufPool, Mempool, MempoolConfig};
-use crate::port::{Port, PortError, PortSpec, QueuePair};
+use crate::port::{Port, PortError, PortQueues, PortSpec};
 
 fn af_xdp() -> PortSpec {
     PortSpec::new("p0", Driver::AfXdp { interface: "iw1".into(), start_queue: 0, queue_count: 1 })
@@ -25,7 +25,7 @@ fn counter(port: &Port, name: &str) -> u64 {
 /// Takes every buffer that the driver does not hold and sends a datagram of `len` bytes from each.
 fn send_from_all(
     port: &Port,
-    pair: &mut QueuePair,
+    pair: &mut PortQueues,
     pool: &Arc<Mempool>,
     socket: &UdpSocket,
     len: usize,
@@ -47,7 +47,7 @@ fn send_from_all(
 
 /// Receives `count` datagrams of `len` bytes. A buffer received into goes back to the pool behind all others, and the one
 /// before all others takes its place.
-fn receive_into_all(pair: &mut QueuePair, socket: &UdpSocket, count: u32, len: usize) {
+fn receive_into_all(pair: &mut PortQueues, socket: &UdpSocket, count: u32, len: usize) {
     let mut payload = vec![0; len];
     for number in 0..count {
         payload[..4].copy_from_slice(&number.to_be_bytes());
