@@ -8,11 +8,11 @@ use tcp_stack::{BufPool, Instant};
 
 use dataplane::verbs::Verbs;
 
-use crate::fault::Fault;
-use crate::parts::{Bytes, Parts, Place, Text};
+use crate::conn_objects::{Bytes, ConnObjects, Text, TextMemory};
+use crate::error::Error;
 use crate::protocol::{INFO_LEN, visible, write_text};
-use crate::tally::Tally;
-use crate::voice::Voice;
+use crate::stats::Stats;
+use crate::verbosity::Verbosity;
 
 /// What a client is to do.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +23,12 @@ pub struct ClientPlan {
     pub peer: SocketAddr,
     /// Rounds; 0: until it is told to stop.
     pub count: u64,
-    /// Bytes of a text, at most those of the place.
+    /// Bytes of a text, at most those of the memory.
     pub size: u32,
     /// Compare what comes back.
     pub validate: bool,
     /// How long the peer may be silent; zero: for ever.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// What it waits for.
@@ -48,18 +48,18 @@ enum Wait {
 #[derive(Debug)]
 pub struct Client {
     plan: ClientPlan,
-    parts: Parts,
+    objects: ConnObjects,
     wait: Wait,
     /// What failed, when nothing did before.
-    fault: Option<Fault>,
-    began: Instant,
-    heard: Instant,
+    error: Option<Error>,
+    round_began: Instant,
+    last_received: Instant,
     sent: Vec<u8>,
-    came: Vec<u8>,
+    received: Vec<u8>,
     stopping: bool,
     /// What was done.
-    pub tally: Tally,
-    voice: Voice,
+    pub stats: Stats,
+    verbosity: Verbosity,
 }
 
 impl Client {
@@ -71,26 +71,26 @@ impl Client {
         verbs: &mut Verbs<P, M>,
         plan: ClientPlan,
         param: &ConnParam<'_>,
-        place: Place,
+        memory: TextMemory,
         now: Instant,
-        voice: Voice,
-    ) -> Result<Self, Fault> {
-        let size = plan.size.min(place.size);
+        verbosity: Verbosity,
+    ) -> Result<Self, Error> {
+        let size = plan.size.min(memory.size);
         let id = verbs.device_mut().create_id(plan.local)?;
-        let parts = Parts::new(verbs, id, place, true)?;
-        verbs.device_mut().connect(id, parts.qp, plan.peer, param)?;
+        let objects = ConnObjects::new(verbs, id, memory, true)?;
+        verbs.device_mut().connect(id, objects.qp, plan.peer, param)?;
         Ok(Self {
             plan: ClientPlan { size, ..plan },
-            parts,
+            objects,
             wait: Wait::Connection,
-            fault: None,
-            began: now,
-            heard: now,
+            error: None,
+            round_began: now,
+            last_received: now,
             sent: vec![0; size as usize],
-            came: vec![0; size as usize],
+            received: vec![0; size as usize],
             stopping: false,
-            tally: Tally::default(),
-            voice,
+            stats: Stats::default(),
+            verbosity,
         })
     }
 
@@ -99,58 +99,59 @@ impl Client {
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
-    ) -> Option<Result<(), Fault>> {
-        let gone_on = self.events(verbs, now).and_then(|()| self.completions(verbs, now));
-        let silent = now.saturating_since(self.heard) >= self.plan.patience && !self.plan.patience.is_zero();
-        let gone_on = match gone_on {
-            Ok(()) if silent && self.wait != Wait::Nothing => Err(Fault::Silent(self.plan.patience)),
+    ) -> Option<Result<(), Error>> {
+        let advanced = self.events(verbs, now).and_then(|()| self.completions(verbs, now));
+        let silent =
+            now.saturating_since(self.last_received) >= self.plan.timeout && !self.plan.timeout.is_zero();
+        let advanced = match advanced {
+            Ok(()) if silent && self.wait != Wait::Nothing => Err(Error::Silent(self.plan.timeout)),
             other => other,
         };
-        if let Err(fault) = gone_on {
-            self.fault.get_or_insert(fault);
+        if let Err(error) = advanced {
+            self.error.get_or_insert(error);
             self.wait = Wait::Nothing;
         }
-        (self.wait == Wait::Nothing).then(|| self.fault.clone().map_or(Ok(()), Err))
+        (self.wait == Wait::Nothing).then(|| self.error.clone().map_or(Ok(()), Err))
     }
 
     /// Ends after the present round.
     pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         self.stopping = true;
         if self.wait == Wait::Connection {
-            self.hang_up(verbs, now);
+            self.disconnect(verbs, now);
         }
     }
 
-    /// Takes its objects away. The place is free again.
+    /// Takes its objects away. The memory is free again.
     ///
     /// # Errors
     /// An object is gone already.
-    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<Place, Fault> {
-        self.parts.destroy(verbs)
+    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<TextMemory, Error> {
+        self.objects.destroy(verbs)
     }
 
-    fn events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
+    fn events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
         while let Some(event) = verbs.device_mut().poll_async_event() {
-            self.voice.debug(format_args!("{event:?}"));
+            self.verbosity.debug(format_args!("{event:?}"));
             if let Some(code) = terminate_of(event) {
-                self.fault.get_or_insert(Fault::Terminated(code));
+                self.error.get_or_insert(Error::Terminated(code));
             }
         }
         while let Some(event) = verbs.device_mut().poll_cm_event() {
-            self.voice.debug(format_args!("{event:?}"));
-            self.heard = now;
+            self.verbosity.debug(format_args!("{event:?}"));
+            self.last_received = now;
             match event.kind {
                 CmEventKind::Established { .. } => {
-                    self.tally.connections = self.tally.connections.saturating_add(1);
-                    self.voice.say(format_args!("connected to {}", self.plan.peer));
+                    self.stats.connections = self.stats.connections.saturating_add(1);
+                    self.verbosity.progress(format_args!("connected to {}", self.plan.peer));
                     self.begin(verbs, now)?;
                 }
-                CmEventKind::Rejected { private_data } => return Err(Fault::Rejected { private_data }),
-                CmEventKind::Unreachable => return Err(Fault::Unreachable),
+                CmEventKind::Rejected { private_data } => return Err(Error::Rejected { private_data }),
+                CmEventKind::Unreachable => return Err(Error::Unreachable),
                 CmEventKind::ConnectError if self.stopping => self.wait = Wait::Nothing,
-                CmEventKind::ConnectError => return Err(Fault::NoAgreement),
+                CmEventKind::ConnectError => return Err(Error::NoAgreement),
                 CmEventKind::Disconnected if self.wait == Wait::End => self.wait = Wait::Nothing,
-                CmEventKind::Disconnected => return Err(Fault::Ended),
+                CmEventKind::Disconnected => return Err(Error::Ended),
                 CmEventKind::AddressError | CmEventKind::ConnectRequest { .. } => {}
             }
         }
@@ -161,66 +162,66 @@ impl Client {
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
-    ) -> Result<(), Fault> {
-        while let Some(wc) = self.parts.completion(verbs) {
+    ) -> Result<(), Error> {
+        while let Some(wc) = self.objects.completion(verbs) {
             match (wc.status, wc.opcode) {
                 // Why the stream has ended is said by an event.
                 (WcStatus::WrFlushError, _) => {}
                 (WcStatus::Success, WcOpcode::Recv) => {
-                    self.heard = now;
+                    self.last_received = now;
                     if wc.byte_len as usize != INFO_LEN {
-                        return Err(Fault::Message(wc.byte_len));
+                        return Err(Error::Message(wc.byte_len));
                     }
-                    self.parts.expect(verbs)?;
-                    self.go_on(verbs, now)?;
+                    self.objects.expect(verbs)?;
+                    self.advance(verbs, now)?;
                 }
                 (WcStatus::Success, _) => {}
-                (status, opcode) => return Err(Fault::Work { opcode, status }),
+                (status, opcode) => return Err(Error::Work { opcode, status }),
             }
         }
         Ok(())
     }
 
     /// Begins the next round, or ends.
-    fn begin<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
-        if self.stopping || (self.plan.count > 0 && self.tally.rounds >= self.plan.count) {
-            self.hang_up(verbs, now);
+    fn begin<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
+        if self.stopping || (self.plan.count > 0 && self.stats.rounds >= self.plan.count) {
+            self.disconnect(verbs, now);
             return Ok(());
         }
-        write_text(self.tally.rounds, &mut self.sent);
-        self.parts.store(verbs, Text::Source, &self.sent)?;
-        let info = self.parts.advertise(verbs, Text::Source, self.plan.size)?;
-        self.voice.debug(format_args!("source {info:x?}"));
-        (self.wait, self.began) = (Wait::Read, now);
+        write_text(self.stats.rounds, &mut self.sent);
+        self.objects.store(verbs, Text::Source, &self.sent)?;
+        let info = self.objects.advertise(verbs, Text::Source, self.plan.size)?;
+        self.verbosity.debug(format_args!("source {info:x?}"));
+        (self.wait, self.round_began) = (Wait::Read, now);
         Ok(())
     }
 
     /// The server says to go on.
-    fn go_on<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Fault> {
+    fn advance<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
         match self.wait {
             Wait::Read => {
-                let info = self.parts.advertise(verbs, Text::Sink, self.plan.size)?;
-                self.voice.debug(format_args!("sink {info:x?}"));
+                let info = self.objects.advertise(verbs, Text::Sink, self.plan.size)?;
+                self.verbosity.debug(format_args!("sink {info:x?}"));
                 self.wait = Wait::Written;
                 Ok(())
             }
             Wait::Written => {
-                self.parts.load(verbs, Text::Sink, &mut self.came)?;
-                self.voice.text("ping data", visible(&self.came));
-                if self.plan.validate && self.came != self.sent {
-                    return Err(Fault::Mismatch(self.tally.rounds));
+                self.objects.load(verbs, Text::Sink, &mut self.received)?;
+                self.verbosity.text("ping data", visible(&self.received));
+                if self.plan.validate && self.received != self.sent {
+                    return Err(Error::Mismatch(self.stats.rounds));
                 }
                 let bytes = u64::from(self.plan.size).saturating_mul(2);
-                self.tally.round(bytes, now.saturating_since(self.began));
+                self.stats.round(bytes, now.saturating_since(self.round_began));
                 self.begin(verbs, now)
             }
             Wait::Connection | Wait::End | Wait::Nothing => Ok(()),
         }
     }
 
-    fn hang_up<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
+    fn disconnect<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         self.wait = Wait::End;
-        verbs.disconnect(self.parts.id, now);
+        verbs.disconnect(self.objects.id, now);
     }
 }
 

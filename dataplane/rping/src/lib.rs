@@ -1,8 +1,8 @@
 //! `rping` of rdma-core, spoken with the verbs of Ironwarp: a test that two ends understand each other.
 //!
 //! ```text
-//!  args ─▶ device ─▶ dataplane::verbs::Node ─▶ Client | Server ─▶ tally
-//!                          the poll loop         parts, protocol
+//!  args ─▶ device ─▶ dataplane::verbs::Node ─▶ Client | Server ─▶ stats
+//!                          the poll loop         objects, protocol
 //! ```
 //! [`Client`] and [`Server`] know neither DPDK nor a clock: what they need of a node is its [`Verbs`] and the time.
 //!
@@ -10,16 +10,16 @@
 #![forbid(unsafe_code)]
 
 mod client;
-mod fault;
-mod parts;
+mod conn_objects;
+mod error;
 pub mod protocol;
 mod server;
-mod tally;
-mod voice;
+mod stats;
+mod verbosity;
 
 pub use client::{Client, ClientPlan};
-pub use fault::Fault;
-pub use parts::{Bytes, Place};
+pub use conn_objects::{Bytes, TextMemory};
+pub use error::Error;
 pub use server::{Server, ServerPlan};
-pub use tally::{Summary, Tally, Times};
-pub use voice::Voice;
+pub use stats::{Stats, Summary, Times};
+pub use verbosity::Verbosity;

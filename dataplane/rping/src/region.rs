@@ -51,7 +51,7 @@ struct Stream<'a> {
     memory: Arc<RegionMemory>,
     /// Bytes on their way into or out of the window.
     scratch: Vec<u8>,
-    heard: Instant,
+    last_received: Instant,
 }
 
 fn refused(error: VerbsError) -> Failure {
@@ -96,8 +96,8 @@ impl<'a> Stream<'a> {
             Ok((id, qp, cq, window))
         };
         let (id, qp, cq, window) = make(verbs).map_err(refused)?;
-        let heard = node.now();
-        Ok(Self { node, stop, peer, timeout, id, qp, cq, window, memory, scratch: Vec::new(), heard })
+        let last_received = node.now();
+        Ok(Self { node, stop, peer, timeout, id, qp, cq, window, memory, scratch: Vec::new(), last_received })
     }
 
     /// Polls until `look` finds what it looks for, or the connection ends.
@@ -106,7 +106,7 @@ impl<'a> Stream<'a> {
         mut look: impl FnMut(&mut PortVerbs) -> Option<Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let (peer, timeout, stop, id) = (self.peer, self.timeout, self.stop, self.id);
-        let heard = &mut self.heard;
+        let last_received = &mut self.last_received;
         let mut bytes = received(self.node, id);
         let found = self.node.run(|node| {
             if let Some(found) = look(node.verbs_mut()) {
@@ -114,17 +114,17 @@ impl<'a> Stream<'a> {
             }
             let (now, received) = (node.now(), received(node, id));
             if received != bytes {
-                (bytes, *heard) = (received, now);
+                (bytes, *last_received) = (received, now);
             }
             if stop.load(Ordering::Relaxed) {
                 ControlFlow::Break(Err(Failure::new(Exit::Failed, "interrupted", "interrupted")))
-            } else if now.saturating_since(*heard) >= timeout {
+            } else if now.saturating_since(*last_received) >= timeout {
                 ControlFlow::Break(Err(refusal::silent(peer, timeout)))
             } else {
                 ControlFlow::Continue(())
             }
         });
-        self.heard = self.node.now();
+        self.last_received = self.node.now();
         found
     }
 

@@ -13,7 +13,7 @@ use dataplane::verbs::{Node, NodeOptions};
 use dataplane::worker::Clock;
 use iwarp_config::Config;
 use iwarp_remote::{Crc, Get, Ping, Put, Remote};
-use iwarp_rping::{Client, ClientPlan, Fault, Place, Server, ServerPlan, Summary, Tally, Voice};
+use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, Stats, Summary, TextMemory, Verbosity};
 use iwarp_terminal::Output;
 use rdma::CrcPolicy;
 use rdma::verbs::ConnParam;
@@ -26,7 +26,7 @@ use crate::region::NodeConnector;
 /// How long a peer may overlook our first message before it is given a nudge.
 const POKE_AFTER: Duration = Duration::from_millis(100);
 /// How long the peer may take to close too.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a text that a client sends, and of the longest that a server takes, if nothing else is said.
 const CLIENT_SIZE: u32 = 64;
 const SERVER_SIZE: u32 = 1 << 20;
@@ -80,8 +80,8 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
     let mut connector = NodeConnector { node: &mut node, stop };
     let outcome = iwarp_remote::run(&mut connector, command, over.timeout, &output);
     // A connection that has failed is not worth waiting for.
-    let farewell = if outcome.is_ok() { FAREWELL } else { Duration::ZERO };
-    node.finish(farewell);
+    let close_timeout = if outcome.is_ok() { CLOSE_TIMEOUT } else { Duration::ZERO };
+    node.finish(close_timeout);
     Ok(match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(output.fail(&failure).code()),
@@ -91,7 +91,7 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
 /// The client or the server.
 fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode> {
     let endpoint = args.endpoint().map_err(|error| anyhow!(error))?;
-    let voice = Voice { speaks: !args.json, shows_texts: args.verbose, debugs: args.debug };
+    let verbosity = Verbosity { progress: !args.json, texts: args.verbose, events: args.debug };
     let (_thread, mut node) = node(config, &options(config, &args.mpa))?;
     let param = ConnParam {
         responder_resources: args.mpa.ird,
@@ -101,18 +101,18 @@ fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode
         ..ConnParam::default()
     };
     let report = if args.server {
-        serve(&mut node, args, endpoint, &param, stop, voice)
+        serve(&mut node, args, endpoint, &param, stop, verbosity)
     } else {
-        ping(&mut node, args, endpoint, &param, stop, voice)
+        ping(&mut node, args, endpoint, &param, stop, verbosity)
     }?;
-    node.finish(FAREWELL);
+    node.finish(CLOSE_TIMEOUT);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        voice.complain(format_args!("{}", report.summary));
+        verbosity.print(format_args!("{}", report.summary));
     }
     if let Some(error) = &report.error {
-        voice.complain(format_args!("iwarp-rping: {error}"));
+        verbosity.print(format_args!("iwarp-rping: {error}"));
     }
     Ok(if report.error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -137,9 +137,9 @@ fn options(config: &Config, mpa: &Mpa) -> NodeOptions {
     options
 }
 
-fn place(node: &mut Node, size: u32) -> Result<Place> {
-    let (region, _) = node.add_region("rping", Place::bytes(size)).context("no memory for texts")?;
-    Ok(Place { region, size })
+fn memory(node: &mut Node, size: u32) -> Result<TextMemory> {
+    let (region, _) = node.add_region("rping", TextMemory::bytes(size)).context("no memory for texts")?;
+    Ok(TextMemory { region, size })
 }
 
 fn ping(
@@ -148,7 +148,7 @@ fn ping(
     peer: SocketAddr,
     param: &ConnParam<'_>,
     stop: &AtomicBool,
-    voice: Voice,
+    verbosity: Verbosity,
 ) -> Result<Report> {
     let size = args.size.unwrap_or(CLIENT_SIZE);
     let plan = ClientPlan {
@@ -157,10 +157,10 @@ fn ping(
         count: args.count,
         size,
         validate: args.validate,
-        patience: args.timeout,
+        timeout: args.timeout,
     };
-    let (place, now) = (place(node, size)?, node.now());
-    let mut client = Client::new(node.verbs_mut(), plan, param, place, now, voice)?;
+    let (memory, now) = (memory(node, size)?, node.now());
+    let mut client = Client::new(node.verbs_mut(), plan, param, memory, now, verbosity)?;
     let outcome = node.run(|node| {
         let now = node.now();
         if stop.load(Ordering::Relaxed) {
@@ -168,16 +168,16 @@ fn ping(
         }
         client.poll(node.verbs_mut(), now).map_or(ControlFlow::Continue(()), ControlFlow::Break)
     });
-    let tally = client.tally.clone();
+    let stats = client.stats.clone();
     client.destroy(node.verbs_mut())?;
     let error = match outcome {
-        Err(fault) => Some(format!("{peer}: {fault}")),
-        Ok(()) if tally.rounds < args.count => {
-            Some(format!("interrupted after {} of {} rounds", tally.rounds, args.count))
+        Err(error) => Some(format!("{peer}: {error}")),
+        Ok(()) if stats.rounds < args.count => {
+            Some(format!("interrupted after {} of {} rounds", stats.rounds, args.count))
         }
         Ok(()) => None,
     };
-    Ok(report("client", &tally, u64::from(error.is_some()), error))
+    Ok(report("client", &stats, u64::from(error.is_some()), error))
 }
 
 fn serve(
@@ -186,15 +186,15 @@ fn serve(
     local: SocketAddr,
     param: &ConnParam<'_>,
     stop: &AtomicBool,
-    voice: Voice,
+    verbosity: Verbosity,
 ) -> Result<Report> {
     let plan =
-        ServerPlan { local, persistent: args.persistent, validate: args.validate, patience: args.timeout };
+        ServerPlan { local, persistent: args.persistent, validate: args.validate, timeout: args.timeout };
     let (size, clients) = (args.size.unwrap_or(SERVER_SIZE), if args.persistent { args.clients } else { 1 });
-    let places = (0..clients).map(|_| place(node, size)).collect::<Result<Vec<_>>>()?;
-    let mut server = Server::new(node.verbs_mut(), plan, param, places, voice)?;
+    let memories = (0..clients).map(|_| memory(node, size)).collect::<Result<Vec<_>>>()?;
+    let mut server = Server::new(node.verbs_mut(), plan, param, memories, verbosity)?;
     let mut listening = false;
-    let outcome: Result<(), Fault> = node.run(|node| {
+    let outcome: Result<(), Error> = node.run(|node| {
         let now = node.now();
         if stop.load(Ordering::Relaxed) {
             server.stop(node.verbs_mut(), now);
@@ -203,16 +203,16 @@ fn serve(
         if over.is_none() && !listening && !node.verbs().device().has_request() {
             listening = true;
             // What a script waits for.
-            voice.complain(format_args!("listening on {local}"));
+            verbosity.print(format_args!("listening on {local}"));
         }
         over.map_or(ControlFlow::Continue(()), ControlFlow::Break)
     });
-    let (tally, failed) = (server.tally.clone(), server.failed);
+    let (stats, failed) = (server.stats.clone(), server.failed);
     server.destroy(node.verbs_mut())?;
     // A server that goes on has told of each of its clients.
-    Ok(report("server", &tally, failed, outcome.err().map(|fault| fault.to_string())))
+    Ok(report("server", &stats, failed, outcome.err().map(|error| error.to_string())))
 }
 
-fn report(role: &'static str, tally: &Tally, failed: u64, error: Option<String>) -> Report {
-    Report { summary: tally.summary(role), failed, error }
+fn report(role: &'static str, stats: &Stats, failed: u64, error: Option<String>) -> Report {
+    Report { summary: stats.summary(role), failed, error }
 }

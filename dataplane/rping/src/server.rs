@@ -11,11 +11,11 @@ use tcp_stack::{BufPool, Instant};
 use dataplane::verbs::Verbs;
 
 use crate::client::terminate_of;
-use crate::fault::Fault;
-use crate::parts::{Bytes, Parts, Place, Text};
+use crate::conn_objects::{Bytes, ConnObjects, Text, TextMemory};
+use crate::error::Error;
 use crate::protocol::{INFO_LEN, Info, round_of, visible};
-use crate::tally::Tally;
-use crate::voice::Voice;
+use crate::stats::Stats;
+use crate::verbosity::Verbosity;
 
 /// Connections that may wait for an answer.
 const BACKLOG: NonZeroU16 = NonZeroU16::new(64).unwrap();
@@ -32,7 +32,7 @@ pub struct ServerPlan {
     /// Check that what is read is a text of rping's.
     pub validate: bool,
     /// How long a client may be silent; zero: for ever.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// What a connection waits for.
@@ -52,15 +52,15 @@ enum Wait {
 /// One connection.
 #[derive(Debug)]
 struct Session {
-    parts: Parts,
+    objects: ConnObjects,
     peer: Option<SocketAddr>,
     wait: Wait,
     established: bool,
     /// Bytes of the present text, and how many of them go back.
     read: u32,
     back: u32,
-    began: Instant,
-    heard: Instant,
+    round_began: Instant,
+    last_received: Instant,
     terminated: Option<ErrorCode>,
     text: Vec<u8>,
 }
@@ -71,19 +71,19 @@ pub struct Server {
     plan: ServerPlan,
     listener: CmId,
     /// Memory for further connections.
-    places: Vec<Place>,
+    memories: Vec<TextMemory>,
     sessions: Vec<Session>,
-    over: Option<Result<(), Fault>>,
+    over: Option<Result<(), Error>>,
     stopping: bool,
     /// What was done.
-    pub tally: Tally,
+    pub stats: Stats,
     /// Connections that ended otherwise than well.
     pub failed: u64,
-    voice: Voice,
+    verbosity: Verbosity,
 }
 
 impl Server {
-    /// Listens. As many connections are served at a time as there are places.
+    /// Listens. As many connections are served at a time as there are memories.
     ///
     /// # Errors
     /// An object cannot be had.
@@ -91,22 +91,22 @@ impl Server {
         verbs: &mut Verbs<P, M>,
         plan: ServerPlan,
         param: &ConnParam<'_>,
-        places: Vec<Place>,
-        voice: Voice,
-    ) -> Result<Self, Fault> {
+        memories: Vec<TextMemory>,
+        verbosity: Verbosity,
+    ) -> Result<Self, Error> {
         let listener = verbs.device_mut().create_id(Some(plan.local))?;
         verbs.device_mut().listen(listener, BACKLOG, param)?;
-        let sessions = Vec::with_capacity(places.len());
+        let sessions = Vec::with_capacity(memories.len());
         Ok(Self {
             plan,
             listener,
-            places,
+            memories,
             sessions,
             over: None,
             stopping: false,
-            tally: Tally::default(),
+            stats: Stats::default(),
             failed: 0,
-            voice,
+            verbosity,
         })
     }
 
@@ -115,17 +115,17 @@ impl Server {
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
-    ) -> Option<Result<(), Fault>> {
+    ) -> Option<Result<(), Error>> {
         self.async_events(verbs);
         let mut at = 0;
         while let Some(session) = self.sessions.get_mut(at) {
-            let patience = self.plan.patience;
-            let silent = !patience.is_zero() && now.saturating_since(session.heard) >= patience;
-            let gone_on = session.go_on(verbs, now, &self.plan, &mut self.tally, self.voice);
-            match gone_on {
-                Ok(()) if silent => self.end(verbs, at, Err(Fault::Silent(patience))),
+            let timeout = self.plan.timeout;
+            let silent = !timeout.is_zero() && now.saturating_since(session.last_received) >= timeout;
+            let advanced = session.advance(verbs, now, &self.plan, &mut self.stats, self.verbosity);
+            match advanced {
+                Ok(()) if silent => self.end(verbs, at, Err(Error::Silent(timeout))),
                 Ok(()) => at = at.saturating_add(1),
-                Err(fault) => self.end(verbs, at, Err(fault)),
+                Err(error) => self.end(verbs, at, Err(error)),
             }
         }
         self.connection_events(verbs, now);
@@ -139,7 +139,7 @@ impl Server {
     pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         if !std::mem::replace(&mut self.stopping, true) {
             for session in &self.sessions {
-                verbs.disconnect(session.parts.id, now);
+                verbs.disconnect(session.objects.id, now);
             }
         }
     }
@@ -153,16 +153,16 @@ impl Server {
     ///
     /// # Errors
     /// An object is gone already.
-    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+    pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
         for session in self.sessions {
-            session.parts.destroy(verbs)?;
+            session.objects.destroy(verbs)?;
         }
         Ok(verbs.device_mut().destroy_id(self.listener)?)
     }
 
     fn async_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>) {
         while let Some(event) = verbs.device_mut().poll_async_event() {
-            self.voice.debug(format_args!("{event:?}"));
+            self.verbosity.debug(format_args!("{event:?}"));
             let (AsyncEvent::QpFatal(qp, _)
             | AsyncEvent::QpRequestError(qp, _)
             | AsyncEvent::QpAccessError(qp, _)
@@ -170,7 +170,7 @@ impl Server {
             else {
                 continue;
             };
-            if let Some(session) = self.sessions.iter_mut().find(|session| session.parts.qp == qp) {
+            if let Some(session) = self.sessions.iter_mut().find(|session| session.objects.qp == qp) {
                 session.terminated = terminate_of(event);
             }
         }
@@ -178,14 +178,14 @@ impl Server {
 
     fn connection_events<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         while let Some(event) = verbs.device_mut().poll_cm_event() {
-            self.voice.debug(format_args!("{event:?}"));
+            self.verbosity.debug(format_args!("{event:?}"));
             match event.kind {
-                CmEventKind::AddressError => self.over = Some(Err(Fault::Address)),
+                CmEventKind::AddressError => self.over = Some(Err(Error::Address)),
                 CmEventKind::ConnectRequest { .. } => self.requested(verbs, event.id, now),
                 CmEventKind::Established { .. } => {
-                    self.tally.connections = self.tally.connections.saturating_add(1);
+                    self.stats.connections = self.stats.connections.saturating_add(1);
                     if let Some(session) = self.find(event.id).and_then(|at| self.sessions.get_mut(at)) {
-                        (session.established, session.heard) = (true, now);
+                        (session.established, session.last_received) = (true, now);
                     }
                 }
                 CmEventKind::Disconnected
@@ -197,22 +197,22 @@ impl Server {
     }
 
     fn find(&self, id: CmId) -> Option<usize> {
-        self.sessions.iter().position(|session| session.parts.id == id)
+        self.sessions.iter().position(|session| session.objects.id == id)
     }
 
     /// Somebody wants to connect.
     fn requested<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId, now: Instant) {
         let refuses = self.stopping || (!self.plan.persistent && !self.sessions.is_empty());
-        let accepted = match self.places.pop() {
-            Some(place) if refuses => {
-                self.places.push(place);
+        let accepted = match self.memories.pop() {
+            Some(memory) if refuses => {
+                self.memories.push(memory);
                 None
             }
             None => None,
-            Some(place) => self.accept(verbs, id, place, now).ok(),
+            Some(memory) => self.accept(verbs, id, memory, now).ok(),
         };
         if accepted.is_none() {
-            self.voice.say(format_args!("no place for another connection"));
+            self.verbosity.progress(format_args!("no place for another connection"));
             // Both fail only where the connection has ended meanwhile.
             let _ = verbs.device_mut().reject(id, b"no place");
             let _ = verbs.device_mut().destroy_id(id);
@@ -223,24 +223,24 @@ impl Server {
         &mut self,
         verbs: &mut Verbs<P, M>,
         id: CmId,
-        place: Place,
+        memory: TextMemory,
         now: Instant,
-    ) -> Result<(), Fault> {
-        let parts = Parts::new(verbs, id, place, false)?;
-        verbs.device_mut().accept(id, parts.qp, &[])?;
+    ) -> Result<(), Error> {
+        let objects = ConnObjects::new(verbs, id, memory, false)?;
+        verbs.device_mut().accept(id, objects.qp, &[])?;
         let peer = verbs.device().addresses(id)?.1;
-        self.voice.debug(format_args!("accepted {peer:?}"));
+        self.verbosity.debug(format_args!("accepted {peer:?}"));
         self.sessions.push(Session {
-            parts,
+            objects,
             peer,
             wait: Wait::Source,
             established: false,
             read: 0,
             back: 0,
-            began: now,
-            heard: now,
+            round_began: now,
+            last_received: now,
             terminated: None,
-            text: vec![0; place.size as usize],
+            text: vec![0; memory.size as usize],
         });
         Ok(())
     }
@@ -249,28 +249,28 @@ impl Server {
     fn disconnected<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId) {
         let Some(at) = self.find(id) else { return };
         let outcome = self.sessions.get(at).map_or(Ok(()), |session| match session.terminated {
-            Some(code) => Err(Fault::Terminated(code)),
+            Some(code) => Err(Error::Terminated(code)),
             None if self.stopping => Ok(()),
-            None if !session.established => Err(Fault::NoAgreement),
+            None if !session.established => Err(Error::NoAgreement),
             None if session.wait == Wait::Source => Ok(()),
-            None => Err(Fault::Ended),
+            None => Err(Error::Ended),
         });
         self.end(verbs, at, outcome);
     }
 
-    fn end<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, at: usize, outcome: Result<(), Fault>) {
+    fn end<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, at: usize, outcome: Result<(), Error>) {
         let session = self.sessions.swap_remove(at);
         let peer = session.peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
         match &outcome {
-            Ok(()) => self.voice.say(format_args!("{peer} has disconnected")),
-            Err(fault) => {
+            Ok(()) => self.verbosity.progress(format_args!("{peer} has disconnected")),
+            Err(error) => {
                 self.failed = self.failed.saturating_add(1);
-                self.voice.complain(format_args!("{peer}: {fault}"));
+                self.verbosity.print(format_args!("{peer}: {error}"));
             }
         }
-        match session.parts.destroy(verbs) {
-            Ok(place) => self.places.push(place),
-            Err(fault) => self.voice.complain(format_args!("{fault}")),
+        match session.objects.destroy(verbs) {
+            Ok(memory) => self.memories.push(memory),
+            Err(error) => self.verbosity.print(format_args!("{error}")),
         }
         if !self.plan.persistent {
             self.over = Some(outcome);
@@ -279,40 +279,40 @@ impl Server {
 }
 
 impl Session {
-    fn go_on<P: BufPool, M: Bytes>(
+    fn advance<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
         now: Instant,
         plan: &ServerPlan,
-        tally: &mut Tally,
-        voice: Voice,
-    ) -> Result<(), Fault> {
-        while let Some(wc) = self.parts.completion(verbs) {
+        stats: &mut Stats,
+        verbosity: Verbosity,
+    ) -> Result<(), Error> {
+        while let Some(wc) = self.objects.completion(verbs) {
             match (wc.status, wc.opcode) {
                 // Why the stream has ended is said by an event.
                 (WcStatus::WrFlushError, _) => self.wait = self.ended(),
                 (WcStatus::Success, WcOpcode::Recv) => {
-                    self.heard = now;
+                    self.last_received = now;
                     if wc.byte_len as usize != INFO_LEN {
-                        return Err(Fault::Message(wc.byte_len));
+                        return Err(Error::Message(wc.byte_len));
                     }
-                    let info = self.parts.received(verbs)?;
-                    self.parts.expect(verbs)?;
-                    voice.debug(format_args!("{info:x?}"));
+                    let info = self.objects.received(verbs)?;
+                    self.objects.expect(verbs)?;
+                    verbosity.debug(format_args!("{info:x?}"));
                     self.advertised(verbs, info, now)?;
                 }
                 (WcStatus::Success, WcOpcode::RdmaRead) if self.wait == Wait::Read => {
-                    self.heard = now;
-                    self.has_read(verbs, plan, voice)?;
+                    self.last_received = now;
+                    self.has_read(verbs, plan, verbosity)?;
                 }
                 (WcStatus::Success, WcOpcode::RdmaWrite) if self.wait == Wait::Written => {
                     let bytes = u64::from(self.read).saturating_add(self.back.into());
-                    tally.round(bytes, now.saturating_since(self.began));
+                    stats.round(bytes, now.saturating_since(self.round_began));
                     self.wait = Wait::Source;
-                    self.parts.go_ahead(verbs)?;
+                    self.objects.send_go_ahead(verbs)?;
                 }
                 (WcStatus::Success, _) => {}
-                (status, opcode) => return Err(Fault::Work { opcode, status }),
+                (status, opcode) => return Err(Error::Work { opcode, status }),
             }
         }
         Ok(())
@@ -329,23 +329,23 @@ impl Session {
         verbs: &mut Verbs<P, M>,
         info: Info,
         now: Instant,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Error> {
         let Info { addr: remote_addr, rkey, size } = info;
         match self.wait {
             Wait::Source => {
-                let room = self.parts.place.size;
+                let room = self.objects.memory.size;
                 if size > room {
-                    return Err(Fault::TooLong { asked: size, room });
+                    return Err(Error::TooLong { asked: size, room });
                 }
-                (self.wait, self.read, self.began) = (Wait::Read, size, now);
-                self.parts.transfer(verbs, SendOp::RdmaRead { remote_addr, rkey }, size)
+                (self.wait, self.read, self.round_began) = (Wait::Read, size, now);
+                self.objects.transfer(verbs, SendOp::RdmaRead { remote_addr, rkey }, size)
             }
-            Wait::Sink if self.back > size => Err(Fault::TooLong { asked: self.back, room: size }),
+            Wait::Sink if self.back > size => Err(Error::TooLong { asked: self.back, room: size }),
             Wait::Sink => {
                 self.wait = Wait::Written;
-                self.parts.transfer(verbs, SendOp::RdmaWrite { remote_addr, rkey }, self.back)
+                self.objects.transfer(verbs, SendOp::RdmaWrite { remote_addr, rkey }, self.back)
             }
-            Wait::Read | Wait::Written | Wait::Nothing => Err(Fault::OutOfTurn),
+            Wait::Read | Wait::Written | Wait::Nothing => Err(Error::UnexpectedSend),
         }
     }
 
@@ -354,19 +354,19 @@ impl Session {
         &mut self,
         verbs: &mut Verbs<P, M>,
         plan: &ServerPlan,
-        voice: Voice,
-    ) -> Result<(), Fault> {
-        let text = self.text.get_mut(..self.read as usize).ok_or(Fault::Memory)?;
-        self.parts.load(verbs, Text::Sink, text)?;
+        verbosity: Verbosity,
+    ) -> Result<(), Error> {
+        let text = self.text.get_mut(..self.read as usize).ok_or(Error::Memory)?;
+        self.objects.load(verbs, Text::Sink, text)?;
         if plan.validate && text.len() >= CHECKED_MIN && round_of(text).is_none() {
-            return Err(Fault::NotAText);
+            return Err(Error::NotAText);
         }
         let visible = visible(text);
-        voice.text("server ping data", visible);
+        verbosity.text("server ping data", visible);
         // With the zero that ends it.
         let back = visible.len().saturating_add(1).min(text.len());
         self.back = u32::try_from(back).unwrap_or(u32::MAX);
         self.wait = Wait::Sink;
-        self.parts.go_ahead(verbs)
+        self.objects.send_go_ahead(verbs)
     }
 }

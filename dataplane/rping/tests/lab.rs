@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dataplane::engine::PortProtocols;
 use dataplane::verbs;
-use iwarp_rping::{Client, ClientPlan, Fault, Place, Server, ServerPlan, Voice};
+use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, TextMemory, Verbosity};
 use lab::{CLEAN, Host, Net, PATIENCE, ROUGH, Setup, address};
 use rdma::verbs::{
     Access, CmEventKind, ConnParam, Data, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
@@ -16,37 +16,37 @@ use rdma::verbs::{
 
 const PORT: u16 = 7174;
 const SECOND: Duration = Duration::from_secs(1);
-const QUIET: Voice = Voice { speaks: false, shows_texts: false, debugs: false };
+const QUIET: Verbosity = Verbosity { progress: false, texts: false, events: false };
 const ONE_READ: ConnParam<'_> =
     ConnParam { private_data: &[], responder_resources: 1, initiator_depth: 1, revision: 2, rtr: None };
 
-fn place(host: &mut Host, size: u32) -> Place {
-    let bytes = vec![0; usize::try_from(Place::bytes(size)).unwrap()];
-    Place { region: host.verbs.memory_mut().add(bytes).unwrap(), size }
+fn memory(host: &mut Host, size: u32) -> TextMemory {
+    let bytes = vec![0; usize::try_from(TextMemory::bytes(size)).unwrap()];
+    TextMemory { region: host.verbs.memory_mut().add(bytes).unwrap(), size }
 }
 
 fn server_plan(persistent: bool) -> ServerPlan {
-    ServerPlan { local: address(1, PORT), persistent, validate: true, patience: SECOND * 20 }
+    ServerPlan { local: address(1, PORT), persistent, validate: true, timeout: SECOND * 20 }
 }
 
 fn client_plan(count: u64, size: u32) -> ClientPlan {
-    ClientPlan { local: None, peer: address(1, PORT), count, size, validate: true, patience: SECOND * 20 }
+    ClientPlan { local: None, peer: address(1, PORT), count, size, validate: true, timeout: SECOND * 20 }
 }
 
-fn serve(net: &mut Net, plan: ServerPlan, places: usize, size: u32) -> Server {
+fn serve(net: &mut Net, plan: ServerPlan, memories: usize, size: u32) -> Server {
     let host = &mut net.hosts[1];
-    let places = (0..places).map(|_| place(host, size)).collect();
-    Server::new(&mut host.verbs, plan, &ONE_READ, places, QUIET).unwrap()
+    let memories = (0..memories).map(|_| memory(host, size)).collect();
+    Server::new(&mut host.verbs, plan, &ONE_READ, memories, QUIET).unwrap()
 }
 
 fn connect(net: &mut Net, plan: ClientPlan, param: &ConnParam<'_>) -> Client {
     let (now, host) = (net.now, &mut net.hosts[0]);
-    let place = place(host, plan.size);
-    Client::new(&mut host.verbs, plan, param, place, now, QUIET).unwrap()
+    let memory = memory(host, plan.size);
+    Client::new(&mut host.verbs, plan, param, memory, now, QUIET).unwrap()
 }
 
 /// How a role ends.
-type Outcome = Result<(), Fault>;
+type Outcome = Result<(), Error>;
 
 /// One turn of everything.
 fn poll_once(net: &mut Net, client: &mut Client, server: &mut Server) -> (Option<Outcome>, Option<Outcome>) {
@@ -93,15 +93,15 @@ fn texts_go_there_and_back() {
         let param = ConnParam { revision, ..ONE_READ };
         let mut client = connect(&mut net, client_plan(count, size), &param);
         assert_eq!(run(&mut net, &mut client, &mut server), (Ok(()), Ok(())), "seed {seed}");
-        let summary = client.tally.summary("client");
+        let summary = client.stats.summary("client");
         assert_eq!((summary.rounds, summary.bytes), (count, 2 * count * u64::from(size)));
-        assert_eq!(server.tally.rounds, count);
+        assert_eq!(server.stats.rounds, count);
         assert!(summary.round_ns.unwrap().min > 0);
         clean_up(&mut net, client, server);
     }
 }
 
-/// A client after the other, and more of them at a time than there are places.
+/// A client after the other, and more of them at a time than there are memories.
 #[test]
 fn a_persistent_server_goes_on() {
     let mut net = Net::new(Setup { time_wait_ms: 10, unheard: true, ..Setup::default() });
@@ -120,7 +120,7 @@ fn a_persistent_server_goes_on() {
         }
         client.destroy(&mut net.hosts[0].verbs).unwrap();
     }
-    assert_eq!((server.tally.connections, server.tally.rounds, server.failed), (40, 120, 0));
+    assert_eq!((server.stats.connections, server.stats.rounds, server.failed), (40, 120, 0));
     let now = net.now;
     server.stop(&mut net.hosts[1].verbs, now);
     assert_eq!(server.poll(&mut net.hosts[1].verbs, now), Some(Ok(())));
@@ -139,7 +139,7 @@ fn one_too_many_is_rejected() {
             break end;
         }
     };
-    assert_eq!(end, Err(Fault::Rejected { private_data: (*b"no place").into() }));
+    assert_eq!(end, Err(Error::Rejected { private_data: (*b"no place").into() }));
     clean_up(&mut net, client, server);
 }
 
@@ -149,7 +149,7 @@ fn a_text_that_has_no_room_is_refused() {
     let mut server = serve(&mut net, server_plan(false), 1, 99);
     let mut client = connect(&mut net, client_plan(3, 100), &ONE_READ);
     let (mine, theirs) = run(&mut net, &mut client, &mut server);
-    assert_eq!((mine, theirs), (Err(Fault::Ended), Err(Fault::TooLong { asked: 100, room: 99 })));
+    assert_eq!((mine, theirs), (Err(Error::Ended), Err(Error::TooLong { asked: 100, room: 99 })));
     clean_up(&mut net, client, server);
 }
 
@@ -159,7 +159,7 @@ fn an_interrupted_client_ends_in_good_order() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
     let mut server = serve(&mut net, server_plan(false), 1, 4096);
     let mut client = connect(&mut net, client_plan(0, 2000), &ONE_READ);
-    while client.tally.rounds < 7 {
+    while client.stats.rounds < 7 {
         assert_eq!(poll_once(&mut net, &mut client, &mut server), (None, None));
     }
     for _ in 0..3 {
@@ -168,21 +168,21 @@ fn an_interrupted_client_ends_in_good_order() {
     let now = net.now;
     client.stop(&mut net.hosts[0].verbs, now);
     assert_eq!(run(&mut net, &mut client, &mut server), (Ok(()), Ok(())));
-    assert_eq!((client.tally.rounds, server.tally.rounds), (8, 8));
+    assert_eq!((client.stats.rounds, server.stats.rounds), (8, 8));
     clean_up(&mut net, client, server);
 }
 
-/// The wire is cut: both give up when their patience ends, and leave nothing behind.
+/// The wire is cut: both give up when their timeout ends, and leave nothing behind.
 #[test]
 fn a_peer_that_disappears() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
     let mut server = serve(&mut net, server_plan(false), 1, 4096);
     let mut client = connect(&mut net, client_plan(0, 64), &ONE_READ);
-    while client.tally.rounds < 7 {
+    while client.stats.rounds < 7 {
         poll_once(&mut net, &mut client, &mut server);
     }
     net.cut = true;
-    let silent = Err(Fault::Silent(SECOND * 20));
+    let silent = Err(Error::Silent(SECOND * 20));
     assert_eq!(run(&mut net, &mut client, &mut server), (silent.clone(), silent));
     clean_up(&mut net, client, server);
 }
@@ -198,7 +198,7 @@ fn nobody_listens() {
             break end;
         }
     };
-    assert_eq!(end, Err(Fault::Unreachable));
+    assert_eq!(end, Err(Error::Unreachable));
 }
 
 /// A client by hand: what it sends is not as rping has it.
@@ -277,16 +277,16 @@ fn against_a_rogue(what: impl FnOnce(&Rogue, &mut Net)) -> Outcome {
 #[test]
 fn clients_that_misbehave_end_their_own_connection() {
     let short = against_a_rogue(|rogue, net| rogue.send(net, b"fifteen bytes!"));
-    assert_eq!(short, Err(Fault::Message(15)));
+    assert_eq!(short, Err(Error::Message(15)));
     let text = against_a_rogue(|rogue, net| {
         let info = rogue.info(rogue.text.rkey.0, u32::try_from(rogue.text.length).unwrap());
         rogue.send(net, &info);
     });
-    assert_eq!(text, Err(Fault::NotAText));
+    assert_eq!(text, Err(Error::NotAText));
     let huge = against_a_rogue(|rogue, net| rogue.send(net, &rogue.info(rogue.text.rkey.0, u32::MAX)));
-    assert_eq!(huge, Err(Fault::TooLong { asked: u32::MAX, room: 4096 }));
+    assert_eq!(huge, Err(Error::TooLong { asked: u32::MAX, room: 4096 }));
     let key = against_a_rogue(|rogue, net| rogue.send(net, &rogue.info(rogue.text.rkey.0 ^ 1, 8)));
-    assert!(matches!(key, Err(Fault::Terminated(_))), "{key:?}");
+    assert!(matches!(key, Err(Error::Terminated(_))), "{key:?}");
     let impatient = against_a_rogue(|rogue, net| {
         let info = rogue.info(rogue.text.rkey.0, 39);
         rogue.send(net, &info);
@@ -294,7 +294,7 @@ fn clients_that_misbehave_end_their_own_connection() {
         rogue.send(net, &info);
     });
     assert!(
-        matches!(impatient, Err(Fault::OutOfTurn | Fault::NotAText | Fault::Terminated(_))),
+        matches!(impatient, Err(Error::UnexpectedSend | Error::NotAText | Error::Terminated(_))),
         "{impatient:?}"
     );
 }

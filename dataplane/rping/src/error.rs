@@ -7,7 +7,7 @@ use rdma::verbs::{PostError, VerbsError, WcOpcode, WcStatus};
 
 /// Why a connection, or the program, has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum Error {
     /// The listener cannot have its address.
     #[error("the address is not one of this port's, or its TCP port is taken")]
     Address,
@@ -48,7 +48,7 @@ pub enum Fault {
         /// Bytes that there are for it.
         room: u32,
     },
-    /// Other bytes came than were sent.
+    /// Other bytes received than were sent.
     #[error("data mismatch in round {0}")]
     Mismatch(u64),
     /// What was read is not a text of `rping`.
@@ -56,7 +56,7 @@ pub enum Fault {
     NotAText,
     /// The peer sends again before it was told to go on.
     #[error("the peer does not wait for its turn")]
-    OutOfTurn,
+    UnexpectedSend,
     /// The peer does not go on.
     #[error("the peer was silent for {} s", .0.as_secs_f32())]
     Silent(Duration),

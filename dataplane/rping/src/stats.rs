@@ -10,7 +10,7 @@ const LONGEST: Duration = Duration::from_secs(100);
 
 /// What was counted.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct Stats {
     /// Connections that were established.
     pub connections: u64,
     /// Rounds that were finished.
@@ -50,14 +50,14 @@ pub struct Times {
     pub mean: f64,
 }
 
-impl Default for Tally {
+impl Default for Stats {
     fn default() -> Self {
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
         Self { connections: 0, rounds: 0, bytes: 0, times: Histogram::new_with_bounds(1, longest, 3).ok() }
     }
 }
 
-impl Tally {
+impl Stats {
     /// A round is finished: so many bytes went, and it took so long.
     pub(crate) fn round(&mut self, bytes: u64, time: Duration) {
         self.rounds = self.rounds.saturating_add(1);

@@ -10,7 +10,7 @@ use tcp_stack::BufPool;
 use dataplane::memory::WorkerMemory;
 use dataplane::verbs::Verbs;
 
-use crate::fault::Fault;
+use crate::error::Error;
 use crate::protocol::{INFO_LEN, Info};
 
 /// Bytes in front of the texts, for what the peer sends.
@@ -52,15 +52,15 @@ impl Bytes for VecMemory {
 
 /// Memory for one connection at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// A region of [`Place::bytes`] bytes.
+pub struct TextMemory {
+    /// A region of [`TextMemory::bytes`] bytes.
     pub region: RegionId,
     /// Bytes of the longest text.
     pub size: u32,
 }
 
-impl Place {
-    /// Bytes of the region of a place for texts of `size`.
+impl TextMemory {
+    /// Bytes of the region of a memory for texts of `size`.
     pub const fn bytes(size: u32) -> u64 {
         CONTROL + 2 * size as u64
     }
@@ -77,10 +77,10 @@ pub(crate) enum Text {
 
 /// The objects of one connection.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ConnObjects {
     pub(crate) id: CmId,
     pub(crate) qp: QpNum,
-    pub(crate) place: Place,
+    pub(crate) memory: TextMemory,
     pd: PdId,
     cq: CqId,
     control: MemoryRegion,
@@ -88,22 +88,22 @@ pub(crate) struct Parts {
     sink: MemoryRegion,
 }
 
-impl Parts {
-    /// Makes them in a place, for an id that has none. Peers may read the source and write the sink if they are
+impl ConnObjects {
+    /// Makes them in a memory, for an id that has none. Peers may read the source and write the sink if they are
     /// `shared`.
     pub(crate) fn new<P: BufPool, M: Bytes>(
         verbs: &mut Verbs<P, M>,
         id: CmId,
-        place: Place,
+        memory: TextMemory,
         shared: bool,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, Error> {
         let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let (may_read, may_write) =
             if shared { (local | Access::REMOTE_READ, local | Access::REMOTE_WRITE) } else { (local, local) };
-        let size = u64::from(place.size);
+        let size = u64::from(memory.size);
         let (pd, cq) = (verbs.device_mut().alloc_pd()?, verbs.device_mut().create_cq(u32::from(PLACES) * 2)?);
         let mut register =
-            |at, len, access| verbs.reg_mr(pd, (place.region, at, len), AddressBase::At(at), access);
+            |at, len, access| verbs.reg_mr(pd, (memory.region, at, len), AddressBase::At(at), access);
         let control = register(0, CONTROL, local)?;
         let source = register(CONTROL, size, may_read)?;
         let sink = register(CONTROL.saturating_add(size), size, may_write)?;
@@ -116,13 +116,13 @@ impl Parts {
         };
         let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: true };
         let qp = verbs.device_mut().create_qp(init)?;
-        let parts = Self { id, qp, place, pd, cq, control, source, sink };
-        parts.expect(verbs)?;
-        Ok(parts)
+        let objects = Self { id, qp, memory, pd, cq, control, source, sink };
+        objects.expect(verbs)?;
+        Ok(objects)
     }
 
-    /// Takes them away, the id with them; an open connection is reset. The place is free again.
-    pub(crate) fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<Place, Fault> {
+    /// Takes them away, the id with them; an open connection is reset. The memory is free again.
+    pub(crate) fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<TextMemory, Error> {
         let device = verbs.device_mut();
         device.destroy_qp(self.qp)?;
         device.destroy_cq(self.cq)?;
@@ -131,22 +131,22 @@ impl Parts {
             verbs.dereg_mr(mr.id)?;
         }
         verbs.device_mut().dealloc_pd(self.pd)?;
-        Ok(self.place)
+        Ok(self.memory)
     }
 
     /// Gives the peer's next Send a buffer.
-    pub(crate) fn expect<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+    pub(crate) fn expect<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
         let sge = Sge { addr: self.control.addr, length: 16, lkey: self.control.lkey };
         Ok(verbs.device_mut().post_recv(self.qp, &RecvWr { wr_id: 0, sg_list: &[sge] })?)
     }
 
     /// What the peer has sent last.
-    pub(crate) fn received<P: BufPool, M: Bytes>(&self, verbs: &Verbs<P, M>) -> Result<Info, Fault> {
+    pub(crate) fn received<P: BufPool, M: Bytes>(&self, verbs: &Verbs<P, M>) -> Result<Info, Error> {
         let mut bytes = [0; INFO_LEN];
-        if verbs.memory().load(self.place.region, 0, &mut bytes) {
+        if verbs.memory().load(self.memory.region, 0, &mut bytes) {
             Ok(Info::decode(&bytes))
         } else {
-            Err(Fault::Memory)
+            Err(Error::Memory)
         }
     }
 
@@ -156,7 +156,7 @@ impl Parts {
         verbs: &mut Verbs<P, M>,
         text: Text,
         size: u32,
-    ) -> Result<Info, Fault> {
+    ) -> Result<Info, Error> {
         let MemoryRegion { addr, rkey, .. } = *self.text(text);
         let info = Info { addr, rkey, size };
         self.send(verbs, &info.encode())?;
@@ -164,7 +164,7 @@ impl Parts {
     }
 
     /// Tells the peer that it may go on.
-    pub(crate) fn go_ahead<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Fault> {
+    pub(crate) fn send_go_ahead<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
         self.send(verbs, &[0; INFO_LEN])
     }
 
@@ -172,7 +172,7 @@ impl Parts {
         &self,
         verbs: &mut Verbs<P, M>,
         bytes: &[u8; INFO_LEN],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Error> {
         let (op, data) = (SendOp::Send { invalidate: None }, Data::Inline(bytes));
         let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::SIGNALED };
         Ok(verbs.device_mut().post_send(self.qp, &wr)?)
@@ -184,7 +184,7 @@ impl Parts {
         verbs: &mut Verbs<P, M>,
         op: SendOp,
         length: u32,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Error> {
         let list = [Sge { addr: self.sink.addr, length, lkey: self.sink.lkey }];
         let wr = SendWr { wr_id: 0, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
         Ok(verbs.device_mut().post_send(self.qp, &wr)?)
@@ -202,10 +202,10 @@ impl Parts {
         verbs: &mut Verbs<P, M>,
         text: Text,
         bytes: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Error> {
         let at = self.text(text).addr;
-        let stored = verbs.memory_mut().store(self.place.region, at, bytes);
-        stored.then_some(()).ok_or(Fault::Memory)
+        let stored = verbs.memory_mut().store(self.memory.region, at, bytes);
+        stored.then_some(()).ok_or(Error::Memory)
     }
 
     /// Looks at a text of this side.
@@ -214,9 +214,9 @@ impl Parts {
         verbs: &Verbs<P, M>,
         text: Text,
         bytes: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Error> {
         let at = self.text(text).addr;
-        verbs.memory().load(self.place.region, at, bytes).then_some(()).ok_or(Fault::Memory)
+        verbs.memory().load(self.memory.region, at, bytes).then_some(()).ok_or(Error::Memory)
     }
 
     const fn text(&self, text: Text) -> &MemoryRegion {

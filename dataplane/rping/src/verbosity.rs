@@ -5,37 +5,37 @@ use std::io::{self, Write as _};
 
 /// How much it says. What was asked for goes to stdout, all else to stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Voice {
+pub struct Verbosity {
     /// What it is doing.
-    pub speaks: bool,
+    pub progress: bool,
     /// The texts that come.
-    pub shows_texts: bool,
+    pub texts: bool,
     /// Every event.
-    pub debugs: bool,
+    pub events: bool,
 }
 
-impl Voice {
+impl Verbosity {
     /// Progress.
-    pub fn say(self, what: Arguments<'_>) {
-        if self.speaks {
-            self.complain(what);
+    pub fn progress(self, what: Arguments<'_>) {
+        if self.progress {
+            self.print(what);
         }
     }
 
     /// What is wrong, said always.
-    pub fn complain(self, what: Arguments<'_>) {
+    pub fn print(self, what: Arguments<'_>) {
         // Nobody may be left to read it.
         let _ = writeln!(io::stderr().lock(), "{what}");
     }
 
     pub(crate) fn debug(self, what: Arguments<'_>) {
-        if self.debugs {
-            self.complain(what);
+        if self.events {
+            self.print(what);
         }
     }
 
     pub(crate) fn text(self, whose: &str, text: &[u8]) {
-        if self.shows_texts {
+        if self.texts {
             let mut stdout = io::stdout().lock();
             let _ = write!(stdout, "{whose}: ")
                 .and_then(|()| stdout.write_all(text))
