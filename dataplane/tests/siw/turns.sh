@@ -2,13 +2,13 @@
 # Writes, Reads and the four Sends in turns (turns.h): iwpeer in the guest, and our `turns` on a port of its own, in
 # both roles. Sourced by run.sh.
 
-TURNS=${TURNS:-target/release/examples/turns}
+SIW_PEER=${SIW_PEER:-target/release/examples/siw-peer}
 
 # they_connect CRC PAIRS OPTIONS: iwpeer connects so many queue pairs to ours.
 they_connect() {
     local crc=$1 qps=$2 code
     shift 2
-    peer_start "$LAB/turns.out" "$TURNS" --config "$LAB/$crc.toml" --listen 10.77.0.4:7500 --qps "$qps" --ird 128 --ord 128 &&
+    peer_start "$LAB/turns.out" "$SIW_PEER" --config "$LAB/$crc.toml" --listen 10.77.0.4:7500 --qps "$qps" --ird 128 --ord 128 &&
         peer_says LISTENING || { peer_stop; cat "$LAB/peer.err"; return 1; }
     guest_run siw "timeout -s KILL 100 iwpeer --connect 10.77.0.4 --port 7500 --qps $qps $*" 110
     code=$?
@@ -20,7 +20,7 @@ we_connect() {
     local crc=$1 qps=$2 code
     shift 2
     guest_run siw "iwpeer --listen 10.77.0.3 --port 7500 --qps $qps >/tmp/peer.out 2>&1 & peer=\$!; for i in \$(seq 50); do grep -q LISTENING /tmp/peer.out && break; sleep 0.1; done" &&
-        in_ns timeout 100 "$TURNS" --config "$LAB/$crc.toml" --connect 10.77.0.3:7500 --qps "$qps" "$@" >"$LAB/turns.out" 2>"$LAB/peer.err"
+        in_ns timeout 100 "$SIW_PEER" --config "$LAB/$crc.toml" --connect 10.77.0.3:7500 --qps "$qps" "$@" >"$LAB/turns.out" 2>"$LAB/peer.err"
     code=$?
     cat "$LAB/turns.out"
     [ $code = 0 ] || { cat "$LAB/peer.err"; guest_run siw 'kill $peer; wait $peer; cat /tmp/peer.out'; return 1; }

@@ -7,8 +7,8 @@
 //! ```
 //! Prints `LISTENING` when it listens, one `RESULT turns ok …` line for each connection, and what was left behind.
 
+mod params;
 mod stream;
-mod terms;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -25,11 +25,11 @@ use iwarp_config::Config;
 use rdma::verbs::{AsyncEvent, CmEvent, CmEventKind, CmId, ConnParam, Limits, WorkCompletion};
 use tcp_stack::Instant;
 
+use params::Params;
 use stream::Stream;
-use terms::Terms;
 
 /// How long connections that have ended may take to close.
-const CLOSING: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the peer may overlook our first message before it is given a nudge.
 const POKE_AFTER: Duration = Duration::from_millis(100);
 /// Completions taken at a time.
@@ -80,8 +80,8 @@ struct Args {
 }
 
 impl Args {
-    fn terms(&self) -> Result<Terms> {
-        let terms = Terms {
+    fn params(&self) -> Result<Params> {
+        let params = Params {
             slots: self.slots,
             connector_reads: self.ord > 0,
             listener_reads: self.ird > 0,
@@ -90,7 +90,7 @@ impl Args {
             bytes: self.bytes,
             seed: self.seed,
         };
-        Terms::decode(&terms.encode())
+        Params::decode(&params.encode())
     }
 }
 
@@ -100,7 +100,7 @@ struct Program {
     /// Connections still to come to an end.
     left: usize,
     moved: Instant,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Program {
@@ -115,7 +115,7 @@ impl Program {
             streams: Vec::new(),
             left: args.qps.into(),
             moved: node.now(),
-            patience: Duration::from_secs(args.timeout),
+            timeout: Duration::from_secs(args.timeout),
         };
         if let Some(local) = args.listen {
             let device = node.verbs_mut().device_mut();
@@ -124,13 +124,13 @@ impl Program {
             println!("LISTENING");
             return Ok(program);
         }
-        let terms = args.terms()?;
+        let params = args.params()?;
         for _ in 0..args.qps {
             let id = node.verbs_mut().device_mut().create_id(None)?;
-            let stream = Stream::new(node, id, terms, true)?;
+            let stream = Stream::new(node, id, params, true)?;
             let (qp, peer) = (stream.qp, args.connect.context("--connect")?);
             program.streams.push(stream);
-            let private_data = &terms.encode();
+            let private_data = &params.encode();
             node.verbs_mut().device_mut().connect(id, qp, peer, &ConnParam { private_data, ..param })?;
         }
         Ok(program)
@@ -159,7 +159,7 @@ impl Program {
             self.moved = now;
             self.on_event(node, event)?;
         }
-        ensure!(now < self.moved + self.patience, "nothing has moved for {:?}", self.patience);
+        ensure!(now < self.moved + self.timeout, "nothing has moved for {:?}", self.timeout);
         Ok(self.left == 0)
     }
 
@@ -180,7 +180,7 @@ impl Program {
         let id = event.id;
         match event.kind {
             CmEventKind::ConnectRequest { private_data, .. } => {
-                let stream = Stream::new(node, id, Terms::decode(&private_data)?, false)?;
+                let stream = Stream::new(node, id, Params::decode(&private_data)?, false)?;
                 node.verbs_mut().device_mut().accept(id, stream.qp, b"")?;
                 self.streams.push(stream);
             }
@@ -217,9 +217,9 @@ impl Program {
     fn finish(self, node: &mut Node, begun: Instant) -> Result<()> {
         ensure!(self.streams.iter().all(Stream::is_over), "a connection is left");
         let ms = (node.now() - begun).as_millis();
-        ensure!(node.finish(CLOSING), "a connection was not closed in good order");
+        ensure!(node.finish(CLOSE_TIMEOUT), "a connection was not closed in good order");
         for stream in self.streams {
-            let (id, counts) = (stream.id, stream.take_down(node.verbs_mut())?);
+            let (id, counts) = (stream.id, stream.destroy(node.verbs_mut())?);
             node.verbs_mut().device_mut().destroy_id(id)?;
             println!(
                 "RESULT turns ok sends={} writes={} reads={} invalidated={} solicited={} bytes={} ms={ms}",

@@ -11,7 +11,7 @@ use rdma::verbs::{
 };
 use rdma::{ErrorCode, Stag};
 
-use crate::terms::{HEADER_LEN, Header, Terms, What, invalidates, pattern, solicited};
+use crate::params::{DrawKind, HEADER_LEN, Header, Params, invalidates, pattern, solicited};
 
 /// Bytes behind what is written to a sink that must stay as they were.
 const GUARD: u32 = 64;
@@ -41,7 +41,7 @@ pub(crate) struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Opening,
-    Turns,
+    Exchange,
     /// All turns are over; the connection is to end.
     Ending,
     Over,
@@ -72,7 +72,7 @@ pub(crate) struct Stream {
     pd: PdId,
     mr: MemoryRegion,
     memory: Arc<RegionMemory>,
-    terms: Terms,
+    params: Params,
     connector: bool,
     stage: Stage,
     slots: Vec<Slot>,
@@ -84,7 +84,7 @@ pub(crate) struct Stream {
 
 /// Where things are in a slot's part of the region, and behind all slots: the buffers to receive into.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum BufferKind {
     Source,
     Sink,
     Out,
@@ -97,16 +97,16 @@ impl Stream {
     ///
     /// # Errors
     /// Something is lacking.
-    pub(crate) fn new(node: &mut Node, id: CmId, terms: Terms, connector: bool) -> Result<Self> {
-        let work = 8_u16.saturating_mul(terms.slots).saturating_add(2);
-        let bytes = (4 * span(&terms) + 3 * message_span(&terms)) * u64::from(terms.slots);
+    pub(crate) fn new(node: &mut Node, id: CmId, params: Params, connector: bool) -> Result<Self> {
+        let work = 8_u16.saturating_mul(params.slots).saturating_add(2);
+        let bytes = (4 * span(&params) + 3 * message_span(&params)) * u64::from(params.slots);
         let (region, memory) = node.add_region(&format!("turns-{}", id.0), bytes)?;
         let verbs = node.verbs_mut();
         let device = verbs.device_mut();
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(u32::from(work) * 2)?);
         let cap = QpCap {
             max_send_wr: work,
-            max_recv_wr: 2 * terms.slots,
+            max_recv_wr: 2 * params.slots,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 0,
@@ -115,8 +115,8 @@ impl Stream {
             device.create_qp(QpInit { pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false })?;
         let rights = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND;
         let mr = verbs.reg_mr(pd, (region, 0, bytes), AddressBase::Zero, rights)?;
-        let mut slots = Vec::with_capacity(terms.slots.into());
-        for _ in 0..terms.slots {
+        let mut slots = Vec::with_capacity(params.slots.into());
+        for _ in 0..params.slots {
             let window = verbs.alloc_mw(pd)?;
             slots.push(Slot {
                 mw: window.id,
@@ -137,7 +137,7 @@ impl Stream {
             pd,
             mr,
             memory,
-            terms,
+            params,
             connector,
             stage,
             slots,
@@ -145,10 +145,10 @@ impl Stream {
             terminate: None,
             counts,
         };
-        for slot in 0..terms.slots {
+        for slot in 0..params.slots {
             stream.poison(slot)?;
         }
-        for index in 0..2 * u64::from(terms.slots) {
+        for index in 0..2 * u64::from(params.slots) {
             stream.post_receive(verbs, index)?;
         }
         Ok(stream)
@@ -164,8 +164,8 @@ impl Stream {
     /// # Errors
     /// What stands in the way of the first turns.
     pub(crate) fn established(&mut self, verbs: &mut PortVerbs) -> Result<()> {
-        self.stage = Stage::Turns;
-        for slot in 0..if self.connector { self.terms.slots } else { 0 } {
+        self.stage = Stage::Exchange;
+        for slot in 0..if self.connector { self.params.slots } else { 0 } {
             self.take_turn(verbs, slot, 0)?;
         }
         Ok(())
@@ -185,17 +185,17 @@ impl Stream {
             return self.received(verbs, index, wc);
         }
         let number = u16::try_from(index)?;
-        let (last, connector) = (self.terms.turns.saturating_sub(1), self.connector);
+        let (last, connector) = (self.params.turns.saturating_sub(1), self.connector);
         let slot = self.slots.get_mut(usize::from(number)).context("a completion of no slot")?;
         if tag == READ {
             slot.reading = false;
             let turn = slot.peer.turn;
             self.check(
                 number,
-                Place::Got,
+                BufferKind::Got,
                 turn,
-                What::Source,
-                self.terms.length_of(turn, number, What::Source),
+                DrawKind::Source,
+                self.params.length_of(turn, number, DrawKind::Source),
             )?;
             self.done += usize::from(turn == last);
         } else if tag == SEND && !connector && slot.awaited > last && !slot.sent_last {
@@ -214,7 +214,7 @@ impl Stream {
         let (turn, filler) = (header.turn, bytes.split_off(HEADER_LEN as usize));
         let slot = self.slots.get(usize::from(number)).context("a message for no slot")?;
         ensure!(
-            turn == slot.awaited && turn < self.terms.turns,
+            turn == slot.awaited && turn < self.params.turns,
             "slot {number}: turn {turn}, not {}",
             slot.awaited
         );
@@ -230,10 +230,10 @@ impl Stream {
             "slot {number} turn {turn}: {:?} invalidated, not {revoked:?}",
             wc.invalidated
         );
-        let wanted = self.terms.length_of(turn, number, What::Filler).saturating_sub(1);
+        let wanted = self.params.length_of(turn, number, DrawKind::Filler).saturating_sub(1);
         ensure!(
             header.filler == wanted
-                && filler == pattern(self.terms.seed_of(turn, number, What::Filler), wanted),
+                && filler == pattern(self.params.seed_of(turn, number, DrawKind::Filler), wanted),
             "slot {number} turn {turn}: the message is not as it was sent"
         );
         self.check_sink(number, turn)?;
@@ -248,13 +248,13 @@ impl Stream {
         slot.bound &= wc.invalidated.is_none();
         slot.reading = reads;
         if reads {
-            let len = self.terms.length_of(turn, number, What::Source);
+            let len = self.params.length_of(turn, number, DrawKind::Source);
             let op = SendOp::RdmaRead { remote_addr: header.source, rkey: header.source_stag };
-            self.fill(number, Place::Got, &vec![POISON; len as usize])?;
-            self.post(verbs, (number, READ), op, (Place::Got, len), SendFlags::SIGNALED)?;
+            self.fill(number, BufferKind::Got, &vec![POISON; len as usize])?;
+            self.post(verbs, (number, READ), op, (BufferKind::Got, len), SendFlags::SIGNALED)?;
             self.counts.reads += 1;
         }
-        if turn.saturating_add(1) < self.terms.turns {
+        if turn.saturating_add(1) < self.params.turns {
             return self.take_turn(verbs, number, turn.saturating_add(1));
         }
         self.done += usize::from(!reads);
@@ -263,49 +263,53 @@ impl Stream {
 
     /// A Write into the sink that the other end named last, and a Send that gives it the turn.
     fn take_turn(&mut self, verbs: &mut PortVerbs, number: u16, turn: u32) -> Result<()> {
-        let terms = self.terms;
-        let len = terms.length_of(turn, number, What::Source);
-        self.fill(number, Place::Source, &pattern(terms.seed_of(turn, number, What::Source), len))?;
+        let params = self.params;
+        let len = params.length_of(turn, number, DrawKind::Source);
+        self.fill(number, BufferKind::Source, &pattern(params.seed_of(turn, number, DrawKind::Source), len))?;
         self.bind_sink(verbs, number)?;
         let peer = self.slot_mut(number)?.peer;
         if turn > 0 {
-            let len = terms.length_of(turn, number, What::Written);
-            self.fill(number, Place::Out, &pattern(terms.seed_of(turn, number, What::Written), len))?;
+            let len = params.length_of(turn, number, DrawKind::Written);
+            self.fill(
+                number,
+                BufferKind::Out,
+                &pattern(params.seed_of(turn, number, DrawKind::Written), len),
+            )?;
             let op = SendOp::RdmaWrite { remote_addr: peer.sink, rkey: peer.sink_stag };
-            self.post(verbs, (number, WRITE), op, (Place::Out, len), SendFlags::default())?;
+            self.post(verbs, (number, WRITE), op, (BufferKind::Out, len), SendFlags::default())?;
             self.counts.writes += 1;
         }
         let invalidate = invalidates(turn, number).then_some(peer.sink_stag);
-        let filler = terms.length_of(turn, number, What::Filler).saturating_sub(1);
+        let filler = params.length_of(turn, number, DrawKind::Filler).saturating_sub(1);
         let header = Header {
             turn,
             slot: number.into(),
             source_stag: self.mr.rkey,
             sink_stag: self.slot_mut(number)?.sink_stag,
-            source: self.place(number, Place::Source),
-            sink: self.place(number, Place::Sink),
+            source: self.place(number, BufferKind::Source),
+            sink: self.place(number, BufferKind::Sink),
             invalidates: invalidate.unwrap_or_default(),
             filler,
         };
         let mut message = header.encode();
-        message.extend(pattern(terms.seed_of(turn, number, What::Filler), filler));
-        self.fill(number, Place::Message, &message)?;
+        message.extend(pattern(params.seed_of(turn, number, DrawKind::Filler), filler));
+        self.fill(number, BufferKind::Message, &message)?;
         if let Some(stag) = invalidate {
             self.slot_mut(number)?.revoked = Some((stag, peer.sink));
         }
         let flags =
             SendFlags { signaled: true, solicited: solicited(turn, number), fence: turn > 0 && self.reads() };
         let len = HEADER_LEN.saturating_add(filler);
-        self.post(verbs, (number, SEND), SendOp::Send { invalidate }, (Place::Message, len), flags)?;
+        self.post(verbs, (number, SEND), SendOp::Send { invalidate }, (BufferKind::Message, len), flags)?;
         self.counts.sends += 1;
         Ok(())
     }
 
     /// Lets the other end write to the sink, under a key that it has not invalidated.
     fn bind_sink(&mut self, verbs: &mut PortVerbs, number: u16) -> Result<()> {
-        let (address, lkey) = (self.place(number, Place::Sink), self.mr.lkey);
+        let (address, lkey) = (self.place(number, BufferKind::Sink), self.mr.lkey);
         let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
-        let bind = Bind { lkey, address, len: span(&self.terms), access, zero_based: false };
+        let bind = Bind { lkey, address, len: span(&self.params), access, zero_based: false };
         let slot = self.slot_mut(number)?;
         if slot.bound {
             return Ok(());
@@ -322,21 +326,21 @@ impl Stream {
     /// # Errors
     /// There is nothing to trespass with.
     pub(crate) fn end_if_done(&mut self, verbs: &mut PortVerbs, now: tcp_stack::Instant) -> Result<()> {
-        if self.stage != Stage::Turns || self.done < self.slots.len() {
+        if self.stage != Stage::Exchange || self.done < self.slots.len() {
             return Ok(());
         }
         self.stage = Stage::Ending;
         if !self.connector {
             return Ok(());
         }
-        if !self.terms.trespass {
+        if !self.params.trespass {
             verbs.disconnect(self.id, now);
             return Ok(());
         }
         let revoked = (0_u16..).zip(&self.slots).find_map(|(number, slot)| Some((number, slot.revoked?)));
         let (number, (rkey, remote_addr)) = revoked.context("no STag was invalidated: too few turns")?;
         let op = SendOp::RdmaWrite { remote_addr, rkey };
-        self.post(verbs, (number, WRITE), op, (Place::Out, 1), SendFlags::default())
+        self.post(verbs, (number, WRITE), op, (BufferKind::Out, 1), SendFlags::default())
     }
 
     /// Something has happened to the queue pair.
@@ -355,16 +359,16 @@ impl Stream {
             "the connection ended with {done} of {all} slots done: {:?}",
             self.terminate
         );
-        let refused = match (self.terms.trespass, self.connector) {
+        let refused = match (self.params.trespass, self.connector) {
             (false, _) => None,
             (true, true) => Some(AsyncEvent::QpTerminated(self.qp, INVALID_STAG)),
             (true, false) => Some(AsyncEvent::QpAccessError(self.qp, INVALID_STAG)),
         };
         ensure!(self.terminate == refused, "{:?}, not {refused:?}", self.terminate);
-        for number in 0..if self.connector { 0 } else { self.terms.slots } {
-            let mut sink = vec![0; usize::try_from(span(&self.terms))?];
+        for number in 0..if self.connector { 0 } else { self.params.slots } {
+            let mut sink = vec![0; usize::try_from(span(&self.params))?];
             ensure!(
-                self.memory.read(self.place(number, Place::Sink), &mut sink),
+                self.memory.read(self.place(number, BufferKind::Sink), &mut sink),
                 "a sink outside of the region"
             );
             ensure!(
@@ -380,7 +384,7 @@ impl Stream {
     ///
     /// # Errors
     /// Something is still in use.
-    pub(crate) fn take_down(self, verbs: &mut PortVerbs) -> Result<Counts> {
+    pub(crate) fn destroy(self, verbs: &mut PortVerbs) -> Result<Counts> {
         verbs.device_mut().destroy_qp(self.qp).context("destroy_qp")?;
         for slot in &self.slots {
             verbs.dealloc_mw(slot.mw).context("dealloc_mw")?;
@@ -392,63 +396,63 @@ impl Stream {
     }
 
     fn reads(&self) -> bool {
-        if self.connector { self.terms.connector_reads } else { self.terms.listener_reads }
+        if self.connector { self.params.connector_reads } else { self.params.listener_reads }
     }
 
     fn slot_mut(&mut self, number: u16) -> Result<&mut Slot> {
         self.slots.get_mut(usize::from(number)).context("no such slot")
     }
 
-    fn check(&self, number: u16, place: Place, turn: u32, what: What, len: u32) -> Result<()> {
+    fn check(&self, number: u16, place: BufferKind, turn: u32, kind: DrawKind, len: u32) -> Result<()> {
         let mut bytes = vec![0; len as usize];
         ensure!(self.memory.read(self.place(number, place), &mut bytes), "outside of the region");
-        let wanted = pattern(self.terms.seed_of(turn, number, what), len);
+        let wanted = pattern(self.params.seed_of(turn, number, kind), len);
         match bytes.iter().zip(&wanted).position(|(is, wanted)| is != wanted) {
             None => Ok(()),
-            Some(at) => bail!("slot {number} turn {turn}: byte {at} of {len} of {what:?} is wrong"),
+            Some(at) => bail!("slot {number} turn {turn}: byte {at} of {len} of {kind:?} is wrong"),
         }
     }
 
     /// What the other end has written for this turn, and nothing behind it.
     fn check_sink(&self, number: u16, turn: u32) -> Result<()> {
-        let len = if turn == 0 { 0 } else { self.terms.length_of(turn, number, What::Written) };
-        self.check(number, Place::Sink, turn, What::Written, len)?;
+        let len = if turn == 0 { 0 } else { self.params.length_of(turn, number, DrawKind::Written) };
+        self.check(number, BufferKind::Sink, turn, DrawKind::Written, len)?;
         let mut behind = [0; GUARD as usize];
-        let place = self.place(number, Place::Sink).saturating_add(len.into());
+        let place = self.place(number, BufferKind::Sink).saturating_add(len.into());
         ensure!(self.memory.read(place, &mut behind), "outside of the region");
         ensure!(behind == [POISON; GUARD as usize], "slot {number} turn {turn}: written beyond {len} bytes");
         Ok(())
     }
 
     fn poison(&self, number: u16) -> Result<()> {
-        self.fill(number, Place::Sink, &vec![POISON; usize::try_from(span(&self.terms))?])
+        self.fill(number, BufferKind::Sink, &vec![POISON; usize::try_from(span(&self.params))?])
     }
 
-    fn fill(&self, number: u16, place: Place, bytes: &[u8]) -> Result<()> {
+    fn fill(&self, number: u16, place: BufferKind, bytes: &[u8]) -> Result<()> {
         ensure!(self.memory.write(self.place(number, place), bytes), "outside of the region");
         Ok(())
     }
 
-    fn place(&self, number: u16, place: Place) -> u64 {
-        let (span, number) = (span(&self.terms), u64::from(number));
-        let slot = number.saturating_mul(4 * span + message_span(&self.terms));
+    fn place(&self, number: u16, place: BufferKind) -> u64 {
+        let (span, number) = (span(&self.params), u64::from(number));
+        let slot = number.saturating_mul(4 * span + message_span(&self.params));
         slot.saturating_add(match place {
-            Place::Source => 0,
-            Place::Sink => span,
-            Place::Out => 2 * span,
-            Place::Got => 3 * span,
-            Place::Message => 4 * span,
+            BufferKind::Source => 0,
+            BufferKind::Sink => span,
+            BufferKind::Out => 2 * span,
+            BufferKind::Got => 3 * span,
+            BufferKind::Message => 4 * span,
         })
     }
 
     fn receive_place(&self, index: u64) -> u64 {
         let slots =
-            u64::from(self.terms.slots).saturating_mul(4 * span(&self.terms) + message_span(&self.terms));
-        slots.saturating_add(index.saturating_mul(message_span(&self.terms)))
+            u64::from(self.params.slots).saturating_mul(4 * span(&self.params) + message_span(&self.params));
+        slots.saturating_add(index.saturating_mul(message_span(&self.params)))
     }
 
     fn post_receive(&self, verbs: &mut PortVerbs, index: u64) -> Result<()> {
-        let length = HEADER_LEN.saturating_add(self.terms.bytes);
+        let length = HEADER_LEN.saturating_add(self.params.bytes);
         let sge = Sge { addr: self.receive_place(index), length, lkey: self.mr.lkey };
         let wr = RecvWr { wr_id: index.saturating_mul(TAGS).saturating_add(RECEIVE), sg_list: &[sge] };
         verbs.device_mut().post_recv(self.qp, &wr).context("post_recv")
@@ -459,7 +463,7 @@ impl Stream {
         verbs: &mut PortVerbs,
         (number, tag): (u16, u64),
         op: SendOp,
-        (place, length): (Place, u32),
+        (place, length): (BufferKind, u32),
         flags: SendFlags,
     ) -> Result<()> {
         let sge = Sge { addr: self.place(number, place), length, lkey: self.mr.lkey };
@@ -475,10 +479,10 @@ fn pages(bytes: u32) -> u64 {
 }
 
 /// Bytes of a source or sink and what must stay as it is behind them.
-fn span(terms: &Terms) -> u64 {
-    pages(terms.bytes.saturating_add(GUARD))
+fn span(params: &Params) -> u64 {
+    pages(params.bytes.saturating_add(GUARD))
 }
 
-fn message_span(terms: &Terms) -> u64 {
-    pages(HEADER_LEN.saturating_add(terms.bytes))
+fn message_span(params: &Params) -> u64 {
+    pages(HEADER_LEN.saturating_add(params.bytes))
 }

@@ -1,11 +1,11 @@
-//! What both ends of the exchange know: its terms, whose turn brings what, and the pattern of every byte.
+//! What both ends of the exchange know: its params, whose turn brings what, and the pattern of every byte.
 //! `dataplane/tests/siw/turns.h` describes it; `turns.c` there is the other end.
 
 use anyhow::{Context, Result, ensure};
 use rdma::Stag;
 
-/// Bytes of [`Terms`] in the private data of the connection request.
-pub(crate) const TERMS_LEN: usize = 24;
+/// Bytes of [`Params`] in the private data of the connection request.
+pub(crate) const PARAMS_LEN: usize = 24;
 /// Bytes of [`Header`].
 pub(crate) const HEADER_LEN: u32 = 40;
 const SLOTS_MAX: u16 = 256;
@@ -14,7 +14,7 @@ const MAGIC: &[u8; 4] = b"TRN1";
 
 /// What the connecting end asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct Params {
     /// Exchanges at a time.
     pub(crate) slots: u16,
     /// Whether the connecting end reads.
@@ -31,13 +31,13 @@ pub(crate) struct Terms {
     pub(crate) seed: u64,
 }
 
-impl Terms {
+impl Params {
     /// For the private data.
-    pub(crate) fn encode(&self) -> [u8; TERMS_LEN] {
+    pub(crate) fn encode(&self) -> [u8; PARAMS_LEN] {
         let flags = u8::from(self.trespass)
             | u8::from(self.connector_reads) << 1
             | u8::from(self.listener_reads) << 2;
-        let mut out = [0; TERMS_LEN];
+        let mut out = [0; PARAMS_LEN];
         let fields: [&[u8]; 6] = [
             MAGIC,
             &self.slots.to_be_bytes(),
@@ -55,12 +55,12 @@ impl Terms {
     /// From the private data.
     ///
     /// # Errors
-    /// They are no terms, or out of range.
+    /// They are no params, or out of range.
     pub(crate) fn decode(data: &[u8]) -> Result<Self> {
-        let data: &[u8; TERMS_LEN] = data.try_into().context("terms have 24 bytes")?;
+        let data: &[u8; PARAMS_LEN] = data.try_into().context("params have 24 bytes")?;
         let [m0, m1, m2, m3, s0, s1, flags, zero, t0, t1, t2, t3, b0, b1, b2, b3, seed @ ..] = *data;
-        ensure!([m0, m1, m2, m3] == *MAGIC && flags < 8 && zero == 0, "not the terms of an exchange");
-        let terms = Self {
+        ensure!([m0, m1, m2, m3] == *MAGIC && flags < 8 && zero == 0, "not the params of an exchange");
+        let params = Self {
             slots: u16::from_be_bytes([s0, s1]),
             trespass: flags & 1 != 0,
             connector_reads: flags & 2 != 0,
@@ -69,26 +69,26 @@ impl Terms {
             bytes: u32::from_be_bytes([b0, b1, b2, b3]),
             seed: u64::from_be_bytes(seed),
         };
-        ensure!((1..=SLOTS_MAX).contains(&terms.slots), "1 to {SLOTS_MAX} slots");
-        ensure!(terms.turns >= 2 && terms.turns.is_multiple_of(2), "an even number of turns");
-        ensure!((1..=BYTES_MAX).contains(&terms.bytes), "1 to {BYTES_MAX} bytes");
-        Ok(terms)
+        ensure!((1..=SLOTS_MAX).contains(&params.slots), "1 to {SLOTS_MAX} slots");
+        ensure!(params.turns >= 2 && params.turns.is_multiple_of(2), "an even number of turns");
+        ensure!((1..=BYTES_MAX).contains(&params.bytes), "1 to {BYTES_MAX} bytes");
+        Ok(params)
     }
 
-    fn draw(&self, turn: u32, slot: u16, what: What) -> u64 {
-        let place = u64::from(turn) << 24 | u64::from(slot) << 4 | what as u64;
+    fn draw(&self, turn: u32, slot: u16, kind: DrawKind) -> u64 {
+        let place = u64::from(turn) << 24 | u64::from(slot) << 4 | kind as u64;
         let state = self.seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(place);
         random(state)
     }
 
     /// The seed of the pattern of what a turn brings.
-    pub(crate) fn seed_of(&self, turn: u32, slot: u16, what: What) -> u64 {
-        self.draw(turn, slot, what) | 1
+    pub(crate) fn seed_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u64 {
+        self.draw(turn, slot, kind) | 1
     }
 
     /// 1 to `bytes`; each power of two is as likely.
-    pub(crate) fn length_of(&self, turn: u32, slot: u16, what: What) -> u32 {
-        let drawn = self.draw(turn, slot, what);
+    pub(crate) fn length_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u32 {
+        let drawn = self.draw(turn, slot, kind);
         let mut len = 1_u32 << ((drawn >> 8) % 21);
         while len > self.bytes {
             len /= 2;
@@ -103,7 +103,7 @@ impl Terms {
 /// What a draw is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum What {
+pub(crate) enum DrawKind {
     /// The memory that the other end reads.
     Source,
     /// What is written to the other end's sink.
