@@ -11,7 +11,7 @@ use iwarp_config::{Config, Idle};
 use iwarp_control::Origin;
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{About, ControlHandler, RegionSpec};
+use crate::admin::{ControlHandler, DaemonInfo, RegionSpec};
 use crate::control::{Server, ServerConfig};
 use crate::dpdk::{Eal, RegisteredThread};
 use crate::log::Log;
@@ -42,8 +42,8 @@ async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> 
     for entry in &ports {
         tracing::info!(port = entry.port.name(), addresses = setup::addresses(entry), "port is up");
     }
-    let about = about(config_path, config, degraded, workers.len());
-    let handler = Rc::new(ControlHandler::new(about, clock, worker_handles, ports, regions, server.stats()));
+    let info = daemon_info(config_path, config, degraded, workers.len());
+    let handler = Rc::new(ControlHandler::new(info, clock, worker_handles, ports, regions, server.stats()));
     let threads = workers.into_iter().map(|worker| spawn(worker, eal.clone())).collect::<Result<Vec<_>>>()?;
     let lost = Cell::new(None);
     let served = match offer(config, &handler).await {
@@ -114,9 +114,9 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))
 }
 
-fn about(config_path: &Path, config: &Config, degraded: Vec<String>, workers: usize) -> About {
+fn daemon_info(config_path: &Path, config: &Config, degraded: Vec<String>, workers: usize) -> DaemonInfo {
     let worker_ports = (workers * config.ports.len()) as u64;
-    About {
+    DaemonInfo {
         config_path: config_path.to_owned(),
         degraded,
         hugepages_required: matches!(config.memory.hugepages, iwarp_config::Hugepages::Require),

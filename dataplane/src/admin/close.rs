@@ -3,45 +3,45 @@
 use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
 use iwarp_control::{ConnClose, ConnClosed, ConnsClosed, ErrorKind, ErrorObject};
 
-use super::report::{Unpacked, pack, unpack};
+use super::report::{ConnNumber, pack, unpack};
 use super::worker_handle::WorkerHandle;
 use crate::engine::ConnRow;
-use crate::worker::{Chosen, Command};
+use crate::worker::{Command, ConnSelector};
 
 /// Connections that a worker closes between two rounds: their resets fit the stack's queue of replies.
 const PAGE: usize = 64;
 
 /// The connections that a request names.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Which {
-    chosen: Chosen,
+pub(super) struct CloseTarget {
+    selector: ConnSelector,
     /// The one worker that can have them, if there is only one.
     worker: Option<usize>,
     asked: ConnClose,
 }
 
-impl Which {
+impl CloseTarget {
     /// The connections that `asked` names.
     ///
     /// # Errors
     /// Not exactly one of its members is given.
     pub(super) fn new(asked: &ConnClose) -> Result<Self, ErrorObject> {
         let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
-        let (chosen, worker) = match *asked {
+        let (selector, worker) = match *asked {
             ConnClose { id: Some(id), peer: None, listener: None } => {
-                let Unpacked { worker, port, index, generation } = unpack(id);
-                (Chosen::One { port, index, generation }, Some(worker))
+                let ConnNumber { worker, port, index, generation } = unpack(id);
+                (ConnSelector::One { port, index, generation }, Some(worker))
             }
-            ConnClose { id: None, peer: Some(peer), listener: None } => (Chosen::Peer(peer), None),
+            ConnClose { id: None, peer: Some(peer), listener: None } => (ConnSelector::Peer(peer), None),
             ConnClose { id: None, peer: None, listener: Some(tcp_port) } => {
-                (Chosen::Listener(tcp_port), None)
+                (ConnSelector::Listener(tcp_port), None)
             }
             _ => {
                 let what = "conn.close: exactly one of `id`, `peer` and `listener` says which connections";
                 return Err(invalid(what.to_owned()));
             }
         };
-        Ok(Self { chosen, worker, asked: *asked })
+        Ok(Self { selector, worker, asked: *asked })
     }
 
     fn none(&self) -> ErrorObject {
@@ -61,23 +61,23 @@ impl Which {
 ///
 /// # Errors
 /// There is none, or a worker does not answer.
-pub(super) async fn conns(workers: &[WorkerHandle], which: &Which) -> Result<ConnsClosed, ErrorObject> {
+pub(super) async fn conns(workers: &[WorkerHandle], which: &CloseTarget) -> Result<ConnsClosed, ErrorObject> {
     let mut done = ConnsClosed { count: 0, closed: Vec::new() };
     for (worker, handle) in workers.iter().enumerate() {
         if which.worker.is_some_and(|only| only != worker) {
             continue;
         }
-        let mut from = Some(match which.chosen {
-            Chosen::One { port, index, .. } => (port, index),
-            Chosen::Peer(_) | Chosen::Listener(_) => (0, 0),
+        let mut from = Some(match which.selector {
+            ConnSelector::One { port, index, .. } => (port, index),
+            ConnSelector::Peer(_) | ConnSelector::Listener(_) => (0, 0),
         });
         while let Some(at) = from {
-            let (chosen, rows) = (which.chosen, Vec::with_capacity(PAGE));
-            let page = handle.ask(|reply| Command::ConnsClose { chosen, from: at, rows, reply }).await?;
+            let (selector, rows) = (which.selector, Vec::with_capacity(PAGE));
+            let page = handle.ask(|reply| Command::ConnsClose { selector, from: at, rows, reply }).await?;
             done.count = done.count.saturating_add(page.rows.len() as u64);
             let room = CONNECTIONS_LISTED_MAX.saturating_sub(done.closed.len());
             done.closed.extend(page.rows.iter().take(room).map(|(port, row)| closed(worker, *port, row)));
-            from = page.next.filter(|_| !matches!(which.chosen, Chosen::One { .. }));
+            from = page.next.filter(|_| !matches!(which.selector, ConnSelector::One { .. }));
         }
     }
     if done.count == 0 {
@@ -102,15 +102,15 @@ mod tests {
 
     use super::*;
 
-    fn which(asked: serde_json::Value) -> Result<Which, ErrorObject> {
-        Which::new(&serde_json::from_value(asked).unwrap())
+    fn which(asked: serde_json::Value) -> Result<CloseTarget, ErrorObject> {
+        CloseTarget::new(&serde_json::from_value(asked).unwrap())
     }
 
     #[test]
     fn exactly_one_member_says_which_connections() {
         let id = pack(3, 1, 70, 5);
         let one = which(json!({ "id": id })).unwrap();
-        assert_eq!(one.chosen, Chosen::One { port: 1, index: 70, generation: 5 });
+        assert_eq!(one.selector, ConnSelector::One { port: 1, index: 70, generation: 5 });
         assert_eq!(one.worker, Some(3));
         for asked in [json!({"peer": "10.0.0.0/8"}), json!({"peer": "fd77::/64"}), json!({"listener": 7})] {
             assert_eq!(which(asked).unwrap().worker, None);

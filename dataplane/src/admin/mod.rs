@@ -31,7 +31,7 @@ use crate::worker::{Clock, Command};
 
 /// What the daemon says of itself.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct DaemonInfo {
     /// Where the configuration came from.
     pub config_path: PathBuf,
     /// What is less than the configuration would like.
@@ -49,7 +49,7 @@ pub struct About {
 /// The daemon's handler.
 #[derive(Debug)]
 pub struct ControlHandler {
-    about: About,
+    info: DaemonInfo,
     clock: Clock,
     workers: Vec<WorkerHandle>,
     /// Never borrowed across an await.
@@ -62,7 +62,7 @@ pub struct ControlHandler {
 impl ControlHandler {
     /// A handler for running workers.
     pub fn new(
-        about: About,
+        info: DaemonInfo,
         clock: Clock,
         workers: Vec<WorkerHandle>,
         ports: Vec<PortEntry>,
@@ -71,7 +71,7 @@ impl ControlHandler {
     ) -> Self {
         let loads = std::sync::Mutex::new(vec![Load::default(); workers.len()]);
         let (ports, regions) = (RefCell::new(ports), Mutex::new(regions));
-        Self { about, clock, workers, ports, regions, loads, control }
+        Self { info, clock, workers, ports, regions, loads, control }
     }
 
     /// Notes how busy the workers are; called once a second.
@@ -129,7 +129,7 @@ impl ControlHandler {
 
     async fn status(&self) -> Result<Status, ErrorObject> {
         let huge = crate::memory::hugepages();
-        let mut degraded = self.about.degraded.clone();
+        let mut degraded = self.info.degraded.clone();
         let (count, max, bytes) = {
             let regions = self.regions.lock().await;
             degraded.extend(regions.on_ordinary_pages().map(|name| format!("region {name}: ordinary pages")));
@@ -154,16 +154,16 @@ impl ControlHandler {
             uptime_ms: self.clock.now().as_nanos() / 1_000_000,
             state: if degraded.is_empty() { State::Ok } else { State::Degraded },
             degraded,
-            dpdk_version: self.about.dpdk_version.clone(),
-            config_path: self.about.config_path.clone(),
+            dpdk_version: self.info.dpdk_version.clone(),
+            config_path: self.info.config_path.clone(),
             hugepages: Hugepages {
-                required: self.about.hugepages_required,
+                required: self.info.hugepages_required,
                 page_bytes: huge.page_bytes,
                 total: huge.total,
                 free: huge.free,
             },
-            workers: report::worker_status(&self.workers, &loads, self.about.idle),
-            connections: report::conn_counts(&self.workers, self.about.connections_max),
+            workers: report::worker_status(&self.workers, &loads, self.info.idle),
+            connections: report::conn_counts(&self.workers, self.info.connections_max),
             regions: RegionTotals { count: count as u64, bytes, max: max as u64 },
             pools: report::pools(&self.ports.borrow()),
             ports,
@@ -246,7 +246,7 @@ impl Handler for ControlHandler {
                 ))
             }
             ConnCloseMethod::NAME => {
-                let which = close::Which::new(&params::<ConnCloseMethod>(given)?)?;
+                let which = close::CloseTarget::new(&params::<ConnCloseMethod>(given)?)?;
                 Ok(Reply::new(close::conns(&self.workers, &which).await?))
             }
             PortListMethod::NAME => {
@@ -259,12 +259,7 @@ impl Handler for ControlHandler {
             }
             StatsMethod::NAME => {
                 params::<StatsMethod>(given)?;
-                Ok(Reply::new(report::stats(
-                    &self.workers,
-                    &self.loads(),
-                    self.about.idle,
-                    self.own_groups(),
-                )))
+                Ok(Reply::new(report::stats(&self.workers, &self.loads(), self.info.idle, self.own_groups())))
             }
             DropsMethod::NAME => {
                 params::<DropsMethod>(given)?;

@@ -17,7 +17,7 @@ use super::worker_handle::WorkerHandle;
 use crate::dpdk::{Mempool, worker_reserve};
 use crate::engine::ConnRow;
 use crate::port::{Port, PortSpec};
-use crate::worker::{Chosen, Command, Row};
+use crate::worker::{Command, ConnSelector, Row};
 
 /// Connections that a list shows at most.
 const CONNS_MAX: usize = 65_536;
@@ -239,12 +239,12 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
 /// # Errors
 /// There is no such port, or it does not answer.
 pub(super) fn port_stats(ports: &[PortEntry], name: Option<&str>) -> Result<Vec<PortStatsRow>, ErrorObject> {
-    let chosen: Vec<&Port> = ports
+    let selector: Vec<&Port> = ports
         .iter()
         .map(|entry| &entry.port)
         .filter(|port| name.is_none_or(|name| port.name() == name))
         .collect();
-    if let (true, Some(name)) = (chosen.is_empty(), name) {
+    if let (true, Some(name)) = (selector.is_empty(), name) {
         return Err(ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no port `{name}`"))
             .with_help("`iwarpctl port list` shows those there are"));
     }
@@ -252,7 +252,7 @@ pub(super) fn port_stats(ports: &[PortEntry], name: Option<&str>) -> Result<Vec<
         let counters = port.extended_stats().map_err(|error| unanswered(port, &error))?;
         Ok(PortStatsRow { name: port.name().to_owned(), counters: NamedCounters(counters) })
     };
-    chosen.into_iter().map(row).collect()
+    selector.into_iter().map(row).collect()
 }
 
 /// The packet buffers of every worker and port.
@@ -308,7 +308,7 @@ pub(super) async fn conn(
         ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no connection {id}"))
             .with_help("`iwarpctl conn list` shows those there are")
     };
-    let Unpacked { worker, port, index, .. } = unpack(id);
+    let ConnNumber { worker, port, index, .. } = unpack(id);
     let handle = workers.get(worker).ok_or_else(none)?;
     let row = handle.ask(|reply| Command::Conn { port, index, reply }).await?.ok_or_else(none)?;
     let info = conn_info(worker, port, &row, regions, now);
@@ -321,24 +321,24 @@ pub(super) fn pack(worker: usize, port: usize, index: u32, generation: u32) -> u
     (worker as u64 & 0xff) << 44
         | (port as u64 & 0xf) << 40
         | u64::from(index & 0xf_ffff) << 20
-        | u64::from(generation & Chosen::GENERATION_MASK)
+        | u64::from(generation & ConnSelector::GENERATION_MASK)
 }
 
 /// The parts of a connection's number.
-pub(super) struct Unpacked {
+pub(super) struct ConnNumber {
     pub(super) worker: usize,
     pub(super) port: usize,
     pub(super) index: u32,
     pub(super) generation: u32,
 }
 
-pub(super) fn unpack(id: u64) -> Unpacked {
+pub(super) fn unpack(id: u64) -> ConnNumber {
     let part = |shift: u32, mask: u64| u32::try_from(id >> shift & mask).unwrap_or_default();
-    Unpacked {
+    ConnNumber {
         worker: part(44, 0xff) as usize,
         port: part(40, 0xf) as usize,
         index: part(20, 0xf_ffff),
-        generation: part(0, Chosen::GENERATION_MASK.into()),
+        generation: part(0, ConnSelector::GENERATION_MASK.into()),
     }
 }
 
@@ -435,7 +435,7 @@ mod tests {
     fn a_connection_s_number_leads_back_to_it() {
         let number = pack(200, 13, 0xabcde, 0x1234_5678);
         assert!(number < 1 << 53);
-        let Unpacked { worker, port, index, generation } = unpack(number);
+        let ConnNumber { worker, port, index, generation } = unpack(number);
         assert_eq!((worker, port, index, generation), (200, 13, 0xabcde, 0x4_5678));
     }
 

@@ -6,7 +6,7 @@ use tcp_stack::{BufPool, ConnId, Instant};
 use super::{ConnRow, Engine};
 
 /// Connections that are looked at in one call, at most: a worker that holds many goes on with its rounds between two.
-const PLACES_PER_CALL: u32 = 1024;
+const SLOTS_PER_CALL: u32 = 1024;
 
 impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Resets the connections that `is_chosen` picks, from slab index `from` on and `max` at most, and hands each to
@@ -19,9 +19,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         is_chosen: &dyn Fn(&ConnRow) -> bool,
         closed: &mut dyn FnMut(ConnRow),
     ) -> Option<u32> {
-        let end = from.saturating_add(PLACES_PER_CALL);
+        let end = from.saturating_add(SLOTS_PER_CALL);
         let mut left = max;
-        for index in from..end.min(self.slots.places()) {
+        for index in from..end.min(self.slots.capacity()) {
             let row = self.slots.at(index).and_then(|id| self.conn(id));
             let Some(row) = row.filter(is_chosen) else { continue };
             let Some(rest) = left.checked_sub(1) else { return Some(index) };
@@ -29,7 +29,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             self.close_now(now, row.id);
             closed(row);
         }
-        (end < self.slots.places()).then_some(end)
+        (end < self.slots.capacity()).then_some(end)
     }
 
     /// Resets a connection and forgets its service at once: the stack's event that it has ended finds nothing left.

@@ -26,7 +26,7 @@ impl Deadlines {
     }
 
     /// The connection whose limit has passed, if there is one; the limit is forgotten.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Option<ConnId> {
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<ConnId> {
         self.first().filter(|first| *first <= now)?;
         self.0.pop_front().map(|(_, conn)| conn)
     }
@@ -37,7 +37,7 @@ impl Deadlines {
             return;
         }
         if let Some(before) = before {
-            self.forget(conn, before);
+            self.remove(conn, before);
         }
         if let Some(after) = after {
             let at = self.0.partition_point(|(other, _)| *other <= after);
@@ -45,7 +45,7 @@ impl Deadlines {
         }
     }
 
-    fn forget(&mut self, conn: ConnId, deadline: Duration) {
+    fn remove(&mut self, conn: ConnId, deadline: Duration) {
         let first = self.0.partition_point(|(other, _)| *other < deadline);
         let mut same = self.0.iter().skip(first).take_while(|(other, _)| *other == deadline);
         if let Some(behind) = same.position(|(_, other)| *other == conn) {

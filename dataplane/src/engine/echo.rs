@@ -5,7 +5,7 @@
 //! does not take waits here and is not yet `consumed`: the receive window closes on a peer that only writes.
 //!
 //! Buffers that the budget of received data does not allow are given back: their bytes have been acknowledged, and are
-//! copied aside into ordinary memory, no more of it than the windows that were offered. A lack of buffers ends no connection.
+//! copied spilled into ordinary memory, no more of it than the windows that were offered. A lack of buffers ends no connection.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct Echo<B> {
     waiting: VecDeque<B>,
     waiting_max: usize,
     /// Bytes behind those, in ordinary memory.
-    aside: VecDeque<u8>,
+    spilled: VecDeque<u8>,
     /// It waits for packet buffers already.
     waits: bool,
 }
@@ -35,7 +35,7 @@ impl<B: Buf> Echo<B> {
         Self {
             waiting: VecDeque::with_capacity(waiting_max),
             waiting_max,
-            aside: VecDeque::new(),
+            spilled: VecDeque::new(),
             waits: false,
         }
     }
@@ -49,8 +49,8 @@ impl<B: Buf> Echo<B> {
         segment: Segment<B>,
     ) {
         let mut bytes = segment.bytes();
-        if !self.aside.is_empty() {
-            self.aside.extend(bytes);
+        if !self.spilled.is_empty() {
+            self.spilled.extend(bytes);
             return;
         }
         if self.waiting.is_empty() && stack.append(conn, bytes.len(), &mut |out| out.copy_from_slice(bytes)) {
@@ -68,7 +68,7 @@ impl<B: Buf> Echo<B> {
                     if self.waiting.len() < self.waiting_max { pool.alloc(BufClass::Data) } else { None };
                 let Some(fresh) = fresh else {
                     let left = bytes.len();
-                    self.keep_rest(stack, conn, segment, left);
+                    self.queue_rest(stack, conn, segment, left);
                     return;
                 };
                 self.waiting.push_back(fresh);
@@ -77,49 +77,49 @@ impl<B: Buf> Echo<B> {
         }
     }
 
-    /// Keeps the last `left` bytes of a segment that there is no buffer to copy into: the segment's own buffer, or aside.
-    fn keep_rest(&mut self, stack: &Stack<B>, conn: ConnId, segment: Segment<B>, left: usize) {
+    /// Keeps the last `left` bytes of a segment that there is no buffer to copy into: the segment's own buffer, or spilled.
+    fn queue_rest(&mut self, stack: &Stack<B>, conn: ConnId, segment: Segment<B>, left: usize) {
         let fits = self.waiting.len() < self.waiting_max && left <= stack.payload_max(conn);
         match if fits { segment.into_tail(left) } else { Err(segment) } {
             Ok(buf) => self.waiting.push_back(buf),
             Err(segment) => {
                 let bytes = segment.bytes();
-                self.aside.extend(bytes.get(bytes.len().saturating_sub(left)..).unwrap_or_default());
+                self.spilled.extend(bytes.get(bytes.len().saturating_sub(left)..).unwrap_or_default());
             }
         }
     }
 
-    /// Gives the buffers that wait back: what is in them is copied aside.
+    /// Gives the buffers that wait back: what is in them is copied spilled.
     #[cold]
     pub(super) fn compact(&mut self) {
-        let behind = std::mem::take(&mut self.aside);
-        self.aside.extend(self.waiting.iter().flat_map(|buf| buf.bytes()));
-        self.aside.extend(behind);
+        let behind = std::mem::take(&mut self.spilled);
+        self.spilled.extend(self.waiting.iter().flat_map(|buf| buf.bytes()));
+        self.spilled.extend(behind);
         self.waiting.clear();
     }
 
-    /// Fetches what lies aside into one buffer; `false` if there is none to be had now.
+    /// Fetches what lies spilled into one buffer; `false` if there is none to be had now.
     #[cold]
     fn fetch<P: BufPool<Buf = B>>(&mut self, stack: &Stack<B>, pool: &mut P, conn: ConnId) -> bool {
         let Some(mut fresh) = pool.alloc(BufClass::Data) else { return false };
-        let (first, _) = self.aside.as_slices();
+        let (first, _) = self.spilled.as_slices();
         let segment_max = stack.emss(conn).min(pool.data_room()).max(1);
         let taken = fill(&mut fresh, segment_max, first);
-        self.aside.drain(..taken);
-        if self.aside.is_empty() {
-            self.aside.shrink_to_fit();
+        self.spilled.drain(..taken);
+        if self.spilled.is_empty() {
+            self.spilled.shrink_to_fit();
         }
         self.waiting.push_back(fresh);
         taken > 0
     }
 
     /// It waits for packet buffers from now on; whether that is new.
-    pub(super) fn waits(&mut self) -> bool {
+    pub(super) fn mark_waits_for_buffers(&mut self) -> bool {
         !std::mem::replace(&mut self.waits, true)
     }
 
     /// It waits no longer.
-    pub(super) fn woken(&mut self) {
+    pub(super) fn clear_waits_for_buffers(&mut self) {
         self.waits = false;
     }
 
@@ -151,7 +151,7 @@ impl<B: Buf> Echo<B> {
                     Err(SendError::TooLong(_)) => stack.abort(now, conn),
                 }
             }
-            if self.aside.is_empty() {
+            if self.spilled.is_empty() {
                 return TxOutcome::Idle;
             }
             if !self.fetch(stack, pool, conn) {

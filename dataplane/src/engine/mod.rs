@@ -20,7 +20,7 @@ mod rdma_state;
 mod region;
 mod sink;
 mod slots;
-mod streams;
+mod stream_ids;
 #[cfg(test)]
 mod tests;
 
@@ -40,13 +40,13 @@ pub use region::access_of;
 use region::{Action, RegionState, RegionStream};
 pub(crate) use sink::{StreamSink, TxOutcome};
 use slots::{Service, Slots};
-pub(crate) use streams::StreamNames;
+pub(crate) use stream_ids::StreamIds;
 
 /// Connections that get a turn to send in one step, at most.
 pub(crate) const TX_SERVICED_MAX: usize = 64;
 
 /// Echo connections that wait for packet buffers and get a turn in one step, at most.
-const ECHO_WAKES: usize = 4;
+const ECHO_RESUMED_MAX: usize = 4;
 
 iwarp_counters::counters! {
     /// What the services of a port's services count.
@@ -101,7 +101,7 @@ pub struct EngineConfig {
 /// One row of a list of connections.
 #[derive(Clone, Debug)]
 pub struct ConnRow {
-    /// Which connection.
+    /// Connection.
     pub id: ConnId,
     /// Its TCP side.
     pub tcp: ConnInfo,
@@ -123,11 +123,11 @@ pub struct Engine<P: BufPool, M> {
     stats: ServiceStats,
     /// Connections that have something to send, each at most once.
     tx_ready: VecDeque<ConnId>,
-    /// Echo connections whose bytes lie aside and wait for packet buffers, each at most once.
-    echo_waits: VecDeque<ConnId>,
+    /// Echo connections whose bytes lie spilled and wait for packet buffers, each at most once.
+    echo_waiting: VecDeque<ConnId>,
     /// The time limits of RDMA connections: of the handshake, mostly.
-    limits: Deadlines,
-    streams: StreamNames,
+    deadlines: Deadlines,
+    streams: StreamIds,
     /// Time since 1970 that the wall clock showed at [`Instant::ZERO`].
     wall_at_zero: Duration,
     /// Bytes.
@@ -142,8 +142,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         Self {
             slots: Slots::new(connections),
             tx_ready: VecDeque::with_capacity(connections),
-            echo_waits: VecDeque::new(),
-            limits: Deadlines::new(connections),
+            echo_waiting: VecDeque::new(),
+            deadlines: Deadlines::new(connections),
             listeners: Vec::new(),
             regions: RegionState {
                 rdma: RdmaState::new(config.grants_max, config.seed, memory),
@@ -151,7 +151,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             },
             stack: Stack::new(config.stack, config.seed),
             stats: ServiceStats::default(),
-            streams: StreamNames::default(),
+            streams: StreamIds::default(),
             wall_at_zero: Duration::ZERO,
             receive_window,
         }
@@ -313,7 +313,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn closed(&mut self, conn: ConnId) {
         if let Some(Service::Region(mut stream)) = self.slots.close(conn) {
-            self.limits.change(conn, stream.armed(), None);
+            self.deadlines.change(conn, stream.armed(), None);
             stream.close(&mut self.regions);
         }
     }
@@ -321,7 +321,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn handle_timeouts(&mut self, now: Instant, pool: &mut P) {
         self.stack.handle_timeouts(now);
         self.handle_events(now, pool);
-        while let Some(conn) = self.limits.take_due(now) {
+        while let Some(conn) = self.deadlines.pop_due(now) {
             if let Some(Service::Region(stream)) = self.slots.service(conn) {
                 let action = stream.handle_timeout(now, &mut self.regions);
                 self.apply(now, conn, action);
@@ -330,7 +330,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 
     fn service_tx_ready(&mut self, now: Instant, pool: &mut P) {
-        self.wake_echo();
+        self.resume_echo();
         for _ in 0..self.tx_ready.len().min(TX_SERVICED_MAX) {
             let Some(conn) = self.tx_ready.pop_front() else { break };
             self.slots.clear_tx_ready(conn);
@@ -338,10 +338,10 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             let Some(service) = self.slots.service(conn) else { continue };
             let outcome = match service {
                 Service::Discard => TxOutcome::Idle,
-                Service::Chargen(chargen) => generate(now, conn, chargen, &mut self.stack, pool),
+                Service::Chargen(chargen) => fill_chargen(now, conn, chargen, &mut self.stack, pool),
                 Service::Daytime => {
                     let line = daytime::line(self.wall_at_zero.saturating_add(since_start(now)));
-                    say_and_close(now, conn, line.as_bytes(), &mut self.stack, pool)
+                    send_and_close(now, conn, line.as_bytes(), &mut self.stack, pool)
                 }
                 Service::Echo(echo) => {
                     let outcome = echo.pump(now, &mut self.stack, pool, conn);
@@ -352,7 +352,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
                     }
                     match outcome {
                         TxOutcome::Idle if peer_closed => self.stack.close(now, conn),
-                        TxOutcome::Again => self.echo_waits.extend(echo.waits().then_some(conn)),
+                        TxOutcome::Again => {
+                            self.echo_waiting.extend(echo.mark_waits_for_buffers().then_some(conn))
+                        }
                         TxOutcome::Idle | TxOutcome::Blocked => {}
                     }
                     if outcome == TxOutcome::Again { TxOutcome::Idle } else { outcome }
@@ -374,14 +376,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     /// Gives echo connections that wait for packet buffers a turn, a few at a time and after everybody else: when there are
     /// some to spare.
     #[inline]
-    fn wake_echo(&mut self) {
-        if self.echo_waits.is_empty() || self.stack.pool_is_short() {
+    fn resume_echo(&mut self) {
+        if self.echo_waiting.is_empty() || self.stack.pool_is_short() {
             return;
         }
-        for _ in 0..ECHO_WAKES {
-            let Some(conn) = self.echo_waits.pop_front() else { return };
+        for _ in 0..ECHO_RESUMED_MAX {
+            let Some(conn) = self.echo_waiting.pop_front() else { return };
             if let Some(Service::Echo(echo)) = self.slots.service(conn) {
-                echo.woken();
+                echo.clear_waits_for_buffers();
                 self.queue_tx(conn);
             }
         }
@@ -398,7 +400,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         let Some(Service::Region(stream)) = self.slots.service(conn) else { return };
         let (before, deadline) = stream.arm();
         let gives_way = stream.gives_way_change();
-        self.limits.change(conn, before, deadline);
+        self.deadlines.change(conn, before, deadline);
         if let Some(when) = gives_way {
             self.stack.give_way(conn, when);
         }
@@ -436,7 +438,7 @@ impl<P: BufPool, M: Memory> PortProtocols for Engine<P, M> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.stack.next_deadline(), self.limits.first()].into_iter().flatten().min()
+        [self.stack.next_deadline(), self.deadlines.first()].into_iter().flatten().min()
     }
 
     fn has_output(&self) -> bool {
@@ -550,7 +552,7 @@ fn service_seed(seed: &[u8; 32]) -> u64 {
 }
 
 /// Keeps the send queue of a chargen connection full.
-fn generate<P: BufPool>(
+fn fill_chargen<P: BufPool>(
     now: Instant,
     conn: ConnId,
     chargen: &mut chargen::Chargen,
@@ -572,7 +574,7 @@ fn generate<P: BufPool>(
 }
 
 /// Sends a line and closes behind it, as soon as there is a buffer for it.
-fn say_and_close<P: BufPool>(
+fn send_and_close<P: BufPool>(
     now: Instant,
     conn: ConnId,
     line: &[u8],

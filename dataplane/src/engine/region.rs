@@ -194,7 +194,7 @@ impl<B: Buf> RegionStream<B> {
                     } else {
                         self.endpoint.reject(&answer.reply)
                     };
-                    // Refused only when the negotiation is over already, which an event of its own tells.
+                    // CommandError only when the negotiation is over already, which an event of its own tells.
                     let _ = answered;
                 }
                 Event::Close { how: CloseHow::Fin } => {

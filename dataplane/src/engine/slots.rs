@@ -90,7 +90,7 @@ impl<B: Buf> Slots<B> {
     }
 
     /// Connections that there can be: every index is below.
-    pub(super) fn places(&self) -> u32 {
+    pub(super) fn capacity(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
 

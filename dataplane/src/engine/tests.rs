@@ -33,7 +33,7 @@ fn assert_empty(lab: &mut Lab) {
 
 /// Asserts that the engine's own queues are no longer than its connections are many.
 fn assert_bounded(lab: &Lab) {
-    let (ready, limits) = (lab.engine.tx_ready.len(), lab.engine.limits.len());
+    let (ready, limits) = (lab.engine.tx_ready.len(), lab.engine.deadlines.len());
     assert!(
         ready <= CONNECTIONS as usize && limits <= CONNECTIONS as usize,
         "{ready} ready to send, {limits} time limits"

@@ -8,7 +8,7 @@
 //! [`Verbs`] joins a [`Device`] to a [`Stack`]. It knows neither DPDK nor a clock: the buffers, the pool and the memory
 //! are type parameters, so that the same code runs under a test's heap buffers. A [`Node`] runs it on a DPDK port.
 
-mod conns;
+mod conn_table;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -27,10 +27,10 @@ use tcp_stack::{
 };
 
 use crate::engine::{
-    DataRun, Deadlines, LINGER, PortProtocols, RdmaState, StreamNames, StreamSink, TX_SERVICED_MAX,
-    TxOutcome, since_start,
+    DataRun, Deadlines, LINGER, PortProtocols, RdmaState, StreamIds, StreamSink, TX_SERVICED_MAX, TxOutcome,
+    since_start,
 };
-use conns::{Carrier, Conns};
+use conn_table::{ConnTable, Transport};
 pub use node::{Node, NodeOptions, PortVerbs};
 
 iwarp_counters::counters! {
@@ -76,11 +76,11 @@ pub struct Verbs<P: BufPool, M> {
     stack: Stack<P::Buf>,
     device: Device<Segment<P::Buf>>,
     rdma: RdmaState<M>,
-    conns: Conns,
-    streams: StreamNames,
+    conns: ConnTable,
+    streams: StreamIds,
     /// Connections that have something to send, each at most once.
     tx_ready: VecDeque<ConnId>,
-    limits: Deadlines,
+    deadlines: Deadlines,
     /// Connections to be looked at when the frames of a step have left: what they have sent is to be told of, and their time
     /// limit kept.
     deferred: Vec<ConnId>,
@@ -103,10 +103,10 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             stack: Stack::new(config.stack, config.seed),
             device: Device::new(limits, config.endpoint),
             rdma: RdmaState::new(config.stags_max, config.seed, memory),
-            conns: Conns::new(connections, config.limits.ids.into()),
-            streams: StreamNames::default(),
+            conns: ConnTable::new(connections, config.limits.ids.into()),
+            streams: StreamIds::default(),
             tx_ready: VecDeque::with_capacity(connections),
-            limits: Deadlines::new(connections),
+            deadlines: Deadlines::new(connections),
             deferred: Vec::with_capacity(DEFERRED_MAX),
             options: ConnOptions { out_of_order, ..config.conn },
             stats: VerbsStats::default(),
@@ -201,18 +201,18 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
 
     /// TCP state of a connection; `None` if the id has no connection, or its connection has closed.
     pub fn tcp_info(&self, id: CmId) -> Option<ConnInfo> {
-        match self.conns.carrier(id)? {
-            Carrier::Conn(conn) => self.stack.info(conn),
-            Carrier::Listener(_) => None,
+        match self.conns.transport(id)? {
+            Transport::Conn(conn) => self.stack.info(conn),
+            Transport::Listener(_) => None,
         }
     }
 
     /// How much of a message fits one segment of a connection as its path is now (RFC 4296 §2.2.1: `rdma_max_msizes`);
     /// `None` before it is established, and after.
     pub fn max_msizes(&self, id: CmId) -> Option<MessageSizes> {
-        match self.conns.carrier(id)? {
-            Carrier::Conn(conn) => self.device.max_msizes(id, self.stack.emss(conn)),
-            Carrier::Listener(_) => None,
+        match self.conns.transport(id)? {
+            Transport::Conn(conn) => self.device.max_msizes(id, self.stack.emss(conn)),
+            Transport::Listener(_) => None,
         }
     }
 
@@ -235,7 +235,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 Event::Data { conn, offset, segment } => behind = self.data(now, conn, offset, segment),
                 Event::OutOfOrder { conn } => self.out_of_order(conn),
                 Event::PeerClosed { conn } => self.peer_closed(now, conn),
-                Event::Writable { conn } | Event::EmssChanged { conn, .. } => self.look_after(conn),
+                Event::Writable { conn } | Event::EmssChanged { conn, .. } => self.schedule(conn),
                 Event::Closed { conn, .. } => self.closed(conn),
                 Event::Urgent { .. } | Event::Reclaim { .. } => {}
             }
@@ -264,7 +264,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         };
         self.stats.accepted += 1;
         self.conns.open(id, conn);
-        self.look_after(conn);
+        self.schedule(conn);
     }
 
     fn connected(&mut self, now: Instant, conn: ConnId) {
@@ -274,9 +274,9 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         let stats = &mut self.rdma.stats;
         if self.device.opened(id, self.streams.next(), info.local, since_start(now), stats) {
             self.stats.opened += 1;
-            self.look_after(conn);
+            self.schedule(conn);
         } else {
-            self.conns.leave(id);
+            self.conns.unbind(id);
             self.stack.abort(now, conn);
         }
     }
@@ -308,7 +308,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             self.stats.late_bytes += bytes as u64;
         }
         self.stack.consumed(conn, bytes);
-        self.look_after(conn);
+        self.schedule(conn);
         behind
     }
 
@@ -326,12 +326,12 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             Some(id) => self.device.peer_closed(id, since_start(now), &mut self.rdma.stats),
             None => self.stack.close(now, conn),
         }
-        self.look_after(conn);
+        self.schedule(conn);
     }
 
     fn closed(&mut self, conn: ConnId) {
         let Some(closed) = self.conns.close(conn) else { return };
-        self.limits.change(conn, closed.armed, None);
+        self.deadlines.change(conn, closed.deadline, None);
         let Some(id) = closed.id else { return };
         if self.device.stream_info(id).is_some() {
             // A request to close what is closed follows, which frees what belongs to the stream.
@@ -344,11 +344,11 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     fn handle_timeouts(&mut self, now: Instant) {
         self.stack.handle_timeouts(now);
         self.handle_events(now);
-        while let Some(conn) = self.limits.take_due(now) {
+        while let Some(conn) = self.deadlines.pop_due(now) {
             match self.conns.expired(conn) {
                 Some(Some(id)) => {
                     self.device.handle_timeout(id, since_start(now), &mut self.rdma.stats);
-                    self.look_after(conn);
+                    self.schedule(conn);
                 }
                 // The peer does not close.
                 Some(None) => self.stack.abort(now, conn),
@@ -363,13 +363,13 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
             match request {
                 TransportRequest::Listen { id, local, backlog } => self.listen(id, local, backlog),
                 TransportRequest::Unlisten { id } => {
-                    if let Some(Carrier::Listener(listener)) = self.conns.leave(id) {
+                    if let Some(Transport::Listener(listener)) = self.conns.unbind(id) {
                         self.stack.unlisten(listener);
                     }
                 }
                 TransportRequest::Open { id, local, peer } => self.open(now, id, local, peer),
                 TransportRequest::Transmit { id } => {
-                    if let Some(Carrier::Conn(conn)) = self.conns.carrier(id) {
+                    if let Some(Transport::Conn(conn)) = self.conns.transport(id) {
                         // Mostly there is work to send; its turn looks after the rest.
                         self.queue_tx(conn);
                     }
@@ -402,11 +402,11 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 
     fn close(&mut self, now: Instant, id: CmId, how: CloseHow) {
-        if let Some(Carrier::Conn(conn)) = self.conns.leave(id) {
+        if let Some(Transport::Conn(conn)) = self.conns.unbind(id) {
             match how {
                 CloseHow::Fin => {
                     self.stack.close(now, conn);
-                    self.arm(conn, Some(since_start(now).saturating_add(LINGER)));
+                    self.set_deadline(conn, Some(since_start(now).saturating_add(LINGER)));
                 }
                 CloseHow::Reset => self.stack.abort(now, conn),
             }
@@ -438,7 +438,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
     }
 
     /// Something has changed on a connection: it may have something to send, or another time limit.
-    fn look_after(&mut self, conn: ConnId) {
+    fn schedule(&mut self, conn: ConnId) {
         let Some(id) = self.conns.id(conn) else { return };
         if self.device.has_output(id) {
             self.queue_tx(conn);
@@ -457,17 +457,17 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.deferred.push(conn);
     }
 
-    fn keep_limit(&mut self, conn: ConnId) {
-        let Some((id, armed)) = self.conns.limit(conn) else { return };
+    fn update_deadline(&mut self, conn: ConnId) {
+        let Some((id, before)) = self.conns.deadline(conn) else { return };
         let deadline = self.device.next_deadline(id);
-        if deadline != armed {
-            self.arm(conn, deadline);
+        if deadline != before {
+            self.set_deadline(conn, deadline);
         }
     }
 
-    fn arm(&mut self, conn: ConnId, deadline: Option<std::time::Duration>) {
-        if let Some(before) = self.conns.arm(conn, deadline) {
-            self.limits.change(conn, before, deadline);
+    fn set_deadline(&mut self, conn: ConnId, deadline: Option<std::time::Duration>) {
+        if let Some(before) = self.conns.set_deadline(conn, deadline) {
+            self.deadlines.change(conn, before, deadline);
         }
     }
 }
@@ -501,12 +501,12 @@ impl<P: BufPool, M: Memory> PortProtocols for Verbs<P, M> {
             if let Some(id) = self.conns.id(conn) {
                 self.device.drain(id);
             }
-            self.keep_limit(conn);
+            self.update_deadline(conn);
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.stack.next_deadline(), self.limits.first()].into_iter().flatten().min()
+        [self.stack.next_deadline(), self.deadlines.first()].into_iter().flatten().min()
     }
 
     fn has_output(&self) -> bool {

@@ -17,8 +17,8 @@ use crate::memory::RegionMemory;
 /// Why a worker could not do as it was told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("worker {worker}: {what}")]
-pub struct Refused {
-    /// Which worker.
+pub struct CommandError {
+    /// Worker index.
     pub worker: usize,
     /// What stood in the way.
     pub what: String,
@@ -46,7 +46,7 @@ pub struct ConnPage {
 
 /// A choice of connections, to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chosen {
+pub enum ConnSelector {
     /// The one with a port index, a slab index and the low bits of a generation.
     One {
         /// Index of the port.
@@ -62,7 +62,7 @@ pub enum Chosen {
     Listener(u16),
 }
 
-impl Chosen {
+impl ConnSelector {
     /// The bits of a generation that a connection's number carries.
     pub const GENERATION_MASK: u32 = 0xf_ffff;
 
@@ -89,7 +89,7 @@ pub enum Command {
         /// Its memory; `None` for a region that was hidden and is offered again.
         memory: Option<Arc<RegionMemory>>,
         /// Whether it worked.
-        reply: oneshot::Sender<Result<(), Refused>>,
+        reply: oneshot::Sender<Result<(), CommandError>>,
     },
     /// Grant no more on a region; answers how many grants there are.
     RegionHide {
@@ -126,7 +126,7 @@ pub enum Command {
     /// Reset connections; answers which.
     ConnsClose {
         /// The choice.
-        chosen: Chosen,
+        selector: ConnSelector,
         /// Port index and slab index to begin at.
         from: (usize, u32),
         /// An empty vector with room for the page: the worker does not allocate it, and closes no more.

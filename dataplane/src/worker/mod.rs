@@ -21,7 +21,7 @@ use rdma::service::RegionEntry;
 use rtrb::Consumer;
 use tcp_stack::Instant;
 
-pub use command::{Chosen, Command, ConnPage, Refused, RegionUse};
+pub use command::{Command, CommandError, ConnPage, ConnSelector, RegionUse};
 pub use poll_loop::{PollLoop, PollResult};
 pub use published::{Published, Row, Visit};
 pub use steer::{Mesh, SteerStats, mesh};
@@ -90,7 +90,7 @@ impl Clock {
 /// One worker, before it runs.
 #[derive(Debug)]
 pub struct Worker {
-    /// Which worker.
+    /// Worker index.
     pub index: usize,
     /// The CPU that it is pinned to.
     pub core: u16,
@@ -191,8 +191,8 @@ impl Worker {
                     let next = self.conns(from, &mut rows);
                     let _ = reply.send(ConnPage { rows, next });
                 }
-                Command::ConnsClose { chosen, from, mut rows, reply } => {
-                    let next = self.conns_close(&chosen, from, &mut rows);
+                Command::ConnsClose { selector, from, mut rows, reply } => {
+                    let next = self.conns_close(&selector, from, &mut rows);
                     let _ = reply.send(ConnPage { rows, next });
                     // The resets leave before the next page.
                     return true;
@@ -205,9 +205,13 @@ impl Worker {
         true
     }
 
-    fn region_add(&mut self, entry: &RegionEntry, memory: Option<&Arc<RegionMemory>>) -> Result<(), Refused> {
+    fn region_add(
+        &mut self,
+        entry: &RegionEntry,
+        memory: Option<&Arc<RegionMemory>>,
+    ) -> Result<(), CommandError> {
         for port in &mut self.ports {
-            let refused = |what: String| Refused { worker: self.index, what };
+            let refused = |what: String| CommandError { worker: self.index, what };
             if let Some(memory) = memory {
                 let attached = port.engine_mut().memory_mut().attach(entry.region, Arc::clone(memory));
                 attached.map_err(|error| refused(error.to_string()))?;
@@ -229,17 +233,17 @@ impl Worker {
         sum
     }
 
-    /// Closes those of one page of connections that are chosen; where the next page begins.
+    /// Closes those of one page of connections that are selector; where the next page begins.
     fn conns_close(
         &mut self,
-        chosen: &Chosen,
+        selector: &ConnSelector,
         (port, cursor): (usize, u32),
         rows: &mut Vec<(usize, crate::engine::ConnRow)>,
     ) -> Option<(usize, u32)> {
         let now = self.poll_loop.now();
         let (ports, room) = (self.ports.len(), rows.capacity());
         let engine = self.ports.get_mut(port)?.engine_mut();
-        let next = engine.conns_close(now, cursor, room, &|row| chosen.has(port, row), &mut |row| {
+        let next = engine.conns_close(now, cursor, room, &|row| selector.has(port, row), &mut |row| {
             rows.push((port, row));
         });
         match next {

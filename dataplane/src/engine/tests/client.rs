@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    pub(crate) fn forget(&mut self, conn: ConnId) {
+    pub(crate) fn remove(&mut self, conn: ConnId) {
         self.sessions.remove(&conn);
     }
 

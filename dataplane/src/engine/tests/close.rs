@@ -7,14 +7,15 @@ use super::client::{Bytes, Session};
 use super::lab::{CHARGEN, CLIENT, CLIENT6, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up};
 use crate::engine::ConnRow;
-use crate::worker::Chosen;
+use crate::worker::ConnSelector;
 
-/// Closes what is chosen, in pages of `max`; the connections closed.
-fn close(lab: &mut Lab, chosen: Chosen, max: usize) -> Vec<ConnRow> {
+/// Closes what is selector, in pages of `max`; the connections closed.
+fn close(lab: &mut Lab, selector: ConnSelector, max: usize) -> Vec<ConnRow> {
     let (mut all, mut from) = (Vec::new(), Some(0));
     while let Some(at) = from {
         let before = all.len();
-        from = lab.engine.conns_close(lab.now, at, max, &|row| chosen.has(0, row), &mut |row| all.push(row));
+        from =
+            lab.engine.conns_close(lab.now, at, max, &|row| selector.has(0, row), &mut |row| all.push(row));
         assert!(all.len() - before <= max, "a page of {max}");
         lab.run_for(SECOND / 100);
     }
@@ -48,30 +49,31 @@ fn end_of(lab: &mut Lab, port: u16, conn: ConnId) -> Option<CloseReason> {
 
 #[test]
 fn closing_resets_those_that_are_chosen_and_no_others() {
-    let host =
-        |v6: bool| Chosen::Peer(if v6 { std::net::IpAddr::from(CLIENT6) } else { CLIENT.into() }.into());
+    let host = |v6: bool| {
+        ConnSelector::Peer(if v6 { std::net::IpAddr::from(CLIENT6) } else { CLIENT.into() }.into())
+    };
     type IsMeant = fn(u16, bool) -> bool;
-    let choices: [(Chosen, IsMeant); 7] = [
+    let choices: [(ConnSelector, IsMeant); 7] = [
         (host(false), |_, v6| !v6),
         (host(true), |_, v6| v6),
-        (Chosen::Peer("fd77::/64".parse().unwrap()), |_, v6| v6),
-        (Chosen::Peer("10.77.1.0/24".parse().unwrap()), |_, _| false),
-        (Chosen::Listener(REGION), |port, _| port == REGION),
-        (Chosen::Listener(ECHO), |port, _| port == ECHO),
-        (Chosen::Listener(99), |_, _| false),
+        (ConnSelector::Peer("fd77::/64".parse().unwrap()), |_, v6| v6),
+        (ConnSelector::Peer("10.77.1.0/24".parse().unwrap()), |_, _| false),
+        (ConnSelector::Listener(REGION), |port, _| port == REGION),
+        (ConnSelector::Listener(ECHO), |port, _| port == ECHO),
+        (ConnSelector::Listener(99), |_, _| false),
     ];
-    for (max, (chosen, is_meant)) in [64, 1, 3, 2, 64, 5, 64].into_iter().zip(choices) {
+    for (max, (selector, is_meant)) in [64, 1, 3, 2, 64, 5, 64].into_iter().zip(choices) {
         let mut lab = Lab::new(Setup::default());
         let open = open_all(&mut lab);
-        let closed = close(&mut lab, chosen, max);
+        let closed = close(&mut lab, selector, max);
         let meant = open.iter().filter(|(port, v6, _)| is_meant(*port, *v6)).count();
-        assert_eq!(closed.len(), meant, "{chosen:?}");
+        assert_eq!(closed.len(), meant, "{selector:?}");
         assert!(closed.iter().all(|row| is_meant(row.tcp.local.port(), row.tcp.local.is_ipv6())));
         for (port, v6, conn) in &open {
             let expected = is_meant(*port, *v6).then_some(CloseReason::Reset);
-            assert_eq!(end_of(&mut lab, *port, *conn), expected, "{chosen:?}, port {port}");
+            assert_eq!(end_of(&mut lab, *port, *conn), expected, "{selector:?}, port {port}");
         }
-        assert_eq!(close(&mut lab, chosen, max).len(), 0, "they are closed once");
+        assert_eq!(close(&mut lab, selector, max).len(), 0, "they are closed once");
         let rest: Vec<ConnId> =
             open.into_iter().filter(|(p, v6, _)| !is_meant(*p, *v6)).map(|it| it.2).collect();
         assert_eq!(lab.conns(), rest.len());
@@ -90,12 +92,12 @@ fn one_connection_is_closed_by_place_and_generation() {
         row.tcp.local.port() != DISCARD
     });
     let id = id.unwrap();
-    let generation = id.generation() & Chosen::GENERATION_MASK;
+    let generation = id.generation() & ConnSelector::GENERATION_MASK;
     for (port, wrong) in [(0, generation + 1), (1, generation)] {
-        let chosen = Chosen::One { port, index: id.index(), generation: wrong };
-        assert!(close(&mut lab, chosen, 64).is_empty(), "another connection had that number");
+        let selector = ConnSelector::One { port, index: id.index(), generation: wrong };
+        assert!(close(&mut lab, selector, 64).is_empty(), "another connection had that number");
     }
-    let closed = close(&mut lab, Chosen::One { port: 0, index: id.index(), generation }, 64);
+    let closed = close(&mut lab, ConnSelector::One { port: 0, index: id.index(), generation }, 64);
     assert_eq!(closed.iter().map(|row| (row.id, row.service)).collect::<Vec<_>>(), [(id, "discard")]);
     let ended = open.iter().filter(|(port, _, conn)| end_of(&mut lab, *port, *conn).is_some()).count();
     assert_eq!(ended, 1);
@@ -114,8 +116,8 @@ fn closing_revokes_grants_at_once() {
     lab.run_for(SECOND / 10_000);
     assert_eq!(lab.engine.regions.rdma.stags.len(), streams.len());
     let before = lab.region_bytes().to_vec();
-    let chosen = Chosen::Listener(REGION);
-    let next = lab.engine.conns_close(lab.now, 0, 64, &|row| chosen.has(0, row), &mut |_| {});
+    let selector = ConnSelector::Listener(REGION);
+    let next = lab.engine.conns_close(lab.now, 0, 64, &|row| selector.has(0, row), &mut |_| {});
     assert_eq!((next, lab.engine.regions.rdma.stags.len()), (None, 0));
     lab.run_for(SECOND);
     assert!(lab.region_bytes() == before, "nothing is placed any more");

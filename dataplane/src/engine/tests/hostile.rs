@@ -94,7 +94,7 @@ fn random_bytes_are_no_mpa_and_end_the_connection() {
         let conn = open_bytes(&mut lab, REGION, Session::script(&bytes));
         lab.client.bytes(conn).ends = true;
         lab.run_until("the end", SECOND * 20, |lab| lab.client.bytes(conn).closed.is_some());
-        lab.client.forget(conn);
+        lab.client.remove(conn);
     }
     let mpa = &lab.engine.rdma_stats().mpa;
     assert!(mpa.refused_key > 50, "{mpa:?}");
@@ -183,7 +183,7 @@ fn a_damaged_fpdu_is_not_placed() {
         });
         assert!(lab.region_bytes().iter().all(|byte| *byte == 0), "byte {at} damaged");
         hang_up(&mut lab, &[conn]);
-        lab.client.forget(conn);
+        lab.client.remove(conn);
     }
     let stats = lab.engine.rdma_stats();
     assert_eq!(stats.mpa.crc_errors, honest as u64, "{stats:?}");
@@ -215,7 +215,7 @@ fn random_messages_with_good_crcs_touch_nothing_that_was_not_granted() {
         say(&mut lab, conn, &bytes);
         lab.client.bytes(conn).ends = true;
         lab.run_until("the end", SECOND * 5, |lab| lab.client.bytes(conn).closed.is_some());
-        lab.client.forget(conn);
+        lab.client.remove(conn);
     }
     assert!(lab.region_bytes().iter().all(|byte| *byte == 0));
     assert!(lab.engine.rdma_stats().rdmap.terminates_sent > 200);
@@ -288,7 +288,7 @@ fn a_thousand_connections_that_come_and_go_leave_nothing() {
             lab.client.bytes(conn).ends = true;
             lab.run_until("the end", SECOND * 30, |lab| lab.client.bytes(conn).closed.is_some());
         }
-        lab.client.forget(conn);
+        lab.client.remove(conn);
         assert_bounded(&lab);
         assert!(lab.conns() <= CONNECTIONS as usize, "round {round}");
     }
@@ -306,7 +306,7 @@ fn connections_in_quick_succession_do_not_pile_up() {
         let conn = open_bytes(&mut lab, REGION, Session::script(&[]));
         lab.client.stack.abort(lab.now, conn);
         lab.run_until("the end", SECOND, |lab| lab.conns() == 0);
-        lab.client.forget(conn);
+        lab.client.remove(conn);
         assert_bounded(&lab);
     }
     assert!(lab.now < tcp_stack::Instant::ZERO + SECOND * 5, "within less than a handshake's time limit");

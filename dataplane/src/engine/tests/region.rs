@@ -8,7 +8,7 @@ use tcp_stack::{ConnId, Duration};
 use super::client::{Session, fill};
 use super::lab::{ENGINE, ENGINE6, Lab, REGION, ROUGH, Setup, TOKEN};
 use super::{SECOND, assert_bounded, assert_empty};
-use crate::engine::StreamNames;
+use crate::engine::StreamIds;
 
 const BOTH: Access = Access::from_bits(3).unwrap();
 /// Longer than all retransmissions of a rough link take.
@@ -218,7 +218,7 @@ fn a_grant_is_of_one_stream_however_many_have_been() {
         let mut lab = Lab::new(Setup::default());
         let (first, grant) = open(&mut lab, "lab", BOTH, b"");
         let stag = grant.unwrap().stag;
-        lab.engine.streams = StreamNames::after(given);
+        lab.engine.streams = StreamIds::after(given);
         let local = lab.client.memory.add(vec![0xff; 64]).unwrap();
         for reads in [false, true, false, true] {
             let (second, _) = open(&mut lab, "lab", BOTH, b"");

@@ -7,7 +7,7 @@ use tcp_stack::{ConnId, ListenerId};
 
 /// What carries an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum Transport {
     /// A listener of TCP's.
     Listener(ListenerId),
     /// A connection of TCP's, open or about to be.
@@ -21,7 +21,7 @@ pub(super) struct Conn {
     /// Whose it is; `None` when we have closed it, and the peer has not yet.
     pub(super) id: Option<CmId>,
     /// The time limit that is kept for it.
-    pub(super) armed: Option<Duration>,
+    pub(super) deadline: Option<Duration>,
     /// It waits in the queue of tx_ready.
     tx_ready: bool,
 }
@@ -29,13 +29,13 @@ pub(super) struct Conn {
 /// Two tables: of the ids that something carries, by [`CmId::index`], and of the connections, by [`ConnId::index`].
 /// They do not grow.
 #[derive(Debug)]
-pub(super) struct Conns {
-    ids: Box<[Option<(CmId, Carrier)>]>,
+pub(super) struct ConnTable {
+    ids: Box<[Option<(CmId, Transport)>]>,
     conns: Box<[Option<Conn>]>,
     count: usize,
 }
 
-impl Conns {
+impl ConnTable {
     pub(super) fn new(connections: usize, ids: usize) -> Self {
         Self { ids: vec![None; ids].into(), conns: vec![None; connections].into(), count: 0 }
     }
@@ -43,7 +43,7 @@ impl Conns {
     /// A listener carries the id.
     pub(super) fn listen(&mut self, id: CmId, listener: ListenerId) {
         if let Some(place) = self.ids.get_mut(id.index()) {
-            *place = Some((id, Carrier::Listener(listener)));
+            *place = Some((id, Transport::Listener(listener)));
         }
     }
 
@@ -52,34 +52,34 @@ impl Conns {
         if let (Some(of_id), Some(of_conn)) =
             (self.ids.get_mut(id.index()), self.conns.get_mut(conn.index() as usize))
         {
-            *of_id = Some((id, Carrier::Conn(conn)));
-            let before = of_conn.replace(Conn { conn, id: Some(id), armed: None, tx_ready: false });
+            *of_id = Some((id, Transport::Conn(conn)));
+            let before = of_conn.replace(Conn { conn, id: Some(id), deadline: None, tx_ready: false });
             self.count = self.count.saturating_add(usize::from(before.is_none()));
         }
     }
 
     /// What carries the id.
-    pub(super) fn carrier(&self, id: CmId) -> Option<Carrier> {
-        let (of, carrier) = (*self.ids.get(id.index())?)?;
-        (of == id).then_some(carrier)
+    pub(super) fn transport(&self, id: CmId) -> Option<Transport> {
+        let (of, transport) = (*self.ids.get(id.index())?)?;
+        (of == id).then_some(transport)
     }
 
     /// The id of a listener.
     pub(super) fn listener(&self, listener: ListenerId) -> Option<CmId> {
-        let mut carried = self.ids.iter().flatten();
-        carried.find(|(_, carrier)| *carrier == Carrier::Listener(listener)).map(|(id, _)| *id)
+        let mut ids = self.ids.iter().flatten();
+        ids.find(|(_, transport)| *transport == Transport::Listener(listener)).map(|(id, _)| *id)
     }
 
-    /// Nothing carries the id any more: what has carried it. A connection stays until it has [closed](Self::close).
-    pub(super) fn leave(&mut self, id: CmId) -> Option<Carrier> {
+    /// Nothing carries the id any more: what has ids it. A connection stays until it has [closed](Self::close).
+    pub(super) fn unbind(&mut self, id: CmId) -> Option<Transport> {
         let place = self.ids.get_mut(id.index())?;
-        let (_, carrier) = place.take_if(|(of, _)| *of == id)?;
-        if let Carrier::Conn(conn) = carrier
+        let (_, transport) = place.take_if(|(of, _)| *of == id)?;
+        if let Transport::Conn(conn) = transport
             && let Some(conn) = self.conn(conn)
         {
             conn.id = None;
         }
-        Some(carrier)
+        Some(transport)
     }
 
     /// A connection is gone: what was kept for it.
@@ -103,9 +103,9 @@ impl Conns {
 
     /// Whose the connection is, and the time limit that is kept for it.
     #[inline]
-    pub(super) fn limit(&self, conn: ConnId) -> Option<(CmId, Option<Duration>)> {
+    pub(super) fn deadline(&self, conn: ConnId) -> Option<(CmId, Option<Duration>)> {
         let of = self.conns.get(conn.index() as usize)?.as_ref().filter(|of| of.conn == conn)?;
-        Some((of.id?, of.armed))
+        Some((of.id?, of.deadline))
     }
 
     /// Notes that the connection waits for its turn; `false` when it did already, or is gone.
@@ -122,14 +122,18 @@ impl Conns {
 
     /// The connection has this time limit from here on, and had the one that is returned; `None`: it is gone.
     #[inline]
-    pub(super) fn arm(&mut self, conn: ConnId, deadline: Option<Duration>) -> Option<Option<Duration>> {
-        self.conn(conn).map(|conn| std::mem::replace(&mut conn.armed, deadline))
+    pub(super) fn set_deadline(
+        &mut self,
+        conn: ConnId,
+        deadline: Option<Duration>,
+    ) -> Option<Option<Duration>> {
+        self.conn(conn).map(|conn| std::mem::replace(&mut conn.deadline, deadline))
     }
 
     /// The time limit of a connection has passed: whose it is.
     pub(super) fn expired(&mut self, conn: ConnId) -> Option<Option<CmId>> {
         let conn = self.conn(conn)?;
-        conn.armed = None;
+        conn.deadline = None;
         Some(conn.id)
     }
 
