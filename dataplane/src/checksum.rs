@@ -1,14 +1,14 @@
-//! The Internet checksum, by the widest vector instructions that the processor has. On other processors than x86_64, as
-//! everywhere.
+//! Internet checksum with the widest vector instructions of the processor. Processors other than x86_64 use the
+//! portable loop.
 #![allow(unsafe_code, reason = "calls functions for which the processor must have the instructions")]
 
 use tcp_stack::wire::Sum;
 
-/// Fewer bytes are summed sooner than it is known how.
+/// Shortest input, bytes, for which the detection of vector instructions pays off.
 #[cfg(target_arch = "x86_64")]
 const WIDE_MIN: usize = 256;
 
-/// As [`Sum::of`].
+/// Returns the same sum as [`Sum::of`].
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> Sum {
     #[cfg(target_arch = "x86_64")]
@@ -25,14 +25,14 @@ pub(crate) fn sum(bytes: &[u8]) -> Sum {
     Sum::of(bytes)
 }
 
-/// The same loop, of which the compiler makes instructions on 512 bits.
+/// [`Sum::of`], compiled for 512-bit instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn sum_avx512(bytes: &[u8]) -> Sum {
     Sum::of(bytes)
 }
 
-/// The same loop, of which the compiler makes instructions on 256 bits.
+/// [`Sum::of`], compiled for 256-bit instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn sum_avx2(bytes: &[u8]) -> Sum {
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn every_width_gives_the_same_sum() {
-        // Not a pattern that any of the widths divides.
+        // The period of the pattern is not a multiple of any vector width.
         let bytes: Vec<u8> =
             (0..20_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect();
         for start in [0, 1, 2, 7, 64] {

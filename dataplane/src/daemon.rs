@@ -1,4 +1,5 @@
-//! The daemon's life: built from its configuration, run until a signal says stop, taken down in order.
+//! Runs the daemon: builds it from its configuration, serves until a signal or a loss, and shuts it down in order.
+//! `main` calls [`run`].
 
 use std::cell::Cell;
 use std::path::Path;
@@ -23,7 +24,7 @@ use crate::worker::{Clock, Worker};
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
-/// It cannot start: the message says what stands in the way and what to do. Or a worker ended by itself.
+/// The daemon cannot start, and the message says why and what to do; or a worker ended by itself.
 pub fn run(config_path: &Path, config: &Config) -> Result<()> {
     let log = Log::to_stderr(config.log.level);
     let runtime =
@@ -32,10 +33,11 @@ pub fn run(config_path: &Path, config: &Config) -> Result<()> {
 }
 
 async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> {
-    // Before anything is built: a signal that comes early must not be lost, and a second daemon must not get far.
+    // Caught before anything is built, so that no signal is lost and a second daemon stops here.
     let mut signals = Signals::catch()?;
     let server = Server::bind(&ServerConfig::from(&config.control))?;
-    // Held until the end: DPDK would let a second daemon open the same TAP, and take the link down when it goes.
+    // Held until the end: otherwise DPDK would let a second daemon open the same TAP, and take the link down when it
+    // exits.
     let _claims = Claims::take(&config.ports)?;
     let clock = Clock::start();
     let Runtime { eal, regions, degraded, ports, workers, worker_handles } = setup::build(config, &clock)?;
@@ -65,11 +67,11 @@ async fn serve(config_path: &Path, config: &Config, mut log: Log) -> Result<()> 
     };
     handler.stop();
     let ended = threads.into_iter().map(join).collect::<Result<Vec<()>>>();
-    // Why a worker ended says more than that it did not answer.
+    // The error of a worker that ended is more specific than the failed request to it.
     ended.and(served)
 }
 
-/// Offers the regions of the configuration.
+/// Registers the regions of the configuration.
 async fn offer(config: &Config, handler: &ControlHandler) -> Result<()> {
     for region in &config.regions {
         let spec = RegionSpec {
@@ -85,7 +87,7 @@ async fn offer(config: &Config, handler: &ControlHandler) -> Result<()> {
     Ok(())
 }
 
-/// Notes once a second how busy the workers are and how the ports are, until the daemon cannot go on.
+/// Samples worker loads and port states once per second. Returns when the daemon cannot continue.
 async fn watch(handler: &ControlHandler, eal: &Eal) -> Result<()> {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);

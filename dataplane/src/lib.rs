@@ -1,13 +1,13 @@
-//! The daemon iwarpd: DPDK ports, poll-mode workers, region memory, control socket.
+//! The daemon `iwarpd`: DPDK ports, poll-mode workers, region memory, control socket.
 //!
 //! ```text
 //! daemon ─ setup ─┬─ port ── dpdk            frames in and out
 //!                 ├─ worker ─ port ─ engine  one thread per core: the protocols
-//!                 ├─ memory                  regions, the only place that segments are copied to
-//!                 └─ control ─ admin         the Unix socket and what its methods do
+//!                 ├─ memory                  regions: the only target of received payload
+//!                 └─ control ─ admin         the Unix socket and its methods
 //! ```
 //!
-//! Programs in the place of the daemon use [`verbs`]: queue pairs on a port of their own, in their own poll loop.
+//! A program that runs its own poll loop in place of the daemon uses [`verbs`]: queue pairs on a port of its own.
 
 pub mod admin;
 mod checksum;

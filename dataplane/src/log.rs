@@ -1,7 +1,7 @@
-//! The daemon's log: lines on stderr. A line that stderr does not take is counted, and the daemon goes on.
+//! The daemon's log: lines on stderr. A line that stderr does not accept is counted as lost, and the daemon continues.
 //!
-//! A log pipe whose reader has gone, a full disk and a terminal that was closed are somebody else's trouble. The
-//! subscriber's own way out, a message on the same stderr, would end the process.
+//! A log pipe without a reader, a full disk and a closed terminal must not affect the daemon. The subscriber's own
+//! error report, a message on the same stderr, would end the process.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +15,14 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Bytes that a pipe which reports room takes without waiting (`PIPE_BUF`).
+/// Bytes that a pipe with room accepts without blocking (`PIPE_BUF`).
 const PIECE_BYTES: usize = 4096;
 
-/// How long a line waits for a reader that does not keep up. After a lost line the next ones do not wait.
+/// Longest wait for a slow reader. After a lost line, the next lines do not wait.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 iwarp_counters::counters! {
-    /// What the log counts.
+    /// Counters of the log.
     pub struct LogStats {
         /// Lines written to stderr.
         lines,
@@ -31,18 +31,18 @@ iwarp_counters::counters! {
     }
 }
 
-/// Lines offered to one sink.
+/// Counters of one sink.
 #[derive(Debug)]
-struct Tally {
+struct SinkStats {
     written: AtomicU64,
     lost: AtomicU64,
     /// Lines lost since the last one that was written.
     lost_in_a_row: AtomicU64,
 }
 
-static STDERR: Tally = Tally::new();
+static STDERR: SinkStats = SinkStats::new();
 
-impl Tally {
+impl SinkStats {
     const fn new() -> Self {
         Self { written: AtomicU64::new(0), lost: AtomicU64::new(0), lost_in_a_row: AtomicU64::new(0) }
     }
@@ -62,7 +62,7 @@ impl Tally {
     }
 }
 
-/// What the log has counted since the process started.
+/// Returns the counters since the process started.
 pub fn stats() -> LogStats {
     LogStats {
         lines: STDERR.written.load(Ordering::Relaxed),
@@ -70,17 +70,17 @@ pub fn stats() -> LogStats {
     }
 }
 
-/// Lines lost since the last one that was written; 0 while the log works.
+/// Returns the lines lost since the last one that was written; 0 while the log works.
 pub fn lost_in_a_row() -> u64 {
     STDERR.lost_in_a_row.load(Ordering::Relaxed)
 }
 
-/// Writes text to stderr outside the log, under the same rule: what stderr does not take is lost, not fatal.
+/// Writes text to stderr outside the log. Text that stderr does not accept is counted as lost.
 pub fn say(text: &str) {
     STDERR.offer(&mut Stderr(io::stderr().lock()), text.as_bytes());
 }
 
-/// stderr that never waits for long.
+/// Writer to stderr that blocks for [`PATIENCE`] at most.
 struct Stderr(io::StderrLock<'static>);
 
 impl Write for Stderr {
@@ -101,7 +101,7 @@ impl Write for Stderr {
     }
 }
 
-/// One line of the log; writing it never fails.
+/// Writer of one log line, which never fails.
 #[derive(Debug)]
 struct Line;
 
@@ -127,7 +127,7 @@ impl MakeWriter<'_> for Lines {
     }
 }
 
-/// The log's level, which can be changed while the daemon runs.
+/// Log level, which can be changed while the daemon runs.
 pub(crate) struct Log {
     level: LogLevel,
     filter: Box<dyn Fn(LevelFilter)>,
@@ -137,31 +137,31 @@ pub(crate) struct Log {
 const LEVELS: [LogLevel; 4] = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug];
 
 impl Log {
-    /// Sends what is logged at `level` or above it to stderr. A second log of the same process (a test that runs two
-    /// daemons) has no effect of its own.
+    /// Sends log lines of `level` and above to stderr. A second log in the same process (a test that runs two daemons)
+    /// has no effect of its own.
     pub(crate) fn to_stderr(level: LogLevel) -> Self {
         let (dial, handle) = reload::Layer::new(filter(level));
         let lines = tracing_subscriber::fmt::layer()
             .with_ansi(io::stderr().is_terminal())
             .with_writer(Lines)
             .log_internal_errors(false);
-        // A subscriber that the process has already stays.
+        // A subscriber installed earlier stays.
         let _ = tracing_subscriber::registry().with(dial).with(lines).try_init();
-        // It fails only when the subscriber is gone, and then there is no log.
+        // Fails only if the subscriber is gone, and with it the log.
         Self { level, filter: Box::new(move |filter| drop(handle.reload(filter))) }
     }
 
-    /// Logs one step more: errors, warnings, information, details.
+    /// Raises the level of detail by one step: errors, warnings, information, details.
     pub(crate) fn more(&mut self, why: &str) {
         self.change(why, LEVELS.into_iter().find(|level| rank(*level) > rank(self.level)));
     }
 
-    /// Logs one step less.
+    /// Lowers the level of detail by one step.
     pub(crate) fn less(&mut self, why: &str) {
         self.change(why, LEVELS.into_iter().rev().find(|level| rank(*level) < rank(self.level)));
     }
 
-    /// Changes the level and says so, whatever the level is.
+    /// Changes the level and logs the change at any level.
     fn change(&mut self, why: &str, level: Option<LogLevel>) {
         let end = if level.is_some() { "" } else { " already, the last one in this direction" };
         self.level = level.unwrap_or(self.level);
@@ -188,7 +188,7 @@ fn filter(level: LogLevel) -> LevelFilter {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many bytes.
+    /// A disk with room for `room` bytes.
     struct Disk {
         room: usize,
         text: Vec<u8>,
@@ -209,20 +209,20 @@ mod tests {
 
     #[test]
     fn lines_that_do_not_fit_are_counted_and_the_next_that_does_says_how_many_are_missing() {
-        let (tally, mut disk) = (Tally::new(), Disk { room: 6, text: Vec::new() });
+        let (stats, mut disk) = (SinkStats::new(), Disk { room: 6, text: Vec::new() });
         for line in ["first\n", "second\n", "third\n"] {
-            tally.offer(&mut disk, line.as_bytes());
+            stats.offer(&mut disk, line.as_bytes());
         }
-        assert_eq!(tally.written.load(Ordering::Relaxed), 1);
-        assert_eq!(tally.lost.load(Ordering::Relaxed), 2);
+        assert_eq!(stats.written.load(Ordering::Relaxed), 1);
+        assert_eq!(stats.lost.load(Ordering::Relaxed), 2);
         disk.room = 1000;
-        tally.offer(&mut disk, b"fourth\n");
-        tally.offer(&mut disk, b"fifth\n");
+        stats.offer(&mut disk, b"fourth\n");
+        stats.offer(&mut disk, b"fifth\n");
         let text = String::from_utf8(disk.text).unwrap();
         assert_eq!(text, "first\niwarpd: 2 log lines were lost here\nfourth\nfifth\n");
-        assert_eq!(tally.written.load(Ordering::Relaxed), 3);
-        assert_eq!(tally.lost.load(Ordering::Relaxed), 2);
-        assert_eq!(tally.lost_in_a_row.load(Ordering::Relaxed), 0);
+        assert_eq!(stats.written.load(Ordering::Relaxed), 3);
+        assert_eq!(stats.lost.load(Ordering::Relaxed), 2);
+        assert_eq!(stats.lost_in_a_row.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -16,24 +16,24 @@ use iwarp_config::{Config, ConfigErrors, Machine};
     after_help = "Try it without hardware: iwarpd --config configs/tap.toml (as root)"
 )]
 struct Arguments {
-    /// The configuration.
+    /// Path of the configuration file.
     #[arg(long, short, value_name = "FILE", default_value = "/etc/iwarpd/iwarpd.toml")]
     config: PathBuf,
-    /// Check the configuration, say what it takes in memory, and end.
+    /// Check the configuration, print the memory it needs, and exit.
     #[arg(long)]
     check: bool,
     /// Check it against this machine too, as every start does: cores, interfaces, groups, hugepages.
     #[arg(long, requires = "check")]
     machine: bool,
-    /// How mistakes are reported.
+    /// Format of error reports.
     #[arg(long, value_enum, default_value_t = Format::Full)]
     format: Format,
 }
 
-/// How mistakes are reported.
+/// Format of error reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// The line of the file, what is allowed, and what to do.
+    /// The line of the file, the allowed values, and what to do.
     Full,
     /// One line each: file:line:column: message.
     Short,
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports every mistake. The exit code is 1 if the file is right and only this machine lacks something.
+/// Reports every error. The exit code is 1 if the file is correct and only this machine lacks something, else 2.
 fn refuse(errors: &ConfigErrors, format: Format) -> ExitCode {
     match format {
         Format::Full => say(&errors.render(std::io::stderr().is_terminal())),
@@ -71,7 +71,7 @@ fn refuse(errors: &ConfigErrors, format: Format) -> ExitCode {
     if errors.only_of_the_machine() { ExitCode::FAILURE } else { ExitCode::from(2) }
 }
 
-/// Says what a configuration without mistakes takes in memory.
+/// Prints the memory that a valid configuration needs.
 fn show(arguments: &Arguments, config: &Config) -> ExitCode {
     let mut text = format!("{}: ok\n", arguments.config.display());
     for item in iwarp_config::memory_plan(config).items() {

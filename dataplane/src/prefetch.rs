@@ -1,13 +1,13 @@
-//! Asking the cache for a line before it is needed. On other processors than x86_64, nothing.
+//! Cache prefetch hints. They do nothing on processors other than x86_64.
 #![allow(
     unsafe_code,
     reason = "instructions that the compiler makes no other way; hints, which cannot fault"
 )]
 
-/// Bytes of a line.
+/// Bytes of a cache line.
 pub const LINE: usize = 64;
 
-/// Fetches all lines of these bytes, which will be read soon.
+/// Prefetches all lines of `bytes` for reading.
 #[inline]
 pub fn read_soon(bytes: &[u8]) {
     for line in bytes.chunks(LINE) {
@@ -15,7 +15,7 @@ pub fn read_soon(bytes: &[u8]) {
     }
 }
 
-/// Fetches all lines of these bytes, which will be written soon: other cores give up theirs.
+/// Prefetches all lines of `bytes` for writing: other cores lose their copies.
 #[inline]
 pub fn write_soon(bytes: &[u8]) {
     for line in bytes.chunks(LINE) {
@@ -23,11 +23,11 @@ pub fn write_soon(bytes: &[u8]) {
     }
 }
 
-/// Fetches the line of an address, for reading.
+/// Prefetches the line of an address for reading.
 #[inline]
 pub(crate) fn to_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which cannot fault whatever the address.
+    // SAFETY: a prefetch is a hint and faults at no address.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
@@ -35,14 +35,14 @@ pub(crate) fn to_read(at: *const u8) {
     let _ = at;
 }
 
-/// Fetches the line of an address, for writing: other cores give up theirs.
+/// Prefetches the line of an address for writing: other cores lose their copies.
 ///
-/// The compiler makes a prefetch for reading of its own function for this, unless it may use an instruction set that has
-/// the instruction for certain. Processors of the set that it may use here take it for nothing at worst.
+/// The compiler's own function emits a prefetch for reading, unless the target has the instruction for certain.
+/// Processors of the target that lack `prefetchw` execute it as a no-op.
 #[inline]
 pub(crate) fn to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which cannot fault whatever the address.
+    // SAFETY: a prefetch is a hint and faults at no address.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
     }

@@ -1,4 +1,5 @@
-//! From a checked configuration to ports, buffers and workers that are ready to run.
+//! Builds the daemon's runtime from a checked configuration: DPDK, ports, packet buffers, workers. `daemon` runs it;
+//! `verbs::Node` uses the same functions for one port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,10 @@ use crate::memory::{HUGEPAGE_BYTES, Pages, WorkerMemory};
 use crate::port::{Port, PortQueues, PortSpec};
 use crate::worker::{Clock, PollLoop, Published, Relays, Transmit, Worker, WorkerPort, mesh};
 
-/// Commands that wait for a worker at most.
+/// Capacity of a worker's command ring.
 const COMMANDS: usize = 64;
 
-/// Everything that is there before the first worker runs.
+/// All objects of the daemon, before the first worker runs.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     pub(crate) eal: Eal,
@@ -35,10 +36,10 @@ pub(crate) struct Runtime {
     pub(crate) worker_handles: Vec<WorkerHandle>,
 }
 
-/// Builds it.
+/// Builds the runtime of the daemon.
 ///
 /// # Errors
-/// There is not enough memory, or DPDK or a port refuses. Nothing is left behind.
+/// There is not enough memory, or DPDK refuses to start or to open a port. Everything built until then is released.
 pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     let (eal, mut degraded) = start_eal(&[config])?;
     let workers = config.workers.cores.len();
@@ -66,7 +67,7 @@ pub(crate) fn build(config: &Config, clock: &Clock) -> Result<Runtime> {
     })
 }
 
-/// No region yet, and the memory that regions may take.
+/// Creates an empty set of regions, limited to the memory that regions may take.
 fn regions(config: &Config, plan: &MemoryPlan) -> Regions {
     let configured: u64 = config
         .regions
@@ -77,7 +78,8 @@ fn regions(config: &Config, plan: &MemoryPlan) -> Regions {
     Regions::new(config.limits.regions_max, ordinary_too(config), bytes_max)
 }
 
-/// Whether there are enough hugepages for all of them; if not, that they are short, unless one cannot do without.
+/// Checks the free hugepages against the need of all configurations. Returns a message if there are too few and every
+/// configuration accepts ordinary pages; fails if one does not.
 fn check_hugepages(configs: &[&Config]) -> Result<Option<String>> {
     let huge = crate::memory::hugepages();
     let needed = configs.iter().map(|config| memory_plan(config).hugepages()).sum::<u64>();
@@ -96,13 +98,13 @@ fn check_hugepages(configs: &[&Config]) -> Result<Option<String>> {
     )
 }
 
-/// Whether ordinary pages do where there are not enough hugepages.
+/// Returns true if the configuration accepts ordinary pages when there are too few hugepages.
 fn ordinary_too(config: &Config) -> bool {
     matches!(config.memory.hugepages, Hugepages::Prefer)
 }
 
-/// Where DPDK's own memory comes from. DPDK starts once, so that it cannot try hugepages first: it has them only where a
-/// PCI device needs them. Packet buffers of other ports, and regions, are made one by one, each of what pages there are.
+/// Chooses the pages of DPDK's own memory. DPDK starts once and cannot fall back, so it gets hugepages only if a PCI
+/// device needs them. Packet buffers of other ports and regions are allocated one by one, each on the pages available.
 fn eal_memory(configs: &[&Config]) -> Result<(EalMemory, Vec<String>)> {
     let short = check_hugepages(configs)?;
     let mib = configs.iter().map(|config| ordinary_mib(config)).fold(0, u32::saturating_add);
@@ -117,7 +119,8 @@ fn eal_memory(configs: &[&Config]) -> Result<(EalMemory, Vec<String>)> {
     })
 }
 
-/// Starts DPDK for what several configurations, of one process, need together; and says what is not as wished.
+/// Starts DPDK for several configurations of one process. Also returns a message for each setting that it could not
+/// meet.
 pub(crate) fn start_eal(configs: &[&Config]) -> Result<(Eal, Vec<String>)> {
     let (memory, degraded) = eal_memory(configs)?;
     let online = Machine::this().cores();
@@ -147,8 +150,8 @@ pub(crate) fn start_eal(configs: &[&Config]) -> Result<(Eal, Vec<String>)> {
     Ok((Eal::start(&eal).context("DPDK did not start")?, degraded))
 }
 
-/// What DPDK's own memory takes on ordinary pages: its own 64 MiB, and for each pool the threads' caches, a ring of
-/// pointers, and, where a PCI device is to reach them, the buffers, each on pages of its own.
+/// Returns the MiB that DPDK's own memory needs on ordinary pages: 64 MiB, and for each pool the threads' caches and a
+/// ring of pointers, plus, for a PCI device, the buffers, each on pages of its own.
 fn ordinary_mib(config: &Config) -> u32 {
     let (buffers, workers) = (u64::from(pool_buffers(config)), config.workers.cores.len() as u64);
     let object = (u64::from(config.data_room_bytes()) + 256).next_multiple_of(4096);
@@ -160,8 +163,7 @@ fn ordinary_mib(config: &Config) -> u32 {
     u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
 }
 
-/// Where everything runs that is not a worker: on the configured core, else off the workers' cores as far as there
-/// are others.
+/// Returns the CPUs of all threads that are not workers: the configured core, else the CPUs without a worker, else all.
 fn control_cpus(configs: &[&Config], online: &[u16]) -> Vec<u16> {
     if let Some(core) = configs.iter().find_map(|config| config.workers.control_core) {
         return vec![core];
@@ -171,24 +173,24 @@ fn control_cpus(configs: &[&Config], online: &[u16]) -> Vec<u16> {
     if others.is_empty() { online.to_vec() } else { others }
 }
 
-/// Packet buffers of one pool.
+/// Returns the number of packet buffers of one pool.
 fn pool_buffers(config: &Config) -> u32 {
     let pools = u32::try_from(config.workers.cores.len() * config.ports.len()).unwrap_or(u32::MAX);
     config.memory.packet_buffers / pools.max(1)
 }
 
-/// The packet buffers of one port.
+/// Packet buffer pools of one port.
 #[derive(Debug)]
 pub(crate) struct Pools {
     /// One pool per worker.
     pub(crate) pools: Vec<Arc<Mempool>>,
-    /// Why they are on ordinary pages, if they are and hugepages were preferred.
+    /// Message if the pools are on ordinary pages although hugepages were preferred.
     pub(crate) degraded: Option<String>,
 }
 
 impl Pools {
-    /// Makes the pools of a port: in DPDK's memory for a PCI device, else each on hugepages, or, where there are too few
-    /// and the configuration allows it, on ordinary pages.
+    /// Allocates the pools of a port: in DPDK's memory for a PCI device, else on hugepages, or on ordinary pages if
+    /// there are too few and the configuration accepts them.
     pub(crate) fn new(config: &Config, eal: &Eal, port: &iwarp_config::Port) -> Result<Self> {
         let (count, data_room) = (pool_buffers(config), config.data_room_bytes());
         let pool = MempoolConfig { count, cache: WORKER_CACHE, data_room };
@@ -215,7 +217,7 @@ impl Pools {
     }
 }
 
-/// Opens a port with a queue pair per worker, or with as many as it has.
+/// Opens a port with a receive and a transmit queue per worker, or as many as it supports.
 fn open(
     config: &Config,
     port: &iwarp_config::Port,
@@ -237,13 +239,13 @@ fn open(
     Ok((PortEntry { port: opened, addresses, queues: queue_count, pools, spec, on_loss, watched }, queues))
 }
 
-/// What a port shall be.
+/// Returns the specification of a configured port.
 pub(crate) fn port_spec(config: &Config, port: &iwarp_config::Port) -> PortSpec {
     let rx_interrupt = !matches!(config.workers.idle, iwarp_config::Idle::Spin);
     PortSpec { rx_interrupt, ..PortSpec::from(port) }
 }
 
-/// Each worker's share of a port. The workers beyond its queues send through worker 0.
+/// Creates each worker's share of a port. Workers beyond the number of queues transmit through worker 0.
 fn make_worker_ports(
     config: &Config,
     index: usize,
@@ -264,7 +266,7 @@ fn make_worker_ports(
     (0..).zip(&entry.pools).zip(places).zip(own.chain(relays)).map(make).collect()
 }
 
-/// One port's protocols on one worker, its listeners open.
+/// Creates the protocols of one port on one worker, with its listeners open.
 fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Engine<MbufPool, WorkerMemory>> {
     let seed = seed()?;
     let spec = config.ports.get(index).context("a port without a configuration")?;
@@ -298,14 +300,14 @@ fn engine(config: &Config, index: usize, worker: u16, port: &Port) -> Result<Eng
     Ok(engine)
 }
 
-/// Of all randomness of one engine.
+/// Draws the random seed of one engine.
 pub(crate) fn seed() -> Result<[u8; 32]> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).context("no randomness from the system")?;
     Ok(seed)
 }
 
-/// One worker's stack on an open port.
+/// Returns the stack settings of one worker on an open port.
 pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, port: &Port) -> StackConfig {
     StackConfig {
         mac: MacAddr(port.mac()),
@@ -317,7 +319,7 @@ pub(crate) fn stack_on(config: &Config, spec: &iwarp_config::Port, worker: u16, 
     }
 }
 
-/// What the configuration has to say to a port's stacks.
+/// Returns the stack settings that the configuration determines.
 fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
     let Config { ip, tcp, .. } = config;
     StackConfig {
@@ -350,7 +352,7 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
     }
 }
 
-/// What `[mpa]` has to say to connections.
+/// Returns the settings of RDMA connections from `[mpa]` and `[placement]`.
 pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
     let mpa = NegotiationConfig {
         crc: match crc {
@@ -375,7 +377,7 @@ pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
     EndpointConfig { mpa, out_of_order, last_out_of_order, disconnect_timeout, fpdu_timeout, ..rest }
 }
 
-/// The workers, and what the handler knows of each.
+/// Creates the workers and the control side's handle of each.
 fn make_workers(
     config: &Config,
     worker_ports: Vec<Vec<WorkerPort>>,
@@ -391,7 +393,7 @@ fn make_workers(
     worker_ports.into_iter().zip(&config.workers.cores).enumerate().map(make).unzip()
 }
 
-/// The networks of a port, for messages.
+/// Formats the networks of a port, for messages.
 pub(crate) fn addresses(entry: &PortEntry) -> String {
     entry.addresses.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" ")
 }
@@ -413,17 +415,19 @@ mod tests {
         assert_eq!(control_cpus(&[&config("[0, 1]")], &[0, 1]), [0, 1]);
     }
 
-    /// What the file says, the stack is told; nothing of what it can be told is left out.
+    /// Every setting of the file reaches the stack; the exhaustive pattern fails to compile if a field is missing.
     #[test]
-    fn the_stack_is_told_what_the_file_says() {
+    fn every_stack_setting_comes_from_the_file() {
         let text = "[[port]]\ndriver = 'ring'\naddresses = ['10.0.0.1/24', 'fd00::1/64']\nvlan = 7\nmtu = 9000\n\
                     gateway = '10.0.0.2'\ngateway6 = 'fd00::2'\n\
                     [[port.neighbor]]\naddress = '10.0.0.2'\nmac = '02:00:00:00:00:09'\n[workers]\ncores = [1, 2]\n\
                     [ip]\nhop_limit = 9\nfragments_datagrams_max = 11\nfragments_bytes_max = '128k'\n\
                     fragments_timeout_ms = 5000\npath_mtu_entries_max = 13\npath_mtu_min = 1000\n\
-                    [tcp]\nprofile = 'data-center'\ncongestion = 'bbr'\nconnections_max = 17\nconnections_per_source_max = 12\nheld_bytes_max = '1M'\n\
+                    [tcp]\nprofile = 'data-center'\ncongestion = 'bbr'\nconnections_max = 17\n\
+                    connections_per_source_max = 12\nheld_bytes_max = '1M'\n\
                     held_segments_max = 19\nsend_buffer_bytes = '2M'\nreceive_window_bytes = '3M'\n\
-                    receive_window_initial_bytes = '5k'\nreceive_memory_bytes = '7M'\nreceived_buffers_max = 29000\n[limits]\nneighbors_max = 23\n";
+                    receive_window_initial_bytes = '5k'\nreceive_memory_bytes = '7M'\n\
+                    received_buffers_max = 29000\n[limits]\nneighbors_max = 23\n";
         let config = Config::parse("test.toml", text).unwrap();
         let StackConfig {
             mac: _,

@@ -1,4 +1,5 @@
-//! What a signal does to the daemon. No signal that can be caught ends it without taking it down in order.
+//! Signal handling of the daemon. Every signal that can be caught is handled, so that none ends the daemon without an
+//! orderly shutdown.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -8,22 +9,23 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::log::Log;
 
-/// What follows a signal.
+/// Reaction to a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// The daemon goes down in order: connections reset, ports stopped, socket removed.
+    /// Orderly shutdown: connections reset, ports stopped, socket removed.
     End,
-    /// A line in the log.
+    /// Writes a line to the log.
     Explain,
-    /// Nothing, silently: a failed write of the log raises some of these, and a line about that would raise the next.
+    /// Ignored without a log line: a failed write of the log raises some of these signals, and a line would raise the
+    /// next one.
     Nothing,
-    /// The log becomes more detailed.
+    /// Raises the level of detail of the log.
     More,
-    /// The log becomes less detailed.
+    /// Lowers the level of detail of the log.
     Less,
 }
 
-/// Signals whose default action would end the process, but for those of a program that has gone wrong.
+/// Signals whose default action would end the process, except those of program errors.
 const ACTIONS: [(i32, &str, Action); 15] = [
     (libc::SIGTERM, "SIGTERM", Action::End),
     (libc::SIGINT, "SIGINT", Action::End),
@@ -42,18 +44,18 @@ const ACTIONS: [(i32, &str, Action); 15] = [
     (libc::SIGUSR2, "SIGUSR2", Action::Less),
 ];
 
-/// The daemon's signals, caught.
+/// Caught signals of the daemon.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(String, Action, Signal)>);
 
 impl Signals {
-    /// Catches them, from here on.
+    /// Installs the handlers.
     ///
     /// # Errors
     /// The system refuses.
     pub(crate) fn catch() -> Result<Self> {
         let named = ACTIONS.map(|(number, name, action)| (number, name.to_owned(), action));
-        // The TAP driver would take the first of these whose disposition is the default.
+        // Caught too, because the TAP driver would use the first of these with the default disposition.
         let realtime = (libc::SIGRTMIN()..=libc::SIGRTMAX())
             .map(|number| (number, format!("signal {number}"), Action::End));
         let catch = |(number, name, action): (i32, String, Action)| {
@@ -64,7 +66,7 @@ impl Signals {
         named.into_iter().chain(realtime).map(catch).collect::<Result<_>>().map(Self)
     }
 
-    /// Waits for a signal that ends the daemon, obeys the others meanwhile, and returns the name of the one.
+    /// Handles signals until one ends the daemon, and returns its name.
     pub(crate) async fn end(&mut self, log: &mut Log) -> String {
         loop {
             let (name, action) = self.next().await;

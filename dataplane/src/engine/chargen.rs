@@ -1,13 +1,13 @@
-//! RFC 864: a stream of characters for whoever connects, and deaf ears.
+//! Character generator (RFC 864): sends lines of printing characters until the peer closes, and discards received data.
 
 /// Bytes of one line: 72 characters, CR, LF.
 const LINE: u64 = 74;
 /// The printing characters of ASCII, space included.
 const PRINTING: u64 = 95;
-/// After so many bytes the pattern repeats: every line starts one character later.
+/// Bytes after which the pattern repeats: every line starts one character later.
 const PERIOD: u64 = LINE * PRINTING;
 
-/// Where one connection's stream stands.
+/// Position in the character stream of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Chargen {
     position: u64,
@@ -23,7 +23,7 @@ impl Chargen {
     }
 }
 
-/// The byte at a position of the stream.
+/// Returns the byte at a position of the stream.
 fn byte_at(position: u64) -> u8 {
     let (line, column) = (position / LINE, position % LINE);
     match column {

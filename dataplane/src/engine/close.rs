@@ -1,16 +1,16 @@
-//! Connections that an operator closes.
+//! Closes connections on request of an operator. A worker calls it for `conn close`, one page per command.
 
 use rdma::Memory;
 use tcp_stack::{BufPool, ConnId, Instant};
 
 use super::{ConnRow, Engine};
 
-/// Connections that are looked at in one call, at most: a worker that holds many goes on with its rounds between two.
+/// Most slots examined per call, so that a worker with many connections polls its ports between two calls.
 const SLOTS_PER_CALL: u32 = 1024;
 
 impl<P: BufPool, M: Memory> Engine<P, M> {
-    /// Resets the connections that `is_chosen` picks, from slab index `from` on and `max` at most, and hands each to
-    /// `closed`. Their grants are revoked when this returns. Returns the index to go on at, `None` at the end.
+    /// Resets the connections that `is_chosen` selects, from slab index `from` on and at most `max`, and passes each to
+    /// `closed`. Their grants are revoked when this returns. Returns the index to continue at, `None` at the end.
     pub fn conns_close(
         &mut self,
         now: Instant,
@@ -32,7 +32,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         (end < self.slots.capacity()).then_some(end)
     }
 
-    /// Resets a connection and forgets its service at once: the stack's event that it has ended finds nothing left.
+    /// Resets a connection and drops its service at once; the stack's `Closed` event then finds nothing left.
     fn close_now(&mut self, now: Instant, conn: ConnId) {
         self.stack.abort(now, conn);
         self.closed(conn);

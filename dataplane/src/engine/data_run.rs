@@ -1,24 +1,25 @@
-//! Segments of one connection that come one after the other: what is to be done once for all of them is.
+//! Batches consecutive `Data` events of one connection, so that per-connection work is done once. Both `Engine` and
+//! `Verbs` read received data through it.
 
 use tcp_stack::{Buf, ConnId, Event, Segment, Stack};
 
-/// The segments that events tell of as long as they are of one connection, each with its offset in the stream.
+/// Iterator over the segments of consecutive `Data` events of one connection, each with its stream offset.
 pub(crate) struct DataRun<'a, B: Buf> {
     stack: &'a mut Stack<B>,
     conn: ConnId,
     first: Option<(u64, Segment<B>)>,
     bytes: usize,
-    /// The event that the run has ended with.
+    /// First event that does not belong to the run.
     behind: Option<Event<B>>,
 }
 
 impl<'a, B: Buf> DataRun<'a, B> {
-    /// The run that begins with a segment.
+    /// Starts a run with its first segment.
     pub(crate) fn new(stack: &'a mut Stack<B>, conn: ConnId, first: (u64, Segment<B>)) -> Self {
         Self { stack, conn, first: Some(first), bytes: 0, behind: None }
     }
 
-    /// Drops the segments that nobody has taken. How many bytes the run had, and the event behind it.
+    /// Drops the segments that were not read. Returns the bytes of the run, and the event after it.
     pub(crate) fn end(mut self) -> (usize, Option<Event<B>>) {
         self.by_ref().for_each(drop);
         (self.bytes, self.behind)

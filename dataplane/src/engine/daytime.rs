@@ -1,14 +1,14 @@
-//! RFC 867: the time of day in one line, for whoever connects.
+//! Daytime service (RFC 867): sends the time of day in one line to every client.
 //!
-//! The daemon closes first, so that a peer sees an active close, TIME-WAIT on our side, and, if it closes at the same
-//! moment, a simultaneous close.
+//! The daemon closes first. Peers thereby see an active close with TIME-WAIT on our side, and, if they close at the
+//! same moment, a simultaneous close.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use arrayvec::ArrayString;
 
-/// Bytes of a line, at most: the longest of the years up to 9999 has 46.
+/// Longest line, bytes: the longest of the years up to 9999 has 46.
 const LINE_MAX: usize = 64;
 const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 const MONTHS: [(&str, u64); 12] = [
@@ -26,8 +26,9 @@ const MONTHS: [(&str, u64); 12] = [
     ("December", 31),
 ];
 
-/// The line for a time since 1970-01-01 00:00:00 UTC, in the first of the two forms that RFC 867 suggests: "Weekday, Month Day,
-/// Year Time-Zone", as in `Tuesday, February 22, 1982 17:37:43-PST`. It ends with CR and LF. The zone is UTC.
+/// Formats the line for a time since 1970-01-01 00:00:00 UTC, in the first of the two forms that RFC 867 suggests:
+/// "Weekday, Month Day, Year Time-Zone", as in `Tuesday, February 22, 1982 17:37:43-PST`. It ends with CR and LF. The
+/// zone is UTC.
 pub(super) fn line(since_epoch: Duration) -> ArrayString<LINE_MAX> {
     let seconds = since_epoch.as_secs();
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
@@ -41,9 +42,9 @@ pub(super) fn line(since_epoch: Duration) -> ArrayString<LINE_MAX> {
     line
 }
 
-/// Year, month and day of the month, so many days after 1970-01-01, in the Gregorian calendar.
+/// Returns year, month and day of the month for a number of days since 1970-01-01, in the Gregorian calendar.
 fn date(days: u64) -> (u64, &'static str, u64) {
-    // 400 years have 146,097 days, whichever of them is the first.
+    // Any 400 consecutive years have 146,097 days.
     let (mut year, mut left) = (1970 + days / 146_097 * 400, days % 146_097);
     while left >= year_days(year) {
         left -= year_days(year);
@@ -94,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Day after day, for 400 years and some.
+    /// Checks every day of more than 400 years.
     #[test]
     fn days_follow_one_another() {
         let mut before = text(0);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn no_clock_is_too_wrong() {
+    fn a_clock_with_the_largest_value_gives_a_bounded_line() {
         assert!(line(Duration::MAX).len() <= LINE_MAX);
     }
 }

@@ -1,37 +1,36 @@
-//! The time limits of connections.
+//! Deadlines of connections, used by `Engine` and `Verbs` for MPA handshakes, incomplete FPDUs and lingering closes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tcp_stack::{ConnId, Instant};
 
-/// How long a connection that we have closed may wait for the peer to close too: as long as Linux's
-/// `tcp_fin_timeout`. A peer that never does would hold its place for ever.
+/// Time that a connection closed by us may wait for the peer's FIN, the same as Linux's `tcp_fin_timeout`. Otherwise a
+/// peer that never closes would hold its slot forever.
 pub(crate) const LINGER: Duration = Duration::from_secs(60);
 
-/// When something of a connection runs out of time, soonest first. A connection has one limit at most, and keeps it
-/// itself, so that it can be found here.
+/// Queue of deadlines, soonest first. A connection has at most one, and stores it itself, so that it can be found here.
 #[derive(Debug)]
 pub(crate) struct Deadlines(VecDeque<(Duration, ConnId)>);
 
 impl Deadlines {
-    /// With a place for each connection.
+    /// Allocates room for one deadline per connection.
     pub(crate) fn new(connections: usize) -> Self {
         Self(VecDeque::with_capacity(connections))
     }
 
-    /// When the soonest is.
+    /// Returns the soonest deadline.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.0.front().map(|(deadline, _)| instant(*deadline))
     }
 
-    /// The connection whose limit has passed, if there is one; the limit is forgotten.
+    /// Removes and returns a connection whose deadline has passed, if there is one.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<ConnId> {
         self.first().filter(|first| *first <= now)?;
         self.0.pop_front().map(|(_, conn)| conn)
     }
 
-    /// A connection that had the limit `before` has the limit `after` from here on.
+    /// Replaces the deadline `before` of a connection by `after`.
     pub(crate) fn change(&mut self, conn: ConnId, before: Option<Duration>, after: Option<Duration>) {
         if before == after {
             return;
@@ -59,7 +58,7 @@ impl Deadlines {
     }
 }
 
-/// Time as the RDMA engine counts it.
+/// Converts to the time type of the RDMA crate.
 pub(crate) fn since_start(now: Instant) -> Duration {
     Duration::from_nanos(now.as_nanos())
 }

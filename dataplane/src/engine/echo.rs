@@ -1,36 +1,37 @@
-//! RFC 862: whatever arrives goes back.
+//! Echo service (RFC 862): sends every received byte back.
 //!
-//! Bytes are copied once, from the received buffer into one that will be sent, so that what came in small pieces
-//! waits in full buffers. When there is none to copy into, the received buffer itself is what goes back. What the send queue
-//! does not take waits here and is not yet `consumed`: the receive window closes on a peer that only writes.
+//! Bytes are copied once, from the received packet buffer into one to send, so that small pieces fill whole buffers.
+//! Without a free buffer, the received buffer itself is sent back. Bytes that the send queue does not accept wait here
+//! and are not `consumed` yet: the receive window closes on a peer that only writes.
 //!
-//! Buffers that the budget of received data does not allow are given back: their bytes have been acknowledged, and are
-//! copied spilled into ordinary memory, no more of it than the windows that were offered. A lack of buffers ends no connection.
+//! Packet buffers beyond the budget of received data are freed. Their bytes have been acknowledged, so they are copied
+//! ("spilled") to ordinary memory, whose size the advertised windows bound. A lack of packet buffers ends no
+//! connection.
 
 use std::collections::VecDeque;
 
 use super::TxOutcome;
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Segment, SendError, Stack};
 
-/// Bytes of a segment at least, in the reckoning of how many buffers may wait.
+/// Smallest segment, bytes, assumed for the number of buffers that may wait.
 const SEGMENT_MIN: usize = 512;
 
-/// Bytes on their way back that the send queue has not taken yet.
+/// Bytes to send back that the send queue has not accepted yet.
 #[derive(Debug)]
 pub(super) struct Echo<B> {
-    /// Buffers ready to be sent, each at most as long as a segment was when it was filled. Never more than it was made for.
+    /// Buffers ready to send, each at most one segment long when it was filled; at most `waiting_max`.
     waiting: VecDeque<B>,
     waiting_max: usize,
-    /// Bytes behind those, in ordinary memory.
+    /// Bytes after those of `waiting`, in ordinary memory.
     spilled: VecDeque<u8>,
-    /// It waits for packet buffers already.
+    /// True while the engine has queued the connection for packet buffers.
     waits: bool,
 }
 
 impl<B: Buf> Echo<B> {
-    /// Room for a receive window of so many bytes, in segments of so many.
+    /// Allocates room for a receive window of `window` bytes in segments of `segment` bytes.
     pub(super) fn new(window: usize, segment: usize) -> Self {
-        // A quarter more: the window is offered in units of 2^scale, and rounded up so as not to be taken back.
+        // A quarter more, because the window is advertised in units of 2^scale and rounded up, so as not to shrink.
         let waiting_max = window / segment.max(SEGMENT_MIN) * 5 / 4 + 2;
         Self {
             waiting: VecDeque::with_capacity(waiting_max),
@@ -40,7 +41,7 @@ impl<B: Buf> Echo<B> {
         }
     }
 
-    /// Takes received bytes; they stay out of the receive window's room until they are queued.
+    /// Takes a received segment. Its bytes count as unread until the send queue accepts them.
     pub(super) fn receive<P: BufPool<Buf = B>>(
         &mut self,
         stack: &mut Stack<B>,
@@ -77,7 +78,7 @@ impl<B: Buf> Echo<B> {
         }
     }
 
-    /// Keeps the last `left` bytes of a segment that there is no buffer to copy into: the segment's own buffer, or spilled.
+    /// Keeps the last `left` bytes of a segment when no packet buffer is free: in the segment's own buffer, or spilled.
     fn queue_rest(&mut self, stack: &Stack<B>, conn: ConnId, segment: Segment<B>, left: usize) {
         let fits = self.waiting.len() < self.waiting_max && left <= stack.payload_max(conn);
         match if fits { segment.into_tail(left) } else { Err(segment) } {
@@ -89,7 +90,7 @@ impl<B: Buf> Echo<B> {
         }
     }
 
-    /// Gives the buffers that wait back: what is in them is copied spilled.
+    /// Spills the bytes of all waiting buffers and frees the buffers.
     #[cold]
     pub(super) fn compact(&mut self) {
         let behind = std::mem::take(&mut self.spilled);
@@ -98,7 +99,7 @@ impl<B: Buf> Echo<B> {
         self.waiting.clear();
     }
 
-    /// Fetches what lies spilled into one buffer; `false` if there is none to be had now.
+    /// Moves spilled bytes into one packet buffer. Returns `false` if none is free.
     #[cold]
     fn fetch<P: BufPool<Buf = B>>(&mut self, stack: &Stack<B>, pool: &mut P, conn: ConnId) -> bool {
         let Some(mut fresh) = pool.alloc(BufClass::Data) else { return false };
@@ -113,22 +114,22 @@ impl<B: Buf> Echo<B> {
         taken > 0
     }
 
-    /// It waits for packet buffers from now on; whether that is new.
+    /// Marks the connection as waiting for packet buffers. Returns true if it was not marked.
     pub(super) fn mark_waits_for_buffers(&mut self) -> bool {
         !std::mem::replace(&mut self.waits, true)
     }
 
-    /// It waits no longer.
+    /// Clears the mark of [`Self::mark_waits_for_buffers`].
     pub(super) fn clear_waits_for_buffers(&mut self) {
         self.waits = false;
     }
 
-    /// Buffers that wait.
+    /// Returns the number of waiting packet buffers.
     pub(super) fn waiting(&self) -> u32 {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 
-    /// Moves what waits into the send queue.
+    /// Moves waiting bytes into the send queue.
     pub(super) fn pump<P: BufPool<Buf = B>>(
         &mut self,
         now: Instant,
@@ -145,9 +146,9 @@ impl<B: Buf> Echo<B> {
                         self.waiting.push_front(buf);
                         return TxOutcome::Blocked;
                     }
-                    // Closing or gone: the bytes have no way back any more.
+                    // The connection is closing or closed: the bytes cannot be sent back any more.
                     Err(SendError::NotConnected(_)) => stack.consumed(conn, bytes),
-                    // None is made so. A stream with a hole in it would be worse than none.
+                    // No buffer is filled that far. A reset is better than a stream with a hole.
                     Err(SendError::TooLong(_)) => stack.abort(now, conn),
                 }
             }
@@ -161,7 +162,7 @@ impl<B: Buf> Echo<B> {
     }
 }
 
-/// Appends as much of `bytes` as fits below `segment_max`; returns how much.
+/// Appends as much of `bytes` as fits into a segment of `segment_max` bytes. Returns the number of bytes appended.
 fn fill<B: Buf>(buf: &mut B, segment_max: usize, bytes: &[u8]) -> usize {
     let room = segment_max.saturating_sub(buf.bytes().len()).min(buf.tailroom());
     let taken = room.min(bytes.len());

@@ -1,4 +1,5 @@
-//! One port's protocols on one worker: our TCP, the services that listen on it, the RDMA engine.
+//! The daemon's protocols on one port and worker: TCP, the services that listen on it, and the RDMA endpoints of the
+//! region service. A [`WorkerPort`](crate::worker::WorkerPort) polls it.
 //!
 //! ```text
 //!  frames ──▶ Stack::handle_frames ──▶ events ──▶ services ──▶ Stack::send ──▶ poll_transmit ──▶ frames
@@ -6,8 +7,8 @@
 //!                                        │            ├─ echo, discard, chargen, daytime
 //!                                        │            └─ region: rdma::Endpoint ──▶ region memory
 //! ```
-//! It knows neither DPDK nor a clock: the buffers, the pool and the memory are type parameters, so that
-//! the same code runs under a test's heap buffers.
+//! The code depends on neither DPDK nor a clock. Buffers, pool and region memory are type parameters, so that tests run
+//! it on heap buffers.
 
 mod chargen;
 mod close;
@@ -42,14 +43,14 @@ pub(crate) use sink::{StreamSink, TxOutcome};
 use slots::{Service, Slots};
 pub(crate) use stream_ids::StreamIds;
 
-/// Connections that get a turn to send in one step, at most.
+/// Most connections whose output is serviced in one poll.
 pub(crate) const TX_SERVICED_MAX: usize = 64;
 
-/// Echo connections that wait for packet buffers and get a turn in one step, at most.
+/// Most echo connections resumed per poll after a lack of packet buffers.
 const ECHO_RESUMED_MAX: usize = 4;
 
 iwarp_counters::counters! {
-    /// What the services of a port's services count.
+    /// Counters of the services of a port.
     pub struct ServiceStats {
         /// Connections of the echo service.
         echo_connections,
@@ -61,59 +62,59 @@ iwarp_counters::counters! {
         daytime_connections,
         /// Connections of the region service.
         region_connections,
-        /// Bytes taken in by the discard service.
+        /// Bytes received by the discard service.
         discard_bytes,
-        /// Times that bytes on their way back were copied out of packet buffers that others wanted.
+        /// Times that echo copied queued bytes to ordinary memory, to free packet buffers.
         echo_copied_aside,
     }
 }
 
-/// What a listener serves.
+/// Service that a listener offers.
 #[derive(Clone, Debug)]
 pub enum ListenerService {
-    /// RFC 862.
+    /// Echo service (RFC 862).
     Echo,
-    /// RFC 863.
+    /// Discard service (RFC 863).
     Discard,
-    /// RFC 864.
+    /// Character generator (RFC 864).
     Chargen,
-    /// RFC 867.
+    /// Daytime service (RFC 867).
     Daytime,
     /// The region service: MPA and RDMA.
     Region(EndpointConfig),
 }
 
-/// What an engine is made from.
+/// Sizes and settings of an [`Engine`].
 #[derive(Debug)]
 pub struct EngineConfig {
-    /// The stack's part.
+    /// Settings of the TCP stack.
     pub stack: StackConfig,
-    /// Connections at most; as in `stack`.
+    /// Most connections; the same value as in `stack`.
     pub connections_max: u32,
-    /// STags at most.
+    /// Most STags granted at the same time.
     pub grants_max: u32,
-    /// Regions at most.
+    /// Most regions offered at the same time.
     pub regions_max: u32,
-    /// Of all randomness.
+    /// Seed of all random draws: ports, sequence numbers and STag keys.
     pub seed: [u8; 32],
 }
 
 /// One row of a list of connections.
 #[derive(Clone, Debug)]
 pub struct ConnRow {
-    /// Connection.
+    /// Identity of the connection.
     pub id: ConnId,
-    /// Its TCP side.
+    /// TCP state of the connection.
     pub tcp: ConnInfo,
-    /// What serves it.
+    /// Name of its service.
     pub service: &'static str,
-    /// Its RDMA side.
+    /// RDMA state, for a connection of the region service.
     pub rdma: Option<EndpointInfo>,
-    /// The region that it was granted.
+    /// Region granted to the connection, if any.
     pub region: Option<RegionId>,
 }
 
-/// One port's protocols on one worker.
+/// The protocols of one port on one worker.
 #[derive(Debug)]
 pub struct Engine<P: BufPool, M> {
     stack: Stack<P::Buf>,
@@ -121,21 +122,21 @@ pub struct Engine<P: BufPool, M> {
     listeners: Vec<(ListenerId, ListenerService)>,
     regions: RegionState<M>,
     stats: ServiceStats,
-    /// Connections that have something to send, each at most once.
+    /// Connections with output to transmit, each at most once.
     tx_ready: VecDeque<ConnId>,
-    /// Echo connections whose bytes lie spilled and wait for packet buffers, each at most once.
+    /// Echo connections with spilled bytes that wait for packet buffers, each at most once.
     echo_waiting: VecDeque<ConnId>,
-    /// The time limits of RDMA connections: of the handshake, mostly.
+    /// Deadlines of RDMA connections: MPA handshake, incomplete FPDU, linger.
     deadlines: Deadlines,
     streams: StreamIds,
-    /// Time since 1970 that the wall clock showed at [`Instant::ZERO`].
+    /// Wall clock at [`Instant::ZERO`], time since 1970.
     wall_at_zero: Duration,
-    /// Bytes.
+    /// Largest receive window, bytes.
     receive_window: usize,
 }
 
 impl<P: BufPool, M: Memory> Engine<P, M> {
-    /// Sizes everything from the configuration.
+    /// Allocates all tables for the configured sizes.
     pub fn new(config: EngineConfig, memory: M) -> Self {
         let connections = config.connections_max as usize;
         let receive_window = config.stack.receive_window_bytes as usize;
@@ -157,7 +158,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Binds a TCP port to a service.
+    /// Listens on a TCP port for a service.
     ///
     /// # Errors
     /// As [`Stack::listen`]: the port is taken, or there are too many listeners.
@@ -234,8 +235,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Takes a segment, and on a region's connection those that follow it, too. The event behind them, if there is one
-    /// already.
+    /// Passes a segment to the connection's service. The region service also takes the segments of the same connection
+    /// that follow. Returns the event after them, if one was polled.
     fn data(
         &mut self,
         now: Instant,
@@ -271,7 +272,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         None
     }
 
-    /// Lets the RDMA engine place what arrived behind a gap.
+    /// Offers out-of-order data to the RDMA endpoint for placement.
     fn out_of_order(&mut self, conn: ConnId) {
         let Self { stack, slots, regions, .. } = self;
         if let Some(Service::Region(stream)) = slots.service(conn) {
@@ -279,7 +280,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Others want the packet buffers that a connection keeps.
+    /// Frees the received packet buffers that a connection retains; others need them.
     #[cold]
     fn reclaim(&mut self, conn: ConnId) {
         match self.slots.service(conn) {
@@ -297,14 +298,14 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
 
     fn peer_closed(&mut self, now: Instant, conn: ConnId) {
         match self.slots.service(conn) {
-            // What is on its way back goes first: `service_tx_ready` closes behind it.
+            // Queued bytes are sent first; `service_tx_ready` closes after them.
             Some(Service::Echo(_)) => self.queue_tx(conn),
             Some(Service::Region(stream)) => {
                 let action = stream.peer_closed(now, &mut self.regions);
                 self.queue_tx(conn);
                 self.apply(now, conn, action);
             }
-            // Daytime closes behind its line.
+            // Daytime closes after its line.
             Some(Service::Daytime) => {}
             Some(Service::Discard | Service::Chargen(_)) | None => self.stack.close(now, conn),
         }
@@ -373,8 +374,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Gives echo connections that wait for packet buffers a turn, a few at a time and after everybody else: when there are
-    /// some to spare.
+    /// Resumes a few echo connections that wait for packet buffers, after all others, while the pool is not short.
     #[inline]
     fn resume_echo(&mut self) {
         if self.echo_waiting.is_empty() || self.stack.pool_is_short() {
@@ -395,7 +395,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Keeps the time limit of an RDMA connection, and tells the stack when it gives way, if that is new.
+    /// Updates the deadline of an RDMA connection and its [`GivesWay`](tcp_stack::GivesWay), if either has changed.
     fn arm(&mut self, conn: ConnId) {
         let Some(Service::Region(stream)) = self.slots.service(conn) else { return };
         let (before, deadline) = stream.arm();
@@ -452,9 +452,9 @@ impl<P: BufPool, M: Memory> PortProtocols for Engine<P, M> {
     }
 }
 
-/// Regions and reports: what the control side asks for between two steps.
+/// Regions and reports, for commands between two polls.
 impl<P: BufPool, M: Memory> Engine<P, M> {
-    /// Offers a region to peers.
+    /// Offers a region to peers under its name.
     ///
     /// # Errors
     /// As [`RegionService::add`].
@@ -462,53 +462,53 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         self.regions.service.add(entry)
     }
 
-    /// Takes a region out of the offer; grants made before stay valid. Returns how many there are.
+    /// Stops offering a region. Grants made before stay valid; returns their number.
     pub fn region_hide(&mut self, name: &str, region: RegionId) -> usize {
         self.regions.service.remove(name);
         self.regions.rdma.stags.grants_of(region)
     }
 
-    /// Revokes every grant on a region: when this returns, this engine touches its memory no more.
+    /// Revokes every grant on a region. When this returns, the engine does not touch its memory any more.
     pub fn region_revoke(&mut self, region: RegionId) -> usize {
         self.regions.rdma.stags.revoke_region(region)
     }
 
-    /// Grants on a region.
+    /// Returns the number of valid grants on a region.
     pub fn region_grants(&self, region: RegionId) -> usize {
         self.regions.rdma.stags.grants_of(region)
     }
 
-    /// The memory that segments are placed into.
+    /// Borrows the region memory mutably.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.regions.rdma.memory
     }
 
-    /// The memory that segments are placed into.
+    /// Borrows the region memory.
     pub fn memory(&self) -> &M {
         &self.regions.rdma.memory
     }
 
-    /// Takes the time since 1970 that the wall clock shows: the daytime service goes by the last one.
+    /// Sets the wall clock, time since 1970. The daytime service uses it.
     pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
         self.wall_at_zero = since_epoch.saturating_sub(since_start(now));
     }
 
-    /// The stack, for its counters and addresses.
+    /// Borrows the TCP stack, for its counters and addresses.
     pub fn stack(&self) -> &Stack<P::Buf> {
         &self.stack
     }
 
-    /// The RDMA engine's counters.
+    /// Returns the counters of MPA, DDP, RDMAP and the region service.
     pub fn rdma_stats(&self) -> &RdmaStats {
         &self.regions.rdma.stats
     }
 
-    /// The services' counters.
+    /// Returns the counters of the services.
     pub fn service_stats(&self) -> &ServiceStats {
         &self.stats
     }
 
-    /// One connection.
+    /// Returns the row of a connection.
     pub fn conn(&self, id: ConnId) -> Option<ConnRow> {
         let tcp = self.stack.info(id)?;
         let (service, rdma, region) = match self.slots.peek(id) {
@@ -522,7 +522,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         Some(ConnRow { id, tcp, service, rdma, region })
     }
 
-    /// The connection in a place of the slab, if there is one.
+    /// Returns the row of the connection with this slab index.
     pub fn conn_at(&self, index: u32) -> Option<ConnRow> {
         self.stack
             .connections_from(index)
@@ -531,8 +531,8 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
             .and_then(|id| self.conn(id))
     }
 
-    /// Calls `take` for the connections from slab index `cursor` on, until it answers `false` (it has not
-    /// taken that one); returns the index to go on at, `None` at the end.
+    /// Calls `take` for each connection from slab index `cursor` on, until it returns `false` (it did not take that
+    /// row). Returns the index to continue at, `None` at the end.
     pub fn conns(&self, cursor: u32, take: &mut dyn FnMut(ConnRow) -> bool) -> Option<u32> {
         for id in self.stack.connections_from(cursor) {
             if let Some(row) = self.conn(id)
@@ -545,7 +545,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     }
 }
 
-/// A key of its own for the region service's table of names.
+/// Derives the hash key of the region service's table of names.
 fn service_seed(seed: &[u8; 32]) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = *seed;
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
@@ -573,7 +573,7 @@ fn fill_chargen<P: BufPool>(
     if sink.budget < segment { TxOutcome::Again } else { TxOutcome::Blocked }
 }
 
-/// Sends a line and closes behind it, as soon as there is a buffer for it.
+/// Sends a line and closes the connection, as soon as there is a packet buffer.
 fn send_and_close<P: BufPool>(
     now: Instant,
     conn: ConnId,

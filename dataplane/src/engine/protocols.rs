@@ -1,15 +1,15 @@
-//! What drives the protocols of a port.
+//! The interface between a worker and the protocols of a port. [`Engine`](super::Engine) and
+//! [`Verbs`](crate::verbs::Verbs) implement it; [`WorkerPort`](crate::worker::WorkerPort) calls it.
 
 use tcp_stack::{BufPool, Instant, RxFrame, TxFrame};
 
-/// The protocols of one port on one worker: frames in, frames out, at given times.
+/// Protocols of one port on one worker: frames in, frames out, at given times.
 pub trait PortProtocols {
-    /// Where its buffers come from.
+    /// Pool that packet buffers are allocated from.
     type Pool: BufPool;
 
-    /// One round: takes a burst of frames, lets those above TCP act on what they brought, emits at most `max`
-    /// frames. Returns how many it emitted. Timers are looked at if `due`: when [`Self::next_deadline`] has come, and now and
-    /// then where it was not asked since the last step.
+    /// Processes a burst of received frames, runs the applications above TCP, and emits at most `max` frames through
+    /// `out`. Returns the number of frames emitted. Also runs expired timers if `due` is set.
     fn poll(
         &mut self,
         now: Instant,
@@ -20,16 +20,16 @@ pub trait PortProtocols {
         max: usize,
     ) -> usize;
 
-    /// Does what can wait until the frames of a step have left. Comes after every step, before anything else.
+    /// Runs work that can wait until the emitted frames have been sent. Called after every poll, before anything else.
     fn run_deferred(&mut self) {}
 
-    /// When the next step is due at the latest though no frame arrives. A step changes that, and nothing else does.
+    /// Returns the time at which the next poll is due even if no frame arrives. Only a poll changes it.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Whether a further step would do something at once: there is something to send, or the program has asked for
-    /// something since the last one.
+    /// Returns true if another poll would have immediate work: output to send, or a request that the program posted
+    /// since the last poll.
     fn has_output(&self) -> bool;
 
-    /// Resets every connection: the program is going down.
+    /// Resets every connection, because the program ends.
     fn abort_all(&mut self, now: Instant);
 }

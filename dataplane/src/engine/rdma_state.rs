@@ -1,12 +1,12 @@
-//! RDMA state that all connections of one port and worker share. The region service and the verbs own one each, and pass
-//! its parts to the RDMA crate with each call.
+//! RDMA state that all connections of one port and worker share. `Engine` and `Verbs` own one each and pass its parts
+//! to the RDMA crate with each call.
 
 use rdma::{Env, RdmaStats, StagTable};
 
 /// STags, the memory that they name, and the counters.
 #[derive(Debug)]
 pub(crate) struct RdmaState<M> {
-    /// Every valid STag.
+    /// Table of valid STags.
     pub(crate) stags: StagTable,
     /// Memory of the regions, by [`rdma::RegionId`].
     pub(crate) memory: M,

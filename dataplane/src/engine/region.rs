@@ -1,4 +1,5 @@
-//! A connection of the region service: an RDMA responder on one of our TCP streams.
+//! A connection of the region service: an RDMA responder on one TCP connection. `Engine` feeds it segments and services
+//! its output.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,38 +14,38 @@ use super::deadlines::{LINGER, since_start};
 use super::rdma_state::RdmaState;
 use super::sink::{StreamSink, TxOutcome};
 
-/// State shared by all RDMA connections of one port and worker.
+/// State shared by all connections of the region service on one port and worker.
 #[derive(Debug)]
 pub(super) struct RegionState<M> {
     pub(super) rdma: RdmaState<M>,
     pub(super) service: RegionService,
 }
 
-/// What the owner of the connection must do now.
+/// Action that the engine must take on the TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing.
+    /// Keep the connection open.
     Keep,
-    /// Close the stream in an orderly way.
+    /// Close it with a FIN.
     Close,
-    /// Reset it.
+    /// Close it with a RST.
     Abort,
 }
 
-/// One stream of the region service.
+/// RDMA stream of one connection.
 #[derive(Debug)]
 pub(super) struct RegionStream<B: Buf> {
     endpoint: Endpoint<Segment<B>>,
     stream: StreamId,
     peer: IpAddr,
     region: Option<RegionId>,
-    /// The time limit that the owner keeps for it.
+    /// Deadline that the engine has queued for the stream.
     armed: Option<Duration>,
-    /// Packet buffers that it is known to keep.
+    /// Packet buffers that the stack accounts to the stream.
     kept: usize,
-    /// We have closed: until when the peer may take to do so.
+    /// After our close: time until which the peer may delay its own.
     linger_until: Option<Duration>,
-    /// When the connection gives way to others, as the owner was told.
+    /// Eviction rule that was last reported to the stack.
     gives_way: GivesWay,
 }
 
@@ -62,7 +63,7 @@ impl<B: Buf> RegionStream<B> {
         }
     }
 
-    /// Takes segments of the stream, in order and each with its offset, and acts on what they bring.
+    /// Processes consecutive segments of the stream, each with its offset.
     pub(super) fn receive<M: Memory>(
         &mut self,
         now: Instant,
@@ -76,7 +77,7 @@ impl<B: Buf> RegionStream<B> {
         self.handle_events(now, state)
     }
 
-    /// The stream goes on by bytes that were placed already.
+    /// Advances the stream over bytes that were placed out of order.
     pub(super) fn receive_placed<M: Memory>(
         &mut self,
         now: Instant,
@@ -88,7 +89,7 @@ impl<B: Buf> RegionStream<B> {
         self.handle_events(now, state)
     }
 
-    /// Looks at bytes of the stream behind a gap; whether nobody needs them any more, since they are placed.
+    /// Offers out-of-order bytes for placement. Returns true if they were placed, so that the buffer can be freed.
     pub(super) fn receive_out_of_order<M: Memory>(
         &mut self,
         offset: u64,
@@ -103,7 +104,7 @@ impl<B: Buf> RegionStream<B> {
         self.handle_events(now, state)
     }
 
-    /// Acts on a time limit that has passed.
+    /// Handles an expired deadline.
     pub(super) fn handle_timeout<M: Memory>(&mut self, now: Instant, state: &mut RegionState<M>) -> Action {
         if self.linger_until.is_some_and(|until| until <= since_start(now)) {
             return Action::Abort;
@@ -112,18 +113,18 @@ impl<B: Buf> RegionStream<B> {
         self.handle_events(now, state)
     }
 
-    /// The time limit that the owner keeps for it, and the one that it is to keep from now on.
+    /// Updates the queued deadline. Returns the one before and the new one.
     pub(super) fn arm(&mut self) -> (Option<Duration>, Option<Duration>) {
         let deadline = [self.endpoint.next_deadline(), self.linger_until].into_iter().flatten().min();
         (std::mem::replace(&mut self.armed, deadline), deadline)
     }
 
-    /// The time limit that the owner keeps for it.
+    /// Returns the queued deadline.
     pub(super) fn armed(&self) -> Option<Duration> {
         self.armed
     }
 
-    /// Queues what the endpoint wants to send, as far as its turn goes.
+    /// Moves the endpoint's output into the send queue, up to the budget of one service.
     pub(super) fn pump<P: BufPool<Buf = B>, M: Memory>(
         &mut self,
         now: Instant,
@@ -138,8 +139,8 @@ impl<B: Buf> RegionStream<B> {
         (outcome, self.handle_events(now, state))
     }
 
-    /// Tells the stack how many packet buffers are kept for an FPDU that is not complete; if that is too many, what is
-    /// wanted of them is copied.
+    /// Reports the packet buffers retained for an incomplete FPDU to the stack. If the stack allows no more, their
+    /// bytes are copied and the buffers freed.
     #[inline]
     pub(super) fn retain_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
         if self.endpoint.chunks() == self.kept {
@@ -151,7 +152,7 @@ impl<B: Buf> RegionStream<B> {
         }
     }
 
-    /// Keeps no packet buffer: what is wanted of them is copied.
+    /// Copies the bytes of retained packet buffers and frees the buffers.
     #[cold]
     pub(super) fn copy_kept(&mut self, stack: &mut Stack<B>, conn: ConnId, stats: &mut RdmaStats) {
         self.endpoint.compact(stats);
@@ -159,14 +160,14 @@ impl<B: Buf> RegionStream<B> {
         stack.retain(conn, buffers(self.kept));
     }
 
-    /// When the connection gives way to others from now on, if that has changed: never, while a region is granted to it.
+    /// Returns the new eviction rule if it has changed: a connection with a grant never gives way.
     pub(super) fn gives_way_change(&mut self) -> Option<GivesWay> {
         let is_granted = self.region.is_some() && self.linger_until.is_none();
         let when = if is_granted { GivesWay::Never } else { GivesWay::Anytime };
         (std::mem::replace(&mut self.gives_way, when) != when).then_some(when)
     }
 
-    /// The region that this connection was granted, if any.
+    /// Returns the region that was granted to this connection, if any.
     pub(super) fn region(&self) -> Option<RegionId> {
         self.region
     }
@@ -175,7 +176,7 @@ impl<B: Buf> RegionStream<B> {
         self.endpoint.info()
     }
 
-    /// The connection is gone: so are its grants.
+    /// Revokes the grants of a connection that has closed.
     pub(super) fn close<M>(&mut self, state: &mut RegionState<M>) {
         state.rdma.stags.revoke_stream(self.stream);
     }
@@ -194,7 +195,7 @@ impl<B: Buf> RegionStream<B> {
                     } else {
                         self.endpoint.reject(&answer.reply)
                     };
-                    // CommandError only when the negotiation is over already, which an event of its own tells.
+                    // Fails only if the negotiation is over already, which another event reports.
                     let _ = answered;
                 }
                 Event::Close { how: CloseHow::Fin } => {
@@ -202,8 +203,7 @@ impl<B: Buf> RegionStream<B> {
                     action = Action::Close;
                 }
                 Event::Close { how: CloseHow::Reset } => action = Action::Abort,
-                // A region has no receive queue and starts nothing of its own; what the stream did is
-                // in its counters.
+                // A region has no receive queue and posts no work; the counters record the stream's traffic.
                 _ => {}
             }
         }
@@ -211,12 +211,12 @@ impl<B: Buf> RegionStream<B> {
     }
 }
 
-/// As the stack counts them.
+/// Converts a number of packet buffers to the stack's type.
 fn buffers(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// The rights that a configuration names.
+/// Converts the access rights of a configuration to those of the RDMA crate.
 pub fn access_of(access: iwarp_config::Access) -> Access {
     Access::from_bits(access.bits()).unwrap_or(Access::NONE)
 }

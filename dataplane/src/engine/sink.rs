@@ -1,54 +1,54 @@
-//! The adapter that joins the RDMA engine's sending side to our TCP: one FPDU, one buffer, one segment.
+//! Adapter between the transmit side of RDMA and our TCP: an FPDU is built in the packet buffer of one segment.
+//! `Engine` and `Verbs` create a sink for each connection that they service.
 
 use rdma::Sink;
 use rdma::mpa::{MARKER_LEN, fpdu_len, framer::MULPDU_MIN};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, Instant, Stack};
 
-/// The longest FPDU for a peer whose segments are shorter still: RFC 5044 §4.5 lets MPA cut no shorter ones.
+/// Longest FPDU for a peer with a smaller MSS: RFC 5044 §4.5 does not let MPA cut shorter ones.
 const FPDU_LEAST: usize = fpdu_len(MULPDU_MIN) + MARKER_LEN;
 const _: () = assert!(FPDU_LEAST <= tcp_stack::SEND_LEAST);
 
-/// Bytes that one connection may queue before others get their turn.
+/// Bytes that one connection may queue per service, before the next connection is serviced.
 const BUDGET: usize = 64 << 10;
 
-/// What became of a connection's turn to send.
+/// Outcome of servicing a connection that was ready to transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxOutcome {
-    /// Nothing is left to send.
+    /// The connection has no more output.
     Idle,
-    /// More is to be sent, and there is room: it goes to the end of the queue.
+    /// The connection has more output and room for it: it is queued again.
     Again,
-    /// More is to be sent when the stack says that there is room again.
+    /// The connection has more output, and waits until the stack reports room in the send queue.
     Blocked,
 }
 
-/// One connection's sending side, for the length of one step.
+/// Send queue of one connection, borrowed for one service.
 pub(crate) struct StreamSink<'a, P: BufPool> {
     stack: &'a mut Stack<P::Buf>,
     pool: &'a mut P,
     conn: ConnId,
     now: Instant,
-    /// Bytes of a segment.
+    /// Payload bytes of a full segment.
     segment: usize,
-    /// FPDUs up to this many bytes share a segment with those before them, where they fit (RFC 5044 §5.1: "Multiple
-    /// FPDUs MAY be packed into a single TCP segment"): a small message costs a packet of its own otherwise. Of longer ones
-    /// no two would fit; they are not tried.
+    /// FPDUs up to this many bytes are packed into the preceding segment if they fit (RFC 5044 §5.1: "Multiple FPDUs
+    /// MAY be packed into a single TCP segment"); otherwise each small message costs a packet. Two longer FPDUs would
+    /// never fit, so they are not tried.
     share_max: usize,
-    /// Bytes that this connection may still queue in this step, so that one long Read does not starve
-    /// its neighbors.
+    /// Bytes that this connection may still queue in this service, so that a long Read does not starve the others.
     pub(crate) budget: usize,
-    /// The buffer behind that of the last segment was asked for.
+    /// True if the packet buffer after the last segment's was prefetched.
     expected: bool,
 }
 
 impl<'a, P: BufPool> StreamSink<'a, P> {
-    /// A connection's turn begins.
+    /// Starts the service of a connection.
     pub(crate) fn new(stack: &'a mut Stack<P::Buf>, pool: &'a mut P, conn: ConnId, now: Instant) -> Self {
         let segment = stack.emss(conn).min(pool.data_room());
         Self { stack, pool, conn, now, segment, share_max: segment / 2, budget: BUDGET, expected: false }
     }
 
-    /// What became of the turn, if an RDMA stream has used it and has more to send, or not.
+    /// Returns the outcome of the service; `pending` is true if the RDMA stream has more to send.
     pub(crate) fn outcome(&self, pending: bool) -> TxOutcome {
         let segment = self.stack.emss(self.conn).max(FPDU_LEAST);
         if !pending {
@@ -60,8 +60,8 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
         }
     }
 
-    /// Queues `len` bytes as a segment of their own, of which TCP makes several for a peer of tiny ones; `false`
-    /// when there is no room or no buffer.
+    /// Queues `len` bytes as a new segment, which TCP splits for a peer with a tiny MSS. Returns `false` if there is no
+    /// room or no packet buffer.
     fn push_segment(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         if len > self.room() {
             return false;
@@ -69,7 +69,8 @@ impl<'a, P: BufPool> StreamSink<'a, P> {
         let Some(mut buf) = self.pool.alloc(BufClass::Data) else { return false };
         let Some(bytes) = buf.append(len) else { return false };
         build(bytes);
-        // Mostly the next segment is as long. Behind a small FPDU there may be none: it does not wait for that.
+        // The next segment usually has the same length. A small FPDU may be the last one, and does not wait for a
+        // prefetch.
         self.expected = len > self.share_max;
         if self.expected {
             self.pool.expect(len);
@@ -95,7 +96,7 @@ impl<P: BufPool> Sink for StreamSink<'_, P> {
         }
         let shared = len <= self.share_max && self.stack.append(self.conn, len, build);
         if shared && !self.expected {
-            // Small ones come one after the other, and fill the next segment, too.
+            // Small FPDUs arrive in series and fill the next segment, too.
             self.expected = true;
             self.pool.expect(self.segment);
         }

@@ -1,4 +1,4 @@
-//! What serves each connection, found by the connection's own slab index.
+//! Table of the services of connections, indexed by the connection's slab index.
 
 use tcp_stack::{Buf, ConnId, GivesWay};
 
@@ -6,7 +6,7 @@ use super::chargen::Chargen;
 use super::echo::Echo;
 use super::region::RegionStream;
 
-/// What serves a connection, with its state.
+/// Service of a connection, with its state.
 #[derive(Debug)]
 pub(super) enum Service<B: Buf> {
     Echo(Echo<B>),
@@ -17,11 +17,11 @@ pub(super) enum Service<B: Buf> {
 }
 
 impl<B: Buf> Service<B> {
-    /// When a connection that has just opened gives way to others for which there is no room.
+    /// Returns the eviction rule for a connection that has just opened.
     pub(super) fn gives_way(&self) -> GivesWay {
         match self {
             Self::Echo(_) | Self::Discard | Self::Chargen(_) => GivesWay::WhenIdle,
-            // Nothing is proven before there is a grant, however much is said; and who has the time needs no more.
+            // A region peer has proven nothing before its grant, and a daytime peer needs nothing after its line.
             Self::Daytime | Self::Region(_) => GivesWay::Anytime,
         }
     }
@@ -31,12 +31,12 @@ impl<B: Buf> Service<B> {
 struct Slot<B: Buf> {
     id: ConnId,
     service: Service<B>,
-    /// It waits in the queue of tx_ready.
+    /// True while the connection is queued as ready to transmit.
     tx_ready: bool,
     peer_closed: bool,
 }
 
-/// One slot per connection that the stack can have.
+/// One slot for each connection of the stack.
 #[derive(Debug)]
 pub(super) struct Slots<B: Buf> {
     slots: Vec<Option<Slot<B>>>,
@@ -67,7 +67,7 @@ impl<B: Buf> Slots<B> {
         slot.filter(|slot| slot.id == id).map(|slot| &slot.service)
     }
 
-    /// Notes that the connection waits for its turn; `false` when it did already, or is gone.
+    /// Marks the connection as ready to transmit. Returns `false` if it was marked already, or is closed.
     pub(super) fn mark_tx_ready(&mut self, id: ConnId) -> bool {
         self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.tx_ready, true))
     }
@@ -89,17 +89,17 @@ impl<B: Buf> Slots<B> {
         slot.is_some_and(|slot| slot.id == id && slot.peer_closed)
     }
 
-    /// Connections that there can be: every index is below.
+    /// Returns the number of slots: every slab index is below.
     pub(super) fn capacity(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
 
-    /// The open connection in a place.
+    /// Returns the open connection with this slab index.
     pub(super) fn at(&self, index: u32) -> Option<ConnId> {
         self.slots.get(index as usize)?.as_ref().map(|slot| slot.id)
     }
 
-    /// Every open connection.
+    /// Returns every open connection.
     pub(super) fn ids(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.slots.iter().flatten().map(|slot| slot.id)
     }

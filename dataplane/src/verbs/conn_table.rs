@@ -1,33 +1,32 @@
-//! Which connection carries which id, and what is kept for each.
+//! Tables that map connection identifiers to TCP connections and back, with the state kept for each.
 
 use std::time::Duration;
 
 use rdma::verbs::CmId;
 use tcp_stack::{ConnId, ListenerId};
 
-/// What carries an id.
+/// TCP object of a connection identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// A listener of TCP's.
+    /// A listener of the TCP stack.
     Listener(ListenerId),
-    /// A connection of TCP's, open or about to be.
+    /// A TCP connection, open or opening.
     Conn(ConnId),
 }
 
-/// A connection of TCP's.
+/// State kept for a TCP connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Conn {
     conn: ConnId,
-    /// Whose it is; `None` when we have closed it, and the peer has not yet.
+    /// Connection identifier; `None` after our close, until the peer has closed too.
     pub(super) id: Option<CmId>,
-    /// The time limit that is kept for it.
+    /// Deadline queued for the connection.
     pub(super) deadline: Option<Duration>,
     /// It waits in the queue of tx_ready.
     tx_ready: bool,
 }
 
-/// Two tables: of the ids that something carries, by [`CmId::index`], and of the connections, by [`ConnId::index`].
-/// They do not grow.
+/// Two tables of fixed size: identifiers by [`CmId::index`], and connections by [`ConnId::index`].
 #[derive(Debug)]
 pub(super) struct ConnTable {
     ids: Box<[Option<(CmId, Transport)>]>,
@@ -40,14 +39,14 @@ impl ConnTable {
         Self { ids: vec![None; ids].into(), conns: vec![None; connections].into(), count: 0 }
     }
 
-    /// A listener carries the id.
+    /// Binds an identifier to a listener.
     pub(super) fn listen(&mut self, id: CmId, listener: ListenerId) {
         if let Some(place) = self.ids.get_mut(id.index()) {
             *place = Some((id, Transport::Listener(listener)));
         }
     }
 
-    /// A connection, new, carries the id.
+    /// Binds an identifier to a new connection.
     pub(super) fn open(&mut self, id: CmId, conn: ConnId) {
         if let (Some(of_id), Some(of_conn)) =
             (self.ids.get_mut(id.index()), self.conns.get_mut(conn.index() as usize))
@@ -58,19 +57,20 @@ impl ConnTable {
         }
     }
 
-    /// What carries the id.
+    /// Returns the listener or connection of an identifier.
     pub(super) fn transport(&self, id: CmId) -> Option<Transport> {
         let (of, transport) = (*self.ids.get(id.index())?)?;
         (of == id).then_some(transport)
     }
 
-    /// The id of a listener.
+    /// Returns the identifier of a listener.
     pub(super) fn listener(&self, listener: ListenerId) -> Option<CmId> {
         let mut ids = self.ids.iter().flatten();
         ids.find(|(_, transport)| *transport == Transport::Listener(listener)).map(|(id, _)| *id)
     }
 
-    /// Nothing carries the id any more: what has ids it. A connection stays until it has [closed](Self::close).
+    /// Unbinds an identifier and returns its listener or connection. A connection stays in the table until
+    /// [`Self::close`].
     pub(super) fn unbind(&mut self, id: CmId) -> Option<Transport> {
         let place = self.ids.get_mut(id.index())?;
         let (_, transport) = place.take_if(|(of, _)| *of == id)?;
@@ -82,7 +82,7 @@ impl ConnTable {
         Some(transport)
     }
 
-    /// A connection is gone: what was kept for it.
+    /// Removes a closed connection and returns its state.
     pub(super) fn close(&mut self, conn: ConnId) -> Option<Conn> {
         let closed = self.conns.get_mut(conn.index() as usize)?.take_if(|of| of.conn == conn)?;
         self.count = self.count.saturating_sub(1);
@@ -94,21 +94,21 @@ impl ConnTable {
         Some(closed)
     }
 
-    /// Whose the connection is.
+    /// Returns the identifier of a connection.
     #[inline]
     pub(super) fn id(&self, conn: ConnId) -> Option<CmId> {
         let of = self.conns.get(conn.index() as usize)?.as_ref()?;
         of.id.filter(|_| of.conn == conn)
     }
 
-    /// Whose the connection is, and the time limit that is kept for it.
+    /// Returns the identifier of a connection and its queued deadline.
     #[inline]
     pub(super) fn deadline(&self, conn: ConnId) -> Option<(CmId, Option<Duration>)> {
         let of = self.conns.get(conn.index() as usize)?.as_ref().filter(|of| of.conn == conn)?;
         Some((of.id?, of.deadline))
     }
 
-    /// Notes that the connection waits for its turn; `false` when it did already, or is gone.
+    /// Marks the connection as ready to transmit. Returns `false` if it was marked already, or is closed.
     #[inline]
     pub(super) fn mark_tx_ready(&mut self, conn: ConnId) -> bool {
         self.conn(conn).is_some_and(|conn| !std::mem::replace(&mut conn.tx_ready, true))
@@ -120,7 +120,7 @@ impl ConnTable {
         }
     }
 
-    /// The connection has this time limit from here on, and had the one that is returned; `None`: it is gone.
+    /// Replaces the deadline of a connection and returns the one before; `None` if the connection has closed.
     #[inline]
     pub(super) fn set_deadline(
         &mut self,
@@ -130,19 +130,19 @@ impl ConnTable {
         self.conn(conn).map(|conn| std::mem::replace(&mut conn.deadline, deadline))
     }
 
-    /// The time limit of a connection has passed: whose it is.
+    /// Clears the expired deadline of a connection and returns its identifier.
     pub(super) fn expired(&mut self, conn: ConnId) -> Option<Option<CmId>> {
         let conn = self.conn(conn)?;
         conn.deadline = None;
         Some(conn.id)
     }
 
-    /// Every connection.
+    /// Returns every connection in the table.
     pub(super) fn all(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.conns.iter().flatten().map(|conn| conn.conn)
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub(super) fn count(&self) -> usize {
         self.count
     }

@@ -1,12 +1,12 @@
-//! The objects of verbs over our TCP: what a program that is its own dataplane works with.
+//! RDMA verbs over our TCP, for a program that is its own dataplane.
 //!
 //! ```text
 //!  frames ──▶ Stack::handle_frames ──▶ events ──▶ Device ──▶ completion queues ──▶ the program
 //!                                                   │  ▲                              │ post_send, …
-//!  frames ◀── poll_transmit ◀── Stack::send ◀── turns  └── region memory              ▼
+//!  frames ◀── poll_transmit ◀── Stack::send ◀─ tx_ready └── region memory             ▼
 //! ```
-//! [`Verbs`] joins a [`Device`] to a [`Stack`]. It knows neither DPDK nor a clock: the buffers, the pool and the memory
-//! are type parameters, so that the same code runs under a test's heap buffers. A [`Node`] runs it on a DPDK port.
+//! [`Verbs`] connects a [`Device`] to a [`Stack`]. The code depends on neither DPDK nor a clock: buffers, pool and
+//! region memory are type parameters, so that tests run it on heap buffers. A [`Node`] polls it on a DPDK port.
 
 mod conn_table;
 mod node;
@@ -34,43 +34,42 @@ use conn_table::{ConnTable, Transport};
 pub use node::{Node, NodeOptions, PortVerbs};
 
 iwarp_counters::counters! {
-    /// What joins verbs to TCP counts.
+    /// Counters of the adapter between verbs and TCP.
     pub struct VerbsStats {
-        /// Streams that listeners took.
+        /// Connections accepted by listeners.
         accepted,
-        /// Streams opened.
+        /// Connections opened by the program.
         opened,
-        /// Streams reset since as many requests as the listener's backlog waited for an answer, or the device had no id
-        /// left.
+        /// Connections reset because the listener's backlog was full, or the device had no free id.
         drop_backlog,
-        /// Streams reset since their listener is bound to another address.
+        /// Connections reset because their listener is bound to another address.
         drop_address,
-        /// Bytes that came when the program's connection had ended.
+        /// Bytes received after the program's connection had ended.
         late_bytes,
     }
 }
 
-/// What it is made from.
+/// Sizes and settings of a [`Verbs`].
 #[derive(Debug)]
 pub struct VerbsConfig {
-    /// The stack's part.
+    /// Settings of the TCP stack.
     pub stack: StackConfig,
-    /// What its connections are like.
+    /// TCP options of its connections.
     pub conn: ConnOptions,
-    /// What the device has.
+    /// Limits of the device.
     pub limits: Limits,
-    /// What connections are made with, but for what their queue pairs and `ConnParam` say.
+    /// Settings of RDMA connections, unless their queue pair or `ConnParam` overrides them.
     pub endpoint: EndpointConfig,
-    /// STags at most: of memory regions and windows.
+    /// Most STags of memory regions and windows.
     pub stags_max: u32,
-    /// Of all randomness.
+    /// Seed of all random draws: ports, sequence numbers and STag keys.
     pub seed: [u8; 32],
 }
 
-/// The objects of verbs, on one port and one thread.
+/// Verbs objects on one port and one thread.
 ///
-/// The program works with the [`Device`] between two steps: it makes objects, posts work, polls completion queues and
-/// connection events. Work posted is on its way with the next step.
+/// The program calls the [`Device`] between two polls: it creates objects, posts work requests, and polls completion
+/// queues and events. The next poll transmits the posted work.
 #[derive(Debug)]
 pub struct Verbs<P: BufPool, M> {
     stack: Stack<P::Buf>,
@@ -78,25 +77,24 @@ pub struct Verbs<P: BufPool, M> {
     rdma: RdmaState<M>,
     conns: ConnTable,
     streams: StreamIds,
-    /// Connections that have something to send, each at most once.
+    /// Connections with output to transmit, each at most once.
     tx_ready: VecDeque<ConnId>,
     deadlines: Deadlines,
-    /// Connections to be looked at when the frames of a step have left: what they have sent is to be told of, and their time
-    /// limit kept.
+    /// Connections whose completions and deadlines are processed after this poll's frames are sent.
     deferred: Vec<ConnId>,
     options: ConnOptions,
     stats: VerbsStats,
 }
 
-/// Connections that can be looked at behind a step; those beyond are in it.
+/// Capacity of `deferred`. Work of further connections is done within the poll.
 const DEFERRED_MAX: usize = 64;
 
 impl<P: BufPool, M: Memory> Verbs<P, M> {
-    /// Sizes everything from the configuration.
+    /// Allocates all tables for the configured sizes.
     pub fn new(config: VerbsConfig, memory: M) -> Self {
         let connections = config.stack.connections_max as usize;
         let out_of_order = config.endpoint.out_of_order != OutOfOrderPolicy::Off;
-        // Silent peers leave half of the connections to others.
+        // Peers that have not sent an MPA Request may take at most half of the connections.
         let half = u16::try_from(connections.div_euclid(2)).unwrap_or(u16::MAX);
         let limits = Limits { silent: config.limits.silent.min(half), ..config.limits };
         Self {
@@ -113,17 +111,17 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         }
     }
 
-    /// The objects.
+    /// Borrows the device with all verbs objects.
     pub fn device(&self) -> &Device<Segment<P::Buf>> {
         &self.device
     }
 
-    /// The objects. What the adapter of a transport calls is not for the program.
+    /// Borrows the device with all verbs objects mutably. Its methods for transport adapters are not for programs.
     pub fn device_mut(&mut self) -> &mut Device<Segment<P::Buf>> {
         &mut self.device
     }
 
-    /// As [`Device::reg_mr`].
+    /// Calls [`Device::reg_mr`] with this port's STag table.
     ///
     /// # Errors
     /// As there.
@@ -137,7 +135,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.device.reg_mr(pd, range, base, access, &mut self.rdma.stags)
     }
 
-    /// As [`Device::dereg_mr`].
+    /// Calls [`Device::dereg_mr`] with this port's STag table.
     ///
     /// # Errors
     /// As there.
@@ -145,7 +143,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.device.dereg_mr(mr, &mut self.rdma.stags)
     }
 
-    /// As [`Device::alloc_mw`].
+    /// Calls [`Device::alloc_mw`] with this port's STag table.
     ///
     /// # Errors
     /// As there.
@@ -153,7 +151,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.device.alloc_mw(pd, &mut self.rdma.stags)
     }
 
-    /// As [`Device::dealloc_mw`].
+    /// Calls [`Device::dealloc_mw`] with this port's STag table.
     ///
     /// # Errors
     /// As there.
@@ -161,12 +159,12 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.device.dealloc_mw(mw, &mut self.rdma.stags)
     }
 
-    /// As [`Device::disconnect`].
+    /// Calls [`Device::disconnect`] at time `now`.
     pub fn disconnect(&mut self, id: CmId, now: Instant) {
         self.device.disconnect(id, since_start(now));
     }
 
-    /// As [`Device::terminate_qp`].
+    /// Calls [`Device::terminate_qp`] at time `now`.
     ///
     /// # Errors
     /// As there.
@@ -174,32 +172,32 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.device.terminate_qp(qp, since_start(now), &mut self.rdma.stats)
     }
 
-    /// The memory of the regions.
+    /// Borrows the memory of the regions.
     pub fn memory(&self) -> &M {
         &self.rdma.memory
     }
 
-    /// The memory of the regions.
+    /// Borrows the memory of the regions mutably.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.rdma.memory
     }
 
-    /// The stack below.
+    /// Borrows the TCP stack.
     pub fn stack(&self) -> &Stack<P::Buf> {
         &self.stack
     }
 
-    /// What the RDMA engine counts.
+    /// Returns the counters of MPA, DDP and RDMAP.
     pub fn rdma_stats(&self) -> &RdmaStats {
         &self.rdma.stats
     }
 
-    /// What this counts.
+    /// Returns the counters of the adapter.
     pub fn stats(&self) -> &VerbsStats {
         &self.stats
     }
 
-    /// TCP state of a connection; `None` if the id has no connection, or its connection has closed.
+    /// Returns the TCP state of a connection; `None` if the id has no connection, or its connection has closed.
     pub fn tcp_info(&self, id: CmId) -> Option<ConnInfo> {
         match self.conns.transport(id)? {
             Transport::Conn(conn) => self.stack.info(conn),
@@ -207,8 +205,8 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         }
     }
 
-    /// How much of a message fits one segment of a connection as its path is now (RFC 4296 §2.2.1: `rdma_max_msizes`);
-    /// `None` before it is established, and after.
+    /// Returns the bytes of a message that fit one segment of a connection on its current path (RFC 4296 §2.2.1:
+    /// `rdma_max_msizes`); `None` unless it is established.
     pub fn max_msizes(&self, id: CmId) -> Option<MessageSizes> {
         match self.conns.transport(id)? {
             Transport::Conn(conn) => self.device.max_msizes(id, self.stack.emss(conn)),
@@ -216,12 +214,12 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         }
     }
 
-    /// STags in force.
+    /// Returns the number of valid STags.
     pub fn stags(&self) -> usize {
         self.rdma.stags.len()
     }
 
-    /// Connections, those included that have ended and whose peers have not closed yet.
+    /// Returns the number of connections, including closed ones whose peers have not closed yet.
     pub fn connections(&self) -> usize {
         self.conns.count()
     }
@@ -281,7 +279,8 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         }
     }
 
-    /// Takes a segment, and those of the same connection that follow it. The event behind them, if there is one already.
+    /// Passes a segment, and the segments of the same connection that follow, to the device. Returns the event after
+    /// them, if one was polled.
     fn data(
         &mut self,
         now: Instant,
@@ -334,7 +333,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.deadlines.change(conn, closed.deadline, None);
         let Some(id) = closed.id else { return };
         if self.device.stream_info(id).is_some() {
-            // A request to close what is closed follows, which frees what belongs to the stream.
+            // The device answers with a close request, which frees what belongs to the stream.
             self.device.transport_lost(id);
         } else {
             self.device.open_failed(id);
@@ -350,14 +349,14 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                     self.device.handle_timeout(id, since_start(now), &mut self.rdma.stats);
                     self.schedule(conn);
                 }
-                // The peer does not close.
+                // The peer has not closed within LINGER.
                 Some(None) => self.stack.abort(now, conn),
                 None => {}
             }
         }
     }
 
-    /// Does what the device asks of its transport.
+    /// Carries out the device's requests to its transport.
     fn apply_requests(&mut self, now: Instant) {
         while let Some(request) = self.device.poll_transport() {
             match request {
@@ -370,7 +369,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
                 TransportRequest::Open { id, local, peer } => self.open(now, id, local, peer),
                 TransportRequest::Transmit { id } => {
                     if let Some(Transport::Conn(conn)) = self.conns.transport(id) {
-                        // Mostly there is work to send; its turn looks after the rest.
+                        // There is usually work to send; servicing it schedules the rest.
                         self.queue_tx(conn);
                     }
                 }
@@ -437,7 +436,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         }
     }
 
-    /// Something has changed on a connection: it may have something to send, or another time limit.
+    /// Schedules a connection whose state has changed: its output, and its deferred work.
     fn schedule(&mut self, conn: ConnId) {
         let Some(id) = self.conns.id(conn) else { return };
         if self.device.has_output(id) {
@@ -446,7 +445,7 @@ impl<P: BufPool, M: Memory> Verbs<P, M> {
         self.defer(conn);
     }
 
-    /// Neither what the program does next nor what leaves with this step depends on the rest.
+    /// Defers completions and deadline of a connection until the frames of this poll are sent.
     fn defer(&mut self, conn: ConnId) {
         if self.deferred.last() == Some(&conn) {
             return;
@@ -491,7 +490,7 @@ impl<P: BufPool, M: Memory> PortProtocols for Verbs<P, M> {
         }
         self.apply_requests(now);
         self.service_tx_ready(now, pool);
-        // What a turn has brought to its end is closed at once.
+        // Closes what the service of ready connections has completed.
         self.apply_requests(now);
         self.stack.poll_transmit(now, pool, out, max)
     }

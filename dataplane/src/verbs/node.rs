@@ -1,4 +1,4 @@
-//! Verbs on a DPDK port: a poll loop in the program's own thread.
+//! Verbs on a DPDK port: a poll loop in the program's own thread. Programs such as `iwarp-rping` start here.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::worker::{Clock, PollLoop, PollResult, Transmit, Visit, WorkerPort, me
 /// Verbs over DPDK's packet buffers and region memory.
 pub type PortVerbs = Verbs<MbufPool, WorkerMemory>;
 
-/// What a program may want otherwise than its configuration file has it.
+/// Settings that a program may override after [`NodeOptions::new`] has read them from its configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeOptions {
-    /// What the device has.
+    /// Limits of the device.
     pub limits: Limits,
-    /// What connections are made with.
+    /// Settings of RDMA connections.
     pub endpoint: EndpointConfig,
-    /// What their TCP is like.
+    /// TCP options of connections.
     pub conn: ConnOptions,
 }
 
 impl NodeOptions {
-    /// As the file says.
+    /// Takes the settings of a configuration file.
     pub fn new(config: &Config) -> Self {
         let tcp = &config.tcp;
         let keepalive = tcp.keepalive_s.map(|idle| Keepalive {
@@ -51,13 +51,13 @@ impl NodeOptions {
     }
 }
 
-/// A port of the program's own, with the objects of verbs on it.
+/// A port owned by the program, with its verbs objects.
 ///
 /// ```text
-/// Node::start_dpdk ─▶ open, or open_pair ─▶ (to its thread) enter ─▶ run, or poll again and again ─▶ finish
+/// Node::start_dpdk ─▶ open, or open_pair ─▶ (to its thread) enter ─▶ run, or poll in a loop ─▶ finish
 /// ```
-/// Its configuration file is that of the daemon, with one `[[port]]` and one worker; of the rest it takes what concerns
-/// memory, IP, TCP and MPA. Regions and listeners are the program's own.
+/// The configuration file has the daemon's format, with one `[[port]]` and one worker. Of the rest, the node reads the
+/// settings of memory, IP, TCP and MPA. The program creates regions and listeners itself.
 #[derive(Debug)]
 pub struct Node {
     worker_ports: [WorkerPort<PortVerbs>; 1],
@@ -71,7 +71,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts DPDK, once per process, with memory enough for all nodes that are to be opened.
+    /// Starts DPDK, once per process, with memory for all nodes that the process will open.
     ///
     /// # Errors
     /// There is not enough memory, a CPU does not exist, or DPDK refuses.
@@ -79,17 +79,17 @@ impl Node {
         setup::start_eal(configs).map(|(eal, _)| eal)
     }
 
-    /// Opens the port of a configuration.
+    /// Opens the port of a configuration, with its verbs objects.
     ///
     /// # Errors
-    /// The configuration has not one port and one worker, or the port cannot be had.
+    /// The configuration does not have exactly one port and one worker, or the port cannot be opened.
     pub fn open(eal: &Eal, config: &Config, options: &NodeOptions, clock: &Clock) -> Result<Self> {
         let plan = Plan::new(eal, config, options)?;
         let opened = Port::open(eal, &plan.spec, &plan.pools)?;
-        plan.carry_out(eal, clock, opened)
+        plan.build(eal, clock, opened)
     }
 
-    /// Opens two ring ports with a wire between them, for two threads of one process.
+    /// Opens two ring ports that are connected to each other, for two threads of one process.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -98,11 +98,11 @@ impl Node {
         let [left, right] = [Plan::new(eal, left.0, left.1)?, Plan::new(eal, right.0, right.1)?];
         let opened = Port::open_pair(eal, [&left.spec, &right.spec], [&left.pools, &right.pools])?;
         let [first, second] = opened;
-        Ok([left.carry_out(eal, clock, first)?, right.carry_out(eal, clock, second)?])
+        Ok([left.build(eal, clock, first)?, right.build(eal, clock, second)?])
     }
 
-    /// Opens a ring port whose wire ends at a port of the program's own, `far` with its pools: for a program that stands
-    /// between two nodes.
+    /// Opens a ring port connected to `far`, a port that the program drives itself: for a program that relays between
+    /// two nodes.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -114,15 +114,15 @@ impl Node {
     ) -> Result<(Self, (Port, Vec<PortQueues>))> {
         let plan = Plan::new(eal, config, options)?;
         let [near, far] = Port::open_pair(eal, [&plan.spec, far], [&plan.pools, far_pools])?;
-        Ok((plan.carry_out(eal, clock, near)?, far))
+        Ok((plan.build(eal, clock, near)?, far))
     }
 
-    /// Makes the calling thread the one of this node: pins it to the node's CPU, and registers it with DPDK. To be
-    /// called once, and what it returns to be kept until the node is dropped. The thread that started DPDK is registered
-    /// already: `None`.
+    /// Makes the calling thread the node's thread: pins it to the node's CPU and registers it with DPDK. The program
+    /// calls it once and keeps the returned guard until it drops the node. The thread that started DPDK is registered
+    /// already and gets `None`.
     ///
     /// # Errors
-    /// The CPU does not exist, or DPDK has no place for another thread.
+    /// The CPU does not exist, or DPDK cannot register another thread.
     pub fn enter(&mut self) -> Result<Option<RegisteredThread>> {
         let core = core_affinity::CoreId { id: usize::from(self.core) };
         ensure!(core_affinity::set_for_current(core), "cannot pin a thread to CPU {}", self.core);
@@ -133,15 +133,15 @@ impl Node {
         RegisteredThread::new(&self.eal).map(Some).context("DPDK does not take a thread")
     }
 
-    /// One round: a burst in, a step, a burst out. Does not sleep.
+    /// Runs one poll iteration: receives a burst, processes it and transmits a burst. Does not sleep.
     pub fn poll(&mut self) -> PollResult {
         let result = self.poll_loop.poll_once(&mut self.worker_ports);
         self.now = result.now;
         result
     }
 
-    /// Polls, with a call of `program` after each round, until that breaks. Sleeps as the configuration says when
-    /// neither the port nor the program had anything to do.
+    /// Polls in a loop and calls `program` after each iteration, until it breaks. Sleeps as configured while neither
+    /// the port nor the program has work.
     pub fn run<T>(&mut self, mut program: impl FnMut(&mut Self) -> ControlFlow<T>) -> T {
         loop {
             let result = self.poll();
@@ -154,8 +154,8 @@ impl Node {
         }
     }
 
-    /// Lets connections that the program has ended close in good order, for so long at most; resets the others.
-    /// `true`: none had to be reset.
+    /// Polls until all connections have closed, for `patience` at most, then resets the remaining ones. Returns `true`
+    /// if none was reset.
     pub fn finish(&mut self, patience: Duration) -> bool {
         let until = self.poll_loop.now() + patience;
         let closed = self.run(|node| {
@@ -172,42 +172,42 @@ impl Node {
         closed
     }
 
-    /// When the last round began.
+    /// Returns the time at which the last iteration began.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// The objects of verbs.
+    /// Borrows the verbs objects.
     pub fn verbs(&self) -> &PortVerbs {
         self.worker_port().engine()
     }
 
-    /// The objects of verbs.
+    /// Borrows the verbs objects mutably.
     pub fn verbs_mut(&mut self) -> &mut PortVerbs {
         self.worker_port_mut().engine_mut()
     }
 
-    /// The port.
+    /// Borrows the node's port.
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// The CPU that it is for.
+    /// Returns the CPU of the node's thread.
     pub fn core(&self) -> u16 {
         self.core
     }
 
-    /// Calls back once per counter, of the thread and the port, as the daemon's workers do.
+    /// Calls `f` once per counter of the thread and the port, as the daemon's workers do.
     pub fn visit_counters(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64)) {
         self.poll_loop.stats().visit(&mut |name, help, value| f("worker", name, help, value));
         self.worker_port().visit(f);
     }
 
-    /// Makes the memory of a region, zeroed, and lets the RDMA engine reach it. Pages are those that the
-    /// configuration asks for. To be registered with [`Verbs::reg_mr`].
+    /// Allocates zeroed memory for a region, on the pages that the configuration asks for, and makes it reachable for
+    /// RDMA. The program registers it with [`Verbs::reg_mr`].
     ///
     /// # Errors
-    /// There is no memory for it, or there are `limits.regions_max` of them.
+    /// There is not enough memory, or there are `limits.regions_max` regions already.
     pub fn add_region(&mut self, name: &str, bytes: u64) -> Result<(RegionId, Arc<RegionMemory>)> {
         let ordinary_too = matches!(self.pages, Hugepages::Prefer);
         let memory = Arc::new(RegionMemory::on_hugepages(name, bytes, ordinary_too)?);
@@ -228,7 +228,7 @@ impl Node {
     }
 }
 
-/// A node before its port is open.
+/// Settings and pools of a node whose port is not open yet.
 struct Plan<'a> {
     config: &'a Config,
     options: &'a NodeOptions,
@@ -251,7 +251,7 @@ impl<'a> Plan<'a> {
         Ok(Self { config, options, port, core: *core, spec, pools })
     }
 
-    fn carry_out(self, eal: &Eal, clock: &Clock, (port, queues): (Port, Vec<PortQueues>)) -> Result<Node> {
+    fn build(self, eal: &Eal, clock: &Clock, (port, queues): (Port, Vec<PortQueues>)) -> Result<Node> {
         let Self { config, options, port: port_config, core, spec: _, pools } = self;
         let (Some(PortQueues { rx, tx }), Some(pool)) = (queues.into_iter().next(), pools.first()) else {
             bail!("port {}: no queue", port.name());

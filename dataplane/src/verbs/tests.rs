@@ -1,4 +1,4 @@
-//! Two hosts in memory, with the objects of verbs on each. Every run is a function of its seed.
+//! Tests of verbs on two hosts in memory. Every run is a function of its seed.
 
 mod connections;
 mod lab;

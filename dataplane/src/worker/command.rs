@@ -1,7 +1,7 @@
-//! What the control side asks of a worker, between two rounds.
+//! Commands that the control side sends to a worker. The worker carries them out between two poll iterations.
 //!
-//! A command goes through a bounded ring and is answered through a one-shot channel. That answer is the
-//! quiescent point: when a worker has answered [`Command::RegionRevoke`], it touches the region no more.
+//! A command travels through a bounded ring and is answered through a one-shot channel. The answer is the quiescent
+//! point: after a worker has answered [`Command::RegionRevoke`], it does not touch the region any more.
 
 use std::sync::Arc;
 
@@ -14,59 +14,59 @@ use crate::dpdk::PortQueues;
 use crate::engine::ConnRow;
 use crate::memory::RegionMemory;
 
-/// Why a worker could not do as it was told.
+/// Error of a worker that could not carry out a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("worker {worker}: {what}")]
 pub struct CommandError {
-    /// Worker index.
+    /// Index of the worker.
     pub worker: usize,
-    /// What stood in the way.
+    /// Cause of the failure.
     pub what: String,
 }
 
-/// What one worker knows of a region.
+/// Use of a region on one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionUse {
     /// Grants that are valid now.
     pub grants: u64,
-    /// Bytes placed by peers since the region exists.
+    /// Bytes placed by peers since the region was registered.
     pub bytes_placed: u64,
-    /// Bytes fetched by peers since the region exists.
+    /// Bytes fetched by peers since the region was registered.
     pub bytes_fetched: u64,
 }
 
 /// A page of a worker's connections.
 #[derive(Debug)]
 pub struct ConnPage {
-    /// Rows, at most as many as the vector sent had capacity for.
+    /// Port index and row of each connection; at most as many as the request's vector has capacity for.
     pub rows: Vec<(usize, ConnRow)>,
-    /// Where the next page begins, `None` after the last.
+    /// Port index and slab index at which the next page begins; `None` after the last page.
     pub next: Option<(usize, u32)>,
 }
 
-/// A choice of connections, to be closed.
+/// Selects connections to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnSelector {
-    /// The one with a port index, a slab index and the low bits of a generation.
+    /// The connection with a port index, a slab index and the low bits of a generation.
     One {
         /// Index of the port.
         port: usize,
-        /// Its slab index.
+        /// Slab index of the connection.
         index: u32,
-        /// The [low bits](Self::GENERATION_MASK) of its generation.
+        /// The [low bits](Self::GENERATION_MASK) of the connection's generation.
         generation: u32,
     },
-    /// Those with a peer of this prefix.
+    /// Every connection whose peer is in this prefix.
     Peer(IpNet),
-    /// Those that a listener on this TCP port accepted.
+    /// Every connection that a listener on this TCP port accepted.
     Listener(u16),
 }
 
 impl ConnSelector {
-    /// The bits of a generation that a connection's number carries.
+    /// Bits of a generation that a connection's number carries.
     pub const GENERATION_MASK: u32 = 0xf_ffff;
 
-    /// True for a connection of a port that is one of them.
+    /// Returns true if the connection `row` of port `of_port` is selected.
     pub fn has(&self, of_port: usize, row: &ConnRow) -> bool {
         match *self {
             Self::One { port, index, generation } => {
@@ -79,84 +79,84 @@ impl ConnSelector {
     }
 }
 
-/// A command.
+/// A command to a worker.
 #[derive(Debug)]
 pub enum Command {
-    /// Offer a region to peers.
+    /// Offers a region to peers.
     RegionAdd {
-        /// The region, as the service sees it.
+        /// Entry for the region service.
         entry: Box<RegionEntry>,
-        /// Its memory; `None` for a region that was hidden and is offered again.
+        /// Memory of the region; `None` if the region was hidden and is offered again.
         memory: Option<Arc<RegionMemory>>,
-        /// Whether it worked.
+        /// Receives success, or the worker's error.
         reply: oneshot::Sender<Result<(), CommandError>>,
     },
-    /// Grant no more on a region; answers how many grants there are.
+    /// Stops granting a region. The answer is the number of grants that stay valid.
     RegionHide {
-        /// Its name.
+        /// Name of the region.
         name: String,
-        /// Its number.
+        /// Number of the region.
         region: RegionId,
-        /// Grants that are valid.
+        /// Receives the number of valid grants.
         reply: oneshot::Sender<u64>,
     },
-    /// Revoke every grant and let go of the memory; answers how many grants were revoked.
+    /// Revokes every grant and drops the memory. The answer is the number of grants revoked.
     RegionRevoke {
-        /// Its number.
+        /// Number of the region.
         region: RegionId,
-        /// Grants revoked.
+        /// Receives the number of revoked grants.
         reply: oneshot::Sender<u64>,
     },
-    /// What the worker knows of a region.
+    /// Reports the use of a region.
     RegionUse {
-        /// Its number.
+        /// Number of the region.
         region: RegionId,
-        /// The answer.
+        /// Receives grants and byte counts.
         reply: oneshot::Sender<RegionUse>,
     },
-    /// A page of connections.
+    /// Reports a page of connections.
     Conns {
         /// Port index and slab index to begin at.
         from: (usize, u32),
-        /// An empty vector with room for the page: the worker does not allocate it.
+        /// An empty vector with capacity for the page: the worker allocates nothing.
         rows: Vec<(usize, ConnRow)>,
-        /// The answer.
+        /// Receives a page of rows.
         reply: oneshot::Sender<ConnPage>,
     },
-    /// Reset connections; answers which.
+    /// Resets connections. The answer lists them.
     ConnsClose {
-        /// The choice.
+        /// Selection of connections to reset.
         selector: ConnSelector,
         /// Port index and slab index to begin at.
         from: (usize, u32),
-        /// An empty vector with room for the page: the worker does not allocate it, and closes no more.
+        /// An empty vector with capacity for the page: the worker allocates nothing, and resets no more than fit.
         rows: Vec<(usize, ConnRow)>,
-        /// The answer.
+        /// Receives the page of reset connections.
         reply: oneshot::Sender<ConnPage>,
     },
-    /// One connection.
+    /// Reports one connection's row.
     Conn {
         /// Index of the port.
         port: usize,
-        /// Its slab index.
+        /// Slab index of the connection.
         index: u32,
-        /// The answer.
+        /// Receives the row, if there is such a connection.
         reply: oneshot::Sender<Option<ConnRow>>,
     },
-    /// Give up the queues of a port that is gone; answers when they are.
+    /// Drops the queues of a port that has disappeared.
     Detach {
         /// Index of the port.
         port: usize,
-        /// It is done.
+        /// Receives a notice when the queues are dropped.
         reply: oneshot::Sender<()>,
     },
-    /// Take queues of a port that has returned.
+    /// Installs the queues of a port that has returned.
     Attach {
         /// Index of the port.
         port: usize,
-        /// The queues.
+        /// Receive and transmit queue for this worker.
         queues: Box<PortQueues>,
     },
-    /// Reset every connection, send what that takes, and end.
+    /// Resets every connection, transmits the RSTs and ends the thread.
     Stop,
 }

@@ -1,15 +1,15 @@
-//! What a worker does when there is nothing to do.
+//! Idle policy of a poll loop: how long a thread sleeps when there is nothing to do.
 
 use std::time::Duration;
 
 use iwarp_config::Idle;
 
-/// Empty rounds in a row before an adaptive worker sleeps for the first time.
+/// Consecutive empty iterations before an adaptive worker sleeps for the first time.
 const EMPTY_POLLS: u32 = 512;
-/// Its first sleep; each further one is twice as long, up to the configured bound.
+/// Length of the first sleep; each further one is twice as long, up to the configured maximum.
 const FIRST_SLEEP: Duration = Duration::from_micros(5);
 
-/// Decides how long a worker sleeps, from what the last rounds brought.
+/// Decides how long a thread sleeps, from the frames that the last iterations moved.
 #[derive(Debug)]
 pub(super) struct Idler {
     sleep_max: Option<Duration>,
@@ -26,8 +26,8 @@ impl Idler {
         Self { sleep_max, empty_polls: 0, sleep: FIRST_SLEEP }
     }
 
-    /// How long to sleep after this round; `None`: go on at once. Never longer than `rest` says that there is nothing to
-    /// do.
+    /// Returns the time to sleep after an iteration, or `None` to poll again at once. The sleep is never longer than
+    /// `rest`, the time until the next deadline.
     #[inline]
     pub(super) fn after_poll(&mut self, moved: bool, rest: impl FnOnce() -> Duration) -> Option<Duration> {
         let sleep_max = self.sleep_max?;

@@ -1,10 +1,9 @@
-//! Poll-mode workers: one pinned thread each, one round after the other.
+//! Poll-mode workers, one pinned thread each. `setup` makes them, `daemon` runs them, and `admin` sends them commands.
 //!
 //! ```text
-//! round: every port receives, steps, transmits ─▶ every 256 rounds (or when idle): commands, counters ─▶ idle?
+//! iteration: every port receives, processes, transmits ─▶ every 256 iterations, or idle: commands, counters ─▶ sleep?
 //! ```
-//! A worker shares nothing that it writes: commands reach it through a ring, its counters leave it as a
-//! published copy.
+//! A worker shares no state that it writes. Commands arrive through a ring, and counters leave as a published copy.
 
 mod command;
 mod idle;
@@ -30,35 +29,35 @@ pub use worker_port::{Relays, Transmit, WorkerPort};
 use crate::dpdk::RegisteredThread;
 use crate::memory::RegionMemory;
 
-/// Rounds between two looks at the command ring.
+/// Iterations between two checks of the command ring.
 const HOUSEKEEPING_ITERATIONS: u32 = 256;
-/// How often the counters are published at least while rounds go on.
+/// Longest time between two publications of the counters while the worker is busy.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 
 iwarp_counters::counters! {
-    /// What a worker counts.
+    /// Counters of a worker's poll loop.
     pub struct WorkerStats {
-        /// Rounds.
+        /// Poll iterations of the worker.
         rounds,
-        /// Rounds that moved at least one frame.
+        /// Poll iterations that moved at least one frame.
         busy_rounds,
-        /// Time spent in rounds that moved a frame, nanoseconds.
+        /// Time spent in iterations that moved a frame, nanoseconds.
         busy_ns,
         /// Time since the worker started, nanoseconds.
         total_ns,
-        /// Times it slept.
+        /// Times that the worker slept.
         sleeps,
-        /// Time slept, nanoseconds.
+        /// Time that the worker slept, nanoseconds.
         slept_ns,
-        /// Commands carried out.
+        /// Commands of the control side carried out.
         commands,
     }
 }
 
 /// The clock of all workers: nanoseconds since the daemon started.
 ///
-/// A round reads it, also one that finds nothing to do. Where the processor has a time stamp counter that runs evenly,
-/// that is what is read; it is compared with the kernel's clock once per process, which takes up to 0.2 s.
+/// Every iteration reads it, idle ones included. If the processor has an invariant time stamp counter, the clock reads
+/// that. The counter is calibrated against the kernel's clock once per process, which takes up to 0.2 s.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: quanta::Clock,
@@ -66,20 +65,20 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts the clock.
+    /// Starts a clock at zero.
     pub fn start() -> Self {
         let source = quanta::Clock::new();
         let start = source.raw();
         Self { source, start }
     }
 
-    /// The time.
+    /// Returns the time since the clock started.
     #[inline]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.source.delta_as_nanos(self.start, self.source.raw()))
     }
 
-    /// The time since 1970 by the kernel's wall clock; zero while it shows an earlier time.
+    /// Returns the time since 1970 by the kernel's wall clock; zero if that clock shows an earlier time.
     pub fn wall(&self) -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -87,20 +86,20 @@ impl Clock {
     }
 }
 
-/// One worker, before it runs.
+/// A worker that has not started yet.
 #[derive(Debug)]
 pub struct Worker {
-    /// Worker index.
+    /// Index of the worker.
     pub index: usize,
-    /// The CPU that it is pinned to.
+    /// CPU that the thread is pinned to.
     pub core: u16,
     /// The worker's share of each port.
     pub ports: Vec<WorkerPort>,
-    /// From the control side.
+    /// Receiving end of the command ring.
     pub commands: Consumer<Command>,
-    /// Where its counters are published.
+    /// Published copy of the counters.
     pub published: Arc<Published>,
-    /// Its rounds.
+    /// Poll loop that drives the ports.
     pub poll_loop: PollLoop,
 }
 
@@ -115,7 +114,7 @@ impl Visit for (&WorkerStats, &[WorkerPort]) {
 }
 
 impl Worker {
-    /// Runs until [`Command::Stop`]. Call it on a thread of its own.
+    /// Runs until [`Command::Stop`]. Called on the worker's own thread.
     pub fn run(mut self, _registered: &RegisteredThread) {
         self.tell_time();
         self.poll_loop.begin();
@@ -144,7 +143,7 @@ impl Worker {
         self.publish();
     }
 
-    /// Gives every port the wall clock's time: an operator, or NTP, may have set it.
+    /// Passes the wall clock's time to every port: an operator, or NTP, may have set the clock.
     fn tell_time(&mut self) {
         let (now, wall) = (self.poll_loop.now(), self.poll_loop.wall());
         for port in &mut self.ports {
@@ -156,14 +155,14 @@ impl Worker {
         self.published.publish(&(self.poll_loop.stats(), self.ports.as_slice()));
     }
 
-    /// Carries out what waits in the command ring; `false` when it said stop.
+    /// Carries out the queued commands. Returns `false` after [`Command::Stop`].
     fn run_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.pop() {
             self.poll_loop.stats_mut().commands += 1;
             match command {
                 Command::Stop => return false,
                 Command::RegionAdd { entry, memory, reply } => {
-                    // Whoever asked may have gone: nothing depends on the answer then.
+                    // The requester may have gone; the answer is then dropped.
                     let _ = reply.send(self.region_add(&entry, memory.as_ref()));
                 }
                 Command::RegionHide { name, region, reply } => {
@@ -194,7 +193,7 @@ impl Worker {
                 Command::ConnsClose { selector, from, mut rows, reply } => {
                     let next = self.conns_close(&selector, from, &mut rows);
                     let _ = reply.send(ConnPage { rows, next });
-                    // The resets leave before the next page.
+                    // The RSTs are transmitted before the next page.
                     return true;
                 }
                 Command::Conn { port, index, reply } => {
@@ -233,7 +232,7 @@ impl Worker {
         sum
     }
 
-    /// Closes those of one page of connections that are selector; where the next page begins.
+    /// Resets the selected connections of one page. Returns where the next page begins.
     fn conns_close(
         &mut self,
         selector: &ConnSelector,

@@ -1,4 +1,5 @@
-//! The rounds of one thread: every port receives, steps and transmits, again and again.
+//! The poll loop of one thread, which a daemon worker and a program's [`Node`](crate::verbs::Node) run alike: every
+//! port receives, processes and transmits once per iteration.
 
 use std::time::Duration;
 
@@ -10,29 +11,29 @@ use super::{Clock, WorkerPort, WorkerStats};
 use crate::dpdk::MbufPool;
 use crate::engine::PortProtocols;
 
-/// What one round has come to.
+/// Outcome of one poll iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct PollResult {
-    /// When it began.
+    /// Time at which the iteration began.
     pub now: Instant,
-    /// How long to [sleep](PollLoop::sleep) before the next; `None`: go on at once.
+    /// Time to [sleep](PollLoop::sleep) before the next iteration; `None`: poll again at once.
     pub sleep: Option<Duration>,
 }
 
-/// The clock of a thread's rounds, and what it does between them.
+/// Clock, idle policy and counters of one thread's poll loop.
 #[derive(Debug)]
 pub struct PollLoop {
     clock: Clock,
     idler: Idler,
-    /// When the last round began, or the last sleep ended.
+    /// Time at which the last iteration began or the last sleep ended.
     last: Instant,
-    /// The last round moved a frame.
+    /// True if the last iteration moved a frame.
     moved: bool,
     stats: WorkerStats,
 }
 
 impl PollLoop {
-    /// Before the first one.
+    /// Creates a poll loop that has not run.
     pub fn new(clock: &Clock, idle: &Idle) -> Self {
         let last = clock.now();
         Self {
@@ -44,22 +45,22 @@ impl PollLoop {
         }
     }
 
-    /// The time now.
+    /// Returns the time since the clock started.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// The time since 1970 by the wall clock.
+    /// Returns the time since 1970 by the wall clock.
     pub fn wall(&self) -> Duration {
         self.clock.wall()
     }
 
-    /// Counts the time from here on: the thread begins.
+    /// Starts to account time; called when the thread starts.
     pub fn begin(&mut self) {
         (self.last, self.moved) = (self.clock.now(), false);
     }
 
-    /// One round of every port.
+    /// Runs one iteration over every port.
     pub fn poll_once<E: PortProtocols<Pool = MbufPool>>(
         &mut self,
         ports: &mut [WorkerPort<E>],
@@ -77,17 +78,17 @@ impl PollLoop {
         PollResult { now, sleep }
     }
 
-    /// Sleeps until the time is up, or a frame arrives where a port can tell.
+    /// Sleeps for `time`, or until a frame arrives if the only port can wake the thread.
     pub fn sleep<E: PortProtocols<Pool = MbufPool>>(&mut self, ports: &mut [WorkerPort<E>], time: Duration) {
         self.stats.sleeps += 1;
         let woken_by_port = match ports {
-            // With one port the port itself can end the sleep.
+            // A single port can end the sleep itself.
             [port] => port.wait(time),
             _ => false,
         };
         if !woken_by_port {
             let time = rustix::thread::Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-            // A signal may cut it short: the next round finds out whether there is something to do.
+            // A signal may end the sleep early: the next iteration finds out whether there is work.
             let _ = rustix::thread::nanosleep(&time);
         }
         let woken = self.clock.now();
@@ -97,17 +98,17 @@ impl PollLoop {
         (self.last, self.moved) = (woken, false);
     }
 
-    /// What was counted.
+    /// Returns the counters of the loop.
     pub fn stats(&self) -> &WorkerStats {
         &self.stats
     }
 
-    /// What is counted.
+    /// Borrows the counters mutably.
     pub(super) fn stats_mut(&mut self) -> &mut WorkerStats {
         &mut self.stats
     }
 
-    /// Counts the round that ends where the next begins: what the program does behind a round belongs to it.
+    /// Accounts the iteration that ends now. Work that the program does after an iteration belongs to it.
     #[inline]
     fn account(&mut self, now: Instant) {
         let (elapsed, moved) = (nanos_between(self.last, now), u64::from(self.moved));
@@ -120,7 +121,7 @@ impl PollLoop {
     }
 }
 
-/// Zero where the clock of another CPU is ahead.
+/// Returns the nanoseconds between two times; zero if the clock of another CPU is ahead.
 const fn nanos_between(from: Instant, to: Instant) -> u64 {
     to.as_nanos().saturating_sub(from.as_nanos())
 }

@@ -1,28 +1,28 @@
-//! A worker's counters, as others may read them at any time.
+//! Published copy of a worker's counters, which other threads may read at any time.
 //!
-//! A worker counts in plain `u64`s that nobody else sees and copies them here a few times a second:
-//! single-writer relaxed stores, so that reading costs the packet path nothing.
+//! A worker counts in private `u64`s and copies them here a few times per second with relaxed stores of a single
+//! writer. Reading costs the packet path nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One counter's fixed part.
+/// Identity of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The block that it belongs to.
+    /// Group of the counter.
     pub group: &'static str,
-    /// Its name, unique in the group.
+    /// Name of the counter, unique in the group.
     pub name: &'static str,
-    /// What it counts.
+    /// One-line description of the counter.
     pub help: &'static str,
 }
 
-/// Calls back once per counter, always in the same order.
+/// Visits every counter, always in the same order.
 pub trait Visit {
-    /// `f(group, name, help, value)` for each counter.
+    /// Calls `f(group, name, help, value)` once per counter.
     fn visit(&self, f: &mut dyn FnMut(&'static str, &'static str, &'static str, u64));
 }
 
-/// The published copy.
+/// The published copy of all counters of one worker.
 #[derive(Debug)]
 pub struct Published {
     rows: Vec<Row>,
@@ -30,7 +30,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// A copy with the rows of `source`.
+    /// Creates a copy with the rows of `source`, all zero.
     pub fn new(source: &dyn Visit) -> Self {
         let mut rows = Vec::new();
         source.visit(&mut |group, name, help, _| rows.push(Row { group, name, help }));
@@ -38,7 +38,7 @@ impl Published {
         Self { rows, values }
     }
 
-    /// Copies the present values. Called by the one writer only; neither allocates nor waits.
+    /// Copies the current values. Called by the worker only; it neither allocates nor waits.
     pub fn publish(&self, source: &dyn Visit) {
         let mut slots = self.values.iter();
         source.visit(&mut |_, _, _, value| {
@@ -52,14 +52,14 @@ impl Published {
         self.rows.iter().copied().zip(self.values.iter().map(|value| value.load(Ordering::Relaxed)))
     }
 
-    /// Every counter once, though several ports have it.
+    /// Returns every counter once, even if several ports have it.
     pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
         let first =
             |at: &usize| self.rows.iter().position(|row| Some(row) == self.rows.get(*at)) == Some(*at);
         (0..self.rows.len()).filter(first).filter_map(|at| self.rows.get(at).copied())
     }
 
-    /// One counter's last value, summed over the ports that have it; 0 for a name that does not exist.
+    /// Returns the last published value of a counter, summed over the ports; 0 for an unknown name.
     pub fn value(&self, group: &str, name: &str) -> u64 {
         self.read().filter(|(row, _)| row.group == group && row.name == name).map(|(_, value)| value).sum()
     }

@@ -1,16 +1,15 @@
-//! Software steering: the mesh of rings by which workers pass frames on to one another.
+//! Software steering: a mesh of rings through which workers pass frames to the worker that owns the connection.
 //!
-//! A connection lives on one worker. Where a port spreads flows itself (RSS) every frame of a connection
-//! reaches the same queue and nothing needs passing on. Where it does not, or spreads them by a rule of its
-//! own (a TAP's queues), the worker that receives a segment passes it on to the one that
-//! [`flow_hash`](tcp_stack::wire::flow_hash) names. In both cases what is not TCP belongs to worker 0, which answers
-//! it; the others get a copy, since their neighbor caches learn from it.
+//! A connection lives on one worker. If the port spreads flows itself (RSS), every frame of a connection arrives at the
+//! queue of its worker. If it does not, or spreads them by a rule of its own (the queues of a TAP), the receiving
+//! worker passes each segment to the worker that [`flow_hash`](tcp_stack::wire::flow_hash) names. Either way, worker 0
+//! answers frames that are not TCP; the other workers get a copy, because their neighbor caches learn from it.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use tcp_stack::wire::{Flow, peek_flow};
 use tcp_stack::{Buf, BufClass, BufPool};
 
-/// Frames that wait between two workers at most; more are dropped and counted.
+/// Capacity of the ring between two workers, frames; further frames are dropped and counted.
 const RING_FRAMES: usize = 512;
 
 iwarp_counters::counters! {
@@ -27,21 +26,21 @@ iwarp_counters::counters! {
     }
 }
 
-/// One worker's place in the mesh of one port.
+/// One worker's end of the mesh of one port.
 #[derive(Debug)]
 pub struct Mesh<B> {
     me: usize,
-    /// The port spreads flows by itself: segments stay where they arrive.
+    /// True if the port spreads flows itself: segments stay on the worker that received them.
     port_spreads: bool,
-    /// To each worker; `None` at the own place.
+    /// Rings to the other workers, by worker index; `None` at this worker's index.
     to: Vec<Option<Producer<B>>>,
-    /// From each other worker.
+    /// Rings from the other workers.
     from: Vec<Consumer<B>>,
-    /// What it counts.
+    /// Counters of steered, copied and dropped frames.
     pub stats: SteerStats,
 }
 
-/// The places of `workers` workers, in order.
+/// Creates the mesh of `workers` workers and returns their ends, in order.
 pub fn mesh<B>(workers: usize, port_spreads: bool) -> Vec<Mesh<B>> {
     let mut places: Vec<Mesh<B>> = (0..workers)
         .map(|me| Mesh { me, port_spreads, to: Vec::new(), from: Vec::new(), stats: SteerStats::default() })
@@ -62,12 +61,13 @@ pub fn mesh<B>(workers: usize, port_spreads: bool) -> Vec<Mesh<B>> {
 }
 
 impl<B: Buf> Mesh<B> {
-    /// Whether there is anybody to pass frames on to.
+    /// Returns true if this is the only worker.
     pub fn is_alone(&self) -> bool {
         self.to.len() < 2
     }
 
-    /// Decides on a frame that the port handed to this worker: gives it back if it is this worker's.
+    /// Steers a frame that the port delivered to this worker. Returns the frame, or a copy, if this worker must process
+    /// it.
     pub fn keep<P: BufPool<Buf = B>>(&mut self, frame: B, pool: &mut P) -> Option<B> {
         match peek_flow(frame.bytes()) {
             Flow::Tcp(_) if self.port_spreads => Some(frame),
@@ -91,7 +91,7 @@ impl<B: Buf> Mesh<B> {
                 if self.me == 0 {
                     return Some(frame);
                 }
-                // A copy for this worker too: the frame itself goes to worker 0.
+                // The frame itself goes to worker 0; this worker keeps a copy.
                 let copy = self.copy(&frame, pool);
                 self.stats.steered += u64::from(self.pass(0, frame));
                 copy
@@ -99,12 +99,12 @@ impl<B: Buf> Mesh<B> {
         }
     }
 
-    /// The next frame that another worker passed on to this one.
+    /// Returns the next frame that another worker passed to this one.
     pub fn take(&mut self) -> Option<B> {
         self.from.iter_mut().find_map(|ring| ring.pop().ok())
     }
 
-    /// Whether there was room for it.
+    /// Passes a frame to another worker. Returns false if the ring is full.
     fn pass(&mut self, worker: usize, frame: B) -> bool {
         let Some(ring) = self.to.get_mut(worker).and_then(Option::as_mut) else { return false };
         let passed = ring.push(frame).is_ok();

@@ -1,4 +1,4 @@
-//! Every counter of a worker, in one fixed order.
+//! Visits every counter of a worker's port in a fixed order, for [`Published`](super::Published).
 
 use tcp_stack::{StackStats, State};
 
@@ -51,7 +51,7 @@ fn stack(stats: &StackStats, f: Sink<'_>) {
     now(stats, f);
 }
 
-/// A counter's name and help for each state that a connection can be in.
+/// Name and help of the gauge of each connection state.
 const STATES: [(State, &str, &str); 8] = [
     (State::SynSent, "syn_sent", "Connections in SYN-SENT now."),
     (State::SynReceived, "syn_received", "Connections in SYN-RECEIVED now, half-open ones included."),
@@ -63,7 +63,7 @@ const STATES: [(State, &str, &str); 8] = [
     (State::LastAck, "last_ack", "Connections in LAST-ACK now."),
 ];
 
-/// How many there are of what comes and goes.
+/// Visits the gauges: connections, buffers and bytes at this moment.
 fn now(stack: &StackStats, f: Sink<'_>) {
     let count = u64::from;
     for (name, help, value) in [

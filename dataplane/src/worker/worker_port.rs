@@ -1,4 +1,5 @@
-//! One port on one worker: its queues, its buffers, its protocols.
+//! One worker's share of one port: its queues, its packet buffers and its protocols. `PollLoop` polls every one of a
+//! thread in each iteration.
 
 use std::time::Duration;
 
@@ -14,64 +15,64 @@ use crate::dpdk::{
 use crate::engine::{Engine, PortProtocols};
 use crate::memory::WorkerMemory;
 
-/// Frames of other workers that wait for the one transmit queue of a port at most.
+/// Capacity of the ring that carries frames from a worker without a transmit queue to worker 0.
 const RELAY_FRAMES: usize = 512;
 
-/// A round that works looks at the timers so long after it was last known that none was due: an eighth of the tick of
-/// TCP's wheel.
+/// Longest time between two checks of expired timers while frames keep arriving: an eighth of the tick of TCP's timer
+/// wheel.
 const TIMERS_EVERY: Duration = Duration::from_micros(16);
 
-/// Bytes of the next buffer that are asked for when frames have left: those of a small message.
+/// Bytes of the next packet buffer to prefetch after frames were sent: those of a small message.
 const NEXT_BYTES: usize = 256;
 
-/// How a worker's frames reach the port.
+/// Path of a worker's frames to the port.
 #[derive(Debug)]
 pub enum Transmit {
-    /// A queue of its own, and the workers that have none and send through it.
+    /// This worker's own transmit queue, which workers without one share.
     Queue {
-        /// The queue.
+        /// Transmit queue of this worker.
         queue: TxQueue,
-        /// Frames of the other workers.
+        /// Frames of the workers without a queue.
         relayed: Vec<Consumer<TxFrame<Mbuf>>>,
     },
-    /// The port is gone, and with it the queue: frames are dropped.
+    /// The port has disappeared, and its queues with it: frames to send are dropped and counted.
     Gone {
-        /// What the receive queue had counted.
+        /// Counters of the receive queue at the time of the loss.
         rx: RxQueueStats,
-        /// What the transmit queue had counted, and the frames dropped since.
+        /// Counters of the transmit queue at the time of the loss, plus the frames dropped since.
         tx: TxQueueStats,
-        /// Frames of the other workers.
+        /// Frames of the workers without a queue.
         relayed: Vec<Consumer<TxFrame<Mbuf>>>,
     },
-    /// The port has fewer queues than workers: through worker 0.
+    /// The port has fewer queues than workers: frames go through worker 0.
     Relay(Producer<TxFrame<Mbuf>>),
 }
 
-/// One port on one worker, and the protocols that it runs.
+/// One worker's share of a port, and the protocols that it runs.
 #[derive(Debug)]
 pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
     engine: E,
-    /// `None` where the port has fewer queues than workers.
+    /// `None` if the port has fewer queues than workers.
     rx: Option<RxQueue>,
     tx: Transmit,
     pool: MbufPool,
     mesh: Mesh<Mbuf>,
     received: ArrayVec<Mbuf, BURST>,
     frames: ArrayVec<RxFrame<Mbuf>, BURST>,
-    /// What the port has not taken yet.
+    /// Frames that the port has not accepted yet.
     batch: TxBatch,
-    /// Something was left to be sent when the last round that worked ended.
+    /// True if output was left over when the last iteration with work ended.
     had_output: bool,
-    /// The last round has looked at the port.
+    /// True if the last iteration polled the receive queue.
     looked: bool,
-    /// When the engine is due though no frame arrives; `None`: not asked since its last step.
+    /// Next deadline of the protocols, cached; `None` after every poll, until somebody asks for it.
     due: Option<Instant>,
-    /// When a round looks at the timers though it was not asked when the engine is due.
+    /// Time of the next check for expired timers while `due` is `None`.
     look_at: Instant,
 }
 
 impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
-    /// Joins the parts.
+    /// Creates a port share that has received and sent nothing.
     pub fn new(engine: E, rx: Option<RxQueue>, tx: Transmit, pool: MbufPool, mesh: Mesh<Mbuf>) -> Self {
         Self {
             engine,
@@ -89,12 +90,13 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         }
     }
 
-    /// One round: a burst in, a step of the engine, a burst out. Returns how many frames it moved. Most rounds of a
-    /// worker that waits find nothing to do, and see that at once: what they take is what the next frame waits.
+    /// Runs one poll iteration: receives a burst, polls the protocols and transmits a burst. Returns the number of
+    /// frames moved. Most iterations of a waiting worker find nothing to do and return early, because their length is
+    /// latency for the next frame.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> usize {
-        // What the program has asked for since the last round is on its way before the port is looked at again; but the
-        // port is looked at every other round at least.
+        // Requests posted since the last iteration are transmitted before the receive queue is polled again. The
+        // receive queue is still polled in every other iteration at least.
         let output = self.has_output();
         self.looked = !(output && self.looked && !self.had_output);
         let received = if self.looked { self.receive() } else { 0 };
@@ -106,7 +108,7 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         moved
     }
 
-    /// A round with something to do.
+    /// Runs the rest of an iteration that has work: protocols, transmit and deferred work.
     fn work(&mut self, now: Instant, received: usize) -> usize {
         let asked = self.due.take();
         let due = asked.unwrap_or(self.look_at) <= now;
@@ -115,8 +117,8 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         }
         let room = self.room();
         let Self { engine, pool, tx, batch, frames, .. } = self;
-        let mut drain = Ahead::new(frames.drain(..));
-        // `room` has counted the places: neither can be full.
+        let mut drain = PrefetchNext::new(frames.drain(..));
+        // `room` is the free space of either: neither can be full.
         let mut emit = |frame: TxFrame<Mbuf>| match tx {
             Transmit::Queue { .. } | Transmit::Gone { .. } => drop(batch.push(frame)),
             Transmit::Relay(ring) => drop(ring.push(frame)),
@@ -124,18 +126,20 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         let releases = ReleaseLast::new();
         let emitted = engine.poll(now, due, &mut drain, pool, &mut emit, room);
         drop(drain);
-        // Before acknowledgments leave: what a peer in this process frees last goes back to where it came from.
+        // Frees held buffers before acknowledgments are sent, so that buffers that a peer in this process frees last
+        // return to their own pool.
         drop(releases);
         self.transmit();
         self.engine.run_deferred();
         if emitted > 0 {
-            // Not before: the frames would wait for it.
+            // Prefetched only now: earlier, the frames would have waited for it.
             self.pool.expect(NEXT_BYTES);
         }
         received + emitted
     }
 
-    /// Fills `frames` with what is this worker's; returns how many frames the port or a ring brought.
+    /// Fills `frames` with the frames for this worker. Returns how many frames arrived from the port or from other
+    /// workers.
     fn receive(&mut self) -> usize {
         let Self { rx, tx, received, frames, mesh, pool, .. } = self;
         let mut brought = 0;
@@ -143,7 +147,7 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
             brought = queue.burst(received);
             if brought > 0 {
                 if let Transmit::Queue { queue: tx, .. } = tx {
-                    // Mostly an answer follows, or an acknowledgment.
+                    // A response or an acknowledgment usually follows.
                     tx.expect();
                 }
                 if pool.is_low() {
@@ -164,7 +168,7 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         brought
     }
 
-    /// Frames that may be emitted in this round.
+    /// Number of frames that this iteration may emit.
     fn room(&self) -> usize {
         match &self.tx {
             Transmit::Queue { .. } | Transmit::Gone { .. } => BURST.saturating_sub(self.batch.len()),
@@ -188,17 +192,17 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         }
     }
 
-    /// Gives up the queues: the port is gone. What is to be sent is dropped until [`WorkerPort::attach`].
+    /// Drops the queues of a port that has disappeared. Frames to send are dropped until [`WorkerPort::attach`].
     pub fn detach(&mut self) {
         let Transmit::Queue { queue, relayed } = &mut self.tx else { return };
         let (tx, relayed) = (*queue.stats(), std::mem::take(relayed));
         let rx = self.rx.take().map(|queue| *queue.stats()).unwrap_or_default();
         self.tx = Transmit::Gone { rx, tx, relayed };
-        // What the old queue had not taken is dropped with the rest.
+        // Frames that the old queue had not accepted are dropped with the rest.
         self.transmit();
     }
 
-    /// Takes queues in the place of those that were [given up](WorkerPort::detach).
+    /// Installs new queues after [`WorkerPort::detach`], whose counters continue.
     pub fn attach(&mut self, queues: PortQueues) {
         let Transmit::Gone { rx: received, tx: sent, relayed } = &mut self.tx else { return };
         let PortQueues { mut rx, tx: mut queue } = queues;
@@ -208,7 +212,7 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         (self.rx, self.tx) = (Some(rx), Transmit::Queue { queue, relayed });
     }
 
-    /// Sleeps until a frame arrives or the time is up; `false` when this port cannot tell.
+    /// Sleeps until a frame arrives or `time` is over. Returns `false` at once if the port cannot wake a thread.
     pub fn wait(&mut self, time: Duration) -> bool {
         match &mut self.rx {
             Some(queue) if queue.has_descriptor() => {
@@ -219,7 +223,7 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         }
     }
 
-    /// Resets every connection and lets the frames that say so leave, in a bounded number of rounds.
+    /// Resets every connection and transmits the RSTs, in a bounded number of iterations.
     pub fn shut_down(&mut self, now: Instant) {
         self.engine.abort_all(now);
         for _ in 0..4096 {
@@ -230,14 +234,14 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         }
     }
 
-    /// When the engine is due at the latest, though no frame arrives.
+    /// Returns the time at which the protocols must be polled even if no frame arrives.
     #[inline]
     pub fn due(&mut self) -> Instant {
         let Self { engine, due, .. } = self;
         *due.get_or_insert_with(|| engine.next_deadline().unwrap_or(Instant::MAX))
     }
 
-    /// Whether a worker that sends through this one's queue has a frame for it.
+    /// Returns true if a frame of a worker without a transmit queue waits.
     fn has_relayed(&self) -> bool {
         match &self.tx {
             Transmit::Queue { relayed, .. } | Transmit::Gone { relayed, .. } => {
@@ -247,33 +251,33 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         }
     }
 
-    /// Whether frames wait to be sent, or the engine has something to do at once.
+    /// Returns true if frames wait to be sent, or the protocols have immediate work.
     #[inline]
     pub fn has_output(&self) -> bool {
         !self.batch.is_empty() || self.engine.has_output()
     }
 
-    /// The protocols.
+    /// Borrows the port's protocols.
     pub fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// The protocols.
+    /// Borrows the protocols mutably.
     pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
     }
 
-    /// Its packet buffers.
+    /// Returns the pool of packet buffers.
     pub fn pool(&self) -> &MbufPool {
         &self.pool
     }
 
-    /// What it passed on to other workers.
+    /// Returns the counters of frames steered to other workers.
     pub fn steer_stats(&self) -> &super::steer::SteerStats {
         &self.mesh.stats
     }
 
-    /// The receive queue's counters, and the transmit queue's; zeros for a queue that this worker does not have.
+    /// Returns the counters of the receive and the transmit queue; zeros for a queue that this worker does not have.
     pub fn queue_stats(&self) -> (RxQueueStats, TxQueueStats) {
         let received = self.rx.as_ref().map(|queue| *queue.stats()).unwrap_or_default();
         match &self.tx {
@@ -285,7 +289,7 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
 }
 
 impl WorkerPort {
-    /// Revokes every grant on a region and lets go of its memory; returns how many grants there were.
+    /// Revokes every grant on a region and drops its memory. Returns the number of grants revoked.
     pub fn region_revoke(&mut self, region: RegionId) -> u64 {
         let revoked = self.engine.region_revoke(region);
         self.engine.memory_mut().detach(region);
@@ -293,7 +297,7 @@ impl WorkerPort {
     }
 }
 
-/// Moves frames of other workers into a batch, as many as fit.
+/// Moves frames of other workers into a batch until it is full.
 fn fill(batch: &mut TxBatch, relayed: &mut [Consumer<TxFrame<Mbuf>>]) {
     for ring in relayed {
         while !batch.is_full() {
@@ -303,19 +307,19 @@ fn fill(batch: &mut TxBatch, relayed: &mut [Consumer<TxFrame<Mbuf>>]) {
     }
 }
 
-/// Frames in order, the next of which is fetched into the cache while one is looked at.
-struct Ahead<I> {
+/// Iterator over frames that prefetches the next frame while the caller processes the current one.
+struct PrefetchNext<I> {
     next: Option<RxFrame<Mbuf>>,
     rest: I,
 }
 
-impl<I: Iterator<Item = RxFrame<Mbuf>>> Ahead<I> {
+impl<I: Iterator<Item = RxFrame<Mbuf>>> PrefetchNext<I> {
     fn new(mut rest: I) -> Self {
         Self { next: rest.next(), rest }
     }
 }
 
-impl<I: Iterator<Item = RxFrame<Mbuf>>> Iterator for Ahead<I> {
+impl<I: Iterator<Item = RxFrame<Mbuf>>> Iterator for PrefetchNext<I> {
     type Item = RxFrame<Mbuf>;
 
     #[inline]
@@ -329,17 +333,17 @@ impl<I: Iterator<Item = RxFrame<Mbuf>>> Iterator for Ahead<I> {
     }
 }
 
-/// One port's places for all workers: who has a queue, and who sends through whom.
+/// Rings between the workers without a transmit queue and worker 0, for one port.
 #[derive(Debug)]
 pub struct Relays {
-    /// For worker 0: from each worker without a queue.
+    /// Receiving ends, for worker 0.
     pub to_first: Vec<Consumer<TxFrame<Mbuf>>>,
-    /// For each worker without a queue, in order.
+    /// Sending ends, one for each worker without a queue, in order.
     pub from_others: Vec<Producer<TxFrame<Mbuf>>>,
 }
 
 impl Relays {
-    /// Rings for `workers` workers without a queue of their own.
+    /// Creates rings for `workers` workers that have no queue.
     pub fn new(workers: usize) -> Self {
         let (from_others, to_first) = (0..workers).map(|_| rtrb::RingBuffer::new(RELAY_FRAMES)).unzip();
         Self { to_first, from_others }
