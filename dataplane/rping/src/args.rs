@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of `iwarp-rping`, parsed by `main`.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -29,77 +29,77 @@ The peer may be rdma-core's rping. Exit codes: 0 done, 1 failed, 2 wrong command
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) region: Option<Region>,
-    /// Be the server.
+    /// Run as the server.
     #[arg(short, long)]
     pub(crate) server: bool,
-    /// Be the client.
+    /// Run as the client.
     #[arg(short, long, requires = "address")]
     pub(crate) client: bool,
     /// Client: the server's address or name. Server: which address of the port to listen on.
     #[arg(short, long = "peer", value_name = "ADDRESS", id = "address")]
     pub(crate) address: Option<String>,
-    /// Client: the address to come from.
+    /// Client: source address.
     #[arg(short = 'I', long, value_name = "ADDRESS", conflicts_with = "server")]
     pub(crate) source: Option<IpAddr>,
-    /// The TCP port.
+    /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
-    /// Rounds; without, until it is interrupted.
+    /// Number of rounds; default: until interrupted.
     #[arg(short = 'C', long, default_value_t = 0, hide_default_value = true, conflicts_with = "server")]
     pub(crate) count: u64,
-    /// Bytes of a text, or with a unit of 1024. Client: 64, if not given. Server: the most that it takes, 1M.
+    /// Bytes of a text, or with a unit of 1024. Client: default 64. Server: longest text accepted, default 1M.
     #[arg(short = 'S', long, value_parser = size)]
     pub(crate) size: Option<u32>,
-    /// Show the texts.
+    /// Print the ping data.
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Client: compare what comes back. Server: check that what it reads is a text.
+    /// Client: compare the returned data. Server: check that the data read is a text of rping.
     #[arg(short = 'V', long)]
     pub(crate) validate: bool,
-    /// Server: go on when a client has ended, and serve several at a time.
+    /// Server: serve further clients after one has ended, several at a time.
     #[arg(short = 'P', long, conflicts_with = "client")]
     pub(crate) persistent: bool,
-    /// Server with -P: clients at a time.
+    /// Server with -P: most clients at the same time.
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=60))]
     pub(crate) clients: u16,
-    /// Say every event.
+    /// Print every event.
     #[arg(short, long)]
     pub(crate) debug: bool,
-    /// How long the peer may be silent, seconds; 0: for ever.
+    /// Longest silence of the peer, seconds; 0: unlimited.
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// Write the statistics as JSON.
+    /// Print the statistics as JSON.
     #[arg(short, long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) mpa: Mpa,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
-    /// Print the version.
+    /// Print the version and exit.
     #[arg(long, action = ArgAction::Version)]
     version: Option<bool>,
 }
 
-/// What is agreed on when a connection begins.
+/// Parameters of the MPA negotiation.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "MPA")]
 pub(crate) struct Mpa {
-    /// CRC32c over every FPDU; off only if the peer agrees. Without: as the configuration says, which is on.
+    /// CRC32c over every FPDU; off only if the peer agrees. Default: as in the configuration, which is on.
     #[arg(long)]
     pub(crate) crc: Option<Crc>,
     /// Ask the peer for markers.
     #[arg(long)]
     pub(crate) markers: bool,
-    /// Client: the MPA revision to ask for.
+    /// Client: MPA revision to request.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) mpa_revision: u8,
-    /// Client: begin with a ready-to-receive message, the peer-to-peer model; one or several that the server may choose from.
+    /// Client: start with a ready-to-receive message, the peer-to-peer model; the server chooses one of several kinds.
     #[arg(long, value_name = "KIND", value_delimiter = ',', conflicts_with = "server")]
     pub(crate) rtr: Vec<Rtr>,
-    /// Reads of the peer at a time.
+    /// Most outstanding RDMA Reads of the peer (IRD).
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(..0x3fff))]
     pub(crate) ird: u16,
-    /// Reads of this side at a time.
+    /// Most outstanding RDMA Reads of this side (ORD).
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(..0x3fff))]
     pub(crate) ord: u16,
 }
@@ -116,7 +116,7 @@ pub(crate) enum Rtr {
 }
 
 impl Mpa {
-    /// The messages to choose from; `None`: the client-server model.
+    /// Returns the kinds offered; `None` for the client-server model.
     pub(crate) fn rtr(&self) -> Option<RtrOptions> {
         let has = |kind| self.rtr.contains(&kind);
         let options = RtrOptions { send: has(Rtr::Send), write: has(Rtr::Write), read: has(Rtr::Read) };
@@ -124,18 +124,18 @@ impl Mpa {
     }
 }
 
-/// What is done with a region of a peer's, `iwarpd` for one.
+/// Operation on a region of a peer such as `iwarpd`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Region {
-    /// Writes a file into a peer's region (RDMA Write), and proves that it was placed (RDMA Read).
+    /// Write a file into a peer's region (RDMA Write), and verify the placement (RDMA Read).
     Put(With<Put>),
-    /// Reads a peer's region into a file (RDMA Read).
+    /// Read a peer's region into a file (RDMA Read).
     Get(With<Get>),
-    /// Measures round trips (RDMA Read).
+    /// Measure round trips (RDMA Read).
     Ping(With<Ping>),
 }
 
-/// A command, and over what.
+/// Arguments of an operation, and of the node that it runs on.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct With<T: ClapArgs> {
     #[command(flatten)]
@@ -144,13 +144,13 @@ pub(crate) struct With<T: ClapArgs> {
     pub(crate) over: Over,
 }
 
-/// Over what a command is done.
+/// Arguments of the node.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Over {
-    /// How long the peer may be silent, seconds.
+    /// Longest silence of the peer, seconds.
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// Write the result as JSON.
+    /// Print the result as JSON.
     #[arg(short, long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -158,7 +158,7 @@ pub(crate) struct Over {
 }
 
 impl Args {
-    /// The address of `-a` with the port: the peer's, or this side's.
+    /// Returns the address of `-a` with the port: the peer's, or this side's.
     pub(crate) fn endpoint(&self) -> Result<SocketAddr, String> {
         let Some(host) = &self.address else { return Ok(SocketAddr::from(([0; 4], self.port))) };
         let mut addresses =
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_definition_is_valid() {
         Args::command().debug_assert();
     }
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn contradictory_arguments_are_refused() {
         for line in [
             "",
             "-s -c -a 10.0.0.1 --config x",

@@ -1,4 +1,4 @@
-//! The side that connects and has its texts echoed.
+//! The client: connects, advertises texts and checks what the server writes back.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,59 +14,59 @@ use crate::protocol::{INFO_LEN, visible, write_text};
 use crate::stats::Stats;
 use crate::verbosity::Verbosity;
 
-/// What a client is to do.
+/// Settings of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPlan {
-    /// From which address of this side, if that matters.
+    /// Source address, if it matters.
     pub local: Option<SocketAddr>,
-    /// The server.
+    /// Address of the server.
     pub peer: SocketAddr,
-    /// Rounds; 0: until it is told to stop.
+    /// Number of rounds; 0: until [`Client::stop`].
     pub count: u64,
-    /// Bytes of a text, at most those of the memory.
+    /// Bytes of a text, at most the size of the memory.
     pub size: u32,
-    /// Compare what comes back.
+    /// Compare the returned data.
     pub validate: bool,
-    /// How long the peer may be silent; zero: for ever.
+    /// Longest silence of the peer; zero: unlimited.
     pub timeout: Duration,
 }
 
-/// What it waits for.
+/// Event that the client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Connection,
-    /// The server has read the text.
+    /// Go-ahead after the server has read the text.
     Read,
-    /// The server has written it back.
+    /// Go-ahead after the server has written the text back.
     Written,
-    /// The connection has closed.
+    /// Close of the connection.
     End,
     Nothing,
 }
 
-/// The side that connects.
+/// A client on one connection.
 #[derive(Debug)]
 pub struct Client {
     plan: ClientPlan,
     objects: ConnObjects,
     wait: Wait,
-    /// What failed, when nothing did before.
+    /// First error.
     error: Option<Error>,
     round_began: Instant,
     last_received: Instant,
     sent: Vec<u8>,
     received: Vec<u8>,
     stopping: bool,
-    /// What was done.
+    /// Statistics of the finished rounds.
     pub stats: Stats,
     verbosity: Verbosity,
 }
 
 impl Client {
-    /// Connects.
+    /// Starts to connect.
     ///
     /// # Errors
-    /// An object cannot be had.
+    /// An object cannot be created.
     pub fn new<P: BufPool, M: Bytes>(
         verbs: &mut Verbs<P, M>,
         plan: ClientPlan,
@@ -94,7 +94,7 @@ impl Client {
         })
     }
 
-    /// Goes on with what has come. `Some`: it is over.
+    /// Processes events and completions. Returns `Some` when the client has ended.
     pub fn poll<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
@@ -114,7 +114,7 @@ impl Client {
         (self.wait == Wait::Nothing).then(|| self.error.clone().map_or(Ok(()), Err))
     }
 
-    /// Ends after the present round.
+    /// Ends the client after the current round.
     pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         self.stopping = true;
         if self.wait == Wait::Connection {
@@ -122,10 +122,10 @@ impl Client {
         }
     }
 
-    /// Takes its objects away. The memory is free again.
+    /// Destroys the client's objects and returns its memory for reuse.
     ///
     /// # Errors
-    /// An object is gone already.
+    /// An object does not exist any more.
     pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<TextMemory, Error> {
         self.objects.destroy(verbs)
     }
@@ -165,7 +165,7 @@ impl Client {
     ) -> Result<(), Error> {
         while let Some(wc) = self.objects.completion(verbs) {
             match (wc.status, wc.opcode) {
-                // Why the stream has ended is said by an event.
+                // An event reports why the stream has ended.
                 (WcStatus::WrFlushError, _) => {}
                 (WcStatus::Success, WcOpcode::Recv) => {
                     self.last_received = now;
@@ -182,7 +182,7 @@ impl Client {
         Ok(())
     }
 
-    /// Begins the next round, or ends.
+    /// Starts the next round, or disconnects after the last one.
     fn begin<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
         if self.stopping || (self.plan.count > 0 && self.stats.rounds >= self.plan.count) {
             self.disconnect(verbs, now);
@@ -196,7 +196,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server says to go on.
+    /// Handles a go-ahead of the server.
     fn advance<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) -> Result<(), Error> {
         match self.wait {
             Wait::Read => {
@@ -225,7 +225,7 @@ impl Client {
     }
 }
 
-/// The code of a Terminate, sent or received.
+/// Returns the code of a sent or received Terminate.
 pub(crate) fn terminate_of(event: AsyncEvent) -> Option<rdma::ErrorCode> {
     match event {
         AsyncEvent::QpFatal(_, code)

@@ -1,4 +1,4 @@
-//! The objects of one connection.
+//! Verbs objects and buffers of one connection, shared by the client and the server.
 
 use rdma::verbs::{
     Access, AddressBase, CmId, CqId, Data, MemoryRegion, PdId, QpCap, QpInit, QpNum, RecvWr, RegionId,
@@ -13,16 +13,16 @@ use dataplane::verbs::Verbs;
 use crate::error::Error;
 use crate::protocol::{INFO_LEN, Info};
 
-/// Bytes in front of the texts, for what the peer sends.
+/// Bytes before the texts, for received Sends.
 const CONTROL: u64 = 64;
-/// Places of each queue: no more than two Sends and an RDMA operation are under way.
+/// Depth of each work queue: at most two Sends and an RDMA operation are outstanding.
 const PLACES: u16 = 16;
 
-/// Memory that the program itself looks at.
+/// Region memory that the program reads and writes itself.
 pub trait Bytes: Memory {
-    /// Copies bytes into a region; `false` if it does not have them.
+    /// Copies bytes into a region. Returns `false` if they are not inside it.
     fn store(&mut self, region: RegionId, at: u64, bytes: &[u8]) -> bool;
-    /// Copies bytes out of a region; `false` if it does not have them.
+    /// Copies bytes out of a region. Returns `false` if they are not inside it.
     fn load(&self, region: RegionId, at: u64, bytes: &mut [u8]) -> bool;
 }
 
@@ -50,32 +50,32 @@ impl Bytes for VecMemory {
     }
 }
 
-/// Memory for one connection at a time.
+/// Memory for the texts of one connection at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextMemory {
-    /// A region of [`TextMemory::bytes`] bytes.
+    /// Region of [`TextMemory::bytes`] bytes.
     pub region: RegionId,
-    /// Bytes of the longest text.
+    /// Longest text, bytes.
     pub size: u32,
 }
 
 impl TextMemory {
-    /// Bytes of the region of a memory for texts of `size`.
+    /// Returns the bytes of a region for texts of `size` bytes.
     pub const fn bytes(size: u32) -> u64 {
         CONTROL + 2 * size as u64
     }
 }
 
-/// Which of the two texts.
+/// One of the two text buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Text {
-    /// What a client has the server read.
+    /// Text that the server reads from the client.
     Source,
-    /// What a client has the server write; where a server reads to, and writes from.
+    /// Client: text that the server writes. Server: target of its Read and source of its Write.
     Sink,
 }
 
-/// The objects of one connection.
+/// Verbs objects of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnObjects {
     pub(crate) id: CmId,
@@ -89,8 +89,8 @@ pub(crate) struct ConnObjects {
 }
 
 impl ConnObjects {
-    /// Makes them in a memory, for an id that has none. Peers may read the source and write the sink if they are
-    /// `shared`.
+    /// Creates the objects for an id without a queue pair. If `shared`, the peer may read the source and write the
+    /// sink.
     pub(crate) fn new<P: BufPool, M: Bytes>(
         verbs: &mut Verbs<P, M>,
         id: CmId,
@@ -121,7 +121,7 @@ impl ConnObjects {
         Ok(objects)
     }
 
-    /// Takes them away, the id with them; an open connection is reset. The memory is free again.
+    /// Destroys the objects and the id; an open connection is reset. Returns the memory for reuse.
     pub(crate) fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<TextMemory, Error> {
         let device = verbs.device_mut();
         device.destroy_qp(self.qp)?;
@@ -134,13 +134,13 @@ impl ConnObjects {
         Ok(self.memory)
     }
 
-    /// Gives the peer's next Send a buffer.
+    /// Posts a receive buffer for the peer's next Send.
     pub(crate) fn expect<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
         let sge = Sge { addr: self.control.addr, length: 16, lkey: self.control.lkey };
         Ok(verbs.device_mut().post_recv(self.qp, &RecvWr { wr_id: 0, sg_list: &[sge] })?)
     }
 
-    /// What the peer has sent last.
+    /// Decodes the last Send of the peer.
     pub(crate) fn received<P: BufPool, M: Bytes>(&self, verbs: &Verbs<P, M>) -> Result<Info, Error> {
         let mut bytes = [0; INFO_LEN];
         if verbs.memory().load(self.memory.region, 0, &mut bytes) {
@@ -150,7 +150,7 @@ impl ConnObjects {
         }
     }
 
-    /// Tells the peer where a text of `size` bytes is.
+    /// Advertises a text of `size` bytes to the peer.
     pub(crate) fn advertise<P: BufPool, M: Bytes>(
         &self,
         verbs: &mut Verbs<P, M>,
@@ -163,7 +163,7 @@ impl ConnObjects {
         Ok(info)
     }
 
-    /// Tells the peer that it may go on.
+    /// Sends the go-ahead to the peer.
     pub(crate) fn send_go_ahead<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
         self.send(verbs, &[0; INFO_LEN])
     }
@@ -178,7 +178,7 @@ impl ConnObjects {
         Ok(verbs.device_mut().post_send(self.qp, &wr)?)
     }
 
-    /// Reads `length` bytes of the peer's into the sink, or writes the sink's to the peer.
+    /// Posts an RDMA Read of `length` bytes into the sink, or an RDMA Write from it.
     pub(crate) fn transfer<P: BufPool, M: Bytes>(
         &self,
         verbs: &mut Verbs<P, M>,
@@ -190,13 +190,13 @@ impl ConnObjects {
         Ok(verbs.device_mut().post_send(self.qp, &wr)?)
     }
 
-    /// The next work request that has ended.
+    /// Polls one completion.
     pub(crate) fn completion<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Option<WorkCompletion> {
         let mut out = [WorkCompletion::default()];
         (verbs.device_mut().poll_cq(self.cq, &mut out) == Ok(1)).then_some(out).map(|[wc]| wc)
     }
 
-    /// Fills a text of this side.
+    /// Copies bytes into a local text.
     pub(crate) fn store<P: BufPool, M: Bytes>(
         &self,
         verbs: &mut Verbs<P, M>,
@@ -208,7 +208,7 @@ impl ConnObjects {
         stored.then_some(()).ok_or(Error::Memory)
     }
 
-    /// Looks at a text of this side.
+    /// Copies a local text out.
     pub(crate) fn load<P: BufPool, M: Bytes>(
         &self,
         verbs: &Verbs<P, M>,

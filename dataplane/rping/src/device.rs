@@ -1,4 +1,4 @@
-//! Where the dataplane comes from: a configuration file, or a port put together on the command line.
+//! Configuration of the node: from a file, or composed from command line options.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -7,38 +7,38 @@ use clap::Args as ClapArgs;
 use iwarp_config::Config;
 use toml::{Table, Value};
 
-/// The port that the program owns.
+/// Port that the program owns.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Port")]
 pub(crate) struct DeviceArgs {
-    /// A file like the daemon's, with one [[port]] and one worker.
+    /// Configuration file in the daemon's format, with one [[port]] and one worker.
     #[arg(long, value_name = "FILE", required_unless_present = "driver", conflicts_with = "driver")]
     config: Option<PathBuf>,
-    /// The driver of the port: tap, af_packet, af_xdp, pcap.
+    /// Driver of the port: tap, af_packet, af_xdp, pcap.
     #[arg(long, requires_all = ["interface", "net"])]
     driver: Option<String>,
-    /// Its interface; a TAP is made.
+    /// Interface of the port; a TAP is created.
     #[arg(long, requires = "driver")]
     interface: Option<String>,
-    /// The port's address and prefix, IPv4 or IPv6; twice for both.
+    /// Address and prefix of the port, IPv4 or IPv6; twice for both.
     #[arg(long = "address", id = "net", value_name = "ADDRESS/LEN", requires = "driver")]
     addresses: Vec<String>,
-    /// The next hop for what is off the link; twice for both families.
+    /// Next hop for other networks; twice for both families.
     #[arg(long, value_name = "ADDRESS", requires = "driver")]
     gateway: Vec<std::net::IpAddr>,
-    /// The largest IP packet, bytes.
+    /// Largest IP packet, bytes.
     #[arg(long, requires = "driver")]
     mtu: Option<u16>,
-    /// The CPU to run on.
+    /// CPU to run on.
     #[arg(long, requires = "driver", default_value_t = 0)]
     core: u16,
-    /// Never sleep.
+    /// Poll without ever sleeping.
     #[arg(long, requires = "driver")]
     spin: bool,
 }
 
 impl DeviceArgs {
-    /// The configuration, checked; or what is wrong with it, for people.
+    /// Returns the checked configuration, or a message about its errors.
     pub(crate) fn config(&self) -> Result<Config, String> {
         let config = match &self.config {
             Some(file) => Config::load(file),
@@ -47,7 +47,7 @@ impl DeviceArgs {
         config.map_err(|errors| errors.render(std::io::stderr().is_terminal()))
     }
 
-    /// The text of a configuration file.
+    /// Composes the text of a configuration file from the options.
     fn text(&self) -> String {
         let string = |text: &str| Value::String(text.to_owned());
         let mut port = Table::new();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_as_good_as_a_file() {
+    fn options_give_the_same_settings_as_a_file() {
         let line = "x --driver tap --interface iw7 --address 10.7.0.2/24 --address fd07::2/64 --gateway 10.7.0.1 \
                     --gateway fd07::1 --mtu 9000 --core 3 --spin";
         let device = Line::parse_from(line.split_whitespace()).device;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn errors_are_reported() {
         let line = "x --driver tap --interface iw7 --address 10.7.0.2 --mtu 99";
         let message = Line::parse_from(line.split_whitespace()).device.config().unwrap_err();
         assert!(message.contains("mtu") && message.contains("addresses"), "{message}");

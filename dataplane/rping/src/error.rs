@@ -1,72 +1,72 @@
-//! Why a program of this crate does not come to its end.
+//! Error type of the client and the server.
 
 use std::time::Duration;
 
 use rdma::ErrorCode;
 use rdma::verbs::{PostError, VerbsError, WcOpcode, WcStatus};
 
-/// Why a connection, or the program, has failed.
+/// Cause of the failure of a connection, or of the program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The listener cannot have its address.
+    /// The listener's address is not available.
     #[error("the address is not one of this port's, or its TCP port is taken")]
     Address,
-    /// No TCP connection.
+    /// The TCP connection could not be opened.
     #[error("nobody answers, or nobody listens there")]
     Unreachable,
-    /// No agreement.
+    /// The MPA negotiation failed.
     #[error("the connection was not agreed on")]
     NoAgreement,
-    /// The peer said no.
+    /// The peer rejected the connection.
     #[error("the peer rejects the connection{}", say(.private_data))]
     Rejected {
-        /// With these words.
+        /// Private data of the rejection.
         private_data: Box<[u8]>,
     },
-    /// The connection ended in the middle of a round.
+    /// The connection ended before the round was finished.
     #[error("the connection has ended in the middle of a round")]
     Ended,
-    /// This or the other side ended the stream with a Terminate.
+    /// Either side terminated the stream.
     #[error("the stream was terminated: {0}")]
     Terminated(ErrorCode),
-    /// Work ended otherwise than well.
+    /// A work request failed.
     #[error("{opcode:?} ended with {status:?}")]
     Work {
-        /// What it was.
+        /// Operation of the work request.
         opcode: WcOpcode,
-        /// How it ended.
+        /// Status of its completion.
         status: WcStatus,
     },
-    /// A Send that is not one of `rping`.
+    /// A received Send has the wrong length.
     #[error("the peer sent {0} bytes where there should be 16")]
     Message(u32),
-    /// The peer's text has no room here.
+    /// The peer's text is too long for the buffer.
     #[error("the peer's text has {asked} bytes, and there is room for {room}")]
     TooLong {
-        /// Bytes of its text.
+        /// Bytes of the peer's text.
         asked: u32,
-        /// Bytes that there are for it.
+        /// Bytes of the buffer.
         room: u32,
     },
-    /// Other bytes received than were sent.
+    /// The returned data differs from the data sent.
     #[error("data mismatch in round {0}")]
     Mismatch(u64),
-    /// What was read is not a text of `rping`.
+    /// The data read is not a text of `rping`.
     #[error("what was read from the peer is not a text of rping's")]
     NotAText,
-    /// The peer sends again before it was told to go on.
+    /// The peer sent again before it received the go-ahead.
     #[error("the peer does not wait for its turn")]
     UnexpectedSend,
-    /// The peer does not go on.
+    /// The peer sent nothing until the timeout.
     #[error("the peer was silent for {} s", .0.as_secs_f32())]
     Silent(Duration),
-    /// An object cannot be had.
+    /// A verbs object could not be created.
     #[error("{0}")]
     Object(#[from] VerbsError),
-    /// Work cannot be posted.
+    /// A work request could not be posted.
     #[error("{0}")]
     Post(#[from] PostError),
-    /// A region has not the bytes that it was made with.
+    /// A region is smaller than its configured size.
     #[error("a region is shorter than it was made")]
     Memory,
 }

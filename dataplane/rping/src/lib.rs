@@ -1,10 +1,11 @@
-//! `rping` of rdma-core, spoken with the verbs of Ironwarp: a test that two ends understand each other.
+//! The protocol of rdma-core's `rping`, over the verbs of Ironwarp: an interoperability test of two ends. The binary
+//! `iwarp-rping` uses the crate.
 //!
 //! ```text
 //!  args ─▶ device ─▶ dataplane::verbs::Node ─▶ Client | Server ─▶ stats
 //!                          the poll loop         objects, protocol
 //! ```
-//! [`Client`] and [`Server`] know neither DPDK nor a clock: what they need of a node is its [`Verbs`] and the time.
+//! [`Client`] and [`Server`] depend on neither DPDK nor a clock: they take a node's [`Verbs`] and the time.
 //!
 //! [`Verbs`]: dataplane::verbs::Verbs
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The binary `iwarp-rping`.
+//! The binary `iwarp-rping`: parses arguments, loads the configuration and runs the program.
 #![forbid(unsafe_code)]
 
 mod args;

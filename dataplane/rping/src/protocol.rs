@@ -1,44 +1,44 @@
-//! What two `rping`s say to each other.
+//! Wire format of `rping`: buffer advertisements and ping data.
 //!
 //! ```text
 //!  client                                   server
-//!    │ Send: where my text is, its length ───▶ │
+//!    │ Send: source address, rkey, length ───▶ │
 //!    │ ◀────────────────────────── RDMA Read   │
 //!    │ ◀──────────────── Send: you may go on   │
-//!    │ Send: where the text may go ──────────▶ │
+//!    │ Send: sink address, rkey, length ─────▶ │
 //!    │ ◀───────────────────────── RDMA Write   │
 //!    │ ◀──────────────── Send: you may go on   │
 //! ```
-//! Every Send has sixteen bytes; those of the server mean nothing.
+//! Every Send has sixteen bytes; the content of the server's is ignored.
 
 use rdma::verbs::Stag;
 
 /// Bytes of a Send.
 pub const INFO_LEN: usize = 16;
-/// The TCP port, if none is given.
+/// Default TCP port.
 pub const PORT: u16 = 7174;
-/// The least length of a text. What its head has no room for is left out.
+/// Shortest text, bytes. The head of a longer text number is truncated.
 pub const SIZE_MIN: u32 = 16;
-/// The greatest length of a text: that is how much memory a side keeps twice.
+/// Longest text, bytes. Each side keeps two buffers of this size.
 pub const SIZE_MAX: u32 = 16 << 20;
 
-/// The letters of a text: from `A` to `z`.
+/// First letter of a text; the letters are `A` to `z`.
 const FIRST: u8 = b'A';
 const LETTERS: u64 = (b'z' - b'A') as u64 + 1;
 
-/// Where memory is, for the peer to read or write.
+/// Advertised memory, for the peer to read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// The address of the first byte.
+    /// Address of the first byte (tagged offset).
     pub addr: u64,
-    /// The key.
+    /// STag of the memory.
     pub rkey: Stag,
-    /// Bytes.
+    /// Length of the memory, bytes.
     pub size: u32,
 }
 
 impl Info {
-    /// As it is sent: address, key and size, each big-endian.
+    /// Encodes the content of a Send: address, key and size, each big-endian.
     pub fn encode(&self) -> [u8; INFO_LEN] {
         let mut bytes = [0; INFO_LEN];
         let ([addr, rest], []) = bytes.as_chunks_mut::<8>() else { return bytes };
@@ -47,7 +47,7 @@ impl Info {
         bytes
     }
 
-    /// As it was sent.
+    /// Decodes the content of a Send.
     pub fn decode(bytes: &[u8; INFO_LEN]) -> Self {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, s2, s3] = *bytes;
         Self {
@@ -58,7 +58,7 @@ impl Info {
     }
 }
 
-/// Fills a buffer with the text of a round: a head that tells its number, letters, and a zero at the end.
+/// Fills a buffer with the text of a round: a head with the number of the round, letters, and a terminating zero.
 pub fn write_text(round: u64, text: &mut [u8]) {
     let head = format!("rdma-ping-{round}: ");
     for (byte, letter) in text.iter_mut().zip(head.bytes()) {
@@ -73,7 +73,7 @@ pub fn write_text(round: u64, text: &mut [u8]) {
     }
 }
 
-/// The number of a text's round, if the text is what a client writes. `None`, too, where the head has no room.
+/// Returns the round number of a text, or `None` if it is not a text of a client, or has no room for the head.
 pub fn round_of(text: &[u8]) -> Option<u64> {
     let digits = text.strip_prefix(b"rdma-ping-")?;
     let end = digits.iter().position(|byte| *byte == b':')?;
@@ -83,7 +83,7 @@ pub fn round_of(text: &[u8]) -> Option<u64> {
     (expected == text).then_some(round)
 }
 
-/// The part of a text that people see: up to its first zero.
+/// Returns the printable part of a text: the bytes before its first zero.
 pub fn visible(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or(text)
 }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(visible(&text), b"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr");
         write_text(1, &mut text);
         assert_eq!(visible(&text), b"rdma-ping-1: BCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrs");
-        // After `z` comes `A` again, in the line and from round to round.
+        // `A` follows `z`, within the line and from round to round.
         write_text(57, &mut text);
         assert_eq!(&text[..20], b"rdma-ping-57: zABCDE");
         write_text(58, &mut text);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_known_again_and_a_wrong_one_is_not() {
+    fn a_text_is_recognized_and_a_corrupted_one_is_not() {
         for (round, len) in [(0, 16), (9, 16), (1000, 17), (7, 26), (123_456, 65_536)] {
             let mut text = vec![0; len];
             write_text(round, &mut text);

@@ -1,4 +1,4 @@
-//! An initiator for the regions of a peer, over a node: `put`, `get`, `ping`.
+//! Transport of `put`, `get` and `ping` over a node: implements the interface of `mgmt_cli::remote`.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use rdma::verbs::{
 };
 use tcp_stack::Instant;
 
-/// Connects over the node.
+/// Opens connections over a node.
 #[derive(Debug)]
 pub(crate) struct NodeConnector<'a> {
     pub(crate) node: &'a mut Node,
@@ -38,7 +38,7 @@ impl Connector for NodeConnector<'_> {
     }
 }
 
-/// A connection over a node.
+/// RDMA connection over a node.
 struct Stream<'a> {
     node: &'a mut Node,
     stop: &'a AtomicBool,
@@ -49,7 +49,7 @@ struct Stream<'a> {
     cq: CqId,
     window: MemoryRegion,
     memory: Arc<RegionMemory>,
-    /// Bytes on their way into or out of the window.
+    /// Buffer for bytes on their way into or out of the window.
     scratch: Vec<u8>,
     last_received: Instant,
 }
@@ -100,7 +100,7 @@ impl<'a> Stream<'a> {
         Ok(Self { node, stop, peer, timeout, id, qp, cq, window, memory, scratch: Vec::new(), last_received })
     }
 
-    /// Polls until `look` finds what it looks for, or the connection ends.
+    /// Polls until `look` returns a result, or the connection ends.
     fn wait<T>(
         &mut self,
         mut look: impl FnMut(&mut PortVerbs) -> Option<Result<T, Failure>>,
@@ -136,20 +136,20 @@ impl<'a> Stream<'a> {
         let list = [self.slice(local)];
         let wr = SendWr { wr_id, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
         match self.node.verbs_mut().device_mut().post_send(self.qp, &wr) {
-            // The stream has ended: what waits says why.
+            // The stream has ended: the next wait reports why.
             Ok(()) | Err(PostError::State) => Ok(()),
             Err(error) => Err(Failure::new(Exit::Failed, "protocol", format!("{}: {error}", self.peer))),
         }
     }
 }
 
-/// Bytes that the peer has sent or acknowledged.
+/// Returns the bytes that the peer has sent or acknowledged.
 fn received(node: &Node, id: CmId) -> u64 {
     let info = node.verbs().tcp_info(id);
     info.map_or(0, |info| info.bytes_in.wrapping_add(info.bytes_acked))
 }
 
-/// Why the connection has ended.
+/// Returns the reason for the end of the connection.
 fn end_of(verbs: &mut PortVerbs, peer: SocketAddr) -> Failure {
     let mut why = None;
     while let Some(event) = verbs.device_mut().poll_async_event() {

@@ -1,4 +1,4 @@
-//! A node, and the client or server on it, until one of them, or a signal, ends.
+//! Runs the client, the server or a region command on a node, until it or a signal ends it. `main` calls [`run`].
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -23,30 +23,30 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::args::{Args, Mpa, Over, Region, With};
 use crate::region::NodeConnector;
 
-/// How long a peer may overlook our first message before it is given a nudge.
+/// Time after which an unanswered first FPDU is sent again, by an empty message.
 const POKE_AFTER: Duration = Duration::from_millis(100);
-/// How long the peer may take to close too.
+/// Longest wait for the peer's close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of a text that a client sends, and of the longest that a server takes, if nothing else is said.
+/// Default sizes: bytes of a client's text, and of the longest text that a server accepts.
 const CLIENT_SIZE: u32 = 64;
 const SERVER_SIZE: u32 = 1 << 20;
 
-/// What a program ends with.
+/// Result of the program, printed at its end.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
     summary: Summary,
-    /// Connections that ended otherwise than well.
+    /// Connections that failed.
     failed: u64,
-    /// Why the program did not come to its end.
+    /// Error that ended the program early.
     error: Option<String>,
 }
 
-/// Runs until the end.
+/// Runs the command to its end.
 pub(crate) fn run(args: Args, config: &Config) -> Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The second one ends the program at once.
+        // A second signal ends the program at once.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch signals")?;
@@ -60,14 +60,14 @@ pub(crate) fn run(args: Args, config: &Config) -> Result<ExitCode> {
     reach_region(&command, &over, config, &stop)
 }
 
-/// A node of this thread.
+/// Opens a node and binds it to this thread.
 fn node(config: &Config, options: &NodeOptions) -> Result<(Option<RegisteredThread>, Node)> {
     let eal = Node::start_dpdk(&[config])?;
     let mut node = Node::open(&eal, config, options, &Clock::start())?;
     Ok((node.enter()?, node))
 }
 
-/// `put`, `get`, `ping`.
+/// Runs `put`, `get` or `ping`.
 fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBool) -> Result<ExitCode> {
     let (Remote::Put(Put { connect, .. })
     | Remote::Get(Get { connect, .. })
@@ -79,7 +79,7 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
     let output = if over.json { Output::json() } else { Output::plain() };
     let mut connector = NodeConnector { node: &mut node, stop };
     let outcome = iwarp_remote::run(&mut connector, command, over.timeout, &output);
-    // A connection that has failed is not worth waiting for.
+    // No wait for the close of a failed connection.
     let close_timeout = if outcome.is_ok() { CLOSE_TIMEOUT } else { Duration::ZERO };
     node.finish(close_timeout);
     Ok(match outcome {
@@ -88,7 +88,7 @@ fn reach_region(command: &Remote, over: &Over, config: &Config, stop: &AtomicBoo
     })
 }
 
-/// The client or the server.
+/// Runs the client or the server.
 fn run_rping(args: &Args, config: &Config, stop: &AtomicBool) -> Result<ExitCode> {
     let endpoint = args.endpoint().map_err(|error| anyhow!(error))?;
     let verbosity = Verbosity { progress: !args.json, texts: args.verbose, events: args.debug };
@@ -202,14 +202,14 @@ fn serve(
         let over = server.poll(node.verbs_mut(), now);
         if over.is_none() && !listening && !node.verbs().device().has_request() {
             listening = true;
-            // What a script waits for.
+            // Scripts wait for this line.
             verbosity.print(format_args!("listening on {local}"));
         }
         over.map_or(ControlFlow::Continue(()), ControlFlow::Break)
     });
     let (stats, failed) = (server.stats.clone(), server.failed);
     server.destroy(node.verbs_mut())?;
-    // A server that goes on has told of each of its clients.
+    // A persistent server has reported the errors of its clients already.
     Ok(report("server", &stats, failed, outcome.err().map(|error| error.to_string())))
 }
 

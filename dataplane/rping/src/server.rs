@@ -1,4 +1,4 @@
-//! The side that listens, and echoes texts.
+//! The server: listens, reads the clients' texts and writes them back.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -17,46 +17,46 @@ use crate::protocol::{INFO_LEN, Info, round_of, visible};
 use crate::stats::Stats;
 use crate::verbosity::Verbosity;
 
-/// Connections that may wait for an answer.
+/// Backlog of connection requests.
 const BACKLOG: NonZeroU16 = NonZeroU16::new(64).unwrap();
-/// Bytes of a text that has room for every head: only such a one can be checked.
+/// Shortest text with room for every head, bytes: shorter ones are not checked.
 const CHECKED_MIN: usize = 32;
 
-/// What a server is to do.
+/// Settings of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerPlan {
-    /// Where it listens.
+    /// Address to listen on.
     pub local: SocketAddr,
-    /// Serve until it is told to stop, not only one connection.
+    /// Serve until [`Server::stop`], instead of a single connection.
     pub persistent: bool,
-    /// Check that what is read is a text of rping's.
+    /// Check that the data read is a text of rping.
     pub validate: bool,
-    /// How long a client may be silent; zero: for ever.
+    /// Longest silence of a client; zero: unlimited.
     pub timeout: Duration,
 }
 
-/// What a connection waits for.
+/// Event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// Where the client's text is.
+    /// Advertisement of the client's source.
     Source,
-    /// The end of the Read.
+    /// Completion of the RDMA Read.
     Read,
-    /// Where the text may go.
+    /// Advertisement of the client's sink.
     Sink,
-    /// The end of the Write.
+    /// Completion of the RDMA Write.
     Written,
     Nothing,
 }
 
-/// One connection.
+/// A connection that the server serves.
 #[derive(Debug)]
 struct Session {
     objects: ConnObjects,
     peer: Option<SocketAddr>,
     wait: Wait,
     established: bool,
-    /// Bytes of the present text, and how many of them go back.
+    /// Bytes of the current text read from the client, and of those to write back.
     read: u32,
     back: u32,
     round_began: Instant,
@@ -65,28 +65,28 @@ struct Session {
     text: Vec<u8>,
 }
 
-/// The side that listens.
+/// A server and its connections.
 #[derive(Debug)]
 pub struct Server {
     plan: ServerPlan,
     listener: CmId,
-    /// Memory for further connections.
+    /// Free memory for further connections.
     memories: Vec<TextMemory>,
     sessions: Vec<Session>,
     over: Option<Result<(), Error>>,
     stopping: bool,
-    /// What was done.
+    /// Statistics of the finished rounds.
     pub stats: Stats,
-    /// Connections that ended otherwise than well.
+    /// Connections that failed.
     pub failed: u64,
     verbosity: Verbosity,
 }
 
 impl Server {
-    /// Listens. As many connections are served at a time as there are memories.
+    /// Starts to listen. The number of `memories` limits the connections served at the same time.
     ///
     /// # Errors
-    /// An object cannot be had.
+    /// An object cannot be created.
     pub fn new<P: BufPool, M: Bytes>(
         verbs: &mut Verbs<P, M>,
         plan: ServerPlan,
@@ -110,7 +110,7 @@ impl Server {
         })
     }
 
-    /// Goes on with what has come. `Some`: it is over.
+    /// Processes events and completions. Returns `Some` when the server has ended.
     pub fn poll<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
@@ -135,7 +135,7 @@ impl Server {
         self.over.clone()
     }
 
-    /// Takes no more connections, and ends those that there are in good order.
+    /// Rejects further connections and disconnects the established ones.
     pub fn stop<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, now: Instant) {
         if !std::mem::replace(&mut self.stopping, true) {
             for session in &self.sessions {
@@ -144,15 +144,15 @@ impl Server {
         }
     }
 
-    /// Connections that it serves now.
+    /// Returns the number of connections.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Takes everything away; connections are reset.
+    /// Destroys all objects; open connections are reset.
     ///
     /// # Errors
-    /// An object is gone already.
+    /// An object does not exist any more.
     pub fn destroy<P: BufPool, M: Bytes>(self, verbs: &mut Verbs<P, M>) -> Result<(), Error> {
         for session in self.sessions {
             session.objects.destroy(verbs)?;
@@ -200,7 +200,7 @@ impl Server {
         self.sessions.iter().position(|session| session.objects.id == id)
     }
 
-    /// Somebody wants to connect.
+    /// Handles a connection request.
     fn requested<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId, now: Instant) {
         let refuses = self.stopping || (!self.plan.persistent && !self.sessions.is_empty());
         let accepted = match self.memories.pop() {
@@ -213,7 +213,7 @@ impl Server {
         };
         if accepted.is_none() {
             self.verbosity.progress(format_args!("no place for another connection"));
-            // Both fail only where the connection has ended meanwhile.
+            // Both fail only if the connection has ended meanwhile.
             let _ = verbs.device_mut().reject(id, b"no place");
             let _ = verbs.device_mut().destroy_id(id);
         }
@@ -245,7 +245,7 @@ impl Server {
         Ok(())
     }
 
-    /// A connection has ended by itself: in good order, if no round is under way.
+    /// Handles a disconnect, which is orderly if no round is in progress.
     fn disconnected<P: BufPool, M: Bytes>(&mut self, verbs: &mut Verbs<P, M>, id: CmId) {
         let Some(at) = self.find(id) else { return };
         let outcome = self.sessions.get(at).map_or(Ok(()), |session| match session.terminated {
@@ -289,7 +289,7 @@ impl Session {
     ) -> Result<(), Error> {
         while let Some(wc) = self.objects.completion(verbs) {
             match (wc.status, wc.opcode) {
-                // Why the stream has ended is said by an event.
+                // An event reports why the stream has ended.
                 (WcStatus::WrFlushError, _) => self.wait = self.ended(),
                 (WcStatus::Success, WcOpcode::Recv) => {
                     self.last_received = now;
@@ -318,12 +318,12 @@ impl Session {
         Ok(())
     }
 
-    /// The end of the stream has flushed something: the buffer for the next Send, if no round is under way.
+    /// Returns the state after a flushed work request: between two rounds it was the receive buffer for the next Send.
     fn ended(&self) -> Wait {
         if self.wait == Wait::Source { Wait::Source } else { Wait::Nothing }
     }
 
-    /// The client says where something is.
+    /// Handles an advertisement of the client.
     fn advertised<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
@@ -349,7 +349,7 @@ impl Session {
         }
     }
 
-    /// The client's text is here.
+    /// Handles the completed RDMA Read of the client's text.
     fn has_read<P: BufPool, M: Bytes>(
         &mut self,
         verbs: &mut Verbs<P, M>,
@@ -363,7 +363,7 @@ impl Session {
         }
         let visible = visible(text);
         verbosity.text("server ping data", visible);
-        // With the zero that ends it.
+        // Includes the terminating zero.
         let back = visible.len().saturating_add(1).min(text.len());
         self.back = u32::try_from(back).unwrap_or(u32::MAX);
         self.wait = Wait::Sink;

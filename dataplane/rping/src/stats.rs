@@ -1,29 +1,29 @@
-//! What a program has done, for its last words.
+//! Statistics that the program prints when it ends.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// The longest round that is told apart from longer ones.
+/// Longest round that the histogram distinguishes.
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// What was counted.
+/// Counters and round times of a client or server.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Connections that were established.
+    /// Established connections.
     pub connections: u64,
-    /// Rounds that were finished.
+    /// Finished rounds.
     pub rounds: u64,
-    /// Bytes of texts that were written and read.
+    /// Bytes of ping data written and read.
     pub bytes: u64,
     times: Option<Histogram<u64>>,
 }
 
-/// The same for programs to read.
+/// Summary of [`Stats`], which is also the JSON output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// `client` or `server`.
+    /// Role of the program: `client` or `server`.
     pub role: &'static str,
     /// Connections that were established.
     pub connections: u64,
@@ -31,22 +31,22 @@ pub struct Summary {
     pub rounds: u64,
     /// Bytes of texts that were written and read.
     pub bytes: u64,
-    /// How long a round took, nanoseconds; none without a round.
+    /// Distribution of the round times, nanoseconds; `None` without a round.
     pub round_ns: Option<Times>,
 }
 
-/// How long something took, nanoseconds.
+/// Distribution of times, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// The shortest.
+    /// Shortest time, nanoseconds.
     pub min: u64,
-    /// As many were shorter as were longer.
+    /// Median time, nanoseconds.
     pub median: u64,
-    /// One of a hundred was longer.
+    /// 99th percentile, nanoseconds.
     pub p99: u64,
-    /// The longest.
+    /// Longest time, nanoseconds.
     pub max: u64,
-    /// The average.
+    /// Mean time, nanoseconds.
     pub mean: f64,
 }
 
@@ -58,7 +58,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// A round is finished: so many bytes went, and it took so long.
+    /// Counts a finished round of `bytes` bytes that took `time`.
     pub(crate) fn round(&mut self, bytes: u64, time: Duration) {
         self.rounds = self.rounds.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -67,7 +67,7 @@ impl Stats {
         }
     }
 
-    /// For programs to read.
+    /// Returns the summary.
     pub fn summary(&self, role: &'static str) -> Summary {
         let times = self.times.as_ref().filter(|times| !times.is_empty());
         let round_ns = times.map(|times| Times {

@@ -1,30 +1,30 @@
-//! What a program says while it works.
+//! Output of the client and the server while they run.
 
 use std::fmt::Arguments;
 use std::io::{self, Write as _};
 
-/// How much it says. What was asked for goes to stdout, all else to stderr.
+/// Selects the output. Requested data goes to stdout, everything else to stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verbosity {
-    /// What it is doing.
+    /// Print the progress.
     pub progress: bool,
-    /// The texts that come.
+    /// Print received ping data.
     pub texts: bool,
-    /// Every event.
+    /// Print every event.
     pub events: bool,
 }
 
 impl Verbosity {
-    /// Progress.
+    /// Prints a progress message if enabled.
     pub fn progress(self, what: Arguments<'_>) {
         if self.progress {
             self.print(what);
         }
     }
 
-    /// What is wrong, said always.
+    /// Prints a message in any case.
     pub fn print(self, what: Arguments<'_>) {
-        // Nobody may be left to read it.
+        // A closed stderr is ignored.
         let _ = writeln!(io::stderr().lock(), "{what}");
     }
 

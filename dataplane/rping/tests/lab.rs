@@ -1,4 +1,5 @@
-//! Both roles in memory: on links that lose and reorder, against each other and against peers that misbehave.
+//! Tests of client and server in memory: over links that lose and reorder, against each other and against peers that
+//! misbehave.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 #[path = "../../src/verbs/tests/lab.rs"]
@@ -45,10 +46,10 @@ fn connect(net: &mut Net, plan: ClientPlan, param: &ConnParam<'_>) -> Client {
     Client::new(&mut host.verbs, plan, param, memory, now, QUIET).unwrap()
 }
 
-/// How a role ends.
+/// Result of a client or server.
 type Outcome = Result<(), Error>;
 
-/// One turn of everything.
+/// Polls both hosts, the client and the server once.
 fn poll_once(net: &mut Net, client: &mut Client, server: &mut Server) -> (Option<Outcome>, Option<Outcome>) {
     net.poll_once();
     let now = net.now;
@@ -56,7 +57,7 @@ fn poll_once(net: &mut Net, client: &mut Client, server: &mut Server) -> (Option
     (client.poll(&mut left.verbs, now), server.poll(&mut right.verbs, now))
 }
 
-/// Runs both to the end.
+/// Runs both to their end.
 fn run(net: &mut Net, client: &mut Client, server: &mut Server) -> (Outcome, Outcome) {
     let (mut mine, mut theirs) = (None, None);
     let end = net.now + PATIENCE;
@@ -68,7 +69,7 @@ fn run(net: &mut Net, client: &mut Client, server: &mut Server) -> (Outcome, Out
     (mine.unwrap(), theirs.unwrap())
 }
 
-/// Takes both away, and asserts that nothing is left.
+/// Destroys both, and asserts that nothing is left.
 fn clean_up(net: &mut Net, client: Client, server: Server) {
     client.destroy(&mut net.hosts[0].verbs).unwrap();
     server.destroy(&mut net.hosts[1].verbs).unwrap();
@@ -78,7 +79,7 @@ fn clean_up(net: &mut Net, client: Client, server: Server) {
 }
 
 #[test]
-fn texts_go_there_and_back() {
+fn texts_are_echoed() {
     for (seed, (link, mtu, revision, count, size)) in (1..).zip([
         (CLEAN, 1500, 2, 300, 64),
         (CLEAN, 1500, 1, 20, 16),
@@ -101,9 +102,9 @@ fn texts_go_there_and_back() {
     }
 }
 
-/// A client after the other, and more of them at a time than there are memories.
+/// Clients one after the other, more of them than there are memories.
 #[test]
-fn a_persistent_server_goes_on() {
+fn a_persistent_server_serves_many_clients() {
     let mut net = Net::new(Setup { time_wait_ms: 10, unheard: true, ..Setup::default() });
     let mut server = serve(&mut net, server_plan(true), 1, 4096);
     for number in 0..40 {
@@ -130,7 +131,7 @@ fn a_persistent_server_goes_on() {
 }
 
 #[test]
-fn one_too_many_is_rejected() {
+fn a_client_beyond_the_memories_is_rejected() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
     let mut server = serve(&mut net, server_plan(true), 0, 4096);
     let mut client = connect(&mut net, client_plan(3, 64), &ONE_READ);
@@ -153,7 +154,7 @@ fn a_text_that_has_no_room_is_refused() {
     clean_up(&mut net, client, server);
 }
 
-/// Interrupted in the middle: the present round is finished, and both end well.
+/// After an interruption the current round is finished, and both ends succeed.
 #[test]
 fn an_interrupted_client_ends_in_good_order() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
@@ -172,7 +173,7 @@ fn an_interrupted_client_ends_in_good_order() {
     clean_up(&mut net, client, server);
 }
 
-/// The wire is cut: both give up when their timeout ends, and leave nothing behind.
+/// The link is cut: both give up at their timeout, and leave nothing behind.
 #[test]
 fn a_peer_that_disappears() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
@@ -188,7 +189,7 @@ fn a_peer_that_disappears() {
 }
 
 #[test]
-fn nobody_listens() {
+fn connecting_without_a_listener_fails() {
     let mut net = Net::new(Setup { unheard: true, ..Setup::default() });
     let mut client = connect(&mut net, client_plan(1, 64), &ONE_READ);
     let end = loop {
@@ -201,7 +202,7 @@ fn nobody_listens() {
     assert_eq!(end, Err(Error::Unreachable));
 }
 
-/// A client by hand: what it sends is not as rping has it.
+/// A hand-written client whose Sends violate the protocol of rping.
 struct Rogue {
     pair: ([rdma::verbs::QpNum; 1], rdma::verbs::CqId),
     text: rdma::verbs::MemoryRegion,
@@ -209,7 +210,7 @@ struct Rogue {
 }
 
 impl Rogue {
-    /// Connects while the server runs.
+    /// Connects while the server is polled.
     fn connect(net: &mut Net, server: &mut Server) -> Self {
         let host = &mut net.hosts[0];
         let (pd, cq, qp) = host.queue_pair(8);
@@ -243,7 +244,7 @@ impl Rogue {
         iwarp_rping::protocol::Info { addr: self.text.addr, rkey, size }.encode()
     }
 
-    /// How the server ends.
+    /// Returns the result of the server.
     fn end(net: &mut Net, server: &mut Server) -> Outcome {
         let limit = net.now + PATIENCE;
         loop {
@@ -265,7 +266,7 @@ fn against_a_rogue(what: impl FnOnce(&Rogue, &mut Net)) -> Outcome {
     let end = Rogue::end(&mut net, &mut server);
     server.destroy(&mut net.hosts[1].verbs).unwrap();
     assert_eq!(net.hosts[1].verbs.stags(), 0);
-    // What the rogue still waits for is flushed.
+    // The rogue's outstanding work is flushed.
     net.run_for(SECOND);
     let (_, cq) = rogue.pair;
     let last = net.hosts[0].poll(cq).pop();

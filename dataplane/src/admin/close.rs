@@ -1,4 +1,4 @@
-//! `conn close`: an operator ends connections.
+//! Handles `conn close`: resets the connections that an operator selects.
 
 use iwarp_control::bounds::CONNECTIONS_LISTED_MAX;
 use iwarp_control::{ConnClose, ConnClosed, ConnsClosed, ErrorKind, ErrorObject};
@@ -8,23 +8,23 @@ use super::worker_handle::WorkerHandle;
 use crate::engine::ConnRow;
 use crate::worker::{Command, ConnSelector};
 
-/// Connections that a worker closes between two rounds: their resets fit the stack's queue of replies.
+/// Connections that a worker resets per command; their RSTs fit the stack's queue of replies.
 const PAGE: usize = 64;
 
-/// The connections that a request names.
+/// The connections that a request selects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseTarget {
     selector: ConnSelector,
-    /// The one worker that can have them, if there is only one.
+    /// Index of the only worker that can have the connection, if there is only one.
     worker: Option<usize>,
     asked: ConnClose,
 }
 
 impl CloseTarget {
-    /// The connections that `asked` names.
+    /// Converts a request to a selector.
     ///
     /// # Errors
-    /// Not exactly one of its members is given.
+    /// Not exactly one member of the request is given.
     pub(super) fn new(asked: &ConnClose) -> Result<Self, ErrorObject> {
         let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
         let (selector, worker) = match *asked {
@@ -57,10 +57,10 @@ impl CloseTarget {
     }
 }
 
-/// Resets the connections that a request names. When this returns, their grants are revoked.
+/// Resets the connections that a request selects. When this returns, their grants are revoked.
 ///
 /// # Errors
-/// There is none, or a worker does not answer.
+/// There is no such connection, or a worker does not answer.
 pub(super) async fn conns(workers: &[WorkerHandle], which: &CloseTarget) -> Result<ConnsClosed, ErrorObject> {
     let mut done = ConnsClosed { count: 0, closed: Vec::new() };
     for (worker, handle) in workers.iter().enumerate() {

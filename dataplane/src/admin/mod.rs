@@ -1,4 +1,5 @@
-//! The daemon's handler: carries out what comes in over the control socket.
+//! Handler of the control socket's requests. `control` parses a request and calls [`ControlHandler`], which asks the
+//! workers and ports and composes the reply.
 
 mod close;
 mod regions;
@@ -29,30 +30,30 @@ pub use worker_handle::WorkerHandle;
 use crate::control::{Handler, Peer, Reply, SharedStats};
 use crate::worker::{Clock, Command};
 
-/// What the daemon says of itself.
+/// Facts about the daemon that do not change while it runs.
 #[derive(Clone, Debug)]
 pub struct DaemonInfo {
-    /// Where the configuration came from.
+    /// Path of the configuration file.
     pub config_path: PathBuf,
-    /// What is less than the configuration would like.
+    /// Messages about settings that the daemon could not meet, such as missing hugepages.
     pub degraded: Vec<String>,
-    /// Whether hugepages are required.
+    /// True if the configuration requires hugepages.
     pub hugepages_required: bool,
-    /// DPDK's version.
+    /// Version of the DPDK library.
     pub dpdk_version: String,
-    /// How idle workers behave.
+    /// Idle policy of the workers.
     pub idle: Idle,
-    /// Connections that all workers can have.
+    /// Most connections of all workers together.
     pub connections_max: u64,
 }
 
-/// The daemon's handler.
+/// Handles control requests on the control thread.
 #[derive(Debug)]
 pub struct ControlHandler {
     info: DaemonInfo,
     clock: Clock,
     workers: Vec<WorkerHandle>,
-    /// Never borrowed across an await.
+    /// Ports by index. Never borrowed across an await.
     ports: RefCell<Vec<PortEntry>>,
     regions: Mutex<Regions>,
     loads: std::sync::Mutex<Vec<Load>>,
@@ -60,7 +61,7 @@ pub struct ControlHandler {
 }
 
 impl ControlHandler {
-    /// A handler for running workers.
+    /// Creates a handler for running workers and open ports.
     pub fn new(
         info: DaemonInfo,
         clock: Clock,
@@ -74,7 +75,7 @@ impl ControlHandler {
         Self { info, clock, workers, ports, regions, loads, control }
     }
 
-    /// Notes how busy the workers are; called once a second.
+    /// Samples the load of each worker. `daemon` calls it once per second.
     pub fn sample_loads(&self) {
         let mut loads = self.loads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (load, handle) in loads.iter_mut().zip(&self.workers) {
@@ -82,12 +83,12 @@ impl ControlHandler {
         }
     }
 
-    /// Whether a worker is gone though nobody told it to.
+    /// Returns true if a worker has ended without a stop command.
     pub fn has_lost_a_worker(&self) -> bool {
         self.workers.iter().any(WorkerHandle::has_ended)
     }
 
-    /// Tells every worker to end.
+    /// Sends every worker the stop command.
     pub fn stop(&self) {
         for handle in &self.workers {
             // A worker that takes no commands has ended already.
@@ -99,7 +100,7 @@ impl ControlHandler {
         self.loads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Makes a region and offers it on every worker.
+    /// Allocates a region and offers it on every worker.
     ///
     /// # Errors
     /// As [`Regions::make`]; or a worker refuses.
@@ -196,7 +197,7 @@ impl ControlHandler {
         Ok(infos)
     }
 
-    /// The counters of the control socket and of the log, as groups like those of the workers.
+    /// Returns the counters of the control socket and of the log, in groups like those of the workers.
     fn own_groups(&self) -> Vec<CounterGroup> {
         let (mut control, mut log) = (Vec::new(), Vec::new());
         self.control.read().visit(&mut |name, help, value| control.push(counter(name, help, value)));
@@ -277,7 +278,7 @@ fn counter(name: &str, help: &str, value: u64) -> CounterRow {
     CounterRow { name: name.to_owned(), help: help.trim().to_owned(), value }
 }
 
-/// A region as the control socket asks for it.
+/// Checks a registration request and converts it to a [`RegionSpec`].
 fn spec(request: RegionRegister) -> Result<RegionSpec, ErrorObject> {
     let invalid = |what: String| ErrorObject::new(ErrorKind::InvalidParams, what);
     let name = RegionName::new(&request.name).map_err(|error| invalid(format!("name: {error}")))?;
@@ -307,7 +308,7 @@ fn spec(request: RegionRegister) -> Result<RegionSpec, ErrorObject> {
     })
 }
 
-/// The resident memory of this process in bytes, hugepages not included; 0 where the system does not tell.
+/// Returns the resident memory of this process in bytes, without hugepages; 0 if `/proc` does not report it.
 fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages =

@@ -1,4 +1,4 @@
-//! The regions that the daemon offers: made, offered to every worker, taken back.
+//! Regions that the daemon offers: allocation, registration on every worker, revocation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,58 +13,58 @@ use super::worker_handle::WorkerHandle;
 use crate::memory::{HUGEPAGE_BYTES, RegionMemory};
 use crate::worker::{Command, RegionUse};
 
-/// What a region is made from.
+/// Specification of a region, from the configuration or a control request.
 #[derive(Clone, Debug)]
 pub struct RegionSpec {
-    /// Its name.
+    /// Name of the region.
     pub name: RegionName,
-    /// Its size, bytes.
+    /// Size of the region, bytes.
     pub bytes: u64,
-    /// What peers may do.
+    /// Access rights of remote peers.
     pub access: Access,
-    /// What they must show.
+    /// Token that peers must present, if any.
     pub token: Option<Token>,
-    /// Where they must come from; empty: anywhere.
+    /// Source prefixes of permitted peers; empty: any peer.
     pub allow: Vec<IpNet>,
-    /// Who asked for it.
+    /// Origin of the registration.
     pub origin: Origin,
 }
 
-/// A region that is offered.
+/// An offered region, with its memory.
 #[derive(Debug)]
 pub struct Region {
     spec: RegionSpec,
     id: RegionId,
-    /// Its memory.
+    /// Memory of the region, shared with the workers.
     pub memory: Arc<RegionMemory>,
 }
 
-/// All regions, by name.
+/// Set of all regions, by name.
 #[derive(Debug)]
 pub struct Regions {
     regions: BTreeMap<String, Region>,
     free: Vec<RegionId>,
     max: usize,
-    /// Whether ordinary pages do where there are not enough hugepages.
+    /// True if regions may use ordinary pages when there are too few hugepages.
     ordinary_too: bool,
-    /// What all may take together, bytes of whole pages.
+    /// Most memory of all regions together, bytes of whole pages; `None`: unlimited.
     bytes_max: Option<u64>,
 }
 
 impl Regions {
-    /// None yet, and at most `max`, of no more than `bytes_max` in all. Their memory is hugepages; where there are
-    /// not enough it is ordinary pages, if `ordinary_too`.
+    /// Creates an empty set of at most `max` regions with at most `bytes_max` bytes together. Regions use hugepages,
+    /// or, with `ordinary_too`, ordinary pages when there are too few.
     pub fn new(max: u32, ordinary_too: bool, bytes_max: Option<u64>) -> Self {
         let free = (0..max).rev().map(RegionId).collect();
         Self { regions: BTreeMap::new(), free, max: max as usize, ordinary_too, bytes_max }
     }
 
-    /// Names of the regions that are made of ordinary pages.
+    /// Returns the names of the regions on ordinary pages.
     pub fn on_ordinary_pages(&self) -> impl Iterator<Item = &str> {
         self.regions.iter().filter(|(_, region)| !region.memory.is_huge()).map(|(name, _)| name.as_str())
     }
 
-    /// Refuses a region that the configured limit leaves no room for.
+    /// Checks a region against the configured memory limit.
     fn check_room(&self, spec: &RegionSpec) -> Result<(), ErrorObject> {
         let Some(max) = self.bytes_max else { return Ok(()) };
         let taken: u64 = self.regions.values().map(|region| region.memory.mapped_bytes()).sum();
@@ -80,15 +80,15 @@ impl Regions {
             .with_help("deregister another region, or raise memory.hugepage_limit and restart"))
     }
 
-    /// How many there are, how many there may be, and what they take in bytes.
+    /// Returns the number of regions, the most allowed, and their bytes together.
     pub fn totals(&self) -> (usize, usize, u64) {
         (self.regions.len(), self.max, self.regions.values().map(|region| region.spec.bytes).sum())
     }
 
-    /// One region.
+    /// Finds a region by name.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// No region has this name.
     pub fn find(&self, name: &str) -> Result<&Region, ErrorObject> {
         self.regions.get(name).ok_or_else(|| {
             ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no region `{name}`"))
@@ -96,17 +96,17 @@ impl Regions {
         })
     }
 
-    /// The name of the region with a number.
+    /// Returns the name of the region with this number.
     pub fn name_of(&self, id: RegionId) -> Option<String> {
         self.regions.values().find(|region| region.id == id).map(|region| region.spec.name.to_string())
     }
 
-    /// Every name, in order.
+    /// Returns the names of all regions, in order.
     pub fn names(&self) -> Vec<String> {
         self.regions.keys().cloned().collect()
     }
 
-    /// Makes a region's memory and reserves its name; [`Region::offer`] then tells the workers.
+    /// Allocates a region's memory and reserves its name. [`Region::offer`] then adds it to the workers.
     ///
     /// # Errors
     /// The name is taken, there are too many regions, or there is no memory for it.
@@ -132,7 +132,7 @@ impl Regions {
         Ok(self.regions.entry(name).or_insert(Region { spec, id, memory: Arc::new(memory) }))
     }
 
-    /// Forgets a region that no worker knows any more.
+    /// Removes a region that no worker offers any more.
     pub fn forget(&mut self, name: &str) {
         if let Some(region) = self.regions.remove(name) {
             self.free.push(region.id);
@@ -153,10 +153,10 @@ impl Region {
         }
     }
 
-    /// Offers the region on every worker; takes it back from all when one refuses.
+    /// Adds the region to every worker; removes it from all if one refuses.
     ///
     /// # Errors
-    /// A worker refused.
+    /// A worker refused the region.
     pub async fn offer(&self, workers: &[WorkerHandle]) -> Result<(), ErrorObject> {
         self.tell(workers, true).await
     }
@@ -173,7 +173,8 @@ impl Region {
         Ok(())
     }
 
-    /// Takes the region back from every worker: when this returns, none touches its memory any more.
+    /// Removes the region from every worker and revokes its grants. When this returns, no worker touches its memory any
+    /// more. Returns the number of grants revoked.
     ///
     /// # Errors
     /// A worker does not answer.
@@ -187,10 +188,10 @@ impl Region {
         Ok(revoked)
     }
 
-    /// Takes the region back, unless peers hold grants on it and `force` is not set.
+    /// Removes the region, unless peers hold grants on it and `force` is not set.
     ///
     /// # Errors
-    /// It is in use; or a worker does not answer.
+    /// The region is in use, or a worker does not answer.
     pub async fn withdraw(
         &self,
         workers: &[WorkerHandle],
@@ -213,7 +214,7 @@ impl Region {
         Ok(RegionDeregistered { name, grants_revoked: self.revoke(workers).await? })
     }
 
-    /// What to tell of it.
+    /// Returns the region's description with its use on all workers.
     ///
     /// # Errors
     /// A worker does not answer.
@@ -240,7 +241,7 @@ impl Region {
         })
     }
 
-    /// What peers may do with it.
+    /// Returns the access rights of remote peers.
     pub fn access(&self) -> Vec<iwarp_control::Access> {
         access_names(self.spec.access)
     }

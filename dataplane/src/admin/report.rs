@@ -1,4 +1,4 @@
-//! Reports: what `status`, `stats`, `drops`, `port …` and `conn …` answer.
+//! Replies to the reporting methods: `status`, `stats`, `drops`, `port …` and `conn …`.
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ use crate::engine::ConnRow;
 use crate::port::{Port, PortSpec};
 use crate::worker::{Command, ConnSelector, Row};
 
-/// Connections that a list shows at most.
+/// Most connections in one `conn list`.
 const CONNS_MAX: usize = 65_536;
-/// Connections that a worker reports between two rounds.
+/// Connections that a worker reports per command, between two poll iterations.
 const CONN_PAGE: usize = 64;
 
-/// What a worker had counted a moment ago, to tell its load of late.
+/// Last sample of a worker's counters, and its load since the one before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     busy_ns: u64,
     total_ns: u64,
     permille: u32,
-    /// Packet buffers refused to data to be sent.
+    /// Packet buffers refused to data to send.
     sent: Refusals,
     /// Packet buffers refused to received data.
     received: Refusals,
 }
 
 impl Load {
-    /// Takes a new sample.
+    /// Samples the worker's counters.
     pub(super) fn sample(&mut self, handle: &WorkerHandle) {
         let busy_ns = handle.published.value("worker", "busy_ns");
         let total_ns = handle.published.value("worker", "total_ns");
@@ -51,10 +51,10 @@ impl Load {
     }
 }
 
-/// Samples, taken once a second, for which a refusal is shown: whoever asks now and then sees it.
+/// Number of samples, one per second, for which a refusal stays visible, so that an occasional reader sees it.
 const REFUSALS_SHOWN: u8 = 10;
 
-/// A count of refusals, and for how many samples more it is shown that there were some.
+/// A count of refusals, and the number of samples for which it stays visible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Refusals {
     count: u64,
@@ -68,9 +68,9 @@ impl Refusals {
     }
 }
 
-/// Why the daemon is degraded, where workers refuse packet buffers, or did so a moment ago.
+/// Returns a message for each worker that refuses packet buffers, or did so recently.
 pub(super) fn refusals(workers: &[WorkerHandle], loads: &[Load]) -> Vec<String> {
-    let told = |((handle, load), worker): ((&WorkerHandle, &Load), usize)| {
+    let messages = |((handle, load), worker): ((&WorkerHandle, &Load), usize)| {
         let now = |name| handle.published.value("now", name);
         let retained = format!("{} of {}", now("retained_buffers"), now("retained_limit"));
         let received = (load.received.shown > 0).then(|| {
@@ -85,10 +85,10 @@ pub(super) fn refusals(workers: &[WorkerHandle], loads: &[Load]) -> Vec<String> 
         });
         received.into_iter().chain(sent)
     };
-    workers.iter().zip(loads).zip(0..).flat_map(told).collect()
+    workers.iter().zip(loads).zip(0..).flat_map(messages).collect()
 }
 
-/// How each worker does.
+/// Returns the status of each worker.
 pub(super) fn worker_status(workers: &[WorkerHandle], loads: &[Load], idle: Idle) -> Vec<WorkerStatus> {
     workers
         .iter()
@@ -114,14 +114,14 @@ pub(super) fn worker_status(workers: &[WorkerHandle], loads: &[Load], idle: Idle
         .collect()
 }
 
-/// All counters, summed over workers and ports.
+/// Returns all counters, summed over workers and ports.
 fn sums<'a>(workers: &'a [WorkerHandle]) -> impl Iterator<Item = (Row, u64)> + 'a {
     let rows: Vec<Row> = workers.first().map(|handle| handle.published.rows().collect()).unwrap_or_default();
     rows.into_iter()
         .map(move |row| (row, workers.iter().map(|handle| handle.published.value(row.group, row.name)).sum()))
 }
 
-/// `stats`.
+/// Composes the reply to `stats`.
 pub(super) fn stats(
     workers: &[WorkerHandle],
     loads: &[Load],
@@ -140,7 +140,7 @@ pub(super) fn stats(
     StatsReply { groups, workers: worker_status(workers, loads, idle) }
 }
 
-/// `drops`: the counters that say why something was dropped or refused.
+/// Composes the reply to `drops`: counters of dropped or refused input.
 pub(super) fn drops(workers: &[WorkerHandle], own: Vec<CounterGroup>) -> Vec<DropRow> {
     let dropped = sums(workers).filter(|(row, _)| is_drop(row.group, row.name)).map(|(row, count)| DropRow {
         layer: row.group.to_owned(),
@@ -169,22 +169,22 @@ fn is_drop(group: &str, name: &str) -> bool {
     prefixed || named || group.ends_with("_drops") || (group == "region_service" && name != "granted")
 }
 
-/// A port as the handler knows it.
+/// An open port with its configuration and pools.
 #[derive(Debug)]
 pub struct PortEntry {
-    /// The port.
+    /// DPDK port, open or lost.
     pub port: Port,
-    /// Its addresses.
+    /// Networks of the port.
     pub addresses: Vec<IpNet>,
-    /// Its queue pairs.
+    /// Number of receive queues, and of transmit queues.
     pub queues: u16,
-    /// The packet buffers of each worker.
+    /// Packet buffer pool of each worker.
     pub pools: Vec<Arc<Mempool>>,
-    /// What it was opened as, and is opened again as.
+    /// Specification for opening and reopening the port.
     pub spec: PortSpec,
-    /// What follows when its interface is gone.
+    /// Reaction to the loss of its interface.
     pub on_loss: OnLoss,
-    /// What the watch remembers of it.
+    /// Link state and retry state of the port watch.
     pub watched: Watched,
 }
 
@@ -192,7 +192,7 @@ fn unanswered(port: &Port, error: &crate::dpdk::DpdkError) -> ErrorObject {
     ErrorObject::new(ErrorKind::Internal, format!("port {}: {error}", port.name()))
 }
 
-/// `port list`.
+/// Composes one row of `port list`.
 ///
 /// # Errors
 /// A port does not answer.
@@ -234,17 +234,17 @@ pub(super) fn port(entry: &PortEntry) -> Result<PortInfo, ErrorObject> {
     })
 }
 
-/// `port stats`.
+/// Composes the reply to `port stats`.
 ///
 /// # Errors
-/// There is no such port, or it does not answer.
+/// There is no such port, or the device does not report.
 pub(super) fn port_stats(ports: &[PortEntry], name: Option<&str>) -> Result<Vec<PortStatsRow>, ErrorObject> {
-    let selector: Vec<&Port> = ports
+    let chosen: Vec<&Port> = ports
         .iter()
         .map(|entry| &entry.port)
         .filter(|port| name.is_none_or(|name| port.name() == name))
         .collect();
-    if let (true, Some(name)) = (selector.is_empty(), name) {
+    if let (true, Some(name)) = (chosen.is_empty(), name) {
         return Err(ErrorObject::new(ErrorKind::NoSuchObject, format!("there is no port `{name}`"))
             .with_help("`iwarpctl port list` shows those there are"));
     }
@@ -252,10 +252,10 @@ pub(super) fn port_stats(ports: &[PortEntry], name: Option<&str>) -> Result<Vec<
         let counters = port.extended_stats().map_err(|error| unanswered(port, &error))?;
         Ok(PortStatsRow { name: port.name().to_owned(), counters: NamedCounters(counters) })
     };
-    selector.into_iter().map(row).collect()
+    chosen.into_iter().map(row).collect()
 }
 
-/// The packet buffers of every worker and port.
+/// Returns the packet buffer pools of every worker and port.
 pub(super) fn pools(ports: &[PortEntry]) -> Vec<PoolStatus> {
     let of_port = |entry: &PortEntry| {
         let status = |(worker, pool): (usize, &Arc<Mempool>)| PoolStatus {
@@ -270,7 +270,7 @@ pub(super) fn pools(ports: &[PortEntry]) -> Vec<PoolStatus> {
     ports.iter().flat_map(of_port).collect()
 }
 
-/// `conn list`.
+/// Composes the reply to `conn list`.
 ///
 /// # Errors
 /// A worker does not answer.
@@ -294,7 +294,7 @@ pub(super) async fn conns(
     Ok(all)
 }
 
-/// `conn show`.
+/// Composes the reply to `conn show`.
 ///
 /// # Errors
 /// There is no such connection, or its worker does not answer.
@@ -324,7 +324,7 @@ pub(super) fn pack(worker: usize, port: usize, index: u32, generation: u32) -> u
         | u64::from(generation & ConnSelector::GENERATION_MASK)
 }
 
-/// The parts of a connection's number.
+/// Components of a connection's number.
 pub(super) struct ConnNumber {
     pub(super) worker: usize,
     pub(super) port: usize,
@@ -411,7 +411,7 @@ fn rdma_info(rdma: &EndpointInfo, region: Option<String>) -> ConnRdmaInfo {
     }
 }
 
-/// How many connections are in which phase, as the workers have published it.
+/// Returns the number of connections in each phase, as last published by the workers.
 pub(super) fn conn_counts(workers: &[WorkerHandle], max: u64) -> ConnCounts {
     let now = |names: &[&str]| {
         let of =
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_are_told_from_other_counters() {
+    fn drop_counters_are_recognized() {
         assert!(is_drop("frame_drops", "drop_tcp_checksum"));
         assert!(is_drop("mpa", "refused_key") && is_drop("mpa", "crc_errors"));
         assert!(is_drop("region_service", "malformed") && !is_drop("region_service", "granted"));

@@ -1,4 +1,5 @@
-//! Watches the ports: links that come and go, interfaces that are deleted and return.
+//! Watches the ports once per second: link changes, and interfaces that are deleted and return. `daemon` calls
+//! [`ControlHandler::watch_ports`].
 
 use iwarp_config::OnLoss;
 
@@ -7,21 +8,21 @@ use super::report::PortEntry;
 use crate::dpdk::Eal;
 use crate::worker::Command;
 
-/// Looks between two attempts to open a port that does not let itself be opened, at most.
+/// Most seconds between two attempts to reopen a port.
 const REST_MAX: u32 = 32;
 
-/// What the watch remembers of a port.
+/// State of the watch for one port.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// The link at the last look; `None` before the first one.
+    /// Link state at the last check; `None` before the first one.
     up: Option<bool>,
-    /// Looks until the next attempt to open a port that is gone.
+    /// Checks to skip before the next attempt to reopen the port.
     rest: u32,
-    /// Looks that the attempt after it waits for.
+    /// Checks to skip before the attempt after that.
     rest_next: u32,
 }
 
-/// What has become of a port since the last look.
+/// Change of a port since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Vanished,
@@ -30,14 +31,14 @@ enum Change {
 }
 
 impl ControlHandler {
-    /// Looks at every port once; called once a second.
+    /// Checks every port. Called once per second.
     ///
     /// # Errors
-    /// The interface of a port is gone, and `on_loss` says to end.
+    /// The interface of a port is gone, and `on_loss` is "exit".
     pub async fn watch_ports(&self, eal: &Eal) -> anyhow::Result<()> {
         let count = self.ports.borrow().len();
         for index in 0..count {
-            let change = self.ports.borrow_mut().get_mut(index).and_then(PortEntry::look);
+            let change = self.ports.borrow_mut().get_mut(index).and_then(PortEntry::check);
             match change {
                 Some(Change::Vanished) => self.lose(index).await?,
                 Some(Change::CanReturn) => self.regain(index, eal),
@@ -48,7 +49,7 @@ impl ControlHandler {
         Ok(())
     }
 
-    /// Takes the queues from the workers and closes the device.
+    /// Removes the queues from the workers and closes the device.
     async fn lose(&self, index: usize) -> anyhow::Result<()> {
         for handle in &self.workers {
             let detached = handle.ask(|reply| Command::Detach { port: index, reply }).await;
@@ -67,7 +68,7 @@ impl ControlHandler {
         Ok(())
     }
 
-    /// Opens a port again and hands its queues to the workers.
+    /// Reopens a port and passes its queues to the workers.
     fn regain(&self, index: usize, eal: &Eal) {
         let mut ports = self.ports.borrow_mut();
         let Some(entry) = ports.get_mut(index) else { return };
@@ -76,7 +77,7 @@ impl ControlHandler {
             Ok(pairs) => {
                 tracing::info!(port = name, interface, "the interface has returned");
                 for (handle, queues) in self.workers.iter().zip(pairs) {
-                    // A worker that takes no command has ended, which ends the daemon.
+                    // A worker that accepts no command has ended, which ends the daemon.
                     let _ = handle.send(Command::Attach { port: index, queues: Box::new(queues) });
                 }
             }
@@ -100,10 +101,10 @@ impl ControlHandler {
 }
 
 impl PortEntry {
-    /// What has changed. A link that is up at the first look was announced with the port.
-    fn look(&mut self) -> Option<Change> {
+    /// Returns the change since the last check. A link that is up at the first check was logged with the port.
+    fn check(&mut self) -> Option<Change> {
         if self.port.is_gone() {
-            return (self.watched.rested() && self.port.can_return()).then_some(Change::CanReturn);
+            return (self.watched.is_retry_due() && self.port.can_return()).then_some(Change::CanReturn);
         }
         if self.port.has_vanished() {
             return Some(Change::Vanished);
@@ -119,14 +120,14 @@ impl Watched {
         (before != up).then_some(Change::Link(up))
     }
 
-    /// Whether it is time for another attempt.
-    fn rested(&mut self) -> bool {
+    /// Returns true if another attempt is due.
+    fn is_retry_due(&mut self) -> bool {
         let rested = self.rest == 0;
         self.rest = self.rest.saturating_sub(1);
         rested
     }
 
-    /// Puts the next attempt off, each time for twice as long; returns for how many looks.
+    /// Doubles the delay before the next attempt. Returns the delay in checks.
     fn delay(&mut self) -> u32 {
         self.rest_next = self.rest_next.saturating_mul(2).clamp(2, REST_MAX);
         self.rest = self.rest_next.saturating_sub(1);
@@ -139,21 +140,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_told_of_when_it_changes_and_not_when_it_starts_up() {
+    fn a_link_change_is_reported_and_an_initial_up_is_not() {
         let mut watched = Watched::default();
-        let looks = [true, true, false, false, true];
-        let told = looks.map(|up| watched.link(up));
-        assert_eq!(told, [None, None, Some(Change::Link(false)), None, Some(Change::Link(true))]);
+        let states = [true, true, false, false, true];
+        let changes = states.map(|up| watched.link(up));
+        assert_eq!(changes, [None, None, Some(Change::Link(false)), None, Some(Change::Link(true))]);
         assert_eq!(Watched::default().link(false), Some(Change::Link(false)));
     }
 
     #[test]
-    fn attempts_become_rarer_up_to_a_bound() {
+    fn attempts_back_off_up_to_a_bound() {
         let mut watched = Watched::default();
         let mut attempts = Vec::new();
-        for look in 0..100_u32 {
-            if watched.rested() {
-                attempts.push(look);
+        for check in 0..100_u32 {
+            if watched.is_retry_due() {
+                attempts.push(check);
                 watched.delay();
             }
         }

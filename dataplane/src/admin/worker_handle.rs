@@ -1,4 +1,4 @@
-//! The workers, as the control side sees them: somewhere to send commands, counters to read.
+//! Handle of a worker for the control side: sends commands and reads counters.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,29 +9,29 @@ use tokio::sync::oneshot;
 
 use crate::worker::{Command, Published};
 
-/// How often whoever waits for an answer looks whether the worker still lives.
+/// Interval of the check whether a worker that owes an answer has ended.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// One worker.
+/// Handle of one worker.
 #[derive(Debug)]
 pub struct WorkerHandle {
-    /// The CPU that it is pinned to.
+    /// CPU that the worker is pinned to.
     pub core: u16,
-    /// Its counters.
+    /// Published counters of the worker.
     pub published: Arc<Published>,
     commands: Mutex<Producer<Command>>,
 }
 
 impl WorkerHandle {
-    /// A worker that takes commands from the other end of `commands`.
+    /// Creates a handle of the worker that reads the other end of `commands`.
     pub fn new(core: u16, published: Arc<Published>, commands: Producer<Command>) -> Self {
         Self { core, published, commands: Mutex::new(commands) }
     }
 
-    /// Hands the worker a command. It is carried out between two rounds.
+    /// Queues a command, which the worker carries out between two poll iterations.
     ///
     /// # Errors
-    /// The ring is full: the worker does not keep up, or has ended.
+    /// The ring is full: the worker is too slow, or has ended.
     pub fn send(&self, command: Command) -> Result<(), ErrorObject> {
         let mut ring = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         ring.push(command).map_err(|_| {
@@ -45,10 +45,10 @@ impl WorkerHandle {
         })
     }
 
-    /// Hands the worker a command and waits for its answer.
+    /// Queues a command and waits for its answer.
     ///
     /// # Errors
-    /// As [`WorkerHandle::send`]; and when the worker ends before it answers.
+    /// Fails as [`WorkerHandle::send`] does, or if the worker ends before it answers.
     pub async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
@@ -56,7 +56,7 @@ impl WorkerHandle {
         let (reply, mut answer) = oneshot::channel();
         self.send(command(reply))?;
         loop {
-            // A command that a worker leaves behind keeps its reply open: nothing would ever come of it.
+            // A command left in the ring of an ended worker keeps its reply channel open: it would never be answered.
             let ended = self.has_ended();
             match tokio::time::timeout(PULSE, &mut answer).await {
                 Ok(Ok(answer)) => return Ok(answer),
@@ -67,7 +67,7 @@ impl WorkerHandle {
         Err(ErrorObject::new(ErrorKind::Internal, format!("the worker on core {} has ended", self.core)))
     }
 
-    /// Whether the worker is gone and takes no commands any more.
+    /// Returns true if the worker has ended.
     pub fn has_ended(&self) -> bool {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_abandoned()
     }
@@ -79,7 +79,7 @@ mod tests {
     use crate::worker::WorkerStats;
 
     #[tokio::test]
-    async fn nobody_waits_for_a_worker_that_has_ended() {
+    async fn a_request_to_a_worker_that_has_ended_fails() {
         let stats = WorkerStats::default();
         let published = Arc::new(Published::new(&(&stats, [].as_slice())));
         let (producer, commands) = rtrb::RingBuffer::new(4);

@@ -1,4 +1,4 @@
-//! One client: lines in, replies out, one request at a time.
+//! Connection of one control client: reads lines, calls the handler, and writes replies, one request at a time.
 
 use std::future::Future;
 use std::io;
@@ -18,31 +18,31 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::peer::Peer;
 use super::stats::SharedStats;
 
-/// Bytes read at a time.
+/// Bytes per read of the socket.
 const CHUNK: usize = 4096;
 
-/// What the methods do.
+/// Implementation of the methods.
 pub trait Handler {
-    /// Does what a request asks. Runs on the server's thread: it waits by awaiting, never by blocking.
+    /// Carries out a request. Runs on the server's thread, so it must await and never block.
     ///
     /// # Errors
-    /// Why the request is refused.
+    /// The request is refused, with its reason.
     fn handle(&self, peer: &Peer, request: Request) -> impl Future<Output = Result<Reply, ErrorObject>>;
 }
 
-/// What a method returns, and a descriptor that goes with it.
+/// Result of a method, and a descriptor to send with it.
 pub struct Reply {
     line: Box<dyn FnOnce(Option<Id>) -> serde_json::Result<Vec<u8>>>,
     fd: Option<OwnedFd>,
 }
 
 impl Reply {
-    /// A reply of a method's type. It is written as JSON from that type, so its members keep their order.
+    /// Creates a reply from a result, which is serialized in the order of its members.
     pub fn new<T: Serialize + 'static>(result: T) -> Self {
         Self { line: Box::new(move |id| Response::success(id, result).to_line()), fd: None }
     }
 
-    /// Sends a descriptor along.
+    /// Attaches a descriptor to the reply.
     #[must_use]
     pub fn with_fd(mut self, fd: OwnedFd) -> Self {
         self.fd = Some(fd);
@@ -56,29 +56,29 @@ impl std::fmt::Debug for Reply {
     }
 }
 
-/// Why a connection ended, if not by the client's wish.
+/// Reason why the server closed a connection.
 enum End {
     Idle,
     SlowReader,
     Broken,
 }
 
-/// How long the server waits for a client.
+/// Time limits for a client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    /// To send a whole line.
+pub(super) struct ClientLimits {
+    /// Longest time between two whole lines.
     pub(super) line: Duration,
-    /// To take its reply.
+    /// Longest time to read a reply.
     pub(super) reply: Duration,
 }
 
-/// One client's connection.
+/// Connection of one client.
 pub(super) struct Connection<'h, H> {
     stream: UnixStream,
     peer: Peer,
     handler: &'h H,
     stats: SharedStats,
-    patience: Patience,
+    limits: ClientLimits,
     lines: Lines,
 }
 
@@ -88,12 +88,12 @@ impl<'h, H: Handler> Connection<'h, H> {
         peer: Peer,
         handler: &'h H,
         stats: SharedStats,
-        patience: Patience,
+        limits: ClientLimits,
     ) -> Self {
-        Self { stream, peer, handler, stats, patience, lines: Lines::default() }
+        Self { stream, peer, handler, stats, limits, lines: Lines::default() }
     }
 
-    /// Serves the client until it leaves, fails or falls silent.
+    /// Serves the client until it disconnects, fails or exceeds a time limit.
     pub(super) async fn serve(mut self) {
         match self.serve_lines().await {
             Ok(()) => self.stats.count(|s| &mut s.closed_by_peer),
@@ -105,8 +105,8 @@ impl<'h, H: Handler> Connection<'h, H> {
 
     async fn serve_lines(&mut self) -> Result<(), End> {
         loop {
-            // The time is for a whole line: bytes that trickle in do not extend it.
-            let deadline = deadline(self.patience.line);
+            // The limit holds for a whole line: single bytes do not extend it.
+            let deadline = deadline(self.limits.line);
             let line = match timeout_at(deadline, self.lines.next(&mut self.stream)).await {
                 Err(_) => return Err(End::Idle),
                 Ok(Err(_)) => return Err(End::Broken),
@@ -132,7 +132,7 @@ impl<'h, H: Handler> Connection<'h, H> {
         }
     }
 
-    /// Answers one line.
+    /// Answers one line of input.
     async fn answer(&mut self, line: &[u8]) -> Result<(), End> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(());
@@ -185,7 +185,7 @@ impl<'h, H: Handler> Connection<'h, H> {
     }
 
     async fn send(&mut self, line: &[u8], fd: Option<OwnedFd>) -> Result<(), End> {
-        match timeout(self.patience.reply, write(&self.stream, line, fd)).await {
+        match timeout(self.limits.reply, write(&self.stream, line, fd)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Broken),
             Err(_) => Err(End::SlowReader),
@@ -193,7 +193,7 @@ impl<'h, H: Handler> Connection<'h, H> {
     }
 }
 
-/// Writes a line; the descriptor goes with its first byte.
+/// Writes a line; the descriptor is sent with its first byte.
 async fn write(stream: &UnixStream, line: &[u8], mut fd: Option<OwnedFd>) -> io::Result<()> {
     let mut rest = line;
     while !rest.is_empty() {
@@ -209,11 +209,11 @@ async fn write(stream: &UnixStream, line: &[u8], mut fd: Option<OwnedFd>) -> io:
     Ok(())
 }
 
-/// Tells a client that it is not admitted, as far as its socket takes it at once.
-pub(super) fn turn_away(stream: &UnixStream, kind: ErrorKind, message: &str, help: &str) {
+/// Sends a rejected client the reason, without waiting for its socket.
+pub(super) fn reject(stream: &UnixStream, kind: ErrorKind, message: &str, help: &str) {
     let error = ErrorObject::new(kind, message).with_help(help);
     if let Ok(line) = Response::<()>::failure(None, error).to_line() {
-        // A new connection's socket is empty and takes a short line; a client that is gone needs none.
+        // The socket of a new connection is empty and has room for a short line.
         transfer::send(stream, &line, None).ok();
     }
 }
@@ -229,27 +229,27 @@ fn deadline(after: Duration) -> Instant {
     now.checked_add(after).unwrap_or(now)
 }
 
-/// What the stream holds next.
+/// Next item of the input stream.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     /// A line, without its newline.
     Whole(Vec<u8>),
-    /// A line that was longer than the bound; it is skipped.
+    /// A line longer than the bound, which is skipped.
     TooLong,
     /// The stream ended within a line.
     Unfinished,
-    /// The stream ended.
+    /// The client closed the stream.
     End,
 }
 
 /// Cuts a stream into lines of at most [`REQUEST_BYTES_MAX`] bytes, newline included.
 #[derive(Debug, Default)]
 struct Lines {
-    /// What was read and not yet handed out; never more than the bound and one chunk.
+    /// Bytes read and not yet returned; never more than the bound and one chunk.
     pending: Vec<u8>,
-    /// Bytes at the start of `pending` in which no newline was found.
+    /// Bytes at the start of `pending` known to contain no newline.
     searched: usize,
-    /// The current line is too long: its rest is thrown away.
+    /// True while the rest of a too long line is discarded.
     skipping: bool,
 }
 
@@ -270,7 +270,7 @@ impl Lines {
         }
     }
 
-    /// The next line, if what was read decides it.
+    /// Returns the next line, if `pending` contains one.
     fn take(&mut self) -> Option<Line> {
         loop {
             let rest = self.pending.get(self.searched..).unwrap_or_default();

@@ -1,14 +1,13 @@
-//! The control socket: who may use it, what a line may be, and how a reply gets back.
+//! The control socket: admission, framing, and delivery of replies. `daemon` runs [`Server`] with a [`Handler`].
 //!
 //! ```text
 //! connect ─▶ admitted? ─▶ a line of at most 64 KiB ─▶ a JSON-RPC request? ─▶ Handler ─▶ reply (and a descriptor)
 //!             └ refused     └ refused, skipped          └ refused                └ refused, by its own reasons
 //! ```
 //!
-//! The server runs on one thread that polls no port; nothing here is on the way of a packet. It owes its other
-//! clients that none of them can take more than a line buffer, a slot and one request at a time: whatever a client
-//! sends or fails to send, the answer is an error object, or the end of that one connection, and a counted reason.
-//! What the methods do is the [`Handler`]'s; the server itself answers `hello`.
+//! The server runs on one thread that polls no port, off the packet path. It bounds each client to a line buffer, a
+//! slot and one request at a time. Bad input is answered with an error object, or closes that one connection, and
+//! counts a reason. The [`Handler`] implements the methods; the server itself answers `hello`.
 
 mod connection;
 mod groups;

@@ -1,4 +1,4 @@
-//! Who a client is, and whether it may rule the daemon.
+//! Identity and admission of control clients.
 
 use std::io;
 
@@ -6,31 +6,31 @@ use tokio::net::UnixStream;
 
 use super::groups;
 
-/// Who a client is: what the kernel noted when it connected (SO_PEERCRED, SO_PEERGROUPS).
+/// Identity of a client, as recorded by the kernel when it connected (SO_PEERCRED, SO_PEERGROUPS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process, 0 if that is not visible from here.
+    /// Process number, 0 if the process is in another PID namespace.
     pub pid: u32,
-    /// Its effective user.
+    /// Effective user number of the client.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group number of the client.
     pub gid: u32,
-    /// Its supplementary groups.
+    /// Supplementary group numbers of the client.
     pub groups: Vec<u32>,
 }
 
-/// Who may use the socket. The kernel asks the socket file's mode before it lets anyone connect; this is asked again
-/// of everyone who came in, whatever the file's mode was at that moment.
+/// Admission rule. The kernel checks the mode of the socket file when a client connects. The server checks every client
+/// again, because the mode may have been different at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The daemon's user.
+    /// User number of the daemon.
     pub uid: u32,
-    /// The socket's group, if its mode lets the group in.
+    /// Group number of the socket, if its mode admits the group.
     pub gid: Option<u32>,
 }
 
 impl Policy {
-    /// Root, the daemon's own user, and the members of the socket's group.
+    /// Returns true for root, the daemon's own user and the members of the socket's group.
     pub fn admits(&self, peer: &Peer) -> bool {
         let member = |gid| peer.gid == gid || peer.groups.contains(&gid);
         peer.uid == 0 || peer.uid == self.uid || self.gid.is_some_and(member)
@@ -38,7 +38,7 @@ impl Policy {
 }
 
 impl Peer {
-    /// Asks the kernel who is at the other end.
+    /// Reads the identity of the client from the kernel.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Self> {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
@@ -47,10 +47,10 @@ impl Peer {
     }
 }
 
-/// The number of a group, which may be given by number or by its name in `/etc/group`.
+/// Returns the number of a group, given by number or by its name in `/etc/group`.
 ///
 /// # Errors
-/// The file cannot be read, or has no such name.
+/// The file cannot be read, or has no group of this name.
 pub fn group_id(name: &str) -> io::Result<u32> {
     if let Ok(id) = name.parse() {
         return Ok(id);

@@ -1,4 +1,4 @@
-//! The socket's server: accepts, admits, and serves each client beside the others.
+//! Server of the control socket: accepts clients, checks their admission, and serves them concurrently on one thread.
 
 use std::future::Future;
 use std::io;
@@ -10,39 +10,39 @@ use iwarp_control::ErrorKind;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::connection::{Connection, Handler, Patience, turn_away};
+use super::connection::{ClientLimits, Connection, Handler, reject};
 use super::peer::{Peer, Policy, group_id};
 pub use super::socket::BindError;
 use super::socket::{SocketFile, listen};
 use super::stats::SharedStats;
 
-/// How long accepting rests after it failed, as it does when descriptors have run out.
+/// Pause after a failed accept, such as when descriptors have run out.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// How long a client may leave its reply in the socket: as long as the library's client waits for one.
-const REPLY_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time to read a reply, the same as the client library's timeout.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Places beyond [`ServerConfig::clients_max`] that only root gets, so that idle clients of others, and programs of root's
-/// own that forget theirs, do not lock the administrator out.
-const ROOT_PLACES: usize = 1;
+/// Slots beyond [`ServerConfig::clients_max`] reserved for root, so that idle clients, including forgotten ones of
+/// root, cannot lock the administrator out.
+const ROOT_SLOTS: usize = 1;
 
-/// How long the client in such a place may be silent: long enough for a command, too short to keep the place.
-const ROOT_PLACE_PATIENCE: Duration = Duration::from_secs(2);
+/// Idle timeout in a reserved slot: long enough for a command, too short to occupy the slot.
+const ROOT_SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How the socket is made and used.
+/// Settings of the control socket.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// The socket's path.
+    /// Path of the socket file.
     pub socket: PathBuf,
-    /// Its mode, e.g. 0660.
+    /// File mode of the socket, such as 0660.
     pub mode: u32,
-    /// Its group, by name or number.
+    /// Group of the socket file, by name or number.
     pub group: Option<String>,
-    /// Clients at a time.
+    /// Most clients connected at the same time.
     pub clients_max: usize,
-    /// A client that sends no whole line for this long is let go.
+    /// Idle timeout: a client that sends no whole line for this long is disconnected.
     pub idle_timeout: Duration,
-    /// A client that does not take its reply for this long is let go.
+    /// Reply timeout: a client that does not read its reply for this long is disconnected.
     pub reply_timeout: Duration,
 }
 
@@ -54,54 +54,55 @@ impl From<&iwarp_config::Control> for ServerConfig {
             group: control.group.clone(),
             clients_max: control.clients_max.into(),
             idle_timeout: Duration::from_millis(control.idle_timeout_ms.into()),
-            reply_timeout: REPLY_PATIENCE,
+            reply_timeout: REPLY_TIMEOUT,
         }
     }
 }
 
-/// A control socket that listens.
+/// A listening control socket.
 #[derive(Debug)]
 pub struct Server {
     listener: std::os::unix::net::UnixListener,
-    /// Removes the socket's file when the server goes.
+    /// Removes the socket file when the server is dropped.
     _file: SocketFile,
     policy: Policy,
     clients_max: usize,
-    patience: Patience,
+    limits: ClientLimits,
     stats: SharedStats,
 }
 
 impl Server {
-    /// Makes the socket. A socket that a dead daemon left behind is replaced.
+    /// Creates the socket. A socket file left behind by a dead daemon is replaced.
     ///
     /// # Errors
-    /// Another daemon lives there, or the system refuses.
+    /// Another daemon listens there, or the system refuses.
     pub fn bind(config: &ServerConfig) -> Result<Self, BindError> {
         let group = config.group.as_deref().map(group_id).transpose().map_err(BindError::Group)?;
         let gid = group.unwrap_or_else(|| rustix::process::getegid().as_raw());
         let (listener, file) = listen(&config.socket, config.mode, Some(gid))?;
         let group_may = config.mode & 0o060 != 0;
         let policy = Policy { uid: rustix::process::geteuid().as_raw(), gid: group_may.then_some(gid) };
-        let patience = Patience { line: config.idle_timeout, reply: config.reply_timeout };
+        let limits = ClientLimits { line: config.idle_timeout, reply: config.reply_timeout };
         let clients_max = config.clients_max;
-        Ok(Self { listener, _file: file, policy, clients_max, patience, stats: SharedStats::default() })
+        Ok(Self { listener, _file: file, policy, clients_max, limits, stats: SharedStats::default() })
     }
 
-    /// The counters, which stay readable while the server runs.
+    /// Returns the counters, which stay readable while the server runs.
     pub fn stats(&self) -> SharedStats {
         self.stats.clone()
     }
 
-    /// Serves until `stop` is done; connections are then cut. Belongs on a current-thread runtime with I/O and time.
+    /// Serves until `stop` completes, then closes all connections. Must run on a current-thread runtime with I/O and
+    /// time.
     ///
     /// # Errors
-    /// The runtime does not take the socket.
+    /// The runtime cannot register the socket.
     pub async fn run<H: Handler + 'static>(
         self,
         handler: Rc<H>,
         stop: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let Self { listener, _file, policy, clients_max, patience, stats } = self;
+        let Self { listener, _file, policy, clients_max, limits, stats } = self;
         let listener = UnixListener::from_std(listener)?;
         let mut clients = JoinSet::new();
         let serve = async {
@@ -118,12 +119,12 @@ impl Server {
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;
                 };
-                let place = Place::of(clients.len(), clients_max);
-                if let Some(peer) = admit(&stream, policy, place, &stats) {
-                    let patience = place.patience(patience);
+                let slot = Slot::of(clients.len(), clients_max);
+                if let Some(peer) = admit(&stream, policy, slot, &stats) {
+                    let limits = slot.limits(limits);
                     let (handler, stats) = (Rc::clone(&handler), stats.clone());
                     clients.spawn_local(async move {
-                        Connection::new(stream, peer, handler.as_ref(), stats, patience).serve().await;
+                        Connection::new(stream, peer, handler.as_ref(), stats, limits).serve().await;
                     });
                 }
             }
@@ -134,21 +135,21 @@ impl Server {
     }
 }
 
-/// The place that the next client gets.
+/// Kind of slot that the next client would get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Slot {
     Ordinary,
-    /// For root alone.
+    /// A slot reserved for root.
     Reserved,
     None,
 }
 
-impl Place {
-    /// The next place when so many clients are connected.
+impl Slot {
+    /// Returns the slot of the next client when `connected` clients are connected.
     const fn of(connected: usize, clients_max: usize) -> Self {
         if connected < clients_max {
             Self::Ordinary
-        } else if connected < clients_max.saturating_add(ROOT_PLACES) {
+        } else if connected < clients_max.saturating_add(ROOT_SLOTS) {
             Self::Reserved
         } else {
             Self::None
@@ -163,16 +164,16 @@ impl Place {
         }
     }
 
-    fn patience(self, patience: Patience) -> Patience {
+    fn limits(self, limits: ClientLimits) -> ClientLimits {
         match self {
-            Self::Reserved => Patience { line: patience.line.min(ROOT_PLACE_PATIENCE), ..patience },
-            Self::Ordinary | Self::None => patience,
+            Self::Reserved => ClientLimits { line: limits.line.min(ROOT_SLOT_TIMEOUT), ..limits },
+            Self::Ordinary | Self::None => limits,
         }
     }
 }
 
-/// Who the client is, if it is let in; else it is told why not.
-fn admit(stream: &UnixStream, policy: Policy, place: Place, stats: &SharedStats) -> Option<Peer> {
+/// Returns the identity of an admitted client; sends the reason to a rejected one.
+fn admit(stream: &UnixStream, policy: Policy, slot: Slot, stats: &SharedStats) -> Option<Peer> {
     let Ok(peer) = Peer::of(stream) else {
         stats.count(|s| &mut s.accept_errors);
         return None;
@@ -181,13 +182,13 @@ fn admit(stream: &UnixStream, policy: Policy, place: Place, stats: &SharedStats)
         stats.count(|s| &mut s.refused_not_permitted);
         let message = format!("user {} may not control iwarpd", peer.uid);
         let help = "run as root, or join the socket's group (control.group in the configuration)";
-        turn_away(stream, ErrorKind::NotPermitted, &message, help);
+        reject(stream, ErrorKind::NotPermitted, &message, help);
         return None;
     }
-    if !place.takes(peer.uid) {
+    if !slot.takes(peer.uid) {
         stats.count(|s| &mut s.refused_too_many);
         let help = "try again later, or raise control.clients_max";
-        turn_away(stream, ErrorKind::NoResources, "as many clients as configured are connected", help);
+        reject(stream, ErrorKind::NoResources, "as many clients as configured are connected", help);
         return None;
     }
     stats.count(|s| &mut s.clients);
@@ -205,10 +206,10 @@ mod tests {
                 (0, true, true),
                 (clients_max - 1, true, true),
                 (clients_max, false, true),
-                (clients_max + ROOT_PLACES, false, false),
+                (clients_max + ROOT_SLOTS, false, false),
             ] {
-                let place = Place::of(connected, clients_max);
-                assert_eq!((place.takes(1000), place.takes(0)), (user, root), "{connected} of {clients_max}");
+                let slot = Slot::of(connected, clients_max);
+                assert_eq!((slot.takes(1000), slot.takes(0)), (user, root), "{connected} of {clients_max}");
             }
         }
     }

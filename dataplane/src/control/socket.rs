@@ -1,4 +1,4 @@
-//! The socket file: taken over from a daemon that died, never from one that lives.
+//! Creates the socket file. The file of a dead daemon is replaced; that of a living one is not.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -10,50 +10,50 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Why the control socket could not be made.
+/// Error of the creation of the control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// A daemon holds the socket's lock file, or answers on the socket.
     #[error("another iwarpd serves {}: stop it, or give this one another control.socket", .0.display())]
     Taken(PathBuf),
-    /// Something that is not a socket stands at the path.
+    /// The path exists and is not a socket.
     #[error("{} is there and is not a socket: remove it, or choose another control.socket", .0.display())]
     NotASocket(PathBuf),
     /// The group of the configuration does not exist.
     #[error("control.group: {0}")]
     Group(io::Error),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot make the control socket {}: {what}: {cause}", path.display())]
     System {
-        /// The socket.
+        /// Path of the socket file.
         path: PathBuf,
-        /// What was refused.
+        /// Name of the failed operation.
         what: &'static str,
-        /// Why.
+        /// Error of the system call.
         cause: io::Error,
     },
 }
 
-/// The listening socket and its file, which goes when this does.
+/// The socket file, removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    /// Device and inode of the file that was made: a later one at the same path is not ours to remove.
+    /// Device and inode of the created file: a later file at the same path is not removed.
     identity: (u64, u64),
-    /// Held for as long as the daemon lives; the kernel lets go of it even if the daemon is killed.
+    /// Lock held while the daemon lives; the kernel releases it even if the daemon is killed.
     _lock: File,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|now| now == self.identity) {
-            // Nobody is left to hear that this failed; the next start removes the file as stale.
+            // A failure has no consequence: the next start removes the file as stale.
             std::fs::remove_file(&self.path).ok();
         }
     }
 }
 
-/// Makes the socket file and listens on it.
+/// Creates the socket file and listens on it.
 pub(super) fn listen(
     path: &Path,
     mode: u32,
@@ -75,7 +75,7 @@ pub(super) fn listen(
     Ok((listener, file))
 }
 
-/// The folder of the socket, made if it is not there; the one above it must be.
+/// Creates the folder of the socket if it is missing; its parent must exist.
 fn make_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
     match std::fs::DirBuilder::new().mode(0o755).create(folder) {
@@ -84,7 +84,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Two daemons that start at once would both find the socket stale; the lock lets one of them go on.
+/// Takes the lock file. Without it, two daemons that start at once would both find the socket stale.
 fn lock(path: &Path) -> Result<File, BindError> {
     let failed =
         |source| BindError::System { path: path.to_path_buf(), what: "its lock file", cause: source };
@@ -102,7 +102,7 @@ fn lock(path: &Path) -> Result<File, BindError> {
     }
 }
 
-/// Removes a socket on which nobody listens.
+/// Removes a socket file without a listener.
 fn remove_stale(path: &Path) -> Result<(), BindError> {
     let failed = |what| move |source| BindError::System { path: path.to_path_buf(), what, cause: source };
     match std::fs::symlink_metadata(path) {
@@ -113,13 +113,13 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
     match probe(path) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed("removing the stale one")),
-        // EAGAIN: somebody listens, and has a full queue.
+        // EAGAIN: a daemon listens, and its queue is full.
         Ok(()) | Err(Errno::AGAIN) => Err(BindError::Taken(path.to_path_buf())),
         Err(e) => Err(failed("asking who listens")(e.into())),
     }
 }
 
-/// Connects without waiting.
+/// Tries to connect without blocking.
 fn probe(path: &Path) -> rustix::io::Result<()> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_daemon_is_not_disturbed() {
+    fn the_socket_of_a_living_daemon_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let (_listener, _file) = listen(&path, 0o600, None).unwrap();
@@ -189,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_tells_its_cause_once() {
+    fn an_error_message_names_its_cause_once() {
         let folder = tempfile::tempdir().unwrap();
         let refused = listen(&folder.path().join("no/such/folder"), 0o600, None).unwrap_err();
-        let told = format!("{:#}", anyhow::Error::from(refused));
-        assert_eq!(told.matches("No such file").count(), 1, "{told}");
+        let message = format!("{:#}", anyhow::Error::from(refused));
+        assert_eq!(message.matches("No such file").count(), 1, "{message}");
     }
 
     #[test]

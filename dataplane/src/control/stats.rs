@@ -1,4 +1,4 @@
-//! What the control socket counts.
+//! Counters of the control socket.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 iwarp_counters::counters! {
     /// The control socket's counters.
     pub struct ControlStats {
-        /// Clients admitted.
+        /// Clients that were admitted.
         clients,
         /// Clients refused: not root, not the daemon's user, not in the socket's group.
         refused_not_permitted,
@@ -28,28 +28,28 @@ iwarp_counters::counters! {
         bad_too_long,
         /// Lines refused: the client closed before it ended them.
         bad_unfinished,
-        /// Clients let go: no whole line within the idle time.
+        /// Clients disconnected: no whole line within the idle timeout.
         closed_idle,
-        /// Clients let go: they did not take their reply.
+        /// Clients disconnected: they did not read their reply.
         closed_slow_reader,
         /// Clients lost: the connection failed.
         closed_error,
-        /// Clients that left.
+        /// Clients that closed the connection.
         closed_by_peer,
     }
 }
 
-/// The counters as the server's thread shares them with its handler.
+/// The counters, shared between the server and its handler on one thread.
 #[derive(Clone, Debug, Default)]
 pub struct SharedStats(Rc<Cell<ControlStats>>);
 
 impl SharedStats {
-    /// The counters now.
+    /// Returns the current counters.
     pub fn read(&self) -> ControlStats {
         self.0.get()
     }
 
-    /// Counts one of what `counter` selects.
+    /// Increments the counter that `counter` selects.
     pub(super) fn count(&self, counter: impl FnOnce(&mut ControlStats) -> &mut u64) {
         let mut stats = self.0.get();
         let counter = counter(&mut stats);

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// Answers a few methods of its own.
+/// Implements a few test methods.
 struct Fake;
 
 impl Handler for Fake {
@@ -94,7 +94,7 @@ impl Running {
         Raw::connect(&self.path())
     }
 
-    /// Stops the server; what it counted.
+    /// Stops the server and returns its counters.
     fn stop(mut self) -> ControlStats {
         let (send, receive) = oneshot::channel();
         self.stop.take().unwrap().send(send).unwrap();
@@ -110,7 +110,7 @@ impl Drop for Running {
     }
 }
 
-/// A client that sends what it likes.
+/// A client that sends raw bytes.
 struct Raw {
     stream: UnixStream,
     reader: BufReader<UnixStream>,
@@ -141,14 +141,14 @@ impl Raw {
         self.receive()
     }
 
-    /// The connection works.
+    /// Asserts that the connection still works.
     #[track_caller]
     fn works(&mut self) {
         let reply = self.exchange(r#"{"jsonrpc":"2.0","id":"a","method":"echo","params":{"x":[1]}}"#);
         assert_eq!(reply, json!({"jsonrpc": "2.0", "id": "a", "result": {"x": [1]}}));
     }
 
-    /// The server has closed the connection.
+    /// Returns true if the server has closed the connection.
     fn is_closed(&mut self) -> bool {
         matches!(self.reader.read(&mut [0; 1]), Ok(0))
     }
@@ -221,9 +221,9 @@ fn every_malformed_line_is_answered_and_the_connection_goes_on() {
     assert_eq!(raw.exchange(&deep)["error"]["code"], -32700);
     raw.send(b"\xFF\xFE\n");
     assert_eq!(raw.receive()["error"]["code"], -32700);
-    // The id comes back as far as it could be read.
+    // The id is returned if it could be parsed.
     assert_eq!(raw.exchange("{\"jsonrpc\":\"1.0\",\"id\":\"q\"}")["id"], "q");
-    // Empty lines ask nothing.
+    // Empty lines are ignored.
     raw.send(b"\n  \r\n");
     raw.works();
     let stats = server.stop();
@@ -242,7 +242,7 @@ fn long_lines_are_refused_and_skipped() {
         assert_eq!(kind(&raw.receive()), "too_large");
         raw.works();
     }
-    // The longest line that is allowed.
+    // A line of the greatest allowed length.
     let mut line = br#"{"jsonrpc":"2.0","id":1,"method":"echo","params":{"x":""#.to_vec();
     line.resize(REQUEST_BYTES_MAX - 4, b'x');
     line.extend_from_slice(b"\"}}\n");
@@ -262,13 +262,13 @@ fn long_lines_are_refused_and_skipped() {
 fn half_lines() {
     let server = Running::start(|_| ());
     let mut raw = server.connect();
-    // In pieces it is the same line.
+    // A line sent in pieces is one line.
     for piece in [&b"{\"jsonrpc\":\"2.0\",\"id\":1,"[..], b"\"method\":\"echo\",", b"\"params\":{}}", b"\n"] {
         raw.send(piece);
         std::thread::park_timeout(Duration::from_millis(20));
     }
     assert_eq!(raw.receive()["id"], 1);
-    // Two in one piece are two.
+    // Two lines sent at once are two requests.
     raw.send(b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"echo\"}\n{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"echo\"}\n");
     assert_eq!((raw.receive()["id"].clone(), raw.receive()["id"].clone()), (json!(2), json!(3)));
     raw.send(b"{\"jsonrpc\":\"2.0\",\"id\":4,");
@@ -280,11 +280,11 @@ fn half_lines() {
 }
 
 #[test]
-fn the_silent_and_the_slow_are_let_go_and_disturb_nobody() {
+fn silent_and_slow_clients_are_disconnected_and_disturb_nobody() {
     let server = Running::start(|c| c.idle_timeout = Duration::from_millis(300));
     let mut silent = server.connect();
     let mut trickling = server.connect();
-    // One byte every 30 ms does not buy time.
+    // One byte every 30 ms does not extend the timeout.
     let mut sent = 0;
     while trickling.stream.write_all(b"x").is_ok() && sent < 1000 {
         sent += 1;
@@ -345,12 +345,12 @@ fn a_hundred_clients_at_once() {
 }
 
 #[test]
-fn clients_beyond_the_bound_are_told() {
+fn clients_beyond_the_bound_get_a_reason() {
     let server = Running::start(|c| c.clients_max = 2);
     let (mut a, mut b) = (server.connect(), server.connect());
     a.works();
     b.works();
-    // The tests are root's, who has a place more.
+    // The tests run as root, which has one more slot.
     let mut c = server.connect();
     c.works();
     let mut third = server.connect();
@@ -359,7 +359,7 @@ fn clients_beyond_the_bound_are_told() {
     let refused = Client::connect(server.path()).unwrap().call::<Hello>(&NoParams {}).unwrap_err();
     assert!(matches!(refused, ClientError::Refused(e) if e.data.kind == ErrorKind::NoResources));
     drop(a);
-    // A place is free as soon as the server has seen the client leave.
+    // A slot is free as soon as the server has seen the client disconnect.
     for _ in 0..1000 {
         let mut again = server.connect();
         again.stream.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\"}\n").ok();
@@ -379,7 +379,7 @@ fn idle_clients_do_not_lock_root_out() {
     for _ in 0..3 {
         let mut root = server.connect();
         root.works();
-        // Not even a client that keeps root's own place for itself keeps it for long.
+        // A client that occupies the reserved slot is soon disconnected, too.
         assert!(root.is_closed());
     }
     idle.iter_mut().for_each(Raw::works);

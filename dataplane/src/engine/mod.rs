@@ -276,7 +276,9 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
     fn out_of_order(&mut self, conn: ConnId) {
         let Self { stack, slots, regions, .. } = self;
         if let Some(Service::Region(stream)) = slots.service(conn) {
-            stack.offer_out_of_order(conn, &mut |offset, bytes| stream.receive_out_of_order(offset, bytes, regions));
+            stack.offer_out_of_order(conn, &mut |offset, bytes| {
+                stream.receive_out_of_order(offset, bytes, regions)
+            });
         }
     }
 

@@ -1,4 +1,4 @@
-//! How many hugepages the machine has.
+//! Reads the number of hugepages of the machine from sysfs.
 
 use std::fs;
 
@@ -8,24 +8,24 @@ pub const HUGEPAGE_BYTES: u64 = 2 << 20;
 /// The machine's hugepages of [`HUGEPAGE_BYTES`], in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HugepageStatus {
-    /// Bytes of one.
+    /// Bytes of one hugepage.
     pub page_bytes: u64,
-    /// All that are set aside.
+    /// Hugepages of the machine, pages.
     pub total: u64,
-    /// Those that nobody uses.
+    /// Free hugepages of the machine, pages.
     pub free: u64,
-    /// Those of the free ones that are promised to somebody.
+    /// Free hugepages that are reserved by a mapping, pages.
     pub reserved: u64,
 }
 
 impl HugepageStatus {
-    /// Pages that can still be had.
+    /// Returns the pages that can still be allocated.
     pub fn available(&self) -> u64 {
         self.free.saturating_sub(self.reserved)
     }
 }
 
-/// The machine's hugepages now; none on a kernel without them.
+/// Reads the current numbers; zeros on a kernel without hugepages.
 pub fn hugepages() -> HugepageStatus {
     let count = |name: &str| {
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", HUGEPAGE_BYTES >> 10);

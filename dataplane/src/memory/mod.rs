@@ -1,4 +1,5 @@
-//! Region memory: what peers read and write, and local programs map.
+//! Region memory: remote peers read and write it, and local programs map it. `admin` creates it, and the workers copy
+//! payload into and out of it.
 //!
 //! ```text
 //! RegionMemory ── a sealed memfd, mapped once; shared by Arc

@@ -1,7 +1,7 @@
-//! The memory of one region: a sealed memfd, mapped into this process.
+//! Memory of one region: a sealed memfd, mapped into this process.
 //!
-//! JUSTIFICATION: other processes map the same pages and may write them at any time, so that no Rust reference
-//! to them may exist. All access is by raw copies, behind a bounds check.
+//! JUSTIFICATION: other processes map the same pages and may write them at any time, so no Rust reference to them may
+//! exist. All access is by raw copies after a bounds check.
 #![allow(unsafe_code, reason = "maps memory, copies into and out of it, unmaps it")]
 
 use std::ffi::c_void;
@@ -22,60 +22,60 @@ use crate::prefetch;
 /// Bytes of an ordinary page.
 const PAGE_BYTES: u64 = 4096;
 
-/// What kind of pages a region is made of.
+/// Page size of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Hugepages of 2 MiB.
     Huge,
-    /// Ordinary ones.
+    /// Ordinary pages of 4 KiB.
     Ordinary,
 }
 
-/// Why there is no memory for a region.
+/// Error of the allocation of a region.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// A region has bytes.
+    /// A region of zero bytes was requested.
     #[error("a region of no bytes")]
     Empty,
     /// More than can be addressed.
     #[error("{bytes} bytes are more than this machine can address")]
     TooLarge {
-        /// Bytes asked for.
+        /// Bytes that were requested.
         bytes: u64,
     },
-    /// Not enough hugepages.
+    /// There are not enough hugepages.
     #[error("{needed} hugepages of 2 MiB needed, {available} of {total} available: {source}")]
     Hugepages {
-        /// Pages needed.
+        /// Pages that are needed.
         needed: u64,
-        /// Pages that can be had.
+        /// Pages that are available.
         available: u64,
-        /// Pages that there are.
+        /// Pages of the machine in total.
         total: u64,
-        /// What the kernel answered.
+        /// Error of the kernel.
         source: Errno,
     },
-    /// Not enough ordinary memory: to take it would have the kernel end some process, this one most likely.
+    /// There is not enough ordinary memory: the allocation would make the kernel end a process, probably this one.
     #[error("{needed} bytes of ordinary memory needed, {available} available")]
     Ordinary {
-        /// Bytes needed.
+        /// Bytes that are needed.
         needed: u64,
-        /// Bytes that can be had.
+        /// Bytes that are available.
         available: u64,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{operation}: {source}")]
     System {
-        /// What was to be done.
+        /// Name of the system call.
         operation: &'static str,
-        /// What the kernel answered.
+        /// Error of the kernel.
         source: Errno,
     },
 }
 
-/// The memory of one region, zeroed when made, present (never paged in on demand), and of fixed size.
+/// Memory of one region: zeroed when created, populated (never paged in on demand), of fixed size.
 ///
-/// It is unmapped when the last handle goes, so whoever can still reach it holds one.
+/// Dropping the last handle unmaps it, so every user holds a handle.
 pub struct RegionMemory {
     file: OwnedFd,
     base: NonNull<u8>,
@@ -84,8 +84,8 @@ pub struct RegionMemory {
     /// Bytes that are mapped: whole pages.
     mapped: usize,
     page_bytes: u64,
-    /// DPDK, if it knows the memory.
-    known_to: Mutex<Option<Eal>>,
+    /// DPDK, if the memory is registered with it.
+    registered_with: Mutex<Option<Eal>>,
 }
 
 // SAFETY: `base` points to memory that lives as long as `self` and is accessed by raw copies only. That two of
@@ -96,7 +96,7 @@ unsafe impl Send for RegionMemory {}
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {
-    /// Makes the memory of a region of `bytes` bytes. `name` appears in `/proc/…/maps`.
+    /// Allocates a region of `bytes` bytes. `name` appears in `/proc/…/maps`.
     ///
     /// # Errors
     /// `bytes` is zero, too large, or more than there is memory for.
@@ -118,20 +118,20 @@ impl RegionMemory {
         }
     }
 
-    /// As [`RegionMemory::new`], of hugepages; of ordinary ones where there are not enough, if `ordinary_too`.
+    /// Allocates a region on hugepages, or, with `ordinary_too`, on ordinary pages if there are too few.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`RegionMemory::new`] does.
     pub fn on_hugepages(name: &str, bytes: u64, ordinary_too: bool) -> Result<Self, MemoryError> {
         Self::new(name, bytes, Pages::Huge)
             .or_else(|error| if ordinary_too { Self::new(name, bytes, Pages::Ordinary) } else { Err(error) })
     }
 
-    /// As [`RegionMemory::new`], of pages of one size.
+    /// Allocates a region on pages of one size.
     fn of_pages(name: &str, bytes: u64, page_bytes: u64) -> Result<Self, MemoryError> {
         let failed = |operation| move |source| MemoryError::System { operation, source };
         let too_large = || MemoryError::TooLarge { bytes };
-        // Sizes are signed for the kernel, and pointer offsets for the compiler.
+        // The kernel's sizes and the compiler's pointer offsets are signed.
         let rounded = bytes.checked_next_multiple_of(page_bytes).filter(|&size| i64::try_from(size).is_ok());
         let rounded = rounded.ok_or_else(too_large)?;
         let mapped = usize::try_from(rounded).map_err(|_| too_large())?;
@@ -147,26 +147,26 @@ impl RegionMemory {
         let name = format!("iwarp-region-{}", name.replace('\0', ""));
         let file = rustix::fs::memfd_create(name, flags).map_err(failed("memfd_create"))?;
         rustix::fs::ftruncate(&file, rounded).map_err(failed("ftruncate"))?;
-        // A process that is handed a read-only descriptor shall not open it again for writing.
+        // Prevents a process with a read-only descriptor from reopening it for writing.
         rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(failed("fchmod"))?;
-        // Nobody can take pages away by cutting the file short, which would be a SIGBUS here.
+        // Prevents truncation of the file, which would cause a SIGBUS here.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         let base = map(&file, mapped).map_err(failed("mmap"))?;
-        // From here on dropping the value unmaps.
+        // From here on, dropping the value unmaps.
         let memory = Self {
             file,
             base,
             bytes: usize::try_from(bytes).map_err(|_| too_large())?,
             mapped,
             page_bytes,
-            known_to: Mutex::new(None),
+            registered_with: Mutex::new(None),
         };
         memory.populate().map_err(failed("madvise(MADV_POPULATE_WRITE)"))?;
         Ok(memory)
     }
 
-    /// Has every page allocated now.
+    /// Allocates every page now.
     fn populate(&self) -> Result<(), Errno> {
         let start = self.base.as_ptr().cast::<c_void>();
         // SAFETY: the whole of our own mapping; the content does not change.
@@ -185,47 +185,47 @@ impl RegionMemory {
         }
     }
 
-    /// Bytes that can be addressed.
+    /// Returns the bytes that can be addressed.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Bytes taken from the machine: whole pages.
+    /// Returns the bytes allocated: whole pages.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped as u64
     }
 
-    /// Whether it is made of hugepages.
+    /// Returns true if the region is on hugepages.
     pub fn is_huge(&self) -> bool {
         self.page_bytes == HUGEPAGE_BYTES
     }
 
-    /// Bytes of one of its pages.
+    /// Returns the bytes of one page.
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    /// The memfd. Whoever is handed it may read and write the region, and, as the kernel would have it, punch
-    /// holes into it: only for those who may write.
+    /// Borrows the memfd. A process that receives it may read and write the region, and can punch holes into it: only
+    /// for processes that may write.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Another descriptor of the memfd, for those who may only read. It can be mapped for reading only.
+    /// Opens another descriptor of the memfd, which can be mapped for reading only.
     ///
     /// # Errors
-    /// No descriptor is left, or `/proc` is not mounted.
+    /// The process has no free descriptor, or `/proc` is not mounted.
     pub fn read_only_descriptor(&self) -> Result<OwnedFd, Errno> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Where the mapping begins. What is reached through it must be gone before `self` is dropped.
+    /// Returns the start of the mapping. All pointers derived from it must be unused before `self` is dropped.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The address of `len` bytes at `offset`, or `None` if the region does not have them.
+    /// Returns the address of `len` bytes at `offset`, or `None` if they are not inside the region.
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(offset).ok()?;
@@ -233,7 +233,7 @@ impl RegionMemory {
         (end <= self.bytes).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
-    /// Copies `bytes` to `offset`; `false`, and nothing changed, if the region does not have these bytes.
+    /// Copies `bytes` to `offset`. Returns `false` without a change if they are not inside the region.
     #[inline]
     #[must_use]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
@@ -244,7 +244,7 @@ impl RegionMemory {
         true
     }
 
-    /// Copies the bytes at `offset` to `out`; `false`, and nothing changed, if the region does not have them.
+    /// Copies the bytes at `offset` to `out`. Returns `false` without a change if they are not inside the region.
     #[inline]
     #[must_use]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> bool {
@@ -254,7 +254,7 @@ impl RegionMemory {
         true
     }
 
-    /// Fetches `len` bytes at `offset` into the cache, if the region has them: they will be read soon.
+    /// Prefetches `len` bytes at `offset` for reading, if they are inside the region.
     #[inline]
     pub(super) fn prefetch(&self, offset: u64, len: usize) {
         let Some(from) = self.at(offset, len) else { return };
@@ -263,7 +263,7 @@ impl RegionMemory {
         }
     }
 
-    /// Fetches `len` bytes at `offset` into the cache, as its own, if the region has them: they will be written soon.
+    /// Prefetches `len` bytes at `offset` for writing, if they are inside the region.
     #[inline]
     pub(super) fn prefetch_room(&self, offset: u64, len: usize) {
         let Some(to) = self.at(offset, len) else { return };
@@ -272,9 +272,9 @@ impl RegionMemory {
         }
     }
 
-    /// Changes the eight bytes at `offset`, a number in this machine's byte order, to what `update` makes of it, as
-    /// one step for every thread and process that does the same; what they were. `None`, and nothing changed, if
-    /// the region does not have them or they are not aligned. `update` may be called several times.
+    /// Updates the eight bytes at `offset`, a number in native byte order, by `update`, atomically for all threads and
+    /// processes that do the same. Returns the value before. Returns `None` without a change if the bytes are not
+    /// inside the region or not aligned. `update` may be called several times.
     #[must_use]
     pub fn update(&self, offset: u64, update: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let at = self.at(offset, size_of::<u64>())?.cast::<u64>();
@@ -288,12 +288,12 @@ impl RegionMemory {
         Some(outcome.unwrap_or_else(|unchanged| unchanged))
     }
 
-    /// Makes the memory known to DPDK, so that devices can be given addresses within it.
+    /// Registers the memory with DPDK, so that devices can access it.
     ///
     /// # Errors
-    /// DPDK cannot take it (it runs on ordinary pages, or knows the memory already). The region works without.
+    /// DPDK refuses it (it runs on ordinary pages, or has the memory already). The region works without.
     pub fn register(&self, eal: &Eal) -> Result<(), DpdkError> {
-        let mut known_to = self.known_to.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registered_with = self.registered_with.lock().unwrap_or_else(PoisonError::into_inner);
         let base = self.base.as_ptr().cast::<c_void>();
         let page_bytes = usize::try_from(self.page_bytes).unwrap_or(0);
         // SAFETY: DPDK is up, as `eal` proves; the mapping is page-aligned, made of such pages, and taken back
@@ -301,7 +301,7 @@ impl RegionMemory {
         let returned =
             unsafe { dpdk_sys::rte_extmem_register(base, self.mapped, ptr::null_mut(), 0, page_bytes) };
         crate::dpdk::check_for(returned, || format!("registering {} bytes of region memory", self.mapped))?;
-        *known_to = Some(eal.clone());
+        *registered_with = Some(eal.clone());
         Ok(())
     }
 }
@@ -309,8 +309,8 @@ impl RegionMemory {
 impl Drop for RegionMemory {
     fn drop(&mut self) {
         let base = self.base.as_ptr().cast::<c_void>();
-        let known_to = self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if known_to.is_some() {
+        let registered_with = self.registered_with.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if registered_with.is_some() {
             // SAFETY: registered with the same numbers; DPDK is up, as the handle proves.
             let returned = unsafe { dpdk_sys::rte_extmem_unregister(base, self.mapped) };
             if returned != 0 {
@@ -333,14 +333,15 @@ impl fmt::Debug for RegionMemory {
     }
 }
 
-/// Bytes of ordinary memory that can be had without taking any from a process; `None` where the system does not tell.
+/// Returns the ordinary memory, bytes, that can be allocated without ending a process; `None` if `/proc` does not
+/// report it.
 fn memory_available() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Maps all of a file for reading and writing.
+/// Maps a whole file for reading and writing.
 fn map(file: &OwnedFd, len: usize) -> Result<NonNull<u8>, Errno> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping, at an address of the kernel's choice.

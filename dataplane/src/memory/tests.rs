@@ -1,4 +1,4 @@
-//! Region memory on ordinary pages and on hugepages, and a worker's table of it.
+//! Tests of region memory on ordinary pages and on hugepages, and of a worker's table of regions.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,7 +13,7 @@ fn ordinary(bytes: u64) -> RegionMemory {
     RegionMemory::new("test", bytes, Pages::Ordinary).unwrap()
 }
 
-/// A file on the region's pages, as another process would have it.
+/// Opens the region's memfd as another process would.
 fn file_of(memory: &RegionMemory) -> File {
     memory.descriptor().try_clone_to_owned().unwrap().into()
 }
@@ -79,7 +79,7 @@ fn sizes_that_make_no_sense_are_refused() {
     }
 }
 
-/// The pages are taken at once: without this the kernel would look for a process to end.
+/// All pages are allocated at once: without the check, the kernel would end a process.
 #[test]
 fn more_ordinary_memory_than_there_is_is_refused() {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
@@ -101,7 +101,7 @@ fn too_few_hugepages_are_named() {
     assert!(refused.to_string().contains("hugepages of 2 MiB needed"), "{refused}");
 }
 
-/// Tokens for all of region `number`, of `bytes` bytes.
+/// Issues tokens for whole regions.
 struct Grants {
     stags: StagTable,
     origin: Origin,
@@ -137,7 +137,7 @@ fn a_worker_places_and_fetches() {
 }
 
 #[test]
-fn atomic_operations_of_workers_do_not_get_lost() {
+fn no_atomic_operation_of_concurrent_workers_is_lost() {
     const ROUNDS: u64 = 20_000;
     let memory = Arc::new(ordinary(4096));
     let add = |number: u32| {
@@ -180,7 +180,7 @@ fn a_wrong_token_touches_nothing() {
     let mut worker = WorkerMemory::new(4);
     worker.attach(RegionId(0), Arc::clone(&memory)).unwrap();
     let mut grants = Grants::new();
-    // Grants that lie: longer than the region, for a region that is not attached, or beyond the table.
+    // Wrong grants: longer than the region, for a region that is not attached, or outside of the table.
     let stags = [grants.stag(0, 4096), grants.stag(1, 100), grants.stag(9, 100)];
     for stag in stags {
         worker.place(grants.stags.check_place(stag, 90, 10, grants.origin).unwrap(), b"ten bytes");
@@ -201,7 +201,7 @@ fn a_wrong_token_touches_nothing() {
 }
 
 #[test]
-fn memory_goes_when_the_last_worker_lets_go() {
+fn memory_is_unmapped_when_the_last_worker_drops_it() {
     let memory = Arc::new(ordinary(4096));
     let gone = Arc::downgrade(&memory);
     let (mut first, mut second) = (WorkerMemory::new(1), WorkerMemory::new(1));

@@ -1,4 +1,5 @@
-//! The regions that one worker can reach.
+//! Regions that one worker can access, and the copies of payload into and out of them. The RDMA crate calls it through
+//! [`Memory`].
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,24 +11,24 @@ use super::region::RegionMemory;
 /// Bytes moved for peers since the region was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionBytes {
-    /// Placed into the region.
+    /// Bytes placed into the region.
     pub placed: u64,
-    /// Fetched out of it.
+    /// Bytes fetched from the region.
     pub fetched: u64,
 }
 
-/// Why a region was not attached.
+/// Error of a failed [`WorkerMemory::attach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// The number is beyond the table.
+    /// The number is outside of the table.
     #[error("region number {number} is beyond the {places} places for regions")]
     Full {
-        /// The region's number.
+        /// Number of the region.
         number: u32,
-        /// Places that there are.
+        /// Size of the table.
         places: usize,
     },
-    /// The number is taken.
+    /// The number belongs to another region.
     #[error("region number {0} is in use")]
     InUse(u32),
 }
@@ -39,7 +40,7 @@ struct Place {
     fetched: Cell<u64>,
 }
 
-/// One worker's table of regions. Its size is fixed; an access takes no lock and touches no shared count.
+/// Table of the regions of one worker. Its size is fixed; an access takes no lock and no shared counter.
 #[derive(Debug)]
 pub struct WorkerMemory {
     places: Box<[Option<Place>]>,
@@ -47,15 +48,15 @@ pub struct WorkerMemory {
 }
 
 impl WorkerMemory {
-    /// An empty table for regions numbered from 0 to `places` − 1.
+    /// Creates an empty table for regions numbered from 0 to `places` − 1.
     pub fn new(places: usize) -> Self {
         Self { places: (0..places).map(|_| None).collect(), faults: Cell::new(0) }
     }
 
-    /// Makes a region reachable.
+    /// Adds a region to the table.
     ///
     /// # Errors
-    /// The number is out of range or in use.
+    /// The number is out of range, or belongs to another region.
     pub fn attach(&mut self, region: RegionId, memory: Arc<RegionMemory>) -> Result<(), AttachError> {
         let places = self.places.len();
         let full = AttachError::Full { number: region.0, places };
@@ -68,18 +69,18 @@ impl WorkerMemory {
         }
     }
 
-    /// Makes a region unreachable; its memory, which may go with this handle.
+    /// Removes a region and returns its memory, which may be unmapped with this handle.
     pub fn detach(&mut self, region: RegionId) -> Option<Arc<RegionMemory>> {
         let number = usize::try_from(region.0).ok()?;
         self.places.get_mut(number)?.take().map(|place| place.memory)
     }
 
-    /// The memory of a region.
+    /// Returns the memory of a region.
     pub fn region(&self, region: RegionId) -> Option<&Arc<RegionMemory>> {
         self.place_of(region).map(|place| &place.memory)
     }
 
-    /// What was moved into and out of a region; nothing for one that is not attached.
+    /// Returns the bytes placed into and fetched from a region; zeros if it is not attached.
     pub fn bytes(&self, region: RegionId) -> RegionBytes {
         self.place_of(region).map_or_else(RegionBytes::default, |place| RegionBytes {
             placed: place.placed,
@@ -87,7 +88,8 @@ impl WorkerMemory {
         })
     }
 
-    /// Copies refused because the region has no such bytes. Not zero means that a check before was wrong.
+    /// Returns the number of copies refused by the bounds check; anything but zero means that an earlier check was
+    /// wrong.
     pub fn faults(&self) -> u64 {
         self.faults.get()
     }
@@ -116,21 +118,21 @@ impl Memory for WorkerMemory {
         match place.filter(|_| at.len() == bytes.len()) {
             Some(place) if place.memory.write(at.offset(), bytes) => {
                 place.placed = place.placed.wrapping_add(bytes.len() as u64);
-                // A message goes on where this part of it ends; there is room for it in the cache by then.
+                // The message continues after this part: the prefetch completes before the next part is placed.
                 place.memory.prefetch_room(at.offset().wrapping_add(bytes.len() as u64), bytes.len());
             }
             Some(_) | None => self.fault(),
         }
     }
 
-    /// Bytes that the region does not have are zero.
+    /// Fills `out` with zeros if the bytes are not inside the region.
     #[inline]
     fn fetch(&self, from: Fetch, out: &mut [u8]) {
         let place = self.place_of(from.region()).filter(|_| from.len() == out.len());
         match place {
             Some(place) if place.memory.read(from.offset(), out) => {
                 place.fetched.set(place.fetched.get().wrapping_add(out.len() as u64));
-                // A message goes on where this part of it ends; what is next is on its way while this is checksummed.
+                // The message continues after this part: the prefetch runs while this part is checksummed.
                 place.memory.prefetch(from.offset().wrapping_add(out.len() as u64), out.len());
             }
             Some(_) | None => {
