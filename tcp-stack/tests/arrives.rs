@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tcp_stack::testutil::{HeapBuf, HeapPool, Seen};
+use tcp_stack::testutil::{HeapBuf, HeapPool, WireSegment};
 use tcp_stack::wire::{
     EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpFlags, TcpHeader, TcpOptions,
 };
@@ -101,12 +101,12 @@ fn frame(flags: TcpFlags, src_port: u16, dst_port: u16, len: usize, ipv6: bool) 
 }
 
 /// What a stack sends upon a frame.
-fn sent_upon(stack: &mut Stack<HeapBuf>, frame: &[u8]) -> Vec<Seen> {
+fn sent_upon(stack: &mut Stack<HeapBuf>, frame: &[u8]) -> Vec<WireSegment> {
     let now = Instant::from_millis(1000);
     let mut pool = HeapPool::new(64, 16, 1600);
     stack.handle_frames(now, [RxFrame { buf: HeapBuf::new(frame), checksum: RxChecksum::Unknown }]);
     let mut sent = Vec::new();
-    let mut take = |frame: TxFrame<HeapBuf>| sent.extend(Seen::parse(frame.buf.bytes()).unwrap());
+    let mut take = |frame: TxFrame<HeapBuf>| sent.extend(WireSegment::parse(frame.buf.bytes()).unwrap());
     stack.poll_transmit(now, &mut pool, &mut take, usize::MAX);
     sent
 }

@@ -4,7 +4,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use tcp_stack::testutil::{HeapBuf, HeapPool, Seen};
+use tcp_stack::testutil::{HeapBuf, HeapPool, WireSegment};
 use tcp_stack::wire::{
     ArpOperation, ArpPacket, EtherType, EthernetHeader, Icmpv6Header, Icmpv6Message, IpProtocol, Ipv4Header,
     Ipv6Header, NeighborSolicitation, TcpFlags, TcpHeader, TcpOptions,
@@ -153,7 +153,7 @@ impl Crowd {
         }
         let iss = &mut self.iss;
         let mut take = |frame: TxFrame<HeapBuf>| {
-            if let Some(seen) = Seen::parse(frame.buf.bytes()).unwrap()
+            if let Some(seen) = WireSegment::parse(frame.buf.bytes()).unwrap()
                 && seen.header.flags.contains(TcpFlags::SYN)
             {
                 iss.push(seen.header.seq);

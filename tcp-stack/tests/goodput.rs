@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, thread};
-use tcp_stack::testutil::{Dial, LinkConfig, Plan, Scenario, Simulation};
+use tcp_stack::testutil::{ConnPlan, LinkConfig, Plan, Scenario, Simulation};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{Congestion, ConnOptions, Duration, StackConfig};
 
@@ -87,7 +87,7 @@ fn goodput(cell: &Cell, ipv6: bool) -> u64 {
         queue: (RATE / 8 * cell.rtt_us / 1_000_000).max(64 << 10),
         ..LinkConfig::CLEAN
     };
-    let dial = Dial {
+    let conn = ConnPlan {
         at: Duration::ZERO,
         from: 0,
         to: 1,
@@ -100,8 +100,8 @@ fn goodput(cell: &Cell, ipv6: bool) -> u64 {
         hosts: vec![host(1, cell.congestion), host(2, cell.congestion)],
         link,
         link_back: None,
-        dials: vec![dial],
-        conn: ConnOptions::default(),
+        conns: vec![conn],
+        conn_options: ConnOptions::default(),
         buffers: 16_384,
         poll_interval: Duration::ZERO,
         abort_at: Some(Duration::from_millis(cell.time_ms)),

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tcp_stack::testutil::{HeapBuf, HeapPool, Seen};
+use tcp_stack::testutil::{HeapBuf, HeapPool, WireSegment};
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Event, Instant, Ipv4Cidr, Ipv6Cidr, ListenOptions,
     MacAddr, RxChecksum, RxFrame, Stack, StackConfig, State, TxFrame,
@@ -83,7 +83,7 @@ impl Pair {
         self.stacks[from].poll_transmit(self.now, &mut self.pools[from], &mut take, usize::MAX);
         let (out, back) = (self.shifts[from], self.shifts[1 - from]);
         for bytes in &mut frames {
-            if let Some(seen) = Seen::parse(bytes).unwrap() {
+            if let Some(seen) = WireSegment::parse(bytes).unwrap() {
                 self.acks.extend((seen.seq_len() == 0).then_some(self.now));
                 // Behind Ethernet, IP and the ports.
                 let seq = 14 + if seen.src.is_ipv4() { 20 } else { 40 } + 4;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use tcp_stack::testutil::{HeapBuf, HeapPool, Random, Seen, cut, mark_congestion};
+use tcp_stack::testutil::{HeapBuf, HeapPool, Random, WireSegment, cut, mark_congestion};
 use tcp_stack::wire::{EthernetHeader, Ipv4Header, Ipv6Header, TcpFlags};
 use tcp_stack::{
     Buf, BufClass, BufPool, ConnId, ConnOptions, Duration, Ecn, Event, Instant, Ipv4Cidr, Ipv6Cidr,
@@ -88,8 +88,9 @@ impl Pair {
         let mut out = |frame| {
             let mut parts = cut(&frame);
             if host == 0 {
-                let sent = parts.iter().filter_map(|part| Seen::parse(part).unwrap());
-                let reduces = |seen: &Seen| seen.payload_len > 0 && seen.header.flags.contains(TcpFlags::CWR);
+                let sent = parts.iter().filter_map(|part| WireSegment::parse(part).unwrap());
+                let reduces =
+                    |seen: &WireSegment| seen.payload_len > 0 && seen.header.flags.contains(TcpFlags::CWR);
                 reduced.extend(sent.filter(reduces).map(|_| parts.len()));
                 for (at, part) in (segments.len() + 1..).zip(&mut parts) {
                     *marked += usize::from(at % mark_every == 0 && mark_congestion(part));

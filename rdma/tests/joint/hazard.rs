@@ -5,7 +5,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 
 use tcp_stack::SeqNum;
-use tcp_stack::testutil::{Random, Seen};
+use tcp_stack::testutil::{Random, WireSegment};
 use tcp_stack::wire::{
     EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpFlags, TcpHeader,
 };
@@ -22,7 +22,7 @@ fn tcp_start(frame: &[u8]) -> usize {
 
 /// Flips a bit of the payload and makes the checksum fit. Nothing happens to a frame without payload, nor to one that
 /// brings an MPA frame unless `startup`. Returns whether anything did.
-pub(crate) fn flip(frame: &mut [u8], seen: &Seen, startup: bool, random: &mut Random) -> bool {
+pub(crate) fn flip(frame: &mut [u8], seen: &WireSegment, startup: bool, random: &mut Random) -> bool {
     let len = seen.payload_len as usize;
     let Some(start) = frame.len().checked_sub(len).filter(|_| len > 0) else { return false };
     if !startup && frame[start..].starts_with(b"MPA ID Re") {
@@ -45,7 +45,7 @@ pub(crate) fn flip(frame: &mut [u8], seen: &Seen, startup: bool, random: &mut Ra
 }
 
 /// The frame with this part of its payload only, or with other bytes in its place, from another sequence number on.
-fn remade(frame: &[u8], seen: &Seen, seq: SeqNum, payload: &[u8]) -> Vec<u8> {
+fn remade(frame: &[u8], seen: &WireSegment, seq: SeqNum, payload: &[u8]) -> Vec<u8> {
     let (tcp, header_len) = (tcp_start(frame), frame.len() - seen.payload_len as usize);
     let mut out = [&frame[..header_len], payload].concat();
     let ip = EthernetHeader::LEN;
@@ -68,12 +68,12 @@ fn remade(frame: &[u8], seen: &Seen, seq: SeqNum, payload: &[u8]) -> Vec<u8> {
 /// The segments that a host has sent last, and what comes of them a second time.
 #[derive(Debug, Default)]
 pub(crate) struct Recut {
-    sent: VecDeque<(Vec<u8>, Seen)>,
+    sent: VecDeque<(Vec<u8>, WireSegment)>,
 }
 
 impl Recut {
     /// Remembers a segment that is nothing but payload.
-    pub(crate) fn remember(&mut self, frame: &[u8], seen: &Seen) {
+    pub(crate) fn remember(&mut self, frame: &[u8], seen: &WireSegment) {
         let special = [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST, TcpFlags::URG];
         if seen.payload_len == 0 || special.into_iter().any(|flag| seen.header.flags.contains(flag)) {
             return;

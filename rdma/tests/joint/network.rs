@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rdma::RdmaStats;
-use tcp_stack::testutil::{HeapBuf, Link, LinkConfig, LinkCounts, Random, Seen, Watch};
+use tcp_stack::testutil::{HeapBuf, Link, LinkConfig, LinkCounts, Random, Watch, WireSegment};
 use tcp_stack::{Buf, BufPool, Duration, Instant};
 
 use crate::hazard::{Recut, flip};
@@ -103,7 +103,7 @@ impl Network {
         let links = scenario.links.map(|link| Link::new(link, random.fork()));
         let path = scenario.narrows.map(|narrows| {
             let Narrows { since, mtu, tells } = narrows;
-            let path = LinkConfig { rate: 0, mtu, tells, ..LinkConfig::CLEAN };
+            let path = LinkConfig { rate: 0, mtu, reports_too_big: tells, ..LinkConfig::CLEAN };
             (since, Link::new(path, random.fork()))
         });
         let mut network = Self {
@@ -296,11 +296,11 @@ impl Network {
         let mut hasher = DefaultHasher::new();
         (self.digest, now.as_nanos(), from, bytes).hash(&mut hasher);
         self.digest = hasher.finish();
-        let seen = Seen::parse(bytes)?;
+        let seen = WireSegment::parse(bytes)?;
         let mut frame = bytes.to_vec();
         if let Some(seen) = &seen {
             if self.scenario.flips.is_none() {
-                self.watch.see(seen)?;
+                self.watch.check(seen)?;
             }
             let text = || {
                 format!(

@@ -57,7 +57,7 @@ pub enum Ending {
     /// When the peer has closed and all is sent.
     AfterPeer,
     /// When this many bytes have come, with what was sent till then; goes on reading.
-    Early(u64),
+    AfterReceived(u64),
     /// So long after it was established, with what was sent till then.
     After(Duration),
     /// Aborts when this many bytes have come.
@@ -282,7 +282,7 @@ impl App {
 
     /// Reads, sends and closes as planned, as far as that is possible now. Returns how often it let go of
     /// bytes.
-    pub fn turn(&mut self, now: Instant, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) -> u64 {
+    pub fn poll(&mut self, now: Instant, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) -> u64 {
         if self.outcome.closed.is_some() {
             return 0;
         }
@@ -298,15 +298,16 @@ impl App {
             stack.abort(now, self.conn);
             return reads;
         }
-        let early = matches!(self.plan.ending, Ending::Early(after) if self.outcome.received >= after);
-        if !early {
+        let leaves =
+            matches!(self.plan.ending, Ending::AfterReceived(after) if self.outcome.received >= after);
+        if !leaves {
             self.send(now, stack, pool);
         }
         let sent = self.outcome.sent >= self.total();
         let close = match self.plan.ending {
             Ending::WhenSent => sent,
             Ending::AfterPeer => sent && self.outcome.peer_closed,
-            Ending::Early(_) => early || self.outcome.peer_closed,
+            Ending::AfterReceived(_) => leaves || self.outcome.peer_closed,
             Ending::After(_) => self.close_at().is_some_and(|at| now >= at),
             Ending::Abort(_) => false,
         };

@@ -118,7 +118,7 @@ pub(super) fn headers(mac: MacAddr, src: IpAddr, dst: IpAddr, payload_len: usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testutil::Seen;
+    use crate::testutil::WireSegment;
 
     #[test]
     fn most_segments_look_right() {
@@ -130,12 +130,12 @@ mod tests {
         for (src, dst) in pairs {
             let frames = (0..1000).map(|_| blind_segment(&mut random, MacAddr::BROADCAST, src, dst));
             let good = frames
-                .filter_map(|frame| Seen::parse(&frame).ok().flatten())
+                .filter_map(|frame| WireSegment::parse(&frame).ok().flatten())
                 .filter(|seen| (seen.src, seen.dst) == (src, dst))
                 .count();
             assert!(good.abs_diff(875) < 50, "{good}");
             let frames = (0..100).map(|_| blind_syn(&mut random, MacAddr::BROADCAST, src, dst));
-            for seen in frames.map(|frame| Seen::parse(&frame).unwrap().unwrap()) {
+            for seen in frames.map(|frame| WireSegment::parse(&frame).unwrap().unwrap()) {
                 assert_eq!((seen.src, seen.dst, seen.header.flags), (src, dst, TcpFlags::SYN));
                 assert_eq!(seen.options.mss, Some(1460));
             }

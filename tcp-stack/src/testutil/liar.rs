@@ -2,7 +2,7 @@
 
 use super::Random;
 use super::segment::rewrite;
-use super::watch::Seen;
+use super::watch::WireSegment;
 use crate::seq::SeqNum;
 use crate::wire::{SackBlocks, SackRange, TcpFlags};
 use alloc::vec;
@@ -66,10 +66,10 @@ pub struct Liar {
 impl Liar {
     /// What goes on the wire instead of a frame, if that is a segment and the liar lies this time;
     /// `sent` is the sequence number after the last that its peer sent.
-    pub(super) fn tell(
+    pub(super) fn replace(
         &self,
         random: &mut Random,
-        seen: &Seen,
+        seen: &WireSegment,
         frame: &[u8],
         sent: Option<SeqNum>,
     ) -> Option<Vec<Vec<u8>>> {
@@ -147,22 +147,22 @@ mod tests {
     use etherparse::PacketBuilder;
 
     #[test]
-    fn every_lie_is_told_and_well_formed() {
+    fn every_lie_changes_the_segment_and_is_well_formed() {
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
         let mut frame = Vec::new();
         let ack = builder.tcp(1, 2, 100, 1000).ack(70_000);
         let ack = ack.options_raw(&[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 9]).unwrap();
         ack.write(&mut frame, &[]).unwrap();
-        let seen = Seen::parse(&frame).unwrap().unwrap();
+        let seen = WireSegment::parse(&frame).unwrap().unwrap();
         let mut random = Random::new(3);
         for lie in Lie::ALL {
             let liar = Liar { host: 0, chance: 1_000_000, lies: vec![lie] };
             let sent = Some(SeqNum::new(80_000));
-            let told = liar.tell(&mut random, &seen, &frame, sent).unwrap();
-            assert!(told.iter().all(|frame| Seen::parse(frame).unwrap().is_some()), "{lie:?}");
-            assert!(told.len() > 1 || told[0] != frame, "{lie:?}");
+            let frames = liar.replace(&mut random, &seen, &frame, sent).unwrap();
+            assert!(frames.iter().all(|frame| WireSegment::parse(frame).unwrap().is_some()), "{lie:?}");
+            assert!(frames.len() > 1 || frames[0] != frame, "{lie:?}");
         }
         let honest = Liar { host: 0, chance: 0, lies: Lie::ALL.to_vec() };
-        assert_eq!(honest.tell(&mut random, &seen, &frame, None), None);
+        assert_eq!(honest.replace(&mut random, &seen, &frame, None), None);
     }
 }

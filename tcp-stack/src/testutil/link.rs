@@ -77,7 +77,7 @@ pub struct LinkConfig {
     /// Largest IP packet, bytes; larger ones are lost.
     pub mtu: usize,
     /// Whether the sender of a packet that is too large is told (RFC 792, RFC 4443), rather than not.
-    pub tells: bool,
+    pub reports_too_big: bool,
     /// All frames are lost from the first of these times to the second.
     pub outage: Option<(Duration, Duration)>,
     /// All frames are lost again and again.
@@ -101,7 +101,7 @@ impl LinkConfig {
         mark: None,
         bleach: false,
         mtu: 9600,
-        tells: false,
+        reports_too_big: false,
         outage: None,
         flap: None,
     };
@@ -167,7 +167,7 @@ impl Link {
 
     /// The error that the sender of a frame is told when it is too large, unless the link is a black hole.
     pub fn too_big(&self, frame: &[u8]) -> Option<Vec<u8>> {
-        if !self.config.tells || !self.is_too_large(frame) {
+        if !self.config.reports_too_big || !self.is_too_large(frame) {
             return None;
         }
         super::router::too_big(frame, self.config.mtu)

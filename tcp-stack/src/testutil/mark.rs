@@ -46,7 +46,7 @@ pub fn mark_congestion(frame: &mut [u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testutil::Seen;
+    use crate::testutil::WireSegment;
     use crate::wire::{Ipv4Header, Ipv6Header};
     use alloc::vec::Vec;
     use etherparse::PacketBuilder;
@@ -74,7 +74,7 @@ mod tests {
             assert_eq!(class(&marked), 2);
             assert!(mark_congestion(&mut marked));
             assert_eq!(class(&marked), 3);
-            assert!(Seen::parse(&marked).unwrap().is_some());
+            assert!(WireSegment::parse(&marked).unwrap().is_some());
             assert!(rewrite(&mut marked, |_| EcnField::NotEct));
             assert_eq!(marked, frame);
         }

@@ -24,9 +24,9 @@ pub use liar::{Liar, Lie};
 pub use link::{Burst, Flap, Link, LinkConfig, LinkCounts};
 pub use mark::mark_congestion;
 pub use random::Random;
-pub use scenario::{Dial, Report, Scenario};
+pub use scenario::{ConnPlan, Report, Scenario};
 pub use sim::Simulation;
-pub use watch::{Seen, Watch};
+pub use watch::{Watch, WireSegment};
 
 use alloc::vec::Vec;
 

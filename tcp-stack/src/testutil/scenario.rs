@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 /// A connection to be: who opens it to whom, when, and what both do.
 #[derive(Clone, Copy, Debug)]
-pub struct Dial {
+pub struct ConnPlan {
     /// When.
     pub at: Duration,
     /// The host that opens it.
@@ -36,9 +36,9 @@ pub struct Scenario {
     /// The links in the direction from a higher host to a lower one, if they are different.
     pub link_back: Option<LinkConfig>,
     /// The connections.
-    pub dials: Vec<Dial>,
+    pub conns: Vec<ConnPlan>,
     /// Options of both ends of all of them.
-    pub conn: ConnOptions,
+    pub conn_options: ConnOptions,
     /// Buffers of each host.
     pub buffers: usize,
     /// How long a host's worker is busy elsewhere at most, before it looks at its port.

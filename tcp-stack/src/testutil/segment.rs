@@ -9,7 +9,7 @@ use core::net::IpAddr;
 
 /// Where the TCP segment is in a frame.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct SegmentSpan {
     src: IpAddr,
     dst: IpAddr,
     ip_at: usize,
@@ -17,14 +17,14 @@ struct Place {
     len: usize,
 }
 
-fn find(frame: &[u8]) -> Option<Place> {
+fn find(frame: &[u8]) -> Option<SegmentSpan> {
     let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
     let ip_at = ethernet.header_len();
     match ethernet.ethertype {
         EtherType::IPV4 => {
             let (ip, header, segment) = Ipv4Header::parse(packet).ok()?;
             let at = ip_at.checked_add(header.len())?;
-            (ip.protocol == IpProtocol::TCP).then_some(Place {
+            (ip.protocol == IpProtocol::TCP).then_some(SegmentSpan {
                 src: ip.src.into(),
                 dst: ip.dst.into(),
                 ip_at,
@@ -39,7 +39,7 @@ fn find(frame: &[u8]) -> Option<Place> {
             let at = ip_at.checked_add(Ipv6Header::LEN)?.checked_add(before)?;
             let (src, dst) = (ip.src.into(), ip.dst.into());
             let len = upper.payload.len();
-            (upper.protocol == IpProtocol::TCP).then_some(Place { src, dst, ip_at, at, len })
+            (upper.protocol == IpProtocol::TCP).then_some(SegmentSpan { src, dst, ip_at, at, len })
         }
         _ => None,
     }
@@ -47,7 +47,7 @@ fn find(frame: &[u8]) -> Option<Place> {
 
 /// Makes a frame's checksums right; `None`, and maybe nothing done, if it is no TCP segment.
 pub(super) fn repair(frame: &mut [u8]) -> Option<()> {
-    let Place { src, dst, ip_at, at, len } = find(frame)?;
+    let SegmentSpan { src, dst, ip_at, at, len } = find(frame)?;
     if src.is_ipv4() {
         let header = frame.get_mut(ip_at..at)?;
         header.get_mut(10..12)?.fill(0);
@@ -60,7 +60,7 @@ pub(super) fn repair(frame: &mut [u8]) -> Option<()> {
 
 /// The frame with another TCP header, and lengths and checksums that fit; `None` if it has none.
 pub(super) fn rewrite(frame: &[u8], edit: impl FnOnce(&mut TcpHeader, &mut TcpOptions)) -> Option<Vec<u8>> {
-    let Place { src, ip_at, at, len, .. } = find(frame)?;
+    let SegmentSpan { src, ip_at, at, len, .. } = find(frame)?;
     let (mut header, options, payload) = TcpHeader::parse(frame.get(at..at.checked_add(len)?)?).ok()?;
     let mut options = TcpOptions::parse(options);
     edit(&mut header, &mut options);
@@ -82,7 +82,7 @@ pub(super) fn rewrite(frame: &[u8], edit: impl FnOnce(&mut TcpHeader, &mut TcpOp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testutil::Seen;
+    use crate::testutil::WireSegment;
     use crate::wire::{SackRange, Timestamps};
     use etherparse::PacketBuilder;
 
@@ -101,9 +101,9 @@ mod tests {
         for frame in frames() {
             let mut other = frame.clone();
             other[80] ^= 4;
-            assert!(Seen::parse(&other).is_err());
+            assert!(WireSegment::parse(&other).is_err());
             repair(&mut other).unwrap();
-            assert!(Seen::parse(&other).unwrap().is_some());
+            assert!(WireSegment::parse(&other).unwrap().is_some());
             let mut same = frame.clone();
             repair(&mut same).unwrap();
             assert_eq!(same, frame);
@@ -120,7 +120,7 @@ mod tests {
                 options.timestamps = Some(Timestamps { value: 1, echo: 2 });
                 options.sack.push(SackRange { start: header.seq, end: header.seq + 5 });
             });
-            let seen = Seen::parse(&longer.unwrap()).unwrap().unwrap();
+            let seen = WireSegment::parse(&longer.unwrap()).unwrap().unwrap();
             assert_eq!((seen.dst.port(), seen.payload_len, seen.options.sack.as_slice().len()), (9, 99, 1));
             assert!(seen.options.timestamps.is_some());
         }

@@ -1,12 +1,12 @@
 //! What a run leaves behind: lines for people, and a number by which runs are compared.
 
-use super::watch::Seen;
+use super::watch::WireSegment;
 use crate::time::Instant;
 use alloc::format;
 use alloc::string::String;
 
 /// A segment in a line.
-pub(super) fn describe(seen: &Seen) -> String {
+pub(super) fn describe(seen: &WireSegment) -> String {
     let header = &seen.header;
     let options = &seen.options;
     format!(

@@ -12,7 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 
 /// A TCP segment as seen on the wire.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct WireSegment {
     /// Who sent it.
     pub src: SocketAddr,
     /// Whom it is for.
@@ -25,7 +25,7 @@ pub struct Seen {
     pub payload_len: u32,
 }
 
-impl Seen {
+impl WireSegment {
     /// The segment in a frame; `None` for other frames. A segment with a wrong checksum is an error.
     pub fn parse(frame: &[u8]) -> Result<Option<Self>, String> {
         let Ok((ethernet, packet)) = EthernetHeader::parse(frame) else {
@@ -84,7 +84,7 @@ impl Seen {
 }
 
 /// Acknowledgments this far from what was sent may come to be right.
-const BELIEVED: u32 = 1 << 24;
+const PLAUSIBLE_ACK: u32 = 1 << 24;
 
 /// What was seen of one direction of a connection.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ pub struct Watch {
 
 impl Direction {
     /// The right edge that a segment of this end offers, and the scale of its window.
-    fn edge_of(&self, seen: &Seen, peer_scales: bool) -> (SeqNum, u8) {
+    fn edge_of(&self, seen: &WireSegment, peer_scales: bool) -> (SeqNum, u8) {
         // RFC 7323 §2.2: the window of a SYN is never scaled, and others are if both ends said so.
         let scaled = !seen.header.flags.contains(TcpFlags::SYN) && peer_scales;
         let scale = if scaled { self.scale.unwrap_or(0).min(14) } else { 0 };
@@ -121,16 +121,16 @@ impl Direction {
 impl Watch {
     /// Notes what the segment of a liar promises, however false: its window counts from what it acknowledges,
     /// sent or not, for it may be sent before this arrives. What is too far off for that is noted by nobody.
-    pub fn believe(&mut self, seen: &Seen) {
+    pub fn note_unchecked(&mut self, seen: &WireSegment) {
         let back = self.directions.get(&(seen.dst, seen.src));
         let peer_scales = back.is_some_and(|back| back.scale.is_some());
         let end = back.and_then(|back| back.end);
         let acks = seen.header.flags.contains(TcpFlags::ACK);
-        if acks && end.is_none_or(|end| !seen.header.ack.is_within(end - BELIEVED, 2 * BELIEVED)) {
+        if acks && end.is_none_or(|end| !seen.header.ack.is_within(end - PLAUSIBLE_ACK, 2 * PLAUSIBLE_ACK)) {
             return;
         }
         // What it says of the segment does not matter.
-        let _ = self.see(seen);
+        let _ = self.check(seen);
         if let Some(direction) = self.directions.get_mut(&(seen.src, seen.dst)).filter(|_| acks) {
             let (edge, _) = direction.edge_of(seen, peer_scales);
             direction.right_edge = Some(direction.right_edge.map_or(edge, |before| before.max(edge)));
@@ -138,12 +138,12 @@ impl Watch {
     }
 
     /// The sequence number after the last that `src` sent to `dst`.
-    pub fn sent(&self, src: SocketAddr, dst: SocketAddr) -> Option<SeqNum> {
+    pub fn snd_end(&self, src: SocketAddr, dst: SocketAddr) -> Option<SeqNum> {
         self.directions.get(&(src, dst))?.end
     }
 
     /// Judges a segment; an error says what is wrong with it.
-    pub fn see(&mut self, seen: &Seen) -> Result<(), String> {
+    pub fn check(&mut self, seen: &WireSegment) -> Result<(), String> {
         let header = &seen.header;
         let flags = header.flags;
         if flags.contains(TcpFlags::RST) {
@@ -212,15 +212,15 @@ mod tests {
     const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
 
     /// A segment of one side: 0 or 1.
-    fn segment(side: u8, flags: TcpFlags, seq: u32, len: u32, ack: u32, window: u16) -> Seen {
+    fn segment(side: u8, flags: TcpFlags, seq: u32, len: u32, ack: u32, window: u16) -> WireSegment {
         let ends: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
         let [src, dst] = if side == 0 { ends } else { [ends[1], ends[0]] };
         let (seq, ack) = (SeqNum::new(seq), SeqNum::new(ack));
         let header = TcpHeader { seq, ack, flags, window, ..TcpHeader::default() };
-        Seen { src, dst, header, options: TcpOptions::NONE, payload_len: len }
+        WireSegment { src, dst, header, options: TcpOptions::NONE, payload_len: len }
     }
 
-    fn syn(side: u8, flags: TcpFlags, seq: u32, ack: u32) -> Seen {
+    fn syn(side: u8, flags: TcpFlags, seq: u32, ack: u32) -> WireSegment {
         let mut syn = segment(side, flags, seq, 0, ack, 1000);
         syn.options = TcpOptions { mss: Some(500), window_scale: Some(2), ..TcpOptions::NONE };
         syn
@@ -228,12 +228,12 @@ mod tests {
 
     /// What the tap says of segments after a handshake: 0 sends from 101, 1 from 201, windows of 1000
     /// until they are told otherwise.
-    fn judge(segments: &[Seen]) -> Vec<bool> {
+    fn judge(segments: &[WireSegment]) -> Vec<bool> {
         let mut watch = Watch::default();
-        watch.see(&syn(0, TcpFlags::SYN, 100, 0)).unwrap();
-        watch.see(&syn(1, SYN_ACK, 200, 101)).unwrap();
-        watch.see(&segment(0, TcpFlags::ACK, 101, 0, 201, 250)).unwrap();
-        segments.iter().map(|segment| watch.see(segment).is_ok()).collect()
+        watch.check(&syn(0, TcpFlags::SYN, 100, 0)).unwrap();
+        watch.check(&syn(1, SYN_ACK, 200, 101)).unwrap();
+        watch.check(&segment(0, TcpFlags::ACK, 101, 0, 201, 250)).unwrap();
+        segments.iter().map(|segment| watch.check(segment).is_ok()).collect()
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         ] {
             assert_eq!(judge(&[bad]), [false], "{what}");
         }
-        assert!(Watch::default().see(&segment(0, ack, 1, 0, 1, 1)).is_err());
+        assert!(Watch::default().check(&segment(0, ack, 1, 0, 1, 1)).is_err());
     }
 
     #[test]
@@ -274,15 +274,15 @@ mod tests {
         let mut frame = Vec::new();
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
         builder.tcp(1, 2, 100, 1000).ack(7).fin().write(&mut frame, b"abc").unwrap();
-        let seen = Seen::parse(&frame).unwrap().unwrap();
+        let seen = WireSegment::parse(&frame).unwrap().unwrap();
         assert_eq!((seen.payload_len, seen.seq_len(), seen.end()), (3, 4, SeqNum::new(104)));
         assert!(!seen.is_pure_ack() && segment(0, TcpFlags::ACK, 1, 0, 1, 1).is_pure_ack());
         for at in [24, 50] {
             let mut wrong = frame.clone();
             wrong[at] ^= 1;
-            assert!(Seen::parse(&wrong).is_err());
+            assert!(WireSegment::parse(&wrong).is_err());
         }
         frame[12] = 9;
-        assert!(Seen::parse(&frame).unwrap().is_none());
+        assert!(WireSegment::parse(&frame).unwrap().is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Congestion control on paths whose numbers are known.
 
-use crate::harness::{PERCENT, both_families, dial, expect_all_delivered, goodput, run, seeds, two_hosts};
+use crate::harness::{PERCENT, both_families, conn, expect_all_delivered, goodput, run, seeds, two_hosts};
 use tcp_stack::testutil::{LinkConfig, Plan, Report, Scenario, Sending};
 use tcp_stack::{Congestion, Duration};
 
@@ -16,9 +16,9 @@ fn best(link: &LinkConfig) -> f64 {
 
 /// Flows that begin together, the first over IPv6 or not, the others in turn, between hosts whose buffers are no limit.
 fn flows(link: LinkConfig, congestion: Congestion, ipv6: bool, count: usize, bytes: u64) -> Scenario {
-    let dials =
-        (0..count).map(|index| dial((index % 2 == 1) != ipv6, Plan::bulk(bytes), Plan::sink())).collect();
-    let mut scenario = Scenario { buffers: 16_384, steps_max: 20_000_000, ..two_hosts(link, dials) };
+    let conns =
+        (0..count).map(|index| conn((index % 2 == 1) != ipv6, Plan::bulk(bytes), Plan::sink())).collect();
+    let mut scenario = Scenario { buffers: 16_384, steps_max: 20_000_000, ..two_hosts(link, conns) };
     for host in &mut scenario.hosts {
         host.buffers_max = 8192;
         host.held_segments_max = 4096;
@@ -110,7 +110,7 @@ fn paced_connections_take_turns() {
         let mut scenario = flows(link, congestion, false, 12, 1 << 20);
         let ask = Plan { sending: Sending::Ask { request: 100, reply: 3_000, rounds: 50 }, ..Plan::bulk(0) };
         let reply = Plan { sending: Sending::Reply { request: 100, reply: 3_000 }, ..Plan::sink() };
-        scenario.dials.push(dial(false, ask, reply));
+        scenario.conns.push(conn(false, ask, reply));
         for host in &mut scenario.hosts {
             host.tcp.pacing = true;
         }

@@ -1,7 +1,7 @@
 //! Links that mark instead of dropping, and networks that do neither.
 
-use crate::harness::{MS, both_families, dial, expect_all_delivered, goodput, two_hosts};
-use tcp_stack::testutil::{Dial, LinkConfig, Plan, Report, Scenario};
+use crate::harness::{MS, both_families, conn, expect_all_delivered, goodput, two_hosts};
+use tcp_stack::testutil::{ConnPlan, LinkConfig, Plan, Report, Scenario};
 use tcp_stack::{Congestion, Duration, Ecn};
 
 /// 100 Mbit/s and a round trip of 2 ms: 25 kB of path, and a queue that holds four times as much.
@@ -12,8 +12,8 @@ const K: u64 = 10_000;
 /// 1448 bytes of 1538 on the link.
 const BEST: f64 = 12.5e6 * 1448.0 / 1538.0;
 
-fn scenario(link: LinkConfig, congestion: Congestion, dials: Vec<Dial>) -> Scenario {
-    let mut scenario = two_hosts(link, dials);
+fn scenario(link: LinkConfig, congestion: Congestion, conns: Vec<ConnPlan>) -> Scenario {
+    let mut scenario = two_hosts(link, conns);
     for host in &mut scenario.hosts {
         host.tcp.congestion = congestion;
         host.tcp.ecn = Ecn::On;
@@ -33,9 +33,9 @@ fn queue(report: &Report) -> u64 {
 #[test]
 fn dctcp_keeps_the_queue_short_and_the_link_busy() {
     for ipv6 in [false, true] {
-        let dials = vec![dial(ipv6, Plan::bulk(16 << 20), Plan::sink())];
+        let conns = vec![conn(ipv6, Plan::bulk(16 << 20), Plan::sink())];
         let link = LinkConfig { mark: Some(K), ..BOTTLENECK };
-        for report in expect_all_delivered(&scenario(link, Congestion::Dctcp, dials), 0..3) {
+        for report in expect_all_delivered(&scenario(link, Congestion::Dctcp, conns), 0..3) {
             let [_, listener] = report.outcomes[0];
             let (queue, tcp) = (queue(&report), &report.stats[0].tcp);
             assert_eq!((report.links.overflowed, tcp.retransmits), (0, 0), "{tcp:?}");
@@ -49,8 +49,8 @@ fn dctcp_keeps_the_queue_short_and_the_link_busy() {
 #[test]
 fn without_marks_the_queue_fills() {
     for ipv6 in [false, true] {
-        let dials = vec![dial(ipv6, Plan::bulk(16 << 20), Plan::sink())];
-        for report in expect_all_delivered(&scenario(BOTTLENECK, Congestion::Dctcp, dials), 0..1) {
+        let conns = vec![conn(ipv6, Plan::bulk(16 << 20), Plan::sink())];
+        for report in expect_all_delivered(&scenario(BOTTLENECK, Congestion::Dctcp, conns), 0..1) {
             assert!(report.links.overflowed > 0);
             assert!(report.links.waited_max > 98_000, "{:?}", report.links);
             assert!(queue(&report) > 3 * K, "{}", queue(&report));
@@ -62,10 +62,10 @@ fn without_marks_the_queue_fills() {
 fn nothing_is_lost_where_a_link_marks() {
     for congestion in [Congestion::NewReno, Congestion::Cubic] {
         for (ipv6, mark) in [(false, 30_000), (true, 30_000), (false, 50_000)] {
-            let dials = vec![dial(ipv6, Plan::bulk(16 << 20), Plan::sink())];
+            let conns = vec![conn(ipv6, Plan::bulk(16 << 20), Plan::sink())];
             // Slow start doubles what is on its way before the first echo is back.
             let link = LinkConfig { mark: Some(mark), queue: 200_000, ..BOTTLENECK };
-            for report in expect_all_delivered(&scenario(link, congestion, dials), 0..2) {
+            for report in expect_all_delivered(&scenario(link, congestion, conns), 0..2) {
                 let [_, listener] = report.outcomes[0];
                 let tcp = &report.stats[0].tcp;
                 assert_eq!((report.links.overflowed, tcp.retransmits, tcp.timeouts), (0, 0, 0), "{tcp:?}");
@@ -83,9 +83,9 @@ fn nothing_is_lost_where_a_link_marks() {
 #[test]
 fn connections_share_a_link_that_marks() {
     for congestion in [Congestion::Dctcp, Congestion::Cubic] {
-        let dials = (0..6).map(|index| dial(index % 2 == 0, Plan::bulk(2 << 20), Plan::sink())).collect();
+        let conns = (0..6).map(|index| conn(index % 2 == 0, Plan::bulk(2 << 20), Plan::sink())).collect();
         let link = LinkConfig { mark: Some(30_000), queue: 400_000, ..BOTTLENECK };
-        let mut scenario = scenario(link, congestion, dials);
+        let mut scenario = scenario(link, congestion, conns);
         for host in &mut scenario.hosts {
             host.vlan = Some(100);
         }
@@ -117,8 +117,8 @@ fn a_network_that_marks_everything_is_endured() {
     let link = LinkConfig { mark: Some(0), ..BOTTLENECK };
     for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
         let plan = Plan::bulk(300_000);
-        let dials = vec![dial(false, plan, plan), dial(true, plan, plan)];
-        let mut scenario = scenario(link, congestion, dials);
+        let conns = vec![conn(false, plan, plan), conn(true, plan, plan)];
+        let mut scenario = scenario(link, congestion, conns);
         scenario.link_back = Some(link);
         for report in expect_all_delivered(&scenario, 0..2) {
             let tcp = &report.stats[0].tcp;
@@ -145,8 +145,8 @@ fn marks_amid_losses() {
             ..BOTTLENECK
         };
         let plan = Plan::bulk(1 << 20);
-        let dials = vec![dial(false, plan, plan), dial(true, plan, plan)];
-        let mut scenario = scenario(link, congestion, dials);
+        let conns = vec![conn(false, plan, plan), conn(true, plan, plan)];
+        let mut scenario = scenario(link, congestion, conns);
         scenario.link_back = Some(link);
         for report in expect_all_delivered(&scenario, 0..6) {
             assert!(report.links.marked > 0 && report.links.lost > 0);

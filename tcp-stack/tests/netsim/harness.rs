@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tcp_stack::testutil::{Dial, LinkConfig, Outcome, Plan, Report, Scenario, Simulation};
+use tcp_stack::testutil::{ConnPlan, LinkConfig, Outcome, Plan, Report, Scenario, Simulation};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{CloseReason, ConnOptions, Duration, StackConfig};
 
@@ -27,18 +27,18 @@ pub(crate) fn host(index: u8) -> StackConfig {
     }
 }
 
-pub(crate) fn dial(ipv6: bool, opener: Plan, listener: Plan) -> Dial {
-    Dial { at: Duration::ZERO, from: 0, to: 1, ipv6, simultaneous: false, opener, listener }
+pub(crate) fn conn(ipv6: bool, opener: Plan, listener: Plan) -> ConnPlan {
+    ConnPlan { at: Duration::ZERO, from: 0, to: 1, ipv6, simultaneous: false, opener, listener }
 }
 
 /// Two hosts, and between them a link.
-pub(crate) fn two_hosts(link: LinkConfig, dials: Vec<Dial>) -> Scenario {
+pub(crate) fn two_hosts(link: LinkConfig, conns: Vec<ConnPlan>) -> Scenario {
     Scenario {
         hosts: vec![host(0), host(1)],
         link,
         link_back: None,
-        dials,
-        conn: ConnOptions::default(),
+        conns,
+        conn_options: ConnOptions::default(),
         buffers: 2048,
         poll_interval: Duration::from_micros(20),
         abort_at: None,
@@ -110,6 +110,6 @@ pub(crate) fn goodput(outcome: &Outcome) -> f64 {
     outcome.received as f64 / time.as_secs_f64()
 }
 
-pub(crate) fn both_families(plan: Plan) -> Vec<Dial> {
-    vec![dial(false, plan, Plan::sink()), dial(true, plan, Plan::sink())]
+pub(crate) fn both_families(plan: Plan) -> Vec<ConnPlan> {
+    vec![conn(false, plan, Plan::sink()), conn(true, plan, Plan::sink())]
 }

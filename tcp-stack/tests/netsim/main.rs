@@ -13,8 +13,10 @@ mod random;
 mod thousand;
 mod window;
 
-use harness::{MS, PERCENT, both_families, dial, expect_all_delivered, goodput, host, run, seeds, two_hosts};
-use tcp_stack::testutil::{Burst, Dial, Ending, LinkConfig, Plan, Reading, Scenario, Sending, Simulation};
+use harness::{MS, PERCENT, both_families, conn, expect_all_delivered, goodput, host, run, seeds, two_hosts};
+use tcp_stack::testutil::{
+    Burst, ConnPlan, Ending, LinkConfig, Plan, Reading, Scenario, Sending, Simulation,
+};
 use tcp_stack::{CloseReason, Congestion, ConnOptions, Duration, Keepalive, TcpConfig};
 
 #[test]
@@ -22,7 +24,7 @@ fn a_clean_link_is_filled_without_a_retransmission() {
     // A queue that holds the whole send buffer loses nothing.
     let link = LinkConfig { queue: 1 << 20, ..LinkConfig::CLEAN };
     for ipv6 in [false, true] {
-        let scenario = two_hosts(link, vec![dial(ipv6, Plan::bulk(8 << 20), Plan::sink())]);
+        let scenario = two_hosts(link, vec![conn(ipv6, Plan::bulk(8 << 20), Plan::sink())]);
         for report in expect_all_delivered(&scenario, 0..2) {
             assert_eq!(report.links.overflowed + report.links.lost, 0);
             assert_eq!(report.stats[0].tcp.retransmits, 0, "{:?}", report.stats[0].tcp);
@@ -61,11 +63,11 @@ fn three_percent_loss() {
 #[test]
 fn ten_percent_loss_both_ways_with_data_both_ways() {
     let link = LinkConfig { loss: 10 * PERCENT, delay: MS, ..LinkConfig::CLEAN };
-    let dials = vec![
-        dial(false, Plan::bulk(200_000), Plan::bulk(200_000)),
-        dial(true, Plan::bulk(200_000), Plan::bulk(1)),
+    let conns = vec![
+        conn(false, Plan::bulk(200_000), Plan::bulk(200_000)),
+        conn(true, Plan::bulk(200_000), Plan::bulk(1)),
     ];
-    expect_all_delivered(&two_hosts(link, dials), 0..6);
+    expect_all_delivered(&two_hosts(link, conns), 0..6);
 }
 
 #[test]
@@ -119,14 +121,14 @@ fn wrong_bits_do_not_get_through() {
 #[test]
 fn forged_segments_do_no_harm() {
     let link = LinkConfig { forge: 2 * PERCENT, loss: PERCENT, ..LinkConfig::CLEAN };
-    let dials = vec![
-        dial(false, Plan::bulk(300_000), Plan::bulk(300_000)),
-        dial(true, Plan::bulk(300_000), Plan::bulk(300_000)),
+    let conns = vec![
+        conn(false, Plan::bulk(300_000), Plan::bulk(300_000)),
+        conn(true, Plan::bulk(300_000), Plan::bulk(300_000)),
     ];
     for seed in seeds(0..30) {
         // Who believes that all is well may wait for ever.
         let abort_at = Some(MS * 300_000);
-        run(&Scenario { hostile: true, abort_at, ..two_hosts(link, dials.clone()) }, seed);
+        run(&Scenario { hostile: true, abort_at, ..two_hosts(link, conns.clone()) }, seed);
     }
 }
 
@@ -136,9 +138,9 @@ fn a_blind_attacker_does_not_get_in() {
     let link = LinkConfig { rate: 50_000_000, loss: PERCENT / 2, ..LinkConfig::CLEAN };
     let sink = Plan { reading: Reading::Stall { after: 50_000, pause: MS * 500 }, ..Plan::sink() };
     let plan = Plan::bulk(300_000);
-    let dials = vec![dial(false, plan, plan), dial(true, plan, plan), dial(false, plan, sink)];
+    let conns = vec![conn(false, plan, plan), conn(true, plan, plan), conn(false, plan, sink)];
     let attack = Some(Duration::from_micros(150));
-    for report in expect_all_delivered(&Scenario { attack, ..two_hosts(link, dials) }, 0..10) {
+    for report in expect_all_delivered(&Scenario { attack, ..two_hosts(link, conns) }, 0..10) {
         for stats in &report.stats {
             let drops = &stats.drops;
             assert!(drops.drop_tcp_bad_reset > 0 && drops.drop_tcp_out_of_window > 0, "{drops:?}");
@@ -150,9 +152,9 @@ fn a_blind_attacker_does_not_get_in() {
 #[test]
 fn a_reader_that_stalls_closes_the_window() {
     let sink = Plan { reading: Reading::Stall { after: 100_000, pause: MS * 20_000 }, ..Plan::sink() };
-    let dials = vec![dial(false, Plan::bulk(1 << 20), sink), dial(true, Plan::bulk(1 << 20), sink)];
+    let conns = vec![conn(false, Plan::bulk(1 << 20), sink), conn(true, Plan::bulk(1 << 20), sink)];
     for loss in [0, 3 * PERCENT] {
-        let scenario = two_hosts(LinkConfig { loss, ..LinkConfig::CLEAN }, dials.clone());
+        let scenario = two_hosts(LinkConfig { loss, ..LinkConfig::CLEAN }, conns.clone());
         for report in expect_all_delivered(&scenario, 0..3) {
             let tcp = &report.stats[0].tcp;
             // RFC 9293 §3.8.6.1: probes are sent, further and further apart.
@@ -170,7 +172,7 @@ fn a_reader_that_stalls_closes_the_window() {
 fn a_slow_reader_slows_the_sender() {
     let sink = Plan { reading: Reading::Slow(3_000), ..Plan::sink() };
     for (ipv6, segment) in [(false, 1448), (true, 1428)] {
-        let mut scenario = two_hosts(LinkConfig::CLEAN, vec![dial(ipv6, Plan::bulk(1 << 20), sink)]);
+        let mut scenario = two_hosts(LinkConfig::CLEAN, vec![conn(ipv6, Plan::bulk(1 << 20), sink)]);
         for window in [8 << 10, 64 << 10, 256 << 10] {
             scenario.hosts[1].receive_window_bytes = window;
             for report in expect_all_delivered(&scenario, 0..2) {
@@ -208,27 +210,31 @@ fn the_window_grows_to_what_a_long_path_needs() {
 #[test]
 fn simultaneous_close() {
     for bytes in [0, 1, 5_000] {
-        let dials = vec![
-            dial(false, Plan::bulk(bytes), Plan::bulk(bytes)),
-            dial(true, Plan::bulk(bytes), Plan::bulk(bytes)),
+        let conns = vec![
+            conn(false, Plan::bulk(bytes), Plan::bulk(bytes)),
+            conn(true, Plan::bulk(bytes), Plan::bulk(bytes)),
         ];
         for loss in [0, 5 * PERCENT] {
             let link = LinkConfig { loss, delay: MS * 5, ..LinkConfig::CLEAN };
-            expect_all_delivered(&two_hosts(link, dials.clone()), 0..8);
+            expect_all_delivered(&two_hosts(link, conns.clone()), 0..8);
         }
     }
 }
 
 #[test]
 fn half_closed_connections_carry_the_other_half() {
-    let dials = vec![
+    let conns = vec![
         // The opener has nothing to say, and reads on; the listener leaves early, and reads on.
-        dial(false, Plan::bulk(0), Plan::bulk(500_000)),
-        dial(true, Plan::bulk(500_000), Plan { ending: Ending::Early(10_000), ..Plan::bulk(1 << 20) }),
+        conn(false, Plan::bulk(0), Plan::bulk(500_000)),
+        conn(
+            true,
+            Plan::bulk(500_000),
+            Plan { ending: Ending::AfterReceived(10_000), ..Plan::bulk(1 << 20) },
+        ),
     ];
     for loss in [0, 2 * PERCENT] {
         let link = LinkConfig { loss, ..LinkConfig::CLEAN };
-        expect_all_delivered(&two_hosts(link, dials.clone()), 0..4);
+        expect_all_delivered(&two_hosts(link, conns.clone()), 0..4);
     }
 }
 
@@ -237,9 +243,9 @@ fn an_abort_is_a_reset_at_the_other_end() {
     let sink = Plan { ending: Ending::Abort(100_000), ..Plan::sink() };
     for loss in [0, 2 * PERCENT] {
         let link = LinkConfig { loss, ..LinkConfig::CLEAN };
-        let dials = vec![dial(false, Plan::bulk(1 << 20), sink), dial(true, Plan::bulk(1 << 20), sink)];
+        let conns = vec![conn(false, Plan::bulk(1 << 20), sink), conn(true, Plan::bulk(1 << 20), sink)];
         for seed in seeds(0..6) {
-            let report = run(&two_hosts(link, dials.clone()), seed);
+            let report = run(&two_hosts(link, conns.clone()), seed);
             for [opener, listener] in &report.outcomes {
                 assert!(matches!(listener.closed, Some((_, CloseReason::Aborted))), "{listener:?}");
                 assert!(matches!(opener.closed, Some((_, CloseReason::Reset))), "{opener:?}");
@@ -258,15 +264,15 @@ fn requests_and_replies() {
         append: true,
         ..Plan::bulk(0)
     };
-    let dials = vec![dial(false, ask, reply), dial(true, ask, reply)];
-    for report in expect_all_delivered(&two_hosts(LinkConfig::CLEAN, dials.clone()), 0..2) {
+    let conns = vec![conn(false, ask, reply), conn(true, ask, reply)];
+    for report in expect_all_delivered(&two_hosts(LinkConfig::CLEAN, conns.clone()), 0..2) {
         let [opener, listener] = report.outcomes[0];
         assert_eq!((opener.sent, listener.sent), (20_000, 600_000));
         // A round takes a round trip, not a delayed acknowledgment.
         assert!(opener.last_data.unwrap() - opener.established.unwrap() < MS * 100, "{opener:?}");
     }
     let link = LinkConfig { loss: 2 * PERCENT, duplicate: PERCENT, ..LinkConfig::CLEAN };
-    expect_all_delivered(&two_hosts(link, dials), 0..4);
+    expect_all_delivered(&two_hosts(link, conns), 0..4);
 }
 
 #[test]
@@ -275,8 +281,8 @@ fn small_messages() {
     let appended = Plan { append: true, ..chatty };
     for loss in [0, 2 * PERCENT] {
         let link = LinkConfig { loss, ..LinkConfig::CLEAN };
-        let dials = vec![dial(false, chatty, chatty), dial(true, appended, appended)];
-        expect_all_delivered(&two_hosts(link, dials), 0..3);
+        let conns = vec![conn(false, chatty, chatty), conn(true, appended, appended)];
+        expect_all_delivered(&two_hosts(link, conns), 0..3);
     }
 }
 
@@ -285,7 +291,7 @@ fn a_narrow_link_with_a_short_queue() {
     let link = LinkConfig { rate: 10_000_000, delay: MS * 10, queue: 30_000, ..LinkConfig::CLEAN };
     let both = [Congestion::NewReno, Congestion::Cubic];
     for (congestion, ipv6) in both.into_iter().flat_map(|which| [(which, false), (which, true)]) {
-        let mut scenario = two_hosts(link, vec![dial(ipv6, Plan::bulk(3 << 20), Plan::sink())]);
+        let mut scenario = two_hosts(link, vec![conn(ipv6, Plan::bulk(3 << 20), Plan::sink())]);
         for host in &mut scenario.hosts {
             host.tcp.congestion = congestion;
         }
@@ -303,8 +309,8 @@ fn a_narrow_link_with_a_short_queue() {
 #[test]
 fn several_connections_share_a_link() {
     let link = LinkConfig { rate: 50_000_000, delay: MS, queue: 60_000, ..LinkConfig::CLEAN };
-    let dials = (0..8).map(|index| dial(index % 2 == 0, Plan::bulk(300_000), Plan::sink())).collect();
-    expect_all_delivered(&two_hosts(link, dials), 0..3);
+    let conns = (0..8).map(|index| conn(index % 2 == 0, Plan::bulk(300_000), Plan::sink())).collect();
+    expect_all_delivered(&two_hosts(link, conns), 0..3);
 }
 
 #[test]
@@ -323,7 +329,7 @@ fn a_peer_that_vanishes_times_out() {
     let link = LinkConfig { outage: Some((MS * 5, MS * 10_000_000)), rate: 10_000_000, ..LinkConfig::CLEAN };
     for seed in seeds(0..2) {
         let plan = Plan::bulk(1 << 20);
-        let mut scenario = two_hosts(link, vec![dial(false, plan, plan), dial(true, plan, plan)]);
+        let mut scenario = two_hosts(link, vec![conn(false, plan, plan), conn(true, plan, plan)]);
         for host in &mut scenario.hosts {
             host.tcp.data_retries = 6;
         }
@@ -341,15 +347,15 @@ fn an_idle_peer_is_asked_for_a_sign_of_life() {
     // Each end waits for the other to close.
     let waits = Plan { ending: Ending::AfterPeer, ..Plan::bulk(100) };
     let keepalive = Keepalive { idle_ms: 10_000, interval_ms: 1_000, probes: 5 };
-    let conn = ConnOptions { keepalive: Some(keepalive), ..ConnOptions::default() };
+    let conn_options = ConnOptions { keepalive: Some(keepalive), ..ConnOptions::default() };
     for (outage, expected) in
         [(None, CloseReason::Aborted), (Some((MS * 60_000, MS * 10_000_000)), CloseReason::TimedOut)]
     {
         let link = LinkConfig { outage, ..LinkConfig::CLEAN };
-        let dials = vec![dial(false, waits, waits), dial(true, waits, waits)];
+        let conns = vec![conn(false, waits, waits), conn(true, waits, waits)];
         let abort_at = Some(MS * 200_000);
         for seed in seeds(0..2) {
-            let report = run(&Scenario { conn, abort_at, ..two_hosts(link, dials.clone()) }, seed);
+            let report = run(&Scenario { conn_options, abort_at, ..two_hosts(link, conns.clone()) }, seed);
             for outcome in report.outcomes.iter().flatten() {
                 let (at, reason) = outcome.closed.unwrap();
                 let aborted = reason == CloseReason::Reset && expected == CloseReason::Aborted;
@@ -377,8 +383,8 @@ fn nobody_there() {
 fn few_buffers_are_enough() {
     let link = LinkConfig { loss: PERCENT, rate: 100_000_000, ..LinkConfig::CLEAN };
     for (buffers, ipv6) in [(48, false), (48, true), (96, false), (96, true)] {
-        let dials = vec![dial(ipv6, Plan::bulk(300_000), Plan::bulk(300_000))];
-        let mut scenario = Scenario { buffers, ..two_hosts(link, dials) };
+        let conns = vec![conn(ipv6, Plan::bulk(300_000), Plan::bulk(300_000))];
+        let mut scenario = Scenario { buffers, ..two_hosts(link, conns) };
         for host in &mut scenario.hosts {
             // A third to send, a third received, and a third for the port.
             host.buffers_max = u32::try_from(buffers / 3).unwrap();
@@ -426,12 +432,12 @@ fn in_a_vlan() {
 #[test]
 fn three_hosts() {
     let link = LinkConfig { loss: PERCENT, ..LinkConfig::CLEAN };
-    let mut dials = Vec::new();
+    let mut conns = Vec::new();
     for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 2)] {
         let plan = Plan::bulk(200_000);
-        dials.push(Dial { from, to, ..dial(from == 1, plan, plan) });
+        conns.push(ConnPlan { from, to, ..conn(from == 1, plan, plan) });
     }
-    let mut scenario = two_hosts(link, dials);
+    let mut scenario = two_hosts(link, conns);
     scenario.hosts.push(host(2));
     expect_all_delivered(&scenario, 0..4);
 }
@@ -473,7 +479,7 @@ fn reordering_by_more_than_a_round_trip_is_not_congestion() {
         let link = LinkConfig { delay, reorder: PERCENT, hold, queue: 8 << 20, ..LinkConfig::CLEAN };
         let both = [Congestion::NewReno, Congestion::Cubic];
         for (congestion, ipv6) in both.into_iter().flat_map(|which| [(which, false), (which, true)]) {
-            let mut scenario = two_hosts(link, vec![dial(ipv6, Plan::bulk(32 << 20), Plan::sink())]);
+            let mut scenario = two_hosts(link, vec![conn(ipv6, Plan::bulk(32 << 20), Plan::sink())]);
             scenario.buffers = 8192;
             for host in &mut scenario.hosts {
                 host.tcp.congestion = congestion;

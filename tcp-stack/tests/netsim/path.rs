@@ -1,6 +1,6 @@
 //! Paths that carry less than the link.
 
-use crate::harness::{MS, both_families, dial, expect_all_delivered, two_hosts};
+use crate::harness::{MS, both_families, conn, expect_all_delivered, two_hosts};
 use tcp_stack::testutil::{LinkConfig, Plan};
 
 /// A path that swallows long packets without a word: they are sent in parts, and then as long as they may be.
@@ -23,7 +23,7 @@ fn a_black_hole_is_found_and_its_size_searched() {
 #[test]
 fn reports_are_followed_at_once() {
     for mtu in [1280, 1400, 1492] {
-        let link = LinkConfig { mtu, tells: true, ..LinkConfig::CLEAN };
+        let link = LinkConfig { mtu, reports_too_big: true, ..LinkConfig::CLEAN };
         for report in expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(1 << 20))), 0..3) {
             let tcp = &report.stats[0].tcp;
             assert_eq!((tcp.path_black_holes, tcp.timeouts), (0, 0), "{tcp:?}");
@@ -38,5 +38,5 @@ fn reports_are_followed_at_once() {
 fn a_black_hole_with_losses() {
     let link = LinkConfig { mtu: 1290, loss: 10_000, delay: MS, ..LinkConfig::CLEAN };
     let plan = Plan::bulk(300_000);
-    expect_all_delivered(&two_hosts(link, vec![dial(false, plan, plan), dial(true, plan, plan)]), 0..4);
+    expect_all_delivered(&two_hosts(link, vec![conn(false, plan, plan), conn(true, plan, plan)]), 0..4);
 }

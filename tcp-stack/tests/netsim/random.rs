@@ -2,7 +2,7 @@
 
 use crate::harness::{MS, PERCENT, two_hosts};
 use tcp_stack::testutil::{
-    Burst, Dial, Ending, Flap, Liar, Lie, LinkConfig, Plan, Random, Reading, Scenario, Sending,
+    Burst, ConnPlan, Ending, Flap, Liar, Lie, LinkConfig, Plan, Random, Reading, Scenario, Sending,
 };
 use tcp_stack::{Congestion, Duration, Ecn, Keepalive, Segmentation, StackConfig, SynCookies, TcpConfig};
 
@@ -81,18 +81,26 @@ pub(crate) fn network(seed: u64) -> Scenario {
     let kind = Kind::of(seed);
     let random = &mut Random::new(seed);
     let link = random_link(random);
-    let mut dials = Vec::new();
+    let mut conns = Vec::new();
     for _ in 0..random.between(1, 4) {
         let at = micros(random, 50_000);
         let (opener, listener) = plans(random, kind);
         let from = random.index(2);
         let simultaneous = kind == Kind::Simultaneous;
-        dials.push(Dial { at, from, to: 1 - from, ipv6: one_in(random, 2), simultaneous, opener, listener });
+        conns.push(ConnPlan {
+            at,
+            from,
+            to: 1 - from,
+            ipv6: one_in(random, 2),
+            simultaneous,
+            opener,
+            listener,
+        });
     }
-    let mut scenario = two_hosts(link, dials);
+    let mut scenario = two_hosts(link, conns);
     scenario.poll_interval = Duration::from_micros(pick(random, &[0, 20, 500, 5_000]));
-    scenario.conn.nagle = one_in(random, 4);
-    scenario.conn.out_of_order = seed % 2 == 1;
+    scenario.conn_options.nagle = one_in(random, 4);
+    scenario.conn_options.out_of_order = seed % 2 == 1;
     scenario.wraps = one_in(random, 3);
     if one_in(random, 4) {
         scenario.link_back = Some(LinkConfig { rate: 2_000_000, loss: chance(random, PERCENT), ..link });
@@ -105,7 +113,7 @@ pub(crate) fn network(seed: u64) -> Scenario {
         random_host(random, host, buffers_max);
         host.vlan = vlan;
     }
-    if scenario.dials.iter().any(|dial| dial.opener.sending == Sending::Bulk(0)) {
+    if scenario.conns.iter().any(|conn| conn.opener.sending == Sending::Bulk(0)) {
         // Whoever gets a cookie must speak first: when its acknowledgment is lost, nothing else comes, and the
         // listener knows of nobody.
         for host in &mut scenario.hosts {
@@ -239,7 +247,7 @@ fn plans(random: &mut Random, kind: Kind) -> (Plan, Plan) {
         match random.below(5) {
             0 => listener.ending = Ending::AfterPeer,
             1 => opener.ending = Ending::AfterPeer,
-            2 => listener.ending = Ending::Early(random.below(10_000)),
+            2 => listener.ending = Ending::AfterReceived(random.below(10_000)),
             _ => {}
         }
     }
@@ -260,7 +268,7 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
         Kind::Busy | Kind::Simultaneous | Kind::Stalled => {}
         Kind::Idle => {
             let idle_ms = pick(random, &[1_000, 10_000, 60_000]);
-            scenario.conn.keepalive = Some(Keepalive { idle_ms, interval_ms: 5_000, probes: 20 });
+            scenario.conn_options.keepalive = Some(Keepalive { idle_ms, interval_ms: 5_000, probes: 20 });
         }
         Kind::Aborted => {
             // Those that never come to it.
@@ -268,7 +276,7 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
         }
         Kind::Narrow => {
             scenario.link.mtu = pick(random, &[1_300, 1_400, 1_492]);
-            scenario.link.tells = one_in(random, 2);
+            scenario.link.reports_too_big = one_in(random, 2);
             scenario.link_back = None;
         }
         Kind::Severed => {
@@ -277,7 +285,7 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
             for host in &mut scenario.hosts {
                 host.tcp.data_retries = pick(random, &[4, 15]);
             }
-            scenario.conn.user_timeout_ms = pick(random, &[None, Some(20_000)]);
+            scenario.conn_options.user_timeout_ms = pick(random, &[None, Some(20_000)]);
             scenario.abort_at = Some(SECOND * 1_500);
         }
         Kind::Lying => {
@@ -290,8 +298,8 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
             }
             // Some applications never read.
             if one_in(random, 3) {
-                for dial in &mut scenario.dials {
-                    dial.listener.reading = Reading::Stall { after: 1, pause: SECOND * 1_000 };
+                for conn in &mut scenario.conns {
+                    conn.listener.reading = Reading::Stall { after: 1, pause: SECOND * 1_000 };
                 }
             }
             // Ends that were made to disagree may wait for each other for ever.

@@ -1,6 +1,6 @@
 //! Receivers that offer little.
 
-use crate::harness::{MS, PERCENT, dial, run, seeds, two_hosts};
+use crate::harness::{MS, PERCENT, conn, run, seeds, two_hosts};
 use tcp_stack::testutil::{Liar, Lie, LinkConfig, Plan, Scenario};
 use tcp_stack::{Duration, TcpConfig};
 
@@ -12,7 +12,7 @@ fn a_window_of_one_byte_gets_five_segments_a_second() {
     for ipv6 in [false, true] {
         for (window_scale, syn_window) in [(false, 256 << 10), (false, 1024), (true, 256 << 10)] {
             let mut scenario =
-                two_hosts(LinkConfig::CLEAN, vec![dial(ipv6, Plan::bulk(8 << 20), Plan::sink())]);
+                two_hosts(LinkConfig::CLEAN, vec![conn(ipv6, Plan::bulk(8 << 20), Plan::sink())]);
             for host in &mut scenario.hosts {
                 host.tcp = TcpConfig { window_scale, ..host.tcp };
                 (host.receive_window_bytes, host.receive_window_initial_bytes) = (syn_window, syn_window);

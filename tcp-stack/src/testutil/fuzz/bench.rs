@@ -1,7 +1,7 @@
 //! A stack under test, and what must hold of it after every step.
 
 use crate::buf::{Buf, RxChecksum, RxFrame};
-use crate::testutil::{HeapBuf, HeapPool, Seen};
+use crate::testutil::{HeapBuf, HeapPool, WireSegment};
 use crate::time::{Duration, Instant};
 use crate::wire::{EthernetHeader, Ipv4Cidr, Ipv6Cidr, MacAddr};
 use crate::{ConnId, Event, Stack, StackConfig, TcpConfig};
@@ -97,7 +97,7 @@ impl Bench {
         for frame in &frames {
             let packet = EthernetHeader::parse(frame).map_or(0, |(_, packet)| packet.len());
             assert!((1..=MTU).contains(&packet), "a packet of {packet} bytes");
-            if let Err(error) = Seen::parse(frame) {
+            if let Err(error) = WireSegment::parse(frame) {
                 panic!("{error}: {frame:02x?}");
             }
         }

@@ -9,7 +9,7 @@ use super::bench::{Bench, IPV4, IPV6, PORT, config};
 use super::neighbor::{answer, questions};
 use super::peer::{Peer, text};
 use crate::buf::{Buf, BufClass, BufPool, RxChecksum};
-use crate::testutil::{Seen, Watch, pattern_byte};
+use crate::testutil::{Watch, WireSegment, pattern_byte};
 use crate::time::Duration;
 use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
 use crate::{Congestion, ConnId, ConnOptions, Ecn, Event, Keepalive, ListenOptions, StackConfig, State};
@@ -251,14 +251,14 @@ impl Run {
             frames.extend(self.bench.transmit(32));
         }
         for frame in frames {
-            if let Ok(Some(seen)) = Seen::parse(&frame) {
+            if let Ok(Some(seen)) = WireSegment::parse(&frame) {
                 self.see(&seen, &frame);
             }
         }
     }
 
     /// A segment of the stack reaches the peer.
-    fn see(&mut self, seen: &Seen, frame: &[u8]) {
+    fn see(&mut self, seen: &WireSegment, frame: &[u8]) {
         let header = &seen.header;
         if header.flags.contains(TcpFlags::RST) {
             return;
@@ -271,7 +271,7 @@ impl Run {
         if let Some(syn) = self.peer.answered(header) {
             self.synchronize(&syn);
         }
-        if let Err(error) = self.watch.see(seen) {
+        if let Err(error) = self.watch.check(seen) {
             panic!("{error}");
         }
         self.peer.seen = self.peer.seen.max(seen.end());
@@ -301,9 +301,9 @@ impl Run {
         if header.flags.contains(TcpFlags::SYN) {
             self.bench.hand_over();
         }
-        let Ok(Some(seen)) = Seen::parse(&frame) else { return };
+        let Ok(Some(seen)) = WireSegment::parse(&frame) else { return };
         if !header.flags.contains(TcpFlags::SYN) {
-            self.watch.believe(&seen);
+            self.watch.note_unchecked(&seen);
         } else if called && self.state().is_some_and(|state| !matches!(state, State::SynSent | State::Closed))
         {
             self.synchronize(&seen);
@@ -317,8 +317,8 @@ impl Run {
     }
 
     /// The stack has accepted the peer's SYN.
-    fn synchronize(&mut self, syn: &Seen) {
-        self.watch.believe(syn);
+    fn synchronize(&mut self, syn: &WireSegment) {
+        self.watch.note_unchecked(syn);
         self.peer.nxt = syn.header.seq + 1;
     }
 

@@ -4,7 +4,7 @@ use super::Input;
 use super::bench::MAC;
 use crate::seq::SeqNum;
 use crate::testutil::attack::headers;
-use crate::testutil::{Seen, pattern_byte};
+use crate::testutil::{WireSegment, pattern_byte};
 use crate::wire::{
     EcnField, EthernetHeader, IpProtocol, Ipv4Header, SackRange, Sum, TcpFlags, TcpHeader, TcpOptions,
     Timestamps,
@@ -42,7 +42,7 @@ pub(super) struct Peer {
     /// What all its SYNs offer, beside timestamps.
     offer: TcpOptions,
     /// SYNs that the stack has not acknowledged.
-    pub(super) syns: Vec<Seen>,
+    pub(super) syns: Vec<WireSegment>,
 }
 
 impl Peer {
@@ -76,12 +76,12 @@ impl Peer {
     }
 
     /// The SYN that a SYN of the stack acknowledges.
-    pub(super) fn answered(&mut self, header: &TcpHeader) -> Option<Seen> {
+    pub(super) fn answered(&mut self, header: &TcpHeader) -> Option<WireSegment> {
         if !header.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
             return None;
         }
         // Nobody answers one with an ACK so, unless it was an answer itself.
-        let is_asked = |syn: &Seen| !syn.header.flags.intersects(TcpFlags::ACK | TcpFlags::RST);
+        let is_asked = |syn: &WireSegment| !syn.header.flags.intersects(TcpFlags::ACK | TcpFlags::RST);
         let at = self.syns.iter().position(|syn| is_asked(syn) && syn.header.seq + 1 == header.ack)?;
         let syn = self.syns.swap_remove(at);
         self.syns.clear();

@@ -32,8 +32,8 @@ impl Simulation {
                 | Event::Closed { conn, .. } => (conn, event),
             };
             let host = self.hosts.get_mut(index).ok_or("no such host")?;
-            let (dial, side, app) = host.apps.get_mut(&key(conn)).ok_or("an event of no connection")?;
-            let (dial, side) = (*dial, *side);
+            let (number, side, app) = host.apps.get_mut(&key(conn)).ok_or("an event of no connection")?;
+            let (number, side) = (*number, *side);
             let judged = match event {
                 Event::Connected { .. } => {
                     app.on_established(now);
@@ -55,39 +55,39 @@ impl Simulation {
                 Event::Closed { reason, .. } => app.on_closed(now, reason),
                 Event::Accepted { .. } | Event::Urgent { .. } | Event::EmssChanged { .. } => Ok(()),
             };
-            judged.map_err(|error| format!("dial {dial}, side {side}: {error}"))?;
-            self.settle(index, conn, dial, side)?;
+            judged.map_err(|error| format!("connection {number}, side {side}: {error}"))?;
+            self.settle(index, conn, number, side)?;
         }
     }
 
     fn accept(&mut self, index: usize, conn: ConnId) -> Result<(), String> {
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
         let info = host.stack.info(conn).ok_or("accepted, and nothing is known of it")?;
-        let dial = usize::from(info.local.port().wrapping_sub(FIRST_PORT));
-        let plan = self.scenario.dials.get(dial).ok_or("accepted on another port")?.listener;
-        let mut app = App::new(plan, conn, keys(dial, 1), self.random.fork());
+        let number = usize::from(info.local.port().wrapping_sub(FIRST_PORT));
+        let plan = self.scenario.conns.get(number).ok_or("accepted on another port")?.listener;
+        let mut app = App::new(plan, conn, keys(number, 1), self.random.fork());
         app.on_established(self.now);
-        host.apps.insert(key(conn), (dial, 1, app));
+        host.apps.insert(key(conn), (number, 1, app));
         Ok(())
     }
 
     /// Notes how a side stands, and judges both.
-    fn settle(&mut self, index: usize, conn: ConnId, dial: usize, side: usize) -> Result<(), String> {
+    fn settle(&mut self, index: usize, conn: ConnId, number: usize, side: usize) -> Result<(), String> {
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
         let Some((_, _, app)) = host.apps.get(&key(conn)) else { return Ok(()) };
         let outcome = *app.outcome();
         if outcome.closed.is_some() {
             host.apps.remove(&key(conn));
         }
-        let pair = self.outcomes.get_mut(dial).ok_or("no such dial")?;
+        let pair = self.outcomes.get_mut(number).ok_or("no such connection")?;
         let [opener, listener] = pair;
         let was = if side == 0 { &mut *opener } else { &mut *listener };
         if *was != outcome {
             *was = outcome;
-            self.quiet.end();
+            self.progress.reset();
         }
         if !self.scenario.hostile && (opener.received > listener.sent || listener.received > opener.sent) {
-            return Err(format!("dial {dial}: more came than was sent: {pair:?}"));
+            return Err(format!("connection {number}: more came than was sent: {pair:?}"));
         }
         Ok(())
     }
@@ -96,15 +96,15 @@ impl Simulation {
         let now = self.now;
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Host { apps, stack, pool, ack_causes, .. } = host;
-        for (dial, side, app) in apps.values_mut() {
-            let reads = app.turn(now, stack, pool);
-            self.quiet.allow(reads);
+        for (number, side, app) in apps.values_mut() {
+            let reads = app.poll(now, stack, pool);
+            self.progress.allow(reads);
             *ack_causes = ack_causes.saturating_add(reads);
-            if let Some(outcome) = self.outcomes.get_mut(*dial).and_then(|pair| pair.get_mut(*side))
+            if let Some(outcome) = self.outcomes.get_mut(*number).and_then(|pair| pair.get_mut(*side))
                 && outcome != app.outcome()
             {
                 *outcome = *app.outcome();
-                self.quiet.end();
+                self.progress.reset();
             }
         }
     }

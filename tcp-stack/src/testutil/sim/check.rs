@@ -21,24 +21,24 @@ const AUDIT_NODES: u32 = 64;
 /// Frames since any application sent, received, or came to a new state. Two ends that answer each other's
 /// answers would never stop; timers, reads and attacks are reasons for more.
 #[derive(Debug)]
-pub(super) struct Quiet {
+pub(super) struct Progress {
     frames: u64,
     allowed: u64,
     /// What may be under way when progress ends: every segment of every window, several times.
-    least: u64,
+    base: u64,
 }
 
-impl Quiet {
+impl Progress {
     pub(super) fn new(scenario: &Scenario) -> Self {
         let buffers = u64::try_from(scenario.buffers).unwrap_or(u64::MAX);
-        let least = buffers.saturating_mul(4).saturating_add(2000);
-        Self { frames: 0, allowed: least, least }
+        let base = buffers.saturating_mul(4).saturating_add(2000);
+        Self { frames: 0, allowed: base, base }
     }
 
     /// Progress was made.
-    pub(super) const fn end(&mut self) {
+    pub(super) const fn reset(&mut self) {
         self.frames = 0;
-        self.allowed = self.least;
+        self.allowed = self.base;
     }
 
     /// So many frames more have a reason.
@@ -47,11 +47,11 @@ impl Quiet {
     }
 
     /// A frame was sent.
-    pub(super) const fn count(&mut self) {
+    pub(super) const fn count_frame(&mut self) {
         self.frames = self.frames.saturating_add(1);
     }
 
-    fn judge(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         if self.frames > self.allowed {
             return Err(format!(
                 "{} frames without progress, for which {} have a reason",
@@ -79,14 +79,14 @@ impl Simulation {
             return Err(format!("{acks} acknowledgments for {causes} causes"));
         }
         host.stack.audit_connections()?;
-        if host.turns >= host.audit_at {
+        if host.polls >= host.audit_at {
             host.stack.audit()?;
             let nodes = stats.send_buffers.saturating_add(stats.receive_buffers);
-            host.audit_at = host.turns + 1 + u64::from(nodes / AUDIT_NODES);
+            host.audit_at = host.polls + 1 + u64::from(nodes / AUDIT_NODES);
         }
-        self.quiet.judge()?;
+        self.progress.check()?;
         let config = self.scenario.hosts.get(index).ok_or("no such host")?;
-        for (dial, side, app) in host.apps.values() {
+        for (number, side, app) in host.apps.values() {
             let Some(info) = host.stack.info(app.conn()) else { continue };
             let wrong = if u64::from(info.unread_bytes) != app.unread() {
                 "another count of bytes not let go of"
@@ -98,7 +98,7 @@ impl Simulation {
             } else {
                 continue;
             };
-            return Err(format!("dial {dial}, side {side}: {wrong}: {info:?}"));
+            return Err(format!("connection {number}, side {side}: {wrong}: {info:?}"));
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Simulation {
             let [opener, listener] = pair;
             let listener_ended = listener.established.is_none() || listener.closed.is_some();
             if opener.closed.is_none() || !listener_ended {
-                return Err(format!("dial {index} never ends: {pair:?}"));
+                return Err(format!("connection {index} never ends: {pair:?}"));
             }
         }
         for (index, host) in self.hosts.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Simulation {
 mod tests {
     use super::*;
     use crate::buf::{BufClass, BufPool};
-    use crate::testutil::{Dial, Ending, LinkConfig, Plan};
+    use crate::testutil::{ConnPlan, Ending, LinkConfig, Plan};
     use crate::time::Duration;
     use crate::{ConnOptions, Ipv4Cidr, MacAddr, StackConfig};
     use core::net::Ipv4Addr;
@@ -153,13 +153,13 @@ mod tests {
         let ending = if for_ever { Ending::AfterPeer } else { Ending::WhenSent };
         let plan = Plan { ending, ..Plan::bulk(1000) };
         let (at, simultaneous) = (Duration::ZERO, false);
-        let dial = Dial { at, from: 0, to: 1, ipv6: false, simultaneous, opener: plan, listener: plan };
+        let conn = ConnPlan { at, from: 0, to: 1, ipv6: false, simultaneous, opener: plan, listener: plan };
         let scenario = Scenario {
             hosts: alloc::vec![host(1), host(2)],
             link: LinkConfig::CLEAN,
             link_back: None,
-            dials: alloc::vec![dial],
-            conn: ConnOptions::default(),
+            conns: alloc::vec![conn],
+            conn_options: ConnOptions::default(),
             buffers: 128,
             poll_interval: Duration::ZERO,
             abort_at: None,
@@ -191,7 +191,7 @@ mod tests {
 
         let mut circles = simulation(false);
         assert!(circles.run().is_ok());
-        (0..=circles.quiet.allowed).for_each(|_| circles.quiet.count());
+        (0..=circles.progress.allowed).for_each(|_| circles.progress.count_frame());
         let error = circles.check(0).unwrap_err();
         assert!(error.contains("frames without progress"), "{error}");
     }

@@ -16,12 +16,12 @@ pub(super) struct Host {
     pub(super) inbox: VecDeque<Vec<u8>>,
     /// Frames that the port holds until they are sent, in that order.
     pub(super) sending: VecDeque<HeapBuf>,
-    /// By connection: which dial, which side of it, and the application.
+    /// By connection: which of the scenario's connections, which side of it, and the application.
     pub(super) apps: BTreeMap<(u32, u32), (usize, usize, App)>,
     /// The turn that is planned; others are stale.
-    pub(super) turn_at: Option<Instant>,
+    pub(super) poll_at: Option<Instant>,
     /// Turns that were taken.
-    pub(super) turns: u64,
+    pub(super) polls: u64,
     /// The turn after which the stack is looked into next.
     pub(super) audit_at: u64,
     /// Frames for which the pool had no buffer.
@@ -39,8 +39,8 @@ impl Host {
             inbox: VecDeque::new(),
             sending: VecDeque::new(),
             apps: BTreeMap::new(),
-            turn_at: None,
-            turns: 0,
+            poll_at: None,
+            polls: 0,
             audit_at: 0,
             missed: 0,
             ack_causes: 0,

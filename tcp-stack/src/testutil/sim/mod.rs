@@ -12,15 +12,15 @@
 
 mod apps;
 mod check;
-mod crossing;
 mod host;
+mod translation;
 mod wire;
 
 use super::Random;
 use super::app::{App, Outcome};
 use super::attack::blind_segment;
 use super::link::{Link, LinkCounts};
-use super::scenario::{Dial, Report, Scenario};
+use super::scenario::{ConnPlan, Report, Scenario};
 use super::watch::Watch;
 use crate::time::{Duration, Instant};
 use crate::{ConnId, ListenOptions, Stack, State};
@@ -28,27 +28,27 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use check::Quiet;
+use check::Progress;
 use core::cmp::Reverse;
 use core::net::{IpAddr, SocketAddr};
-use crossing::Crossing;
 use host::Host;
+use translation::Translation;
 
-/// Ports of the dials: this and up.
+/// Ports of the conns: this and up.
 const FIRST_PORT: u16 = 7000;
 /// Frames that a host takes in one turn, as a poll-mode worker does.
 const BURST: usize = 32;
 
 #[derive(Debug)]
-enum Happening {
+enum SimEvent {
     /// A frame reaches a host.
     Arrival { host: usize, frame: Vec<u8> },
     /// A host's worker looks at its port and its timers.
-    Turn { host: usize },
+    Poll { host: usize },
     /// The port lets go of a frame that it has sent.
     Sent { host: usize },
     /// A connection is opened.
-    Dial(usize),
+    Connect(usize),
     /// Somebody sends a segment of his own.
     Attack,
     /// What is left is aborted.
@@ -60,7 +60,7 @@ struct Timed {
     at: Instant,
     /// Breaks ties in the order of creation.
     order: u64,
-    what: Happening,
+    event: SimEvent,
 }
 
 impl PartialEq for Timed {
@@ -94,13 +94,13 @@ pub struct Simulation {
     hosts: Vec<Host>,
     /// Row: from; column: to.
     links: Vec<Vec<Link>>,
-    happenings: BinaryHeap<Reverse<Timed>>,
+    events: BinaryHeap<Reverse<Timed>>,
     order: u64,
     steps: u64,
     trace: u64,
     watch: Watch,
-    crossings: Vec<Crossing>,
-    quiet: Quiet,
+    translations: Vec<Translation>,
+    progress: Progress,
     outcomes: Vec<[Outcome; 2]>,
     log: VecDeque<String>,
     log_max: usize,
@@ -136,14 +136,14 @@ impl Simulation {
             scenario: scenario.clone(),
             hosts,
             links,
-            happenings: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             order: 0,
             steps: 0,
             trace: 0,
             watch: Watch::default(),
-            crossings: Vec::new(),
-            quiet: Quiet::new(scenario),
-            outcomes: alloc::vec![[Outcome::default(); 2]; scenario.dials.len()],
+            translations: Vec::new(),
+            progress: Progress::new(scenario),
+            outcomes: alloc::vec![[Outcome::default(); 2]; scenario.conns.len()],
             log: VecDeque::new(),
             log_max: 0,
         };
@@ -169,38 +169,38 @@ impl Simulation {
     }
 
     fn prepare(&mut self) -> Result<(), String> {
-        for (index, dial) in self.scenario.dials.clone().iter().enumerate() {
-            let host = self.hosts.get_mut(dial.to).ok_or("a dial to no host")?;
-            if !dial.simultaneous {
-                let options = ListenOptions { conn: self.scenario.conn, ..ListenOptions::default() };
+        for (index, plan) in self.scenario.conns.clone().iter().enumerate() {
+            let host = self.hosts.get_mut(plan.to).ok_or("a connection to no host")?;
+            if !plan.simultaneous {
+                let options = ListenOptions { conn: self.scenario.conn_options, ..ListenOptions::default() };
                 let listened = host.stack.listen(port(index), options);
                 listened.map_err(|error| format!("{error}"))?;
             }
-            self.plan(self.start + dial.at, Happening::Dial(index));
+            self.schedule(self.start + plan.at, SimEvent::Connect(index));
         }
         for host in 0..self.hosts.len() {
-            self.plan_turn(host, self.start);
+            self.schedule_poll(host, self.start);
         }
         if let Some(pause) = self.scenario.attack {
-            self.plan(self.start + pause, Happening::Attack);
+            self.schedule(self.start + pause, SimEvent::Attack);
         }
         if let Some(at) = self.scenario.abort_at {
-            self.plan(self.start + at, Happening::AbortAll);
+            self.schedule(self.start + at, SimEvent::AbortAll);
         }
         Ok(())
     }
 
-    fn plan(&mut self, at: Instant, what: Happening) {
+    fn schedule(&mut self, at: Instant, event: SimEvent) {
         self.order = self.order.wrapping_add(1);
-        self.happenings.push(Reverse(Timed { at, order: self.order, what }));
+        self.events.push(Reverse(Timed { at, order: self.order, event }));
     }
 
     /// Plans a host's next turn, unless one is planned before that.
-    fn plan_turn(&mut self, host: usize, at: Instant) {
-        let Some(planned) = self.hosts.get_mut(host).map(|host| &mut host.turn_at) else { return };
+    fn schedule_poll(&mut self, host: usize, at: Instant) {
+        let Some(planned) = self.hosts.get_mut(host).map(|host| &mut host.poll_at) else { return };
         if planned.is_none_or(|planned| at < planned) {
             *planned = Some(at);
-            self.plan(at, Happening::Turn { host });
+            self.schedule(at, SimEvent::Poll { host });
         }
     }
 
@@ -213,29 +213,29 @@ impl Simulation {
     }
 
     fn run_on(&mut self) -> Result<(), String> {
-        while let Some(Reverse(Timed { at, what, .. })) = self.happenings.pop() {
+        while let Some(Reverse(Timed { at, event, .. })) = self.events.pop() {
             self.now = at;
             self.steps = self.steps.saturating_add(1);
             if self.steps > self.scenario.steps_max {
                 return Err(format!("no end: {:?}", self.outcomes));
             }
-            match what {
-                Happening::Arrival { host, frame } => {
-                    let frame = self.uncross(host, frame);
+            match event {
+                SimEvent::Arrival { host, frame } => {
+                    let frame = self.translate_in(host, frame);
                     self.arrive(host, frame);
                 }
-                Happening::Sent { host } => {
+                SimEvent::Sent { host } => {
                     let host = self.hosts.get_mut(host).ok_or("no such host")?;
                     host.sending.pop_front();
                 }
-                Happening::Dial(index) => self.dial(index)?,
-                Happening::Attack => self.attack(),
-                Happening::AbortAll => self.abort_all(),
-                Happening::Turn { host } => {
-                    let planned = self.hosts.get_mut(host).map(|host| &mut host.turn_at);
+                SimEvent::Connect(index) => self.connect(index)?,
+                SimEvent::Attack => self.attack(),
+                SimEvent::AbortAll => self.abort_all(),
+                SimEvent::Poll { host } => {
+                    let planned = self.hosts.get_mut(host).map(|host| &mut host.poll_at);
                     if let Some(planned) = planned.filter(|planned| **planned == Some(at)) {
                         *planned = None;
-                        self.turn(host)?;
+                        self.poll_host(host)?;
                     }
                 }
             }
@@ -249,7 +249,7 @@ impl Simulation {
         if let Some(host) = self.hosts.get_mut(index) {
             host.inbox.push_back(frame);
         }
-        self.plan_turn(index, at);
+        self.schedule_poll(index, at);
     }
 
     fn abort_all(&mut self) {
@@ -259,7 +259,7 @@ impl Simulation {
                     host.stack.abort(self.now, app.conn());
                 }
             }
-            self.plan_turn(index, self.now);
+            self.schedule_poll(index, self.now);
         }
     }
 
@@ -267,7 +267,7 @@ impl Simulation {
     /// being opened must take a SYN for a simultaneous open, and one that is gone for a new one.)
     fn attack(&mut self) {
         let Some(pause) = self.scenario.attack.filter(|_| self.has_work()) else { return };
-        self.plan(self.now + pause, Happening::Attack);
+        self.schedule(self.now + pause, SimEvent::Attack);
         let mut targets = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
             let established = host.apps.values().filter(|(_, _, app)| app.outcome().established.is_some());
@@ -278,7 +278,7 @@ impl Simulation {
         let mac = self.scenario.hosts.get(index).map(|host| host.mac);
         if let (Some(info), Some(mac)) = (info.filter(|info| info.state == State::Established), mac) {
             let frame = blind_segment(&mut self.random, mac, info.remote, info.local);
-            self.quiet.allow(2);
+            self.progress.allow(2);
             self.arrive(index, frame);
         }
     }
@@ -290,28 +290,34 @@ impl Simulation {
         })
     }
 
-    fn dial(&mut self, index: usize) -> Result<(), String> {
-        let dial = *self.scenario.dials.get(index).ok_or("no such dial")?;
-        let remote = SocketAddr::new(self.address(dial.to, dial.ipv6)?, port(index));
-        let local = self.open(index, 0, dial, remote)?;
-        if dial.simultaneous {
+    fn connect(&mut self, index: usize) -> Result<(), String> {
+        let plan = *self.scenario.conns.get(index).ok_or("no such connection")?;
+        let remote = SocketAddr::new(self.address(plan.to, plan.ipv6)?, port(index));
+        let local = self.open(index, 0, plan, remote)?;
+        if plan.simultaneous {
             let remote = SocketAddr::new(local.ip(), port(index));
-            let back = self.open(index, 1, dial, remote)?;
-            self.crossings.push(Crossing::new(dial.to, port(index), local, back));
+            let back = self.open(index, 1, plan, remote)?;
+            self.translations.push(Translation::new(plan.to, port(index), local, back));
         }
         Ok(())
     }
 
     /// Opens one side's connection; returns its own end.
-    fn open(&mut self, index: usize, side: u8, dial: Dial, remote: SocketAddr) -> Result<SocketAddr, String> {
-        let (at, plan) = if side == 0 { (dial.from, dial.opener) } else { (dial.to, dial.listener) };
+    fn open(
+        &mut self,
+        index: usize,
+        side: u8,
+        plan: ConnPlan,
+        remote: SocketAddr,
+    ) -> Result<SocketAddr, String> {
+        let (at, app_plan) = if side == 0 { (plan.from, plan.opener) } else { (plan.to, plan.listener) };
         let host = self.hosts.get_mut(at).ok_or("no such host")?;
-        let conn = host.stack.connect(self.now, remote, self.scenario.conn);
+        let conn = host.stack.connect(self.now, remote, self.scenario.conn_options);
         let conn = conn.map_err(|error| format!("{error}"))?;
         let local = host.stack.info(conn).ok_or("opened, and nothing is known of it")?.local;
-        let app = App::new(plan, conn, keys(index, side.into()), self.random.fork());
+        let app = App::new(app_plan, conn, keys(index, side.into()), self.random.fork());
         host.apps.insert(key(conn), (index, side.into(), app));
-        self.plan_turn(at, self.now);
+        self.schedule_poll(at, self.now);
         Ok(local)
     }
 
@@ -326,10 +332,10 @@ impl Simulation {
     }
 
     /// One turn of a host's worker.
-    fn turn(&mut self, index: usize) -> Result<(), String> {
+    fn poll_host(&mut self, index: usize) -> Result<(), String> {
         let now = self.now;
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
-        host.turns = host.turns.wrapping_add(1);
+        host.polls = host.polls.wrapping_add(1);
         host.take_frames(now);
         self.handle_events(index)?;
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
@@ -337,7 +343,7 @@ impl Simulation {
             // A timer may let an acknowledgment go out for each connection.
             let connections = u64::from(host.stack.stats().connections);
             host.ack_causes = host.ack_causes.saturating_add(connections + 1);
-            self.quiet.allow(8 * (connections + 1));
+            self.progress.allow(8 * (connections + 1));
         }
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
         host.stack.handle_timeouts(now);
@@ -354,10 +360,10 @@ impl Simulation {
         if more || host.stack.has_output() {
             // Output that has no buffer or no neighbor waits; look again soon.
             let pause = if more { Duration::ZERO } else { Duration::from_micros(100) };
-            self.plan_turn(index, now + pause);
+            self.schedule_poll(index, now + pause);
         }
         if let Some(next) = next {
-            self.plan_turn(index, next.max(now + Duration::from_nanos(1)));
+            self.schedule_poll(index, next.max(now + Duration::from_nanos(1)));
         }
         Ok(())
     }
@@ -383,13 +389,13 @@ fn key(conn: ConnId) -> (u32, u32) {
     (conn.index(), conn.generation())
 }
 
-fn port(dial: usize) -> u16 {
-    FIRST_PORT.wrapping_add(u16::try_from(dial).unwrap_or(u16::MAX))
+fn port(number: usize) -> u16 {
+    FIRST_PORT.wrapping_add(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
 /// Names of the streams that a side of a dial sends and receives.
-fn keys(dial: usize, side: u64) -> (u64, u64) {
-    let base = u64::try_from(dial).unwrap_or(0).wrapping_mul(2).wrapping_add(0x5eed);
+fn keys(number: usize, side: u64) -> (u64, u64) {
+    let base = u64::try_from(number).unwrap_or(0).wrapping_mul(2).wrapping_add(0x5eed);
     let key = |side: u64| base.wrapping_add(side).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (key(side), key(1_u64.wrapping_sub(side)))
 }
@@ -397,14 +403,14 @@ fn keys(dial: usize, side: u64) -> (u64, u64) {
 /// How long after the beginning of time the first dial, opened then, has an initial sequence number some
 /// bytes before zero: RFC 6528's clock counts every 4 µs.
 fn wait_for_wrap(scenario: &Scenario, seeds: &[[u8; 32]]) -> Result<Duration, String> {
-    let dial = scenario.dials.first().ok_or("no dial")?;
-    let (config, seed) = scenario.hosts.iter().zip(seeds).nth(dial.from).ok_or("no such host")?;
-    let to = scenario.hosts.get(dial.to).ok_or("no such host")?;
-    let v4 = to.ipv4.map(|cidr| cidr.address().into()).filter(|_| !dial.ipv6);
-    let v6 = to.ipv6.map(|cidr| cidr.address().into()).filter(|_| dial.ipv6);
+    let plan = scenario.conns.first().ok_or("no connection")?;
+    let (config, seed) = scenario.hosts.iter().zip(seeds).nth(plan.from).ok_or("no such host")?;
+    let to = scenario.hosts.get(plan.to).ok_or("no such host")?;
+    let v4 = to.ipv4.map(|cidr| cidr.address().into()).filter(|_| !plan.ipv6);
+    let v6 = to.ipv6.map(|cidr| cidr.address().into()).filter(|_| plan.ipv6);
     let remote = SocketAddr::new(v4.or(v6).ok_or("a host without an address")?, port(0));
     let mut stack: Stack<super::HeapBuf> = Stack::new(config.clone(), *seed);
-    let conn = stack.connect(Instant::ZERO + dial.at, remote, scenario.conn);
+    let conn = stack.connect(Instant::ZERO + plan.at, remote, scenario.conn_options);
     let conn = conn.map_err(|error| format!("{error}"))?;
     let (iss, _) = stack.initial_sequences(conn).ok_or("opened, and nothing is known of it")?;
     let [.., low, _] = seed;

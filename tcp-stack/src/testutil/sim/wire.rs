@@ -1,10 +1,10 @@
 //! From a stack to the links: every frame is looked at, and lies are told.
 
 use super::host::Host;
-use super::{BURST, Happening, Simulation};
+use super::{BURST, SimEvent, Simulation};
 use crate::buf::TxFrame;
 use crate::testutil::trace::{describe, digest};
-use crate::testutil::{HeapBuf, Seen, cut};
+use crate::testutil::{HeapBuf, WireSegment, cut};
 use crate::time::{Duration, Instant};
 use crate::wire::EthernetHeader;
 use alloc::format;
@@ -40,7 +40,7 @@ impl Simulation {
         if let Some(host) = self.hosts.get_mut(from) {
             host.sending.push_back(frame.buf);
         }
-        self.plan(sent_at, Happening::Sent { host: from });
+        self.schedule(sent_at, SimEvent::Sent { host: from });
         Ok(())
     }
 
@@ -48,7 +48,7 @@ impl Simulation {
     fn put_on_wire(&mut self, from: usize, bytes: &[u8]) -> Result<Instant, String> {
         let now = self.now;
         self.trace = digest(self.trace, now, from, bytes);
-        let seen = Seen::parse(bytes)?;
+        let seen = WireSegment::parse(bytes)?;
         if self.log_max > 0 {
             let text = seen.as_ref().map_or_else(|| "other".into(), describe);
             self.note(format!("{:>9} h{from} > {text}", now.as_micros()));
@@ -58,35 +58,36 @@ impl Simulation {
         if packet.len() > mtu {
             return Err(format!("a packet of {} bytes, the MTU being {mtu}", packet.len()));
         }
-        self.quiet.count();
+        self.progress.count_frame();
         match seen {
             Some(seen) => self.put_segment(from, seen, bytes),
             None => self.carry(from, bytes),
         }
     }
 
-    fn put_segment(&mut self, from: usize, mut seen: Seen, bytes: &[u8]) -> Result<Instant, String> {
+    fn put_segment(&mut self, from: usize, mut seen: WireSegment, bytes: &[u8]) -> Result<Instant, String> {
         if let Some(host) = self.hosts.get_mut(from) {
             host.pure_acks = host.pure_acks.saturating_add(u64::from(seen.is_pure_ack()));
         }
-        let crossed = self.cross(from, &seen, bytes);
-        let bytes = crossed.as_deref().unwrap_or(bytes);
-        if crossed.is_some() {
-            seen = Seen::parse(bytes)?.ok_or("no segment any more")?;
+        let translated = self.translate_out(from, &seen, bytes);
+        let bytes = translated.as_deref().unwrap_or(bytes);
+        if translated.is_some() {
+            seen = WireSegment::parse(bytes)?.ok_or("no segment any more")?;
         }
         let liar = self.scenario.liar.as_ref().filter(|liar| liar.host == from);
         let Some(liar) = liar else {
             if !self.scenario.hostile {
-                self.watch.see(&seen)?;
+                self.watch.check(&seen)?;
             }
             return self.carry(from, bytes);
         };
-        let sent = self.watch.sent(seen.dst, seen.src);
-        let told = liar.tell(&mut self.random, &seen, bytes, sent).unwrap_or_else(|| vec![bytes.to_vec()]);
+        let sent = self.watch.snd_end(seen.dst, seen.src);
+        let frames =
+            liar.replace(&mut self.random, &seen, bytes, sent).unwrap_or_else(|| vec![bytes.to_vec()]);
         let mut sent_at = self.now;
-        self.quiet.allow(2 * u64::try_from(told.len()).unwrap_or(0));
-        for frame in told {
-            self.watch.believe(&Seen::parse(&frame)?.ok_or("no segment any more")?);
+        self.progress.allow(2 * u64::try_from(frames.len()).unwrap_or(0));
+        for frame in frames {
+            self.watch.note_unchecked(&WireSegment::parse(&frame)?.ok_or("no segment any more")?);
             sent_at = sent_at.max(self.carry(from, &frame)?);
         }
         Ok(sent_at)
@@ -109,7 +110,7 @@ impl Simulation {
             sent_at = sent_at.max(link.busy_until(now));
         }
         for (at, to, frame) in arrivals {
-            self.plan(at, Happening::Arrival { host: to, frame });
+            self.schedule(at, SimEvent::Arrival { host: to, frame });
         }
         Ok(sent_at)
     }

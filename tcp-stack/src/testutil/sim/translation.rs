@@ -10,14 +10,14 @@
 //! ```
 
 use super::Simulation;
-use crate::testutil::Seen;
+use crate::testutil::WireSegment;
 use crate::testutil::segment::rewrite;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 /// A flow with two views.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Crossing {
+pub(super) struct Translation {
     /// The second caller.
     host: usize,
     /// The flow on the wire: the first caller, and the port that it calls.
@@ -28,7 +28,7 @@ pub(super) struct Crossing {
     second: SocketAddr,
 }
 
-impl Crossing {
+impl Translation {
     /// Of a first caller at `first` and a second one, on `host`, at `second`, who both call port `service`.
     pub(super) const fn new(host: usize, service: u16, first: SocketAddr, second: SocketAddr) -> Self {
         let called = SocketAddr::new(second.ip(), service);
@@ -39,27 +39,29 @@ impl Crossing {
 
 impl Simulation {
     /// A segment of the second caller as it goes on the wire, if it is one.
-    pub(super) fn cross(&self, from: usize, seen: &Seen, frame: &[u8]) -> Option<Vec<u8>> {
-        let crossing = self
-            .crossings
+    pub(super) fn translate_out(&self, from: usize, seen: &WireSegment, frame: &[u8]) -> Option<Vec<u8>> {
+        let translation = self
+            .translations
             .iter()
             .find(|it| it.host == from && (it.second, it.caller) == (seen.src, seen.dst))?;
         rewrite(frame, |header, _| {
-            (header.src_port, header.dst_port) = (crossing.called.port(), crossing.first.port());
+            (header.src_port, header.dst_port) = (translation.called.port(), translation.first.port());
         })
     }
 
     /// A frame from the wire as it reaches a host: segments for a second caller in its view.
-    pub(super) fn uncross(&self, to: usize, frame: Vec<u8>) -> Vec<u8> {
-        if self.crossings.is_empty() {
+    pub(super) fn translate_in(&self, to: usize, frame: Vec<u8>) -> Vec<u8> {
+        if self.translations.is_empty() {
             return frame;
         }
-        let Ok(Some(seen)) = Seen::parse(&frame) else { return frame };
-        let crossing =
-            self.crossings.iter().find(|it| it.host == to && (it.first, it.called) == (seen.src, seen.dst));
-        let Some(crossing) = crossing else { return frame };
+        let Ok(Some(seen)) = WireSegment::parse(&frame) else { return frame };
+        let translation = self
+            .translations
+            .iter()
+            .find(|it| it.host == to && (it.first, it.called) == (seen.src, seen.dst));
+        let Some(translation) = translation else { return frame };
         let translated = rewrite(&frame, |header, _| {
-            (header.src_port, header.dst_port) = (crossing.caller.port(), crossing.second.port());
+            (header.src_port, header.dst_port) = (translation.caller.port(), translation.second.port());
         });
         translated.unwrap_or(frame)
     }
