@@ -236,7 +236,7 @@ fn clients_get_through_a_flood_of_syns() {
 }
 
 #[test]
-fn cookies_alone_serve_as_well() {
+fn clients_get_through_with_cookies_alone() {
     let (tally, stats) = Flood::run(SynCookies::Always, 2);
     assert_eq!((tally.complete, stats.tcp.syn_cookies_in), (tally.dialled, tally.dialled));
     assert_eq!(stats.tcp.half_open_recycled, 0);
@@ -244,7 +244,7 @@ fn cookies_alone_serve_as_well() {
 
 /// The test can fail: without cookies the flood keeps clients out.
 #[test]
-fn without_cookies_they_do_not() {
+fn clients_fail_without_cookies() {
     let (tally, _) = Flood::run(SynCookies::Never, 2);
     assert!(tally.complete * 10 < tally.dialled * 9, "{tally:?}");
 }

@@ -71,7 +71,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
 
 /// What is taken the short way is taken as it would have been otherwise.
 #[test]
-fn what_is_expected_changes_nothing_but_the_cost() {
+fn prediction_changes_no_result() {
     for (_, input) in corpus::corpus("operations", &seeds("operations")) {
         prediction(&input);
     }

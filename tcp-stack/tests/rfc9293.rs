@@ -56,10 +56,10 @@ fn every_requirement_has_one_row_that_names_its_proof() {
 
 /// The check above must be able to fail.
 #[test]
-fn what_does_not_exist_is_found_missing() {
+fn missing_proofs_are_detected() {
     assert!(check("close/active.pkt").is_ok());
     assert!(check("close/nothing_of_the_kind.pkt").is_err());
-    assert!(check("tests/rfc9293.rs::what_does_not_exist_is_found_missing").is_ok());
+    assert!(check("tests/rfc9293.rs::missing_proofs_are_detected").is_ok());
     assert!(check("tests/rfc9293.rs::what_does_not_exist").is_err(), "a part of a name is not a name");
     assert!(check("tests/no_such_file.rs::a_test").is_err());
     assert!(check("tests/rfc9293.rs::rows").is_err(), "a function that is no test");

@@ -166,7 +166,7 @@ fn payload_len(frame: &[u8]) -> Option<usize> {
 const CARD: Segmentation = Segmentation { bytes_max: 65_000, buffers_max: 40 };
 
 #[test]
-fn segments_leave_as_they_were_handed_over() {
+fn segments_keep_their_bounds_in_a_run() {
     for addresses in [V4, V6] {
         // FPDUs of a long message, its last one, and another such message.
         let message = [vec![1428; 60], vec![500]].concat();

@@ -43,7 +43,7 @@ fn ipv4_figure() {
 }
 
 #[test]
-fn ipv4_oddities() {
+fn unusual_ipv4_headers() {
     let with = |at: usize, value: u8| {
         let mut bytes = hex(IPV4);
         bytes.resize(0x73, 0xee);
@@ -166,7 +166,7 @@ fn icmpv4_figure() {
 }
 
 #[test]
-fn icmpv6_as_the_judge_writes_it() {
+fn icmpv6_of_etherparse_is_parsed() {
     let (src, dst) = (v6("fd77::1"), v6("fd77::2"));
     let mut packet = Vec::new();
     PacketBuilder::ipv6(src.octets(), dst.octets(), 64)
@@ -356,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn icmpv4_as_the_judge_reads_it(id: [u8; 4], body: Vec<u8>) {
+    fn icmpv4_is_read_by_etherparse(id: [u8; 4], body: Vec<u8>) {
         let header = Icmpv4Header { message: Icmpv4Message::EchoReply(id) };
         let mut out = [0; Icmpv4Header::LEN];
         header.emit(&body, &mut out);
@@ -387,7 +387,7 @@ proptest! {
 }
 
 #[test]
-fn the_judge_agrees_on_a_whole_frame() {
+fn a_whole_frame_reads_as_in_etherparse() {
     let (a, b) = ("[fd77::1]:1".parse().unwrap(), "[fd77::2]:2".parse().unwrap());
     let frame = tcp_frame(a, b, true);
     let judged = PacketHeaders::from_ethernet_slice(&frame).unwrap();

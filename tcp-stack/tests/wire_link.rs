@@ -70,7 +70,7 @@ fn arp_figure() {
 }
 
 #[test]
-fn arp_as_the_judge_writes_it() {
+fn arp_of_etherparse_is_parsed() {
     let judge = etherparse::ArpPacket::new(
         etherparse::ArpHardwareId::ETHERNET,
         JudgeEtherType::IPV4,

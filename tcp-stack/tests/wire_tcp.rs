@@ -93,7 +93,7 @@ fn options(text: &str) -> TcpOptions {
 }
 
 #[test]
-fn timestamps_alone_have_a_short_way() {
+fn lone_timestamps_take_the_fast_path() {
     let fast = options("0101080a 00000001 00000002");
     let slow = options("080a 00000001 00000002 0101");
     assert_eq!(fast.timestamps, Some(Timestamps { value: 1, echo: 2 }));
@@ -116,7 +116,7 @@ fn sack_blocks() {
 }
 
 #[test]
-fn malformed_options_end_the_reading() {
+fn parsing_stops_at_a_malformed_option() {
     let mss = |text: &str| options(text).mss;
     assert_eq!(mss("020405b4"), Some(1460));
     // Unknown options and known ones of a wrong length are passed over (RFC 9293, MUST-6).
@@ -152,7 +152,7 @@ fn blocks_that_do_not_fit_are_left_out() {
 }
 
 #[test]
-fn checksums_are_set_and_judged() {
+fn checksums_are_set_and_verified() {
     let (local, remote): (IpAddr, IpAddr) = ("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap());
     let mut segment = hex(SYN);
     let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, segment.len());
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn the_judge_reads_the_same(header in header(), options in any_options()) {
+    fn etherparse_reads_the_same_header(header in header(), options in any_options()) {
         let mut out = vec![0; TcpHeader::len_with(&options)];
         prop_assert!(header.emit(&options, &mut out));
         let judge = etherparse::TcpSlice::from_slice(&out).unwrap();
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_read_can_be_written(bytes in proptest::collection::vec(any::<u8>(), 0..=40)) {
+    fn parsed_options_can_be_emitted(bytes in proptest::collection::vec(any::<u8>(), 0..=40)) {
         let options = TcpOptions::parse(&bytes);
         let mut out = vec![0; options.emitted_len()];
         prop_assert!(out.len() <= 40 && options.emit(&mut out));

@@ -162,7 +162,8 @@ pub(super) fn options(config: &Config, terms: &Terms) -> NodeOptions {
         Crc::On => CrcPolicy::Required,
         Crc::Off => CrcPolicy::IfPeerAsks,
     };
-    options.endpoint.out_of_order = if terms.out_of_order { OutOfOrderPolicy::Aligned } else { OutOfOrderPolicy::Off };
+    options.endpoint.out_of_order =
+        if terms.out_of_order { OutOfOrderPolicy::Aligned } else { OutOfOrderPolicy::Off };
     options.conn.out_of_order = terms.out_of_order;
     let queue = terms.send_depth.max(terms.receive_depth);
     options.limits.qp_wr_max = options.limits.qp_wr_max.max(queue);

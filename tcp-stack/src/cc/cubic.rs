@@ -33,14 +33,14 @@ struct Curve {
 
 /// What was before congestion avoidance, or before its present epoch: never both matter.
 #[derive(Clone, Copy, Debug)]
-enum Past {
+enum Previous {
     /// No reduction yet: the first slow start.
     SlowStart(HyStart),
     /// The curve before the last reduction, should that turn out to be spurious (RFC 9438 §4.9).
     Curve(Curve),
 }
 
-impl Default for Past {
+impl Default for Previous {
     fn default() -> Self {
         Self::SlowStart(HyStart::default())
     }
@@ -55,7 +55,7 @@ pub(crate) struct Cubic {
     /// When the window was last allowed to grow.
     grown_at: MilliStamp,
     curve: Curve,
-    past: Past,
+    previous: Previous,
     /// Bytes acknowledged towards the next byte of W_est.
     acked_est: u64,
     /// Bytes acknowledged towards the next increase of the window.
@@ -67,9 +67,9 @@ impl Cubic {
         let mut acked = sample.acked;
         if window.in_slow_start() {
             // RFC 9438 §4.10 recommends HyStart++.
-            acked = match &mut self.past {
-                Past::SlowStart(hystart) => hystart.on_ack(window, sample),
-                Past::Curve(_) => window.slow_start(sample),
+            acked = match &mut self.previous {
+                Previous::SlowStart(hystart) => hystart.on_ack(window, sample),
+                Previous::Curve(_) => window.slow_start(sample),
             };
             if acked == 0 {
                 return;
@@ -95,14 +95,14 @@ impl Cubic {
 
     /// The window was not used: the time passes for the curve as little as for the window. RFC 9438 §5.8:
     /// growth must not make up for times in which the application, not the network, was the limit.
-    pub(super) fn on_limited(&mut self) {
+    pub(super) fn on_not_cwnd_limited(&mut self) {
         self.was_limited = true;
     }
 
     /// §4.5: multiplicative decrease; §4.6: fast convergence.
     pub(super) fn ssthresh_after_loss(&mut self, window: &Window) -> u32 {
         let cwnd = u64::from(window.cwnd);
-        self.past = Past::Curve(self.curve);
+        self.previous = Previous::Curve(self.curve);
         let w_max = if window.cwnd < self.curve.w_max {
             cwnd.saturating_mul(BETA_DEN.saturating_add(BETA_NUM)) / (2 * BETA_DEN)
         } else {
@@ -128,7 +128,7 @@ impl Cubic {
 
     /// RFC 9438 §4.9: what the last reduction changed is restored.
     pub(super) fn undo(&mut self) {
-        if let Past::Curve(before) = self.past {
+        if let Previous::Curve(before) = self.previous {
             self.curve = before;
         }
     }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spurious_reduction_leaves_no_trace() {
+    fn undo_restores_the_state() {
         let mut cc = Cubic::default();
         let mut window = Window { cwnd: 100_000, ssthresh: 50_000, mss: 1000 };
         cc.ssthresh_after_loss(&window);
@@ -277,7 +277,7 @@ mod tests {
         let begun_ms =
             |cc: &Cubic| 6010 - cc.curve.epoch.unwrap().age(Instant::from_millis(6010)).as_millis();
         assert!(begun_ms(&cc).abs_diff(1000) <= 2, "{}", begun_ms(&cc));
-        cc.on_limited();
+        cc.on_not_cwnd_limited();
         cc.on_ack(&mut window, &sample(6010));
         assert!(begun_ms(&cc).abs_diff(6000) <= 2, "{}", begun_ms(&cc));
     }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_convergence_gives_way() {
+    fn fast_convergence_lowers_w_max() {
         let mut cc = Cubic::default();
         let mut window = Window { cwnd: 100_000, ssthresh: CWND_MAX, mss: 1000 };
         cc.ssthresh_after_loss(&window);

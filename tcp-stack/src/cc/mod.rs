@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `start` | the connection is established | BBR |
 //! | `on_ack` | new data was acknowledged outside of recovery, and the window was the limit | those that grow a window |
-//! | `on_limited` | the same, and it was not | CUBIC |
+//! | `on_not_cwnd_limited` | the same, and it was not | CUBIC |
 //! | `on_path_sample` | something was delivered or lost, in whatever phase | those that model the path |
 //! | `on_loss` | a loss episode begins | all |
 //! | `on_timeout` | the retransmission timer expired | all |
@@ -209,9 +209,9 @@ impl Controller {
 
     /// New data was acknowledged, but the window was not what limited the sender: RFC 7661 §4.3: it must not grow then.
     #[inline]
-    pub(crate) fn on_limited(&mut self) {
+    pub(crate) fn on_not_cwnd_limited(&mut self) {
         if let Self::Cubic(cc) = self {
-            cc.on_limited();
+            cc.on_not_cwnd_limited();
         }
     }
 
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_leaves_the_model_as_it_is() {
+    fn an_idle_period_keeps_the_bbr_model() {
         let mut cc = Controller::new(Congestion::Bbr).with_seed(7);
         let mut window = Window { cwnd: 500_000, ssthresh: CWND_MAX, mss: 1000 };
         cc.on_idle(&mut window, 10_000);
@@ -391,7 +391,7 @@ mod tests {
         for algorithm in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
             let mut cc = Controller::new(algorithm);
             let mut window = Window::initial(1000, &TcpConfig::default());
-            cc.on_limited();
+            cc.on_not_cwnd_limited();
             assert_eq!(window.cwnd, 10_000);
             window.cwnd = 500_000;
             cc.on_idle(&mut window, 10_000);

@@ -22,7 +22,7 @@ const LATE_MAX: Duration = Duration::from_millis(10);
 
 /// Where a connection is in its bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum BurstState {
     /// In a burst, or idle.
     Open,
     /// Between two.
@@ -40,13 +40,13 @@ pub(crate) struct Pacer {
     departure: Instant,
     /// What a burst takes at the rate, less half a segment, nanoseconds.
     ahead_ns: u32,
-    turn: Turn,
+    state: BurstState,
 }
 
 impl Pacer {
     /// One that lets everything through.
     pub(crate) const fn new() -> Self {
-        Self { rate: 0, departure: Instant::ZERO, ahead_ns: 0, turn: Turn::Open }
+        Self { rate: 0, departure: Instant::ZERO, ahead_ns: 0, state: BurstState::Open }
     }
 
     /// Bytes per second; `None` when nothing is held back.
@@ -83,14 +83,14 @@ impl Pacer {
             return None;
         }
         let ahead = Duration::from_nanos(u64::from(self.ahead_ns));
-        if self.turn == Turn::Waiting {
+        if self.state == BurstState::Waiting {
             if now < self.departure {
                 return Some(self.departure);
             }
-            self.turn = Turn::Late;
+            self.state = BurstState::Late;
             self.departure = self.departure.max(now - LATE_MAX);
         } else if self.departure >= now + ahead {
-            self.turn = Turn::Waiting;
+            self.state = BurstState::Waiting;
             return Some(self.departure);
         }
         None
@@ -102,10 +102,10 @@ impl Pacer {
         if self.rate == 0 {
             return;
         }
-        if self.turn == Turn::Late && self.departure >= now {
-            self.turn = Turn::Open;
+        if self.state == BurstState::Late && self.departure >= now {
+            self.state = BurstState::Open;
         }
-        let floor = if self.turn == Turn::Late { now - LATE_MAX } else { now };
+        let floor = if self.state == BurstState::Late { now - LATE_MAX } else { now };
         self.departure = self.departure.max(floor) + self.time_of(bytes);
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_are_as_long_as_the_rate_wants() {
+    fn burst_length_follows_the_rate() {
         assert_eq!(Pacer::quantum(1_000, 1000), 2000);
         // 1 Gbit/s, 122 µs.
         assert_eq!(Pacer::quantum(125_000_000, 1448), 15_258);
@@ -173,7 +173,7 @@ mod tests {
 
     /// However late the worker comes, up to 10 ms, the rate is kept.
     #[test]
-    fn the_rate_is_kept_whatever_the_timer() {
+    fn the_rate_holds_for_any_timer_delay() {
         for step in [1, 16, 131, 777, 5_000, 9_000] {
             for rate in [100_000, 12_500_000, 1_250_000_000_u64] {
                 let mut pacer = Pacer::new();

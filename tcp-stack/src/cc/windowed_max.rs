@@ -3,7 +3,7 @@
 
 /// A value, and when it was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct Maximum {
     value: u32,
     /// Modulo 2^32.
     at: u32,
@@ -13,7 +13,7 @@ struct Seen {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WindowedMax {
     /// The largest in the window; the largest after it; the largest after that.
-    best: [Seen; 3],
+    best: [Maximum; 3],
 }
 
 impl WindowedMax {
@@ -25,7 +25,7 @@ impl WindowedMax {
 
     /// Takes a value seen `at`, which never goes back; forgets what is older than `window`.
     pub(super) fn update(&mut self, window: u32, at: u32, value: u32) {
-        let new = Seen { value, at };
+        let new = Maximum { value, at };
         let [mut first, mut second, mut third] = self.best;
         if value >= first.value || at.wrapping_sub(third.at) > window {
             self.best = [new; 3];
@@ -79,7 +79,7 @@ mod tests {
 
     /// Never above the true maximum of the window, and never below that of its later part.
     #[test]
-    fn it_is_close_to_the_truth() {
+    fn the_estimate_is_close_to_the_maximum() {
         let mut random = crate::testutil::Random::new(1);
         let mut max = WindowedMax::default();
         let mut values = alloc::vec::Vec::new();

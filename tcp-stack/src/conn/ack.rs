@@ -4,7 +4,7 @@ use super::{Conn, Cx, Notice, Pending, TxNode};
 use crate::buf::Buf;
 use crate::cc::AckSample;
 use crate::recovery::{
-    DUP_THRESH, Delivered, FRto, Newest, Phase, ProbeOutcome, Prr, RateSample, TailLossProbe, Undo,
+    DUP_THRESH, Delivered, FRto, NewestDelivered, Phase, ProbeOutcome, Prr, RateSample, TailLossProbe, Undo,
 };
 use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp};
@@ -61,7 +61,7 @@ pub(super) struct Delivery {
     /// What was in flight before it, bytes.
     pub(super) prior_in_flight: u32,
     /// What it says of the rate of delivery.
-    pub(super) newest: Newest,
+    pub(super) newest: NewestDelivered,
     pub(super) rate: Option<RateSample>,
 }
 
@@ -368,7 +368,7 @@ impl Conn {
             self.cc.on_ack(&mut self.window, &sample);
             self.recovery.slow_start_after_timeout &= self.window.in_slow_start();
         } else {
-            self.cc.on_limited();
+            self.cc.on_not_cwnd_limited();
         }
         if round_ends {
             self.snd.round_end = self.snd.nxt;

@@ -7,7 +7,7 @@ use super::ack::AckField;
 use super::{Conn, Cx, Payload, Pending};
 use crate::buf::Buf;
 use crate::iface::{DropReason, Plain};
-use crate::recovery::{Delivered, Newest, Phase};
+use crate::recovery::{Delivered, NewestDelivered, Phase};
 use crate::seq::SeqNum;
 use crate::state::State;
 use crate::time::MilliStamp;
@@ -86,7 +86,7 @@ impl Conn {
         repairs == 0
             && recovery.phase == Phase::Open
             && recovery.tlp.is_idle()
-            && recovery.rack.is_calm(self.snd.una)
+            && recovery.rack.is_quiescent(self.snd.una)
             && oldest.is_none_or(|node| !recovery.rack.is_overtaken(node.sent_at, node.end()))
             && !self.ecn.is_on()
             && !self.cc.models_path()
@@ -120,7 +120,7 @@ impl Conn {
             let newest = Delivered { sent_at, end_seq, retransmitted: false, echo_is_older: false };
             self.recovery.rack.on_delivered(now, &newest, self.rtt.min_rtt_nanos());
             let rtt_ns = self.take_rtt(now, now.nanos_since(first));
-            let mut newest = Newest::default();
+            let mut newest = NewestDelivered::default();
             newest.on_delivered(delivered, rate, sent_at, false);
             self.rate.on_ack(now, &newest, self.rtt.min_rtt_nanos());
             Some(rtt_ns)

@@ -371,8 +371,8 @@ fn has_upper_header(protocol: IpProtocol, payload: &[u8]) -> Result<(), DropReas
 }
 
 /// A fragment, if it may be part of a packet that is of use.
-fn sound(fragment: Fragment) -> Result<Classified, DropReason> {
-    if fragment.is_sound() { Ok(Classified::Fragment(fragment)) } else { Err(DropReason::FragmentMalformed) }
+fn valid_fragment(fragment: Fragment) -> Result<Classified, DropReason> {
+    if fragment.is_valid() { Ok(Classified::Fragment(fragment)) } else { Err(DropReason::FragmentMalformed) }
 }
 
 #[cold]
@@ -390,7 +390,7 @@ fn fragment_ipv4(
     if header.fragment_offset == 0 {
         has_upper_header(header.protocol, payload)?;
     }
-    sound(Fragment {
+    valid_fragment(Fragment {
         key: Key {
             src: header.src.into(),
             dst: header.dst.into(),
@@ -428,7 +428,7 @@ fn fragment_ipv6(
         has_upper_header(inner.protocol, inner.payload)?;
     }
     let offset = ip_at.wrapping_add(Ipv6Header::LEN).wrapping_add(walked);
-    sound(Fragment {
+    valid_fragment(Fragment {
         key: Key {
             src: header.src.into(),
             dst: header.dst.into(),

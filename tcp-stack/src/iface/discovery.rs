@@ -2,7 +2,7 @@
 
 use super::classify::{Ndp, NdpBody};
 use super::neighbor::{Advert, Solicit};
-use super::transmit::Own;
+use super::transmit::OwnFrame;
 use super::{DropReason, Interface};
 use crate::buf::Buf;
 use crate::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 impl<B: Buf> Interface<B> {
     /// Queues a frame of ours.
-    fn queue(&mut self, own: Own<B>) {
+    fn queue(&mut self, own: OwnFrame<B>) {
         if !self.queue.push(own) {
             self.stats.tx_queue_full = self.stats.tx_queue_full.wrapping_add(1);
         }
@@ -26,7 +26,7 @@ impl<B: Buf> Interface<B> {
     /// Queues a request for a neighbor's link address.
     #[cold]
     pub(super) fn solicit(&mut self, solicit: Solicit) {
-        self.queue(Own::Solicit(solicit));
+        self.queue(OwnFrame::Solicit(solicit));
     }
 
     /// Announces our addresses the next time, if it is time.
@@ -56,7 +56,7 @@ impl<B: Buf> Interface<B> {
     pub(super) fn announce(&mut self) {
         if let Some(ours) = self.config.ipv4 {
             // RFC 5227 §3: an announcement is a request with our address as sender's and target's.
-            self.queue(Own::Arp {
+            self.queue(OwnFrame::Arp {
                 packet: ArpPacket {
                     operation: ArpOperation::Request,
                     sender_mac: self.config.mac,
@@ -69,7 +69,7 @@ impl<B: Buf> Interface<B> {
         }
         if let Some(ours) = self.config.ipv6 {
             for address in [ours.address(), self.link_local] {
-                self.queue(Own::Advertise {
+                self.queue(OwnFrame::Advertise {
                     target: address,
                     dst: ALL_NODES,
                     to: MacAddr::of_ipv6_multicast(ALL_NODES),
@@ -122,7 +122,7 @@ impl<B: Buf> Interface<B> {
             return Err(DropReason::NotPrimary);
         }
         self.stats.rx_arp = self.stats.rx_arp.wrapping_add(1);
-        self.queue(Own::Arp {
+        self.queue(OwnFrame::Arp {
             packet: ArpPacket {
                 operation: ArpOperation::Reply,
                 sender_mac: self.config.mac,
@@ -190,7 +190,7 @@ impl<B: Buf> Interface<B> {
         } else {
             (message.src, source_mac.unwrap_or(message.src_mac))
         };
-        self.queue(Own::Advertise { target: solicitation.target, dst, to, solicited: !from_nobody });
+        self.queue(OwnFrame::Advertise { target: solicitation.target, dst, to, solicited: !from_nobody });
         Ok(())
     }
 }

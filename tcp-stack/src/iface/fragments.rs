@@ -22,11 +22,11 @@ use core::ops::Range;
 use hashbrown::HashMap;
 
 /// Fragments of one packet at most: 1500 bytes over the smallest link that IPv4 knows.
-const PIECES_MAX: u16 = 32;
+const FRAGMENTS_PER_PACKET_MAX: u16 = 32;
 /// The part of the memory that one source may have.
-const SHARE: u32 = 4;
+const SHARE_DIVISOR: u32 = 4;
 /// The smallest buffer that is reckoned with, bytes.
-const BUFFER_LEAST: u32 = 512;
+const BUFFER_BYTES_MIN: u32 = 512;
 /// RFC 791 §3.1: the longest packet, bytes.
 const PACKET_MAX: usize = 65_535;
 
@@ -75,7 +75,7 @@ impl Fragment {
 
     /// RFC 8200 §4.5: all but the last are a multiple of 8 bytes long, and none reaches beyond the longest
     /// packet.
-    pub(super) fn is_sound(&self) -> bool {
+    pub(super) fn is_valid(&self) -> bool {
         let headers = self.payload.start.saturating_sub(self.ip_at);
         let len = self.payload.len();
         let end = usize::try_from(self.end()).unwrap_or(usize::MAX);
@@ -85,7 +85,7 @@ impl Fragment {
 
 /// What became of a fragment.
 #[derive(Debug)]
-pub(super) enum Taken<B> {
+pub(super) enum Insertion<B> {
     /// It waits for the others.
     Held,
     /// It was the last one: the frame of the whole packet.
@@ -122,7 +122,7 @@ struct Datagram {
     /// Which ECN codepoints its fragments carried, a bit each.
     ecn: u8,
     /// Fragments overlapped: none of it is taken any more.
-    spoiled: bool,
+    poisoned: bool,
     /// Neighbors in the order of arrival.
     older: u32,
     newer: u32,
@@ -157,7 +157,7 @@ impl<B: Buf> Fragments<B> {
         Self {
             limits,
             datagrams: Pool::new(limits.datagrams_max.into()),
-            pieces: Pool::new((limits.bytes_max / BUFFER_LEAST).min(1 << 16)),
+            pieces: Pool::new((limits.bytes_max / BUFFER_BYTES_MIN).min(1 << 16)),
             // Twice the entries: removals then never make the table grow.
             index: HashMap::with_capacity_and_hasher(datagrams.wrapping_mul(2), keys),
             shares,
@@ -180,29 +180,29 @@ impl<B: Buf> Fragments<B> {
         fragment: &Fragment,
         buf: B,
         lost: &mut dyn FnMut(DropReason),
-    ) -> Taken<B> {
+    ) -> Insertion<B> {
         if self.limits.datagrams_max == 0 {
-            return Taken::Dropped(DropReason::IpFragment);
+            return Insertion::Dropped(DropReason::IpFragment);
         }
         let known = self.index.get(&fragment.key).copied();
         let Some(index) = known.or_else(|| self.begin(now, fragment.key, lost)) else {
-            return Taken::Dropped(DropReason::FragmentLimit);
+            return Insertion::Dropped(DropReason::FragmentLimit);
         };
-        let before = match self.place_for(index, fragment, &buf) {
+        let before = match self.position_for(index, fragment, &buf) {
             Ok(before) => before,
             Err(reason) => {
                 if reason == DropReason::FragmentOverlap {
-                    self.spoil(index, lost);
+                    self.poison(index, lost);
                 }
-                return Taken::Dropped(reason);
+                return Insertion::Dropped(reason);
             }
         };
         if !self.make_room(index, buf.true_size(), lost) || !self.insert(index, before, fragment, buf) {
-            return Taken::Dropped(DropReason::FragmentLimit);
+            return Insertion::Dropped(DropReason::FragmentLimit);
         }
         match self.datagrams.get(index) {
             Some(datagram) if datagram.end == Some(datagram.have) => self.finish(index, lost),
-            _ => Taken::Held,
+            _ => Insertion::Held,
         }
     }
 
@@ -227,7 +227,7 @@ impl<B: Buf> Fragments<B> {
             held: 0,
             ip_at: 0,
             ecn: 0,
-            spoiled: false,
+            poisoned: false,
             older: self.newest,
             newer: NIL,
         };
@@ -267,14 +267,14 @@ impl<B: Buf> Fragments<B> {
     }
 
     /// The piece behind which a fragment belongs, `NIL` for the first place; or why it belongs nowhere.
-    fn place_for(&self, index: u32, fragment: &Fragment, buf: &B) -> Result<u32, DropReason> {
+    fn position_for(&self, index: u32, fragment: &Fragment, buf: &B) -> Result<u32, DropReason> {
         let datagram = self.datagrams.get(index).ok_or(DropReason::FragmentLimit)?;
         let (start, end) = (fragment.offset, fragment.end());
         let contradicts = match datagram.end {
             Some(known) => end > known || (!fragment.more && end != known),
             None => false,
         };
-        if datagram.spoiled || contradicts {
+        if datagram.poisoned || contradicts {
             return Err(DropReason::FragmentOverlap);
         }
         let mut before = NIL;
@@ -295,7 +295,7 @@ impl<B: Buf> Fragments<B> {
             }
             at = piece.next;
         }
-        if datagram.pieces >= PIECES_MAX {
+        if datagram.pieces >= FRAGMENTS_PER_PACKET_MAX {
             return Err(DropReason::FragmentLimit);
         }
         Ok(before)
@@ -308,7 +308,7 @@ impl<B: Buf> Fragments<B> {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         for _ in 0..=self.limits.datagrams_max {
             let held = self.shares.get(share).map_or(0, |share| share.held);
-            let victim = if held.saturating_add(size) > self.limits.bytes_max / SHARE {
+            let victim = if held.saturating_add(size) > self.limits.bytes_max / SHARE_DIVISOR {
                 self.oldest_of(share)
             } else if self.held.saturating_add(size) > self.limits.bytes_max || self.pieces.available() == 0 {
                 self.oldest
@@ -355,9 +355,9 @@ impl<B: Buf> Fragments<B> {
     }
 
     /// All of a packet has arrived.
-    fn finish(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) -> Taken<B> {
+    fn finish(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) -> Insertion<B> {
         let Some((datagram, head)) = self.unlink(index) else {
-            return Taken::Dropped(DropReason::FragmentLimit);
+            return Insertion::Dropped(DropReason::FragmentLimit);
         };
         let made = head.ok_or(DropReason::FragmentLimit).and_then(|first| self.join(&datagram, first));
         // Of what follows the first, only the buffers are left to be given back.
@@ -366,13 +366,13 @@ impl<B: Buf> Fragments<B> {
             at = piece.next;
         }
         match made {
-            Ok(buf) => Taken::Whole(buf),
+            Ok(buf) => Insertion::Whole(buf),
             Err(reason) => {
                 // The one that completed it is told of by the answer.
                 for _ in 1..datagram.pieces {
                     lost(reason);
                 }
-                Taken::Dropped(reason)
+                Insertion::Dropped(reason)
             }
         }
     }
@@ -404,16 +404,20 @@ impl<B: Buf> Fragments<B> {
         let packet = buf.bytes_mut().and_then(|frame| frame.get_mut(datagram.ip_at..));
         let headers = first.payload.start.saturating_sub(datagram.ip_at);
         let rewritten = packet.and_then(|packet| {
-            if is_ipv4 { whole_ipv4(packet, headers, marked) } else { whole_ipv6(packet, headers, marked) }
+            if is_ipv4 {
+                rewrite_ipv4(packet, headers, marked)
+            } else {
+                rewrite_ipv6(packet, headers, marked)
+            }
         });
         rewritten.map(|()| buf).ok_or(DropReason::FragmentMalformed)
     }
 
     /// Fragments of a packet overlap: what is there of it goes; the record stays, so that what comes goes,
     /// too.
-    fn spoil(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) {
+    fn poison(&mut self, index: u32, lost: &mut dyn FnMut(DropReason)) {
         let Some(datagram) = self.datagrams.get_mut(index) else { return };
-        datagram.spoiled = true;
+        datagram.poisoned = true;
         let (mut at, held, share) = (datagram.head, datagram.held, datagram.share);
         (datagram.head, datagram.held, datagram.pieces) = (NIL, 0, 0);
         self.release(held, share);
@@ -486,7 +490,7 @@ impl<B: Buf> Fragments<B> {
 }
 
 /// Makes the headers of a first fragment, `headers` bytes long, those of the packet.
-fn whole_ipv4(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
+fn rewrite_ipv4(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
     let [l0, l1] = u16::try_from(packet.len()).ok()?.to_be_bytes();
     let header = packet.get_mut(..headers)?;
     let [_, class, len0, len1, _, _, flags, offset, _, _, c0, c1, ..] = header else { return None };
@@ -498,7 +502,7 @@ fn whole_ipv4(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
 }
 
 /// As above; the fragment header, which the headers end with, becomes that of an atomic fragment.
-fn whole_ipv6(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
+fn rewrite_ipv6(packet: &mut [u8], headers: usize, marked: bool) -> Option<()> {
     let payload_len = packet.len().checked_sub(Ipv6Header::LEN)?;
     let [l0, l1] = u16::try_from(payload_len).ok()?.to_be_bytes();
     let [_, class, _, _, len0, len1, ..] = packet else { return None };

@@ -25,7 +25,7 @@ pub(crate) use fragments::FragmentLimits;
 pub(crate) use path_mtu::PathMtuCache;
 pub(crate) use plain::Plain;
 pub use stats::InterfaceStats;
-pub(crate) use transmit::Run;
+pub(crate) use transmit::SegmentRun;
 
 use crate::buf::{Buf, RxChecksum, RxFrame};
 use crate::seq::SeqNum;
@@ -34,10 +34,10 @@ use crate::wire::{Ipv4Cidr, Ipv4Header, Ipv6Cidr, Ipv6Header, MacAddr, TcpHeader
 use classify::{Classified, EchoRequest, Tcp};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
-use fragments::{Fragment, Fragments, Taken};
+use fragments::{Fragment, Fragments, Insertion};
 use neighbor::{Keys, Lookup, NeighborCache};
 use template::Template;
-use transmit::{Own, OwnQueue};
+use transmit::{OwnFrame, OwnFrameQueue};
 
 /// The least time between two ICMP errors of ours.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
@@ -157,7 +157,7 @@ pub(crate) struct Interface<B> {
     link_local: Ipv6Addr,
     neighbors: NeighborCache,
     fragments: Fragments<B>,
-    queue: OwnQueue<B>,
+    queue: OwnFrameQueue<B>,
     /// When an ICMP error may be sent next.
     errors_from: Instant,
     /// Announcements of our addresses still to be sent, and when; and since when they may be defended again.
@@ -178,7 +178,7 @@ impl<B: Buf> Interface<B> {
             link_local: config.mac.link_local(),
             neighbors: NeighborCache::new(neighbors_max, keys),
             fragments: Fragments::new(config.fragments, Keys(keys.0, keys.1)),
-            queue: OwnQueue::new(),
+            queue: OwnFrameQueue::new(),
             errors_from: Instant::ZERO,
             announcements: 0,
             announce_at: None,
@@ -194,8 +194,8 @@ impl<B: Buf> Interface<B> {
     }
 
     /// Gives a neighbor a link address that nothing on the wire changes; to be called before the first frame.
-    pub(crate) fn fix_neighbor(&mut self, ip: IpAddr, mac: MacAddr) {
-        self.neighbors.fix(ip, mac);
+    pub(crate) fn add_static_neighbor(&mut self, ip: IpAddr, mac: MacAddr) {
+        self.neighbors.add_static(ip, mac);
     }
 
     /// Takes a frame from the port.
@@ -271,9 +271,9 @@ impl<B: Buf> Interface<B> {
             drops.count(reason);
         };
         let whole = match fragments.take(now, fragment, buf, &mut lost) {
-            Taken::Held => return Received::Done,
-            Taken::Whole(whole) => whole,
-            Taken::Dropped(reason) => {
+            Insertion::Held => return Received::Done,
+            Insertion::Whole(whole) => whole,
+            Insertion::Dropped(reason) => {
                 lost(reason);
                 return Received::Done;
             }
@@ -305,7 +305,7 @@ impl<B: Buf> Interface<B> {
             request.message.end = request.message.start.saturating_add(len_max);
             request.truncated = true;
         }
-        if !self.queue.push(Own::EchoReply { buf, request }) {
+        if !self.queue.push(OwnFrame::EchoReply { buf, request }) {
             return Err(DropReason::IcmpEchoLimit);
         }
         self.stats.rx_echo_requests = self.stats.rx_echo_requests.wrapping_add(1);
@@ -362,7 +362,7 @@ impl<B: Buf> Interface<B> {
     #[inline(always)]
     pub(crate) fn resolve(&mut self, now: Instant, remote: IpAddr) -> Result<MacAddr, NotReady> {
         let Some(hop) = self.next_hop(remote) else { return Err(NotReady::NoRoute) };
-        if let Some(mac) = self.neighbors.ready(now, hop) {
+        if let Some(mac) = self.neighbors.lookup_ready(now, hop) {
             return Ok(mac);
         }
         match self.neighbors.resolve(now, hop) {
@@ -396,9 +396,9 @@ impl<B: Buf> Interface<B> {
     ///
     /// RFC 1122 §3.3.1.4: "TCP or any connection-oriented transport protocol should be able to give
     /// negative advice, e.g., triggered by excessive retransmissions."
-    pub(crate) fn doubt(&mut self, now: Instant, remote: IpAddr) {
+    pub(crate) fn suspect(&mut self, now: Instant, remote: IpAddr) {
         if let Some(hop) = self.next_hop(remote) {
-            self.neighbors.doubt(now, hop);
+            self.neighbors.suspect(now, hop);
         }
     }
 
@@ -409,7 +409,7 @@ impl<B: Buf> Interface<B> {
         self.announce_again(now);
         let Self { neighbors, queue, stats, .. } = self;
         neighbors.handle_timeouts(now, &mut |solicit| {
-            if !queue.push(Own::Solicit(solicit)) {
+            if !queue.push(OwnFrame::Solicit(solicit)) {
                 stats.tx_queue_full = stats.tx_queue_full.wrapping_add(1);
             }
         });
@@ -434,7 +434,7 @@ impl<B: Buf> Interface<B> {
             // RFC 4443 §2.4 (f): "an IPv6 node MUST limit the rate of ICMPv6 error messages it originates."
             if config.primary && now >= *errors_from {
                 *errors_from = now + ERROR_INTERVAL;
-                errors = errors.wrapping_add(u64::from(!queue.push(Own::TimeExceeded { first })));
+                errors = errors.wrapping_add(u64::from(!queue.push(OwnFrame::TimeExceeded { first })));
             }
         });
         stats.rx_delivered = stats.rx_delivered.wrapping_sub(frames_lost);
@@ -448,8 +448,16 @@ impl<B: Buf> Interface<B> {
 
     /// What was counted, but for drops.
     pub(crate) fn stats(&self) -> InterfaceStats {
-        let neighbor::Tally { resolved, failed, evicted, refused, moved, flapping, contested, upheld } =
-            self.neighbors.tally;
+        let neighbor::NeighborCounts {
+            resolved,
+            failed,
+            evicted,
+            refused,
+            moved,
+            flapping,
+            contested,
+            upheld,
+        } = self.neighbors.counts;
         InterfaceStats {
             neighbors_resolved: resolved,
             neighbors_failed: failed,

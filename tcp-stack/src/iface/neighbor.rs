@@ -38,7 +38,7 @@ const SOLICITATIONS_MAX: u8 = 3;
 const RETRANSMIT: Duration = Duration::from_secs(1);
 /// The time between two questions to a link address that another station contests: what a neighbor that has moved
 /// waits for is a few of these.
-const CONTEST_RETRANSMIT: Duration = Duration::from_millis(200);
+const CHALLENGE_RETRANSMIT: Duration = Duration::from_millis(200);
 /// RFC 4861 §10: DELAY_FIRST_PROBE_TIME, "5 seconds".
 const FIRST_PROBE: Duration = Duration::from_secs(5);
 /// RFC 4861 §10: REACHABLE_TIME, "30,000 milliseconds", to be multiplied by a random number between 0.5
@@ -46,9 +46,9 @@ const FIRST_PROBE: Duration = Duration::from_secs(5);
 const REACHABLE_BASE_MS: u64 = 30_000;
 /// How long a neighbor's link address stays after it has changed, or was contested and answered: who claims it again and
 /// again moves it, or makes us ask, no more often than that.
-const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// How long a neighbor with whom a connection made progress keeps its place, whoever else wants one.
-const KEEP: Duration = Duration::from_secs(60);
+const IN_USE_TIME: Duration = Duration::from_secs(60);
 /// How long an address that did not answer is not asked again.
 const HOLD_DOWN: Duration = Duration::from_secs(1);
 /// Deadlines are rounded up to this.
@@ -99,7 +99,7 @@ enum State {
     /// Did not answer; not asked before then.
     Failed { until: Instant },
     /// As configured.
-    Fixed,
+    Static,
 }
 
 impl State {
@@ -110,7 +110,7 @@ impl State {
                 Some(next)
             }
             Self::Delay { until } => Some(until),
-            Self::Reachable { .. } | Self::Stale | Self::Failed { .. } | Self::Fixed => None,
+            Self::Reachable { .. } | Self::Stale | Self::Failed { .. } | Self::Static => None,
         }
     }
 
@@ -138,21 +138,21 @@ impl Entry {
 
     /// Whether a connection makes progress through it.
     fn is_in_use(&self, now: Instant) -> bool {
-        self.confirmed.is_some_and(|at| now.saturating_since(at) < KEEP)
+        self.confirmed.is_some_and(|at| now.saturating_since(at) < IN_USE_TIME)
     }
 
     /// Whether its link address changed, or proved right, just now.
     fn has_just_settled(&self, now: Instant) -> bool {
-        self.settled.is_some_and(|at| now.saturating_since(at) < SETTLE)
+        self.settled.is_some_and(|at| now.saturating_since(at) < SETTLE_TIME)
     }
 
     /// Whether its link address changes only after it was asked and did not answer: something was sent there.
-    fn is_relied_on(&self, now: Instant) -> bool {
-        self.referenced || self.is_in_use(now) || self.state == State::Fixed
+    fn has_been_used(&self, now: Instant) -> bool {
+        self.referenced || self.is_in_use(now) || self.state == State::Static
     }
 
     /// Takes the link address that an answer gives, when none is known any more; returns whether it is another one.
-    fn learn(&mut self, now: Instant, mac: MacAddr) -> bool {
+    fn set_mac(&mut self, now: Instant, mac: MacAddr) -> bool {
         let moved = self.mac != MacAddr::UNSPECIFIED && self.mac != mac;
         if moved {
             self.settled = Some(now);
@@ -164,7 +164,7 @@ impl Entry {
 
 /// Events worth counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct NeighborCounts {
     pub(super) resolved: u64,
     pub(super) failed: u64,
     pub(super) evicted: u64,
@@ -194,14 +194,14 @@ pub(super) struct NeighborCache {
     capacity: usize,
     /// Where the search for an entry to forget begins, and how many are fixed: they are the first.
     hand: usize,
-    fixed: usize,
+    static_count: usize,
     /// The entry found last: most packets go the same way.
     last: u32,
     deadline: Option<Instant>,
     reachable: Duration,
     /// Counts the changes from "not known" to "known".
     resolutions: u32,
-    pub(super) tally: Tally,
+    pub(super) counts: NeighborCounts,
 }
 
 impl NeighborCache {
@@ -217,30 +217,30 @@ impl NeighborCache {
             index: HashMap::with_capacity_and_hasher(capacity.wrapping_mul(2), Keys(keys.0, keys.1)),
             capacity,
             hand: 0,
-            fixed: 0,
+            static_count: 0,
             last: 0,
             deadline: None,
             reachable: Duration::from_millis(reachable_ms),
             resolutions: 0,
-            tally: Tally::default(),
+            counts: NeighborCounts::default(),
         }
     }
 
     /// Adds a neighbor whose link address never changes, beside as many others as the cache was made for. To be called
     /// before anything is learnt; of two for one address the first counts.
-    pub(super) fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
+    pub(super) fn add_static(&mut self, ip: IpAddr, mac: MacAddr) {
         let slot = self.entries.len();
         let Ok(index) = u32::try_from(slot) else { return };
-        if slot != self.fixed || self.index.contains_key(&ip) {
+        if slot != self.static_count || self.index.contains_key(&ip) {
             return;
         }
         self.capacity = self.capacity.saturating_add(1);
         self.entries.reserve(self.capacity);
         self.index.reserve(self.capacity.saturating_mul(2));
-        self.entries.push(Entry::new(ip, mac, State::Fixed, true));
+        self.entries.push(Entry::new(ip, mac, State::Static, true));
         self.index.insert(ip, index);
-        self.fixed = self.entries.len();
-        self.hand = self.fixed;
+        self.static_count = self.entries.len();
+        self.hand = self.static_count;
     }
 
     pub(super) fn resolutions(&self) -> u32 {
@@ -262,11 +262,11 @@ impl NeighborCache {
 
     /// What [`Self::resolve`] says of the neighbor found last, if that is the one, and nothing else follows.
     #[inline(always)]
-    pub(super) fn ready(&mut self, now: Instant, ip: IpAddr) -> Option<MacAddr> {
+    pub(super) fn lookup_ready(&mut self, now: Instant, ip: IpAddr) -> Option<MacAddr> {
         let entry = self.entries.get_mut(self.last as usize).filter(|entry| entry.ip == ip)?;
         let ready = match entry.state {
             State::Reachable { until } => now < until,
-            State::Fixed | State::Delay { .. } | State::Probe { .. } | State::Contested { .. } => true,
+            State::Static | State::Delay { .. } | State::Probe { .. } | State::Contested { .. } => true,
             State::Incomplete { .. } | State::Stale | State::Failed { .. } => false,
         };
         entry.referenced = true;
@@ -275,12 +275,12 @@ impl NeighborCache {
 
     /// Where to send a packet for an on-link address; starts asking when that is not known.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Lookup {
-        let Some(slot) = self.slot(ip) else { return self.ask(now, ip) };
+        let Some(slot) = self.slot(ip) else { return self.solicit(now, ip) };
         let Some(entry) = self.entries.get_mut(slot) else { return Lookup::Unreachable };
         entry.referenced = true;
         match entry.state {
             State::Reachable { until } if now < until => return Lookup::Ready(entry.mac),
-            State::Fixed | State::Delay { .. } | State::Probe { .. } | State::Contested { .. } => {
+            State::Static | State::Delay { .. } | State::Probe { .. } | State::Contested { .. } => {
                 return Lookup::Ready(entry.mac);
             }
             State::Incomplete { .. } => return Lookup::Resolving(None),
@@ -304,7 +304,7 @@ impl NeighborCache {
 
     #[cold]
     #[inline(never)]
-    fn ask(&mut self, now: Instant, ip: IpAddr) -> Lookup {
+    fn solicit(&mut self, now: Instant, ip: IpAddr) -> Lookup {
         let next = tick(now + RETRANSMIT);
         let state = State::Incomplete { sent: 1, next };
         if !self.insert(now, Entry::new(ip, MacAddr::UNSPECIFIED, state, true), true) {
@@ -325,34 +325,34 @@ impl NeighborCache {
             return;
         }
         if !entry.state.has_mac() {
-            let moved = entry.learn(now, mac);
+            let moved = entry.set_mac(now, mac);
             entry.state = State::Stale;
             self.count_resolved(moved);
-        } else if entry.is_relied_on(now) {
-            self.contest(now, slot);
-        } else if note_move(&mut self.tally, now, entry) {
+        } else if entry.has_been_used(now) {
+            self.challenge(now, slot);
+        } else if may_move(&mut self.counts, now, entry) {
             entry.mac = mac;
             entry.state = State::Stale;
         }
     }
 
     /// Another station claims the address of a neighbor that is relied on: the one that is known is asked first.
-    fn contest(&mut self, now: Instant, slot: usize) {
+    fn challenge(&mut self, now: Instant, slot: usize) {
         let Some(entry) = self.entries.get_mut(slot) else { return };
         let upheld = match entry.state {
             // It is being asked already.
             State::Contested { .. } => return,
-            State::Fixed => 1,
+            State::Static => 1,
             _ => {
-                let from = entry.settled.map_or(now, |at| now.max(at + SETTLE));
+                let from = entry.settled.map_or(now, |at| now.max(at + SETTLE_TIME));
                 let next = tick(from);
                 entry.state = State::Contested { sent: 0, next };
                 self.arm(next);
                 0
             }
         };
-        self.tally.contested = self.tally.contested.wrapping_add(1);
-        self.tally.upheld = self.tally.upheld.wrapping_add(upheld);
+        self.counts.contested = self.counts.contested.wrapping_add(1);
+        self.counts.upheld = self.counts.upheld.wrapping_add(upheld);
     }
 
     /// A neighbor says what its link address is (RFC 4861 §7.2.5). Returns whether the neighbor is known
@@ -365,7 +365,7 @@ impl NeighborCache {
             // "If the link layer has addresses and no Target Link-Layer Address option is included, the
             // receiving node SHOULD silently discard the received advertisement."
             let Some(mac) = advert.mac else { return true };
-            let moved = entry.learn(now, mac);
+            let moved = entry.set_mac(now, mac);
             entry.state = if advert.solicited { reachable } else { State::Stale };
             self.count_resolved(moved);
             return true;
@@ -382,9 +382,9 @@ impl NeighborCache {
             }
             return true;
         }
-        if entry.is_relied_on(now) {
-            self.contest(now, slot);
-        } else if note_move(&mut self.tally, now, entry) {
+        if entry.has_been_used(now) {
+            self.challenge(now, slot);
+        } else if may_move(&mut self.counts, now, entry) {
             entry.mac = mac;
             entry.state = if advert.solicited { reachable } else { State::Stale };
         }
@@ -396,10 +396,10 @@ impl NeighborCache {
         let Some(entry) = self.entries.get_mut(slot).filter(|_| solicited) else { return };
         match entry.state {
             // What was asked before the claim says nothing of it.
-            State::Fixed | State::Contested { sent: 0, .. } => return,
+            State::Static | State::Contested { sent: 0, .. } => return,
             State::Contested { .. } => {
                 entry.settled = Some(now);
-                self.tally.upheld = self.tally.upheld.wrapping_add(1);
+                self.counts.upheld = self.counts.upheld.wrapping_add(1);
             }
             _ => {}
         }
@@ -413,14 +413,14 @@ impl NeighborCache {
         let Some(entry) = self.entries.get_mut(slot).filter(|entry| entry.state.has_mac()) else { return };
         entry.confirmed = Some(now);
         // What was sent to where it was before says nothing of where it is now.
-        if !entry.has_just_settled(now) && !matches!(entry.state, State::Contested { .. } | State::Fixed) {
+        if !entry.has_just_settled(now) && !matches!(entry.state, State::Contested { .. } | State::Static) {
             entry.state = reachable;
         }
     }
 
     /// What was sent to this neighbor does not arrive, as far as the layer above can tell: it is asked at
     /// once whether it is there.
-    pub(super) fn doubt(&mut self, now: Instant, ip: IpAddr) {
+    pub(super) fn suspect(&mut self, now: Instant, ip: IpAddr) {
         let Some(slot) = self.slot(ip) else { return };
         let Some(entry) = self.entries.get_mut(slot) else { return };
         if matches!(entry.state, State::Reachable { .. } | State::Stale | State::Delay { .. }) {
@@ -451,7 +451,7 @@ impl NeighborCache {
             };
         }
         self.deadline = earliest;
-        self.tally.failed = self.tally.failed.wrapping_add(failed);
+        self.counts.failed = self.counts.failed.wrapping_add(failed);
     }
 
     fn arm(&mut self, deadline: Instant) {
@@ -460,9 +460,9 @@ impl NeighborCache {
 
     /// A link address became known; `moved` when another one was before.
     fn count_resolved(&mut self, moved: bool) {
-        self.tally.moved = self.tally.moved.wrapping_add(u64::from(moved));
+        self.counts.moved = self.counts.moved.wrapping_add(u64::from(moved));
         self.resolutions = self.resolutions.wrapping_add(1);
-        self.tally.resolved = self.tally.resolved.wrapping_add(1);
+        self.counts.resolved = self.counts.resolved.wrapping_add(1);
     }
 
     /// Adds an entry, in the place of another if need be; `wanted` when we have something to send there.
@@ -473,8 +473,8 @@ impl NeighborCache {
             self.index.insert(entry.ip, slot);
             return true;
         }
-        let Some(slot) = self.victim(now, wanted) else {
-            self.tally.refused = self.tally.refused.wrapping_add(1);
+        let Some(slot) = self.entry_to_evict(now, wanted) else {
+            self.counts.refused = self.counts.refused.wrapping_add(1);
             return false;
         };
         let (Some(place), Ok(index)) = (self.entries.get_mut(slot), u32::try_from(slot)) else {
@@ -483,19 +483,19 @@ impl NeighborCache {
         self.index.remove(&place.ip);
         *place = entry;
         self.index.insert(entry.ip, index);
-        self.tally.evicted = self.tally.evicted.wrapping_add(1);
+        self.counts.evicted = self.counts.evicted.wrapping_add(1);
         true
     }
 
     /// An entry to forget: one that was not looked up since the hand passed last. If the few that are
     /// looked at all were, the last of them must go for one that is wanted; but none through which a
     /// connection makes progress, lest anybody who makes us ask for many addresses cuts those off.
-    fn victim(&mut self, now: Instant, wanted: bool) -> Option<usize> {
+    fn entry_to_evict(&mut self, now: Instant, wanted: bool) -> Option<usize> {
         let mut last = None;
         for _ in 0..EVICTION_STEPS.min(self.entries.len()) {
             let slot = self.hand;
             let next = slot.wrapping_add(1);
-            self.hand = if next >= self.entries.len() { self.fixed } else { next };
+            self.hand = if next >= self.entries.len() { self.static_count } else { next };
             let entry = self.entries.get_mut(slot)?;
             if entry.is_in_use(now) {
                 continue;
@@ -514,12 +514,12 @@ impl NeighborCache {
 }
 
 /// The link address of a neighbor that is not relied on is to change; `false` when it did so just now, and stays.
-fn note_move(tally: &mut Tally, now: Instant, entry: &mut Entry) -> bool {
+fn may_move(counts: &mut NeighborCounts, now: Instant, entry: &mut Entry) -> bool {
     if entry.has_just_settled(now) {
-        tally.flapping = tally.flapping.wrapping_add(1);
+        counts.flapping = counts.flapping.wrapping_add(1);
         return false;
     }
-    tally.moved = tally.moved.wrapping_add(1);
+    counts.moved = counts.moved.wrapping_add(1);
     entry.settled = Some(now);
     true
 }
@@ -536,7 +536,7 @@ fn step(entry: &mut Entry, now: Instant) -> Option<Solicit> {
             (State::Probe { sent: sent.saturating_add(1), next }, Some(entry.mac))
         }
         State::Contested { sent, .. } if sent < SOLICITATIONS_MAX => {
-            let next = tick(now + CONTEST_RETRANSMIT);
+            let next = tick(now + CHALLENGE_RETRANSMIT);
             (State::Contested { sent: sent.saturating_add(1), next }, Some(entry.mac))
         }
         State::Incomplete { .. } => {
@@ -546,7 +546,7 @@ fn step(entry: &mut Entry, now: Instant) -> Option<Solicit> {
         // RFC 4861 §7.3.3: "retransmissions cease and the entry SHOULD be deleted", so that "address resolution" begins
         // anew; at once, since something is on its way there.
         State::Probe { .. } | State::Contested { .. } => (State::Incomplete { sent: 1, next }, None),
-        State::Reachable { .. } | State::Stale | State::Failed { .. } | State::Fixed => return None,
+        State::Reachable { .. } | State::Stale | State::Failed { .. } | State::Static => return None,
     };
     entry.state = state;
     Some(Solicit { target: entry.ip, to })

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_ages_and_is_raised() {
+    fn entries_expire_and_are_raised() {
         let age = Duration::from_secs(600);
         let mut cache = PathMtuCache::new(4, Some(age), (1, 2));
         let start = Instant::from_millis(5);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_the_oldest_gives_way() {
+    fn a_full_cache_evicts_its_oldest_entry() {
         let mut cache = PathMtuCache::new(4, None, (1, 2));
         let table = cache.index.capacity();
         for n in 0..1000 {

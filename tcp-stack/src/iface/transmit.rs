@@ -21,7 +21,7 @@ const QUOTE_MAX: (usize, usize) = (576 - 28, 1280 - 48);
 
 /// A frame that the interface sends of its own accord.
 #[derive(Debug)]
-pub(super) enum Own<B> {
+pub(super) enum OwnFrame<B> {
     Arp {
         packet: ArpPacket,
         to: MacAddr,
@@ -45,15 +45,15 @@ pub(super) enum Own<B> {
 
 /// The frames that wait, in the order in which they were asked for.
 #[derive(Debug)]
-pub(super) struct OwnQueue<B>(VecDeque<Own<B>>);
+pub(super) struct OwnFrameQueue<B>(VecDeque<OwnFrame<B>>);
 
-impl<B> OwnQueue<B> {
+impl<B> OwnFrameQueue<B> {
     pub(super) fn new() -> Self {
         Self(VecDeque::with_capacity(QUEUE_MAX))
     }
 
     /// Adds a frame; `false`, and the frame is gone, when too many wait.
-    pub(super) fn push(&mut self, own: Own<B>) -> bool {
+    pub(super) fn push(&mut self, own: OwnFrame<B>) -> bool {
         let has_room = self.0.len() < QUEUE_MAX;
         if has_room {
             self.0.push_back(own);
@@ -68,7 +68,7 @@ impl<B> OwnQueue<B> {
 
 /// Segments that the port cuts out of one frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct SegmentRun {
     /// How many.
     pub(crate) segments: u16,
     /// Payload of each but the last, bytes.
@@ -79,7 +79,7 @@ pub(crate) struct Run {
 
 /// Where a packet goes, and what its IP header says.
 #[derive(Clone, Copy, Debug)]
-struct Envelope {
+struct PacketMeta {
     mac: MacAddr,
     local: IpAddr,
     remote: IpAddr,
@@ -96,7 +96,7 @@ struct Envelope {
 enum Built<B> {
     Frame(TxFrame<B>),
     /// No buffer: try again.
-    NoBuffer(Own<B>),
+    NoBuffer(OwnFrame<B>),
     /// It cannot be sent.
     Impossible,
 }
@@ -125,7 +125,7 @@ impl<B: Buf> Interface<B> {
             TcpHeader::set_checksum(segment, pseudo_header)
         };
         let l4_len = (segment.get(12)? >> 4).wrapping_mul(4);
-        let envelope = Envelope {
+        let meta = PacketMeta {
             mac,
             local,
             remote,
@@ -135,7 +135,7 @@ impl<B: Buf> Interface<B> {
             checksum: !offloaded,
             linked: 0,
         };
-        let offload = self.wrap(&envelope, buf).filter(|_| written)?;
+        let offload = self.put_headers(&meta, buf).filter(|_| written)?;
         self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(1);
         Some(TxOffload {
             l4_len,
@@ -152,7 +152,7 @@ impl<B: Buf> Interface<B> {
         mac: MacAddr,
         (local, remote): (IpAddr, IpAddr),
         traffic_class: u8,
-        run: Run,
+        run: SegmentRun,
         buf: &mut B,
     ) -> Option<TxOffload> {
         let cut = run.segments > 1;
@@ -162,7 +162,7 @@ impl<B: Buf> Interface<B> {
         let pseudo_header = Sum::pseudo_header(local, remote, IpProtocol::TCP, summed);
         let written = TcpHeader::set_partial_checksum(header, pseudo_header);
         let l4_len = (header.get(12)? >> 4).wrapping_mul(4);
-        let envelope = Envelope {
+        let meta = PacketMeta {
             mac,
             local,
             remote,
@@ -172,7 +172,7 @@ impl<B: Buf> Interface<B> {
             checksum: false,
             linked: run.bytes,
         };
-        let offload = self.wrap(&envelope, buf).filter(|_| written)?;
+        let offload = self.put_headers(&meta, buf).filter(|_| written)?;
         self.stats.tx_tcp_segments = self.stats.tx_tcp_segments.wrapping_add(u64::from(run.segments));
         let segment = if cut { run.segment } else { 0 };
         Some(TxOffload { l4_len, ip_checksum: !offload.ipv6, tcp_checksum: true, segment, ..offload })
@@ -185,33 +185,33 @@ impl<B: Buf> Interface<B> {
 
     /// Puts IP and Ethernet headers before what `buf` holds.
     #[inline]
-    fn wrap(&self, envelope: &Envelope, buf: &mut B) -> Option<TxOffload> {
-        let payload_len = buf.bytes().len().saturating_add(envelope.linked);
-        let (ethertype, l3_len) = match envelope.local {
+    fn put_headers(&self, meta: &PacketMeta, buf: &mut B) -> Option<TxOffload> {
+        let payload_len = buf.bytes().len().saturating_add(meta.linked);
+        let (ethertype, l3_len) = match meta.local {
             IpAddr::V4(_) => (EtherType::IPV4, Ipv4Header::LEN),
             IpAddr::V6(_) => (EtherType::IPV6, Ipv6Header::LEN),
         };
-        let ethernet = self.ethernet(envelope.mac, ethertype);
+        let ethernet = self.ethernet(meta.mac, ethertype);
         let l2_len = ethernet.header_len();
         let out = buf.prepend(l2_len.wrapping_add(l3_len))?;
         if !ethernet.emit(out) {
             return None;
         }
         let out = out.get_mut(l2_len..)?;
-        match (envelope.local, envelope.remote) {
+        match (meta.local, meta.remote) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Ipv4Header {
-                traffic_class: envelope.traffic_class,
-                ttl: envelope.hop_limit,
-                ..Ipv4Header::atomic(src, dst, envelope.protocol)
+                traffic_class: meta.traffic_class,
+                ttl: meta.hop_limit,
+                ..Ipv4Header::atomic(src, dst, meta.protocol)
             }
-            .emit(payload_len, envelope.checksum, out.first_chunk_mut()?),
+            .emit(payload_len, meta.checksum, out.first_chunk_mut()?),
             (IpAddr::V6(src), IpAddr::V6(dst)) => Ipv6Header {
                 src,
                 dst,
-                next_header: envelope.protocol,
-                traffic_class: envelope.traffic_class,
+                next_header: meta.protocol,
+                traffic_class: meta.traffic_class,
                 flow_label: 0,
-                hop_limit: envelope.hop_limit,
+                hop_limit: meta.hop_limit,
             }
             .emit(payload_len, out.first_chunk_mut()?),
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
@@ -220,7 +220,7 @@ impl<B: Buf> Interface<B> {
             l2_len: u8::try_from(l2_len).ok()?,
             l3_len: u8::try_from(l3_len).ok()?,
             l4_len: 0,
-            ipv6: envelope.local.is_ipv6(),
+            ipv6: meta.local.is_ipv6(),
             ip_checksum: false,
             tcp_checksum: false,
             segment: 0,
@@ -255,19 +255,19 @@ impl<B: Buf> Interface<B> {
         sent
     }
 
-    fn build<P: BufPool<Buf = B>>(&mut self, own: Own<B>, pool: &mut P) -> Built<B> {
-        if let Own::EchoReply { buf, request } = own {
+    fn build<P: BufPool<Buf = B>>(&mut self, own: OwnFrame<B>, pool: &mut P) -> Built<B> {
+        if let OwnFrame::EchoReply { buf, request } = own {
             return self.build_echo(buf, request, pool);
         }
         let Some(mut buf) = pool.alloc(BufClass::Control) else { return Built::NoBuffer(own) };
-        if let Own::TimeExceeded { first } = own {
+        if let OwnFrame::TimeExceeded { first } = own {
             let Some(offload) = self.build_time_exceeded(&first, &mut buf) else { return Built::Impossible };
             self.stats.tx_time_exceeded = self.stats.tx_time_exceeded.wrapping_add(1);
             return Built::Frame(TxFrame { buf, offload });
         }
         let (offload, counter) = match own {
-            Own::Arp { packet, to } => self.build_arp(&packet, to, &mut buf),
-            Own::Solicit(Solicit { target: IpAddr::V4(target), to }) => {
+            OwnFrame::Arp { packet, to } => self.build_arp(&packet, to, &mut buf),
+            OwnFrame::Solicit(Solicit { target: IpAddr::V4(target), to }) => {
                 let packet = ArpPacket {
                     operation: ArpOperation::Request,
                     sender_mac: self.config.mac,
@@ -277,16 +277,16 @@ impl<B: Buf> Interface<B> {
                 };
                 self.build_arp(&packet, to.unwrap_or(MacAddr::BROADCAST), &mut buf)
             }
-            Own::Solicit(Solicit { target: IpAddr::V6(target), to }) => {
+            OwnFrame::Solicit(Solicit { target: IpAddr::V6(target), to }) => {
                 let offload = self.build_solicitation(target, to, &mut buf);
                 (offload, &mut self.stats.tx_neighbor_solicitations)
             }
-            Own::Advertise { target, dst, to, solicited } => {
+            OwnFrame::Advertise { target, dst, to, solicited } => {
                 let offload = self.build_advertisement(target, dst, to, solicited, &mut buf);
                 (offload, &mut self.stats.tx_neighbor_advertisements)
             }
             // Taken out above.
-            Own::EchoReply { .. } | Own::TimeExceeded { .. } => return Built::Impossible,
+            OwnFrame::EchoReply { .. } | OwnFrame::TimeExceeded { .. } => return Built::Impossible,
         };
         let Some(offload) = offload else { return Built::Impossible };
         *counter = counter.wrapping_add(1);
@@ -349,7 +349,7 @@ impl<B: Buf> Interface<B> {
         for (to, from) in to.iter_mut().zip(body) {
             *to = *from;
         }
-        let envelope = Envelope {
+        let meta = PacketMeta {
             mac,
             local: src.into(),
             remote: dst.into(),
@@ -359,7 +359,7 @@ impl<B: Buf> Interface<B> {
             checksum: true,
             linked: 0,
         };
-        self.wrap(&envelope, buf)
+        self.put_headers(&meta, buf)
     }
 
     /// Turns an echo request into its reply: in place, or in a copy while somebody else looks at it.
@@ -368,7 +368,7 @@ impl<B: Buf> Interface<B> {
         let message_len = request.message.len();
         if !reply.trim_front(request.message.start) || !reply.truncate(message_len) {
             let Some(mut copy) = pool.alloc(BufClass::Control) else {
-                return Built::NoBuffer(Own::EchoReply { buf: reply, request });
+                return Built::NoBuffer(OwnFrame::EchoReply { buf: reply, request });
             };
             let from = reply.bytes().get(request.message.clone());
             match (copy.append(message_len), from) {
@@ -398,7 +398,7 @@ impl<B: Buf> Interface<B> {
                 IpProtocol::ICMPV4
             }
         };
-        let envelope = Envelope {
+        let meta = PacketMeta {
             mac: request.mac,
             local: request.local,
             remote: request.remote,
@@ -408,7 +408,7 @@ impl<B: Buf> Interface<B> {
             checksum: true,
             linked: 0,
         };
-        self.wrap(&envelope, reply)
+        self.put_headers(&meta, reply)
     }
     /// Fragment reassembly time exceeded: type 11 code 1 (RFC 792), type 3 code 1 (RFC 4443 §3.3). It quotes
     /// what it is about, and is never longer than that.
@@ -443,7 +443,7 @@ impl<B: Buf> Interface<B> {
                 IpProtocol::ICMPV4
             }
         };
-        let envelope = Envelope {
+        let meta = PacketMeta {
             mac: ethernet.src,
             local,
             remote,
@@ -453,6 +453,6 @@ impl<B: Buf> Interface<B> {
             checksum: true,
             linked: 0,
         };
-        self.wrap(&envelope, buf)
+        self.put_headers(&meta, buf)
     }
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn step_2_ends_where_nothing_can_be_told() {
+    fn step_2_ends_without_a_verdict() {
         for ack in
             [DUPLICATE, FRtoAck { covers_all: true, ..ADVANCES }, FRtoAck { has_new: false, ..ADVANCES }]
         {

@@ -14,7 +14,7 @@ mod undo;
 pub(crate) use f_rto::{FRto, FRtoAck, FRtoVerdict};
 pub(crate) use prr::Prr;
 pub(crate) use rack::{Delivered, Rack};
-pub(crate) use rate::{DeliveryRate, Newest, RateSample, RateStamp};
+pub(crate) use rate::{DeliveryRate, NewestDelivered, RateSample, RateStamp};
 pub(crate) use rtt::{RttEstimator, SYN_SAMPLE_MAX};
 pub(crate) use tlp::{ProbeOutcome, TailLossProbe};
 pub(crate) use undo::Undo;

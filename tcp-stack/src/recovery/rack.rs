@@ -60,7 +60,7 @@ impl Rack {
 
     /// Whether no segment that was delivered lies beyond `una`, and no round of D-SACK lasts.
     #[inline]
-    pub(crate) fn is_calm(&self, una: SeqNum) -> bool {
+    pub(crate) fn is_quiescent(&self, una: SeqNum) -> bool {
         self.dsack_round.is_none() && self.fack.at_or_before(una)
     }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_one_acknowledgment_delivers_the_last_that_was_sent_tells_the_time() {
+    fn the_segment_sent_last_sets_the_rack_time() {
         let mut rack = Rack::new(SeqNum::new(0));
         rack.begin_ack();
         rack.on_delivered(ms(100), &delivered(60, 3000), MIN_NS);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spuriously_sent_again_widens_the_window() {
+    fn a_spurious_retransmission_widens_the_window() {
         let mut rack = Rack::new(SeqNum::new(0));
         rack.on_spurious(SeqNum::new(10), SeqNum::new(100));
         assert!(rack.reordering_seen());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spurious_retransmission_gives_no_time() {
+    fn a_spurious_retransmission_sets_no_rack_time() {
         let mut rack = Rack::new(SeqNum::new(0));
         rack.on_delivered(ms(100), &delivered(50, 1000), MIN_NS);
         let quick = Delivered { retransmitted: true, ..delivered(95, 2000) };
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_reported_widen_the_window_for_sixteen_recoveries() {
+    fn dsacks_widen_the_window_for_sixteen_recoveries() {
         let mut rack = Rack::new(SeqNum::new(0));
         rack.on_ack(SeqNum::new(10), SeqNum::new(100), true);
         rack.on_ack(SeqNum::new(20), SeqNum::new(100), true);

@@ -53,7 +53,7 @@ impl RateSample {
 
 /// The segment that was sent last of those that one acknowledgment delivered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Newest {
+pub(crate) struct NewestDelivered {
     /// Its stamp, and when it was sent.
     segment: Option<(RateStamp, Instant)>,
     /// When the last one of those that were sent only once was sent.
@@ -62,7 +62,7 @@ pub(crate) struct Newest {
     pub(crate) delivered: u32,
 }
 
-impl Newest {
+impl NewestDelivered {
     /// A segment of `len` bytes of sequence space is newly known to have arrived.
     #[inline]
     pub(crate) fn on_delivered(&mut self, len: u32, stamp: RateStamp, sent_at: Instant, again: bool) {
@@ -141,7 +141,7 @@ impl DeliveryRate {
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
-        newest: &Newest,
+        newest: &NewestDelivered,
         min_rtt: Option<u64>,
     ) -> Option<RateSample> {
         let (segment, sent_at) = newest.segment?;
@@ -203,8 +203,8 @@ mod tests {
         Instant::from_nanos(us * 1024)
     }
 
-    fn newest(segments: &[(u32, RateStamp, Instant)]) -> Newest {
-        let mut newest = Newest::default();
+    fn newest(segments: &[(u32, RateStamp, Instant)]) -> NewestDelivered {
+        let mut newest = NewestDelivered::default();
         for (len, stamp, sent_at) in segments {
             newest.on_delivered(*len, *stamp, *sent_at, false);
         }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_pause_is_marked_until_it_has_passed() {
+    fn samples_after_a_pause_are_app_limited() {
         let mut rate = DeliveryRate::default();
         rate.mark_app_limited(0);
         let (a, at) = (rate.on_send(us(0), true), us(0));
@@ -293,8 +293,8 @@ mod tests {
     }
 
     #[test]
-    fn only_segments_sent_once_tell_a_round_trip_time() {
-        let mut newest = Newest::default();
+    fn only_segments_sent_once_give_a_round_trip_time() {
+        let mut newest = NewestDelivered::default();
         newest.on_delivered(1, RateStamp::default(), us(5), true);
         assert_eq!(newest.rtt(us(9)), None);
         newest.on_delivered(1, RateStamp::default(), us(2), false);

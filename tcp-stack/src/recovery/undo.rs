@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_of_what_was_not_sent_again_do_not_count() {
+    fn dsacks_of_originals_do_not_count() {
         let mut undo = Undo::begin(seq(1000), 1, 1);
         undo.on_retransmission(seq(2000), 5);
         undo.on_duplicate(range(0, 1000), 1000);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_retransmission_is_what_echoes_are_compared_with() {
+    fn echoes_are_compared_with_the_first_retransmission() {
         let mut undo = Undo::begin(seq(0), 1, 1);
         assert!(!undo.echo_is_of_original(u32::MAX - 5), "nothing was sent again");
         undo.on_retransmission(seq(1000), u32::MAX - 1);

@@ -123,7 +123,7 @@ impl<B: Buf> Stack<B> {
         if !conn.snd.queue.is_empty() && !waits && earliest.is_none() {
             return Err("something is queued, and nothing will send it");
         }
-        if earliest.is_some_and(|deadline| !self.wheel.is_armed_by(index, deadline)) {
+        if earliest.is_some_and(|deadline| !self.wheel.is_armed_no_later(index, deadline)) {
             return Err("a timer of which the wheel does not know");
         }
         if conn.snd.una.after(conn.snd.nxt) || conn.snd.nxt.after(conn.snd.end) {

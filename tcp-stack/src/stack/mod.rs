@@ -139,7 +139,7 @@ impl<B: Buf> Stack<B> {
             neighbor_key,
         );
         for (ip, mac) in &config.neighbors {
-            interface.fix_neighbor(*ip, *mac);
+            interface.add_static_neighbor(*ip, *mac);
         }
         let connections = config.connections();
         let tx_nodes = config.buffers_max.saturating_add(config.kept_nodes());
@@ -220,8 +220,8 @@ impl<B: Buf> Stack<B> {
         if conn.wants_output() {
             self.output.push_block(conn, index);
         }
-        if let Some(deadline) = conn.timers.take_news(now) {
-            self.wheel.arm_by(index, deadline);
+        if let Some(deadline) = conn.timers.take_deadline_to_arm(now) {
+            self.wheel.arm_no_later(index, deadline);
         }
         if !conn.rcv.held.has_no_gap() {
             self.held.push_block(conn, index);
@@ -386,7 +386,7 @@ impl<B: Buf> Stack<B> {
         });
         if let Some(remote) = in_vain.flatten() {
             // RFC 9293 §3.8.3: "pass negative advice (see Section 3.3.1.4 of [19]) to the IP layer".
-            self.interface.doubt(now, remote);
+            self.interface.suspect(now, remote);
         }
     }
 

@@ -65,8 +65,10 @@ impl<B: Buf> Stack<B> {
             let quantum = QUANTUM.min(max.saturating_sub(sent));
             let (count, outcome) = self.transmit_from(now, index, pool, out, quantum);
             sent = sent.saturating_add(count);
-            if let Some(deadline) = self.conns.at_mut(index).and_then(|conn| conn.timers.take_news(now)) {
-                self.wheel.arm_by(index, deadline);
+            if let Some(deadline) =
+                self.conns.at_mut(index).and_then(|conn| conn.timers.take_deadline_to_arm(now))
+            {
+                self.wheel.arm_no_later(index, deadline);
             }
             match outcome {
                 TxOutcome::Done => {}
@@ -86,8 +88,8 @@ impl<B: Buf> Stack<B> {
         self.stats.no_neighbor = self.stats.no_neighbor.wrapping_add(1);
         let Some(conn) = self.conns.at_mut(index) else { return };
         conn.on_no_neighbor(now, &self.config, why != NotReady::Resolving);
-        if let Some(deadline) = conn.timers.take_news(now) {
-            self.wheel.arm_by(index, deadline);
+        if let Some(deadline) = conn.timers.take_deadline_to_arm(now) {
+            self.wheel.arm_no_later(index, deadline);
         }
         self.neighbor_wait.push(&mut self.conns, index);
     }

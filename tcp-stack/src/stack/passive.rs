@@ -357,7 +357,7 @@ impl<B: Buf> Stack<B> {
             self.forget_half_open(index);
         } else if record.attempts > 0 {
             // RFC 1122 §3.3.1.4: the second timeout in a row casts doubt on the next hop.
-            self.interface.doubt(now, remote.ip());
+            self.interface.suspect(now, remote.ip());
         }
     }
 

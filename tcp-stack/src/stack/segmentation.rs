@@ -15,7 +15,7 @@ use super::output::Failure;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
 use crate::config::Segmentation;
 use crate::conn::{Conn, Cx, Frame, TxState};
-use crate::iface::{Interface, Run};
+use crate::iface::{Interface, SegmentRun};
 use crate::pool::NIL;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader};
 
@@ -71,7 +71,7 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
     let mut frame = pool.alloc(BufClass::Data)?;
     let seq = cx.tx.get(first)?.seq;
     let (mut header, options) = conn.header(cx, seq, TcpFlags::ACK, segment);
-    let mut run = Run { segments: 0, segment, bytes: 0 };
+    let mut run = SegmentRun { segments: 0, segment, bytes: 0 };
     let mut node = first;
     loop {
         let Some((payload, len)) =

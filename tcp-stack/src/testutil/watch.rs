@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn good_segments_pass() {
+    fn good_segments_are_accepted() {
         let ack = TcpFlags::ACK;
         let segments = [
             segment(0, ack, 101, 500, 201, 250),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_segments_do_not() {
+    fn bad_segments_are_rejected() {
         let ack = TcpFlags::ACK;
         for (what, bad) in [
             ("more than the MSS", segment(0, ack, 101, 501, 201, 250)),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read() {
+    fn frames_are_parsed() {
         use etherparse::PacketBuilder;
         let mut frame = Vec::new();
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);

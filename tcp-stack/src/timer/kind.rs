@@ -121,7 +121,7 @@ pub(crate) struct Timers {
     /// Those that run, by [`TimerKind::bit`].
     running: u16,
     /// The wheel knows of `earliest`.
-    told: bool,
+    is_armed: bool,
     /// The deadline of the delayed acknowledgment.
     delayed_ack: Tick,
 }
@@ -136,7 +136,7 @@ impl Deadlines {
 
 impl Timers {
     pub(crate) const fn new() -> Self {
-        Self { earliest: Tick(0), running: 0, told: false, delayed_ack: Tick(0) }
+        Self { earliest: Tick(0), running: 0, is_armed: false, delayed_ack: Tick(0) }
     }
 
     /// Starts a timer that expires `after` from now, or in 39 hours if that is sooner; anew, if it runs.
@@ -172,10 +172,10 @@ impl Timers {
             None => self.delayed_ack = deadline,
         }
         // A wheel that wakes the connection for nothing wakes it soon enough for this one, too.
-        let counts = self.told || self.running != 0;
+        let counts = self.is_armed || self.running != 0;
         if !counts || deadline.since(self.earliest) < 0 {
             self.earliest = deadline;
-            self.told = false;
+            self.is_armed = false;
         }
         self.running |= kind.bit();
     }
@@ -222,11 +222,11 @@ impl Timers {
 
     /// When the wheel is to wake the connection, unless it knows.
     #[inline]
-    pub(crate) fn take_news(&mut self, now: Instant) -> Option<Instant> {
-        if self.told || self.running == 0 {
+    pub(crate) fn take_deadline_to_arm(&mut self, now: Instant) -> Option<Instant> {
+        if self.is_armed || self.running == 0 {
             return None;
         }
-        self.told = true;
+        self.is_armed = true;
         Some(self.earliest.begins(now))
     }
 
@@ -241,7 +241,7 @@ impl Timers {
         if let Some(earliest) = running.min_by_key(|deadline| deadline.since(Tick::at(now))) {
             self.earliest = earliest;
         }
-        self.told = false;
+        self.is_armed = false;
         None
     }
 }
@@ -264,22 +264,22 @@ mod tests {
     }
 
     #[test]
-    fn the_expired_are_taken_once() {
+    fn expired_timers_are_taken_once() {
         let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
-        assert_eq!(timers.take_news(ms(0)), None);
+        assert_eq!(timers.take_deadline_to_arm(ms(0)), None);
         timers.set(&mut rest, TimerKind::Keepalive, ms(0), after(50));
-        assert!(is_at(timers.take_news(ms(0)), ms(50)));
+        assert!(is_at(timers.take_deadline_to_arm(ms(0)), ms(50)));
         timers.set(&mut rest, TimerKind::DelayedAck, ms(10), after(30));
-        assert!(is_at(timers.take_news(ms(10)), ms(40)), "sooner");
+        assert!(is_at(timers.take_deadline_to_arm(ms(10)), ms(40)), "sooner");
         timers.set(&mut rest, TimerKind::Retransmit, ms(10), after(40));
-        assert_eq!(timers.take_news(ms(10)), None, "not sooner");
+        assert_eq!(timers.take_deadline_to_arm(ms(10)), None, "not sooner");
         assert_eq!(timers.take_expired(&rest, ms(39)), None);
-        assert!(is_at(timers.take_news(ms(39)), ms(40)), "woken too soon: to be woken again");
+        assert!(is_at(timers.take_deadline_to_arm(ms(39)), ms(40)), "woken too soon: to be woken again");
         assert_eq!(timers.take_expired(&rest, ms(60)), Some(TimerKind::Retransmit), "first things first");
         assert_eq!(timers.take_expired(&rest, ms(60)), Some(TimerKind::DelayedAck));
         assert_eq!(timers.take_expired(&rest, ms(60)), Some(TimerKind::Keepalive));
         assert_eq!(timers.take_expired(&rest, ms(60)), None);
-        assert_eq!(timers.take_news(ms(60)), None);
+        assert_eq!(timers.take_deadline_to_arm(ms(60)), None);
     }
 
     #[test]
@@ -287,23 +287,23 @@ mod tests {
         let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
         timers.set(&mut rest, TimerKind::DelayedAck, ms(0), after(40));
         timers.set(&mut rest, TimerKind::Keepalive, ms(0), after(5000));
-        assert!(is_at(timers.take_news(ms(0)), ms(40)));
+        assert!(is_at(timers.take_deadline_to_arm(ms(0)), ms(40)));
         timers.clear(TimerKind::DelayedAck);
         assert_eq!(timers.take_expired(&rest, ms(41)), None);
-        assert!(is_at(timers.take_news(ms(41)), ms(5000)));
+        assert!(is_at(timers.take_deadline_to_arm(ms(41)), ms(5000)));
         timers.clear_all();
         timers.set(&mut rest, TimerKind::Persist, ms(50), after(6000));
         assert_eq!(
-            timers.take_news(ms(50)),
+            timers.take_deadline_to_arm(ms(50)),
             None,
             "the wheel still wakes the connection for what does not run"
         );
         assert_eq!(timers.take_expired(&rest, ms(5000)), None);
-        assert!(is_at(timers.take_news(ms(5000)), ms(6050)));
+        assert!(is_at(timers.take_deadline_to_arm(ms(5000)), ms(6050)));
         timers.clear_all();
         assert_eq!(timers.take_expired(&rest, ms(6051)), None);
         timers.set(&mut rest, TimerKind::Persist, ms(6100), after(6000));
-        assert!(is_at(timers.take_news(ms(6100)), ms(12_100)), "nothing ran");
+        assert!(is_at(timers.take_deadline_to_arm(ms(6100)), ms(12_100)), "nothing ran");
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
             let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
             timers.set(&mut rest, TimerKind::Keepalive, now, after(after_ms.max(20)));
             timers.set(&mut rest, TimerKind::Retransmit, now, after(after_ms));
-            assert!(is_at(timers.take_news(now), now + after(after_ms)));
+            assert!(is_at(timers.take_deadline_to_arm(now), now + after(after_ms)));
             timers.set_nanos_within(&mut rest, (TimerKind::LossProbe, TimerKind::Retransmit), now, u64::MAX);
             assert_eq!(timers.get(&rest, TimerKind::LossProbe), timers.get(&rest, TimerKind::Retransmit));
             timers.clear(TimerKind::LossProbe);
@@ -328,7 +328,7 @@ mod tests {
         let (both, now) = ((TimerKind::LossProbe, TimerKind::Retransmit), ms(1000));
         let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
         timers.set_nanos_within(&mut rest, both, now, 30_000_000);
-        assert!(is_at(timers.take_news(now), ms(1030)), "the other does not run");
+        assert!(is_at(timers.take_deadline_to_arm(now), ms(1030)), "the other does not run");
         for (other_ms, expected_ms) in [(20, 1020), (30, 1030), (40, 1030)] {
             let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
             timers.set(&mut rest, TimerKind::Retransmit, now, after(other_ms));
@@ -343,10 +343,10 @@ mod tests {
     }
 
     #[test]
-    fn no_timer_runs_for_longer_than_can_be_told() {
+    fn timeouts_are_clamped() {
         let (mut timers, mut rest) = (Timers::new(), Deadlines::NONE);
         timers.set(&mut rest, TimerKind::Keepalive, ms(7), Duration::MAX);
-        assert!(is_at(timers.take_news(ms(7)), ms(7) + TIMEOUT_MAX));
+        assert!(is_at(timers.take_deadline_to_arm(ms(7)), ms(7) + TIMEOUT_MAX));
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Wheel {
     /// Arms the node, unless it will be handed out by `deadline` anyway: whoever gets it early arms it
     /// again. A deadline that only moves forward costs one comparison here.
     #[inline]
-    pub(crate) fn arm_by(&mut self, index: u32, deadline: Instant) {
+    pub(crate) fn arm_no_later(&mut self, index: u32, deadline: Instant) {
         let early_enough = self
             .nodes
             .get(index as usize)
@@ -93,7 +93,7 @@ impl Wheel {
 
     /// Whether the node will be handed out by `deadline`, or one tick after it.
     #[cfg(any(test, feature = "testutil"))]
-    pub(crate) fn is_armed_by(&self, index: u32, deadline: Instant) -> bool {
+    pub(crate) fn is_armed_no_later(&self, index: u32, deadline: Instant) -> bool {
         let tick = tick_after(deadline).max(self.elapsed.saturating_add(1));
         self.nodes.get(index as usize).is_some_and(|node| node.place != UNARMED && node.deadline <= tick)
     }
@@ -244,11 +244,11 @@ mod tests {
     #[test]
     fn a_deadline_that_moves_forward_stays_where_it_is() {
         let mut wheel = Wheel::new(1);
-        wheel.arm_by(0, ms(10));
-        wheel.arm_by(0, ms(20));
+        wheel.arm_no_later(0, ms(10));
+        wheel.arm_no_later(0, ms(20));
         assert_eq!(pop(&mut wheel, ms(11)), Some(0), "early: to be armed again");
-        wheel.arm_by(0, ms(20));
-        wheel.arm_by(0, ms(15));
+        wheel.arm_no_later(0, ms(20));
+        wheel.arm_no_later(0, ms(15));
         assert_eq!(pop(&mut wheel, ms(16)), Some(0));
     }
 

@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_rfc_adds(bytes: Vec<u8>, field: u16) {
+        fn sums_match_the_plain_algorithm(bytes: Vec<u8>, field: u16) {
             prop_assert_eq!(Sum::of(&bytes).fold(), slow(&bytes));
             let mut more = bytes.clone();
             if more.len() % 2 == 1 {
@@ -189,7 +189,7 @@ mod tests {
         }
 
         #[test]
-        fn a_word_is_its_two_fields(bytes: Vec<u8>, high: u16, low: u16) {
+        fn a_word_adds_as_its_two_fields(bytes: Vec<u8>, high: u16, low: u16) {
             let word = u32::from(high) << 16 | u32::from(low);
             let sum = Sum::of(&bytes);
             prop_assert_eq!(sum.with_word(word).fold(), sum.with(high).with(low).fold());

@@ -44,7 +44,7 @@ mod tests {
 
     /// RFC 3168 §5, figure 1.
     #[test]
-    fn codepoints_are_those_of_the_figure_whatever_the_dscp() {
+    fn codepoints_do_not_depend_on_the_dscp() {
         let figure =
             [(0b00, EcnField::NotEct), (0b01, EcnField::Ect1), (0b10, EcnField::Ect0), (0b11, EcnField::Ce)];
         for (bits, field) in figure {

@@ -104,7 +104,7 @@ fn pacing_does_not_starve_a_short_path() {
 
 /// Many paced connections at once, and the requests of one more: all of them go on.
 #[test]
-fn paced_connections_take_turns() {
+fn paced_connections_share_the_link() {
     let link = LinkConfig { rate: 100_000_000, queue: 200_000, ..LinkConfig::CLEAN };
     for congestion in [Congestion::Cubic, Congestion::Bbr] {
         let mut scenario = flows(link, congestion, false, 12, 1 << 20);

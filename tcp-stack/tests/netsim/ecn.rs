@@ -100,7 +100,7 @@ fn connections_share_a_link_that_marks() {
 }
 
 #[test]
-fn a_network_that_clears_the_field_costs_no_connection() {
+fn clearing_the_ecn_field_breaks_no_connection() {
     let link = LinkConfig { mark: Some(K), bleach: true, ..BOTTLENECK };
     for congestion in [Congestion::Cubic, Congestion::Dctcp] {
         let scenario = scenario(link, congestion, both_families(Plan::bulk(4 << 20)));
@@ -113,7 +113,7 @@ fn a_network_that_clears_the_field_costs_no_connection() {
 
 /// Every packet is marked, for ever: a window of two segments is what is left, and the stream gets through.
 #[test]
-fn a_network_that_marks_everything_is_endured() {
+fn a_link_that_marks_every_packet_still_delivers() {
     let link = LinkConfig { mark: Some(0), ..BOTTLENECK };
     for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
         let plan = Plan::bulk(300_000);
@@ -134,7 +134,7 @@ fn a_network_that_marks_everything_is_endured() {
 
 /// Marks and losses together, on a path that also reorders and repeats.
 #[test]
-fn marks_amid_losses() {
+fn marks_and_losses_together() {
     for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
         let link = LinkConfig {
             mark: Some(20_000),

@@ -88,7 +88,7 @@ fn reordering_costs_little() {
 }
 
 #[test]
-fn jitter_shuffles_everything() {
+fn jitter_reorders_everything() {
     let link = LinkConfig { jitter: MS, loss: PERCENT, ..LinkConfig::CLEAN };
     expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(1 << 20))), 0..6);
 }
@@ -109,7 +109,7 @@ fn loss_in_bursts() {
 }
 
 #[test]
-fn wrong_bits_do_not_get_through() {
+fn corrupted_segments_are_dropped() {
     let link = LinkConfig { corrupt: 2 * PERCENT, ..LinkConfig::CLEAN };
     for report in expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(1 << 20))), 0..6) {
         assert!(report.stats[1].drops.drop_tcp_checksum > 0);
@@ -134,7 +134,7 @@ fn forged_segments_do_no_harm() {
 
 /// RFC 5961: segments of somebody who knows the ports but not the sequence numbers change nothing.
 #[test]
-fn a_blind_attacker_does_not_get_in() {
+fn blind_segments_change_nothing() {
     let link = LinkConfig { rate: 50_000_000, loss: PERCENT / 2, ..LinkConfig::CLEAN };
     let sink = Plan { reading: Reading::Stall { after: 50_000, pause: MS * 500 }, ..Plan::sink() };
     let plan = Plan::bulk(300_000);
@@ -343,7 +343,7 @@ fn a_peer_that_vanishes_times_out() {
 }
 
 #[test]
-fn an_idle_peer_is_asked_for_a_sign_of_life() {
+fn an_idle_peer_gets_keepalive_probes() {
     // Each end waits for the other to close.
     let waits = Plan { ending: Ending::AfterPeer, ..Plan::bulk(100) };
     let keepalive = Keepalive { idle_ms: 10_000, interval_ms: 1_000, probes: 5 };
@@ -368,7 +368,7 @@ fn an_idle_peer_is_asked_for_a_sign_of_life() {
 }
 
 #[test]
-fn nobody_there() {
+fn an_absent_host_times_out() {
     let link = LinkConfig { outage: Some((Duration::ZERO, MS * 10_000_000)), ..LinkConfig::CLEAN };
     for seed in seeds(0..2) {
         let report = run(&two_hosts(link, both_families(Plan::bulk(1000))), seed);
@@ -461,7 +461,7 @@ fn the_same_seed_gives_the_same_trace() {
 
 /// What the other tests rely on: a stream that is not the one that was sent is noticed.
 #[test]
-fn the_judge_sees_forged_bytes() {
+fn the_checker_detects_forged_bytes() {
     let link = LinkConfig { forge: 2 * PERCENT, ..LinkConfig::CLEAN };
     let scenario = two_hosts(link, both_families(Plan::bulk(300_000)));
     let errors: Vec<String> = (0..8)

@@ -21,7 +21,7 @@ fn a_black_hole_is_found_and_its_size_searched() {
 
 /// A router that says so costs no timeout.
 #[test]
-fn reports_are_followed_at_once() {
+fn a_packet_too_big_report_costs_no_timeout() {
     for mtu in [1280, 1400, 1492] {
         let link = LinkConfig { mtu, reports_too_big: true, ..LinkConfig::CLEAN };
         for report in expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(1 << 20))), 0..3) {

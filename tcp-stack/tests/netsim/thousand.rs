@@ -23,7 +23,7 @@ fn run(seed: u64) -> Report {
 }
 
 /// Counters of TCP that stay at zero in all of them: it takes crowds, a path that changes, or a pool that is empty.
-/// Scripts and other tests have those; `evicted_*` are counted in `tests/room.rs`.
+/// Scripts and other tests have those; `evicted_*` are counted in `tests/eviction.rs`.
 const NEVER_COUNTED: [&str; 11] = [
     "evicted_listener_full",
     "evicted_source_full",
@@ -140,7 +140,7 @@ fn a_thousand_networks() {
 }
 
 #[test]
-fn a_network_is_its_seed() {
+fn a_seed_determines_its_network() {
     let mut digests = Vec::new();
     for seed in seeds(0..48) {
         let (first, second) = (run(seed), run(seed));

@@ -60,13 +60,13 @@ fn echo_goes_on_without_a_free_buffer() {
 /// The path becomes narrower while bytes wait that were gathered for longer segments.
 #[test]
 fn echo_goes_on_when_segments_become_shorter() {
-    for (seed, tells) in (1..).zip([true, false]) {
+    for (seed, reports_too_big) in (1..).zip([true, false]) {
         let mut lab = Lab::new(Setup { seed, ..Setup::default() });
         let bytes = Bytes { bulk: 2_000_000, deaf: true, ..Bytes::default() };
         let conn = open_bytes(&mut lab, ECHO, Session::Bytes(bytes));
         lab.run_for(SECOND);
         let unread = lab.client.bytes(conn).received;
-        lab.rewire(LinkConfig { mtu: 1100, tells, ..CLEAN });
+        lab.rewire(LinkConfig { mtu: 1100, reports_too_big, ..CLEAN });
         lab.client.hear(conn);
         lab.run_until("the echo", SECOND * 200, |lab| lab.client.bytes(conn).received >= 2_000_000);
         let bytes = lab.client.bytes(conn);

@@ -161,7 +161,7 @@ fn the_gain_cycle_is_that_of_the_draft_and_never_begins_by_draining() {
 }
 
 #[test]
-fn probing_finds_more_and_ten_rounds_forget() {
+fn probing_finds_more_bandwidth_and_ten_rounds_forget_it() {
     let mut path = Path::in_probe_bw();
     path.bandwidth = 3 * BANDWIDTH;
     for _ in 0..60 {
@@ -177,7 +177,7 @@ fn probing_finds_more_and_ten_rounds_forget() {
 }
 
 #[test]
-fn what_the_application_did_not_send_is_no_measure_of_the_path() {
+fn app_limited_samples_do_not_lower_the_bandwidth() {
     let mut path = Path::in_probe_bw();
     for _ in 0..50 {
         path.sample(10_000, true);
@@ -260,7 +260,7 @@ fn a_restart_from_idle_is_at_the_rate_of_the_path_and_needs_no_probe() {
 }
 
 #[test]
-fn hostile_numbers_do_no_harm() {
+fn extreme_samples_are_harmless() {
     let mut random = crate::testutil::Random::new(3);
     let mut path = Path::new();
     let word = |random: &mut crate::testutil::Random| u32::try_from(random.below(1 << 32)).unwrap();
@@ -295,6 +295,6 @@ fn hostile_numbers_do_no_harm() {
 }
 
 #[test]
-fn it_is_small() {
+fn the_state_is_small() {
     assert!(size_of::<Bbr>() <= 104, "{}", size_of::<Bbr>());
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn arp_requests_are_answered_and_teach() {
+fn arp_requests_are_answered_and_fill_the_cache() {
     let mut lab = Lab::new(config());
     lab.receive(&arp(ArpOperation::Request, (PEER, V4_PEER), V4, MacAddr::BROADCAST));
     let frames = lab.transmit();
@@ -28,7 +28,7 @@ fn arp_requests_are_answered_and_teach() {
 }
 
 #[test]
-fn arp_that_is_of_no_use() {
+fn invalid_arp_is_dropped() {
     let mut lab = Lab::new(config());
     let all = MacAddr::BROADCAST;
     let request = |sender, target| arp(ArpOperation::Request, sender, target, all);
@@ -52,7 +52,7 @@ fn arp_that_is_of_no_use() {
 
 /// RFC 5227 §2.4 (b): an address that somebody else claims is defended, once in ten seconds.
 #[test]
-fn addresses_are_defended_sparingly() {
+fn address_defense_is_rate_limited() {
     let claim = arp(ArpOperation::Request, (PEER, V4), V4, MacAddr::BROADCAST);
     let advertisement = ndp_body("fd77::2", Some((2, PEER)));
     let claim_v6 = icmpv6(v6("fd77::2"), v6("ff02::1"), 255, 136, [0x20, 0, 0, 0], &advertisement);
@@ -251,7 +251,7 @@ fn addresses_are_announced_at_start() {
 }
 
 #[test]
-fn only_the_primary_answers() {
+fn only_the_primary_interface_answers() {
     let mut lab = Lab::new(InterfaceConfig { primary: false, ..config() });
     let request = arp(ArpOperation::Request, (PEER, V4_PEER), V4, MacAddr::BROADCAST);
     lab.expect_drop(&request, DropReason::NotPrimary);
@@ -268,7 +268,7 @@ fn only_the_primary_answers() {
 }
 
 #[test]
-fn sources_and_routes() {
+fn source_address_and_next_hop() {
     let mut lab = Lab::new(config());
     let source =
         |remote: &str| lab.interface.source_for(remote.parse().unwrap()).map(|ip| std::format!("{ip}"));

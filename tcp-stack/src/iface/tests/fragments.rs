@@ -59,7 +59,7 @@ fn payload_of(segment: &TcpSegment<HeapBuf>) -> &[u8] {
 }
 
 #[test]
-fn a_packet_in_parts_is_as_good_as_a_whole_one() {
+fn a_fragmented_packet_is_reassembled() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
         let frame = packet(ipv6, &bytes(1400));
@@ -86,7 +86,7 @@ fn a_packet_in_parts_is_as_good_as_a_whole_one() {
 }
 
 #[test]
-fn a_ping_in_parts_is_answered() {
+fn a_fragmented_ping_is_answered() {
     let mut lab = Lab::new(config());
     let v6_ping = icmpv6(v6("fd77::1"), v6("fd77::2"), 64, 128, [1, 2, 3, 4], &bytes(1400));
     for frame in [ping_v4(&bytes(1400)), v6_ping] {
@@ -155,7 +155,7 @@ fn echo_replies_are_no_longer_than_the_mtu() {
 }
 
 #[test]
-fn overlaps_spoil_the_packet_for_good() {
+fn overlapping_fragments_discard_the_packet() {
     for ipv6 in [false, true] {
         let frame = packet(ipv6, &bytes(1000));
         let mut altered = frame.clone();
@@ -192,7 +192,7 @@ fn overlaps_spoil_the_packet_for_good() {
 }
 
 #[test]
-fn what_no_packet_has_is_refused() {
+fn impossible_fragments_are_dropped() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
         let frame = packet(ipv6, &bytes(1000));
@@ -243,7 +243,7 @@ fn without_reassembly_fragments_are_dropped() {
 
 /// RFC 6946: an atomic fragment is a packet of its own, whatever else has its identification.
 #[test]
-fn atomic_fragments_wait_for_nothing() {
+fn atomic_fragments_are_delivered_at_once() {
     let mut lab = Lab::new(config());
     let frame = packet(true, &bytes(1000));
     lab.receive(&cut(&frame, 1, 400..1020));
@@ -266,7 +266,7 @@ fn neighbor_discovery_in_fragments_is_ignored() {
 
 /// RFC 3168 §5.3.
 #[test]
-fn congestion_marks_survive() {
+fn congestion_marks_survive_reassembly() {
     for ipv6 in [false, true] {
         for (codepoints, expected) in
             [([2, 3], Some(3)), ([3, 1], Some(3)), ([2, 2], Some(2)), ([0, 3], None), ([0, 0], Some(0))]
@@ -303,7 +303,7 @@ fn a_packet_must_fit_into_its_first_buffer() {
 }
 
 #[test]
-fn time_passes_and_the_sender_is_told_once() {
+fn an_expired_packet_is_reported_to_its_sender_once() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(config());
         let frame = packet(ipv6, &bytes(1000));
@@ -337,7 +337,7 @@ fn time_passes_and_the_sender_is_told_once() {
 
 /// Somebody who sends nothing but beginnings displaces his own, and not those of others.
 #[test]
-fn a_source_has_its_share() {
+fn reassembly_memory_per_source_is_bounded() {
     let limits = FragmentLimits { bytes_max: 64 << 10, ..config().fragments };
     let mut lab = Lab::new(InterfaceConfig { fragments: limits, ..config() });
     let frame = packet(false, &bytes(1000));
@@ -356,7 +356,7 @@ fn a_source_has_its_share() {
 
 /// With as many sources as packets, those that have waited longest give way.
 #[test]
-fn memory_is_bounded() {
+fn reassembly_memory_is_bounded() {
     for ipv6 in [false, true] {
         let limits = FragmentLimits { datagrams_max: 64, bytes_max: 32 << 10, ..config().fragments };
         let mut lab = Lab::new(InterfaceConfig { fragments: limits, ..config() });
@@ -381,7 +381,7 @@ fn memory_is_bounded() {
 }
 
 #[test]
-fn tagged_fragments_too() {
+fn fragments_in_a_vlan_are_reassembled() {
     for ipv6 in [false, true] {
         let mut lab = Lab::new(InterfaceConfig { vlan: Some(100), ..config() });
         let frame = packet(ipv6, &bytes(1000));
@@ -396,7 +396,7 @@ fn tagged_fragments_too() {
 proptest! {
     /// However a packet is cut, shuffled and repeated, it comes to itself, once.
     #[test]
-    fn any_order_comes_to_the_same(
+    fn fragments_in_any_order_give_the_same_packet(
         ipv6: bool,
         len in 100_usize..1400,
         mut cuts in prop::collection::vec(3_usize..170, 0..12),
@@ -432,7 +432,7 @@ proptest! {
 
     /// Whatever overlaps is never put together: what comes out is what one sender sent.
     #[test]
-    fn overlaps_never_mix(
+    fn overlapping_fragments_never_mix(
         ipv6: bool,
         parts in prop::collection::vec((0_usize..60, 1_usize..30, any::<bool>()), 1..40),
     ) {

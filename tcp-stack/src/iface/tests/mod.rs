@@ -208,7 +208,7 @@ fn tcp_segments_are_found() {
 }
 
 #[test]
-fn extension_headers_and_options_are_passed_over() {
+fn extension_headers_and_options_are_skipped() {
     let mut lab = Lab::new(config());
     let frame = tcp_v6();
     let mut extended = frame[..54].to_vec();
@@ -237,7 +237,7 @@ fn with_options(frame: &[u8], options: &[u8]) -> Vec<u8> {
 
 /// RFC 791 §3.1 and RFC 1122 §3.2.1.8, whatever the packet carries.
 #[test]
-fn source_routes_that_lead_on_and_malformed_options_are_dropped() {
+fn incomplete_source_routes_and_malformed_options_are_dropped() {
     let mut lab = Lab::new(config());
     let ping = ping_v4(b"ping");
     let mut fragment = tcp_v4_from(V4_PEER);
@@ -355,7 +355,7 @@ fn martians_are_dropped() {
 }
 
 #[test]
-fn only_configured_families_are_heard() {
+fn packets_of_unconfigured_families_are_dropped() {
     let mut lab = Lab::new(InterfaceConfig { ipv4: None, ..config() });
     lab.expect_drop(&tcp_v4_from(V4_PEER), DropReason::IpNotForUs);
     let request = arp(ArpOperation::Request, (PEER, V4_PEER), V4, MacAddr::BROADCAST);
@@ -371,7 +371,7 @@ fn only_configured_families_are_heard() {
 }
 
 #[test]
-fn errors_about_our_segments_are_handed_on() {
+fn icmp_errors_about_our_segments_are_returned() {
     let mut lab = Lab::new(config());
     let mut ours = Vec::new();
     PacketBuilder::ipv4(V4.octets(), V4_FAR.octets(), 64)
@@ -423,7 +423,7 @@ fn errors_about_our_segments_are_handed_on() {
 }
 
 #[test]
-fn garbage_is_counted_and_nothing_else() {
+fn random_frames_are_counted_as_drops() {
     let mut random = crate::testutil::Random::new(7);
     let mut lab = Lab::new(config());
     let templates = [

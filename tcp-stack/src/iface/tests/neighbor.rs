@@ -45,7 +45,7 @@ fn state(cache: &NeighborCache, ip: IpAddr) -> &'static str {
         State::Probe { .. } => "probe",
         State::Contested { .. } => "contested",
         State::Failed { .. } => "failed",
-        State::Fixed => "fixed",
+        State::Static => "fixed",
     }
 }
 
@@ -79,7 +79,7 @@ fn in_state(wanted: &str) -> (NeighborCache, Instant) {
 }
 
 #[test]
-fn a_neighbor_is_asked_once_a_second_three_times() {
+fn resolution_sends_three_solicitations_a_second_apart() {
     let mut cache = cache(4);
     let asked = Lookup::Resolving(Some(Solicit { target: ip(1), to: None }));
     assert_eq!(cache.resolve(at(0), ip(1)), asked);
@@ -88,7 +88,7 @@ fn a_neighbor_is_asked_once_a_second_three_times() {
     }
     assert_eq!(run(&mut cache, at(2_999)), [(1, None), (2, None)]);
     assert_eq!(run(&mut cache, at(10_000)), []);
-    assert_eq!((state(&cache, ip(1)), cache.tally.failed), ("failed", 1));
+    assert_eq!((state(&cache, ip(1)), cache.counts.failed), ("failed", 1));
     // No answer: it is not asked again for a second.
     assert_eq!(cache.resolve(at(3_900), ip(1)), Lookup::Unreachable);
     assert_eq!(cache.resolve(at(4_000), ip(1)), asked);
@@ -96,9 +96,9 @@ fn a_neighbor_is_asked_once_a_second_three_times() {
 }
 
 #[test]
-fn the_way_of_a_neighbor_that_is_there() {
+fn states_of_a_neighbor_that_answers() {
     let (mut cache, _) = in_state("reachable");
-    assert_eq!((cache.resolutions(), cache.tally.resolved), (1, 1));
+    assert_eq!((cache.resolutions(), cache.counts.resolved), (1, 1));
     let mut now = at(0) + cache.reachable;
     assert_eq!(cache.resolve(now - SECOND, ip(1)), Lookup::Ready(A));
     assert_eq!((state(&cache, ip(1)), run(&mut cache, now)), ("reachable", Vec::new()));
@@ -114,7 +114,7 @@ fn the_way_of_a_neighbor_that_is_there() {
 }
 
 #[test]
-fn the_way_of_a_neighbor_that_left() {
+fn states_of_a_neighbor_that_left() {
     let (mut cache, now) = in_state("delay");
     // Where it was, then everybody, at once.
     assert_eq!(run(&mut cache, at(8_050)), [(5, Some(A)), (6, Some(A)), (7, Some(A)), (8, None)]);
@@ -123,7 +123,7 @@ fn the_way_of_a_neighbor_that_left() {
         ("incomplete", Lookup::Resolving(None))
     );
     assert_eq!(run(&mut cache, now + SECOND * 20), [(9, None), (10, None)]);
-    assert_eq!((state(&cache, ip(1)), cache.tally.failed), ("failed", 1));
+    assert_eq!((state(&cache, ip(1)), cache.counts.failed), ("failed", 1));
     let asked = Lookup::Resolving(Some(Solicit { target: ip(1), to: None }));
     assert_eq!(cache.resolve(at(12_050), ip(1)), asked);
 }
@@ -219,7 +219,7 @@ fn confirmation_needs_an_address() {
 }
 
 #[test]
-fn doubt_leads_to_a_probe() {
+fn a_suspected_neighbor_is_probed() {
     for (before, after) in [
         ("none", "none"),
         ("incomplete", "incomplete"),
@@ -230,18 +230,18 @@ fn doubt_leads_to_a_probe() {
         ("probe", "probe"),
     ] {
         let (mut cache, now) = in_state(before);
-        cache.doubt(now, ip(1));
+        cache.suspect(now, ip(1));
         assert_eq!(state(&cache, ip(1)), after);
     }
     // Three requests, the first at once; then everybody is asked.
     let (mut cache, now) = in_state("reachable");
-    cache.doubt(now, ip(1));
-    cache.doubt(now, ip(1));
+    cache.suspect(now, ip(1));
+    cache.suspect(now, ip(1));
     assert_eq!(run(&mut cache, now + SECOND * 3), [(0, Some(A)), (1, Some(A)), (2, Some(A)), (3, None)]);
 }
 
 #[test]
-fn memory_is_bounded_and_those_in_use_stay() {
+fn a_full_cache_keeps_entries_in_use() {
     let mut cache = cache(8);
     for last in 0..8 {
         cache.on_solicited_by(at(0), ip(last), A);
@@ -258,14 +258,14 @@ fn memory_is_bounded_and_those_in_use_stay() {
     for last in 0..4 {
         assert_eq!(cache.resolve(at(0), ip(last)), Lookup::Ready(A), "{last}");
     }
-    assert_eq!(cache.tally.evicted, 1000);
+    assert_eq!(cache.counts.evicted, 1000);
     // Whom we want to reach gets a place even when all are in use; a stranger does not.
     let strangers: Vec<IpAddr> = cache.entries.iter().map(|entry| entry.ip).collect();
     for known in strangers {
         cache.resolve(at(0), known);
     }
     cache.on_solicited_by(at(0), ip(200), B);
-    assert_eq!((state(&cache, ip(200)), cache.tally.refused), ("none", 1));
+    assert_eq!((state(&cache, ip(200)), cache.counts.refused), ("none", 1));
     assert!(matches!(cache.resolve(at(0), ip(201)), Lookup::Resolving(Some(_))));
     assert_eq!((cache.entries.len(), cache.index.len()), (8, 8));
 }
@@ -291,7 +291,7 @@ fn timers_work_in_ticks() {
 
 /// Somebody makes us ask for one address after the other: who has a connection that moves keeps its place.
 #[test]
-fn asking_for_many_does_not_displace_those_in_use() {
+fn resolving_many_addresses_evicts_no_entry_in_use() {
     let mut cache = cache(8);
     for last in 0..4 {
         cache.on_solicited_by(at(0), ip(last), A);
@@ -317,7 +317,7 @@ fn asking_for_many_does_not_displace_those_in_use() {
 /// Two stations claim the address of a neighbor to whom nothing was ever sent, packet by packet: it moves once a second
 /// at most.
 #[test]
-fn who_flaps_is_followed_once_a_second() {
+fn a_flapping_address_is_followed_once_a_second() {
     for solicited in [false, true] {
         let (mut cache, _) = in_state("stale");
         assert!(cache.on_advert(at(100), ip(1), advert(B, solicited, true)));
@@ -327,10 +327,10 @@ fn who_flaps_is_followed_once_a_second() {
             cache.on_solicited_by(at(101 + n), ip(1), A);
         }
         assert_eq!(state(&cache, ip(1)), before);
-        assert_eq!((cache.tally.moved, cache.tally.flapping, cache.tally.contested), (1, 100, 0));
+        assert_eq!((cache.counts.moved, cache.counts.flapping, cache.counts.contested), (1, 100, 0));
         cache.on_advert(at(1_100), ip(1), advert(A, solicited, true));
         assert_eq!(cache.resolve(at(1_100), ip(1)), Lookup::Ready(A));
-        assert_eq!(cache.tally.moved, 2);
+        assert_eq!(cache.counts.moved, 2);
     }
 }
 
@@ -352,14 +352,14 @@ fn run_ms(cache: &mut NeighborCache, until: Instant) -> Vec<(u128, Option<MacAdd
 
 /// One forged frame: the neighbor's known link address is asked, it answers, and everything goes there all the while.
 #[test]
-fn a_claim_that_is_false_changes_nothing() {
+fn a_false_claim_changes_nothing() {
     for claim in CLAIMS {
         for before in ["reachable", "delay", "probe"] {
             let (mut cache, now) = in_state(before);
             let at_ms = now.as_millis();
             claim(&mut cache, now, B);
             assert_eq!((state(&cache, ip(1)), cache.resolve(now, ip(1))), ("contested", Lookup::Ready(A)));
-            assert_eq!(cache.ready(now, ip(1)), Some(A));
+            assert_eq!(cache.lookup_ready(now, ip(1)), Some(A));
             let asked = now + Duration::from_millis(50);
             assert_eq!(run_ms(&mut cache, asked).first(), Some(&(at_ms.into(), Some(A))), "{before}");
             // Acknowledgments of what was sent before prove nothing; only an answer does.
@@ -367,7 +367,7 @@ fn a_claim_that_is_false_changes_nothing() {
             assert_eq!(state(&cache, ip(1)), "contested");
             assert!(cache.on_advert(asked, ip(1), Advert { mac: None, solicited: true, overrides: false }));
             assert_eq!((state(&cache, ip(1)), cache.resolve(asked, ip(1))), ("reachable", Lookup::Ready(A)));
-            let Tally { contested, upheld, moved, failed, .. } = cache.tally;
+            let NeighborCounts { contested, upheld, moved, failed, .. } = cache.counts;
             assert_eq!((contested, upheld, moved, failed), (1, 1, 0, 0));
             assert_eq!(run_ms(&mut cache, now + SECOND * 5), []);
         }
@@ -376,16 +376,16 @@ fn a_claim_that_is_false_changes_nothing() {
 
 /// What was asked before the claim, and is answered behind it, is no answer to it.
 #[test]
-fn an_answer_counts_only_for_a_question() {
+fn an_answer_before_the_solicitation_upholds_nothing() {
     let (mut cache, now) = in_state("reachable");
     CLAIMS[1](&mut cache, now, B);
     assert!(cache.on_advert(now, ip(1), advert(A, true, true)));
-    assert_eq!((state(&cache, ip(1)), cache.tally.upheld), ("contested", 0));
+    assert_eq!((state(&cache, ip(1)), cache.counts.upheld), ("contested", 0));
 }
 
 /// Who claims without end makes us ask once a second, and gets nothing else.
 #[test]
-fn claims_without_end_cost_a_question_a_second() {
+fn repeated_claims_cost_one_solicitation_a_second() {
     for claim in CLAIMS {
         let (mut cache, _) = in_state("reachable");
         let mut asked = 0;
@@ -399,7 +399,7 @@ fn claims_without_end_cost_a_question_a_second() {
             cache.confirm(at(ms), ip(1));
             assert_eq!(cache.resolve(at(ms), ip(1)), Lookup::Ready(A));
         }
-        assert_eq!((asked, cache.tally.moved, cache.tally.upheld), (10, 0, 10));
+        assert_eq!((asked, cache.counts.moved, cache.counts.upheld), (10, 0, 10));
     }
 }
 
@@ -419,29 +419,29 @@ fn a_neighbor_that_moves_is_followed() {
             assert_eq!(cache.resolve(moved, ip(1)), Lookup::Resolving(None));
             assert!(cache.on_advert(moved, ip(1), advert(B, true, true)));
             assert_eq!((state(&cache, ip(1)), cache.resolve(moved, ip(1))), ("reachable", Lookup::Ready(B)));
-            assert_eq!((cache.resolutions() - resolutions, cache.tally.moved), (1, 1));
+            assert_eq!((cache.resolutions() - resolutions, cache.counts.moved), (1, 1));
         }
     }
 }
 
 /// The address of the configuration: never asked for, never changed, never forgotten.
 #[test]
-fn a_fixed_neighbor_stays() {
+fn a_static_neighbor_never_changes() {
     let mut cache = cache(8);
-    cache.fix(ip(1), A);
-    cache.fix(ip(1), B);
-    cache.fix(ip(2), A);
+    cache.add_static(ip(1), A);
+    cache.add_static(ip(1), B);
+    cache.add_static(ip(2), A);
     for claim in CLAIMS {
         claim(&mut cache, at(1), B);
     }
     cache.confirm(at(1), ip(1));
-    cache.doubt(at(1), ip(1));
+    cache.suspect(at(1), ip(1));
     for stranger in 0..1000_u32 {
         cache.resolve(at(2), Ipv4Addr::from_bits(0x0a4e_0000 | stranger).into());
     }
     for fixed in [ip(1), ip(2)] {
         assert_eq!((state(&cache, fixed), cache.resolve(at(3), fixed)), ("fixed", Lookup::Ready(A)));
     }
-    assert_eq!((cache.entries.len(), cache.index.len(), cache.tally.refused), (10, 10, 0));
-    assert_eq!((cache.tally.contested, cache.tally.upheld, cache.tally.moved), (3, 3, 0));
+    assert_eq!((cache.entries.len(), cache.index.len(), cache.counts.refused), (10, 10, 0));
+    assert_eq!((cache.counts.contested, cache.counts.upheld, cache.counts.moved), (3, 3, 0));
 }

@@ -121,7 +121,7 @@ fn segments_are_put_into_packets() {
 
 /// Whatever all have in common and each for itself, a template's frames are those that are written step by step.
 #[test]
-fn templates_write_what_is_written_step_by_step() {
+fn templates_write_the_same_headers() {
     let flow = FourTuple::new((V4, 7400).into(), (V4_FAR, 65_535).into());
     let timestamps = Timestamps { value: 0xffff_fffe, echo: 7 };
     let options = TcpOptions { timestamps: Some(timestamps), ..TcpOptions::NONE };
@@ -156,7 +156,7 @@ fn templates_write_what_is_written_step_by_step() {
 }
 
 #[test]
-fn what_has_no_template() {
+fn segments_without_a_template() {
     let flow = FourTuple::new((V4, 1).into(), (V4_PEER, 2).into());
     let (header, timestamps) = (TcpHeader::default(), Timestamps::default());
     let make = |lab: &Lab, flow| lab.interface.template(PEER, flow, EcnField::NotEct, (&header, timestamps));
@@ -194,7 +194,7 @@ fn checksums_are_left_to_the_port() {
 }
 
 #[test]
-fn what_cannot_be_put_into_a_packet() {
+fn segments_that_cannot_be_encapsulated() {
     let mut lab = Lab::new(config());
     let mut buf = segment(&mut lab);
     let other = buf.share();

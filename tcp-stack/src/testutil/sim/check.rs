@@ -174,7 +174,7 @@ mod tests {
 
     /// What is looked at after every step can be seen to be wrong.
     #[test]
-    fn a_breach_is_told() {
+    fn violations_are_detected() {
         assert!(simulation(false).run().is_ok());
         let error = simulation(true).run().unwrap_err();
         assert!(error.contains("never ends"), "{error}");

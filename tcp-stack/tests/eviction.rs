@@ -35,7 +35,7 @@ fn config(host: u8, connections_max: u32) -> StackConfig {
 }
 
 /// A server, and hosts on the same link.
-struct Room {
+struct Network {
     now: Instant,
     server: Stack<HeapBuf>,
     hosts: BTreeMap<u8, Stack<HeapBuf>>,
@@ -52,7 +52,7 @@ struct Room {
     connected: BTreeSet<(u8, u32, u32)>,
 }
 
-impl Room {
+impl Network {
     fn new(change: impl Fn(&mut StackConfig), per_listener: u32, when: GivesWay, is_v6: bool) -> Self {
         let mut server_config = config(SERVER, 16);
         change(&mut server_config);
@@ -93,11 +93,11 @@ impl Room {
     }
 
     /// A host asks for a connection, and is gone before the answer comes.
-    fn knock(&mut self, host: u8, port: u16) {
+    fn send_syn_and_leave(&mut self, host: u8, port: u16) {
         let answered = self.stats().tcp.syn_cookies_out;
         self.begin(host, port);
         while self.stats().tcp.syn_cookies_out == answered {
-            self.turn();
+            self.poll_all();
             self.now += DELAY;
         }
         self.hosts.remove(&host);
@@ -111,12 +111,12 @@ impl Room {
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
-            self.turn();
+            self.poll_all();
             self.now += DELAY;
         }
     }
 
-    fn turn(&mut self) {
+    fn poll_all(&mut self) {
         let mut frames = Vec::new();
         let Self { now, server, hosts, pool, .. } = self;
         for stack in std::iter::once(server).chain(hosts.values_mut()) {
@@ -196,148 +196,158 @@ fn everywhere(test: impl Fn(bool, SynCookies)) {
 }
 
 #[test]
-fn a_full_table_lets_newcomers_in_for_the_longest_idle() {
+fn a_full_table_evicts_the_longest_idle_connection() {
     everywhere(|is_v6, cookies| {
-        let mut room =
-            Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::WhenIdle, is_v6);
-        assert!((0..16).all(|n| room.connect(2, PORTS[n % 2])));
+        let mut network =
+            Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::WhenIdle, is_v6);
+        assert!((0..16).all(|n| network.connect(2, PORTS[n % 2])));
         // Nobody was idle for long enough.
-        assert!(!room.connect(3, PORTS[0]));
-        let [(refused, 0), (0, 0), (0, 0)] = room.counted() else { panic!("{:?}", room.counted()) };
+        assert!(!network.connect(3, PORTS[0]));
+        let [(refused, 0), (0, 0), (0, 0)] = network.counted() else { panic!("{:?}", network.counted()) };
         assert!(refused > 0, "{cookies:?}");
-        room.hosts.remove(&3);
-        room.run(SECOND);
+        network.hosts.remove(&3);
+        network.run(SECOND);
         // The third from the last has something to say, and so has the first.
-        room.say(2, 13);
-        room.say(2, 0);
+        network.say(2, 13);
+        network.say(2, 0);
         for n in 1..=14 {
-            assert!(room.connect(4, PORTS[n % 2]), "newcomer {n}, {cookies:?}");
+            assert!(network.connect(4, PORTS[n % 2]), "newcomer {n}, {cookies:?}");
         }
-        assert!([0, 13].iter().all(|n| room.open.contains_key(&room.end(2, *n))), "who is busy stays");
-        let idle: Vec<SocketAddr> = (1..16).filter(|n| *n != 13).map(|n| room.end(2, n)).collect();
-        assert_eq!(room.evicted, idle, "oldest first, {cookies:?}");
-        assert!(!room.connect(4, PORTS[0]), "those of a moment ago have their time");
-        assert_eq!(room.counted()[0].1, 14);
-        assert_eq!(room.stats().tcp.aborted, 0);
+        assert!([0, 13].iter().all(|n| network.open.contains_key(&network.end(2, *n))), "who is busy stays");
+        let idle: Vec<SocketAddr> = (1..16).filter(|n| *n != 13).map(|n| network.end(2, n)).collect();
+        assert_eq!(network.evicted, idle, "oldest first, {cookies:?}");
+        assert!(!network.connect(4, PORTS[0]), "those of a moment ago have their time");
+        assert_eq!(network.counted()[0].1, 14);
+        assert_eq!(network.stats().tcp.aborted, 0);
     });
 }
 
 #[test]
-fn who_has_proven_nothing_gives_way_though_it_talks() {
+fn an_unproven_connection_is_evicted_even_if_it_is_active() {
     everywhere(|is_v6, cookies| {
         for when in [GivesWay::Anytime, GivesWay::WhenIdle, GivesWay::Never] {
-            let mut room = Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, when, is_v6);
-            assert!((0..16).all(|_| room.connect(2, PORTS[1])));
-            room.run(SECOND);
-            (0..16).for_each(|n| room.say(2, n));
-            assert_eq!(room.connect(4, PORTS[1]), when == GivesWay::Anytime, "{when:?}");
-            assert_eq!(room.evicted.len(), usize::from(when == GivesWay::Anytime));
+            let mut network = Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, when, is_v6);
+            assert!((0..16).all(|_| network.connect(2, PORTS[1])));
+            network.run(SECOND);
+            (0..16).for_each(|n| network.say(2, n));
+            assert_eq!(network.connect(4, PORTS[1]), when == GivesWay::Anytime, "{when:?}");
+            assert_eq!(network.evicted.len(), usize::from(when == GivesWay::Anytime));
         }
     });
 }
 
 #[test]
-fn who_has_proven_itself_stays() {
+fn a_proven_connection_is_never_evicted() {
     everywhere(|is_v6, cookies| {
-        let mut room =
-            Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
-        assert!((0..16).all(|_| room.connect(2, PORTS[1])));
-        let proven: Vec<SocketAddr> = (0..8).map(|n| room.end(2, n)).collect();
+        let mut network =
+            Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
+        assert!((0..16).all(|_| network.connect(2, PORTS[1])));
+        let proven: Vec<SocketAddr> = (0..8).map(|n| network.end(2, n)).collect();
         for end in &proven {
-            room.server.give_way(room.open[end], GivesWay::Never);
+            network.server.give_way(network.open[end], GivesWay::Never);
         }
-        room.run(SECOND);
+        network.run(SECOND);
         for _ in 0..8 {
-            assert!(room.connect(3, PORTS[1]));
+            assert!(network.connect(3, PORTS[1]));
         }
-        assert!(!room.connect(3, PORTS[1]), "those of a moment ago have their time");
-        assert!(proven.iter().all(|end| room.open.contains_key(end)));
+        assert!(!network.connect(3, PORTS[1]), "those of a moment ago have their time");
+        assert!(proven.iter().all(|end| network.open.contains_key(end)));
     });
 }
 
 #[test]
-fn a_source_has_as_many_as_configured_and_others_have_the_rest() {
+fn connections_per_source_are_limited() {
     everywhere(|is_v6, cookies| {
         for when in [GivesWay::Never, GivesWay::WhenIdle] {
             let change = |config: &mut StackConfig| {
                 config.tcp.syn_cookies = cookies;
                 config.connections_per_source_max = 10;
             };
-            let mut room = Room::new(change, u32::MAX, when, is_v6);
-            assert!((0..3).all(|n| room.connect(5, PORTS[n % 2])), "an older one of another source");
-            assert!((0..10).all(|n| room.connect(2, PORTS[n % 2])));
-            room.run(SECOND);
+            let mut network = Network::new(change, u32::MAX, when, is_v6);
+            assert!((0..3).all(|n| network.connect(5, PORTS[n % 2])), "an older one of another source");
+            assert!((0..10).all(|n| network.connect(2, PORTS[n % 2])));
+            network.run(SECOND);
             // More of the same source come in the place of its own only.
             let gives_way = when == GivesWay::WhenIdle;
             for n in 0..3 {
-                assert_eq!(room.connect(2, PORTS[n % 2]), gives_way, "{when:?}, {cookies:?}");
+                assert_eq!(network.connect(2, PORTS[n % 2]), gives_way, "{when:?}, {cookies:?}");
             }
-            let [(0, 0), (0, 0), (refused, evicted)] = room.counted() else { panic!("{:?}", room.counted()) };
+            let [(0, 0), (0, 0), (refused, evicted)] = network.counted() else {
+                panic!("{:?}", network.counted())
+            };
             assert_eq!((refused > 0, evicted), (!gives_way, if gives_way { 3 } else { 0 }), "{when:?}");
-            assert!((0..3).all(|n| room.connect(3, PORTS[n % 2])), "another source");
-            assert_eq!(room.open.len(), 16);
-            assert!((0..3).all(|n| room.open.contains_key(&room.end(5, n))), "the older ones are there");
+            assert!((0..3).all(|n| network.connect(3, PORTS[n % 2])), "another source");
+            assert_eq!(network.open.len(), 16);
+            assert!(
+                (0..3).all(|n| network.open.contains_key(&network.end(5, n))),
+                "the older ones are there"
+            );
         }
     });
 }
 
 #[test]
-fn a_listener_has_as_many_as_configured_and_others_have_the_rest() {
+fn connections_per_listener_are_limited() {
     everywhere(|is_v6, cookies| {
         for when in [GivesWay::Never, GivesWay::WhenIdle] {
-            let mut room = Room::new(|config| config.tcp.syn_cookies = cookies, 8, when, is_v6);
-            assert!((0..4).all(|_| room.connect(2, PORTS[1])), "older ones of another listener");
-            assert!((0..8).all(|n| room.connect(3 + n, PORTS[0])));
-            room.run(SECOND);
+            let mut network = Network::new(|config| config.tcp.syn_cookies = cookies, 8, when, is_v6);
+            assert!((0..4).all(|_| network.connect(2, PORTS[1])), "older ones of another listener");
+            assert!((0..8).all(|n| network.connect(3 + n, PORTS[0])));
+            network.run(SECOND);
             let gives_way = when == GivesWay::WhenIdle;
-            assert_eq!(room.connect(20, PORTS[0]), gives_way, "{when:?}, {cookies:?}");
-            let [(0, 0), (refused, evicted), (0, 0)] = room.counted() else { panic!("{:?}", room.counted()) };
+            assert_eq!(network.connect(20, PORTS[0]), gives_way, "{when:?}, {cookies:?}");
+            let [(0, 0), (refused, evicted), (0, 0)] = network.counted() else {
+                panic!("{:?}", network.counted())
+            };
             assert_eq!((refused > 0, evicted), (!gives_way, u64::from(gives_way)), "{when:?}");
-            assert!((0..4).all(|_| room.connect(2, PORTS[1])), "the other listener");
-            assert_eq!(room.open.len(), 16);
+            assert!((0..4).all(|_| network.connect(2, PORTS[1])), "the other listener");
+            assert_eq!(network.open.len(), 16);
         }
     });
 }
 
 /// A limit is one of connections at a time: those that end are counted off.
 #[test]
-fn connections_that_end_make_room() {
+fn closed_connections_free_their_slots() {
     everywhere(|is_v6, cookies| {
         let change = |config: &mut StackConfig| {
             config.tcp.syn_cookies = cookies;
             config.connections_per_source_max = 2;
         };
-        let mut room = Room::new(change, 3, GivesWay::Never, is_v6);
+        let mut network = Network::new(change, 3, GivesWay::Never, is_v6);
         for round in 0..20 {
             let n = round * 2;
-            assert!(room.connect(2, PORTS[0]) && room.connect(2, PORTS[0]), "round {round}, {cookies:?}");
+            assert!(
+                network.connect(2, PORTS[0]) && network.connect(2, PORTS[0]),
+                "round {round}, {cookies:?}"
+            );
             for n in [n, n + 1] {
-                let (conn, _) = room.opened[&2][n];
-                let now = room.now;
-                room.hosts.get_mut(&2).unwrap().abort(now, conn);
+                let (conn, _) = network.opened[&2][n];
+                let now = network.now;
+                network.hosts.get_mut(&2).unwrap().abort(now, conn);
             }
-            room.run(DELAY * 10);
-            assert!(room.open.is_empty());
+            network.run(DELAY * 10);
+            assert!(network.open.is_empty());
         }
-        assert_eq!(room.counted(), [(0, 0); 3]);
+        assert_eq!(network.counted(), [(0, 0); 3]);
     });
 }
 
 /// Whoever forges SYNs ends no connection, where cookies are in use: it does not learn what it had to answer.
 #[test]
-fn a_syn_alone_ends_nobody() {
+fn a_syn_without_a_handshake_evicts_nothing() {
     for is_v6 in [false, true] {
         for cookies in [SynCookies::WhenFull, SynCookies::Always] {
-            let mut room =
-                Room::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
-            assert!((0..16).all(|_| room.connect(2, PORTS[1])));
-            room.run(SECOND * 2);
+            let mut network =
+                Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
+            assert!((0..16).all(|_| network.connect(2, PORTS[1])));
+            network.run(SECOND * 2);
             for host in 30..60 {
-                room.knock(host, PORTS[1]);
+                network.send_syn_and_leave(host, PORTS[1]);
             }
-            assert!(room.evicted.is_empty() && room.stats().tcp.syn_cookies_out >= 30);
-            assert!(room.connect(3, PORTS[1]));
-            assert_eq!(room.evicted.len(), 1);
+            assert!(network.evicted.is_empty() && network.stats().tcp.syn_cookies_out >= 30);
+            assert!(network.connect(3, PORTS[1]));
+            assert_eq!(network.evicted.len(), 1);
         }
     }
 }

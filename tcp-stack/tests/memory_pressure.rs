@@ -36,7 +36,7 @@ fn ipv6_of(host: u8) -> Ipv6Addr {
 }
 
 /// A stack whose application takes everything and lets go of nothing, and peers that send what they like.
-struct Crowd {
+struct Peers {
     stack: Stack<HeapBuf>,
     pool: HeapPool,
     conns: Vec<ConnId>,
@@ -49,7 +49,7 @@ struct Crowd {
     asked: Vec<ConnId>,
 }
 
-impl Crowd {
+impl Peers {
     fn new(config: &StackConfig, ipv6: bool) -> Self {
         let config = StackConfig {
             mac: US,
@@ -63,21 +63,21 @@ impl Crowd {
         stack.listen(PORT, ListenOptions::default()).unwrap();
         let pool = HeapPool::new(BUFFERS as usize, 64, 1600);
         let (conns, iss, hosts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut crowd = Self { stack, pool, conns, iss, ipv6, host: 0, hosts, asked: Vec::new() };
-        crowd.greet();
-        crowd
+        let mut peers = Self { stack, pool, conns, iss, ipv6, host: 0, hosts, asked: Vec::new() };
+        peers.announce();
+        peers
     }
 
     /// From here on peers connect from another host: over IPv6, from another /64.
     fn move_to(&mut self, host: u8) {
         self.host = host;
         if !self.ipv6 {
-            self.greet();
+            self.announce();
         }
     }
 
     /// They make themselves known, so that they can be answered.
-    fn greet(&mut self) {
+    fn announce(&mut self) {
         if self.ipv6 {
             let mut body = [0; NeighborSolicitation::LEN];
             NeighborSolicitation { target: OUR_IPV6, source_mac: Some(THEIR_MAC) }.emit(&mut body);
@@ -179,74 +179,74 @@ impl Crowd {
 
 /// Fifty peers fill their reassembly queues as far as they get; the fifty-first loses a segment like anybody.
 #[test]
-fn reassembly_queues_leave_room_to_others() {
+fn out_of_order_data_of_many_connections_leaves_buffers() {
     for ipv6 in [false, true] {
-        let mut crowd = Crowd::new(&StackConfig { connections_max: 64, ..StackConfig::default() }, ipv6);
+        let mut peers = Peers::new(&StackConfig { connections_max: 64, ..StackConfig::default() }, ipv6);
         for _ in 0..50 {
-            crowd.connect();
+            peers.connect();
         }
         for segment in 1..60 {
             for peer in 0..50 {
-                crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+                peers.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
             }
         }
         for peer in 0..50 {
             for segment in 60..1200 {
-                crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+                peers.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
             }
         }
         // Half of all buffers may be retained, three quarters of that by one host, and a few by each peer.
-        let stats = crowd.stack.stats();
+        let stats = peers.stack.stats();
         let (held, share) = (stats.retained_buffers, BUFFERS / 2 * 3 / 4);
         assert!((share - 50..share + 50 * FEW).contains(&held), "{held} of {BUFFERS}");
         assert!(stats.tcp.held_refused > 10_000 && stats.tcp.held_reclaimed == 0, "{stats:?}");
-        let neighbor = crowd.connect();
+        let neighbor = peers.connect();
         for segment in 1..=FEW as usize {
-            crowd.send(neighbor, TcpFlags::ACK, 1 + segment * MSS, MSS);
+            peers.send(neighbor, TcpFlags::ACK, 1 + segment * MSS, MSS);
         }
-        assert_eq!(crowd.info(neighbor).held_segments, FEW);
-        crowd.move_to(1);
-        let honest = crowd.connect();
+        assert_eq!(peers.info(neighbor).held_segments, FEW);
+        peers.move_to(1);
+        let honest = peers.connect();
         for segment in 1..=40 {
-            crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
+            peers.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
         }
-        assert_eq!(crowd.info(honest).held_segments, 40);
-        crowd.send(honest, TcpFlags::ACK, 1, MSS);
-        assert_eq!((crowd.info(honest).held_segments, crowd.info(honest).bytes_in), (0, 41_000));
+        assert_eq!(peers.info(honest).held_segments, 40);
+        peers.send(honest, TcpFlags::ACK, 1, MSS);
+        assert_eq!((peers.info(honest).held_segments, peers.info(honest).bytes_in), (0, 41_000));
     }
 }
 
 /// So many that no share of the rest is worth anything: the first ones give way, and everybody holds a few.
 #[test]
-fn the_first_of_very_many_holders_give_way() {
+fn the_oldest_out_of_order_data_is_reclaimed_first() {
     for ipv6 in [false, true] {
-        let mut crowd = Crowd::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
+        let mut peers = Peers::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
         for _ in 0..1000 {
-            let peer = crowd.connect();
+            let peer = peers.connect();
             for segment in 1..=100 {
-                crowd.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
+                peers.send(peer, TcpFlags::ACK, 1 + segment * 2, 1);
             }
         }
-        assert!(crowd.stack.stats().tcp.held_reclaimed > 1000);
-        let honest = crowd.connect();
+        assert!(peers.stack.stats().tcp.held_reclaimed > 1000);
+        let honest = peers.connect();
         for segment in 1..=8 {
-            crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
+            peers.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
         }
-        assert_eq!(crowd.info(honest).held_segments, 8);
+        assert_eq!(peers.info(honest).held_segments, 8);
         // Those in order have their own place.
         for segment in 0..100 {
-            crowd.send(0, TcpFlags::ACK, 1 + segment * 10, 10);
+            peers.send(0, TcpFlags::ACK, 1 + segment * 10, 10);
         }
-        assert_eq!(crowd.info(0).bytes_in, 1000);
+        assert_eq!(peers.info(0).bytes_in, 1000);
     }
 }
 
 /// Fifty peers send to an application that does not read; what the fifty-first is offered is worth having.
 #[test]
-fn stalled_readers_leave_a_window_to_others() {
+fn stalled_readers_leave_receive_memory_to_others() {
     for ipv6 in [false, true] {
         let receive_memory_bytes = 8 << 20;
-        let mut crowd = Crowd::new(
+        let mut peers = Peers::new(
             &StackConfig {
                 connections_max: 64,
                 receive_window_initial_bytes: 1 << 20,
@@ -256,67 +256,67 @@ fn stalled_readers_leave_a_window_to_others() {
             ipv6,
         );
         for _ in 0..50 {
-            let peer = crowd.connect();
+            let peer = peers.connect();
             // As much as it is offered, and more.
             for segment in 0..1100 {
-                crowd.send(peer, TcpFlags::ACK, 1 + segment * MSS, MSS);
+                peers.send(peer, TcpFlags::ACK, 1 + segment * MSS, MSS);
             }
-            let info = crowd.info(peer);
+            let info = peers.info(peer);
             assert_eq!((info.receive_window / 1024, u64::from(info.unread_bytes)), (0, info.bytes_in));
         }
-        let unread = crowd.stack.stats().unread_bytes;
+        let unread = peers.stack.stats().unread_bytes;
         // A quarter of what is left, again and again, would take nearly all; what SYN-ACKs offer is what they have more.
         assert!(unread <= receive_memory_bytes + 50 * 65_535, "{unread}");
-        let honest = crowd.connect();
-        assert!(crowd.info(honest).receive_window >= 65_535);
-        crowd.send(honest, TcpFlags::ACK, 1, MSS);
-        assert_eq!(crowd.info(honest).bytes_in, 1000);
+        let honest = peers.connect();
+        assert!(peers.info(honest).receive_window >= 65_535);
+        peers.send(honest, TcpFlags::ACK, 1, MSS);
+        assert_eq!(peers.info(honest).bytes_in, 1000);
         // What they have is given back when they are gone.
         for peer in 0..50 {
-            let conn = crowd.conns[peer];
-            crowd.stack.abort(Instant::from_millis(2), conn);
-            assert!(matches!(crowd.stack.poll_event(), Some(Event::Closed { .. })));
+            let conn = peers.conns[peer];
+            peers.stack.abort(Instant::from_millis(2), conn);
+            assert!(matches!(peers.stack.poll_event(), Some(Event::Closed { .. })));
         }
-        assert_eq!(crowd.stack.stats().unread_bytes, 1000);
+        assert_eq!(peers.stack.stats().unread_bytes, 1000);
     }
 }
 
 /// What applications keep is in the same budget; those that keep something longest are asked for it before it is used up.
 #[test]
-fn what_applications_keep_is_limited_and_asked_for() {
+fn retained_buffers_are_limited_and_reclaimed() {
     for ipv6 in [false, true] {
-        let mut crowd = Crowd::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
-        let limit = crowd.stack.stats().retained_limit;
+        let mut peers = Peers::new(&StackConfig { connections_max: 1024, ..StackConfig::default() }, ipv6);
+        let limit = peers.stack.stats().retained_limit;
         assert_eq!(limit, BUFFERS / 2);
-        let first = crowd.connect();
-        let first = crowd.conns[first];
-        assert!(crowd.stack.retain(first, limit / 4));
-        assert!(!crowd.stack.retain(first, limit), "more than the share of a connection");
-        assert_eq!((crowd.stack.stats().kept_buffers, crowd.stack.stats().tcp.keep_refused), (limit / 4, 1));
-        crowd.stack.audit().unwrap();
-        while crowd.asked.is_empty() {
-            let peer = crowd.connect();
-            assert!(crowd.stack.retain(crowd.conns[peer], FEW), "a few for everybody");
+        let first = peers.connect();
+        let first = peers.conns[first];
+        assert!(peers.stack.retain(first, limit / 4));
+        assert!(!peers.stack.retain(first, limit), "more than the share of a connection");
+        assert_eq!((peers.stack.stats().kept_buffers, peers.stack.stats().tcp.keep_refused), (limit / 4, 1));
+        peers.stack.audit().unwrap();
+        while peers.asked.is_empty() {
+            let peer = peers.connect();
+            assert!(peers.stack.retain(peers.conns[peer], FEW), "a few for everybody");
         }
-        let stats = crowd.stack.stats();
-        assert!(stats.kept_buffers < limit && crowd.asked.first() == Some(&first), "{stats:?}");
+        let stats = peers.stack.stats();
+        assert!(stats.kept_buffers < limit && peers.asked.first() == Some(&first), "{stats:?}");
         assert!(stats.tcp.keep_reclaimed > 0, "{stats:?}");
         // Behind a gap there is room as well, all the while.
-        let honest = crowd.connect();
+        let honest = peers.connect();
         for segment in 1..=FEW as usize {
-            crowd.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
+            peers.send(honest, TcpFlags::ACK, 1 + segment * MSS, MSS);
         }
-        assert_eq!(crowd.info(honest).held_segments, FEW);
+        assert_eq!(peers.info(honest).held_segments, FEW);
         // Fewer are never refused, and what is kept goes with its connection.
-        assert!(crowd.stack.retain(first, limit / 8) && crowd.stack.retain(first, 0));
-        crowd.stack.audit().unwrap();
-        let conns = std::mem::take(&mut crowd.conns);
+        assert!(peers.stack.retain(first, limit / 8) && peers.stack.retain(first, 0));
+        peers.stack.audit().unwrap();
+        let conns = std::mem::take(&mut peers.conns);
         for conn in conns {
-            crowd.stack.abort(Instant::from_millis(2), conn);
+            peers.stack.abort(Instant::from_millis(2), conn);
         }
-        while crowd.stack.poll_event().is_some() {}
-        crowd.stack.audit().unwrap();
-        let stats = crowd.stack.stats();
+        while peers.stack.poll_event().is_some() {}
+        peers.stack.audit().unwrap();
+        let stats = peers.stack.stats();
         assert_eq!((stats.retained_buffers, stats.kept_buffers, stats.receive_buffers), (0, 0, 0));
     }
 }
@@ -325,16 +325,16 @@ fn what_applications_keep_is_limited_and_asked_for() {
 #[test]
 fn short_segments_behind_a_gap_share_buffers() {
     for ipv6 in [false, true] {
-        let mut crowd = Crowd::new(&StackConfig::default(), ipv6);
-        let peer = crowd.connect();
+        let mut peers = Peers::new(&StackConfig::default(), ipv6);
+        let peer = peers.connect();
         for byte in 0..1000 {
-            crowd.send(peer, TcpFlags::ACK, 1 + MSS + byte, 1);
+            peers.send(peer, TcpFlags::ACK, 1 + MSS + byte, 1);
         }
-        let stats = crowd.stack.stats();
+        let stats = peers.stack.stats();
         assert_eq!((stats.retained_buffers, stats.tcp.held_segments, stats.tcp.held_merged), (1, 1000, 999));
-        crowd.stack.audit().unwrap();
-        crowd.send(peer, TcpFlags::ACK, 1, MSS);
-        assert_eq!(crowd.info(peer).bytes_in, 2000);
-        assert_eq!(crowd.stack.stats().retained_buffers, 0);
+        peers.stack.audit().unwrap();
+        peers.send(peer, TcpFlags::ACK, 1, MSS);
+        assert_eq!(peers.info(peer).bytes_in, 2000);
+        assert_eq!(peers.stack.stats().retained_buffers, 0);
     }
 }
