@@ -1,9 +1,10 @@
-//! What listeners and sources have of what all connections share: connections, and packet buffers with received data.
+//! Accounts: the shared resources in use per listener and per source: connections, and packet buffers with received
+//! data.
 //!
-//! A *source* is an IPv4 address or an IPv6 /64, the least that one host is usually given. Sources are as many as an attacker
-//! likes, so they have no table of names: a keyed hash leads from a source to one of a fixed number of accounts. Two
-//! sources share an account with a probability of one in as many, and nobody without the key can choose which do. An
-//! account is never created, evicted or refused.
+//! A *source* is an IPv4 address or an IPv6 /64, the least that one host is usually given. An attacker may use any
+//! number of sources, so there is no table of them: a keyed hash maps each to one of a fixed number of accounts.
+//! Two sources share an account with the probability of one in that number, and without the key nobody can choose
+//! which do. Accounts of sources are never created, evicted or refused.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,21 +14,21 @@ use siphasher::sip::SipHasher13;
 
 use crate::event::ListenerId;
 
-/// Accounts of sources at least.
+/// Least number of source accounts.
 const SOURCES_MIN: u32 = 1024;
-/// "No listener": the connection was opened by us.
+/// Index that stands for no listener: an active open.
 const NO_LISTENER: u32 = u32::MAX;
 
-/// What one listener, or one source, has now.
+/// The resources that one listener or one source uses now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// Connections, half-open ones included.
+    /// Number of connections, half-open ones included.
     pub(crate) connections: u32,
-    /// Packet buffers that hold received data of theirs.
+    /// Packet buffers retained by received data of its connections.
     pub(crate) buffers: u32,
 }
 
-/// Where a connection is counted.
+/// The two accounts in which a connection is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AccountIds {
     listener: u32,
@@ -35,7 +36,7 @@ pub(crate) struct AccountIds {
 }
 
 impl AccountIds {
-    /// Those of a connection whose source's account is known, and whose listener is this.
+    /// Makes the pair from the listener, `None` for an active open, and the source's account.
     pub(crate) fn new(listener: Option<ListenerId>, source: u32) -> Self {
         Self { listener: listener.map_or(NO_LISTENER, ListenerId::index), source }
     }
@@ -51,23 +52,23 @@ impl AccountIds {
     }
 }
 
-/// How many connections a listener and a source may have, half-open ones included.
+/// Limits of the connections of a listener and of a source, half-open ones included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
     pub(crate) listener: u32,
     pub(crate) source: u32,
 }
 
-/// Whose limit a new connection would exceed.
+/// The limit that a new connection would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The listener's.
+    /// The limit of the listener.
     Listener,
-    /// The source's.
+    /// The limit of the source.
     Source,
 }
 
-/// All accounts. Those of sources are reserved when it is made, those of listeners when a listener is added.
+/// All accounts. Those of sources are allocated at creation, those of listeners when a listener is added.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     listeners: Vec<Account>,
@@ -76,7 +77,7 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Accounts for a table of `connections`; `key` is secret.
+    /// Makes the accounts for a table of `connections`; `key` must be secret.
     pub(crate) fn new(connections: u32, key: (u64, u64)) -> Self {
         Self {
             listeners: Vec::new(),
@@ -85,7 +86,7 @@ impl Accounts {
         }
     }
 
-    /// Makes an account for a listener, unless its place has one already.
+    /// Makes an account for a listener, unless its index has one already.
     pub(crate) fn add_listener(&mut self, listener: ListenerId) {
         let places = (listener.index() as usize).saturating_add(1);
         if self.listeners.len() < places {
@@ -93,7 +94,7 @@ impl Accounts {
         }
     }
 
-    /// Which account is that of a source.
+    /// Returns the index of a source's account.
     pub(crate) fn source_of(&self, address: IpAddr) -> u32 {
         let hash = match address {
             IpAddr::V4(address) => self.hasher.hash(&address.octets()),
@@ -102,23 +103,23 @@ impl Accounts {
                 self.hasher.hash(&[a, b, c, d, e, f, g, h])
             }
         };
-        // The upper half of hash × count: below count.
+        // The upper half of hash × count is below count.
         let place = u128::from(hash).wrapping_mul(self.sources.len() as u128) >> 64;
         u32::try_from(place).unwrap_or(0)
     }
 
-    /// Where a connection from an address to a listener is counted.
+    /// Returns the accounts of a connection from `remote` to a listener.
     pub(crate) fn ids(&self, listener: Option<ListenerId>, remote: IpAddr) -> AccountIds {
         AccountIds::new(listener, self.source_of(remote))
     }
 
-    /// What the listener has, and what the source has. A connection that was opened by us has no listener.
+    /// Returns the accounts of the listener and of the source. For an active open, the former is empty.
     pub(crate) fn get(&self, ids: AccountIds) -> (Account, Account) {
         let at = |accounts: &[Account], place: u32| accounts.get(place as usize).copied().unwrap_or_default();
         (at(&self.listeners, ids.listener), at(&self.sources, ids.source))
     }
 
-    /// Compares a new connection with the limits; an error names the one that it would exceed.
+    /// Checks one more connection against the limits; the error names the one that it would exceed.
     pub(crate) fn check(&self, ids: AccountIds, limits: ConnectionLimits) -> Result<(), Refused> {
         let (listener, source) = self.get(ids);
         if listener.connections >= limits.listener {
@@ -130,19 +131,19 @@ impl Accounts {
         Ok(())
     }
 
-    /// Counts a new connection, half-open ones included, unless that exceeds a limit.
+    /// Counts a new connection, half-open or not, unless it exceeds a limit.
     pub(crate) fn open(&mut self, ids: AccountIds, limits: ConnectionLimits) -> Result<(), Refused> {
         self.check(ids, limits)?;
         self.each(ids, |account| account.connections = account.connections.saturating_add(1));
         Ok(())
     }
 
-    /// A connection that was [counted](Self::open) is gone.
+    /// Ends the count of a connection that was [counted](Self::open).
     pub(crate) fn close(&mut self, ids: AccountIds) {
         self.each(ids, |account| account.connections = account.connections.saturating_sub(1));
     }
 
-    /// A connection that has retained `before` packet buffers retains `after`.
+    /// Changes the packet buffers that a connection retains from `before` to `after`.
     pub(crate) fn change_buffers(&mut self, ids: AccountIds, before: u32, after: u32) {
         self.each(ids, |account| {
             account.buffers = account.buffers.saturating_sub(before).saturating_add(after)
@@ -158,7 +159,7 @@ impl Accounts {
         }
     }
 
-    /// The sums over all sources.
+    /// Returns the sums over all source accounts.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn total(&self) -> Account {
         self.sources.iter().fold(Account::default(), |sum, account| Account {
@@ -202,7 +203,7 @@ mod tests {
         assert_ne!(accounts.source_of(v6(1, 1)), accounts.source_of(v6(2, 1)));
     }
 
-    /// Many sources spread over all accounts, whatever they have in common.
+    /// Many sources spread over all accounts, even if their addresses are similar.
     #[test]
     fn sources_spread_evenly() {
         let accounts = accounts();
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_retained_is_given_back() {
+    fn retained_buffers_and_connections_are_counted_down_again() {
         let mut accounts = accounts();
         let ids = [
             accounts.ids(listener(0), v4(1)),

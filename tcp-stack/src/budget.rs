@@ -1,58 +1,60 @@
-//! How many packet buffers received data may retain: segments behind gaps, and what the application keeps of the segments
-//! that it was handed ([`Stack::retain`](crate::Stack::retain)).
+//! The budget of packet buffers that received data retains: out-of-order segments, and buffers of delivered
+//! segments that the application keeps ([`Stack::retain`](crate::Stack::retain)).
 //!
-//! The port fills its receive queue from the same pool, and everything that is sent comes from it; so what is retained is
-//! bounded for all connections together, and in it each listener, each source and each connection is. A connection may
-//! retain as much as its listener, its source and all together have left: n connections that take all they may leave a
-//! part of n + 1. Beyond that it may retain [`GUARANTEED`] buffers as long as there is anything left at all, and that there
-//! is: when seven eighths are used, or the pool itself runs short, those that have retained something longest
-//! give it up. Whole messages that the application takes at once are never retained, and cost nothing here.
+//! The port fills its receive queue from the same pool, and so does transmission. Retained buffers are therefore
+//! limited for all connections together, and within that for each listener, source and connection. A connection may
+//! retain as many as its listener, its source and all connections together have left: n connections that take all
+//! they may leave 1 / (n + 1). Beyond that it may retain [`GUARANTEED`] buffers while any are left. To ensure that,
+//! the connections that have retained something longest must give it up when seven eighths are used or the pool
+//! runs short. Messages that the application consumes at once are never retained and cost nothing here.
 
 use crate::accounts::Account;
 
-/// Buffers that every connection may retain, whatever its listener and its source have.
+/// Buffers that every connection may retain, regardless of its listener and its source.
 const GUARANTEED: u32 = 8;
 
-/// The packet buffers that received data may retain, and does.
+/// Limit and present use of retained packet buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveBudget {
-    /// At most, buffers.
+    /// Upper bound of `used`, buffers.
     limit: u32,
-    /// Those of the pool that are kept for sending and for reception.
+    /// Buffers of the pool reserved for transmission and reception.
     reserve: u32,
     used: u32,
-    /// Buffers that the pool had left when it was looked at last.
+    /// Free buffers of the pool at the last observation.
     available: u32,
 }
 
 impl ReceiveBudget {
-    /// At most `limit` of `buffers`, of which an eighth is kept for sending and for reception.
+    /// Makes a budget of at most `limit` of the pool's `buffers`, of which an eighth is reserved for transmission
+    /// and reception.
     pub(crate) const fn new(limit: u32, buffers: u32) -> Self {
         Self { limit, reserve: buffers / 8, used: 0, available: u32::MAX }
     }
 
-    /// Buffers that are retained.
+    /// Returns the buffers retained now.
     pub(crate) const fn used(&self) -> u32 {
         self.used
     }
 
-    /// Buffers that may be retained.
+    /// Returns the limit of retained buffers.
     pub(crate) const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// So many buffers are left in the pool.
+    /// Notes the number of free buffers in the pool.
     pub(crate) const fn observe(&mut self, available: u32) {
         self.available = available;
     }
 
-    /// What is retained may be reclaimed as long as it is more than this: as little cannot be why the pool is short.
+    /// Returns the number of retained buffers below which none are reclaimed: so few cannot be the cause of a short
+    /// pool.
     const fn floor(&self) -> u32 {
         self.limit / 16
     }
 
-    /// Whether those that retain something are to give it up: before the limit, and before the pool's reserve, is touched.
-    /// `asked` buffers are about to be given up.
+    /// True if retained buffers must be given up, before the limit is reached or the pool's reserve is touched.
+    /// `asked` buffers are already being given up.
     pub(crate) const fn is_short(&self, asked: u32) -> bool {
         let used = self.used.saturating_sub(asked);
         let nearly_used = used > self.limit.saturating_sub(self.limit / 8);
@@ -61,13 +63,12 @@ impl ReceiveBudget {
         nearly_used || (pool_is_short && used > self.floor())
     }
 
-    /// Whether the pool has little more left than what is kept for sending and for reception.
+    /// True if the pool has little more left than its reserve.
     pub(crate) const fn pool_is_short(&self) -> bool {
         self.available < self.reserve.saturating_add(self.reserve / 2)
     }
 
-    /// Whether a connection that will then retain `retained` buffers may do so; its listener and its source have what their
-    /// accounts say.
+    /// True if a connection may retain `retained` buffers in all; `listener` and `source` are its accounts.
     pub(crate) fn allows(&self, retained: u32, (listener, source): (Account, Account)) -> bool {
         let left = self.limit.saturating_sub(self.used);
         let pool_is_short = self.available <= self.reserve && self.used > self.floor();
@@ -79,7 +80,7 @@ impl ReceiveBudget {
         retained <= GUARANTEED.max(left.min(left_to_listener).min(left_to_source))
     }
 
-    /// A connection that has retained `before` buffers retains `after`.
+    /// Changes the buffers that a connection retains from `before` to `after`.
     pub(crate) const fn change(&mut self, before: u32, after: u32) {
         self.used = self.used.saturating_sub(before).saturating_add(after);
     }
@@ -92,7 +93,7 @@ mod tests {
     const NOBODY: (Account, Account) =
         (Account { connections: 0, buffers: 0 }, Account { connections: 0, buffers: 0 });
 
-    /// What one connection takes that takes all it may.
+    /// Retains as many buffers as one connection may; returns their number.
     fn take_all(budget: &mut ReceiveBudget, listener: &mut Account, source: &mut Account) -> u32 {
         let mut retained = 0;
         while budget.allows(retained + 1, (*listener, *source)) {

@@ -1,99 +1,95 @@
-//! Frame memory, as the stack sees it.
+//! Frame memory: the traits through which the stack uses the port's buffers.
 //!
-//! On the wire side a frame lives in memory that only the port knows how to allocate (a DPDK mbuf). The
-//! stack never copies it to look at it, keeps it when a segment must be held or may have to be sent
-//! again, and gives it back by dropping it. This trait is all that the stack knows of it.
+//! The port alone allocates frame memory (a DPDK mbuf). The stack reads frames in place, keeps buffers of segments
+//! that are held or may be retransmitted, and frees a buffer by dropping it.
 
 use crate::wire::Sum;
 
-/// Room that a fresh buffer has before its first byte: Ethernet (14) + VLAN (4) + IPv6 (40) + TCP (60),
-/// rounded up to DPDK's default headroom, in bytes.
+/// Headroom of a fresh buffer, bytes: Ethernet (14) + VLAN (4) + IPv6 (40) + TCP (60), rounded up to DPDK's
+/// default.
 pub const HEADROOM: usize = 128;
 
-/// One owned handle on one frame's memory.
+/// An owned handle on one frame's memory.
 ///
-/// Several handles may share the same bytes (see [`Buf::share`]). Shared bytes are read-only: every
-/// method that would change them answers `None` or `false` until the other handles are dropped. None of
-/// the methods panics.
+/// Several handles may share the same bytes (see [`Buf::share`]). Shared bytes are read-only: every method that
+/// would change them returns `None` or `false` until the other handles are dropped. No method panics.
 pub trait Buf: Sized {
-    /// The bytes, without headroom and tailroom.
+    /// Returns the bytes, without headroom and tailroom.
     fn bytes(&self) -> &[u8];
-    /// The bytes for writing; `None` while shared.
+    /// Returns the bytes for writing; `None` while shared.
     fn bytes_mut(&mut self) -> Option<&mut [u8]>;
-    /// Adds `n` bytes before the first; returns them for writing, their content being unspecified.
-    /// `None`, and nothing changed, while shared or with less headroom than that.
+    /// Adds `n` bytes before the first; returns them for writing, with unspecified content. Returns `None`,
+    /// changing nothing, while shared or if the headroom is shorter.
     fn prepend(&mut self, n: usize) -> Option<&mut [u8]>;
-    /// Adds `n` bytes after the last; returns them for writing, their content being unspecified.
-    /// `None`, and nothing changed, while shared or with less tailroom than that.
+    /// Adds `n` bytes after the last; returns them for writing, with unspecified content. Returns `None`, changing
+    /// nothing, while shared or if the tailroom is shorter.
     fn append(&mut self, n: usize) -> Option<&mut [u8]>;
-    /// Removes `n` bytes from the front, making them headroom; `false`, and nothing changed, while
-    /// shared or with fewer bytes than that.
+    /// Removes `n` bytes from the front, which become headroom. Returns `false`, changing nothing, while shared or
+    /// if there are fewer bytes.
     fn trim_front(&mut self, n: usize) -> bool;
-    /// Removes bytes from the end until `len` are left; `false`, and nothing changed, while shared or
-    /// with fewer bytes than that.
+    /// Removes bytes from the end until `len` are left. Returns `false`, changing nothing, while shared or if there
+    /// are fewer bytes.
     fn truncate(&mut self, len: usize) -> bool;
-    /// Another handle on the same bytes.
+    /// Returns another handle on the same bytes.
     fn share(&self) -> Self;
-    /// Whether another handle on these bytes exists (the port's, while it transmits).
+    /// True if another handle on these bytes exists (the port's, while it transmits).
     fn is_shared(&self) -> bool;
-    /// Bytes that may still be appended.
+    /// Returns the number of bytes that may be appended.
     fn tailroom(&self) -> usize;
-    /// What the buffer really occupies, in bytes: memory limits count this, not `bytes().len()`.
+    /// Returns the memory that the buffer occupies, bytes. Memory limits count this, not `bytes().len()`.
     fn true_size(&self) -> usize;
-    /// [`Sum::of`] bytes of such a buffer: who owns the memory may have instructions for it that this crate, for any
-    /// processor, does without.
+    /// Returns [`Sum::of`] bytes of such a buffer. The owner of the memory may use processor instructions that this
+    /// portable crate does not.
     #[inline]
     fn sum(bytes: &[u8]) -> Sum {
         Sum::of(bytes)
     }
-    /// Makes `next`'s bytes the last of the frame that this handle begins; [`Buf::bytes`] stays what it
-    /// was. Only frames for a port that cuts them ([`Segmentation`](crate::Segmentation)) are made of
-    /// several buffers.
+    /// Appends `next` to the chain of buffers that forms this handle's frame; [`Buf::bytes`] does not change. Only
+    /// frames for a port that cuts them ([`Segmentation`](crate::Segmentation)) consist of several buffers.
     ///
-    /// `next` must be a handle on a buffer that no port holds. It comes back, and nothing changed, from
-    /// buffers that cannot do it, as those of a port without segmentation need not.
+    /// `next` must be a handle on a buffer that no port holds. It is returned, and nothing is changed, if the
+    /// buffers do not support chains; only ports with segmentation need them.
     fn link(&mut self, next: Self) -> Result<(), Self> {
         Err(next)
     }
-    /// Forgets what followed this buffer in a frame that the port has let go of. Called on a buffer that
-    /// is not shared, before it is sent on its own.
+    /// Removes the other buffers from the chain of a frame that the port has released. Called on a buffer that is
+    /// not shared, before it is sent on its own.
     fn unlink(&mut self) {}
 }
 
-/// What a buffer is asked for.
+/// The purpose of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufClass {
-    /// Payload. Refused while only the reserve is left.
+    /// Payload. Refused while only the pool's reserve is left.
     Data,
-    /// Acknowledgments, resets, ARP and other frames without which nothing would move: may use the
-    /// reserve.
+    /// Acknowledgments, resets, ARP and other frames without which no progress is possible: may use the reserve.
     Control,
 }
 
-/// Where buffers come from.
+/// A pool of packet buffers.
 pub trait BufPool {
-    /// The buffers.
+    /// The pool's buffer type.
     type Buf: Buf;
-    /// An empty buffer with [`HEADROOM`] bytes before and at least [`BufPool::data_room`] after; `None`
-    /// when the pool is exhausted for this class.
+    /// Returns an empty buffer with [`HEADROOM`] bytes before and at least [`BufPool::data_room`] bytes after;
+    /// `None` if the pool is exhausted for this class.
     fn alloc(&mut self, class: BufClass) -> Option<Self::Buf>;
-    /// Bytes that a fresh buffer holds behind its headroom.
+    /// Returns the bytes that a fresh buffer holds behind its headroom.
     fn data_room(&self) -> usize;
-    /// Buffers that are left, those that are kept for [`BufClass::Control`] included. A pool that cannot run short need not
-    /// tell.
+    /// Returns the free buffers, including the reserve for [`BufClass::Control`]. The default is for pools that
+    /// cannot run short.
     fn available(&self) -> u32 {
         u32::MAX
     }
-    /// Says that a buffer is likely to be asked for next and filled with so many bytes of payload: memory that is slow to
-    /// write can be fetched meanwhile.
+    /// Announces that the next buffer will probably be filled with this many bytes of payload, so that slow memory
+    /// can be prefetched.
     #[inline]
     fn expect(&mut self, _bytes: usize) {}
 }
 
-/// What the port says of the checksums of a received frame.
+/// The port's verdict on the checksums of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing known: the stack verifies in software.
+    /// Unknown: the stack verifies in software.
     #[default]
     Unknown,
     /// The port verified the IP header checksum and the TCP or UDP checksum.
@@ -107,11 +103,11 @@ pub enum RxChecksum {
 pub struct RxFrame<B> {
     /// The frame's memory; its first byte is the destination address.
     pub buf: B,
-    /// What the port says of its checksums.
+    /// The port's verdict on its checksums.
     pub checksum: RxChecksum,
 }
 
-/// What the port must still do to a frame that is sent.
+/// The work on a frame that is left to the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxOffload {
     /// Length of the link header (Ethernet with VLAN), bytes.
@@ -120,7 +116,7 @@ pub struct TxOffload {
     pub l3_len: u8,
     /// Length of the TCP header with its options, bytes.
     pub l4_len: u8,
-    /// IPv6 rather than IPv4.
+    /// True for IPv6, false for IPv4.
     pub ipv6: bool,
     /// The IPv4 header checksum is left to the port.
     pub ip_checksum: bool,
@@ -135,8 +131,8 @@ pub struct TxOffload {
 /// A frame to transmit, complete from its Ethernet header on.
 #[derive(Debug)]
 pub struct TxFrame<B> {
-    /// The frame's memory: its first buffer, which the others are linked to.
+    /// The frame's memory: the first buffer of its chain.
     pub buf: B,
-    /// What the port must still do.
+    /// The work that is left to the port.
     pub offload: TxOffload,
 }

@@ -1,4 +1,4 @@
-//! What a stack is made from. All memory is sized from these values, once.
+//! The configuration of a stack. All memory is sized from these values when the stack is made.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use crate::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 /// The configuration of one stack: one worker's share of one port.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Our link address.
+    /// Our link (MAC) address.
     pub mac: MacAddr,
     /// The 802.1Q VLAN that all frames carry, 1..=4094; `None` for untagged frames.
     pub vlan: Option<u16>,
@@ -17,72 +17,71 @@ pub struct StackConfig {
     pub mtu: u16,
     /// Our IPv4 address and its prefix.
     pub ipv4: Option<Ipv4Cidr>,
-    /// Where IPv4 packets beyond the prefix go.
+    /// Router for IPv4 packets to addresses outside of the prefix.
     pub ipv4_gateway: Option<Ipv4Addr>,
     /// Our IPv6 address and its prefix, beside the link-local address that [`Self::mac`] gives.
     pub ipv6: Option<Ipv6Cidr>,
-    /// Where IPv6 packets beyond the prefix go.
+    /// Router for IPv6 packets to addresses outside of the prefix.
     pub ipv6_gateway: Option<Ipv6Addr>,
-    /// Hops that our packets may make: the TTL of IPv4, the hop limit of IPv6. 1..=255.
+    /// TTL of IPv4 and hop limit of IPv6 packets that we send: 1..=255.
     pub hop_limit: u8,
-    /// Whether this stack answers ARP, neighbor discovery and ping: exactly one of those that share a
-    /// port does; the others only learn.
+    /// True if this stack answers ARP, neighbor discovery and ping. Exactly one of the stacks that share a port
+    /// does; the others only learn.
     pub primary: bool,
-    /// Whether the port fills in the IPv4 header checksum and the TCP checksum of what is sent.
+    /// True if the port fills in the IPv4 header checksum and the TCP checksum of sent frames.
     pub tx_checksum_offload: bool,
-    /// What the port can cut into segments by itself (TSO); `None` if it cannot, or shall not. Needs
+    /// The port's segmentation offload (TSO); `None` if it has none, or it must not be used. Needs
     /// [`Self::tx_checksum_offload`] and buffers that can be [linked](crate::Buf::link).
     pub segmentation: Option<Segmentation>,
     /// Connections, half-open ones included: 1..=2^20. A connection that holds no data costs less than
     /// 1 KiB, so 65536 of them 64 MiB. As many compact TIME-WAIT records are kept beside them.
     pub connections_max: u32,
-    /// Connections that one source may have, an IPv4 address or an IPv6 /64, half-open ones included: 1 or more. Connections
-    /// that we open count and are not limited.
+    /// Connections that one source, an IPv4 address or an IPv6 /64, may have, half-open ones included: 1 or more.
+    /// Active opens are counted and not limited.
     pub connections_per_source_max: u32,
     /// Entries of the neighbor cache, beside [`Self::neighbors`].
     pub neighbors_max: u32,
-    /// Neighbors whose link address is configured: addresses on the link, each once. They are never asked for, and nothing
-    /// that arrives changes them.
+    /// Neighbors with a configured link address: on-link addresses, each once. The stack never asks for them, and
+    /// no received frame changes them.
     pub neighbors: Vec<(IpAddr, MacAddr)>,
-    /// IP packets that may wait for their fragments at a time, 0..=1024; with 0 fragments are dropped. No source
+    /// IP packets that may wait for fragments at the same time: 0..=1024; with 0, fragments are dropped. No source
     /// has more than a quarter of them.
     pub fragments_datagrams_max: u16,
-    /// What fragments that wait may occupy, bytes of true buffer size. No source has more than a quarter.
+    /// Memory of waiting fragments, bytes of true buffer size. No source has more than a quarter.
     pub fragments_bytes_max: u32,
-    /// How long a packet waits for its fragments, milliseconds: 60 seconds for IPv6 (RFC 8200 §4.5), 60 to
-    /// 120 for IPv4 (RFC 1122 §3.3.2).
+    /// Time that a packet waits for its fragments, milliseconds: 60 seconds for IPv6 (RFC 8200 §4.5), 60 to 120 for
+    /// IPv4 (RFC 1122 §3.3.2).
     pub fragments_timeout_ms: u32,
-    /// Destinations behind a smaller MTU than ours that are remembered, 0..=2^20.
+    /// Entries of the path MTU cache, for destinations behind a smaller MTU than ours: 0..=2^20.
     pub path_mtu_entries_max: u32,
-    /// What segments held behind a gap may occupy, per connection, bytes of true buffer size.
+    /// Memory of out-of-order segments, per connection, bytes of true buffer size.
     pub held_bytes_max: u32,
-    /// Segments held behind a gap, per connection.
+    /// Out-of-order segments held, per connection.
     pub held_segments_max: u32,
-    /// Frame buffers that all connections together may hold for sending, and as many again received:
-    /// what the pool they come from has. 120 bytes of book-keeping each.
+    /// Frame buffers that all connections together may hold for sending, and as many again for reception: the size
+    /// of the pool that they come from. Bookkeeping takes 120 bytes each.
     pub buffers_max: u32,
-    /// Packet buffers that received data of all connections together may retain: segments behind gaps, and what the
-    /// application keeps of what it was handed ([`Stack::retain`](crate::Stack::retain)). More than half of
-    /// [`Self::buffers_max`] is taken for half.
+    /// Packet buffers that received data of all connections together may retain: out-of-order segments, and
+    /// delivered data that the application keeps ([`Stack::retain`](crate::Stack::retain)). Values above half of
+    /// [`Self::buffers_max`] count as half.
     pub received_buffers_max: u32,
     /// Payload queued or in flight, per connection, bytes.
     pub send_buffer_bytes: u32,
     /// The largest receive window, per connection, bytes: 1024..=2^30. It grows as the application keeps up with the
     /// path.
     pub receive_window_bytes: u32,
-    /// The receive window that a connection begins with, bytes: 1024..=[`Self::receive_window_bytes`]; that itself turns
-    /// growing off.
+    /// The initial receive window, bytes: 1024..=[`Self::receive_window_bytes`]; the latter disables growth.
     pub receive_window_initial_bytes: u32,
-    /// Bytes that all connections together may have received and not let go of. Each one's window is at most a quarter of
-    /// what is left of it, so that stalled ones leave room to others; but never less than 4096 bytes and two
-    /// segments, and what was promised before is kept: it is a bound with some play.
+    /// Bytes that all connections together may have received and not consumed. Each window is at most half of what
+    /// is left, so that stalled connections leave memory to others; but it is never less than 4096 bytes and two
+    /// segments, and offered windows are kept. The bound is therefore approximate.
     pub receive_memory_bytes: u64,
-    /// TCP's own parameters.
+    /// Parameters of TCP itself.
     pub tcp: TcpConfig,
-    /// Which of the workers of a port this is: `0..worker_count`.
+    /// Index of this stack's worker among those that share the port: `0..worker_count`.
     pub worker_index: u16,
-    /// Workers that share the port; an active open picks a source port whose
-    /// [`flow_hash`](crate::flow_hash) modulo this is `worker_index`.
+    /// Workers that share the port. An active open picks a source port whose [`flow_hash`](crate::flow_hash) modulo
+    /// this is `worker_index`.
     pub worker_count: u16,
 }
 
@@ -123,83 +122,85 @@ impl Default for StackConfig {
     }
 }
 
-/// How much a port cuts into segments at a time. Only segments of the same length are given to it as one
-/// frame, a shorter one being the last: what was handed over as one segment leaves as one segment.
+/// The limits of a port's segmentation. One frame contains only segments of the same length, of which the last may
+/// be shorter: every segment is sent as it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Payload of a frame, bytes: at most 65 000 are used.
+    /// Payload of a frame, bytes: at most 65,000 are used.
     pub bytes_max: u32,
-    /// Buffers that a frame may consist of, that of the headers included; below 3 there is nothing to cut.
+    /// Buffers per frame, that of the headers included; below 3, segmentation is not used.
     pub buffers_max: u16,
 }
 
-/// Parameters of TCP.
+/// Parameters of TCP that all connections of a stack share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// The least retransmission timeout, milliseconds. RFC 6298 §2.4 has one second; 200 is what hosts
-    /// use.
+    /// The least retransmission timeout, milliseconds. RFC 6298 §2.4 has one second; common hosts use 200.
     pub rto_min_ms: u32,
     /// The greatest retransmission timeout, milliseconds (RFC 6298 §2.5: at least 60 seconds).
     pub rto_max_ms: u32,
-    /// How often a SYN or SYN-ACK is sent again before the connection is given up (RFC 9293 §3.8.3: R2, for a SYN at
-    /// least three minutes, which seven are).
+    /// Retransmissions of a SYN or SYN-ACK before the connection is given up (RFC 9293 §3.8.3: R2, for a SYN at
+    /// least three minutes, which 7 retransmissions exceed).
     pub syn_retries: u8,
-    /// How often a segment is sent again before the connection is given up (RFC 9293 §3.8.3: R2).
+    /// Retransmissions of a segment before the connection is given up (RFC 9293 §3.8.3: R2).
     pub data_retries: u8,
-    /// How long a peer may keep its window closed to what is queued without taking an byte, milliseconds; looked at with
-    /// each probe. 0, as RFC 9293 §3.8.6.1 has it (MUST-37), for ever; RFC 6429 §3 leaves a limit to the application.
+    /// Time that a peer may keep its window closed to queued data without accepting a byte, milliseconds; checked
+    /// with each probe. 0 means without limit, as RFC 9293 §3.8.6.1 requires (MUST-37); RFC 6429 §3 leaves a limit
+    /// to the application.
     pub zero_window_ms: u32,
-    /// How long TIME-WAIT lasts, milliseconds (RFC 9293 §3.6.1: 2 MSL, which is four minutes; hosts wait for one).
+    /// Duration of TIME-WAIT, milliseconds (RFC 9293 §3.6.1: 2 MSL, which is four minutes; common hosts wait for
+    /// one).
     pub time_wait_ms: u32,
-    /// How long the peer may stay silent once our FIN is acknowledged and all that it sent is consumed,
-    /// milliseconds; 0 for ever. RFC 9293 §3.6 sets no limit to FIN-WAIT-2; hosts wait for a minute.
+    /// Time that the peer may stay silent in FIN-WAIT-2, once all received data is consumed, milliseconds; 0 means
+    /// without limit. RFC 9293 §3.6 sets none; common hosts wait for a minute.
     pub fin_wait_2_ms: u32,
-    /// The longest that an acknowledgment is delayed, milliseconds: below 500 (RFC 9293 §3.8.6.3).
+    /// The longest delay of an acknowledgment, milliseconds: below 500 (RFC 9293 §3.8.6.3).
     pub delayed_ack_ms: u32,
-    /// Challenge acknowledgments per connection and [`Self::challenge_interval_ms`] at most (RFC 5961 §7): 1..=255.
-    /// How many there are this time, between half of it and all, cannot be known from outside.
+    /// Upper bound of challenge acknowledgments per connection and [`Self::challenge_interval_ms`] (RFC 5961 §7):
+    /// 1..=255. The limit of each interval is random, between half of this and all, so that it cannot be known from
+    /// outside.
     pub challenge_acks_max: u8,
-    /// For how long [`Self::challenge_acks_max`] counts, milliseconds.
+    /// Length of the interval of [`Self::challenge_acks_max`], milliseconds.
     pub challenge_interval_ms: u32,
-    /// The longest that peers are expected to delay an acknowledgment, milliseconds: how much longer a tail
-    /// loss probe waits for that of a lone segment (RFC 8985 §7.2: TLP.max_ack_delay).
+    /// The longest delay of acknowledgments expected of peers, milliseconds: a tail loss probe waits for it after a
+    /// lone segment (RFC 8985 §7.2: TLP.max_ack_delay).
     pub peer_delayed_ack_ms: u32,
-    /// Which congestion control.
+    /// Default congestion control of connections.
     pub congestion: Congestion,
-    /// Explicit congestion notification (RFC 3168).
+    /// Default use of explicit congestion notification (RFC 3168).
     pub ecn: Ecn,
-    /// Whether pure acknowledgments, retransmissions and probes of a DCTCP connection are marked
-    /// ECN-capable, too, so that switches mark them where they drop others (RFC 8257 §4.1).
+    /// True if pure acknowledgments, retransmissions and probes of a DCTCP connection are sent ECN-capable, too, so
+    /// that switches mark them instead of dropping them (RFC 8257 §4.1).
     pub dctcp_ect_control: bool,
-    /// Whether NewReno and CUBIC send at a rate, too, of a little more than a window per round trip; BBR
-    /// always does.
+    /// True if NewReno and CUBIC pace their segments, at a little more than a window per round trip; BBR always
+    /// does.
     pub pacing: bool,
-    /// Whether SACK is offered and accepted (RFC 2018).
+    /// True if SACK is offered and accepted (RFC 2018).
     pub sack: bool,
-    /// Whether timestamps are offered and accepted (RFC 7323 §3).
+    /// True if timestamps are offered and accepted (RFC 7323 §3).
     pub timestamps: bool,
-    /// Whether window scaling is offered and accepted (RFC 7323 §2).
+    /// True if window scaling is offered and accepted (RFC 7323 §2).
     pub window_scale: bool,
-    /// Connections that may be half-open, over all listeners: peers that have not acknowledged our SYN-ACK. Each is
-    /// a record of about a tenth of a kibibyte. 1..=[`StackConfig::connections_max`].
+    /// Half-open connections of all listeners: the peer has not acknowledged our SYN-ACK. Each is a record of about
+    /// 100 bytes. 1..=[`StackConfig::connections_max`].
     pub half_open_max: u32,
-    /// How long a connection is left alone that [gives way](GivesWay) to newcomers, milliseconds: the time that an honest
-    /// peer has for its first request.
+    /// Time for which a connection that [gives way](GivesWay) is protected, milliseconds: an honest peer sends its
+    /// first request within it.
     pub give_way_after_ms: u32,
-    /// When a SYN is answered without keeping anything of it (RFC 4987 §3.6).
+    /// Policy for SYN cookies (RFC 4987 §3.6).
     pub syn_cookies: SynCookies,
     /// The initial window, full segments.
     pub initial_window_segments: u8,
-    /// What the initial window has at most, bytes, unless two full segments have more. RFC 6928 §2: 14 600.
+    /// Upper bound of the initial window, bytes, unless two full segments are longer. RFC 6928 §2: 14,600.
     pub initial_window_bytes: u32,
-    /// The least path MTU that is believed or fallen back to, bytes: 68..=[`StackConfig::mtu`], for IPv6 no less than
-    /// 1280 whatever is said here.
+    /// The least path MTU that is believed or fallen back to, bytes: 68..=[`StackConfig::mtu`]; for IPv6 at least
+    /// 1280 in any case.
     pub path_mtu_min: u16,
-    /// How long a smaller path MTU holds before a larger one is tried, seconds (RFC 1191 §6.3, RFC 8201 §5.3: 600,
-    /// no less than 300); 0 for ever, and nothing is tried after a black hole either.
+    /// Time before a larger path MTU is probed for, seconds (RFC 1191 §6.3, RFC 8201 §5.3: 600, at least 300); 0
+    /// means never, not even after a black hole.
     pub path_mtu_age_s: u32,
-    /// Timeouts in a row of a segment longer than the base (1024 bytes, for IPv6 1280) that make the path a black
-    /// hole (RFC 4821 §7.7: R1, at least 3); 0 to look for none.
+    /// Consecutive timeouts of a segment longer than the base (1024 bytes, for IPv6 1280) that make the path a
+    /// black hole (RFC 4821 §7.7: R1, at least 3); 0 disables the detection.
     pub black_hole_timeouts: u8,
 }
 
@@ -236,50 +237,50 @@ impl Default for TcpConfig {
     }
 }
 
-/// Nodes of the send pool that are kept for the front parts of segments that must be split.
+/// Nodes of the send pool reserved for the front parts of split segments.
 const SPLITS_MAX: u32 = 256;
 
-/// Nodes of the receive pool that are kept for segments in order, at most.
+/// Upper bound of the receive pool's nodes reserved for in-order segments.
 const IN_ORDER_NODES_MAX: u32 = 1024;
 
 impl StackConfig {
-    /// [`Self::connections_max`] within its bounds.
+    /// Returns [`Self::connections_max`] within its bounds.
     pub(crate) fn connections(&self) -> u32 {
         self.connections_max.clamp(1, 1 << 20)
     }
 
-    /// [`TcpConfig::half_open_max`] within its bounds.
+    /// Returns [`TcpConfig::half_open_max`] within its bounds.
     pub(crate) fn half_open(&self) -> u32 {
         self.tcp.half_open_max.clamp(1, self.connections())
     }
 
-    /// Nodes of the send pool beside those for data: one for each connection's FIN, and those for splits.
+    /// Returns the nodes of the send pool beside those for data: one for each connection's FIN, and those for
+    /// splits.
     pub(crate) fn kept_nodes(&self) -> u32 {
         self.connections().saturating_add(SPLITS_MAX)
     }
 
-    /// [`Self::received_buffers_max`] within its bounds.
+    /// Returns [`Self::received_buffers_max`] within its bounds.
     pub(crate) fn received_buffers(&self) -> u32 {
         self.received_buffers_max.min(self.buffers_max / 2)
     }
 
-    /// Nodes of the receive pool that segments behind gaps leave to those in order.
+    /// Returns the nodes of the receive pool that out-of-order segments leave for in-order ones.
     pub(crate) fn in_order_nodes(&self) -> u32 {
         (self.buffers_max / 8).min(IN_ORDER_NODES_MAX)
     }
 
-    /// Of so many free nodes of the send pool, those that are left for data.
+    /// Returns the part of `available` free nodes of the send pool that data may use.
     pub(crate) fn data_nodes(&self, available: u32) -> u32 {
         available.saturating_sub(self.kept_nodes())
     }
 }
 
 impl TcpConfig {
-    /// For a network whose round trips take less than a millisecond and whose hosts are all configured like
-    /// this: timeouts of 5 ms, acknowledgments delayed by 1 ms at most, so that a timeout is no sooner than
-    /// the acknowledgment that it waits for. A peer that delays its acknowledgments by more than 4 ms, as
-    /// hosts do by default, causes timeouts that are spurious, and undone (RFC 5682), at the price of one
-    /// segment each.
+    /// Returns parameters for a network with round trips below a millisecond whose hosts are all configured alike:
+    /// timeouts of 5 ms, acknowledgments delayed by at most 1 ms, so that a timeout does not precede the
+    /// acknowledgment that it waits for. A peer that delays acknowledgments by more than 4 ms, as hosts do by
+    /// default, causes spurious timeouts. They are undone (RFC 5682), at the price of one segment each.
     pub fn data_center() -> Self {
         Self { rto_min_ms: 5, delayed_ack_ms: 1, peer_delayed_ack_ms: 1, ..Self::default() }
     }
@@ -292,25 +293,25 @@ impl TcpConfig {
         Duration::from_millis(u64::from(self.rto_max_ms.max(self.rto_min_ms)))
     }
 
-    /// [`Self::rto_min`] and [`Self::rto_max`], nanoseconds.
+    /// Returns [`Self::rto_min`] and [`Self::rto_max`], nanoseconds.
     #[inline]
     pub(crate) fn rto_bounds_nanos(&self) -> (u64, u64) {
         let nanos = |ms: u32| u64::from(ms).wrapping_mul(1_000_000);
         (nanos(self.rto_min_ms), nanos(self.rto_max_ms.max(self.rto_min_ms)))
     }
 
-    /// How long a smaller path MTU holds; `None` for ever.
+    /// Returns the time before a larger path MTU is probed for; `None` for never.
     pub(crate) fn path_mtu_age(&self) -> Option<Duration> {
         (self.path_mtu_age_s > 0).then(|| Duration::from_secs(u64::from(self.path_mtu_age_s)))
     }
 
-    /// [`Self::delayed_ack_ms`], nanoseconds.
+    /// Returns [`Self::delayed_ack_ms`] in nanoseconds.
     #[inline]
     pub(crate) fn delayed_ack_nanos(&self) -> u64 {
         u64::from(self.delayed_ack_ms).wrapping_mul(1_000_000)
     }
 
-    /// [`Self::give_way_after_ms`].
+    /// Returns [`Self::give_way_after_ms`] as a duration.
     pub(crate) fn give_way_after(&self) -> Duration {
         Duration::from_millis(u64::from(self.give_way_after_ms))
     }
@@ -324,102 +325,102 @@ impl TcpConfig {
     }
 }
 
-/// When a SYN is answered with a cookie: a connection that opens on one keeps all that both SYNs agree on, but
-/// without timestamps only the MSS. A cookie is good for 64 to 128 seconds.
+/// Policy for SYN cookies. A connection opened by a cookie keeps all agreed options, but without timestamps only
+/// the MSS. A cookie is valid for 64 to 128 seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SynCookies {
-    /// Never: while the backlog is full, a SYN is dropped.
+    /// Never: while the backlog is full, SYNs are dropped.
     Never,
     /// While the listener's backlog, or the table of half-open connections, is full.
     #[default]
     WhenFull,
-    /// Always: half-open connections take no memory.
+    /// Always: half-open connections occupy no memory.
     Always,
 }
 
 impl SynCookies {
-    /// Every choice.
+    /// All policies, for configuration and help texts.
     pub const ALL: &[Self] = &[Self::Never, Self::WhenFull, Self::Always];
 }
 
 /// A congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// RFC 5681 and RFC 6582.
+    /// NewReno (RFC 5681 and RFC 6582).
     NewReno,
-    /// RFC 8312, with the changes of RFC 9438.
+    /// CUBIC (RFC 8312, with the changes of RFC 9438).
     #[default]
     Cubic,
-    /// RFC 8257: for data centers whose switches mark packets, with both ends alike. Asks for ECN unless
-    /// that is [`Ecn::Off`]; without it, as [`Self::NewReno`].
+    /// DCTCP (RFC 8257), for data centers whose switches mark packets, with both ends alike. Requests ECN unless
+    /// that is [`Ecn::Off`]; without ECN, same as [`Self::NewReno`].
     Dctcp,
-    /// BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00): paces by a model of the path's
-    /// bandwidth and round-trip time, and does not take loss for congestion.
+    /// BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00): paces by a model of the path's bandwidth and
+    /// round-trip time, and does not treat loss as congestion.
     Bbr,
 }
 
 /// Explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// Neither asked for nor accepted.
+    /// Neither requested nor accepted.
     Off,
-    /// Accepted when the peer asks for it.
+    /// Accepted if the peer requests it.
     #[default]
     Accept,
-    /// Asked for, and accepted.
+    /// Requested in our SYNs, and accepted.
     On,
 }
 
 impl Ecn {
-    /// Every choice.
+    /// All modes, for configuration and help texts.
     pub const ALL: &[Self] = &[Self::Off, Self::Accept, Self::On];
 }
 
 impl Congestion {
-    /// Every algorithm there is.
+    /// All algorithms, for configuration and help texts.
     pub const ALL: &[Self] = &[Self::NewReno, Self::Cubic, Self::Dctcp, Self::Bbr];
 }
 
-/// What can be chosen per connection.
+/// Options of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnOptions {
-    /// Whether a segment that is not full waits while another is unacknowledged (RFC 9293 §3.7.4).
+    /// Nagle's algorithm: a segment that is not full waits while another is unacknowledged (RFC 9293 §3.7.4).
     pub nagle: bool,
-    /// Whether and how an idle peer is asked for a sign of life (RFC 9293 §3.8.4).
+    /// Keepalive probes to an idle peer (RFC 9293 §3.8.4); `None` sends none.
     pub keepalive: Option<Keepalive>,
-    /// How long data may stay unacknowledged before the connection is given up, milliseconds (RFC
+    /// User timeout: time that data may stay unacknowledged before the connection is given up, milliseconds (RFC
     /// 9293 §3.9.1.8, RFC 5482); `None` leaves it to [`TcpConfig::data_retries`].
     pub user_timeout_ms: Option<u32>,
-    /// Congestion control, if not the stack's.
+    /// Congestion control; `None` for that of the stack.
     pub congestion: Option<Congestion>,
-    /// Explicit congestion notification, if not as the stack has it.
+    /// Explicit congestion notification; `None` for that of the stack.
     pub ecn: Option<Ecn>,
-    /// Whether the application wants to look at what arrives behind a gap ([`Event::OutOfOrder`](crate::Event::OutOfOrder)).
+    /// True if the application takes out-of-order segments ([`Event::OutOfOrder`](crate::Event::OutOfOrder)).
     pub out_of_order: bool,
 }
 
-/// When a connection gives way to a newcomer for which there is no room otherwise: where the table is full, or its
-/// listener or its source has as many connections as configured. Each is left [`TcpConfig::give_way_after_ms`] at least.
+/// Eviction policy: when a connection gives way to a new one for which there is no room, because the table is full,
+/// or its listener or its source has as many connections as configured. Each connection is protected for at least
+/// [`TcpConfig::give_way_after_ms`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GivesWay {
-    /// Never.
+    /// The connection is never evicted.
     #[default]
     Never,
-    /// While its peer has not been heard of for that time.
+    /// The connection is evicted if its peer was silent for that time.
     WhenIdle,
-    /// Once it is so old, whatever its peer sends.
+    /// The connection is evicted once it has existed for that time, even if its peer sends.
     Anytime,
 }
 
-/// Keepalive parameters.
+/// Parameters of keepalive probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How long a connection must have been silent, milliseconds. RFC 9293 §3.8.4: no less than two
-    /// hours by default.
+    /// Idle time before the first probe, milliseconds. RFC 9293 §3.8.4: no less than two hours by default.
     pub idle_ms: u32,
-    /// How long to wait for an answer, milliseconds.
+    /// Time between two probes, milliseconds.
     pub interval_ms: u32,
-    /// Probes without an answer after which the connection is given up.
+    /// Unanswered probes after which the connection is given up.
     pub probes: u8,
 }
 
@@ -430,13 +431,13 @@ impl Default for Keepalive {
     }
 }
 
-/// What can be chosen per listener.
+/// Options of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Half-open connections at a time; a SYN beyond it is dropped, or answered with a cookie
+    /// Simultaneous half-open connections; further SYNs are dropped, or answered with a cookie
     /// ([`TcpConfig::syn_cookies`]).
     pub backlog: u32,
-    /// Connections at a time, half-open ones included: 1 or more.
+    /// Simultaneous connections, half-open ones included: 1 or more.
     pub connections_max: u32,
     /// Options of the accepted connections.
     pub conn: ConnOptions,
@@ -452,7 +453,7 @@ impl Default for ListenOptions {
 mod tests {
     use super::*;
 
-    /// How long a timeout of `first` ms, doubled each time, lasts until it has passed so often and once more.
+    /// Returns the time until a timeout of `first` ms, doubled each time, has passed `retries` times and once more.
     fn given_up_after_ms(first: u64, retries: u8, tcp: &TcpConfig) -> u64 {
         (0..=retries).map(|n| (first << n).min(u64::from(tcp.rto_max_ms))).sum()
     }

@@ -1,4 +1,5 @@
-//! Everything that must not be guessed, from one seed.
+//! Unpredictable values, all derived from one seed: initial sequence numbers, timestamp offsets, source ports,
+//! keys.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -8,7 +9,7 @@ use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
-/// Keyed functions and a generator of random numbers.
+/// Keyed functions and a random number generator.
 #[derive(Debug)]
 pub(crate) struct Entropy {
     sequence: SipHasher24,
@@ -48,25 +49,25 @@ impl Entropy {
         Self { sequence: key(1), timestamps: key(2), ports: key(3), random: key(4), counter: 0 }
     }
 
-    /// RFC 6528 §3: "ISN = M + F(localip, localport, remoteip, remoteport, secretkey)", M counting
-    /// every 4 microseconds.
+    /// Returns an initial sequence number (RFC 6528 §3): "ISN = M + F(localip, localport, remoteip, remoteport,
+    /// secretkey)", where M advances every 4 microseconds.
     pub(crate) fn initial_sequence(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> SeqNum {
         let m = low32(now.as_micros() / 4);
         SeqNum::new(m.wrapping_add(low32(self.sequence.hash(FourTuple::new(local, remote).bytes()))))
     }
 
-    /// RFC 7323 §5.4: the offset of a flow's timestamps, the same for each of its connections, so that
-    /// TIME-WAIT can compare them.
+    /// Returns the offset of a flow's timestamps (RFC 7323 §5.4). It is the same for each connection of the flow,
+    /// so that TIME-WAIT can compare them.
     pub(crate) fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         low32(self.timestamps.hash(FourTuple::new(local, remote).bytes()))
     }
 
-    /// RFC 6056 §3.3.3: where the search for a source port begins for a destination.
+    /// Returns where the search for a source port to a destination begins (RFC 6056 §3.3.3).
     pub(crate) fn port_offset(&self, local: IpAddr, remote: SocketAddr) -> u32 {
         low32(self.ports.hash(FourTuple::new(SocketAddr::new(local, 0), remote).bytes()))
     }
 
-    /// A random number.
+    /// Returns a random number.
     pub(crate) fn random(&mut self) -> u64 {
         self.counter = self.counter.wrapping_add(1);
         self.random.hash(&self.counter.to_le_bytes())

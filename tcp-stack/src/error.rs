@@ -1,11 +1,11 @@
-//! What a call can fail with, and what a connection can end with.
+//! Errors of the application's calls, and the reasons for which a connection ends.
 
 use core::fmt;
 
-/// Why a port cannot be listened on.
+/// The reason why a port cannot be listened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// Port 0.
+    /// Port 0 cannot be listened on.
     PortZero,
     /// There is a listener on this port already.
     InUse,
@@ -25,14 +25,14 @@ impl fmt::Display for ListenError {
 
 impl core::error::Error for ListenError {}
 
-/// Why a connection cannot be opened.
+/// The reason why a connection cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectError {
-    /// Port 0, or an address that is not one station's.
+    /// Port 0, or an address that is not that of one other host.
     BadAddress,
     /// We have no address of that family, or no route.
     NoRoute,
-    /// As many connections as configured exist.
+    /// The table of connections is full.
     TooMany,
     /// No source port is free that leads back to this worker.
     NoPort,
@@ -51,10 +51,10 @@ impl fmt::Display for ConnectError {
 
 impl core::error::Error for ConnectError {}
 
-/// Why a segment was not queued. Carries the buffer back.
+/// The reason why a payload was not queued. Contains the buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SendError<B> {
-    /// The queue is full; [`Event::Writable`](crate::Event::Writable) follows when it is not.
+    /// The queue is full; [`Event::Writable`](crate::Event::Writable) follows when it has room.
     Full(B),
     /// The connection is not established yet, is closing, or is gone.
     NotConnected(B),
@@ -63,7 +63,7 @@ pub enum SendError<B> {
 }
 
 impl<B> SendError<B> {
-    /// The buffer.
+    /// Returns the payload's buffer.
     pub fn into_inner(self) -> B {
         match self {
             Self::Full(buf) | Self::NotConnected(buf) | Self::TooLong(buf) => buf,
@@ -91,27 +91,27 @@ impl<B> fmt::Display for SendError<B> {
     }
 }
 
-/// How a connection ended.
+/// The reason for which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// Both sides closed, and ours knows that the peer has everything.
+    /// Both sides closed, and the peer has acknowledged everything.
     Normal,
-    /// The peer reset it.
+    /// The peer reset the connection.
     Reset,
-    /// The peer did not answer any more.
+    /// The peer stopped answering.
     TimedOut,
-    /// The peer refused it.
+    /// The peer refused the connection.
     Refused,
-    /// The network said that the peer cannot be reached.
+    /// The network reported that the peer is unreachable.
     Unreachable,
-    /// The application aborted it.
+    /// The application aborted the connection.
     Aborted,
     /// It [gave way](crate::GivesWay) to a newcomer.
     Evicted,
 }
 
 impl CloseReason {
-    /// The name that is shown to operators.
+    /// Returns the name shown to operators.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "normal",

@@ -1,4 +1,4 @@
-//! What the stack tells the application, and the names of things.
+//! Events for the application, identifiers of connections and listeners, and the state of a connection for display.
 
 use core::net::SocketAddr;
 use core::num::NonZeroU32;
@@ -11,9 +11,9 @@ use crate::error::CloseReason;
 use crate::state::State;
 use crate::time::Instant;
 
-/// A connection. The index is below
-/// [`connections_max`](crate::StackConfig::connections_max), so it serves as the index of the
-/// application's own table; the generation tells apart the connections that had the same one.
+/// Identifier of a connection. The index is below [`connections_max`](crate::StackConfig::connections_max), so the
+/// application can index its own table with it. The generation distinguishes successive connections with the same
+/// index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     index: u32,
@@ -25,20 +25,20 @@ impl ConnId {
         Self { index, generation }
     }
 
-    /// Which place in the table: below [`connections_max`](crate::StackConfig::connections_max).
+    /// Returns the index in the table: below [`connections_max`](crate::StackConfig::connections_max).
     #[inline]
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// Which connection in that place.
+    /// Returns the generation: a different number for each connection with this index.
     #[inline]
     pub const fn generation(self) -> u32 {
         self.generation
     }
 }
 
-/// A listener.
+/// Identifier of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId {
     pub(crate) index: u32,
@@ -46,21 +46,21 @@ pub struct ListenerId {
 }
 
 impl ListenerId {
-    /// Which place in the table.
+    /// Returns the index in the table of listeners.
     #[inline]
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// Which listener in that place.
+    /// Returns the generation: a different number for each listener with this index.
     #[inline]
     pub const fn generation(self) -> u32 {
         self.generation.get()
     }
 }
 
-/// Received payload: part of the frame that it came in. Where [`Stack::offer_out_of_order`](crate::Stack::offer_out_of_order) was told
-/// that the application has it already, only its length is left.
+/// Received payload, in the frame that it came in. If the application took the payload with
+/// [`Stack::offer_out_of_order`](crate::Stack::offer_out_of_order), only the length is left.
 #[derive(Debug)]
 pub struct Segment<B> {
     buf: Option<B>,
@@ -72,33 +72,33 @@ impl<B: Buf> Segment<B> {
         Self { buf, range }
     }
 
-    /// The payload; empty where it [was taken](Self::was_taken).
+    /// Returns the payload; empty if it [was taken](Self::was_taken).
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let bytes = self.buf.as_ref().map_or(&[][..], Buf::bytes);
         bytes.get(usize::from(self.range.start)..usize::from(self.range.end)).unwrap_or(&[])
     }
 
-    /// Whether the application has taken the payload while it lay behind a gap.
+    /// True if the application took the payload while it was out of order.
     #[inline]
     pub fn was_taken(&self) -> bool {
         self.buf.is_none()
     }
 
-    /// Length of the payload, bytes: at least 1.
+    /// Returns the length of the payload, bytes: at least 1.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.range.end.saturating_sub(self.range.start))
     }
 
-    /// Whether there is none; the stack never hands out such a segment.
+    /// True if the payload is empty; the stack never delivers such a segment.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// The last `len` bytes of the payload, in the buffer that they came in, which may be sent; the segment is given
-    /// back when there are not so many, or when another handle shares the buffer.
+    /// Returns the last `len` bytes of the payload, in the buffer that they came in, which may be sent. Returns the
+    /// segment as the error if it is shorter, or another handle shares the buffer.
     pub fn into_tail(mut self, len: usize) -> Result<B, Self> {
         let Some(start) = usize::from(self.range.end).checked_sub(len).filter(|_| len <= self.len()) else {
             return Err(self);
@@ -107,7 +107,7 @@ impl<B: Buf> Segment<B> {
         self.buf.take_if(fits).ok_or(self)
     }
 
-    /// The frame, if it is there, and where the payload is in it.
+    /// Returns the frame, unless the payload was taken, and the range of the payload in it.
     #[inline]
     pub fn into_parts(self) -> (Option<B>, Range<usize>) {
         (self.buf, usize::from(self.range.start)..usize::from(self.range.end))
@@ -120,92 +120,93 @@ impl<B: Buf> AsRef<[u8]> for Segment<B> {
     }
 }
 
-/// What happened. The events of one connection come in their order; [`Event::Closed`] is always the
-/// last.
+/// An event. The events of one connection are in order; [`Event::Closed`] is always the last.
 #[derive(Debug)]
 pub enum Event<B> {
-    /// A connection to a listener is established.
+    /// A peer's connection to a listener is established.
     Accepted {
-        /// The connection.
+        /// Identifier of the new connection.
         conn: ConnId,
-        /// The listener.
+        /// The listener that accepted it.
         listener: ListenerId,
     },
-    /// The connection that was opened is established.
+    /// A connection that the application opened is established.
     Connected {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
     },
-    /// The peer has urgent data (RFC 9293 §3.8.5): more of the stream than was known to be. It comes in line, as any
-    /// other data does; RFC 6093 §6 advises against relying on the mark.
+    /// The peer's urgent pointer advanced (RFC 9293 §3.8.5). Urgent data stays in line, as any other data; RFC 6093
+    /// §6 advises against relying on the mark.
     Urgent {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
-        /// Where the byte after the last urgent one is in the stream: not necessarily received yet, at most 65,535
-        /// bytes beyond what the peer has sent.
+        /// Stream offset of the byte after the last urgent one: not necessarily received yet, at most 65,535 bytes
+        /// beyond what the peer has sent.
         end: u64,
     },
     /// Payload, in order. The receive window stays closed by its length until
     /// [`Stack::consumed`](crate::Stack::consumed).
     Data {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
-        /// Where its first byte is in the stream, from 0.
+        /// Stream offset of its first byte, from 0.
         offset: u64,
-        /// The payload.
+        /// The payload, in its frame.
         segment: Segment<B>,
     },
-    /// Segments arrived behind a gap, on a connection that [asked for this](crate::ConnOptions::out_of_order): they are received
-    /// and held, and may be looked at now, before anything else, with [`Stack::offer_out_of_order`](crate::Stack::offer_out_of_order), or never.
+    /// Out-of-order segments arrived, on a connection with
+    /// [`ConnOptions::out_of_order`](crate::ConnOptions::out_of_order). They are received and held.
+    /// [`Stack::offer_out_of_order`](crate::Stack::offer_out_of_order) offers them if it is called before any other
+    /// method.
     OutOfOrder {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
     },
     /// The peer will send no more; data may still be sent to it.
     PeerClosed {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
     },
-    /// A send was refused before, and there is room now.
+    /// There is send room again, after a refused send or [`Stack::notify_writable`](crate::Stack::notify_writable).
     Writable {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
     },
-    /// What the application keeps of the segments that it was handed ([`Stack::retain`](crate::Stack::retain)) is wanted for
-    /// others: it copies what it needs and lets go of the packet buffers, or ends the connection.
+    /// The application must release the packet buffers that it retains ([`Stack::retain`](crate::Stack::retain)):
+    /// it copies what it needs, or ends the connection.
     Reclaim {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
     },
-    /// The payload of a full segment has changed.
+    /// The payload length of a full segment has changed.
     EmssChanged {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
-        /// Its new value, bytes.
+        /// The new effective send MSS, bytes.
         emss: usize,
     },
-    /// The connection is gone, and its name with it.
+    /// The connection is gone, and its identifier is invalid.
     Closed {
-        /// The connection.
+        /// Identifier of the connection.
         conn: ConnId,
-        /// How it ended.
+        /// The reason for the end.
         reason: CloseReason,
     },
 }
 
-/// How far explicit congestion notification goes on a connection (RFC 3168 §6.1.1).
+/// State of explicit congestion notification on a connection (RFC 3168 §6.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EcnState {
-    /// Not agreed on.
+    /// ECN was not negotiated.
     Off,
-    /// The peer's marks are echoed; nothing is sent ECN-capable, since a SYN had to go without.
+    /// Received marks are echoed, but nothing is sent ECN-capable, because one SYN was a non-ECN-setup SYN.
     Echo,
-    /// In use in both directions.
+    /// ECN is in use in both directions.
     On,
 }
 
 impl EcnState {
-    /// The name that is shown to operators.
+    /// Returns the name shown to operators.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -215,25 +216,25 @@ impl EcnState {
     }
 }
 
-/// What is known of a connection, for people to look at.
+/// The state of a connection, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnInfo {
-    /// Its state.
+    /// State of the connection.
     pub state: State,
-    /// Our end.
+    /// Our address and port.
     pub local: SocketAddr,
-    /// The other end.
+    /// The peer's address and port.
     pub remote: SocketAddr,
-    /// The listener that accepted it; `None` when it was opened by us.
+    /// The listener that accepted it; `None` for an active open.
     pub listener: Option<ListenerId>,
-    /// An ICMP error told that something of late did not arrive (RFC 9293 §3.9.2.2: a soft error); cleared by progress.
+    /// True if an ICMP error reported a recent loss (RFC 9293 §3.9.2.2: a soft error); cleared by progress.
     pub soft_error: bool,
-    /// Timeouts, or probes, in a row without a sign of life: three and more mean that excessive retransmission goes on
-    /// (RFC 9293 §3.8.3: R1).
+    /// Consecutive timeouts or probes without an answer: from three on, retransmission is excessive (RFC 9293
+    /// §3.8.3: R1).
     pub attempts: u8,
-    /// When it was opened.
+    /// Time at which it was opened.
     pub opened_at: Instant,
-    /// When a segment of it arrived last, or up to 262 µs before that.
+    /// Arrival time of its last segment, up to 262 µs too early.
     pub heard_at: Instant,
     /// Payload of a full segment, bytes.
     pub emss: u16,
@@ -243,72 +244,72 @@ pub struct ConnInfo {
     pub peer_mss: u16,
     /// Congestion control: `newreno`, `cubic`, `dctcp`, `bbr`.
     pub congestion: &'static str,
-    /// Explicit congestion notification.
+    /// State of explicit congestion notification.
     pub ecn: EcnState,
-    /// What BBR knows of the path, where it is in use.
+    /// BBR's model of the path; `None` with other algorithms.
     pub bbr: Option<BbrInfo>,
-    /// The rate at which segments leave, bytes per second; `None` without pacing.
+    /// Pacing rate, bytes per second; `None` without pacing.
     pub pacing_rate: Option<u64>,
-    /// The rate at which data was delivered of late, bytes per second; `None` before the first sample.
+    /// Recent delivery rate, bytes per second; `None` before the first sample.
     pub delivery_rate: Option<u64>,
-    /// Whether it was the application, or the peer's window, and not the network that limited that rate.
+    /// True if the application or the peer's window, not the network, limited that rate.
     pub delivery_app_limited: bool,
-    /// Congestion window, bytes.
+    /// Congestion window (cwnd), bytes.
     pub cwnd: u32,
     /// Slow start threshold, bytes.
     pub ssthresh: u32,
-    /// In flight, bytes.
+    /// Sequence space in flight, bytes.
     pub in_flight: u32,
     /// Payload queued or in flight, bytes.
     pub send_queue_bytes: u32,
-    /// Window that the peer offers, bytes.
+    /// The peer's window (SND.WND), bytes.
     pub send_window: u32,
-    /// Window that we offer, bytes.
+    /// Our window (RCV.WND), bytes.
     pub receive_window: u32,
-    /// Received in order and not let go of by the application, bytes.
+    /// Bytes received in order that the application has not consumed.
     pub unread_bytes: u32,
-    /// Of what the application has not taken yet, or has not come yet, so much is urgent, bytes.
+    /// Urgent bytes that the application has not polled, or that have not arrived yet.
     pub urgent_bytes: u64,
-    /// Held behind gaps, bytes of true buffer size.
+    /// Memory of out-of-order segments, bytes of true buffer size.
     pub held_bytes: u32,
-    /// Held behind gaps, segments.
+    /// Number of out-of-order segments held.
     pub held_segments: u32,
     /// Smoothed round-trip time; `None` before the first sample.
     pub srtt: Option<Duration>,
-    /// Its variation.
+    /// Variation of the round-trip time (RTTVAR).
     pub rttvar: Duration,
-    /// The least round-trip time of late.
+    /// The least recent round-trip time.
     pub min_rtt: Option<Duration>,
     /// Retransmission timeout, with backoff.
     pub rto: Duration,
-    /// Whether SACK is in use.
+    /// True if SACK is in use.
     pub sack: bool,
-    /// Whether timestamps are in use.
+    /// True if timestamps are in use.
     pub timestamps: bool,
-    /// Shift of the windows that the peer offers.
+    /// Shift of the peer's window field.
     pub send_window_scale: u8,
-    /// Shift of the windows that we offer.
+    /// Shift of our window field.
     pub receive_window_scale: u8,
-    /// Whether reordering was seen on the way to the peer.
+    /// True if segments to the peer were reordered.
     pub reordering_seen: bool,
-    /// Segments received.
+    /// Number of segments received.
     pub segments_in: u64,
-    /// Segments sent.
+    /// Number of segments sent.
     pub segments_out: u64,
     /// Payload received in order, bytes.
     pub bytes_in: u64,
     /// Payload sent and acknowledged, bytes.
     pub bytes_acked: u64,
-    /// Segments sent again.
+    /// Number of segments retransmitted.
     pub segments_retransmitted: u64,
-    /// Payload sent again, bytes.
+    /// Payload that was retransmitted, bytes.
     pub bytes_retransmitted: u64,
-    /// Selectively acknowledged now, bytes.
+    /// SACKed sequence space now, bytes.
     pub sacked_bytes: u32,
-    /// Believed lost now, bytes.
+    /// Sequence space marked lost now, bytes.
     pub lost_bytes: u32,
-    /// Retransmission timeouts.
+    /// Number of retransmission timeouts.
     pub timeouts: u32,
-    /// Fast recoveries.
+    /// Number of fast recoveries.
     pub recoveries: u32,
 }

@@ -4,15 +4,15 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
-/// The addresses and ports of a flow: our address, the other, our port, the other; in network byte order, as
-/// keyed functions take them. IPv4 addresses are kept as IPv4-mapped ones (RFC 4291 §2.5.5.2), which never are
-/// on the wire themselves: our own address, and with it the family, cannot be mistaken.
+/// The four-tuple of a flow: our address, the peer's address, our port, the peer's port, in network byte order as
+/// the keyed functions take it. IPv4 addresses are stored as IPv4-mapped ones (RFC 4291 §2.5.5.2). Such addresses
+/// never appear on the wire, so our own address determines the family.
 #[derive(Clone, Copy)]
 pub(crate) struct FourTuple([[u8; 4]; 9]);
 
 type Words = [[u8; 4]; 4];
 
-/// How an IPv4-mapped address begins.
+/// The first 96 bits of an IPv4-mapped address.
 const MAPPED: [[u8; 4]; 3] = [[0; 4], [0; 4], [0, 0, 0xff, 0xff]];
 
 #[inline]
@@ -40,7 +40,7 @@ const fn address(words: Words, is_ipv4: bool) -> IpAddr {
 }
 
 impl PartialEq for FourTuple {
-    /// All at once, not byte by byte: it is done for every segment.
+    /// Compares in three words, not byte by byte: every segment is compared.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let apart = |a: &[u8; 16], b: &[u8; 16]| u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
@@ -65,55 +65,56 @@ impl FourTuple {
         Self([a, b, c, d, e, f, g, h, [p0, p1, q0, q1]])
     }
 
-    /// A flow of IPv4, from its bytes.
+    /// Makes the four-tuple of an IPv4 flow from its bytes.
     #[inline]
     pub(crate) const fn of_ipv4(local: [u8; 4], remote: [u8; 4], ports: [u8; 4]) -> Self {
         let [a, b, c] = MAPPED;
         Self([a, b, c, local, a, b, c, remote, ports])
     }
 
-    /// Both addresses, ours first, if the flow is one of IPv4.
+    /// Returns both addresses, ours first, if the flow is an IPv4 flow.
     #[inline]
     pub(crate) fn ipv4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         let [_, _, _, local, _, _, _, remote, _] = self.0;
         self.is_ipv4().then_some((Ipv4Addr::from_octets(local), Ipv4Addr::from_octets(remote)))
     }
 
-    /// Whether the flow is one of IPv4.
+    /// True if the flow is an IPv4 flow.
     #[inline]
     pub(crate) fn is_ipv4(&self) -> bool {
         let ([a, b, c, ..], [x, y, z]) = (self.0, MAPPED);
         a == x && b == y && c == z
     }
 
-    /// Our end.
+    /// Returns our address and port.
     #[inline]
     pub(crate) fn local(&self) -> SocketAddr {
         let [a, b, c, d, .., [p0, p1, _, _]] = self.0;
         SocketAddr::new(address([a, b, c, d], self.is_ipv4()), u16::from_be_bytes([p0, p1]))
     }
 
-    /// The other end.
+    /// Returns the peer's address and port.
     #[inline]
     pub(crate) fn remote(&self) -> SocketAddr {
         let [_, _, _, _, e, f, g, h, [_, _, q0, q1]] = self.0;
         SocketAddr::new(address([e, f, g, h], self.is_ipv4()), u16::from_be_bytes([q0, q1]))
     }
 
-    /// What keyed functions of a flow are applied to.
+    /// Returns all 36 bytes: the input of the keyed functions.
     #[inline]
     pub(crate) const fn bytes(&self) -> &[u8] {
         self.0.as_flattened()
     }
 
-    /// As [`Self::bytes`], with two words behind them.
+    /// Returns the nine words with two more appended.
     #[inline]
     pub(crate) const fn with(&self, more: [[u8; 4]; 2]) -> [[u8; 4]; 11] {
         let ([a, b, c, d, e, f, g, h, i], [j, k]) = (self.0, more);
         [a, b, c, d, e, f, g, h, i, j, k]
     }
 
-    /// What tells apart flows of one family: without what all IPv4 flows begin with.
+    /// Calls `use_bytes` with the bytes in which flows of one family differ: without the prefix that all IPv4 flows
+    /// share.
     pub(crate) fn distinct_bytes<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
         if self.is_ipv4() {
             let [_, _, _, local, _, _, _, remote, ports] = self.0;
@@ -122,10 +123,10 @@ impl FourTuple {
         use_bytes(self.bytes())
     }
 
-    /// How many [`Self::words`] there are.
+    /// Number of 32-bit words of a four-tuple.
     pub(crate) const WORDS: usize = 9;
 
-    /// The same as numbers, in the machine's byte order.
+    /// Returns the four-tuple as numbers, in the machine's byte order.
     #[inline]
     pub(crate) fn words(&self) -> [u32; Self::WORDS] {
         self.0.map(u32::from_ne_bytes)
@@ -148,24 +149,24 @@ impl core::fmt::Debug for FourTuple {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowHash {
     first: u64,
-    /// One for each word of a flow.
+    /// One key per word of a four-tuple.
     keys: [u64; FourTuple::WORDS],
 }
 
 impl FlowHash {
-    /// The function of a key, which is secret.
+    /// Derives the function from `key`, which must be secret.
     pub(crate) fn new(key: (u64, u64)) -> Self {
         let expand = SipHasher24::new_with_keys(key.0, key.1);
         let keys = core::array::from_fn(|word| expand.hash(&word.to_le_bytes()));
         Self { first: expand.hash(&[]), keys }
     }
 
-    /// What it makes of a flow.
+    /// Returns the hash of a flow.
     #[inline]
     pub(crate) fn of(&self, flow: &FourTuple) -> u32 {
         let words = flow.words().into_iter().zip(self.keys);
         let sum = words.fold(self.first, |sum, (word, key)| sum.wrapping_add(key.wrapping_mul(word.into())));
-        // The upper half is what the proof is about.
+        // The proof covers the upper half of the sum.
         let [a, b, c, d, ..] = sum.to_be_bytes();
         u32::from_be_bytes([a, b, c, d])
     }
@@ -180,7 +181,7 @@ mod tests {
         for (local, remote) in [
             ("10.0.0.1:7", "10.0.0.2:65535"),
             ("[fd77::1]:7", "[fd77::2]:1"),
-            // Nobody has such an address, but anybody can claim it.
+            // No station has such an address, but a peer can claim it.
             ("[fd77::1]:7", "[::ffff:10.0.0.2]:1"),
         ] {
             let (local, remote): (SocketAddr, SocketAddr) = (local.parse().unwrap(), remote.parse().unwrap());

@@ -10,28 +10,27 @@
 //!                                  poll_event ◀── in-order payload, in the frames it came in
 //! ```
 //!
-//! One [`Stack`] belongs to one worker and shares nothing. It does no I/O, reads no clock, and has no
-//! lock; its memory is reserved when it is made. Its methods are of four kinds:
+//! One [`Stack`] belongs to one worker and shares nothing. It does no I/O, reads no clock, and has no lock; its
+//! memory is reserved when it is made. Its methods are of four kinds:
 //!
-//! * `handle_…` takes what happened: a burst of frames, the passing of time;
-//! * `poll_…` gives what follows: events for the application, frames for the port;
-//! * commands — `listen`, `connect`, `send`, `append`, `consumed`, `close`, `abort` — act for the
-//!   application;
-//! * the rest only looks.
+//! * `handle_…` takes input: a burst of frames, the passing of time;
+//! * `poll_…` returns output: events for the application, frames for the port;
+//! * commands — `listen`, `connect`, `send`, `append`, `consumed`, `close`, `abort` — act for the application;
+//! * the others only read.
 //!
-//! Received payload is handed over in the frame that it came in ([`Segment`]); what is sent stays in the
-//! buffer that the application filled ([`Buf`]) until it is acknowledged, and is sent again from there.
+//! Received payload is delivered in the frame that it came in ([`Segment`]). Sent payload stays in the buffer that
+//! the application filled ([`Buf`]) until it is acknowledged, and is retransmitted from there.
 //!
 //! # What it is not
-//! No sockets, no blocking, no copying of buffers, no IP forwarding, no UDP. Addresses and gateways are given: no
-//! DHCP, no router discovery, no duplicate address detection. Nothing is sent in fragments, IP options are passed
-//! over, the Differentiated Services field is 0. No data on a SYN (RFC 7413), no MD5 or TCP-AO, no Accurate ECN. One
-//! VLAN and one address per family.
+//! No sockets, no blocking, no copying of buffers, no IP forwarding, no UDP. Addresses and gateways are configured:
+//! no DHCP, no router discovery, no duplicate address detection. Nothing is sent in fragments, IP options are
+//! ignored, the Differentiated Services field is 0. No data on a SYN (RFC 7413), no MD5 or TCP-AO, no Accurate ECN.
+//! One VLAN and one address per family.
 //!
 #![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
-// Overflow and an index out of bounds end the process: what a peer sends must not bring them about.
+// Overflow and an index out of bounds end the process: no peer must be able to cause them.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 extern crate alloc;

@@ -1,11 +1,11 @@
-//! Index-linked node memory shared by all connections of a stack.
+//! Pools of index-linked nodes, shared by all connections of a stack, and lists of such nodes.
 //!
-//! A connection that holds nothing owns nothing here. The memory is reserved once, when the stack is
-//! made; a node is touched for the first time when it is first needed.
+//! A connection without data owns no node. The memory is reserved when the stack is made; a node's memory is first
+//! touched when the node is first used.
 
 use alloc::vec::Vec;
 
-/// "No node": the end of every index-linked list.
+/// Index of no node: the end of every list.
 pub(crate) const NIL: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -14,13 +14,13 @@ enum Slot<T> {
     Used(T),
 }
 
-/// What a node of `T` takes, bytes.
+/// Returns the size of a node of `T`, bytes.
 #[cfg(test)]
 pub(crate) const fn node_bytes<T>() -> usize {
     size_of::<Slot<T>>()
 }
 
-/// A bounded slab of `T` with a free list.
+/// A bounded slab of nodes with a free list.
 #[derive(Debug)]
 pub(crate) struct Pool<T> {
     slots: Vec<Slot<T>>,
@@ -30,7 +30,7 @@ pub(crate) struct Pool<T> {
 }
 
 impl<T> Pool<T> {
-    /// A pool of at most `limit` nodes.
+    /// Makes a pool of at most `limit` nodes.
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.min(NIL - 1);
         let mut slots = Vec::new();
@@ -38,17 +38,17 @@ impl<T> Pool<T> {
         Self { slots, free: NIL, used: 0, limit }
     }
 
-    /// Nodes in use.
+    /// Returns the number of nodes in use.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }
 
-    /// Nodes that can still be taken.
+    /// Returns the number of free nodes.
     pub(crate) fn available(&self) -> u32 {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Stores `value`; gives it back when the pool is full.
+    /// Stores `value`; returns it as the error if the pool is full.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
         if self.free == NIL {
@@ -63,7 +63,7 @@ impl<T> Pool<T> {
         Ok(index)
     }
 
-    /// Stores what `make` returns, made where it is to lie; makes nothing when the pool is full.
+    /// Stores the value of `make`, constructed in place; does not call `make` if the pool is full.
     #[inline(always)]
     pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<u32> {
         if self.free == NIL {
@@ -78,7 +78,7 @@ impl<T> Pool<T> {
         Some(index)
     }
 
-    /// Where [`Self::insert`] stores what it is given next; [`NIL`] when the pool is full.
+    /// Returns the index that the next [`Self::insert`] will use; [`NIL`] if the pool is full.
     #[inline]
     pub(crate) fn next_place(&self) -> u32 {
         let fresh = self.slots.len();
@@ -88,7 +88,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// One more node, if there may be.
+    /// Adds one node to the free list, within the limit.
     #[cold]
     fn extend(&mut self) {
         if self.slots.len() < self.limit as usize {
@@ -97,7 +97,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Takes a node out.
+    /// Removes a node and returns its value.
     #[inline]
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let slot = self.slots.get_mut(index as usize).filter(|slot| matches!(slot, Slot::Used(_)))?;
@@ -110,7 +110,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Drops the node at `index` where it lies, if `look` finds something in it, which is returned.
+    /// Drops the node at `index` in place if `look` returns a value, which is returned.
     #[inline(always)]
     pub(crate) fn drop_if<R>(&mut self, index: u32, look: impl FnOnce(&T) -> Option<R>) -> Option<R> {
         let slot = self.slots.get_mut(index as usize)?;
@@ -122,7 +122,7 @@ impl<T> Pool<T> {
         Some(found)
     }
 
-    /// The node at `index`.
+    /// Returns the node at `index`.
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         match self.slots.get(index as usize) {
@@ -131,7 +131,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// The node at `index`, for writing.
+    /// Returns the node at `index`, mutable.
     #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         match self.slots.get_mut(index as usize) {

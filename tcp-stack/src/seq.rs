@@ -1,80 +1,79 @@
-//! TCP sequence numbers.
+//! TCP sequence numbers, modulo 2^32.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
 /// A TCP sequence or acknowledgment number.
 ///
-/// RFC 9293 §3.4: "all arithmetic dealing with sequence numbers must be performed modulo 2^32". Two
-/// numbers are ordered by the shorter way round the circle, which is right as long as they are less than
-/// 2^31 apart. That order is not transitive over the whole circle, so it is given by named methods rather
-/// than by `Ord`.
+/// RFC 9293 §3.4: "all arithmetic dealing with sequence numbers must be performed modulo 2^32". Two numbers are
+/// ordered by the shorter way around the circle, which is right as long as they are less than 2^31 apart. That
+/// order is not transitive over the whole circle, so named methods provide it instead of `Ord`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SeqNum(u32);
 
 impl SeqNum {
-    /// The number with this value on the wire.
+    /// Makes the number with this value on the wire.
     #[inline]
     pub const fn new(value: u32) -> Self {
         Self(value)
     }
 
-    /// The value on the wire.
+    /// Returns the value on the wire.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// How far `self` lies after `origin`, in bytes: negative when it lies before.
+    /// Returns the distance from `origin` to `self`, bytes: negative if `self` lies before.
     #[inline]
     pub const fn offset_from(self, origin: Self) -> i32 {
         self.0.wrapping_sub(origin.0).cast_signed()
     }
 
-    /// How many bytes one must advance from `origin` to reach `self`, 0..2^32, going up only.
+    /// Returns the distance from `origin` up to `self`, bytes: 0..2^32.
     #[inline]
     pub const fn distance_from(self, origin: Self) -> u32 {
         self.0.wrapping_sub(origin.0)
     }
 
-    /// Whether `self` comes before `other`.
+    /// True if `self` comes before `other`.
     #[inline]
     pub const fn before(self, other: Self) -> bool {
         self.offset_from(other) < 0
     }
 
-    /// Whether `self` comes before `other` or equals it.
+    /// True if `self` comes before `other` or equals it.
     #[inline]
     pub const fn at_or_before(self, other: Self) -> bool {
         self.offset_from(other) <= 0
     }
 
-    /// Whether `self` comes after `other`.
+    /// True if `self` comes after `other`.
     #[inline]
     pub const fn after(self, other: Self) -> bool {
         self.offset_from(other) > 0
     }
 
-    /// Whether `self` comes after `other` or equals it.
+    /// True if `self` comes after `other` or equals it.
     #[inline]
     pub const fn at_or_after(self, other: Self) -> bool {
         self.offset_from(other) >= 0
     }
 
-    /// Whether `self` is one of the `len` numbers that begin with `start`.
+    /// True if `self` is one of the `len` numbers that begin with `start`.
     #[inline]
     pub const fn is_within(self, start: Self, len: u32) -> bool {
         self.distance_from(start) < len
     }
 
-    /// The later of two numbers.
+    /// Returns the later of two numbers.
     #[inline]
     #[must_use]
     pub const fn max(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
 
-    /// The earlier of two numbers.
+    /// Returns the earlier of two numbers.
     #[inline]
     #[must_use]
     pub const fn min(self, other: Self) -> Self {

@@ -1,15 +1,15 @@
-//! Sets of few things, each in an byte.
+//! Sets of at most eight enum values, in one byte.
 
 use core::fmt;
 use core::marker::PhantomData;
 
-/// Something that a [`Set`] can hold.
+/// A type whose values a [`Set`] can hold.
 pub(crate) trait Member: Copy {
-    /// Its number: less than 8.
+    /// Returns the value's bit number: less than 8.
     fn number(self) -> u8;
 }
 
-/// A set of at most eight different things.
+/// A set of at most eight different values, one bit each.
 #[derive(Clone, Copy)]
 pub(crate) struct Set<T>(u8, PhantomData<T>);
 
@@ -46,7 +46,7 @@ impl<T: Member> Set<T> {
         self.0 &= !Self::bit(member);
     }
 
-    /// Removes a member; whether it was one.
+    /// Removes a value; returns true if the set held it.
     #[inline]
     pub(crate) fn take(&mut self, member: T) -> bool {
         let had = self.has(member);

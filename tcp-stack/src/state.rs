@@ -3,9 +3,9 @@
 /// The state of a connection (RFC 9293 §3.3.2). LISTEN and TIME-WAIT have records of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A SYN was sent.
+    /// We sent a SYN.
     SynSent,
-    /// A SYN was received and one was sent.
+    /// We received a SYN and sent one.
     SynReceived,
     /// Data flows both ways.
     Established,
@@ -19,14 +19,14 @@ pub enum State {
     Closing,
     /// The peer closed, then we did; our FIN is not acknowledged.
     LastAck,
-    /// It has ended; only its last events wait to be taken.
+    /// The connection has ended; only its last events have not been polled.
     Closed,
 }
 
 impl State {
-    /// How many there are.
+    /// The number of states.
     pub(crate) const COUNT: usize = 9;
-    /// All of them, in the order in which a connection passes them.
+    /// All states, in the order in which a connection passes them.
     pub const ALL: [Self; Self::COUNT] = [
         Self::SynSent,
         Self::SynReceived,
@@ -39,7 +39,7 @@ impl State {
         Self::Closed,
     ];
 
-    /// The name that is shown to operators.
+    /// Returns the name shown to operators.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SynSent => "SYN-SENT",
@@ -54,17 +54,17 @@ impl State {
         }
     }
 
-    /// Whether the application may hand over data to send.
+    /// True if the application may queue data.
     pub(crate) const fn can_send(self) -> bool {
         matches!(self, Self::Established | Self::CloseWait)
     }
 
-    /// Whether data from the peer is still expected.
+    /// True if the peer may still send data.
     pub(crate) const fn can_receive(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// Whether both SYNs were acknowledged.
+    /// True if both SYNs were acknowledged.
     pub(crate) const fn is_synchronized(self) -> bool {
         !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
     }

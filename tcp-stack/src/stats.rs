@@ -1,10 +1,10 @@
-//! What is counted.
+//! Counters and gauges of a stack.
 
 use crate::iface::{Drops, InterfaceStats};
 use crate::state::State;
 
 iwarp_counters::counters! {
-    /// TCP's counters. Received segments that were dropped are in [`Drops`].
+    /// Counters of TCP. [`Drops`] counts the received segments that were dropped.
     pub struct TcpStats {
         /// Connections opened by a SYN of ours.
         active_opens,
@@ -20,7 +20,7 @@ iwarp_counters::counters! {
         aborted,
         /// Connections given up: the peer did not answer.
         timed_out,
-        /// Half-open connections given up early to make room for a SYN.
+        /// Half-open connections given up before their timeout to make room for a SYN.
         half_open_recycled,
         /// Idle or unproven connections reset to make room for one more while the table was full.
         evicted_table_full,
@@ -34,7 +34,7 @@ iwarp_counters::counters! {
         syn_cookies_in,
         /// Acknowledgments that may have been a cookie's and were not.
         syn_cookies_failed,
-        /// SYN-ACKs not sent again: too many SYNs are not answered.
+        /// SYN-ACKs not sent again: too many SYN-ACKs are unanswered.
         syn_acks_withheld,
         /// Connections given up: the peer, or the network, refused them.
         refused,
@@ -56,9 +56,9 @@ iwarp_counters::counters! {
         ce_in,
         /// Acknowledgments received that echo a congestion mark (RFC 3168: ECE).
         ece_in,
-        /// Segments received that tell that the peer has reduced its window (RFC 3168: CWR).
+        /// Segments received that report that the peer has reduced its window (RFC 3168: CWR).
         cwr_in,
-        /// Segments sent that tell that our window was reduced (RFC 3168: CWR).
+        /// Segments sent that report that our window was reduced (RFC 3168: CWR).
         cwr_out,
         /// Window reductions that an echoed congestion mark caused.
         ecn_reductions,
@@ -110,7 +110,8 @@ iwarp_counters::counters! {
         held_refused,
         /// Times that an application was not let keep more packet buffers with received data.
         keep_refused,
-        /// Times that an application was asked for the packet buffers that it keeps, to make room for other connections.
+        /// Times that an application was asked for the packet buffers that it keeps, to make room for other
+        /// connections.
         keep_reclaimed,
         /// Duplicates that we reported (D-SACK).
         dsacks_out,
@@ -132,7 +133,7 @@ iwarp_counters::counters! {
         path_mtu_lowered,
         /// Reports of a smaller path MTU than what did arrive, which a timeout has to confirm (RFC 5927 §7.2).
         path_mtu_doubted,
-        /// Paths that swallowed long segments without a word (RFC 4821 §7.7).
+        /// Paths that dropped long segments without an ICMP error (RFC 4821 §7.7).
         path_black_holes,
         /// Probes for a larger path MTU sent.
         path_probes,
@@ -142,7 +143,7 @@ iwarp_counters::counters! {
         path_mtu_raised,
         /// Connections that entered TIME-WAIT.
         time_wait,
-        /// TIME-WAIT records forgotten early to make room.
+        /// TIME-WAIT records removed before their time to make room.
         time_wait_evicted,
         /// TIME-WAIT records that gave way to a new connection.
         time_wait_reused,
@@ -155,22 +156,23 @@ iwarp_counters::counters! {
     }
 }
 
-/// Connections now, by state.
+/// Number of connections now, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCounts([u32; State::COUNT]);
 
 impl StateCounts {
-    /// Connections in a state now. [`State::Closed`] counts those whose last events were not taken yet.
+    /// Returns the connections in a state now. [`State::Closed`] counts those whose last events were not polled
+    /// yet.
     pub fn get(&self, state: State) -> u32 {
         self.0.get(state as usize).copied().unwrap_or(0)
     }
 
-    /// Connections in any state now.
+    /// Returns the connections in any state now.
     pub fn total(&self) -> u32 {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// With so many more in a state.
+    /// Returns the counts with `more` connections added to a state.
     pub(crate) fn plus(mut self, state: State, more: u32) -> Self {
         if let Some(count) = self.0.get_mut(state as usize) {
             *count = count.saturating_add(more);
@@ -191,33 +193,33 @@ impl StateCounts {
     }
 }
 
-/// Everything that a stack counts.
+/// All counters and gauges of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackStats {
-    /// Ethernet, ARP, IP and ICMP.
+    /// Counters of Ethernet, ARP, IP and ICMP.
     pub interface: InterfaceStats,
-    /// TCP.
+    /// Counters of TCP connections and segments.
     pub tcp: TcpStats,
     /// Received frames dropped, by reason.
     pub drops: Drops,
     /// Connections now, half-open ones included.
     pub connections: u32,
-    /// The same, by state; SYN-RECEIVED are the half-open ones, too.
+    /// Connections now, by state; SYN-RECEIVED includes the half-open ones.
     pub states: StateCounts,
-    /// Those of them that are half-open, in records of their own.
+    /// Half-open connections now, in records of their own.
     pub half_open_now: u32,
-    /// TIME-WAIT records now.
+    /// Number of TIME-WAIT records now.
     pub time_wait_now: u32,
     /// Buffers held for sending now.
     pub send_buffers: u32,
     /// Buffers of received segments held now.
     pub receive_buffers: u32,
-    /// Packet buffers with received data that are retained now: behind gaps, and by the applications.
+    /// Packet buffers that received data retains now: out-of-order segments, and data that the application keeps.
     pub retained_buffers: u32,
-    /// As many may be.
+    /// Upper bound of `retained_buffers`.
     pub retained_limit: u32,
-    /// Those of them that the applications keep.
+    /// The retained buffers that the application keeps.
     pub kept_buffers: u32,
-    /// Bytes received in order and not let go of by the applications now.
+    /// Bytes received in order that the application has not consumed.
     pub unread_bytes: u64,
 }

@@ -1,156 +1,156 @@
-//! Time as the stack sees it: an argument, never a clock that is read.
+//! Time, which callers pass as an argument: the stack never reads a clock.
 
 use core::ops::{Add, AddAssign, Sub};
 pub use core::time::Duration;
 
-/// A point in time: nanoseconds since a start that the caller chose once and that never goes back.
+/// A point in time: nanoseconds since a start that the caller chose once. It must never go back.
 ///
 /// Arithmetic saturates: 2^64 ns are 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The start.
+    /// The start of time.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// The end of time, later than any event.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// So many nanoseconds after the start.
+    /// Makes the instant `nanos` nanoseconds after the start.
     #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// So many microseconds after the start.
+    /// Makes the instant `micros` microseconds after the start.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// So many milliseconds after the start.
+    /// Makes the instant `millis` milliseconds after the start.
     #[inline]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the start.
+    /// Returns the whole microseconds since the start.
     #[inline]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the start.
+    /// Returns the whole milliseconds since the start.
     #[inline]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Nanoseconds from `earlier` to `self`; zero when `earlier` is later. What is done per segment reckons in these: a
-    /// [`Duration`] takes a division to make.
+    /// Returns the nanoseconds from `earlier` to `self`; zero if `earlier` is later. Per-segment code uses it
+    /// instead of [`Duration`], whose construction takes a division.
     #[inline]
     pub(crate) const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// So many nanoseconds later.
+    /// Returns the instant `nanos` nanoseconds later.
     #[inline]
     #[must_use]
     pub(crate) const fn after_nanos(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// The time from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     #[inline]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A point in time in units of 2^`SHIFT` ns, modulo 2^32 of them, for what is kept per segment or connection:
-/// two of them tell how far apart they are if that is less than 2^32 units.
+/// A point in time in units of 2^`SHIFT` ns, modulo 2^32, for fields of segments and connections. The difference of
+/// two is exact if they are less than 2^32 units apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Units<const SHIFT: u32>(u32);
 
-/// To 256 ns, within 18 minutes.
+/// A time in units of 256 ns, with a range of 18 minutes.
 pub(crate) type Stamp = Units<8>;
-/// To 1 ms, within 52 days: for what no limit of 32 bits of milliseconds can outlast, or what may be wrong once
-/// in 52 days.
+/// A time in units of about 1 ms, with a range of 52 days: for intervals that a 32-bit number of milliseconds
+/// limits, and for uses that tolerate an error once in 52 days.
 pub(crate) type MilliStamp = Units<20>;
 
 impl<const SHIFT: u32> Units<SHIFT> {
-    /// The start.
+    /// The start of time.
     pub(crate) const ZERO: Self = Self(0);
-    /// What a unit leaves of a time.
+    /// Mask of the nanoseconds below one unit.
     const PART: u64 = (1 << SHIFT) - 1;
 
-    /// When.
+    /// Rounds an instant down to a unit.
     #[inline]
     pub(crate) fn of(at: Instant) -> Self {
         let [.., a, b, c, d] = (at.0 >> SHIFT).to_be_bytes();
         Self(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// From `earlier` to `self`, nanoseconds, exact to a unit.
+    /// Returns the time from `earlier` to `self`, nanoseconds, exact to a unit.
     #[inline]
     pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
         u64::from(self.0.wrapping_sub(earlier.0)) << SHIFT
     }
 
-    /// How long ago it was: not less than the truth, and at most a unit more.
+    /// Returns the time elapsed since: never too short, and at most one unit too long.
     #[inline]
     pub(crate) fn age(self, now: Instant) -> Duration {
         Duration::from_nanos(self.age_nanos(now))
     }
 
-    /// As [`Self::age`], nanoseconds.
+    /// Same as [`Self::age`], in nanoseconds.
     #[inline]
     pub(crate) fn age_nanos(self, now: Instant) -> u64 {
         let part = now.0 & Self::PART;
         Self::of(now).nanos_since(self) | part
     }
 
-    /// So many units later, modulo 2^32.
+    /// Returns the time `other` units later, modulo 2^32.
     #[inline]
     pub(crate) const fn wrapping_add(self, other: Self) -> Self {
         Self(self.0.wrapping_add(other.0))
     }
 
-    /// The time from `earlier` to `self`, as a number of units modulo 2^32.
+    /// Returns the time from `earlier` to `self`, as a number of units modulo 2^32.
     #[inline]
     pub(crate) const fn wrapping_sub(self, earlier: Self) -> Self {
         Self(self.0.wrapping_sub(earlier.0))
     }
 
-    /// The number of units.
+    /// Returns the number of units.
     #[inline]
     pub(crate) const fn get(self) -> u32 {
         self.0
     }
 }
 
-/// A point in time to 262 µs, modulo 9 years, in 5 bytes: for what may lie as far back as a connection is idle.
+/// A point in time in units of 262 µs, modulo 9 years, in 5 bytes: for times as long ago as a connection is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LongStamp([u8; 5]);
 
 impl LongStamp {
-    /// A unit is 2^18 ns.
+    /// The unit is 2^18 ns.
     const SHIFT: u32 = 18;
     const MASK: u64 = (1 << 40) - 1;
 
-    /// When.
+    /// Rounds an instant down to a unit.
     #[inline]
     pub(crate) const fn of(at: Instant) -> Self {
         let [_, _, _, a, b, c, d, e] = (at.0 >> Self::SHIFT).to_be_bytes();
         Self([a, b, c, d, e])
     }
 
-    /// How long ago it was: not less than the truth, and at most a unit more.
+    /// Returns the time elapsed since: never too short, and at most one unit too long.
     #[inline]
     pub(crate) const fn age(self, now: Instant) -> Duration {
         let [a, b, c, d, e] = self.0;
@@ -160,7 +160,7 @@ impl LongStamp {
     }
 }
 
-/// A duration in nanoseconds, saturated to 64 bits.
+/// Returns a duration in nanoseconds, saturated to 64 bits.
 #[inline]
 pub(crate) const fn nanos(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos() as u64)

@@ -1,6 +1,6 @@
-//! Allocations, counted: the global allocator of the tests that show that there are none.
+//! A counting global allocator, for tests that assert zero allocations.
 //!
-//! Whatever uses this crate has its allocator. It counts for each thread by itself, and only while that thread is
+//! Every program that links this crate uses its allocator. It counts per thread, and only while that thread is
 //! [watched](watch).
 // JUSTIFICATION: `GlobalAlloc` is an unsafe trait; nothing else can see every allocation.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
@@ -13,7 +13,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator; counts what a watched thread takes from it.
+/// The system's allocator; counts the allocations of watched threads.
 struct Counting;
 
 fn note() {
@@ -52,22 +52,22 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Begins, or ceases, to count on this thread; returns whether it was counted before.
+/// Switches counting on this thread on or off; returns the previous setting.
 pub fn watch(on: bool) -> bool {
     WATCHED.replace(on)
 }
 
-/// Allocations counted on this thread so far: of new memory, and of more or less of what is there.
+/// Returns the allocations counted on this thread so far: new blocks and reallocations.
 pub fn counted() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Does `work`, watched.
+/// Runs `work` with counting on.
 pub fn watched<R>(work: impl FnOnce() -> R) -> R {
     switched(true, work)
 }
 
-/// Does `work`, not watched: what a test itself does in the middle of what it watches.
+/// Runs `work` with counting off: for a test's own work in the middle of a watched section.
 pub fn unwatched<R>(work: impl FnOnce() -> R) -> R {
     switched(false, work)
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_watched_is_counted_and_nothing_else() {
+    fn only_watched_work_is_counted() {
         let before = counted();
         let grown = watched(|| {
             let mut bytes = Vec::with_capacity(100);

@@ -1,13 +1,13 @@
-//! One declaration per counter: the field, its help text, the row of an exporter and the sum of two
-//! blocks all come from it, so that a counter cannot be forgotten in one of those places.
+//! Declaration of counters: the field, its help text, its row in an exporter and its part in the sum of two blocks
+//! come from one declaration, so none can be forgotten.
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// Declares a block of counters: a struct of plain `u64`s with one writer.
+/// Declares a block of counters: a struct of plain `u64`s that one thread writes.
 ///
 /// ```
 /// iwarp_counters::counters! {
-///     /// What a receiver counts.
+///     /// Counters of a receiver.
 ///     pub struct RxStats {
 ///         /// Frames handed up by the port.
 ///         frames,
@@ -30,7 +30,7 @@ macro_rules! counters {
         $vis struct $name { $($(#[doc = $help])+ pub $field: u64,)+ }
 
         impl $name {
-            /// How many counters the block has.
+            /// Number of counters in the block.
             $vis const COUNT: usize = [$(stringify!($field)),+].len();
 
             /// Calls `f(name, help, value)` once per counter, in the order of declaration.
@@ -54,7 +54,7 @@ mod tests {
     use std::vec::Vec;
 
     crate::counters! {
-        /// Two counters.
+        /// A block of two counters.
         struct Two {
             /// The first.
             first,

@@ -1,4 +1,4 @@
-//! The ACK field: what the peer has, and what follows from it.
+//! The ACK field: window update, round-trip time, loss recovery and congestion control.
 
 use super::{Conn, Cx, Notice, Pending, TxNode};
 use crate::buf::Buf;
@@ -11,18 +11,18 @@ use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange, TcpFlags, Timestamps};
 
-/// Steps over the scoreboard, beside those to segments that are newly reported, that an acknowledgment with a SACK
-/// option is worth, and how many of them are saved up: an honest peer needs many now and then, when a hole in the
-/// middle of a large window is filled; one that asks for many each time gets few.
+/// Scoreboard steps that an acknowledgment with a SACK option earns, beside those over newly SACKed segments, and
+/// the most that are saved up. An honest peer needs many now and then, when a hole in the middle of a large window
+/// is filled; a peer that always forces many gets few.
 const SACK_STEPS: u16 = 256;
 pub(super) const SACK_STEPS_SAVED_MAX: u16 = 16_384;
 
-/// What a segment says of what we sent.
+/// The fields of a segment that acknowledgment processing uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckField<'a> {
     pub(super) seq: SeqNum,
     pub(super) ack: SeqNum,
-    /// As on the wire: not scaled.
+    /// The window field as on the wire: not scaled.
     pub(super) window: u16,
     pub(super) flags: TcpFlags,
     /// Payload of the segment, bytes.
@@ -31,36 +31,36 @@ pub(super) struct AckField<'a> {
     pub(super) sack: &'a SackBlocks,
 }
 
-/// What one acknowledgment delivered.
+/// The effect of one acknowledgment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivery {
     /// Sequence space cumulatively acknowledged, bytes.
     pub(super) acked: u32,
-    /// Segments taken off the queue.
+    /// Segments removed from the queue.
     pub(super) segments: u32,
-    /// Sequence space newly known to have arrived, cumulatively or selectively, bytes.
+    /// Sequence space newly acknowledged, cumulatively or selectively, bytes.
     delivered: u32,
-    /// When the first segment that was cumulatively acknowledged and sent only once was sent.
+    /// Transmission time of the first cumulatively acknowledged segment that was sent only once.
     sampled: Option<Instant>,
-    /// When the newest one was sent that was selectively acknowledged and sent only once.
+    /// Transmission time of the newest selectively acknowledged segment that was sent only once.
     sampled_ahead: Option<Instant>,
-    /// The round-trip time that follows, nanoseconds.
+    /// The round-trip time sample, nanoseconds.
     rtt_ns: Option<u64>,
-    /// Of that, what was selectively acknowledged, bytes.
+    /// The selectively acknowledged part of `delivered`, bytes.
     pub(super) newly_sacked: u32,
-    /// The end of the highest range that was selectively acknowledged.
+    /// The end of the highest SACKed range.
     pub(super) highest: SeqNum,
-    /// The timestamp that was echoed.
+    /// The echoed timestamp (TSecr).
     pub(super) echo: Option<u32>,
-    /// The duplicate that was reported.
+    /// The duplicate reported by a D-SACK block.
     pub(super) dsack: Option<SackRange>,
-    /// A congestion mark was echoed (RFC 3168: ECE).
+    /// True if the segment echoes a congestion mark (RFC 3168: ECE).
     pub(super) echoed: bool,
-    /// The acknowledgment repeats the last one (RFC 5681 §2: "duplicate acknowledgment").
+    /// True for a "duplicate acknowledgment" (RFC 5681 §2).
     pub(super) duplicate: bool,
-    /// What was in flight before it, bytes.
+    /// Bytes in flight before the acknowledgment.
     pub(super) prior_in_flight: u32,
-    /// What it says of the rate of delivery.
+    /// The delivery rate state of the newest delivered segment, and the sample that follows from it.
     pub(super) newest: NewestDelivered,
     pub(super) rate: Option<RateSample>,
 }
@@ -78,13 +78,13 @@ impl Conn {
             self.on_window_opened(cx);
         }
         if field.ack == self.snd.una && !self.snd.has_outstanding() && field.sack.is_empty() {
-            // The usual segment of a peer that only sends: there is nothing that it could acknowledge.
+            // The usual segment of a peer that only sends: nothing is outstanding.
             return;
         }
         self.take_ack(cx, field, window_changed);
     }
 
-    /// Takes what an ACK field says of what was sent.
+    /// Processes an ACK field that may acknowledge outstanding data.
     fn take_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: &AckField<'_>, window_changed: bool) {
         let echo = field.timestamps.filter(|_| self.negotiated.timestamps).map(|ts| ts.echo);
         let echoed = field.flags.contains(TcpFlags::ECE) && self.ecn.is_on();
@@ -115,14 +115,13 @@ impl Conn {
         self.note_room(cx);
     }
 
-    /// RFC 9293 §3.10.7.4: the window is taken from segments that are not older than the last one it
-    /// was taken from. One that acknowledges more is newer even when its own sequence number is older, as
-    /// that of a retransmission is; its window counts from what it acknowledges. Returns whether the
-    /// window changed.
+    /// RFC 9293 §3.10.7.4: takes the window from segments that are not older than the one it was last taken from. A
+    /// segment that acknowledges more is newer even if its own sequence number is older, as that of a
+    /// retransmission is. Returns true if the window changed.
     #[inline]
     fn update_window(&mut self, field: &AckField<'_>) -> bool {
         let snd = &self.snd;
-        // SND.WL2 is not kept: it is never after SND.UNA, and what acknowledges less than that is not looked at.
+        // SND.WL2 is not stored: it is never after SND.UNA, and older acknowledgments are ignored here.
         let newer = field.ack.after(snd.una) || snd.wl1.at_or_before(field.seq);
         if !newer || field.ack.before(snd.una) {
             return false;
@@ -130,7 +129,7 @@ impl Conn {
         self.take_window(field.seq, field.window)
     }
 
-    /// SND.WND <- SEG.WND, scaled, and SND.WL1 <- SEG.SEQ. Returns whether the window changed.
+    /// SND.WND <- SEG.WND, scaled, and SND.WL1 <- SEG.SEQ. Returns true if the window changed.
     #[inline(always)]
     pub(super) fn take_window(&mut self, seq: SeqNum, window: u16) -> bool {
         let snd = &mut self.snd;
@@ -144,7 +143,7 @@ impl Conn {
         changed
     }
 
-    /// The window is no longer closed: the intervals of probes say nothing of the path.
+    /// Ends the probing of a closed window. The backoff of the probes does not reflect the path and is reset.
     fn on_window_opened<B>(&mut self, cx: &Cx<'_, B>) {
         self.recovery.backoff = 0;
         self.recovery.attempts = 0;
@@ -155,7 +154,7 @@ impl Conn {
         }
     }
 
-    /// SND.UNA <- SEG.ACK; what is acknowledged whole leaves the queue.
+    /// SND.UNA <- SEG.ACK; removes the segments that are acknowledged whole from the queue.
     fn advance_una<B: Buf>(&mut self, cx: &mut Cx<'_, B>, ack: SeqNum, delivery: &mut Delivery) {
         let acked = ack.distance_from(self.snd.una);
         let sacked_before = self.snd.queue.sacked();
@@ -197,7 +196,7 @@ impl Conn {
         self.recovery.rack.on_delivered(now, &delivered, self.rtt.min_rtt_nanos());
     }
 
-    /// Marks what a SACK option reports (RFC 2018 §4, RFC 2883 §4).
+    /// Marks the segments that a SACK option reports (RFC 2018 §4, RFC 2883 §4).
     fn take_sack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, blocks: &SackBlocks, delivery: &mut Delivery) {
         let ranges = blocks.as_slice();
         delivery.dsack = self.dsack(ranges);
@@ -209,7 +208,7 @@ impl Conn {
         let (before, echo) = (self.snd.queue.sacked(), delivery.echo);
         let mut steps = u32::from(self.episode.sack_steps);
         for range in ranges {
-            // A range that an acknowledgment has overtaken still tells of what lies behind that.
+            // A range that begins below SND.UNA still reports the part above it.
             let start = range.start.max(una);
             let valid =
                 range.start.before(range.end) && start.before(range.end) && range.end.at_or_before(nxt);
@@ -235,19 +234,19 @@ impl Conn {
                 newest.on_delivered(node.seq_len(), node.rate, node.sent_at, node.retransmitted());
             });
         }
-        // What was not looked at to the end is looked at again when it is reported again.
+        // If the steps ran out, the same blocks are processed again when they are reported again.
         self.episode.sack_seen = if steps > 0 { *blocks } else { SackBlocks::EMPTY };
         let saved = u16::try_from(steps).unwrap_or(u16::MAX).saturating_add(SACK_STEPS);
         self.episode.sack_steps = saved.min(SACK_STEPS_SAVED_MAX);
         let newly = self.snd.queue.sacked().saturating_sub(before);
         delivery.newly_sacked = newly;
         delivery.delivered = delivery.delivered.saturating_add(newly);
-        // RFC 6675 §2: an acknowledgment that reports new data is a duplicate one whatever its window.
+        // RFC 6675 §2: an acknowledgment that SACKs new data is a duplicate one even if its window differs.
         delivery.duplicate &= newly == 0;
     }
 
-    /// RFC 2883 §4: the first block reports a duplicate when the cumulative acknowledgment, or the
-    /// second block, covers it.
+    /// Returns the duplicate that the first block reports, if the cumulative acknowledgment or the second block
+    /// covers it (RFC 2883 §4).
     fn dsack(&self, ranges: &[SackRange]) -> Option<SackRange> {
         let (first, rest) = ranges.split_first().filter(|(first, _)| first.start.before(first.end))?;
         let below = first.end.at_or_before(self.snd.una)
@@ -258,10 +257,11 @@ impl Conn {
         (below || inside).then_some(*first)
     }
 
-    /// RFC 6298 §3, Karn's algorithm: a segment that was sent again gives no sample, except by its
-    /// timestamp (RFC 7323 §4.1: "only if the segment advances the left edge of the send window"). While what is in a gap
-    /// is lost again and again, one behind the gap is all that tells that a doubled timeout is too long, or what it
-    /// should be after a handshake that gave no sample; else there are better ones, which see what is held back, too.
+    /// Takes a round-trip time sample. RFC 6298 §3, Karn's algorithm: a segment that was sent again gives no
+    /// sample, except by its timestamp (RFC 7323 §4.1: "only if the segment advances the left edge of the send
+    /// window"). SACKed segments give a sample only while the timeout is backed off or there is no other sample:
+    /// while a hole is lost again and again, they alone show that the timeout is too long. Otherwise cumulative
+    /// samples are better, because they include the delay of acknowledgments.
     fn sample_rtt(&mut self, now: Instant, delivery: &Delivery) -> Option<u64> {
         let echo = delivery.echo.filter(|_| delivery.acked > 0);
         let ahead = delivery.sampled_ahead.filter(|_| self.recovery.backoff > 0 || self.rtt.samples() == 0);
@@ -274,11 +274,11 @@ impl Conn {
         }
     }
 
-    /// A sample by the timestamp that was echoed, nanoseconds.
+    /// Takes a sample from an echoed timestamp; returns it in nanoseconds.
     pub(super) fn take_echoed_rtt(&mut self, now: Instant, echo: u32) -> Option<u64> {
         let elapsed = self.ts_clock(now).wrapping_sub(echo);
         let age = now.nanos_since(self.opened_at) / 1_000_000;
-        // An echo of what we cannot have sent is not believed, nor one of nothing.
+        // An echo of 0, or of a timestamp that we cannot have sent, is ignored.
         let believed = echo != 0 && u64::from(elapsed) <= age.saturating_add(1);
         believed.then(|| self.take_rtt(now, u64::from(elapsed.max(1)).saturating_mul(1_000_000)))
     }
@@ -292,14 +292,14 @@ impl Conn {
         rtt_ns
     }
 
-    /// What the network holds: RFC 6675's pipe, or without SACK what is in flight less a segment per
+    /// Returns the bytes in the network: RFC 6675's pipe, or without SACK the bytes in flight less one segment per
     /// duplicate acknowledgment.
     pub(super) fn pipe(&self) -> u32 {
         let gone = self.recovery.dup_acks.saturating_mul(self.window.mss);
         self.snd.queue.in_flight().saturating_sub(gone)
     }
 
-    /// Loss detection and congestion control.
+    /// Runs loss detection, recovery and congestion control for one acknowledgment.
     fn recover<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery, sack: &SackBlocks) {
         let mut delivered = delivery.delivered;
         self.take_echo(cx, delivery.echoed, delivery.acked);
@@ -322,7 +322,7 @@ impl Conn {
             self.ecn.on_loss(self.snd.nxt);
             self.cc.on_recovery_exit(&mut self.window);
         }
-        let settled = self.undo_if_spurious(cx, delivery);
+        let window_is_set = self.undo_if_spurious(cx, delivery);
         let done = self.snd.una.at_or_after(self.episode.point);
         let leaves = self.recovery.in_recovery() && done && delivery.acked > 0;
         if leaves {
@@ -336,9 +336,9 @@ impl Conn {
         } else if self.recovery.phase == Phase::Fast {
             let (pipe, ssthresh, mss) = (self.pipe(), self.window.ssthresh, self.window.mss);
             self.window.cwnd = self.episode.prr.on_ack(delivered, pipe, ssthresh, mss).max(mss);
-        } else if !leaves && !settled {
-            // A late segment keeps back the cumulative acknowledgment of all that came before it; where
-            // segments are known to be late, what is reported by SACK counts at once.
+        } else if !leaves && !window_is_set {
+            // A reordered segment holds back the cumulative acknowledgment of all that came before it. Once
+            // reordering was seen, SACKed bytes count at once.
             let late = self.recovery.rack.reordering_seen();
             let bytes = if late { delivery.delivered } else { delivery.acked };
             if bytes > 0 {
@@ -347,7 +347,7 @@ impl Conn {
         }
     }
 
-    /// `rtt_ns`: the round-trip time that the acknowledgment measured.
+    /// Grows the congestion window. `rtt_ns` is the round-trip time that the acknowledgment measured.
     #[inline]
     pub(super) fn grow_window(&mut self, now: Instant, acked: u32, echoed: bool, rtt_ns: Option<u64>) {
         // RFC 7661 §4.3, as hosts do: in slow start half the window in use is enough.
@@ -376,12 +376,12 @@ impl Conn {
         }
     }
 
-    /// RFC 8985 §6.2 step 5, over the segments in flight in the order in which they were sent.
+    /// RACK loss detection (RFC 8985 §6.2 step 5), over the segments in flight in transmission order.
     pub(super) fn detect_losses<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         let recovery = &self.recovery;
         let oldest = cx.tx.get(self.snd.queue.oldest());
         if oldest.is_none_or(|node| !recovery.rack.is_overtaken(node.sent_at, node.end())) {
-            // Nothing that was sent after it has arrived: nor of what was sent later.
+            // Nothing sent after the oldest segment was delivered, hence nothing sent after the others either.
             self.timers.clear(TimerKind::Reordering);
             return;
         }
@@ -391,8 +391,7 @@ impl Conn {
             self.rtt.min_rtt(),
             self.rtt.srtt(),
         );
-        // The timer runs for the first of those that are left, and then for the next: each is found when
-        // its own time has come.
+        // The timer runs for the first remaining segment, and is then set for the next one.
         let overdue = |node: &TxNode<B>| recovery.rack.deadline(node.sent_at, node.end(), window);
         match self.snd.queue.lose_overdue(cx.tx, cx.now, overdue) {
             Some(deadline) => {
@@ -402,8 +401,8 @@ impl Conn {
         }
     }
 
-    /// Without SACK (RFC 5681 §3.2, RFC 6582 §3.2): counts duplicates, and knows from a partial
-    /// acknowledgment that the next segment is lost, too. Returns DeliveredData for RFC 6937.
+    /// Without SACK (RFC 5681 §3.2, RFC 6582 §3.2): counts duplicate acknowledgments, and marks the next segment
+    /// lost on a partial acknowledgment. Returns DeliveredData for RFC 6937.
     fn count_duplicates<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery) -> u32 {
         let mss = self.window.mss;
         let head = self.snd.queue.head();
@@ -416,19 +415,19 @@ impl Conn {
                     self.snd.queue.mark_lost(cx.tx, head);
                 }
             } else {
-                // After a timeout everything is marked already, and what was sent again since is under way.
+                // After a timeout all segments are marked lost, and those sent since are in flight.
                 self.recovery.dup_acks = 0;
             }
             return delivery.acked.saturating_sub(counted).max(mss.min(delivery.acked));
         }
-        // No more duplicates than segments that can have caused them.
+        // Only segments in flight can cause duplicates: ignore more than that.
         if !delivery.duplicate || self.recovery.dup_acks >= self.snd.queue.flight_segments() {
             return 0;
         }
         self.recovery.dup_acks = self.recovery.dup_acks.saturating_add(1);
         // RFC 6582 §3.2 step 2: "the sender first checks the value of recover to see if the Cumulative
-        // Acknowledgment field covers more than recover": duplicates at the end of a recovery may be of what
-        // it sent again without need.
+        // Acknowledgment field covers more than recover": duplicates after a recovery may be caused by its unneeded
+        // retransmissions.
         let fresh = !self.episode.has_ended || self.snd.una.after(self.episode.point);
         if self.recovery.phase == Phase::Open && self.recovery.dup_acks == DUP_THRESH && fresh {
             self.snd.queue.mark_lost(cx.tx, head);
@@ -436,7 +435,7 @@ impl Conn {
         mss
     }
 
-    /// Enters fast recovery.
+    /// Enters fast recovery, or RACK's equivalent (RFC 6675 §5, RFC 8985 §6.2).
     pub(super) fn enter_recovery<B>(&mut self, cx: &mut Cx<'_, B>) {
         let flight = self.snd.nxt.distance_from(self.snd.una);
         self.begin_episode();
@@ -468,12 +467,13 @@ impl Conn {
         self.recovery.rack.on_recovery_end();
     }
 
-    /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2; RFC 9293 §3.8.6.1.
+    /// Restarts or stops the timers after an acknowledgment of `acked` bytes (RFC 6298 §5.2 and §5.3; RFC 8985
+    /// §7.2; RFC 9293 §3.8.6.1).
     #[inline]
     pub(super) fn rearm_after_ack<B>(&mut self, cx: &Cx<'_, B>, acked: u32) {
         if self.snd.wnd == 0 && !self.snd.fin_queued {
-            // The peer lives, it only has no room: probes of a closed window go on without end, unless the
-            // application has closed and nobody is left to lose patience (RFC 6429).
+            // The peer is alive but has no room. Probes of a closed window continue without limit, unless the
+            // application has closed and cannot give up itself (RFC 6429).
             self.recovery.attempts = 0;
         }
         if !self.snd.has_outstanding() {
@@ -482,8 +482,8 @@ impl Conn {
             }
             self.timers.clear_these([TimerKind::LossProbe, TimerKind::Reordering]);
         } else if acked > 0 {
-            // RFC 6582 §3.2 step 3, without SACK: "For the first partial ACK that arrives during fast
-            // recovery, also reset the retransmit timer": with many holes the timeout is the faster way.
+            // RFC 6582 §3.2 step 3, without SACK: "For the first partial ACK that arrives during fast recovery,
+            // also reset the retransmit timer": with many holes the timeout is faster.
             let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
             if !(newreno && self.episode.partial_ack) {
                 self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
@@ -493,7 +493,7 @@ impl Conn {
         }
     }
 
-    /// Schedules a tail loss probe, unless another mechanism is at work.
+    /// Schedules a tail loss probe, unless another recovery mechanism is active.
     pub(super) fn arm_loss_probe<B>(&mut self, cx: &Cx<'_, B>) {
         let queue = &self.snd.queue;
         let suitable = self.negotiated.sack
@@ -515,7 +515,7 @@ impl Conn {
         self.timers.set_nanos_within(&mut self.deadlines, both, cx.now, timeout);
     }
 
-    /// Tells the application of room that it was refused before, once there is much of it.
+    /// Queues [`Notice::Writable`] if the application was refused room and there is enough now.
     #[inline]
     pub(crate) fn note_room<B>(&mut self, cx: &Cx<'_, B>) {
         if self.snd.refused && self.has_much_room(cx.config, cx.config.data_nodes(cx.tx.available())) {

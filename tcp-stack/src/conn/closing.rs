@@ -1,4 +1,4 @@
-//! CLOSE and FIN, and how a connection ends.
+//! CLOSE, ABORT and FIN, and the end of a connection.
 
 use super::{Conn, Cx, Notice, Pending, Reassembly, Reply};
 use crate::buf::Buf;
@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
 impl Conn {
-    /// CLOSE (RFC 9293 §3.10.4): a FIN follows what is queued.
+    /// CLOSE (RFC 9293 §3.10.4): queues a FIN behind the data.
     pub(crate) fn close<B>(&mut self, cx: &mut Cx<'_, B>) {
         match self.state {
             State::Established => self.state = State::FinWait1,
@@ -25,14 +25,14 @@ impl Conn {
             | State::LastAck
             | State::Closed => return,
         }
-        // A place in the pool is kept for each connection's FIN.
+        // The pool reserves a node for each connection's FIN.
         if self.snd.queue.push(cx.tx, self.snd.end, 0, true, (None, None)).is_ok() {
             self.snd.end += 1;
             self.snd.fin_queued = true;
         }
     }
 
-    /// Our FIN may have been acknowledged by the segment that was just processed.
+    /// Changes the state if the segment just processed acknowledged our FIN.
     pub(super) fn after_fin_acked<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         if !self.snd.fin_queued || self.snd.una != self.snd.end {
             return;
@@ -48,7 +48,7 @@ impl Conn {
         }
     }
 
-    /// Eighth: the FIN is in order.
+    /// Eighth: handles a FIN that is in order.
     pub(super) fn take_fin<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         self.rcv.nxt += 1;
         self.with_held(cx, Reassembly::clear_held);
@@ -62,7 +62,7 @@ impl Conn {
         }
     }
 
-    /// The connection has ended; a record of it answers what the network still holds.
+    /// Ends the connection; a TIME-WAIT record will answer late segments.
     fn enter_time_wait<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         cx.stats.time_wait = cx.stats.time_wait.wrapping_add(1);
         self.lingers = true;
@@ -71,7 +71,8 @@ impl Conn {
         self.pending.add_if(owes_ack, Pending::Ack);
     }
 
-    /// Enters CLOSED: frees what is queued; what was received in order can still be taken.
+    /// Enters CLOSED and frees the send queue. Data received in order can still be polled, unless the application
+    /// aborted.
     pub(crate) fn finish<B: Buf>(&mut self, cx: &mut Cx<'_, B>, reason: CloseReason) {
         let counter = match reason {
             CloseReason::Normal => Some(&mut cx.stats.closed),
@@ -79,7 +80,7 @@ impl Conn {
             CloseReason::TimedOut => Some(&mut cx.stats.timed_out),
             CloseReason::Refused | CloseReason::Unreachable => Some(&mut cx.stats.refused),
             CloseReason::Aborted => Some(&mut cx.stats.aborted),
-            // By the limit that it gave way to, where that is known.
+            // Counted per limit by the caller.
             CloseReason::Evicted => None,
         };
         if let Some(counter) = counter {
@@ -100,7 +101,7 @@ impl Conn {
         }
     }
 
-    /// ABORT (RFC 9293 §3.10.5): the reset that tells the peer, if it knows of the connection.
+    /// ABORT (RFC 9293 §3.10.5): returns the reset for the peer, if the peer has the connection.
     pub(crate) fn reset_for_abort(&self) -> Option<Reply> {
         match self.state {
             State::SynSent | State::Closed => None,

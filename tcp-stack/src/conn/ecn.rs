@@ -1,4 +1,4 @@
-//! Explicit congestion notification (RFC 3168 §6.1), and DCTCP's way of echoing it (RFC 8257 §3.2).
+//! Explicit congestion notification (RFC 3168 §6.1), and the DCTCP echo (RFC 8257 §3.2).
 //!
 //! ```text
 //!   sender                 network              receiver
@@ -9,12 +9,11 @@
 //!     │ window reduced, once                        │
 //!     ├── new data, ECT(0), CWR ───────────────────▶│ … until CWR
 //! ```
-//! A DCTCP receiver's echo follows the marks instead, segment by segment; where the marks change between two
-//! segments that one acknowledgment would cover, the first ones get one of their own.
+//! A DCTCP receiver echoes the marks segment by segment instead. If the marks change between two segments that one
+//! acknowledgment would cover, the first ones get an acknowledgment of their own.
 //!
-//! The window falls when the first echo of a window of data arrives, for DCTCP, too, and not again before
-//! something that was sent after that is acknowledged. What an echo did is never undone: unlike a loss, it
-//! cannot have been a mistake.
+//! The sender reduces the window at the first echo of a window of data, DCTCP included, and not again before
+//! something sent later is acknowledged. The reduction is never undone: unlike a loss, an echo cannot be spurious.
 
 use super::{Conn, Cx, Pending};
 use crate::buf::Buf;
@@ -27,57 +26,58 @@ use crate::state::State;
 use crate::timer::TimerKind;
 use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
 
-/// Changes of the marks that one burst may bring before the shortest run between them is ignored.
+/// Changes of the CE marks within a burst that are tracked; beyond that the shortest run between two changes is
+/// ignored.
 const CE_CHANGES_MAX: usize = 2;
 
-/// We ask for it when we open a connection.
+/// We request ECN when we open a connection.
 const ASKS: u16 = 1 << 0;
-/// We accept it when the peer asks.
+/// We accept ECN if the peer requests it.
 const ACCEPTS: u16 = 1 << 1;
-/// DCTCP's echo and its wider use of ECT.
+/// DCTCP is in use: its echo, and its wider use of ECT.
 const DCTCP: u16 = 1 << 2;
-/// What carries no new data is sent ECN-capable, too.
+/// Segments without new data are sent ECN-capable, too.
 const ECT_CONTROL: u16 = 1 << 3;
-/// RFC 3168 §6.1.1: we "sent at least one ECN-setup SYN or ECN-setup SYN-ACK packet".
+/// We "sent at least one ECN-setup SYN or ECN-setup SYN-ACK packet" (RFC 3168 §6.1.1).
 const SENT_SETUP: u16 = 1 << 4;
 /// We sent a "non-ECN-setup SYN or non-ECN-setup SYN-ACK packet".
 const SENT_PLAIN: u16 = 1 << 5;
-/// We received a SYN or SYN-ACK of the first kind.
+/// We received an ECN-setup SYN or SYN-ACK.
 const GOT_SETUP: u16 = 1 << 6;
-/// We received one of the second kind.
+/// We received a non-ECN-setup SYN or SYN-ACK.
 const GOT_PLAIN: u16 = 1 << 7;
-/// Receiver: acknowledgments carry ECE. In a DCTCP connection this is DCTCP.CE.
+/// Receiver: acknowledgments carry ECE. With DCTCP this is DCTCP.CE.
 const ECHO: u16 = 1 << 8;
 /// Sender: the next new data carries CWR.
 const OWES_CWR: u16 = 1 << 9;
-/// Sender: the window was reduced, and nothing sent after that is acknowledged.
+/// Sender: the window was reduced, and nothing sent later is acknowledged.
 const REDUCED: u16 = 1 << 10;
-/// Sender: it was reduced by an echo that counted as a loss.
+/// Sender: an echo that counts as a loss reduced it.
 const STANDS_FOR_LOSS: u16 = 1 << 11;
 /// Sender: new data waits for the retransmission timer.
 const HOLDS: u16 = 1 << 12;
 
-/// The part of a connection that ECN needs.
+/// The ECN state of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ecn {
     bits: u16,
     /// ECN-setup SYNs sent, not counting SYN-ACKs.
     setup_syns: u8,
-    /// How many of `ce_changes` are in use.
+    /// Number of valid entries of `ce_changes`.
     ce_change_count: u8,
-    /// SND.NXT when the window was reduced last; counts while `REDUCED` is set.
+    /// SND.NXT at the last window reduction; valid while `REDUCED` is set.
     point: SeqNum,
-    /// DCTCP receiver: RCV.NXT each time that the marks changed and something before was not acknowledged.
+    /// DCTCP receiver: RCV.NXT at each change of the CE marks that left earlier segments unacknowledged.
     ce_changes: [SeqNum; CE_CHANGES_MAX],
 }
 
 impl Ecn {
-    /// ECN for a connection that is about to be opened or accepted.
+    /// Makes the ECN state of a connection that is opened or accepted.
     pub(crate) fn new(config: &TcpConfig, options: &ConnOptions) -> Self {
         let congestion = options.congestion.unwrap_or(config.congestion);
         let dctcp = congestion == Congestion::Dctcp;
         let mut bits = match options.ecn.unwrap_or(config.ecn) {
-            // A sender that does not answer marks must not ask for them.
+            // A sender that does not respond to marks must not request them.
             _ if congestion == Congestion::Bbr => 0,
             Mode::Off => 0,
             Mode::Accept if !dctcp => ACCEPTS,
@@ -104,17 +104,17 @@ impl Ecn {
         }
     }
 
-    /// Whether we may send ECN-capable segments, and believe echoes. RFC 3168 §6.1.1: "A host MUST NOT set ECT
-    /// on data packets unless it has sent at least one ECN-setup SYN [...], and has received at least one
-    /// [...], and has sent no non-ECN-setup SYN".
+    /// True if we may send ECN-capable segments and respond to echoes. RFC 3168 §6.1.1: "A host MUST NOT set ECT on
+    /// data packets unless it has sent at least one ECN-setup SYN [...], and has received at least one [...], and
+    /// has sent no non-ECN-setup SYN".
     #[inline]
     pub(crate) const fn is_on(&self) -> bool {
         let all = SENT_SETUP | SENT_PLAIN | GOT_SETUP | GOT_PLAIN;
         self.bits & all == SENT_SETUP | GOT_SETUP
     }
 
-    /// Whether we echo marks. §6.1.1: who has sent an ECN-setup SYN and received no other "MUST process these
-    /// packets as specified for an ECN-capable connection", whatever else was sent.
+    /// True if we echo marks. §6.1.1: a host that has sent an ECN-setup SYN and received no other "MUST process
+    /// these packets as specified for an ECN-capable connection", regardless of its other SYNs.
     #[inline]
     const fn echoes(&self) -> bool {
         self.bits & (SENT_SETUP | GOT_SETUP | GOT_PLAIN) == SENT_SETUP | GOT_SETUP
@@ -130,39 +130,39 @@ impl Ecn {
         }
     }
 
-    /// The peer's SYN, or SYN and ACK; every one of them counts.
+    /// Handles the peer's SYN or SYN-ACK; every one of them counts.
     pub(crate) fn on_syn(&mut self, flags: TcpFlags, field: EcnField) {
         let both = TcpFlags::ECE | TcpFlags::CWR;
         let setup = if flags.contains(TcpFlags::ACK) {
-            // §6.1.1.2: one that reflects both bits understands neither.
+            // §6.1.1.2: a peer that reflects both bits supports neither.
             flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
         } else {
-            // §6.1.1: "A host MUST NOT set ECT on SYN": a DCTCP host does, to whom only DCTCP is an answer, and
-            // so do networks that write what they like into the field.
+            // §6.1.1: "A host MUST NOT set ECT on SYN". A DCTCP host does, and only a DCTCP host answers it;
+            // networks that overwrite the field do, too.
             flags.contains(both) && (field == EcnField::NotEct || self.has(DCTCP))
         };
         self.set(if setup { GOT_SETUP } else { GOT_PLAIN }, true);
     }
 
-    /// What our SYN, or our SYN and ACK, says.
+    /// Returns the ECN flags of our SYN or SYN-ACK.
     pub(crate) fn syn_flags(&self, state: State) -> TcpFlags {
         if state == State::SynReceived {
             let accepted = self.has(ACCEPTS | GOT_SETUP) && self.bits & (GOT_PLAIN | SENT_PLAIN) == 0;
             return if accepted { TcpFlags::ECE } else { TcpFlags::NONE };
         }
         // §6.1.1.1: a host that receives no reply "MAY resend the SYN and any subsequent SYN retransmissions with
-        // CWR and ECE cleared". In a data center it is loss that keeps the answer away, not a firewall.
+        // CWR and ECE cleared". In a data center a missing reply means loss, not a firewall.
         let tries = if self.has(DCTCP) { 3 } else { 1 };
         if self.has(ASKS) && self.setup_syns < tries { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::NONE }
     }
 
-    /// The IP header's field of our SYN. RFC 8257 §3.6: "the sender SHOULD set ECT for SYN, SYN-ACK".
+    /// Returns the ECN field of our SYN's packet. RFC 8257 §3.6: "the sender SHOULD set ECT for SYN, SYN-ACK".
     pub(crate) fn syn_field(&self, state: State) -> EcnField {
         let setup = self.syn_flags(state) != TcpFlags::NONE;
         if setup && self.has(DCTCP) { EcnField::Ect0 } else { EcnField::NotEct }
     }
 
-    /// The SYN was handed to the port; returns whether it was the first to go without the request.
+    /// Notes that the SYN was handed to the port; returns true if it was the first without the request.
     pub(crate) fn on_syn_sent(&mut self, state: State) -> bool {
         let setup = self.syn_flags(state) != TcpFlags::NONE;
         let falls_back = !setup && state == State::SynSent && self.has(SENT_SETUP) && !self.has(SENT_PLAIN);
@@ -173,38 +173,39 @@ impl Ecn {
         falls_back
     }
 
-    /// The field of what carries no new data: RFC 3168 §6.1.4 to §6.1.6 forbid it, RFC 8257 §4.1 asks for a knob.
+    /// Returns the ECN field of segments without new data: RFC 3168 §6.1.4 to §6.1.6 forbid ECT, RFC 8257 §4.1 asks
+    /// for an option.
     #[inline]
     pub(crate) const fn control_field(&self) -> EcnField {
         if self.is_on() && self.has(DCTCP | ECT_CONTROL) { EcnField::Ect0 } else { EcnField::NotEct }
     }
 
-    /// What every segment but a SYN says.
+    /// Returns the ECE flag of every segment but a SYN.
     #[inline]
     pub(crate) const fn echo(&self) -> TcpFlags {
         if self.has(ECHO) { TcpFlags::ECE } else { TcpFlags::NONE }
     }
 
-    /// Whether [`Conn::ce_change_header`] has something.
+    /// True if an acknowledgment of [`Conn::ce_change_header`] is owed.
     #[inline]
     pub(crate) const fn owes_ce_change_ack(&self) -> bool {
         self.ce_change_count > 0
     }
 
-    /// Whether new data waits for the retransmission timer.
+    /// True if new data waits for the retransmission timer.
     #[inline]
     pub(crate) const fn holds(&self) -> bool {
         self.has(HOLDS)
     }
 
-    /// The retransmission timer has expired; returns whether new data waited for it.
+    /// Ends the wait of new data when the retransmission timer expires; returns true if it waited.
     pub(crate) fn release(&mut self) -> bool {
         let held = self.has(HOLDS);
         self.set(HOLDS, false);
         held
     }
 
-    /// A loss reduced the window: §6.1.2: CWR tells of a reduction "for any reason".
+    /// Notes that a loss reduced the window. §6.1.2: CWR reports a reduction "for any reason".
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) {
         self.on_reduced(nxt);
         self.set(STANDS_FOR_LOSS, false);
@@ -215,20 +216,20 @@ impl Ecn {
         self.set(OWES_CWR | REDUCED, true);
     }
 
-    /// Whether an echo has reduced the window for the data up to `una`, so that a loss in it does not. RFC 3168
-    /// §6.1.2: "reduced only once in response to a series of dropped and/or CE packets from a single window".
-    /// DCTCP may have reduced it by next to nothing.
+    /// True if an echo has reduced the window for the data up to `una`, so that a loss in it does not reduce it
+    /// again. RFC 3168 §6.1.2: "reduced only once in response to a series of dropped and/or CE packets from a
+    /// single window". This does not hold for DCTCP, which may have reduced it by next to nothing.
     pub(crate) fn stands_for_loss(&self, una: SeqNum) -> bool {
         self.has(REDUCED | STANDS_FOR_LOSS) && una.before(self.point)
     }
 
-    /// Notes that the marks change at `nxt`.
+    /// Notes that the CE marks change at `nxt`.
     fn note_ce_change(&mut self, nxt: SeqNum, unacked: bool) {
         self.bits ^= ECHO;
         let count = usize::from(self.ce_change_count);
         let last = self.ce_changes.get(count.wrapping_sub(1)).copied();
         if last == Some(nxt) || count == CE_CHANGES_MAX {
-            // Nothing lies between the two changes, or there is no room to tell of it.
+            // The two changes cancel out: nothing lies between them, or there is no room to report it.
             self.ce_change_count = self.ce_change_count.saturating_sub(1);
         } else if (unacked || count > 0)
             && let Some(change) = self.ce_changes.get_mut(count)
@@ -249,9 +250,9 @@ impl Ecn {
 }
 
 impl Conn {
-    /// Text in the window has arrived (RFC 3168 §6.1.3). What lies outside does not come here (§6.1.5: "SHOULD
-    /// ignore the CE codepoint on out-of-window packets"), a window probe does (§6.1.6). Returns whether an
-    /// acknowledgment is owed at once.
+    /// Handles the CE mark and CWR of text in the window (RFC 3168 §6.1.3). Segments outside of it are excluded
+    /// (§6.1.5: "SHOULD ignore the CE codepoint on out-of-window packets"), window probes are not (§6.1.6). Returns
+    /// true if an acknowledgment must be sent at once.
     #[inline]
     pub(super) fn take_marks<B>(&mut self, cx: &mut Cx<'_, B>, flags: TcpFlags, field: EcnField) -> bool {
         if !self.ecn.echoes() {
@@ -262,7 +263,7 @@ impl Conn {
             cx.stats.cwr_in = cx.stats.cwr_in.wrapping_add(1);
         }
         if self.ecn.has(DCTCP) {
-            // RFC 8257 §3.2, rules 1 and 2. Each segment brings the new state, so that CWR has nothing to clear.
+            // RFC 8257 §3.2, rules 1 and 2. Each segment sets the state anew, so CWR has nothing to clear.
             let changes = marked != self.ecn.has(ECHO);
             if changes {
                 let unacked = self.rcv.nxt.after(self.rcv.last_ack_sent);
@@ -276,27 +277,26 @@ impl Conn {
         }
         let begins = marked && !self.ecn.has(ECHO);
         self.ecn.set(ECHO, begins || self.ecn.has(ECHO));
-        // A sender that was told has a window that may be one segment: a delayed acknowledgment would be all
-        // that it waits for.
+        // After the echo the sender's window may be one segment, which would wait for a delayed acknowledgment.
         begins || cwr
     }
 
-    /// RFC 8257 §3.2: "one for previously unacknowledged packets": the acknowledgment that was due when the
-    /// marks changed, as it would have been sent then.
+    /// Returns the acknowledgment for the segments before a change of the marks, as it would have been sent then
+    /// (RFC 8257 §3.2): "one for previously unacknowledged packets".
     pub(crate) fn ce_change_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, TcpOptions) {
         let (now, before) = (self.ecn, self.rcv.nxt);
         self.rcv.nxt = self.ecn.ce_changes.first().copied().unwrap_or(before);
-        // Each change turned the echo round.
+        // Each change inverted the echo.
         self.ecn.set(ECHO, now.has(ECHO) != (now.ce_change_count % 2 == 1));
         let (header, mut options) = self.header(cx, self.snd.nxt, TcpFlags::ACK, 0);
-        // What was received out of order, the acknowledgment right behind this one tells.
+        // The acknowledgment that follows this one reports out-of-order data.
         options.sack = crate::wire::SackBlocks::EMPTY;
         self.ecn = now;
         self.rcv.nxt = before;
         (header, options)
     }
 
-    /// The acknowledgment of [`Self::ce_change_header`] was handed to the port.
+    /// Notes that the acknowledgment of [`Self::ce_change_header`] was handed to the port.
     pub(crate) fn on_ce_change_ack_sent(&mut self) {
         self.segments_out = self.segments_out.wrapping_add(1);
         if let Some(change) = self.ecn.pop_ce_change() {
@@ -304,14 +304,14 @@ impl Conn {
         }
     }
 
-    /// An acknowledgment of `acked` bytes, which echoed a mark or did not (RFC 3168 §6.1.2).
+    /// Handles an acknowledgment of `acked` bytes, with or without an echoed mark (RFC 3168 §6.1.2).
     #[inline]
     pub(super) fn take_echo<B>(&mut self, cx: &mut Cx<'_, B>, echoed: bool, acked: u32) {
         if !self.ecn.is_on() {
             return;
         }
-        // "CWR is to be held" until something above the point is acknowledged: what was sent before it
-        // cannot know of the reduction.
+        // "CWR is to be held" until something above the point is acknowledged: echoes of earlier data precede the
+        // reduction.
         if self.ecn.has(REDUCED) && self.snd.una.after(self.ecn.point) {
             self.ecn.set(REDUCED, false);
         }
@@ -329,7 +329,7 @@ impl Conn {
     fn reduce_on_echo<B>(&mut self, cx: &mut Cx<'_, B>, acked: u32) {
         // "TCP should not react to congestion indications more than once every window of data".
         if self.recovery.in_recovery() {
-            // Whatever was lost or late, there is congestion: the response stands.
+            // The echo proves congestion: the response to the loss is not undone.
             self.episode.undo = Undo::NONE;
             return;
         }
@@ -352,23 +352,23 @@ impl Conn {
         self.ecn.set(STANDS_FOR_LOSS, !dctcp);
     }
 
-    /// The IP header's field of a segment of the queue, and the control bit that it carries beside the usual
-    /// ones. RFC 3168 §6.1.5: no ECT on retransmissions; §6.1.6: neither on window probes; §6.1.2: CWR on
-    /// "the first new data packet sent after the window reduction".
+    /// Returns the ECN field of a queued segment's packet, and CWR if it carries that. RFC 3168 §6.1.5: no ECT on
+    /// retransmissions; §6.1.6: none on window probes; §6.1.2: CWR on "the first new data packet sent after the
+    /// window reduction".
     #[inline]
     pub(crate) fn data_marks(&self, seq: SeqNum, len: u16) -> (EcnField, TcpFlags) {
         if !self.ecn.is_on() {
             return (EcnField::NotEct, TcpFlags::NONE);
         }
-        // A segment of which a probe has taken the first byte begins before SND.NXT.
+        // A segment whose first byte a window probe carried begins before SND.NXT.
         if len == 0 || seq.before(self.snd.nxt) || self.pending.has(Pending::Probe) {
             return (self.ecn.control_field(), TcpFlags::NONE);
         }
         (EcnField::Ect0, if self.ecn.has(OWES_CWR) { TcpFlags::CWR } else { TcpFlags::NONE })
     }
 
-    /// The field that all segments of a run from `seq` on share; `None` when the first differs from the others,
-    /// as one that carries CWR does: not every card keeps it off those that it cuts behind.
+    /// Returns the ECN field that all segments of a run from `seq` on share; `None` if the first one differs, as
+    /// one with CWR does: some NICs repeat CWR in every segment that they cut.
     #[inline]
     pub(crate) fn run_field(&self, seq: SeqNum) -> Option<EcnField> {
         if !self.ecn.is_on() {
@@ -378,7 +378,7 @@ impl Conn {
         (first == others).then_some(EcnField::Ect0)
     }
 
-    /// A segment with these marks was handed to the port.
+    /// Notes that a segment with these marks was handed to the port.
     #[inline]
     pub(crate) fn on_data_marked<B: Buf>(&mut self, cx: &mut Cx<'_, B>, field: EcnField, flags: TcpFlags) {
         cx.stats.ect_out = cx.stats.ect_out.wrapping_add(u64::from(field == EcnField::Ect0));
@@ -407,7 +407,7 @@ mod tests {
         SeqNum::new(n)
     }
 
-    /// What a burst's acknowledgments say: where each ends, and whether it echoes.
+    /// Returns the acknowledgments of a burst: where each ends, and whether it carries ECE.
     fn drain(ecn: &mut Ecn, nxt: u32) -> alloc::vec::Vec<(u32, bool)> {
         let mut acks = alloc::vec::Vec::new();
         while ecn.owes_ce_change_ack() {
@@ -419,9 +419,9 @@ mod tests {
     }
 
     #[test]
-    fn each_run_of_a_burst_is_told_of() {
+    fn each_run_of_a_burst_is_acknowledged() {
         let mut ecn = agreed(Congestion::Dctcp);
-        // Nothing before the first change: one acknowledgment.
+        // Nothing unacknowledged before the first change: one acknowledgment.
         ecn.note_ce_change(seq(0), false);
         assert_eq!(drain(&mut ecn, 1000), [(1000, true)]);
         // Marked up to 2000, not up to 5000, marked up to 6000.
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_cannot_be_told_of_count_as_those_around_them() {
+    fn runs_beyond_the_limit_merge_with_their_neighbors() {
         let mut ecn = agreed(Congestion::Dctcp);
         for change in 1..=4 {
             ecn.note_ce_change(seq(change * 1000), true);
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(drain(&mut ecn, 9000), [(6000, false), (9000, true)]);
     }
 
-    /// RFC 3168 §6.1.1, all that the two SYNs can say.
+    /// RFC 3168 §6.1.1, for all combinations of the two SYNs.
     #[test]
     fn negotiation() {
         let both = TcpFlags::ECE | TcpFlags::CWR;

@@ -12,11 +12,11 @@ use crate::state::State;
 use crate::time::MilliStamp;
 use crate::wire::{SackRange, TcpFlags, Timestamps};
 
-/// RFC 7323 §5.5: a TS.Recent as old as this is no longer compared with.
+/// Age at which TS.Recent becomes invalid (RFC 7323 §5.5).
 const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
 impl Conn {
-    /// A segment in SYN-RECEIVED or a synchronized state.
+    /// Handles a segment in SYN-RECEIVED or a synchronized state.
     pub(super) fn in_synchronized<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: Incoming<B>) -> Outcome {
         if self.is_crossing_syn_ack(&segment) {
             return self.on_crossing_syn_ack(cx, &segment);
@@ -73,7 +73,7 @@ impl Conn {
         }
     }
 
-    /// First: timestamps (RFC 7323 §5.3 R1), then the sequence number.
+    /// First: checks the timestamps (RFC 7323 §5.3 R1), then the sequence number.
     fn check_sequence<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,
@@ -105,9 +105,9 @@ impl Conn {
         Err(if duplicate { DropReason::TcpDuplicate } else { DropReason::TcpOutOfWindow })
     }
 
-    /// Table 6 of RFC 9293 §3.10.7.4, with its special allowance for a closed window: what begins at
-    /// RCV.NXT may be looked at for its ACK, and an ACK without text at the right edge, where the SND.NXT
-    /// of a peer that filled the window is, is as good as one inside.
+    /// True if the segment passes table 6 of RFC 9293 §3.10.7.4. With its special allowance for a closed window, a
+    /// segment that begins at RCV.NXT is accepted for its ACK. An ACK without text at the right edge, where SND.NXT
+    /// of a peer that filled the window is, counts as inside.
     fn is_acceptable<B>(&self, segment: &Incoming<B>) -> bool {
         let (seq, nxt, window) = (segment.header.seq, self.rcv.nxt, self.current_window());
         let len = segment.seq_len();
@@ -122,9 +122,8 @@ impl Conn {
         seq == nxt || seq.is_within(nxt, window) || (seq + (len.wrapping_sub(1))).is_within(nxt, window)
     }
 
-    /// "An acknowledgment should be sent in reply": at once to text that came again, since its
-    /// acknowledgment may have been lost, and sparingly to what could be half of a loop or a blind guess
-    /// (RFC 5961 §7).
+    /// "An acknowledgment should be sent in reply": at once to repeated text, since its acknowledgment may be lost,
+    /// and rate-limited to segments that may be part of a loop or blind guesses (RFC 5961 §7).
     fn answer_unacceptable<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) {
         let (seq, nxt) = (segment.header.seq, self.rcv.nxt);
         let again = seq.before(nxt) && nxt.distance_from(seq) <= super::window::receive_buffer(cx.config);
@@ -139,7 +138,7 @@ impl Conn {
         self.pending.add(Pending::Ack);
     }
 
-    /// Second: RST (RFC 5961 §3).
+    /// Second: handles a reset (RFC 5961 §3).
     fn on_reset<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: &Incoming<B>) -> Outcome {
         if segment.header.seq != self.rcv.nxt {
             self.challenge(cx);
@@ -163,15 +162,15 @@ impl Conn {
         Outcome::Dropped(DropReason::TcpBadSyn)
     }
 
-    /// RFC 5961 §5: "(SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT".
+    /// True if the ACK field is acceptable (RFC 5961 §5): "(SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT".
     fn ack_is_acceptable<B>(&self, segment: &Incoming<B>) -> bool {
         let ack = segment.header.ack;
         ack.at_or_before(self.snd.nxt)
             && (ack.at_or_after(self.snd.una) || self.snd.una.distance_from(ack) <= self.snd.max_wnd)
     }
 
-    /// RFC 7323 §4.3: "If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval is copied
-    /// to TS.Recent".
+    /// Updates TS.Recent (RFC 7323 §4.3): "If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval
+    /// is copied to TS.Recent".
     #[inline]
     pub(super) fn take_timestamp<B>(
         &mut self,
@@ -189,7 +188,7 @@ impl Conn {
         }
     }
 
-    /// Owes a challenge acknowledgment, unless there were too many of late (RFC 5961 §7).
+    /// Queues a challenge acknowledgment, unless the limit is reached (RFC 5961 §7).
     pub(super) fn challenge<B>(&mut self, cx: &mut Cx<'_, B>) {
         if self.challenges_since.age(cx.now) >= cx.config.tcp.challenge_interval() {
             self.challenges_since = MilliStamp::of(cx.now);
@@ -204,8 +203,9 @@ impl Conn {
         self.pending.add(Pending::Ack);
     }
 
-    /// How many challenges an interval that begins now has. A limit that is known tells whoever counts how many are
-    /// missing that somebody else's guess was right; so it is drawn anew, from what is the connection's secret.
+    /// Returns the number of challenges that a new interval allows: random, between half of `most` and `most`. A
+    /// known limit would let an attacker count the missing challenges and so learn that a guess about another
+    /// connection was right.
     fn challenge_allowance(&self, most: u8) -> u8 {
         let mixed = (self.secret ^ self.challenges_since.get()).wrapping_mul(0x9e37_79b1);
         let [noise, ..] = mixed.to_be_bytes();

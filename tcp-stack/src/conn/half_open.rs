@@ -1,8 +1,8 @@
-//! SYN-RECEIVED of passive opens: a small record, in place of a control block, until the peer's
-//! acknowledgment shows that it exists.
+//! SYN-RECEIVED of passive opens: a small record, in place of a control block, until the peer's acknowledgment
+//! shows that the peer exists.
 //!
-//! A record is in the list of its listener, oldest first, and, while a SYN-ACK of it is to be sent, in one of
-//! two more: of those that are sent next, and of those that wait for a neighbor's link address.
+//! A record is in the list of its listener, oldest first. While its SYN-ACK is queued, the record is also in one of
+//! two lists: SYN-ACKs to send next, or SYN-ACKs that wait for a neighbor's link address.
 
 use core::time::Duration;
 
@@ -21,56 +21,56 @@ use crate::time::Instant;
 use crate::timer::Wheel;
 use crate::wire::{SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
-/// Which SYN-ACKs are to be sent.
+/// The list in which a record's SYN-ACK is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queued {
     No,
-    /// When the port can take it.
+    /// Sent as soon as the port can take it.
     Output,
-    /// When the neighbor's link address is known.
+    /// Sent when the neighbor's link address is known.
     Neighbor,
 }
 
-/// A connection of which only the SYN was seen.
+/// A connection of which only the SYN has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HalfOpen {
     pub(crate) flow: FourTuple,
     pub(crate) syn_options: SynOptions,
     pub(crate) iss: SeqNum,
     pub(crate) irs: SeqNum,
-    /// The TSval of the SYN, or of a later one.
+    /// TS.Recent: the TSval of the SYN, or of a later one.
     pub(crate) ts_recent: u32,
-    /// When the SYN-ACK was sent last: microseconds, of which the low 32 bits are more than it can live.
+    /// Time of the last SYN-ACK, microseconds modulo 2^32: longer than a record lives.
     sent_us: u32,
-    /// When the SYN came, milliseconds, the low 32 bits.
+    /// Arrival time of the SYN, milliseconds modulo 2^32.
     opened_ms: u32,
     age: Link,
     out: Link,
     queued: Queued,
-    /// The peer's SYN came again, and was answered again.
+    /// Set once a repeated SYN was answered again.
     repeated: bool,
-    /// How often the answer did not come in time.
+    /// Consecutive timeouts of the SYN-ACK.
     pub(crate) attempts: u8,
 }
 
-/// What a segment for a record leads to.
+/// The response to a segment for a half-open connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HalfOpenVerdict {
-    /// Nothing.
+    /// Drop the segment for this reason.
     Ignore(DropReason),
-    /// The SYN-ACK once more.
+    /// Send the SYN-ACK once more.
     Repeat,
-    /// A reset: the peer acknowledges what was never sent.
+    /// Send a reset: the peer acknowledges something never sent.
     Reset,
-    /// An acknowledgment: the segment cannot be of this connection, or comes from its past.
+    /// Send an acknowledgment: the segment is forged, or belongs to an earlier connection.
     Challenge(DropReason),
-    /// The peer has reset the connection.
+    /// Remove the record: the peer has reset the connection.
     Forget,
-    /// The connection is established.
+    /// Establish the connection: the segment acknowledges the SYN-ACK.
     Establish,
 }
 
-/// The low 32 bits.
+/// Returns the low 32 bits.
 fn low(value: u64) -> u32 {
     let [.., a, b, c, d] = value.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
@@ -101,23 +101,24 @@ impl HalfOpen {
         }
     }
 
-    /// How long ago the SYN came.
+    /// Returns the time since the SYN arrived.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         Duration::from_millis(low(now.as_millis()).wrapping_sub(self.opened_ms).into())
     }
 
-    /// How long ago the SYN-ACK was sent last.
+    /// Returns the time since the last SYN-ACK.
     pub(crate) fn since_sent(&self, now: Instant) -> Duration {
         Duration::from_micros(low(now.as_micros()).wrapping_sub(self.sent_us).into())
     }
 
-    /// SYN-ACKs sent before the last: with any, which one is answered cannot be told (RFC 6298 §3).
+    /// Returns the number of SYN-ACKs sent before the last one. If it is not 0, nobody knows which one the peer
+    /// answers (RFC 6298 §3).
     pub(crate) fn earlier(&self) -> u8 {
         self.attempts.max(u8::from(self.repeated)).min(NOT_TIMED - 1)
     }
 
-    /// SEGMENT ARRIVES in SYN-RECEIVED (RFC 9293 §3.10.7.4), in its order, for a connection whose window is
-    /// the one of its SYN-ACK.
+    /// SEGMENT ARRIVES in SYN-RECEIVED (RFC 9293 §3.10.7.4), in its order of checks. The receive window is that of
+    /// the SYN-ACK.
     pub(crate) fn judge<B>(&self, config: &StackConfig, segment: &Incoming<B>) -> HalfOpenVerdict {
         let TcpHeader { seq, ack, flags, .. } = segment.header;
         let first = self.irs + 1;
@@ -156,7 +157,7 @@ impl HalfOpen {
         }
     }
 
-    /// The SYN-ACK.
+    /// Returns the SYN-ACK of this record.
     pub(crate) fn syn_ack(&self, config: &StackConfig, now: Instant, ts_offset: u32) -> Reply {
         syn_ack(
             config,
@@ -167,7 +168,7 @@ impl HalfOpen {
         )
     }
 
-    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, or a reset of the same numbers.
+    /// Returns `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`, or a reset with the same numbers.
     pub(crate) fn reply(&self, config: &StackConfig, now: Instant, ts_offset: u32, flags: TcpFlags) -> Reply {
         let syn_ack = self.syn_ack(config, now, ts_offset);
         let resets = flags.contains(TcpFlags::RST);
@@ -189,8 +190,8 @@ impl HalfOpen {
     }
 }
 
-/// `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>` with what both agree on: never an option that the SYN did not have,
-/// but for the MSS, so that the answer is at most four bytes longer than what it answers.
+/// Returns `<SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK>` with the agreed options: apart from the MSS, never an option that
+/// the SYN did not have. So the SYN-ACK is at most four bytes longer than the SYN.
 pub(crate) fn syn_ack(
     config: &StackConfig,
     flow: &FourTuple,
@@ -223,27 +224,26 @@ pub(crate) fn syn_ack(
     }
 }
 
-/// How long an answer to the SYN-ACK is waited for that was sent again `attempts` times (RFC 6298 §5.5: "RTO <-
-/// RTO * 2").
+/// Returns the timeout of a SYN-ACK that was sent again `attempts` times (RFC 6298 §5.5: "RTO <- RTO * 2").
 fn timeout(tcp: &TcpConfig, attempts: u8) -> Duration {
     let doubled = 1_u32.checked_shl(u32::from(attempts)).unwrap_or(u32::MAX);
     let first = RttEstimator::new().rto(tcp.rto_min(), tcp.rto_max());
     first.saturating_mul(doubled).min(tcp.rto_max())
 }
 
-/// SYN-ACKs that may be sent again without a cause, at the beginning and per SYN.
+/// Unprovoked SYN-ACK retransmissions that are allowed, initially and per SYN.
 const CREDIT_MAX: u32 = 1024;
 const CREDIT_PER_SYN: u32 = 2;
 
-/// All records, in a memory of fixed size.
+/// All half-open connections, in memory of fixed size.
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
     pool: Pool<HalfOpen>,
     wheel: Wheel,
     output: List,
     neighbor: List,
-    /// SYN-ACKs that may be sent again when nobody asks for them: whoever forges SYNs in somebody's name makes
-    /// us send that host at most three times as many frames, but for the first [`CREDIT_MAX`].
+    /// Unprovoked SYN-ACK retransmissions left. They limit reflection: after the first [`CREDIT_MAX`], a SYN with a
+    /// forged source address makes us send that host at most three frames.
     credit: u32,
 }
 
@@ -265,7 +265,7 @@ impl HalfOpenTable {
         self.pool.get(index)
     }
 
-    /// Adds a record to those of its listener, and has its SYN-ACK sent; `None` when there is no room.
+    /// Adds a record to its listener's list and queues its SYN-ACK; `None` if the table is full.
     pub(crate) fn insert(
         &mut self,
         now: Instant,
@@ -281,7 +281,7 @@ impl HalfOpenTable {
         Some(index)
     }
 
-    /// Takes a record out of the table and of its listener's list.
+    /// Removes a record from the table and from its listener's list.
     pub(crate) fn remove(&mut self, index: u32, listener: Option<&mut List>) -> Option<HalfOpen> {
         self.queue(index, Queued::No);
         self.wheel.cancel(index);
@@ -307,7 +307,7 @@ impl HalfOpenTable {
         }
     }
 
-    /// Has the SYN-ACK sent once more, since its SYN came again, on `syn_options`.
+    /// Queues the SYN-ACK once more, because the SYN was repeated, with `syn_options`.
     pub(crate) fn repeat(&mut self, index: u32, syn_options: SynOptions) {
         let Some(record) = self.pool.get_mut(index) else { return };
         if !syn_options.ecn() {
@@ -319,15 +319,15 @@ impl HalfOpenTable {
         }
     }
 
-    /// A record whose answer did not come in time: has the SYN-ACK sent once more; `None` when it is to be
-    /// given up, otherwise whether the credit allowed it.
+    /// Handles a timeout: queues the SYN-ACK once more. Returns `None` if the record must be given up; otherwise
+    /// true if the credit allowed a retransmission.
     pub(crate) fn retry(&mut self, now: Instant, tcp: &TcpConfig, index: u32) -> Option<bool> {
         let record = self.pool.get_mut(index).filter(|record| record.attempts < tcp.syn_retries)?;
         record.attempts = record.attempts.saturating_add(1);
         let (attempts, waits) = (record.attempts, record.queued != Queued::No);
         self.wheel.arm(index, now + timeout(tcp, attempts));
         if waits {
-            // The last one has not been sent: what is sent now is no more than that.
+            // The previous SYN-ACK is still queued: this transmission takes its place.
             self.queue(index, Queued::Output);
             return Some(true);
         }
@@ -339,12 +339,12 @@ impl HalfOpenTable {
         Some(left.is_some())
     }
 
-    /// The record whose SYN-ACK is to be sent next.
+    /// Returns the record whose SYN-ACK must be sent next.
     pub(crate) fn next_output(&self) -> Option<u32> {
         self.output.first()
     }
 
-    /// The SYN-ACK was handed to the port.
+    /// Notes that the SYN-ACK was handed to the port.
     pub(crate) fn on_sent(&mut self, now: Instant, index: u32) {
         if let Some(record) = self.pool.get_mut(index) {
             record.sent_us = low(now.as_micros());
@@ -352,24 +352,24 @@ impl HalfOpenTable {
         self.queue(index, Queued::No);
     }
 
-    /// The SYN-ACK waits until a neighbor's link address is known.
+    /// Queues the SYN-ACK until the neighbor's link address is known.
     pub(crate) fn wait_for_neighbor(&mut self, index: u32) {
         self.queue(index, Queued::Neighbor);
     }
 
-    /// Whether a SYN-ACK waits for a neighbor.
+    /// True if a SYN-ACK waits for a neighbor.
     pub(crate) fn waits_for_neighbor(&self) -> bool {
         self.neighbor.first().is_some()
     }
 
-    /// A neighbor's link address has become known.
+    /// Queues all waiting SYN-ACKs for output: a neighbor's link address has become known.
     pub(crate) fn wake(&mut self) {
         while let Some(index) = self.neighbor.first() {
             self.queue(index, Queued::Output);
         }
     }
 
-    /// A record whose timer has expired; as [`Wheel::pop_expired`].
+    /// Returns a record whose timer has expired; see [`Wheel::pop_expired`].
     pub(crate) fn pop_expired(&mut self, now: Instant, budget: &mut u32) -> Option<u32> {
         self.wheel.pop_expired(now, budget)
     }

@@ -1,4 +1,4 @@
-//! The two halves of a connection: what is sent, and what is received.
+//! The two halves of a connection: the send variables and the receive variables.
 
 use super::window::{Tuning, initial_buffer};
 use super::{Reassembly, SendQueue};
@@ -7,47 +7,47 @@ use crate::seq::SeqNum;
 use crate::time::{Instant, MilliStamp};
 use crate::wire::{SackBlocks, SackRange};
 
-/// The MSS of a peer that names none: RFC 9293 §3.7.1 (MUST-15).
+/// The MSS of a peer that announces none, bytes: RFC 9293 §3.7.1 (MUST-15).
 const DEFAULT_MSS: u16 = 536;
 
-/// The sending half; RFC 9293 §3.3.1's names.
+/// The sending half, with the names of RFC 9293 §3.3.1.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Sender {
-    /// Max(SND.WND): the largest window that the peer ever offered, in its SYN or later.
+    /// Max(SND.WND): the largest window that the peer has offered, bytes.
     pub(crate) max_wnd: u32,
     pub(crate) iss: SeqNum,
     pub(crate) up: SeqNum,
-    /// What the peer's MSS option said.
+    /// The peer's MSS, bytes.
     pub(crate) peer_mss: u16,
     /// Effective send MSS: payload of a full segment, bytes.
     pub(crate) emss: u16,
     pub(crate) queue: SendQueue,
-    // From here on, and from the queue's middle: what an answer to a request needs.
-    /// Where the last segment that was not full ended.
+    // The fields from here on, and the second half of the queue, are used by a response to a request.
+    /// End of the last segment that was not full.
     pub(crate) small_end: SeqNum,
-    /// When something was acknowledged last, or the queue ceased to be empty.
+    /// Time of the last acknowledgment of new data, or when the queue became non-empty.
     pub(crate) progress_at: MilliStamp,
-    /// The most bytes in flight after any segment sent since the round trip began. When a round trip ends, the peak stays
-    /// until the next segment leaves: acknowledgments that come in one burst are judged by the same peak.
+    /// Peak of the bytes in flight since the round trip began. When a round trip ends, the peak stays until the
+    /// next segment is sent: all acknowledgments of one burst are compared with the same peak.
     pub(crate) peak_flight: u32,
-    /// The acknowledgment that ends the round trip.
+    /// The sequence number whose acknowledgment ends the round trip.
     pub(crate) round_end: SeqNum,
-    /// A round trip has ended since a segment was sent.
+    /// Set if a round trip has ended and no segment was sent since.
     pub(crate) round_is_new: bool,
     pub(crate) fin_queued: bool,
-    /// What lies before SND.UP is urgent, and not all of it is acknowledged.
+    /// Set while urgent data, which ends at SND.UP, is not acknowledged.
     pub(crate) urgent: bool,
-    /// The application was refused room and is to be told when there is some.
+    /// Set if the application was refused room and waits for [`Notice::Writable`](super::Notice::Writable).
     pub(crate) refused: bool,
-    /// CLOSE was called before the connection was established.
+    /// Set if CLOSE was called before the connection was established.
     pub(crate) close_when_open: bool,
-    /// An ICMP error told that segments did not arrive (RFC 1122 §4.2.3.9).
+    /// Set by an ICMP soft error (RFC 1122 §4.2.3.9).
     pub(crate) soft_error: bool,
-    /// A small segment waits for the acknowledgment of another (RFC 9293 §3.7.4).
+    /// Nagle's algorithm is on: a small segment waits for the acknowledgment of another (RFC 9293 §3.7.4).
     pub(crate) nagle: bool,
-    // From here on: what every segment that arrives is compared with.
-    /// What the next segment queued will begin with.
+    // The fields from here on are compared with every received segment.
+    /// The sequence number after the last queued segment.
     pub(crate) end: SeqNum,
     pub(crate) una: SeqNum,
     /// The highest sequence number sent, plus one.
@@ -56,43 +56,43 @@ pub(crate) struct Sender {
     pub(crate) wl1: SeqNum,
 }
 
-/// The receiving half; RFC 9293 §3.3.1's names.
+/// The receiving half, with the names of RFC 9293 §3.3.1.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Receiver {
-    /// Bytes received in order: how far RCV.NXT is into the stream.
+    /// Bytes received in order: the stream offset of RCV.NXT.
     pub(crate) bytes: u64,
     pub(crate) nxt: SeqNum,
-    /// The right edge of the window that was offered: never goes back.
+    /// The right edge of the offered window; never moves left.
     pub(crate) edge: SeqNum,
     pub(crate) last_ack_sent: SeqNum,
     /// TS.Recent (RFC 7323 §4.3).
     pub(crate) ts_recent: u32,
-    /// In-order bytes that the application has not let go of.
+    /// In-order bytes that the application has not consumed.
     pub(crate) unread: u32,
     /// Bytes received since an acknowledgment was sent.
     pub(crate) unacked: u32,
-    /// What may be unread, bytes: grows until it is [`Self::tuned`].
+    /// Receive buffer: the bound of `unread`, bytes. It grows until it is [`tuned`](Self::tuned).
     pub(crate) buffer: u32,
     /// Segments received, modulo 2^32; the rest is in the counters.
     pub(crate) segments: u32,
-    /// The largest payload seen, bytes: what counts as a full segment.
+    /// The largest payload seen, bytes: the size of a full segment.
     pub(crate) mss: u16,
-    /// It is known where the peer's FIN is.
+    /// Set once `fin` is known.
     pub(crate) fin_known: bool,
-    /// The buffer is as large as it may become.
+    /// Set once the buffer has its maximum size.
     pub(crate) tuned: bool,
     pub(crate) held: Reassembly,
-    // Up to the first part of that: what every segment in order needs.
-    /// RCV.UP as an offset in the stream; 0 as long as nothing was urgent.
+    // The fields up to the first part of `held` are used by every in-order segment.
+    /// RCV.UP as a stream offset; 0 while nothing was urgent.
     pub(crate) urgent_end: u64,
-    /// Where the peer's FIN is, once it is known.
+    /// The sequence number of the peer's FIN; valid if `fin_known`.
     pub(crate) fin: SeqNum,
-    /// The runs that arrived most recently, latest first.
+    /// The most recently changed out-of-order runs, latest first.
     pub(crate) recent: SackBlocks,
-    // From here on: what an answer to a request needs.
+    // The fields from here on are used by a response to a request.
     pub(crate) tuning: Tuning,
-    /// A duplicate to report (RFC 2883): see [`Self::dsack`].
+    /// The duplicate to report (RFC 2883), or an empty range: see [`Self::dsack`].
     pub(super) dsack: SackRange,
     pub(crate) irs: SeqNum,
 }
@@ -125,11 +125,12 @@ impl Sender {
         }
     }
 
-    /// The least part of a segment that is sent, without waiting, into a window that has no room for all of it, bytes.
+    /// Returns the least part of a segment, bytes, that is sent at once into a window that is too small for all of
+    /// it.
     ///
     /// RFC 9293 §3.8.6.2.1: "Fs is a fraction whose recommended value is 1/2", of Max(SND.WND), which estimates the
-    /// receiver's buffer. That counts as no less than the shortest MSS that every host accepts (§3.7.1), or the peer's, if
-    /// that is less: a peer that never offered more than one byte does not get its data one byte at a time.
+    /// receiver's buffer. The estimate is at least the shortest MSS that every host accepts (§3.7.1), or the peer's
+    /// if that is less: a peer that never offered more than one byte does not get its data one byte at a time.
     #[inline]
     pub(crate) fn least_worth(&self) -> u32 {
         self.max_wnd.max(self.emss.min(DEFAULT_MSS).into()) / 2
@@ -143,29 +144,29 @@ impl Sender {
         self.peak_flight = before.max(self.queue.in_flight());
     }
 
-    /// Whether something was sent, or must be, that is not acknowledged.
+    /// True if SND.NXT is after SND.UNA.
     pub(crate) fn has_outstanding(&self) -> bool {
         self.nxt.after(self.una)
     }
 }
 
 impl Receiver {
-    /// Where the peer's FIN is.
+    /// Returns the sequence number of the peer's FIN, if known.
     #[inline]
     pub(crate) fn fin(&self) -> Option<SeqNum> {
         self.fin_known.then_some(self.fin)
     }
 
-    /// The duplicate to report: a range that is not empty.
+    /// Returns the duplicate to report, if there is one.
     #[inline]
     pub(crate) fn dsack(&self) -> Option<SackRange> {
         (self.dsack.start != self.dsack.end).then_some(self.dsack)
     }
 
-    /// The offset in the stream of what was received in order and not taken: at or before RCV.NXT.
+    /// Returns the stream offset of `seq`, which must be at or before RCV.NXT.
     #[inline]
     pub(crate) fn offset_of(&self, seq: SeqNum) -> u64 {
-        // Beyond a FIN there are no bytes.
+        // A FIN occupies a sequence number but no byte of the stream.
         let end = self.fin().map_or(self.nxt, |fin| fin.min(self.nxt));
         self.bytes.wrapping_sub(end.distance_from(seq).into())
     }

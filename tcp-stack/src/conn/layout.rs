@@ -1,4 +1,4 @@
-//! What things weigh: the memory that a stack reserves, and what stays in the cache.
+//! Tests of the memory layout: the sizes of blocks and records, and the cache lines that each kind of work uses.
 
 use alloc::vec::Vec;
 use core::mem::offset_of;
@@ -22,17 +22,17 @@ use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::{Deadlines, NODE_BYTES, Timers};
 use crate::wire::SackRange;
 
-/// A buffer as a port's driver has it: a pointer.
+/// A buffer as large as a port driver's handle: one pointer.
 type Handle = core::ptr::NonNull<u8>;
 
-/// Bytes of the table of flows per connection: two flows each, it and a TIME-WAIT record, in a table of twice the
-/// size, which is rounded up to a power of two; an entry, and one byte for the first look.
+/// Bytes of the flow table per connection. A connection and its TIME-WAIT record are two flows; the table has room
+/// for twice as many, rounded up to a power of two; each place takes an entry and one control byte.
 const FLOWS: usize = 8 * (size_of::<Entry>() + 1);
 
-/// Bytes of all queues of connections per connection: its place.
+/// Bytes of all index queues per connection: one place in each.
 const QUEUES: usize = QueueKind::COUNT * size_of::<u32>();
 
-/// Bytes of the accounts of sources per connection.
+/// Bytes of the source accounts per connection.
 const ACCOUNTS: usize = size_of::<crate::accounts::Account>();
 
 #[test]
@@ -63,24 +63,24 @@ fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
     }
 }
 
-/// Name, where it begins in [`Conn`], bytes.
+/// A field's name, its offset in [`Conn`], and its size in bytes.
 type Place = (&'static str, usize, usize);
 
-/// Where a field of a block lies, by its type.
+/// Returns the [`Place`] of a field, given its type.
 macro_rules! place {
     ($($field:ident).+: $kind:ty) => {
         (stringify!($($field).+), offset_of!(Conn, $($field).+), size_of::<$kind>())
     };
 }
 
-/// What receiving in order reads and writes of a connection's own, from finding it by the flow of the segment before
-/// until the application has let go of its data, while nothing that was sent is outstanding and the window has grown
-/// to its largest: the block, with what the table keeps there of the place, its name and whether it is in a queue. That it
-/// is all, `benches/per-packet/tests/lines.rs` sees by watching.
+/// The fields that receiving in order reads and writes while nothing sent is outstanding and the receive buffer has
+/// reached its maximum: from the comparison with the previous segment's flow until the application has consumed the
+/// data. It includes what the table keeps in the block: the generation and the queue memberships.
+/// `benches/per-packet/tests/lines.rs` shows that the list is complete.
 ///
-/// Not counted is what all connections share, and what therefore is in the nearest cache: the ring of a queue, where
-/// neighbors in time are neighbors in memory; the node that a segment waits in, which is the next one's, too; counters.
-/// The timer's node is looked at once after each time that the wheel has woken the connection, not per segment.
+/// The list leaves out what all connections share and what therefore stays in the first-level cache: the rings of
+/// the queues, the pool node that each segment reuses, and counters. The wheel's timer node is read once after each
+/// expiration, not per segment.
 fn receiving_in_order() -> [Place; 34] {
     let held = offset_of!(Conn, rcv) + offset_of!(Receiver, held);
     let node = size_of::<u32>();
@@ -122,8 +122,8 @@ fn receiving_in_order() -> [Place; 34] {
     ]
 }
 
-/// What a request and its answer read and write of a block beside what receiving does, as long as nothing is lost, the
-/// congestion window is wider than what is in flight, and the path no narrower than the link.
+/// The fields that a request and its response use in addition, while nothing is lost, the congestion window exceeds
+/// the bytes in flight, and the path MTU equals the link's.
 fn answering() -> [Place; 34] {
     let queue = offset_of!(Conn, snd) + offset_of!(Sender, queue);
     let path = offset_of!(Conn, path);
@@ -153,13 +153,13 @@ fn answering() -> [Place; 34] {
         place!(recovery.phase: Phase),
         place!(recovery.backoff: u8),
         place!(recovery.attempts: u8),
-        // The first two: retransmission and loss probe.
+        // The first two deadlines: retransmission and loss probe.
         ("deadlines", offset_of!(Conn, deadlines), 8),
         ("path", path + PathMtu::ASKED_AT, size_of::<PathMtu>() - PathMtu::ASKED_AT),
         place!(segments_out: u64),
         place!(bytes_acked: u64),
         place!(last_sent_at: Instant),
-        // Which algorithm it is, and what that begins with.
+        // The algorithm's tag and the start of its state.
         ("cc", offset_of!(Conn, cc), 16),
         ("where a request is found", offset_of!(Conn, snd.end), 20),
         ("its acknowledgment", offset_of!(Conn, timers), size_of::<Timers>()),

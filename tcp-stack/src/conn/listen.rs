@@ -1,4 +1,4 @@
-//! LISTEN (RFC 9293 §3.10.7.2), and what two SYNs agree on.
+//! LISTEN (RFC 9293 §3.10.7.2), the table of listeners, and the negotiation of options by two SYNs.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -16,17 +16,17 @@ use crate::wire::{EcnField, SackBlocks, TcpHeader, TcpOptions, Timestamps};
 
 /// RFC 9293 §3.7.1: the MSS assumed without an option, for IPv4 and for IPv6.
 const MSS_DEFAULT: (u16, u16) = (536, 1220);
-/// A peer's MSS below this is taken as this: a segment must hold more than its options.
+/// Lower bound of a peer's MSS, bytes: a segment must have room for more than its options.
 const MSS_MIN: u16 = 64;
-/// What timestamps take of each segment, bytes.
+/// Length of the timestamps option with its padding, bytes.
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;
 
-/// A SYN.
+/// The fields of a received SYN that the negotiation uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SynOffer {
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
-    /// The ECN field of its IP header.
+    /// The ECN field of the IP header.
     pub(crate) ecn: EcnField,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Listener {
     pub(crate) port: u16,
     pub(crate) generation: NonZeroU32,
     pub(crate) options: ListenOptions,
-    /// Connections in SYN-RECEIVED.
+    /// Number of its half-open connections.
     pub(crate) half_open: u32,
-    /// These connections in the order of their SYNs.
+    /// The half-open connections in the order of their SYNs.
     pub(crate) waiting: List,
-    /// Until when acknowledgments out of nowhere may be those of cookies.
+    /// Acknowledgments to no connection are checked for cookies until this time.
     pub(crate) cookies_until: Instant,
 }
 
@@ -54,7 +54,7 @@ impl Listener {
 #[derive(Debug)]
 pub(crate) struct Listeners {
     slots: Vec<Option<Listener>>,
-    /// Ports and their slots, sorted.
+    /// Ports and their slots, sorted by port.
     ports: Vec<(u16, u32)>,
     generation: NonZeroU32,
 }
@@ -88,7 +88,7 @@ impl Listeners {
         Ok(ListenerId { index, generation: self.generation })
     }
 
-    /// Takes a listener out; `None` when it is gone already.
+    /// Removes a listener; `None` if it is gone already.
     pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
         self.get_mut(id)?;
         let listener = self.slots.get_mut(id.index as usize)?.take()?;
@@ -101,7 +101,7 @@ impl Listeners {
         slot.as_mut().filter(|listener| listener.generation == id.generation)
     }
 
-    /// The listener of a port.
+    /// Returns the listener of a port.
     pub(crate) fn find(&mut self, port: u16) -> Option<(ListenerId, &mut Listener)> {
         let at = self.ports.binary_search_by_key(&port, |entry| entry.0).ok()?;
         let index = self.ports.get(at)?.1;
@@ -111,7 +111,8 @@ impl Listeners {
 }
 
 impl Conn {
-    /// A connection in SYN-RECEIVED, whose SYN-ACK is on its way since `sent`, after `attempts` earlier ones.
+    /// Makes a connection in SYN-RECEIVED. `opened` and `sent` are the times of the SYN and of the last SYN-ACK;
+    /// `attempts` SYN-ACKs were sent before that one.
     pub(crate) fn accept(
         now: Instant,
         origin: &Origin,
@@ -133,7 +134,7 @@ impl Conn {
         conn
     }
 
-    /// Takes what the peer's SYN says: its sequence number, window and options.
+    /// Takes over the peer's sequence number, window and options.
     pub(super) fn negotiate(&mut self, now: Instant, config: &StackConfig, offer: &SynOffer) {
         let SynOffer { header, options, ecn } = offer;
         self.ecn.on_syn(header.flags, *ecn);
@@ -168,7 +169,7 @@ impl Conn {
         self.window.mss = u32::from(self.snd.emss);
     }
 
-    /// The options of our SYN, or of our SYN and ACK, which has only what the peer's SYN offered (RFC
+    /// Returns the options of our SYN, or of our SYN-ACK, which has only those that the peer's SYN offered (RFC
     /// 7323 §2.2 and §3.2, RFC 2018 §2).
     pub(super) fn syn_options(&self, config: &StackConfig, now: Instant) -> TcpOptions {
         let tcp = &config.tcp;
@@ -194,13 +195,13 @@ impl Conn {
     }
 }
 
-/// The MSS that a SYN announces, or leaves to be assumed, bytes.
+/// Returns the MSS of a SYN, bytes: the announced one or the default.
 pub(super) fn mss_of(options: &TcpOptions, is_ipv4: bool) -> u16 {
     let default = if is_ipv4 { MSS_DEFAULT.0 } else { MSS_DEFAULT.1 };
     options.mss.unwrap_or(default).max(MSS_MIN)
 }
 
-/// The MSS that fits into a packet without options: what our SYN announces (RFC 6691 §2).
+/// Returns the MSS that our SYN announces, bytes: a packet of `mtu` bytes without options (RFC 6691 §2).
 pub(crate) fn mss_for(local: SocketAddr, mtu: u16) -> u16 {
     let headers = if local.is_ipv4() { 40 } else { 60 };
     mtu.saturating_sub(headers).max(MSS_MIN)

@@ -1,28 +1,28 @@
-//! One connection: its transmission control block, and what moves it.
+//! A connection: its transmission control block (TCB) and the functions that change it.
 //!
-//! A connection is moved by segments ([`Conn::on_segment`]), by timers ([`Conn::on_timer`]) and by the
-//! application; each of these only changes the block and leaves notes on what is to be sent
-//! ([`Pending`]) and told ([`Notice`]). What is sent is decided when the port can take it
-//! ([`Conn::next_frame`]). Nothing here knows of Ethernet or IP.
+//! Segments ([`Conn::on_segment`]), timers ([`Conn::on_timer`]) and the application's calls change the block. They
+//! only note what must be sent ([`Pending`]) and which events the application gets ([`Notice`]).
+//! [`Conn::next_frame`] builds segments when the port can take them. Nothing here depends on Ethernet or IP.
+//! [`Stack`](crate::Stack) is the only caller.
 //!
 //! | file | RFC 9293 §3.10 |
 //! |---|---|
 //! | `listen`, `syn_sent`, `syn_received` | SEGMENT ARRIVES in LISTEN, SYN-SENT, SYN-RECEIVED |
-//! | `half_open`, `syn_cookie`, `syn_options` | SYN-RECEIVED of a passive open: in a record of its own, or in nothing |
+//! | `half_open`, `syn_cookie`, `syn_options` | SYN-RECEIVED of a passive open: a record of its own, or a cookie |
 //! | `established` | SEGMENT ARRIVES in the synchronized states: sequence, RST, SYN |
 //! | `ack` | the ACK field: window, round-trip time, loss recovery, congestion control |
-//! | `undo` | taking back what a spurious timeout or recovery did |
-//! | `receive` | segment text; when to acknowledge |
-//! | `window` | the window that is offered |
-//! | `halves`, `settings` | the variables of both halves (§3.3.1); options |
-//! | `urgent` | the urgent pointer, both ways |
-//! | `closing` | CLOSE, ABORT, FIN, and how a connection ends |
+//! | `undo` | reverting the response to a spurious timeout or recovery |
+//! | `receive` | segment text; delayed acknowledgments |
+//! | `window` | the receive window |
+//! | `halves`, `settings` | the send and receive variables (§3.3.1); the connection's options |
+//! | `urgent` | the urgent pointer, in both directions |
+//! | `closing` | CLOSE, ABORT, FIN, and the end of a connection |
 //! | `time_wait` | TIME-WAIT, in a record of its own |
-//! | `path_mtu` | how long segments may be |
-//! | `ecn` | explicit congestion notification, both halves |
-//! | `output`, `timeout` | what is sent; USER, RETRANSMISSION and other timeouts |
-//! | `train` | what is sent, for new segments in a row |
-//! | `pace` | the rate of delivery, and of sending |
+//! | `path_mtu` | path MTU discovery |
+//! | `ecn` | explicit congestion notification, sender and receiver |
+//! | `output`, `timeout` | the choice of the next segment; USER, RETRANSMISSION and other timeouts |
+//! | `train` | batches of new segments |
+//! | `pace` | delivery rate and pacing |
 
 mod ack;
 mod closing;
@@ -90,34 +90,34 @@ use crate::time::{Duration, Instant, LongStamp, MilliStamp};
 use crate::timer::{Deadlines, TimerKind, Timers};
 use crate::wire::{EcnField, MacAddr, TcpHeader, TcpOptions};
 
-/// What both SYNs agreed on.
+/// The options that both SYNs agreed on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Negotiated {
     pub(crate) timestamps: bool,
     pub(crate) sack: bool,
     pub(crate) window_scale: bool,
-    /// Shift of the windows that the peer offers.
+    /// Shift of the peer's window field: Snd.Wind.Shift (RFC 7323 §2.2).
     pub(crate) snd_wscale: u8,
-    /// Shift of the windows that we offer.
+    /// Shift of our window field: Rcv.Wind.Shift.
     pub(crate) rcv_wscale: u8,
 }
 
-/// What is to be sent when the port can take it.
+/// A segment that must be sent as soon as the port can take it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pending {
-    /// The SYN, or the SYN and ACK.
+    /// The SYN or the SYN-ACK.
     Syn,
-    /// An acknowledgment, now.
+    /// An acknowledgment that is not delayed further.
     Ack,
-    /// The first lost segment, whatever the congestion window.
+    /// The first lost segment, regardless of the congestion window.
     Force,
-    /// An byte into a closed window.
+    /// One byte into a closed window.
     Probe,
-    /// Less than a segment into a small window.
+    /// A part of a segment into a window that is too small for all of it.
     Small,
     /// A tail loss probe.
     LossProbe,
-    /// A keepalive.
+    /// A keepalive probe (RFC 9293 §3.8.4).
     Keepalive,
 }
 
@@ -128,7 +128,8 @@ impl Member for Pending {
     }
 }
 
-/// What the application is to be told, in this order; data comes after the first, and the end after the last.
+/// An event that the application has not polled yet. Events are returned in this order; data comes after the first,
+/// and [`Event::Closed`](crate::Event::Closed) last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Notice {
     Opened,
@@ -137,7 +138,7 @@ pub(crate) enum Notice {
     PeerClosed,
     Writable,
     EmssChanged,
-    /// What the application keeps of received data is wanted back.
+    /// The application must release received packet buffers that it retains.
     Reclaim,
 }
 
@@ -148,10 +149,10 @@ impl Member for Notice {
     }
 }
 
-/// What is seldom counted per connection.
+/// Counters that change rarely; the others are in the halves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnCounters {
-    /// A multiple of 2^32, to which [`Receiver::segments`] is added.
+    /// Segments received, rounded down to a multiple of 2^32; [`Receiver::segments`] holds the rest.
     pub(crate) segments_in: u64,
     pub(crate) bytes_retransmitted: u64,
     pub(crate) segments_retransmitted: u64,
@@ -159,24 +160,25 @@ pub(crate) struct ConnCounters {
     pub(crate) recoveries: u32,
 }
 
-/// A connection queues segments up to this part of the nodes that are free: n connections that do so leave 4/(n + 4),
+/// A connection may queue 1 / `SHARE_OF_FREE` of the free nodes: n connections that do so leave 4/(n + 4).
 const SHARE_OF_FREE: u32 = 4;
-/// but never less than this part of all buffers: what is received needs some too, and the answers to it;
+/// 1 / `KEPT_OF_ALL` of all nodes is kept free for received data and the replies to it.
 const KEPT_OF_ALL: u32 = 4;
-/// but for so many segments, which every connection may queue.
+/// Every connection may queue this many segments, however few nodes are free.
 const SHARE_MIN: u32 = 4;
 
-/// Segments that one connection may queue while `free` of `all` nodes are left.
+/// Returns the segments that one connection may queue while `free` of `all` nodes are free.
 const fn send_share(free: u32, all: u32) -> u32 {
     let (share, left) = (free / SHARE_OF_FREE, free.saturating_sub(all / KEPT_OF_ALL));
     let share = if share < left { share } else { left };
     if share < SHARE_MIN { SHARE_MIN } else { share }
 }
 
-/// The transmission control block. Its fields are in the order of the cache lines that they share. What receiving in
-/// order reads and writes, while nothing that was sent is outstanding, lies in the two from byte 192 on; the addresses
-/// are not among it: a segment of the flow of the one before is known by the stack's copy of them. What a request and its answer
-/// need beside these lies in six more ([`Self::prefetch`] reads from all eight), each structure with what is seldom needed at its other end.
+/// The transmission control block. Fields that are used together share cache lines. Receiving in order, with
+/// nothing outstanding, reads and writes only the two lines that begin at byte 192. The four-tuple is not among
+/// them, because the stack keeps a copy of the previous segment's flow to compare with. A request and its response
+/// use six more lines ([`Self::prefetch`] reads from all eight); each sub-structure keeps its rarely used fields at
+/// the end that lies outside of these lines.
 ///
 /// ```text
 ///     0 │ flow · rtt · window · snd: rarely │ snd: queue …
@@ -192,32 +194,32 @@ const fn send_share(free: u32, all: u32) -> u32 {
 #[repr(C)]
 pub(crate) struct Conn {
     pub(crate) flow: FourTuple,
-    /// Added to the clock in timestamps (RFC 7323 §5.4: "a random offset").
+    /// Offset that timestamps add to the clock (RFC 7323 §5.4: "a random offset").
     pub(crate) ts_offset: u32,
     pub(crate) rtt: RttEstimator,
     pub(crate) window: Window,
-    /// When the neighbor was last told that it is reachable.
+    /// Time of the last reachability confirmation to the neighbor cache.
     pub(crate) confirmed_at: MilliStamp,
     pub(crate) snd: Sender,
     pub(crate) timers: Timers,
     pub(crate) ecn: Ecn,
-    // What [`ConnTable`] knows of the place that the block is in; the first two outlive the connection.
-    /// Which connection of that place it is.
+    // Bookkeeping of [`ConnTable`] for this slot. The first two fields outlive the connection.
+    /// Generation of the slot: distinguishes its successive connections.
     generation: u32,
-    /// The queues that the place is in.
+    /// The index queues that hold this slot.
     queued: Set<QueueKind>,
-    /// The state that it is counted in; `None` while there is no connection.
+    /// The state under which this connection is counted; `None` while the slot is free.
     pub(crate) counted: Option<State>,
-    /// When the peer was heard of last: what only it can have sent.
+    /// Arrival time of the last segment that only the peer can have sent.
     pub(crate) heard_at: LongStamp,
     pub(crate) state: State,
-    /// The application knows of it.
+    /// Set once the application has learned of the connection: at once for an active open.
     pub(crate) announced: bool,
     pub(crate) pending: Set<Pending>,
     pub(crate) notices: Set<Notice>,
-    /// How it has ended, until that is told: it is the last that is, and frees the connection.
+    /// The reason for the end, until its event is polled. That event is the last one and frees the slot.
     pub(crate) ended: Option<CloseReason>,
-    /// Duplicate acknowledgments beyond the one that is pending, for a peer that counts them.
+    /// Duplicate acknowledgments owed in addition to the pending one, for a peer without SACK.
     pub(crate) dup_acks_owed: u8,
     pub(crate) negotiated: Negotiated,
     pub(crate) keepalive_probes: u8,
@@ -226,39 +228,39 @@ pub(crate) struct Conn {
     pub(crate) recovery: Recovery,
     pub(crate) deadlines: Deadlines,
     pub(crate) settings: Settings,
-    /// When the current interval of challenge acknowledgments began, and how many it still has (RFC 5961 §7).
+    /// Start of the current challenge interval, and the challenge acknowledgments that it has left (RFC 5961 §7).
     pub(crate) challenges_since: MilliStamp,
     pub(crate) challenges_left: u8,
-    /// It ends in TIME-WAIT.
+    /// Set if the connection ends in TIME-WAIT.
     pub(crate) lingers: bool,
-    /// It has ended and is no longer in the table of flows.
+    /// Set once the connection has ended and its flow has left the flow table.
     pub(crate) unlinked: bool,
-    /// When it gives way to newcomers.
+    /// Eviction policy: when the connection gives way to a new one.
     pub(crate) gives_way: GivesWay,
     pub(crate) path: PathMtu,
     pub(crate) segments_out: u64,
-    /// Payload that was acknowledged, bytes.
+    /// Payload acknowledged by the peer, bytes.
     pub(crate) bytes_acked: u64,
-    /// When the SYN, or a segment of the queue, was sent last.
+    /// Time of the last transmission of the SYN or of a queued segment.
     pub(crate) last_sent_at: Instant,
     pub(crate) cc: Controller,
     pub(crate) pacer: Pacer,
     pub(crate) episode: Episode,
     pub(crate) counters: ConnCounters,
     pub(crate) opened_at: Instant,
-    /// Who accepted it; `None` for an active open.
+    /// The listener that accepted it; `None` for an active open.
     pub(crate) listener: Option<ListenerId>,
-    /// Keyed hash of the addresses and ports, by which the flow is found.
+    /// Keyed hash of the four-tuple, for lookups in the flow table.
     pub(crate) hash: u32,
-    /// Another, which nothing but what is drawn by it tells of; the table of connections sets it.
+    /// Secret for this connection's random draws; never visible on the wire. [`ConnTable`] sets it.
     secret: u32,
-    /// The account of its source; the stack sets it when it enters the connection.
+    /// The account of its source. The stack sets it when the connection enters the table.
     pub(crate) source: u32,
-    /// Packet buffers that the application keeps of what it was handed.
+    /// Packet buffers of delivered data that the application retains.
     pub(crate) kept: u32,
 }
 
-/// What a connection needs of the stack while it is moved.
+/// The parts of the stack that a connection uses while it handles a segment, a timer or a call.
 #[derive(Debug)]
 pub(crate) struct Cx<'a, B> {
     pub(crate) now: Instant,
@@ -277,14 +279,14 @@ pub(crate) struct Incoming<B> {
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
     pub(crate) payload: Payload<B>,
-    /// The station that it came from: the peer, or a router.
+    /// Link address of the sender: the peer or a router.
     pub(crate) src_mac: MacAddr,
-    /// The ECN field of its IP header.
+    /// The ECN field of the IP header.
     pub(crate) ecn: EcnField,
 }
 
 impl<B> Incoming<B> {
-    /// SEG.LEN: "the number of octets occupied by the data in the segment (counting SYN and FIN)".
+    /// Returns SEG.LEN: "the number of octets occupied by the data in the segment (counting SYN and FIN)".
     pub(crate) fn seq_len(&self) -> u32 {
         use crate::wire::TcpFlags;
         let flags = self.header.flags;
@@ -295,28 +297,28 @@ impl<B> Incoming<B> {
     }
 }
 
-/// A segment that answers one without changing a connection.
+/// A segment that answers another one without changing a connection: a reset, a challenge or a cookie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// Sequence and acknowledgment numbers, flags and window.
+    /// The TCP header, complete but for the checksum.
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
 }
 
-/// What became of a segment, and what else follows.
+/// The result of handling a segment.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It was of use.
+    /// The connection used it.
     Accepted,
-    /// It was not.
+    /// The connection did not use it.
     Dropped(DropReason),
-    /// It was not, and a segment from outside of any connection's stream answers it.
+    /// It was dropped, and this reply, which is outside of the connection's stream, must be sent.
     Answered(DropReason, Reply),
 }
 
-/// Everything that a new connection starts from.
+/// The initial values of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) local: SocketAddr,
@@ -326,16 +328,16 @@ pub(crate) struct Origin {
     pub(crate) ts_offset: u32,
     pub(crate) listener: Option<ListenerId>,
     pub(crate) options: ConnOptions,
-    /// The longest packet that is known to reach the other end, bytes.
+    /// Path MTU known from other connections to the destination, bytes.
     pub(crate) path_mtu: u16,
 }
 
 impl Conn {
-    /// Where the two cache lines begin that receiving in order touches, bytes.
+    /// Offset of the two cache lines that receiving in order uses, bytes.
     #[cfg(test)]
     const HOT_AT: usize = 192;
 
-    /// A connection that is about to send its SYN.
+    /// Makes a connection whose SYN or SYN-ACK has not been sent.
     fn new(now: Instant, origin: &Origin, config: &StackConfig, state: State) -> Self {
         let iss = origin.iss;
         let congestion = origin.options.congestion.unwrap_or(config.tcp.congestion);
@@ -389,38 +391,39 @@ impl Conn {
         }
     }
 
-    /// Its name, at this place of the table.
+    /// Returns the identifier of this connection in slot `index`.
     #[inline]
     pub(crate) fn id_at(&self, index: u32) -> ConnId {
         ConnId::new(index, self.generation)
     }
 
-    /// Our end.
+    /// Returns our address and port.
     pub(crate) fn local(&self) -> SocketAddr {
         self.flow.local()
     }
 
-    /// The other end.
+    /// Returns the peer's address and port.
     pub(crate) fn remote(&self) -> SocketAddr {
         self.flow.remote()
     }
 
-    /// Packet buffers with received data: behind gaps, and in the hands of the application.
+    /// Returns the packet buffers with received data: out-of-order segments, and those that the application
+    /// retains.
     pub(crate) fn retained(&self) -> u32 {
         self.rcv.held.buffers().saturating_add(self.kept)
     }
 
-    /// Where it is counted.
+    /// Returns the accounts in which this connection is counted.
     pub(crate) fn accounts(&self) -> AccountIds {
         AccountIds::new(self.listener, self.source)
     }
 
-    /// The timestamp clock: milliseconds (RFC 7323 §5.4: "between 1 ms and 1 sec per tick").
+    /// Returns the timestamp clock: milliseconds (RFC 7323 §5.4: "between 1 ms and 1 sec per tick").
     pub(crate) fn ts_clock(&self, at: Instant) -> u32 {
         ts_clock(at, self.ts_offset)
     }
 
-    /// Counts a segment.
+    /// Counts a received segment.
     #[inline]
     fn count_arrival(&mut self) {
         self.rcv.segments = self.rcv.segments.wrapping_add(1);
@@ -429,7 +432,7 @@ impl Conn {
         }
     }
 
-    /// A segment for this connection.
+    /// SEGMENT ARRIVES (RFC 9293 §3.10.7.3 and .4), for a segment of this connection.
     pub(crate) fn on_segment<B: Buf>(&mut self, cx: &mut Cx<'_, B>, segment: Incoming<B>) -> Outcome {
         self.count_arrival();
         match self.state {
@@ -445,63 +448,63 @@ impl Conn {
         }
     }
 
-    /// Whether there is something to tell the application.
+    /// True if the application has events to poll.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         let notices = !self.notices.is_empty() || self.ended.is_some();
         self.announced && (notices || self.rcv.held.has_ready() || self.rcv.held.has_fresh())
     }
 
-    /// Whether [`Conn::next_frame`] may have something.
+    /// True if [`Conn::next_frame`] may return a segment.
     #[inline]
     pub(crate) fn wants_output(&self) -> bool {
         let pending = !self.pending.is_empty() || self.dup_acks_owed > 0;
         pending || (self.snd.end != self.snd.una && self.snd.queue.wants_output())
     }
 
-    /// Starts a timer.
+    /// Starts a timer, or restarts it.
     #[inline]
     pub(crate) fn set_timer(&mut self, kind: TimerKind, now: Instant, after: Duration) {
         self.timers.set(&mut self.deadlines, kind, now, after);
     }
 
-    /// As [`Self::set_timer`], nanoseconds.
+    /// Same as [`Self::set_timer`], in nanoseconds.
     #[inline]
     pub(crate) fn set_timer_nanos(&mut self, kind: TimerKind, now: Instant, after: u64) {
         self.timers.set_nanos(&mut self.deadlines, kind, now, after);
     }
 
-    /// Segments received.
+    /// Returns the number of segments received.
     pub(crate) fn segments_in(&self) -> u64 {
         self.counters.segments_in.wrapping_add(self.rcv.segments.into())
     }
 
-    /// Segments that may be queued, with `free` nodes left for data of all connections.
+    /// Returns the number of segments that may be queued while `free` nodes are left for data of all connections.
     fn segments_max(&self, config: &StackConfig, free: u32) -> u32 {
-        // Small segments are bounded by their number: a buffer costs the same however full it is.
+        // Small segments are limited in number: a buffer costs the same however full it is.
         let segments_max = (config.send_buffer_bytes / 512).max(64);
-        // No more than a part of what is left: peers that do not read could otherwise take all buffers together, and
-        // keep them from everyone else for as long as they like.
+        // A connection takes only a part of the free nodes: otherwise peers that do not read could take all buffers
+        // and withhold them from the others.
         segments_max.min(send_share(free, config.buffers_max))
     }
 
-    /// Bytes that [`Stack::send`](crate::Stack::send) still takes, with `free` nodes left for data.
+    /// Returns the bytes that [`Stack::send`](crate::Stack::send) accepts while `free` nodes are left for data.
     pub(crate) fn send_room(&self, config: &StackConfig, free: u32) -> u32 {
         let segments = self.segments_max(config, free).saturating_sub(self.snd.queue.segments());
         self.append_room(config).min(segments.saturating_mul(self.snd.emss.into()))
     }
 
-    /// Whether [`Self::send_room`] is at least `len` bytes.
+    /// True if [`Self::send_room`] is at least `len` bytes.
     #[inline]
     pub(crate) fn has_room_for(&self, config: &StackConfig, free: u32, len: u16) -> bool {
         let (bytes, queued) = (u32::from(len), self.snd.queue.segments());
-        // Of a few segments of at most the usual length only the bytes count, however little is left.
+        // The first `SHARE_MIN` segments of at most a full segment's length are limited in bytes only.
         let few = queued < SHARE_MIN && len <= self.snd.emss;
         if few { bytes <= self.append_room(config) } else { bytes <= self.send_room(config, free) }
     }
 
-    /// Whether there is so much room that it is worth telling: a quarter of the queue and a full segment's, or half of
-    /// its segments.
+    /// True if there is enough room for [`Event::Writable`](crate::Event::Writable): a quarter of the send buffer
+    /// and a full segment, or half of the segments that may be queued.
     pub(crate) fn has_much_room(&self, config: &StackConfig, free: u32) -> bool {
         let segments = self.segments_max(config, free) / 2;
         let bytes = config.send_buffer_bytes;
@@ -510,7 +513,7 @@ impl Conn {
         self.send_room(config, free) >= much.max(1)
     }
 
-    /// Bytes that may still be appended to a segment that is queued.
+    /// Returns the bytes that may still be appended to a queued segment.
     pub(crate) fn append_room(&self, config: &StackConfig) -> u32 {
         if !self.state.can_send() || self.snd.fin_queued {
             return 0;
@@ -519,7 +522,7 @@ impl Conn {
     }
 }
 
-/// The timestamp clock with an offset.
+/// Returns the timestamp clock at `at`, milliseconds plus `offset`, modulo 2^32.
 pub(crate) fn ts_clock(at: Instant, offset: u32) -> u32 {
     let [.., a, b, c, d] = at.as_millis().to_be_bytes();
     u32::from_be_bytes([a, b, c, d]).wrapping_add(offset)
@@ -532,12 +535,12 @@ mod tests {
     #[test]
     fn peers_that_do_not_read_leave_buffers_to_others() {
         let all = 65_536_u32;
-        // Alone, a connection has a quarter of them: those that it takes count.
+        // Alone, a connection gets a quarter of them, counting those that it takes.
         assert_eq!(send_share(all, all), all / 4);
         for connections in [1_u32, 10, 64, 2000] {
             let (mut free, mut least) = (all, all / KEPT_OF_ALL);
             for _ in 0..connections {
-                // One after the other queues all that it may, at most a send buffer of 1 MiB.
+                // Each queues as much as it may, at most a send buffer of 1 MiB.
                 let queued = (1..=free.min(725)).take_while(|n| *n <= send_share(free - n, all)).count();
                 free -= u32::try_from(queued).unwrap();
                 least = least.saturating_sub(SHARE_MIN);

@@ -1,4 +1,4 @@
-//! What is sent next, and what a segment says.
+//! The choice of the next segment, its header and options, and the bookkeeping of each transmission.
 
 use super::timeout::SEND_OVERRIDE;
 use super::{Conn, Cx, Pending, TxNode};
@@ -11,69 +11,68 @@ use crate::time::{Instant, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
-/// What to send.
+/// The next segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// The SYN, or the SYN and ACK.
+    /// The SYN or the SYN-ACK.
     Syn,
-    /// A segment of the queue, the first time or again.
+    /// A queued segment, new or retransmitted.
     Data {
-        /// Its node.
+        /// Node of the segment in the send pool.
         node: u32,
     },
-    /// Only so many bytes of a segment fit: it must be split before.
+    /// The first `len` bytes of a queued segment, which must be split first.
     Split {
-        /// Its node.
+        /// Node of the segment in the send pool.
         node: u32,
-        /// Bytes of the first part.
+        /// Length of the first part, bytes.
         len: u16,
-        /// What they fit into.
+        /// The reason for the split.
         limit: Limit,
     },
-    /// The first bytes of several segments that were never sent, in one packet longer than the path is
-    /// known to carry.
+    /// A path MTU probe: the first bytes of several new segments in one packet longer than the known path MTU.
     PathProbe {
-        /// The first node.
+        /// The first segment's node.
         node: u32,
-        /// Bytes of payload.
+        /// Length of the payload, bytes.
         len: u16,
     },
-    /// One byte into a closed window.
+    /// A window probe: one byte into a closed window.
     Probe {
-        /// The node that it is of.
+        /// Node of the segment in the send pool.
         node: u32,
-        /// Which byte of its payload.
+        /// Offset of the byte in the segment's payload.
         offset: u16,
     },
-    /// The acknowledgment that was due before the marks of what arrives changed (RFC 8257 §3.2).
+    /// An acknowledgment of what arrived before the CE marks changed (RFC 8257 §3.2).
     CeChangeAck,
-    /// An acknowledgment.
+    /// A segment that only acknowledges.
     Ack,
-    /// A segment that makes the peer acknowledge.
+    /// A keepalive probe, which the peer acknowledges.
     Keepalive,
 }
 
-/// What makes a segment shorter.
+/// The limit that shortens a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// The path's MTU.
+    /// The path MTU is smaller.
     Path,
-    /// The peer's window.
+    /// The peer's window is smaller.
     Window,
 }
 
-/// Why a new segment is not sent now.
+/// The reason why a new segment is not sent now.
 enum Blocked {
-    /// By nothing: send it.
+    /// Not blocked: it is sent.
     No,
-    /// By the congestion window, by Nagle, or by a window that an acknowledgment will open.
+    /// The congestion window, Nagle, or a window that an acknowledgment will open.
     Wait,
-    /// By the window, which has room for the first so many bytes; they may go.
+    /// The peer's window, which has room for the first bytes only; these may be sent.
     Partly(u16),
 }
 
 impl Conn {
-    /// Decides what is sent next; `None` when nothing is.
+    /// Returns the next segment to send, or `None`.
     pub(crate) fn next_frame<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
         if !self.state.is_synchronized() {
             return match self.state {
@@ -98,7 +97,7 @@ impl Conn {
         self.pending.has(Pending::Keepalive).then_some(Frame::Keepalive)
     }
 
-    /// The first lost segment, if the congestion window has room for it.
+    /// Returns the first lost segment, if the congestion window has room for it.
     fn next_retransmission<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<u32> {
         let node = self.snd.queue.first_lost()?;
         let len = cx.tx.get(node)?.seq_len();
@@ -108,12 +107,12 @@ impl Conn {
         if self.episode.f_rto == FRto::NewData {
             return None;
         }
-        // What a peer has closed its window to waits for the timer, which asks it one segment at a time.
+        // Into a closed window, only the retransmission timer sends, one segment at a time.
         let room = self.window.cwnd.saturating_sub(self.pipe());
         (len <= room && self.snd.wnd > 0 && !self.must_wait(cx.now)).then_some(node)
     }
 
-    /// The segment, or its first part when it is longer than the path allows now.
+    /// Returns the segment, or its first part if it is longer than the path MTU allows.
     fn fitted<B>(&self, cx: &Cx<'_, B>, node: u32) -> Frame {
         match cx.tx.get(node) {
             Some(segment) if segment.len > self.snd.emss => {
@@ -123,7 +122,7 @@ impl Conn {
         }
     }
 
-    /// RFC 8985 §7.3: the next new segment, or the last one again.
+    /// Returns the tail loss probe (RFC 8985 §7.3): the next new segment, or the last one again.
     fn next_loss_probe<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
         if !self.pending.has(Pending::LossProbe) {
             return None;
@@ -144,7 +143,7 @@ impl Conn {
         }
     }
 
-    /// The next segment that was never sent, or what the window lets out of it.
+    /// Returns the next new segment, or the part of it that the window admits.
     fn next_new<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> Option<Frame> {
         let node = self.snd.queue.unsent();
         let segment = cx.tx.get(node)?;
@@ -162,9 +161,9 @@ impl Conn {
         }
     }
 
-    /// What of the window lies at `seq` and after it, bytes.
+    /// Returns the usable window from `seq` on, bytes.
     pub(super) fn usable(&self, seq: SeqNum) -> u32 {
-        // Bytes of the segment that probes brought across lie before a closed window, not in it.
+        // Bytes that window probes carried lie before a closed window, not in it.
         if self.snd.wnd == 0 {
             return 0;
         }
@@ -190,9 +189,9 @@ impl Conn {
         if pipe > 0 && pipe.saturating_add(segment.seq_len()) > self.window.cwnd {
             return Blocked::Wait;
         }
-        // RFC 9293 §3.7.4: Nagle, which is about small segments: one waits for another, not for full ones, whose
-        // acknowledgment the peer may delay as long as it expects more (Minshall). The byte of a window probe is
-        // not what it waits for either.
+        // RFC 9293 §3.7.4: Nagle with Minshall's modification: a small segment waits only for another small one. A
+        // full segment does not delay it, because the peer may delay that acknowledgment while it expects more
+        // data. The byte of a window probe does not delay it either.
         let small = segment.len < self.snd.emss && !segment.fin;
         let small_unacknowledged = self.snd.queue.has_outstanding() && self.snd.small_end.after(self.snd.una);
         if self.snd.nagle && small && small_unacknowledged {
@@ -201,7 +200,8 @@ impl Conn {
         Blocked::No
     }
 
-    /// Nothing in flight will open the window, so timers must.
+    /// Starts the timers that end the wait if nothing in flight will open the window. Returns a window probe if one
+    /// is due.
     fn wait_for_window<B>(
         &mut self,
         cx: &Cx<'_, B>,
@@ -230,13 +230,13 @@ impl Conn {
         if seq_len <= 1 {
             return Some(Frame::Data { node });
         }
-        // The byte after what the peer has: an earlier probe's may be acknowledged.
+        // The first byte that is not acknowledged: an earlier probe's byte may be.
         let taken = if self.snd.una.after(seq) { self.snd.una.distance_from(seq) } else { 0 };
         let offset = u16::try_from(taken).unwrap_or(0).min(len.saturating_sub(1));
         Some(Frame::Probe { node, offset })
     }
 
-    /// The header and options of a segment with `len` bytes of payload.
+    /// Returns the header and options of a segment with `len` bytes of payload.
     pub(crate) fn header<B>(
         &mut self,
         cx: &Cx<'_, B>,
@@ -253,7 +253,7 @@ impl Conn {
         (header, options)
     }
 
-    /// The header and options of our SYN.
+    /// Returns the header and options of our SYN or SYN-ACK.
     pub(crate) fn syn_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, TcpOptions) {
         let flags = match self.state {
             State::SynReceived => TcpFlags::SYN | TcpFlags::ACK,
@@ -289,7 +289,7 @@ impl Conn {
         let wanted = self.negotiated.sack && (self.rcv.dsack().is_some() || !self.rcv.held.has_no_gap());
         if wanted {
             options.sack = self.sack_blocks(cx);
-            // With payload only where a full segment's length is not passed.
+            // Segments with payload carry SACK blocks only if they stay within a full segment's length.
             let spare = self.snd.emss.saturating_sub(len);
             let sack_len = options.sack.as_slice().len().saturating_mul(8).saturating_add(4);
             if len > 0 && usize::from(spare) < sack_len {
@@ -299,12 +299,13 @@ impl Conn {
         options
     }
 
-    /// A segment was handed to the port: `reported` tells whether it carried what SACK had to tell.
+    /// Notes that a segment was handed to the port. `reported` is true if it carried the SACK blocks, `payload` if
+    /// it carried data.
     pub(crate) fn on_header_sent(&mut self, reported: bool, payload: bool) {
         self.segments_out = self.segments_out.wrapping_add(1);
-        let silent = payload && !reported && self.negotiated.sack && self.has_sack_to_report();
-        if silent {
-            // The acknowledgment that carries it is still owed.
+        let lacks_sack = payload && !reported && self.negotiated.sack && self.has_sack_to_report();
+        if lacks_sack {
+            // The acknowledgment with the SACK blocks is still owed.
             self.rcv.last_ack_sent = self.rcv.nxt;
             return;
         }
@@ -320,13 +321,13 @@ impl Conn {
         self.rcv.dsack().is_some() || !self.rcv.held.has_no_gap()
     }
 
-    /// The SYN was handed to the port.
+    /// Notes that the SYN or SYN-ACK was handed to the port.
     pub(crate) fn on_syn_sent(&mut self, cx: &mut Cx<'_, impl Buf>) {
         if self.ecn.on_syn_sent(self.state) {
             cx.stats.ecn_fallbacks = cx.stats.ecn_fallbacks.wrapping_add(1);
         }
         if self.snd.nxt != self.snd.iss {
-            // Sent before: which of them is answered cannot be told (RFC 6298 §3).
+            // It was sent before: nobody knows which one the peer will answer (RFC 6298 §3).
             self.recovery.attempts = self.recovery.attempts.max(1);
         }
         self.last_sent_at = cx.now;
@@ -337,7 +338,7 @@ impl Conn {
         }
     }
 
-    /// A segment of the queue was handed to the port.
+    /// Notes that a queued segment was handed to the port.
     pub(crate) fn on_data_sent<B: Buf>(&mut self, cx: &mut Cx<'_, B>, node: u32) {
         let Some(segment) = cx.tx.get(node) else { return };
         let (len, seq_len, end) = (segment.len, segment.seq_len(), segment.end());
@@ -371,8 +372,8 @@ impl Conn {
             self.set_timer_nanos(TimerKind::Retransmit, cx.now, self.rto_nanos(cx.config));
             return;
         }
-        // RFC 6298 §5.1: "if the timer is not running, start it". When the first segment is sent again, the
-        // timeout counts from there: its answer cannot come sooner.
+        // RFC 6298 §5.1: "if the timer is not running, start it". If the first segment is retransmitted, the
+        // timeout restarts: its acknowledgment cannot arrive sooner.
         let newreno = self.recovery.phase == Phase::Fast && !self.negotiated.sack;
         let first_again = again && self.snd.queue.head() == node && !newreno;
         if first_again || !self.timers.is_set(TimerKind::Retransmit) {
@@ -397,17 +398,17 @@ impl Conn {
         }
     }
 
-    /// A window probe was handed to the port.
+    /// Notes that a window probe was handed to the port.
     pub(crate) fn on_probe_sent<B>(&mut self, cx: &mut Cx<'_, B>, seq: SeqNum) {
         self.pending.remove(Pending::Probe);
         self.snd.nxt = self.snd.nxt.max(seq + 1);
         cx.stats.window_probes = cx.stats.window_probes.wrapping_add(1);
     }
 
-    /// RFC 5681 §4.1: a connection that sent nothing for a timeout starts again with the initial window.
+    /// RFC 5681 §4.1: restarts from the initial window if nothing was sent for a retransmission timeout.
     pub(crate) fn restart_after_idle(&mut self, now: Instant, config: &StackConfig) {
         let idle = now.nanos_since(self.last_sent_at);
-        // No timeout is below its least.
+        // No retransmission timeout is shorter than the minimum.
         let short = idle <= u64::from(config.tcp.rto_min_ms).saturating_mul(1_000_000);
         if short || self.snd.queue.has_outstanding() || idle <= self.rto_nanos(config) {
             return;
@@ -418,8 +419,8 @@ impl Conn {
         self.cc.on_idle(&mut self.window, initial);
     }
 
-    /// Queues payload that is to be sent as one segment, with its folded sum if the port will not make it; gives the buffer
-    /// back when the pool is full.
+    /// Queues payload to be sent as one segment, with its folded sum if the port does not compute checksums.
+    /// Returns the buffer if the pool is full.
     #[inline(always)]
     pub(crate) fn enqueue<B: Buf>(
         &mut self,

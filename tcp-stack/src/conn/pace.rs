@@ -1,4 +1,4 @@
-//! The rate of a connection: what the network delivers is measured, and what is sent is paced.
+//! Delivery rate samples and pacing of a connection.
 
 use super::ack::Delivery;
 use super::{Conn, Cx};
@@ -9,7 +9,7 @@ use crate::time::Instant;
 use crate::timer::TimerKind;
 
 impl Conn {
-    /// Whether the next segment must wait for its time. The timer ends the wait.
+    /// True if pacing delays the next segment; then sets the timer that ends the wait.
     #[inline]
     pub(super) fn must_wait(&mut self, now: Instant) -> bool {
         let due = self.pacer.wait(now);
@@ -19,7 +19,7 @@ impl Conn {
         due.is_some()
     }
 
-    /// Paces what follows as congestion control wants it now.
+    /// Sets the pacing rate that congestion control asks for.
     #[inline]
     pub(super) fn set_pace<B>(&mut self, cx: &Cx<'_, B>) {
         let rate = match self.cc.pacing_rate() {
@@ -30,13 +30,13 @@ impl Conn {
         self.pacer.set_rate(rate, self.window.mss);
     }
 
-    /// The connection is established: the first flight is paced, too.
+    /// Starts pacing when the connection is established: the first flight is paced, too.
     pub(super) fn start_pace<B>(&mut self, cx: &Cx<'_, B>) {
         self.cc.start(&self.window, self.rtt.srtt());
         self.set_pace(cx);
     }
 
-    /// A segment of so many bytes is leaving; returns what it is to remember.
+    /// Notes that a segment of `bytes` is sent; returns the delivery rate state that the segment keeps.
     #[inline]
     pub(super) fn note_departure<B>(&mut self, cx: &Cx<'_, B>, bytes: u32) -> RateStamp {
         let alone = !self.snd.queue.has_outstanding();
@@ -49,8 +49,8 @@ impl Conn {
         stamp
     }
 
-    /// Something is about to be queued: if all before was sent, and more might have been, it was the
-    /// application that set the pace.
+    /// Called before data is queued: if everything before was sent and more could have been, the application
+    /// limited the rate.
     pub(super) fn note_queueing(&mut self) {
         let queue = &self.snd.queue;
         if queue.unsent() == NIL && queue.lost() == 0 && self.pipe() < self.window.cwnd {
@@ -58,13 +58,13 @@ impl Conn {
         }
     }
 
-    /// It is the peer's window that sets the pace: no more a measure of the network than a pause of the
+    /// Marks the rate as limited by the peer's window: no measure of the network, just as a pause of the
     /// application.
     pub(super) fn note_window_limit(&mut self) {
         self.rate.mark_app_limited(self.snd.queue.in_flight());
     }
 
-    /// Tells congestion control that models the path what an acknowledgment said of it.
+    /// Passes a sample of the path to a congestion control that models it (BBR).
     pub(super) fn model_path(&mut self, now: Instant, delivery: &Delivery) {
         let in_flight = self.pipe();
         let sample = PathSample {

@@ -1,5 +1,5 @@
-//! The path's MTU: what routers report of it (RFC 1191, RFC 8201, judged as RFC 5927 has it), and what is
-//! found out without them (RFC 4821).
+//! Path MTU discovery: by reports of routers (RFC 1191, RFC 8201, verified as in RFC 5927), and by probes (RFC
+//! 4821).
 //!
 //! ```text
 //!               reported, and nothing longer arrived ──────────────▶ lowered to it
@@ -11,8 +11,8 @@
 //!            ── is lost, twice ──────────▶ the search ends below its size
 //! ```
 //!
-//! A probe is one packet that carries the bytes of several queued segments. They are in flight each for
-//! itself: a probe that is lost is sent again as the segments that it was made from.
+//! A probe is one packet that carries the bytes of several queued segments. Each of them is in flight by itself: if
+//! the probe is lost, they are sent again as segments.
 
 use core::time::Duration;
 
@@ -28,45 +28,45 @@ use crate::time::Instant;
 const BASE_MTU: (u16, u16) = (1024, 1280);
 /// The least MTU of an IPv6 link, bytes.
 const IPV6_MTU_MIN: u16 = 1280;
-/// The time between two probes: the losses of their size alone must stay rare (RFC 4821 §3).
+/// Time between two probes: losses of probes alone must stay rare (RFC 4821 §3).
 const PROBE_GAP: Duration = Duration::from_secs(5);
-/// Probes of one size that must be lost (RFC 8899 §5.1.2 has MAX_PROBES of 3; here a congested path costs no
-/// more than a later start).
+/// Lost probes of one size that end the search there (RFC 8899 §5.1.2: MAX_PROBES is 3; here a congested path only
+/// delays the next search).
 const PROBES_MAX: u8 = 2;
-/// The search ends with less than this left to gain, bytes.
+/// The search ends if less than this is left to gain, bytes.
 const SEARCH_STEP: u16 = 16;
-/// RFC 1191 §7.1: the MTUs of networks that there are, for routers that do not tell theirs.
+/// MTUs of common networks (RFC 1191 §7.1), for routers that do not report theirs.
 const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
 
-/// What a connection knows of its path. Lengths are of IP packets, bytes, unless they are of payloads.
+/// The path MTU state of a connection. Lengths are of IP packets, bytes, unless they are of payloads.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct PathMtu {
-    /// When the next probe may be sent.
+    /// Earliest time of the next probe.
     next_probe: Instant,
     reported_seq: SeqNum,
-    /// Where the probe in flight begins and ends.
+    /// Sequence range of the probe in flight.
     probe_start: SeqNum,
     probe_end: SeqNum,
-    /// No packet longer than this is known to be carried (RFC 4821 §7.2: search_high).
+    /// Upper bound of the search: no longer packet is known to pass (RFC 4821 §7.2: search_high).
     high: u16,
-    /// Probes of this length lost in a row.
+    /// Consecutive losses of probes of the present length.
     losses: u8,
-    // From here on: what is asked for with every acknowledgment.
-    /// It was lowered because of timeouts alone, and nothing has arrived since.
+    // The fields from here on are read with every acknowledgment.
+    /// Set if the MTU was lowered because of timeouts alone, and nothing was acknowledged since.
     unproven: bool,
-    /// What a router reported of a segment, which must time out before that is believed; 0 for nothing.
+    /// MTU that a router reported for a segment, which must time out before the report is believed; 0 for none.
     reported: u16,
-    /// The packet length of the probe in flight; 0 while there is none.
+    /// Packet length of the probe in flight; 0 for none.
     probe: u16,
-    /// The longest packet that is sent.
+    /// The path MTU in use: the longest packet sent.
     pub(crate) mtu: u16,
-    /// The longest payload that was acknowledged (RFC 5927 §7.2: maxsizeacked, without headers).
+    /// The longest payload acknowledged (RFC 5927 §7.2: maxsizeacked, without headers).
     pub(crate) acked: u16,
 }
 
 impl PathMtu {
-    /// Where in it that begins what every acknowledgment asks for, bytes.
+    /// Offset of the fields that every acknowledgment reads, bytes.
     #[cfg(test)]
     pub(super) const ASKED_AT: usize = core::mem::offset_of!(Self, unproven);
 
@@ -87,7 +87,7 @@ impl PathMtu {
         }
     }
 
-    /// Whether an acknowledgment may tell something of the path: of a probe, or of a segment reported on.
+    /// True if an acknowledgment may change the path MTU state: a probe, a report or a lowered MTU awaits one.
     #[inline]
     pub(super) const fn awaits_acknowledgment(&self) -> bool {
         self.probe != 0 || self.reported != 0 || self.unproven
@@ -95,24 +95,24 @@ impl PathMtu {
 }
 
 impl Conn {
-    /// What IP and TCP put before the payload, bytes.
+    /// Returns the length of the IP and TCP headers with timestamps, bytes.
     fn overhead(&self) -> u16 {
         let headers: u16 = if self.local().is_ipv4() { 40 } else { 60 };
         headers.saturating_add(if self.negotiated.timestamps { TIMESTAMPS_LEN } else { 0 })
     }
 
-    /// The longest packet that link and peer take.
+    /// Returns the longest packet that the link and the peer's MSS admit.
     fn path_ceiling(&self, config: &StackConfig) -> u16 {
         let headers = if self.local().is_ipv4() { 40 } else { 60 };
         config.mtu.min(self.snd.peer_mss.saturating_add(headers))
     }
 
-    /// The longest payload that is taken to be sent, bytes: a full segment's before any path was narrower.
+    /// Returns the longest payload accepted for sending, bytes: a full segment's on a path as wide as the link.
     pub(crate) fn payload_max(&self, config: &StackConfig) -> usize {
         usize::from(self.path_ceiling(config).saturating_sub(self.overhead())).max(crate::SEND_LEAST)
     }
 
-    /// The least that is believed of a path.
+    /// Returns the least path MTU that is believed.
     fn path_floor(&self, config: &StackConfig) -> u16 {
         if self.local().is_ipv4() {
             config.tcp.path_mtu_min
@@ -121,8 +121,8 @@ impl Conn {
         }
     }
 
-    /// A router reports that the segment at `seq`, in a packet of `packet_len` bytes, was longer than what it can
-    /// pass on. The caller has seen that the segment is in flight. Returns whether it is believed.
+    /// Handles a router's report that the segment at `seq`, in a packet of `packet_len` bytes, exceeded its `mtu`.
+    /// The caller has checked that the segment is in flight. Returns true if the report is believed.
     pub(super) fn on_too_big<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,
@@ -135,12 +135,12 @@ impl Conn {
         let Some(mtu) = mtu else { return false };
         let probed = seq.at_or_after(self.path.probe_start) && seq.before(self.path.probe_end);
         if self.path.probe > mtu && probed && mtu >= self.path.mtu {
-            // The router shortens the search; the probe is lost all the same.
+            // The report narrows the search; the probe counts as lost by the usual rules.
             self.path.high = self.path.high.min(mtu);
             return true;
         }
-        // RFC 8201 §4: "If a node receives a Packet Too Big message reporting a next-hop MTU that is less than
-        // the IPv6 minimum link MTU, it must discard it." And nobody complains of a packet that fits.
+        // RFC 8201 §4: "If a node receives a Packet Too Big message reporting a next-hop MTU that is less than the
+        // IPv6 minimum link MTU, it must discard it." A report about a packet that fits is forged.
         let plausible = mtu >= self.path_floor(cx.config)
             && mtu < self.path.mtu
             && u32::from(mtu) < packet_len
@@ -148,8 +148,8 @@ impl Conn {
         if !plausible {
             return false;
         }
-        // RFC 5927 §7.2: what contradicts packets that did arrive must be seen to be true: the segment has to
-        // time out first.
+        // RFC 5927 §7.2: a report that contradicts acknowledged packets is believed only after the segment times
+        // out.
         if mtu < self.path.acked.saturating_add(self.overhead()) && self.path.acked > 0 {
             (self.path.reported, self.path.reported_seq) = (mtu, seq);
             cx.stats.path_mtu_doubted = cx.stats.path_mtu_doubted.wrapping_add(1);
@@ -160,7 +160,8 @@ impl Conn {
         true
     }
 
-    /// RFC 1191 §6.4, RFC 8201 §5.4: what is in flight and too long is sent again in parts.
+    /// Lowers the path MTU and marks longer segments in flight lost, to be sent in parts (RFC 1191 §6.4, RFC 8201
+    /// §5.4).
     fn lower_path_mtu<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mtu: u16) {
         self.path.mtu = mtu;
         self.path.reported = 0;
@@ -189,9 +190,9 @@ impl Conn {
         self.notices.add_if(self.snd.emss != before, Notice::EmssChanged);
     }
 
-    /// The first segment has timed out, for the `timeouts`th time in a row. A report that was doubted is
-    /// believed now; so is what other connections have learnt of the destination; and a path that swallows
-    /// long segments without a word is taken for a black hole (RFC 4821 §7.7, RFC 2923 §2.1).
+    /// Handles a timeout of the first segment, the `timeouts`th in a row. It confirms a doubted report, applies the
+    /// path MTU that other connections found for the destination, and detects a black hole: a path that drops long
+    /// segments silently (RFC 4821 §7.7, RFC 2923 §2.1).
     pub(super) fn suspect_path<B: Buf>(&mut self, cx: &mut Cx<'_, B>, timeouts: u8) {
         let Some(head) = cx.tx.get(self.snd.queue.head()) else { return };
         let head_len = head.len.saturating_add(self.overhead());
@@ -224,7 +225,7 @@ impl Conn {
         }
     }
 
-    /// SND.UNA has moved on.
+    /// Handles an advance of SND.UNA: it may confirm the path MTU or acknowledge a probe.
     pub(super) fn confirm_path<B>(&mut self, cx: &mut Cx<'_, B>) {
         let una = self.snd.una;
         if self.path.reported != 0 && una.after(self.path.reported_seq) {
@@ -243,12 +244,12 @@ impl Conn {
         cx.paths.raise(self.remote().ip(), mtu);
         cx.stats.path_mtu_raised = cx.stats.path_mtu_raised.wrapping_add(1);
         // RFC 4821 §3: "Whenever the MTU is raised, the congestion state variables MUST be rescaled so as not to
-        // raise the window size in bytes": they are bytes.
+        // raise the window size in bytes": ours are in bytes.
         self.resize_segments();
         self.end_search(cx);
     }
 
-    /// With little left to gain, the search rests until the path may have changed.
+    /// Ends the search if little is left to gain, until the path may have changed.
     fn end_search<B>(&mut self, cx: &Cx<'_, B>) {
         let ceiling = self.path_ceiling(cx.config);
         if self.path.high.min(ceiling).saturating_sub(self.path.mtu) < SEARCH_STEP {
@@ -257,8 +258,8 @@ impl Conn {
         }
     }
 
-    /// The payload of the probe to send now, which begins with the node given; `None` when none is due, or
-    /// nothing is queued to make it from.
+    /// Returns the payload length of a probe that begins with `node`; `None` if none is due or too little is
+    /// queued.
     #[inline]
     pub(super) fn path_probe_due<B: Buf>(&self, cx: &Cx<'_, B>, node: u32) -> Option<u16> {
         if self.path.mtu >= cx.config.mtu || cx.now < self.path.next_probe {
@@ -272,7 +273,7 @@ impl Conn {
     fn path_probe_len<B: Buf>(&self, cx: &Cx<'_, B>, node: u32) -> Option<u16> {
         let ceiling = self.path_ceiling(cx.config);
         let high = self.path.high.min(ceiling);
-        // Without SACK the loss of a probe cannot be told from other losses.
+        // Without SACK the loss of a probe cannot be distinguished from other losses.
         let may = self.negotiated.sack
             && self.recovery.phase == Phase::Open
             && self.path.probe == 0
@@ -284,7 +285,7 @@ impl Conn {
         }
         let size = if high == ceiling { high } else { self.path.mtu.midpoint(high).saturating_add(1) };
         let len = size.saturating_sub(self.overhead());
-        // RFC 4821 §7.4: more must follow, so that acknowledgments tell of its loss.
+        // RFC 4821 §7.4: more data must follow the probe, so that acknowledgments reveal its loss.
         let mut queued = 0_u32;
         let mut at = node;
         while let Some(segment) =
@@ -303,7 +304,7 @@ impl Conn {
         (enough && fits && len > self.snd.emss).then_some(len)
     }
 
-    /// A probe was handed to the port, or could not be made: `sent` is where its bytes begin, if it was.
+    /// Notes that a probe was sent, beginning at `sent`, or that it could not be made (`None`).
     pub(crate) fn on_path_probe<B>(&mut self, cx: &mut Cx<'_, B>, sent: Option<SeqNum>, len: u16) {
         self.path.next_probe = cx.now + PROBE_GAP;
         let Some(start) = sent else { return };
@@ -312,7 +313,7 @@ impl Conn {
         cx.stats.path_probes = cx.stats.path_probes.wrapping_add(1);
     }
 
-    /// Whether all that is believed lost is the probe; then the search goes on below it.
+    /// True if the probe alone is lost; then the search continues below its size.
     ///
     /// RFC 4821 §3: "the normal congestion (window or data rate) reduction […] SHOULD be suppressed" if the
     /// probe alone was lost.
@@ -348,7 +349,7 @@ impl Conn {
     }
 }
 
-/// RFC 1191 §5: the plateau below the packet that did not pass.
+/// Returns the plateau below a packet that did not pass (RFC 1191 §5).
 fn plateau(packet_len: u32) -> Option<u16> {
     PLATEAUS.into_iter().find(|mtu| u32::from(*mtu) < packet_len)
 }

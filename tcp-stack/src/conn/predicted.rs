@@ -1,7 +1,7 @@
-//! Header prediction: a segment that is what was expected next is taken without the checks whose answer that is.
+//! Header prediction: an expected in-order segment skips the checks whose outcome is known.
 //!
-//! RFC 9293 §3.10.7.4, step by step, is in `established`, and what an acknowledgment may say in `ack`: both are right for
-//! every segment. What this file does with a segment must be the same, which a test of the stack compares.
+//! `established` and `ack` follow RFC 9293 §3.10.7.4 step by step and are right for every segment. For the segments
+//! that this file takes, the result must be the same; `tests/fuzz.rs` compares both.
 
 use super::ack::AckField;
 use super::{Conn, Cx, Payload, Pending};
@@ -15,8 +15,8 @@ use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, Timestamps};
 
 impl Conn {
-    /// Whether a segment is what the other end of an established connection sends next: an acknowledgment of what is
-    /// outstanding, or of nothing new, and text that follows what has arrived, without gaps, and fits the window.
+    /// True if the segment is the next one in order on an established connection: it acknowledges outstanding data
+    /// or nothing new, and its text, if any, continues RCV.NXT without gaps and fits the window.
     #[inline(always)]
     pub(crate) fn predicts(&self, plain: &Plain) -> bool {
         let (rcv, snd, len) = (&self.rcv, &self.snd, plain.len());
@@ -32,7 +32,7 @@ impl Conn {
             && text_fits
     }
 
-    /// Takes a segment that [`Self::predicts`] has known.
+    /// Handles a segment for which [`Self::predicts`] is true.
     #[inline(always)]
     pub(crate) fn on_predicted<B: Buf>(
         &mut self,
@@ -55,11 +55,11 @@ impl Conn {
         result
     }
 
-    /// What `process_ack` does with an acknowledgment that is neither old nor selective.
+    /// Same as `process_ack`, for an acknowledgment that is neither old nor selective.
     #[inline(always)]
     fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, plain: &Plain) {
         if plain.ack.after(self.snd.una) && self.snd.wnd > 0 && self.is_calm(cx) {
-            // It moves with what the peer's program takes, which is mostly not what comes.
+            // The window changes as the peer's application reads, which rarely matches what arrives.
             self.take_window(plain.seq, plain.window);
             self.take_expected_ack(cx, plain.ack, plain.timestamps);
             return;
@@ -76,8 +76,8 @@ impl Conn {
         self.process_ack(cx, &field);
     }
 
-    /// Whether everything in flight was sent once, in sequence, and after all that has arrived, and no mechanism looks back at an earlier loss, probe or
-    /// mark: an acknowledgment then says no more than how much has arrived.
+    /// True if everything in flight was sent once, in sequence, after everything delivered, and no mechanism still
+    /// tracks an earlier loss, probe or mark: then an acknowledgment conveys only how much has arrived.
     #[inline]
     fn is_calm<B>(&self, cx: &Cx<'_, B>) -> bool {
         let (queue, recovery) = (&self.snd.queue, &self.recovery);
@@ -92,7 +92,7 @@ impl Conn {
             && !self.cc.models_path()
     }
 
-    /// SND.UNA <- SEG.ACK, and what follows from it when all [is calm](Self::is_calm).
+    /// SND.UNA <- SEG.ACK, and its consequences if [`is_calm`](Self::is_calm).
     #[inline(always)]
     fn take_expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, ack: SeqNum, timestamps: Option<Timestamps>) {
         let now = cx.now;
@@ -116,7 +116,7 @@ impl Conn {
         self.snd.soft_error = false;
         self.recovery.rack.begin_ack();
         let rtt_ns = if let (Some(first), Some((sent_at, end_seq, rate))) = (first, last) {
-            // They were sent in sequence: what the last one says of the path is what all of them say.
+            // They were sent in sequence, so the last one's sample stands for all.
             let newest = Delivered { sent_at, end_seq, retransmitted: false, echo_is_older: false };
             self.recovery.rack.on_delivered(now, &newest, self.rtt.min_rtt_nanos());
             let rtt_ns = self.take_rtt(now, now.nanos_since(first));

@@ -1,10 +1,10 @@
-//! What is read of a block to have it in the cache before it is needed.
+//! Prefetch of a control block's cache lines, by reads whose results are not used.
 
 use core::hint::black_box;
 
 use super::Conn;
 
-/// A function that reads some fields, and where they are.
+/// Defines a function that reads some fields, and a constant with their offsets for the layout tests.
 macro_rules! prefetch {
     ($(#[$doc:meta])* $name:ident, $places:ident: $($($field:ident).+),+) => {
         impl Conn {
@@ -21,13 +21,13 @@ macro_rules! prefetch {
 }
 
 prefetch! {
-    /// Reads from each cache line of the block that a request and its answer need.
+    /// Reads from each of the eight cache lines that a request and its response use.
     prefetch, PREFETCHED:
     ts_offset, window.cwnd, snd.nagle, snd.wnd, rcv.unread, rcv.irs, recovery.backoff, bytes_acked
 }
 
 prefetch! {
-    /// Reads from the cache lines of a block that is looked at since a timer may have expired.
+    /// Reads from the cache lines that timer expirations use.
     prefetch_timers, PREFETCHED_FOR_TIMERS:
     timers, rcv.unread, recovery.backoff, settings
 }

@@ -1,12 +1,12 @@
-//! What was received and not handed to the application yet.
+//! Reassembly: segments received and not yet delivered to the application.
 //!
-//! Segments behind a gap are kept in the frames they came in, as *runs*: a run is a contiguous stretch
-//! of the sequence space, the runs are sorted and do not prefetch. A segment that continues the last run,
-//! the usual case behind a loss, costs the same however much is held. In-order segments wait in a second
-//! list until the application takes them.
+//! Out-of-order segments are held in the frames that they came in, as *runs*: a run is a contiguous range of the
+//! sequence space; runs are sorted and neither overlap nor adjoin. A segment that continues the last run, the usual
+//! case after a loss, costs the same however much is held. In-order segments wait in a second list until the
+//! application polls them.
 //!
-//! An application may look at a segment behind a gap and take what it says ([`Reassembly::offer`]): the segment keeps
-//! its place, since it is received and acknowledged, but not its frame.
+//! The application may place the payload of an out-of-order segment itself ([`Reassembly::offer`]). Such a segment
+//! keeps its node, because it is received and acknowledged, but releases its frame.
 //!
 //! ```text
 //!   ready ──▶ [seg][seg][seg]            │ rcv_nxt
@@ -20,32 +20,32 @@ use crate::pool::{NIL, Pool};
 use crate::seq::SeqNum;
 use crate::wire::SackRange;
 
-/// A payload is short if its buffer is so many times as large.
+/// A payload is short if its buffer is at least this many times as large.
 const SMALL_PART: usize = 8;
 
-/// One received segment, or the part of it that is new.
+/// A received segment, or its new part.
 #[derive(Debug)]
 pub(crate) struct RxNode<B> {
     seq: SeqNum,
     len: u16,
-    /// Where the payload begins in the buffer.
+    /// Offset of the payload in the buffer.
     at: u16,
-    /// `None`: the application has taken what was in it.
+    /// `None` once the application has taken the payload.
     buf: Option<B>,
-    /// It is in the list of those that the application is to be asked about.
+    /// Set while the segment is in the list of segments to be offered to the application.
     fresh: bool,
-    /// The next fresh segment.
+    /// The next segment of that list.
     next_fresh: u32,
     /// The next segment of the run, or of the ready list.
     next: u32,
-    /// Of a run's first segment only: where the run ends, its last segment, and the next run.
+    /// Valid in a run's first segment only: the end of the run, its last segment, and the next run.
     run_end: SeqNum,
     run_tail: u32,
     next_run: u32,
 }
 
 impl<B: Buf> RxNode<B> {
-    /// Bytes of true buffer size.
+    /// Returns the true size of the buffer, bytes.
     fn size(&self) -> u32 {
         self.buf.as_ref().map_or(0, |buf| u32::try_from(buf.true_size()).unwrap_or(u32::MAX))
     }
@@ -79,7 +79,7 @@ impl<B> Payload<B> {
         self.seq + self.len()
     }
 
-    /// Drops what lies before `seq`.
+    /// Removes the bytes before `seq`.
     pub(crate) fn trim_before(&mut self, seq: SeqNum) {
         if self.seq.before(seq) {
             let cut = seq.distance_from(self.seq).min(self.len());
@@ -88,7 +88,7 @@ impl<B> Payload<B> {
         }
     }
 
-    /// Drops what lies at `seq` or after it.
+    /// Removes the bytes from `seq` on.
     pub(crate) fn trim_after(&mut self, seq: SeqNum) {
         let keep = if seq.after(self.seq) { seq.distance_from(self.seq) } else { 0 };
         if keep < self.len() {
@@ -98,7 +98,7 @@ impl<B> Payload<B> {
     }
 }
 
-/// What the application gets of a segment in its order: without a frame where it has taken what was in it.
+/// A segment delivered in order: without a frame if the application has taken its payload already.
 #[derive(Debug)]
 pub(crate) struct ReadyPayload<B> {
     pub(crate) seq: SeqNum,
@@ -106,56 +106,56 @@ pub(crate) struct ReadyPayload<B> {
     pub(crate) buf: Option<B>,
 }
 
-/// Why a segment behind a gap was not kept.
+/// The reason why an out-of-order segment was not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldError {
     /// All of it is held already, in this run.
     Duplicate(SackRange),
-    /// The connection's limit, or the pool's.
+    /// The connection's limit or the pool's is reached.
     Full,
 }
 
-/// A segment that was kept behind a gap.
+/// The result of holding an out-of-order segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// The run that it is part of now.
+    /// The run that contains the segment now.
     pub(crate) run: SackRange,
-    /// The first part of it that was held already (RFC 2883 §4.2).
+    /// The first part of the segment that was held already (RFC 2883 §4.2).
     pub(crate) duplicate: Option<SackRange>,
-    /// It was copied into the buffer of the segment before it.
+    /// True if it was copied into the buffer of the segment before it.
     pub(crate) merged: bool,
 }
 
-/// How much may be held behind gaps.
+/// The limits of out-of-order data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HoldLimits {
     pub(crate) bytes: u32,
     pub(crate) segments: u32,
-    /// Nodes that segments behind gaps leave in the pool for those in order.
+    /// Pool nodes that out-of-order segments leave for in-order ones.
     pub(crate) reserve: u32,
-    /// Short segments are copied into the buffer of the one before them as long as both have no more bytes than this.
+    /// Short segments are copied into the buffer of the segment before them if both have at most this many bytes.
     pub(crate) merged: u16,
-    /// Whether the application wants to look at them.
+    /// True if segments are offered to the application.
     pub(crate) offer: bool,
-    /// Whether one more packet buffer may be retained.
+    /// True if one more packet buffer may be retained.
     pub(crate) retains: bool,
 }
 
-/// What one connection has received. Without segments it owns no memory.
+/// The received segments of one connection. Without segments it owns no memory.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Reassembly {
-    // What is needed to receive in order.
+    // Fields that receiving in order uses.
     pub(super) ready_head: u32,
     pub(super) ready_tail: u32,
     pub(super) first_run: u32,
-    // What is needed behind gaps.
+    // Fields that only out-of-order segments use.
     last_run: u32,
     held_bytes: u32,
     held_segments: u16,
-    /// Packet buffers that they are in: fewer where the application has taken some, or short ones share one.
+    /// Packet buffers of the held segments: fewer if the application has taken some, or short ones share one.
     held_buffers: u16,
-    /// The fresh segments, latest first.
+    /// The segments to be offered, latest first.
     first_fresh: u32,
 }
 
@@ -173,37 +173,37 @@ impl Reassembly {
         }
     }
 
-    /// Whether nothing is held behind a gap.
+    /// True if no out-of-order segment is held.
     pub(crate) fn has_no_gap(&self) -> bool {
         self.first_run == NIL
     }
 
-    /// Whether something waits for the application.
+    /// True if an in-order segment waits for the application.
     pub(crate) fn has_ready(&self) -> bool {
         self.ready_head != NIL
     }
 
-    /// What is held behind gaps: bytes of true buffer size.
+    /// Returns the true size of the held buffers, bytes.
     pub(crate) fn held_bytes(&self) -> u32 {
         self.held_bytes
     }
 
-    /// What is held behind gaps: segments.
+    /// Returns the number of held segments.
     pub(crate) fn held_segments(&self) -> u32 {
         self.held_segments.into()
     }
 
-    /// What is held behind gaps: packet buffers.
+    /// Returns the number of held packet buffers.
     pub(crate) fn buffers(&self) -> u32 {
         self.held_buffers.into()
     }
 
-    /// Where what waits for the application begins.
+    /// Returns the sequence number of the first segment that waits for the application.
     pub(crate) fn first_ready<B>(&self, pool: &Pool<RxNode<B>>) -> Option<SeqNum> {
         pool.get(self.ready_head).map(|node| node.seq)
     }
 
-    /// Nodes of the pool that it owns.
+    /// Returns the number of pool nodes that it owns.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn nodes<B>(&self, pool: &Pool<RxNode<B>>) -> u32 {
         let (mut index, mut ready) = (self.ready_head, 0_u32);
@@ -214,7 +214,7 @@ impl Reassembly {
         ready.saturating_add(self.held_segments())
     }
 
-    /// Packet buffers of the segments behind gaps, found by a walk.
+    /// Counts the packet buffers of the held segments, by a walk.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn count_buffers<B>(&self, pool: &Pool<RxNode<B>>) -> u32 {
         let (mut run, mut buffers) = (self.first_run, 0_u32);
@@ -229,7 +229,7 @@ impl Reassembly {
         buffers
     }
 
-    /// The runs, lowest first.
+    /// Iterates over the runs, lowest first.
     pub(crate) fn runs<'a, B>(&self, pool: &'a Pool<RxNode<B>>) -> impl Iterator<Item = SackRange> + 'a {
         let mut index = self.first_run;
         core::iter::from_fn(move || {
@@ -239,17 +239,17 @@ impl Reassembly {
         })
     }
 
-    /// The lowest run.
+    /// Returns the lowest run.
     pub(crate) fn first_run<B>(&self, pool: &Pool<RxNode<B>>) -> Option<SackRange> {
         pool.get(self.first_run).map(|node| SackRange { start: node.seq, end: node.run_end })
     }
 
-    /// The end of the highest run.
+    /// Returns the end of the highest run.
     pub(crate) fn held_end<B>(&self, pool: &Pool<RxNode<B>>) -> Option<SeqNum> {
         pool.get(self.last_run).map(|node| node.run_end)
     }
 
-    /// Queues an in-order segment for the application; `false`, and it is dropped, when the pool is full.
+    /// Queues an in-order segment for the application. Returns `false`, and drops it, if the pool is full.
     #[inline]
     pub(crate) fn push_ready<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> bool {
         let Some(index) = insert(pool, payload) else { return false };
@@ -266,20 +266,21 @@ impl Reassembly {
         self.ready_tail = tail;
     }
 
-    /// Whether segments are held that the application was not told of.
+    /// True if there are segments to be offered to the application.
     #[inline]
     pub(crate) fn has_fresh(&self) -> bool {
         !self.has_no_gap() && self.first_fresh != NIL
     }
 
-    /// The first of the segments that the application is told of now. The list holds until a segment is taken or freed.
+    /// Takes the list of segments to be offered; returns its first. The list is valid until a segment is taken or
+    /// freed.
     pub(crate) fn take_fresh(&mut self) -> u32 {
         core::mem::replace(&mut self.first_fresh, NIL)
     }
 
-    /// Asks of each segment of a list that was [taken](Self::take_fresh) and is still behind `rcv_nxt`, by its sequence
-    /// number and its bytes, in the order in which they came, whether the application takes it: then its frame is let go
-    /// of.
+    /// Offers each segment of a list from [`take_fresh`](Self::take_fresh) that is still out of order, in the order
+    /// of arrival: `takes` gets its sequence number and its bytes. If it returns true, the segment's frame is
+    /// released.
     pub(crate) fn offer<B: Buf>(
         &mut self,
         pool: &mut Pool<RxNode<B>>,
@@ -305,7 +306,8 @@ impl Reassembly {
         }
     }
 
-    /// Takes the next in-order segment. If it was never offered, neither are the others of its list.
+    /// Removes and returns the next in-order segment. If it was in the list to be offered, the whole list is
+    /// dropped.
     #[inline]
     pub(crate) fn pop_ready<B>(&mut self, pool: &mut Pool<RxNode<B>>) -> Option<ReadyPayload<B>> {
         let node = pool.remove(self.ready_head)?;
@@ -320,8 +322,7 @@ impl Reassembly {
         Some(ReadyPayload { seq: node.seq, range, buf: node.buf })
     }
 
-    /// Everything up to `rcv_nxt` has arrived in order: moves what continues it from the runs to the
-    /// ready list; returns the new `rcv_nxt`.
+    /// Moves the runs that continue `rcv_nxt` to the ready list; returns the new RCV.NXT.
     pub(crate) fn release<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, rcv_nxt: SeqNum) -> SeqNum {
         let mut nxt = rcv_nxt;
         while let Some(run) = pool.get(self.first_run) {
@@ -349,7 +350,7 @@ impl Reassembly {
         nxt
     }
 
-    /// Keeps a segment behind a gap.
+    /// Holds an out-of-order segment.
     pub(crate) fn hold<B: Buf>(
         &mut self,
         pool: &mut Pool<RxNode<B>>,
@@ -370,7 +371,7 @@ impl Reassembly {
         if !merges && !self.has_room(pool, size, &limits) {
             return Err(HoldError::Full);
         }
-        // What it covers whole gives way; what it reaches into keeps its place.
+        // Runs that it covers are dropped; a run that it overlaps in part is kept.
         while let Some(run) = pool.get(next) {
             if run.seq.at_or_after(payload.end()) {
                 break;
@@ -406,7 +407,7 @@ impl Reassembly {
         Ok(Held { run: range.unwrap_or_default(), duplicate, merged: merged.is_some() })
     }
 
-    /// Whether one more segment of its own, of so many bytes of true buffer size, may be held.
+    /// True if one more buffer of `size` bytes may be held.
     fn has_room<B>(&self, pool: &Pool<RxNode<B>>, size: u32, limits: &HoldLimits) -> bool {
         limits.retains
             && self.held_segments() < limits.segments.min(u16::MAX.into())
@@ -414,7 +415,7 @@ impl Reassembly {
             && pool.available() > limits.reserve
     }
 
-    /// The last run that begins at `seq` or before it, and the one after that.
+    /// Returns the last run that begins at or before `seq`, and the run after it.
     fn neighbors<B>(&self, pool: &Pool<RxNode<B>>, seq: SeqNum) -> (u32, u32) {
         if let Some(last) = pool.get(self.last_run)
             && last.seq.at_or_before(seq)
@@ -432,7 +433,7 @@ impl Reassembly {
         (prev, next)
     }
 
-    /// Makes the new node a run between two others, then joins it with those it touches.
+    /// Makes the new node a run between two others, then joins it with those that it adjoins.
     fn link<B>(&mut self, pool: &mut Pool<RxNode<B>>, index: u32, prev: u32, next: u32) {
         if let Some(node) = pool.get_mut(index) {
             node.next_run = next;
@@ -448,7 +449,7 @@ impl Reassembly {
         self.join(pool, prev, index);
     }
 
-    /// Joins the run `second`, which follows `first`, to it if they prefetch.
+    /// Joins the runs `first` and `second`, which follows it, if they adjoin.
     fn join<B>(&mut self, pool: &mut Pool<RxNode<B>>, first: u32, second: u32) {
         let (Some(a), Some(b)) = (pool.get(first), pool.get(second)) else { return };
         if a.run_end != b.seq {
@@ -467,7 +468,7 @@ impl Reassembly {
         }
     }
 
-    /// Frees the run `index`, which follows `prev`; returns the one after it.
+    /// Frees the run `index`, which follows `prev`; returns the run after it.
     fn drop_run<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>, prev: u32, index: u32) -> u32 {
         let next_run = pool.get(index).map_or(NIL, |run| run.next_run);
         match pool.get_mut(prev) {
@@ -485,7 +486,7 @@ impl Reassembly {
         next_run
     }
 
-    /// Frees a segment. If it is in the list of fresh ones, that is given up: they are held, and not offered.
+    /// Frees a segment. The list of segments to be offered is dropped: these stay held and are never offered.
     fn remove<B>(&mut self, pool: &mut Pool<RxNode<B>>, index: u32) -> Option<RxNode<B>> {
         self.first_fresh = NIL;
         pool.remove(index)
@@ -504,14 +505,14 @@ impl Reassembly {
         self.held_buffers = self.held_buffers.saturating_sub(node.buf.is_some().into());
     }
 
-    /// Frees everything held behind gaps.
+    /// Frees all out-of-order segments.
     pub(crate) fn clear_held<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>) {
         while self.first_run != NIL {
             self.drop_run(pool, NIL, self.first_run);
         }
     }
 
-    /// Frees everything.
+    /// Frees all segments, those in order included.
     pub(crate) fn clear<B: Buf>(&mut self, pool: &mut Pool<RxNode<B>>) {
         self.clear_held(pool);
         while self.pop_ready(pool).is_some() {}
@@ -529,29 +530,29 @@ impl<B> RxNode<B> {
     }
 }
 
-/// What a payload and the run `index` have in common.
+/// Returns the overlap of a payload and the run `index`.
 fn overlap<B>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Option<SackRange> {
     let run = pool.get(index)?;
     let range = SackRange { start: payload.seq.max(run.seq), end: payload.end().min(run.run_end) };
     range.start.before(range.end).then_some(range)
 }
 
-/// Whether a payload is so short that it pins many times its bytes, and fits behind the run `index`, which ends where it
-/// begins, into the buffer of the last segment there.
+/// True if a payload is short, continues the run `index`, and fits into the buffer of the run's last segment. Held
+/// on its own, it would pin a buffer of many times its size.
 fn can_merge<B: Buf>(pool: &Pool<RxNode<B>>, index: u32, payload: &Payload<B>, limits: &HoldLimits) -> bool {
     let Some(run) = pool.get(index).filter(|run| run.run_end == payload.seq) else { return false };
     let Some(tail) = pool.get(run.run_tail) else { return false };
     let Some(buf) = tail.buf.as_ref().filter(|buf| !buf.is_shared()) else { return false };
     let len = usize::try_from(payload.len()).unwrap_or(usize::MAX);
     let sum = usize::from(tail.len).saturating_add(len);
-    // What lies behind the payload in the buffer, such as padding, gives way.
+    // Bytes behind the payload in the buffer, such as padding, are overwritten.
     let room = buf.tailroom().saturating_add(buf.bytes().len());
     len.saturating_mul(SMALL_PART) <= payload.buf.true_size()
         && sum <= usize::from(limits.merged)
         && usize::from(tail.at).saturating_add(sum) <= room
 }
 
-/// Copies a payload behind the last segment of the run `index`, whose place in the pool is returned.
+/// Appends a copy of the payload to the last segment of the run `index`; returns that segment's node.
 fn merge<B: Buf>(pool: &mut Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -> Option<u32> {
     let (end, at) = (payload.end(), pool.get(index)?.run_tail);
     let bytes = payload.buf.bytes().get(usize::from(payload.range.start)..usize::from(payload.range.end))?;
@@ -567,7 +568,7 @@ fn merge<B: Buf>(pool: &mut Pool<RxNode<B>>, index: u32, payload: &Payload<B>) -
     Some(at)
 }
 
-/// `None`, and the payload is dropped, when the pool is full.
+/// Returns the node of a new segment; `None`, dropping the payload, if the pool is full.
 #[inline(always)]
 fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
     let end = payload.end();

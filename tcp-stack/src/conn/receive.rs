@@ -1,4 +1,4 @@
-//! Segment text: what is kept, and when it is acknowledged.
+//! Segment text and FIN of received segments, and their acknowledgment.
 
 use super::{Conn, Cx, Held, HoldError, HoldLimits, Notice, Payload, Pending, Reassembly, RxNode};
 use crate::buf::Buf;
@@ -8,13 +8,13 @@ use crate::seq::SeqNum;
 use crate::timer::TimerKind;
 use crate::wire::{SackBlocks, SackRange};
 
-/// Bytes of the headers of a packet, at most: IPv6, TCP with all its options.
+/// Upper bound of a packet's headers, bytes: IPv6, and TCP with all its options.
 const HEADERS_MAX: u16 = 100;
-/// Duplicate acknowledgments owed at a time.
+/// Upper bound of owed duplicate acknowledgments.
 const DUP_ACKS_MAX: u8 = 8;
 
 impl Conn {
-    /// Seventh and eighth step of RFC 9293 §3.10.7.4: text and FIN.
+    /// Seventh and eighth step of RFC 9293 §3.10.7.4: handles text and FIN.
     pub(super) fn take_text<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,
@@ -30,7 +30,7 @@ impl Conn {
             return Err(DropReason::TcpAfterFin);
         }
         if fin && !self.rcv.fin_known {
-            // One in front of text that is held already contradicts what its sender has said before.
+            // A FIN before text that is held already contradicts what the peer sent earlier.
             let end = payload.end();
             let is_last = self.rcv.held.held_end(cx.rx).is_none_or(|held| held.at_or_before(end));
             if is_last && end.at_or_before(self.rcv.edge) {
@@ -44,7 +44,7 @@ impl Conn {
         result
     }
 
-    /// Keeps the part of a payload that is new and in the window.
+    /// Keeps the new part of a payload that is in the window.
     fn keep<B: Buf>(&mut self, cx: &mut Cx<'_, B>, mut payload: Payload<B>) -> Result<(), DropReason> {
         let whole = payload.len();
         if whole == 0 {
@@ -76,7 +76,7 @@ impl Conn {
         }
     }
 
-    /// The largest payload is what counts as a full segment.
+    /// Tracks the largest payload: the size of a full segment.
     #[inline]
     pub(super) fn note_segment_size(&mut self, len: u32) {
         if let Ok(len) = u16::try_from(len)
@@ -155,8 +155,9 @@ impl Conn {
         }
     }
 
-    /// What is retained gives way to others, who have less or nothing. RFC 2018 §8 lets a receiver do so with what is
-    /// behind gaps: "the receiver is permitted to discard data in its queue that has not been acknowledged".
+    /// Gives up retained buffers in favor of other connections: drops out-of-order segments and asks the
+    /// application for what it retains. RFC 2018 §8 allows the former: "the receiver is permitted to discard data
+    /// in its queue that has not been acknowledged".
     pub(crate) fn give_up_retained<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         if !self.rcv.held.has_no_gap() {
             let held = self.rcv.held.held_segments();
@@ -170,7 +171,7 @@ impl Conn {
         }
     }
 
-    /// Changes what is held behind gaps, and keeps account of the packet buffers that it retains.
+    /// Changes the held segments, and updates the counts of retained buffers.
     pub(super) fn with_held<B: Buf, R>(
         &mut self,
         cx: &mut Cx<'_, B>,
@@ -186,8 +187,8 @@ impl Conn {
         result
     }
 
-    /// An acknowledgment is owed at once. A peer without SACK counts duplicates, so each segment has
-    /// its own; one with SACK learns all from one.
+    /// Queues an immediate acknowledgment. A peer without SACK counts duplicates, so it gets one per segment; a
+    /// peer with SACK learns everything from one.
     fn owe_duplicate_ack(&mut self) {
         if self.pending.has(Pending::Ack) && !self.negotiated.sack {
             self.dup_acks_owed = self.dup_acks_owed.saturating_add(1).min(DUP_ACKS_MAX);
@@ -195,7 +196,8 @@ impl Conn {
         self.pending.add(Pending::Ack);
     }
 
-    /// RFC 2883 §4: "the first block of the SACK option specifies the range of the duplicate segment".
+    /// Notes a duplicate to report (RFC 2883 §4): "the first block of the SACK option specifies the range of the
+    /// duplicate segment".
     pub(super) fn report_duplicate<B>(&mut self, cx: &mut Cx<'_, B>, range: SackRange) {
         if self.negotiated.sack && range.start.before(range.end) {
             // Duplicates of one burst that adjoin are one "contiguous sequence of data".
@@ -208,8 +210,8 @@ impl Conn {
         }
     }
 
-    /// RFC 2018 §4: the first block "MUST specify the contiguous block of data containing the segment
-    /// which triggered this ACK", the others repeat the most recent ones.
+    /// Notes the run that changed last (RFC 2018 §4): the first block "MUST specify the contiguous block of data
+    /// containing the segment which triggered this ACK", the others repeat the most recent ones.
     fn note_recent(&mut self, run: SackRange) {
         let mut recent = SackBlocks::EMPTY;
         recent.push(run);
@@ -222,7 +224,7 @@ impl Conn {
         self.rcv.recent = recent;
     }
 
-    /// The SACK option of an acknowledgment that is sent now.
+    /// Returns the SACK option of an acknowledgment sent now.
     pub(super) fn sack_blocks<B>(&self, cx: &Cx<'_, B>) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         if let Some(dsack) = self.rcv.dsack() {
@@ -245,14 +247,14 @@ impl Conn {
         blocks
     }
 
-    /// An acknowledgment went out, alone or with data.
+    /// Notes that an acknowledgment was sent, alone or with data.
     pub(super) fn on_ack_sent(&mut self) {
         self.rcv.last_ack_sent = self.rcv.nxt;
         self.rcv.unacked = 0;
         self.timers.clear(TimerKind::DelayedAck);
     }
 
-    /// The first window, and what it is scaled by (RFC 7323 §2.3).
+    /// Initializes the receive variables from the peer's initial sequence number.
     pub(super) fn init_receive(&mut self, irs: SeqNum) {
         self.rcv.irs = irs;
         self.rcv.nxt = irs + 1;

@@ -1,9 +1,9 @@
-//! What was handed to a connection to send and is not acknowledged yet.
+//! The send queue: segments that the application queued and the peer has not acknowledged.
 //!
-//! The queue is the retransmission queue, the scoreboard of selective acknowledgments (RFC 6675) and
-//! the list of transmissions in time (RFC 8985 §6.1) in one: its nodes, taken from the stack's pool, are
-//! linked twice, in sequence and among those of their state. Each holds one segment's payload in the buffer
-//! it was given in; sending it again sends the same memory.
+//! It combines the retransmission queue, the SACK scoreboard (RFC 6675) and the list of transmissions in time order
+//! (RFC 8985 §6.1). Its nodes come from the stack's pool and are linked twice: in sequence, and with those of the
+//! same state. Each node owns one segment's payload in the application's buffer; a retransmission sends the same
+//! memory.
 //!
 //! ```text
 //!   head                                              unsent          tail
@@ -13,12 +13,12 @@
 //!               ╰────────────────╯
 //!     flight: in the order of transmission, the oldest first
 //!     lost:   in sequence, the next to be sent again first
-//!     sacked: the two ends of a run know each other
+//!     sacked: the two ends of a run are linked
 //! ```
 //!
-//! What a peer reports decides how far the scoreboard is walked. A run of sacked segments is one step, the
-//! search starts where the last one ended, and its steps per acknowledgment are bounded, whatever the
-//! window: [`SendQueue::sack`]. Everything else costs in proportion to the segments whose state changes.
+//! The peer's SACK blocks determine how far the scoreboard is searched. A run of SACKed segments is one step, a
+//! search starts where the last one ended, and the steps per acknowledgment are bounded, regardless of the window:
+//! see [`SendQueue::sack`]. All other work is proportional to the segments whose state changes.
 
 mod acked;
 mod scoreboard;
@@ -33,38 +33,38 @@ use crate::seq::SeqNum;
 use crate::time::Instant;
 pub(crate) use sent::SentTrain;
 
-/// Where a segment is.
+/// The state of a queued segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxState {
-    /// Never sent.
+    /// Queued and not sent yet.
     Ready,
-    /// Sent, and neither acknowledged nor believed lost.
+    /// In flight: sent, and neither acknowledged nor marked lost.
     Flight,
-    /// Believed lost: to be sent again.
+    /// Marked lost: to be sent again.
     Lost,
-    /// Selectively acknowledged.
+    /// SACKed: selectively acknowledged (RFC 2018).
     Sacked,
 }
 
-/// One segment, in a cache line of its own where a buffer is a pointer.
+/// A queued segment. If a buffer is one pointer, the node fills one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct TxNode<B> {
     pub(crate) seq: SeqNum,
-    /// Payload, bytes: the last so many of the buffer, behind the headers of earlier transmissions.
+    /// Length of the payload, bytes. The payload ends the buffer; headers of earlier transmissions may precede it.
     pub(crate) len: u16,
     pub(crate) state: TxState,
-    /// Whether this is the FIN, which has a node of its own, without payload.
+    /// True for the FIN, which has a node of its own without payload.
     pub(crate) fin: bool,
-    /// How often it was sent, saturating.
+    /// Number of transmissions, saturating.
     pub(crate) transmissions: u8,
-    /// The folded sum of its payload, where that is known.
+    /// The folded checksum of the payload, if known.
     pub(crate) sum: Option<u16>,
-    /// When it was sent last.
+    /// Time of the last transmission.
     pub(crate) sent_at: Instant,
-    /// What was delivered by then.
+    /// The delivery rate state at that time.
     pub(crate) rate: RateStamp,
-    /// The memory; `None` only for a FIN without payload.
+    /// The payload's buffer; `None` only for a FIN.
     pub(crate) buf: Option<B>,
     prev: u32,
     next: u32,
@@ -79,55 +79,55 @@ fn by_state<B>(node: &mut TxNode<B>) -> &mut Link {
 }
 
 impl<B> TxNode<B> {
-    /// The sequence space it takes, bytes.
+    /// Returns the sequence space that it occupies, bytes.
     #[inline]
     pub(crate) fn seq_len(&self) -> u32 {
         u32::from(self.len).wrapping_add(u32::from(self.fin))
     }
 
-    /// The sequence number after its last.
+    /// Returns the sequence number after its last byte.
     #[inline]
     pub(crate) fn end(&self) -> SeqNum {
         self.seq + self.seq_len()
     }
 
-    /// Reads from its first bytes and from its last.
+    /// Prefetches the node's cache lines.
     #[inline]
     pub(crate) fn prefetch(&self) {
         black_box((self.sent_at, self.seq, self.prev, self.by_state.next, self.state));
     }
 
-    /// Whether it was sent more than once.
+    /// True if it was sent more than once.
     #[inline]
     pub(crate) fn retransmitted(&self) -> bool {
         self.transmissions > 1
     }
 }
 
-/// The queue of one connection. Without segments it owns no memory.
+/// The send queue of one connection. Without segments it owns no memory.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SendQueue {
-    /// Those believed lost, by sequence.
+    /// Lost segments, by sequence.
     losses: List,
-    /// The segment that was found to be lost last, if it still is.
+    /// The segment that was marked lost last, if it is still lost.
     lost_hint: u32,
-    /// Sequence space that was ever believed lost, bytes, modulo 2^32.
+    /// Sequence space ever marked lost, bytes, modulo 2^32.
     lost_ever: u32,
     sacked: u32,
-    // From here on: what is needed while nothing is lost.
+    // The fields from here on are used even while nothing is lost.
     lost: u32,
     sacked_segments: u32,
-    /// Where the walk over the last SACK range ended: a segment that is not sacked, or begins a run.
+    /// The end of the last scoreboard search: a segment that is not SACKed, or the first of a run.
     sack_hint: u32,
     head: u32,
     tail: u32,
-    /// The first node that was never sent whole.
+    /// The first segment that was not sent yet.
     unsent: u32,
-    /// Those in flight, by time of transmission.
+    /// Segments in flight, by transmission time.
     flight: List,
     segments: u32,
-    /// Payload, bytes.
+    /// Queued payload, bytes.
     bytes: u32,
     in_flight: u32,
     flight_segments: u32,
@@ -135,11 +135,11 @@ pub(crate) struct SendQueue {
     flight_again: u32,
 }
 
-/// Steps to find the place of a segment among those lost.
+/// Steps to search the place of a segment in the list of losses.
 const LOST_STEPS_MAX: u32 = 32;
 
 impl SendQueue {
-    /// Where in it that begins what is needed while nothing is lost, bytes.
+    /// Offset of the fields that are used while nothing is lost, bytes.
     #[cfg(test)]
     pub(super) const CALM_AT: usize = core::mem::offset_of!(Self, lost);
 
@@ -176,65 +176,65 @@ impl SendQueue {
     pub(crate) fn unsent(&self) -> u32 {
         self.unsent
     }
-    /// Whether something in it waits to be sent, or to be sent again.
+    /// True if a segment waits to be sent or retransmitted.
     pub(crate) fn wants_output(&self) -> bool {
         self.lost > 0 || self.unsent != NIL
     }
-    /// The segment after one, or `NIL`.
+    /// Returns the segment after `index` in sequence, or `NIL`.
     pub(crate) fn next_of<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
         pool.get(index).map_or(NIL, |node| node.next)
     }
-    /// The segment in flight that was sent longest ago.
+    /// Returns the oldest segment in flight, or `NIL`.
     pub(crate) fn oldest(&self) -> u32 {
         self.flight.first
     }
-    /// Segments queued.
+    /// Returns the number of queued segments.
     pub(crate) fn segments(&self) -> u32 {
         self.segments
     }
-    /// Payload queued, bytes.
+    /// Returns the queued payload, bytes.
     pub(crate) fn bytes(&self) -> u32 {
         self.bytes
     }
-    /// RFC 6675's "pipe": sequence space in flight, bytes.
+    /// Returns the sequence space in flight, bytes: "pipe" (RFC 6675).
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
-    /// Segments in flight.
+    /// Returns the number of segments in flight.
     pub(crate) fn flight_segments(&self) -> u32 {
         self.flight_segments
     }
-    /// Segments in flight that were sent more than once.
+    /// Returns the number of segments in flight that were sent more than once.
     pub(crate) fn flight_again(&self) -> u32 {
         self.flight_again
     }
-    /// Sequence space believed lost and not sent again, bytes.
+    /// Returns the sequence space marked lost and not sent again, bytes.
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
-    /// Sequence space that was ever believed lost, bytes, modulo 2^32.
+    /// Returns the sequence space ever marked lost, bytes, modulo 2^32.
     pub(crate) fn lost_ever(&self) -> u32 {
         self.lost_ever
     }
-    /// Sequence space selectively acknowledged, bytes.
+    /// Returns the SACKed sequence space, bytes.
     pub(crate) fn sacked(&self) -> u32 {
         self.sacked
     }
-    /// Segments selectively acknowledged.
+    /// Returns the number of SACKed segments.
     pub(crate) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
-    /// Whether something was sent that is not acknowledged.
+    /// True if a queued segment was sent and is not acknowledged.
     pub(crate) fn has_outstanding(&self) -> bool {
         self.head != NIL && self.head != self.unsent
     }
 
-    /// The node sent after `index`, in time.
+    /// Returns the segment in flight that was sent next after `index`, or `NIL`.
     pub(crate) fn newer<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
         pool.get(index).map_or(NIL, |node| node.by_state.next)
     }
 
-    /// The last node that was sent.
+    /// Returns the last segment in sequence that was sent, or `NIL`.
     pub(crate) fn last_sent<B>(&self, pool: &Pool<TxNode<B>>) -> u32 {
         match pool.get(self.unsent) {
             Some(node) => node.prev,
@@ -242,7 +242,7 @@ impl SendQueue {
         }
     }
 
-    /// Queues a segment; gives its buffer back when the pool is full.
+    /// Queues a segment; returns its buffer if the pool is full.
     #[inline(always)]
     pub(crate) fn push<B>(
         &mut self,
@@ -284,7 +284,7 @@ impl SendQueue {
         Ok(index)
     }
 
-    /// Appends `len` bytes, already in its buffer, to the tail, which was never sent.
+    /// Adds `len` bytes, which its buffer holds already, to the last segment, which was not sent yet.
     pub(crate) fn grow_tail<B>(&mut self, pool: &mut Pool<TxNode<B>>, len: u16) {
         if let Some(tail) = pool.get_mut(self.tail) {
             tail.len = tail.len.saturating_add(len);
@@ -293,8 +293,8 @@ impl SendQueue {
         }
     }
 
-    /// Puts `buf`, a copy of the first `len` bytes of the payload of `index`, into a node of its own
-    /// before it. `None`, and nothing changed, when the pool is full or `index` is not waiting to be sent.
+    /// Splits the segment `index`: `buf`, a copy of its first `len` bytes, becomes a segment before it. Returns
+    /// `None`, changing nothing, if the pool is full or the segment does not wait to be sent.
     pub(crate) fn split<B: Buf>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
@@ -341,8 +341,8 @@ impl SendQueue {
         Some(front)
     }
 
-    /// Leaves out what of a segment that is to be sent again was acknowledged: cut into shorter ones, the first might hold
-    /// nothing else, and no acknowledgment would ever come for it.
+    /// Removes the acknowledged bytes from the front of a lost segment. If it were split with them, the first part
+    /// might hold nothing else, and no acknowledgment would ever cover it.
     #[cold]
     pub(crate) fn trim_acked<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, una: SeqNum) {
         let Some(node) =
@@ -358,7 +358,7 @@ impl SendQueue {
         self.lost = self.lost.saturating_sub(cut.into());
     }
 
-    /// Puts a segment among those in flight, behind `at`.
+    /// Marks a segment in flight, behind `at` in the list by time.
     fn enter_flight<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, at: u32) {
         let Some(node) = pool.get_mut(index) else { return };
         node.state = TxState::Flight;
@@ -368,16 +368,15 @@ impl SendQueue {
         self.flight.insert_after(pool, at, index, by_state);
     }
 
-    /// The segment in flight is believed lost.
+    /// Marks a segment in flight lost.
     pub(crate) fn mark_lost<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         if pool.get(index).is_some_and(|node| node.state == TxState::Flight) {
             self.enter_losses(pool, index);
         }
     }
 
-    /// Marks lost what is overdue, beginning with what was sent longest ago; returns when the first of the
-    /// others will be. `deadline` must not fall from one segment to what was sent after it, so that the
-    /// first that is not overdue ends the walk.
+    /// Marks overdue segments lost, oldest first; returns the deadline of the first one that is not overdue.
+    /// `deadline` must not decrease from one segment to the next in time order, so the walk can end there.
     pub(crate) fn lose_overdue<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
@@ -394,8 +393,8 @@ impl SendQueue {
         None
     }
 
-    /// Puts a segment among those lost, in its place in sequence. When that is not found in a few steps, a
-    /// place near it will do; the first of all always is.
+    /// Marks a segment lost and links it into the list of losses in sequence. If its place is not found within a
+    /// few steps, it goes near it; the first segment of all always comes first.
     fn enter_losses<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         self.leave(pool, index);
         let Some(node) = pool.get_mut(index) else { return };
@@ -408,7 +407,7 @@ impl SendQueue {
         self.lost_hint = index;
     }
 
-    /// Behind which lost segment one that begins at `seq` belongs; `NIL` for before the first.
+    /// Returns the lost segment after which one that begins at `seq` belongs; `NIL` for the front.
     fn place_among_losses<B>(&self, pool: &Pool<TxNode<B>>, seq: SeqNum) -> u32 {
         let is_before = |index: u32| pool.get(index).is_some_and(|node| node.seq.before(seq));
         if !is_before(self.losses.first) {
@@ -431,8 +430,8 @@ impl SendQueue {
         at
     }
 
-    /// What was believed lost was not: puts it back in flight. Segments that were sent again before they
-    /// were believed lost are taken to have been sent as late as possible.
+    /// Returns all lost segments to flight, after a spurious loss detection. Segments that were retransmitted
+    /// before they were marked lost are treated as sent as late as possible.
     pub(crate) fn revert_lost<B>(&mut self, pool: &mut Pool<TxNode<B>>) {
         let (mut at, mut next) = (NIL, self.flight.first);
         let mut index = self.losses.first;
@@ -460,12 +459,12 @@ impl SendQueue {
         }
     }
 
-    /// The segment that is to be sent again first.
+    /// Returns the first segment to retransmit.
     pub(crate) fn first_lost(&self) -> Option<u32> {
         (self.losses.first != NIL).then_some(self.losses.first)
     }
 
-    /// Takes the first segment out.
+    /// Removes and returns the first segment.
     #[inline]
     pub(crate) fn pop_head<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> Option<TxNode<B>> {
         let index = self.head;
@@ -488,7 +487,7 @@ impl SendQueue {
         Some(node)
     }
 
-    /// Undoes what the node's state means to the sums and lists.
+    /// Removes a node from the list and the sums of its state.
     fn leave<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         let Some(node) = pool.get(index) else { return };
         let len = node.seq_len();

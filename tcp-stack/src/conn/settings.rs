@@ -1,22 +1,23 @@
-//! The options of a connection that is open, in 16 bytes.
+//! The options of an open connection, in 16 bytes.
 
 use core::time::Duration;
 
 use crate::config::{ConnOptions, Keepalive};
 
-/// What of [`ConnOptions`] an open connection needs.
+/// The part of [`ConnOptions`] that is needed after the handshake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     keepalive_idle_ms: u32,
     keepalive_interval_ms: u32,
-    /// [`NO_TIMEOUT`] for none.
+    /// User timeout; [`NO_TIMEOUT`] for none.
     user_timeout_ms: u32,
     keepalive_probes: u8,
     has_keepalive: bool,
+    /// Out-of-order segments are offered to the application: [`ConnOptions::out_of_order`].
     pub(crate) out_of_order: bool,
 }
 
-/// Seven weeks: as good as none.
+/// The largest value, seven weeks, stands for no timeout.
 const NO_TIMEOUT: u32 = u32::MAX;
 
 impl Settings {

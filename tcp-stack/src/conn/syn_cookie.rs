@@ -1,7 +1,7 @@
-//! SYN cookies (RFC 4987 §3.6): a SYN answered without keeping anything of it.
+//! SYN cookies (RFC 4987 §3.6): a SYN is answered without storing anything of it.
 //!
-//! All that the connection needs is in our initial sequence number, and in the timestamp that the peer
-//! echoes; the peer's first acknowledgment brings both back.
+//! Our initial sequence number, and the timestamp that the peer echoes, contain everything that the connection
+//! needs. The peer's first acknowledgment returns both.
 //!
 //! ```text
 //!   initial sequence number                    timestamp value, if the SYN had one
@@ -10,9 +10,9 @@
 //!  |  keyed hash, 28 bits      |slot|  MSS   | |  our clock, rounded     | ECN | SACK |window scale|
 //!  +---------------------------+----+--------+ +-------------------------+-----+------+------------+
 //! ```
-//! The hash is of both ends, of the peer's sequence number and of everything in the other fields, so that
-//! nothing that is not ours is believed: a guess is right once in 2^28. Time is cut in slots of 64 seconds,
-//! each with a secret of its own; a cookie of this slot and of the one before it is good.
+//! The hash covers the four-tuple, the peer's sequence number and all other fields, so that forged ones are
+//! rejected: a guess is right once in 2^28. Time is divided into slots of 64 seconds, each with a secret of its
+//! own; a cookie of the present slot or the one before is valid.
 
 use siphasher::sip::SipHasher24;
 
@@ -21,20 +21,20 @@ use crate::four_tuple::FourTuple;
 use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
 
-/// How long a secret is used: 64 seconds. A cookie is good for so long at least, and twice as long at most.
+/// Lifetime of a secret, seconds. A cookie is valid for at least one slot and at most two.
 const SLOT_SECONDS: u64 = 64;
-/// The longest that a cookie is good.
+/// The longest lifetime of a cookie.
 pub(crate) const COOKIE_LIFE: Duration = Duration::from_secs(2 * SLOT_SECONDS);
-/// The values that a peer's MSS is rounded down to. The first is the least that any MSS is taken as; 1452 and
+/// Values to which a peer's MSS is rounded down, for IPv4 and IPv6. The first is the least MSS accepted; 1452 and
 /// 1432 are those of PPPoE, 1460 and 1440 of Ethernet, 8960 and 8940 of jumbo frames.
 const MSS: ([u16; 8], [u16; 8]) =
     ([64, 536, 1220, 1360, 1440, 1452, 1460, 8960], [64, 1220, 1280, 1360, 1420, 1432, 1440, 8940]);
 
-/// Makes and checks cookies.
+/// Makes and verifies cookies.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     root: SipHasher24,
-    /// The slots of even and of odd number used last, and their secrets.
+    /// The even and the odd slot used last, and their secrets.
     secrets: [(u64, SipHasher24); 2],
 }
 
@@ -55,13 +55,13 @@ fn secret(root: &SipHasher24, slot: u64) -> SipHasher24 {
 }
 
 impl Cookies {
-    /// All secrets derive from `key`.
+    /// Derives all secrets from `key`.
     pub(crate) fn new(key: (u64, u64)) -> Self {
         let root = SipHasher24::new_with_keys(key.0, key.1);
         Self { root, secrets: [(0, secret(&root, 0)), (1, secret(&root, 1))] }
     }
 
-    /// What of a SYN's terms a cookie can keep: without timestamps only the MSS, rounded down.
+    /// Returns the options that a cookie can encode: without timestamps only the MSS, rounded down.
     pub(crate) fn kept(syn_options: SynOptions, is_ipv4: bool) -> SynOptions {
         let mss = mss_at(mss_index(syn_options.mss, is_ipv4), is_ipv4);
         if syn_options.timestamps() {
@@ -71,7 +71,7 @@ impl Cookies {
         }
     }
 
-    /// The initial sequence number that answers a SYN from `irs`, on `syn_options` that [`Self::kept`] gave.
+    /// Returns our initial sequence number for a SYN with sequence number `irs` and options from [`Self::kept`].
     pub(crate) fn make(
         &mut self,
         now: Instant,
@@ -84,8 +84,8 @@ impl Cookies {
         SeqNum::new(self.hash(slot, flow, irs, syn_options, low) << 4 | u32::from(low))
     }
 
-    /// The terms of a cookie that came back in an acknowledgment, with our timestamp if the segment has the
-    /// option; `None` when the cookie is not one of ours, or too old.
+    /// Verifies a cookie that an acknowledgment returned; `echo` is our timestamp, if the segment has the option.
+    /// Returns the options; `None` if the cookie is forged or too old.
     pub(crate) fn check(
         &mut self,
         now: Instant,
@@ -108,14 +108,15 @@ impl Cookies {
         (self.hash(slot, flow, irs, syn_options, low) == cookie.get() >> 4).then_some(syn_options)
     }
 
-    /// The timestamp that carries `syn_options`: at most 63 ms before our clock, so that it never goes back.
+    /// Returns the timestamp that encodes `syn_options`: at most 63 ms before our clock, so that it never goes
+    /// back.
     pub(crate) fn timestamp(clock: u32, syn_options: SynOptions) -> u32 {
         let bits = u32::from(syn_options.low_bits());
         let value = (clock & !0x3f) | bits;
         if value.wrapping_sub(clock).cast_signed() > 0 { value.wrapping_sub(0x40) } else { value }
     }
 
-    /// 28 bits.
+    /// Returns the keyed hash, 28 bits.
     fn hash(&mut self, slot: u64, flow: &FourTuple, irs: SeqNum, syn_options: SynOptions, low: u8) -> u32 {
         let [even, odd] = &mut self.secrets;
         let cached = if slot & 1 == 0 { even } else { odd };
@@ -129,7 +130,7 @@ impl Cookies {
     }
 }
 
-/// The place of the largest value that is not above `mss`.
+/// Returns the index of the largest value that is not above `mss`.
 fn mss_index(mss: u16, is_ipv4: bool) -> u8 {
     let above = table(is_ipv4).iter().take_while(|value| **value <= mss).count();
     u8::try_from(above.saturating_sub(1)).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! What is kept of a SYN until the connection is made of it: two numbers, in four bytes.
+//! The options of a SYN in four bytes: what a half-open record or a cookie keeps of it.
 
 use super::ecn::Ecn;
 use super::listen::{SynOffer, mss_of};
@@ -7,7 +7,7 @@ use crate::seq::SeqNum;
 use crate::state::State;
 use crate::wire::{EcnField, SackBlocks, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
-/// What a SYN offers of what we take up.
+/// The options of a SYN that this stack accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SynOptions {
     /// The peer's MSS, bytes.
@@ -28,7 +28,7 @@ const TIMESTAMPS: u8 = 1 << 6;
 const ECT: u8 = 1 << 7;
 
 impl SynOptions {
-    /// The terms of a SYN; what the configuration does not allow is not among them.
+    /// Returns the options of a SYN, without those that the configuration disables.
     pub(crate) fn of(offer: &SynOffer, config: &StackConfig, conn: &ConnOptions, is_ipv4: bool) -> Self {
         let (options, tcp) = (&offer.options, &config.tcp);
         // RFC 7323 §2.3: a shift above 14 counts as 14.
@@ -45,7 +45,7 @@ impl SynOptions {
         Self { mss: mss_of(options, is_ipv4), bits, window }
     }
 
-    /// SynOptions of nothing but an MSS: what a SYN without options offers.
+    /// Returns an MSS without options: what a SYN without options offers.
     pub(crate) const fn bare(mss: u16) -> Self {
         Self { mss, bits: NO_WINDOW_SCALE, window: 0 }
     }
@@ -58,17 +58,18 @@ impl SynOptions {
         self.bits & SACK != 0
     }
 
-    /// The SYN was an ECN-setup SYN (RFC 3168 §6.1.1), and so is its answer.
+    /// True if the SYN was an ECN-setup SYN (RFC 3168 §6.1.1); then the SYN-ACK is an ECN-setup one.
     pub(crate) const fn ecn(self) -> bool {
         self.bits & ECN != 0
     }
 
-    /// The peer has sent a SYN that asks for no ECN: neither does an answer from now on (RFC 3168 §6.1.1.1).
+    /// Returns the options without ECN. After a SYN that does not ask for ECN, no SYN-ACK grants it (RFC 3168
+    /// §6.1.1.1).
     pub(crate) const fn without_ecn(self) -> Self {
         Self { bits: self.bits & !(ECN | ECT), ..self }
     }
 
-    /// The ECN field of the SYN-ACK's packet.
+    /// Returns the ECN field of the SYN-ACK's packet.
     pub(crate) const fn field(self) -> EcnField {
         if self.bits & ECT == 0 { EcnField::NotEct } else { EcnField::Ect0 }
     }
@@ -77,17 +78,18 @@ impl SynOptions {
         Some(self.bits & 0xf).filter(|scale| *scale != NO_WINDOW_SCALE)
     }
 
-    /// All but the MSS and that there are timestamps, which they say themselves: in six bits.
+    /// Returns window scale, SACK and ECN in six bits. Cookies encode the MSS and the presence of timestamps
+    /// otherwise.
     pub(crate) const fn low_bits(self) -> u8 {
         self.bits & 0x3f
     }
 
-    /// What [`Self::low_bits`] came from, when there are timestamps; the window is not among them.
+    /// Inverse of [`Self::low_bits`], for a SYN with timestamps. The window is lost.
     pub(crate) const fn from_low_bits(mss: u16, low_bits: u8) -> Self {
         Self { mss, bits: (low_bits & 0x3f) | TIMESTAMPS, window: 0 }
     }
 
-    /// The SYN as far as it matters, for [`Conn::accept`](super::Conn::accept).
+    /// Returns a SYN with these options, for [`Conn::accept`](super::Conn::accept).
     pub(crate) fn offer(self, irs: SeqNum, ts_recent: u32) -> SynOffer {
         let ecn = if self.ecn() { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::NONE };
         SynOffer {
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_syn_becomes_terms_and_again_a_syn() {
+    fn options_are_encoded_and_decoded() {
         let config = StackConfig::default();
         for scale in (0..=14).map(Some).chain([None]) {
             for n in 0..8 {
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_is_not_taken_up() {
+    fn disabled_options_are_left_out() {
         let mut config = StackConfig::default();
         (config.tcp.sack, config.tcp.timestamps, config.tcp.window_scale) = (false, false, false);
         let options = TcpOptions {

@@ -1,4 +1,4 @@
-//! SYN-RECEIVED, and how a connection becomes established.
+//! SYN-RECEIVED, and the transition to ESTABLISHED.
 
 use core::time::Duration;
 
@@ -11,12 +11,13 @@ use crate::time::{Instant, LongStamp, MilliStamp};
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
-/// [`Recovery::attempts`](crate::recovery::Recovery::attempts) of a connection whose SYN-ACK nobody knows the time of: it was a cookie.
+/// Value of [`Recovery::attempts`](crate::recovery::Recovery::attempts) for a connection opened by a cookie: the
+/// time of the SYN-ACK is unknown.
 pub(crate) const NOT_TIMED: u8 = u8::MAX;
 
 impl Conn {
-    /// RFC 9293 §3.10.7.4, fifth: "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state";
-    /// `None` to go on with the segment.
+    /// RFC 9293 §3.10.7.4, fifth: "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state". Returns `None`
+    /// to continue with the segment.
     pub(super) fn leave_syn_received<B: Buf>(
         &mut self,
         cx: &mut Cx<'_, B>,
@@ -31,7 +32,7 @@ impl Conn {
         None
     }
 
-    /// The SYN of the connection came again: so does our answer.
+    /// True if the segment repeats the connection's SYN; then queues our SYN-ACK again.
     pub(super) fn is_repeated_syn<B>(&mut self, segment: &Incoming<B>) -> bool {
         let flags = segment.header.flags;
         let repeated = self.state == State::SynReceived
@@ -45,8 +46,8 @@ impl Conn {
         repeated
     }
 
-    /// RFC 9293 §3.5, figure 8, line 6: both opened at once, and the peer's answer to our SYN repeats its
-    /// own, so that its sequence number is old while its ACK is not.
+    /// True for the peer's SYN-ACK in a simultaneous open (RFC 9293 §3.5, figure 8, line 6): it repeats the SYN's
+    /// sequence number, which is old, but its ACK is new.
     pub(super) fn is_crossing_syn_ack<B>(&self, segment: &Incoming<B>) -> bool {
         let header = &segment.header;
         self.state == State::SynReceived
@@ -66,12 +67,12 @@ impl Conn {
         self.ecn.on_syn(segment.header.flags, segment.ecn);
         self.sample_handshake(cx.now, &segment.options);
         self.become_established(cx, &segment.header);
-        // What the peer sent behind its SYN, it sends again.
+        // The peer retransmits what it sent behind its SYN.
         self.pending.add(Pending::Ack);
         Outcome::Accepted
     }
 
-    /// Both SYNs are acknowledged; `header` is of the segment that showed it.
+    /// Enters ESTABLISHED; `header` is that of the segment that acknowledged our SYN.
     pub(super) fn become_established<B>(&mut self, cx: &mut Cx<'_, B>, header: &TcpHeader) {
         self.state = State::Established;
         self.announced = true;
@@ -100,10 +101,10 @@ impl Conn {
         }
     }
 
-    /// RFC 6298 §5.7 and RFC 9293 §3.8.1: the handshake gives the first sample, unless our SYN was sent
-    /// more than once and no timestamp tells which one was answered. Where that is not the last one, either the way is long
-    /// or the answer was lost, and what came in its place bears the same echo, however late: it does not count for
-    /// more than what makes the timeout three seconds.
+    /// Takes the first round-trip time sample from the handshake (RFC 6298 §5.7 and RFC 9293 §3.8.1), unless our
+    /// SYN was sent more than once and no timestamp identifies the one that was answered. If an earlier one was
+    /// answered, either the path is long or the answer was lost; in that case the repeated answer carries the same
+    /// echo, however late. Such a sample is therefore limited to the value that makes the timeout three seconds.
     pub(super) fn sample_handshake(&mut self, now: Instant, options: &TcpOptions) {
         if self.recovery.attempts == NOT_TIMED {
             return;
@@ -114,19 +115,19 @@ impl Conn {
             let elapsed = self.ts_clock(now).wrapping_sub(ts.echo);
             let age = now.saturating_since(self.opened_at).as_millis();
             if u128::from(elapsed) <= age.saturating_add(1) {
-                let told = Duration::from_millis(u64::from(elapsed.max(1)));
-                self.rtt.sample(now, told.min(SYN_SAMPLE_MAX));
+                let echoed = Duration::from_millis(u64::from(elapsed.max(1)));
+                self.rtt.sample(now, echoed.min(SYN_SAMPLE_MAX));
             }
         }
         if self.recovery.attempts > 0 {
-            // RFC 5681 §3.1: after a lost SYN the window begins with one segment; RFC 6298 §5.7: and the
-            // timeout with three seconds, unless a timestamp has told better.
+            // RFC 5681 §3.1: after a lost SYN the congestion window begins with one segment; RFC 6298 §5.7: and the
+            // timeout with three seconds, unless a timestamp gave a sample.
             self.window.cwnd = self.window.mss;
             self.rtt.on_syn_lost();
         }
     }
 
-    /// Something came from the peer that it alone can have sent.
+    /// Notes the arrival of a segment that only the peer can have sent.
     #[inline]
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard_at = LongStamp::of(now);

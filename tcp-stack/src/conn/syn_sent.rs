@@ -11,7 +11,7 @@ use crate::time::Instant;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions};
 
 impl Conn {
-    /// OPEN, active: a connection that is about to send its SYN.
+    /// Active OPEN: makes a connection that will send a SYN.
     pub(crate) fn open(now: Instant, origin: &Origin, config: &StackConfig) -> Self {
         Self::new(now, origin, config, State::SynSent)
     }
@@ -44,7 +44,7 @@ impl Conn {
         if acks {
             self.on_syn_ack(cx, segment)
         } else {
-            // Both opened at once (RFC 9293 §3.5, figure 8): answer with SYN and ACK.
+            // Simultaneous open (RFC 9293 §3.5, figure 8): answer with SYN and ACK.
             self.state = State::SynReceived;
             self.pending.add(Pending::Syn);
             Outcome::Accepted
@@ -60,7 +60,7 @@ impl Conn {
         // "If there are other controls or text in the segment, then continue processing at the sixth
         // step". The SYN comes before the text.
         payload.seq = header.seq + 1;
-        // The first window is not promised yet: the SYN could not carry one for this direction.
+        // Our SYN could not offer a scaled window, so the first one is offered now.
         self.offer_window(cx, true);
         if header.flags.contains(TcpFlags::URG) {
             self.take_urgent(cx, &header);
@@ -71,7 +71,7 @@ impl Conn {
         }
     }
 
-    /// `<SEQ=SEG.ACK><CTL=RST>`.
+    /// Returns the reset `<SEQ=SEG.ACK><CTL=RST>`.
     pub(super) fn reset_for_ack(&self, header: &TcpHeader) -> Reply {
         Reply {
             local: self.local(),

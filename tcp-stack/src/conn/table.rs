@@ -1,4 +1,4 @@
-//! The tables that connections are found in.
+//! The connection table and the flow table, and the index queues of connections.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,20 +15,20 @@ use crate::pool::NIL;
 use crate::set::Member;
 use crate::stats::StateCounts;
 
-/// The queues that a place of the table can be in.
+/// The index queues that a slot of the connection table can be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
-    /// Something is to be told to the application.
+    /// The application has events to poll.
     Events,
-    /// Something may have to be sent.
+    /// The connection may have segments to send.
     Output,
-    /// Something is to be sent when the neighbor's link address is known.
+    /// The connection has segments to send and waits for the neighbor's link address.
     Neighbor,
-    /// The application was refused room since the pool was full.
+    /// The application waits for send room, because the pool was full.
     PoolRoom,
-    /// Segments are held behind a gap.
+    /// The connection retains received data: out-of-order segments, or buffers that the application keeps.
     Held,
-    /// It gives way to newcomers.
+    /// The connection gives way to new ones.
     GivesWay,
 }
 
@@ -44,19 +44,19 @@ impl Member for QueueKind {
     }
 }
 
-/// A queue of places. A place is in it once, which the block there knows; a place that was freed meanwhile is harmless,
-/// even if it is in use again: whoever takes it out looks at what is there.
+/// A FIFO of slots. A set in the control block ensures that a slot is queued only once. A queued slot may be freed,
+/// and used again: the consumer checks the connection that it finds.
 pub(crate) struct IndexQueue {
     list: QueueKind,
-    /// Room for every place. What is behind the last one, or before the first, is of no use.
+    /// A ring with room for every slot; only the `len` entries from `head` on are valid.
     ring: Vec<u32>,
-    /// Where the first place is in the ring.
+    /// Position of the first entry in the ring.
     head: usize,
     len: usize,
 }
 
 impl IndexQueue {
-    /// A queue for the places of a table of `limit` connections.
+    /// Makes a queue for a table of `limit` slots.
     pub(crate) fn new(list: QueueKind, limit: u32) -> Self {
         Self { list, ring: vec![0; limit as usize], head: 0, len: 0 }
     }
@@ -65,14 +65,14 @@ impl IndexQueue {
         self.len == 0
     }
 
-    /// Where in the ring what is so far behind the first place is.
+    /// Returns the ring position of the entry `behind` places after the first.
     #[inline]
     fn at(&self, behind: usize) -> usize {
         let at = self.head.wrapping_add(behind);
         if at < self.ring.len() { at } else { at.wrapping_sub(self.ring.len()) }
     }
 
-    /// Appends a place, if it is not in the queue.
+    /// Appends a slot, unless the queue holds it.
     #[inline]
     pub(crate) fn push(&mut self, table: &mut ConnTable, index: u32) {
         if let Some(Slot { conn, .. }) = table.slots.get_mut(index as usize) {
@@ -80,7 +80,7 @@ impl IndexQueue {
         }
     }
 
-    /// As [`Self::push`], with the block at that place at hand.
+    /// Same as [`Self::push`], for a caller that has the slot's block.
     #[inline(always)]
     pub(crate) fn push_block(&mut self, conn: &mut Conn, index: u32) {
         if conn.queued.has(self.list) {
@@ -94,23 +94,23 @@ impl IndexQueue {
         }
     }
 
-    /// How many places are in it.
+    /// Returns the number of queued slots.
     pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.len).unwrap_or(NIL)
     }
 
-    /// The place behind so many others.
+    /// Returns the slot `behind` places after the first.
     pub(crate) fn nth(&self, behind: u32) -> Option<u32> {
         if behind < self.len() { self.ring.get(self.at(behind as usize)).copied() } else { None }
     }
 
-    /// The first place.
+    /// Returns the first slot.
     #[inline]
     pub(crate) fn first(&self) -> Option<u32> {
         if self.len == 0 { None } else { self.ring.get(self.head).copied() }
     }
 
-    /// Takes the first place out.
+    /// Removes and returns the first slot.
     #[inline]
     pub(crate) fn pop(&mut self, table: &mut ConnTable) -> Option<u32> {
         let index = self.first()?;
@@ -126,33 +126,33 @@ impl fmt::Debug for IndexQueue {
     }
 }
 
-/// A place. Its block stays when its connection is gone, for the sake of what outlives it. It begins where a pair of cache
-/// lines does, which processors like to fetch together.
+/// A slot. Its block stays after the connection has ended, because the generation and the queue memberships outlive
+/// it. It is aligned to a pair of cache lines, which processors fetch together.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Slot {
-    /// First, so that the lines of the cache are where [`Conn`] says.
+    /// Must come first: the layout of [`Conn`] assumes this alignment.
     pub(super) conn: Conn,
-    /// The next free place, while this one is.
+    /// The next free slot, if this one is free.
     next_free: u32,
 }
 
-/// What a flow leads to.
+/// The owner of a flow: the result of a flow lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A connection: its place.
+    /// A connection, in this slot.
     Conn(u32),
-    /// A record of a connection in SYN-RECEIVED.
+    /// A half-open connection, in the record with this index.
     HalfOpen(u32),
-    /// A TIME-WAIT record.
+    /// A TIME-WAIT record with this index.
     TimeWait(u32),
 }
 
-/// A [`Target`] in 32 bits: what it is in the upper two, its place in the others.
+/// A [`Target`] in 32 bits: the kind in the upper two, the index in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed(u32);
 
-/// No table has more places.
+/// Upper limit of indices: 30 bits.
 const PLACES_MAX: u32 = 1 << 30;
 
 impl From<Target> for Packed {
@@ -183,7 +183,7 @@ pub(super) struct Entry {
     target: Packed,
 }
 
-/// All connections, by place and by flow. Its memory is reserved when it is made.
+/// All connections, by slot and by flow. The memory is reserved when the table is made.
 #[derive(Debug)]
 pub(crate) struct ConnTable {
     slots: Vec<Slot>,
@@ -196,14 +196,14 @@ pub(crate) struct ConnTable {
     secrets: SipHasher13,
 }
 
-/// Spreads the 32 bits of a flow's hash over the 64 that the table looks at.
+/// Spreads a flow's 32-bit hash over the 64 bits that the hash table uses.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl ConnTable {
-    /// A table of at most `limit` connections, half-open ones included, and as many TIME-WAIT records; `key` is
-    /// secret.
+    /// Makes a table of at most `limit` connections and as many TIME-WAIT records, half-open connections included;
+    /// `key` must be secret.
     pub(crate) fn new(limit: u32, key: (u64, u64)) -> Self {
         let mut slots = Vec::new();
         slots.reserve_exact(limit as usize);
@@ -213,20 +213,21 @@ impl ConnTable {
             used: 0,
             limit,
             states: StateCounts::default(),
-            // Twice what is ever in it: it is then cleaned in place and never grows.
+            // Twice the entries that can exist: deleted entries are then cleaned up in place, and the table never
+            // grows.
             flows: HashTable::with_capacity((limit as usize).saturating_mul(4)),
             hasher: FlowHash::new(key),
             secrets: SipHasher13::new_with_keys(key.0, key.1),
         }
     }
 
-    /// The keyed hash of a flow.
+    /// Returns the keyed hash of a flow.
     #[inline]
     pub(crate) fn hash(&self, flow: &FourTuple) -> u32 {
         self.hasher.of(flow)
     }
 
-    /// What a flow leads to; `matches` compares the flow itself.
+    /// Returns the owner of a flow; `matches` compares the flow itself.
     #[inline]
     pub(crate) fn find(&self, hash: u32, matches: impl Fn(&Self, Target) -> bool) -> Option<Target> {
         let found =
@@ -234,7 +235,7 @@ impl ConnTable {
         found.map(|entry| entry.target.into())
     }
 
-    /// The place of the connection that a flow is, if it is one: `None` for records, too.
+    /// Returns the slot of the connection that owns a flow; `None` if a record owns it.
     #[inline(always)]
     pub(crate) fn find_conn(&self, hash: u32, flow: &FourTuple) -> Option<u32> {
         let is_there = |place| self.at(place).is_some_and(|conn| conn.flow == *flow);
@@ -247,7 +248,7 @@ impl ConnTable {
         }
     }
 
-    /// The place of the connection that a flow of this hash most likely is, without a look at it.
+    /// Returns the slot of a connection with this hash, without comparing the flow. Used for prefetching only.
     #[inline]
     pub(crate) fn likely(&self, hash: u32) -> Option<u32> {
         match self.flows.find(spread(hash), |entry| entry.hash == hash)?.target.into() {
@@ -256,7 +257,7 @@ impl ConnTable {
         }
     }
 
-    /// Reads from every cache line of a place.
+    /// Prefetches the cache lines of a connection that segments use.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32) {
         if let Some(Slot { conn, .. }) = self.slots.get(index as usize) {
@@ -264,7 +265,7 @@ impl ConnTable {
         }
     }
 
-    /// Reads from the cache lines of a place that are needed when its timers expire.
+    /// Prefetches the cache lines of a connection that timer expirations use.
     #[inline]
     pub(crate) fn prefetch_timers(&self, index: u32) {
         if let Some(Slot { conn, .. }) = self.slots.get(index as usize) {
@@ -272,13 +273,13 @@ impl ConnTable {
         }
     }
 
-    /// Enters a flow.
+    /// Adds a flow, which must not be in the table.
     pub(crate) fn insert_flow(&mut self, hash: u32, target: Target) {
         self.flows
             .insert_unique(spread(hash), Entry { hash, target: target.into() }, |entry| spread(entry.hash));
     }
 
-    /// Takes a flow out; nothing happens when it is not in.
+    /// Removes a flow, if it is there.
     pub(crate) fn remove_flow(&mut self, hash: u32, target: Target) {
         if let Ok(entry) =
             self.flows.find_entry(spread(hash), |entry| entry.hash == hash && entry.target == target.into())
@@ -287,7 +288,7 @@ impl ConnTable {
         }
     }
 
-    /// Counts the connection at a place in the state that it is in now.
+    /// Moves the connection to its present state in the counts per state.
     #[inline]
     pub(crate) fn count_state(&mut self, index: u32) {
         let Self { slots, states, .. } = self;
@@ -300,12 +301,12 @@ impl ConnTable {
         }
     }
 
-    /// How many connections are in each state.
+    /// Returns the number of connections per state.
     pub(crate) fn states(&self) -> StateCounts {
         self.states
     }
 
-    /// Connections, ended ones included that were not told of.
+    /// Returns the number of occupied slots, ended connections with events to poll included.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }
@@ -314,12 +315,12 @@ impl ConnTable {
         self.used >= self.limit
     }
 
-    /// How many places were ever used: all connections have an index below.
+    /// Returns the number of slots ever used: all indices are below.
     pub(crate) fn places(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(NIL)
     }
 
-    /// Stores a connection; gives it back when the table is full.
+    /// Stores a connection; returns it as the error if the table is full.
     #[allow(clippy::result_large_err, reason = "it goes back where it came from")]
     pub(crate) fn insert(&mut self, mut conn: Conn) -> Result<ConnId, Conn> {
         let state = conn.state;
@@ -343,56 +344,56 @@ impl ConnTable {
         Ok(ConnId::new(index, generation))
     }
 
-    /// Frees a place; what is left there is to be cleared.
+    /// Frees a slot and returns its block, whose queues the caller must clear.
     pub(crate) fn remove(&mut self, index: u32) -> Option<&mut Conn> {
         let slot = self.slots.get_mut(index as usize)?;
         self.states.leave(slot.conn.counted.take()?);
-        // The name dies with its connection.
+        // Invalidates the connection's identifier.
         slot.conn.generation = slot.conn.generation.wrapping_add(1);
         slot.next_free = core::mem::replace(&mut self.free, index);
         self.used = self.used.saturating_sub(1);
         Some(&mut slot.conn)
     }
 
-    /// Entries of the table of flows.
+    /// Returns the number of flow table entries.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn flows(&self) -> u32 {
         u32::try_from(self.flows.len()).unwrap_or(NIL)
     }
 
-    /// Whether a place is in a list.
+    /// True if a slot is in the queue of a kind.
     #[cfg(any(test, feature = "testutil"))]
     pub(crate) fn is_queued(&self, index: u32, list: QueueKind) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| slot.conn.queued.has(list))
     }
 
-    /// The connection at a place.
+    /// Returns the connection in a slot.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&Conn> {
         self.slots.get(index as usize).map(|slot| &slot.conn).filter(|conn| conn.counted.is_some())
     }
 
-    /// The connection at a place, for writing.
+    /// Same as [`Self::at`], mutable.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut Conn> {
         let conn = self.slots.get_mut(index as usize).map(|slot| &mut slot.conn);
         conn.filter(|conn| conn.counted.is_some())
     }
 
-    /// The name of the connection at a place.
+    /// Returns the identifier of the connection in a slot.
     #[inline]
     pub(crate) fn id(&self, index: u32) -> Option<ConnId> {
         self.at(index).map(|conn| conn.id_at(index))
     }
 
-    /// The connection of this name; `None` when it is gone.
+    /// Returns the connection with this identifier; `None` if it is gone.
     #[inline]
     pub(crate) fn get(&self, id: ConnId) -> Option<&Conn> {
         let conn = self.slots.get(id.index() as usize).map(|slot| &slot.conn);
         conn.filter(|conn| conn.generation == id.generation())
     }
 
-    /// The connection of this name, for writing.
+    /// Same as [`Self::get`], mutable.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
         let conn = self.slots.get_mut(id.index() as usize).map(|slot| &mut slot.conn);
@@ -477,7 +478,7 @@ mod tests {
         assert_ne!(one.hash(&FourTuple::new(v6(1), v6(2))), one.hash(&FourTuple::new(v6(3), v6(2))));
     }
 
-    /// How many flows begin their search in the fullest of the places that are looked at together.
+    /// Returns the number of flows that begin their search in the fullest group of the hash table.
     fn fullest(table: &ConnTable, flows: &[FourTuple]) -> u32 {
         let buckets = (table.flows.capacity() * 8 / 7).next_power_of_two();
         let mut groups = std::vec![0; buckets / 16];
@@ -491,7 +492,7 @@ mod tests {
     #[test]
     fn flows_chosen_to_collide_do_not_under_another_key() {
         const FLOWS: usize = 100_000;
-        // What an attacker can do who has a stack, but not its key: choose flows that share 1/16 of its table.
+        // An attacker without the key can use another stack's: it chooses flows that share 1/16 of that table.
         let (guessed, real) = (ConnTable::new(1 << 16, (1, 2)), ConnTable::new(1 << 16, (1, 3)));
         let tuples = (0..u32::MAX).map(|n| {
             let [a, b, c, d] = n.to_be_bytes();
@@ -502,7 +503,7 @@ mod tests {
             tuples.filter(|flow| spread(guessed.hash(flow)) >> 8 & 15 == 0).take(FLOWS).collect();
         assert!(fullest(&guessed, &chosen) > 16);
         assert!(fullest(&real, &chosen) <= 16, "{}", fullest(&real, &chosen));
-        // Nor do those that differ as little as they can.
+        // Flows that differ in as little as possible do not collide either.
         let neighbors: Vec<FourTuple> = (0..FLOWS)
             .map(|n| {
                 let [.., a, b, c] = n.to_be_bytes();
@@ -512,7 +513,7 @@ mod tests {
             })
             .collect();
         assert!(fullest(&real, &neighbors) <= 16, "{}", fullest(&real, &neighbors));
-        // And all are found, each after being compared with nothing but itself.
+        // All flows are found, with hardly any comparison to another flow.
         let mut table = real;
         for (flow, index) in chosen.iter().zip(0..) {
             table.insert_flow(table.hash(flow), Target::HalfOpen(index));

@@ -1,6 +1,6 @@
-//! TIME-WAIT: a record of a connection that has ended, in place of its control block.
+//! TIME-WAIT: a small record replaces the control block of a connection that has ended.
 //!
-//! All records live equally long, so a list in the order of their ends is all the timer they need.
+//! All records live equally long, so one list in the order of creation replaces timers.
 
 use core::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::{TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
-/// How often a segment that occupies no sequence number is answered, per record: once in so many milliseconds.
+/// Least time between two answers of a record to segments without sequence space, milliseconds.
 const ANSWER_INTERVAL_MS: u32 = 1000;
 
-/// What is left of a connection.
+/// The record of a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
     pub(crate) flow: FourTuple,
@@ -28,22 +28,21 @@ pub(crate) struct TimeWait {
     ts_offset: u32,
     window: u16,
     ends_at: Instant,
-    /// From when, in milliseconds, a segment that occupies nothing may be answered again.
+    /// Earliest time of the next answer to a segment without sequence space, milliseconds modulo 2^32.
     answers_from_ms: u32,
     link: Link,
 }
 
-/// What a segment for a record leads to.
+/// The response to a segment for a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimeWaitVerdict {
-    /// Nothing.
+    /// Drop the segment without an answer.
     Ignore,
-    /// An acknowledgment.
+    /// Send this acknowledgment, which repeats the last one.
     Answer(Reply),
-    /// A new connection may take the record's place; it must begin with this sequence number or a later
-    /// one.
+    /// Let a new connection take the record's place; its initial sequence number must be at least this.
     Reuse(SeqNum),
-    /// The record is to be forgotten.
+    /// Remove the record: the peer has reset the connection.
     Forget,
 }
 
@@ -64,7 +63,7 @@ impl TimeWait {
         }
     }
 
-    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`.
+    /// Returns the acknowledgment `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`.
     pub(crate) fn acknowledgment(&self, now: Instant) -> Reply {
         let echo = self.ts_recent;
         Reply {
@@ -102,7 +101,7 @@ impl TimeWait {
                 return TimeWaitVerdict::Reuse(self.snd_nxt + (1 << 16));
             }
         }
-        // What occupies nothing may be the other half of a loop of acknowledgments.
+        // A segment without sequence space may be part of an acknowledgment loop.
         if segment.seq_len() == 0 {
             let now_ms = ts_clock(now, 0);
             let too_soon = now_ms.wrapping_sub(self.answers_from_ms).cast_signed() < 0;
@@ -114,7 +113,7 @@ impl TimeWait {
         TimeWaitVerdict::Answer(self.acknowledgment(now))
     }
 
-    /// RFC 6191 §2; `timestamps` tells whether we would agree on them.
+    /// True if a SYN may reuse the record (RFC 6191 §2); `timestamps` is true if we would agree on them.
     fn may_be_reused(&self, offer: &SynOffer, timestamps: bool) -> bool {
         // "the sequence number corresponding to the FIN flag of the previous incarnation" is RCV.NXT - 1.
         let later_seq = offer.header.seq.at_or_after(self.rcv_nxt);
@@ -131,14 +130,14 @@ impl TimeWait {
     }
 }
 
-/// All records, in a memory of fixed size.
+/// All TIME-WAIT records, in memory of fixed size.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
     pool: Pool<TimeWait>,
     /// The records, oldest first.
     by_age: List,
     length: Duration,
-    /// Whether a new connection would use timestamps.
+    /// True if a new connection would use timestamps.
     timestamps: bool,
 }
 
@@ -160,7 +159,7 @@ impl TimeWaitTable {
         self.pool.get(index)
     }
 
-    /// Adds a record, which must have room.
+    /// Adds a record; `None` if the table is full.
     pub(crate) fn insert(&mut self, now: Instant, record: TimeWait) -> Option<u32> {
         let index = self.pool.insert(record).ok()?;
         self.append(now, index);
@@ -184,7 +183,7 @@ impl TimeWaitTable {
         self.pool.remove(index)
     }
 
-    /// A segment for a record; a FIN that comes again restarts its time.
+    /// Handles a segment for a record; a repeated FIN restarts the record's time.
     pub(crate) fn on_segment<B>(
         &mut self,
         now: Instant,
@@ -203,7 +202,7 @@ impl TimeWaitTable {
         verdict
     }
 
-    /// The record that ends first, and when.
+    /// Returns the record that expires first, and the time of expiry.
     pub(crate) fn first(&self) -> Option<(u32, Instant)> {
         self.pool.get(self.by_age.first).map(|record| (self.by_age.first, record.ends_at))
     }

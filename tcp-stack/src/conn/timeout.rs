@@ -1,4 +1,4 @@
-//! What timers do.
+//! Timer expirations of a connection, and ICMP errors about its segments.
 
 use core::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::state::State;
 use crate::time::Instant;
 use crate::timer::TimerKind;
 
-/// How long a segment waits for a window that holds more of it (RFC 9293 §3.8.6.2.1: "0.1 - 1.0
-/// seconds").
+/// The override timeout of silly window avoidance: how long a part of a segment waits for a larger window (RFC 9293
+/// §3.8.6.2.1: "0.1 - 1.0 seconds").
 pub(super) const SEND_OVERRIDE: Duration = Duration::from_millis(200);
 
 impl Conn {
-    /// The retransmission timeout, with backoff (RFC 6298 §5.5: "RTO <- RTO * 2").
+    /// Returns the retransmission timeout with backoff (RFC 6298 §5.5: "RTO <- RTO * 2").
     pub(crate) fn rto(&self, config: &StackConfig) -> Duration {
         Duration::from_nanos(self.rto_nanos(config))
     }
 
-    /// As [`Self::rto`], nanoseconds.
+    /// Same as [`Self::rto`], in nanoseconds.
     #[inline]
     pub(crate) fn rto_nanos(&self, config: &StackConfig) -> u64 {
         let (min, max) = config.tcp.rto_bounds_nanos();
@@ -34,7 +34,7 @@ impl Conn {
         self.rtt.rto_nanos(min, max).saturating_mul(doubled.into()).min(max)
     }
 
-    /// A timer has expired.
+    /// Handles the expiration of a timer.
     pub(crate) fn on_timer<B: Buf>(&mut self, cx: &mut Cx<'_, B>, kind: TimerKind) {
         match kind {
             TimerKind::Retransmit if self.state.is_synchronized() => self.on_retransmit_timeout(cx),
@@ -63,12 +63,12 @@ impl Conn {
             TimerKind::DelayedAck => self.pending.add(Pending::Ack),
             TimerKind::Keepalive => self.on_keepalive_timeout(cx),
             TimerKind::FinWait2 => self.on_fin_wait_2_timeout(cx),
-            // What waits is sent when it is the connection's turn.
+            // The connection is queued for output by its caller.
             TimerKind::Pacing => {}
         }
     }
 
-    /// RFC 6298 §5.4 to §5.7 for the SYN, or the SYN and ACK.
+    /// Retransmits the SYN or SYN-ACK, or gives up (RFC 6298 §5.4 to §5.7).
     fn on_syn_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         if self.recovery.attempts >= cx.config.tcp.syn_retries || self.user_timeout_passed(cx) {
             self.finish(
@@ -85,9 +85,9 @@ impl Conn {
     }
 
     fn on_retransmit_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
-        let held = self.ecn.release();
+        let was_held = self.ecn.release();
         if !self.snd.queue.has_outstanding() {
-            if !held {
+            if !was_held {
                 self.on_nothing_sent(cx);
             }
             return;
@@ -128,8 +128,8 @@ impl Conn {
         self.set_timer(TimerKind::Retransmit, cx.now, self.rto(cx.config));
     }
 
-    /// The timer ran though nothing is in flight: at most a probe's byte, which the persist timer sees
-    /// to; or what was to be sent could not be, since the neighbor did not answer.
+    /// Handles a retransmission timeout with nothing outstanding. Either only a window probe's byte is, which the
+    /// persist timer handles, or the neighbor did not answer and nothing could be sent.
     fn on_nothing_sent<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         if self.snd.queue.is_empty() {
             return;
@@ -142,7 +142,8 @@ impl Conn {
         }
     }
 
-    /// A segment could not be sent, since the neighbor is not known: the timer tries again.
+    /// Starts the retransmission timer because a segment could not be sent: the neighbor's link address is not
+    /// known.
     pub(crate) fn on_no_neighbor(&mut self, now: Instant, config: &StackConfig, unreachable: bool) {
         self.snd.soft_error |= unreachable;
         let waits =
@@ -152,8 +153,8 @@ impl Conn {
         }
     }
 
-    /// RFC 8985 §6.3: the first segment is lost, and those sent long enough ago. Without SACK, where
-    /// nothing better is known, all are (RFC 5681 §3.1).
+    /// Marks the first segment lost and those sent long enough ago (RFC 8985 §6.3); without SACK all of them (RFC
+    /// 5681 §3.1).
     fn mark_lost_on_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         let queue = &mut self.snd.queue;
         let head_sacked = cx.tx.get(queue.head()).is_some_and(|node| node.state == super::TxState::Sacked);
@@ -183,7 +184,7 @@ impl Conn {
         }
     }
 
-    /// R2 (RFC 9293 §3.8.3) and the user timeout (§3.9.1.8).
+    /// Ends the connection if R2 (RFC 9293 §3.8.3) or the user timeout (§3.9.1.8) is exceeded; returns true then.
     fn give_up<B: Buf>(&mut self, cx: &mut Cx<'_, B>) -> bool {
         if self.window_stays_closed(cx) {
             cx.stats.window_never_opened = cx.stats.window_never_opened.wrapping_add(1);
@@ -198,7 +199,8 @@ impl Conn {
         true
     }
 
-    /// RFC 6429 §3: a peer that acknowledges probes and never opens its window pins what is queued.
+    /// True if the peer has kept its window closed for `zero_window_ms`. Such a peer acknowledges probes but pins
+    /// what is queued (RFC 6429 §3).
     fn window_stays_closed<B>(&self, cx: &Cx<'_, B>) -> bool {
         let limit = cx.config.tcp.zero_window_ms;
         let waited = self.snd.progress_at.age(cx.now);
@@ -209,8 +211,8 @@ impl Conn {
         self.settings.user_timeout().is_some_and(|limit| self.snd.progress_at.age(cx.now) >= limit)
     }
 
-    /// RFC 9293 §3.8.6.1: the first probe after a retransmission timeout, the next ones at
-    /// exponentially growing intervals.
+    /// Starts the persist timer. The first probe follows after a retransmission timeout, the next ones at
+    /// exponentially growing intervals (RFC 9293 §3.8.6.1).
     pub(super) fn arm_persist<B>(&mut self, cx: &Cx<'_, B>) {
         if !self.timers.is_set(TimerKind::Persist) {
             self.set_timer(TimerKind::Persist, cx.now, self.rto(cx.config));
@@ -234,7 +236,7 @@ impl Conn {
         let idle = Duration::from_millis(u64::from(keepalive.idle_ms));
         let silent = self.heard_at.age(cx.now);
         if self.keepalive_probes == 0 && silent < idle {
-            // Segments that arrive do not move the timer on; it does so itself.
+            // Received segments do not restart the timer; it restarts itself.
             self.set_timer(TimerKind::Keepalive, cx.now, idle.saturating_sub(silent));
             return;
         }
@@ -252,7 +254,7 @@ impl Conn {
         self.pending.add(Pending::Keepalive);
     }
 
-    /// The peer has our FIN; its own is to follow within a bounded time of its last byte.
+    /// Starts the FIN-WAIT-2 timer: the peer's FIN must follow within a bounded time of its last byte.
     pub(super) fn arm_fin_wait_2<B>(&mut self, cx: &Cx<'_, B>) {
         let limit = cx.config.tcp.fin_wait_2_ms;
         if self.state == State::FinWait2 && limit > 0 {
@@ -262,15 +264,15 @@ impl Conn {
 
     fn on_fin_wait_2_timeout<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         if self.rcv.unread > 0 {
-            // It may be our window that keeps the peer silent.
+            // Our closed window may keep the peer silent.
             self.arm_fin_wait_2(cx);
         } else if self.state == State::FinWait2 {
             self.finish(cx, CloseReason::TimedOut);
         }
     }
 
-    /// An ICMP error about a segment of ours. RFC 5927: believed only about what is in flight, and never
-    /// so far that an established connection ends. Returns whether it was believed.
+    /// Handles an ICMP error about a segment of ours. RFC 5927: it is believed only about data in flight, and never
+    /// ends an established connection. Returns true if it was believed.
     pub(crate) fn on_icmp<B: Buf>(&mut self, cx: &mut Cx<'_, B>, error: &IcmpError) -> bool {
         let IcmpError { seq, packet_len, kind, .. } = *error;
         if seq.before(self.snd.una) || !seq.before(self.snd.nxt) || self.state == State::Closed {

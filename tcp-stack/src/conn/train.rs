@@ -1,8 +1,9 @@
-//! Trains: the new segments that a connection sends in its turn, decided on together.
+//! Trains: batches of new segments whose decision to send, header and options are computed once.
 //!
-//! What is sent next is in `output`, which is right for every segment. Of a connection in the ordinary state (nothing is lost,
-//! nothing but an acknowledgment is owed, no pace is kept) one new segment differs from the next by little: what the
-//! windows have left. What this file does must be the same, which a test of the stack compares.
+//! `output` decides segment by segment and is right for every segment. A train is sent only in the common state:
+//! nothing is lost, nothing but an acknowledgment is owed, and there is no pacing. Then one new segment differs
+//! from the next only by the window that is left. The result must be that of `output`; `tests/fuzz.rs` compares
+//! both. [`Stack::poll_transmit`](crate::Stack::poll_transmit) tries a train first.
 
 use super::send_queue::SentTrain;
 use super::{Conn, Cx, Pending, TxNode};
@@ -13,26 +14,27 @@ use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::{EcnField, TcpFlags, TcpHeader, Timestamps};
 
-/// How far new segments may go now, and what each is.
+/// The limits of a train and the fields that its segments share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Train {
     /// The right edge of the peer's window.
     edge: SeqNum,
     una: SeqNum,
-    /// Where the last segment that was not full ended.
+    /// End of the last segment that was not full.
     small_end: SeqNum,
     cwnd: u32,
     emss: u16,
     nagle: bool,
-    /// Nothing was outstanding before.
+    /// True if nothing was outstanding before the train.
     alone: bool,
-    /// Something is.
+    /// True if something is outstanding now.
     outstanding: bool,
     pub(crate) ecn: EcnField,
 }
 
 impl Train {
-    /// Whether a new segment may leave behind `in_flight` bytes: what `Conn::blocked` says, and that it needs not be split.
+    /// True if a new segment may be sent with `in_flight` bytes in flight: the condition of `Conn::blocked`, for a
+    /// segment that needs no split.
     #[inline]
     pub(crate) fn admits<B>(&self, segment: &TxNode<B>, in_flight: u32) -> bool {
         let (len, end) = (segment.len, segment.end());
@@ -42,7 +44,7 @@ impl Train {
         is_text && end.at_or_before(self.edge) && fits_cwnd && !waits
     }
 
-    /// A new segment leaves.
+    /// Notes that a new segment is sent.
     #[inline]
     pub(crate) fn note<B>(&mut self, segment: &TxNode<B>) {
         self.outstanding = true;
@@ -58,7 +60,8 @@ impl Train {
 }
 
 impl Conn {
-    /// The train that may leave now, of one segment at least; `None` when the next frame is none, or to be looked at by itself.
+    /// Returns the train that may be sent now, of one segment at least; `None` if `next_frame` must decide on the
+    /// next segment.
     #[inline(always)]
     pub(crate) fn next_train<B: Buf>(&self, cx: &Cx<'_, B>) -> Option<Train> {
         let node = self.snd.queue.unsent();
@@ -81,7 +84,7 @@ impl Conn {
         goes.then_some(train)
     }
 
-    /// Whether nothing but new segments is to be sent, all of them with the same options, as soon as the windows allow.
+    /// True if only new segments are to be sent, all with the same options, as soon as the windows allow.
     #[inline]
     fn is_ordinary<B>(&self, cx: &Cx<'_, B>) -> bool {
         let (queue, pending) = (&self.snd.queue, &self.pending);
@@ -102,7 +105,7 @@ impl Conn {
             && cx.config.segmentation.is_none()
     }
 
-    /// The header of a train's segments, but for sequence number and PSH, and their only option.
+    /// Returns the header of a train's segments, without sequence number and PSH, and their only option.
     #[inline(always)]
     pub(crate) fn train_header<B>(&mut self, cx: &Cx<'_, B>) -> (TcpHeader, Timestamps) {
         let window = self.offer_window(cx, true);
@@ -110,13 +113,13 @@ impl Conn {
         (header, Timestamps { value: self.ts_clock(cx.now), echo: self.rcv.ts_recent })
     }
 
-    /// What each segment of a train remembers of its departure.
+    /// Returns the rate sample state that each segment of a train keeps.
     #[inline]
     pub(crate) fn train_stamp(&self, now: Instant, train: &Train) -> RateStamp {
         self.rate.stamp(now, train.alone)
     }
 
-    /// Segments of a train, at least one, were handed to the port.
+    /// Notes that a train of at least one segment was handed to the port.
     #[inline(always)]
     pub(crate) fn end_train<B: Buf>(&mut self, cx: &mut Cx<'_, B>, train: &Train, sent_train: &SentTrain) {
         let segments = u64::from(sent_train.segments);

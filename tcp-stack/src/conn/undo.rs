@@ -1,4 +1,4 @@
-//! Spurious timeouts and spurious recoveries: finding them, and taking back what they did.
+//! Detection of spurious timeouts and recoveries, and the reversal of the congestion response.
 
 use super::ack::Delivery;
 use super::{Conn, Cx};
@@ -7,8 +7,8 @@ use crate::cc::Window;
 use crate::recovery::{FRto, FRtoAck, FRtoVerdict, Phase, Undo};
 
 impl Conn {
-    /// A congestion response is about to lower the window. One that follows while an episode lasts, or before
-    /// it can be judged, is part of it.
+    /// Saves the congestion window before a response lowers it. A response during an episode, or before the episode
+    /// can be evaluated, belongs to that episode.
     pub(super) fn begin_episode(&mut self) {
         let undo = &self.episode.undo;
         if !(undo.is_open() && self.recovery.in_recovery() || undo.includes(self.snd.una)) {
@@ -16,9 +16,8 @@ impl Conn {
         }
     }
 
-    /// RFC 5682 §2.1 step 1, after a timeout. SND.UNA below the recovery point says that a recovery was
-    /// under way: only a timeout that repeats the last one, with no acknowledgment in between, starts the
-    /// algorithm then.
+    /// RFC 5682 §2.1 step 1, after a timeout. If SND.UNA is below the recovery point, a recovery was in progress;
+    /// then only a timeout that repeats the last one, with no acknowledgment in between, starts the algorithm.
     pub(super) fn start_f_rto(&mut self) {
         let again = self.recovery.phase == Phase::Loss && self.episode.f_rto == FRto::Retransmitted;
         let first = self.recovery.phase == Phase::Open;
@@ -35,7 +34,7 @@ impl Conn {
         });
         let verdict = self.episode.f_rto.on_ack(&FRtoAck {
             sack: self.negotiated.sack,
-            // What it acknowledges of the first segment must be all of it.
+            // It must acknowledge the first segment whole.
             advances: delivery.segments > 0,
             covers_all: self.snd.una.at_or_after(self.episode.point),
             covers_more: self.snd.una.max(delivery.highest).after(self.episode.point),
@@ -52,8 +51,8 @@ impl Conn {
         verdict
     }
 
-    /// Looks for signs that the last congestion response had no reason, and takes it back if there are.
-    /// Returns whether the window is settled for this acknowledgment.
+    /// Reverts the last congestion response if the acknowledgment shows that it was spurious. Returns true if the
+    /// congestion window is set for this acknowledgment.
     pub(super) fn undo_if_spurious<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery) -> bool {
         if let Some(range) = delivery.dsack {
             self.episode.undo.on_duplicate(range, self.snd.emss);
@@ -71,22 +70,22 @@ impl Conn {
         spurious || verdict != FRtoVerdict::Undecided
     }
 
-    /// RFC 3522 §3.2. A part of what an episode sent again may have been lost while another was late, so an
-    /// acknowledgment of a part counts only when no retransmission is under way.
+    /// Eifel detection (RFC 3522 §3.2). A part of the retransmitted segments may have been lost while another was
+    /// late, so an acknowledgment of a part counts only if no retransmission is in flight.
     fn echo_shows_original(&self, delivery: &Delivery) -> bool {
         let undo = &self.episode.undo;
         let Some(echo) = delivery.echo.filter(|_| self.recovery.in_recovery() && undo.is_open()) else {
             return false;
         };
         let whole = self.snd.una.at_or_after(self.episode.point) || self.snd.queue.flight_again() == 0;
-        // An acknowledgment of everything, after a timeout, may answer the retransmission alone: the
-        // originals arrived and all their acknowledgments were lost. A D-SACK would say so.
+        // After a timeout, an acknowledgment of everything may answer the retransmission alone: the originals
+        // arrived and all their acknowledgments were lost. A D-SACK would report that.
         let everything = self.snd.una == self.snd.nxt && !self.episode.dsack_seen;
         let lost_acks = self.recovery.phase == Phase::Loss && (delivery.dsack.is_some() || everything);
         delivery.acked > 0 && whole && !lost_acks && undo.echo_is_of_original(echo)
     }
 
-    /// RFC 3708 §3.
+    /// D-SACK detection (RFC 3708 §3): true if all retransmissions of the episode were duplicates.
     fn duplicates_show_original(&mut self, delivery: &Delivery) -> bool {
         let Some(range) = delivery.dsack.filter(|_| self.episode.undo.is_open()) else { return false };
         // (A.1): "the left edge of the incoming DSACK is equal to SND.UNA" and nothing is SACKed: "an
@@ -102,8 +101,8 @@ impl Conn {
         self.episode.undo.all_were_duplicates()
     }
 
-    /// Takes the response back: what was believed lost is under way, and the window may grow to where it
-    /// was.
+    /// Reverts the response: lost segments are in flight again, and the congestion window may grow to its previous
+    /// value.
     fn undo<B: Buf>(&mut self, cx: &mut Cx<'_, B>, delivery: &Delivery) {
         match self.recovery.phase {
             Phase::Loss => cx.stats.spurious_timeouts = cx.stats.spurious_timeouts.wrapping_add(1),

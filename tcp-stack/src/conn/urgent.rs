@@ -1,7 +1,7 @@
-//! The urgent mechanism (RFC 9293 §3.8.5, RFC 6093): a mark in the stream, up to which data is urgent.
+//! The urgent mechanism (RFC 9293 §3.8.5, RFC 6093): a pointer to the end of urgent data in the stream.
 //!
-//! The data itself stays in line. What a peer can do with the mark is bounded: it is an offset of at most 65,535 from
-//! a segment that was acceptable, it only advances, and however often it does, one event is owed.
+//! The data itself stays in line. The pointer's effect is bounded: it is an offset of at most 65,535 from an
+//! acceptable segment, it only advances, and one event is pending however often it does.
 
 use super::{Conn, Cx, Notice, RxNode};
 use crate::pool::Pool;
@@ -27,19 +27,19 @@ impl Conn {
         }
     }
 
-    /// Where urgent data ends, as an offset in the stream.
+    /// Returns the end of urgent data as a stream offset.
     pub(crate) fn urgent_end(&self) -> u64 {
         self.rcv.urgent_end
     }
 
-    /// Urgent bytes that the application has not taken.
+    /// Returns the urgent bytes that the application has not polled.
     pub(crate) fn urgent_bytes<B>(&self, rx: &Pool<RxNode<B>>) -> u64 {
         let next = self.rcv.held.first_ready(rx).map_or(self.rcv.bytes, |seq| self.rcv.offset_of(seq));
         self.rcv.urgent_end.saturating_sub(next)
     }
 
-    /// SEND with the urgent flag: all that is queued is urgent. `false` when nothing is: "the user must also send at
-    /// least one data octet".
+    /// SEND with the urgent flag: marks all queued data urgent. Returns `false` if nothing is queued: "the user
+    /// must also send at least one data octet".
     pub(crate) fn mark_urgent(&mut self) -> bool {
         if self.snd.queue.bytes() == 0 || self.snd.fin_queued {
             return false;
@@ -49,14 +49,14 @@ impl Conn {
         true
     }
 
-    /// Puts the pointer into a segment that lies before it.
+    /// Sets the urgent pointer in a segment that begins before it.
     #[cold]
     pub(super) fn emit_urgent(&mut self, header: &mut TcpHeader, seq: SeqNum) {
         if self.snd.una.at_or_after(self.snd.up) {
             self.snd.urgent = false;
         } else if seq.before(self.snd.up) {
             header.flags |= TcpFlags::URG;
-            // What is further away is said so by a later segment.
+            // A pointer further ahead is set by a later segment.
             header.urgent = u16::try_from(self.snd.up.distance_from(seq)).unwrap_or(u16::MAX);
         }
     }

@@ -1,9 +1,10 @@
-//! The window that is offered: how large, and when it moves.
+//! The receive window: its size, and when its right edge moves.
 //!
-//! Each connection begins with a modest buffer, and has it enlarged to what its application takes in a round trip,
-//! twice: so much arrives while the acknowledgment of the first byte is on its way, and the sender may double its own
-//! window meanwhile; more while it grows. All connections together draw on one [`ReceiveMemory`]: what is left of it bounds each one's
-//! window, so that many that do not read leave something to those that do. The edge that was offered never goes back.
+//! Each connection begins with a modest receive buffer. It grows to twice what the application reads in a round
+//! trip, and beyond while that increases: one round trip's data arrives before an acknowledgment takes effect, and
+//! the sender may double its own window meanwhile. All connections share one [`ReceiveMemory`]. The part of it that
+//! is left bounds every window, so connections that do not read leave memory to the others. The right edge never
+//! moves left.
 
 use core::time::Duration;
 
@@ -12,21 +13,21 @@ use crate::budget::ReceiveBudget;
 use crate::config::StackConfig;
 use crate::time::{Instant, Stamp, nanos};
 
-/// A connection's window is at most this part of the memory that is left.
+/// A connection's window is at most 1 / `SHARE_OF_FREE` of the memory that is left.
 const SHARE_OF_FREE: u64 = 2;
-/// But always this much, bytes, and two segments.
+/// Lower bound of every window, bytes; it is at least two segments, too.
 const WINDOW_LEAST: u32 = 4096;
-/// The round trip that is assumed as long as none was measured.
+/// Round-trip time assumed before the first measurement.
 const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
-/// Segments beyond twice what a round trip brought: a sender's window begins with ten.
+/// Segments added to twice what a round trip brought: a sender's initial window is ten segments.
 const SEGMENTS_MORE: u32 = 16;
 
-/// Bytes that all connections have received in order and not let go of, and how many they may.
+/// In-order bytes that the applications of all connections have not consumed, and their limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveMemory {
     used: u64,
     limit: u64,
-    /// Packet buffers that received data retains.
+    /// Packet buffers retained by received data.
     pub(crate) budget: ReceiveBudget,
 }
 
@@ -48,22 +49,22 @@ impl ReceiveMemory {
         self.used = self.used.saturating_sub(u64::from(bytes));
     }
 
-    /// What one connection may have unread now, bytes.
+    /// Returns the unread bytes that one connection may have now.
     fn share(&self) -> u32 {
         u32::try_from(self.limit.saturating_sub(self.used) / SHARE_OF_FREE).unwrap_or(u32::MAX)
     }
 }
 
-/// How a connection's buffer is fitted to its path.
+/// The state of receive buffer tuning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// What the application has let go of since [`Self::since`], bytes.
+    /// Bytes that the application has consumed since `since`.
     consumed: u32,
-    /// The same of the round trip before.
+    /// Bytes consumed in the round trip before.
     consumed_before: u32,
     since: Stamp,
-    /// The round-trip time by the echoes of our timestamps, microseconds; 0 when unknown, or not worth a clock of
-    /// milliseconds.
+    /// Round-trip time by the echoes of our timestamps, microseconds; 0 if unknown, or too short for a millisecond
+    /// clock.
     echo_rtt_us: u32,
 }
 
@@ -72,8 +73,8 @@ impl Tuning {
         Self { consumed: 0, consumed_before: 0, since: Stamp::of(now), echo_rtt_us: 0 }
     }
 
-    /// An echo of our clock came with text. A sender with nothing to say echoes late, so that the estimate falls at
-    /// once and rises slowly.
+    /// Takes a sample from an echo that arrived with text. A sender that pauses echoes late, so the estimate falls
+    /// at once and rises slowly.
     fn on_echo(&mut self, elapsed_ms: u32) {
         let sample = elapsed_ms.saturating_mul(1000);
         self.echo_rtt_us = match sample.checked_sub(self.echo_rtt_us) {
@@ -85,8 +86,9 @@ impl Tuning {
 }
 
 impl Receiver {
-    /// The application let go of so much. What it did in one round trip tells what the next one needs; a gap that
-    /// closes lets much through at once, and all of that counts, since so much had to be on its way.
+    /// Notes that the application consumed `bytes`, and grows the buffer at the end of a round trip: the bytes
+    /// consumed in one predict those of the next. When a gap closes, many bytes are delivered at once; all of them
+    /// count, because all of them were on the path. `most` is the limit of the buffer, bytes.
     #[inline]
     fn tune(&mut self, now: Instant, bytes: u32, round_trip_ns: u64, most: u32) {
         let tuning = &mut self.tuning;
@@ -94,7 +96,7 @@ impl Receiver {
             tuning.consumed = tuning.consumed.saturating_add(bytes);
             return;
         }
-        // A sender that doubles its window each round trip has done so once more when this is found out.
+        // A sender in slow start has doubled its window once more by now.
         let growth = tuning.consumed.saturating_sub(tuning.consumed_before);
         let needed = tuning.consumed.saturating_mul(2).saturating_add(growth.saturating_mul(4));
         let needed = needed.saturating_add(u32::from(self.mss).saturating_mul(SEGMENTS_MORE));
@@ -105,26 +107,26 @@ impl Receiver {
 }
 
 impl Conn {
-    /// What may be unread now: what fits the path, as long as there is memory for it.
+    /// Returns the bound of unread bytes now: the tuned buffer, as far as memory is left.
     fn buffer<B>(&self, cx: &Cx<'_, B>) -> u32 {
         let least = WINDOW_LEAST.max(u32::from(self.rcv.mss).saturating_mul(2));
         self.rcv.buffer.min(cx.memory.share().max(least))
     }
 
-    /// The window field of a segment that is sent now, and the right edge that it promises.
+    /// Returns the window field of a segment sent now, and moves the right edge accordingly.
     #[inline(always)]
     pub(super) fn offer_window<B>(&mut self, cx: &Cx<'_, B>, scaled: bool) -> u16 {
         let shift = if scaled { self.negotiated.rcv_wscale } else { 0 };
-        // Until the handshake is over, a SYN may have to repeat what was offered.
+        // Before the handshake is complete, a repeated SYN must offer the same window.
         let buffer = if self.state.is_synchronized() { self.buffer(cx) } else { syn_window(cx.config) };
         let free = buffer.saturating_sub(self.rcv.unread);
         let current = self.current_window();
         // RFC 9293 §3.8.6.2.2: the edge moves when it can move by a segment or half the buffer.
         let step = (buffer / 2).min(u32::from(self.rcv.mss));
         let grown = if free >= current.saturating_add(step) { free >> shift } else { 0 };
-        // Rounding must not take back what was offered (§3.8.6: "shrinking the window"), as long as the buffer
-        // has that much. Rounded up each time, the window would move on with every segment and never close;
-        // RFC 7323 §2.4: "or will have to advertise a smaller window". What was offered is still taken.
+        // Rounding must not shrink the window (§3.8.6: "shrinking the window") while the buffer has room for it. If
+        // it were rounded up each time, the window would move with every segment and never close; RFC 7323 §2.4:
+        // "or will have to advertise a smaller window". Data within the old edge is still accepted.
         let unit = 1_u32 << shift;
         let up = (current >> shift).saturating_add(u32::from(current & unit.wrapping_sub(1) != 0));
         let kept = if up << shift < free.saturating_add(unit) { up } else { current >> shift };
@@ -133,18 +135,18 @@ impl Conn {
         field
     }
 
-    /// The window of the SYN-ACK that was sent.
+    /// Notes the window of the SYN-ACK that was sent.
     pub(super) fn note_syn_window(&mut self, config: &StackConfig) {
         self.rcv.edge = self.rcv.nxt + syn_window(config);
     }
 
-    /// The window that the peer knows of, bytes.
+    /// Returns the window that was offered to the peer, bytes.
     pub(crate) fn current_window(&self) -> u32 {
         if self.rcv.edge.after(self.rcv.nxt) { self.rcv.edge.distance_from(self.rcv.nxt) } else { 0 }
     }
 
-    /// The application has let go of delivered bytes: a window that was nearly closed is opened at
-    /// once, one that is wide enough with the next acknowledgment.
+    /// Handles consumption by the application. A nearly closed window is reopened by an immediate acknowledgment; a
+    /// wider one grows with the next acknowledgment.
     #[inline]
     pub(crate) fn on_consumed<B>(&mut self, cx: &mut Cx<'_, B>, bytes: u32) {
         let bytes = bytes.min(self.rcv.unread);
@@ -164,7 +166,7 @@ impl Conn {
         }
         let current = self.current_window();
         if current > self.rcv.buffer / 2 {
-            // Not nearly closed, whatever is free: nothing is, beyond that.
+            // The window is not nearly closed: it exceeds half of the buffer.
             return;
         }
         let buffer = self.buffer(cx);
@@ -175,8 +177,8 @@ impl Conn {
         }
     }
 
-    /// The round trip as far as a receiver knows it: from echoes, or else from the handshake and what it sent itself.
-    /// Nanoseconds.
+    /// Returns the receiver's estimate of the round-trip time, nanoseconds: by echoes, or else from the handshake
+    /// and from what it sent itself.
     #[inline]
     fn receive_round_trip(&self) -> u64 {
         match self.rcv.tuning.echo_rtt_us {
@@ -185,7 +187,7 @@ impl Conn {
         }
     }
 
-    /// A segment with text and timestamps arrived in order.
+    /// Takes a round-trip sample from an in-order segment with text and timestamps.
     #[inline]
     pub(super) fn note_echo<B>(&mut self, cx: &Cx<'_, B>, echo: u32) {
         if !self.rcv.tuned
@@ -196,22 +198,23 @@ impl Conn {
     }
 }
 
-/// The largest unread amount, bytes.
+/// Returns the configured maximum of the receive buffer, bytes.
 pub(crate) fn receive_buffer(config: &StackConfig) -> u32 {
     config.receive_window_bytes.clamp(1024, 1 << 30)
 }
 
-/// What a connection begins with, bytes.
+/// Returns the initial receive buffer, bytes.
 pub(super) fn initial_buffer(config: &StackConfig) -> u32 {
     config.receive_window_initial_bytes.clamp(1024, receive_buffer(config))
 }
 
-/// The window of a SYN, which cannot be scaled (RFC 7323 §2.2). It is the same for all: a cookie remembers no other.
+/// Returns the window of our SYN, which cannot be scaled (RFC 7323 §2.2). It is the same for all connections,
+/// because a cookie stores no window.
 pub(super) fn syn_window(config: &StackConfig) -> u32 {
     initial_buffer(config).min(u16::MAX.into())
 }
 
-/// The window scale that we offer: the least with which the buffer can be expressed.
+/// Returns our window scale: the least that can express the buffer.
 pub(crate) fn offered_scale(config: &StackConfig) -> u8 {
     let buffer = receive_buffer(config);
     (0..=14).find(|shift| buffer >> shift <= u32::from(u16::MAX)).unwrap_or(14)

@@ -1,4 +1,4 @@
-//! Commands of the application, and what it can look at.
+//! The application's commands, and the state that it can read.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -14,23 +14,23 @@ use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::flow_hash;
 
-/// The source ports of active opens (RFC 6335 §6: dynamic ports).
+/// Source ports of active opens (RFC 6335 §6: dynamic ports).
 const PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 const PORT_COUNT: u32 = 16_384;
 
-/// Bytes that [`Stack::send`] takes at a time however short the peer's segments are: it makes several of them then.
-/// RFC 5044 §4.5 lets MPA hand down no less (a MULPDU of 128, framed, with a marker).
+/// Bytes that [`Stack::send`] accepts at a time even if the peer's segments are shorter; it then splits them. RFC
+/// 5044 §4.5 lets MPA pass no less (a MULPDU of 128, framed, with a marker).
 pub const SEND_LEAST: usize = 140;
 
 impl<B: Buf> Stack<B> {
-    /// Accepts connections to a port, over IPv4 and IPv6.
+    /// Accepts connections to a port, over IPv4 and IPv6. Errors: port 0, a port in use, or 1024 listeners.
     pub fn listen(&mut self, port: u16, options: ListenOptions) -> Result<ListenerId, ListenError> {
         let listener = self.listeners.add(port, options)?;
         self.accounts.add_listener(listener);
         Ok(listener)
     }
 
-    /// Accepts no more. Connections that are established stay; half-open ones are reset.
+    /// Removes a listener. Established connections stay; half-open ones are reset.
     pub fn unlisten(&mut self, listener: ListenerId) {
         let now = self.now;
         if let Some(removed) = self.listeners.remove(listener) {
@@ -38,7 +38,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Whether an address is one of ours, the link-local one included.
+    /// True if an address is one of ours, the link-local one included.
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.interface.is_local(address)
     }
@@ -54,7 +54,7 @@ impl<B: Buf> Stack<B> {
         self.connect_from(now, None, remote, options)
     }
 
-    /// As [`Self::connect`], from a given address of ours (RFC 9293 §3.9.1.1, MUST-43).
+    /// Same as [`Self::connect`], from a given local address (RFC 9293 §3.9.1.1, MUST-43).
     pub fn connect_from(
         &mut self,
         now: Instant,
@@ -99,8 +99,8 @@ impl<B: Buf> Stack<B> {
         Ok(id)
     }
 
-    /// RFC 6056 §3.3.3: a port from a place that depends on the destination, moved on each time; one whose
-    /// flow leads back to this worker.
+    /// Chooses a source port (RFC 6056 §3.3.3): the search begins at a keyed hash of the destination and advances
+    /// with each call. The flow of the port must lead back to this worker.
     fn choose_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
         let workers = u32::from(self.config.worker_count.max(1));
         let offset = self.entropy.port_offset(local, remote);
@@ -120,14 +120,14 @@ impl<B: Buf> Stack<B> {
         None
     }
 
-    /// Queues a payload, to be sent as one segment: it is never merged with another, is split only where
-    /// the peer's window or a smaller path MTU forces it, and is sent again from the same memory. The
-    /// buffer holds nothing but the payload, which must not be longer than [`Self::emss`] or [`SEND_LEAST`], and has
-    /// [`HEADROOM`](crate::HEADROOM) before it. One that was made before the path MTU became smaller, of up to
-    /// [`Self::payload_max`] bytes, is taken, too, and split. An empty payload is nothing.
+    /// Queues a payload, to be sent as one segment: it is never merged with another, is split only if the peer's
+    /// window or a smaller path MTU requires it, and is retransmitted from the same memory. The buffer must hold
+    /// only the payload, with [`HEADROOM`](crate::HEADROOM) before it, and at most the larger of [`Self::emss`] and
+    /// [`SEND_LEAST`] bytes. A payload made before the path MTU decreased, of up to [`Self::payload_max`] bytes, is
+    /// accepted, too, and split. An empty payload is ignored.
     pub fn send(&mut self, now: Instant, conn: ConnId, payload: B) -> Result<(), SendError<B>> {
         let data_nodes = self.data_nodes();
-        // A little more than `send_capacity` says: what it said shrinks as it is used.
+        // A little more than `send_capacity` returns, which decreases as it is used.
         let free = data_nodes.saturating_add(16);
         let Self { conns, tx, rx, memory, accounts, stats, config, paths, .. } = self;
         let Some(block) = conns.get_mut(conn) else { return Err(SendError::NotConnected(payload)) };
@@ -146,19 +146,18 @@ impl<B: Buf> Stack<B> {
             }
             return Err(SendError::Full(payload));
         }
-        // Now the payload is in the caches, from which other segments may push it before its turn comes.
+        // The payload is in the caches now; other segments may evict it before it is sent.
         let sum = (!config.tx_checksum_offload).then(|| B::sum(payload.bytes()).fold());
         block
             .enqueue(&mut Cx { now, config, tx, rx, memory, accounts, stats, paths }, len, payload, sum)
             .map_err(SendError::Full)?;
-        // That it waits to be sent is all that can follow.
+        // Output is the only work that can follow.
         self.output.push_block(block, conn.index());
         Ok(())
     }
 
-    /// Appends `len` bytes, which `build` writes, to the last segment queued. `false`, and nothing done,
-    /// when some of that segment was sent already or there is no room: in the segment, its buffer, or the
-    /// queue.
+    /// Appends `len` bytes, which `build` writes, to the last queued segment. Returns `false`, changing nothing, if
+    /// a part of that segment was sent already or there is no room in the segment, its buffer, or the queue.
     pub fn append(&mut self, conn: ConnId, len: usize, build: &mut dyn FnMut(&mut [u8])) -> bool {
         let Some(block) = self.conns.get_mut(conn) else { return false };
         let Ok(short) = u16::try_from(len) else { return false };
@@ -178,21 +177,21 @@ impl<B: Buf> Stack<B> {
         true
     }
 
-    /// Marks all that is queued as urgent (RFC 9293 §3.8.5): the peer is describe where it ends, and that it does not want
-    /// to wait for it. `false` when nothing is queued. "New applications SHOULD NOT employ" it.
+    /// Marks all queued data as urgent (RFC 9293 §3.8.5). Returns `false` if nothing is queued. "New applications
+    /// SHOULD NOT employ" it.
     pub fn mark_urgent(&mut self, conn: ConnId) -> bool {
         self.conns.get_mut(conn).is_some_and(Conn::mark_urgent)
     }
 
-    /// Bytes that [`Self::send`] takes now: 0 while the connection is not established or is closing.
+    /// Returns the bytes that [`Self::send`] accepts now: 0 while the connection is not established or is closing.
     pub fn send_capacity(&self, conn: ConnId) -> usize {
         let free = self.data_nodes();
         let room = self.conns.get(conn).map_or(0, |conn| conn.send_room(&self.config, free));
         if free == 0 { 0 } else { usize::try_from(room).unwrap_or(0) }
     }
 
-    /// Asks for one [`Event::Writable`](crate::Event::Writable) as soon as [`Self::send_capacity`] is a
-    /// quarter of the send buffer or more, and a full segment's: by the next [`Self::poll_event`], if it is already.
+    /// Requests one [`Event::Writable`](crate::Event::Writable) when [`Self::send_capacity`] reaches a quarter of
+    /// the send buffer and a full segment; if it has already, the next [`Self::poll_event`] returns it.
     pub fn notify_writable(&mut self, conn: ConnId) {
         let pool_is_full = self.data_nodes() == 0;
         let Some(block) = self.conns.get_mut(conn) else { return };
@@ -204,18 +203,18 @@ impl<B: Buf> Stack<B> {
         self.with_conn(self.now, conn.index(), |conn, cx| conn.note_room(cx));
     }
 
-    /// Effective send MSS: payload of a full segment, bytes; 0 for a connection that is gone.
+    /// Returns the effective send MSS, the payload of a full segment, bytes; 0 for a connection that is gone.
     pub fn emss(&self, conn: ConnId) -> usize {
         self.conns.get(conn).map_or(0, |conn| usize::from(conn.snd.emss))
     }
 
-    /// The longest payload that [`Self::send`] takes: that of a full segment on a path without a narrower link, bytes,
-    /// [`SEND_LEAST`] at least; 0 for a connection that is gone. It does not change.
+    /// Returns the longest payload that [`Self::send`] accepts, bytes: that of a full segment on a path as wide as
+    /// the link, at least [`SEND_LEAST`]; 0 for a connection that is gone. It does not change.
     pub fn payload_max(&self, conn: ConnId) -> usize {
         self.conns.get(conn).map_or(0, |conn| conn.payload_max(&self.config))
     }
 
-    /// The application has let go of so many bytes of those that [`Event::Data`](crate::Event::Data)
+    /// Notes that the application has consumed `bytes` of the data that [`Event::Data`](crate::Event::Data)
     /// delivered: the receive window opens by them.
     pub fn consumed(&mut self, conn: ConnId, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -223,22 +222,23 @@ impl<B: Buf> Stack<B> {
         let Some(block) = conns.get_mut(conn) else { return };
         let owed = block.pending.has(Pending::Ack);
         block.on_consumed(&mut Cx { now: *now, config, tx, rx, memory, accounts, stats, paths }, bytes);
-        // An acknowledgment that opens the window is all that can follow.
+        // An acknowledgment that opens the window is the only work that can follow.
         if block.pending.has(Pending::Ack) && !owed {
             self.output.push_block(block, conn.index());
         }
     }
 
-    /// Whether the pool of packet buffers has little more left than what is kept for acknowledgments and for reception, when
-    /// it was looked at last.
+    /// True if the pool of packet buffers had little more left, when last observed, than the reserve for
+    /// acknowledgments and reception.
     pub fn pool_is_short(&self) -> bool {
         self.memory.budget.pool_is_short()
     }
 
-    /// Says how many packet buffers the application keeps now of the segments of a connection that it was handed; to be
-    /// called when that changes, and after the events of a connection rather than within. `false`: so many are too many,
-    /// for the connection, its listener, its source or all together. The application copies what it needs of them,
-    /// or ends the connection, and says so. Fewer than before are never too many.
+    /// Declares the number of packet buffers of a connection's delivered segments that the application retains. It
+    /// must be called after each change, between the events of two connections rather than among those of one.
+    /// Returns `false` if the connection, its listener, its source or all connections together would exceed their
+    /// limit: the application must then copy what it needs, or end the connection, and declare the new number. A
+    /// decrease is never refused.
     pub fn retain(&mut self, conn: ConnId, buffers: u32) -> bool {
         let Self { conns, memory, accounts, stats, held, kept, .. } = self;
         let Some(block) = conns.get_mut(conn).filter(|block| block.kept != buffers) else { return true };
@@ -258,13 +258,14 @@ impl<B: Buf> Stack<B> {
         true
     }
 
-    /// Shows the application what has arrived behind a gap, right after [`Event::OutOfOrder`](crate::Event::OutOfOrder): of
-    /// each segment the stream offset of its first byte, and its payload. Where `takes` says that the application has
-    /// what it needs of it, the frame is let go of, and [`Event::Data`](crate::Event::Data) brings the length only.
+    /// Offers out-of-order segments to the application, right after
+    /// [`Event::OutOfOrder`](crate::Event::OutOfOrder): `takes` gets the stream offset and the payload of each
+    /// segment. If it returns true, the application has taken the payload: the frame is released, and
+    /// [`Event::Data`](crate::Event::Data) will deliver only the length.
     ///
-    /// Every segment is shown once at most, and only until events are polled or frames handled again. It is received either way, and
-    /// acknowledged selectively. Its bytes may all the same come once more, with [`Event::Data`](crate::Event::Data): as
-    /// part of a longer segment, or where what was held had to be given up.
+    /// A segment is offered at most once, and only before further events are polled or frames handled. Whether
+    /// taken or not, it counts as received and is selectively acknowledged. Taken bytes may still be delivered with
+    /// [`Event::Data`](crate::Event::Data): as part of a longer segment, or after held segments were given up.
     pub fn offer_out_of_order(&mut self, conn: ConnId, takes: &mut dyn FnMut(u64, &[u8]) -> bool) {
         let Self { conns, rx, stats, offerable, memory, accounts, .. } = self;
         let Some((_, first)) = offerable.take().filter(|(index, _)| *index == conn.index()) else { return };
@@ -272,7 +273,7 @@ impl<B: Buf> Stack<B> {
         let (nxt, in_order) = (block.rcv.nxt, block.rcv.bytes);
         let (ids, before) = (block.accounts(), block.rcv.held.buffers());
         block.rcv.held.offer(rx, first, nxt, &mut |seq, bytes| {
-            // Behind what came in order.
+            // The offset counts from the in-order bytes.
             let taken = takes(in_order.wrapping_add(u64::from(seq.distance_from(nxt))), bytes);
             stats.taken_segments = stats.taken_segments.wrapping_add(u64::from(taken));
             taken
@@ -282,7 +283,7 @@ impl<B: Buf> Stack<B> {
         accounts.change_buffers(ids, before, after);
     }
 
-    /// Closes our direction: a FIN follows what is queued. Data is received until the peer closes, too.
+    /// Closes our direction: a FIN follows the queued data. Data is received until the peer closes, too.
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         let Some(block) = self.conns.get(conn) else { return };
         if block.state == State::SynSent {
@@ -293,7 +294,7 @@ impl<B: Buf> Stack<B> {
         self.with_conn(now, conn.index(), |conn, cx| conn.close(cx));
     }
 
-    /// FourTuple the connection at once: the peer is sent a reset, what is queued and undelivered is dropped.
+    /// Aborts the connection: sends a reset and drops queued and undelivered data.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         if self.conns.get(conn).is_some() {
             self.abort_at(now, conn.index());
@@ -308,13 +309,13 @@ impl<B: Buf> Stack<B> {
         self.with_conn(now, index, |conn, cx| conn.finish(cx, CloseReason::Aborted));
     }
 
-    /// The connections, from the given place of the table on: a listing goes on behind the
-    /// [`ConnId::index`] where it stopped, whatever happened meanwhile.
+    /// Iterates over the connections from slot `cursor` on. A listing may continue after the [`ConnId::index`]
+    /// where it stopped, even if connections came or ended meanwhile.
     pub fn connections_from(&self, cursor: u32) -> impl Iterator<Item = ConnId> {
         (cursor..self.conns.places()).filter_map(|index| self.conns.id(index))
     }
 
-    /// What is known of a connection.
+    /// Returns the state of a connection, for display.
     pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
         let conn = self.conns.get(conn)?;
         Some(ConnInfo {

@@ -1,4 +1,4 @@
-//! What must hold between any two calls, looked at from inside: for tests.
+//! Invariants that hold between any two calls, for simulations and fuzzers.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,22 +12,21 @@ use crate::seq::SeqNum;
 use crate::state::State;
 use crate::timer::TimerKind;
 
-/// The timers that bring a connection on that has sent something.
+/// The timers that recover outstanding data.
 const RECOVER: [TimerKind; 3] = [TimerKind::Retransmit, TimerKind::LossProbe, TimerKind::Reordering];
 
 impl<B: Buf> Stack<B> {
-    /// Whether segments that are expected are taken the short way, and new ones sent in trains, as they always are but where
-    /// both ways are compared.
+    /// Turns header prediction and trains on or off. They are on except in tests that compare both paths.
     pub fn predict(&mut self, predicts: bool) {
         self.predicts = predicts;
     }
 
-    /// From how many connections on it looks ahead.
+    /// Sets the number of slots from which on bursts are prefetched.
     pub fn set_prefetch_from(&mut self, connections: u32) {
         self.prefetch_from = connections;
     }
 
-    /// All that tells one stack from another: connections, queues, timers, counters.
+    /// Returns the whole state as text, to compare two stacks: connections, queues, timers, counters.
     pub fn facts(&self) -> String {
         let queues = (&self.events, &self.output, &self.neighbor_wait, &self.pool_wait, &self.held);
         let leaving = (&self.giving_way, self.searched, &self.evicted);
@@ -36,13 +35,13 @@ impl<B: Buf> Stack<B> {
         format!("{:?} {queues:?} {leaving:?} {pools:?} {:?} {counters:?}", self.conns, self.next_deadline())
     }
 
-    /// Looks at every connection and at what they share; an error says what is wrong. What it costs grows
-    /// with the connections and all that they have queued.
+    /// Checks every connection and the shared state; the error names the violation. The cost grows with the
+    /// connections and all their queued segments.
     ///
-    /// * What [`Self::audit_connections`] finds.
-    /// * What a send queue says of its segments is what they say.
-    /// * No node of the receive pool belongs to nobody.
-    /// * What connections retain of received data is what is counted, for all together and in the accounts.
+    /// * The checks of [`Self::audit_connections`].
+    /// * The sums of a send queue match its segments.
+    /// * Every used node of the receive pool belongs to a connection.
+    /// * The retained packet buffers match the counts, of all connections together and in the accounts.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_connections()?;
         let (mut receiving, mut retained, mut kept) = (0_u32, 0_u32, 0_u32);
@@ -64,13 +63,13 @@ impl<B: Buf> Stack<B> {
         expect_equal("kept buffers", self.kept, kept)
     }
 
-    /// What can be said without a walk through what is queued, so that each step of a simulation can be followed by it.
+    /// Checks what needs no walk through the queues, so that a simulation can afford it after each step.
     ///
-    /// * Something outstanding implies a timer that recovers it, and a timer implies an armed wheel.
-    /// * What is queued and not outstanding waits to be sent, or for a timer.
-    /// * An event that is due is in the list of events.
-    /// * Every connection is counted in its accounts; one that gives way is in that line.
-    /// * No node of the send pool and no entry of the table of flows belongs to nobody.
+    /// * Outstanding data implies a timer that recovers it, and a timer implies an armed wheel.
+    /// * Queued data that is not outstanding waits to be sent, or for a timer.
+    /// * A connection with an event is in the event queue.
+    /// * Every connection is counted in its accounts; one that gives way is in that queue.
+    /// * Every used node of the send pool, and every entry of the flow table, belongs to a connection or record.
     pub fn audit_connections(&self) -> Result<(), String> {
         let (mut conns, mut sending) = (0_u32, 0_u32);
         let mut flows = self.time_wait.used().saturating_add(self.half_open.used());
@@ -91,24 +90,24 @@ impl<B: Buf> Stack<B> {
         (0..self.conns.places()).filter_map(|index| Some((index, self.conns.at(index)?)))
     }
 
-    /// The initial sequence numbers of a connection: its own and its peer's.
+    /// Returns the initial sequence numbers of a connection: ours and the peer's.
     pub fn initial_sequences(&self, conn: ConnId) -> Option<(SeqNum, SeqNum)> {
         self.conns.get(conn).map(|conn| (conn.snd.iss, conn.rcv.irs))
     }
 
     fn audit_conn(&self, index: u32, conn: &Conn) -> Result<(), &'static str> {
         if conn.has_events() && !self.conns.is_queued(index, QueueKind::Events) {
-            return Err("an event that nobody will be describe of");
+            return Err("an event is pending, and the connection is not in the event queue");
         }
         if conn.gives_way != GivesWay::Never && !self.conns.is_queued(index, QueueKind::GivesWay) {
-            return Err("it gives way, and nobody will find it");
+            return Err("it gives way, and is not in the queue for that");
         }
         if conn.state == State::Closed {
             return Ok(());
         }
         let has = |kind: TimerKind| conn.timers.is_set(kind);
-        // The byte that a probe has put into a closed window is outstanding and not in flight: it goes again with the rest
-        // of its segment, when the window is worth that (RFC 9293 §3.8.6.2.1).
+        // The byte that a probe has put into a closed window is outstanding but not in flight: it is sent again
+        // with the rest of its segment, once the window is large enough (RFC 9293 §3.8.6.2.1).
         let probed = conn.snd.queue.in_flight() == 0 && conn.snd.queue.lost() == 0;
         let recovers = RECOVER.into_iter().any(has)
             || has(TimerKind::Persist)
@@ -124,7 +123,7 @@ impl<B: Buf> Stack<B> {
             return Err("something is queued, and nothing will send it");
         }
         if earliest.is_some_and(|deadline| !self.wheel.is_armed_no_later(index, deadline)) {
-            return Err("a timer of which the wheel does not know");
+            return Err("a timer runs, and the wheel is not armed for it");
         }
         if conn.snd.una.after(conn.snd.nxt) || conn.snd.nxt.after(conn.snd.end) {
             return Err("SND.UNA, SND.NXT and the end of the queue are out of order");
@@ -139,12 +138,12 @@ impl<B: Buf> Stack<B> {
     }
 }
 
-/// A connection, and what is wrong with it.
+/// Formats a violation with its connection.
 fn describe(index: u32, what: &str, conn: &Conn) -> String {
     format!("place {index}: {what}: {conn:?}")
 }
 
-/// What is in use must be what the connections have.
+/// Checks that the number in use equals the number that connections have.
 fn expect_equal(what: &str, used: u32, found: u32) -> Result<(), String> {
     let text = || format!("{used} {what}, of which {found} belong to a connection");
     if used == found { Ok(()) } else { Err(text()) }

@@ -1,4 +1,4 @@
-//! Frames in.
+//! Received frames: from the port to the connections.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -19,13 +19,14 @@ use crate::state::State;
 use crate::time::{Instant, MilliStamp, nanos};
 use crate::wire::{EcnField, TcpFlags};
 
-/// How often a neighbor is describe that it is reachable.
+/// Least time between two reachability confirmations to the neighbor cache, per connection.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(5);
-/// Connections that give up what they retain, per burst, when that is short: as many as segments that may be retained.
+/// Bound per burst of connections that must give up retained buffers: as many as the segments of a burst, which may
+/// be retained.
 const RECLAIMED_PER_BURST: u32 = 32;
 
 impl<B: Buf> Stack<B> {
-    /// Takes a burst of frames from the port. Nothing is sent: replies are only noted, so that a burst is
+    /// Handles a burst of frames from the port. Nothing is sent: replies are only queued, so that a burst is
     /// acknowledged once.
     #[inline]
     pub fn handle_frames(&mut self, now: Instant, frames: impl IntoIterator<Item = RxFrame<B>>) {
@@ -50,7 +51,7 @@ impl<B: Buf> Stack<B> {
         self.reclaim_held(now);
     }
 
-    /// Takes frames, each with where its connection is likely to be.
+    /// Handles frames, each with the likely slot of its connection ([`NIL`] if unknown).
     #[inline]
     fn take_burst(
         &mut self,
@@ -66,8 +67,8 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Takes a segment that its connection expects, and gives back any other frame. A connection is settled once for a
-    /// run of its segments: `run` is the one that is not yet. `place` is where it is likely to be.
+    /// Handles a segment that its connection expects; returns any other frame. A connection is scheduled once per
+    /// run of consecutive segments: `run` is the connection of the present run. `place` is the likely slot.
     #[inline(always)]
     fn take_predicted(
         &mut self,
@@ -100,7 +101,7 @@ impl<B: Buf> Stack<B> {
         None
     }
 
-    /// Settles the connection whose segments came in a run.
+    /// Schedules the connection of a run of segments.
     #[inline]
     fn end_run(&mut self, now: Instant, run: &mut Option<u32>) {
         if let Some(index) = run.take() {
@@ -108,10 +109,10 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// The connection that a flow leads to.
+    /// Returns the slot of a flow's connection.
     #[inline(always)]
     fn conn_of(&mut self, flow: &FourTuple, place: u32) -> Option<u32> {
-        // The flow of the last segment, mostly.
+        // Usually the flow of the last segment.
         if let Some((index, last)) = &self.last
             && last == flow
         {
@@ -152,7 +153,7 @@ impl<B: Buf> Stack<B> {
         let payload = Payload { seq, range: start..end, buf };
         let incoming = Incoming { header, options, payload, src_mac, ecn };
         let flow = FourTuple::new(local, remote);
-        // The flow of the last segment, mostly.
+        // Usually the flow of the last segment.
         if let Some((index, last)) = self.last
             && last == flow
         {
@@ -167,7 +168,7 @@ impl<B: Buf> Stack<B> {
             }
             Some(Target::HalfOpen(at)) => self.on_half_open(now, at, incoming),
             Some(Target::TimeWait(at)) => self.on_time_wait(now, at, incoming),
-            // Every worker puts the fragments together; the connection is one's.
+            // Every worker reassembles the fragments; only one has the connection.
             None if reassembled && self.config.worker_count > 1 => {
                 self.interface.drop_delivered(DropReason::FragmentWorker);
             }
@@ -215,7 +216,7 @@ impl<B: Buf> Stack<B> {
             }
             TimeWaitVerdict::Forget => self.forget_time_wait(at),
             TimeWaitVerdict::Reuse(least) => {
-                // Unless the SYN is accepted the record stays: it still guards the old connection.
+                // Unless the SYN is accepted, the record stays and protects the old connection.
                 let addresses = (record.flow.local(), record.flow.remote());
                 if self.on_unknown(now, addresses, record.hash, incoming, Some(least)) {
                     self.stats.time_wait_reused = self.stats.time_wait_reused.wrapping_add(1);
@@ -225,8 +226,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// SEGMENT ARRIVES in CLOSED and in LISTEN (RFC 9293 §3.10.7.1 and .2). Returns whether it was a SYN that was
-    /// accepted.
+    /// SEGMENT ARRIVES in CLOSED and in LISTEN (RFC 9293 §3.10.7.1 and .2). Returns true if a SYN was accepted.
     #[cold]
     fn on_unknown(
         &mut self,
@@ -243,7 +243,7 @@ impl<B: Buf> Stack<B> {
         }
         let opening = OpeningSegment { local, remote, hash, incoming: &incoming, least };
         if !header.flags.contains(TcpFlags::ACK) && self.listeners.find(local.port()).is_some() {
-            // LISTEN, third: a SYN, whatever is combined with it; fourth: "Drop the segment and return."
+            // LISTEN, third: a SYN, with any other bits but ACK; fourth: "Drop the segment and return."
             let is_syn = header.flags.contains(TcpFlags::SYN);
             let accepted = if is_syn { self.on_syn(now, &opening) } else { Err(DropReason::TcpNoAck) };
             if let Err(reason) = accepted {
@@ -257,17 +257,17 @@ impl<B: Buf> Stack<B> {
             return false;
         }
         self.interface.drop_delivered(DropReason::TcpNoConnection);
-        // What overtakes the acknowledgment that opens the connection comes again behind it, or is of no use then: no
-        // reset. Whoever has nothing to say, and may answer a SYN-ACK whose record has given way, must hear of it.
-        let too_early =
+        // Data that overtakes the acknowledgment of a cookie is retransmitted anyway: no reset. A bare ACK that may
+        // answer an evicted SYN-ACK gets one.
+        let may_overtake =
             cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_a_record(now, &opening));
-        if !too_early {
+        if !may_overtake {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }
         false
     }
 
-    /// The longest packet that is known to reach `ip`, bytes.
+    /// Returns the path MTU to `ip`, bytes.
     pub(super) fn path_mtu_to(&mut self, now: Instant, ip: IpAddr) -> u16 {
         self.paths.get(now, ip).unwrap_or(self.config.mtu)
     }
@@ -286,7 +286,7 @@ impl<B: Buf> Stack<B> {
         *counter = counter.wrapping_add(1);
     }
 
-    /// Tells connections that found the pool full that it no longer is.
+    /// Notifies connections that found the pool full, now that it has room again.
     fn wake_pool_waiters(&mut self, now: Instant) {
         if self.pool_wait.is_empty() || self.data_nodes() < (self.config.buffers_max / 8).min(64) {
             return;
@@ -302,8 +302,8 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Has the connections that retain received data longest let go of it, before the budget for that is used up or the
-    /// pool's reserve is touched: so that everybody can retain a little.
+    /// Makes the connections that have retained received data longest give it up, before the budget is exhausted or
+    /// the pool's reserve is touched: so every connection can retain a little.
     fn reclaim_held(&mut self, now: Instant) {
         let mut asked = 0_u32;
         for _ in 0..RECLAIMED_PER_BURST {
@@ -320,7 +320,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// What the flow between two ends leads to.
+    /// Returns the owner of a flow: a connection or a record.
     #[inline]
     pub(super) fn find(&self, hash: u32, flow: &FourTuple) -> Option<Target> {
         self.conns.find(hash, |conns, target| match target {
@@ -330,17 +330,18 @@ impl<B: Buf> Stack<B> {
         })
     }
 
-    /// Nodes of the send pool that are left for data.
+    /// Returns the free nodes of the send pool that data may use.
     pub(super) fn data_nodes(&self) -> u32 {
         self.config.data_nodes(self.tx.available())
     }
 }
 
-/// Whom to tell the neighbor cache of, now and then: what was sent there arrives, since SND.UNA was `una` before.
+/// Returns the peer's address, at most once per [`CONFIRM_INTERVAL`], if SND.UNA has advanced from `una`: that
+/// confirms the neighbor's reachability.
 #[inline]
 fn reachable(now: Instant, conn: &mut Conn, una: SeqNum) -> Option<IpAddr> {
-    let tell = conn.snd.una != una && conn.confirmed_at.age_nanos(now) >= nanos(CONFIRM_INTERVAL);
-    tell.then(|| {
+    let confirms = conn.snd.una != una && conn.confirmed_at.age_nanos(now) >= nanos(CONFIRM_INTERVAL);
+    confirms.then(|| {
         conn.confirmed_at = MilliStamp::of(now);
         conn.remote().ip()
     })

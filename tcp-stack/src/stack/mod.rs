@@ -1,4 +1,4 @@
-//! The stack: joins the interface and TCP, and is what an application sees.
+//! The stack: connects the interface with TCP, and is the application's API.
 
 mod api;
 #[cfg(any(test, feature = "testutil"))]
@@ -36,28 +36,28 @@ use crate::time::{Duration, Instant};
 use crate::timer::Wheel;
 use replies::Replies;
 
-/// Timer expirations and wheel movements per call of [`Stack::handle_timeouts`].
+/// Bound of timer expirations and wheel movements per call of [`Stack::handle_timeouts`].
 const TIMER_BUDGET: u32 = 512;
-/// Timeouts in a row that cast doubt on the next hop (RFC 9293 §3.8.3: "R1 SHOULD correspond to at least 3
+/// Consecutive timeouts that cast doubt on the next hop (RFC 9293 §3.8.3: "R1 SHOULD correspond to at least 3
 /// retransmissions").
 const R1: u8 = 3;
-/// Connections of a listener and of a source.
+/// No limit on the connections of a listener and of a source.
 const UNLIMITED: ConnectionLimits = ConnectionLimits { listener: u32::MAX, source: u32::MAX };
-/// TIME-WAIT records that end per call.
+/// Bound of TIME-WAIT records that expire per call.
 const TIME_WAIT_BUDGET: u32 = 64;
 
-/// TCP/IP for one worker.
+/// TCP/IP for one worker and one port.
 ///
-/// Methods are of four kinds: *handle* takes frames or the passing of time; *poll* gives frames and
-/// events; commands act on a connection or listener; the rest only looks. None blocks, reads a clock, or
-/// allocates once the stack is made. One turn of a worker calls, in this order,
+/// Methods are of four kinds: *handle* takes frames or the passing of time; *poll* returns frames and events;
+/// commands act on a connection or listener; the others only read. None blocks, reads a clock, or allocates once
+/// the stack is made. One poll iteration of a worker calls, in this order,
 ///
 /// 1. [`handle_frames`](Self::handle_frames) with a burst from the port,
 /// 2. [`poll_event`](Self::poll_event) until there is none, acting on each,
 /// 3. [`handle_timeouts`](Self::handle_timeouts),
 /// 4. [`poll_transmit`](Self::poll_transmit) with as much as the port takes.
 ///
-/// A name ([`ConnId`]) whose connection is gone is refused or ignored everywhere.
+/// A [`ConnId`] whose connection is gone is refused or ignored everywhere.
 #[derive(Debug)]
 pub struct Stack<B: Buf> {
     config: StackConfig,
@@ -76,42 +76,41 @@ pub struct Stack<B: Buf> {
     output: IndexQueue,
     neighbor_wait: IndexQueue,
     pool_wait: IndexQueue,
-    /// Those that retain received data, longest first.
+    /// Connections that retain received data, longest first.
     held: IndexQueue,
-    /// Packet buffers that the application keeps of received data.
+    /// Packet buffers that the application retains, of all connections.
     kept: u32,
-    /// Those that give way to newcomers, in that order.
+    /// Connections that give way to new ones, in this order.
     giving_way: IndexQueue,
-    /// Where in `giving_way` the search for one of a listener's, or of a source's, goes on.
+    /// Position in `giving_way` where the next search for a connection of one listener or source continues.
     searched: u32,
-    /// Those that gave way and were not describe of.
+    /// Evicted connections whose event was not polled yet.
     evicted: VecDeque<ConnId>,
-    /// [`Interface::resolutions`] when `neighbor_wait` was looked at last.
+    /// [`Interface::resolutions`] when `neighbor_wait` was last woken.
     resolutions: u32,
     replies: Replies,
     entropy: Entropy,
     stats: TcpStats,
     paths: PathMtuCache,
-    /// The place and the flow of the connection that the last segment was for, while it is in the table of flows:
-    /// bursts come in runs.
+    /// Slot and flow of the connection that the last segment belonged to, while its flow is in the table:
+    /// consecutive segments often belong to one connection.
     last: Option<(u32, FourTuple)>,
-    /// The place of the connection that [`Event::OutOfOrder`] describe of last, and the first of the segments that it describe of:
-    /// until the next event, or the next frames.
+    /// Slot of the connection of the last [`Event::OutOfOrder`], and the first of its segments. Valid until the
+    /// next event or the next frames.
     offerable: Option<(u32, u32)>,
-    /// Whether segments that are expected are taken the short way, and new ones sent in trains; off only where both ways are
-    /// compared.
+    /// Header prediction and trains are in use; off only in tests that compare both paths.
     predicts: bool,
-    /// Connections from which on it looks ahead; another number only where both ways are compared.
+    /// Number of slots from which on bursts are prefetched; changed only in tests that compare both paths.
     prefetch_from: u32,
-    /// Moves the search for a source port on (RFC 6056 §3.3.3).
+    /// Advances the search for a source port (RFC 6056 §3.3.3).
     next_port: u32,
-    /// The time of the last call that describe it.
+    /// The time passed to the last call that had one.
     now: Instant,
 }
 
 impl<B: Buf> Stack<B> {
-    /// A stack. All its memory is reserved here. `seed` must be secret and random: sequence numbers, ports
-    /// and hash keys derive from it; the same seed and the same calls give the same frames.
+    /// Makes a stack and reserves all its memory. `seed` must be secret and random: sequence numbers, ports and
+    /// hash keys derive from it. The same seed and the same calls give the same frames.
     pub fn new(config: StackConfig, seed: [u8; 32]) -> Self {
         let mut entropy = Entropy::new(seed);
         let mut key = || (entropy.random(), entropy.random());
@@ -182,17 +181,17 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Enters a connection, in the table and in its accounts; `None` when the table is full.
+    /// Adds a connection to the table and its accounts; `None` if the table is full.
     fn enter(&mut self, mut conn: Conn) -> Option<ConnId> {
         conn.source = self.accounts.source_of(conn.remote().ip());
         let ids = conn.accounts();
         let id = self.conns.insert(conn).ok()?;
-        // Nobody has limits here.
+        // The limits were checked before.
         let _ = self.accounts.open(ids, UNLIMITED);
         Some(id)
     }
 
-    /// Applies `act` to the connection at a place, then links it to where its notes say.
+    /// Applies `act` to the connection in a slot, then schedules the work that follows.
     #[inline]
     fn with_conn<R>(
         &mut self,
@@ -207,7 +206,7 @@ impl<B: Buf> Stack<B> {
         Some(result)
     }
 
-    /// Links a connection that was moved to the lists and timers that it needs.
+    /// Adds a connection that changed to the queues and timers that it needs.
     #[inline]
     fn schedule(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.conns.at_mut(index) else { return };
@@ -228,7 +227,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// As [`Self::schedule`], when the state has changed.
+    /// Same as [`Self::schedule`], after a change of state.
     #[cold]
     fn schedule_state_change(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.conns.at_mut(index) else { return };
@@ -241,7 +240,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// A connection has ended: its flow is free for another one, or for its TIME-WAIT record.
+    /// Removes the flow of a connection that has ended; a TIME-WAIT record may take its place.
     #[cold]
     fn unlink_flow(&mut self, now: Instant, index: u32) {
         self.wheel.cancel(index);
@@ -271,7 +270,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Frees the place of a connection that has ended and was describe of.
+    /// Frees the slot of a connection that has ended and whose last event was polled.
     fn free(&mut self, index: u32) {
         let Self { conns, accounts, memory, rx, tx, kept, .. } = self;
         if let Some(conn) = conns.remove(index) {
@@ -293,7 +292,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// The next event. Those of one connection come one after the other.
+    /// Returns the next event. All pending events of one connection are returned one after the other.
     pub fn poll_event(&mut self) -> Option<Event<B>> {
         self.offerable = None;
         loop {
@@ -305,7 +304,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// The next event of a connection that [has one](Conn::has_events).
+    /// Returns the next event of a connection that [has one](Conn::has_events).
     #[inline]
     fn next_event(&mut self, index: u32) -> Option<Event<B>> {
         let conn = self.conns.at_mut(index)?;
@@ -313,7 +312,7 @@ impl<B: Buf> Stack<B> {
         let notices = &mut conn.notices;
         if notices.take(Notice::Opened) {
             if !self.evicted.is_empty() {
-                // The place may be one of theirs: they are describe of first.
+                // The slot may have been that of an evicted connection, whose event must come first.
                 notices.add(Notice::Opened);
                 return self.next_evicted();
             }
@@ -351,8 +350,8 @@ impl<B: Buf> Stack<B> {
         Some(Event::Closed { conn: conn_id, reason })
     }
 
-    /// Lets time pass: retransmissions, probes, delayed acknowledgments, neighbors, TIME-WAIT. The work
-    /// per call is bounded; when more is due, [`Self::next_deadline`] is not in the future.
+    /// Handles timers that have expired at `now`: retransmissions, probes, delayed acknowledgments, neighbors,
+    /// TIME-WAIT. The work per call is bounded; if more is due, [`Self::next_deadline`] is not in the future.
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.now = now;
         self.interface.handle_timeouts(now);
@@ -375,7 +374,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Lets the timers of a connection expire whose time has come.
+    /// Handles the expired timers of a connection.
     fn on_timers(&mut self, now: Instant, index: u32) {
         let in_vain = self.with_conn(now, index, |conn, cx| {
             let before = conn.recovery.attempts;
@@ -390,15 +389,15 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// When [`Self::handle_timeouts`] has something to do: not later than the earliest timer, possibly
-    /// earlier; `None` when no timer runs.
+    /// Returns the time at which [`Self::handle_timeouts`] must be called: not later than the earliest timer,
+    /// possibly earlier; `None` if no timer runs.
     pub fn next_deadline(&self) -> Option<Instant> {
         let time_wait = self.time_wait.first().map(|(_, ends_at)| ends_at);
         let timers = [self.wheel.next_deadline(), self.half_open.next_deadline()];
         [self.interface.next_deadline(), time_wait].into_iter().chain(timers).flatten().min()
     }
 
-    /// Everything that was counted.
+    /// Returns all counters and gauges.
     pub fn stats(&self) -> StackStats {
         StackStats {
             interface: self.interface.stats(),

@@ -1,4 +1,4 @@
-//! Frames out.
+//! Transmission: replies, SYN-ACKs, and segments of connections.
 
 use super::Stack;
 use super::segmentation::make_run;
@@ -10,32 +10,32 @@ use crate::iface::{Interface, NotReady};
 use crate::time::Instant;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader, TcpOptions};
 
-/// Segments that one connection sends before it is the next one's turn.
+/// Segments that one connection may send before the next connection is served.
 const QUANTUM: usize = 16;
 
-/// How a connection's turn ended.
+/// The result of serving one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxOutcome {
-    /// It has nothing more to send.
+    /// The connection has no more to send.
     Done,
-    /// It has, when it is its turn again.
+    /// The connection has more to send and is queued again.
     More,
-    /// The pool has no buffer.
+    /// The pool had no buffer.
     NoBuffer,
-    /// The neighbor's link address is not known.
+    /// The neighbor's link address is unknown.
     NoNeighbor(NotReady),
 }
 
-/// Why a frame was not made.
+/// The reason why a frame was not built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     NoBuffer,
-    /// A buffer had no room for headers: it cannot be sent.
+    /// A buffer had no room for headers: it can never be sent.
     NoRoom,
 }
 
 impl<B: Buf> Stack<B> {
-    /// Whether [`Self::poll_transmit`] may have something to send.
+    /// True if [`Self::poll_transmit`] may have something to send.
     pub fn has_output(&self) -> bool {
         self.interface.has_output()
             || !self.replies.is_empty()
@@ -44,8 +44,8 @@ impl<B: Buf> Stack<B> {
             || (self.waits_for_neighbor() && self.interface.resolutions() != self.resolutions)
     }
 
-    /// Gives the port at most `max` frames through `out`; returns how many. Connections take turns. What
-    /// cannot be sent for want of a buffer stays, and is tried again by the next call.
+    /// Passes at most `max` frames to `out`; returns their number. Connections are served round-robin. Frames that
+    /// need a buffer while the pool is empty stay queued for the next call.
     pub fn poll_transmit<P: BufPool<Buf = B>>(
         &mut self,
         now: Instant,
@@ -94,7 +94,7 @@ impl<B: Buf> Stack<B> {
         self.neighbor_wait.push(&mut self.conns, index);
     }
 
-    /// A neighbor answered: those that wait for one try again.
+    /// Queues the connections that wait for a neighbor again, after any neighbor has answered.
     fn wake_neighbor_waiters(&mut self) {
         let resolutions = self.interface.resolutions();
         if resolutions == self.resolutions {
@@ -111,7 +111,7 @@ impl<B: Buf> Stack<B> {
         !self.neighbor_wait.is_empty() || self.half_open.waits_for_neighbor()
     }
 
-    /// Sends the SYN-ACKs of half-open connections.
+    /// Sends queued SYN-ACKs, at most `max`; returns their number.
     fn send_syn_acks<P: BufPool<Buf = B>>(
         &mut self,
         now: Instant,
@@ -203,7 +203,7 @@ impl<B: Buf> Stack<B> {
         let mut sent = 0_usize;
         while sent < max {
             let Some((reply, mac)) = self.replies.first().copied() else { break };
-            // A reply is not worth waiting for a neighbor.
+            // A reply does not wait for an unknown neighbor: it is dropped.
             if let Ok(mac) = mac.map_or_else(|| self.interface.resolve(now, reply.remote.ip()), Ok) {
                 match make_reply(&mut self.interface, pool, &reply, mac, EcnField::NotEct) {
                     Ok(frame) => out(frame),
@@ -237,7 +237,7 @@ fn make_reply<B: Buf, P: BufPool<Buf = B>>(
     wrap(interface, buf, &reply.header, &reply.options, &flow, mac, ecn).map_err(|_| Failure::NoRoom)
 }
 
-/// Puts all headers before the payload in `buf`; gives it back when it has no room for them.
+/// Prepends all headers to the payload in `buf`; returns `buf` if it has no room for them.
 #[inline]
 fn wrap<B: Buf>(
     interface: &mut Interface<B>,
@@ -264,7 +264,7 @@ fn wrap<B: Buf>(
     }
 }
 
-/// Makes a frame, and tells the connection that it was sent.
+/// Builds a frame, and notes in the connection that it was sent.
 #[inline]
 fn make<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
@@ -313,7 +313,7 @@ fn make<B: Buf, P: BufPool<Buf = B>>(
     }
 }
 
-/// A segment that only acknowledges.
+/// Builds a segment without data: an acknowledgment or a keepalive probe.
 #[inline]
 fn make_ack<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
@@ -347,20 +347,20 @@ fn make_ack<B: Buf, P: BufPool<Buf = B>>(
     Ok(made)
 }
 
-/// An byte of a segment's payload, and its sequence number.
+/// Returns one byte of a segment's payload, and its sequence number.
 fn byte_at<B: Buf>(cx: &Cx<'_, B>, node: u32, offset: u16) -> Option<(crate::seq::SeqNum, u8)> {
     let segment = cx.tx.get(node)?;
     let payload = payload_of(segment.buf.as_ref()?, segment.len)?;
     Some((segment.seq + u32::from(offset), *payload.get(usize::from(offset))?))
 }
 
-/// A segment's payload: what its buffer ends with.
+/// Returns a segment's payload: the last `len` bytes of its buffer.
 fn payload_of<B: Buf>(buf: &B, len: u16) -> Option<&[u8]> {
     let bytes = buf.bytes();
     bytes.get(bytes.len().checked_sub(usize::from(len))?..)
 }
 
-/// Copies the first `len` bytes of a segment into one of their own; returns its node.
+/// Splits off the first `len` bytes of a segment, copied, into a segment of their own; returns its node.
 #[cold]
 fn split<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
@@ -382,7 +382,7 @@ fn split<B: Buf, P: BufPool<Buf = B>>(
     Ok(front)
 }
 
-/// A fresh buffer with these bytes. What must be sent again may use the reserve.
+/// Returns a fresh buffer with a copy of `bytes`. Retransmissions may use the pool's reserve.
 #[cold]
 fn copy_of<B: Buf, P: BufPool<Buf = B>>(pool: &mut P, bytes: &[u8]) -> Result<B, Failure> {
     let fresh = pool.alloc(BufClass::Data).or_else(|| pool.alloc(BufClass::Control));
@@ -394,7 +394,7 @@ fn copy_of<B: Buf, P: BufPool<Buf = B>>(pool: &mut P, bytes: &[u8]) -> Result<B,
     Ok(copy)
 }
 
-/// A segment of the queue, from the memory that it was given in.
+/// Builds the frame of a queued segment, in the memory that the application queued.
 #[inline]
 fn make_data<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
@@ -429,7 +429,8 @@ fn make_data<B: Buf, P: BufPool<Buf = B>>(
     Ok(frame)
 }
 
-/// The frame of a segment whatever its buffer holds: the headers of its last transmission, or nothing as that of a FIN.
+/// Builds the frame of a segment whose buffer still holds the headers of its last transmission, or that has no
+/// buffer (a FIN).
 #[inline(never)]
 #[allow(clippy::too_many_arguments, reason = "what a frame is made of")]
 fn make_again<B: Buf, P: BufPool<Buf = B>>(
@@ -452,7 +453,7 @@ fn make_again<B: Buf, P: BufPool<Buf = B>>(
         wrap(interface, buf, header, options, flow, mac, ecn).map_err(|buf| (Some(buf), Failure::NoRoom))
     });
     let (kept, result) = match made {
-        // A FIN alone needs no memory to be made again from.
+        // A FIN keeps no buffer: it is built anew each time.
         Ok(frame) if len == 0 => (None, Ok(frame)),
         Ok(TxFrame { buf, offload }) => {
             let shared = buf.share();
@@ -466,8 +467,8 @@ fn make_again<B: Buf, P: BufPool<Buf = B>>(
     result
 }
 
-/// The buffer of a segment without the headers of its last transmission: itself, or a copy while the
-/// port still holds it.
+/// Returns the buffer of a segment without the headers of its last transmission: itself, or a copy while the port
+/// still holds it.
 #[inline]
 fn bare<B: Buf, P: BufPool<Buf = B>>(
     cx: &mut Cx<'_, B>,
@@ -493,8 +494,8 @@ fn bare<B: Buf, P: BufPool<Buf = B>>(
     }
 }
 
-/// A packet longer than the path is known to carry, from the segments that are queued (RFC 4821 §7.4). Without a
-/// buffer that holds it, the first of them goes alone.
+/// Builds a path MTU probe from queued segments (RFC 4821 §7.4). Without a buffer that holds it, the first segment
+/// is sent alone.
 #[cold]
 fn make_path_probe<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
@@ -526,8 +527,8 @@ fn make_path_probe<B: Buf, P: BufPool<Buf = B>>(
     Ok(frame)
 }
 
-/// A copy of the first `len` bytes that are queued from `node` on, and the first and the last node of them: what
-/// of the last belongs to the probe has become a segment of its own.
+/// Returns a copy of the first `len` bytes queued from `node` on, and the first and the last of their nodes. The
+/// last segment is split at the end of the probe.
 fn gather<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
     cx: &mut Cx<'_, B>,
@@ -543,7 +544,7 @@ fn gather<B: Buf, P: BufPool<Buf = B>>(
         let left = u16::try_from(room.len()).ok()?;
         let last = left <= segment.len;
         if left < segment.len {
-            // What is split off comes before the rest, which keeps the node.
+            // The part split off precedes the rest, which keeps the node.
             let front = split(conn, cx, pool, at, left).ok()?;
             first = if at == first { front } else { first };
             at = front;

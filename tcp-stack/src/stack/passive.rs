@@ -1,4 +1,4 @@
-//! Passive opens: from a peer's SYN to a connection, by way of a record or of a cookie.
+//! Passive opens: from a peer's SYN to a connection, through a half-open record or a cookie.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -20,24 +20,25 @@ use crate::time::Instant;
 use crate::timer::TimerKind;
 use crate::wire::{TcpFlags, TcpHeader};
 
-/// What a peer has to answer our SYN and ACK, whoever else knocks: several of the longest round trips; and with
-/// room for our SYN-ACK to be lost, when a cookie is as good.
+/// Time that a peer has to answer our SYN-ACK before its record may be recycled for another SYN: several of the
+/// longest round trips. With cookies there is time to retransmit a lost SYN-ACK, because a cookie serves the other
+/// SYN as well.
 const HALF_OPEN_LEAST: Duration = Duration::from_millis(500);
 const HALF_OPEN_LEAST_WITH_COOKIES: Duration = Duration::from_secs(3);
 
-/// A segment that may open a connection.
+/// A segment that may open a connection: a SYN, or the acknowledgment of a cookie.
 #[derive(Debug)]
 pub(super) struct OpeningSegment<'a, B> {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) hash: u32,
     pub(super) incoming: &'a Incoming<B>,
-    /// The new connection must begin with this sequence number or a later one.
+    /// Lower bound of the initial sequence number of the new connection, if it reuses a TIME-WAIT record.
     pub(super) least: Option<SeqNum>,
 }
 
 impl<B: Buf> Stack<B> {
-    /// SEGMENT ARRIVES in LISTEN, third: a SYN (RFC 9293 §3.10.7.2).
+    /// SEGMENT ARRIVES in LISTEN, third: handles a SYN (RFC 9293 §3.10.7.2).
     pub(super) fn on_syn(&mut self, now: Instant, opening: &OpeningSegment<'_, B>) -> Result<(), DropReason> {
         let OpeningSegment { local, remote, incoming, least, .. } = *opening;
         let cookies = self.config.tcp.syn_cookies;
@@ -77,7 +78,7 @@ impl<B: Buf> Stack<B> {
         Ok(())
     }
 
-    /// What a SYN offers of what its listener takes up.
+    /// Returns the options of a SYN that its listener accepts.
     fn syn_options_of(&mut self, local: SocketAddr, incoming: &Incoming<B>) -> SynOptions {
         let Incoming { header, options, ecn, .. } = *incoming;
         let conn = self.listeners.find(local.port()).map(|(_, listener)| listener.options.conn);
@@ -85,8 +86,8 @@ impl<B: Buf> Stack<B> {
         SynOptions::of(&offer, &self.config, &conn.unwrap_or_default(), local.is_ipv4())
     }
 
-    /// Makes room for a connection that a SYN asks for. `true` when it shall be made later, when the peer has shown that it
-    /// exists, and there will be room then.
+    /// Makes room for the connection of a SYN. Returns `true` if eviction is postponed until the peer has proven
+    /// its address.
     fn make_room(
         &mut self,
         now: Instant,
@@ -102,13 +103,13 @@ impl<B: Buf> Stack<B> {
                 self.evict(now, index, full);
                 Ok(false)
             }
-            // Half-open connections fill the table, too, and give way themselves.
+            // Half-open connections occupy the table, too; one of them will be recycled.
             None if full == Full::Table && !self.conns.is_full() => Ok(false),
             None => Err(full.reason()),
         }
     }
 
-    /// Makes room for a connection whose peer has shown that it exists.
+    /// Makes room for a connection whose peer has proven its address.
     fn make_room_now(
         &mut self,
         now: Instant,
@@ -121,12 +122,12 @@ impl<B: Buf> Stack<B> {
             self.evict(now, index, full);
             return Ok(());
         }
-        // Who has answered goes before who may not exist.
+        // A peer that has answered takes precedence over one that may not exist.
         let recycles = full == Full::Table && !self.conns.is_full();
         if recycles && self.recycle_half_open(now, local.port(), Duration::ZERO) { Ok(()) } else { Err(full) }
     }
 
-    /// Whether a SYN to this port can be kept: every record can become a connection.
+    /// Checks that a half-open record can be added: every record may become a connection.
     fn room_for_half_open(&mut self, port: u16) -> Result<(), DropReason> {
         let is_full = self.half_open.is_full() || self.all_connections() >= self.config.connections();
         let within = |listener: &Listener| listener.half_open < listener.options.backlog;
@@ -137,13 +138,13 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Connections, half-open ones included.
+    /// Returns the number of connections, half-open ones included.
     pub(super) fn all_connections(&self) -> u32 {
         self.conns.used().saturating_add(self.half_open.used())
     }
 
-    /// RFC 4987 §3.4: the half-open connection that is oldest gives way to a SYN, so that a few SYNs that
-    /// nobody stands behind do not shut a listener for minutes. Returns whether one did.
+    /// Recycles the oldest half-open connection of a listener for a new SYN (RFC 4987 §3.4), so that a few forged
+    /// SYNs do not block a listener for minutes. Returns true if it was old enough.
     fn recycle_half_open(&mut self, now: Instant, port: u16, least_age: Duration) -> bool {
         let Some((_, listener)) = self.listeners.find(port) else { return false };
         let Some(oldest) = listener.waiting.first() else { return false };
@@ -156,7 +157,8 @@ impl<B: Buf> Stack<B> {
         had_time
     }
 
-    /// Takes a record out of everything that knows of it.
+    /// Removes a record from the table, its listener, its accounts and the flow table; returns it with its flow's
+    /// hash.
     pub(super) fn forget_half_open(&mut self, index: u32) -> Option<(HalfOpen, u32)> {
         let flow = self.half_open.get(index)?.flow;
         let mut listener = self.listeners.find(flow.local().port());
@@ -171,7 +173,7 @@ impl<B: Buf> Stack<B> {
         Some((record, hash))
     }
 
-    /// Answers a SYN with a cookie, and forgets it. Never again of our own accord: the peer repeats its SYN.
+    /// Answers a SYN with a cookie and stores nothing. The cookie is not retransmitted: the peer repeats its SYN.
     fn send_cookie(
         &mut self,
         now: Instant,
@@ -183,7 +185,8 @@ impl<B: Buf> Stack<B> {
         let syn_options = Cookies::kept(syn_options, local.is_ipv4());
         let irs = incoming.header.seq;
         let iss = self.cookies.make(now, &flow, irs, syn_options);
-        // RFC 9293 §3.6.1: what TIME-WAIT asks of a new connection's sequence numbers, timestamps serve as well.
+        // RFC 9293 §3.6.1: the rule on initial sequence numbers after TIME-WAIT, unless timestamps serve the same
+        // purpose.
         if !syn_options.timestamps() && least.is_some_and(|least| iss.before(least)) {
             return Err(DropReason::TcpBacklog);
         }
@@ -192,7 +195,8 @@ impl<B: Buf> Stack<B> {
             (Cookies::timestamp(clock, syn_options), ts.value)
         });
         let reply = syn_ack(&self.config, &flow, (iss, irs), syn_options, times);
-        // It goes back to where the SYN came from: a flood must not make us ask for stations that do not exist.
+        // The reply goes to the SYN's link address: a flood must not cause neighbor discovery for hosts that do not
+        // exist.
         if !self.replies.push_to(reply, incoming.src_mac) {
             return Err(DropReason::TcpBacklog);
         }
@@ -203,8 +207,8 @@ impl<B: Buf> Stack<B> {
         Ok(())
     }
 
-    /// The terms of the cookie that an acknowledgment to no connection brings back; `None` when it brings none, or
-    /// the listener has given none of late.
+    /// Verifies the cookie in an acknowledgment to no connection. Returns its options, an error if it is wrong, and
+    /// `None` if the segment cannot carry one or the listener has sent none lately.
     pub(super) fn cookie_in(
         &mut self,
         now: Instant,
@@ -227,15 +231,16 @@ impl<B: Buf> Stack<B> {
         Some(syn_options.ok_or(()))
     }
 
-    /// Whether an acknowledgment may be of a SYN-ACK that was no cookie: its number is one that a connection of this flow
-    /// began with no longer ago than a cookie is good for (RFC 6528 §3: within a flow, they count the time).
+    /// True if an acknowledgment may answer a SYN-ACK that was no cookie: a connection of this flow could have
+    /// begun with that initial sequence number within the lifetime of a cookie (RFC 6528 §3: within a flow, the
+    /// numbers follow the clock).
     pub(super) fn may_answer_a_record(&self, now: Instant, opening: &OpeningSegment<'_, B>) -> bool {
         let newest = self.entropy.initial_sequence(now, opening.local, opening.remote);
         let ticks = newest.distance_from(opening.incoming.header.ack - 1);
         Duration::from_micros(u64::from(ticks).saturating_mul(4)) <= COOKIE_LIFE
     }
 
-    /// A cookie came back: the connection begins, with what came along.
+    /// Opens the connection of a valid cookie, and handles the segment that carried it.
     pub(super) fn open_by_cookie(
         &mut self,
         now: Instant,
@@ -250,7 +255,7 @@ impl<B: Buf> Stack<B> {
             return;
         };
         if let Err(full) = self.make_room_now(now, id, (local, remote)) {
-            // No reset: the peer sends again what it has to say, and there may be room then.
+            // No reset: the peer retransmits, and there may be room then.
             self.interface.drop_delivered(full.reason());
             return;
         }
@@ -274,7 +279,7 @@ impl<B: Buf> Stack<B> {
         self.establish(now, conn, incoming);
     }
 
-    /// A segment for a half-open connection.
+    /// Handles a segment for a half-open connection.
     #[cold]
     pub(super) fn on_half_open(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let Some(record) = self.half_open.get(index).copied() else { return };
@@ -304,7 +309,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// The acknowledgment of a SYN-ACK: a connection takes the place of the record.
+    /// Replaces a record whose SYN-ACK was acknowledged by a connection, and handles the segment.
     fn complete(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let Some((record, hash)) = self.forget_half_open(index) else { return };
         let (local, remote) = (record.flow.local(), record.flow.remote());
@@ -329,7 +334,7 @@ impl<B: Buf> Stack<B> {
 
     fn establish(&mut self, now: Instant, mut conn: Conn, incoming: Incoming<B>) {
         let hash = conn.hash;
-        // Should the segment not establish it after all, it goes the way of every SYN that is not answered.
+        // If the segment does not establish it after all, the SYN-ACK is retransmitted or times out as usual.
         let rto = conn.rto(&self.config);
         conn.set_timer(TimerKind::Retransmit, now, rto);
         let Some(id) = self.enter(conn) else {
@@ -340,7 +345,7 @@ impl<B: Buf> Stack<B> {
         self.on_conn(now, id.index(), incoming);
     }
 
-    /// RFC 6298 §5.4 to §5.7 for a SYN-ACK.
+    /// Handles the timeout of a SYN-ACK (RFC 6298 §5.4 to §5.7).
     pub(super) fn on_half_open_timeout(&mut self, now: Instant, index: u32) {
         let Some(record) = self.half_open.get(index).copied() else { return };
         let (local, remote) = (record.flow.local(), record.flow.remote());
@@ -361,7 +366,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// An ICMP error about a SYN-ACK (RFC 5927). Returns whether it was believed.
+    /// Handles an ICMP error about a SYN-ACK (RFC 5927). Returns true if it was believed.
     pub(super) fn on_half_open_icmp(&mut self, index: u32, seq: SeqNum, kind: IcmpErrorKind) -> bool {
         let about_syn_ack = self.half_open.get(index).is_some_and(|record| record.iss == seq);
         match kind {
@@ -375,7 +380,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// Resets what is half-open with a listener that is gone.
+    /// Resets the half-open connections of a listener that was removed.
     pub(super) fn reset_half_open(&mut self, now: Instant, (id, mut listener): (ListenerId, Listener)) {
         while let Some(index) = listener.waiting.first() {
             let Some(record) = self.half_open.remove(index, Some(&mut listener.waiting)) else { return };

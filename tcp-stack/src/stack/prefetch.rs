@@ -1,14 +1,14 @@
-//! Looking ahead: what the segments of a burst will need is fetched into the cache together.
+//! Prefetch: loads the memory that the segments of a burst will need into the cache.
 //!
-//! Of more connections than the cache holds, each segment waits for a dozen lines of memory, one after the other. Loads
-//! that do not depend on each other overlap if nothing in between waits for them. So a burst is gone through in rounds,
-//! each of which loads, for all its segments, what the round before has led to:
+//! With more connections than the cache holds, each segment waits for a dozen cache lines, one after the other.
+//! Loads that do not depend on each other overlap if nothing waits for them in between. So a burst is processed in
+//! passes; each pass loads, for all segments, the memory that the previous pass led to:
 //!
 //! ```text
 //!   headers ──▶ entry of the table of flows ──▶ block, timer ──▶ oldest segment in flight ──▶ its buffer
 //! ```
 //!
-//! Nothing depends on what is found: whoever takes the segment looks at the flow again.
+//! The results are hints only: the handling of each segment compares the flow again.
 
 use core::hint::black_box;
 
@@ -19,21 +19,22 @@ use crate::buf::{Buf, RxChecksum, RxFrame};
 use crate::pool::NIL;
 use crate::time::Instant;
 
-/// Frames that are looked at together: as many as a port's driver gives at a time.
+/// Frames prefetched together: as many as a port's driver returns at a time.
 pub(super) const BURST: usize = 32;
-/// How far headers go into a frame, in the form that nearly all have: into its second cache line, bytes.
+/// Offset of the second cache line of a frame, bytes: the headers of common segments reach into it.
 const HEADERS: usize = 64;
-/// With fewer connections than this, what segments need is mostly in a cache of 2 MiB: there a look ahead costs more than it saves.
+/// Number of slots below which most of the state fits into a cache of 2 MiB: there prefetching costs more than it
+/// saves.
 pub(super) const CONNECTIONS_MIN: u32 = 2048;
 
 impl<B: Buf> Stack<B> {
-    /// Whether there are more connections than the cache holds.
+    /// True if there are more connections than the cache holds.
     #[inline]
     pub(super) fn prefetches(&self) -> bool {
         self.conns.places() >= self.prefetch_from
     }
 
-    /// Where the connections of a burst are likely to be: [`NIL`] where nothing was looked for, or found.
+    /// Prefetches a burst; returns the likely slot of each segment's connection, [`NIL`] if unknown.
     #[inline(never)]
     pub(super) fn prefetch_burst(&self, frames: &[RxFrame<B>]) -> [u32; BURST] {
         for RxFrame { buf, .. } in frames {
@@ -42,9 +43,9 @@ impl<B: Buf> Stack<B> {
         let mut hashes = [None; BURST];
         let mut before = self.last.map(|(_, flow)| flow);
         for (hash, frame) in hashes.iter_mut().zip(frames) {
-            // Whether the checksums are right is seen when it is taken.
+            // The checksums are verified when the segment is handled.
             let Some(plain) = self.interface.plain(frame.buf.bytes(), RxChecksum::Good) else { continue };
-            // A flow that goes on is not looked up again.
+            // Consecutive segments of one flow need one lookup.
             if before.replace(plain.flow) != Some(plain.flow) {
                 *hash = Some(self.conns.hash(&plain.flow));
             }
@@ -64,7 +65,7 @@ impl<B: Buf> Stack<B> {
         places
     }
 
-    /// Takes more connections off the wheel, as many as are looked at together: timers of theirs may have expired.
+    /// Returns more connections whose timers may have expired, and prefetches them.
     #[inline(never)]
     pub(super) fn pop_others(&mut self, now: Instant, budget: &mut u32) -> ArrayVec<u32, BURST> {
         let others = if self.prefetches() { BURST } else { 0 };

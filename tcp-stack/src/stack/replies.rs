@@ -1,4 +1,4 @@
-//! Segments that belong to no connection: resets, and acknowledgments from TIME-WAIT.
+//! Replies that belong to no connection: resets, SYN cookies, and acknowledgments from TIME-WAIT.
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
@@ -10,47 +10,47 @@ use crate::seq::SeqNum;
 use crate::time::Instant;
 use crate::wire::{MacAddr, TcpFlags, TcpHeader, TcpOptions};
 
-/// Replies that wait at most.
+/// Bound of queued replies.
 const QUEUE_MAX: usize = 256;
-/// Replies to unknown segments from one address per second, on average, and at once.
+/// Replies to segments of no connection, per address: per second on average, and at once.
 const PER_SECOND: u64 = 200;
 const BURST: u64 = 100;
 const NANOS_PER_REPLY: u64 = 1_000_000_000 / PER_SECOND;
-/// Addresses share this many allowances.
+/// Number of token buckets that all addresses share.
 const BUCKETS: usize = 256;
 
-/// An allowance: nanoseconds of credit.
+/// A token bucket; its tokens are nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     credit: u64,
     at: Instant,
 }
 
-/// The replies that wait to be sent.
+/// The queue of replies, with rate limits.
 ///
-/// Those that anybody can provoke are limited per address of who seems to have provoked them. One limit for all would
-/// tell an attacker, who counts the resets to its own segments, whether one that it sent in another's name had an
-/// answer, too: which ports two others talk on. Who shares an allowance with whom is the secret of a keyed hash, and
-/// what a reply costs is drawn anew each time.
+/// Replies to forgeable segments are limited per claimed source address. With one limit for all, an attacker could
+/// count the resets to its own segments and learn whether a segment that it forged in another host's name was
+/// answered: which ports two other hosts use. A secret keyed hash assigns addresses to buckets, and the cost of
+/// each reply is random.
 #[derive(Debug)]
 pub(super) struct Replies {
-    /// Replies, and the stations that they go to where that is known.
+    /// Replies, with their destination link addresses if known.
     queue: VecDeque<(Reply, Option<MacAddr>)>,
     buckets: [Bucket; BUCKETS],
     hasher: SipHasher13,
-    /// Replies drawn for: makes each draw a new one.
+    /// Number of random draws so far: the input of the next one.
     draws: u64,
 }
 
 impl Replies {
-    /// No replies; `key` is secret.
+    /// Makes an empty queue; `key` must be secret.
     pub(super) fn new(key: (u64, u64)) -> Self {
         let full = Bucket { credit: BURST * NANOS_PER_REPLY, at: Instant::ZERO };
         let hasher = SipHasher13::new_with_keys(key.0, key.1);
         Self { queue: VecDeque::with_capacity(QUEUE_MAX), buckets: [full; BUCKETS], hasher, draws: 0 }
     }
 
-    /// Queues a reply to a segment that anybody could have sent; `false` when there are too many.
+    /// Queues a reply to a segment that may be forged; `false` if the limit is exceeded.
     pub(super) fn push_limited(&mut self, now: Instant, reply: Reply) -> bool {
         self.draws = self.draws.wrapping_add(1);
         let draw = self.hasher.hash(&self.draws.to_le_bytes()) % NANOS_PER_REPLY;
@@ -65,7 +65,7 @@ impl Replies {
         self.push(reply)
     }
 
-    /// An IPv6 host has all of a /64.
+    /// Returns the bucket of an address. All of an IPv6 /64 counts as one host.
     fn bucket_of(&self, address: IpAddr) -> usize {
         let hash = match address {
             IpAddr::V4(address) => self.hasher.hash(&address.octets()),
@@ -79,12 +79,12 @@ impl Replies {
         usize::from(low)
     }
 
-    /// Queues a reply of our own accord.
+    /// Queues a reply without a rate limit; `false` if the queue is full.
     pub(super) fn push(&mut self, reply: Reply) -> bool {
         self.push_any(reply, None)
     }
 
-    /// Queues an answer to a SYN: one for each, to the station that it came from.
+    /// Queues an answer to a SYN, one for each, to the link address that the SYN came from.
     pub(super) fn push_to(&mut self, reply: Reply, mac: MacAddr) -> bool {
         self.push_any(reply, Some(mac))
     }
@@ -110,7 +110,7 @@ impl Replies {
     }
 }
 
-/// RFC 9293 §3.10.7.1: the reset that answers a segment for which there is no connection.
+/// Returns the reset for a segment without a connection (RFC 9293 §3.10.7.1).
 pub(super) fn reset_for(local: SocketAddr, remote: SocketAddr, header: &TcpHeader, seq_len: u32) -> Reply {
     let answer = TcpHeader { src_port: local.port(), dst_port: remote.port(), ..TcpHeader::default() };
     let header = if header.flags.contains(TcpFlags::ACK) {
@@ -131,7 +131,7 @@ mod tests {
         reset_for(end, SocketAddr::new(remote.parse().unwrap(), 1), &TcpHeader::default(), 0)
     }
 
-    /// Replies that go out at a time.
+    /// Returns the number of replies allowed at once.
     fn burst(replies: &mut Replies, now: Instant, remote: &str) -> u64 {
         let mut sent = 0;
         while replies.push_limited(now, reply_to(remote)) {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_there_are_cannot_be_known() {
+    fn the_number_of_replies_is_unpredictable() {
         let counts = (0..20).map(|key| burst(&mut Replies::new((key, 0)), Instant::ZERO, "10.0.0.2"));
         let distinct: std::collections::BTreeSet<_> = counts.collect();
         assert!(distinct.len() > 5, "{distinct:?}");

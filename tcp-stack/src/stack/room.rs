@@ -1,9 +1,9 @@
-//! Room for newcomers: how many connections there may be, and which of them give way when a limit is reached.
+//! Admission of new connections: the limits, and the eviction of connections when a limit is reached.
 //!
-//! Three limits hold for a new connection: that of the table, that of its listener and that of its source. Where one is
-//! reached, a connection that [may give way](GivesWay) is reset, the oldest of those that the limit is about; without one
-//! the newcomer is turned away. A SYN alone, which anybody can send in another's name, ends no connection where cookies
-//! are in use: it is answered with one, and room is made when the peer has shown that it exists.
+//! Three limits apply to a new connection: that of the table, of its listener and of its source. If one is reached,
+//! the oldest connection under this limit that [may give way](GivesWay) is reset; without one the new connection is
+//! refused. A mere SYN, which anybody can forge, evicts nothing while cookies are in use: it is answered with a
+//! cookie, and room is made when the peer has proven its address.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -19,24 +19,24 @@ use crate::iface::DropReason;
 use crate::state::State;
 use crate::time::Instant;
 
-/// Connections that are looked at for one newcomer, at most.
+/// Bound of the search for a connection to evict, connections.
 const SEARCH_STEPS_MAX: u32 = 64;
-/// Connections that can have given way and not been describe of: more than a burst brings newcomers.
+/// Bound of evicted connections whose event was not polled: more than the new connections of a burst.
 pub(super) const EVICTED_MAX: usize = 256;
 
-/// The limit that a newcomer would exceed.
+/// The limit that a new connection would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// That of the table.
+    /// The limit of the table.
     Table,
-    /// Its listener's.
+    /// The limit of its listener.
     Listener,
-    /// Its source's.
+    /// The limit of its source.
     Source,
 }
 
 impl Full {
-    /// Why the newcomer's segment is dropped.
+    /// Returns the reason for which the new connection's segment is dropped.
     pub(super) fn reason(self) -> DropReason {
         match self {
             Self::Table => DropReason::TcpTableFull,
@@ -47,8 +47,8 @@ impl Full {
 }
 
 impl<B: Buf> Stack<B> {
-    /// Says when a connection gives way to newcomers: never, unless it is said. Connections give way in the order in which
-    /// this was said of them; those that are found busy go to the end.
+    /// Sets when a connection gives way to new ones; initially never. Connections are evicted in the order of these
+    /// calls; those found busy move to the end.
     pub fn give_way(&mut self, conn: ConnId, when: GivesWay) {
         let Some(block) = self.conns.get_mut(conn) else { return };
         block.gives_way = when;
@@ -57,13 +57,14 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// How many connections a listener and a source may have.
+    /// Returns the limits of a listener and of a source.
     fn connection_limits(&mut self, port: u16) -> ConnectionLimits {
         let listener = self.listeners.find(port).map_or(u32::MAX, |(_, it)| it.options.connections_max);
         ConnectionLimits { listener, source: self.config.connections_per_source_max }
     }
 
-    /// The limit that one connection more of a listener, from an address, would exceed.
+    /// Checks the limits for one more connection from `remote` to a listener; the error names the one that it would
+    /// exceed.
     pub(super) fn room_for(&mut self, (id, port): (ListenerId, u16), remote: IpAddr) -> Result<(), Full> {
         let limits = self.connection_limits(port);
         match self.accounts.check(self.accounts.ids(Some(id), remote), limits) {
@@ -74,7 +75,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// The connection that gives way to a newcomer for which there is no room, if there is one.
+    /// Returns the connection to evict for a new one, if there is one.
     pub(super) fn giving_way(&mut self, now: Instant, full: Full, newcomer: AccountIds) -> Option<u32> {
         if self.evicted.len() >= EVICTED_MAX {
             return None;
@@ -86,7 +87,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    /// The first in line. Those before it that are busy go to the end of the line.
+    /// Returns the first connection in the queue that may be evicted; busy ones before it move to the end.
     fn first_giving_way(&mut self, now: Instant) -> Option<u32> {
         let least = self.config.tcp.give_way_after();
         for _ in 0..self.giving_way.len().min(SEARCH_STEPS_MAX) {
@@ -104,8 +105,9 @@ impl<B: Buf> Stack<B> {
         None
     }
 
-    /// The next of those that `is_meant` says, in a search through the line that goes on where it ended before: whoever has as
-    /// many connections as a limit allows is found soon.
+    /// Returns the next connection in the queue that `is_meant` selects and that may be evicted. The search
+    /// continues where the last one ended, so it soon finds a peer that has as many connections as its limit
+    /// allows.
     fn next_giving_way(&mut self, now: Instant, is_meant: &dyn Fn(&Conn) -> bool) -> Option<u32> {
         let (least, len) = (self.config.tcp.give_way_after(), self.giving_way.len());
         for _ in 0..len.min(SEARCH_STEPS_MAX) {
@@ -122,8 +124,8 @@ impl<B: Buf> Stack<B> {
         None
     }
 
-    /// Resets a connection that gives way. Its place is free at once; the application is describe before it is describe of any
-    /// connection that takes it.
+    /// Evicts a connection: resets it and frees its slot. The application gets [`Event::Closed`] before any event
+    /// of a connection that takes the slot.
     pub(super) fn evict(&mut self, now: Instant, index: u32, full: Full) {
         let Some(conn) = self.conns.at(index) else { return };
         let id = conn.id_at(index);
@@ -141,7 +143,7 @@ impl<B: Buf> Stack<B> {
         self.evicted.push_back(id);
     }
 
-    /// Tells of a connection that has given way.
+    /// Returns the event of the next evicted connection.
     #[cold]
     pub(super) fn next_evicted(&mut self) -> Option<Event<B>> {
         let conn = self.evicted.pop_front()?;
@@ -150,7 +152,7 @@ impl<B: Buf> Stack<B> {
 }
 
 impl Conn {
-    /// True if it may give way and has been left alone for as long as every connection is.
+    /// True if it may give way and its protected time has passed.
     fn has_had_time(&self, now: Instant, least: Duration) -> bool {
         let silent = match self.gives_way {
             GivesWay::Never => return false,

@@ -1,4 +1,4 @@
-//! Several segments of one connection as one frame, for a port that cuts it (TSO).
+//! TSO: several segments of one connection in one frame, which the port cuts into segments.
 //!
 //! ```text
 //!   send queue   [1428] [1428] [1428] [900] [1428] …
@@ -7,9 +7,9 @@
 //!   on the wire  headers payload │ headers payload │ …                      cut where the segments were
 //! ```
 //!
-//! A port cuts at equal distances. So a run is made of new segments of one length, of which the last may be
-//! shorter: every segment leaves as it was handed over, and an MPA receiver finds its FPDUs aligned (RFC 5044
-//! §5.1). What is sent again is sent by itself.
+//! A port cuts at equal distances. So a run consists of new segments of one length, of which the last may be
+//! shorter: every segment is sent as it was queued, and an MPA receiver finds its FPDUs aligned (RFC 5044 §5.1).
+//! Retransmitted segments are sent one by one.
 
 use super::output::Failure;
 use crate::buf::{Buf, BufClass, BufPool, TxFrame};
@@ -19,10 +19,11 @@ use crate::iface::{Interface, SegmentRun};
 use crate::pool::NIL;
 use crate::wire::{EcnField, MacAddr, TcpFlags, TcpHeader};
 
-/// The longest payload of a frame, bytes: with all headers it stays below the 65 535 of an IP packet.
+/// Upper bound of a frame's payload, bytes: with all headers it stays below the 65,535 of an IP packet.
 const BYTES_MAX: u32 = 65_000;
 
-/// The run that `node` begins, as one frame; `None`, and nothing changed, when it is to be sent by itself.
+/// Builds one frame from the run that begins with `node`; `None`, changing nothing, if the segment must be sent by
+/// itself.
 #[inline]
 pub(super) fn make_run<B: Buf, P: BufPool<Buf = B>>(
     conn: &mut Conn,
@@ -42,7 +43,7 @@ pub(super) fn make_run<B: Buf, P: BufPool<Buf = B>>(
     collect(conn, cx, interface, pool, (node, segment, limits), ecn, mac)
 }
 
-/// Whether a node is a new segment that can stand behind others of `segment` bytes.
+/// True if a node is a new segment that can follow others of `segment` bytes in a run.
 fn may_follow<B: Buf>(cx: &Cx<'_, B>, node: u32, segment: u16) -> bool {
     node != NIL
         && cx.tx.get(node).is_some_and(|next| {
@@ -51,7 +52,7 @@ fn may_follow<B: Buf>(cx: &Cx<'_, B>, node: u32, segment: u16) -> bool {
         && has_bare_payload(cx, node)
 }
 
-/// Whether a segment's buffer holds its payload only, and no port holds the buffer.
+/// True if a segment's buffer holds only its payload, and no port holds the buffer.
 fn has_bare_payload<B: Buf>(cx: &Cx<'_, B>, node: u32) -> bool {
     let buf = cx.tx.get(node).and_then(|segment| Some((segment.buf.as_ref()?, segment.len)));
     buf.is_some_and(|(buf, len)| len > 0 && buf.bytes().len() == usize::from(len) && !buf.is_shared())
@@ -67,7 +68,7 @@ fn collect<B: Buf, P: BufPool<Buf = B>>(
     ecn: EcnField,
     mac: MacAddr,
 ) -> Option<Result<TxFrame<B>, Failure>> {
-    // Alone, a segment needs no buffer for its headers.
+    // The first buffer holds the headers; a segment sent by itself needs none.
     let mut frame = pool.alloc(BufClass::Data)?;
     let seq = cx.tx.get(first)?.seq;
     let (mut header, options) = conn.header(cx, seq, TcpFlags::ACK, segment);

@@ -138,7 +138,7 @@ fn a_connection_is_opened_from_the_address_that_was_asked_for() {
     }
 }
 
-/// A stack that knows where [`PEER`] is, and has sent it a SYN.
+/// Makes a stack that knows the link address of [`PEER`] and has sent it a SYN.
 fn opening() -> (Stack<HeapBuf>, u32) {
     let mut stack = stack(config());
     let mut pool = HeapPool::new(16, 0, 1600);
@@ -162,7 +162,7 @@ fn opening() -> (Stack<HeapBuf>, u32) {
     (stack, conn.index())
 }
 
-/// What the simulations and the fuzzers rely on: a breach of what must hold between two calls is describe by its name.
+/// Simulations and fuzzers rely on this: the audit names every violation of an invariant.
 #[test]
 fn an_audit_names_what_is_wrong() {
     type Breach = fn(&mut Stack<HeapBuf>, u32);
@@ -171,7 +171,7 @@ fn an_audit_names_what_is_wrong() {
             let conn = stack.conns.at_mut(index).unwrap();
             conn.timers.clear(TimerKind::Retransmit);
         }),
-        ("a timer of which the wheel does not know", |stack, index| stack.wheel.cancel(index)),
+        ("a timer runs, and the wheel is not armed for it", |stack, index| stack.wheel.cancel(index)),
         ("SND.UNA, SND.NXT and the end of the queue are out of order", |stack, index| {
             let conn = stack.conns.at_mut(index).unwrap();
             conn.snd.una = conn.snd.nxt + 1;
@@ -192,13 +192,13 @@ fn an_audit_names_what_is_wrong() {
         let (mut stack, index) = opening();
         assert_eq!(stack.audit(), Ok(()));
         breach(&mut stack, index);
-        let describe = stack.audit().unwrap_err();
-        assert!(describe.contains(wrong), "{describe}");
+        let violation = stack.audit().unwrap_err();
+        assert!(violation.contains(wrong), "{violation}");
     }
 }
 
-/// Every worker of a port that steers in software gets the fragments, and puts them together; the one that has no such
-/// connection keeps silent, since another may have it.
+/// If a port steers in software, every worker gets the fragments and reassembles them. A worker without the
+/// connection sends no reset, since another may have it.
 #[test]
 fn a_segment_in_fragments_is_reset_by_no_other_worker() {
     use crate::buf::RxChecksum;

@@ -1,12 +1,12 @@
-//! The frames of a train: new segments of one connection, headers before each from one template.
+//! Transmission of trains: new segments of one connection whose headers come from one template.
 
 use crate::buf::{Buf, TxFrame};
 use crate::conn::{Conn, Cx};
 use crate::iface::{Interface, NotReady};
 use crate::wire::TcpFlags;
 
-/// Gives the port the new segments that a connection may send without a decision on each, at most `max`; returns how
-/// many. What it leaves is decided on one by one.
+/// Passes the new segments that a connection may send as a train to the port, at most `max`; returns their number.
+/// `next_frame` decides on the remaining ones.
 #[inline]
 pub(super) fn send_train<B: Buf>(
     conn: &mut Conn,
@@ -26,7 +26,7 @@ pub(super) fn send_train<B: Buf>(
     let stamp = conn.train_stamp(cx.now, &train);
     let mut sent = 0_usize;
     let sent_train = conn.snd.queue.mark_train_sent(cx.tx, (cx.now, stamp), |segment, in_flight, is_last| {
-        // That the first one may leave is why there is a train.
+        // `next_train` has admitted the first one.
         if sent >= max || (sent > 0 && !train.admits(segment, in_flight)) {
             return false;
         }

@@ -18,7 +18,7 @@ fn segment(start: u32, len: u16) -> Payload<HeapBuf> {
     roomy_segment(start, len, 0)
 }
 
-/// As [`segment`], with so much room behind it in its buffer.
+/// Same as [`segment`], with `room` bytes of tailroom in its buffer.
 fn roomy_segment(start: u32, len: u16, room: usize) -> Payload<HeapBuf> {
     let mut buf = HeapBuf::with_room(&[], usize::from(len) + 3 + room);
     let bytes = buf.append(usize::from(len) + 3).unwrap();
@@ -128,8 +128,8 @@ fn short_segments_are_copied_into_the_buffer_before_them() {
 }
 
 proptest! {
-    /// Segments in any order and overlap: the stream comes out whole and right, the runs are sorted and
-    /// apart, and each run that is reported is one of them.
+    /// Segments in any order and overlap: the stream is delivered whole and right, runs are sorted and apart, and
+    /// each reported run is one of them.
     #[test]
     fn the_stream_comes_out_whole(
         pieces in prop::collection::vec((0u32..1000, 1u16..120), 1..80),
@@ -228,17 +228,17 @@ fn what_is_taken_keeps_its_place_and_loses_its_frame() {
 fn segments_that_are_gone_are_not_offered() {
     let mut pool = RxPool::new(100);
     let mut held = Reassembly::new();
-    // The gap closes before anybody looks: in order, and never offered.
+    // The gap closes before the list is taken: the segments are delivered in order and never offered.
     hold_fresh(&mut held, &mut pool, 100, 50);
     hold_fresh(&mut held, &mut pool, 200, 50);
     held.release(&mut pool, seq(100));
     assert_eq!(offer(&mut held, &mut pool, 150, true), [(200, 50)]);
     assert!(held.pop_ready(&mut pool).unwrap().buf.is_some());
-    // One is covered by a longer segment; its node may be another's by now.
+    // One is covered by a longer segment; its node may be reused by now.
     hold_fresh(&mut held, &mut pool, 300, 10);
     hold_fresh(&mut held, &mut pool, 290, 30);
     assert_eq!(offer(&mut held, &mut pool, 0, false), [(290, 30)]);
-    // Nobody looks, and it goes its way.
+    // The list is never offered, and the segment is delivered in order.
     hold_fresh(&mut held, &mut pool, 400, 10);
     held.release(&mut pool, seq(400));
     while held.pop_ready(&mut pool).is_some() {}
@@ -247,8 +247,8 @@ fn segments_that_are_gone_are_not_offered() {
 }
 
 proptest! {
-    /// An application that takes some of what it is offered: each byte is delivered once, as an byte or as part of
-    /// what was taken; what was taken was offered, with the right bytes, in one piece or in several.
+    /// An application that takes some of the segments that it is offered: each byte is delivered once, as a byte or
+    /// as part of a taken segment; taken segments were offered with the right bytes, in one piece or in several.
     #[test]
     fn what_is_taken_is_delivered_once(
         pieces in prop::collection::vec((0u32..1000, 1u16..120, any::<bool>(), any::<bool>()), 1..80),

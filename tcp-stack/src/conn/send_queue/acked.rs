@@ -1,25 +1,26 @@
-//! Segments have arrived: all that an acknowledgment covers leave the queue.
+//! Removal of acknowledged segments from the send queue.
 
 use super::{SendQueue, TxNode, TxState};
 use crate::pool::{NIL, Pool};
 use crate::seq::SeqNum;
 
 impl SendQueue {
-    /// Takes out all that end at `una` or before, as [`Self::pop_acked`] does one by one, and tells of each.
+    /// Removes all segments that end at or before `una`, as [`Self::pop_acked`] does one by one; calls `each` with
+    /// each.
     #[inline(always)]
     pub(crate) fn drop_acked<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
         una: SeqNum,
-        mut tell: impl FnMut(&TxNode<B>),
+        mut each: impl FnMut(&TxNode<B>),
     ) {
-        self.drop_oldest(pool, una, &mut tell);
+        self.drop_oldest(pool, una, &mut each);
         while let Some(node) = self.pop_acked(pool, una) {
-            tell(&node);
+            each(&node);
         }
     }
 
-    /// Takes the first segment out if it ends at `una` or before.
+    /// Removes and returns the first segment if it ends at or before `una`.
     #[inline]
     pub(crate) fn pop_acked<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum) -> Option<TxNode<B>> {
         let index = self.head;
@@ -30,9 +31,10 @@ impl SendQueue {
         self.pop_head(pool)
     }
 
-    /// As [`Self::drop_acked`], as far as the first segment is the oldest in flight, too: nearly always all the way.
+    /// Same as [`Self::drop_acked`], while the first segment in sequence is also the oldest in flight: nearly
+    /// always for all segments.
     #[inline(always)]
-    fn drop_oldest<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum, tell: &mut impl FnMut(&TxNode<B>)) {
+    fn drop_oldest<B>(&mut self, pool: &mut Pool<TxNode<B>>, una: SeqNum, each: &mut impl FnMut(&TxNode<B>)) {
         let (mut at, mut oldest) = (self.head, self.flight.first);
         let (mut segments, mut again, mut bytes, mut space) = (0_u32, 0_u32, 0_u32, 0_u32);
         while at == oldest {
@@ -40,7 +42,7 @@ impl SendQueue {
                 if node.end().after(una) || node.state != TxState::Flight {
                     return None;
                 }
-                tell(node);
+                each(node);
                 again = again.wrapping_add(u32::from(node.retransmitted()));
                 bytes = bytes.wrapping_add(u32::from(node.len));
                 space = space.wrapping_add(node.seq_len());

@@ -1,10 +1,10 @@
-//! The queue's sums and lists, counted afresh: for tests.
+//! Consistency checks of the send queue, for tests.
 
 use super::{SendQueue, TxNode, TxState};
 use crate::pool::{NIL, Pool};
 
 impl SendQueue {
-    /// Walks both lists; an error names what does not fit.
+    /// Recounts both lists; the error names the first inconsistency.
     pub(crate) fn audit<B>(&self, pool: &Pool<TxNode<B>>) -> Result<(), &'static str> {
         let (mut index, mut prev) = (self.head, NIL);
         let (mut segments, mut bytes, mut in_flight, mut lost, mut sacked) =
@@ -51,8 +51,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Sequence space of the segments of a list, bytes; `None` if one of them is in another state, or there are
-    /// more than are queued.
+    /// Returns the sequence space of a list's segments, bytes; `None` if one is in another state, or there are more
+    /// than are queued.
     fn list<B>(&self, pool: &Pool<TxNode<B>>, first: u32, state: TxState) -> Option<u32> {
         let (mut index, mut bytes, mut left) = (first, 0_u32, self.segments);
         while let Some(node) = pool.get(index) {

@@ -1,4 +1,4 @@
-//! Which segments of the queue were selectively acknowledged (RFC 6675 §4: Update).
+//! The SACK scoreboard of the send queue (RFC 6675 §4: Update).
 
 use super::{SendQueue, TxNode, TxState};
 use crate::pool::{NIL, Pool};
@@ -6,9 +6,9 @@ use crate::seq::SeqNum;
 use crate::wire::SackRange;
 
 impl SendQueue {
-    /// A range was selectively acknowledged: marks the segments that lie in it whole, and tells of each
-    /// that is marked now. Every step over another segment, or over a run of sacked ones, takes one off
-    /// `steps`; without any left it ends early, and the next call goes on from there.
+    /// Marks the segments that lie whole in a SACKed range; calls `newly` with each that was not marked before.
+    /// Every step over another segment, or over a run of SACKed ones, takes one off `steps`. When none are left,
+    /// the search stops, and the next call continues from there.
     pub(crate) fn sack<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
@@ -38,8 +38,8 @@ impl SendQueue {
         self.sack_hint = index;
     }
 
-    /// The first segment that begins at `seq` or after it, or the run that it lies in, from the nearest of
-    /// three places: the first, the last one sent, and where the last search ended.
+    /// Returns the first segment that begins at or after `seq`, or the run that contains it. The search starts from
+    /// the nearest of three places: the first segment, the last one sent, and the end of the last search.
     fn seek<B>(&self, pool: &Pool<TxNode<B>>, seq: SeqNum, steps: &mut u32) -> u32 {
         let far =
             |index: &u32| pool.get(*index).map_or(u32::MAX, |node| node.seq.offset_from(seq).unsigned_abs());
@@ -66,7 +66,7 @@ impl SendQueue {
         index
     }
 
-    /// The segment behind the run that begins with `index`; `index` itself when it is not sacked.
+    /// Returns the segment after the run that begins with `index`; `index` itself if it is not SACKed.
     fn behind_run<B>(&self, pool: &Pool<TxNode<B>>, index: u32) -> u32 {
         match pool.get(index) {
             Some(node) if node.state == TxState::Sacked => {
@@ -76,7 +76,7 @@ impl SendQueue {
         }
     }
 
-    /// The receiver took its selective acknowledgments back; returns how many segments that concerns.
+    /// Marks all SACKed segments lost, because the receiver reneged (RFC 2018 §8); returns their number.
     pub(crate) fn renege<B>(&mut self, pool: &mut Pool<TxNode<B>>) -> u32 {
         let count = self.sacked_segments;
         self.sack_hint = NIL;
@@ -93,7 +93,7 @@ impl SendQueue {
         count
     }
 
-    /// The segment was selectively acknowledged: it joins the runs beside it.
+    /// Marks a segment SACKed and joins it with the runs beside it.
     pub(super) fn mark_sacked<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         self.leave(pool, index);
         let Some(node) = pool.get_mut(index) else { return };
@@ -109,13 +109,13 @@ impl SendQueue {
                 end.by_state.next = other;
             }
         }
-        // What lies inside of a run knows nothing of its ends.
+        // Only the ends of a run are linked; the hint must not point inside.
         if self.sack_hint == index || (self.sack_hint == next && next != NIL && last != index) {
             self.sack_hint = first;
         }
     }
 
-    /// The run that begins with `index` is to begin with the next segment.
+    /// Makes the run that begins with `index` begin with the next segment.
     pub(super) fn shorten_run<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32) {
         let Some(node) = pool.get(index) else { return };
         let (next, last) = (node.next, node.by_state.next);
@@ -130,7 +130,7 @@ impl SendQueue {
     }
 }
 
-/// The first segment of the run that `index` is an end of; `index` itself when it is not sacked.
+/// Returns the first segment of the run of which `index` is an end; `index` itself if it is not SACKed.
 fn run_first<B>(pool: &Pool<TxNode<B>>, index: u32) -> u32 {
     match pool.get(index) {
         Some(node) if node.state == TxState::Sacked => {

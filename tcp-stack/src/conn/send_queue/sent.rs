@@ -1,4 +1,4 @@
-//! Segments leave: one, or new ones in a row.
+//! Transmission of queued segments: one, or a train of new ones.
 
 use super::{SendQueue, TxNode, TxState};
 use crate::pool::{NIL, Pool};
@@ -6,19 +6,19 @@ use crate::recovery::RateStamp;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
-/// Segments that left together.
+/// The segments of a train that were sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentTrain {
-    /// How many.
+    /// Number of segments sent.
     pub(crate) segments: u32,
-    /// The sequence space that they take, bytes.
+    /// Their sequence space, bytes.
     pub(crate) bytes: u32,
-    /// Where the last one ends; without any, of no meaning.
+    /// The end of the last one; meaningless if there are none.
     pub(crate) end: SeqNum,
 }
 
 impl SendQueue {
-    /// The segment was handed to the port.
+    /// Notes that a segment was handed to the port.
     pub(crate) fn mark_sent<B>(&mut self, pool: &mut Pool<TxNode<B>>, index: u32, now: Instant) {
         if pool.get(index).is_some_and(|node| node.state != TxState::Ready) {
             self.leave(pool, index);
@@ -33,26 +33,26 @@ impl SendQueue {
         self.enter_flight(pool, index, self.flight.last);
     }
 
-    /// What [`Self::mark_sent`] does, for the segments never sent, in sequence, as long as `leaves` says of the next one
-    /// that it does: it is told what is in flight, bytes, and whether the segment is the last one of the queue.
+    /// Same as [`Self::mark_sent`], for new segments in sequence, while `sends` returns true. It gets the next
+    /// segment, the bytes in flight, and true for the last segment of the queue.
     #[inline]
     pub(crate) fn mark_train_sent<B>(
         &mut self,
         pool: &mut Pool<TxNode<B>>,
         (now, rate): (Instant, RateStamp),
-        mut leaves: impl FnMut(&mut TxNode<B>, u32, bool) -> bool,
+        mut sends: impl FnMut(&mut TxNode<B>, u32, bool) -> bool,
     ) -> SentTrain {
         let (first, before) = (self.unsent, self.flight.last);
         let (mut at, mut last, mut in_flight) = (first, before, self.in_flight);
         let mut sent_train = SentTrain { segments: 0, bytes: 0, end: SeqNum::new(0) };
         while let Some(node) = pool.get_mut(at) {
-            if node.transmissions > 0 || !leaves(node, in_flight, at == self.tail) {
+            if node.transmissions > 0 || !sends(node, in_flight, at == self.tail) {
                 break;
             }
             node.state = TxState::Flight;
             node.transmissions = 1;
             (node.sent_at, node.rate) = (now, rate);
-            // What follows in sequence follows in time; the last one is told otherwise below.
+            // Sequence order is transmission order; the last node's link is corrected below.
             (node.by_state.prev, node.by_state.next) = (last, node.next);
             let bytes = node.seq_len();
             in_flight = in_flight.saturating_add(bytes);

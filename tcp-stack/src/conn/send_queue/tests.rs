@@ -10,7 +10,7 @@ fn seq(n: u32) -> SeqNum {
     SeqNum::new(n)
 }
 
-/// The sums, the order and the list in time, counted afresh.
+/// Recounts the sums, the order and the list by time.
 fn check(queue: &SendQueue, pool: &TxPool) {
     let (mut index, mut prev) = (queue.head, NIL);
     let (mut bytes, mut flight, mut lost, mut sacked, mut segments) = (0, 0, 0, 0, 0);
@@ -99,9 +99,9 @@ fn first_lost_by_walking(queue: &SendQueue, pool: &TxPool) -> Option<u32> {
     None
 }
 
-/// Segments that leave in a row are where they would be had each left by itself.
+/// A train leaves the queue as if each of its segments had been sent by itself.
 #[test]
-fn a_row_is_what_its_segments_are() {
+fn a_train_equals_its_segments_sent_one_by_one() {
     for (before, row, behind) in [(0, 1, 0), (0, 3, 2), (2, 4, 0), (5, 1, 1), (3, 0, 2)] {
         let all = [(); 2].map(|()| {
             let (mut pool, mut queue) = (TxPool::new(before + row + behind), SendQueue::new());
@@ -223,7 +223,7 @@ proptest! {
     }
 }
 
-/// A queue of so many segments of 100 bytes, all in flight, each sent a microsecond after the one before.
+/// Makes a queue of `count` segments of 100 bytes, all in flight, sent a microsecond apart.
 fn in_flight(count: u32) -> (TxPool, SendQueue) {
     let (mut pool, mut queue) = (TxPool::new(count), SendQueue::new());
     for nth in 0..count {
@@ -238,8 +238,8 @@ fn segments(range: core::ops::Range<u32>) -> SackRange {
     SackRange { start: seq(range.start * 100), end: seq(range.end * 100) }
 }
 
-/// Far from where the search begins, a range is not found in the steps that there are; when it is reported
-/// again, the search goes on. No acknowledgment costs more than its steps and the segments it reports.
+/// A range far from the start of the search is not found within the steps; when it is reported again, the search
+/// continues. No acknowledgment costs more than its steps and the segments that it reports.
 #[test]
 fn a_search_is_bounded_and_goes_on() {
     const STEPS: u32 = 64;
@@ -256,8 +256,8 @@ fn a_search_is_bounded_and_goes_on() {
     }
 }
 
-/// Blocks that jump from one end of the scoreboard to the other, over every second segment: a run is one
-/// step, the ends are near, and what is found costs nothing but itself.
+/// Blocks that jump from one end of the scoreboard to the other, over every second segment: a run is one step, the
+/// ends are near, and nothing else is visited.
 #[test]
 fn runs_are_passed_in_one_step() {
     let (mut pool, mut queue) = in_flight(8000);
@@ -275,7 +275,7 @@ fn runs_are_passed_in_one_step() {
     check(&queue, &pool);
 }
 
-/// Loss detection looks at those that it marks, and at one more, however many are in flight.
+/// Loss detection visits the segments that it marks, and one more, however many are in flight.
 #[test]
 fn detection_ends_at_the_first_that_is_not_overdue() {
     let (mut pool, mut queue) = in_flight(5000);
@@ -299,7 +299,7 @@ fn what_was_not_lost_returns_to_its_place_in_time() {
     for index in [0, 1, 4] {
         queue.mark_lost(&mut pool, index);
     }
-    // One of them is sent again, and believed lost again.
+    // One of them is sent again, and marked lost again.
     queue.mark_sent(&mut pool, 1, Instant::from_nanos(50_000));
     assert_eq!(queue.flight_again(), 1);
     queue.mark_lost(&mut pool, 1);
