@@ -1,4 +1,4 @@
-//! `tcp-stack/README.md` lists the features, and what it names exists.
+//! Checks that the files and tests that the feature list in `tcp-stack/README.md` names exist.
 
 #![allow(clippy::unwrap_used, reason = "what a test reads is in the repository")]
 
@@ -7,14 +7,19 @@ mod proofs;
 use proofs::{check, names, read, repository};
 use std::collections::BTreeSet;
 
-/// The rows of the table: feature, RFCs, where, proofs. Headings have empty cells.
-fn rows(text: &str) -> Vec<[&str; 4]> {
-    text.lines()
-        .filter(|line| line.starts_with('|') && !line.starts_with("|---"))
-        .skip(1)
-        .map(|line| {
-            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-            cells.try_into().unwrap_or_else(|cells| panic!("{cells:?} has not four cells"))
+/// Returns the features of the list: name, places and proofs. Each is an item `- **name** (RFCs): places` with one
+/// nested item that names the proofs.
+fn features(text: &str) -> Vec<(String, String, String)> {
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let items =
+        text.split("\n\n").flat_map(|part| part.strip_prefix("- ")).flat_map(|list| list.split("\n- "));
+    items
+        .map(|item| {
+            let parsed = item.split_once("\n  - ").and_then(|(head, proofs)| {
+                let (name, places) = head.strip_prefix("**")?.split_once("**")?;
+                Some((one_line(name), one_line(places), one_line(proofs)))
+            });
+            parsed.unwrap_or_else(|| panic!("{item:?} is not a feature with its proofs"))
         })
         .collect()
 }
@@ -22,13 +27,10 @@ fn rows(text: &str) -> Vec<[&str; 4]> {
 #[test]
 fn every_feature_has_a_file_and_a_proof() {
     let text = read(&repository().join("tcp-stack/README.md"));
-    let (mut wrong, mut features) = (Vec::new(), BTreeSet::new());
-    for [feature, _, place, proofs] in rows(&text) {
-        if feature.starts_with("**") {
-            assert!(place.is_empty() && proofs.is_empty(), "{feature} is a heading");
-            continue;
-        }
-        assert!(features.insert(feature), "{feature} stands there twice");
+    let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
+    let listed = features(&text);
+    for (feature, place, proofs) in &listed {
+        assert!(seen.insert(feature), "{feature} is listed twice");
         if names(place).next().is_none() || names(proofs).next().is_none() {
             wrong.push(format!("{feature}: no place, or no proof"));
         }
@@ -39,6 +41,6 @@ fn every_feature_has_a_file_and_a_proof() {
         }
         wrong.extend(names(proofs).filter_map(|name| check(name).err()).map(|e| format!("{feature}: {e}")));
     }
-    assert!(features.len() > 50, "only {} features", features.len());
+    assert!(seen.len() > 50, "only {} features", seen.len());
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

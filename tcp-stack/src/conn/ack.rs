@@ -518,7 +518,7 @@ impl Conn {
     /// Queues [`Notice::Writable`] if the application was refused room and there is enough now.
     #[inline]
     pub(crate) fn note_room<B>(&mut self, cx: &Cx<'_, B>) {
-        if self.snd.refused && self.has_much_room(cx.config, cx.config.data_nodes(cx.tx.available())) {
+        if self.snd.refused && self.has_room_to_announce(cx.config, cx.config.data_nodes(cx.tx.available())) {
             self.snd.refused = false;
             self.notices.add(Notice::Writable);
         }

@@ -65,7 +65,7 @@ impl Conn {
     /// Ends the connection; a TIME-WAIT record will answer late segments.
     fn enter_time_wait<B: Buf>(&mut self, cx: &mut Cx<'_, B>) {
         cx.stats.time_wait = cx.stats.time_wait.wrapping_add(1);
-        self.lingers = true;
+        self.ends_in_time_wait = true;
         let owes_ack = self.pending.has(Pending::Ack);
         self.finish(cx, CloseReason::Normal);
         self.pending.add_if(owes_ack, Pending::Ack);

@@ -35,7 +35,7 @@ impl Conn {
         if !flags.contains(TcpFlags::ACK) {
             return Outcome::Dropped(DropReason::TcpNoAck);
         }
-        self.heard(cx.now);
+        self.note_heard(cx.now);
         if self.state == State::SynReceived
             && let Some(answer) = self.leave_syn_received(cx, &segment)
         {

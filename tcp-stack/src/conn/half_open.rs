@@ -65,7 +65,7 @@ pub(crate) enum HalfOpenVerdict {
     /// Send an acknowledgment: the segment is forged, or belongs to an earlier connection.
     Challenge(DropReason),
     /// Remove the record: the peer has reset the connection.
-    Forget,
+    Remove,
     /// Establish the connection: the segment acknowledges the SYN-ACK.
     Establish,
 }
@@ -113,13 +113,13 @@ impl HalfOpen {
 
     /// Returns the number of SYN-ACKs sent before the last one. If it is not 0, nobody knows which one the peer
     /// answers (RFC 6298 §3).
-    pub(crate) fn earlier(&self) -> u8 {
+    pub(crate) fn previous_attempts(&self) -> u8 {
         self.attempts.max(u8::from(self.repeated)).min(NOT_TIMED - 1)
     }
 
     /// SEGMENT ARRIVES in SYN-RECEIVED (RFC 9293 §3.10.7.4), in its order of checks. The receive window is that of
     /// the SYN-ACK.
-    pub(crate) fn judge<B>(&self, config: &StackConfig, segment: &Incoming<B>) -> HalfOpenVerdict {
+    pub(crate) fn classify<B>(&self, config: &StackConfig, segment: &Incoming<B>) -> HalfOpenVerdict {
         let TcpHeader { seq, ack, flags, .. } = segment.header;
         let first = self.irs + 1;
         let (reset, syn) = (flags.contains(TcpFlags::RST), flags.contains(TcpFlags::SYN));
@@ -148,7 +148,7 @@ impl HalfOpen {
         }
         // RFC 5961 §3 and §4: only an exact reset counts, and a SYN never does.
         match (reset, syn) {
-            (true, _) if seq == first => HalfOpenVerdict::Forget,
+            (true, _) if seq == first => HalfOpenVerdict::Remove,
             (true, _) => HalfOpenVerdict::Challenge(DropReason::TcpBadReset),
             (_, true) => HalfOpenVerdict::Challenge(DropReason::TcpBadSyn),
             _ if !flags.contains(TcpFlags::ACK) => HalfOpenVerdict::Ignore(DropReason::TcpNoAck),

@@ -132,7 +132,7 @@ impl Sender {
     /// receiver's buffer. The estimate is at least the shortest MSS that every host accepts (§3.7.1), or the peer's
     /// if that is less: a peer that never offered more than one byte does not get its data one byte at a time.
     #[inline]
-    pub(crate) fn least_worth(&self) -> u32 {
+    pub(crate) fn partial_send_min(&self) -> u32 {
         self.max_wnd.max(self.emss.min(DEFAULT_MSS).into()) / 2
     }
 

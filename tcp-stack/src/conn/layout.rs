@@ -134,7 +134,7 @@ fn answering() -> [Place; 34] {
         place!(window: Window),
         place!(confirmed_at: MilliStamp),
         place!(snd.emss: u16),
-        ("snd.queue", queue + SendQueue::CALM_AT, size_of::<SendQueue>() - SendQueue::CALM_AT),
+        ("snd.queue", queue + SendQueue::LOSS_FREE_AT, size_of::<SendQueue>() - SendQueue::LOSS_FREE_AT),
         place!(snd.small_end: SeqNum),
         place!(snd.progress_at: MilliStamp),
         place!(snd.peak_flight: u32),
@@ -155,7 +155,7 @@ fn answering() -> [Place; 34] {
         place!(recovery.attempts: u8),
         // The first two deadlines: retransmission and loss probe.
         ("deadlines", offset_of!(Conn, deadlines), 8),
-        ("path", path + PathMtu::ASKED_AT, size_of::<PathMtu>() - PathMtu::ASKED_AT),
+        ("path", path + PathMtu::PER_ACK_AT, size_of::<PathMtu>() - PathMtu::PER_ACK_AT),
         place!(segments_out: u64),
         place!(bytes_acked: u64),
         place!(last_sent_at: Instant),

@@ -232,7 +232,7 @@ pub(crate) struct Conn {
     pub(crate) challenges_since: MilliStamp,
     pub(crate) challenges_left: u8,
     /// Set if the connection ends in TIME-WAIT.
-    pub(crate) lingers: bool,
+    pub(crate) ends_in_time_wait: bool,
     /// Set once the connection has ended and its flow has left the flow table.
     pub(crate) unlinked: bool,
     /// Eviction policy: when the connection gives way to a new one.
@@ -372,7 +372,7 @@ impl Conn {
             ts_offset: origin.ts_offset,
             listener: origin.listener,
             announced: origin.listener.is_none(),
-            lingers: false,
+            ends_in_time_wait: false,
             unlinked: false,
             gives_way: GivesWay::Never,
             path: PathMtu::new(now, origin.path_mtu.min(config.mtu)),
@@ -452,7 +452,7 @@ impl Conn {
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         let notices = !self.notices.is_empty() || self.ended.is_some();
-        self.announced && (notices || self.rcv.held.has_ready() || self.rcv.held.has_fresh())
+        self.announced && (notices || self.rcv.held.has_ready() || self.rcv.held.has_unoffered())
     }
 
     /// True if [`Conn::next_frame`] may return a segment.
@@ -505,7 +505,7 @@ impl Conn {
 
     /// True if there is enough room for [`Event::Writable`](crate::Event::Writable): a quarter of the send buffer
     /// and a full segment, or half of the segments that may be queued.
-    pub(crate) fn has_much_room(&self, config: &StackConfig, free: u32) -> bool {
+    pub(crate) fn has_room_to_announce(&self, config: &StackConfig, free: u32) -> bool {
         let segments = self.segments_max(config, free) / 2;
         let bytes = config.send_buffer_bytes;
         let much = (bytes / 4).max(self.snd.emss.into()).min(bytes);

@@ -176,7 +176,7 @@ impl Conn {
         if segment.seq_len() > usable {
             // RFC 9293 §3.8.6.2.1 (3): "at least a fraction Fs of the maximum window", or (4): "the override
             // timeout occurs".
-            let worth = usable >= self.snd.least_worth() || self.pending.has(Pending::Small);
+            let worth = usable >= self.snd.partial_send_min() || self.pending.has(Pending::Small);
             return match u16::try_from(usable) {
                 Ok(len) if worth && len > 0 && len < segment.len => Blocked::Partly(len.min(self.snd.emss)),
                 _ => Blocked::Wait,

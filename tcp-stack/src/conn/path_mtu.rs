@@ -68,7 +68,7 @@ pub(crate) struct PathMtu {
 impl PathMtu {
     /// Offset of the fields that every acknowledgment reads, bytes.
     #[cfg(test)]
-    pub(super) const ASKED_AT: usize = core::mem::offset_of!(Self, unproven);
+    pub(super) const PER_ACK_AT: usize = core::mem::offset_of!(Self, unproven);
 
     pub(crate) const fn new(now: Instant, mtu: u16) -> Self {
         let zero = SeqNum::new(0);

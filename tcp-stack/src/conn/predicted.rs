@@ -41,7 +41,7 @@ impl Conn {
         buf: B,
     ) -> Result<(), DropReason> {
         self.count_arrival();
-        self.heard(cx.now);
+        self.note_heard(cx.now);
         let len = plain.len();
         self.take_timestamp(cx, plain.timestamps, plain.seq, len);
         self.expected_ack(cx, plain);
@@ -58,7 +58,7 @@ impl Conn {
     /// Same as `process_ack`, for an acknowledgment that is neither old nor selective.
     #[inline(always)]
     fn expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, plain: &Plain) {
-        if plain.ack.after(self.snd.una) && self.snd.wnd > 0 && self.is_calm(cx) {
+        if plain.ack.after(self.snd.una) && self.snd.wnd > 0 && self.is_loss_free(cx) {
             // The window changes as the peer's application reads, which rarely matches what arrives.
             self.take_window(plain.seq, plain.window);
             self.take_expected_ack(cx, plain.ack, plain.timestamps);
@@ -79,7 +79,7 @@ impl Conn {
     /// True if everything in flight was sent once, in sequence, after everything delivered, and no mechanism still
     /// tracks an earlier loss, probe or mark: then an acknowledgment conveys only how much has arrived.
     #[inline]
-    fn is_calm<B>(&self, cx: &Cx<'_, B>) -> bool {
+    fn is_loss_free<B>(&self, cx: &Cx<'_, B>) -> bool {
         let (queue, recovery) = (&self.snd.queue, &self.recovery);
         let oldest = cx.tx.get(queue.oldest());
         let repairs = queue.lost() | queue.sacked_segments() | queue.flight_again() | recovery.dup_acks;
@@ -92,7 +92,7 @@ impl Conn {
             && !self.cc.models_path()
     }
 
-    /// SND.UNA <- SEG.ACK, and its consequences if [`is_calm`](Self::is_calm).
+    /// SND.UNA <- SEG.ACK, and its consequences if [`is_loss_free`](Self::is_loss_free).
     #[inline(always)]
     fn take_expected_ack<B: Buf>(&mut self, cx: &mut Cx<'_, B>, ack: SeqNum, timestamps: Option<Timestamps>) {
         let now = cx.now;

@@ -33,9 +33,9 @@ pub(crate) struct RxNode<B> {
     /// `None` once the application has taken the payload.
     buf: Option<B>,
     /// Set while the segment is in the list of segments to be offered to the application.
-    fresh: bool,
+    unoffered: bool,
     /// The next segment of that list.
-    next_fresh: u32,
+    next_unoffered: u32,
     /// The next segment of the run, or of the ready list.
     next: u32,
     /// Valid in a run's first segment only: the end of the run, its last segment, and the next run.
@@ -156,7 +156,7 @@ pub(crate) struct Reassembly {
     /// Packet buffers of the held segments: fewer if the application has taken some, or short ones share one.
     held_buffers: u16,
     /// The segments to be offered, latest first.
-    first_fresh: u32,
+    first_unoffered: u32,
 }
 
 impl Reassembly {
@@ -169,7 +169,7 @@ impl Reassembly {
             held_bytes: 0,
             held_segments: 0,
             held_buffers: 0,
-            first_fresh: NIL,
+            first_unoffered: NIL,
         }
     }
 
@@ -268,33 +268,33 @@ impl Reassembly {
 
     /// True if there are segments to be offered to the application.
     #[inline]
-    pub(crate) fn has_fresh(&self) -> bool {
-        !self.has_no_gap() && self.first_fresh != NIL
+    pub(crate) fn has_unoffered(&self) -> bool {
+        !self.has_no_gap() && self.first_unoffered != NIL
     }
 
     /// Takes the list of segments to be offered; returns its first. The list is valid until a segment is taken or
     /// freed.
-    pub(crate) fn take_fresh(&mut self) -> u32 {
-        core::mem::replace(&mut self.first_fresh, NIL)
+    pub(crate) fn take_unoffered(&mut self) -> u32 {
+        core::mem::replace(&mut self.first_unoffered, NIL)
     }
 
-    /// Offers each segment of a list from [`take_fresh`](Self::take_fresh) that is still out of order, in the order
+    /// Offers each segment of a list from [`take_unoffered`](Self::take_unoffered) that is still out of order, in the order
     /// of arrival: `takes` gets its sequence number and its bytes. If it returns true, the segment's frame is
     /// released.
     pub(crate) fn offer<B: Buf>(
         &mut self,
         pool: &mut Pool<RxNode<B>>,
-        first_fresh: u32,
+        first_unoffered: u32,
         rcv_nxt: SeqNum,
         takes: &mut dyn FnMut(SeqNum, &[u8]) -> bool,
     ) {
-        let (mut index, mut first) = (first_fresh, NIL);
-        while let Some(node) = pool.get_mut(index).filter(|node| node.fresh) {
-            node.fresh = false;
-            (first, index) = (index, core::mem::replace(&mut node.next_fresh, first));
+        let (mut index, mut first) = (first_unoffered, NIL);
+        while let Some(node) = pool.get_mut(index).filter(|node| node.unoffered) {
+            node.unoffered = false;
+            (first, index) = (index, core::mem::replace(&mut node.next_unoffered, first));
         }
         while let Some(node) = pool.get_mut(first) {
-            first = node.next_fresh;
+            first = node.next_unoffered;
             if node.seq.after(rcv_nxt)
                 && let Some(bytes) = node.bytes()
                 && takes(node.seq, bytes)
@@ -315,8 +315,8 @@ impl Reassembly {
         if node.next == NIL {
             self.ready_tail = NIL;
         }
-        if node.fresh {
-            self.first_fresh = NIL;
+        if node.unoffered {
+            self.first_unoffered = NIL;
         }
         let range = node.at..node.at.saturating_add(node.len);
         Some(ReadyPayload { seq: node.seq, range, buf: node.buf })
@@ -334,7 +334,7 @@ impl Reassembly {
             self.unlink_first_run(next_run);
             while let Some(node) = pool.get(index) {
                 let next = node.next;
-                self.forget(node);
+                self.count_out(node);
                 if node.end().at_or_before(nxt) {
                     self.remove(pool, index);
                 } else if let Some(node) = pool.get_mut(index) {
@@ -398,9 +398,9 @@ impl Reassembly {
                 index
             }
         };
-        if let Some(node) = pool.get_mut(index).filter(|node| limits.offer && !node.fresh) {
-            (node.fresh, node.next_fresh) = (true, self.first_fresh);
-            self.first_fresh = index;
+        if let Some(node) = pool.get_mut(index).filter(|node| limits.offer && !node.unoffered) {
+            (node.unoffered, node.next_unoffered) = (true, self.first_unoffered);
+            self.first_unoffered = index;
         }
         let run = if pool.get(prev).is_some_and(|run| run.run_end.at_or_after(end)) { prev } else { index };
         let range = pool.get(run).map(|run| SackRange { start: run.seq, end: run.run_end });
@@ -480,7 +480,7 @@ impl Reassembly {
         }
         let mut index = index;
         while let Some(node) = self.remove(pool, index) {
-            self.forget(&node);
+            self.count_out(&node);
             index = node.next;
         }
         next_run
@@ -488,7 +488,7 @@ impl Reassembly {
 
     /// Frees a segment. The list of segments to be offered is dropped: these stay held and are never offered.
     fn remove<B>(&mut self, pool: &mut Pool<RxNode<B>>, index: u32) -> Option<RxNode<B>> {
-        self.first_fresh = NIL;
+        self.first_unoffered = NIL;
         pool.remove(index)
     }
 
@@ -499,7 +499,7 @@ impl Reassembly {
         self.first_run = next_run;
     }
 
-    fn forget<B: Buf>(&mut self, node: &RxNode<B>) {
+    fn count_out<B: Buf>(&mut self, node: &RxNode<B>) {
         self.held_bytes = self.held_bytes.saturating_sub(node.size());
         self.held_segments = self.held_segments.saturating_sub(1);
         self.held_buffers = self.held_buffers.saturating_sub(node.buf.is_some().into());
@@ -580,8 +580,8 @@ fn insert<B>(pool: &mut Pool<RxNode<B>>, payload: Payload<B>) -> Option<u32> {
         len,
         at: range.start,
         buf: Some(buf),
-        fresh: false,
-        next_fresh: NIL,
+        unoffered: false,
+        next_unoffered: NIL,
         next: NIL,
         run_end: end,
         run_tail,

@@ -141,7 +141,7 @@ const LOST_STEPS_MAX: u32 = 32;
 impl SendQueue {
     /// Offset of the fields that are used while nothing is lost, bytes.
     #[cfg(test)]
-    pub(super) const CALM_AT: usize = core::mem::offset_of!(Self, lost);
+    pub(super) const LOSS_FREE_AT: usize = core::mem::offset_of!(Self, lost);
 
     pub(crate) const fn new() -> Self {
         Self {

@@ -62,7 +62,7 @@ impl Cookies {
     }
 
     /// Returns the options that a cookie can encode: without timestamps only the MSS, rounded down.
-    pub(crate) fn kept(syn_options: SynOptions, is_ipv4: bool) -> SynOptions {
+    pub(crate) fn encodable(syn_options: SynOptions, is_ipv4: bool) -> SynOptions {
         let mss = mss_at(mss_index(syn_options.mss, is_ipv4), is_ipv4);
         if syn_options.timestamps() {
             SynOptions::from_low_bits(mss, syn_options.low_bits())
@@ -71,7 +71,7 @@ impl Cookies {
         }
     }
 
-    /// Returns our initial sequence number for a SYN with sequence number `irs` and options from [`Self::kept`].
+    /// Returns our initial sequence number for a SYN with sequence number `irs` and options from [`Self::encodable`].
     pub(crate) fn make(
         &mut self,
         now: Instant,
@@ -222,7 +222,7 @@ mod tests {
         for is_ipv4 in [true, false] {
             assert!(table(is_ipv4).is_sorted());
             for mss in 64..=u16::MAX {
-                let kept = Cookies::kept(SynOptions::bare(mss), is_ipv4).mss;
+                let kept = Cookies::encodable(SynOptions::bare(mss), is_ipv4).mss;
                 assert!(kept <= mss && table(is_ipv4).iter().all(|value| *value <= kept || *value > mss));
             }
         }

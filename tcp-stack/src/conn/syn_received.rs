@@ -63,7 +63,7 @@ impl Conn {
         cx: &mut Cx<'_, B>,
         segment: &Incoming<B>,
     ) -> Outcome {
-        self.heard(cx.now);
+        self.note_heard(cx.now);
         self.ecn.on_syn(segment.header.flags, segment.ecn);
         self.sample_handshake(cx.now, &segment.options);
         self.become_established(cx, &segment.header);
@@ -129,7 +129,7 @@ impl Conn {
 
     /// Notes the arrival of a segment that only the peer can have sent.
     #[inline]
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn note_heard(&mut self, now: Instant) {
         self.heard_at = LongStamp::of(now);
         self.keepalive_probes = 0;
     }

@@ -38,7 +38,7 @@ impl Conn {
         if !header.flags.contains(TcpFlags::SYN) {
             return Outcome::Dropped(DropReason::TcpInvalid);
         }
-        self.heard(cx.now);
+        self.note_heard(cx.now);
         let offer = SynOffer { header, options: segment.options, ecn: segment.ecn };
         self.negotiate(cx.now, cx.config, &offer);
         if acks {

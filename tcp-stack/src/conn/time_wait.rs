@@ -43,7 +43,7 @@ pub(crate) enum TimeWaitVerdict {
     /// Let a new connection take the record's place; its initial sequence number must be at least this.
     Reuse(SeqNum),
     /// Remove the record: the peer has reset the connection.
-    Forget,
+    Remove,
 }
 
 impl TimeWait {
@@ -86,12 +86,12 @@ impl TimeWait {
     }
 
     /// SEGMENT ARRIVES in TIME-WAIT (RFC 9293 §3.10.7.4).
-    fn judge<B>(&mut self, now: Instant, segment: &Incoming<B>, timestamps: bool) -> TimeWaitVerdict {
+    fn respond<B>(&mut self, now: Instant, segment: &Incoming<B>, timestamps: bool) -> TimeWaitVerdict {
         let header = &segment.header;
         if header.flags.contains(TcpFlags::RST) {
             // RFC 1337 would keep the record; RFC 5961 §3 makes a blind reset unlikely enough.
             let exact = header.seq == self.rcv_nxt;
-            return if exact { TimeWaitVerdict::Forget } else { TimeWaitVerdict::Ignore };
+            return if exact { TimeWaitVerdict::Remove } else { TimeWaitVerdict::Ignore };
         }
         if header.flags.contains(TcpFlags::SYN) && !header.flags.contains(TcpFlags::ACK) {
             let offer = SynOffer { header: *header, options: segment.options, ecn: segment.ecn };
@@ -191,7 +191,7 @@ impl TimeWaitTable {
         segment: &Incoming<B>,
     ) -> TimeWaitVerdict {
         let Some(record) = self.pool.get_mut(index) else { return TimeWaitVerdict::Ignore };
-        let verdict = record.judge(now, segment, self.timestamps);
+        let verdict = record.respond(now, segment, self.timestamps);
         let fin_again = matches!(verdict, TimeWaitVerdict::Answer(_))
             && segment.header.flags.contains(TcpFlags::FIN)
             && segment.header.seq + segment.seq_len() == record.rcv_nxt;

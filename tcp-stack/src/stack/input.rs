@@ -214,13 +214,13 @@ impl<B: Buf> Stack<B> {
                 self.interface.drop_delivered(DropReason::TcpTimeWait);
                 self.answer(now, reply);
             }
-            TimeWaitVerdict::Forget => self.forget_time_wait(at),
+            TimeWaitVerdict::Remove => self.remove_time_wait(at),
             TimeWaitVerdict::Reuse(least) => {
                 // Unless the SYN is accepted, the record stays and protects the old connection.
                 let addresses = (record.flow.local(), record.flow.remote());
                 if self.on_unknown(now, addresses, record.hash, incoming, Some(least)) {
                     self.stats.time_wait_reused = self.stats.time_wait_reused.wrapping_add(1);
-                    self.forget_time_wait(at);
+                    self.remove_time_wait(at);
                 }
             }
         }
@@ -251,7 +251,7 @@ impl<B: Buf> Stack<B> {
             }
             return accepted.is_ok();
         }
-        let cookie = self.cookie_in(now, &opening);
+        let cookie = self.check_cookie(now, &opening);
         if let Some(Ok(syn_options)) = cookie {
             self.open_by_cookie(now, (local, remote), hash, syn_options, incoming);
             return false;
@@ -260,7 +260,7 @@ impl<B: Buf> Stack<B> {
         // Data that overtakes the acknowledgment of a cookie is retransmitted anyway: no reset. A bare ACK that may
         // answer an evicted SYN-ACK gets one.
         let may_overtake =
-            cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_a_record(now, &opening));
+            cookie.is_some() && (incoming.seq_len() > 0 || !self.may_answer_syn_ack(now, &opening));
         if !may_overtake {
             self.answer(now, reset_for(local, remote, header, incoming.seq_len()));
         }

@@ -248,14 +248,14 @@ impl<B: Buf> Stack<B> {
         let Some(conn) = self.conns.at_mut(index) else { return };
         conn.unlinked = true;
         let (hash, announced) = (conn.hash, conn.announced);
-        let record = conn.lingers.then(|| TimeWait::of(conn));
+        let record = conn.ends_in_time_wait.then(|| TimeWait::of(conn));
         let owes_ack = conn.pending.take(Pending::Ack);
         self.conns.remove_flow(hash, Target::Conn(index));
         if let Some(record) = record {
             if self.time_wait.is_full()
                 && let Some((oldest, _)) = self.time_wait.first()
             {
-                self.forget_time_wait(oldest);
+                self.remove_time_wait(oldest);
                 self.stats.time_wait_evicted = self.stats.time_wait_evicted.wrapping_add(1);
             }
             if owes_ack {
@@ -286,7 +286,7 @@ impl<B: Buf> Stack<B> {
         }
     }
 
-    fn forget_time_wait(&mut self, at: u32) {
+    fn remove_time_wait(&mut self, at: u32) {
         if let Some(record) = self.time_wait.remove(at) {
             self.conns.remove_flow(record.hash, Target::TimeWait(at));
         }
@@ -321,8 +321,8 @@ impl<B: Buf> Stack<B> {
                 None => Event::Connected { conn: conn_id },
             });
         }
-        if conn.rcv.held.has_fresh() {
-            self.offerable = Some((index, conn.rcv.held.take_fresh()));
+        if conn.rcv.held.has_unoffered() {
+            self.offerable = Some((index, conn.rcv.held.take_unoffered()));
             return Some(Event::OutOfOrder { conn: conn_id });
         }
         if notices.take(Notice::Urgent) {
@@ -357,7 +357,7 @@ impl<B: Buf> Stack<B> {
         self.interface.handle_timeouts(now);
         for _ in 0..TIME_WAIT_BUDGET {
             match self.time_wait.first() {
-                Some((oldest, ends_at)) if ends_at <= now => self.forget_time_wait(oldest),
+                Some((oldest, ends_at)) if ends_at <= now => self.remove_time_wait(oldest),
                 _ => break,
             }
         }
@@ -376,14 +376,14 @@ impl<B: Buf> Stack<B> {
 
     /// Handles the expired timers of a connection.
     fn on_timers(&mut self, now: Instant, index: u32) {
-        let in_vain = self.with_conn(now, index, |conn, cx| {
+        let unanswered = self.with_conn(now, index, |conn, cx| {
             let before = conn.recovery.attempts;
             while let Some(kind) = conn.timers.take_expired(&conn.deadlines, now) {
                 conn.on_timer(cx, kind);
             }
             (conn.recovery.attempts > before && conn.recovery.attempts >= R1).then_some(conn.remote().ip())
         });
-        if let Some(remote) = in_vain.flatten() {
+        if let Some(remote) = unanswered.flatten() {
             // RFC 9293 §3.8.3: "pass negative advice (see Section 3.3.1.4 of [19]) to the IP layer".
             self.interface.suspect(now, remote);
         }

@@ -23,8 +23,8 @@ use crate::wire::{TcpFlags, TcpHeader};
 /// Time that a peer has to answer our SYN-ACK before its record may be recycled for another SYN: several of the
 /// longest round trips. With cookies there is time to retransmit a lost SYN-ACK, because a cookie serves the other
 /// SYN as well.
-const HALF_OPEN_LEAST: Duration = Duration::from_millis(500);
-const HALF_OPEN_LEAST_WITH_COOKIES: Duration = Duration::from_secs(3);
+const HALF_OPEN_AGE_MIN: Duration = Duration::from_millis(500);
+const HALF_OPEN_AGE_MIN_WITH_COOKIES: Duration = Duration::from_secs(3);
 
 /// A segment that may open a connection: a SYN, or the acknowledgment of a cookie.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl<B: Buf> Stack<B> {
             return self.send_cookie(now, opening, syn_options);
         }
         if let Err(reason) = self.room_for_half_open(local.port()) {
-            let least_age = if may_use_cookie { HALF_OPEN_LEAST_WITH_COOKIES } else { HALF_OPEN_LEAST };
+            let least_age = if may_use_cookie { HALF_OPEN_AGE_MIN_WITH_COOKIES } else { HALF_OPEN_AGE_MIN };
             let recycled = self.recycle_half_open(now, local.port(), least_age);
             if !recycled {
                 return if may_use_cookie {
@@ -152,14 +152,14 @@ impl<B: Buf> Stack<B> {
         if had_time {
             self.stats.half_open_recycled = self.stats.half_open_recycled.wrapping_add(1);
             self.stats.timed_out = self.stats.timed_out.wrapping_add(1);
-            self.forget_half_open(oldest);
+            self.remove_half_open(oldest);
         }
         had_time
     }
 
     /// Removes a record from the table, its listener, its accounts and the flow table; returns it with its flow's
     /// hash.
-    pub(super) fn forget_half_open(&mut self, index: u32) -> Option<(HalfOpen, u32)> {
+    pub(super) fn remove_half_open(&mut self, index: u32) -> Option<(HalfOpen, u32)> {
         let flow = self.half_open.get(index)?.flow;
         let mut listener = self.listeners.find(flow.local().port());
         let waiting = listener.as_mut().map(|(_, listener)| &mut listener.waiting);
@@ -182,7 +182,7 @@ impl<B: Buf> Stack<B> {
     ) -> Result<(), DropReason> {
         let OpeningSegment { local, remote, incoming, least, .. } = *opening;
         let flow = FourTuple::new(local, remote);
-        let syn_options = Cookies::kept(syn_options, local.is_ipv4());
+        let syn_options = Cookies::encodable(syn_options, local.is_ipv4());
         let irs = incoming.header.seq;
         let iss = self.cookies.make(now, &flow, irs, syn_options);
         // RFC 9293 §3.6.1: the rule on initial sequence numbers after TIME-WAIT, unless timestamps serve the same
@@ -209,7 +209,7 @@ impl<B: Buf> Stack<B> {
 
     /// Verifies the cookie in an acknowledgment to no connection. Returns its options, an error if it is wrong, and
     /// `None` if the segment cannot carry one or the listener has sent none lately.
-    pub(super) fn cookie_in(
+    pub(super) fn check_cookie(
         &mut self,
         now: Instant,
         opening: &OpeningSegment<'_, B>,
@@ -234,7 +234,7 @@ impl<B: Buf> Stack<B> {
     /// True if an acknowledgment may answer a SYN-ACK that was no cookie: a connection of this flow could have
     /// begun with that initial sequence number within the lifetime of a cookie (RFC 6528 §3: within a flow, the
     /// numbers follow the clock).
-    pub(super) fn may_answer_a_record(&self, now: Instant, opening: &OpeningSegment<'_, B>) -> bool {
+    pub(super) fn may_answer_syn_ack(&self, now: Instant, opening: &OpeningSegment<'_, B>) -> bool {
         let newest = self.entropy.initial_sequence(now, opening.local, opening.remote);
         let ticks = newest.distance_from(opening.incoming.header.ack - 1);
         Duration::from_micros(u64::from(ticks).saturating_mul(4)) <= COOKIE_LIFE
@@ -284,7 +284,7 @@ impl<B: Buf> Stack<B> {
     pub(super) fn on_half_open(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
         let Some(record) = self.half_open.get(index).copied() else { return };
         let (local, remote) = (record.flow.local(), record.flow.remote());
-        match record.judge(&self.config, &incoming) {
+        match record.classify(&self.config, &incoming) {
             HalfOpenVerdict::Ignore(reason) => self.interface.drop_delivered(reason),
             HalfOpenVerdict::Repeat => {
                 self.interface.drop_delivered(DropReason::TcpDuplicate);
@@ -301,9 +301,9 @@ impl<B: Buf> Stack<B> {
                 let ts_offset = self.entropy.timestamp_offset(local, remote);
                 self.answer(now, record.reply(&self.config, now, ts_offset, TcpFlags::ACK));
             }
-            HalfOpenVerdict::Forget => {
+            HalfOpenVerdict::Remove => {
                 self.stats.resets_received = self.stats.resets_received.wrapping_add(1);
-                self.forget_half_open(index);
+                self.remove_half_open(index);
             }
             HalfOpenVerdict::Establish => self.complete(now, index, incoming),
         }
@@ -311,7 +311,7 @@ impl<B: Buf> Stack<B> {
 
     /// Replaces a record whose SYN-ACK was acknowledged by a connection, and handles the segment.
     fn complete(&mut self, now: Instant, index: u32, incoming: Incoming<B>) {
-        let Some((record, hash)) = self.forget_half_open(index) else { return };
+        let Some((record, hash)) = self.remove_half_open(index) else { return };
         let (local, remote) = (record.flow.local(), record.flow.remote());
         let Some((id, listener)) = self.listeners.find(local.port()) else { return };
         let options = listener.options.conn;
@@ -327,7 +327,7 @@ impl<B: Buf> Stack<B> {
             path_mtu: self.path_mtu_to(now, remote.ip()),
         };
         let offer = record.syn_options.offer(record.irs, record.ts_recent);
-        let sent = (now - record.age(now), now - record.since_sent(now), record.earlier());
+        let sent = (now - record.age(now), now - record.since_sent(now), record.previous_attempts());
         let conn = Conn::accept(now, &origin, &self.config, &offer, sent);
         self.establish(now, conn, incoming);
     }
@@ -359,7 +359,7 @@ impl<B: Buf> Stack<B> {
         };
         *counter = counter.wrapping_add(1);
         if sent_again.is_none() {
-            self.forget_half_open(index);
+            self.remove_half_open(index);
         } else if record.attempts > 0 {
             // RFC 1122 §3.3.1.4: the second timeout in a row casts doubt on the next hop.
             self.interface.suspect(now, remote.ip());
@@ -375,7 +375,7 @@ impl<B: Buf> Stack<B> {
             IcmpErrorKind::Soft => true,
             IcmpErrorKind::Hard => {
                 self.stats.refused = self.stats.refused.wrapping_add(1);
-                self.forget_half_open(index).is_some()
+                self.remove_half_open(index).is_some()
             }
         }
     }

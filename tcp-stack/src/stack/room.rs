@@ -93,7 +93,7 @@ impl<B: Buf> Stack<B> {
         for _ in 0..self.giving_way.len().min(SEARCH_STEPS_MAX) {
             let index = self.giving_way.first()?;
             let conn = self.conns.at(index).filter(|conn| conn.gives_way != GivesWay::Never);
-            if conn.is_some_and(|conn| conn.has_had_time(now, least)) {
+            if conn.is_some_and(|conn| conn.may_be_evicted(now, least)) {
                 return Some(index);
             }
             let is_busy = conn.is_some();
@@ -105,10 +105,10 @@ impl<B: Buf> Stack<B> {
         None
     }
 
-    /// Returns the next connection in the queue that `is_meant` selects and that may be evicted. The search
+    /// Returns the next connection in the queue that `selects` selects and that may be evicted. The search
     /// continues where the last one ended, so it soon finds a peer that has as many connections as its limit
     /// allows.
-    fn next_giving_way(&mut self, now: Instant, is_meant: &dyn Fn(&Conn) -> bool) -> Option<u32> {
+    fn next_giving_way(&mut self, now: Instant, selects: &dyn Fn(&Conn) -> bool) -> Option<u32> {
         let (least, len) = (self.config.tcp.give_way_after(), self.giving_way.len());
         for _ in 0..len.min(SEARCH_STEPS_MAX) {
             if self.searched >= len {
@@ -116,7 +116,7 @@ impl<B: Buf> Stack<B> {
             }
             let index = self.giving_way.nth(self.searched)?;
             let conn = self.conns.at(index).filter(|conn| conn.gives_way != GivesWay::Never);
-            if conn.is_some_and(|conn| is_meant(conn) && conn.has_had_time(now, least)) {
+            if conn.is_some_and(|conn| selects(conn) && conn.may_be_evicted(now, least)) {
                 return Some(index);
             }
             self.searched = self.searched.saturating_add(1);
@@ -153,7 +153,7 @@ impl<B: Buf> Stack<B> {
 
 impl Conn {
     /// True if it may give way and its protected time has passed.
-    fn has_had_time(&self, now: Instant, least: Duration) -> bool {
+    fn may_be_evicted(&self, now: Instant, least: Duration) -> bool {
         let silent = match self.gives_way {
             GivesWay::Never => return false,
             GivesWay::WhenIdle => self.heard_at.age(now),

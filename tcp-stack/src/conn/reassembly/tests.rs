@@ -186,7 +186,7 @@ proptest! {
 
 fn offer(held: &mut Reassembly, pool: &mut RxPool, nxt: u32, takes: bool) -> Vec<(u32, usize)> {
     let mut offered = Vec::new();
-    let first = held.take_fresh();
+    let first = held.take_unoffered();
     held.offer(pool, first, seq(nxt), &mut |at, bytes| {
         let start = at.distance_from(seq(0));
         assert!((start..).zip(bytes).all(|(at, byte)| u32::from(*byte) == at % 251));
@@ -196,7 +196,7 @@ fn offer(held: &mut Reassembly, pool: &mut RxPool, nxt: u32, takes: bool) -> Vec
     offered
 }
 
-fn hold_fresh(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16) {
+fn hold_unoffered(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16) {
     held.hold(pool, segment(start, len), HoldLimits { offer: true, ..LIMITS }).unwrap();
 }
 
@@ -204,8 +204,8 @@ fn hold_fresh(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16) {
 fn what_is_taken_keeps_its_place_and_loses_its_frame() {
     let mut pool = RxPool::new(100);
     let mut held = Reassembly::new();
-    hold_fresh(&mut held, &mut pool, 100, 50);
-    hold_fresh(&mut held, &mut pool, 200, 50);
+    hold_unoffered(&mut held, &mut pool, 100, 50);
+    hold_unoffered(&mut held, &mut pool, 200, 50);
     hold(&mut held, &mut pool, 300, 50).unwrap();
     let before = held.held_bytes();
     assert_eq!(offer(&mut held, &mut pool, 0, true), [(100, 50), (200, 50)], "as they came, and once");
@@ -229,17 +229,17 @@ fn segments_that_are_gone_are_not_offered() {
     let mut pool = RxPool::new(100);
     let mut held = Reassembly::new();
     // The gap closes before the list is taken: the segments are delivered in order and never offered.
-    hold_fresh(&mut held, &mut pool, 100, 50);
-    hold_fresh(&mut held, &mut pool, 200, 50);
+    hold_unoffered(&mut held, &mut pool, 100, 50);
+    hold_unoffered(&mut held, &mut pool, 200, 50);
     held.release(&mut pool, seq(100));
     assert_eq!(offer(&mut held, &mut pool, 150, true), [(200, 50)]);
     assert!(held.pop_ready(&mut pool).unwrap().buf.is_some());
     // One is covered by a longer segment; its node may be reused by now.
-    hold_fresh(&mut held, &mut pool, 300, 10);
-    hold_fresh(&mut held, &mut pool, 290, 30);
+    hold_unoffered(&mut held, &mut pool, 300, 10);
+    hold_unoffered(&mut held, &mut pool, 290, 30);
     assert_eq!(offer(&mut held, &mut pool, 0, false), [(290, 30)]);
     // The list is never offered, and the segment is delivered in order.
-    hold_fresh(&mut held, &mut pool, 400, 10);
+    hold_unoffered(&mut held, &mut pool, 400, 10);
     held.release(&mut pool, seq(400));
     while held.pop_ready(&mut pool).is_some() {}
     assert!(offer(&mut held, &mut pool, 0, true).is_empty());
@@ -272,7 +272,7 @@ proptest! {
             } else {
                 let _ = held.hold(&mut pool, payload, limits);
             }
-            if looks && held.has_fresh() {
+            if looks && held.has_unoffered() {
                 let beyond = nxt.distance_from(seq(0));
                 for (at, len) in offer(&mut held, &mut pool, beyond, takes) {
                     prop_assert!(at > beyond);

@@ -205,9 +205,9 @@ proptest! {
                         expected.push(node.seq);
                         at = node.next;
                     }
-                    let mut told = Vec::new();
-                    queue.drop_acked(&mut pool, una, |node| told.push(node.seq));
-                    prop_assert_eq!(told, expected);
+                    let mut reported = Vec::new();
+                    queue.drop_acked(&mut pool, una, |node| reported.push(node.seq));
+                    prop_assert_eq!(reported, expected);
                 }
                 _ => {}
             }
