@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_for_whom_it_is() {
+    fn limits_apply_to_their_listener_or_source_only() {
         for (a, b) in [(v4(1), v4(2)), (v6(1, 1), v6(2, 1))] {
             let mut accounts = accounts();
             let limits = ConnectionLimits { listener: 3, source: 2 };

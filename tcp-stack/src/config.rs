@@ -33,8 +33,8 @@ pub struct StackConfig {
     /// The port's segmentation offload (TSO); `None` if it has none, or it must not be used. Needs
     /// [`Self::tx_checksum_offload`] and buffers that can be [linked](crate::Buf::link).
     pub segmentation: Option<Segmentation>,
-    /// Connections, half-open ones included: 1..=2^20. A connection that holds no data costs less than
-    /// 1 KiB, so 65536 of them 64 MiB. As many compact TIME-WAIT records are kept beside them.
+    /// Connections, half-open ones included: 1..=2^20. A connection that holds no data takes less than 1 KiB, so
+    /// 65,536 of them take 64 MiB. The same number of compact TIME-WAIT records exists beside them.
     pub connections_max: u32,
     /// Connections that one source, an IPv4 address or an IPv6 /64, may have, half-open ones included: 1 or more.
     /// Active opens are counted and not limited.
@@ -67,8 +67,8 @@ pub struct StackConfig {
     pub received_buffers_max: u32,
     /// Payload queued or in flight, per connection, bytes.
     pub send_buffer_bytes: u32,
-    /// The largest receive window, per connection, bytes: 1024..=2^30. It grows as the application keeps up with the
-    /// path.
+    /// The largest receive window, per connection, bytes: 1024..=2^30. The window grows as the application keeps up
+    /// with the path.
     pub receive_window_bytes: u32,
     /// The initial receive window, bytes: 1024..=[`Self::receive_window_bytes`]; the latter disables growth.
     pub receive_window_initial_bytes: u32,
@@ -189,9 +189,10 @@ pub struct TcpConfig {
     pub give_way_after_ms: u32,
     /// Policy for SYN cookies (RFC 4987 §3.6).
     pub syn_cookies: SynCookies,
-    /// The initial window, full segments.
+    /// The initial congestion window, full segments.
     pub initial_window_segments: u8,
-    /// Upper bound of the initial window, bytes, unless two full segments are longer. RFC 6928 §2: 14,600.
+    /// Upper bound of the initial congestion window, bytes, unless two full segments are longer. RFC 6928 §2:
+    /// 14,600.
     pub initial_window_bytes: u32,
     /// The least path MTU that is believed or fallen back to, bytes: 68..=[`StackConfig::mtu`]; for IPv6 at least
     /// 1280 in any case.

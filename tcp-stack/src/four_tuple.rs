@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn addresses_and_ports_are_encoded_and_decoded() {
         for (local, remote) in [
             ("10.0.0.1:7", "10.0.0.2:65535"),
             ("[fd77::1]:7", "[fd77::2]:1"),

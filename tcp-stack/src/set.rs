@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn members_come_and_go_each_by_itself() {
+    fn members_are_added_and_removed_independently() {
         let mut set = Set::EMPTY;
         for n in 0..8 {
             assert!(!set.has(Number(n)));

@@ -12,7 +12,7 @@ iwarp_counters::counters! {
         passive_opens,
         /// Connections that became established.
         established,
-        /// Connections that ended in good order.
+        /// Connections that both sides closed.
         closed,
         /// Connections that the peer reset.
         resets_received,
@@ -30,7 +30,7 @@ iwarp_counters::counters! {
         evicted_source_full,
         /// SYNs answered with a cookie.
         syn_cookies_out,
-        /// Connections opened by a cookie that came back.
+        /// Connections opened by a valid cookie.
         syn_cookies_in,
         /// Acknowledgments that may have been a cookie's and were not.
         syn_cookies_failed,
@@ -40,15 +40,15 @@ iwarp_counters::counters! {
         refused,
         /// Segments sent, all kinds.
         segments_out,
-        /// Segments with payload or FIN sent, the first time.
+        /// New segments with payload or FIN sent, without retransmissions.
         data_segments_out,
-        /// Payload sent, the first time, bytes.
+        /// New payload sent, bytes, without retransmissions.
         bytes_out,
         /// Payload received in order, bytes.
         bytes_in,
-        /// Connections established with ECN agreed on (RFC 3168).
+        /// Connections established with ECN (RFC 3168).
         ecn_negotiated,
-        /// SYNs sent again without asking for ECN, since the one that asked was not answered.
+        /// SYNs retransmitted without ECN, because the ECN-setup SYN was not answered.
         ecn_fallbacks,
         /// Segments sent that routers may mark instead of dropping (RFC 3168: ECT).
         ect_out,
@@ -66,25 +66,25 @@ iwarp_counters::counters! {
         acks_out,
         /// Resets sent.
         resets_out,
-        /// Segments sent again.
+        /// Segments retransmitted.
         retransmits,
-        /// Payload sent again, bytes.
+        /// Payload retransmitted, bytes.
         bytes_retransmitted,
-        /// Segments sent again from a copy, since the port still held the first.
+        /// Segments retransmitted from a copy, because the port still held the buffer.
         retransmit_copies,
-        /// Frames of several segments, for a port that cuts them.
+        /// Frames of several segments sent, which the port cuts (TSO).
         runs_out,
-        /// Segments split, since the peer's window or a smaller path MTU forced it.
+        /// Segments split, because of the peer's window or a smaller path MTU.
         splits,
-        /// Of these, segments shortened since the peer's window had no room for all of them.
+        /// Of these, segments split because of the peer's window.
         window_splits,
         /// Retransmission timeouts.
         timeouts,
-        /// Retransmission timeouts that were found to be spurious, and undone.
+        /// Retransmission timeouts found to be spurious, and undone.
         spurious_timeouts,
         /// Loss recoveries without a timeout.
         fast_recoveries,
-        /// Loss recoveries without a timeout that were found to be spurious, and undone.
+        /// Loss recoveries without a timeout found to be spurious, and undone.
         spurious_recoveries,
         /// Tail loss probes sent.
         loss_probes,
@@ -94,44 +94,43 @@ iwarp_counters::counters! {
         window_probes,
         /// Connections given up: the peer kept its window closed for too long (RFC 6429).
         window_never_opened,
-        /// Urgent pointers received that had advanced (RFC 9293 §3.8.5).
+        /// Advances of the peer's urgent pointer (RFC 9293 §3.8.5).
         urgent_in,
         /// Keepalive probes sent.
         keepalive_probes,
-        /// Segments held behind a gap.
+        /// Out-of-order segments held.
         held_segments,
-        /// Of these, segments that the application took before the gap closed.
+        /// Of these, segments that the application took out of order.
         taken_segments,
         /// Of these, short ones that were copied into the buffer of the segment before them.
         held_merged,
-        /// Segments held behind a gap and given up again, to make room for other connections.
+        /// Out-of-order segments dropped again, to make room for other connections.
         held_reclaimed,
-        /// Segments behind a gap that were not kept: received data may retain no more packet buffers.
+        /// Out-of-order segments not held: received data may retain no more packet buffers.
         held_refused,
-        /// Times that an application was not let keep more packet buffers with received data.
+        /// Refusals to let an application retain more packet buffers with received data.
         keep_refused,
-        /// Times that an application was asked for the packet buffers that it keeps, to make room for other
-        /// connections.
+        /// Requests to an application to release retained packet buffers, to make room for other connections.
         keep_reclaimed,
         /// Duplicates that we reported (D-SACK).
         dsacks_out,
         /// Duplicates that the peer reported (D-SACK).
         dsacks_in,
-        /// Selective acknowledgments that the peer took back.
+        /// SACKed segments that the peer no longer reported (reneging, RFC 2018 §8).
         sack_reneged,
         /// Challenge acknowledgments sent (RFC 5961).
         challenge_acks,
         /// Challenge acknowledgments not sent: too many in a short time.
         challenge_acks_limited,
-        /// Answers outside of connections not sent: too many in a short time.
+        /// Replies to segments without a connection not sent: too many in a short time.
         replies_limited,
         /// ICMP errors that were believed.
         icmp_accepted,
-        /// ICMP errors that were not (RFC 5927).
+        /// ICMP errors that were not believed (RFC 5927).
         icmp_ignored,
         /// Path MTUs lowered: reported by a router, known from another connection, or a black hole.
         path_mtu_lowered,
-        /// Reports of a smaller path MTU than what did arrive, which a timeout has to confirm (RFC 5927 §7.2).
+        /// Reports of a path MTU smaller than acknowledged packets, which a timeout must confirm (RFC 5927 §7.2).
         path_mtu_doubted,
         /// Paths that dropped long segments without an ICMP error (RFC 4821 §7.7).
         path_black_holes,
@@ -210,7 +209,7 @@ pub struct StackStats {
     pub half_open_now: u32,
     /// Number of TIME-WAIT records now.
     pub time_wait_now: u32,
-    /// Buffers held for sending now.
+    /// Buffers held for transmission now.
     pub send_buffers: u32,
     /// Buffers of received segments held now.
     pub receive_buffers: u32,

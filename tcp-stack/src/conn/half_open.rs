@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_listed_by_age_wherever_one_is_taken_out() {
+    fn records_stay_in_order_of_age_after_removals() {
         let mut table = HalfOpenTable::new(4);
         let mut list = List::EMPTY;
         let all = [1, 2, 3, 4]
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_of_our_own_accord_is_a_multiple_of_what_came() {
+    fn unprovoked_syn_acks_are_limited_by_the_syns_received() {
         let tcp = TcpConfig { syn_retries: u8::MAX, ..TcpConfig::default() };
         let mut table = HalfOpenTable::new(64);
         let mut list = List::EMPTY;
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_hardly_longer_than_its_syn() {
+    fn a_syn_ack_is_at_most_four_bytes_longer_than_its_syn() {
         let config = StackConfig::default();
         let flow = record(1).flow;
         for n in 0..16 {

@@ -74,7 +74,7 @@ pub(crate) struct Receiver {
     pub(crate) unacked: u32,
     /// Receive buffer: the bound of `unread`, bytes. It grows until it is [`tuned`](Self::tuned).
     pub(crate) buffer: u32,
-    /// Segments received, modulo 2^32; the rest is in the counters.
+    /// Segments received, modulo 2^32; [`ConnCounters`](super::ConnCounters) holds the rest.
     pub(crate) segments: u32,
     /// The largest payload seen, bytes: the size of a full segment.
     pub(crate) mss: u16,

@@ -46,7 +46,7 @@ fn an_idle_connection_costs_less_than_a_kibibyte() {
 }
 
 #[test]
-fn blocks_and_records_are_as_small_as_they_are_known_to_be() {
+fn blocks_and_records_keep_their_sizes() {
     for (name, bytes, most) in [
         ("block", size_of::<Conn>(), 888),
         ("its place", size_of::<Slot>(), 896),
@@ -178,7 +178,7 @@ fn a_request_and_its_answer_touch_eight_cache_lines_of_a_connection() {
 }
 
 #[test]
-fn a_block_whose_timers_expire_is_read_from_the_cache_lines_that_they_need() {
+fn timer_expirations_use_the_prefetched_cache_lines() {
     let lines: Vec<_> = Conn::PREFETCHED_FOR_TIMERS.iter().map(|at| at / 64).collect();
     for (name, at, bytes) in [
         ("timers", offset_of!(Conn, timers), size_of::<Timers>()),

@@ -216,7 +216,7 @@ mod tests {
 
     /// RFC 9293 §3.7.1 (MUST-15, MUST-16).
     #[test]
-    fn segments_are_sized_by_what_the_peer_takes_and_the_path_carries() {
+    fn segment_size_follows_the_peers_mss_and_the_path_mtu() {
         let config = StackConfig::default();
         let emss = |remote: &str, mss, timestamps: bool| {
             let remote: SocketAddr = remote.parse().unwrap();

@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_routers_mean_the_next_plateau() {
+    fn a_report_without_an_mtu_means_the_next_plateau() {
         assert_eq!(plateau(65_535), Some(32_000));
         assert_eq!(plateau(9000), Some(8166));
         assert_eq!(plateau(1500), Some(1492));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cookie_keeps_comes_back_exactly() {
+    fn a_cookie_returns_the_options_that_it_encodes() {
         let mut cookies = Cookies::new((1, 2));
         let irs = SeqNum::new(77);
         for (flow, mss) in flow(9).iter().flat_map(|flow| table(flow.is_ipv4()).map(|mss| (flow, mss))) {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_flow_and_number_only() {
+    fn a_cookie_is_valid_for_its_flow_and_number_only() {
         let mut cookies = Cookies::new((1, 2));
         for ([flow, other], irs) in [(flow(9), SeqNum::new(1)), (flow(10), SeqNum::new(2))] {
             let syn_options = SynOptions::bare(536);

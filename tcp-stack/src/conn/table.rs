@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_dies_with_its_connection() {
+    fn an_identifier_is_invalid_after_its_connection_has_ended() {
         let mut table = ConnTable::new(1, (1, 2));
         let first = table.insert(conn(&table, 1)).unwrap();
         assert!(table.is_full() && table.insert(conn(&table, 2)).is_err());
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_holds_a_place_once_and_in_order() {
+    fn a_queue_holds_a_slot_once_and_in_order() {
         let mut table = ConnTable::new(4, (1, 2));
         for port in 1..4 {
             table.insert(conn(&table, port)).unwrap();
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_freed_and_used_again_is_in_a_queue_once() {
+    fn a_slot_that_is_freed_and_reused_is_in_a_queue_once() {
         let (mut table, mut queue) = (ConnTable::new(4, (1, 2)), IndexQueue::new(QueueKind::Events, 4));
         for round in 1..100 {
             let ids: Vec<_> = (0..4).map(|port| table.insert(conn(&table, round + port)).unwrap()).collect();

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn records_end_in_their_order_wherever_one_is_taken_out() {
+    fn records_expire_in_order_after_removals() {
         let mut table = TimeWaitTable::new(3, &TcpConfig { time_wait_ms: 60_000, ..TcpConfig::default() });
         let [a, b, c] = [1, 2, 3].map(|n| table.insert(Instant::from_millis(n), record(1)).unwrap());
         assert!(table.is_full());

@@ -88,8 +88,8 @@ impl Conn {
     /// D-SACK detection (RFC 3708 §3): true if all retransmissions of the episode were duplicates.
     fn duplicates_show_original(&mut self, delivery: &Delivery) -> bool {
         let Some(range) = delivery.dsack.filter(|_| self.episode.undo.is_open()) else { return false };
-        // (A.1): "the left edge of the incoming DSACK is equal to SND.UNA" and nothing is SACKed: "an
-        // entire window of acknowledgments have been dropped", which is congestion, if on the way back.
+        // (A.1): "the left edge of the incoming DSACK is equal to SND.UNA" and nothing is SACKed: "an entire window
+        // of acknowledgments have been dropped", which is congestion, even if on the return path.
         if delivery.acked > 0
             && range.start + delivery.acked == self.snd.una
             && self.recovery.phase == Phase::Loss

@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(rcv.buffer, 64_000, "the round trip is not over");
         rcv.tune(at(10), 40_000, round, 1 << 20);
         assert_eq!(rcv.buffer, grown, "from nothing: it grows");
-        // Less: a larger buffer is not needed, and what was promised stays.
+        // Less was consumed: the buffer does not grow, and never shrinks.
         rcv.tune(at(30), 10_000_000, round, 1 << 20);
         assert_eq!(rcv.buffer, grown);
         rcv.tune(at(40), 1, round, 1 << 20);

@@ -370,7 +370,7 @@ fn split<B: Buf, P: BufPool<Buf = B>>(
     len: u16,
 ) -> Result<u32, Failure> {
     if cx.tx.available() <= cx.config.connections() {
-        // The last nodes are for FINs.
+        // The last nodes are reserved for FINs.
         return Err(Failure::NoBuffer);
     }
     let segment = cx.tx.get(node).ok_or(Failure::NoRoom)?;

@@ -148,7 +148,7 @@ mod tests {
         let first = burst(&mut replies, now, "10.0.0.2");
         assert!(first.abs_diff(BURST) < BURST / 5, "{first}");
         assert_eq!(burst(&mut replies, now, "10.0.0.2"), 0);
-        // Another address, most likely, has an allowance of its own.
+        // Other addresses usually have other buckets.
         let others = (3..20).filter(|n| burst(&mut replies, now, &std::format!("10.0.0.{n}")) > 0);
         assert!(others.count() > 14);
         let second = burst(&mut replies, Instant::from_millis(250), "10.0.0.2");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_subnet_share_an_allowance_in_ipv6() {
+    fn addresses_of_one_subnet_share_a_bucket_in_ipv6() {
         let mut replies = Replies::new((1, 2));
         assert!(burst(&mut replies, Instant::ZERO, "fd00::1") > 0);
         assert_eq!(burst(&mut replies, Instant::ZERO, "fd00::ffff:2"), 0);

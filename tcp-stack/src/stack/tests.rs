@@ -25,7 +25,7 @@ fn stack(config: StackConfig) -> Stack<HeapBuf> {
 }
 
 #[test]
-fn a_dead_name_is_harmless_everywhere() {
+fn an_invalid_identifier_is_ignored_everywhere() {
     let mut stack = stack(config());
     let now = Instant::ZERO;
     let conn = stack.connect(now, PEER, ConnOptions::default()).unwrap();

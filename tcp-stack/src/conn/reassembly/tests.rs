@@ -59,7 +59,7 @@ fn runs_grow_join_and_are_released() {
 }
 
 #[test]
-fn a_segment_that_covers_runs_takes_their_place() {
+fn a_segment_that_covers_runs_replaces_them() {
     let mut pool = RxPool::new(100);
     let mut held = Reassembly::new();
     hold(&mut held, &mut pool, 100, 10).unwrap();
@@ -201,7 +201,7 @@ fn hold_unoffered(held: &mut Reassembly, pool: &mut RxPool, start: u32, len: u16
 }
 
 #[test]
-fn what_is_taken_keeps_its_place_and_loses_its_frame() {
+fn taken_segments_keep_their_node_and_release_their_frame() {
     let mut pool = RxPool::new(100);
     let mut held = Reassembly::new();
     hold_unoffered(&mut held, &mut pool, 100, 50);
@@ -212,7 +212,7 @@ fn what_is_taken_keeps_its_place_and_loses_its_frame() {
     assert!(offer(&mut held, &mut pool, 0, true).is_empty());
     assert_eq!((held.held_bytes(), held.held_segments()), (before / 3, 3));
     assert_eq!(runs(&held, &pool), [(100, 150), (200, 250), (300, 350)]);
-    // A longer segment takes the place of what was taken; a shorter one does not.
+    // A longer segment replaces a taken one; a shorter one does not.
     assert!(matches!(hold(&mut held, &mut pool, 210, 20), Err(HoldError::Duplicate(_))));
     hold(&mut held, &mut pool, 190, 70).unwrap();
     assert_eq!(held.release(&mut pool, seq(120)), seq(150));
@@ -250,7 +250,7 @@ proptest! {
     /// An application that takes some of the segments that it is offered: each byte is delivered once, as a byte or
     /// as part of a taken segment; taken segments were offered with the right bytes, in one piece or in several.
     #[test]
-    fn what_is_taken_is_delivered_once(
+    fn taken_segments_are_delivered_once(
         pieces in prop::collection::vec((0u32..1000, 1u16..120, any::<bool>(), any::<bool>()), 1..80),
     ) {
         let mut pool = RxPool::new(1000);

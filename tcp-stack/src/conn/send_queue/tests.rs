@@ -241,7 +241,7 @@ fn segments(range: core::ops::Range<u32>) -> SackRange {
 /// A range far from the start of the search is not found within the steps; when it is reported again, the search
 /// continues. No acknowledgment costs more than its steps and the segments that it reports.
 #[test]
-fn a_search_is_bounded_and_goes_on() {
+fn a_search_is_bounded_and_continues() {
     const STEPS: u32 = 64;
     for count in [1000, 8000] {
         let (mut pool, mut queue) = in_flight(count);
@@ -294,7 +294,7 @@ fn detection_ends_at_the_first_that_is_not_overdue() {
 }
 
 #[test]
-fn what_was_not_lost_returns_to_its_place_in_time() {
+fn spuriously_lost_segments_return_to_their_place_by_time() {
     let (mut pool, mut queue) = in_flight(10);
     for index in [0, 1, 4] {
         queue.mark_lost(&mut pool, index);
