@@ -184,8 +184,8 @@ pub struct TcpConfig {
     /// Half-open connections of all listeners: the peer has not acknowledged our SYN-ACK. Each is a record of about
     /// 100 bytes. 1..=[`StackConfig::connections_max`].
     pub half_open_max: u32,
-    /// Time for which a connection that [gives way](GivesWay) is protected, milliseconds: an honest peer sends its
-    /// first request within it.
+    /// Time for which a connection is protected from [eviction](EvictionPolicy), milliseconds: an honest peer sends
+    /// its first request within it.
     pub give_way_after_ms: u32,
     /// Policy for SYN cookies (RFC 4987 §3.6).
     pub syn_cookies: SynCookies,
@@ -400,11 +400,11 @@ pub struct ConnOptions {
     pub out_of_order: bool,
 }
 
-/// Eviction policy: when a connection gives way to a new one for which there is no room, because the table is full,
-/// or its listener or its source has as many connections as configured. Each connection is protected for at least
+/// When a connection may be evicted for a new one for which there is no room, because the table is full, or its
+/// listener or its source has as many connections as configured. Each connection is protected for at least
 /// [`TcpConfig::give_way_after_ms`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GivesWay {
+pub enum EvictionPolicy {
     /// The connection is never evicted.
     #[default]
     Never,

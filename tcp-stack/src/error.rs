@@ -106,7 +106,7 @@ pub enum CloseReason {
     Unreachable,
     /// The application aborted the connection.
     Aborted,
-    /// It [gave way](crate::GivesWay) to a newcomer.
+    /// The stack [evicted](crate::EvictionPolicy) the connection for a new one.
     Evicted,
 }
 

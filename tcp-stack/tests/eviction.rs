@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tcp_stack::testutil::{HeapBuf, HeapPool};
 use tcp_stack::{
-    Buf, CloseReason, ConnId, ConnOptions, Duration, Event, GivesWay, Instant, Ipv4Cidr, Ipv6Cidr,
+    Buf, CloseReason, ConnId, ConnOptions, Duration, Event, EvictionPolicy, Instant, Ipv4Cidr, Ipv6Cidr,
     ListenOptions, MacAddr, RxChecksum, RxFrame, Stack, StackConfig, StackStats, SynCookies,
 };
 
@@ -42,7 +42,7 @@ struct Network {
     pool: HeapPool,
     is_v6: bool,
     /// When those give way that are accepted.
-    when: GivesWay,
+    when: EvictionPolicy,
     /// Those that the server knows of, by the peer's address.
     open: BTreeMap<SocketAddr, ConnId>,
     /// Those that gave way, in that order.
@@ -53,7 +53,7 @@ struct Network {
 }
 
 impl Network {
-    fn new(change: impl Fn(&mut StackConfig), per_listener: u32, when: GivesWay, is_v6: bool) -> Self {
+    fn new(change: impl Fn(&mut StackConfig), per_listener: u32, when: EvictionPolicy, is_v6: bool) -> Self {
         let mut server_config = config(SERVER, 16);
         change(&mut server_config);
         let mut server = Stack::new(server_config, [1; 32]);
@@ -148,7 +148,7 @@ impl Network {
                         "a place that is taken"
                     );
                     self.open.insert(remote, conn);
-                    self.server.give_way(conn, self.when);
+                    self.server.set_eviction_policy(conn, self.when);
                 }
                 Event::Data { conn, segment, .. } => self.server.consumed(conn, segment.len()),
                 Event::Closed { conn, reason } => {
@@ -198,8 +198,12 @@ fn everywhere(test: impl Fn(bool, SynCookies)) {
 #[test]
 fn a_full_table_evicts_the_longest_idle_connection() {
     everywhere(|is_v6, cookies| {
-        let mut network =
-            Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::WhenIdle, is_v6);
+        let mut network = Network::new(
+            |config| config.tcp.syn_cookies = cookies,
+            u32::MAX,
+            EvictionPolicy::WhenIdle,
+            is_v6,
+        );
         assert!((0..16).all(|n| network.connect(2, PORTS[n % 2])));
         // Nobody was idle for long enough.
         assert!(!network.connect(3, PORTS[0]));
@@ -225,13 +229,13 @@ fn a_full_table_evicts_the_longest_idle_connection() {
 #[test]
 fn an_unproven_connection_is_evicted_even_if_it_is_active() {
     everywhere(|is_v6, cookies| {
-        for when in [GivesWay::Anytime, GivesWay::WhenIdle, GivesWay::Never] {
+        for when in [EvictionPolicy::Anytime, EvictionPolicy::WhenIdle, EvictionPolicy::Never] {
             let mut network = Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, when, is_v6);
             assert!((0..16).all(|_| network.connect(2, PORTS[1])));
             network.run(SECOND);
             (0..16).for_each(|n| network.say(2, n));
-            assert_eq!(network.connect(4, PORTS[1]), when == GivesWay::Anytime, "{when:?}");
-            assert_eq!(network.evicted.len(), usize::from(when == GivesWay::Anytime));
+            assert_eq!(network.connect(4, PORTS[1]), when == EvictionPolicy::Anytime, "{when:?}");
+            assert_eq!(network.evicted.len(), usize::from(when == EvictionPolicy::Anytime));
         }
     });
 }
@@ -240,11 +244,11 @@ fn an_unproven_connection_is_evicted_even_if_it_is_active() {
 fn a_proven_connection_is_never_evicted() {
     everywhere(|is_v6, cookies| {
         let mut network =
-            Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
+            Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, EvictionPolicy::Anytime, is_v6);
         assert!((0..16).all(|_| network.connect(2, PORTS[1])));
         let proven: Vec<SocketAddr> = (0..8).map(|n| network.end(2, n)).collect();
         for end in &proven {
-            network.server.give_way(network.open[end], GivesWay::Never);
+            network.server.set_eviction_policy(network.open[end], EvictionPolicy::Never);
         }
         network.run(SECOND);
         for _ in 0..8 {
@@ -258,7 +262,7 @@ fn a_proven_connection_is_never_evicted() {
 #[test]
 fn connections_per_source_are_limited() {
     everywhere(|is_v6, cookies| {
-        for when in [GivesWay::Never, GivesWay::WhenIdle] {
+        for when in [EvictionPolicy::Never, EvictionPolicy::WhenIdle] {
             let change = |config: &mut StackConfig| {
                 config.tcp.syn_cookies = cookies;
                 config.connections_per_source_max = 10;
@@ -268,14 +272,14 @@ fn connections_per_source_are_limited() {
             assert!((0..10).all(|n| network.connect(2, PORTS[n % 2])));
             network.run(SECOND);
             // More of the same source come in the place of its own only.
-            let gives_way = when == GivesWay::WhenIdle;
+            let evicts = when == EvictionPolicy::WhenIdle;
             for n in 0..3 {
-                assert_eq!(network.connect(2, PORTS[n % 2]), gives_way, "{when:?}, {cookies:?}");
+                assert_eq!(network.connect(2, PORTS[n % 2]), evicts, "{when:?}, {cookies:?}");
             }
             let [(0, 0), (0, 0), (refused, evicted)] = network.counted() else {
                 panic!("{:?}", network.counted())
             };
-            assert_eq!((refused > 0, evicted), (!gives_way, if gives_way { 3 } else { 0 }), "{when:?}");
+            assert_eq!((refused > 0, evicted), (!evicts, if evicts { 3 } else { 0 }), "{when:?}");
             assert!((0..3).all(|n| network.connect(3, PORTS[n % 2])), "another source");
             assert_eq!(network.open.len(), 16);
             assert!(
@@ -289,17 +293,17 @@ fn connections_per_source_are_limited() {
 #[test]
 fn connections_per_listener_are_limited() {
     everywhere(|is_v6, cookies| {
-        for when in [GivesWay::Never, GivesWay::WhenIdle] {
+        for when in [EvictionPolicy::Never, EvictionPolicy::WhenIdle] {
             let mut network = Network::new(|config| config.tcp.syn_cookies = cookies, 8, when, is_v6);
             assert!((0..4).all(|_| network.connect(2, PORTS[1])), "older ones of another listener");
             assert!((0..8).all(|n| network.connect(3 + n, PORTS[0])));
             network.run(SECOND);
-            let gives_way = when == GivesWay::WhenIdle;
-            assert_eq!(network.connect(20, PORTS[0]), gives_way, "{when:?}, {cookies:?}");
+            let evicts = when == EvictionPolicy::WhenIdle;
+            assert_eq!(network.connect(20, PORTS[0]), evicts, "{when:?}, {cookies:?}");
             let [(0, 0), (refused, evicted), (0, 0)] = network.counted() else {
                 panic!("{:?}", network.counted())
             };
-            assert_eq!((refused > 0, evicted), (!gives_way, u64::from(gives_way)), "{when:?}");
+            assert_eq!((refused > 0, evicted), (!evicts, u64::from(evicts)), "{when:?}");
             assert!((0..4).all(|_| network.connect(2, PORTS[1])), "the other listener");
             assert_eq!(network.open.len(), 16);
         }
@@ -314,7 +318,7 @@ fn closed_connections_free_their_slots() {
             config.tcp.syn_cookies = cookies;
             config.connections_per_source_max = 2;
         };
-        let mut network = Network::new(change, 3, GivesWay::Never, is_v6);
+        let mut network = Network::new(change, 3, EvictionPolicy::Never, is_v6);
         for round in 0..20 {
             let n = round * 2;
             assert!(
@@ -338,8 +342,12 @@ fn closed_connections_free_their_slots() {
 fn a_syn_without_a_handshake_evicts_nothing() {
     for is_v6 in [false, true] {
         for cookies in [SynCookies::WhenFull, SynCookies::Always] {
-            let mut network =
-                Network::new(|config| config.tcp.syn_cookies = cookies, u32::MAX, GivesWay::Anytime, is_v6);
+            let mut network = Network::new(
+                |config| config.tcp.syn_cookies = cookies,
+                u32::MAX,
+                EvictionPolicy::Anytime,
+                is_v6,
+            );
             assert!((0..16).all(|_| network.connect(2, PORTS[1])));
             network.run(SECOND * 2);
             for host in 30..60 {

@@ -225,7 +225,7 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         };
         let speaks_first = matches!(service, Service::Chargen(_) | Service::Daytime);
         let has_limit = matches!(service, Service::Region(_));
-        self.stack.give_way(conn, service.gives_way());
+        self.stack.set_eviction_policy(conn, service.eviction_policy());
         self.slots.open(conn, service);
         if speaks_first {
             self.queue_tx(conn);
@@ -397,14 +397,15 @@ impl<P: BufPool, M: Memory> Engine<P, M> {
         }
     }
 
-    /// Updates the deadline of an RDMA connection and its [`GivesWay`](tcp_stack::GivesWay), if either has changed.
+    /// Updates the deadline of an RDMA connection and its [`EvictionPolicy`](tcp_stack::EvictionPolicy), if either
+    /// has changed.
     fn arm(&mut self, conn: ConnId) {
         let Some(Service::Region(stream)) = self.slots.service(conn) else { return };
         let (before, deadline) = stream.arm();
-        let gives_way = stream.gives_way_change();
+        let eviction_policy = stream.eviction_policy_change();
         self.deadlines.change(conn, before, deadline);
-        if let Some(when) = gives_way {
-            self.stack.give_way(conn, when);
+        if let Some(when) = eviction_policy {
+            self.stack.set_eviction_policy(conn, when);
         }
     }
 

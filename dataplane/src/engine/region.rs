@@ -8,7 +8,7 @@ use rdma::service::RegionService;
 use rdma::{
     Access, CloseHow, Endpoint, EndpointConfig, EndpointInfo, Event, Memory, RdmaStats, RegionId, StreamId,
 };
-use tcp_stack::{Buf, BufPool, ConnId, GivesWay, Instant, Segment, Stack};
+use tcp_stack::{Buf, BufPool, ConnId, EvictionPolicy, Instant, Segment, Stack};
 
 use super::deadlines::{LINGER, since_start};
 use super::rdma_state::RdmaState;
@@ -46,7 +46,7 @@ pub(super) struct RegionStream<B: Buf> {
     /// After our close: time until which the peer may delay its own.
     linger_until: Option<Duration>,
     /// Eviction rule that was last reported to the stack.
-    gives_way: GivesWay,
+    eviction_policy: EvictionPolicy,
 }
 
 impl<B: Buf> RegionStream<B> {
@@ -59,7 +59,7 @@ impl<B: Buf> RegionStream<B> {
             armed: None,
             kept: 0,
             linger_until: None,
-            gives_way: GivesWay::Anytime,
+            eviction_policy: EvictionPolicy::Anytime,
         }
     }
 
@@ -161,10 +161,10 @@ impl<B: Buf> RegionStream<B> {
     }
 
     /// Returns the new eviction rule if it has changed: a connection with a grant never gives way.
-    pub(super) fn gives_way_change(&mut self) -> Option<GivesWay> {
+    pub(super) fn eviction_policy_change(&mut self) -> Option<EvictionPolicy> {
         let is_granted = self.region.is_some() && self.linger_until.is_none();
-        let when = if is_granted { GivesWay::Never } else { GivesWay::Anytime };
-        (std::mem::replace(&mut self.gives_way, when) != when).then_some(when)
+        let when = if is_granted { EvictionPolicy::Never } else { EvictionPolicy::Anytime };
+        (std::mem::replace(&mut self.eviction_policy, when) != when).then_some(when)
     }
 
     /// Returns the region that was granted to this connection, if any.

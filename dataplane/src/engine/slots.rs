@@ -1,6 +1,6 @@
 //! Table of the services of connections, indexed by the connection's slab index.
 
-use tcp_stack::{Buf, ConnId, GivesWay};
+use tcp_stack::{Buf, ConnId, EvictionPolicy};
 
 use super::chargen::Chargen;
 use super::echo::Echo;
@@ -18,11 +18,11 @@ pub(super) enum Service<B: Buf> {
 
 impl<B: Buf> Service<B> {
     /// Returns the eviction rule for a connection that has just opened.
-    pub(super) fn gives_way(&self) -> GivesWay {
+    pub(super) fn eviction_policy(&self) -> EvictionPolicy {
         match self {
-            Self::Echo(_) | Self::Discard | Self::Chargen(_) => GivesWay::WhenIdle,
+            Self::Echo(_) | Self::Discard | Self::Chargen(_) => EvictionPolicy::WhenIdle,
             // A region peer has proven nothing before its grant, and a daytime peer needs nothing after its line.
-            Self::Daytime | Self::Region(_) => GivesWay::Anytime,
+            Self::Daytime | Self::Region(_) => EvictionPolicy::Anytime,
         }
     }
 }

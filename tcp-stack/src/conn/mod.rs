@@ -75,7 +75,7 @@ pub(crate) use window::ReceiveMemory;
 use crate::accounts::{AccountIds, Accounts};
 use crate::buf::Buf;
 use crate::cc::{Controller, Pacer, Window};
-use crate::config::{ConnOptions, GivesWay, StackConfig};
+use crate::config::{ConnOptions, EvictionPolicy, StackConfig};
 use crate::error::CloseReason;
 use crate::event::{ConnId, ListenerId};
 use crate::four_tuple::FourTuple;
@@ -181,14 +181,14 @@ const fn send_share(free: u32, all: u32) -> u32 {
 /// the end that lies outside of these lines.
 ///
 /// ```text
-///     0 │ flow · rtt · window · snd: rarely │ snd: queue …
-///   192 │ snd: end una nxt wnd wl1 · timers · ecn · place · state, notes
+///     0 │ flow · rtt · window · snd: rare │ snd: queue …
+///   192 │ snd: end una nxt wnd wl1 · timers · ecn · slot · state, notices
 ///   256 │ … · rcv: bytes nxt edge … ready runs
-///   320 │ rcv: rarely
+///   320 │ rcv: rare
 ///   384 │ rcv: tuning, dsack · rate · recovery · deadlines of retransmission and probe
-///   512 │ the others · settings … path: rarely
-///   576 │ path · counters · last_sent_at · cc: which, and what it begins with
-///   640 │ cc · what only losses need · counters of rarities …
+///   512 │ the others · settings … path: rare
+///   576 │ path · counters · last_sent_at · cc: tag and first fields
+///   640 │ cc · loss recovery · rare counters …
 /// ```
 #[derive(Debug)]
 #[repr(C)]
@@ -235,8 +235,8 @@ pub(crate) struct Conn {
     pub(crate) ends_in_time_wait: bool,
     /// Set once the connection has ended and its flow has left the flow table.
     pub(crate) unlinked: bool,
-    /// Eviction policy: when the connection gives way to a new one.
-    pub(crate) gives_way: GivesWay,
+    /// Eviction policy of the connection.
+    pub(crate) eviction_policy: EvictionPolicy,
     pub(crate) path: PathMtu,
     pub(crate) segments_out: u64,
     /// Payload acknowledged by the peer, bytes.
@@ -374,7 +374,7 @@ impl Conn {
             announced: origin.listener.is_none(),
             ends_in_time_wait: false,
             unlinked: false,
-            gives_way: GivesWay::Never,
+            eviction_policy: EvictionPolicy::Never,
             path: PathMtu::new(now, origin.path_mtu.min(config.mtu)),
             confirmed_at: MilliStamp::of(now),
             keepalive_probes: 0,

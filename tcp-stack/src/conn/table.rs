@@ -28,8 +28,8 @@ pub(crate) enum QueueKind {
     PoolRoom,
     /// The connection retains received data: out-of-order segments, or buffers that the application keeps.
     Held,
-    /// The connection gives way to new ones.
-    GivesWay,
+    /// The connection may be evicted for a new one.
+    Evictable,
 }
 
 impl QueueKind {

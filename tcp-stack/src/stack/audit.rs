@@ -5,7 +5,7 @@ use alloc::string::String;
 
 use super::Stack;
 use crate::buf::Buf;
-use crate::config::GivesWay;
+use crate::config::EvictionPolicy;
 use crate::conn::{Conn, QueueKind};
 use crate::event::ConnId;
 use crate::seq::SeqNum;
@@ -29,10 +29,10 @@ impl<B: Buf> Stack<B> {
     /// Returns the whole state as text, to compare two stacks: connections, queues, timers, counters.
     pub fn facts(&self) -> String {
         let queues = (&self.events, &self.output, &self.neighbor_wait, &self.pool_wait, &self.held);
-        let leaving = (&self.giving_way, self.searched, &self.evicted);
+        let eviction = (&self.evictable, self.searched, &self.evicted);
         let counters = (&self.stats, self.interface.stats(), self.interface.drops());
         let pools = (self.tx.used(), self.rx.used(), &self.memory);
-        format!("{:?} {queues:?} {leaving:?} {pools:?} {:?} {counters:?}", self.conns, self.next_deadline())
+        format!("{:?} {queues:?} {eviction:?} {pools:?} {:?} {counters:?}", self.conns, self.next_deadline())
     }
 
     /// Checks every connection and the shared state; the error names the violation. The cost grows with the
@@ -68,7 +68,7 @@ impl<B: Buf> Stack<B> {
     /// * Outstanding data implies a timer that recovers it, and a timer implies an armed wheel.
     /// * Queued data that is not outstanding waits to be sent, or for a timer.
     /// * A connection with an event is in the event queue.
-    /// * Every connection is counted in its accounts; one that gives way is in that queue.
+    /// * Every connection is counted in its accounts; one that may be evicted is in the queue for that.
     /// * Every used node of the send pool, and every entry of the flow table, belongs to a connection or record.
     pub fn audit_connections(&self) -> Result<(), String> {
         let (mut conns, mut sending) = (0_u32, 0_u32);
@@ -99,8 +99,9 @@ impl<B: Buf> Stack<B> {
         if conn.has_events() && !self.conns.is_queued(index, QueueKind::Events) {
             return Err("an event is pending, and the connection is not in the event queue");
         }
-        if conn.gives_way != GivesWay::Never && !self.conns.is_queued(index, QueueKind::GivesWay) {
-            return Err("it gives way, and is not in the queue for that");
+        if conn.eviction_policy != EvictionPolicy::Never && !self.conns.is_queued(index, QueueKind::Evictable)
+        {
+            return Err("it may be evicted, and is not in the queue for that");
         }
         if conn.state == State::Closed {
             return Ok(());

@@ -1,5 +1,6 @@
 //! The stack: connects the interface with TCP, and is the application's API.
 
+mod admission;
 mod api;
 #[cfg(any(test, feature = "testutil"))]
 mod audit;
@@ -8,7 +9,7 @@ mod output;
 mod passive;
 mod prefetch;
 mod replies;
-mod room;
+
 mod segmentation;
 mod train;
 
@@ -80,9 +81,9 @@ pub struct Stack<B: Buf> {
     held: IndexQueue,
     /// Packet buffers that the application retains, of all connections.
     kept: u32,
-    /// Connections that give way to new ones, in this order.
-    giving_way: IndexQueue,
-    /// Position in `giving_way` where the next search for a connection of one listener or source continues.
+    /// Connections that may be evicted, in this order.
+    evictable: IndexQueue,
+    /// Position in `evictable` where the next search for a connection of one listener or source continues.
     searched: u32,
     /// Evicted connections whose event was not polled yet.
     evicted: VecDeque<ConnId>,
@@ -162,9 +163,9 @@ impl<B: Buf> Stack<B> {
             pool_wait: IndexQueue::new(QueueKind::PoolRoom, connections),
             held: IndexQueue::new(QueueKind::Held, connections),
             kept: 0,
-            giving_way: IndexQueue::new(QueueKind::GivesWay, connections),
+            evictable: IndexQueue::new(QueueKind::Evictable, connections),
             searched: 0,
-            evicted: VecDeque::with_capacity(room::EVICTED_MAX),
+            evicted: VecDeque::with_capacity(admission::EVICTED_MAX),
             resolutions: interface.resolutions(),
             replies: Replies::new(reply_key),
             entropy,

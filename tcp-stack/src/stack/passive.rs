@@ -3,8 +3,8 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use super::admission::Full;
 use super::replies::reset_for;
-use super::room::Full;
 use super::{Stack, UNLIMITED};
 use crate::buf::Buf;
 use crate::config::SynCookies;
@@ -97,7 +97,7 @@ impl<B: Buf> Stack<B> {
         let Some((id, _)) = self.listeners.find(local.port()) else { return Ok(false) };
         let Err(full) = self.room_for((id, local.port()), remote.ip()) else { return Ok(false) };
         let newcomer = self.accounts.ids(Some(id), remote.ip());
-        match self.giving_way(now, full, newcomer) {
+        match self.connection_to_evict(now, full, newcomer) {
             Some(_) if may_wait => Ok(true),
             Some(index) => {
                 self.evict(now, index, full);
@@ -118,7 +118,7 @@ impl<B: Buf> Stack<B> {
     ) -> Result<(), Full> {
         let Err(full) = self.room_for((id, local.port()), remote.ip()) else { return Ok(()) };
         let newcomer = self.accounts.ids(Some(id), remote.ip());
-        if let Some(index) = self.giving_way(now, full, newcomer) {
+        if let Some(index) = self.connection_to_evict(now, full, newcomer) {
             self.evict(now, index, full);
             return Ok(());
         }

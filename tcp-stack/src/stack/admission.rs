@@ -1,9 +1,9 @@
 //! Admission of new connections: the limits, and the eviction of connections when a limit is reached.
 //!
 //! Three limits apply to a new connection: that of the table, of its listener and of its source. If one is reached,
-//! the oldest connection under this limit that [may give way](GivesWay) is reset; without one the new connection is
-//! refused. A mere SYN, which anybody can forge, evicts nothing while cookies are in use: it is answered with a
-//! cookie, and room is made when the peer has proven its address.
+//! the oldest connection under this limit whose [policy](EvictionPolicy) allows it is reset; without one the new
+//! connection is refused. A mere SYN, which anybody can forge, evicts nothing while cookies are in use: it is
+//! answered with a cookie, and room is made when the peer has proven its address.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use core::time::Duration;
 use super::Stack;
 use crate::accounts::{AccountIds, ConnectionLimits, Refused};
 use crate::buf::Buf;
-use crate::config::GivesWay;
+use crate::config::EvictionPolicy;
 use crate::conn::Conn;
 use crate::error::CloseReason;
 use crate::event::{ConnId, Event, ListenerId};
@@ -47,13 +47,13 @@ impl Full {
 }
 
 impl<B: Buf> Stack<B> {
-    /// Sets when a connection gives way to new ones; initially never. Connections are evicted in the order of these
-    /// calls; those found busy move to the end.
-    pub fn give_way(&mut self, conn: ConnId, when: GivesWay) {
+    /// Sets the eviction policy of a connection; initially [`EvictionPolicy::Never`]. Connections are evicted in
+    /// the order of these calls; those found busy move to the end.
+    pub fn set_eviction_policy(&mut self, conn: ConnId, when: EvictionPolicy) {
         let Some(block) = self.conns.get_mut(conn) else { return };
-        block.gives_way = when;
-        if when != GivesWay::Never {
-            self.giving_way.push_block(block, conn.index());
+        block.eviction_policy = when;
+        if when != EvictionPolicy::Never {
+            self.evictable.push_block(block, conn.index());
         }
     }
 
@@ -76,46 +76,50 @@ impl<B: Buf> Stack<B> {
     }
 
     /// Returns the connection to evict for a new one, if there is one.
-    pub(super) fn giving_way(&mut self, now: Instant, full: Full, newcomer: AccountIds) -> Option<u32> {
+    pub(super) fn connection_to_evict(
+        &mut self,
+        now: Instant,
+        full: Full,
+        newcomer: AccountIds,
+    ) -> Option<u32> {
         if self.evicted.len() >= EVICTED_MAX {
             return None;
         }
         match full {
-            Full::Table => self.first_giving_way(now),
-            Full::Listener => self.next_giving_way(now, &|conn| conn.accounts().same_listener(newcomer)),
-            Full::Source => self.next_giving_way(now, &|conn| conn.accounts().same_source(newcomer)),
+            Full::Table => self.first_evictable(now),
+            Full::Listener => self.next_evictable(now, &|conn| conn.accounts().same_listener(newcomer)),
+            Full::Source => self.next_evictable(now, &|conn| conn.accounts().same_source(newcomer)),
         }
     }
 
     /// Returns the first connection in the queue that may be evicted; busy ones before it move to the end.
-    fn first_giving_way(&mut self, now: Instant) -> Option<u32> {
+    fn first_evictable(&mut self, now: Instant) -> Option<u32> {
         let least = self.config.tcp.give_way_after();
-        for _ in 0..self.giving_way.len().min(SEARCH_STEPS_MAX) {
-            let index = self.giving_way.first()?;
-            let conn = self.conns.at(index).filter(|conn| conn.gives_way != GivesWay::Never);
+        for _ in 0..self.evictable.len().min(SEARCH_STEPS_MAX) {
+            let index = self.evictable.first()?;
+            let conn = self.conns.at(index).filter(|conn| conn.eviction_policy != EvictionPolicy::Never);
             if conn.is_some_and(|conn| conn.may_be_evicted(now, least)) {
                 return Some(index);
             }
             let is_busy = conn.is_some();
-            self.giving_way.pop(&mut self.conns);
+            self.evictable.pop(&mut self.conns);
             if is_busy {
-                self.giving_way.push(&mut self.conns, index);
+                self.evictable.push(&mut self.conns, index);
             }
         }
         None
     }
 
-    /// Returns the next connection in the queue that `selects` selects and that may be evicted. The search
-    /// continues where the last one ended, so it soon finds a peer that has as many connections as its limit
-    /// allows.
-    fn next_giving_way(&mut self, now: Instant, selects: &dyn Fn(&Conn) -> bool) -> Option<u32> {
-        let (least, len) = (self.config.tcp.give_way_after(), self.giving_way.len());
+    /// Returns the next connection in the queue that `selects` accepts and that may be evicted. The search
+    /// continues where the last one ended, so the connections of one peer are found within a few calls.
+    fn next_evictable(&mut self, now: Instant, selects: &dyn Fn(&Conn) -> bool) -> Option<u32> {
+        let (least, len) = (self.config.tcp.give_way_after(), self.evictable.len());
         for _ in 0..len.min(SEARCH_STEPS_MAX) {
             if self.searched >= len {
                 self.searched = 0;
             }
-            let index = self.giving_way.nth(self.searched)?;
-            let conn = self.conns.at(index).filter(|conn| conn.gives_way != GivesWay::Never);
+            let index = self.evictable.nth(self.searched)?;
+            let conn = self.conns.at(index).filter(|conn| conn.eviction_policy != EvictionPolicy::Never);
             if conn.is_some_and(|conn| selects(conn) && conn.may_be_evicted(now, least)) {
                 return Some(index);
             }
@@ -152,12 +156,12 @@ impl<B: Buf> Stack<B> {
 }
 
 impl Conn {
-    /// True if it may give way and its protected time has passed.
+    /// True if its policy allows eviction now and its protected time has passed.
     fn may_be_evicted(&self, now: Instant, least: Duration) -> bool {
-        let silent = match self.gives_way {
-            GivesWay::Never => return false,
-            GivesWay::WhenIdle => self.heard_at.age(now),
-            GivesWay::Anytime => now.saturating_since(self.opened_at),
+        let silent = match self.eviction_policy {
+            EvictionPolicy::Never => return false,
+            EvictionPolicy::WhenIdle => self.heard_at.age(now),
+            EvictionPolicy::Anytime => now.saturating_since(self.opened_at),
         };
         self.state != State::Closed && silent >= least
     }
