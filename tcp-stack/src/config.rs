@@ -400,9 +400,9 @@ pub struct ConnOptions {
     pub out_of_order: bool,
 }
 
-/// When a connection may be evicted for a new one for which there is no room, because the table is full, or its
-/// listener or its source has as many connections as configured. Each connection is protected for at least
-/// [`TcpConfig::give_way_after_ms`].
+/// Policy for the eviction of a connection in favor of a new one for which there is no room, because the table is
+/// full, or its listener or its source has as many connections as configured. Each connection is protected for at
+/// least [`TcpConfig::give_way_after_ms`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionPolicy {
     /// The connection is never evicted.

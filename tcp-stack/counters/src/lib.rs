@@ -56,7 +56,7 @@ mod tests {
     crate::counters! {
         /// A block of two counters.
         struct Two {
-            /// The first.
+            /// The first of two.
             first,
             /// The second,
             /// on two lines.

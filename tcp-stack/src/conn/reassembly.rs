@@ -278,9 +278,9 @@ impl Reassembly {
         core::mem::replace(&mut self.first_unoffered, NIL)
     }
 
-    /// Offers each segment of a list from [`take_unoffered`](Self::take_unoffered) that is still out of order, in the order
-    /// of arrival: `takes` gets its sequence number and its bytes. If it returns true, the segment's frame is
-    /// released.
+    /// Offers each segment of a list from [`take_unoffered`](Self::take_unoffered) that is still out of order, in
+    /// the order of arrival: `takes` gets its sequence number and its bytes. If it returns true, the segment's
+    /// frame is released.
     pub(crate) fn offer<B: Buf>(
         &mut self,
         pool: &mut Pool<RxNode<B>>,
