@@ -1,5 +1,5 @@
-//! Joins a memif port to a TAP: what one receives, the other sends. It gives an `iwarpd` whose port is a memif server the
-//! kernel as its peer.
+//! Bridges a memif port and a TAP: forwards frames in both directions. It connects an `iwarpd` whose port is a memif
+//! server to the kernel.
 //!
 //! ```text
 //! bridge SOCKET INTERFACE
@@ -17,7 +17,7 @@ use dataplane::port::{Port, PortQueues, PortSpec};
 use iwarp_config::{Driver, Memif, MemifRole};
 use tcp_stack::{TxFrame, TxOffload};
 
-/// Rounds without a frame before the bridge sleeps.
+/// Empty polls before the bridge sleeps.
 const IDLE_ROUNDS: u32 = 200;
 
 fn main() -> Result<()> {
@@ -58,13 +58,13 @@ fn forward(near: &mut PortQueues, far: &mut PortQueues) -> ! {
     }
 }
 
-/// One burst from one port to the other; those that the other has no room for wait in `batch`.
+/// Forwards one burst; frames that the other port does not accept wait in `batch`.
 fn pass(from: &mut PortQueues, batch: &mut TxBatch, to: &mut PortQueues) -> usize {
     if batch.is_empty() {
         let mut burst = ArrayVec::<_, BURST>::new();
         from.rx.burst(&mut burst);
         for buf in burst {
-            // There is room: a burst is no longer than a batch.
+            // `batch` has room: a burst is no longer than a batch.
             let _ = batch.push(TxFrame { buf, offload: TxOffload::default() });
         }
     }

@@ -1,5 +1,5 @@
-//! No allocation per packet: an allocator that counts, around every step of an engine, or of verbs, whose connections
-//! are established.
+//! Asserts that no packet causes an allocation: a counting allocator is active during every poll of an engine, or of
+//! verbs, with established connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 #[path = "../src/engine/tests/client.rs"]
@@ -18,7 +18,7 @@ use rdma::{Access, CrcPolicy, OutOfOrderPolicy, RegionId};
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{ConnId, Duration};
 
-/// What the laboratories tell before (`true`) and after each step.
+/// Starts and stops the count; the test hosts call it before (`true`) and after each poll.
 fn watch_steps(on: bool) {
     watch(on);
 }
@@ -27,7 +27,7 @@ const MIB: u64 = 1 << 20;
 const PIECE: u32 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A laboratory with a stream that may read and write, and memory at its client.
+/// An engine and a client with a granted stream, and memory of the client.
 struct Bench {
     lab: Lab,
     conn: ConnId,
@@ -49,7 +49,7 @@ impl Bench {
         Self { lab, conn, local, echo }
     }
 
-    /// Writes, or reads, so many bytes in pieces of a mebibyte, each at its own place.
+    /// Writes, or reads, `bytes` bytes in pieces of 1 MiB, each at its own offset.
     fn bulk(&mut self, reads: bool, bytes: u64) {
         let region = self.lab.region_bytes().len() as u64;
         for at in (0..bytes).step_by(PIECE as usize) {
@@ -58,7 +58,7 @@ impl Bench {
         self.drain();
     }
 
-    /// Writes so many times a few bytes at odd places, and reads them.
+    /// Writes a few bytes at unaligned offsets, a number of times, and reads them.
     fn small(&mut self, count: u64) {
         for number in 0..count {
             self.post(number % 8 == 7, number * 67 % 100_000, 1 + u32::try_from(number % 90).unwrap());
@@ -100,7 +100,7 @@ impl Bench {
         self.echo(bytes / 4);
     }
 
-    /// Allocations inside of the engine's steps while `work` goes on.
+    /// Returns the allocations inside of the engine's polls during `work`.
     fn allocations(&mut self, work: impl FnOnce(&mut Self)) -> u64 {
         let before = counted();
         self.lab.watch = watch_steps;
@@ -110,7 +110,7 @@ impl Bench {
     }
 }
 
-/// Moves 64 MiB each way, with small messages and an echo stream beside them; asserts that nothing is allocated.
+/// Moves 64 MiB each way, beside small messages and an echo stream; asserts that nothing is allocated.
 fn run(link: LinkConfig, mtu: u16, markers: bool) -> Bench {
     let mut bench = Bench::new(link, mtu, markers);
     let before = *bench.lab.engine.rdma_stats();
@@ -160,7 +160,7 @@ fn no_allocation_in_discard_and_chargen() {
     assert_eq!(allocations, 0);
 }
 
-/// Writes, Reads and Sends between two hosts with the objects of verbs, the posting and polling left out.
+/// Runs Writes, Reads and Sends between two hosts with verbs; posting and polling are not counted.
 #[test]
 fn no_allocation_in_verbs() {
     use rdma::verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
@@ -208,12 +208,12 @@ fn no_allocation_in_verbs() {
     }
 }
 
-/// The counter itself: what happens inside is counted, what happens outside is not.
+/// Checks the counter itself: allocations inside are counted, those outside are not.
 #[test]
 fn allocations_are_counted() {
     let mut bench = Bench::new(CLEAN, 1500, false);
     let before = counted();
-    // A new connection takes memory for its endpoint: this is what the count would be if it were per packet.
+    // A new connection allocates its endpoint, which shows that the counter works.
     let allocations = bench.allocations(|bench| {
         let conn =
             bench.lab.connect(REGION, Session::region("lab", Access::REMOTE_READ, b"", CrcPolicy::Required));

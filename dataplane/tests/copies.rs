@@ -1,4 +1,4 @@
-//! How often a received byte of payload is copied, and how much is held: counted, over a link that reorders.
+//! Counts how often received payload is copied and how much is held, over a link that reorders.
 //!
 //! `cargo test -p dataplane --test copies -- --nocapture` prints the table of docs/copies.md.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
@@ -18,27 +18,27 @@ use tcp_stack::testutil::LinkConfig;
 const PIECE: u32 = 1 << 20;
 const PIECES: u64 = 64;
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Five frames of a hundred arrive late.
+/// A link on which five frames of a hundred arrive late.
 const REORDERED: LinkConfig = LinkConfig { reorder: 50_000, hold: Duration::from_micros(100), ..CLEAN };
 
 struct Row {
     name: &'static str,
     mpa: MpaStats,
     payload: u64,
-    /// Segments received, those of them that came behind a gap, and of these those that were placed at once.
+    /// Segments received, those received out of order, and of these the ones placed at once.
     segments: u64,
     behind: u64,
     taken: u64,
 }
 
 impl Row {
-    /// Bytes of `part` for 10000 of the payload.
+    /// Returns the bytes of `part` per 10000 bytes of payload.
     fn share(&self, part: u64) -> u64 {
         part * 10_000 / self.payload
     }
 }
 
-/// Writes 64 MiB into a region, and counts.
+/// Writes 64 MiB into a region and returns the counters.
 fn measure(name: &'static str, setup: Setup) -> Row {
     let mut lab = Lab::new(setup);
     let conn = lab.connect(REGION, Session::region("lab", Access::REMOTE_WRITE, b"", setup.crc));
@@ -53,7 +53,7 @@ fn measure(name: &'static str, setup: Setup) -> Row {
     lab.run_until("all work", PATIENCE, |lab| lab.engine.rdma_stats().rdmap.in_rdma_writes == PIECES);
     assert!(lab.region_bytes().chunks(source.len()).all(|piece| piece == source), "{name}");
     let (stats, tcp) = (*lab.engine.rdma_stats(), lab.engine.stack().stats().tcp);
-    // One FPDU, one segment.
+    // Each segment holds one FPDU.
     let segments = stats.mpa.fpdus_in;
     assert_eq!(stats.rdmap.payload_bytes_placed, PIECES * u64::from(PIECE), "{name}: placed once");
     Row {
@@ -116,7 +116,7 @@ fn a_received_byte_is_copied_once() {
         );
         assert!(row.mpa.bytes_placed_early > row.payload / 50, "{}", row.name);
     }
-    // Held by TCP, in the frames that they came in, and still copied once.
+    // TCP holds them in the frames that they arrived in, and they are still copied once.
     assert_eq!((neither.taken, neither.mpa.bytes_placed_early), (0, 0));
     assert!(neither.share(neither.mpa.bytes_held) > 500);
     assert_eq!((disabled.taken, disabled.mpa.early_tried), (0, 0));

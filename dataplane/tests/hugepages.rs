@@ -1,4 +1,4 @@
-//! DPDK and region memory on hugepages, from start to end. One test: DPDK starts once per process.
+//! Runs DPDK and region memory on hugepages from start to end. It is one test, because DPDK starts once per process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -11,11 +11,11 @@ use dataplane::port::{Port, PortSpec};
 use iwarp_config::Driver;
 use rustix::thread::sched_getaffinity;
 
-/// Hugepages that the test takes at most.
+/// Most hugepages that the test reserves.
 const NEEDED: u64 = 32;
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Hugepages set aside for the test, given back at its end.
+/// Hugepages reserved for the test, released at its end.
 struct SetAside(u64);
 
 impl SetAside {
@@ -34,7 +34,7 @@ impl Drop for SetAside {
     }
 }
 
-/// Hugepages that this process has mapped. (Other processes take and give back theirs meanwhile.)
+/// Returns the hugepages that this process has mapped. (Other processes map and unmap theirs meanwhile.)
 fn mapped() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")).unwrap();
@@ -60,7 +60,7 @@ fn config() -> EalConfig {
 }
 
 #[test]
-fn everything_is_taken_and_given_back() {
+fn all_hugepages_are_mapped_and_unmapped() {
     let _set_aside = SetAside::new();
     let affinity = sched_getaffinity(None).unwrap();
     let eal = Eal::start(&config()).unwrap();
@@ -80,7 +80,7 @@ fn everything_is_taken_and_given_back() {
     assert!(Eal::start(&config()).is_err(), "nor does it start a second time");
 }
 
-/// Pools in memory of their own: no more pages than their buffers fill, whatever their number; and none if there are too few.
+/// Checks pools in their own memory: they map no more pages than their buffers fill, and none if there are too few.
 fn contiguous(eal: &Eal) {
     let before = mapped();
     for (count, data_room) in [(1, 2176), (885, 2176), (886, 2176), (2047, 2240), (500, 9792)] {

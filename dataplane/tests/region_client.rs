@@ -1,4 +1,4 @@
-//! The program in C that docs/region-service.md names is built by the command that stands there.
+//! Builds the C program of docs/region-service.md by the command in that document.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -15,6 +15,6 @@ fn the_client_is_built_as_the_document_says() {
     let command = command.replace(" -o iwclient ", &format!(" -o {} ", program.display()));
     let built = Command::new("bash").args(["-c", &command]).current_dir(root).output().unwrap();
     assert!(built.status.success(), "{command}: {}", String::from_utf8_lossy(&built.stderr));
-    // Without options it says what it wants.
+    // Without options it prints its usage.
     assert_eq!(Command::new(program).output().unwrap().status.code(), Some(2));
 }

@@ -1,13 +1,13 @@
-//! What the whole tree must look like: small files, small functions, nothing left for later, documents whose
-//! links lead somewhere and whose configurations are configurations.
+//! Checks the whole tree: short files and functions, nothing left for later, and documents with valid links and
+//! configurations.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a source file, at most.
+/// Most lines of a source file.
 const FILE_LINES_MAX: usize = 600;
-/// Lines of a function from `fn` to its last brace, at most.
+/// Most lines of a function, from `fn` to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Files that may be longer. This list only shrinks.
@@ -15,10 +15,10 @@ const LONG_FILES: &[&str] = &[];
 /// Functions that may be longer, as `path:name`. This list only shrinks.
 const LONG_FUNCTIONS: &[&str] = &[];
 
-/// The folder of what a build makes: nothing in it is ours to keep tidy, and a fresh clone has none of it.
+/// Build folder, which is not checked. A fresh clone does not have it.
 const BUILT: &str = "target";
 
-/// What says that something is left for later; spelt so that this file does not say it.
+/// Marks of unfinished work, spelt so that this file does not match.
 const LEFT_FOR_LATER: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -26,7 +26,7 @@ const LEFT_FOR_LATER: [&str; 5] = [
     concat!("to", "do!"),
     concat!("unimpl", "emented!"),
 ];
-/// A test that is not run; spelt in the same way.
+/// Attribute of a test that is not run, spelt in the same way.
 const NOT_RUN: &str = concat!("#[ig", "nore");
 
 fn root() -> PathBuf {
@@ -34,7 +34,7 @@ fn root() -> PathBuf {
     here.parent().expect("dataplane/ lies in the repository").to_path_buf()
 }
 
-/// Every file below the root with one of these extensions, as path from the root and text.
+/// Returns every file below the root with one of these extensions: path from the root, and text.
 fn files(extensions: &[&str]) -> Vec<(String, String)> {
     let root = root();
     let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
@@ -58,12 +58,12 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
     found
 }
 
-/// Fails with all the offences at once.
+/// Fails with the list of all offences.
 fn assert_none(offences: &[String]) {
     assert!(offences.is_empty(), "{} offences:\n{}", offences.len(), offences.join("\n"));
 }
 
-/// The length of the literal or comment that `text` starts with, if it starts with one.
+/// Returns the length of the literal or comment at the start of `text`, if there is one.
 fn opaque_len(text: &[u8]) -> Option<usize> {
     let until = |from: usize, end: &[u8]| {
         let rest = text.get(from..).unwrap_or_default();
@@ -86,14 +86,14 @@ fn opaque_len(text: &[u8]) -> Option<usize> {
             });
             Some(end.map_or(text.len(), |at| at + 2))
         }
-        // A character, not a lifetime.
+        // A character literal, not a lifetime.
         [b'\'', b'\\', _, ..] => Some(until(3, b"'")),
         [b'\'', _, b'\'', ..] => Some(3),
         _ => None,
     }
 }
 
-/// The source with literals and comments blanked out, line for line.
+/// Returns the source with literals and comments blanked out, line by line.
 fn code_of(source: &str) -> String {
     let (mut code, mut rest) = (String::with_capacity(source.len()), source.as_bytes());
     while !rest.is_empty() {
@@ -108,7 +108,7 @@ fn code_of(source: &str) -> String {
     code
 }
 
-/// Name, first line and number of lines of every function with a body.
+/// Returns name, first line and number of lines of every function with a body.
 fn functions(source: &str) -> Vec<(String, usize, usize)> {
     let code = code_of(source);
     let mut found = Vec::new();
@@ -227,7 +227,7 @@ fn nothing_is_left_for_later() {
     assert_none(&offences);
 }
 
-/// The fenced blocks of a Markdown text: the line they start on, what they say they are, their lines.
+/// Returns the fenced blocks of a Markdown text: first line, language, content.
 fn fenced_blocks(text: &str) -> Vec<(usize, String, String)> {
     let (mut blocks, mut open): (Vec<_>, Option<(usize, String, String)>) = (Vec::new(), None);
     for (number, line) in (1..).zip(text.lines()) {
@@ -245,7 +245,7 @@ fn fenced_blocks(text: &str) -> Vec<(usize, String, String)> {
     blocks
 }
 
-/// Markdown without its fenced blocks.
+/// Returns the Markdown text without its fenced blocks.
 fn prose(text: &str) -> String {
     let mut fenced = false;
     let kept = text.lines().filter(|line| {
@@ -256,7 +256,7 @@ fn prose(text: &str) -> String {
     kept.collect::<Vec<_>>().join("\n")
 }
 
-/// The texts between `open` and `close`.
+/// Returns the texts between `open` and `close`.
 fn between<'a>(text: &'a str, open: &'a str, close: char) -> impl Iterator<Item = &'a str> {
     text.split(open).skip(1).filter_map(move |rest| rest.split_once(close)).map(|(inner, _)| inner)
 }
@@ -270,7 +270,7 @@ fn configurations_in_documents_are_configurations() {
                 continue;
             }
             seen += 1;
-            // What a part of a configuration shows must be right in one that has a port.
+            // A fragment must be valid in a configuration with a port.
             let port = "\n[[port]]\ndriver = \"tap\"\ninterface = \"iw0\"\naddresses = [\"10.77.0.2/24\"]\n";
             let whole = if body.contains("[[port]]") { body } else { body + port };
             if let Err(errors) = iwarp_config::Config::parse(&format!("{path}:{line}"), &whole) {

@@ -1,4 +1,4 @@
-//! UNSAFE.md lists exactly the files that may say `unsafe`.
+//! Checks that UNSAFE.md lists exactly the files that may contain `unsafe`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// All Rust files below a folder, build products and hidden folders left out.
+/// Collects all Rust files below a folder, except build products and hidden folders.
 fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -22,7 +22,7 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a file has code that the compiler does not check, or may have it. Comments and strings do not count.
+/// Returns true if a file contains `unsafe`, or allows it, outside of comments and strings.
 fn is_unsafe(text: &str) -> bool {
     text.lines().any(|line| {
         let code = line.split("//").next().unwrap_or_default();
@@ -54,7 +54,7 @@ fn the_list_is_complete_and_no_longer_than_needed() {
 }
 
 #[test]
-fn code_is_told_from_prose() {
+fn comments_and_strings_do_not_count() {
     assert!(is_unsafe("    let x = unsafe { f() };"));
     assert!(is_unsafe(r#"#![allow(unsafe_code, reason = "…")]"#));
     assert!(is_unsafe("unsafe impl Send for X {}"));

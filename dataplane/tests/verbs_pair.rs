@@ -1,4 +1,5 @@
-//! Two nodes of verbs in one process, joined by a ring, each on a thread of its own: real buffers, real region memory.
+//! Runs two verbs nodes in one process, connected by a ring, each on its own thread, with real packet buffers and
+//! region memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ fn config(name: &str, address: &str, core: u16) -> Config {
     Config::parse(name, &text).unwrap()
 }
 
-/// What each side has.
+/// Objects of one side.
 struct Side {
     node: Node,
     pd: PdId,
@@ -56,7 +57,7 @@ impl Side {
         Sge { addr, length: u32::try_from(length).unwrap(), lkey: self.mr.lkey }
     }
 
-    /// Polls until `take` says what it waits for.
+    /// Polls until `take` returns a value.
     fn wait<T>(&mut self, mut take: impl FnMut(&mut Node) -> Option<T>) -> T {
         let until = self.node.now() + PATIENCE;
         self.node.run(|node| {
@@ -87,8 +88,8 @@ impl Side {
         sum
     }
 
-    /// What a program asks for leaves before the port is looked at again; but one that asks before every round does not keep
-    /// the port from being looked at.
+    /// Checks that posted work is transmitted before the port is polled again, and that a program that posts before
+    /// every iteration does not prevent the port from being polled.
     fn ask_before_every_round(&mut self, op: SendOp) {
         const ROUNDS: u64 = 1000;
         let sge = self.sge(0, 64);
@@ -105,7 +106,7 @@ impl Side {
         let looked = self.counter(("rx_queue", "polls")) - before;
         assert!(
             (ROUNDS / 2..ROUNDS).contains(&looked),
-            "looked at the port {looked} times in {ROUNDS} rounds"
+            "polled the port {looked} times in {ROUNDS} iterations"
         );
         for _ in 0..under_way {
             self.completion();
@@ -118,7 +119,7 @@ impl Side {
     }
 }
 
-/// Takes one connection, tells its key, and waits for the end.
+/// Accepts one connection, sends its STag, and waits for the end.
 fn serve(node: Node) {
     let mut side = Side::new(node);
     let _thread = side.node.enter().unwrap();

@@ -1,9 +1,9 @@
-//! Shows how a region changes under the hands of remote peers.
+//! Prints the changes that remote peers make to a region.
 //!
 //! ```text
-//! watch lab                          each change: where, how much, a digest of it
-//! watch --once lab                   the first change, then ends
-//! watch --digest --length N lab      the SHA-256 of the first N bytes, then ends
+//! watch lab                          each change: offset, length, digest
+//! watch --once lab                   the first change, then exits
+//! watch --digest --length N lab      the SHA-256 of the first N bytes, then exits
 //! ```
 
 use std::fmt::Write as _;
@@ -17,33 +17,33 @@ use clap::Parser;
 use iwarp_attach::{Mapping, OutOfBounds, attach};
 use sha2::{Digest, Sha256};
 
-/// Bytes that are compared as one.
+/// Bytes that share one digest.
 const PAGE: usize = 4096;
 
-/// Lines that one look prints at most; what else has changed is summed up in one more.
+/// Most lines per comparison; one more line sums up the rest.
 const LINES_MAX: usize = 16;
 
 #[derive(Parser)]
 #[command(about = "Show how a region of iwarpd changes")]
 struct Args {
-    /// The region
+    /// Name of the region
     name: String,
     /// The daemon's control socket
     #[arg(short = 'S', long, env = "IWARPCTL_SOCKET", default_value = iwarp_control::bounds::DEFAULT_SOCKET)]
     socket: PathBuf,
-    /// Print the SHA-256 of the bytes and end
+    /// Print the SHA-256 of the bytes and exit
     #[arg(long, conflicts_with = "once")]
     digest: bool,
-    /// End after the first change
+    /// Exit after the first change
     #[arg(long)]
     once: bool,
-    /// First byte
+    /// Offset of the first byte
     #[arg(long, default_value_t = 0)]
     offset: u64,
     /// Number of bytes [default: up to the region's end]
     #[arg(long)]
     length: Option<u64>,
-    /// Milliseconds between two looks
+    /// Milliseconds between two comparisons
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     interval_ms: u64,
 }
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A standard error that is closed is nobody's to read.
+            // A closed stderr is ignored.
             writeln!(std::io::stderr().lock(), "error: {error}").ok();
             ExitCode::FAILURE
         }
@@ -91,7 +91,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// One digest per page: enough to see that a page has changed.
+/// Returns one digest per page, to detect changed pages.
 fn digests(region: &Mapping, offset: u64, length: u64) -> Result<Vec<u64>, OutOfBounds> {
     let mut digests = Vec::new();
     each_piece(region, offset, length, PAGE, |piece| {
@@ -112,7 +112,7 @@ fn sha256(region: &Mapping, offset: u64, length: u64) -> Result<String, OutOfBou
     Ok(text)
 }
 
-/// Hands the bytes to `f`, `size` at a time.
+/// Passes the bytes to `f`, `size` at a time.
 fn each_piece(
     region: &Mapping,
     offset: u64,
@@ -134,7 +134,7 @@ fn each_piece(
     Ok(())
 }
 
-/// Runs of pages that differ: first page, number of pages.
+/// Returns the runs of pages that differ: first page, number of pages.
 fn runs(before: &[u64], now: &[u64]) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for (page, _) in (0u64..).zip(before.iter().zip(now)).filter(|(_, (a, b))| a != b) {
@@ -171,7 +171,7 @@ fn describe(
     Ok(text)
 }
 
-/// Writes to standard output; `false` if nobody reads it any more.
+/// Writes to stdout. Returns `false` if its reader is gone.
 fn print(text: &str) -> Result<bool, Box<dyn std::error::Error>> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -180,7 +180,7 @@ fn print(text: &str) -> Result<bool, Box<dyn std::error::Error>> {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "a program at the edge that looks at intervals")]
+#[allow(clippy::disallowed_methods, reason = "a program at the edge that polls at intervals")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
 }

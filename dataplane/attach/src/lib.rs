@@ -1,4 +1,4 @@
-//! A local program maps a region of iwarpd by its name.
+//! Maps a region of `iwarpd` into a local program, by the region's name.
 //!
 //! ```no_run
 //! let region = iwarp_attach::attach("/run/iwarpd/control.sock", "lab")?;
@@ -7,14 +7,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The daemon hands out the region's memory as a sealed memfd over its control socket, where it checks who asks; from
-//! then on nothing but memory is between the program and the region. Remote peers place bytes into it while the
-//! program looks: there is no lock, and bytes read at different moments are of different moments. What is placed
-//! before a peer's message is delivered is visible when the message is; programs that poll for data poll the byte
-//! that is placed last.
+//! The daemon sends the region's memory as a sealed memfd over its control socket, after it has checked the client.
+//! From then on the program accesses the memory directly. Remote peers may place bytes at any time: there is no lock,
+//! and bytes read one after the other may belong to different messages. Data placed before a peer's message is visible
+//! when the message is delivered. A program that polls for data polls the byte that is placed last.
 //!
-//! A mapping outlives the region: once the region is deregistered, the memory is the program's alone and no peer
-//! changes it any more.
+//! A mapping outlives the region: after the region is deregistered, the memory belongs to the program alone, and no
+//! peer changes it any more.
 
 mod mapping;
 
@@ -25,40 +24,40 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 pub use mapping::{Mapping, OutOfBounds};
 
-/// Why a region could not be mapped.
+/// Error of [`attach`].
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The daemon could not be asked, or refused.
+    /// The daemon is not reachable, or it refused.
     #[error(transparent)]
     Daemon(#[from] ClientError),
-    /// The daemon answered with something that is not the memory of such a region.
+    /// The daemon's answer does not describe the memory of such a region.
     #[error("the daemon's answer for region {name} is no region: {reason}")]
     NotARegion {
-        /// The region.
+        /// Name of the region.
         name: String,
-        /// What is wrong with it.
+        /// Description of the mismatch.
         reason: String,
     },
     /// The memory could not be mapped.
     #[error("region {name} cannot be mapped: {cause}")]
     Map {
-        /// The region.
+        /// Name of the region.
         name: String,
-        /// Why.
+        /// Error of the system call.
         cause: std::io::Error,
     },
 }
 
-/// Asks the daemon at `socket` for the region `name` and maps its memory, readable and writable: local programs
-/// own what is on their machine, the region's rights bind remote peers.
+/// Requests the region `name` from the daemon at `socket` and maps its memory for reading and writing. Local programs
+/// have full access; the region's rights apply to remote peers.
 ///
 /// # Errors
-/// The daemon is not there, refuses, or has no such region; or the memory cannot be mapped.
+/// The daemon is not reachable, refuses, or has no such region; or the memory cannot be mapped.
 pub fn attach(socket: impl AsRef<Path>, name: &str) -> Result<Mapping, AttachError> {
     attach_with(&mut Client::connect(socket)?, name)
 }
 
-/// Like [`attach`], over a connection that is there already.
+/// Maps a region like [`attach`], over an open connection.
 ///
 /// # Errors
 /// As [`attach`].
@@ -68,7 +67,7 @@ pub fn attach_with(client: &mut Client, name: &str) -> Result<Mapping, AttachErr
     let not_a_region = |reason: String| AttachError::NotARegion { name: name.to_owned(), reason };
     let fd = fd.ok_or_else(|| not_a_region("no descriptor came with it".to_owned()))?;
     let length = mapped_bytes(&attached).map_err(not_a_region)?;
-    // A file that can shrink would take the memory away under the program: SIGBUS at the next access.
+    // If the file could shrink, the next access would be a SIGBUS.
     let sealed = fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if !sealed {
         return Err(not_a_region("its memory is not sealed against shrinking".to_owned()));
@@ -81,7 +80,7 @@ pub fn attach_with(client: &mut Client, name: &str) -> Result<Mapping, AttachErr
     Mapping::new(&fd, &attached, length).map_err(failed)
 }
 
-/// What must be mapped for a region: its size in whole pages.
+/// Returns the bytes to map for a region: its size in whole pages.
 fn mapped_bytes(attached: &RegionAttached) -> Result<u64, String> {
     let RegionAttached { name: _, bytes, page_bytes, access: _ } = attached;
     if !page_bytes.is_power_of_two() || *page_bytes < 4096 {
@@ -93,7 +92,7 @@ fn mapped_bytes(attached: &RegionAttached) -> Result<u64, String> {
     bytes.checked_next_multiple_of(*page_bytes).ok_or_else(|| format!("a size of {bytes} bytes"))
 }
 
-/// The rights of remote peers, by name.
+/// Returns the names of the rights of remote peers.
 fn rights(access: &[Access]) -> Vec<&'static str> {
     access.iter().map(|right| right.name()).collect()
 }

@@ -1,7 +1,7 @@
-//! A region's memory in this program.
+//! The memory of a region, mapped into a local program.
 //!
-//! JUSTIFICATION: memory that other processes change cannot be a Rust slice; safe Rust has no way to map it, nor to
-//! copy out of it. Everything that is unsafe about a mapping is in this file.
+//! JUSTIFICATION: memory that other processes change cannot be a Rust slice; safe Rust can neither map it nor copy out
+//! of it. All unsafe code of a mapping is in this file.
 #![allow(unsafe_code, reason = "memory shared with other processes; listed in UNSAFE.md")]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,25 +11,25 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use iwarp_control::RegionAttached;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Bytes copied at a time where the address allows.
+/// Bytes copied at a time at aligned addresses.
 const WORD: usize = size_of::<u64>();
 
-/// An access that does not lie inside the region.
+/// Error of an access outside of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{length} bytes at offset {offset} are not inside a region of {bytes} bytes")]
 pub struct OutOfBounds {
-    /// Where the access began.
+    /// Offset of the access.
     pub offset: u64,
-    /// How long it was.
+    /// Length of the access, bytes.
     pub length: usize,
     /// Size of the region.
     pub bytes: u64,
 }
 
-/// A region's memory, mapped for reading and writing. Unmapped when dropped.
+/// The memory of a region, mapped for reading and writing, unmapped when dropped.
 ///
-/// Every access is checked against the region's size. Bytes are copied with relaxed atomic operations, since peers
-/// and other programs may change them at any time: a copy can be torn, it cannot be undefined.
+/// Every access is checked against the region's size. Bytes are copied with relaxed atomic operations, because peers
+/// and other programs may change them at any time: a copy can be torn, but is never undefined behavior.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -61,29 +61,29 @@ impl Mapping {
         Ok(Self { start, bytes, mapped, name: attached.name.clone(), access })
     }
 
-    /// The region's name.
+    /// Returns the name of the region.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of the region.
+    /// Returns the size of the region, bytes.
     pub fn len(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 
-    /// Whether the region has no bytes, which no region has.
+    /// Returns false: every region has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// What remote peers may do: `remote-read`, `remote-write`, `remote-atomic`.
+    /// Returns the rights of remote peers: `remote-read`, `remote-write`, `remote-atomic`.
     pub fn access(&self) -> &[&'static str] {
         &self.access
     }
 
     /// Copies bytes of the region out.
     ///
-    /// What is read later, through this mapping or by any other way, is no older than what is read here.
+    /// Later reads, through this mapping or any other way, return no older data (acquire).
     ///
     /// # Errors
     /// The bytes are not all inside the region; none was copied.
@@ -104,7 +104,7 @@ impl Mapping {
 
     /// Copies bytes into the region.
     ///
-    /// What was written earlier is visible to whoever sees what is written here.
+    /// Earlier writes are visible to every reader of the bytes written here (release).
     ///
     /// # Errors
     /// The bytes are not all inside the region; none was copied.
@@ -123,7 +123,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// The offset as a place in the mapping, if so many bytes from there are inside the region.
+    /// Returns the offset as an index into the mapping, if `length` bytes from there are inside the region.
     fn check(&self, offset: u64, length: usize) -> Result<usize, OutOfBounds> {
         let at = usize::try_from(offset).ok();
         let end = at.and_then(|at| at.checked_add(length)).filter(|&end| end <= self.bytes);
@@ -133,7 +133,7 @@ impl Mapping {
         }
     }
 
-    /// Copies byte by byte; returns where it ended.
+    /// Copies byte by byte and returns the end offset.
     fn read_bytes(&self, mut from: usize, out: &mut [u8]) -> usize {
         for byte in out {
             *byte = self.byte(from).load(Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Bytes before the first word of an access that begins at `at`.
+/// Returns the bytes before the first aligned word of an access that begins at `at`.
 fn head(at: usize, length: usize) -> usize {
     at.next_multiple_of(WORD).saturating_sub(at).min(length)
 }

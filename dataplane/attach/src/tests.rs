@@ -1,4 +1,4 @@
-//! Against a daemon's end of a socket pair, and real sealed memory.
+//! Tests against a fake daemon over a socket pair, with real sealed memory.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::*;
 
-/// A memfd of this size, sealed as the daemon seals.
+/// Creates a memfd of this size, sealed as the daemon seals it.
 fn memory(size: u64, seals: SealFlags) -> OwnedFd {
     let fd = memfd_create("region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, size).unwrap();
@@ -68,7 +68,7 @@ fn what_one_end_writes_the_other_reads() {
     assert_eq!(&out, b"from here!");
 }
 
-/// Every alignment of start and end, against a plain copy.
+/// Compares every alignment of start and end with a plain copy.
 #[test]
 fn copies_are_exact_at_every_alignment() {
     let (region, fd) = mapping(4096);
@@ -140,7 +140,7 @@ fn mappings_go_when_dropped() {
     assert_eq!(mapped(), 0);
 }
 
-/// With hugepages they are mapped whole; without, the refusal is the system's.
+/// Hugepages are mapped whole; on a machine without them, the system refuses.
 #[test]
 fn a_region_of_hugepages() {
     const PAGE: u64 = 2 << 20;

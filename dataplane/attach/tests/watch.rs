@@ -1,4 +1,4 @@
-//! The example `watch`, as a program, against a daemon's end of the control socket.
+//! Runs the example `watch` against a fake daemon.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,4 @@
-//! What the commands share that speak TCP through the kernel.
+//! Functions shared by the commands that use the kernel's TCP.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -10,15 +10,15 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Bytes that are read or written at a time.
+/// Bytes per read or write.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// Runs to the end, on this thread.
+/// Runs a future to its end on this thread.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("runtime")?.block_on(work)
 }
 
-/// Comes when SIGTERM or SIGINT has come.
+/// Completes on SIGTERM or SIGINT.
 pub(crate) fn ended() -> Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
@@ -29,13 +29,13 @@ pub(crate) fn ended() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// As many open files as the machine allows.
+/// Raises the limit of open files to the maximum.
 pub(crate) fn many_files() -> Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("open files")
 }
 
-/// Has the kernel use this congestion control for a socket, and for what a listener accepts.
+/// Sets the kernel's congestion control of a socket, and of the connections that a listener accepts.
 pub(crate) fn use_congestion(socket: &impl AsFd, congestion: &str) -> Result<()> {
     let socket = SockRef::from(socket);
     socket
@@ -43,7 +43,7 @@ pub(crate) fn use_congestion(socket: &impl AsFd, congestion: &str) -> Result<()>
         .with_context(|| format!("congestion control {congestion}"))
 }
 
-/// A connection from a port of ours, or any.
+/// Opens a connection, from a given local port if there is one.
 pub(crate) async fn connect(host: IpAddr, port: u16, from: Option<u16>) -> Result<TcpStream> {
     let (socket, any) = match host {
         IpAddr::V4(_) => (TcpSocket::new_v4()?, IpAddr::from([0; 4])),
@@ -57,8 +57,8 @@ pub(crate) async fn connect(host: IpAddr, port: u16, from: Option<u16>) -> Resul
     socket.connect(to).await.with_context(|| format!("connection to {to}"))
 }
 
-/// Bytes of RFC 864's pattern as `iwarpd` and [`serve`](crate::serve) send it, from its start: lines of 72
-/// characters, each line beginning one character later.
+/// Returns bytes of RFC 864's pattern as `iwarpd` and [`serve`](crate::serve) send it, from its start: lines of 72
+/// characters, each line starting one character later.
 pub(crate) fn chargen_byte(position: u64) -> u8 {
     let (line, column) = (position / 74, position % 74);
     match column {

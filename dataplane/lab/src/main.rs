@@ -1,5 +1,5 @@
-//! The laboratory that sets `iwarpd` against the kernel's TCP: a bad wire between two interfaces, a SYN flood, and
-//! peers that measure, verify and count. Every command prints one JSON object on its last line.
+//! Test tools that run `iwarpd` against the kernel's TCP: a link emulator, a SYN flood, and clients that measure,
+//! verify and count. The system tests call them; each command prints one JSON object on its last line.
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: here time comes in")]
 
 mod clients;
@@ -26,17 +26,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A bad wire between two interfaces: rate, delay, queue, loss and reordering, for each TCP connection apart.
+    /// Emulate a link between two interfaces: rate, delay, queue, loss and reordering, separately for each TCP
+    /// connection.
     Relay(relay::Options),
-    /// SYNs from random sources at a steady rate.
+    /// Send SYNs from random sources at a steady rate.
     Flood(flood::Options),
-    /// Clients that open, exchange, verify and close at a steady rate, and how many of them succeed.
+    /// Run clients that open, exchange, verify and close at a steady rate, and count the successful ones.
     Honest(honest::Options),
-    /// Many connections to echo, discard and chargen at once, all of them verified.
+    /// Run many concurrent connections to echo, discard and chargen, and verify all data.
     Load(load::Options),
-    /// Goodput of bulk connections in one direction over a fixed time.
+    /// Measure the goodput of bulk connections in one direction over a fixed time.
     Transfer(transfer::Options),
-    /// The services echo, discard and chargen over the kernel's TCP.
+    /// Serve echo, discard and chargen over the kernel's TCP.
     Serve(serve::Options),
 }
 

@@ -1,4 +1,4 @@
-//! Frames in and out of a kernel interface, in batches.
+//! Sends and receives frames on a kernel interface, in batches.
 //!
 //! JUSTIFICATION: the standard library and `socket2` cannot bind a packet socket, set its options, or move many
 //! frames with one system call.
@@ -13,20 +13,20 @@ use std::ptr;
 use rustix::net::sockopt;
 use socket2::{Domain, Socket, Type};
 
-/// Frames that one system call moves, at most.
+/// Most frames per system call.
 pub(crate) const BATCH: usize = 64;
-/// The longest frame: an MTU of 9600 bytes, Ethernet header with VLAN tag.
+/// Longest frame, bytes: an MTU of 9600 bytes, Ethernet header with VLAN tag.
 pub(crate) const FRAME_MAX: usize = 9600 + 18;
-/// What the kernel keeps for us in each direction, bytes.
+/// Kernel buffer for each direction, bytes.
 const SOCKET_BUFFER: usize = 64 << 20;
 
-/// An interface of the kernel, its frames ours in copy.
+/// Packet socket on a kernel interface, which receives copies of its frames.
 #[derive(Debug)]
 pub(crate) struct Port {
     socket: Socket,
 }
 
-/// Frames as they were received.
+/// Buffers for a batch of received frames.
 pub(crate) struct Batch {
     room: Vec<[u8; FRAME_MAX]>,
     lens: [usize; BATCH],
@@ -38,14 +38,14 @@ impl Batch {
         Self { room: vec![[0; FRAME_MAX]; BATCH], lens: [0; BATCH], count: 0 }
     }
 
-    /// The frames of the last receive.
+    /// Returns the frames of the last receive.
     pub(crate) fn frames(&self) -> impl Iterator<Item = &[u8]> {
         self.room.iter().zip(self.lens).take(self.count).filter_map(|(room, len)| room.get(..len))
     }
 }
 
 impl Port {
-    /// Opens the interface of this name: what it receives from now on, nothing that is sent through it. Not blocking.
+    /// Opens an interface by name, non-blocking. Receives the frames that arrive on it, not those sent through it.
     pub(crate) fn open(interface: &str) -> io::Result<Self> {
         // Protocol 0 receives nothing until `bind` names the interface.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
@@ -84,7 +84,7 @@ impl Port {
         check(result).map(|_| ())
     }
 
-    /// Receives as many frames as there are, at most [`BATCH`]; the number of them, 0 if there are none.
+    /// Receives the waiting frames, at most [`BATCH`]. Returns their number.
     pub(crate) fn receive(&self, batch: &mut Batch) -> io::Result<usize> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
         for (part, room) in parts.iter_mut().zip(&mut batch.room) {
@@ -105,8 +105,8 @@ impl Port {
         Ok(batch.count)
     }
 
-    /// Sends frames, at most [`BATCH`] of them; how many the interface took. The others are lost, as on any wire
-    /// that is full.
+    /// Sends at most [`BATCH`] frames. Returns the number that the interface accepted; the others are lost, as on a
+    /// full link.
     pub(crate) fn send(&self, frames: &[impl AsRef<[u8]>]) -> usize {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
         let all = frames.len().min(BATCH);
@@ -121,7 +121,7 @@ impl Port {
             // SAFETY: `count` messages, each with one part that covers a frame, which are borrowed for the call and
             // only read.
             let result = unsafe { libc::sendmmsg(fd, first, count, libc::MSG_DONTWAIT) };
-            // An error is that of the first frame: it is lost, the next one is tried.
+            // An error concerns the first frame: it is lost, and the next one is tried.
             let sent = check(result).unwrap_or(0);
             taken += sent;
             tried += sent.max(1);
@@ -129,7 +129,7 @@ impl Port {
         taken
     }
 
-    /// Frames that came while the kernel's buffer for us was full, since this was last asked.
+    /// Returns the frames lost since the last call because the kernel's buffer was full.
     pub(crate) fn missed(&self) -> io::Result<u32> {
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = size_of::<libc::tpacket_stats>() as u32;
@@ -147,7 +147,7 @@ impl AsFd for Port {
     }
 }
 
-/// A message of one part.
+/// Builds a message header with one buffer.
 fn message(part: &mut libc::iovec) -> libc::mmsghdr {
     let msg_hdr = libc::msghdr {
         msg_name: ptr::null_mut(),
@@ -161,7 +161,7 @@ fn message(part: &mut libc::iovec) -> libc::mmsghdr {
     libc::mmsghdr { msg_hdr, msg_len: 0 }
 }
 
-/// The result of a system call that counts.
+/// Converts the result of a system call that returns a count.
 fn check(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

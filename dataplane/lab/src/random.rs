@@ -1,17 +1,17 @@
-//! Numbers that a seed determines.
+//! Pseudo-random numbers, reproducible from a seed.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, and good enough for dice.
+/// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, and sufficient for random loss.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A sequence that `seed` and `stream` determine.
+    /// Creates the sequence of `seed` and `stream`.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut mixed = Self(stream);
         Self(seed ^ mixed.next())
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,9 +20,9 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next number as a share of one: 0.0 up to, not including, 1.0.
+    /// Returns the next number scaled to 0.0 (inclusive) to 1.0 (exclusive).
     pub(crate) fn share(&mut self) -> f64 {
-        // 53 bits: what a double holds exactly.
+        // A double holds 53 bits exactly.
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

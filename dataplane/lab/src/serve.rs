@@ -1,4 +1,4 @@
-//! The services of `iwarpd` over the kernel's TCP: what it is compared with.
+//! The services of `iwarpd` over the kernel's TCP, for comparison.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::clients::{PIECE, chargen_byte, ended, many_files, use_congestion};
 
-/// The pattern of chargen begins anew after so many bytes.
+/// Period of the chargen pattern, bytes.
 const PERIOD: u64 = 74 * 95;
 
 #[derive(clap::Args)]
@@ -29,12 +29,12 @@ enum Service {
     Chargen,
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT.
 pub(crate) async fn run(options: Options) -> Result<Value> {
     many_files()?;
     let ended = ended()?;
     for (port, service) in [(7, Service::Echo), (9, Service::Discard), (19, Service::Chargen)] {
-        // Of both families: the kernel maps IPv4 into IPv6.
+        // One socket serves both families: the kernel maps IPv4 into IPv6.
         let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port + options.port_offset));
         let listener = TcpListener::bind(address).await.with_context(|| format!("{address}"))?;
         if let Some(congestion) = &options.congestion {
@@ -42,7 +42,7 @@ pub(crate) async fn run(options: Options) -> Result<Value> {
         }
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // How a connection ends is its peer's affair.
+                // Errors of a connection are ignored.
                 tokio::spawn(async move { drop(one(service, stream).await) });
             }
         });

@@ -1,4 +1,4 @@
-//! What the kernel says of a connection.
+//! Reads the kernel's state of a TCP connection.
 //!
 //! JUSTIFICATION: neither the standard library nor `socket2` reads TCP_INFO.
 #![allow(unsafe_code, reason = "getsockopt(TCP_INFO)")]
@@ -7,12 +7,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Bytes of `struct tcp_info` that are asked for: up to `tcpi_bytes_acked`.
+/// Bytes of `struct tcp_info` read: up to `tcpi_bytes_acked`.
 const LEN: u32 = 128;
-/// Where `tcpi_bytes_acked` begins (linux/tcp.h: 8 bytes, 24 words, two pacing rates).
+/// Offset of `tcpi_bytes_acked` (linux/tcp.h: 8 bytes, 24 words, two pacing rates).
 const BYTES_ACKED: usize = 120;
 
-/// Bytes that the peer has acknowledged; the SYN and the FIN count as one each.
+/// Returns the bytes that the peer has acknowledged; the SYN and the FIN count as one each.
 pub(crate) fn bytes_acked(socket: &impl AsFd) -> io::Result<u64> {
     let (mut info, mut len) = ([0_u8; LEN as usize], LEN);
     let (fd, value) = (socket.as_fd().as_raw_fd(), ptr::from_mut(&mut info).cast());
@@ -37,7 +37,7 @@ mod tests {
         let (mut server, _) = listener.accept().unwrap();
         client.write_all(&[7; 5000]).unwrap();
         server.read_exact(&mut [0; 5000]).unwrap();
-        // The acknowledgment may be delayed; an answer carries it.
+        // The acknowledgment may be delayed; a reply carries it.
         server.write_all(b"x").unwrap();
         client.read_exact(&mut [0; 1]).unwrap();
         let acked = super::bytes_acked(&client).unwrap();

@@ -1,4 +1,4 @@
-//! Goodput: what bulk connections deliver in a fixed time, beginning with their SYN.
+//! Goodput: measures the bytes that bulk connections deliver in a fixed time, from their SYN on.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::tcp_info::bytes_acked;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The other end: it serves chargen and discard
+    /// Address of the server of chargen and discard
     host: IpAddr,
     #[arg(long, value_enum)]
     direction: Direction,
-    /// Connections at once
+    /// Number of concurrent connections
     #[arg(long, default_value_t = 1)]
     connections: u16,
-    /// The first connection comes from this port, the others from those after it: what a relay knows them by
+    /// Local port of the first connection; the others use the following ports, by which a relay identifies them
     #[arg(long, default_value_t = 40_000)]
     first_port: u16,
-    /// How long
+    /// Duration of the measurement
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
     /// Congestion control of the kernel, if not its default
@@ -36,13 +36,13 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Direction {
-    /// From chargen; what was read counts
+    /// Receive from chargen; counts the bytes read
     Receive,
-    /// To discard; what was acknowledged counts
+    /// Send to discard; counts the bytes acknowledged
     Send,
 }
 
-/// Bytes delivered by each connection. A connection that ends early is an error.
+/// Returns the bytes delivered by each connection. A connection that ends early is an error.
 pub(crate) async fn run(options: Options) -> Result<Value> {
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
     let (options, mut tasks) = (Arc::new(options), JoinSet::new());
@@ -71,11 +71,11 @@ async fn one(options: &Options, from: u16, end: Instant) -> Result<u64> {
             if let Ok(ended) = timeout_at(end, send(&mut stream)).await {
                 ended?;
             }
-            // Less the SYN.
+            // Without the SYN.
             bytes_acked(&stream)?.saturating_sub(1)
         }
     };
-    // At once, with a reset: what is still on its way must not disturb the next measurement.
+    // Closes with a RST at once, so that frames in flight do not disturb the next measurement.
     stream.set_zero_linger()?;
     Ok(delivered)
 }

@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::args::{Args, Mpa, Over, Region, With};
 use crate::region::NodeConnector;
 
-/// Time after which an unanswered first FPDU is sent again, by an empty message.
+/// Time without an answer after which the initiator sends an empty RDMA Write, for responders that overlook the first FPDU.
 const POKE_AFTER: Duration = Duration::from_millis(100);
 /// Longest wait for the peer's close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

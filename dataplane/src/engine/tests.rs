@@ -19,7 +19,7 @@ use crate::engine;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Asserts that nothing is left of any connection: no buffer, no STag, no slot, no turn.
+/// Asserts that no connection leaves a buffer, an STag, a slot or a queued service.
 fn assert_empty(lab: &mut Lab) {
     lab.run_deferred();
     let stats = lab.engine.stack().stats();

@@ -1,12 +1,12 @@
-//! A bad wire between two interfaces.
+//! Link emulator between two interfaces.
 //!
-//! Every TCP connection has a path of its own in each direction, with its own transmitter, queue and dice, so that
-//! many connections measure the same path many times at once. A connection is known by the larger of its ports, the
-//! client's; its dice depend on that port, the direction and the seed alone, so the n-th frame of a connection meets
-//! the same fate whoever sends it. Everything else, ARP and the like, is delayed and no more.
+//! Every TCP connection has its own path in each direction, with its own transmitter, queue and random sequence, so
+//! that many connections measure the same path at once. A connection is identified by the larger of its ports, the
+//! client's. Its random sequence depends only on that port, the direction and the seed, so the n-th frame of a
+//! connection is treated alike for every sender. All other frames, such as ARP, are only delayed.
 //!
-//! Both interfaces and whatever is behind them must have their offloads off, or frames come that no wire would carry;
-//! those that are longer than `--frame-max` are counted and dropped.
+//! Both interfaces and the hosts behind them must have their offloads off, or frames longer than a link can carry
+//! arrive; frames longer than `--frame-max` are counted and dropped.
 
 mod path;
 
@@ -22,16 +22,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use crate::packet::{BATCH, Batch, FRAME_MAX, Port};
-use path::{Fate, Path, Shape};
+use path::{Outcome, Path, Shape};
 
-/// How long it waits at most before it looks whether it shall end, milliseconds.
+/// Longest wait before the check for a signal, milliseconds.
 const LOOK_MS: u64 = 100;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// One interface
+    /// Interface of side A
     a: String,
-    /// The other interface
+    /// Interface of side B
     b: String,
     /// Rate of the path, Mbit/s of frame bytes; 0: unlimited
     #[arg(long, default_value_t = 0.0)]
@@ -39,25 +39,25 @@ pub(crate) struct Options {
     /// Delay in one direction, milliseconds
     #[arg(long, default_value_t = 0.0)]
     delay_ms: f64,
-    /// What waits for the transmitter at most, bytes; more is dropped
+    /// Capacity of the transmit queue, bytes; further frames are dropped
     #[arg(long, default_value_t = u64::MAX)]
     queue_bytes: u64,
-    /// Share of the frames that are lost, 0 to 1
+    /// Share of frames lost, 0 to 1
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
-    /// Share of the frames that come later by --reorder-ms, 0 to 1
+    /// Share of frames delayed by --reorder-ms, 0 to 1
     #[arg(long, default_value_t = 0.0)]
     reorder: f64,
-    /// How much later, milliseconds: at least, and at most
+    /// Additional delay of reordered frames, milliseconds: minimum and maximum
     #[arg(long, value_delimiter = ',', num_args = 1, default_value = "5,10")]
     reorder_ms: Vec<f64>,
     /// Lose and reorder only from A to B, only from B to A, or both
     #[arg(long, value_enum, default_value_t = Direction::Both)]
     impair: Direction,
-    /// Longest frame that the wire carries, bytes
+    /// Longest frame that the link carries, bytes
     #[arg(long, default_value_t = 1514)]
     frame_max: usize,
-    /// What determines the fate of the frames
+    /// Seed of loss and reordering
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -69,7 +69,7 @@ enum Direction {
     BToA,
 }
 
-/// Runs until SIGTERM or SIGINT; what became of the frames.
+/// Relays until SIGTERM or SIGINT. Returns the counters of both directions.
 pub(crate) fn run(options: &Options) -> Result<Value> {
     let open = |name: &str| Port::open(name).with_context(|| format!("interface {name}"));
     let ports = [open(&options.a)?, open(&options.b)?];
@@ -88,7 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
             Err(error) => return Err(error).context("poll"),
         }
         for (from, port) in ports.iter().enumerate() {
-            // What is there now, and no more: what is due must not wait for a sender that never stops.
+            // Handles only the frames waiting now, so that due frames do not wait for a sender that never stops.
             if port.receive(&mut batch)? > 0 {
                 let now = Instant::now();
                 batch.frames().for_each(|frame| wire.take(now, from, frame));
@@ -99,7 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<Value> {
     Ok(json!({ "a_to_b": wire.report(0, a.missed()?), "b_to_a": wire.report(1, b.missed()?) }))
 }
 
-/// Set once SIGTERM or SIGINT has come.
+/// Set once SIGTERM or SIGINT was received.
 fn end_on_signal() -> Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&ended);
@@ -117,19 +117,19 @@ fn end_on_signal() -> Result<Arc<AtomicBool>> {
     Ok(ended)
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Traveling {
     due: Instant,
-    /// Keeps frames in order that are due at the same time.
+    /// Preserves the order of frames that are due at the same time.
     number: u64,
     from: usize,
     bytes: Vec<u8>,
 }
 
-/// What became of the frames of one direction.
+/// Counters of one direction.
 #[derive(Default)]
-struct Fates {
+struct DirectionStats {
     forwarded: u64,
     bytes: u64,
     lost: u64,
@@ -146,8 +146,8 @@ struct Wire {
     paths: HashMap<(usize, u16), Path>,
     traveling: BinaryHeap<Reverse<Traveling>>,
     number: u64,
-    fates: [Fates; 2],
-    /// Room of frames that have arrived, used again.
+    stats: [DirectionStats; 2],
+    /// Buffers of delivered frames, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
@@ -175,16 +175,16 @@ impl Wire {
             paths: HashMap::new(),
             traveling: BinaryHeap::new(),
             number: 0,
-            fates: Default::default(),
+            stats: Default::default(),
             spare: Vec::new(),
         }
     }
 
-    /// Decides the fate of a frame that enters the wire at the side `from`.
+    /// Passes a frame that enters the link at side `from` to its path.
     fn take(&mut self, now: Instant, from: usize, frame: &[u8]) {
-        let (Some(shape), Some(fates)) = (self.shapes.get(from), self.fates.get_mut(from)) else { return };
+        let (Some(shape), Some(stats)) = (self.shapes.get(from), self.stats.get_mut(from)) else { return };
         if frame.len() > self.frame_max {
-            fates.oversize += 1;
+            stats.oversize += 1;
             return;
         }
         let fate = match client_port(frame) {
@@ -194,13 +194,13 @@ impl Wire {
                     self.paths.entry((from, port)).or_insert_with(|| Path::new(now, self.seed, stream));
                 path.take(shape, now, frame.len())
             }
-            None => Fate::Arrives { due: now + shape.delay, reordered: false },
+            None => Outcome::Delivered { due: now + shape.delay, reordered: false },
         };
         match fate {
-            Fate::Lost => fates.lost += 1,
-            Fate::Dropped => fates.dropped += 1,
-            Fate::Arrives { due, reordered } => {
-                fates.reordered += u64::from(reordered);
+            Outcome::Lost => stats.lost += 1,
+            Outcome::Dropped => stats.dropped += 1,
+            Outcome::Delivered { due, reordered } => {
+                stats.reordered += u64::from(reordered);
                 let mut bytes = self.spare.pop().unwrap_or_default();
                 bytes.clear();
                 bytes.extend_from_slice(frame);
@@ -210,7 +210,7 @@ impl Wire {
         }
     }
 
-    /// Sends what has traveled long enough; when the next frame is due.
+    /// Sends the frames that are due. Returns the time of the next one.
     fn deliver(&mut self, now: Instant, ports: &[Port; 2]) -> Option<Instant> {
         let mut leaving: [Vec<Vec<u8>>; 2] = Default::default();
         let next = loop {
@@ -226,29 +226,29 @@ impl Wire {
                 leaving.push(frame.bytes);
             }
         };
-        for ((frames, to), fates) in leaving.into_iter().zip(ports.iter().rev()).zip(&mut self.fates) {
+        for ((frames, to), stats) in leaving.into_iter().zip(ports.iter().rev()).zip(&mut self.stats) {
             for burst in frames.chunks(BATCH) {
                 let taken = to.send(burst);
-                fates.forwarded += taken as u64;
-                fates.refused += (burst.len() - taken) as u64;
-                fates.bytes += burst.iter().map(|frame| frame.len() as u64).sum::<u64>();
+                stats.forwarded += taken as u64;
+                stats.refused += (burst.len() - taken) as u64;
+                stats.bytes += burst.iter().map(|frame| frame.len() as u64).sum::<u64>();
             }
             self.spare.extend(frames);
         }
         next
     }
 
-    /// What became of the frames of one direction; `missed` never came to us.
+    /// Returns the counters of one direction; `missed` frames were lost before the relay.
     fn report(&self, from: usize, missed: u32) -> Value {
-        let Some(fates) = self.fates.get(from) else { return Value::Null };
+        let Some(stats) = self.stats.get(from) else { return Value::Null };
         json!({
-            "forwarded": fates.forwarded, "bytes": fates.bytes, "lost": fates.lost, "dropped": fates.dropped,
-            "reordered": fates.reordered, "oversize": fates.oversize, "refused": fates.refused, "missed": missed,
+            "forwarded": stats.forwarded, "bytes": stats.bytes, "lost": stats.lost, "dropped": stats.dropped,
+            "reordered": stats.reordered, "oversize": stats.oversize, "refused": stats.refused, "missed": missed,
         })
     }
 }
 
-/// The larger port of a TCP segment; `None` for all other frames.
+/// Returns the larger port of a TCP segment; `None` for all other frames.
 fn client_port(frame: &[u8]) -> Option<u16> {
     let field =
         |at: usize| frame.get(at..).and_then(|rest| rest.first_chunk()).map(|it| u16::from_be_bytes(*it));

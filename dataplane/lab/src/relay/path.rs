@@ -1,41 +1,41 @@
-//! One connection's path in one direction: a transmitter behind a queue, and a wire.
+//! Path of one connection in one direction: a queue, a transmitter, and a link with delay, loss and reordering.
 
 use std::time::{Duration, Instant};
 
 use crate::random::Random;
 
-/// What a path is like.
+/// Properties of a path.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
-    /// What the transmitter sends; 0 for no limit.
+    /// Rate of the transmitter; 0 for unlimited.
     pub(super) bytes_per_second: f64,
-    /// How long the wire is.
+    /// Propagation delay of the link.
     pub(super) delay: Duration,
-    /// What waits for the transmitter at most, bytes.
+    /// Capacity of the transmit queue, bytes.
     pub(super) queue_bytes: u64,
-    /// Share of the frames that the wire loses.
+    /// Share of frames lost.
     pub(super) loss: f64,
-    /// Share of the frames that come late.
+    /// Share of frames reordered.
     pub(super) reorder: f64,
-    /// How late: at least, at most.
+    /// Additional delay of reordered frames: minimum and maximum.
     pub(super) reorder_by: (Duration, Duration),
 }
 
-/// What becomes of a frame.
+/// Treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// The queue was full.
+pub(super) enum Outcome {
+    /// Dropped because the queue was full.
     Dropped,
-    /// The wire lost it.
+    /// Lost on the link.
     Lost,
-    /// It comes out of the wire.
-    Arrives { due: Instant, reordered: bool },
+    /// Delivered at a time.
+    Delivered { due: Instant, reordered: bool },
 }
 
-/// A path in use.
+/// State of a path.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// When the transmitter will have sent what waits.
+    /// Time at which the transmitter will have emptied the queue.
     idle_at: Instant,
     random: Random,
 }
@@ -45,28 +45,28 @@ impl Path {
         Self { idle_at: now, random: Random::new(seed, stream) }
     }
 
-    /// Decides the fate of a frame of so many bytes.
-    pub(super) fn take(&mut self, shape: &Shape, now: Instant, bytes: usize) -> Fate {
+    /// Decides the treatment of a frame of `bytes` bytes.
+    pub(super) fn take(&mut self, shape: &Shape, now: Instant, bytes: usize) -> Outcome {
         let waiting = self.idle_at.saturating_duration_since(now);
         if shape.bytes_per_second > 0.0 {
             let waiting_bytes = waiting.as_secs_f64() * shape.bytes_per_second;
             if waiting_bytes + bytes as f64 > shape.queue_bytes as f64 {
-                return Fate::Dropped;
+                return Outcome::Dropped;
             }
             self.idle_at = now + waiting + Duration::from_secs_f64(bytes as f64 / shape.bytes_per_second);
         } else {
             self.idle_at = now;
         }
-        // Always three throws, so that a frame's fate does not depend on that of the ones before it.
+        // Always draws three numbers, so that the treatment of a frame does not depend on earlier ones.
         let [lost, late, how_late] = [self.random.share(), self.random.share(), self.random.share()];
         if lost < shape.loss {
-            return Fate::Lost;
+            return Outcome::Lost;
         }
         let reordered = late < shape.reorder;
         let (least, most) = shape.reorder_by;
         let by = least + most.saturating_sub(least).mul_f64(how_late);
         let due = self.idle_at + shape.delay + if reordered { by } else { Duration::ZERO };
-        Fate::Arrives { due, reordered }
+        Outcome::Delivered { due, reordered }
     }
 }
 
@@ -83,10 +83,10 @@ mod tests {
         reorder_by: (Duration::ZERO, Duration::ZERO),
     };
 
-    fn due_ms(fate: Fate, start: Instant) -> Option<u128> {
+    fn due_ms(fate: Outcome, start: Instant) -> Option<u128> {
         match fate {
-            Fate::Arrives { due, .. } => Some((due - start).as_millis()),
-            Fate::Dropped | Fate::Lost => None,
+            Outcome::Delivered { due, .. } => Some((due - start).as_millis()),
+            Outcome::Dropped | Outcome::Lost => None,
         }
     }
 
@@ -119,7 +119,7 @@ mod tests {
         for _ in 0..3 {
             assert!(due_ms(path.take(&shape, now, 1000), now).is_some());
         }
-        assert_eq!(path.take(&shape, now, 1000), Fate::Dropped);
+        assert_eq!(path.take(&shape, now, 1000), Outcome::Dropped);
         let later = now + Duration::from_millis(1);
         assert!(due_ms(path.take(&shape, later, 1000), later).is_some());
     }
@@ -133,17 +133,17 @@ mod tests {
             ..PLAIN
         };
         let now = Instant::now();
-        let fates = |stream| {
+        let stats = |stream| {
             let mut path = Path::new(now, 5, stream);
             (0..100_000).map(|_| path.take(&shape, now, 1500)).collect::<Vec<_>>()
         };
-        let all = fates(3);
-        let lost = all.iter().filter(|fate| **fate == Fate::Lost).count();
+        let all = stats(3);
+        let lost = all.iter().filter(|fate| **fate == Outcome::Lost).count();
         let late: Vec<_> =
-            all.iter().filter(|fate| matches!(fate, Fate::Arrives { reordered: true, .. })).collect();
+            all.iter().filter(|fate| matches!(fate, Outcome::Delivered { reordered: true, .. })).collect();
         assert!((900..1100).contains(&lost), "{lost} lost");
         assert!((1850..2150).contains(&late.len()), "{} late", late.len());
         assert!(late.iter().all(|fate| due_ms(**fate, now).is_some_and(|ms| (15..=20).contains(&ms))));
-        assert!(all == fates(3) && all != fates(4));
+        assert!(all == stats(3) && all != stats(4));
     }
 }

@@ -1,4 +1,4 @@
-//! The laboratory's other side: sessions of bytes, and of RDMA as an initiator, on a stack of its own.
+//! Client host of the test network: sessions of bytes, and of RDMA as an initiator, on its own stack.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +17,7 @@ use tcp_stack::{
 
 /// Names the bytes of every stream and file here.
 pub(crate) const KEY: u64 = 0x1badb002;
-/// Bytes of received streams that are kept to be looked at.
+/// Bytes of received streams kept for inspection.
 const KEPT: usize = 64 << 10;
 
 /// Fills a slice with the bytes that a stream has from `at` on.
@@ -40,7 +40,7 @@ pub(crate) struct Bytes {
     pub(crate) lead: u64,
     /// Close when all is sent.
     pub(crate) ends: bool,
-    /// Do not read.
+    /// Never reads received bytes.
     pub(crate) deaf: bool,
     pub(crate) sent: u64,
     pub(crate) received: u64,
@@ -54,12 +54,12 @@ pub(crate) struct Bytes {
     pub(crate) closing: bool,
 }
 
-/// An RDMA stream.
+/// Session of an RDMA initiator.
 pub(crate) struct Stream {
     request: Vec<u8>,
     config: EndpointConfig,
     endpoint: Option<Endpoint<Segment<HeapBuf>>>,
-    /// What the region service answered.
+    /// Reply of the region service.
     pub(crate) answer: Option<Result<Grant, ServiceError>>,
     pub(crate) completed: u64,
     pub(crate) flushed: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Stream {
     pub(crate) closed: Option<CloseReason>,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 pub(crate) enum Session {
     Bytes(Bytes),
     Rdma(Box<Stream>),
@@ -154,19 +154,19 @@ impl Client {
         self.sessions.remove(&conn);
     }
 
-    /// Posts a Write of so many bytes of a local region.
+    /// Posts a Write of `len` bytes of a local region.
     pub(crate) fn write(&mut self, conn: ConnId, local: (RegionId, u64), len: u32, to: u64) {
         let (stag, endpoint) = self.established(conn);
         endpoint.post_write(0, slice(local, len), stag, to).unwrap();
     }
 
-    /// Posts a Read of so many bytes into a local region.
+    /// Posts a Read of `len` bytes into a local region.
     pub(crate) fn read(&mut self, conn: ConnId, local: (RegionId, u64), len: u32, from: u64) {
         let (stag, endpoint) = self.established(conn);
         endpoint.post_read(0, slice(local, len), stag, from).unwrap();
     }
 
-    /// The STag that was granted, and the endpoint.
+    /// Returns the granted STag, and the endpoint.
     pub(crate) fn established(&mut self, conn: ConnId) -> (rdma::Stag, &mut Endpoint<Segment<HeapBuf>>) {
         let stream = self.stream(conn);
         let Some(Ok(grant)) = &stream.answer else { panic!("no grant: {:?}", stream.answer) };
@@ -186,7 +186,7 @@ impl Client {
         [self.stack.next_deadline(), endpoint].into_iter().flatten().min()
     }
 
-    /// Takes what came, lets every session act, sends. Whether anything moved.
+    /// Receives frames, runs every session, sends frames. Returns true if anything moved.
     pub(crate) fn poll_once(&mut self, now: Instant, emit: &mut dyn FnMut(&[u8])) -> bool {
         let Self { stack, pool, inbox, .. } = self;
         let mut brought = 0;
@@ -282,7 +282,7 @@ impl Client {
         self.stack.consumed(conn, len);
     }
 
-    /// A session that was deaf from its start reads what it has not, and goes on.
+    /// Lets a session that did not read from its start read and continue.
     pub(crate) fn hear(&mut self, conn: ConnId) {
         let bytes = self.bytes(conn);
         bytes.deaf = false;

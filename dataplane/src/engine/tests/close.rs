@@ -1,4 +1,4 @@
-//! Connections that an operator closes.
+//! Tests of connections closed by an operator.
 
 use rdma::Access;
 use tcp_stack::{CloseReason, ConnId};
@@ -9,7 +9,7 @@ use super::{SECOND, assert_empty, hang_up};
 use crate::engine::ConnRow;
 use crate::worker::ConnSelector;
 
-/// Closes what is selector, in pages of `max`; the connections closed.
+/// Closes the selected connections in pages of `max`; returns the connections closed.
 fn close(lab: &mut Lab, selector: ConnSelector, max: usize) -> Vec<ConnRow> {
     let (mut all, mut from) = (Vec::new(), Some(0));
     while let Some(at) = from {
@@ -48,7 +48,7 @@ fn end_of(lab: &mut Lab, port: u16, conn: ConnId) -> Option<CloseReason> {
 }
 
 #[test]
-fn closing_resets_those_that_are_chosen_and_no_others() {
+fn closing_resets_the_selected_connections_and_no_others() {
     let host = |v6: bool| {
         ConnSelector::Peer(if v6 { std::net::IpAddr::from(CLIENT6) } else { CLIENT.into() }.into())
     };
@@ -103,7 +103,7 @@ fn one_connection_is_closed_by_place_and_generation() {
     assert_eq!(ended, 1);
 }
 
-/// A grant is worth nothing from the moment on that the operator has his answer, though a Write is under way.
+/// A grant is revoked when the operator gets the reply, even with a Write in flight.
 #[test]
 fn closing_revokes_grants_at_once() {
     let mut lab = Lab::new(Setup::default());

@@ -1,4 +1,4 @@
-//! Hosts that take all connections: who gives way to an honest peer, and who stays.
+//! Tests of a full connection table: which connections are evicted for an honest peer, and which stay.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use super::{SECOND, assert_empty, hang_up, open_bytes};
 
 const FAMILIES: [IpAddr; 2] = [IpAddr::V4(ENGINE), IpAddr::V6(ENGINE6)];
 
-/// Connections to a port that say nothing, as many as there is room for.
+/// Opens silent connections to a port, as many as there is room for.
 fn fill(lab: &mut Lab, address: IpAddr, ports: &[u16], count: u32) -> Vec<ConnId> {
     let ports = ports.iter().cycle().take(count as usize);
     let conns: Vec<ConnId> = ports
@@ -36,7 +36,7 @@ fn ask(lab: &mut Lab, address: IpAddr, name: &str) -> ConnId {
     lab.connect_to(address, REGION, session)
 }
 
-/// Asks for a region, and waits for the answer: no longer than a round trip or two take.
+/// Requests a region and waits for the reply, for at most a round trip or two.
 fn answer(lab: &mut Lab, address: IpAddr, name: &str) -> (ConnId, Result<Grant, ServiceError>) {
     let conn = ask(lab, address, name);
     lab.run_until("an answer", SECOND / 50, |lab| lab.client.stream(conn).answer.is_some());
@@ -82,7 +82,8 @@ fn idle_services_give_way_to_an_honest_peer() {
     }
 }
 
-/// Those that have not sent an MPA request, though some send a byte of it now and then; long before the time limit.
+/// Connections without a complete MPA Request are evicted, even if they send a byte of it now and then, long before the
+/// time limit.
 #[test]
 fn unfinished_handshakes_give_way_to_an_honest_peer() {
     for address in FAMILIES {
@@ -105,7 +106,7 @@ fn unfinished_handshakes_give_way_to_an_honest_peer() {
     }
 }
 
-/// A grant is proof enough: neither idle nor busy streams give way. The peer is refused, which is counted, until one has ended.
+/// Connections with a grant stay, idle or busy. Further peers are refused, which is counted, until one has ended.
 #[test]
 fn granted_streams_stay() {
     for address in FAMILIES {
@@ -124,7 +125,7 @@ fn granted_streams_stay() {
     }
 }
 
-/// Whoever was refused a region, or has ended its stream, and does not close, holds no place.
+/// Connections that were refused a region, or have ended their stream, are evicted even if they do not close.
 #[test]
 fn refused_and_ended_streams_give_way() {
     for address in FAMILIES {
@@ -132,7 +133,7 @@ fn refused_and_ended_streams_give_way() {
         for n in 0..CONNECTIONS {
             let session = Session::Bytes(Bytes { deaf: true, ..Bytes::default() });
             let conn = lab.connect_to(address, REGION, session);
-            // A request for a region that is not there: the answer is a refusal, and the peer is left to close.
+            // A request for an unknown region: the reply is a refusal, and the peer is expected to close.
             let request = refused_request();
             lab.client.bytes(conn).script.extend(request);
             lab.run_until("the answer", SECOND, |lab| lab.client.bytes(conn).received > 20);
@@ -153,9 +154,9 @@ fn refused_request() -> Vec<u8> {
     request
 }
 
-/// A listener's limit, and a source's: connections of the same listener, or source, give way, and no others.
+/// At the limit of a listener, or of a source, connections of the same listener, or source, are evicted, and no others.
 #[test]
-fn limits_of_a_listener_and_of_a_source_turn_against_their_own() {
+fn limits_of_a_listener_and_of_a_source_evict_only_their_own() {
     for address in FAMILIES {
         let setup = Setup { connections_per_listener: 20, ..Setup::default() };
         let mut lab = Lab::new(setup);
@@ -181,7 +182,7 @@ fn limits_of_a_listener_and_of_a_source_turn_against_their_own() {
     }
 }
 
-/// Connections come and go at random, on every service, many more than there is room for: nothing is left of any.
+/// Random connections to every service, many more than there is room for, leave nothing behind.
 #[test]
 fn a_crowd_leaves_nothing_behind() {
     for seed in 1..6 {
@@ -211,9 +212,9 @@ fn a_crowd_leaves_nothing_behind() {
     }
 }
 
-/// A busy echo stays, however many newcomers ask.
+/// A busy echo connection stays, no matter how many new connections are opened.
 #[test]
-fn who_is_busy_stays() {
+fn a_busy_connection_stays() {
     let mut lab = Lab::new(Setup::default());
     let busy = open_bytes(&mut lab, ECHO, Session::Bytes(Bytes { bulk: 100, ..Bytes::default() }));
     let conns = fill(&mut lab, FAMILIES[0], &[ECHO], CONNECTIONS - 1);

@@ -1,4 +1,4 @@
-//! Peers that mean no good, or do not care.
+//! Tests of hostile and faulty peers.
 
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ pub(super) fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     fpdu(&[&[0xc1, 0x40], &stag.to_be_bytes()[..], &to.to_be_bytes(), payload].concat())
 }
 
-/// The `msn`th Read Request, for so many bytes of the region's start.
+/// Builds the `msn`th Read Request, for `bytes` bytes from the start of the region.
 fn read_request(stag: u32, msn: u32, bytes: u32) -> Vec<u8> {
     let queue = [0, 0, 0, 0, 0, 0, 0, 1];
     let sink = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -50,7 +50,7 @@ fn shake_hands(lab: &mut Lab, deaf: bool) -> (ConnId, Grant) {
     shake_hands_over(lab, ENGINE.into(), deaf)
 }
 
-/// As [`shake_hands`], with either address of the engine.
+/// Completes the handshake with either address of the engine.
 pub(super) fn shake_hands_over(lab: &mut Lab, address: IpAddr, deaf: bool) -> (ConnId, Grant) {
     let script = region_request("lab").into();
     let session = Session::Bytes(Bytes { script, deaf, ..Bytes::default() });
@@ -104,7 +104,7 @@ fn random_bytes_are_no_mpa_and_end_the_connection() {
 }
 
 #[test]
-fn half_a_request_is_given_no_more_than_its_time() {
+fn half_a_request_times_out() {
     let mut lab = Lab::new(Setup::default());
     let good = region_request("lab");
     let conns: Vec<ConnId> = [0, 1, 16, MPA_HEADER, good.len() - 1]
@@ -123,7 +123,7 @@ fn half_a_request_is_given_no_more_than_its_time() {
 }
 
 #[test]
-fn a_peer_that_drips_its_request_is_given_no_more_either() {
+fn a_request_sent_byte_by_byte_times_out_too() {
     let mut lab = Lab::new(Setup::default());
     let conn = open_bytes(&mut lab, REGION, Session::script(b"M"));
     for byte in &mpa_request(&[0; 500])[1..] {
@@ -174,7 +174,7 @@ fn a_damaged_fpdu_is_not_placed() {
         let (conn, grant) = shake_hands(&mut lab, false);
         let mut bad = write(grant.stag.0, 0, &[0xaa; 64]);
         bad[at] ^= 1 << (at % 8);
-        // A longer length is waited for: enough follows.
+        // A corrupted, longer length: enough data follows to complete it.
         bad.resize(70_000, 0);
         say(&mut lab, conn, &bad);
         lab.run_until("the end", SECOND * 5, |lab| {
@@ -223,10 +223,10 @@ fn random_messages_with_good_crcs_touch_nothing_that_was_not_granted() {
     assert_empty(&mut lab);
 }
 
-/// Buffers that one connection may hold on to: a send buffer and a receive window of them, small ones among them.
+/// Most packet buffers of one connection: a send buffer and a receive window of them, small ones included.
 const BUFFERS_BOUND: usize = 2 * (1 << 20) / 1400 + 400;
 
-/// Peers that never read what they asked for.
+/// Peers that never read the data that they requested.
 #[test]
 fn a_peer_that_does_not_read_holds_a_bounded_number_of_buffers() {
     for port in [CHARGEN, ECHO, REGION] {
@@ -244,7 +244,7 @@ fn a_peer_that_does_not_read_holds_a_bounded_number_of_buffers() {
         lab.run_for(SECOND * 300);
         assert!(lab.buffers_used_max < BUFFERS_BOUND, "port {port}: {}", lab.buffers_used_max);
         let received = lab.client.bytes(conn).received;
-        // The window that a connection begins with: only reading makes it grow.
+        // The initial window: it grows only as the peer reads.
         assert!((60_000..200_000).contains(&received), "port {port}: {received} bytes");
         assert_eq!(lab.client.bytes(conn).closed, None, "port {port}: slow is not wrong");
         assert_serves(&mut lab);
@@ -313,9 +313,9 @@ fn connections_in_quick_succession_do_not_pile_up() {
     assert_empty(&mut lab);
 }
 
-/// The engine has closed, and the peer never does: such a connection must not live for ever.
+/// The engine has closed, and the peer never does: the connection is dropped after a time.
 #[test]
-fn a_rejected_peer_that_stays_is_forgotten() {
+fn a_rejected_peer_that_stays_is_dropped() {
     let mut lab = Lab::new(Setup::default());
     let conns: Vec<ConnId> = (0..CONNECTIONS)
         .map(|_| open_bytes(&mut lab, REGION, Session::script(&region_request("nowhere"))))
@@ -351,7 +351,7 @@ fn frames_of_garbage_are_dropped_by_reason() {
     assert_empty(&mut lab);
 }
 
-/// Bytes that wait in segments of their own, or in windows that never close, would hold many times their number.
+/// Many tiny segments, or windows that never close, would otherwise pin many buffers.
 #[test]
 fn a_peer_of_tiny_segments_holds_no_more_buffers_than_others() {
     let mut lab = Lab::new(Setup::default());
@@ -365,7 +365,7 @@ fn a_peer_of_tiny_segments_holds_no_more_buffers_than_others() {
     assert_empty(&mut lab);
 }
 
-/// A peer that owes itself 64 MiB of answers and never reads gets a share of the buffers, not all of them.
+/// A peer that requested 64 MiB and never reads gets a share of the buffers, not all of them.
 #[test]
 fn many_peers_that_do_not_read_leave_buffers_to_others() {
     let mut lab = Lab::new(Setup::default());

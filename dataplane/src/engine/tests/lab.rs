@@ -1,4 +1,5 @@
-//! A laboratory in memory: an engine, and across a link an initiator on a stack of its own. Virtual time, one seed.
+//! Test network in memory: an engine, and a client host with its own stack across a link, in virtual time from one
+//! seed.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::cmp::Reverse;
@@ -26,13 +27,13 @@ pub(crate) const ECHO: u16 = 7;
 pub(crate) const DISCARD: u16 = 9;
 pub(crate) const CHARGEN: u16 = 19;
 pub(crate) const DAYTIME: u16 = 13;
-/// Connections that the engine has room for.
+/// Most connections of the engine.
 pub(crate) const CONNECTIONS: u32 = 64;
 /// Frames in a burst.
 const BURST: usize = 32;
-/// How long a turn of both hosts takes.
+/// Virtual time of one poll of both hosts.
 const POLL_INTERVAL: Duration = Duration::from_micros(2);
-/// Frames that a port holds until they are on the wire.
+/// Frames that a port holds until they are transmitted.
 const DESCRIPTORS: usize = 256;
 
 /// A link that loses nothing.
@@ -42,36 +43,36 @@ pub(crate) const CLEAN: LinkConfig = LinkConfig {
     queue: 64 << 20,
     ..LinkConfig::CLEAN
 };
-/// A link that loses one frame of a hundred, and lets two of a hundred arrive late.
+/// A link that loses 1 % of all frames, and delivers 2 % of them late.
 pub(crate) const ROUGH: LinkConfig =
     LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
 
-/// What a laboratory is made with.
+/// Settings of a test network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) link: LinkConfig,
     pub(crate) seed: u64,
     pub(crate) mtu: u16,
-    /// Buffers of the engine, and as many of the client.
+    /// Packet buffers of the engine, and of the client.
     pub(crate) buffers: usize,
     /// Bytes of the region `lab`.
     pub(crate) lab_bytes: usize,
     pub(crate) crc: CrcPolicy,
-    /// Whether the engine asks for markers.
+    /// True if the engine asks for markers.
     pub(crate) markers: bool,
-    /// How the engine looks for FPDUs behind a gap.
+    /// Method of locating FPDUs in out-of-order segments.
     pub(crate) out_of_order: OutOfOrderPolicy,
     pub(crate) handshake: Duration,
     pub(crate) time_wait_ms: u32,
     /// STags that the engine can grant.
     pub(crate) grants: u32,
-    /// Connections that the engine has room for.
+    /// Most connections of the engine.
     pub(crate) connections: u32,
-    /// How long an FPDU may stay incomplete.
+    /// Longest time that an FPDU may stay incomplete.
     pub(crate) fpdu_timeout: Duration,
-    /// Whether segments carry timestamps.
+    /// True if segments carry timestamps.
     pub(crate) timestamps: bool,
-    /// Connections that a listener of the engine, and a source, may have.
+    /// Most connections of a listener of the engine, and of a source.
     pub(crate) connections_per_listener: u32,
     pub(crate) connections_per_source: u32,
 }
@@ -99,7 +100,7 @@ impl Default for Setup {
     }
 }
 
-/// A frame under way: when it arrives, in which order it was sent, whether at the engine.
+/// A frame in flight: arrival time, sequence number, true if addressed to the engine, bytes.
 type Flight = (Instant, u64, bool, Vec<u8>);
 
 pub(crate) struct Lab {
@@ -108,19 +109,19 @@ pub(crate) struct Lab {
     pub(crate) pool: HeapPool,
     pub(crate) client: Client,
     pub(crate) lab: RegionId,
-    /// Told before (`true`) and after each step of the engine.
+    /// Called before (`true`) and after each poll of the engine.
     pub(crate) watch: fn(bool),
     links: [Link; 2],
     flying: BinaryHeap<Reverse<Flight>>,
     order: u64,
-    /// Time does not go on beyond this.
+    /// Virtual time never advances beyond this.
     horizon: Instant,
     inbox: VecDeque<Vec<u8>>,
-    /// Frames that the engine's port has not put on the wire yet.
+    /// Frames that the engine's port has not transmitted yet.
     sending: VecDeque<(Instant, HeapBuf)>,
     received: Vec<RxFrame<HeapBuf>>,
     emitted: Vec<HeapBuf>,
-    /// The most buffers of the engine's that were in use at a time.
+    /// Most packet buffers of the engine in use at the same time.
     pub(crate) buffers_used_max: usize,
 }
 
@@ -182,7 +183,7 @@ impl Lab {
         }
     }
 
-    /// One turn of both hosts; if nothing moved, time goes on to when something will.
+    /// Polls both hosts once; if nothing moved, advances the time to the next event.
     pub(crate) fn poll_once(&mut self) {
         while let Some(Reverse((at, ..))) = self.flying.peek()
             && *at <= self.now
@@ -208,7 +209,7 @@ impl Lab {
             sending.pop_front();
         }
         for frame in inbox.drain(..inbox.len().min(BURST)) {
-            // As a port without a buffer does, the frame is lost.
+            // The frame is lost, as on a port without a free buffer.
             let Some(buf) = pool.copy(&frame) else { continue };
             received.push(RxFrame { buf, checksum: RxChecksum::Unknown });
         }
@@ -249,7 +250,7 @@ impl Lab {
         })
     }
 
-    /// Runs until `done`; fails after so much virtual time.
+    /// Runs until `done`; fails after a limit of virtual time.
     pub(crate) fn run_until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) {
         let end = self.now + limit;
         while !done(self) {
@@ -263,7 +264,7 @@ impl Lab {
         }
     }
 
-    /// Runs for so much virtual time.
+    /// Runs for `time` of virtual time.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         self.horizon = end;
@@ -273,7 +274,7 @@ impl Lab {
         self.horizon = Instant::MAX;
     }
 
-    /// From now on the link is another one.
+    /// Replaces the link.
     pub(crate) fn rewire(&mut self, link: LinkConfig) {
         self.links = [3, 4].map(|seed| Link::new(link, Random::new(seed)));
     }
@@ -283,17 +284,17 @@ impl Lab {
         self.connect_to(ENGINE.into(), port, session)
     }
 
-    /// As [`Self::connect`], to either address of the engine.
+    /// Opens a connection to either address of the engine.
     pub(crate) fn connect_to(&mut self, address: IpAddr, port: u16, session: Session) -> ConnId {
         self.client.connect(self.now, SocketAddr::new(address, port), session)
     }
 
-    /// A bare frame from the client's side.
+    /// Sends a raw frame from the client's side.
     pub(crate) fn inject(&mut self, frame: Vec<u8>) {
         self.inbox.push_back(frame);
     }
 
-    /// Connections that the engine shows.
+    /// Returns the number of connections that the engine reports.
     pub(crate) fn conns(&self) -> usize {
         let mut count = 0;
         let rest = self.engine.conns(0, &mut |_| {
@@ -304,13 +305,13 @@ impl Lab {
         count
     }
 
-    /// Every frame that the engine took was delivered or its drop was counted.
+    /// Asserts that every frame was delivered or counted as dropped.
     pub(crate) fn assert_frames_accounted(&self) {
         let stats = self.engine.stack().stats();
         assert_eq!(stats.interface.rx_frames, stats.interface.rx_delivered + stats.drops.total());
     }
 
-    /// Every frame is off the wire, and all that the engine holds is counted.
+    /// Asserts that no frame is in flight, and that all buffers of the engine are accounted for.
     pub(crate) fn run_deferred(&mut self) {
         self.run_for(Duration::from_millis(50));
         self.sending.clear();
@@ -338,7 +339,7 @@ fn stack_config(setup: &Setup, mac: [u8; 6], address: Ipv4Addr, connections_max:
     config
 }
 
-/// The memory; the region `lab`; all regions as peers may ask for them.
+/// Returns the memory, the number of region `lab`, and all regions as offered to peers.
 fn regions(lab_bytes: usize) -> (VecMemory, RegionId, Vec<RegionEntry>) {
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let prefix = |a, b, c, d, len| Prefix::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), len).unwrap();

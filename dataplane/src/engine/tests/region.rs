@@ -1,4 +1,4 @@
-//! The region service: Writes and Reads over good and bad links, and what is refused.
+//! Tests of the region service: Writes and Reads over good and bad links, and refused requests.
 
 use rdma::service::{Grant, ServiceError, Status};
 use rdma::{Access, CrcPolicy, ErrorCode, LocalSlice, RegionId, Stag};
@@ -11,7 +11,7 @@ use super::{SECOND, assert_bounded, assert_empty};
 use crate::engine::StreamIds;
 
 const BOTH: Access = Access::from_bits(3).unwrap();
-/// Longer than all retransmissions of a rough link take.
+/// Longer than all retransmissions on a rough link.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks for a region and waits for the answer.
@@ -33,12 +33,12 @@ fn close(lab: &mut Lab, conn: ConnId) {
     lab.run_until("the end", PATIENCE, |lab| lab.client.stream(conn).ended.is_some() && lab.conns() == 0);
 }
 
-/// Waits for so many completions on a stream.
+/// Waits for `completions` completions on a stream.
 fn wait_for(lab: &mut Lab, conn: ConnId, completions: u64) {
     lab.run_until("completions", PATIENCE, |lab| lab.client.stream(conn).completed >= completions);
 }
 
-/// Waits until the peer has ended the stream, and says with what.
+/// Waits until the peer has ended the stream, and returns its Terminate.
 fn wait_for_end(lab: &mut Lab, conn: ConnId) -> Option<ErrorCode> {
     lab.run_until("the peer's end", PATIENCE, |lab| {
         let stream = lab.client.stream(conn);
@@ -76,7 +76,7 @@ fn put_and_get(lab: &mut Lab, conn: ConnId, random: &mut Random) {
     assert_eq!(lab.engine.memory().faults(), 0);
 }
 
-/// Pieces that cover so many bytes once each, shuffled.
+/// Returns pieces that cover `bytes` bytes once each, shuffled.
 fn pieces(bytes: usize, random: &mut Random) -> Vec<(u64, u32)> {
     let (mut at, mut pieces) = (0, Vec::new());
     while at < bytes {
@@ -91,7 +91,7 @@ fn pieces(bytes: usize, random: &mut Random) -> Vec<(u64, u32)> {
     pieces
 }
 
-/// A whole life of one stream over a link of this kind; returns the laboratory as it is afterwards.
+/// Runs one stream from open to close over a link; returns the network afterwards.
 fn live(setup: Setup, address: std::net::IpAddr) -> Lab {
     let (mut lab, mut random) = (Lab::new(setup), Random::new(setup.seed));
     let session = Session::region("lab", BOTH, b"", setup.crc);
@@ -211,7 +211,7 @@ fn post(lab: &mut Lab, conn: ConnId, reads: bool, (region, len): (RegionId, u32)
     posted.unwrap();
 }
 
-/// 2³² streams later, and 2³³, and at each of the numbers around them: what one stream was granted is not another's.
+/// A grant of one stream is invalid on another, even 2³² or 2³³ streams later, and at the numbers around them.
 #[test]
 fn a_grant_is_of_one_stream_however_many_have_been() {
     for given in [1 << 32, 1 << 33, 1 << 48].into_iter().flat_map(|wrap: u64| wrap - 3..wrap + 1) {
@@ -227,7 +227,7 @@ fn a_grant_is_of_one_stream_however_many_have_been() {
             let told = lab.client.stream(second).terminated.map(|code| (code.layer, code.etype, code.code));
             assert_eq!(told, Some(if reads { (0, 1, 3) } else { (1, 1, 2) }), "after {given} streams");
         }
-        // Nor has the end of the others taken it away.
+        // The end of the other streams has not revoked it.
         lab.client.write(first, (local, 0), 64, 0);
         lab.client.read(first, (local, 0), 64, 0);
         wait_for(&mut lab, first, 2);
@@ -235,7 +235,7 @@ fn a_grant_is_of_one_stream_however_many_have_been() {
     }
 }
 
-/// What a peer may not do, and the Terminate that it is told with.
+/// Forbidden accesses of a peer, each with its Terminate.
 #[test]
 fn an_access_that_was_not_granted_ends_the_stream_and_touches_nothing() {
     let end = Setup::default().lab_bytes as u64;
@@ -268,7 +268,7 @@ fn an_access_that_was_not_granted_ends_the_stream_and_touches_nothing() {
     post(&mut lab, conn, false, (local, 8), answer.unwrap().stag, 0);
     assert_eq!(wait_for_end(&mut lab, conn), Some(ErrorCode { layer: 1, etype: 1, code: 2 }));
     assert!(lab.region_bytes().iter().all(|byte| *byte == 0), "the region is touched");
-    // Which serves on.
+    // The other stream continues.
     lab.client.write(other, (local, 0), 8, 3);
     lab.client.read(other, (local, 32), 16, 0);
     wait_for(&mut lab, other, 2);

@@ -1,4 +1,4 @@
-//! Echo, discard and chargen; the end of the daemon.
+//! Tests of echo, discard, chargen and daytime, and of the shutdown.
 
 use tcp_stack::testutil::LinkConfig;
 use tcp_stack::{BufClass, BufPool, CloseReason, ConnId, Duration, State};
@@ -19,7 +19,7 @@ fn closed(lab: &mut Lab, conn: ConnId) -> bool {
 }
 
 #[test]
-fn echo_gives_back_every_byte_and_then_closes() {
+fn echo_returns_every_byte_and_then_closes() {
     for (seed, (link, bulk, chunk)) in (1..).zip([
         (CLEAN, 3_000_000, 0),
         (CLEAN, 30_000, 1),
@@ -37,7 +37,7 @@ fn echo_gives_back_every_byte_and_then_closes() {
     }
 }
 
-/// Other connections have taken all buffers for data: what is received goes back in the buffers that it came in.
+/// Other connections hold all data buffers: received bytes are sent back in the buffers that they arrived in.
 #[test]
 fn echo_goes_on_without_a_free_buffer() {
     for chunk in [0, 100] {
@@ -57,7 +57,7 @@ fn echo_goes_on_without_a_free_buffer() {
     }
 }
 
-/// The path becomes narrower while bytes wait that were gathered for longer segments.
+/// The path MTU shrinks while bytes wait in buffers filled for longer segments.
 #[test]
 fn echo_goes_on_when_segments_become_shorter() {
     for (seed, reports_too_big) in (1..).zip([true, false]) {
@@ -104,7 +104,7 @@ fn chargen_sends_lines_until_the_peer_closes() {
     assert_empty(&mut lab);
 }
 
-/// RFC 867: one line, and the daemon closes first, whatever the peer sends and whenever it closes.
+/// RFC 867: the daemon sends one line and closes first, regardless of what the peer sends and when it closes.
 #[test]
 fn daytime_says_the_time_and_closes_first() {
     for (address, mtu) in
@@ -142,7 +142,7 @@ fn daytime_says_the_time_and_closes_first() {
     }
 }
 
-/// Without a buffer for it the line waits.
+/// The line waits until there is a buffer for it.
 #[test]
 fn daytime_waits_for_a_buffer() {
     let mut lab = Lab::new(Setup::default());
@@ -172,7 +172,7 @@ fn going_down_resets_every_connection() {
 }
 
 #[test]
-fn a_full_table_turns_newcomers_away_and_serves_on() {
+fn a_full_table_rejects_new_connections_and_keeps_serving() {
     let mut lab = Lab::new(Setup::default());
     let open = |lab: &mut Lab| open_bytes(lab, ECHO, Session::Bytes(Bytes::default()));
     let conns: Vec<ConnId> = (0..CONNECTIONS).map(|_| open(&mut lab)).collect();
@@ -185,7 +185,7 @@ fn a_full_table_turns_newcomers_away_and_serves_on() {
         lab.run_until("the echo", SECOND, |lab| lab.client.bytes(*conn).received == 1000);
     }
     hang_up(&mut lab, &conns);
-    // Its SYN comes again.
+    // Its SYN is retransmitted.
     lab.run_until("the late one", SECOND * 10, |lab| closed(lab, late));
     assert_eq!(lab.client.bytes(late).received, 10);
     assert_empty(&mut lab);

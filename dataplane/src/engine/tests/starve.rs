@@ -1,4 +1,4 @@
-//! Peers that want the daemon to run out of packet buffers: what received data retains leaves enough to others.
+//! Tests of peers that try to exhaust the packet buffers: retained received data leaves enough buffers to others.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use super::hostile::{BOTH, assert_serves, region_request, say, shake_hands_over,
 use super::lab::{CLIENT, CLIENT6, DISCARD, ECHO, ENGINE, ENGINE6, Lab, REGION, Setup};
 use super::{SECOND, assert_empty, hang_up};
 
-/// Frames of the attack that reach the engine with each turn, at most: half a burst.
+/// Most attack frames per poll of the engine: half a burst.
 const FRAMES_PER_TURN: usize = 16;
 /// Bytes of each Write, and of each Read, of the honest peer.
 const BYTES: u32 = 16 << 10;
@@ -25,7 +25,7 @@ fn setup(buffers: usize, connections: u32) -> Setup {
     Setup { buffers, connections, grants: connections, timestamps: false, ..Setup::default() }
 }
 
-/// A bare acknowledgment of the client's with `text`, at so many bytes behind the start of its stream.
+/// Builds an acknowledgment of the client with `text`, `at` bytes after the start of its stream.
 fn segment(lab: &Lab, conn: ConnId, at: u32, text: &[u8]) -> Vec<u8> {
     let (iss, irs) = lab.client.stack.initial_sequences(conn).unwrap();
     let info = lab.client.stack.info(conn).unwrap();
@@ -128,8 +128,8 @@ impl Honest {
         lab.client.read(self.conn, (self.local, BYTES.into()), BYTES, to);
     }
 
-    /// Rounds in so much virtual time; `feed` is called before each turn. A round that ended before, while nobody
-    /// looked, is not among them.
+    /// Returns the rounds completed within `time`; `feed` is called before each poll. A round that ended earlier,
+    /// unnoticed, is not counted.
     fn rounds_in(&mut self, lab: &mut Lab, time: Duration, mut feed: impl FnMut(&mut Lab)) -> u64 {
         self.go_on(lab);
         let (end, before) = (lab.now + time, self.rounds);
@@ -141,7 +141,7 @@ impl Honest {
         self.rounds - before
     }
 
-    /// Begins the next round if this one is over.
+    /// Starts the next round when the current one is complete.
     fn go_on(&mut self, lab: &mut Lab) {
         if lab.client.stream(self.conn).completed == (self.rounds + 1) * 2 {
             let bytes = lab.client.memory.bytes(self.local).unwrap();
@@ -153,7 +153,8 @@ impl Honest {
     }
 }
 
-/// What an attack does to an honest peer: half of its rate is left meanwhile, and nearly all a second later.
+/// Asserts the effect of an attack on an honest peer: half of its rate is left during the attack, and nearly all a
+/// second later.
 fn assert_rate(lab: &mut Lab, honest: &mut Honest, name: &str, mut frames: impl Iterator<Item = Vec<u8>>) {
     let time = SECOND / 50;
     let before = honest.rounds_in(lab, time, |_| ());
@@ -184,7 +185,7 @@ fn assert_rate(lab: &mut Lab, honest: &mut Honest, name: &str, mut frames: impl 
     assert_budget(lab, name);
 }
 
-/// What is retained is within the budget, and the pool's reserve was not touched.
+/// Asserts that retained data is within the budget, and that the pool's reserve was not used.
 fn assert_budget(lab: &Lab, name: &str) {
     let stats = lab.engine.stack().stats();
     assert!(stats.retained_buffers <= stats.retained_limit, "{name}: {stats:?}");
@@ -227,7 +228,7 @@ fn bytes_behind_gaps_starve_nobody() {
     }
 }
 
-/// Connections that each begin an FPDU of 64 KiB, in segments of so many bytes, and never end it.
+/// Connections that each start an FPDU of 64 KiB, in segments of a given size, and never complete it.
 #[test]
 fn fpdus_that_never_end_starve_nobody_and_time_out() {
     for (buffers, count, bytes, ipv6) in [
@@ -271,8 +272,8 @@ fn fpdus_that_never_end_starve_nobody_and_time_out() {
     }
 }
 
-/// Connections that send to echo and do not read what comes back: none is reset, and their send queues may take all that is not
-/// reserved. An honest peer keeps a quarter of its rate beside 400 of them.
+/// Connections that send to echo and do not read: none is reset, and their send queues may use all unreserved buffers.
+/// An honest peer keeps a quarter of its rate beside 400 of them.
 #[test]
 fn deaf_peers_of_echo_starve_nobody() {
     for (buffers, ipv6) in [(8192, false), (8192, true), (16_384, false)] {

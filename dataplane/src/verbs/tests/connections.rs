@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! Tests of connection establishment and teardown.
 
 use std::num::NonZeroU16;
 
@@ -14,7 +14,7 @@ fn qp_state(net: &Net, host: usize, pair: &Pair) -> QpState {
     net.hosts[host].verbs.device().query_qp(pair.qp[host]).unwrap().state
 }
 
-/// Takes away what the program has of both ends.
+/// Destroys the program's objects of both ends.
 fn take_away(net: &mut Net, pair: &Pair) {
     for (host, id) in pair.id.into_iter().enumerate() {
         let device = net.hosts[host].verbs.device_mut();
@@ -34,7 +34,7 @@ fn wait_for(net: &mut Net, host: usize, id: CmId) -> CmEventKind {
     kind.unwrap()
 }
 
-/// A thousand connections, one after the other, of which each end may be the one that closes: nothing is left of any.
+/// Opens and closes a thousand connections, alternating the closing end: nothing is left.
 #[test]
 fn connections_leave_nothing_behind() {
     let mut net = Net::new(Setup { time_wait_ms: 10, ..Setup::default() });
@@ -111,7 +111,7 @@ fn nobody_listens() {
     net.assert_empty();
 }
 
-/// An id that is taken away while its stream is being opened leaves nothing behind.
+/// An id destroyed while its stream is being opened leaves nothing behind.
 #[test]
 fn an_opening_connection_is_taken_back() {
     for turns in (0..200).step_by(7) {
@@ -147,7 +147,7 @@ fn listeners_have_an_address_of_ours_and_a_port_of_their_own() {
     assert_eq!(wait_for(&mut net, 1, twice), CmEventKind::AddressError);
     assert_eq!(wait_for(&mut net, 1, foreign), CmEventKind::AddressError);
     net.connect(7200, 4);
-    // What is taken away can be had again.
+    // Destroyed objects can be created again.
     net.hosts[1].verbs.device_mut().destroy_id(any).unwrap();
     net.poll_once();
     let again = net.hosts[1].verbs.device_mut().create_id(Some(address(1, 7200))).unwrap();
@@ -155,7 +155,7 @@ fn listeners_have_an_address_of_ours_and_a_port_of_their_own() {
     net.connect(7200, 4);
 }
 
-/// More wait for an answer than the listener's backlog has places: the next is reset, and counted.
+/// A connection request beyond the listener's backlog is reset, and counted.
 #[test]
 fn a_full_backlog_resets() {
     let mut net = Net::new(Setup::default());
@@ -178,8 +178,8 @@ fn a_full_backlog_resets() {
     assert_eq!((ids.len(), server.device().stats().silent_evicted), (3, 0));
 }
 
-/// TCP connections on which no MPA Request comes, from one to as many as the peer can have: each that is one too many has
-/// the one that was silent longest reset, and an honest peer is served at once.
+/// Opens connections without an MPA Request, up to the peer's limit: beyond the limit, the connection that was silent
+/// longest is reset, and an honest peer is served at once.
 #[test]
 fn silent_connections_keep_nobody_out() {
     for count in [1, 7, 8, 9, 14] {
@@ -202,7 +202,7 @@ fn silent_connections_keep_nobody_out() {
         assert_eq!(net.hosts[1].verbs.device().stats().silent_evicted, evicted);
         let ports = silent.iter().filter_map(|id| net.hosts[0].verbs.device().addresses(*id).ok()?.0);
         let ports: Vec<u16> = ports.map(|local| local.port()).collect();
-        // Whose turn it was not is still there.
+        // Connections that were not evicted are still open.
         net.run_for(SECOND / 1000);
         let gone = silent.iter().map(|id| net.hosts[0].take_event(*id)).collect::<Vec<_>>();
         let evicted = usize::try_from(evicted).unwrap();
@@ -217,7 +217,7 @@ fn silent_connections_keep_nobody_out() {
     }
 }
 
-/// A peer that is silent for ever: its connection ends, with what was posted flushed.
+/// A peer that is silent forever: its connection ends, and its work is flushed.
 #[test]
 fn a_peer_that_disappears() {
     let mut net = Net::new(Setup::default());

@@ -1,4 +1,5 @@
-//! Two hosts with the objects of verbs, and a link between them that may lose and reorder. Virtual time, one seed.
+//! Test network of two hosts with verbs, over a link that may lose and reorder, in virtual time from one seed. The
+//! tests of verbs, rping and allocations use it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::cmp::Reverse;
@@ -19,11 +20,11 @@ use super::verbs::{Verbs, VerbsConfig};
 
 /// Frames in a burst.
 const BURST: usize = 32;
-/// How long a turn of both hosts takes.
+/// Virtual time of one poll of both hosts.
 const POLL_INTERVAL: Duration = Duration::from_micros(2);
-/// Frames that a port holds until they are on the wire.
+/// Frames that a port holds until they are transmitted.
 const DESCRIPTORS: usize = 256;
-/// Connections that a host has room for.
+/// Most connections of a host.
 const CONNECTIONS: u32 = 16;
 
 /// A link that loses nothing.
@@ -33,25 +34,25 @@ pub(crate) const CLEAN: LinkConfig = LinkConfig {
     queue: 64 << 20,
     ..LinkConfig::CLEAN
 };
-/// A link that loses one frame of a hundred, and lets two of a hundred arrive late.
+/// A link that loses 1 % of all frames, and delivers 2 % of them late.
 pub(crate) const ROUGH: LinkConfig =
     LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a laboratory is made with.
+/// Settings of a test network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) link: LinkConfig,
     pub(crate) seed: u64,
     pub(crate) mtu: u16,
-    /// Buffers of each host.
+    /// Packet buffers of each host.
     pub(crate) buffers: usize,
     pub(crate) limits: Limits,
     pub(crate) markers: bool,
     pub(crate) out_of_order: OutOfOrderPolicy,
     pub(crate) time_wait_ms: u32,
-    /// Events are left where they are, for whoever drives the hosts.
+    /// Leaves events in the device, for tests that poll them themselves.
     pub(crate) unheard: bool,
 }
 
@@ -71,14 +72,14 @@ impl Default for Setup {
     }
 }
 
-/// A frame under way: when it arrives, in which order it was sent, at which host.
+/// A frame in flight: arrival time, sequence number, destination host, bytes.
 type Flight = (Instant, u64, usize, Vec<u8>);
 
-/// One host.
+/// One host of the test network.
 pub(crate) struct Host {
     pub(crate) verbs: Verbs<HeapPool, VecMemory>,
     pub(crate) pool: HeapPool,
-    /// Events that nobody has looked at.
+    /// Events not read by the test yet.
     pub(crate) events: VecDeque<CmEvent>,
     unheard: bool,
     inbox: VecDeque<Vec<u8>>,
@@ -87,7 +88,7 @@ pub(crate) struct Host {
     emitted: Vec<HeapBuf>,
 }
 
-/// The address of a host.
+/// Returns the address of a host.
 pub(crate) fn address(host: usize, port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 77, 0, u8::try_from(host + 1).unwrap()), port))
 }
@@ -126,7 +127,7 @@ impl Host {
         }
     }
 
-    /// Registers a new region, addressed from 0.
+    /// Registers a new region with zero-based addresses.
     pub(crate) fn reg(&mut self, pd: PdId, bytes: Vec<u8>, access: Access) -> (RegionId, MemoryRegion) {
         let len = bytes.len() as u64;
         let region = self.verbs.memory_mut().add(bytes).unwrap();
@@ -137,7 +138,7 @@ impl Host {
         self.verbs.memory().bytes(region).unwrap()
     }
 
-    /// A protection domain, a queue pair in it, and the completion queue of both directions.
+    /// Creates a protection domain, a queue pair in it, and one completion queue for both directions.
     pub(crate) fn queue_pair(&mut self, work: u16) -> (PdId, CqId, QpNum) {
         let device = self.verbs.device_mut();
         let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(u32::from(work) * 2).unwrap());
@@ -152,7 +153,7 @@ impl Host {
         (pd, cq, device.create_qp(init).unwrap())
     }
 
-    /// All completions that are there.
+    /// Polls all available completions.
     pub(crate) fn poll(&mut self, cq: CqId) -> Vec<WorkCompletion> {
         let mut out = [WorkCompletion::default(); 16];
         let mut all = Vec::new();
@@ -162,7 +163,7 @@ impl Host {
         all
     }
 
-    /// The event of an id that comes next, if there is one.
+    /// Removes and returns the next event of an id.
     pub(crate) fn take_event(&mut self, id: CmId) -> Option<CmEventKind> {
         let at = self.events.iter().position(|event| event.id == id)?;
         self.events.remove(at).map(|event| event.kind)
@@ -174,7 +175,7 @@ impl Host {
             sending.pop_front();
         }
         for frame in inbox.drain(..inbox.len().min(BURST)) {
-            // As a port without a buffer does, the frame is lost.
+            // The frame is lost, as on a port without a free buffer.
             let Some(buf) = pool.copy(&frame) else { continue };
             received.push(RxFrame { buf, checksum: RxChecksum::Unknown });
         }
@@ -192,12 +193,12 @@ impl Host {
     }
 }
 
-/// An element of a list.
+/// Returns a scatter/gather element within a memory region.
 pub(crate) fn sge(mr: &MemoryRegion, offset: u64, length: u32) -> Sge {
     Sge { addr: mr.addr + offset, length, lkey: mr.lkey }
 }
 
-/// The sum of RFC 1071.
+/// Returns the checksum of RFC 1071.
 fn internet_checksum(bytes: &[u8], start: u32) -> [u8; 2] {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     let sum: u32 = bytes.chunks(2).map(word).sum::<u32>() + start;
@@ -205,7 +206,7 @@ fn internet_checksum(bytes: &[u8], start: u32) -> [u8; 2] {
     (!u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()).to_be_bytes()
 }
 
-/// A TCP segment over IPv4 without its payload, if it comes from one of these ports.
+/// Removes the payload of a TCP segment over IPv4 from one of these ports.
 fn without_payload(mut frame: Vec<u8>, silenced: &dyn Fn(u16) -> bool) -> Vec<u8> {
     const TCP: usize = 34;
     let is_tcp = frame.get(14) == Some(&0x45) && frame.get(23) == Some(&6);
@@ -225,13 +226,13 @@ fn without_payload(mut frame: Vec<u8>, silenced: &dyn Fn(u16) -> bool) -> Vec<u8
     frame
 }
 
-/// Two hosts and what is between them.
+/// Two hosts and the link between them.
 pub(crate) struct Net {
     pub(crate) hosts: [Host; 2],
     pub(crate) now: Instant,
-    /// Told before (`true`) and after each step.
+    /// Called before (`true`) and after each poll.
     pub(crate) watch: fn(bool),
-    /// Frames are lost, all of them.
+    /// Drops all frames.
     pub(crate) cut: bool,
     /// Host 0's frames lose their TCP payload if they come from one of these ports.
     pub(crate) silenced: Box<dyn Fn(u16) -> bool>,
@@ -240,7 +241,7 @@ pub(crate) struct Net {
     order: u64,
 }
 
-/// What two hosts have of a connection.
+/// Objects of both ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) id: [CmId; 2],
@@ -264,7 +265,7 @@ impl Net {
         }
     }
 
-    /// One turn of both hosts; if nothing moved, time goes on to when something will.
+    /// Polls both hosts once; if nothing moved, advances the time to the next event.
     pub(crate) fn poll_once(&mut self) {
         while let Some(Reverse((at, ..))) = self.flying.peek()
             && *at <= self.now
@@ -296,7 +297,7 @@ impl Net {
         self.now = if busy { soonest } else { later.max(soonest) };
     }
 
-    /// Runs until `done`; fails after so much virtual time.
+    /// Runs until `done`; fails after `limit` of virtual time.
     pub(crate) fn run_until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) {
         let end = self.now + limit;
         while !done(self) {
@@ -306,7 +307,7 @@ impl Net {
         }
     }
 
-    /// Runs for so much virtual time.
+    /// Runs for `time` of virtual time.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -314,7 +315,7 @@ impl Net {
         }
     }
 
-    /// Has host 1 listen.
+    /// Listens on host 1.
     pub(crate) fn listen(&mut self, port: u16) -> CmId {
         let device = self.hosts[1].verbs.device_mut();
         let id = device.create_id(Some(address(1, port))).unwrap();
@@ -322,7 +323,7 @@ impl Net {
         id
     }
 
-    /// Connects new queue pairs of `work` places over a listener of host 1's.
+    /// Connects new queue pairs of depth `work` to a listener on host 1.
     pub(crate) fn connect(&mut self, port: u16, work: u16) -> Pair {
         let (client, server) = (self.hosts[0].queue_pair(work), self.hosts[1].queue_pair(work));
         let device = self.hosts[0].verbs.device_mut();
@@ -347,7 +348,7 @@ impl Net {
         }
     }
 
-    /// Asserts that nothing is left of any connection: no buffer, no place, and every frame is accounted for.
+    /// Asserts that no connection, buffer or slot is left, and that every frame is accounted for.
     pub(crate) fn assert_empty(&mut self) {
         self.run_for(Duration::from_millis(50));
         for host in &mut self.hosts {

@@ -16,7 +16,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(|at| (at * 31 + at / 251 + seed).to_le_bytes()[0]).collect()
 }
 
-/// Writes all of host 0's region to host 1's in pieces, reads it back into another, and tells with a Send.
+/// Writes all of host 0's region to host 1's in pieces, reads it back into another, and reports each with a Send.
 fn write_read_send(setup: Setup, rounds: u64, piece: u32) -> Net {
     let mut net = Net::new(setup);
     net.listen(PORT);
@@ -197,7 +197,7 @@ fn connections_take_turns() {
     });
 }
 
-/// A key that is not valid: the peer's Terminate, all work flushed, the other side told.
+/// An invalid key: the peer sends a Terminate, all work is flushed, and the other side gets an event.
 #[test]
 fn a_wrong_key_ends_the_stream_of_its_queue_pair_only() {
     let mut net = Net::new(Setup::default());

@@ -1,11 +1,13 @@
-//! Takes turns with an iWARP implementation of another make, in either role: RDMA Writes, RDMA Reads and the four
-//! Sends, every byte checked (`dataplane/tests/siw/turns.h` says how; `iwpeer` there is the other end).
+//! Our end of the ping-pong test with soft-iWARP, in either role: RDMA Writes, RDMA Reads and the four Sends alternate
+//! between both ends, and every byte is checked. `dataplane/tests/siw/turns.h` specifies the exchange; `iwpeer` there
+//! is the other end, and `dataplane/tests/siw/turns.sh` runs both.
 //!
 //! ```text
-//! turns --config turns.toml --connect 10.77.0.3:7500 --qps 4 --slots 8 --turns 200
-//! turns --config turns.toml --listen 10.77.0.4:7500 --qps 4
+//! siw-peer --config peer.toml --connect 10.77.0.3:7500 --qps 4 --slots 8 --turns 200
+//! siw-peer --config peer.toml --listen 10.77.0.4:7500 --qps 4
 //! ```
-//! Prints `LISTENING` when it listens, one `RESULT turns ok …` line for each connection, and what was left behind.
+//! Prints `LISTENING` when it listens, one `RESULT turns ok …` line for each connection, and an error if objects are
+//! left.
 
 mod params;
 mod stream;
@@ -28,17 +30,18 @@ use tcp_stack::Instant;
 use params::Params;
 use stream::Stream;
 
-/// How long connections that have ended may take to close.
+/// Longest wait for the peer's closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the peer may overlook our first message before it is given a nudge.
+/// Time without an answer after which the initiator sends an empty RDMA Write, for responders that overlook the first
+/// FPDU.
 const POKE_AFTER: Duration = Duration::from_millis(100);
-/// Completions taken at a time.
+/// Completions per poll of a completion queue.
 const COMPLETIONS: usize = 32;
 
-/// Takes turns with a peer.
+/// Exchange data with a peer in ping-pong.
 #[derive(Debug, Parser)]
 struct Args {
-    /// The configuration of the port, in the daemon's format.
+    /// Configuration file of the port, in the daemon's format.
     #[arg(long)]
     config: PathBuf,
     /// Connect to this address.
@@ -47,34 +50,34 @@ struct Args {
     /// Listen at this address.
     #[arg(long)]
     listen: Option<SocketAddr>,
-    /// Connections.
+    /// Number of connections.
     #[arg(long, default_value_t = 1)]
     qps: u16,
-    /// Exchanges at a time on each; connecting.
+    /// Concurrent exchanges on each connection; connecting end only.
     #[arg(long, default_value_t = 4)]
     slots: u16,
-    /// Turns of each slot, an even number; connecting.
+    /// Messages of each exchange, an even number; connecting end only.
     #[arg(long, default_value_t = 64)]
     turns: u32,
-    /// The longest Read, Write and Send; connecting.
+    /// Longest Read, Write and Send, bytes; connecting end only.
     #[arg(long, default_value_t = 65536)]
     bytes: u32,
-    /// Of all that is drawn; connecting.
+    /// Seed of all lengths and data; connecting end only.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The peer's Reads at a time.
+    /// Most outstanding RDMA Reads of the peer (IRD).
     #[arg(long, default_value_t = 16)]
     ird: u16,
-    /// Reads at a time.
+    /// Most outstanding RDMA Reads of this end (ORD).
     #[arg(long, default_value_t = 16)]
     ord: u16,
-    /// MPA's revision; connecting.
+    /// MPA revision; connecting end only.
     #[arg(long, default_value_t = 2)]
     revision: u8,
-    /// End with a Write to an STag that was invalidated, which must be refused; connecting.
+    /// End with a Write to an invalidated STag, which the peer must refuse; connecting end only.
     #[arg(long)]
     trespass: bool,
-    /// Seconds that may pass without a completion or event.
+    /// Longest time without a completion or event, seconds.
     #[arg(long, default_value_t = 30)]
     timeout: u64,
 }
@@ -94,10 +97,10 @@ impl Args {
     }
 }
 
-/// The connections, and what is left of them.
+/// The connections of one run.
 struct Program {
     streams: Vec<Stream>,
-    /// Connections still to come to an end.
+    /// Number of connections that have not ended.
     left: usize,
     moved: Instant,
     timeout: Duration,
@@ -136,7 +139,7 @@ impl Program {
         Ok(program)
     }
 
-    /// What there is to do between two rounds.
+    /// Handles events and completions. Returns true when all connections have ended.
     fn poll_once(&mut self, node: &mut Node) -> Result<bool> {
         let now = node.now();
         while let Some(event) = node.verbs_mut().device_mut().poll_async_event() {
@@ -186,7 +189,7 @@ impl Program {
             }
             CmEventKind::Established { .. } => self.stream(id)?.established(node.verbs_mut())?,
             CmEventKind::Disconnected => {
-                // What it brought before it ended is waiting.
+                // Completions from before the end are still queued.
                 self.drain(node, id)?;
                 self.stream(id)?.disconnected()?;
                 self.left = self.left.saturating_sub(1);
@@ -213,7 +216,7 @@ impl Program {
         self.streams.iter_mut().find(|stream| stream.id == id).context("an event of no connection of ours")
     }
 
-    /// Takes everything down, and says what was done and what is left.
+    /// Destroys all objects, prints the results and checks that nothing is left.
     fn finish(self, node: &mut Node, begun: Instant) -> Result<()> {
         ensure!(self.streams.iter().all(Stream::is_over), "a connection is left");
         let ms = (node.now() - begun).as_millis();
@@ -249,7 +252,7 @@ fn run(args: &Args) -> Result<()> {
         Err(error) => ControlFlow::Break(Err(error)),
     });
     if let Err(error) = ended {
-        // The peer is to learn of it before the port goes.
+        // Resets the connections before the port closes, so that the peer sees the error.
         drop(program.streams);
         node.finish(Duration::from_secs(1));
         return Err(error);

@@ -1,38 +1,38 @@
-//! What both ends of the exchange know: its params, whose turn brings what, and the pattern of every byte.
-//! `dataplane/tests/siw/turns.h` describes it; `turns.c` there is the other end.
+//! Parameters of the exchange, which both ends derive lengths and data from. `dataplane/tests/siw/turns.h` specifies
+//! them; `turns.c` implements the other end.
 
 use anyhow::{Context, Result, ensure};
 use rdma::Stag;
 
 /// Bytes of [`Params`] in the private data of the connection request.
 pub(crate) const PARAMS_LEN: usize = 24;
-/// Bytes of [`Header`].
+/// Bytes of an encoded [`Header`].
 pub(crate) const HEADER_LEN: u32 = 40;
 const SLOTS_MAX: u16 = 256;
 const BYTES_MAX: u32 = 1 << 20;
 const MAGIC: &[u8; 4] = b"TRN1";
 
-/// What the connecting end asks for.
+/// Parameters chosen by the connecting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Params {
-    /// Exchanges at a time.
+    /// Concurrent exchanges.
     pub(crate) slots: u16,
-    /// Whether the connecting end reads.
+    /// True if the connecting end issues RDMA Reads.
     pub(crate) connector_reads: bool,
-    /// Whether the listening end does.
+    /// True if the listening end issues RDMA Reads.
     pub(crate) listener_reads: bool,
-    /// The end is a Write to an STag that was invalidated.
+    /// True if the run ends with a Write to an invalidated STag.
     pub(crate) trespass: bool,
-    /// Turns of each slot, an even number.
+    /// Messages of each exchange, an even number.
     pub(crate) turns: u32,
-    /// Bytes of a source, of a sink, and behind a message's header, at most.
+    /// Largest source, sink and filler after a message's header, bytes.
     pub(crate) bytes: u32,
-    /// Of all that is drawn.
+    /// Seed of all lengths and data.
     pub(crate) seed: u64,
 }
 
 impl Params {
-    /// For the private data.
+    /// Encodes the parameters for the private data.
     pub(crate) fn encode(&self) -> [u8; PARAMS_LEN] {
         let flags = u8::from(self.trespass)
             | u8::from(self.connector_reads) << 1
@@ -52,10 +52,10 @@ impl Params {
         out
     }
 
-    /// From the private data.
+    /// Decodes the parameters from the private data.
     ///
     /// # Errors
-    /// They are no params, or out of range.
+    /// The bytes are not valid parameters.
     pub(crate) fn decode(data: &[u8]) -> Result<Self> {
         let data: &[u8; PARAMS_LEN] = data.try_into().context("params have 24 bytes")?;
         let [m0, m1, m2, m3, s0, s1, flags, zero, t0, t1, t2, t3, b0, b1, b2, b3, seed @ ..] = *data;
@@ -81,48 +81,48 @@ impl Params {
         random(state)
     }
 
-    /// The seed of the pattern of what a turn brings.
+    /// Returns the seed of one buffer's pattern.
     pub(crate) fn seed_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u64 {
         self.draw(turn, slot, kind) | 1
     }
 
-    /// 1 to `bytes`; each power of two is as likely.
+    /// Returns a length of 1 to `bytes`; each power of two is equally likely.
     pub(crate) fn length_of(&self, turn: u32, slot: u16, kind: DrawKind) -> u32 {
         let drawn = self.draw(turn, slot, kind);
         let mut len = 1_u32 << ((drawn >> 8) % 21);
         while len > self.bytes {
             len /= 2;
         }
-        // The C program's sum is of 32 bits too.
+        // The C program uses 32 bits too.
         #[expect(clippy::cast_possible_truncation, reason = "the low bits are wanted")]
         let more = (drawn >> 16) as u32 % len;
         len.saturating_add(more).min(self.bytes)
     }
 }
 
-/// What a draw is for.
+/// Purpose of a random draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum DrawKind {
-    /// The memory that the other end reads.
+    /// Source buffer that the other end reads.
     Source,
-    /// What is written to the other end's sink.
+    /// Data written to the other end's sink.
     Written,
-    /// What follows a message's header.
+    /// Filler after a message's header.
     Filler,
 }
 
-/// Whether the Send of a turn asks for a solicited event.
+/// Returns true if the Send of a turn asks for a solicited event.
 pub(crate) fn solicited(turn: u32, slot: u16) -> bool {
     (turn / 2).wrapping_add(u32::from(slot)) & 1 != 0
 }
 
-/// Whether it invalidates the sink's STag that the other end's last message named.
+/// Returns true if the Send invalidates the sink's STag that the other end's last message named.
 pub(crate) fn invalidates(turn: u32, slot: u16) -> bool {
     turn > 0 && (turn / 2).wrapping_add(u32::from(slot)) & 2 != 0
 }
 
-/// What a message begins with. All of it is big-endian.
+/// Header of a message. All fields are big-endian.
 ///
 /// ```text
 ///  0 turn  4 slot  8 source STag  12 sink STag  16 source  24 sink  32 STag invalidated, or 0  36 bytes that follow
@@ -154,7 +154,7 @@ impl Header {
         out
     }
 
-    /// `None`: too short.
+    /// Decodes a header; `None` if the bytes are too short.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         Some(Self {
             turn: word(&mut bytes)?,
@@ -183,7 +183,7 @@ fn long(bytes: &mut &[u8]) -> Option<u64> {
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// splitmix64: the first number from a state.
+/// Returns the first number of splitmix64 from a state.
 fn random(state: u64) -> u64 {
     let mut z = state.wrapping_add(GAMMA);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -191,7 +191,7 @@ fn random(state: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// The first bytes of a pattern.
+/// Returns the first bytes of a pattern.
 pub(crate) fn pattern(seed: u64, len: u32) -> Vec<u8> {
     let start = seed.wrapping_mul(0xd134_2543_de82_ef95);
     let words = (0_u64..).map(|index| random(start.wrapping_add(index.wrapping_mul(GAMMA))));

@@ -1,4 +1,4 @@
-//! One end of one connection that takes turns.
+//! One end of one connection of the ping-pong test: its objects and its state machine.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use rdma::{ErrorCode, Stag};
 
 use crate::params::{DrawKind, HEADER_LEN, Header, Params, invalidates, pattern, solicited};
 
-/// Bytes behind what is written to a sink that must stay as they were.
+/// Bytes after the written part of a sink that must stay unchanged.
 const GUARD: u32 = 64;
 const POISON: u8 = 0xa5;
 const PAGE: u32 = 4096;
 /// DDP, tagged buffer, invalid STag (RFC 5041 §7.1).
 const INVALID_STAG: ErrorCode = ErrorCode { layer: 1, etype: 1, code: 0 };
 
-/// What a work request is: the low bits of its id.
+/// Kind of a work request, encoded in the low bits of its id.
 const READ: u64 = 0;
 const WRITE: u64 = 1;
 const SEND: u64 = 2;
 const RECEIVE: u64 = 3;
 const TAGS: u64 = 4;
 
-/// What was done.
+/// Counters of the finished work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) sends: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Counts {
 enum Stage {
     Opening,
     Exchange,
-    /// All turns are over; the connection is to end.
+    /// All exchanges are finished; the connection is about to end.
     Ending,
     Over,
 }
@@ -50,15 +50,15 @@ enum Stage {
 #[derive(Debug)]
 struct Slot {
     mw: MwId,
-    /// The key that the sink is, or was last, bound with.
+    /// STag that the sink is bound to, or was bound to last.
     sink_stag: Stag,
     bound: bool,
-    /// What the other end's last message said.
+    /// Header of the other end's last message.
     peer: Header,
-    /// The turn of the next message from it.
+    /// Turn number of the next message expected from the other end.
     awaited: u32,
     reading: bool,
-    /// An STag of the other end's that we have invalidated, and where it was.
+    /// STag of the other end that we have invalidated, and its address.
     revoked: Option<(Stag, u64)>,
     sent_last: bool,
 }
@@ -77,12 +77,12 @@ pub(crate) struct Stream {
     stage: Stage,
     slots: Vec<Slot>,
     done: usize,
-    /// How the stream was ended by a Terminate, if it was.
+    /// Event of the Terminate that ended the stream, if there was one.
     terminate: Option<AsyncEvent>,
     pub(crate) counts: Counts,
 }
 
-/// Where things are in a slot's part of the region, and behind all slots: the buffers to receive into.
+/// Buffers of a slot within the region; the receive buffers follow after all slots.
 #[derive(Clone, Copy, Debug)]
 enum BufferKind {
     Source,
@@ -93,10 +93,10 @@ enum BufferKind {
 }
 
 impl Stream {
-    /// Makes all that one end needs, and posts its buffers. `id` is the connection's.
+    /// Creates the objects of one end for connection `id`, and posts its receive buffers.
     ///
     /// # Errors
-    /// Something is lacking.
+    /// An object cannot be created.
     pub(crate) fn new(node: &mut Node, id: CmId, params: Params, connector: bool) -> Result<Self> {
         let work = 8_u16.saturating_mul(params.slots).saturating_add(2);
         let bytes = (4 * span(&params) + 3 * message_span(&params)) * u64::from(params.slots);
@@ -154,15 +154,15 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Whether nothing is to come any more.
+    /// Returns true if the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
 
-    /// The connection is up.
+    /// Handles the establishment of the connection.
     ///
     /// # Errors
-    /// What stands in the way of the first turns.
+    /// The first work requests cannot be posted.
     pub(crate) fn established(&mut self, verbs: &mut PortVerbs) -> Result<()> {
         self.stage = Stage::Exchange;
         for slot in 0..if self.connector { self.params.slots } else { 0 } {
@@ -171,10 +171,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Acts on the end of a work request.
+    /// Handles a completion.
     ///
     /// # Errors
-    /// It has failed, or what it brought is not what it must be.
+    /// The work request failed, or its data is wrong.
     pub(crate) fn completed(&mut self, verbs: &mut PortVerbs, wc: &WorkCompletion) -> Result<()> {
         if wc.status == WcStatus::WrFlushError && matches!(self.stage, Stage::Ending | Stage::Over) {
             return Ok(());
@@ -261,7 +261,7 @@ impl Stream {
         Ok(())
     }
 
-    /// A Write into the sink that the other end named last, and a Send that gives it the turn.
+    /// Posts a Write into the sink that the other end named last, and a Send that passes the turn.
     fn take_turn(&mut self, verbs: &mut PortVerbs, number: u16, turn: u32) -> Result<()> {
         let params = self.params;
         let len = params.length_of(turn, number, DrawKind::Source);
@@ -305,7 +305,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets the other end write to the sink, under a key that it has not invalidated.
+    /// Binds the sink to a new STag if the other end has invalidated the last one.
     fn bind_sink(&mut self, verbs: &mut PortVerbs, number: u16) -> Result<()> {
         let (address, lkey) = (self.place(number, BufferKind::Sink), self.mr.lkey);
         let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
@@ -321,10 +321,10 @@ impl Stream {
         verbs.device_mut().post_send(self.qp, &wr).context("binding a window")
     }
 
-    /// Begins the end once all turns are over.
+    /// Ends the connection once all exchanges are finished.
     ///
     /// # Errors
-    /// There is nothing to trespass with.
+    /// No STag was invalidated that the last Write could use.
     pub(crate) fn end_if_done(&mut self, verbs: &mut PortVerbs, now: tcp_stack::Instant) -> Result<()> {
         if self.stage != Stage::Exchange || self.done < self.slots.len() {
             return Ok(());
@@ -343,15 +343,15 @@ impl Stream {
         self.post(verbs, (number, WRITE), op, (BufferKind::Out, 1), SendFlags::default())
     }
 
-    /// Something has happened to the queue pair.
+    /// Records an asynchronous event of the queue pair.
     pub(crate) fn on_async(&mut self, event: AsyncEvent) {
         self.terminate = Some(event);
     }
 
-    /// The connection has ended.
+    /// Handles the end of the connection.
     ///
     /// # Errors
-    /// It was not to, not yet or not so; or memory was written to after the last turn.
+    /// The end was not expected, or memory was written to after the last turn.
     pub(crate) fn disconnected(&mut self) -> Result<()> {
         let (done, all) = (self.done, self.slots.len());
         ensure!(
@@ -380,10 +380,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes away what was made, as far as a program can.
+    /// Destroys the objects, as far as a program can.
     ///
     /// # Errors
-    /// Something is still in use.
+    /// An object is still in use.
     pub(crate) fn destroy(self, verbs: &mut PortVerbs) -> Result<Counts> {
         verbs.device_mut().destroy_qp(self.qp).context("destroy_qp")?;
         for slot in &self.slots {
@@ -413,7 +413,7 @@ impl Stream {
         }
     }
 
-    /// What the other end has written for this turn, and nothing behind it.
+    /// Checks the data that the other end has written in this turn, and the bytes after it.
     fn check_sink(&self, number: u16, turn: u32) -> Result<()> {
         let len = if turn == 0 { 0 } else { self.params.length_of(turn, number, DrawKind::Written) };
         self.check(number, BufferKind::Sink, turn, DrawKind::Written, len)?;
@@ -478,7 +478,7 @@ fn pages(bytes: u32) -> u64 {
     u64::from(bytes.div_ceil(PAGE)) * u64::from(PAGE)
 }
 
-/// Bytes of a source or sink and what must stay as it is behind them.
+/// Returns the bytes of a source or sink including its guard.
 fn span(params: &Params) -> u64 {
     pages(params.bytes.saturating_add(GUARD))
 }
