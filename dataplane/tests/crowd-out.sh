@@ -1,6 +1,6 @@
 #!/bin/bash
-# One host opens as many idle connections as the table has places: to echo, and to 7400 without a word of MPA. An honest peer
-# puts and gets, each time over a new connection, before, during and after: it must be served. `make crowd-out`.
+# One host fills the connection table with idle connections: to echo, and to port 7400 without an MPA Request. An honest
+# peer puts and gets before, during and after, each time over a new connection, and must be served. `make crowd-out`.
 source "$(dirname "$0")/lib.sh"
 
 CONFIG=${CONFIG:-configs/tap.toml}
@@ -12,7 +12,7 @@ ahead_of_others
 head -c 4194304 /dev/urandom >"$LAB/4M"
 printf '%-34s %22s %22s %22s\n' "honest put and get, MB/s (failed)" before during after
 
-# honest HOST SECONDS: verified puts and gets, each over a connection of its own: "MB/s failed".
+# honest HOST SECONDS: runs verified puts and gets, each over a new connection; prints "MB/s failed".
 honest() {
     local begin now bytes=0 failed=0
     begin=$(date +%s%N)
@@ -30,10 +30,10 @@ honest() {
     echo "$((bytes * 1000 / (now - begin))) $failed"
 }
 
-# crowd HOST PORT SOURCE: in the background until it is told to end; says how many it has open.
+# crowd HOST PORT SOURCE: opens the crowd in the background until it is ended; prints the number of open connections.
 crowd() {
     local tries
-    # It takes what processor time the others leave: it would be another machine.
+    # Runs at low priority: the crowd would be another machine.
     nice -n 39 ip netns exec "$NS" python3 dataplane/tests/crowd.py "$1" "$2" "$COUNT" "$3" >"$LAB/crowd" 2>&1 &
     CROWD_PID=$!
     for tries in $(seq 300); do
@@ -53,12 +53,13 @@ counters() {
         | {key: .name, value: .value}] | from_entries'
 }
 
-# crowded_out NAME HOST PORT SOURCE: a third of the rate during, the second in which nobody gives way included, and nearly all of it a second later; nothing fails.
+# crowded_out NAME HOST PORT SOURCE: asserts a third of the rate during the crowd, including the first second, in which
+# no connection is evicted, and nearly all of it a second later; nothing may fail.
 crowded_out() {
     local name=$1 host=$2 before during after
     read -r before before_failed <<<"$(honest "$host" "$SECONDS_EACH")"
     crowd "$host" "$3" "$4" || return 1
-    # A connection that is younger than a second gives no way: the first of the honest peer may have to ask twice.
+    # A connection younger than a second is not evicted: the first of the honest peer may need two attempts.
     sleep 0.5
     read -r during during_failed <<<"$(honest "$host" $((SECONDS_EACH * 2)))"
     kill -0 "$CROWD_PID" || { echo "the crowd is gone:"; cat "$LAB/crowd"; return 1; }
@@ -67,12 +68,12 @@ crowded_out() {
     read -r after after_failed <<<"$(honest "$host" "$SECONDS_EACH")"
     printf '%-34s %17d (%2d) %17d (%2d) %17d (%2d)  %s; %s\n' "$name" "$before" "$before_failed" "$during" "$during_failed" \
         "$after" "$after_failed" "$(cat "$LAB/crowd")" "$(cat "$LAB/counted")" >&3
-    # Rates of two seconds on a machine that has other things to do differ by a third.
+    # Rates over two seconds on a busy machine differ by a third.
     [ "$before" -gt 0 ] && [ $((before_failed + during_failed + after_failed)) = 0 ] &&
         [ $((during * 3)) -ge "$before" ] && [ $((after * 3)) -ge $((before * 2)) ]
 }
 
-# under NAME SED CASE…: a daemon with the laboratory's configuration, changed, and some cases "HOST PORT SOURCE".
+# under NAME SED CASE…: runs cases "HOST PORT SOURCE" against a daemon with the test configuration changed by SED.
 under() {
     local name=$1 change=$2 host port source
     shift 2
@@ -89,9 +90,9 @@ under() {
     daemon_stop || exit 1
 }
 exec 3>&1
-# All places for whoever comes: those that are idle give way.
+# Without a limit per source: idle connections are evicted.
 under "no limit" "s/^connections_max.*/connections_max = $COUNT/; s/^connections_per_source_max.*/connections_per_source_max = $COUNT/" \
     "10.77.0.2 7 10.77.0.66" "10.77.0.2 7400 10.77.0.66" "[fd77::2] 7 fd77::66" "[fd77::2] 7400 fd77::66"
-# As it comes: one host does not get all of them.
+# With the default limit per source: one host cannot take all slots.
 under "as configured" "" "[fd77::2] 7 fd77::66"
 score

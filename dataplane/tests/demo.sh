@@ -1,6 +1,6 @@
 #!/bin/bash
-# What Ironwarp is for, in one run: a peer writes 256 MiB into a region of iwarpd by RDMA, reads it back,
-# and a local program finds the same bytes in its mapping of the region. `make demo`.
+# Demonstration in one run: a peer writes 256 MiB into a region of iwarpd by RDMA and reads it back, and a local program
+# finds the same bytes in its mapping of the region. `make demo`.
 source "$(dirname "$0")/lib.sh"
 
 MIB=256

@@ -1,8 +1,7 @@
-# shellcheck shell=bash
-# What tshark says of a capture file. Sourced, behind lib.sh.
+# Functions that check a capture file with tshark. Sourced after lib.sh.
 
-# tshark would take our Sends for those of other protocols (RPC over RDMA, SMB Direct), and find them malformed.
-# A filter that it does not understand is an error, not a capture without such frames.
+# tshark would decode our Sends as other protocols (RPC over RDMA, SMB Direct) and report them as malformed. An invalid
+# filter is an error, not an empty result.
 dissect() { tshark -n --disable-protocol rpcordma --disable-protocol smb_direct -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -r "$1" "${@:2}" 2>"$LAB/tshark.err" || { cat "$LAB/tshark.err" >&2; return 1; }; }
 count() { local lines; lines=$(dissect "$1" -Y "$2") || exit 1; printf '%s' "$lines" | grep -c .; }
 at_least() { # N FILE FILTER

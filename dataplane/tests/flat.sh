@@ -1,6 +1,6 @@
 #!/bin/bash
-# 10 GiB through one daemon: its memory and its buffer pools are afterwards what they were before, and
-# what it takes is what the configuration said. `make flat`.
+# Moves 10 GiB through one daemon. Its memory and buffer pools must be the same afterwards, and its memory must match
+# the configuration. `make flat`.
 source "$(dirname "$0")/lib.sh"
 
 GIB=${GIB:-10}
@@ -24,7 +24,7 @@ round() { # one put and one get, verified
         remote get 10.77.0.2:7400/flat "$LAB/got" --length 268435456 >/dev/null && [ "$(digest "$LAB/got")" = "$want" ]
 }
 rounds() { for _ in $(seq "$1"); do round || return 1; done; }
-settled() { # the pools are back where they were, give or take the bursts that a poll holds
+settled() { # the pools are back at the start, plus or minus the bursts that a poll holds
     local now k
     for k in $(seq 30); do
         now=$(in_use)

@@ -1,19 +1,19 @@
 #!/bin/bash
-# A SYN flood from random sources, IPv4 and IPv6, while honest clients open, have bytes echoed, and close: they
+# A SYN flood from random sources, IPv4 and IPv6, while honest clients open, have bytes echoed, and close. The clients
 # must be served, and the daemon's memory must not grow. `make flood`.
 source "$(dirname "$0")/lib.sh"
 
-RATE=${RATE:-200000}     # SYNs in a second
+RATE=${RATE:-200000}     # SYNs per second
 LENGTH=${LENGTH:-10}     # seconds
-CLIENTS=${CLIENTS:-200}  # honest clients that begin in a second
-LIMIT_MS=${LIMIT_MS:-5000} # what a client may take: a lost SYN is sent again after one second, and after three
+CLIENTS=${CLIENTS:-200}  # honest clients started per second
+LIMIT_MS=${LIMIT_MS:-5000} # time limit of a client: a lost SYN is retransmitted after one second, and after three
 lab_open ironwarp-flood
 ahead_of_others
 .ci/hugepages.sh 320 || true
 sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/flood.toml"
 daemon_start "$LAB/flood.toml" || exit 1
 kernel_side iw0
-# What waits for the daemon while it waits for a processor: the flood shall reach it.
+# A long queue for frames while the daemon waits for a CPU: the flood must reach the daemon.
 in_ns ip link set iw0 txqueuelen 20000
 
 mac() { ctl -j status | jq -r '.ports[0].mac'; }
@@ -24,7 +24,7 @@ honest() { # SECONDS
     timeout $(($1 + LIMIT_MS / 1000 + 10)) ip netns exec "$NS" "$LAB_TOOL" honest 10.77.0.2 fd77::2 --rate "$CLIENTS" \
         --seconds "$1" --limit-ms "$LIMIT_MS"
 }
-# What the daemon holds: KiB resident and in hugepages, packet buffers, connections.
+# Prints what the daemon holds: KiB resident and in hugepages, packet buffers, connections.
 held() {
     local status
     status=$(ctl -j status)
@@ -35,7 +35,7 @@ held() {
 dropped() { in_ns cat /sys/class/net/iw0/statistics/tx_dropped; }
 received() { ctl -j status | jq '.ports[0].rx_packets'; }
 
-warm_up() { # once through everything, so that what is measured after is growth
+warm_up() { # runs everything once, so that later measurements show growth only
     flood 2 && honest 2 >"$LAB/calm" && cat "$LAB/calm" && jq -e '.succeeded == .clients' "$LAB/calm"
 }
 flooded() {
@@ -55,8 +55,8 @@ flooded() {
     echo $(($(dropped) - before_dropped)) >"$LAB/dropped"
     echo $(($(received) - before_received)) >"$LAB/received"
 }
-# As fast as asked. What a busy daemon does not fetch in time the TAP's queue drops, and says so; the greater part must
-# get through, or it was the queue that withstood the flood.
+# Floods at the configured rate. The TAP's queue drops and counts the frames that a busy daemon does not read in time;
+# most frames must get through, or the test would measure the queue.
 flood_was_one() {
     local offered
     offered=$(jq '.sent + .refused' "$LAB/flood.json")
@@ -68,7 +68,7 @@ served() { # 99.9 %
     cat "$LAB/honest.json"
     jq -e '.succeeded >= .clients * 0.999' "$LAB/honest.json"
 }
-# The flood alone: resident memory moves by no more than what the control socket's answers take.
+# The flood alone: resident memory grows by no more than the buffers for control replies.
 flat() {
     local flooder
     held >"$LAB/alone"
@@ -81,7 +81,7 @@ flat() {
     jq -sc '{at_first: .[0], at_most: {rss: map(.rss) | max, huge: map(.huge) | max}}' "$LAB/alone"
     wait "$flooder" && jq -se '.[0] as $before | all(.[]; .rss <= $before.rss + 256 and .huge == $before.huge)' "$LAB/alone" >/dev/null
 }
-# With clients, whose connections take memory of their own: what the configuration said, and no more hugepages.
+# With clients: their connections use heap memory within the configured limit, and no more hugepages.
 within_plan() {
     local heap
     heap=$("$IWARPCTL" -j config check "$LAB/flood.toml" | jq '.heap_bytes / 1024 | floor')

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Somebody on the link claims an honest peer's address: forged ARP replies and announcements, forged neighbor
-# advertisements. The peer's connection must go on as if nothing had happened. A peer that really moves to another station
-# address, and says so, must be followed within the time that docs/deviations.md promises. `make forged-arp`.
+# An attacker on the link claims an honest peer's address with forged ARP replies and announcements, and forged neighbor
+# advertisements. The peer's connection must continue undisturbed. A peer that really moves to another link address and
+# announces it must be followed within the time that docs/deviations.md states. `make forged-arp`.
 source "$(dirname "$0")/lib.sh"
 
 lab_open ironwarp-forged
@@ -13,21 +13,21 @@ kernel_side iw0
 
 mac() { ctl -j status | jq -r '.ports[0].mac'; }
 counter() { ctl -j stats | jq "[.groups[].counters[] | select(.name == \"$1\") | .value] | add"; }
-# The honest peer's rate before, during and after, kB/s, and the longest time in which nothing came.
+# Prints the honest peer's rate before, during and after, kB/s, and its longest silence.
 run() { # KIND
     in_ns timeout 30 python3 dataplane/tests/forged.py iw0 "$(mac)" "$1" >"$LAB/$1.json" || return 1
     jq -r '"      \(.kind): \(.before / 1e3 | floor) kB/s before, \(.during / 1e3 | floor) during, \(.after / 1e3 | floor) after; "
         + "nothing for \(.silent_ms) ms at most"' "$LAB/$1.json" | tee -a "$LAB/rates"
 }
-# Before a claim was checked, one forged frame silenced the connection for 6 s.
+# Without the check of a claim, one forged frame silenced the connection for 6 s.
 unharmed() { # KIND
     run "$1" && jq -e '.during >= .before / 2 and .after >= .before / 2 and .silent_ms < 500' "$LAB/$1.json"
 }
-# 0.65 s to find it, and what retransmission timeouts add to that.
+# 0.65 s to detect the move, plus retransmission timeouts.
 followed() { # KIND
     run "$1" && jq -e '.after >= .before / 2 and .silent_ms < 2000' "$LAB/$1.json"
 }
-refuted() { # claims were made, and none believed
+refuted() { # claims were made, and none was accepted
     local contested upheld moved
     contested=$(counter neighbors_contested) upheld=$(counter neighbors_upheld) moved=$(counter neighbors_moved)
     echo "$contested claims contested, $upheld upheld, $moved moved"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Connections that do nothing: what they take stays within what the configuration said, those whose peer has
-# vanished are let go of, and regions come and go beneath those that work. `make idle`.
+# Idle connections: their memory stays within the configuration, those with a vanished peer are dropped, and regions are
+# registered and deregistered beside working connections. `make idle`.
 source "$(dirname "$0")/lib.sh"
 
 CONNECTIONS=${CONNECTIONS:-4000}
@@ -48,7 +48,7 @@ check "their connections go, and their STags" eval 'becomes 0 30 connections && 
 in_ns nft delete table inet vanish
 kill "$HOLDER" 2>/dev/null
 
-# --- regions come and go beneath connections that write and read
+# --- regions are registered and deregistered beside connections that write and read
 churn() {
     local k peers
     for k in put get; do

@@ -1,5 +1,5 @@
-# Sourced by the scripts beside it: a laboratory of one namespace, one iwarpd in it, and a score.
-# shellcheck shell=bash
+# Functions for the test scripts, which source this file: a test network in one namespace, one iwarpd in it, and a
+# score.
 
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -17,8 +17,8 @@ lab_need_root() {
     [ -c /dev/net/tun ] || { echo "$0: /dev/net/tun is missing: modprobe tun" >&2; exit 1; }
 }
 
-# lab_open NAME: a namespace and a scratch directory, both gone when the script ends, and with them what it
-# made beside them: namespaces `$NS-far` and the like, DPDK's runtime directory `$NS`.
+# lab_open NAME: creates a namespace and a scratch directory. Both are removed when the script ends, together with
+# everything derived from them: namespaces such as `$NS-far`, and DPDK's runtime directory `$NS`.
 lab_open() {
     lab_need_root
     NS="$1-$$"
@@ -50,14 +50,14 @@ lab_close() {
     exit "$status"
 }
 
-# ahead_of_others: what measures time or rate goes before what else the machine may be doing.
+# ahead_of_others: raises the priority of this shell, for measurements of time or rate.
 ahead_of_others() { renice -n -15 -p $$ >/dev/null 2>&1 || true; }
 
 in_ns() { ip netns exec "$NS" "$@"; }
 ctl() { "$IWARPCTL" --socket "$SOCKET" "$@"; }
 remote() { in_ns "$IWARPCTL" remote "$@"; }
 
-# daemon_start CONFIG: starts iwarpd in the namespace and waits until it answers.
+# daemon_start CONFIG: starts iwarpd in the namespace and waits until it is ready.
 daemon_start() {
     # Not through `in_ns`: the job must be iwarpd itself, not a subshell around it.
     ip netns exec "$NS" "$IWARPD" --config "$1" >>"$LAB/iwarpd.log" 2>&1 &
@@ -76,7 +76,7 @@ daemon_start() {
     return 1
 }
 
-# daemon_stop: SIGTERM, and the exit status that the daemon ends with; one that hangs is killed.
+# daemon_stop: sends SIGTERM and returns the daemon's exit status; kills a daemon that hangs.
 daemon_stop() {
     local pid=$DAEMON_PID tries
     DAEMON_PID=
@@ -89,8 +89,8 @@ daemon_stop() {
     wait "$pid"
 }
 
-# veth [MTU]: a pair of kernel interfaces, wire0 for iwarpd and wire1 for the kernel's stack, with nothing left to hardware
-# that is not there.
+# veth [MTU]: creates a pair of kernel interfaces, wire0 for iwarpd and wire1 for the kernel's stack, with all hardware
+# offloads off.
 veth() {
     local interface
     in_ns ip link del wire0 2>/dev/null
@@ -101,7 +101,7 @@ veth() {
     done
 }
 
-# kernel_side IFACE [NET]: the kernel's end of the TAP, 10.NET.0.1 and fdNET::1.
+# kernel_side IFACE [NET]: configures the kernel's end of the TAP, 10.NET.0.1 and fdNET::1.
 kernel_side() {
     local net=${2:-77}
     ip -n "$NS" addr add "10.$net.0.1/24" dev "$1"
@@ -109,7 +109,7 @@ kernel_side() {
     ip -n "$NS" link set "$1" up
 }
 
-# check NAME COMMAND…: one line of the score.
+# check NAME COMMAND…: runs a command and prints one line of the score.
 check() {
     local name=$1 begin=$SECONDS
     shift
@@ -123,7 +123,7 @@ check() {
     fi
 }
 
-# becomes WANTED SECONDS COMMAND…: waits until the command says that. Workers publish their counters every 20 ms.
+# becomes WANTED SECONDS COMMAND…: waits until the command prints WANTED. Workers publish their counters every 20 ms.
 becomes() {
     local wanted=$1 tries=$(($2 * 5)) got
     shift 2
@@ -135,7 +135,7 @@ becomes() {
     return 1
 }
 
-# score: the closing line; fails when something failed.
+# score: prints the closing line; fails if a check failed.
 score() {
     echo "$PASSED passed, $FAILED failed"
     [ "$FAILED" = 0 ] && [ "$PASSED" -gt 0 ]

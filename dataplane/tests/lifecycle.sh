@@ -1,12 +1,12 @@
 #!/bin/bash
-# The daemon's life in a rough neighborhood: a log that cannot be written, signals, a second daemon, interfaces
-# that vanish and return. `make lifecycle`.
+# Lifecycle of the daemon under faults: a log that cannot be written, signals, a second daemon, interfaces that vanish
+# and return. `make lifecycle`.
 source "$(dirname "$0")/lib.sh"
 
 lab_open ironwarp-life
 head -c 1000000 /dev/urandom >"$LAB/file"
 
-# config PORT-LINES [SOCKET]: workers that sleep on $CORES, one port, one region
+# config PORT-LINES [SOCKET]: writes a configuration with sleeping workers on $CORES, one port, one region.
 CORES=0
 config() {
     cat >"$LAB/config.toml" <<TOML
@@ -44,7 +44,7 @@ put_get() {
             remote get "$host:7400/lab" "$LAB/got" --length 1000000 && cmp "$LAB/file" "$LAB/got" || return 1
     done
 }
-# started_with REDIRECTION: as daemon_start, with stderr as the script that is given says
+# started_with REDIRECTION: starts the daemon as daemon_start does, with stderr redirected by the given script.
 started_with() {
     config "$tap"
     ip netns exec "$NS" bash -c "exec $IWARPD --config $LAB/config.toml $1" &
@@ -113,15 +113,15 @@ for name in QUIT ALRM RTMIN+3; do
     check "SIG$name ends it, and no socket stays" ended_by "$name"
 done
 
-# --- a second daemon
-# second_is_refused PATTERN PORT-LINES [SOCKET]: exit status 1, the reason, and nothing of the first one is touched
+# second_is_refused PATTERN PORT-LINES [SOCKET]: a second daemon exits with status 1 and the reason, and does not touch
+# the first one.
 second_is_refused() {
     local status
     config "$2" "${3:-$LAB/second.sock}"
     timeout 20 ip netns exec "$NS" "$IWARPD" --config "$LAB/config.toml" >"$LAB/second" 2>&1
     status=$?
     cat "$LAB/second"
-    # The report is wrapped and framed.
+    # The report is wrapped and has a frame.
     tr -d '\n│' <"$LAB/second" | tr -s ' ' >"$LAB/flat"
     [ "$status" = 1 ] && grep -qE "$1" "$LAB/flat" && [ ! -e "$LAB/second.sock" ] && put_get
 }
@@ -224,7 +224,7 @@ interface = "wire7"' /nowhere/iwarpd/s
     sed -i -e 's/^cores = .*/cores = [900]\ncontrol_core = 977/' \
         -e 's/^socket = .*/&\ngroup = "nobody-here"/' "$LAB/config.toml"
 }
-# tells STATUS COMMAND…: every lack in one report, one line each
+# tells STATUS COMMAND…: one report lists every missing resource, one line each.
 tells() {
     local want=$1 status
     shift

@@ -1,10 +1,9 @@
 #!/bin/bash
-# The same transfer over the same impaired path, both directions: Ironwarp against Linux, and Linux (CUBIC) against
-# Linux, each with its default settings but for buffers that are large enough. Prints the table; compare.py says by which
-# rule it fails. `make against-linux`.
+# Compares Ironwarp with Linux, and Linux (CUBIC) with Linux, over the same impaired path in both directions, each with
+# default settings except for large buffers. Prints the table; compare.py applies the pass rule. `make against-linux`.
 #
 # A lane is a server, a client and the relay between them. Ironwarp's lane and Linux's run at the same time, so that
-# whatever else the machine does meets both. RUNS, SECONDS_EACH and GROUPS_WANTED (numbers) are for developing.
+# other load on the machine affects both alike. RUNS, SECONDS_EACH and GROUPS_WANTED (numbers) are for development.
 source "$(dirname "$0")/lib.sh"
 
 RUNS=${RUNS:-4}
@@ -17,8 +16,8 @@ ahead_of_others
 .ci/hugepages.sh 320 || true
 RESULTS="$LAB/results.jsonl"
 
-# The cells: name, connections, MTU, options of the relay. Those of one group run at the same time, each in lanes
-# of its own. 20 ms round trip everywhere.
+# The cells: name, connections, MTU, options of the relay. The cells of one group run at the same time, each in its own
+# lanes. The round-trip time is 20 ms everywhere.
 cells() { # GROUP
     case $1 in
     1) cat <<'CELLS'
@@ -54,7 +53,7 @@ host() { # NAMESPACE WIRE NET HOST MTU: a kernel behind the interface WIRE of $N
 relayed() { # INTERFACE: of $NS, for the relay alone
     in_ns ethtool -K "$1" tso off gso off gro off tx off rx off >/dev/null 2>&1
     in_ns sysctl -qw "net.ipv6.conf.$1.disable_ipv6=1"
-    # Room for a daemon that waits for a processor: what is lost shall be lost by the relay.
+    # A long queue for a daemon that waits for a CPU: only the relay may lose frames.
     in_ns ip link set "$1" txqueuelen 10000 up promisc on
 }
 port() { # NUMBER MTU: Ironwarp's end of a lane, in the configuration. net_tap of DPDK ends at MTU 1504: net_pcap then.
@@ -124,7 +123,7 @@ teardown() { # GROUP
     done < <(cells "$1")
 }
 
-# measure CELL SIDE LANE CONNECTIONS DIRECTION RUN RELAY-OPTIONS…: one line of the results
+# measure CELL SIDE LANE CONNECTIONS DIRECTION RUN RELAY-OPTIONS…: measures one transfer and prints one result line.
 measure() {
     local cell=$1 side=$2 lane=$3 connections=$4 direction=$5 run=$6 client server there relay wire host out tries
     shift 6

@@ -1,25 +1,26 @@
 #!/bin/bash
-# 1,000 connections at once on each of the listeners echo, discard and chargen of configs/tap.toml, IPv4 and IPv6:
-# 6,000 that are all open before any moves data, all move data at the same time, all are verified, all close in good
-# order, and leave nothing behind. `make load`.
+# Opens 1,000 concurrent connections to each of the listeners echo, discard and chargen of configs/tap.toml, over IPv4
+# and IPv6. All 6,000 are open before any moves data, all move data at the same time, all data is verified, all close in
+# order, and nothing is left. `make load`.
 source "$(dirname "$0")/lib.sh"
 
 EACH=${EACH:-1000}
 BYTES=${BYTES:-65536}
 lab_open ironwarp-load
 .ci/hugepages.sh 320 || true
-# Room for all that open at once. Of a connection that opens on a cookie nothing is kept: where its last acknowledgment is lost,
-# a client that waits for chargen to speak first waits for ever (docs/limits.md); tests/flood.sh is about cookies.
+# Backlog for all connections that open at once. A connection that opens by a SYN cookie leaves no state: if its last
+# acknowledgment is lost, a client that waits for chargen waits forever (docs/limits.md); tests/flood.sh covers cookies.
 sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' \
     -e "/^service = \"\(echo\|discard\|chargen\)\"/a backlog = $((EACH * 2))" configs/tap.toml >"$LAB/load.toml"
 daemon_start "$LAB/load.toml" || exit 1
 kernel_side iw0
-# The wire has room for the first window of each. With the 1000 places of a TAP a fifth of what the kernel sends is lost on it, and a
-# connection whose every attempt is hit, at intervals that double, is not through within the time.
+# The TAP's queue has room for the first window of each connection. With the default of 1000 frames the queue drops a
+# fifth of the kernel's frames, and a connection that loses every attempt, at doubling intervals, does not finish in
+# time.
 ip -n "$NS" link set iw0 txqueuelen 16384
 in_ns sysctl -qw net.ipv4.ip_local_port_range="10000 65000"
 
-# Sums, by name, of the counters that tell whether all went well.
+# Prints the sums of the relevant counters, by name.
 counters() {
     ctl -j stats | jq -c '[.groups[] | .group as $group | .counters[] | {key: "\($group).\(.name)", value: .value}]
         | group_by(.key) | map({key: .[0].key, value: (map(.value) | add)}) | from_entries'
@@ -50,8 +51,9 @@ all_at_once() {
     echo "$(cat "$LAB/most") established at once"
     [ "$(cat "$LAB/most")" = $((EACH * 6)) ]
 }
-# Opened and closed in good order, each service its share, all that was sent to discard arrived. The clients see every
-# reset of a connection; one that we send may also answer a late duplicate for a connection that both have closed.
+# All connections were opened and closed in order, shared equally by the services, and all bytes sent to discard
+# arrived. The clients detect every reset of a connection; a reset that we send may also answer a late duplicate of a
+# connection that both ends have closed.
 counted() {
     counters >"$LAB/after"
     jq -n --slurpfile before "$LAB/before" --slurpfile after "$LAB/after" --argjson each "$EACH" --argjson bytes "$BYTES" '

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What we put on the wire, judged by tshark: with capture files in and out (net_pcap), with a live peer over a veth
-# pair, and every operation and kind of connection that two engines have. `make wire-proof`.
+# Checks our frames with tshark: with capture files in and out (net_pcap), with a live peer over a veth pair, and for
+# every operation and kind of connection of two engines. `make wire-proof`.
 source "$(dirname "$0")/lib.sh"
 source dataplane/tests/dissect.sh
 
@@ -51,7 +51,7 @@ check "nothing malformed" none "$LAB/answers.pcap" '_ws.malformed'
 check "checksums verified" at_least 2 "$LAB/answers.pcap" 'ip.checksum.status == 1 && tcp.checksum.status == 1'
 check "every checksum right" none "$LAB/answers.pcap" 'ip.checksum.status == 0 || tcp.checksum.status == 0 || icmpv6.checksum.status == 0'
 
-# --- the same in a VLAN, and what is not in it stays unanswered
+# --- the same in a VLAN; frames outside of the VLAN stay unanswered
 python3 dataplane/tests/questions.py 42 >"$LAB/questions.pcap"
 config "driver = \"pcap\"
 vlan = 42
@@ -106,8 +106,8 @@ check "checksums verified" at_least 1000 "$LAB/live.pcap" 'ip.checksum.status ==
 check "no wrong checksum" none "$LAB/live.pcap" 'ip.checksum.status == 0 || tcp.checksum.status == 0'
 check "SIGTERM ends it cleanly" daemon_stop
 
-# --- two engines, and all that the protocols have. tshark 4.0 shows an enhanced frame's IRD and ORD (RFC 6581) as
-# private data, and of Immediate Data (RFC 7306) the opcode and what the DDP header says, no more.
+# --- two engines with every feature of the protocols. tshark 4.0 shows an enhanced frame's IRD and ORD (RFC 6581) as
+# private data, and of Immediate Data (RFC 7306) only the opcode and the DDP header.
 all=$LAB/all.pcap
 check "two engines do all there is to do" "$CAPTURE" "$all"
 for operation in \

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Starting and not starting: what iwarpd refuses and how it says so, ordinary pages, a peer behind a gateway, jumbo frames.
-# `make ports`. What each kind of port must do is in system.sh.
+# Start of the daemon: refused configurations and their messages, ordinary pages, a peer behind a gateway, jumbo frames.
+# `make ports`. The tests of each kind of port are in system.sh.
 source "$(dirname "$0")/lib.sh"
 
 lab_open ironwarp-ports
@@ -42,7 +42,7 @@ put_get() { # HOST, run in the namespace $NS or in $2
 }
 both() { put_get 10.77.0.2 "${1:-}" && put_get '[fd77::2]' "${1:-}"; }
 
-# refuses STATUS PATTERN COMMAND…: it ends by itself, with that status and a message that helps
+# refuses STATUS PATTERN COMMAND…: the command exits with STATUS and a message that matches PATTERN.
 refuses() {
     local want=$1 pattern=$2 got
     shift 2
@@ -61,7 +61,7 @@ mtu = 99'
     echo 'flavour = "vanilla"' >>"$LAB/config.toml"
     iwarpd_refuses 2 'mtu' && grep -q 576 "$LAB/refused" && grep -q flavour "$LAB/refused"
 }
-no_hugepages() { # far more than any machine has set aside
+no_hugepages() { # far more than any machine has reserved
     config 'driver = "tap"
 interface = "iw0"' 512G 'hugepages = "require"'
     iwarpd_refuses 1 'hugepages.*are free'
@@ -95,16 +95,17 @@ check "put and get on ordinary pages" both
 check "a second daemon is refused" iwarpd_refuses 1 'in use by process'
 check "SIGTERM ends it" daemon_stop
 
-# --- hugepages for some of it: packet buffers and each region take what there is, one by one
+# --- hugepages for a part: packet buffers and each region use the available hugepages, one by one
 OBJECT=2368 # bytes from one packet buffer to the next
 free_pages() { awk '/HugePages_Free/ {free = $2} /HugePages_Rsvd/ {print free - $2}' /proc/meminfo; }
-# on_pages BUFFERS REGION-PAGES: configs/tap.toml with so many packet buffers and a region of so many hugepages
+# on_pages BUFFERS REGION-PAGES: writes configs/tap.toml with this many packet buffers and a region of this many
+# hugepages.
 on_pages() {
     sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e "s/^packet_buffers *=.*/packet_buffers = $1/" \
         -e '/^hugepage_limit/d' -e "0,/^size *=.*/s//size = \"$(($2 * 2))M\"/" configs/tap.toml >"$LAB/config.toml"
     daemon_start "$LAB/config.toml" && kernel_side iw0
 }
-# lacks [PATTERN]: what status complains of is that, or nothing
+# lacks [PATTERN]: every message of `status` matches PATTERN, or there is none.
 lacks() {
     ctl -j status | jq -c '{state, degraded}' | tee "$LAB/status"
     if [ $# = 0 ]; then jq -e '.degraded == []' "$LAB/status"; else
@@ -119,7 +120,7 @@ pages_case() { # NAME BUFFERS REGION-PAGES [PATTERN]
 }
 .ci/hugepages.sh 320 || true
 free=$(free_pages)
-buffers_of() { echo $(($1 * 2097152 / OBJECT)); } # fill so many hugepages
+buffers_of() { echo $(($1 * 2097152 / OBJECT)); } # packet buffers that fill $1 hugepages
 pages_case "hugepages for neither buffers nor region" "$(buffers_of $((free + 1)))" $((free + 1)) '^(ordinary pages: packet buffers|region lab: ordinary)'
 pages_case "buffers one page short" "$(($(buffers_of "$free") + 1))" 8 '^ordinary pages: packet buffers of port lab'
 pages_case "hugepages for the buffers alone" "$(buffers_of $((free - 2)))" 64 '^region (lab|lab-ro|scratch): ordinary pages'
@@ -156,7 +157,7 @@ check "put and get through it" both "$NS-far"
 ip netns del "$NS-far"
 check "SIGTERM ends it" daemon_stop
 
-# Jumbo frames, where the driver has them; where not, a refusal with the range.
+# Jumbo frames, if the driver supports them; otherwise a refusal that states the range.
 mean_length() { ctl -j port list | jq '.[0].rx_bytes / .[0].rx_packets'; }
 segments_were_jumbo() { mean_length; [ "$(mean_length | cut -d. -f1)" -gt 4000 ]; }
 jumbo_or_refused() { # PORT-LINES, INTERFACE of the kernel's end or nothing

@@ -1,7 +1,8 @@
 #!/bin/bash
-# The rate of `iwarpctl remote put` and `get` over a TAP, for both families, with and without timestamps: each changes
-# the MSS, and none may change the rate by much. Medians of interleaved rounds; rates of one run are compared with each
-# other only. RATIO is the least that the slowest may have of the fastest of its MTU, in percent. `make put-rates`.
+# Compares the rate of `iwarpctl remote put` and `get` over a TAP for both families, with and without timestamps. Each
+# changes the MSS, and none may change the rate by much. The rates are medians of interleaved runs, compared within one
+# run of the script. RATIO is the least rate of the slowest relative to the fastest of its MTU, percent. `make
+# put-rates`.
 source "$(dirname "$0")/lib.sh"
 
 MTUS=${MTUS:-1280 1500 9000}
@@ -39,7 +40,7 @@ access = ["remote-read", "remote-write"]
 TOML
 }
 
-# transfer put|get HOST: megabytes per second
+# transfer put|get HOST: prints the rate in megabytes per second.
 transfer() {
     local operation=$1 place=$2:7400/lab
     case $operation in
@@ -51,7 +52,7 @@ transfer() {
     esac
 }
 
-# measure MTU: a line "operation family timestamps rate" for each transfer
+# measure MTU: prints a line "operation family timestamps rate" for each transfer.
 measure() {
     local operation timestamps host
     for _ in $(seq "$ROUNDS"); do
@@ -66,7 +67,7 @@ measure() {
     done
 }
 
-# judged MTU: the medians of what was measured; fails if those of an operation differ by too much
+# judged MTU: prints the medians of the measured rates; fails if those of an operation differ by too much.
 judged() {
     sort -k1,3 -k4n | awk -v mtu="$1" -v ratio="$RATIO" -v rounds="$ROUNDS" '
         NF == 4 { key = $1 " " $2 " " $3; if (key != last) { n = 0; last = key }

@@ -1,13 +1,13 @@
 #!/bin/bash
-# rping and region commands between programs that are their own dataplane: no TCP of the kernel's on either side.
-# Over a bridge in a namespace, a TAP, and shared memory. `make rping`.
+# rping and region commands between programs that run their own dataplane; the kernel's TCP is on neither side. They run
+# over a bridge in a namespace, a TAP, and shared memory. `make rping`.
 source "$(dirname "$0")/lib.sh"
 
 RPING=${RPING:-target/release/iwarp-rping}
 
 lab_open ironwarp-rping
 
-# A switch with three ports: v0 to v2, each of which one program may own.
+# Creates a switch with three ports, v0 to v2, each for one program.
 ip -n "$NS" link add switch type bridge
 ip -n "$NS" link set switch up
 for port in 0 1 2; do
@@ -16,7 +16,7 @@ for port in 0 1 2; do
     ip -n "$NS" link set "v$port" up
 done
 
-# port N: the options of a program on that port of the switch; the odd ones on the second core
+# port N: prints the options of a program on that port of the switch; odd ports use the second core.
 port() {
     local core=$(($1 % 2 < $(nproc) ? $1 % 2 : 0))
     PORT=(--driver af_packet --interface "v$1" --address "10.79.0.1$1/24" --address "fd79::1$1/64" --core "$core")
@@ -25,7 +25,7 @@ port 0 && ON0=("${PORT[@]}")
 port 1 && ON1=("${PORT[@]}")
 port 2 && ON2=("${PORT[@]}")
 
-# run NAME COMMAND…: starts a program, its output in $LAB/NAME.out and .err, its process number in $PID
+# run NAME COMMAND…: starts a program with its output in $LAB/NAME.out and .err, and its process number in $PID.
 run() {
     local name=$1
     shift
@@ -43,7 +43,7 @@ says() { # NAME PATTERN: within ten seconds
 }
 ends() { # NAME PID STATUS
     local status
-    # One that hangs ends otherwise.
+    # A hanging program is killed.
     timeout 20 tail --pid="$2" -f /dev/null || kill -KILL "$2"
     wait "$2"
     status=$?
@@ -101,7 +101,7 @@ TEXT
 check "-v shows the texts of both sides" shown
 
 # --- other ports
-over_taps() { # a TAP joins the switch when its program has made it
+over_taps() { # a TAP joins the switch after its program has created it
     run server "$RPING" -s -V --driver tap --interface t0 --address 10.79.0.20/24
     SERVER=$PID
     says server '^listening on' && ip -n "$NS" link set t0 master switch up || return
@@ -145,7 +145,7 @@ over_memif() {
 }
 check "over shared memory (memif)" over_memif
 
-# --- servers that go on, clients that go
+# --- persistent servers, several clients
 several() { # one after the other, and two at a time
     local other
     server -P -V || return
@@ -159,7 +159,7 @@ several() { # one after the other, and two at a time
         grep -qE '^server: .* 5 connections' "$LAB/server.err"
 }
 check "-P: clients one after the other and at the same time; SIGINT ends client and server well" several
-interrupted() { # short of its rounds: that is a failure, but an orderly one
+interrupted() { # an interrupt before all rounds is a failure, but an orderly one
     local other
     server -V || return
     run other "$RPING" -c -V -a 10.79.0.10 -C 100000000 "${ON2[@]}"
@@ -186,12 +186,12 @@ server_vanishes() {
 }
 check "a server that disappears: exit 1" server_vanishes
 
-# --- connections on which nothing comes: those of the kernel, by way of the switch
-# A port that no hardware stands behind cannot complete checksums.
+# --- silent connections: opened by the kernel, through the switch. Checksums must be complete, because no hardware of
+# the port completes them.
 in_ns ethtool -K switch tx off >/dev/null 2>&1
 ip -n "$NS" addr add 10.79.0.1/24 dev switch
 ip -n "$NS" addr add fd79::1/64 dev switch nodad
-silent() { # COUNT SERVER'S ADDRESS: three times so many more, with an honest client behind each time, and one at the end
+silent() { # COUNT SERVER-ADDRESS: opens COUNT more, three times, each followed by an honest client
     local holders=() round served=0
     server -P -V -a "$2" || return
     for round in 1 2 3; do

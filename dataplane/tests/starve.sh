@@ -1,7 +1,7 @@
 #!/bin/bash
-# What peers that want the daemon to run out of packet buffers leave to an honest one: its verified rate before, during and after
-# segments of one byte behind gaps, and FPDUs that never end; over IPv4 and IPv6, on every port, before the MPA handshake and
-# after it. The attacker takes what processor time the others leave: it would be another machine. `make starve`.
+# Measures an honest peer's verified rate before, during and after attacks on the packet buffers: one-byte segments
+# behind gaps, and FPDUs that never end, over IPv4 and IPv6, on every port, before and after the MPA handshake. The
+# attacker runs at low priority: it would be another machine. `make starve`.
 source "$(dirname "$0")/lib.sh"
 
 ahead_of_others
@@ -14,7 +14,7 @@ in_ns sysctl -qw net.ipv4.tcp_timestamps=0
 BYTES=$((4 << 20))
 head -c "$BYTES" /dev/urandom >"$LAB/sent"
 
-# The honest peer's rate, megabytes a second: puts and gets for about a second, each compared.
+# Prints the honest peer's rate in megabytes per second, from puts and gets of about a second, each compared.
 rate() {
     local begin now=0 moved=0
     begin=$(date +%s%3N)
@@ -31,16 +31,16 @@ export -f rate
 rate_in_ns() { in_ns env IWARPCTL="$IWARPCTL" LAB="$LAB" BYTES="$BYTES" bash -c rate; }
 value() { ctl -j stats | jq --arg group "$1" --arg name "$2" '[.groups[] | select(.group == $group) | .counters[] | select(.name == $name) | .value] | add'; }
 
-# starved ARGUMENT…: the attack of starve.py with these arguments, and what it leaves. During its first three seconds the
-# honest peer keeps half of its rate, and never stands still; a second later it has all: three quarters, since the machine does
-# other things, too.
+# starved ARGUMENT…: runs the attack of starve.py with these arguments. During its first three seconds the honest peer
+# keeps half of its rate and never stalls; a second later it has all of it, measured as three quarters on a busy
+# machine.
 starved() {
     local before during=() after once sum=0 attacker state retained limit
     before=$(rate_in_ns)
     # Not through `in_ns`: the job must be the attacker itself, not a subshell around it.
     nice -n 39 ip netns exec "$NS" python3 dataplane/tests/starve.py "$@" >"$LAB/attack" 2>&1 &
     attacker=$!
-    # What it costs to open them is for other tests.
+    # Other tests measure the cost of opening them.
     becomes 1 30 grep -c 'all are open' "$LAB/attack" || return 1
     for once in 1 2 3; do during+=("$(rate_in_ns)"); done
     state=$(ctl -j status | jq -r .state)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# system.sh [DRIVER…]: iwarpd against the kernel's own TCP, over ports of these drivers (tap alone if none is named), each in a
-# namespace of its own: the test services, RDMA by `iwarpctl remote`, a path that loses, a path that reorders, hostile input,
+# system.sh [DRIVER…]: tests iwarpd against the kernel's TCP, over ports of these drivers (tap if none is named), each
+# in a namespace of its own: the test services, RDMA by `iwarpctl remote`, paths that lose or reorder, hostile input,
 # other MTUs, two workers. `make tap` and `make drivers`.
 #
 #   tap                     iwarpd ── iw0, the kernel's end of the TAP
@@ -25,7 +25,7 @@ case $DRIVER in
     *) echo "$0: no suite for the driver $DRIVER: tap, af_packet, af_xdp, pcap or memif" >&2; exit 2 ;;
 esac
 BRIDGE=${BRIDGE:-target/release/examples/bridge}
-# Distinct from that of the kernel's interface, whose stack must not take our frames for its own.
+# Differs from the address of the kernel's interface, whose stack must not accept our frames.
 [ "$KERNEL" = iw0 ] || PORT="$PORT\\nmac = \"02:49:57:00:00:02\""
 
 lab_open "ironwarp-$DRIVER"
@@ -34,7 +34,7 @@ lab_open "ironwarp-$DRIVER"
 sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' \
     -e "s#^driver *=.*#driver = \"$DRIVER\"#" -e "s#^interface *=.*#$PORT#" configs/tap.toml >"$LAB/lab.toml"
 
-# start CONFIG [MTU]: the daemon and, behind its port, the kernel with its addresses
+# start CONFIG [MTU]: starts the daemon and, behind its port, the kernel with its addresses.
 start() {
     [ "$KERNEL" != wire1 ] || veth "${2:-1500}" || return 1
     daemon_start "$1" || return 1
@@ -90,8 +90,8 @@ discard_all() { # HOST
     return 1
 }
 
-# One line with the time of day as RFC 867 suggests, ours to within two seconds; then the daemon closes first: the client has
-# nothing to wait for, and the daemon keeps TIME-WAIT.
+# The daemon sends one line with the time of day in the format of RFC 867, within two seconds of ours. It closes first:
+# the client has nothing to wait for, and the daemon keeps the TIME-WAIT state.
 daytime_line() { # HOST
     local line before after
     before=$(ctl -j status | jq .connections.time_wait)
@@ -103,7 +103,7 @@ daytime_line() { # HOST
     becomes $((before + 1)) 2 eval "ctl -j status | jq .connections.time_wait"
 }
 
-# Of six idle connections to two services one, then those of one service, are closed; the others stay.
+# Closes one of six idle connections to two services, then those of one service; the others stay.
 conn_close() { # HOST
     local pids=() port ids closed
     for port in 7 7 7 9 9 9; do
@@ -122,7 +122,7 @@ conn_close() { # HOST
     becomes 0 2 eval "ctl -j conn list | jq length"
 }
 
-refused() { # HOST: nobody listens there, and we are told so at once
+refused() { # HOST: the connection to a closed port is refused at once
     ! in_ns nc -z -w 2 "$1" 4444
 }
 
@@ -265,8 +265,8 @@ bad_wire_off() {
     tail -n 1 "$LAB/impair.json"
     tail -n 1 "$LAB/impair.json" | jq -e "$1"
 }
-# Connections cut short. A segment that arrives when its connection has ended, a copy or one that others have overtaken,
-# is answered by a reset (RFC 9293 §3.10.7.1), so on these wires the resets sent say nothing.
+# Connections that end early. A segment that arrives after the end of its connection (a duplicate or a reordered one) is
+# answered by a reset (RFC 9293 §3.10.7.1), so the resets sent are not counted on these links.
 cut_short() { echo $(($(counter tcp aborted) + $(counter tcp resets_received) + $(counter tcp timed_out))); }
 put_get_far() { # FILE REGION
     local before
@@ -285,7 +285,7 @@ check "a wire that loses, reorders, duplicates and damages" bad_wire --loss 0.00
 check "put and get 64 MiB over it, no connection cut short" put_get_far "$LAB/64M" big
 check "all of it happened" bad_wire_off '.lost > 50 and .reordered > 50 and .duplicated > 50 and .corrupted > 20'
 
-# --- nothing was lost where nobody looks: a buffer that the kernel refuses once, it refuses always
+# --- no buffer was lost unnoticed: a buffer that the kernel refuses once is refused always
 nothing_refused() {
     [ "$DRIVER" = af_xdp ] || return 0
     ctl -j port stats | jq -ce '.[0].counters | [.xdp_tx_invalid_descs, .xdp_rx_invalid_descs] | ., . == [0, 0]'

@@ -24,7 +24,7 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 pub use mapping::{Mapping, OutOfBounds};
 
-/// Error of [`attach`].
+/// Error of [`attach`] and [`attach_with`].
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The daemon is not reachable, or it refused.

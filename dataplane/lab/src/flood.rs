@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Ports to flood, used in rotation
     #[arg(long, value_delimiter = ',', default_value = "7")]
     ports: Vec<u16>,
-    /// SYNs per second
+    /// Number of SYNs sent per second
     #[arg(long, default_value_t = 200_000)]
     rate: u32,
     #[arg(long, default_value_t = 10.0)]
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     seed: u64,
 }
 
-/// An Ethernet address.
+/// An Ethernet address, parsed from the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mac([u8; 6]);
 

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Client: the server's address or name. Server: which address of the port to listen on.
     #[arg(short, long = "peer", value_name = "ADDRESS", id = "address")]
     pub(crate) address: Option<String>,
-    /// Client: source address.
+    /// Client: source address of the connection.
     #[arg(short = 'I', long, value_name = "ADDRESS", conflicts_with = "server")]
     pub(crate) source: Option<IpAddr>,
     /// TCP port of the server.
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Server with -P: most clients at the same time.
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=60))]
     pub(crate) clients: u16,
-    /// Print every event.
+    /// Print every event to stderr.
     #[arg(short, long)]
     pub(crate) debug: bool,
     /// Longest silence of the peer, seconds; 0: unlimited.

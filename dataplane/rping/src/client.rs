@@ -50,7 +50,7 @@ pub struct Client {
     plan: ClientPlan,
     objects: ConnObjects,
     wait: Wait,
-    /// First error.
+    /// First error of the connection.
     error: Option<Error>,
     round_began: Instant,
     last_received: Instant,

@@ -55,7 +55,7 @@ impl Bytes for VecMemory {
 pub struct TextMemory {
     /// Region of [`TextMemory::bytes`] bytes.
     pub region: RegionId,
-    /// Longest text, bytes.
+    /// Length of the longest text, bytes.
     pub size: u32,
 }
 
@@ -190,7 +190,7 @@ impl ConnObjects {
         Ok(verbs.device_mut().post_send(self.qp, &wr)?)
     }
 
-    /// Polls one completion.
+    /// Polls one completion, if available.
     pub(crate) fn completion<P: BufPool, M: Bytes>(&self, verbs: &mut Verbs<P, M>) -> Option<WorkCompletion> {
         let mut out = [WorkCompletion::default()];
         (verbs.device_mut().poll_cq(self.cq, &mut out) == Ok(1)).then_some(out).map(|[wc]| wc)

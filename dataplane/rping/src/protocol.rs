@@ -15,7 +15,7 @@ use rdma::verbs::Stag;
 
 /// Bytes of a Send.
 pub const INFO_LEN: usize = 16;
-/// Default TCP port.
+/// Default TCP port of rping.
 pub const PORT: u16 = 7174;
 /// Shortest text, bytes. The head of a longer text number is truncated.
 pub const SIZE_MIN: u32 = 16;

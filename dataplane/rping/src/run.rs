@@ -23,7 +23,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::args::{Args, Mpa, Over, Region, With};
 use crate::region::NodeConnector;
 
-/// Time without an answer after which the initiator sends an empty RDMA Write, for responders that overlook the first FPDU.
+/// Time without an answer after which the initiator sends an empty RDMA Write, for responders that overlook the first
+/// FPDU.
 const POKE_AFTER: Duration = Duration::from_millis(100);
 /// Longest wait for the peer's close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,7 +37,7 @@ const SERVER_SIZE: u32 = 1 << 20;
 struct Report {
     #[serde(flatten)]
     summary: Summary,
-    /// Connections that failed.
+    /// Number of failed connections.
     failed: u64,
     /// Error that ended the program early.
     error: Option<String>,

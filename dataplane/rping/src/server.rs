@@ -77,7 +77,7 @@ pub struct Server {
     stopping: bool,
     /// Statistics of the finished rounds.
     pub stats: Stats,
-    /// Connections that failed.
+    /// Number of failed connections.
     pub failed: u64,
     verbosity: Verbosity,
 }

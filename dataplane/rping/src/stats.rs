@@ -11,9 +11,9 @@ const LONGEST: Duration = Duration::from_secs(100);
 /// Counters and round times of a client or server.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Established connections.
+    /// Number of established connections.
     pub connections: u64,
-    /// Finished rounds.
+    /// Number of finished rounds.
     pub rounds: u64,
     /// Bytes of ping data written and read.
     pub bytes: u64,
@@ -38,15 +38,15 @@ pub struct Summary {
 /// Distribution of times, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// Shortest time, nanoseconds.
+    /// Shortest of the times, nanoseconds.
     pub min: u64,
-    /// Median time, nanoseconds.
+    /// Median of the times, nanoseconds.
     pub median: u64,
-    /// 99th percentile, nanoseconds.
+    /// 99th percentile of the times, nanoseconds.
     pub p99: u64,
-    /// Longest time, nanoseconds.
+    /// Longest of the times, nanoseconds.
     pub max: u64,
-    /// Mean time, nanoseconds.
+    /// Mean of the times, nanoseconds.
     pub mean: f64,
 }
 
@@ -67,7 +67,7 @@ impl Stats {
         }
     }
 
-    /// Returns the summary.
+    /// Summarizes the counters for output.
     pub fn summary(&self, role: &'static str) -> Summary {
         let times = self.times.as_ref().filter(|times| !times.is_empty());
         let round_ns = times.map(|times| Times {

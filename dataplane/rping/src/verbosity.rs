@@ -6,11 +6,11 @@ use std::io::{self, Write as _};
 /// Selects the output. Requested data goes to stdout, everything else to stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verbosity {
-    /// Print the progress.
+    /// Print progress messages to stderr.
     pub progress: bool,
     /// Print received ping data.
     pub texts: bool,
-    /// Print every event.
+    /// Print every event to stderr.
     pub events: bool,
 }
 

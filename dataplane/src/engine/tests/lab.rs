@@ -274,7 +274,7 @@ impl Lab {
         self.horizon = Instant::MAX;
     }
 
-    /// Replaces the link.
+    /// Replaces the link in both directions.
     pub(crate) fn rewire(&mut self, link: LinkConfig) {
         self.links = [3, 4].map(|seed| Link::new(link, Random::new(seed)));
     }

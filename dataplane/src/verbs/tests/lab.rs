@@ -232,7 +232,7 @@ pub(crate) struct Net {
     pub(crate) now: Instant,
     /// Called before (`true`) and after each poll.
     pub(crate) watch: fn(bool),
-    /// Drops all frames.
+    /// True to drop all frames.
     pub(crate) cut: bool,
     /// Host 0's frames lose their TCP payload if they come from one of these ports.
     pub(crate) silenced: Box<dyn Fn(u16) -> bool>,

@@ -50,7 +50,7 @@ struct Args {
     /// Listen at this address.
     #[arg(long)]
     listen: Option<SocketAddr>,
-    /// Number of connections.
+    /// Number of connections of the run.
     #[arg(long, default_value_t = 1)]
     qps: u16,
     /// Concurrent exchanges on each connection; connecting end only.

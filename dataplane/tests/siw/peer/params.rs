@@ -15,7 +15,7 @@ const MAGIC: &[u8; 4] = b"TRN1";
 /// Parameters chosen by the connecting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Params {
-    /// Concurrent exchanges.
+    /// Number of concurrent exchanges.
     pub(crate) slots: u16,
     /// True if the connecting end issues RDMA Reads.
     pub(crate) connector_reads: bool,
