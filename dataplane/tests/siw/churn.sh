@@ -1,17 +1,16 @@
-# shellcheck shell=bash
-# Connections by the thousand, and what the daemon holds when they are gone. Sourced by run.sh.
+# Suite `churn`: thousands of connections, and the resources that the daemon holds afterwards. Sourced by run.sh.
 
-# counters NAME…: their values, in this order.
+# counters NAME…: prints the values of the counters, in this order.
 counters() { ctl -j stats | jq -r --arg names "$*" '[.groups[].counters[]] as $all | $names | split(" ") | map(. as $name | [$all[] | select(.name == $name) | .value] | add) | map(tostring) | join(" ")'; }
 
-# resources: all that connections make the daemon hold. A worker has up to a burst of packet buffers at hand, 32, and net_tap
-# keeps one for the next frame: so many or fewer are the same.
+# resources: prints everything that connections make the daemon hold. A worker has up to a burst of 32 packet buffers in
+# hand, and net_tap keeps one for the next frame: up to 33 buffers count as equal.
 resources() {
     ctl -j status | jq -c '[.connections.established, .connections.opening, .connections.closing, .connections.time_wait, .regions], (.pools[] | [.name, ([.in_use, 33] | max)])'
     ctl -j region list | jq -c '.[] | [.name, .grants]'
 }
 
-# at_rest: it holds what it held when it started.
+# at_rest: the daemon holds what it held at the start.
 at_rest() {
     local now
     for _ in $(seq 100); do
@@ -23,8 +22,8 @@ at_rest() {
     return 1
 }
 
-# cycle COUNT OPTIONS: each eighth of them ends in another way (cycle.c); the daemon's books say the same, when it has heard
-# of the last.
+# cycle COUNT OPTIONS: runs COUNT connections, an eighth of which ends in each of eight ways (cycle.c); the daemon's
+# counters match once the last has ended.
 cycle() {
     local count=$1 before
     local names=(passive_opens requests_in accepts_out rejects_out terminates_sent)
@@ -48,7 +47,7 @@ cycle() {
 }
 
 resident_kib() { awk '$1 == "VmRSS:" {print $2}' "/proc/$DAEMON_PID/status"; }
-# what a first round of every kind makes it touch, it keeps
+# memory touched by the first connection of every kind stays allocated
 grew_little() {
     local now
     now=$(resident_kib)

@@ -1,10 +1,8 @@
 #!/bin/busybox sh
-# shellcheck shell=dash
-# First process of the guest: loads the modules, brings up eth0 and siw0, then serves the control line
-# (ttyS1): each line read is `ID LENGTH COMMAND`, answered by `<SOH>GOT ID`, the command's output and
-# `<SOH>EXIT ID CODE`. The emulated line loses characters now and then: a line whose command has not that length is
-# answered by `<SOH>AGAIN`, and a command that comes twice is not run twice.
-# Commands run in one shell, so that a later one can `wait` for what an earlier one left in the background.
+# First process of the guest: loads the modules, brings up eth0 and siw0, then serves the control line (ttyS1). Each
+# line is `ID LENGTH COMMAND`; the reply is `<SOH>GOT ID`, the command's output and `<SOH>EXIT ID CODE`. The emulated
+# line sometimes loses characters: a command of the wrong length is answered by `<SOH>AGAIN`, and a repeated command is
+# not run twice. Commands run in one shell, so that a later one can `wait` for a background job of an earlier one.
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/
 mount -t proc proc /proc
@@ -17,7 +15,7 @@ while read -r module; do
     insmod "/modules/$module" 2>/tmp/insmod || echo "guest: $module: $(cat /tmp/insmod)"
 done </modules/order
 
-# argument NAME: the value of NAME=... on the kernel's command line.
+# argument NAME: prints the value of NAME=... on the kernel's command line.
 argument() { tr ' ' '\n' </proc/cmdline | sed -n "s#^$1=##p"; }
 
 echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad

@@ -13,7 +13,8 @@
 # GUEST_IMAGE   directory made by prepare.sh; set by guest_boot when empty
 # GUEST_LOGS    directory for console logs and the control line; must exist
 #
-# A command is one line of shell, of at most 3500 bytes; a guest runs one at a time. Exit code 124: no answer in time; 125: guest gone.
+# A command is one line of shell of at most 3500 bytes; a guest runs one at a time. Exit code 124: no answer in time;
+# 125: guest gone.
 
 declare -gA _guest_pid _guest_in _guest_out
 _guest_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -68,12 +69,12 @@ guest_run() {
     # The time, not a counter: a counter would stand still in a subshell.
     id=${EPOCHREALTIME//[.,]/}
     while [ $SECONDS -lt $deadline ]; do
-        # Characters get lost on the way: what is not confirmed is said again.
+        # The serial line may lose characters: an unconfirmed command is sent again.
         if [ -z "$got" ] && [ $SECONDS -ge $again ] && [ $sent -lt 8 ]; then
             printf '%s %s %s\n' "$id" "${#command}" "$command" >&"${_guest_in[$name]}"
             sent=$((sent + 1)) again=$((SECONDS + 5))
         fi
-        # A read that times out leaves what it has in `line`: it is the head of the next one.
+        # A read that times out leaves its bytes in `line`: they start the next line.
         if ! IFS= read -r -t 1 -u "${_guest_out[$name]}" line; then
             part+=$line
             kill -0 "${_guest_pid[$name]}" 2>/dev/null || return 125
@@ -86,7 +87,7 @@ guest_run() {
             $'\001AGAIN') again=0 && continue ;;
         esac
         if [[ $line =~ ^(.*)$'\001'"EXIT "([0-9]+)" "([0-9]+)$ ]]; then
-            # The answer to an earlier command that ran out of time is not ours.
+            # Ignores the answer to an earlier command that timed out.
             [ "${BASH_REMATCH[2]}" = "$id" ] || continue
             [ -z "${BASH_REMATCH[1]}" ] || printf '%s\n' "${BASH_REMATCH[1]}"
             return "${BASH_REMATCH[3]}"

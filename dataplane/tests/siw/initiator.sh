@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Cases with the guest's siw as the responder. Sourced by run.sh.
 
-# `iwarpctl remote`, over the kernel's TCP, against a region that the guest's siw serves.
+# Runs `iwarpctl remote`, over the kernel's TCP, against a region that the guest's siw serves.
 suite_initiator() {
     local size=3000001
     guest_run siw "mkfifo /tmp/in; iwserver --listen 10.77.0.3 --port 7400 --region theirs:4194304:rw <>/tmp/in >/tmp/out 2>&1 &"

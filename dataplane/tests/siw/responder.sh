@@ -14,7 +14,7 @@ reject() {
 }
 not_client() { ! client "$@"; }
 
-# bulk PORT SEED: the whole region on one connection, then four at once, then Writes and Reads mixed.
+# bulk PORT SEED: transfers the whole region on one connection, then four at once, then mixes Writes and Reads.
 bulk() {
     local port=$1 seed=$2 title=$3
     try "$title: 1 B to 1 MiB over the region" client "$port" --region lab --size "$BYTES" --ops write,read --seed "$seed"
@@ -24,8 +24,8 @@ bulk() {
         client "$port" --region lab --access r --start $((BYTES / 4)) --size $((BYTES / 4)) --ops read --seed "$seed"
 }
 
-# terminated LAYER/TYPE/CODE… -- PORT OPTIONS: the client is refused, and the guest's kernel has seen one of
-# these Terminates for it, and no other. siw takes the nibbles of the first byte the other way round.
+# terminated LAYER/TYPE/CODE… -- PORT OPTIONS: the client is refused, and the guest's kernel has received one of these
+# Terminates, and no other. siw swaps the nibbles of the first byte.
 terminated() {
     local wanted=() seen code
     while [ "$1" != -- ]; do
@@ -41,7 +41,7 @@ terminated() {
     [ "$code" = 0 ] && [ -n "$seen" ] && [[ " ${wanted[*]} " == *" $seen "* ]]
 }
 
-# crc_is true|false: what the daemon says of its only established connection.
+# crc_is true|false: the CRC setting that the daemon reports for its only established connection.
 crc_is() {
     local agreed
     agreed=$(ctl -j conn list | jq -c '[.[] | select(.state == "ESTABLISHED" and .rdma) | .rdma.crc]')
@@ -49,7 +49,7 @@ crc_is() {
     [ "$agreed" = "[$1]" ]
 }
 
-# revoke OPERATION PORT CRC TERMINATE: a region is taken away under a connection that holds it.
+# revoke OPERATION PORT CRC TERMINATE: deregisters a region while a connection uses it.
 revoke() {
     local seen
     ctl region register victim --size 1M --access remote-read,remote-write &&
@@ -111,8 +111,8 @@ revocations() {
     try "the region's name is gone" reject 1 --region victim
 }
 
-# agreed IRD ORD: iwarpd grants the Reads that the guest would send and asks for those that it would answer; siw
-# keeps to that. The region's beginning is as `bulk $CRC_OFF 200` left it.
+# agreed IRD ORD: iwarpd grants as many Reads as the guest wants to send, and requests as many as it answers; siw
+# respects that. The start of the region is as `bulk $CRC_OFF 200` left it.
 agreed() {
     local ird=$1 ord=$2 seen
     guest_hold siw --host 10.77.0.2 --port $CRC_ON --region lab --ird "$ird" --ord "$ord" --ops depth --seed 201 || return 1

@@ -2,17 +2,17 @@
 # Debian's rping in the guest against iwarp-rping on a port of its own, in both roles. Sourced by run.sh.
 
 RPING=${RPING:-target/release/iwarp-rping}
-# rdma-core's shortest and longest text, and some between. Rounds of each: the emulated machine checks long texts
+# Text sizes with rounds: rdma-core's shortest and longest, and some between. The emulated machine checks long texts
 # slowly.
 RPING_SIZES="23:600 64:2000 1000:400 1449:400 4096:200 16384:100 65535:50"
 
-# ours_serves OPTIONS: iwarp-rping as a server of many clients, until ours_served.
+# ours_serves OPTIONS: starts iwarp-rping as a server of many clients, until ours_served.
 ours_serves() {
     peer_start "$LAB/rping.json" "$RPING" -s -P -V --json --timeout 60 --config "$LAB/peer.toml" "$@" &&
         peer_says 'listening' || { peer_stop; return 1; }
 }
 
-# ours_served CLIENTS ROUNDS: it ends well when it is told to, and has served so much.
+# ours_served CLIENTS ROUNDS: stops the server; it exits with 0 and has served this many.
 ours_served() {
     local seen
     peer_stop || { cat "$LAB/peer.err"; return 1; }
@@ -21,15 +21,15 @@ ours_served() {
     [ "$seen" = "$1 clients, $2 rounds, 0 failed" ]
 }
 
-# their_clients N SIZE ROUNDS: so many at once. None may say anything but that it was disconnected, which it asks for after
-# its last round: a text that came back wrong it would tell; the rounds and connections, ours_served counts. How the
-# process then ends is not judged, only told: Debian's rping destroys its event channel and frees its memory while its
-# threads still use them, and may exit with an error, before or after it has said what it saw, crash, or wait for ever.
+# their_clients N SIZE ROUNDS: runs N clients at once. A client may print nothing but its disconnect, which it requests
+# after its last round; it would print a wrong text. ours_served counts the rounds and connections. The exit status of a
+# client is printed and not judged: Debian's rping destroys its event channel and frees its memory while its threads
+# still use them, and may exit with an error before or after its output, crash, or hang.
 their_clients() {
     guest_run siw "rm -f /tmp/rping.*; for i in \$(seq $1); do timeout -s KILL 60 rping -c -a 10.77.0.4 -V -S $2 -C $3 >/tmp/rping.\$i 2>&1 & p=\"\$p \$!\"; done; for i in \$p; do wait \$i 2>/dev/null || echo \"RESULT a client ended with exit code \$?\"; done; p=; ! grep -vE '^(client DISCONNECT EVENT\.\.\.|rdma_get_cm_event: Bad file descriptor)$' /tmp/rping.*" 110
 }
 
-# rping_clients TITLE OPTIONS: the guest's clients at our server.
+# rping_clients TITLE OPTIONS: runs the guest's clients against our server.
 rping_clients() {
     local title=$1 size clients=0 rounds=0
     shift
@@ -52,7 +52,7 @@ our_client() {
     [[ $seen = "$rounds rounds, 0 failed, "* ]]
 }
 
-# rping_server TITLE OPTIONS: our client at the guest's server.
+# rping_server TITLE OPTIONS: runs our client against the guest's server.
 rping_server() {
     local title=$1 size
     shift

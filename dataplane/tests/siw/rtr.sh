@@ -1,9 +1,8 @@
-# shellcheck shell=bash
-# The ready-to-receive messages of the peer-to-peer model (RFC 6581 §9.2), in both roles. Sourced by run.sh, behind
-# churn.sh, rping.sh and turns.sh. siw knows two of the three: a Write and a Read of no bytes.
+# Suite `rtr`: the ready-to-receive messages of the peer-to-peer model (RFC 6581 §9.2), in both roles. Sourced by run.sh
+# after churn.sh, rping.sh and turns.sh. siw supports two of the three: a Write and a Read of no bytes.
 
-# they_ask on|off [KIND…]: whether siw asks for the peer-to-peer model as the initiator, and for which messages. The numbers
-# are the bytes of RFC 6581 §9 in the guest's order.
+# they_ask on|off [KIND…]: sets whether siw requests the peer-to-peer model as the initiator, and with which messages.
+# The numbers are the bytes of RFC 6581 §9 in the guest's order.
 they_ask() {
     local model=0 kinds=0 kind
     [ "$1" = on ] && model=1
@@ -16,10 +15,10 @@ they_ask() {
     guest_run siw "echo $model >/sys/module/siw/parameters/peer_to_peer; echo $kinds >/sys/module/siw/parameters/rtr_type; cat /sys/module/siw/parameters/peer_to_peer"
 }
 
-# taken: streams that the daemon's peers have begun with a ready-to-receive message.
+# taken: prints the number of streams that the daemon's peers have started with a ready-to-receive message.
 taken() { counters in_rtrs; }
 
-# they_begin N PORT OPTIONS: iwclient's work is done, on N streams that siw began with the message that was agreed on.
+# they_begin N PORT OPTIONS: iwclient succeeds on N streams that siw has started with the negotiated message.
 they_begin() {
     local streams=$1 before
     shift
@@ -29,7 +28,7 @@ they_begin() {
     [ $(($(taken) - before)) = "$streams" ]
 }
 
-# we_begin OPCODE KINDS: our rping, which of itself only sends Sends, begins with a message of that opcode.
+# we_begin OPCODE KINDS: our rping, which otherwise sends only Sends first, starts with a message of this opcode.
 we_begin() {
     local seen=$LAB/rtr.pcap code pid
     ip netns exec "$NS" tcpdump -i peer0 -w "$seen" -B 65536 -U tcp port 7174 >"$LAB/tcpdump.log" 2>&1 &

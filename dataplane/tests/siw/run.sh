@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# iwarpd against Linux soft-iWARP: a QEMU guest with siw reads and writes the daemon's regions over a bridge
-# of a namespace of its own. `make interop`; needs root. Last line: `N passed, N failed`.
+# Tests iwarpd against Linux soft-iWARP: a QEMU guest with siw reads and writes the daemon's regions over a bridge in a
+# namespace of its own. `make interop`; needs root. Last line: `N passed, N failed`.
 #
 #   IWARPD, IWARPCTL   the programs (default: target/release)
 #   SIW_BYTES          how much of the region the bulk cases cover (default: all 64 MiB)
@@ -90,8 +90,8 @@ socket = "$SOCKET"
 TOML
 }
 
-# The daemon's TAP and the guest's on one bridge. The kernel's side of a net_tap port has the port's own
-# address: it gets another, or the bridge would take the daemon's frames for its own.
+# Connects the daemon's TAP and the guest's by a bridge. The kernel's side of a net_tap port has the port's own address:
+# it gets another one, or the bridge would take the daemon's frames for its own.
 build_bridge() {
     ip -n "$NS" link add br0 type bridge mcast_snooping 0
     in_ns ip tuntap add guest0 mode tap
@@ -103,7 +103,7 @@ build_bridge() {
     ip -n "$NS" link set br0 up
 }
 
-# The programs that are their own dataplane share a port on the bridge: one end of a veth pair.
+# Programs that run their own dataplane share a port on the bridge: one end of a veth pair.
 build_peer_port() {
     local interface
     in_ns ip link add peer0 type veth peer name peer1
@@ -146,14 +146,14 @@ regions_max = 64
 TOML
 }
 
-# peer_start OUT COMMAND…: a program on that port, in the background. What it says goes to OUT and peer.err.
+# peer_start OUT COMMAND…: starts a program on that port in the background, with output in OUT and peer.err.
 peer_start() {
     local out=$1
     shift
     ip netns exec "$NS" timeout --foreground 200 "$@" >"$out" 2>"$LAB/peer.err" &
     PEER_PID=$! PEER_OUT=$out
 }
-# peer_says TEXT: waits until it says that.
+# peer_says TEXT: waits until its output contains TEXT.
 peer_says() {
     for _ in $(seq 300); do
         grep -q "$1" "$PEER_OUT" "$LAB/peer.err" && return 0
@@ -166,7 +166,7 @@ peer_says() {
 peer_wait() { wait "$PEER_PID"; local code=$?; cat "$PEER_OUT"; [ $code = 0 ] || cat "$LAB/peer.err"; return $code; }
 peer_stop() { kill -TERM "$PEER_PID" 2>/dev/null; wait "$PEER_PID"; }
 
-# loss_on ONE_IN: of so many frames that cross the bridge one is lost, either way, whatever it is.
+# loss_on ONE_IN: drops one of ONE_IN frames of any kind that cross the bridge, in both directions.
 loss_on() {
     loss_one_in=$1
     in_ns nft -f - <<NFT
@@ -190,7 +190,7 @@ loss_happened() {
     [ "$lost" -ge 100 ] && [ $((lost * loss_one_in)) -lt $((seen * 2)) ] && [ $((lost * loss_one_in * 2)) -gt "$seen" ]
 }
 
-# try NAME COMMAND…: a check, and the first of the programs' own lines behind it.
+# try NAME COMMAND…: runs a check and prints the first lines of the programs' output after it.
 try() {
     local failed=$FAILED
     check "$@"
@@ -200,7 +200,7 @@ try() {
 # The suites, in the order in which they run.
 SUITES=${SIW_SUITES:-responder churn initiator rping turns rtr loss}
 
-# lossy PERCENT BYTES SEED ROUNDS: all kinds of work while frames are lost.
+# lossy PERCENT BYTES SEED ROUNDS: runs all kinds of work while frames are lost.
 lossy() {
     local title="$1 % loss" BYTES=$2 SIZES="64:$4 16384:10" CRC_TITLE="$1 % loss, CRC on"
     loss_on $((100 / $1))
@@ -232,7 +232,7 @@ main() {
     echo "guest with $(head -n 1 "$GUEST_IMAGE/versions") up after $((SECONDS - begin)) s"
 
     try "IPv4 neighbor" guest_run siw 'ping -c 3 -w 10 10.77.0.2'
-    # Every other case would run into its timeout.
+    # Every further case would time out.
     [ "$FAILED" = 0 ] || { score; exit 1; }
     try "IPv6 neighbor" guest_run siw 'ping -6 -c 3 -w 10 fd77::2'
     # shellcheck disable=SC2086 # a list

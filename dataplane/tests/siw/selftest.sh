@@ -18,7 +18,7 @@ guest_boot server tap0 52:54:00:77:00:02 10.77.0.2/24 fd77::2/64 || exit 1
 guest_boot client tap1 52:54:00:77:00:03 10.77.0.3/24 fd77::3/64 || exit 1
 echo "two guests booted in $((SECONDS - begin)) s"
 
-# serve TAG OPTIONS: a server in its guest; its standard input stays open for `ask`.
+# serve TAG OPTIONS: starts a server in its guest; its standard input stays open for `ask`.
 serve() {
     local tag=$1
     shift
@@ -27,18 +27,18 @@ serve() {
 }
 ask() { guest_run server ": >/tmp/out4; echo '$*' >/tmp/in4; for i in \$(seq 100); do grep RESULT /tmp/out4 && break; sleep 0.1; done; grep -q ' ok' /tmp/out4"; }
 
-# try NAME COMMAND…: a check, and the client's own lines behind it.
+# try NAME COMMAND…: runs a check and prints the client's own lines after it.
 try() {
     local failed=$FAILED
     check "$@"
     [ "$FAILED" != "$failed" ] || sed -n 's/^RESULT /        /p' "$LAB/check.out"
 }
 
-# siw as responder: the pause is for its lost wake-up, --peer-siw for its short Read Responses.
+# siw as responder: the pause avoids its lost wake-up, and --peer-siw its short Read Responses.
 client() { guest_client client 200 --peer-siw --settle 300 --timeout 20 --host 10.77.0.2 --port 7400 "$@"; }
 not_client() { ! client "$@"; }
 
-# siw closes TCP right behind its Reject; the initiator then often loses the Reject's private data.
+# siw closes TCP right after its Reject; the initiator then often loses the Reject's private data.
 reject() {
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         client --expect-reject "$@" && return 0
@@ -72,7 +72,7 @@ for kind in magic short truncated empty-name long-name long-token; do
 done
 
 try "fill" client "${secret[@]}" --ops write,read --seed 9
-# siw does not test its bounds for wrapping, so write-wrap and read-wrap are not for it.
+# siw does not check bounds for wrapping, so write-wrap and read-wrap are left out.
 for violation in write-past-end write-at-end write-before write-far read-past-end read-at-end read-before \
     read-far bad-stag-write bad-stag-read bad-key-write bad-key-read other-stream-write other-stream-read \
     closed-stream-write closed-stream-read; do

@@ -1,6 +1,6 @@
 /*
  * Taking turns: an exchange in which both ends do the same with all that siw can: RDMA Writes, RDMA Reads
- * and the four Sends, each checked byte for byte. One end has a peer of another make in dataplane/src/bin.
+ * and the four Sends, each checked byte for byte. Our end is siw-peer, in dataplane/tests/siw/peer.
  *
  * The connecting end names the terms in its private data. Then, in each of `slots` slots, turn 0 is its,
  * turn 1 the other's, and so on. A turn is an RDMA Write into the sink that the peer's last message named

@@ -1,10 +1,9 @@
-# shellcheck shell=bash
-# Writes, Reads and the four Sends in turns (turns.h): iwpeer in the guest, and our `turns` on a port of its own, in
-# both roles. Sourced by run.sh.
+# Suite `turns`: ping-pong of Writes, Reads and the four Sends (turns.h) between iwpeer in the guest and our `siw-peer`
+# on its own port, in both roles. Sourced by run.sh.
 
 SIW_PEER=${SIW_PEER:-target/release/examples/siw-peer}
 
-# they_connect CRC PAIRS OPTIONS: iwpeer connects so many queue pairs to ours.
+# they_connect CRC PAIRS OPTIONS: iwpeer connects PAIRS queue pairs to ours.
 they_connect() {
     local crc=$1 qps=$2 code
     shift 2
@@ -15,7 +14,7 @@ they_connect() {
     peer_wait && [ $code = 0 ] && same_work "$LAB/turns.out" "$qps"
 }
 
-# we_connect CRC PAIRS OPTIONS: the other way round.
+# we_connect CRC PAIRS OPTIONS: siw-peer connects PAIRS queue pairs to the guest's.
 we_connect() {
     local crc=$1 qps=$2 code
     shift 2
@@ -27,7 +26,7 @@ we_connect() {
     guest_run siw 'wait $peer; code=$?; cat /tmp/peer.out; (exit $code)' && same_work "$LAB/turns.out" "$qps"
 }
 
-# same_work FILE PAIRS: every pair has come to its end, and has seen Sends of each kind.
+# same_work FILE PAIRS: every queue pair has finished, and has received Sends of each kind.
 same_work() {
     local line count=0
     while read -r line; do
@@ -37,8 +36,8 @@ same_work() {
     [ "$count" = "$2" ]
 }
 
-# refused_there HOW CRC PAIRS OPTIONS: the guest's kernel is told that the STag is not valid: DDP, tagged, code 0.
-# siw takes the nibbles of the first byte the other way round.
+# refused_there CRC PAIRS OPTIONS: the guest's kernel receives a Terminate for an invalid STag: DDP, tagged, code 0. siw
+# swaps the nibbles of the first byte.
 refused_there() {
     guest_run siw 'dmesg -c >/dev/null'
     they_connect "$@" && guest_run siw 'dmesg' | grep -q 'got TERMINATE. layer 1, type 1, code 0'
@@ -65,13 +64,13 @@ suite_turns() {
         turns_both peer 1 --slots 32 --turns 12 --bytes 8192 --ird "${pair% *}" --ord "${pair#* }" --seed 3
     done
     turns_both peer 1 --slots 200 --turns 6 --bytes 4096 --ird 128 --ord 128 --seed 4
-    # Without read depths in its startup, siw's connections have none.
+    # Without read depths in its startup, siw's connections have no Reads.
     try "MPA revision 1" we_connect peer 1 --turns 20 --revision 1 --ird 0 --ord 0 --seed 5
     wire
 }
 
-# wire: a capture of all that goes on in turns, both ways and in both roles, as tshark sees it. Which of it is ours the
-# address tells; of siw's Terminate it has the order of bits wrong, as siw has.
+# wire: captures the exchange in both roles and checks it with tshark. The source address distinguishes our frames from
+# siw's; siw's Terminates have the wrong bit order, as siw sends them.
 wire() {
     local seen=$LAB/turns.pcap opcode
     ip netns exec "$NS" tcpdump -i peer0 -w "$seen" -B 65536 -U tcp port 7500 >"$LAB/tcpdump.log" 2>&1 &
