@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""compare.py RESULTS: the table of goodput, Ironwarp against Linux, from one JSON object per line and measurement:
-cell, direction, side, run, each_mbit_s, relay. Fails when Ironwarp is slower in a cell, or when a measurement is not
-to be trusted.
+"""compare.py RESULTS: prints the table of goodput, Ironwarp against Linux, from one JSON object per line and
+measurement: cell, direction, side, run, each_mbit_s, relay. Fails if Ironwarp is slower in a cell, or a measurement is
+too noisy.
 
-The rule. Every connection has a path of its own, and the k-th connection of the n-th run meets the same dice on both
-sides: so each is one measurement of the cell. A cell's goodput is the median over the runs of what all connections of
-a run delivered together. The noise is what the mean is uncertain by: three standard errors of the difference between
-the two sides, relative to Linux's mean. It is computed from the spread of the connections, which dice cause, and from
-the spread of the runs, which a busy machine causes to all connections at once; the greater one counts. A cell is lost
-when ratio + noise < 1. A noise above NOISE_MAX decides nothing, and fails too: the machine is too busy to measure.
+The rule: every connection has its own path, and the k-th connection of the n-th run has the same random loss on both
+sides, so each connection is one measurement of the cell. The goodput of a cell is the median over the runs of the sum
+of all connections. The noise is the uncertainty of the mean: three standard errors of the difference between the two
+sides, relative to Linux's mean. It is computed from the spread of the connections, caused by random loss, and from the
+spread of the runs, caused by load on the machine; the greater one counts. A cell fails if ratio + noise < 1. A noise
+above NOISE_MAX fails too: the machine is too busy to measure.
 """
 import collections
 import json
@@ -20,7 +20,7 @@ REFERENCE = "linux"
 
 
 def noise(one, other):
-    """Three standard errors of the difference of two means, relative to the second."""
+    """Returns three standard errors of the difference of two means, relative to the second."""
     def variance_of_mean(values):
         return statistics.variance(values) / len(values) if len(values) > 1 else 0
     error = (variance_of_mean(one) + variance_of_mean(other)) ** 0.5

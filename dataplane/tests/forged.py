@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""forged.py INTERFACE DAEMON_MAC KIND: what an honest peer receives while somebody else claims its address.
+"""forged.py INTERFACE DAEMON_MAC KIND: measures what an honest peer receives while an attacker claims its address.
 
-KIND is reply or gratuitous (ARP, over IPv4), solicited or unsolicited (neighbor advertisements, over IPv6); then the
-claim is false, and repeated for a while. Or it is moves4 or moves6: the interface has got another station address before,
-and says so. Reads chargen at a steady 4 MB/s, with little buffered, so that a pause shows however busy the machine is; prints
-one line of JSON: bytes per second before the first claim, during the claims and after, and the longest time in which nothing came.
+KIND is reply or gratuitous (ARP, over IPv4), or solicited or unsolicited (neighbor advertisements, over IPv6): the claim
+is false and repeated for a while. Or KIND is moves4 or moves6: the interface changes its link address and announces it.
+Reads chargen at a steady 4 MB/s with a small buffer, so that a pause is visible on a busy machine. Prints one line of
+JSON: bytes per second before the first claim, during the claims and after, and the longest silence.
 """
 import fcntl
 import json
@@ -20,8 +20,8 @@ FORGER = b"\x02\x00\x00\x00\x66\x66"
 V4 = [socket.inet_pton(socket.AF_INET, text) for text in ("10.77.0.1", "10.77.0.2")]
 V6 = [socket.inet_pton(socket.AF_INET6, text) for text in ("fd77::1", "fd77::2")]
 ALL_NODES = socket.inet_pton(socket.AF_INET6, "ff02::1")
-LENGTH = 1.5 if kind.startswith("moves") else 1.0  # seconds of each part
-RATE = 4_000_000  # bytes per second that are read
+LENGTH = 1.5 if kind.startswith("moves") else 1.0  # length of each part, seconds
+RATE = 4_000_000  # rate of reading, bytes per second
 EVERY = 0.1  # seconds between two false claims
 
 
@@ -77,7 +77,7 @@ def read():
     while count := peer.recv_into(buffer):
         now = time.monotonic()
         arrivals.append((now, count))
-        # A pause is not made up for beyond 50 ms of it.
+        # Makes up for at most 50 ms of a pause.
         due = max(due + count / RATE, now - 0.05)
         time.sleep(max(due - now, 0))
 
@@ -90,7 +90,7 @@ marks.append(time.monotonic())
 if kind.startswith("moves"):
     moved = bytes((2, 0, 0, 0, 0x77, 4 if kind == "moves4" else 6))
     set_address(moved)
-    # RFC 5227 §1.1 has two announcements, 2 s apart.
+    # RFC 5227 §1.1: two announcements, 2 s apart.
     port.send(claim(moved))
     time.sleep(LENGTH)
 else:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""garbage.py INTERFACE COUNT [SEED]: throws malformed frames at whatever is behind an interface.
+"""garbage.py INTERFACE COUNT [SEED]: sends malformed frames to the host behind an interface.
 
-Random bytes, truncations of good headers, and TCP segments to open ports with lying lengths, options and
-checksums; seeded, so that a run can be repeated.
+The frames are random bytes, truncated headers, and TCP segments to open ports with wrong lengths, options and
+checksums. A seed makes a run repeatable.
 """
 import random
 import socket
@@ -27,7 +27,7 @@ def checksum(data):
 
 
 def tcp():
-    """A segment to a listener of ours whose header may lie anywhere."""
+    """Builds a segment to one of our listeners with wrong header fields."""
     options = rng.randbytes(rng.choice((0, 4, 8, 20, 40)))
     payload = rng.randbytes(rng.choice((0, 1, 20, 400)))
     offset = rng.choice((len(options) // 4 + 5, rng.randrange(16)))

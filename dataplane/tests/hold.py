@@ -1,6 +1,6 @@
-"""hold.py HOST PORT REGION N [--read]: opens N connections to the region service, has each granted the region, and
-keeps them open until it is ended. Says how many were granted. With --read each asks for the whole region, and takes
-nothing of it. With --silent none of them sends anything."""
+"""hold.py HOST PORT REGION N [--read]: opens N connections to the region service, requests the region on each, and keeps
+them open until it is ended. Prints the number of grants. With --read each requests the whole region and does not read
+the response. With --silent none of them sends anything."""
 
 import resource
 import socket
@@ -26,7 +26,7 @@ def crc32c(data):
 
 
 def read_request(reply):
-    """An FPDU with an RDMA Read Request (RFC 5040 4.4) for what the reply of the region service offers."""
+    """Builds an FPDU with an RDMA Read Request (RFC 5040 §4.4) for the region in the reply of the region service."""
     stag, base, length = struct.unpack(">I4xQQ", reply[28:52])
     header = bytes([0x41, 0x41]) + struct.pack(">IIII", 0, 1, 1, 0)
     ulpdu = header + struct.pack(">IQIIQ", 1, 0, length, stag, base)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A bad wire between two interfaces: loses, delays, reorders, duplicates and damages frames.
+"""Emulates a bad link between two interfaces: loses, delays, reorders, duplicates and corrupts frames.
 
-Both interfaces must have their offloads off (ethtool -K IF tso off gso off gro off tx off), or frames
-come that no wire would carry. Seeded: the same frames meet the same fate. Ends on SIGTERM or SIGINT and
-prints what it did as one JSON object.
+Both interfaces must have their offloads off (ethtool -K IF tso off gso off gro off tx off), or frames longer than a
+link can carry arrive. A seed makes the treatment of the same frames repeatable. Ends on SIGTERM or SIGINT and prints
+its counters as one JSON object.
 """
 import argparse
 import heapq
@@ -16,7 +16,7 @@ import time
 
 FRAME_MAX = 16384
 BURST = 64
-# asm-generic/socket.h: Python has no names for them.
+# asm-generic/socket.h: Python does not define these.
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 
 
@@ -39,7 +39,7 @@ class Wire:
             ("forwarded", "lost", "reordered", "duplicated", "corrupted", "oversize", "refused"), 0)
 
     def take(self, now, frame, out):
-        """Decides a frame's fate when it enters the wire."""
+        """Decides the treatment of a frame that enters the link."""
         options, chance = self.options, self.random.random
         if options.frame_max and len(frame) > options.frame_max:
             self.stats["oversize"] += 1
@@ -65,7 +65,7 @@ class Wire:
         heapq.heappush(self.queue, (due, self.count, frame, out))
 
     def deliver(self, now):
-        """Sends what has traveled long enough; returns how long the next frame still needs."""
+        """Sends the frames that are due; returns the time until the next one."""
         while self.queue:
             due, _, frame, out = self.queue[0]
             if due > now:

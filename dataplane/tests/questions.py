@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""questions.py [VLAN]: a capture, on standard output, of frames that 10.77.0.2 / fd77::2 must answer."""
+"""questions.py [VLAN]: writes a capture of frames that 10.77.0.2 / fd77::2 must answer to stdout."""
 import struct
 import sys
 from ipaddress import ip_address

@@ -1,11 +1,11 @@
-"""starve.py gaps|fpdus HOST PORT COUNT EACH [--request REGION]: opens COUNT connections, with --request each has itself granted
-the region, and then
+"""starve.py gaps|fpdus HOST PORT COUNT EACH [--request REGION]: opens COUNT connections, requests the region on each with
+--request, and then
 
 gaps   sends EACH segments of one byte behind a gap on each connection, one connection after the other
-fpdus  begins an FPDU of 64 KiB on each connection, EACH segments of 100 bytes long, and never ends it
+fpdus  starts an FPDU of 64 KiB on each connection with EACH segments of 100 bytes, and never completes it
 
-Says how long that took, and keeps the connections open until it is ended. The segments behind gaps go past the kernel's TCP: run it
-in a namespace without TCP timestamps (net.ipv4.tcp_timestamps=0), whose only other end is HOST."""
+Prints the time taken, and keeps the connections open until it is ended. The segments behind gaps bypass the kernel's TCP:
+run it in a namespace without TCP timestamps (net.ipv4.tcp_timestamps=0), whose only other host is HOST."""
 
 import ipaddress
 import resource
@@ -41,13 +41,13 @@ def connect():
 
 
 def numbers(sock):
-    """SND.NXT and RCV.NXT, as the kernel tells those who move connections from one host to another."""
+    """Reads SND.NXT and RCV.NXT through the kernel's interface for connection migration (TCP_REPAIR)."""
     sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
     told = []
     for queue in (SEND_QUEUE, RECV_QUEUE):
         sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_QUEUE, queue)
         told.append(sock.getsockopt(socket.IPPROTO_TCP, TCP_QUEUE_SEQ) & 0xFFFFFFFF)
-    # -1: without a probe of the window.
+    # -1: leaves repair mode without a window probe.
     sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, -1)
     return told
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""trespass.py HOST PORT REGION: an iWARP peer that reads one byte beyond a region, and knows what must follow.
+"""trespass.py HOST PORT REGION: an iWARP peer that reads one byte beyond a region and checks the Terminate.
 
-Written from RFC 5044, 5041 and 5040 alone, sharing no code with the product. Exits 0 if the answer is the
+Written from RFC 5044, 5041 and 5040, sharing no code with the product. Exits with 0 if the reply is the
 Terminate of RFC 5040 §4.8: layer RDMAP, remote protection error, base and bounds violation, headers attached.
 """
 import socket

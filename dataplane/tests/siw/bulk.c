@@ -9,7 +9,7 @@ enum {
 	SMALL = 32, /* siw sends Writes of at most this many bytes by a path of its own */
 	SMALL_SLOT = 64,
 	SMALL_SLOTS = PAGE / SMALL_SLOT,
-	GUARD = 64, /* bytes on either side of a sink that must stay as they were */
+	GUARD = 64, /* bytes on either side of a sink that must stay unchanged */
 	SINKS = 8,
 	POISON = 0xa5,
 	IMAGE_SHIFT = 13, /* the source image is deliberately misaligned */
@@ -142,7 +142,7 @@ static struct work read_work(struct bulk *bulk, size_t index, uint64_t id)
 	};
 }
 
-/* Judges what a Read brought. */
+/* Checks the data of a Read. */
 static bool check_read(struct bulk *bulk, size_t index, uint64_t seed, struct bulk_result *result)
 {
 	const struct piece *piece = &bulk->pieces[index];
@@ -182,7 +182,7 @@ static int64_t next_good(struct bulk *bulk, struct bulk_result *result)
 	return (int64_t)wc.wr_id;
 }
 
-/* A Read behind all Writes: when it is done they are placed, and nothing will be resent from the image. */
+/* Posts a Read after all Writes: its completion proves that they are placed, and that TCP resends nothing. */
 static bool fence(struct bulk *bulk, struct bulk_result *result)
 {
 	struct work work = {
@@ -238,7 +238,7 @@ static bool run_write(struct bulk *bulk, uint64_t seed, struct bulk_result *resu
 			if (!next_write(bulk, &done, result))
 				return false;
 		work = write_work(bulk, i, i);
-		/* siw sends unsignaled Writes without copying them: both ways are wanted. */
+		/* siw sends unsignaled Writes without copying them: the test uses both kinds. */
 		work.unsignaled = i % 2 == 1 && i + 1 != count;
 		if (!conn_post(&bulk->conn, &work))
 			return problem(result, bulk->conn.error);

@@ -201,7 +201,7 @@ static bool run_ops(const struct options *options)
 	return ok;
 }
 
-/* Requests that are none; the length of the private data, 0 for an unknown kind. */
+/* Builds a malformed request; returns the length of the private data, 0 for an unknown kind. */
 static size_t malform(const char *kind, const struct region_request *request, uint8_t out[REGION_REQUEST_MAX])
 {
 	size_t len = region_request_encode(request, out);
@@ -290,7 +290,7 @@ static const struct option keys[] = {
 	{ NULL, 0, NULL, 0 },
 };
 
-/* What goes into the request. False if the key is another. */
+/* Parses an option of the request. False if the key is another one. */
 static bool set_request(struct options *options, int key, const char *value)
 {
 	struct region_request *request = &options->target.request;

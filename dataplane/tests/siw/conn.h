@@ -19,7 +19,7 @@ enum {
 	CONN_READS_MAX = 128 /* siw's own bound of IRD and ORD */
 };
 
-/* What to connect to and what to ask for. */
+/* Address and parameters of a connection. */
 struct target {
 	struct sockaddr_storage address;
 	struct region_request request;

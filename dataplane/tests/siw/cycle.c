@@ -9,22 +9,22 @@
 enum {
 	AT_ONCE_MAX = 64,
 	PAGE = 4096,
-	READS = 8,         /* on their way when a connection is left with work */
+	READS = 8,         /* in flight when a connection is dropped */
 	READ_LEN = 16384,  /* of each */
 	DEPTH_READS = 200, /* more than any depth */
 	DOWN_MS = 15000,
 };
 
-/* How a connection of a cycle comes to its end. */
+/* The way in which a connection of a cycle ends. */
 enum way {
 	WORK,     /* a Write and a Read, then a disconnect */
 	IDLE,     /* a disconnect at once */
 	REFUSED,  /* by the service: no such region */
-	DROPPED,  /* the queue pair is destroyed without a word */
-	BUSY,     /* the same with Reads on their way */
+	DROPPED,  /* the queue pair is destroyed without a disconnect */
+	BUSY,     /* the same with Reads in flight */
 	TRESPASS, /* the peer ends it with a Terminate */
 	MALFORMED, /* refused: no request of the service */
-	DEAF,     /* nothing listens there */
+	DEAF,     /* the port has no listener */
 	WAYS,
 };
 
@@ -37,7 +37,7 @@ struct crew {
 	atomic_int next, failed;
 	atomic_int of_way[WAYS];
 	pthread_mutex_t lock; /* of first */
-	char first[224];      /* what went wrong first */
+	char first[224];      /* message of the first error */
 };
 
 static void complain(struct crew *crew, int cycle, enum way way, const char *what)
@@ -85,7 +85,7 @@ static bool trespass(struct conn *conn, struct work *work)
 	return false;
 }
 
-/* What is done on a connection that was granted its region. */
+/* Runs one connection that was granted its region. */
 static bool use(struct conn *conn, enum way way)
 {
 	uint8_t *memory = aligned_alloc(PAGE, READ_LEN);

@@ -1,12 +1,12 @@
 /*
- * iwpeer: takes turns (turns.h) with an iWARP implementation of another make, in either role.
+ * iwpeer: ping-pong (turns.h) with another iWARP implementation, in either role.
  *
  *   iwpeer --connect ADDRESS --port PORT [--qps N] [--slots N] [--turns N] [--bytes N] [--seed N]
  *          [--ird N] [--ord N] [--trespass] [--timeout SECONDS]
  *   iwpeer --listen ADDRESS --port PORT [--qps N] [--timeout SECONDS]
  *
  * Prints LISTENING when it listens, then one line for each of its --qps connections, `RESULT turns ok|FAIL detail`;
- * exit code as iwclient's. Reads are made as far as both depths allow any: none by an end whose depth is 0.
+ * the exit code is as iwclient's. An end reads only if both depths allow it: an end with depth 0 does not.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -44,7 +44,7 @@ __attribute__((noreturn)) static void die(const char *what)
 	exit(2);
 }
 
-/* Reads are pointless where the other end takes none, and an error here. */
+/* An RDMA Read is an error here if the other end accepts none. */
 static bool establish(struct worker *worker)
 {
 	struct conn *conn = &worker->conn;
@@ -97,13 +97,13 @@ static void start(struct worker *worker)
 		die("pthread_create");
 }
 
-/* Takes a connection request: the terms are in its private data. False if it is of no use. */
+/* Accepts a connection request with the parameters in its private data. False if they are invalid. */
 static bool take(struct worker *worker, struct rdma_cm_event *event)
 {
 	const struct rdma_conn_param *asked = &event->param.conn;
 
 	worker->conn.id = event->id;
-	/* What is the peer's to answer is ours to ask for, and the other way round. */
+	/* The peer's IRD is our ORD, and its ORD our IRD. */
 	worker->param.responder_resources = asked->responder_resources;
 	worker->param.initiator_depth = asked->initiator_depth;
 	if (!turns_terms_decode(asked->private_data, asked->private_data_len, &worker->terms))

@@ -4,8 +4,8 @@
  *   iwserver --listen ADDRESS --port PORT --region NAME:BYTES:ACCESS[:TOKEN] [--region ...]
  *
  * Every connection has its own protection domain and its own registration of the region with the rights
- * granted, so that an STag is valid on its stream only. Prints LISTENING when it is ready, then obeys
- * lines on standard input, each answered by `RESULT command ok|FAIL detail`:
+ * granted, so that an STag is valid on its stream only. Prints LISTENING when it is ready, then runs the
+ * commands on standard input, each answered by `RESULT command ok|FAIL detail`:
  *
  *   fill NAME SEED      fills the region with the pattern
  *   check NAME SEED     compares the region with the pattern
@@ -94,7 +94,7 @@ static bool token_matches(const struct region *region, const struct region_reque
 {
 	uint8_t difference = region->token_len ^ request->token_len;
 
-	/* Both arrays are zero behind their tokens. */
+	/* Both arrays are zero after their tokens. */
 	for (size_t i = 0; i < REGION_TOKEN_MAX; i++)
 		difference |= region->token[i] ^ request->token[i];
 	return region->token_len == 0 || difference == 0;
@@ -119,7 +119,7 @@ static void release(struct grant *grant)
 	free(grant);
 }
 
-/* Makes the queue pair and the registration of a grant; NULL if something is lacking. */
+/* Creates the queue pair and the registration of a grant; NULL on failure. */
 static struct grant *make_grant(struct rdma_cm_id *id, struct region *region, uint8_t access)
 {
 	struct ibv_qp_init_attr attr = {
@@ -249,7 +249,7 @@ static void deregister(struct region *region)
 	}
 }
 
-/* Obeys a line; false if it is the last. */
+/* Runs a command; false if it is the last. */
 static bool on_line(char *line)
 {
 	char *command = strsep(&line, " \n"), *name = strsep(&line, " \n"), *seed_text = strsep(&line, " \n");

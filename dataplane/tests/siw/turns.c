@@ -9,15 +9,15 @@
 
 enum {
 	PAGE = 4096,
-	GUARD = 64, /* bytes behind a sink's that must stay as they were */
+	GUARD = 64, /* bytes after a sink that must stay unchanged */
 	POISON = 0xa5,
 	DOWN_MS = 20000,
 };
 
-/* What a draw is for. */
+/* Purpose of a random draw. */
 enum what { SOURCE, WRITTEN, FILLER };
 
-/* What a work request is; the low bits of its id. */
+/* Kind of a work request: the low bits of its id. */
 enum tag { TAG_READ, TAG_WRITE, TAG_SEND, TAG_RECEIVE, TAGS };
 
 enum { FLAG_TRESPASS = 1, FLAG_CONNECTOR_READS = 2, FLAG_LISTENER_READS = 4 };
@@ -54,7 +54,7 @@ struct turns {
 	size_t arena_len;
 	struct ibv_mr *arena_mr, *receives_mr;
 	struct slot *slots;
-	uint32_t done; /* slots whose last turn is over */
+	uint32_t done; /* slots that have finished their last turn */
 	struct turns_result *result;
 };
 
@@ -111,7 +111,7 @@ uint32_t turns_receives(const struct turns_terms *terms)
 	return 2u * terms->slots;
 }
 
-/* A number of its own for each turn of each slot and each use. */
+/* Returns a random number that is unique for turn, slot and purpose. */
 static uint64_t draw(const struct turns *turns, uint32_t turn, uint32_t slot, enum what what)
 {
 	uint64_t state = turns->terms.seed * 0xd1342543de82ef95u + ((uint64_t)turn << 24 | slot << 4 | what);
@@ -124,7 +124,7 @@ static uint64_t seed_of(const struct turns *turns, uint32_t turn, uint32_t slot,
 	return draw(turns, turn, slot, what) | 1;
 }
 
-/* 1 to terms.bytes; each power of two is as likely. */
+/* Returns a length of 1 to terms.bytes; each power of two is equally likely. */
 static uint32_t length_of(const struct turns *turns, uint32_t turn, uint32_t slot, enum what what)
 {
 	uint64_t random = draw(turns, turn, slot, what);
@@ -214,7 +214,7 @@ static bool post_receive(struct turns *turns, uint32_t index)
 	return ibv_post_recv(turns->conn->id->qp, &wr, &bad) == 0;
 }
 
-/* A sink that the peer may write, under an STag that it has not invalidated. */
+/* Registers the sink for the peer, with a new STag if it has invalidated the last one. */
 static bool renew_sink(struct turns *turns, struct slot *slot, bool invalidated)
 {
 	if (invalidated) {
@@ -258,7 +258,7 @@ static bool send_message(struct turns *turns, uint32_t slot, uint32_t turn)
 		wr.send_flags |= IBV_SEND_SOLICITED;
 	if (invalidates(turn, slot)) {
 		wr.opcode = IBV_WR_SEND_WITH_INV;
-		/* The verb's field, and the one that siw's library looks at. */
+		/* The verb's field, and the one that siw's library reads. */
 		wr.invalidate_rkey = it->peer.sink_stag;
 		wr.wr.rdma.rkey = it->peer.sink_stag;
 		header.invalidates = it->peer.sink_stag;
@@ -290,7 +290,7 @@ static bool check_pattern(struct turns *turns, const uint8_t *data, uint32_t tur
 				   names[what]);
 }
 
-/* What the peer has written for this turn, and nothing behind it. */
+/* Checks the data that the peer has written in this turn, and the bytes after it. */
 static bool check_sink(struct turns *turns, uint32_t slot, uint32_t turn)
 {
 	const uint8_t *sink = turns->slots[slot].sink;
@@ -365,7 +365,7 @@ static bool on_message(struct turns *turns, uint32_t index, uint32_t len)
 	return true;
 }
 
-/* Whether this slot's last turn is the listening end's, and is on its way. */
+/* True if this slot's last turn is the listening end's, and is in flight. */
 static bool is_last_send(const struct turns *turns, uint32_t slot)
 {
 	const struct slot *it = &turns->slots[slot];
@@ -373,14 +373,14 @@ static bool is_last_send(const struct turns *turns, uint32_t slot)
 	return !turns->connector && it->turn + 1 == turns->terms.turns && !it->sent_last;
 }
 
-/* Acts on the end of a work request. */
+/* Handles a completion. */
 static bool on_completion(struct turns *turns, const struct ibv_wc *wc)
 {
 	enum tag tag = (enum tag)(wc->wr_id % TAGS);
 	uint32_t index = (uint32_t)(wc->wr_id / TAGS), turn;
 	struct slot *it;
 
-	/* The peer may take the last message and go before siw has finished sending it: an error then. */
+	/* The peer may receive the last message and disconnect before siw completes it: that is an error. */
 	if (wc->status != IBV_WC_SUCCESS && !(tag == TAG_SEND && is_last_send(turns, index)))
 		return fail(turns, "work request %llu: %s", (unsigned long long)wc->wr_id, ibv_wc_status_str(wc->status));
 	if (tag == TAG_RECEIVE)
@@ -400,7 +400,7 @@ static bool on_completion(struct turns *turns, const struct ibv_wc *wc)
 	return true;
 }
 
-/* The connecting end writes to what it has invalidated: the peer must end the stream. */
+/* The connecting end writes to an invalidated STag: the peer must end the stream. */
 static bool trespass(struct turns *turns)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
@@ -417,7 +417,7 @@ static bool trespass(struct turns *turns)
 	return conn_wait_down(turns->conn, DOWN_MS) || fail(turns, "a Write to an invalidated STag was not refused");
 }
 
-/* The listening end waits for the end, and looks whether its sinks are as they were. */
+/* The listening end waits for the end and checks that its sinks are unchanged. */
 static bool await_end(struct turns *turns)
 {
 	if (!conn_wait_down(turns->conn, DOWN_MS))
@@ -513,7 +513,7 @@ struct turns *turns_new(struct conn *conn, const struct turns_terms *terms, bool
 
 void turns_free(struct turns *turns)
 {
-	/* What is registered must not be in use: the queue pair goes first. */
+	/* Registered memory must not be in use: the queue pair is destroyed first. */
 	if (turns->conn->id && turns->conn->id->qp)
 		rdma_destroy_qp(turns->conn->id);
 	for (uint32_t i = 0; turns->slots && i < turns->terms.slots; i++)

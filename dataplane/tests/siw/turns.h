@@ -1,16 +1,16 @@
 /*
- * Taking turns: an exchange in which both ends do the same with all that siw can: RDMA Writes, RDMA Reads
- * and the four Sends, each checked byte for byte. Our end is siw-peer, in dataplane/tests/siw/peer.
+ * Ping-pong: both ends alternate with every operation that siw supports: RDMA Writes, RDMA Reads and the four
+ * Sends, each checked byte for byte. Our end is siw-peer, in dataplane/tests/siw/peer.
  *
- * The connecting end names the terms in its private data. Then, in each of `slots` slots, turn 0 is its,
- * turn 1 the other's, and so on. A turn is an RDMA Write into the sink that the peer's last message named
- * (from turn 1 on) and a Send, whose kind goes round: bit 0 of (turn / 2 + slot) asks for a solicited event,
- * bit 1 invalidates that sink's STag (from turn 1 on). Who receives a turn's message checks the message and
- * its sink, RDMA Reads the sender's source and checks that, and takes the next turn; its Send is fenced.
- * The last turn is the listening end's. The connecting end then disconnects, or, if so agreed, writes to an STag
- * that it has invalidated, and must be refused.
+ * The connecting end sends the parameters in its private data. In each of `slots` slots, the connecting end
+ * takes turn 0, the listening end turn 1, and so on. A turn is an RDMA Write into the sink that the peer's last
+ * message named (from turn 1 on) and a Send. The kind of the Send depends on (turn / 2 + slot): bit 0 requests
+ * a solicited event, bit 1 invalidates that sink's STag (from turn 1 on). The receiver checks the message and
+ * its sink, reads the sender's source by RDMA Read and checks it, and takes the next turn; its Send is fenced.
+ * The listening end takes the last turn. The connecting end then disconnects, or, if so agreed, writes to an
+ * STag that it has invalidated, which the peer must refuse.
  *
- * All integers are big-endian. The bytes at each place are the pattern (region.h) of turns_draw.
+ * All integers are big-endian. The bytes of each buffer are the pattern (region.h) of turns_draw.
  */
 #ifndef TURNS_H
 #define TURNS_H

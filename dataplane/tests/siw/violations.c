@@ -5,7 +5,7 @@
 
 enum { BUFFER = 4096, DOWN_MS = 15000, DRAIN_MS = 200 };
 
-/* Where in the region the access goes. */
+/* Position of the access in the region. */
 enum place { FIRST_BYTE, LAST_BYTE, END, BEFORE, FAR, WRAP };
 
 enum stag { OWN, OTHER_INDEX, OTHER_KEY, OTHER_STREAM, CLOSED_STREAM };
@@ -75,7 +75,7 @@ static uint64_t place_offset(const struct conn *conn, enum place place)
 }
 
 /*
- * Posts work and judges that the peer refuses it: the connection must end and no Read may have succeeded.
+ * Posts work and checks that the peer refuses it: the connection must end and no Read may have succeeded.
  * A Write completes locally when it is handed to TCP, so a Read of one byte behind it, which is allowed,
  * is the witness. siw completes what it flushes with an error, but never completes what is posted after it
  * has seen the Terminate, so that the connection is waited for, not the completion.
