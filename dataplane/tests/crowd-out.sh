@@ -19,7 +19,8 @@ honest() {
     while :; do
         rm -f "$LAB/got"
         if remote --timeout 3 put "$LAB/4M" "$1:7400/lab" >/dev/null 2>&1 &&
-            remote --timeout 3 get "$1:7400/lab" "$LAB/got" --length 4194304 >/dev/null 2>&1 && cmp -s "$LAB/4M" "$LAB/got"; then
+            remote --timeout 3 get "$1:7400/lab" "$LAB/got" --length 4194304 >/dev/null 2>&1 &&
+                cmp -s "$LAB/4M" "$LAB/got"; then
             bytes=$((bytes + 8388608))
         else
             failed=$((failed + 1))
@@ -77,7 +78,8 @@ crowded_out() {
 under() {
     local name=$1 change=$2 host port source
     shift 2
-    sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' -e "$change" "$CONFIG" >"$LAB/crowd.toml"
+    sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' -e "$change" "$CONFIG" \
+        >"$LAB/crowd.toml"
     daemon_start "$LAB/crowd.toml" || exit 1
     kernel_side iw0
     ip -n "$NS" addr add 10.77.0.66/24 dev iw0
@@ -85,7 +87,8 @@ under() {
     ip -n "$NS" link set iw0 txqueuelen 16384
     for case in "$@"; do
         read -r host port source <<<"$case"
-        check "$name: $COUNT idle connections to port $port, $source" crowded_out "$name, $port, $source" "$host" "$port" "$source"
+        check "$name: $COUNT idle connections to port $port, $source" crowded_out "$name, $port, $source" "$host" \
+            "$port" "$source"
     done
     daemon_stop || exit 1
 }

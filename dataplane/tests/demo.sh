@@ -33,7 +33,8 @@ remote ping 10.77.0.2:7400/demo -c 200
 say "digests"
 got=$(digest "$LAB/got")
 mapped=$("$WATCH" --socket "$SOCKET" --digest demo --length "$BYTES")
-printf '%-34s %s\n' "the file that was put" "$sent" "what get brought back" "$got" "what a local program sees mapped" "$mapped"
+printf '%-34s %s\n' "the file that was put" "$sent" "what get brought back" "$got" "what a local program sees mapped" \
+    "$mapped"
 
 say "counters"
 ctl region list

@@ -2,7 +2,8 @@
 
 # tshark would decode our Sends as other protocols (RPC over RDMA, SMB Direct) and report them as malformed. An invalid
 # filter is an error, not an empty result.
-dissect() { tshark -n --disable-protocol rpcordma --disable-protocol smb_direct -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -r "$1" "${@:2}" 2>"$LAB/tshark.err" || { cat "$LAB/tshark.err" >&2; return 1; }; }
+dissect() { tshark -n --disable-protocol rpcordma --disable-protocol smb_direct -o ip.check_checksum:TRUE \
+    -o tcp.check_checksum:TRUE -r "$1" "${@:2}" 2>"$LAB/tshark.err" || { cat "$LAB/tshark.err" >&2; return 1; }; }
 count() { local lines; lines=$(dissect "$1" -Y "$2") || exit 1; printf '%s' "$lines" | grep -c .; }
 at_least() { # N FILE FILTER
     local seen

@@ -10,7 +10,8 @@ LIMIT_MS=${LIMIT_MS:-5000} # time limit of a client: a lost SYN is retransmitted
 lab_open ironwarp-flood
 ahead_of_others
 .ci/hugepages.sh 320 || true
-sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/flood.toml"
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml \
+    >"$LAB/flood.toml"
 daemon_start "$LAB/flood.toml" || exit 1
 kernel_side iw0
 # A long queue for frames while the daemon waits for a CPU: the flood must reach the daemon.
@@ -18,7 +19,8 @@ in_ns ip link set iw0 txqueuelen 20000
 
 mac() { ctl -j status | jq -r '.ports[0].mac'; }
 flood() { # SECONDS
-    in_ns "$LAB_TOOL" flood iw0 --mac "$(mac)" --to 10.77.0.2 --to fd77::2 --ports 7,9,19,7400 --rate "$RATE" --seconds "$1"
+    in_ns "$LAB_TOOL" flood iw0 --mac "$(mac)" --to 10.77.0.2 --to fd77::2 --ports 7,9,19,7400 --rate "$RATE" \
+        --seconds "$1"
 }
 honest() { # SECONDS
     timeout $(($1 + LIMIT_MS / 1000 + 10)) ip netns exec "$NS" "$LAB_TOOL" honest 10.77.0.2 fd77::2 --rate "$CLIENTS" \
@@ -79,14 +81,16 @@ flat() {
         held >>"$LAB/alone"
     done
     jq -sc '{at_first: .[0], at_most: {rss: map(.rss) | max, huge: map(.huge) | max}}' "$LAB/alone"
-    wait "$flooder" && jq -se '.[0] as $before | all(.[]; .rss <= $before.rss + 256 and .huge == $before.huge)' "$LAB/alone" >/dev/null
+    wait "$flooder" && jq -se '.[0] as $before | all(.[]; .rss <= $before.rss + 256 and .huge == $before.huge)' \
+        "$LAB/alone" >/dev/null
 }
 # With clients: their connections use heap memory within the configured limit, and no more hugepages.
 within_plan() {
     local heap
     heap=$("$IWARPCTL" -j config check "$LAB/flood.toml" | jq '.heap_bytes / 1024 | floor')
     jq -sc --argjson heap "$heap" '{heap_planned: $heap, rss: map(.rss) | max, huge: map(.huge) | unique}' "$LAB/held"
-    jq -se --argjson heap "$heap" '.[0] as $before | all(.[]; .rss <= $heap and .huge == $before.huge)' "$LAB/held" >/dev/null
+    jq -se --argjson heap "$heap" '.[0] as $before | all(.[]; .rss <= $heap and .huge == $before.huge)' "$LAB/held" \
+        >/dev/null
 }
 buffers_bounded() { # the bursts between port and stack, what honest clients have in flight: never a tenth of the pool
     local pool
@@ -114,7 +118,8 @@ check "at least 99.9 % of the honest clients were served within $LIMIT_MS ms" se
 check "memory stayed within what the configuration said" within_plan
 check "packet buffers in use stayed few" buffers_bounded
 check "afterwards nothing is left of it" settled
-check "and every client is served at once" eval 'honest 2 >"$LAB/calm"; cat "$LAB/calm"; jq -e ".succeeded == .clients and .connect_ms.max < 900" "$LAB/calm"'
+check "and every client is served at once" eval \
+    'honest 2 >"$LAB/calm"; cat "$LAB/calm"; jq -e ".succeeded == .clients and .connect_ms.max < 900" "$LAB/calm"'
 jq -c '{clients, succeeded, failures, connect_ms}' "$LAB/honest.json"
 flood_was_one
 ctl drops | head -n 12

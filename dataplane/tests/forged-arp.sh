@@ -7,7 +7,8 @@ source "$(dirname "$0")/lib.sh"
 lab_open ironwarp-forged
 ahead_of_others
 .ci/hugepages.sh 320 || true
-sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/forged.toml"
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml \
+    >"$LAB/forged.toml"
 daemon_start "$LAB/forged.toml" || exit 1
 kernel_side iw0
 

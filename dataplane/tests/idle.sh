@@ -6,7 +6,8 @@ source "$(dirname "$0")/lib.sh"
 CONNECTIONS=${CONNECTIONS:-4000}
 lab_open ironwarp-idle
 .ci/hugepages.sh 320 || true
-sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' -e 's#^\[tcp\]#&\nkeepalive_s = 2#' configs/tap.toml >"$LAB/idle.toml"
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' \
+    -e 's#^\[tcp\]#&\nkeepalive_s = 2#' configs/tap.toml >"$LAB/idle.toml"
 daemon_start "$LAB/idle.toml" || exit 1
 kernel_side iw0
 head -c 4000000 /dev/urandom >"$LAB/file"
@@ -70,7 +71,8 @@ churn() {
     wait $peers || true
 }
 put_get() {
-    remote put "$LAB/file" 10.77.0.2:7400/lab && remote get 10.77.0.2:7400/lab "$LAB/got" --length 4000000 && cmp "$LAB/file" "$LAB/got"
+    remote put "$LAB/file" 10.77.0.2:7400/lab && remote get 10.77.0.2:7400/lab "$LAB/got" --length 4000000 &&
+        cmp "$LAB/file" "$LAB/got"
 }
 # --- peers that ask for 64 MiB and do not read them
 stall() {
@@ -78,7 +80,8 @@ stall() {
     HOLDER=$!
     becomes 100 30 grants lab
 }
-served() { sleep 2 && time timeout 5 bash -c "$(declare -f in_ns remote put_get); $(declare -p NS LAB IWARPCTL); put_get"; }
+served() { sleep 2 && time timeout 5 bash \
+    -c "$(declare -f in_ns remote put_get); $(declare -p NS LAB IWARPCTL); put_get"; }
 check "100 peers ask for a whole region and do not read it" stall
 check "a peer that reads is served at once" served
 check "and the daemon is rid of the others when they go" empty

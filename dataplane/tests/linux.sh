@@ -142,7 +142,8 @@ measure() {
     local status=$?
     sleep 0.2
     kill "$relay" && wait "$relay"
-    [ "$status" = 0 ] || { echo "$cell, $side, $direction, run $run: the transfer failed (after $tries tries)"; return 1; }
+    [ "$status" = 0 ] ||
+        { echo "$cell, $side, $direction, run $run: the transfer failed (after $tries tries)"; return 1; }
     jq -c --arg cell "$cell" --arg direction "$direction" --arg side "$side" --argjson run "$run" --argjson client "$client" \
         '{cell: $cell, direction: $direction, side: $side, run: $run, each_mbit_s: $client.each_mbit_s, relay: .}' \
         < <(tail -n 1 "$out") >>"$RESULTS"

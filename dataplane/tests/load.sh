@@ -27,7 +27,8 @@ counters() {
 }
 buffers() { ctl -j status | jq '[.pools[].in_use] | add'; }
 load() {
-    ip netns exec "$NS" timeout 60 "$LAB_TOOL" load 10.77.0.2 fd77::2 --each "$EACH" --bytes "$BYTES" --limit-s 55 >"$LAB/load.json"
+    ip netns exec "$NS" timeout 60 "$LAB_TOOL" load 10.77.0.2 fd77::2 --each "$EACH" --bytes "$BYTES" --limit-s 55 \
+        >"$LAB/load.json"
 }
 most_at_once() { # while $1 runs: the most connections that were established
     local most=0 now
@@ -56,7 +57,8 @@ all_at_once() {
 # connection that both ends have closed.
 counted() {
     counters >"$LAB/after"
-    jq -n --slurpfile before "$LAB/before" --slurpfile after "$LAB/after" --argjson each "$EACH" --argjson bytes "$BYTES" '
+    jq -n --slurpfile before "$LAB/before" --slurpfile after "$LAB/after" --argjson each "$EACH" --argjson bytes \
+        "$BYTES" '
         ($after[0] | with_entries(.value -= $before[0][.key])) as $moved
         | $moved | {"tcp.passive_opens", "tcp.established", "tcp.closed", "tcp.resets_received", "tcp.resets_out", "tcp.aborted",
             "tcp.timed_out", "tcp.timeouts", "tcp.retransmits", "tcp.syn_cookies_out", "services.echo_connections", "services.discard_connections",

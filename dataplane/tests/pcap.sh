@@ -41,15 +41,19 @@ tx_file = \"$LAB/answers.pcap\"" >"$LAB/files.toml"
 check "iwarpd reads a capture file" daemon_start "$LAB/files.toml"
 sleep 1
 check "and ends" daemon_stop
-check "ARP answered" at_least 1 "$LAB/answers.pcap" 'arp.opcode == 2 && arp.src.proto_ipv4 == 10.77.0.2 && arp.dst.proto_ipv4 == 10.77.0.9'
+check "ARP answered" at_least 1 "$LAB/answers.pcap" \
+    'arp.opcode == 2 && arp.src.proto_ipv4 == 10.77.0.2 && arp.dst.proto_ipv4 == 10.77.0.9'
 check "ping answered" at_least 1 "$LAB/answers.pcap" 'icmp.type == 0 && icmp.seq == 7 && icmp.checksum.status == 1'
-check "neighbor solicitation answered" at_least 1 "$LAB/answers.pcap" 'icmpv6.type == 136 && icmpv6.nd.na.target_address == fd77::2'
+check "neighbor solicitation answered" at_least 1 "$LAB/answers.pcap" \
+    'icmpv6.type == 136 && icmpv6.nd.na.target_address == fd77::2'
 check "ping over IPv6 answered" at_least 1 "$LAB/answers.pcap" 'icmpv6.type == 129 && icmpv6.checksum.status == 1'
-check "SYN answered" at_least 1 "$LAB/answers.pcap" 'tcp.flags.syn == 1 && tcp.flags.ack == 1 && tcp.srcport == 7400 && tcp.ack_raw == 1001'
+check "SYN answered" at_least 1 "$LAB/answers.pcap" \
+    'tcp.flags.syn == 1 && tcp.flags.ack == 1 && tcp.srcport == 7400 && tcp.ack_raw == 1001'
 check "SYN to a closed port reset" at_least 1 "$LAB/answers.pcap" 'tcp.flags.reset == 1 && tcp.srcport == 4444'
 check "nothing malformed" none "$LAB/answers.pcap" '_ws.malformed'
 check "checksums verified" at_least 2 "$LAB/answers.pcap" 'ip.checksum.status == 1 && tcp.checksum.status == 1'
-check "every checksum right" none "$LAB/answers.pcap" 'ip.checksum.status == 0 || tcp.checksum.status == 0 || icmpv6.checksum.status == 0'
+check "every checksum right" none "$LAB/answers.pcap" \
+    'ip.checksum.status == 0 || tcp.checksum.status == 0 || icmpv6.checksum.status == 0'
 
 # --- the same in a VLAN; frames outside of the VLAN stay unanswered
 python3 dataplane/tests/questions.py 42 >"$LAB/questions.pcap"
@@ -60,7 +64,8 @@ tx_file = \"$LAB/tagged.pcap\"" >"$LAB/tagged.toml"
 check "iwarpd in VLAN 42" daemon_start "$LAB/tagged.toml"
 sleep 1
 check "and ends" daemon_stop
-for answer in 'arp.opcode == 2' 'icmp.type == 0' 'icmpv6.type == 136' 'icmpv6.type == 129' 'tcp.flags.syn == 1 && tcp.flags.ack == 1'; do
+for answer in 'arp.opcode == 2' 'icmp.type == 0' 'icmpv6.type == 136' 'icmpv6.type == 129' \
+    'tcp.flags.syn == 1 && tcp.flags.ack == 1'; do
     check "tagged: $answer" at_least 1 "$LAB/tagged.pcap" "vlan.id == 42 && $answer"
 done
 check "everything is tagged" none "$LAB/tagged.pcap" 'not vlan'

@@ -38,7 +38,8 @@ put_get() { # HOST, run in the namespace $NS or in $2
     local there=${2:-$NS}
     rm -f "$LAB/got"
     ip netns exec "$there" "$IWARPCTL" remote put "$LAB/file" "$1:7400/lab+1" &&
-        ip netns exec "$there" "$IWARPCTL" remote get "$1:7400/lab+1" "$LAB/got" --length 10000000 && cmp "$LAB/file" "$LAB/got"
+        ip netns exec "$there" "$IWARPCTL" remote get "$1:7400/lab+1" "$LAB/got" --length 10000000 &&
+            cmp "$LAB/file" "$LAB/got"
 }
 both() { put_get 10.77.0.2 "${1:-}" && put_get '[fd77::2]' "${1:-}"; }
 
@@ -109,7 +110,8 @@ on_pages() {
 lacks() {
     ctl -j status | jq -c '{state, degraded}' | tee "$LAB/status"
     if [ $# = 0 ]; then jq -e '.degraded == []' "$LAB/status"; else
-        jq -e --arg pattern "$1" '.state == "degraded" and all(.degraded[]; test($pattern)) and .degraded != []' "$LAB/status"
+        jq -e --arg pattern "$1" '.state == "degraded" and all(.degraded[]; test($pattern)) and .degraded != []' \
+            "$LAB/status"
     fi
 }
 pages_case() { # NAME BUFFERS REGION-PAGES [PATTERN]
@@ -121,9 +123,11 @@ pages_case() { # NAME BUFFERS REGION-PAGES [PATTERN]
 .ci/hugepages.sh 320 || true
 free=$(free_pages)
 buffers_of() { echo $(($1 * 2097152 / OBJECT)); } # packet buffers that fill $1 hugepages
-pages_case "hugepages for neither buffers nor region" "$(buffers_of $((free + 1)))" $((free + 1)) '^(ordinary pages: packet buffers|region lab: ordinary)'
+pages_case "hugepages for neither buffers nor region" "$(buffers_of $((free + 1)))" $((free + 1)) \
+    '^(ordinary pages: packet buffers|region lab: ordinary)'
 pages_case "buffers one page short" "$(($(buffers_of "$free") + 1))" 8 '^ordinary pages: packet buffers of port lab'
-pages_case "hugepages for the buffers alone" "$(buffers_of $((free - 2)))" 64 '^region (lab|lab-ro|scratch): ordinary pages'
+pages_case "hugepages for the buffers alone" "$(buffers_of $((free - 2)))" 64 \
+    '^region (lab|lab-ro|scratch): ordinary pages'
 pages_case "the last region one page short" "$(buffers_of 20)" $((free - 20 - 1)) '^region scratch: ordinary pages'
 pages_case "just enough" "$(buffers_of 20)" $((free - 20 - 2))
 

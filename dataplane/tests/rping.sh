@@ -89,7 +89,8 @@ over_ipv6() {
 }
 check "over IPv6, from a given address" over_ipv6
 shown() { # the lines are those of rdma-core's rping
-    server -v && timeout 30 ip netns exec "$NS" "$RPING" -c -v -a 10.79.0.10 -C 2 -S 32 "${ON1[@]}" >"$LAB/client.out" &&
+    server -v && timeout 30 ip netns exec "$NS" "$RPING" -c -v -a 10.79.0.10 -C 2 -S 32 "${ON1[@]}" \
+        >"$LAB/client.out" &&
         ends server "$SERVER" 0 && diff - "$LAB/client.out" <<'TEXT' && diff - "$LAB/server.out" <<'TEXT'
 ping data: rdma-ping-0: ABCDEFGHIJKLMNOPQR
 ping data: rdma-ping-1: BCDEFGHIJKLMNOPQRS
@@ -230,7 +231,8 @@ nobody_listens() {
 }
 check "nobody listens there: exit 1" nobody_listens
 check "nobody is there: exit 1" refuses 1 'nobody|silent' "$RPING" -c -a 10.79.0.99 -C 1 --timeout 2 "${ON1[@]}"
-check "an address that is not the port's: exit 1" refuses 1 "not one of this port's" "$RPING" -s -a 10.79.0.77 "${ON1[@]}"
+check "an address that is not the port's: exit 1" refuses 1 "not one of this port's" "$RPING" -s -a 10.79.0.77 \
+    "${ON1[@]}"
 check "no port: exit 2" refuses 2 'config' "$RPING" -s
 check "no such file: exit 2" refuses 2 'nowhere' "$RPING" -s --config /nowhere.toml
 
@@ -280,10 +282,12 @@ put_get() { # HOST OPTIONS…
         region get "$host:7400/lab+1" "$LAB/got" --length 10000000 "$@" &&
         [ "$(digest "$LAB/file")" = "$(digest "$LAB/got")" ]
 }
-pings() { region ping 10.79.0.10:7400/lab -c 500 -s 64 -j | tee "$LAB/ping" && jq -e '.count == 500 and .min_ns > 0' "$LAB/ping"; }
+pings() { region ping 10.79.0.10:7400/lab -c 500 -s 64 -j | tee "$LAB/ping" &&
+    jq -e '.count == 500 and .min_ns > 0' "$LAB/ping"; }
 with_token() {
     region put "$LAB/token" 10.79.0.10:7400/secret --token-file "$LAB/token" &&
-        region get 10.79.0.10:7400/secret "$LAB/got" --length 11 --token-file "$LAB/token" && cmp "$LAB/token" "$LAB/got"
+        region get 10.79.0.10:7400/secret "$LAB/got" --length 11 --token-file "$LAB/token" &&
+            cmp "$LAB/token" "$LAB/got"
 }
 refused() { refuses "$1" "$2" "$RPING" "${@:3}" "${ON1[@]}"; }
 no_connection_left() { ctl -j conn list | jq -e 'length == 0'; }

@@ -7,7 +7,8 @@ source "$(dirname "$0")/lib.sh"
 ahead_of_others
 lab_open ironwarp-starve
 .ci/hugepages.sh 320 || true
-sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml >"$LAB/starve.toml"
+sed -e "s#^socket *=.*#socket = \"$SOCKET\"#" -e 's#^hugepages *=.*#hugepages = "prefer"#' configs/tap.toml \
+    >"$LAB/starve.toml"
 daemon_start "$LAB/starve.toml" || exit 1
 kernel_side iw0
 in_ns sysctl -qw net.ipv4.tcp_timestamps=0
@@ -20,7 +21,8 @@ rate() {
     begin=$(date +%s%3N)
     while [ $((now - begin)) -lt 1000 ]; do
         timeout 10 "$IWARPCTL" remote put "$LAB/sent" 10.77.0.2:7400/lab >/dev/null || { echo 0; return; }
-        timeout 10 "$IWARPCTL" remote get 10.77.0.2:7400/lab "$LAB/got" --length "$BYTES" >/dev/null || { echo 0; return; }
+        timeout 10 "$IWARPCTL" remote get 10.77.0.2:7400/lab "$LAB/got" --length "$BYTES" >/dev/null ||
+            { echo 0; return; }
         cmp -s "$LAB/sent" "$LAB/got" || { echo 0; return; }
         moved=$((moved + 2 * BYTES))
         now=$(date +%s%3N)
@@ -29,7 +31,8 @@ rate() {
 }
 export -f rate
 rate_in_ns() { in_ns env IWARPCTL="$IWARPCTL" LAB="$LAB" BYTES="$BYTES" bash -c rate; }
-value() { ctl -j stats | jq --arg group "$1" --arg name "$2" '[.groups[] | select(.group == $group) | .counters[] | select(.name == $name) | .value] | add'; }
+value() { ctl -j stats | jq --arg group "$1" --arg name "$2" \
+    '[.groups[] | select(.group == $group) | .counters[] | select(.name == $name) | .value] | add'; }
 
 # starved ARGUMENT…: runs the attack of starve.py with these arguments. During its first three seconds the honest peer
 # keeps half of its rate and never stalls; a second later it has all of it, measured as three quarters on a busy
@@ -57,7 +60,8 @@ starved() {
         [ "$once" -gt 0 ] || return 1
         sum=$((sum + once))
     done
-    [ "$before" -gt 0 ] && [ $((sum * 2)) -ge $((before * 3)) ] && [ $((after * 4)) -ge $((before * 3)) ] && [ "$retained" -le "$limit" ]
+    [ "$before" -gt 0 ] && [ $((sum * 2)) -ge $((before * 3)) ] && [ $((after * 4)) -ge $((before * 3)) ] &&
+        [ "$retained" -le "$limit" ]
 }
 for host in 10.77.0.2 fd77::2; do
     check "bytes behind gaps, echo, $host" starved gaps "$host" 7 70 900

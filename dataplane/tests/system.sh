@@ -150,7 +150,8 @@ exits_with() { # STATUS COMMAND…
 many_at_once() { # PORT N: N connections, each echoing its own bytes
     local pids=() k
     for k in $(seq "$2"); do
-        (head -c 20000 "$LAB/64M" | tail -c $((10000 + k)) >"$LAB/in.$k" && in_ns nc -N 10.77.0.2 "$1" <"$LAB/in.$k" >"$LAB/out.$k" && cmp "$LAB/in.$k" "$LAB/out.$k") &
+        (head -c 20000 "$LAB/64M" | tail -c $((10000 + k)) >"$LAB/in.$k" &&
+            in_ns nc -N 10.77.0.2 "$1" <"$LAB/in.$k" >"$LAB/out.$k" && cmp "$LAB/in.$k" "$LAB/out.$k") &
         pids+=($!)
     done
     for k in "${pids[@]}"; do wait "$k" || return 1; done
@@ -181,15 +182,18 @@ check "remote ping" remote ping 10.77.0.2:7400/lab -c 100
 # --- a region of its own: token, prefix, deregistration
 printf 'open sesame' >"$LAB/token"
 printf 'wrong' >"$LAB/wrong"
-check "register with a token" ctl region register vault --size 1M --access remote-read,remote-write --token-file "$LAB/token"
+check "register with a token" ctl region register vault --size 1M --access remote-read,remote-write \
+    --token-file "$LAB/token"
 check "registered twice: exit 1" exits_with 1 ctl region register vault --size 1M --access remote-read
 check "no token: exit 5" exits_with 5 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16
-check "wrong token: exit 5" exits_with 5 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 --token-file "$LAB/wrong"
+check "wrong token: exit 5" exits_with 5 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 \
+    --token-file "$LAB/wrong"
 check "right token" remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 --token-file "$LAB/token"
 check "register for one prefix" ctl region register far --size 1M --access remote-read --allow 192.0.2.0/24
 check "from elsewhere: exit 5" exits_with 5 remote get 10.77.0.2:7400/far "$LAB/got" --length 16
 check "deregister" ctl region deregister vault
-check "deregistered: exit 4" exits_with 4 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 --token-file "$LAB/token"
+check "deregistered: exit 4" exits_with 4 remote get 10.77.0.2:7400/vault "$LAB/got" --length 16 \
+    --token-file "$LAB/token"
 check "deregister twice: exit 4" exits_with 4 ctl region deregister vault
 
 # --- hostile input: refused, counted, and the next honest peer is served
@@ -200,7 +204,8 @@ hostile_mpa() {
     for k in 1 2 3 4 5 6 7 8; do
         head -c $((k * 97)) /dev/urandom | in_ns timeout 5 nc -N -w 2 10.77.0.2 7400 >/dev/null
     done
-    becomes true 2 eval "[ \$(refusals) -ge $((before + 8)) ] && echo true" || { echo "refusals counted: $before, then $(refusals)"; return 1; }
+    becomes true 2 eval "[ \$(refusals) -ge $((before + 8)) ] && echo true" ||
+        { echo "refusals counted: $before, then $(refusals)"; return 1; }
 }
 hostile_control() {
     head -c 200000 /dev/zero | tr '\0' 'x' | timeout 5 nc -NU -w 2 "$SOCKET" >/dev/null
@@ -223,7 +228,8 @@ table netdev lossy {
 }
 NFT
 }
-lost() { in_ns nft -j list counters table netdev lossy | jq '[.nftables[].counter? | select(. != null) | .packets] | add'; }
+lost() { in_ns nft -j list counters table netdev lossy |
+    jq '[.nftables[].counter? | select(. != null) | .packets] | add'; }
 put_get_lossy() {
     local before
     before=$(resets) || return 1
@@ -281,7 +287,8 @@ put_get_far() { # FILE REGION
 check "a wire that reorders 2 %" bad_wire --reorder 0.02 --reorder-ms 2 --delay-ms 0.2
 check "put and get $BIG MiB with reordering, no connection cut short" put_get_far "$LAB/BIG" big
 check "frames were reordered" bad_wire_off '.reordered > 1000'
-check "a wire that loses, reorders, duplicates and damages" bad_wire --loss 0.005 --reorder 0.01 --duplicate 0.01 --corrupt 0.002 --delay-ms 0.5 --seed 7
+check "a wire that loses, reorders, duplicates and damages" bad_wire --loss 0.005 --reorder 0.01 --duplicate 0.01 \
+    --corrupt 0.002 --delay-ms 0.5 --seed 7
 check "put and get 64 MiB over it, no connection cut short" put_get_far "$LAB/64M" big
 check "all of it happened" bad_wire_off '.lost > 50 and .reordered > 50 and .duplicated > 50 and .corrupted > 20'
 
@@ -295,7 +302,8 @@ check "SIGTERM ends it cleanly" stop
 
 # --- other MTUs
 for mtu in $MTUS; do
-    sed -e "s/^driver *=.*/&\\nmtu = $mtu/" -e 's/^packet_buffers *=.*/packet_buffers = 16384/' "$LAB/lab.toml" >"$LAB/mtu.toml"
+    sed -e "s/^driver *=.*/&\\nmtu = $mtu/" -e 's/^packet_buffers *=.*/packet_buffers = 16384/' "$LAB/lab.toml" \
+        >"$LAB/mtu.toml"
     check "MTU $mtu" start "$LAB/mtu.toml" "$mtu"
     for host in 10.77.0.2 fd77::2; do
         headers=$([ "$host" = fd77::2 ] && echo 48 || echo 28)

@@ -106,7 +106,8 @@ build_siw() {
     grep -q '^CONFIG_INFINIBAND=[my]' "$config" || die "kernel $kernel_release has no InfiniBand core"
     say "building siw.ko for $kernel_release"
     # Without type information for BPF, which only pahole could make and nothing in the guest reads.
-    make -C "$headers" -j"$(nproc)" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= M="$build" modules >"$build/make.log" 2>&1 || {
+    make -C "$headers" -j"$(nproc)" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= M="$build" modules \
+        >"$build/make.log" 2>&1 || {
         tail -n 40 "$build/make.log" >&2
         die "siw did not compile against linux-headers-$kernel_release"
     }

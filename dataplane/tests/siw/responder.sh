@@ -17,7 +17,8 @@ not_client() { ! client "$@"; }
 # bulk PORT SEED: transfers the whole region on one connection, then four at once, then mixes Writes and Reads.
 bulk() {
     local port=$1 seed=$2 title=$3
-    try "$title: 1 B to 1 MiB over the region" client "$port" --region lab --size "$BYTES" --ops write,read --seed "$seed"
+    try "$title: 1 B to 1 MiB over the region" client "$port" --region lab --size "$BYTES" --ops write,read \
+        --seed "$seed"
     try "$title: four queue pairs" \
         client "$port" --region lab --qps 4 --size $((BYTES / 4)) --ops write,read,mix --seed $((seed + 1))
     try "$title: the rest of the region kept its bytes" \
@@ -115,7 +116,8 @@ revocations() {
 # respects that. The start of the region is as `bulk $CRC_OFF 200` left it.
 agreed() {
     local ird=$1 ord=$2 seen
-    guest_hold siw --host 10.77.0.2 --port $CRC_ON --region lab --ird "$ird" --ord "$ord" --ops depth --seed 201 || return 1
+    guest_hold siw --host 10.77.0.2 --port $CRC_ON --region lab --ird "$ird" --ord "$ord" --ops depth --seed 201 ||
+        return 1
     seen=$(ctl -j conn list | jq -r '.[] | select(.rdma) | "\(.rdma.ird) \(.rdma.ord)"')
     guest_release siw || return 1
     echo "RESULT Reads agreed on (ours to answer, ours to send): $seen"

@@ -46,7 +46,8 @@ rping_clients() {
 our_client() {
     local size=$1 rounds=$2 seen
     shift 2
-    in_ns timeout 100 "$RPING" -c -a 10.77.0.3 -V --json -S "$size" -C "$rounds" --config "$LAB/peer.toml" "$@" >"$LAB/rping.json" || return 1
+    in_ns timeout 100 "$RPING" -c -a 10.77.0.3 -V --json -S "$size" -C "$rounds" --config "$LAB/peer.toml" "$@" \
+        >"$LAB/rping.json" || return 1
     seen=$(jq -r '"\(.rounds) rounds, \(.failed) failed, a round took \(.round_ns.median / 1000 | floor) µs"' "$LAB/rping.json")
     echo "RESULT $seen"
     [[ $seen = "$rounds rounds, 0 failed, "* ]]
@@ -56,7 +57,8 @@ our_client() {
 rping_server() {
     local title=$1 size
     shift
-    try "$title: the guest's rping serves" guest_run siw 'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
+    try "$title: the guest's rping serves" guest_run siw \
+        'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
     for size in ${SIZES:-$RPING_SIZES}; do
         try "$title: ${size#*:} texts of ${size%:*} bytes" our_client "${size%:*}" "${size#*:}" "$@"
     done

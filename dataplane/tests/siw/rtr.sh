@@ -49,15 +49,18 @@ suite_rtr() {
         # shellcheck disable=SC2086 # a list
         try "siw asks for: $kinds" they_ask on $kinds
         for port in $CRC_ON $CRC_OFF; do
-            try "iwarpd takes $kinds, port $port" they_begin 1 "$port" --region lab --size 1048576 --ops write,read,mix --seed 40
-            try "iwarpd takes $kinds, port $port, 4 at once" they_begin 4 "$port" --region lab --qps 4 --size 65536 --ops write,read --seed 41
+            try "iwarpd takes $kinds, port $port" they_begin 1 "$port" --region lab --size 1048576 \
+                --ops write,read,mix --seed 40
+            try "iwarpd takes $kinds, port $port, 4 at once" they_begin 4 "$port" --region lab --qps 4 --size 65536 \
+                --ops write,read --seed 41
         done
         SIZES="64:100 4096:50" ROUNDS_AT_ONCE=5 rping_clients "iwarp-rping takes $kinds"
         CRC_TITLE="siw begins with $kinds" try "iwpeer begins with $kinds" they_connect peer 4 --turns 20 --seed 6
     done
     try "siw asks for nothing" they_ask off write read
     try "iwarpd without" they_begin 0 $CRC_ON --region lab --size 65536 --ops write,read --seed 42
-    try "the guest's rping serves" guest_run siw 'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
+    try "the guest's rping serves" guest_run siw \
+        'rping -s -P -S 65535 -a 10.77.0.3 >/tmp/rping.out 2>&1 & rping=$!; sleep 0.5; kill -0 $rping'
     try "siw takes our Write" we_begin 0 write
     try "siw takes our Read" we_begin 1 read
     try "siw chooses the Write" we_begin 0 send,write,read

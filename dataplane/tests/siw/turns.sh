@@ -7,7 +7,8 @@ SIW_PEER=${SIW_PEER:-target/release/examples/siw-peer}
 they_connect() {
     local crc=$1 qps=$2 code
     shift 2
-    peer_start "$LAB/turns.out" "$SIW_PEER" --config "$LAB/$crc.toml" --listen 10.77.0.4:7500 --qps "$qps" --ird 128 --ord 128 &&
+    peer_start "$LAB/turns.out" "$SIW_PEER" --config "$LAB/$crc.toml" --listen 10.77.0.4:7500 --qps "$qps" --ird 128 \
+        --ord 128 &&
         peer_says LISTENING || { peer_stop; cat "$LAB/peer.err"; return 1; }
     guest_run siw "timeout -s KILL 100 iwpeer --connect 10.77.0.4 --port 7500 --qps $qps $*" 110
     code=$?
@@ -19,7 +20,8 @@ we_connect() {
     local crc=$1 qps=$2 code
     shift 2
     guest_run siw "iwpeer --listen 10.77.0.3 --port 7500 --qps $qps >/tmp/peer.out 2>&1 & peer=\$!; for i in \$(seq 50); do grep -q LISTENING /tmp/peer.out && break; sleep 0.1; done" &&
-        in_ns timeout 100 "$SIW_PEER" --config "$LAB/$crc.toml" --connect 10.77.0.3:7500 --qps "$qps" "$@" >"$LAB/turns.out" 2>"$LAB/peer.err"
+        in_ns timeout 100 "$SIW_PEER" --config "$LAB/$crc.toml" --connect 10.77.0.3:7500 --qps "$qps" "$@" \
+            >"$LAB/turns.out" 2>"$LAB/peer.err"
     code=$?
     cat "$LAB/turns.out"
     [ $code = 0 ] || { cat "$LAB/peer.err"; guest_run siw 'kill $peer; wait $peer; cat /tmp/peer.out'; return 1; }
@@ -83,8 +85,10 @@ wire() {
     wait $pid
     for opcode in 'RDMA Write:0' 'Read Request:1' 'Read Response:2' 'Send:3' 'Send with Invalidate:4' 'Send with SE:5' \
         'Send with SE and Invalidate:6' 'Terminate:7'; do
-        check "tshark: ${opcode%:*} of ours" at_least 1 "$seen" "iwarp_rdma.opcode == ${opcode#*:} && ip.src == 10.77.0.4"
-        check "tshark: ${opcode%:*} of siw's" at_least 1 "$seen" "iwarp_rdma.opcode == ${opcode#*:} && ip.src == 10.77.0.3"
+        check "tshark: ${opcode%:*} of ours" at_least 1 "$seen" \
+            "iwarp_rdma.opcode == ${opcode#*:} && ip.src == 10.77.0.4"
+        check "tshark: ${opcode%:*} of siw's" at_least 1 "$seen" \
+            "iwarp_rdma.opcode == ${opcode#*:} && ip.src == 10.77.0.3"
     done
     check "tshark: nothing malformed" none "$seen" '_ws.malformed'
     check "tshark: no error" none "$seen" '_ws.expert.severity == error'
