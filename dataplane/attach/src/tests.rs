@@ -54,7 +54,7 @@ fn mapping(bytes: u64) -> (Mapping, OwnedFd) {
 }
 
 #[test]
-fn what_one_end_writes_the_other_reads() {
+fn peers_read_what_the_other_end_wrote() {
     let (region, fd) = mapping(10_000);
     assert_eq!((region.name(), region.len(), region.is_empty()), ("lab", 10_000, false));
     assert_eq!(region.access(), ["remote-read"]);

@@ -78,7 +78,7 @@ fn digest_is_the_sha256_of_the_bytes() {
 }
 
 #[test]
-fn changes_are_shown_where_they_are() {
+fn changes_are_printed_with_their_offsets() {
     let daemon = Daemon::start();
     let mut child = daemon.watch(&["--once", "--interval-ms", "10", "lab"]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -95,7 +95,7 @@ fn changes_are_shown_where_they_are() {
 }
 
 #[test]
-fn mistakes_end_it() {
+fn errors_end_the_program() {
     let daemon = Daemon::start();
     let output = daemon.watch(&["--digest", "lab", "--length", "100001"]).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));

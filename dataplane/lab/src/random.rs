@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_spread_evenly() {
+    fn random_numbers_are_uniform() {
         let mut random = Random::new(7, 0);
         let below = (0..100_000).filter(|_| random.share() < 0.03).count();
         assert!((2800..3200).contains(&below), "{below} of 100000 below 3 %");

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_are_rpings() {
+    fn the_flags_match_those_of_rdma_core() {
         let client = parse("-c -a 10.77.0.2 -p 7175 -C 9 -S 4k -v -V -d -I 10.77.0.3 --config x").unwrap();
         assert!(client.client && client.verbose && client.validate && client.debug && !client.server);
         assert_eq!((client.count, client.size, client.port), (9, Some(4096), 7175));

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixteen_bytes_say_where() {
+    fn an_advertisement_has_sixteen_bytes() {
         let info = Info { addr: 0x0102_0304_0506_0708, rkey: Stag(0x0a0b_0c0d), size: 64 };
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0, 0, 64];
         assert_eq!((info.encode(), Info::decode(&bytes)), (bytes, info));
@@ -101,7 +101,7 @@ mod tests {
 
     /// The lines that rdma-core's rping shows for `-S 64`.
     #[test]
-    fn texts_are_rpings() {
+    fn texts_match_those_of_rdma_core() {
         let mut text = [0; 64];
         write_text(0, &mut text);
         assert_eq!(visible(&text), b"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_member_says_which_connections() {
+    fn a_close_request_has_exactly_one_member() {
         let id = pack(3, 1, 70, 5);
         let one = which(json!({ "id": id })).unwrap();
         assert_eq!(one.selector, ConnSelector::One { port: 1, index: 70, generation: 5 });

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_connection_is_not_several() {
+    fn connections_are_counted_in_the_right_number() {
         assert_eq!([0, 1, 2].map(connections), ["0 connections", "1 connection", "2 connections"]);
     }
 }

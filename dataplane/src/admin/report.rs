@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_s_number_leads_back_to_it() {
+    fn a_connection_number_round_trips() {
         let number = pack(200, 13, 0xabcde, 0x1234_5678);
         assert!(number < 1 << 53);
         let ConnNumber { worker, port, index, generation } = unpack(number);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_else_is_not() {
+    fn other_users_are_refused() {
         let policy = Policy { uid: 500, gid: Some(77) };
         assert!(!policy.admits(&peer(1000, 1000, &[])));
         assert!(!policy.admits(&peer(77, 1000, &[500])), "a user's number is not a group's");

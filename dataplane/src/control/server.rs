@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_place_is_root_s() {
+    fn the_last_slot_is_reserved_for_root() {
         for clients_max in [1, 2, 64, 1024] {
             for (connected, user, root) in [
                 (0, true, true),

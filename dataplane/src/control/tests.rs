@@ -195,7 +195,7 @@ fn a_descriptor_comes_with_its_reply() {
 }
 
 #[test]
-fn every_malformed_line_is_answered_and_the_connection_goes_on() {
+fn every_malformed_line_is_answered_and_the_connection_stays() {
     let server = Running::start(|_| ());
     let mut raw = server.connect();
     for (line, code) in [
@@ -259,7 +259,7 @@ fn long_lines_are_refused_and_skipped() {
 }
 
 #[test]
-fn half_lines() {
+fn incomplete_lines_are_joined_or_refused() {
     let server = Running::start(|_| ());
     let mut raw = server.connect();
     // A line sent in pieces is one line.
@@ -269,7 +269,10 @@ fn half_lines() {
     }
     assert_eq!(raw.receive()["id"], 1);
     // Two lines sent at once are two requests.
-    raw.send(b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"echo\"}\n{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"echo\"}\n");
+    raw.send(
+        b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"echo\"}\n\
+          {\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"echo\"}\n",
+    );
     assert_eq!((raw.receive()["id"].clone(), raw.receive()["id"].clone()), (json!(2), json!(3)));
     raw.send(b"{\"jsonrpc\":\"2.0\",\"id\":4,");
     raw.stream.shutdown(Shutdown::Write).unwrap();
@@ -312,7 +315,7 @@ fn a_client_that_does_not_read_stops_only_itself() {
 }
 
 #[test]
-fn a_waiting_request_holds_up_nobody_else() {
+fn a_pending_request_does_not_delay_other_clients() {
     let server = Running::start(|_| ());
     let mut waiting = server.connect();
     waiting.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"wait\"}\n");

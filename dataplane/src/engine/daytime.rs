@@ -97,7 +97,7 @@ mod tests {
 
     /// Checks every day of more than 400 years.
     #[test]
-    fn days_follow_one_another() {
+    fn consecutive_days_have_consecutive_dates() {
         let mut before = text(0);
         for days in 1..146_097 + 1000 {
             let now = text(days * 86_400);

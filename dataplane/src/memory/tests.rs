@@ -56,7 +56,7 @@ fn the_file_can_be_neither_cut_nor_grown() {
 }
 
 #[test]
-fn a_read_only_descriptor_reads_only() {
+fn a_read_only_descriptor_cannot_be_mapped_for_writing() {
     let memory = ordinary(4096);
     assert!(memory.write(0, b"read me"));
     let mut file = File::from(memory.read_only_descriptor().unwrap());
@@ -70,7 +70,7 @@ fn a_read_only_descriptor_reads_only() {
 }
 
 #[test]
-fn sizes_that_make_no_sense_are_refused() {
+fn invalid_sizes_are_refused() {
     for pages in [Pages::Ordinary, Pages::Huge] {
         assert!(matches!(RegionMemory::new("test", 0, pages), Err(MemoryError::Empty)));
         for bytes in [u64::MAX, 1 << 63] {
@@ -81,7 +81,7 @@ fn sizes_that_make_no_sense_are_refused() {
 
 /// All pages are allocated at once: without the check, the kernel would end a process.
 #[test]
-fn more_ordinary_memory_than_there_is_is_refused() {
+fn a_region_larger_than_free_memory_is_refused() {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let total = meminfo.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
     for bytes in [total, 1 << 62] {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tcp_goes_to_worker_0_and_in_copy_to_the_others() {
+    fn other_frames_go_to_worker_0_and_copies_to_the_others() {
         let mut pool = HeapPool::new(64, 0, 2048);
         let mut places = mesh(3, true);
         let arp = [[0xff; 12].as_slice(), &[8, 6], &[0; 28]].concat();

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tcp_belongs_to_no_connection() {
+    fn other_frames_belong_to_no_connection() {
         assert_eq!(client_port(&[]), None);
         assert_eq!(client_port(&[0; 60]), None);
         let mut arp = [0; 60];

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_and_late_frames_are_as_many_as_asked_and_the_seed_determines_which() {
+    fn losses_and_reordering_match_their_rates_and_the_seed() {
         let shape = Shape {
             loss: 0.01,
             reorder: 0.02,

@@ -59,7 +59,7 @@ fn evicted(lab: &mut Lab, conns: &[ConnId]) -> Vec<usize> {
 }
 
 #[test]
-fn idle_services_give_way_to_an_honest_peer() {
+fn idle_services_are_evicted_for_an_honest_peer() {
     for (crowd, honest) in [(0, 0), (1, 1), (0, 1), (1, 0)].map(|(a, b)| (FAMILIES[a], FAMILIES[b])) {
         for ports in [&[ECHO][..], &[DISCARD], &[ECHO, DISCARD]] {
             let mut lab = Lab::new(Setup::default());
@@ -85,7 +85,7 @@ fn idle_services_give_way_to_an_honest_peer() {
 /// Connections without a complete MPA Request are evicted, even if they send a byte of it now and then, long before the
 /// time limit.
 #[test]
-fn unfinished_handshakes_give_way_to_an_honest_peer() {
+fn unfinished_handshakes_are_evicted_for_an_honest_peer() {
     for address in FAMILIES {
         for drips in [false, true] {
             let mut lab = Lab::new(Setup::default());
@@ -127,7 +127,7 @@ fn granted_streams_stay() {
 
 /// Connections that were refused a region, or have ended their stream, are evicted even if they do not close.
 #[test]
-fn refused_and_ended_streams_give_way() {
+fn refused_and_ended_streams_are_evicted() {
     for address in FAMILIES {
         let mut lab = Lab::new(Setup::default());
         for n in 0..CONNECTIONS {

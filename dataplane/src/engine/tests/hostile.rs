@@ -300,7 +300,7 @@ fn a_thousand_connections_that_come_and_go_leave_nothing() {
 }
 
 #[test]
-fn connections_in_quick_succession_do_not_pile_up() {
+fn connections_in_quick_succession_do_not_accumulate() {
     let mut lab = Lab::new(Setup { time_wait_ms: 1, ..Setup::default() });
     for _ in 0..1000 {
         let conn = open_bytes(&mut lab, REGION, Session::script(&[]));

@@ -213,7 +213,7 @@ fn post(lab: &mut Lab, conn: ConnId, reads: bool, (region, len): (RegionId, u32)
 
 /// A grant of one stream is invalid on another, even 2³² or 2³³ streams later, and at the numbers around them.
 #[test]
-fn a_grant_is_of_one_stream_however_many_have_been() {
+fn a_grant_is_valid_on_its_own_stream_only() {
     for given in [1 << 32, 1 << 33, 1 << 48].into_iter().flat_map(|wrap: u64| wrap - 3..wrap + 1) {
         let mut lab = Lab::new(Setup::default());
         let (first, grant) = open(&mut lab, "lab", BOTH, b"");
@@ -278,7 +278,7 @@ fn an_access_that_was_not_granted_ends_the_stream_and_touches_nothing() {
 }
 
 #[test]
-fn a_revoked_region_is_touched_no_more() {
+fn a_revoked_region_is_not_accessed() {
     let mut lab = Lab::new(Setup::default());
     let (conn, _) = open(&mut lab, "lab", BOTH, b"");
     let local = lab.client.memory.add(vec![7; 4096]).unwrap();
@@ -298,7 +298,7 @@ fn a_revoked_region_is_touched_no_more() {
 }
 
 #[test]
-fn a_region_revoked_under_a_read_is_fetched_no_more() {
+fn a_read_of_a_revoked_region_stops() {
     let mut lab = Lab::new(Setup::default());
     let (conn, _) = open(&mut lab, "lab", BOTH, b"");
     let bytes = lab.region_bytes().len();

@@ -39,7 +39,7 @@ fn echo_returns_every_byte_and_then_closes() {
 
 /// Other connections hold all data buffers: received bytes are sent back in the buffers that they arrived in.
 #[test]
-fn echo_goes_on_without_a_free_buffer() {
+fn echo_continues_without_a_free_buffer() {
     for chunk in [0, 100] {
         let mut lab = Lab::new(Setup::default());
         let conn = open_bytes(&mut lab, ECHO, stream(400_000, chunk));
@@ -59,7 +59,7 @@ fn echo_goes_on_without_a_free_buffer() {
 
 /// The path MTU shrinks while bytes wait in buffers filled for longer segments.
 #[test]
-fn echo_goes_on_when_segments_become_shorter() {
+fn echo_continues_when_segments_become_shorter() {
     for (seed, reports_too_big) in (1..).zip([true, false]) {
         let mut lab = Lab::new(Setup { seed, ..Setup::default() });
         let bytes = Bytes { bulk: 2_000_000, deaf: true, ..Bytes::default() };
@@ -78,7 +78,7 @@ fn echo_goes_on_when_segments_become_shorter() {
 }
 
 #[test]
-fn discard_takes_everything_and_says_nothing() {
+fn discard_accepts_everything_and_sends_nothing() {
     let mut lab = Lab::new(Setup { link: ROUGH, ..Setup::default() });
     let conn = lab.connect(DISCARD, stream(5_000_000, 0));
     lab.run_until("the end", SECOND * 100, |lab| closed(lab, conn));
@@ -106,7 +106,7 @@ fn chargen_sends_lines_until_the_peer_closes() {
 
 /// RFC 867: the daemon sends one line and closes first, regardless of what the peer sends and when it closes.
 #[test]
-fn daytime_says_the_time_and_closes_first() {
+fn daytime_sends_the_time_and_closes_first() {
     for (address, mtu) in
         [(ENGINE.into(), 1500), (ENGINE6.into(), 1500), (ENGINE6.into(), 1280), (ENGINE.into(), 576)]
     {
@@ -157,7 +157,7 @@ fn daytime_waits_for_a_buffer() {
 }
 
 #[test]
-fn going_down_resets_every_connection() {
+fn a_shutdown_resets_every_connection() {
     let mut lab = Lab::new(Setup::default());
     let conns: Vec<ConnId> = [ECHO, DISCARD, CHARGEN, REGION]
         .into_iter()

@@ -59,7 +59,7 @@ fn connections_leave_nothing_behind() {
 }
 
 #[test]
-fn both_are_told_of_the_end_once() {
+fn both_ends_get_one_disconnect_event() {
     for link in [super::lab::CLEAN, ROUGH] {
         let mut net = Net::new(Setup { link, ..Setup::default() });
         net.listen(PORT);
@@ -78,7 +78,7 @@ fn both_are_told_of_the_end_once() {
 }
 
 #[test]
-fn a_rejected_initiator_sees_what_was_said() {
+fn a_rejected_initiator_gets_the_private_data() {
     let mut net = Net::new(Setup::default());
     net.listen(PORT);
     let (_, _, qp) = net.hosts[0].queue_pair(4);
@@ -113,7 +113,7 @@ fn nobody_listens() {
 
 /// An id destroyed while its stream is being opened leaves nothing behind.
 #[test]
-fn an_opening_connection_is_taken_back() {
+fn an_opening_connection_can_be_destroyed() {
     for turns in (0..200).step_by(7) {
         let mut net = Net::new(Setup { seed: turns, ..Setup::default() });
         net.listen(PORT);
@@ -181,7 +181,7 @@ fn a_full_backlog_resets() {
 /// Opens connections without an MPA Request, up to the peer's limit: beyond the limit, the connection that was silent
 /// longest is reset, and an honest peer is served at once.
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_do_not_block_others() {
     for count in [1, 7, 8, 9, 14] {
         // Half of the server's sixteen connections may be silent; so may half of its ids.
         let limits = Limits { qps: 32, ids: 64, cqe_max: 4096, ..Limits::default() };

@@ -74,7 +74,7 @@ fn work_of_every_kind_on_a_good_link() {
 
 /// With loss and reordering all arrives all the same; what lies behind a gap is placed before it closes.
 #[test]
-fn what_lies_behind_a_gap_is_placed_and_delivered_in_order() {
+fn out_of_order_data_is_placed_at_once_and_delivered_in_order() {
     for (markers, out_of_order) in [
         (false, OutOfOrderPolicy::Aligned),
         (true, OutOfOrderPolicy::Aligned),
@@ -132,7 +132,7 @@ fn small_messages_share_segments() {
 
 /// RFC 4296 §2.2.1: `rdma_max_msizes`. A Write and a Send of that much are an FPDU each, one byte more makes two.
 #[test]
-fn what_fits_one_segment() {
+fn max_msizes_is_the_payload_of_one_segment() {
     for markers in [false, true] {
         let mut net = Net::new(Setup { link: CLEAN, markers, ..Setup::default() });
         net.listen(PORT);
@@ -163,7 +163,7 @@ fn what_fits_one_segment() {
 
 /// A connection with much to send does not keep the others from sending.
 #[test]
-fn connections_take_turns() {
+fn connections_are_serviced_in_rotation() {
     let mut net = Net::new(Setup::default());
     net.listen(PORT);
     let bulk = net.connect(PORT, 64);
