@@ -122,6 +122,7 @@ bench: root trained ## throughput, latency and CPU time beside their peers: targ
 	@.ci/deps.sh iperf3 ucx-utils sockperf || echo "bench: goes on without the peers that cannot be installed" >&2
 	@.ci/hugepages.sh 512 || true
 	nice -n -15 target/trained/iwarp-bench suite --to target/bench
+	target/trained/iwarp-bench plots target/bench/report.json --to docs/plots
 
 profile: root deps ## instructions per FPDU of RDMA Writes, function by function, of both ends
 	$(CARGO) build --release --locked -p benches --bin iwarp-bench

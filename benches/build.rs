@@ -1,8 +1,8 @@
-//! Notes the commit that is built, for the reports; or what `IRONWARP_COMMIT` says.
+//! Passes the commit of the build to the reports: from git, or from the variable `IRONWARP_COMMIT`.
 
 use std::process::Command;
 
-/// What git answers, if there is git and this is a repository.
+/// Returns the output of git; `None` without git or outside a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output =
         Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;

@@ -11,7 +11,7 @@ trap 'rm -rf "$folder"' EXIT
 # Under valgrind there is no room for the addresses that DPDK reserves for hugepages; without them it takes ordinary pages.
 hidden='mount -t tmpfs none /sys/kernel/mm/hugepages && exec "$@"'
 for side in initiator target; do
-    unshare --mount bash -c "$hidden" profile valgrind --tool=callgrind --callgrind-out-file="$folder/$side" --toggle-collect="*fpdus*${side}_turn*" \
+    unshare --mount bash -c "$hidden" profile valgrind --tool=callgrind --callgrind-out-file="$folder/$side" --toggle-collect="*fpdus*${side}_poll*" \
         "$bench" fpdus -s "$bytes" -m "$mtu" -n "$messages" -t "$depth" --region 8M --json "$folder/$side.json" \
         >"$folder/$side.log" 2>&1 || { cat "$folder/$side.log" >&2; exit 1; }
     fpdus=$(sed -n 's/.*"fpdus": \([0-9]*\).*/\1/p' "$folder/$side.json")

@@ -1,4 +1,4 @@
-//! Two runs side by side.
+//! `compare`: shows two runs side by side.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -10,45 +10,45 @@ use serde::Serialize;
 use crate::Report;
 use crate::document::{Document, digits};
 
-/// What to compare.
+/// Flags of `compare`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     /// A report written with --json, or a suite's report.json.
     before: PathBuf,
-    /// Another one.
+    /// The report to compare it with.
     after: PathBuf,
 }
 
-/// One figure of both.
+/// A result in both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Benchmark, row and figure.
+    /// Benchmark, section, row and name of the result.
     pub figure: String,
-    /// In the first run.
+    /// Median in the first run.
     pub before: f64,
-    /// In the second.
+    /// Median in the second run.
     pub after: f64,
-    /// The second by the first; none where the first is 0.
+    /// The second divided by the first; `None` if the first is 0.
     pub ratio: Option<f64>,
-    /// Whether all runs of one lie above all runs of the other; `None` where one was run only once.
+    /// True if all samples of one are above all samples of the other; `None` if one has a single sample.
     pub apart: Option<bool>,
 }
 
-/// All figures that both have.
+/// Comparison of two runs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Comparison {
-    /// In the order of the first run.
+    /// Results in both runs, in the order of the first.
     pub changes: Vec<Change>,
-    /// Figures of one run only.
+    /// Results in one run only.
     pub unmatched: Vec<String>,
-    /// What of the circumstances differs: its name, then, now.
+    /// Differences of machine or build: name, value in the first run, value in the second.
     pub circumstances: Vec<[String; 3]>,
 }
 
 /// Compares two files.
 ///
 /// # Errors
-/// They cannot be read, or have nothing in common.
+/// A file cannot be read, or the two have no result in common.
 pub fn run(options: &Options) -> Result<Comparison> {
     let (before, after) = (Document::read(&options.before)?, Document::read(&options.after)?);
     let comparison = compare(&before, &after);
@@ -112,7 +112,7 @@ impl Report for Comparison {
             let (before, after) = (digits(*before), digits(*after));
             writeln!(out, "{figure:<width$} {before:>12} {after:>12} {ratio:>8}{mark}")?;
         }
-        writeln!(out, "* all runs of one lie above all runs of the other")?;
+        writeln!(out, "* all runs of one are above all runs of the other")?;
         for figure in &self.unmatched {
             writeln!(out, "in one run only: {figure}")?;
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_set_side_by_side() {
+    fn results_are_matched_by_benchmark_row_and_name() {
         let (before, after) = (document("a", &[1.0, 2.0], 64), document("b", &[4.0, 3.0], 64));
         let comparison = compare(&[before], std::slice::from_ref(&after));
         assert_eq!(comparison.circumstances, [["commit", "\"a\"", "\"b\""].map(str::to_owned)]);

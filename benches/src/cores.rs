@@ -1,4 +1,4 @@
-//! Two threads, each alone on a core.
+//! Runs functions in threads that are pinned to CPUs.
 
 use std::str::FromStr;
 use std::sync::Barrier;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-/// The CPUs that a measurement runs on: initiator, target.
+/// CPUs of a measurement: initiator, target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cores(pub [usize; 2]);
 
@@ -25,16 +25,16 @@ impl FromStr for Cores {
 }
 
 impl Cores {
-    /// Binds the calling thread to the first of them.
+    /// Pins the calling thread to the first CPU.
     ///
     /// # Errors
-    /// The machine does not have it, or does not let us.
+    /// The machine has no such CPU, or the process may not use it.
     pub fn pin_first(self) -> Result<()> {
         pin(self.0[0])
     }
 }
 
-/// Binds the calling thread to a CPU.
+/// Pins the calling thread to a CPU.
 fn pin(cpu: usize) -> Result<()> {
     ensure!(cpu < CpuSet::MAX_CPU, "CPU {cpu}: they are numbered up to {}", CpuSet::MAX_CPU - 1);
     let mut set = CpuSet::new();
@@ -42,7 +42,7 @@ fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("cannot run on CPU {cpu}"))
 }
 
-/// Times that the kernel took the CPU away from the calling thread; 0 where it does not tell.
+/// Returns how often the kernel has preempted the calling thread; 0 if unknown.
 #[must_use]
 pub(crate) fn preemptions() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -50,37 +50,37 @@ pub(crate) fn preemptions() -> u64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// What both threads of a measurement see: whether it goes on.
+/// Flag that ends a measurement in both of its threads.
 #[derive(Debug, Default)]
 pub struct Gate(AtomicBool);
 
 impl Gate {
-    /// Whether it goes on.
+    /// Returns true until [`Self::close`].
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.0.load(Ordering::Relaxed)
     }
 
-    /// Ends it.
+    /// Ends the measurement.
     pub fn close(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Runs a function in a thread pinned to a core; what it returns.
+/// Runs a function in a thread pinned to a CPU and returns its result.
 ///
 /// # Errors
-/// The core cannot be had, or the function fails.
+/// The CPU is not available, or the function fails.
 pub(crate) fn on_core<T: Send>(cpu: usize, run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let thread = thread::scope(|scope| scope.spawn(|| pin(cpu).and_then(|()| run())).join());
     thread.map_err(|_| anyhow!("a measuring thread panicked"))?
 }
 
-/// Runs two functions at the same time, each pinned to its core; what they return.
+/// Runs two functions at the same time, each pinned to its CPU, and returns both results.
 ///
 /// # Errors
-/// A core cannot be had, or a function fails.
+/// A CPU is not available, or a function fails.
 pub fn on_two_cores<A: Send, B: Send>(
     cores: Cores,
     left: impl FnOnce() -> Result<A> + Send,
@@ -88,7 +88,7 @@ pub fn on_two_cores<A: Send, B: Send>(
 ) -> Result<(A, B)> {
     let Cores([left_cpu, right_cpu]) = cores;
     let (start, pinned) = (Barrier::new(2), AtomicUsize::new(0));
-    // Neither begins unless both can: it would wait for the other.
+    // Neither starts unless both can: one alone would wait for ever.
     let enter = |cpu| {
         let outcome = pin(cpu);
         pinned.fetch_add(usize::from(outcome.is_ok()), Ordering::AcqRel);
@@ -105,7 +105,7 @@ pub fn on_two_cores<A: Send, B: Send>(
         let (left, right) = (left.join().map_err(crashed)?, right.join().map_err(crashed)?);
         match (left, right) {
             (Ok(left), Ok(right)) => Ok((left, right)),
-            // The reason rather than its consequence.
+            // Returns the cause: the other thread has ended normally.
             (Ok(_), Err(error)) | (Err(error), Ok(_)) => Err(error),
             (Err(left), Err(right)) => Err(left.context(format!("{right:#}"))),
         }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn both_run_and_a_failure_is_told() {
+    fn both_functions_run_and_a_failure_is_returned() {
         let gate = Gate::default();
         let wait = || {
             while gate.is_open() {

@@ -1,4 +1,5 @@
-//! Reports as they are read back: whatever the benchmark, tables of rows, each with what names it and what was measured.
+//! Reads JSON reports back as tables, independent of the benchmark: each row has keys, which name it, and measured cells.
+//! `suite`, `compare` and the plots use it.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -10,8 +11,8 @@ use serde_json::Value;
 
 use crate::Samples;
 
-/// Numbers that say which row it is, rather than how fast it was. Text and truth values always do.
-const NAMES: [&str; 18] = [
+/// Numeric fields that are keys of a row rather than results. Text and truth values always are keys.
+const KEY_FIELDS: [&str; 18] = [
     "size",
     "message_bytes",
     "mtu",
@@ -32,8 +33,8 @@ const NAMES: [&str; 18] = [
     "cpu",
 ];
 
-/// What comes first in a row, in this order; the rest follows by name.
-const FIRST: [&str; 26] = [
+/// Fields that come first in a row, in this order; the others follow.
+const FIRST_FIELDS: [&str; 26] = [
     "operation",
     "way",
     "test",
@@ -62,41 +63,41 @@ const FIRST: [&str; 26] = [
     "p99_9_ns",
 ];
 
-/// One benchmark's report, as `--json` writes it.
+/// Report of one benchmark, as `--json` writes it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Document {
-    /// Which benchmark.
+    /// Name of the benchmark.
     pub benchmark: String,
-    /// Where and when.
+    /// Hardware, build and date.
     pub machine: Value,
-    /// With what options.
+    /// Flags of the benchmark.
     pub options: Value,
-    /// What it has found out.
+    /// Results of the benchmark.
     pub report: Value,
 }
 
-/// A part of a report: rows of one kind.
+/// Rows of one kind in a report.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Section {
-    /// The field of the report; empty for the report itself.
+    /// Name of the field; empty for fields of the report itself.
     pub(crate) name: String,
     pub(crate) rows: Vec<Row>,
 }
 
-/// One row.
+/// Keys and results of one row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
-    /// What it is the row of: name and value.
-    pub(crate) of: Vec<(String, String)>,
-    /// What was measured.
+    /// Names and values that identify the row.
+    pub(crate) keys: Vec<(String, String)>,
+    /// Names of the results, and their samples.
     pub(crate) cells: Vec<(String, Samples)>,
 }
 
 impl Document {
-    /// Reads a file of one report, or of all of a suite's.
+    /// Reads a file with one report or with those of a suite.
     ///
     /// # Errors
-    /// There is no such file, or it is something else.
+    /// The file cannot be read or is no report.
     pub fn read(path: &Path) -> Result<Vec<Self>> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -112,13 +113,13 @@ impl Document {
         }
     }
 
-    /// What it has, part by part.
+    /// Returns the sections of the report.
     pub(crate) fn sections(&self) -> Vec<Section> {
         sections(&self.report)
     }
 }
 
-/// What a report has, part by part.
+/// Returns the sections of a report.
 pub(crate) fn sections(report: &Value) -> Vec<Section> {
     let Some(fields) = report.as_object() else { return Vec::new() };
     let mut own = Row::default();
@@ -141,50 +142,50 @@ pub(crate) fn sections(report: &Value) -> Vec<Section> {
 fn row_of(item: &Value) -> Row {
     let mut row = Row::default();
     match item {
-        // A pair: what it is of, and what was measured.
+        // A pair of a key and a result.
         Value::Array(pair) => {
             if let [of, value] = pair.as_slice() {
-                row.of.push(("of".to_owned(), plain(of)));
+                row.keys.push(("of".to_owned(), plain(of)));
                 row.take("value", value);
             }
         }
         Value::Object(fields) => fields.iter().for_each(|(name, value)| row.take(name, value)),
         _ => {}
     }
-    row.of.sort_by_key(|(name, _)| rank(name));
+    row.keys.sort_by_key(|(name, _)| rank(name));
     row.cells.sort_by_key(|(name, _)| rank(name));
     row
 }
 
-/// Where a field comes in its row.
+/// Returns the position of a field in its row.
 fn rank(name: &str) -> usize {
     let last = name.rsplit('.').next().unwrap_or(name);
-    FIRST.iter().position(|first| *first == last).unwrap_or(FIRST.len())
+    FIRST_FIELDS.iter().position(|first| *first == last).unwrap_or(FIRST_FIELDS.len())
 }
 
 impl Row {
     fn take(&mut self, name: &str, value: &Value) {
         let last = name.rsplit('.').next().unwrap_or(name);
         match value {
-            Value::Number(number) if !NAMES.contains(&last) => {
+            Value::Number(number) if !KEY_FIELDS.contains(&last) => {
                 let one = number.as_f64().and_then(|number| Samples::new(vec![number]).ok());
                 self.cells.extend(one.map(|one| (name.to_owned(), one)));
             }
             Value::Number(_) | Value::String(_) | Value::Bool(_) => {
-                self.of.push((name.to_owned(), plain(value)));
+                self.keys.push((name.to_owned(), plain(value)));
             }
             Value::Object(fields) => match Samples::deserialize(value) {
                 Ok(samples) => self.cells.push((name.to_owned(), samples)),
                 Err(_) => fields.iter().for_each(|(part, value)| self.take(&format!("{name}.{part}"), value)),
             },
-            // Lists inside of a row are its raw figures; what they come to has a field of its own.
+            // Lists within a row are raw results; another field has their median.
             Value::Array(_) | Value::Null => {}
         }
     }
 
-    /// What it is the row of, in a line.
+    /// Returns the keys as one line of text.
     pub(crate) fn label(&self) -> String {
-        let words = self.of.iter().map(|(name, value)| match value.as_str() {
+        let words = self.keys.iter().map(|(name, value)| match value.as_str() {
             "true" => name.clone(),
             "false" => format!("not {name}"),
             _ if name == "crc" => format!("CRC {value}"),
@@ -194,7 +195,7 @@ impl Row {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// A figure of it.
+    /// Returns the samples of a result.
     pub(crate) fn cell(&self, name: &str) -> Option<&Samples> {
         self.cells.iter().find(|(of, _)| of == name).map(|(_, samples)| samples)
     }
@@ -204,7 +205,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A number with as many digits as mean something.
+/// Formats a number with three to five significant digits.
 pub(crate) fn digits(number: f64) -> String {
     match number.abs() {
         it if it >= 1000.0 || number == 0.0 => format!("{number:.0}"),
@@ -220,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_taken_apart() {
+    fn a_report_is_split_into_sections_and_rows() {
         let report = serde_json::json!({
             "handoff": [[1500, 73.5]],
             "fast": 4,
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_few_digits() {
         assert_eq!(
             [12345.6, 123.45, 1.234, 0.1234, 0.01234, 0.0].map(digits),
             ["12346", "123.5", "1.23", "0.123", "0.0123", "0"]

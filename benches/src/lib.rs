@@ -1,8 +1,8 @@
-//! What Ironwarp costs and how fast it is, measured beside the machine's limits and beside its peers.
+//! Benchmarks of Ironwarp, beside the machine's limits and beside its peers. `main.rs` is the program `iwarp-bench`.
 //!
 //! ```text
-//! iwarp-bench COMMAND ──▶ one module's run(&Options) ──▶ a Report: for people, as JSON, histograms
-//!                                                          └─ Machine: where and when it was measured
+//! iwarp-bench COMMAND ──▶ one module's run(&Options) ──▶ a Report: text, JSON, plots, histograms
+//!                                                          └─ Machine: hardware, build and date
 //! ```
 //! Each benchmark is a module with `Options` (its flags), `run`, and a [`Report`] of its own.
 #![forbid(unsafe_code)]
@@ -11,16 +11,13 @@ mod clock;
 pub mod compare;
 pub mod copies;
 mod cores;
-mod cpu;
 pub mod document;
+pub mod hosts;
 mod machine;
-pub mod pair;
 pub mod peers;
-mod plot;
-mod progress;
+pub mod plot;
 mod report;
 pub mod roofline;
-mod rows;
 mod samples;
 pub mod slow_clients;
 pub mod suite;
@@ -34,7 +31,5 @@ pub use machine::Machine;
 pub use per_packet::{
     BURST, Expected, PAYLOADS, build_write, parse_frame, tcp_frame, write_header, write_len,
 };
-pub use progress::Progress;
-pub use report::{Output, Report};
-pub use rows::{bandwidth_gbps, median, size};
-pub use samples::Samples;
+pub use report::{Output, Progress, Report};
+pub use samples::{Samples, bandwidth_gbps, median, size};

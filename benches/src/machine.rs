@@ -1,35 +1,35 @@
-//! Where and when a measurement was made.
+//! Describes the machine and the build of a measurement, for reports.
 
 use std::fs;
 use std::time::SystemTime;
 
 use serde::Serialize;
 
-/// What every report says of its circumstances.
+/// Hardware, software and date of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// The processor's model.
+    /// Model of the processor.
     pub cpu: String,
-    /// Processors online.
+    /// Number of CPUs available to the process.
     pub cpus: usize,
-    /// Level-2 cache of one core, bytes; 0 where the system does not tell.
+    /// Level-2 cache of one core, bytes; 0 if unknown.
     pub l2_bytes: u64,
-    /// Last-level cache, bytes; 0 where the system does not tell.
+    /// Last-level cache, bytes; 0 if unknown.
     pub llc_bytes: u64,
     /// Kernel name and release.
     pub kernel: String,
-    /// DPDK's release.
+    /// Release of DPDK.
     pub dpdk: String,
-    /// The commit that was built.
+    /// Commit of the build.
     pub commit: &'static str,
-    /// How: `trained`, as what is installed is (`make trained`), or `plain`.
+    /// `trained` for a profile-guided build (`make trained`), as installed; otherwise `plain`.
     pub build: &'static str,
-    /// When it was measured, RFC 3339.
+    /// Date of the measurement, RFC 3339.
     pub date: String,
 }
 
 impl Machine {
-    /// Looks at this one.
+    /// Describes this machine.
     #[must_use]
     pub fn here() -> Self {
         let system = rustix::system::uname();
@@ -59,7 +59,7 @@ fn cpu_model() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The size of a level of the first processor's data cache.
+/// Returns the size of a level of the first CPU's data cache, bytes.
 fn cache_bytes(level: u32) -> Option<u64> {
     let folder = "/sys/devices/system/cpu/cpu0/cache";
     let read = |index: u32, file: &str| fs::read_to_string(format!("{folder}/index{index}/{file}")).ok();

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use benches::plot::readme;
 use benches::verbs::{self, Operation, bandwidth, fpdus, latency, lossy};
 use benches::{Output, compare, copies, peers, roofline, slow_clients, suite};
 use clap::{Parser, Subcommand};
@@ -21,7 +22,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The machine's limits: a hand-off between two cores without a protocol, copies, CRC32c.
+    /// The machine's limits: hand-off between two cores without a protocol, copies, CRC32c.
     Roofline(roofline::Options),
     /// Bandwidth of RDMA Writes.
     WriteBw(bandwidth::Options),
@@ -37,34 +38,36 @@ enum Command {
     ReadLat(latency::Options),
     /// Round trips of Sends.
     SendLat(latency::Options),
-    /// Goodput under loss and reordering, with placement behind gaps and without.
+    /// Goodput under loss and reordering, with out-of-order placement and without.
     Lossy(lossy::Options),
-    /// Writes with both ends on one thread, for a profiler.
+    /// Writes with both nodes on one thread, for a profiler.
     Fpdus(fpdus::Options),
     /// The TCP stack alone: bulk receive, one copy.
     TcpRx(tcp::rx::RxOptions),
-    /// The TCP stack alone: requests of one byte, and their answers.
+    /// The TCP stack alone: one-byte requests and their answers.
     TcpEcho(tcp::echo::EchoOptions),
-    /// The TCP stack alone: what many connections weigh and cost.
+    /// The TCP stack alone: memory and cost of many connections.
     Conns(tcp::conns::ConnsOptions),
     /// The kernel's TCP, UCX and sockperf over a veth pair, on the same cores.
     Peers(peers::Options),
     /// Copies and CPU time per byte delivered: the kernel's TCP, our TCP, RDMA Write.
     Copies(copies::Options),
-    /// What slow clients in the background take from fast ones.
+    /// Goodput of fast clients beside many slow ones.
     SlowClients(slow_clients::Options),
-    /// All of them, each in a process of its own, into one page and one file.
+    /// All benchmarks, each in a process of its own, into one page and one JSON file.
     Suite(suite::Options),
-    /// Two runs side by side.
+    /// Compare two runs.
     Compare(compare::Options),
-    /// The target of a benchmark over memif, which starts it.
+    /// The SVG files of README.md, from a suite's report.
+    Plots(readme::Options),
+    /// The target of a memif link; a benchmark starts it.
     #[command(hide = true)]
     Target,
 }
 
 fn main() -> ExitCode {
     let Arguments { command, output } = Arguments::parse();
-    // What goes wrong below is told, beside the report.
+    // Warnings and errors of the libraries go to standard error.
     tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(std::io::stderr).init();
     let outcome = match &command {
         Command::Roofline(options) => output.write("roofline", options, roofline::run),
@@ -102,7 +105,8 @@ fn main() -> ExitCode {
         Command::SlowClients(options) => output.write("slow-clients", options, slow_clients::run),
         Command::Suite(options) => output.write("suite", options, suite::run),
         Command::Compare(options) => output.write("compare", options, compare::run),
-        Command::Target => verbs::serve(),
+        Command::Plots(options) => output.write("plots", options, readme::run),
+        Command::Target => verbs::serve_target(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

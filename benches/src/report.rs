@@ -1,4 +1,4 @@
-//! Where the outcome of a benchmark goes: to people, to programs, to HdrHistogram's tools.
+//! Output of a benchmark: a table, JSON, SVG plots, an HdrHistogram log, and a progress bar meanwhile.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,28 +10,29 @@ use clap::Args;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::{Machine, plot};
 
-/// What a benchmark has found out.
+/// Result of a benchmark.
 pub trait Report: Serialize {
-    /// Writes it for people.
+    /// Writes the result as text.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` fails.
     fn print(&self, out: &mut dyn Write) -> io::Result<()>;
 
-    /// The distributions it rests on, each with a name without blanks or commas.
+    /// Returns the distributions behind the result, each with a name without blanks or commas.
     fn histograms(&self) -> Vec<(String, &Histogram<u64>)> {
         Vec::new()
     }
 }
 
-/// Where reports go.
+/// Flags that say where reports go.
 #[derive(Clone, Debug, Args)]
 pub struct Output {
-    /// Write JSON, to FILE or in place of the table.
+    /// Write JSON, to FILE or instead of the table.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Write the distributions as an HdrHistogram log (nanoseconds).
@@ -40,12 +41,12 @@ pub struct Output {
     /// Write plots: rate over message size, latency over percentiles.
     #[arg(long, global = true, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The same, where there is something to plot.
+    /// Write plots if the result has message sizes or distributions.
     #[arg(long, global = true, value_name = "FILE", hide = true)]
     svg_if_any: Option<PathBuf>,
 }
 
-/// One report as it is written.
+/// A report in JSON.
 #[derive(Serialize)]
 struct Document<'a, O, R> {
     benchmark: &'a str,
@@ -55,10 +56,10 @@ struct Document<'a, O, R> {
 }
 
 impl Output {
-    /// Runs a benchmark and writes what it reports.
+    /// Runs a benchmark and writes its report.
     ///
     /// # Errors
-    /// The benchmark's own, and those of writing.
+    /// The benchmark fails, or a file cannot be written.
     pub fn write<O: Serialize, R: Report>(
         &self,
         benchmark: &str,
@@ -104,7 +105,7 @@ impl Output {
     }
 }
 
-/// One interval of the log per distribution, tagged with its name.
+/// Writes an HdrHistogram log: one interval per distribution, tagged with its name.
 fn write_histograms(path: &Path, report: &impl Report) -> Result<()> {
     let mut file = File::create(path)?;
     let mut serializer = V2DeflateSerializer::new();
@@ -117,4 +118,33 @@ fn write_histograms(path: &Path, report: &impl Report) -> Result<()> {
             .map_err(|error| anyhow::anyhow!("{error:?}"))?;
     }
     Ok(())
+}
+
+/// Progress bar on the terminal; hidden if standard error is none. Dropping it clears the line.
+#[derive(Debug)]
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// Shows the bar of a benchmark with `steps` steps.
+    #[must_use]
+    pub fn new(steps: usize) -> Self {
+        let bar = ProgressBar::new(steps as u64);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {pos}/{len} {wide_msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar)
+    }
+
+    /// Shows that the next step begins.
+    pub fn step(&self, what: impl Into<String>) {
+        self.0.set_message(what.into());
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }

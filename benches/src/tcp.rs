@@ -1,4 +1,4 @@
-//! What the stack alone costs (`per_packet`), for people.
+//! Prints the reports of `per_packet`: the cost of the TCP stack alone.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,6 @@
-//! The question of RFC 4297: how often the CPU moves an byte, and how long it works, until an application has it.
+//! `copies`: copies and CPU time per byte that an application receives (the question of RFC 4297).
 //!
-//! Three ways from one application's buffer to another's, each of 64 MiB: the kernel's TCP, our TCP with a copy into the
+//! Three transports from one application's buffer to another's, 64 MiB each: the kernel's TCP, our TCP with a copy into the
 //! buffer, and RDMA Writes into the region. RFC 5532 §4.1 estimates them at 1.00×, 1.25× and 2.00×.
 
 mod kernel;
@@ -12,33 +12,35 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::pair::{Host, Initiator, Pair, Receiver, Sender, Sizes, Target, touched};
-use crate::peers::{Absent, Wire};
-use crate::{Cores, Progress, Report, Samples, bandwidth_gbps, cpu};
+use crate::clock::thread_cpu_time;
+use crate::hosts::{Host, HostPair, Initiator, Sizes, Target, TcpReceiver, TcpSender, prefaulted};
+use crate::peers::{NotMeasured, VethConfig};
+use crate::{Cores, Progress, Report, Samples, bandwidth_gbps};
 
 /// Bytes of each application's buffer.
 const REGION: usize = 64 << 20;
 /// Bytes of an RDMA Write.
 const MESSAGE: u32 = 64 << 10;
-/// Writes that are posted at a time.
+/// Writes kept posted.
 const POSTED: u64 = 16;
-/// How long a connection may take to come about, and then runs before anything is counted.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for a connection.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time before the first run.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// How it is measured.
+/// Flags of `copies`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     /// Seconds per run.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 1.0)]
     duration: f64,
-    /// Runs per figure; the median counts.
+    /// Runs per row; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Bytes of an IP packet, at most.
+    /// Largest IP packet, bytes.
     #[arg(short, long, value_delimiter = ',', default_value = "1500,9000")]
     mtu: Vec<u16>,
-    /// CPUs: sender, receiver. What runs without the kernel runs on the first alone.
+    /// CPUs: sender, receiver. Transports of our own run on the first alone.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     cores: Cores,
     /// The kernel's congestion control.
@@ -46,13 +48,13 @@ pub struct Options {
     congestion_control: String,
 }
 
-/// From which application's buffer to which.
+/// A transport between two applications' buffers.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// The kernel's TCP over a veth pair without offloads: write(), read().
+pub enum Transport {
+    /// Kernel TCP over a veth pair without offloads: write(), read().
     Kernel,
-    /// The same with offloads.
+    /// Kernel TCP over a veth pair with offloads.
     KernelOffloads,
     /// Our TCP, with a copy into packets and one out of them ("TCP offload").
     Tcp,
@@ -60,7 +62,7 @@ pub enum Way {
     Rdma,
 }
 
-impl Way {
+impl Transport {
     const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel TCP",
@@ -71,98 +73,99 @@ impl Way {
     }
 }
 
-/// What one run has moved.
+/// Result of one run.
 #[derive(Clone, Copy, Debug)]
-struct Moved {
-    /// Bytes that are in the receiver's buffer.
+struct RunResult {
+    /// Bytes in the receiver's buffer.
     delivered: u64,
-    /// Bytes copied by the sender's and by the receiver's side.
+    /// Bytes copied by sender and by receiver.
     copied: [u64; 2],
     seconds: f64,
-    /// CPU time of the sender's and of the receiver's thread, and of the kernel's threads beside them, at work.
+    /// CPU time at work: of the sender's thread, of the receiver's, and of the kernel's threads beside them.
     cpu: [Duration; 3],
-    /// CPU time that polled and found nothing to do.
+    /// CPU time of idle polls.
     idle: Duration,
 }
 
-impl Moved {
+impl RunResult {
     fn per_gib(&self, time: Duration) -> f64 {
         time.as_secs_f64() * f64::from(1 << 30) / self.delivered.max(1) as f64
     }
 }
 
-/// One way, at one MTU.
+/// Result of one transport at one MTU.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CopiesRow {
-    /// Which.
-    pub way: Way,
-    /// Bytes of an IP packet at most.
+    /// The transport.
+    #[serde(rename = "way")]
+    pub transport: Transport,
+    /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Goodput, 10⁹ bit/s: of the kernel on two cores, of ours with both hosts on one.
+    /// Goodput, Gbit/s: kernel TCP on two cores, the others with both hosts on one.
     pub gbps: Samples,
-    /// Bytes copied per byte delivered, by the sender's side.
+    /// Bytes copied by the sender, per byte delivered.
     pub copied_by_sender: f64,
-    /// Bytes copied per byte delivered, by the receiver's side.
+    /// Bytes copied by the receiver, per byte delivered.
     pub copied_by_receiver: f64,
-    /// CPU seconds per GiB delivered, of both sides and the kernel's threads, at work.
+    /// CPU seconds at work per GiB delivered, of both hosts and the kernel's threads.
     pub cpu_s_per_gib: Samples,
-    /// Of these the sender's.
+    /// CPU seconds of the sender per GiB delivered.
     pub sender_s_per_gib: Samples,
-    /// Of these the receiver's.
+    /// CPU seconds of the receiver per GiB delivered.
     pub receiver_s_per_gib: Samples,
-    /// CPU seconds per GiB delivered that polled and found nothing to do, beside the above; the kernel's threads sleep.
+    /// CPU seconds of idle polls per GiB delivered, not included above; the kernel's threads sleep instead.
     pub idle_s_per_gib: Samples,
-    /// CPU time of the kernel's TCP without offloads at the same MTU, as a multiple of this: RFC 5532's factor.
+    /// CPU time of kernel TCP without offloads at the same MTU, divided by this one's: the factor of RFC 5532 §4.1.
     pub factor: Option<f64>,
 }
 
-/// The table.
+/// Rows of `copies`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct CopiesReport {
-    /// All ways, at every MTU.
+    /// One row for each transport and MTU.
     pub rows: Vec<CopiesRow>,
-    /// What could not be measured.
-    pub absent: Vec<Absent>,
+    /// Transports without a result.
+    pub absent: Vec<NotMeasured>,
 }
 
-/// Measures every way at every MTU.
+/// Measures every transport at every MTU. If there is no veth pair, the report says so.
 ///
 /// # Errors
-/// Our own hosts did not come to terms; a CPU that cannot be had. That there is no veth pair is part of the report.
+/// Our own hosts do not connect, or a CPU is not available.
 pub fn run(options: &Options) -> Result<CopiesReport> {
     ensure!(options.duration.is_finite() && options.duration > 0.0, "a duration of {} s", options.duration);
     let progress = Progress::new(options.mtu.len() * 4);
     let mut report = CopiesReport::default();
     for &mtu in &options.mtu {
-        for (way, offloads) in [(Way::Kernel, false), (Way::KernelOffloads, true)] {
-            progress.step(format!("{}, MTU {mtu}", way.name()));
-            match kernel::measure_over(options, Wire { mtu, offloads }) {
-                Ok(runs) => report.rows.push(row(way, mtu, &runs)?),
+        for (transport, offloads) in [(Transport::Kernel, false), (Transport::KernelOffloads, true)] {
+            progress.step(format!("{}, MTU {mtu}", transport.name()));
+            match kernel::measure_over(options, VethConfig { mtu, offloads }) {
+                Ok(runs) => report.rows.push(row(transport, mtu, &runs)?),
                 Err(error) => {
-                    let what = format!("{}, MTU {mtu}", way.name());
-                    report.absent.push(Absent { what, why: format!("{error:#}") });
+                    let what = format!("{}, MTU {mtu}", transport.name());
+                    report.absent.push(NotMeasured { what, why: format!("{error:#}") });
                 }
             }
         }
         options.cores.pin_first()?;
-        progress.step(format!("{}, MTU {mtu}", Way::Tcp.name()));
-        report.rows.push(row(Way::Tcp, mtu, &tcp(options, mtu)?)?);
-        progress.step(format!("{}, MTU {mtu}", Way::Rdma.name()));
-        report.rows.push(row(Way::Rdma, mtu, &rdma(options, mtu)?)?);
+        progress.step(format!("{}, MTU {mtu}", Transport::Tcp.name()));
+        report.rows.push(row(Transport::Tcp, mtu, &tcp(options, mtu)?)?);
+        progress.step(format!("{}, MTU {mtu}", Transport::Rdma.name()));
+        report.rows.push(row(Transport::Rdma, mtu, &rdma(options, mtu)?)?);
     }
     compare(&mut report.rows);
     Ok(report)
 }
 
-fn row(way: Way, mtu: u16, runs: &[Moved]) -> Result<CopiesRow> {
-    let samples = |of: &dyn Fn(&Moved) -> f64| Samples::new(runs.iter().map(of).collect());
-    let share = |side: fn(&Moved) -> u64| {
+fn row(transport: Transport, mtu: u16, runs: &[RunResult]) -> Result<CopiesRow> {
+    let samples = |of: &dyn Fn(&RunResult) -> f64| Samples::new(runs.iter().map(of).collect());
+    let share = |side: fn(&RunResult) -> u64| {
         let (copied, delivered): (u64, u64) =
             (runs.iter().map(side).sum(), runs.iter().map(|run| run.delivered).sum());
         copied as f64 / delivered.max(1) as f64
     };
     Ok(CopiesRow {
-        way,
+        transport,
         mtu,
         gbps: samples(&|run| bandwidth_gbps(run.delivered, run.seconds))?,
         copied_by_sender: share(|run| run.copied[0]),
@@ -175,11 +178,11 @@ fn row(way: Way, mtu: u16, runs: &[Moved]) -> Result<CopiesRow> {
     })
 }
 
-/// Sets every row beside the kernel's of the same MTU.
+/// Sets the factor of every row, relative to kernel TCP without offloads at the same MTU.
 fn compare(rows: &mut [CopiesRow]) {
     let kernels: Vec<(u16, f64)> = rows
         .iter()
-        .filter(|row| row.way == Way::Kernel)
+        .filter(|row| row.transport == Transport::Kernel)
         .map(|row| (row.mtu, row.cpu_s_per_gib.median))
         .collect();
     for row in rows {
@@ -192,32 +195,32 @@ fn sizes(mtu: u16) -> Sizes {
     Sizes { mtu, connections: 4, buffers: 4096 }
 }
 
-/// What is counted: bytes delivered; copied by each side.
+/// Bytes delivered, and bytes copied by sender and receiver.
 type Counted = (u64, [u64; 2]);
 
-/// Runs a pair that is under way, as often as asked; `turn` keeps it supplied, `count` says what it has done.
-fn runs<N: Host, F: Host>(
+/// Measures a connected pair. `poll` posts work and polls the pair; `count` reads its counters.
+fn runs<S: Host, R: Host>(
     options: &Options,
-    pair: &mut Pair<N, F>,
-    mut turn: impl FnMut(&mut Pair<N, F>) -> Result<()>,
-    count: impl Fn(&mut Pair<N, F>) -> Counted,
-) -> Result<Vec<Moved>> {
-    let mut spell = |pair: &mut Pair<N, F>, time: Duration| {
+    pair: &mut HostPair<S, R>,
+    mut poll: impl FnMut(&mut HostPair<S, R>) -> Result<()>,
+    count: impl Fn(&mut HostPair<S, R>) -> Counted,
+) -> Result<Vec<RunResult>> {
+    let mut run_for = |pair: &mut HostPair<S, R>, time: Duration| {
         let begin = pair.elapsed();
         while pair.elapsed().saturating_sub(begin) < time {
-            turn(pair)?;
+            poll(pair)?;
         }
         anyhow::Ok(pair.elapsed().saturating_sub(begin).as_secs_f64())
     };
-    spell(pair, WARM_UP)?;
+    run_for(pair, WARM_UP)?;
     (0..options.runs)
         .map(|_| {
-            let (before, spent_before, used) = (count(pair), pair.spent(), cpu::thread());
-            let seconds = spell(pair, Duration::from_secs_f64(options.duration))?;
-            let used = cpu::thread().saturating_sub(used);
+            let (before, spent_before, used) = (count(pair), pair.spent(), thread_cpu_time());
+            let seconds = run_for(pair, Duration::from_secs_f64(options.duration))?;
+            let used = thread_cpu_time().saturating_sub(used);
             let after = count(pair);
-            // One thread: its time is shared out as the steps took theirs. Steps that moved nothing waited, and a host
-            // of its own would have slept or done something else.
+            // One thread runs both hosts: its CPU time is split in proportion to the time of their steps. In idle steps a
+            // host with a thread of its own would have slept or done other work.
             let share = |side: usize| {
                 let spent = |times: [Duration; 3]| times.get(side).copied().unwrap_or_default();
                 let all: f64 = pair
@@ -232,7 +235,7 @@ fn runs<N: Host, F: Host>(
             };
             let delivered = after.0 - before.0;
             ensure!(delivered > 0, "nothing was delivered");
-            Ok(Moved {
+            Ok(RunResult {
                 delivered,
                 copied: [after.1[0] - before.1[0], after.1[1] - before.1[1]],
                 seconds,
@@ -243,46 +246,46 @@ fn runs<N: Host, F: Host>(
         .collect()
 }
 
-fn tcp(options: &Options, mtu: u16) -> Result<Vec<Moved>> {
+fn tcp(options: &Options, mtu: u16) -> Result<Vec<RunResult>> {
     let sizes = sizes(mtu);
-    let receiver = Receiver::new(&sizes, touched(REGION))?;
-    let mut pair = Pair::new(&sizes, Sender::new(&sizes, touched(REGION)), receiver)?;
-    pair.near().connect()?;
-    ensure!(pair.run_until(PATIENCE, |pair| pair.far().copied() > 0), "no connection");
-    let turn = |pair: &mut Pair<Sender, Receiver>| {
-        pair.turn();
+    let receiver = TcpReceiver::new(&sizes, prefaulted(REGION))?;
+    let mut pair = HostPair::new(&sizes, TcpSender::new(&sizes, prefaulted(REGION)), receiver)?;
+    pair.sender().connect()?;
+    ensure!(pair.run_until(TIMEOUT, |pair| pair.receiver().copied() > 0), "no connection");
+    let poll = |pair: &mut HostPair<TcpSender, TcpReceiver>| {
+        pair.poll();
         Ok(())
     };
-    runs(options, &mut pair, turn, |pair| {
-        let (sent, received) = (pair.near().copied(), pair.far().copied());
+    runs(options, &mut pair, poll, |pair| {
+        let (sent, received) = (pair.sender().copied(), pair.receiver().copied());
         (received, [sent, received])
     })
 }
 
-fn rdma(options: &Options, mtu: u16) -> Result<Vec<Moved>> {
+fn rdma(options: &Options, mtu: u16) -> Result<Vec<RunResult>> {
     let sizes = sizes(mtu);
-    let (near, far) = (Initiator::new(&sizes, REGION)?, Target::new(&sizes, REGION)?);
-    let mut pair = Pair::new(&sizes, near, far)?;
+    let (sender, receiver) = (Initiator::new(&sizes, REGION)?, Target::new(&sizes, REGION)?);
+    let mut pair = HostPair::new(&sizes, sender, receiver)?;
     let now = pair.elapsed();
-    let stream = pair.near().connect(now)?;
-    ensure!(pair.run_until(PATIENCE, |pair| pair.near().granted() == 1), "no grant");
+    let stream = pair.sender().connect(now)?;
+    ensure!(pair.run_until(TIMEOUT, |pair| pair.sender().granted() == 1), "no grant");
     let mut posted = 0;
-    let turn = |pair: &mut Pair<Initiator, Target>| {
-        while posted < pair.near().completed(stream) + POSTED {
+    let poll = |pair: &mut HostPair<Initiator, Target>| {
+        while posted < pair.sender().completed(stream) + POSTED {
             let at = posted * u64::from(MESSAGE) % REGION as u64;
-            pair.near().write(stream, at, MESSAGE)?;
+            pair.sender().write(stream, at, MESSAGE)?;
             posted += 1;
         }
-        pair.turn();
-        match pair.near().failure() {
+        pair.poll();
+        match pair.sender().failure() {
             Some(failure) => bail!("{failure}"),
             None => Ok(()),
         }
     };
-    runs(options, &mut pair, turn, |pair| {
-        let sent = pair.near().stats().rdmap.payload_bytes_fetched;
-        let far = pair.far().stats();
-        (far.rdmap.payload_bytes_placed, [sent, far.mpa.bytes_copied])
+    runs(options, &mut pair, poll, |pair| {
+        let sent = pair.sender().stats().rdmap.payload_bytes_fetched;
+        let receiver = pair.receiver().stats();
+        (receiver.rdmap.payload_bytes_placed, [sent, receiver.mpa.bytes_copied])
     })
 }
 
@@ -290,12 +293,12 @@ impl Report for CopiesReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\nmedians; bytes copied per byte delivered; CPU of both sides at work, seconds per GiB delivered; idle: polling"
+            "\nmedians; bytes copied per byte delivered; CPU time of both hosts at work, seconds per GiB delivered; idle: polling"
         )?;
         writeln!(
             out,
             "{:<26} {:>5} {:>10} {:>10} {:>10} {:>24} {:>10} {:>10} {:>8} {:>9}",
-            "way",
+            "transport",
             "MTU",
             "BW[Gb/s]",
             "copied by",
@@ -310,7 +313,7 @@ impl Report for CopiesReport {
             writeln!(
                 out,
                 "{:<26} {:>5} {:>10.2} {:>10.3} {:>10.3} {:>24} {:>10.3} {:>10.3} {:>8.3} {:>9}",
-                row.way.name(),
+                row.transport.name(),
                 row.mtu,
                 row.gbps.median,
                 row.copied_by_sender,
@@ -322,7 +325,7 @@ impl Report for CopiesReport {
                 row.factor.map_or_else(|| "–".to_owned(), |factor| format!("{factor:.2}×"))
             )?;
         }
-        for Absent { what, why } in &self.absent {
+        for NotMeasured { what, why } in &self.absent {
             writeln!(out, "not measured: {what}: {why}")?;
         }
         Ok(())
@@ -334,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_delivers_and_copies_once_on_each_side() {
+    fn every_transport_delivers_and_copies_once_on_each_host() {
         let options = Options {
             duration: 0.2,
             runs: 1,
@@ -344,11 +347,14 @@ mod tests {
         };
         let report = run(&options).unwrap();
         assert_eq!(report.absent, []);
-        let ways: Vec<Way> = report.rows.iter().map(|row| row.way).collect();
-        assert_eq!(ways, [Way::Kernel, Way::KernelOffloads, Way::Tcp, Way::Rdma]);
+        let transports: Vec<Transport> = report.rows.iter().map(|row| row.transport).collect();
+        assert_eq!(
+            transports,
+            [Transport::Kernel, Transport::KernelOffloads, Transport::Tcp, Transport::Rdma]
+        );
         for row in &report.rows {
             assert!((0.9999..1.0001).contains(&row.copied_by_receiver), "{row:?}");
-            // What was on its way at the end was copied and not delivered.
+            // Bytes in flight at the end were copied and not delivered.
             assert!((0.8..1.5).contains(&row.copied_by_sender), "{row:?}");
             assert!(row.cpu_s_per_gib.median > 0.0 && row.gbps.median > 0.0, "{row:?}");
         }

@@ -1,42 +1,42 @@
-//! iperf3: the goodput of the kernel's TCP.
+//! iperf3: measures the goodput of the kernel's TCP.
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::process::Program;
-use super::veth::{FAR, Veth, Wire};
+use super::veth::{SERVER, Veth, VethConfig};
 use super::{Budget, Options};
 use crate::Samples;
 
-/// Bytes of an application's write, and of its read.
-const MESSAGE: u32 = 64 << 10;
+/// Default bytes of a write() and of a read().
+const MESSAGE: u64 = 64 << 10;
 const PORT: u16 = 5201;
 
-/// What iperf3 has measured.
+/// Result of one message size.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct IperfReport {
-    /// Over what.
-    pub wire: Wire,
-    /// Bytes of an application's write.
-    pub message_bytes: u32,
+    /// Configuration of the veth pair.
+    pub wire: VethConfig,
+    /// Bytes of a write() and of a read().
+    pub message_bytes: u64,
     /// The sender's congestion control.
     pub congestion_control: String,
-    /// Goodput at the receiver, 10⁹ bit/s.
+    /// Goodput at the receiver, Gbit/s.
     pub gbps: Samples,
     /// Retransmitted segments per second.
     pub retransmits: Samples,
-    /// Bytes of a frame on the wire on average: above the MTU it is no frame of a plain wire.
+    /// Mean bytes of a frame; above the MTU with offloads.
     pub frame_bytes: f64,
 }
 
-/// The part of iperf3's answer that is looked at.
+/// The used part of iperf3's JSON output.
 #[derive(Debug, Deserialize)]
 struct Answer {
-    end: End,
+    end: EndSection,
 }
 
 #[derive(Debug, Deserialize)]
-struct End {
+struct EndSection {
     sum_sent: Sum,
     sum_received: Sum,
     sender_tcp_congestion: String,
@@ -50,18 +50,34 @@ struct Sum {
     retransmits: f64,
 }
 
-/// Runs it as often as asked.
-pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire, budget: &Budget) -> Result<IperfReport> {
+/// Measures each message size.
+pub(crate) fn run(
+    options: &Options,
+    veth: &Veth,
+    wire: VethConfig,
+    budget: &Budget,
+) -> Result<Vec<IperfReport>> {
+    let sizes = if options.size.is_empty() { &[MESSAGE][..] } else { &options.size };
+    sizes.iter().map(|size| measure(options, veth, wire, budget, *size)).collect()
+}
+
+fn measure(
+    options: &Options,
+    veth: &Veth,
+    wire: VethConfig,
+    budget: &Budget,
+    message_bytes: u64,
+) -> Result<IperfReport> {
     let program = Program { veth, cores: options.cores, name: "iperf3", environment: &[], budget };
-    let (far, port, message) = (FAR.to_string(), PORT.to_string(), MESSAGE.to_string());
+    let (server, port, message) = (SERVER.to_string(), PORT.to_string(), message_bytes.to_string());
     let (seconds, control) = (options.duration.to_string(), options.congestion_control.as_str());
     let (mut gbps, mut retransmits, mut name) = (Vec::new(), Vec::new(), String::new());
     let before = veth.received()?;
     for _ in 0..options.runs {
-        let _server = program.serve(PORT, &["-s", "-1", "-p", &port])?;
-        let said =
-            program.call(&["-c", &far, "-p", &port, "-t", &seconds, "-l", &message, "-C", control, "-J"])?;
-        let Answer { end } = serde_json::from_str(&said).context("iperf3's answer")?;
+        let _serving = program.serve(PORT, &["-s", "-1", "-p", &port])?;
+        let output = program
+            .call(&["-c", &server, "-p", &port, "-t", &seconds, "-l", &message, "-C", control, "-J"])?;
+        let Answer { end } = serde_json::from_str(&output).context("iperf3's output")?;
         gbps.push(end.sum_received.bits_per_second / 1e9);
         retransmits.push(end.sum_sent.retransmits / end.sum_sent.seconds.max(f64::MIN_POSITIVE));
         name = end.sender_tcp_congestion;
@@ -70,7 +86,7 @@ pub(crate) fn run(options: &Options, veth: &Veth, wire: Wire, budget: &Budget) -
     let (frames, bytes) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
     Ok(IperfReport {
         wire,
-        message_bytes: MESSAGE,
+        message_bytes,
         congestion_control: name,
         gbps: Samples::new(gbps)?,
         retransmits: Samples::new(retransmits)?,
@@ -83,12 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read() {
-        let said = r#"{"start": {"version": "iperf 3.12"}, "end": {
+    fn the_output_is_parsed() {
+        let output = r#"{"start": {"version": "iperf 3.12"}, "end": {
             "sum_sent": {"seconds": 2.0, "bytes": 5, "bits_per_second": 7e9, "retransmits": 12, "sender": true},
             "sum_received": {"seconds": 2.0, "bytes": 5, "bits_per_second": 6.5e9, "sender": true},
             "sender_tcp_congestion": "cubic", "receiver_tcp_congestion": "cubic"}}"#;
-        let Answer { end } = serde_json::from_str(said).unwrap();
+        let Answer { end } = serde_json::from_str(output).unwrap();
         assert_eq!((end.sum_received.bits_per_second, end.sum_sent.retransmits), (6.5e9, 12.0));
         assert_eq!(end.sender_tcp_congestion, "cubic");
         assert!(serde_json::from_str::<Answer>(r#"{"error": "unable to connect"}"#).is_err());

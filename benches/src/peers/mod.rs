@@ -1,6 +1,6 @@
-//! The peers: the kernel's TCP and what is built on it, on the same two cores as ours, over a veth pair.
+//! `peers`: measures the kernel's TCP, UCX and sockperf over a veth pair, on the same two cores as Ironwarp.
 //!
-//! A peer that is not installed, or fails, is part of the report: see [`PeersReport::absent`].
+//! A peer that is not installed, or fails, is listed in [`PeersReport::absent`].
 
 mod iperf;
 mod process;
@@ -14,33 +14,37 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::{Cores, Progress, Report, Stopwatch};
+use crate::{Cores, Progress, Report, Stopwatch, size};
 
 pub use iperf::IperfReport;
 pub use sockperf::SockperfReport;
 pub use ucx::{UcxReport, UcxTest};
-pub use veth::{FAR, NEAR, Side, Veth, Wire};
+pub use veth::{CLIENT, Host, SERVER, Veth, VethConfig};
 
-/// What is measured with, and the Debian package that has it.
+/// The programs, each with its Debian package.
 const PROGRAMS: [(&str, &str); 3] =
     [("iperf3", "iperf3"), ("ucx_perftest", "ucx-utils"), ("sockperf", "sockperf")];
 
-/// How the peers are measured.
+/// Flags of `peers`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     /// CPUs: client, server.
     #[arg(long, value_name = "A,B", default_value = "0,1")]
     cores: Cores,
-    /// Runs per figure; the median counts.
+    /// Runs per result; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Seconds of a run, where a program can be told.
+    /// Seconds of a run, approximately.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=30))]
     duration: u32,
-    /// Bytes of an IP packet, at most.
+    /// Largest IP packet, bytes.
     #[arg(short, long, value_delimiter = ',', default_value = "1500,9000")]
     mtu: Vec<u16>,
-    /// Seconds after which nothing more is begun, and what runs is ended.
+    /// Bytes of a message: measures only iperf3 and UCX puts, with each size. Without it every program runs with its usual
+    /// sizes.
+    #[arg(short = 's', long, value_name = "BYTES,…", value_parser = size, value_delimiter = ',')]
+    size: Vec<u64>,
+    /// Seconds after which the running program is killed and no other starts.
     #[arg(long, value_name = "SECONDS", default_value_t = 150)]
     limit: u64,
     /// The kernel's congestion control for iperf3.
@@ -48,16 +52,16 @@ pub struct Options {
     congestion_control: String,
 }
 
-/// Something that could not be measured.
+/// A benchmark or program without a result.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Absent {
-    /// What.
+pub struct NotMeasured {
+    /// Name of the benchmark or program.
     pub what: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// The time for all of it.
+/// Time limit of all programs together.
 #[derive(Debug)]
 pub(crate) struct Budget {
     watch: Stopwatch,
@@ -65,45 +69,45 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Seconds that are left.
+    /// Returns the remaining seconds.
     fn left_s(&self) -> u64 {
         self.limit_s.saturating_sub(self.watch.elapsed().as_secs())
     }
 }
 
-/// What was measured of the peers.
+/// Results of the peers.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PeersReport {
-    /// The kernel's TCP, in bulk.
+    /// Goodput of the kernel's TCP.
     pub iperf3: Vec<IperfReport>,
-    /// One-sided operations over it.
+    /// One-sided operations over the kernel's TCP.
     pub ucx: Vec<UcxReport>,
-    /// Round trips over it.
+    /// Round trips of the kernel's TCP.
     pub sockperf: Vec<SockperfReport>,
-    /// What is not in this report.
-    pub absent: Vec<Absent>,
+    /// Programs without a result.
+    pub absent: Vec<NotMeasured>,
 }
 
-/// Measures every peer that is installed, over every wire.
+/// Measures every installed peer over every veth configuration.
 ///
 /// # Errors
-/// None of them could be measured.
+/// No peer could be measured.
 pub fn run(options: &Options) -> Result<PeersReport> {
     let mut report = PeersReport::default();
     for (program, package) in PROGRAMS {
         if !process::is_installed(program) {
             let why = format!("not installed: apt-get install {package}");
-            report.absent.push(Absent { what: program.to_owned(), why });
+            report.absent.push(NotMeasured { what: program.to_owned(), why });
         }
     }
     let progress = Progress::new(options.mtu.len() * 2 * PROGRAMS.len());
     let budget = Budget { watch: Stopwatch::start(), limit_s: options.limit };
     for mtu in &options.mtu {
         for offloads in [false, true] {
-            let wire = Wire { mtu: *mtu, offloads };
+            let wire = VethConfig { mtu: *mtu, offloads };
             match Veth::new(wire) {
                 Ok(veth) => measure(options, &veth, (&progress, &budget), &mut report),
-                Err(error) => report.absent.push(absent(wire.to_string(), &error)),
+                Err(error) => report.absent.push(not_measured(wire.to_string(), &error)),
             }
         }
     }
@@ -128,17 +132,18 @@ fn measure(
             continue;
         }
         let outcome = match program {
-            "iperf3" => iperf::run(options, veth, wire, budget).map(|it| report.iperf3.push(it)),
+            "iperf3" => iperf::run(options, veth, wire, budget).map(|it| report.iperf3.extend(it)),
             "ucx_perftest" => ucx::run(options, veth, wire, budget).map(|it| report.ucx.extend(it)),
+            _ if !options.size.is_empty() => continue,
             _ => sockperf::run(options, veth, wire, budget).map(|it| report.sockperf.extend(it)),
         };
-        failed.extend(outcome.err().map(|error| absent(format!("{program}, {wire}"), &error)));
+        failed.extend(outcome.err().map(|error| not_measured(format!("{program}, {wire}"), &error)));
     }
     report.absent.append(&mut failed);
 }
 
-fn absent(what: String, error: &anyhow::Error) -> Absent {
-    Absent { what, why: format!("{error:#}") }
+fn not_measured(what: String, error: &anyhow::Error) -> NotMeasured {
+    NotMeasured { what, why: format!("{error:#}") }
 }
 
 impl Report for PeersReport {
@@ -168,7 +173,7 @@ impl Report for PeersReport {
             let (wire, p50, p999) = (it.wire.to_string(), it.p50_us.show(2), it.p999_us.show(2));
             writeln!(out, "{name:<20} {wire:<30} {:>7} {p50:>24} {p999:>28}", it.message_bytes)?;
         }
-        for Absent { what, why } in absent {
+        for NotMeasured { what, why } in absent {
             writeln!(out, "not measured: {what}: {why}")?;
         }
         Ok(())

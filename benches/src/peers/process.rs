@@ -1,4 +1,4 @@
-//! The peers' own programs: each in its namespace, on its core, for a limited time.
+//! Runs the peers' programs: each in its namespace, on its core, for a limited time.
 
 use std::fs;
 use std::path::Path;
@@ -8,35 +8,35 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 
 use super::Budget;
-use super::veth::{Side, Veth, run};
+use super::veth::{Host, Veth, run};
 use crate::Cores;
 use crate::clock::pause;
 
-/// Seconds that a program may take before it is ended.
-const PATIENCE_S: u64 = 30;
-/// How long a server may take to listen.
-const START: Duration = Duration::from_secs(10);
-/// How often it is looked at until then.
-const LOOK: Duration = Duration::from_millis(20);
+/// Longest run of a program, seconds; then it is killed.
+const TIMEOUT_S: u64 = 30;
+/// Longest wait for a server to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of the checks until then.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A program of a peer, where it runs and with what.
+/// A program of a peer, with its namespaces, cores and environment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) veth: &'a Veth,
-    /// The cores of the near and of the far side.
+    /// CPUs of client and server.
     pub(crate) cores: Cores,
     pub(crate) name: &'a str,
-    /// Of its environment, as `NAME=value`; `@` stands for the device of its side.
+    /// Environment variables as `NAME=value`; `@` stands for the network device of the host.
     pub(crate) environment: &'a [&'a str],
-    /// What time is left.
+    /// Time limit of all programs together.
     pub(crate) budget: &'a Budget,
 }
 
 impl Program<'_> {
-    /// Starts it as the server, and waits until it listens.
+    /// Starts the program as the server, and waits until it listens.
     pub(crate) fn serve(&self, port: u16, args: &[&str]) -> Result<Server> {
-        self.patience_s()?;
-        let line = self.line(Side::Far, args);
+        self.timeout_s()?;
+        let line = self.line(Host::Server, args);
         let mut words = line.iter();
         let Some(program) = words.next() else { bail!("nothing to run") };
         let child = Command::new(program)
@@ -50,27 +50,27 @@ impl Program<'_> {
         Ok(server)
     }
 
-    /// Runs it as the client; what it prints.
+    /// Runs the program as the client and returns its output.
     pub(crate) fn call(&self, args: &[&str]) -> Result<String> {
-        let patience = self.patience_s()?;
-        let line = self.line(Side::Near, args);
+        let timeout = self.timeout_s()?;
+        let line = self.line(Host::Client, args);
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
-        run("timeout", &[&["--kill-after=2", &patience.to_string()], words.as_slice()].concat())
+        run("timeout", &[&["--kill-after=2", &timeout.to_string()], words.as_slice()].concat())
     }
 
-    /// How long it may take that is begun now.
-    fn patience_s(&self) -> Result<u64> {
+    /// Returns the time limit of a program that starts now, seconds.
+    fn timeout_s(&self) -> Result<u64> {
         let left = self.budget.left_s();
         ensure!(left > 0, "no time was left for it");
-        Ok(left.min(PATIENCE_S))
+        Ok(left.min(TIMEOUT_S))
     }
 
-    /// Every word of this execs the next: the process that is started becomes the program.
-    fn line(&self, side: Side, args: &[&str]) -> Vec<String> {
-        let Cores([near, far]) = self.cores;
-        let core = if side == Side::Near { near } else { far }.to_string();
-        let environment = self.environment.iter().map(|it| it.replace('@', Veth::device(side)));
-        ["ip", "netns", "exec", self.veth.namespace(side), "taskset", "-c", &core, "env"]
+    /// Returns the command line. Each command in it executes the next, so that the started process becomes the program.
+    fn line(&self, host: Host, args: &[&str]) -> Vec<String> {
+        let Cores([client, server]) = self.cores;
+        let core = if host == Host::Client { client } else { server }.to_string();
+        let environment = self.environment.iter().map(|it| it.replace('@', Veth::device(host)));
+        ["ip", "netns", "exec", self.veth.namespace(host), "taskset", "-c", &core, "env"]
             .map(str::to_owned)
             .into_iter()
             .chain(environment)
@@ -80,15 +80,15 @@ impl Program<'_> {
     }
 }
 
-/// A server that runs; killed when dropped.
+/// A running server; dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Server(Child);
 
 impl Server {
-    /// A connection would be taken for the client, so the kernel's table of sockets is asked.
+    /// Checks the kernel's table of sockets, because the server would take a connection for its client.
     fn wait_until_listening(&mut self, port: u16) -> Result<()> {
         let tables = ["tcp", "tcp6"].map(|it| format!("/proc/{}/net/{it}", self.0.id()));
-        for _ in 0..START.as_millis() / LOOK.as_millis() {
+        for _ in 0..START_TIMEOUT.as_millis() / CHECK_INTERVAL.as_millis() {
             if let Some(status) = self.0.try_wait()? {
                 bail!("the server ended at once: {status}");
             }
@@ -96,7 +96,7 @@ impl Server {
             if tables.any(|table| is_listening(&table, port)) {
                 return Ok(());
             }
-            pause(LOOK);
+            pause(CHECK_INTERVAL);
         }
         bail!("the server does not listen on port {port}")
     }
@@ -104,13 +104,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, as some do after one client.
+        // This fails for a server that has exited, as some do after one client.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Whether a table like /proc/net/tcp has a socket that listens (state 0A) on a port.
+/// Returns true if a table in the form of /proc/net/tcp has a listening socket (state 0A) on the port.
 fn is_listening(table: &str, port: u16) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace().skip(1);
@@ -119,7 +119,7 @@ fn is_listening(table: &str, port: u16) -> bool {
     })
 }
 
-/// Whether a program is to be had.
+/// Returns true if the program is in PATH or /usr/sbin.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).chain([Path::new("/usr/sbin").into()]).any(|at| at.join(program).is_file())
@@ -134,14 +134,14 @@ mod tests {
         1: 0200000A:1F90 0100000A:D431 01 00000000:00000000 00:00000000 00000000     0\n";
 
     #[test]
-    fn a_listener_is_seen_and_a_connection_is_not() {
+    fn a_listening_socket_is_found_and_a_connection_is_not() {
         assert!(is_listening(TABLE, 5201));
         assert!(!is_listening(TABLE, 8080));
         assert!(!is_listening(TABLE, 520));
     }
 
     #[test]
-    fn programs_are_found() {
+    fn installed_programs_are_found() {
         assert!(is_installed("sh"));
         assert!(!is_installed("no-such-program"));
     }

@@ -1,10 +1,10 @@
-//! sockperf: round trips of the kernel's TCP.
+//! sockperf: measures round trips of the kernel's TCP.
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::process::Program;
-use super::veth::{FAR, Veth, Wire};
+use super::veth::{SERVER, Veth, VethConfig};
 use super::{Budget, Options};
 use crate::Samples;
 
@@ -12,45 +12,50 @@ const PORT: u16 = 11_111;
 /// Bytes of a message.
 const MESSAGE: u32 = 64;
 
-/// What sockperf has measured: 64 bytes to and fro.
+/// Result of a ping-pong of 64 bytes.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SockperfReport {
-    /// Over what.
-    pub wire: Wire,
+    /// Configuration of the veth pair.
+    pub wire: VethConfig,
     /// Bytes of a message.
     pub message_bytes: u32,
-    /// Whether both sides spin on their sockets (as a poll-mode worker does on its port) rather than sleep.
+    /// True if both hosts spin on their sockets, as a poll-mode worker does on its port; false if they sleep.
     pub spins: bool,
-    /// Median of the round trip, µs.
+    /// Median round trip, µs.
     pub p50_us: Samples,
-    /// The 99th percentile, µs.
+    /// 99th percentile of the round trip, µs.
     pub p99_us: Samples,
-    /// The 99.9th percentile, µs.
+    /// 99.9th percentile of the round trip, µs.
     pub p999_us: Samples,
 }
 
-/// Runs it as often as asked, sleeping and spinning.
+/// Measures with sleeping and with spinning sockets.
 pub(crate) fn run(
     options: &Options,
     veth: &Veth,
-    wire: Wire,
+    wire: VethConfig,
     budget: &Budget,
 ) -> Result<Vec<SockperfReport>> {
     let program = Program { veth, cores: options.cores, name: "sockperf", environment: &[], budget };
     [false, true].map(|spins| measure(options, &program, wire, spins)).into_iter().collect()
 }
 
-fn measure(options: &Options, program: &Program<'_>, wire: Wire, spins: bool) -> Result<SockperfReport> {
-    let (far, port, message) = (FAR.to_string(), PORT.to_string(), MESSAGE.to_string());
+fn measure(
+    options: &Options,
+    program: &Program<'_>,
+    wire: VethConfig,
+    spins: bool,
+) -> Result<SockperfReport> {
+    let (server, port, message) = (SERVER.to_string(), PORT.to_string(), MESSAGE.to_string());
     let seconds = options.duration.to_string();
-    let common = ["--tcp", "-i", &far, "-p", &port];
-    let how: &[&str] = if spins { &["--nonblocked"] } else { &[] };
+    let common = ["--tcp", "-i", &server, "-p", &port];
+    let mode: &[&str] = if spins { &["--nonblocked"] } else { &[] };
     let mut runs = Vec::new();
     for _ in 0..options.runs {
-        let _server = program.serve(PORT, &[&["server"], &common[..], how].concat())?;
+        let _serving = program.serve(PORT, &[&["server"], &common[..], mode].concat())?;
         let load = ["-m", &message, "-t", &seconds, "--mps=max", "--full-rtt"];
-        let said = program.call(&[&["ping-pong"], &common[..], &load, how].concat())?;
-        runs.push([percentile(&said, 50.0)?, percentile(&said, 99.0)?, percentile(&said, 99.9)?]);
+        let output = program.call(&[&["ping-pong"], &common[..], &load, mode].concat())?;
+        runs.push([percentile(&output, 50.0)?, percentile(&output, 99.0)?, percentile(&output, 99.9)?]);
     }
     let samples = |of: fn(&[f64; 3]) -> f64| Samples::new(runs.iter().map(of).collect());
     Ok(SockperfReport {
@@ -63,10 +68,10 @@ fn measure(options: &Options, program: &Program<'_>, wire: Wire, spins: bool) ->
     })
 }
 
-/// A line like `sockperf: ---> percentile 99.900 = 8628.303`.
-fn percentile(said: &str, wanted: f64) -> Result<f64> {
+/// Parses a line like `sockperf: ---> percentile 99.900 = 8628.303`.
+fn percentile(output: &str, wanted: f64) -> Result<f64> {
     let marked = format!("percentile {wanted:.3} =");
-    let found = said.lines().find_map(|line| line.split_once(&marked));
+    let found = output.lines().find_map(|line| line.split_once(&marked));
     let (_, value) = found.with_context(|| format!("sockperf printed no {marked}"))?;
     value.trim().parse().with_context(|| format!("{marked} {value}"))
 }
@@ -76,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_read() {
-        let said = "sockperf: ---> <MAX> observation = 24865.013\n\
+    fn percentiles_are_parsed() {
+        let output = "sockperf: ---> <MAX> observation = 24865.013\n\
             sockperf: ---> percentile 99.999 = 24865.013\n\
             sockperf: ---> percentile 99.900 = 8628.303\n\
             sockperf: ---> percentile 50.000 =   48.319\n";
-        assert_eq!(percentile(said, 50.0).unwrap(), 48.319);
-        assert_eq!(percentile(said, 99.9).unwrap(), 8628.303);
-        assert!(percentile(said, 99.0).is_err());
+        assert_eq!(percentile(output, 50.0).unwrap(), 48.319);
+        assert_eq!(percentile(output, 99.9).unwrap(), 8628.303);
+        assert!(percentile(output, 99.0).is_err());
         assert!(percentile("percentile 50.000 = soon", 50.0).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The programs themselves, for a second: what they print is what is read.
+//! Runs the programs themselves for a second and checks that their output is understood.
 
 use super::*;
 
@@ -7,6 +7,7 @@ const OPTIONS: fn() -> Options = || Options {
     runs: 1,
     duration: 1,
     mtu: vec![1500],
+    size: Vec::new(),
     limit: 60,
     congestion_control: "cubic".to_owned(),
 };
@@ -15,17 +16,17 @@ fn budget(limit_s: u64) -> Budget {
     Budget { watch: Stopwatch::start(), limit_s }
 }
 
-/// The kernel's TCP in one direction, in frames of the MTU.
+/// Without offloads, frames have at most the MTU.
 #[test]
-fn iperf3_is_measured_over_a_plain_wire() {
-    let wire = Wire { mtu: 1500, offloads: false };
+fn iperf3_is_measured_without_offloads() {
+    let wire = VethConfig { mtu: 1500, offloads: false };
     let veth = Veth::new(wire).unwrap();
     let outcome = iperf::run(&OPTIONS(), &veth, wire, &budget(60));
     if !process::is_installed("iperf3") {
         assert!(outcome.is_err());
         return;
     }
-    let report = outcome.unwrap();
+    let report = outcome.unwrap().remove(0);
     assert!(report.gbps.median > 0.05 && report.congestion_control == "cubic", "{report:?}");
     assert!((1400.0..=1514.0).contains(&report.frame_bytes), "{report:?}");
     let text = serde_json::to_string(&report).unwrap();
@@ -34,17 +35,17 @@ fn iperf3_is_measured_over_a_plain_wire() {
     assert!((again.gbps.median - report.gbps.median).abs() < 1e-9);
 }
 
-/// A wire that cannot be made takes nothing else with it, and is told.
+/// A veth pair that cannot be made is reported, and the others are still measured.
 #[test]
-fn what_is_missing_is_said() {
+fn a_veth_pair_that_fails_is_reported() {
     let error = run(&Options { mtu: vec![1], ..OPTIONS() }).unwrap_err().to_string();
     assert!(error.contains("veth, MTU 1, offloads off") && error.contains("offloads on"), "{error}");
 }
 
-/// When the time is up, what runs is ended, what is left is not begun, and that is told.
+/// When the time is up, the running program is killed, no other starts, and the report lists them.
 #[test]
 fn time_is_limited() {
-    let veth = Veth::new(Wire { mtu: 1500, offloads: true }).unwrap();
+    let veth = Veth::new(VethConfig { mtu: 1500, offloads: true }).unwrap();
     let installed = PROGRAMS.iter().filter(|(program, _)| process::is_installed(program)).count();
     for (limit_s, begun) in [(0, 0), (1, 1)] {
         let (options, mut report) = (Options { duration: 30, ..OPTIONS() }, PeersReport::default());

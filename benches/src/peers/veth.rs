@@ -1,7 +1,7 @@
-//! A veth pair between two network namespaces: the wire that the kernel's TCP runs over.
+//! A veth pair between two network namespaces: the link for the kernel's TCP.
 //!
 //! ```text
-//!  namespace near, 10.78.0.1 ── near0 ═══ far0 ── namespace far, 10.78.0.2
+//!  namespace client, 10.78.0.1 ── client0 ═══ server0 ── namespace server, 10.78.0.2
 //! ```
 
 use std::fs::{self, File};
@@ -12,68 +12,71 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// The address of the near end: the client, the sender.
-pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
-/// The address of the far end: the server, the receiver.
-pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
-/// The features that let a veth pass on what no wire carries: packets of 64 KiB, and packets without a checksum.
+/// Address of the client, which sends.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+/// Address of the server, which receives.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+/// Features by which a veth carries packets of 64 KiB, and packets without a checksum, which no wire does.
 const OFFLOADS: [&str; 5] = ["tso", "gso", "gro", "tx", "rx"];
 
-/// What the names of namespaces begin with; the number of the process that they are of follows.
+/// Prefix of the namespaces' names; the process ID of their owner follows.
 const PREFIX: &str = "iwarp-bench-";
 
-/// What the wire is.
+/// Configuration of a veth pair.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Wire {
-    /// Bytes of an IP packet at most.
+pub struct VethConfig {
+    /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Whether segmentation, merging and checksums are left out, as a veth pair can. Without, the kernel does what it
-    /// would have to do over a plain Ethernet port.
+    /// True if the veth pair avoids segmentation, merging and checksums. If false, the kernel does the work that a plain
+    /// Ethernet port takes.
     pub offloads: bool,
 }
 
-impl std::fmt::Display for Wire {
+impl std::fmt::Display for VethConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "veth, MTU {}, offloads {}", self.mtu, if self.offloads { "on" } else { "off" })
     }
 }
 
-/// One end.
+/// One end of the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The client's.
-    Near,
-    /// The server's.
-    Far,
+pub enum Host {
+    /// The end that sends.
+    Client,
+    /// The end that receives.
+    Server,
 }
 
-/// The pair; gone with its namespaces when dropped.
+/// A veth pair; dropping it removes its namespaces.
 #[derive(Debug)]
 pub struct Veth {
-    wire: Wire,
-    near: String,
-    far: String,
+    wire: VethConfig,
+    client: String,
+    server: String,
 }
 
 impl Veth {
-    /// Makes two namespaces, and the pair between them.
+    /// Makes two namespaces and the pair between them.
     ///
     /// # Errors
-    /// Those of `ip` and `ethtool`: one needs root for this, and the programs.
-    pub fn new(wire: Wire) -> Result<Self> {
+    /// `ip` or `ethtool` fails: both must be installed, and need root.
+    pub fn new(wire: VethConfig) -> Result<Self> {
         remove_orphans();
-        let name = |side| format!("{PREFIX}{}-{side}", std::process::id());
-        let pair = Self { wire, near: name("near"), far: name("far") };
-        for namespace in [&pair.near, &pair.far] {
+        let name = |host| format!("{PREFIX}{}-{host}", std::process::id());
+        let pair = Self { wire, client: name("client"), server: name("server") };
+        for namespace in [&pair.client, &pair.server] {
             run("ip", &["netns", "add", namespace])?;
             run("ip", &["-n", namespace, "link", "set", "lo", "up"])?;
         }
-        let (near, far) = (pair.near.as_str(), pair.far.as_str());
+        let (client, server) = (pair.client.as_str(), pair.server.as_str());
         run(
             "ip",
-            &["-n", near, "link", "add", "near0", "type", "veth", "peer", "name", "far0", "netns", far],
+            &[
+                "-n", client, "link", "add", "client0", "type", "veth", "peer", "name", "server0", "netns",
+                server,
+            ],
         )?;
-        for (namespace, device, address) in [(near, "near0", NEAR), (far, "far0", FAR)] {
+        for (namespace, device, address) in [(client, "client0", CLIENT), (server, "server0", SERVER)] {
             run("ip", &["-n", namespace, "addr", "add", &format!("{address}/24"), "dev", device])?;
             run("ip", &["-n", namespace, "link", "set", device, "mtu", &wire.mtu.to_string(), "up"])?;
             let mut ethtool = vec!["netns", "exec", namespace, "ethtool", "-K", device];
@@ -85,46 +88,46 @@ impl Veth {
         Ok(pair)
     }
 
-    /// What it is.
-    pub fn wire(&self) -> Wire {
+    /// Returns the configuration.
+    pub fn wire(&self) -> VethConfig {
         self.wire
     }
 
-    /// The namespace of a side, as `ip netns exec` wants it.
-    pub fn namespace(&self, side: Side) -> &str {
-        match side {
-            Side::Near => &self.near,
-            Side::Far => &self.far,
+    /// Returns the namespace of a host, for `ip netns exec`.
+    pub fn namespace(&self, host: Host) -> &str {
+        match host {
+            Host::Client => &self.client,
+            Host::Server => &self.server,
         }
     }
 
-    /// The device of a side.
-    pub const fn device(side: Side) -> &'static str {
-        match side {
-            Side::Near => "near0",
-            Side::Far => "far0",
+    /// Returns the network device of a host.
+    pub const fn device(host: Host) -> &'static str {
+        match host {
+            Host::Client => "client0",
+            Host::Server => "server0",
         }
     }
 
-    /// Moves the calling thread into the namespace of a side: its sockets are that side's from then on.
+    /// Moves the calling thread into the namespace of a host, where it opens its sockets from then on.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn enter(&self, side: Side) -> Result<()> {
-        let path = Path::new("/run/netns").join(self.namespace(side));
+    /// The kernel refuses the namespace.
+    pub fn enter(&self, host: Host) -> Result<()> {
+        let path = Path::new("/run/netns").join(self.namespace(host));
         let file = File::open(&path).with_context(|| path.display().to_string())?;
         let network = Some(rustix::thread::LinkNameSpaceType::Network);
         rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), network)
             .with_context(|| format!("entering {}", path.display()))
     }
 
-    /// Frames, and their bytes, that the far end has received.
+    /// Returns the frames that the server has received, and their bytes.
     ///
     /// # Errors
-    /// Those of `ip`; an answer of another form.
+    /// `ip` fails, or its output has another form.
     pub fn received(&self) -> Result<(u64, u64)> {
         let answer =
-            run("ip", &["-n", &self.far, "-j", "-s", "link", "show", "dev", Self::device(Side::Far)])?;
+            run("ip", &["-n", &self.server, "-j", "-s", "link", "show", "dev", Self::device(Host::Server)])?;
         let answer: serde_json::Value = serde_json::from_str(&answer)?;
         let counter = |name| answer.pointer(&format!("/0/stats64/rx/{name}")).and_then(|it| it.as_u64());
         counter("packets").zip(counter("bytes")).context("ip shows no counters")
@@ -133,29 +136,29 @@ impl Veth {
 
 impl Drop for Veth {
     fn drop(&mut self) {
-        for namespace in [&self.near, &self.far] {
-            // One that was never made cannot be removed: nothing is left to be done then.
+        for namespace in [&self.client, &self.server] {
+            // This fails for a namespace that was never made.
             let _ = run("ip", &["netns", "del", namespace]);
         }
     }
 }
 
-/// Removes the namespaces of processes that were killed before they could do it themselves.
+/// Removes the namespaces of processes that were killed before they removed them.
 fn remove_orphans() {
     let Ok(namespaces) = fs::read_dir("/run/netns") else { return };
     for name in namespaces.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-            // Another process may be doing the same.
+            // This fails if another process removes it at the same time.
             let _ = run("ip", &["netns", "del", &name]);
         }
     }
 }
 
-/// Runs a program to its end; what it has written to its standard output.
+/// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started; it fails, with what it says.
+/// The program cannot be started, or it fails; the error has the end of its output.
 pub(crate) fn run(program: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(program).args(args).output().with_context(|| program.to_owned())?;
     if !output.status.success() {
@@ -166,7 +169,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{program}: output that is no text"))
 }
 
-/// The end of what a program says: where the reason of a failure is.
+/// Returns the last lines of a program's output, which have the reason of a failure.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.get(lines.len().saturating_sub(4)..).unwrap_or_default().join("; ")
@@ -177,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_says_what_the_program_said() {
+    fn a_failure_has_the_output_of_the_program() {
         let error = run("sh", &["-c", "echo so it goes >&2; exit 3"]).unwrap_err().to_string();
         assert!(error.contains("so it goes") && error.contains('3'), "{error}");
         assert!(run("no-such-program", &[]).is_err());
@@ -185,25 +188,25 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_carries_frames_of_its_mtu_and_vanishes() {
-        let veth = Veth::new(Wire { mtu: 1500, offloads: false }).unwrap();
-        let near = veth.namespace(Side::Near).to_owned();
-        assert!(Path::new("/run/netns").join(&near).exists());
+    fn a_pair_carries_frames_of_its_mtu_until_it_is_dropped() {
+        let veth = Veth::new(VethConfig { mtu: 1500, offloads: false }).unwrap();
+        let client = veth.namespace(Host::Client).to_owned();
+        assert!(Path::new("/run/netns").join(&client).exists());
         let ping =
-            ["netns", "exec", &near, "ping", "-c", "2", "-i", "0.2", "-M", "do", "-s", "1472", "10.78.0.2"];
+            ["netns", "exec", &client, "ping", "-c", "2", "-i", "0.2", "-M", "do", "-s", "1472", "10.78.0.2"];
         run("ip", &ping).unwrap();
         let (frames, bytes) = veth.received().unwrap();
         assert!(frames >= 2 && bytes >= 3028, "{frames} frames, {bytes} bytes");
-        let shown = run("ip", &["netns", "exec", &near, "ethtool", "-k", "near0"]).unwrap();
+        let shown = run("ip", &["netns", "exec", &client, "ethtool", "-k", "client0"]).unwrap();
         assert!(shown.contains("generic-segmentation-offload: off"), "{shown}");
         assert!(shown.contains("tx-checksumming: off"), "{shown}");
-        // What a process that is no more has left goes with the next pair; numbers of processes end below this one.
-        let orphan = format!("{PREFIX}99999999-near");
+        // The next pair removes the namespaces of processes that have exited; no process ID is this large.
+        let orphan = format!("{PREFIX}99999999-client");
         run("ip", &["netns", "add", &orphan]).unwrap();
         remove_orphans();
         assert!(!Path::new("/run/netns").join(orphan).exists());
-        assert!(Path::new("/run/netns").join(&near).exists());
+        assert!(Path::new("/run/netns").join(&client).exists());
         drop(veth);
-        assert!(!Path::new("/run/netns").join(near).exists());
+        assert!(!Path::new("/run/netns").join(client).exists());
     }
 }

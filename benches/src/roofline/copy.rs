@@ -1,4 +1,4 @@
-//! One core: copies, CRC32c, and both, of payloads that come from one level of the memory hierarchy.
+//! Measures copies, CRC32c, and both on one core, from each level of the memory hierarchy.
 
 use std::hint::black_box;
 
@@ -8,19 +8,19 @@ use serde::Serialize;
 use super::Options;
 use crate::{Machine, PAYLOADS, Progress, Stopwatch, bandwidth_gbps, median};
 
-/// Levels that are measured.
+/// Levels of the memory hierarchy.
 pub(super) const LEVELS: usize = 3;
-/// Payloads between two looks at the clock.
+/// Payloads between two readings of the clock.
 const BATCH: usize = 64;
 
-/// One payload from one level.
+/// Result of one payload size from one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct CopyRow {
-    /// Bytes copied at a time.
+    /// Bytes per copy.
     pub payload: usize,
-    /// Where the source lies: `L2`, `LLC`, `DRAM`.
+    /// Level of the source: `L2`, `LLC`, `DRAM`.
     pub from: &'static str,
-    /// The bytes that the source goes through.
+    /// Bytes of the source, read cyclically.
     pub working_set_bytes: usize,
     /// Copy alone, Gbit/s.
     pub copy_gbps: f64,
@@ -30,7 +30,7 @@ pub struct CopyRow {
     pub crc_gbps: f64,
 }
 
-/// A quarter of L2; a size well beyond L2 and within the LLC; twice the LLC.
+/// Returns working sets in bytes: a quarter of L2; well beyond L2 and within the LLC; twice the LLC.
 fn levels(machine: &Machine) -> [(&'static str, usize); LEVELS] {
     let or = |bytes: u64, default: usize| {
         usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).unwrap_or(default)
@@ -47,12 +47,12 @@ pub(super) fn measure(options: &Options, machine: &Machine, progress: &Progress)
         for payload in PAYLOADS {
             progress.step(format!("copy from {from}, {payload} bytes"));
             let mut frame = vec![0; payload];
-            let copy_gbps = middle(options, &source, payload, |bytes| frame.copy_from_slice(bytes));
-            let copy_crc_gbps = middle(options, &source, payload, |bytes| {
+            let copy_gbps = median_rate(options, &source, payload, |bytes| frame.copy_from_slice(bytes));
+            let copy_crc_gbps = median_rate(options, &source, payload, |bytes| {
                 frame.copy_from_slice(bytes);
                 black_box(crc32c(&frame));
             });
-            let crc_gbps = middle(options, &source, payload, |bytes| {
+            let crc_gbps = median_rate(options, &source, payload, |bytes| {
                 black_box(crc32c(bytes));
             });
             rows.push(CopyRow { payload, from, working_set_bytes, copy_gbps, copy_crc_gbps, crc_gbps });
@@ -61,8 +61,8 @@ pub(super) fn measure(options: &Options, machine: &Machine, progress: &Progress)
     rows
 }
 
-/// The median of the runs, Gbit/s.
-fn middle(options: &Options, source: &[u8], payload: usize, mut work: impl FnMut(&[u8])) -> f64 {
+/// Returns the median of the runs, Gbit/s.
+fn median_rate(options: &Options, source: &[u8], payload: usize, mut work: impl FnMut(&[u8])) -> f64 {
     let seconds = options.duration / 4.0;
     let rates: Vec<f64> = (0..options.runs).map(|_| rate(source, payload, seconds, &mut work)).collect();
     median(&rates)
@@ -70,7 +70,7 @@ fn middle(options: &Options, source: &[u8], payload: usize, mut work: impl FnMut
 
 fn rate(source: &[u8], payload: usize, seconds: f64, work: &mut impl FnMut(&[u8])) -> f64 {
     let mut payloads = source.chunks_exact(payload).cycle();
-    // Once over, so that the caches hold what they can.
+    // One pass warms the caches.
     for bytes in payloads.by_ref().take(source.len() / payload.max(1)) {
         work(black_box(bytes));
     }

@@ -1,5 +1,5 @@
-//! From a region on one core to a region on another: one copy into a buffer, a ring, one copy out of it. No headers, no
-//! checksum, no acknowledgment, nothing that a protocol does.
+//! Hand-off: moves data from a region on one core to a region on another without a protocol: one copy into a buffer, a ring,
+//! one copy out of it. There are no headers, checksums or acknowledgments. The bandwidth benchmarks use it as baseline.
 
 use anyhow::Result;
 use dataplane::dpdk::BURST;
@@ -9,19 +9,19 @@ use serde::Serialize;
 
 use crate::{Cores, Gate, Stopwatch, bandwidth_gbps, median, on_two_cores};
 
-/// Bytes of a packet buffer beside its payload: DPDK's headroom, and the frame's headers.
+/// Bytes of a packet buffer before its payload: DPDK's headroom, and the headers of a frame.
 const BUFFER_OVERHEAD: usize = 128 + 18 + 20 + 32 + 20;
 
 type Buffer = Box<[u8]>;
 
-/// One payload size.
+/// Result of one payload size.
 #[derive(Clone, Debug, Serialize)]
 pub struct HandoffRow {
-    /// Bytes copied at a time.
+    /// Bytes per copy.
     pub payload: usize,
     /// Bytes of the region on either side.
     pub region_bytes: u64,
-    /// Whether the regions are of hugepages.
+    /// True if the regions are on hugepages.
     pub hugepages: bool,
     /// Median of the runs, Gbit/s.
     pub gbps: f64,
@@ -31,22 +31,22 @@ pub struct HandoffRow {
     pub frames_per_us: f64,
 }
 
-/// How it is done.
+/// Parameters of a hand-off.
 #[derive(Clone, Copy, Debug)]
 pub struct Handoff {
-    /// Sender, receiver.
+    /// CPUs of sender and receiver.
     pub cores: Cores,
     /// Bytes of the region on either side.
     pub region_bytes: u64,
-    /// Buffers that go round between the cores.
+    /// Buffers that circulate between the cores.
     pub buffers: usize,
     /// Seconds of a run, after a fifth of that to warm up.
     pub seconds: f64,
-    /// Runs; the median counts.
+    /// Number of runs; the median counts.
     pub runs: usize,
 }
 
-/// The same, with its regions made.
+/// A hand-off with its regions.
 #[derive(Debug)]
 pub struct Prepared {
     handoff: Handoff,
@@ -57,16 +57,16 @@ impl Handoff {
     /// Makes the regions.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// There is not enough memory.
     pub fn prepare(self) -> Result<Prepared> {
         let regions = [region(self.region_bytes)?, region(self.region_bytes)?];
         Ok(Prepared { handoff: self, regions })
     }
 
-    /// Measures it for one payload size.
+    /// Measures one payload size.
     ///
     /// # Errors
-    /// Not enough memory, or a CPU that cannot be had.
+    /// There is not enough memory, or a CPU is not available.
     pub fn measure(&self, payload: usize) -> Result<HandoffRow> {
         let prepared = self.prepare()?;
         let mut rates =
@@ -85,10 +85,10 @@ impl Handoff {
 }
 
 impl Prepared {
-    /// One run, Gbit/s.
+    /// Measures one run; returns Gbit/s.
     ///
     /// # Errors
-    /// A CPU that cannot be had.
+    /// A CPU is not available.
     pub fn once(&self, payload: usize) -> Result<f64> {
         let Self { handoff: Handoff { buffers, cores, seconds, .. }, regions: [from, to] } = self;
         let (filled, arrived) = RingBuffer::new(*buffers);
@@ -110,13 +110,13 @@ impl Prepared {
     }
 }
 
-/// Memory as regions have it: hugepages, or ordinary ones where there are none.
+/// Makes a region on hugepages, or on ordinary pages if there are not enough.
 fn region(bytes: u64) -> Result<RegionMemory> {
     let huge = RegionMemory::new("roofline", bytes, Pages::Huge);
     Ok(huge.or_else(|_| RegionMemory::new("roofline", bytes, Pages::Ordinary))?)
 }
 
-/// Where the next payload lies: one behind the other, and again from the start.
+/// Returns the offset of the next payload in a region that is used as a ring.
 fn advance(offset: &mut u64, payload: usize, region: &RegionMemory) -> u64 {
     let at = *offset;
     let next = at + payload as u64;
@@ -135,8 +135,8 @@ fn send(
     while gate.is_open() {
         let count = returned.slots().min(BURST);
         let Ok(buffers) = returned.read_chunk(count) else { continue };
-        let Ok(places) = filled.write_chunk_uninit(count) else { continue };
-        places.fill_from_iter(buffers.into_iter().map(|mut buffer| {
+        let Ok(slots) = filled.write_chunk_uninit(count) else { continue };
+        slots.fill_from_iter(buffers.into_iter().map(|mut buffer| {
             if let Some(room) = buffer.get_mut(BUFFER_OVERHEAD..) {
                 let _ = from.read(advance(&mut offset, payload, from), room);
             }
@@ -145,7 +145,7 @@ fn send(
     }
 }
 
-/// Gbit/s between the end of the first fifth of the time and the end.
+/// Receives until the time is over; returns Gbit/s after the first fifth of the time.
 fn receive(
     gate: &Gate,
     to: &RegionMemory,
@@ -160,9 +160,9 @@ fn receive(
     loop {
         let count = arrived.slots().min(BURST);
         if let Ok(buffers) = arrived.read_chunk(count)
-            && let Ok(places) = emptied.write_chunk_uninit(count)
+            && let Ok(slots) = emptied.write_chunk_uninit(count)
         {
-            places.fill_from_iter(buffers.into_iter().inspect(|buffer| {
+            slots.fill_from_iter(buffers.into_iter().inspect(|buffer| {
                 if let Some(frame) = buffer.get(BUFFER_OVERHEAD..) {
                     let _ = to.write(advance(&mut offset, payload, to), frame);
                     bytes = bytes.wrapping_add(frame.len() as u64);

@@ -1,4 +1,4 @@
-//! The machine's limits, which the other figures are divided by.
+//! `roofline`: measures the machine's limits, with which the other results are compared.
 
 mod copy;
 mod handoff;
@@ -21,22 +21,22 @@ pub use lines::LinesRow;
 pub use round_trip::{InterruptionsRow, RoundTripRow};
 pub(crate) use round_trip::{LONGEST_NS, interruptions, round_trips};
 
-/// Seconds for round trips, and for interruptions.
+/// Duration of the measurement of round trips, and of interruptions, seconds.
 pub(crate) const ROUND_TRIP_S: f64 = 0.5;
 
-/// What to measure.
+/// Flags of `roofline`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
-    /// Seconds per figure.
+    /// Seconds per result.
     #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2.0)]
     duration: f64,
-    /// Runs per figure; the median counts.
+    /// Runs per result; the median counts.
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Size of the region that the hand-off copies into, and of the one it copies from.
+    /// Size of the source region and of the destination region of the hand-off.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "64M")]
     region: u64,
-    /// Buffers that go round between the two cores.
+    /// Buffers that circulate between the two cores.
     #[arg(long, default_value_t = 256)]
     buffers: usize,
     /// CPUs: sender, receiver.
@@ -44,25 +44,25 @@ pub struct Options {
     cores: Cores,
 }
 
-/// The limits.
+/// The machine's limits.
 #[derive(Clone, Debug, Serialize)]
 pub struct Roofline {
-    /// From one core to another.
+    /// Hand-off from one core to another.
     pub handoff: Vec<HandoffRow>,
-    /// On one core.
+    /// Copies and CRC32c on one core.
     pub copy: Vec<CopyRow>,
-    /// Lines from random places, on one core.
+    /// Independent cache misses on one core.
     pub lines: Vec<LinesRow>,
-    /// One small frame to the other core and back.
+    /// Round trip of one small frame to the other core.
     pub round_trip: Vec<RoundTripRow>,
-    /// What the machine takes of either core.
+    /// Interruptions of either core by the machine.
     pub interruptions: Vec<InterruptionsRow>,
 }
 
-/// Measures them.
+/// Measures all limits.
 ///
 /// # Errors
-/// Not enough memory, or a CPU that cannot be had.
+/// There is not enough memory, or a CPU is not available.
 pub fn run(options: &Options) -> Result<Roofline> {
     let progress = Progress::new(PAYLOADS.len() * (1 + copy::LEVELS) + 2);
     let Options { duration: seconds, runs, region: region_bytes, buffers, cores } = *options;
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> Result<Roofline> {
     let copy = copy::measure(options, &Machine::here(), &progress);
     let lines = lines::measure(options, &progress);
     progress.step("round trip of a small frame".to_owned());
-    // One after the other, a second together.
+    // Together they take a second.
     let [left, right] = configs(cores)?;
     let eal = Node::start_dpdk(&[&left, &right])?;
     let round_trip = round_trips(&eal, cores, ROUND_TRIP_S)?;
@@ -90,7 +90,7 @@ pub fn run(options: &Options) -> Result<Roofline> {
     })
 }
 
-/// What DPDK is started by: memory for two rings and few buffers.
+/// Returns configurations that start DPDK with memory for two rings and few buffers.
 fn configs(Cores([left, right]): Cores) -> Result<[Config; 2]> {
     let config = |core: usize| {
         let text = format!(
@@ -111,7 +111,7 @@ impl Report for Roofline {
             let (payload, region) = (row.payload, row.region_bytes >> 20);
             writeln!(out, "{payload:>8} {region:>12} {:>12.2} {:>14.3}", row.gbps, row.frames_per_us)?;
         }
-        writeln!(out, "\none core, into a buffer that lies in its cache")?;
+        writeln!(out, "\none core, into a buffer in its cache")?;
         writeln!(
             out,
             "{:>8} {:>6} {:>14} {:>12} {:>12} {:>12}",
@@ -129,7 +129,7 @@ impl Report for Roofline {
                 row.crc_gbps
             )?;
         }
-        writeln!(out, "\none core, lines from random places, none of which waits for another")?;
+        writeln!(out, "\none core, independent cache misses at random addresses")?;
         writeln!(out, "{:>14} {:>12}", "working[MiB]", "line[ns]")?;
         for row in &self.lines {
             writeln!(out, "{:>14} {:>12.1}", row.working_set_bytes >> 20, row.ns)?;
@@ -137,7 +137,7 @@ impl Report for Roofline {
         for row in &self.round_trip {
             row.print(out)?;
         }
-        writeln!(out, "\na loop that only reads the clock, held up for longer, times a second")?;
+        writeln!(out, "\na loop that only reads the clock: interruptions per second that are longer than")?;
         writeln!(out, "{:>8} {:>16} {:>12} {:>12}", "CPU", "5 round trips", "20 us", "50 us")?;
         for row in &self.interruptions {
             let [five, twenty, fifty] = [row.over_5_p50_per_s, row.over_20_us_per_s, row.over_50_us_per_s];
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dpdk_can_be_started_so() {
+    fn the_configurations_are_valid() {
         assert_eq!(configs(Cores([0, 1])).unwrap().map(|config| config.workers.cores), [[0], [1]]);
     }
 }

@@ -1,5 +1,5 @@
-//! From one core to another and back: one small frame in a packet buffer, written, handed over by a pair of ring ports, read.
-//! No protocol. And what the machine itself takes of either core meanwhile.
+//! Measures the round trip of one small frame between two cores, without a protocol: written into a packet buffer, handed
+//! over by a pair of ring ports, read. Also counts interruptions of either core by the machine.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -18,35 +18,35 @@ use tcp_stack::{Buf, BufClass, BufPool, TxFrame, TxOffload};
 use crate::verbs::few_buffers;
 use crate::{Cores, Gate, on_two_cores};
 
-/// Bytes of the frame, as of one with an RDMA Write of 64: headers up to TCP's timestamps, and the FPDU.
+/// Bytes of the frame: those of a 64-byte RDMA Write, with Ethernet, IP and TCP headers, and the FPDU.
 const FRAME: usize = 66 + 84;
-/// The longest round trip that is told apart from longer ones, nanoseconds.
+/// Largest value of the histogram of round trips, nanoseconds.
 pub(crate) const LONGEST_NS: u64 = 10_000_000_000;
-/// Interruptions that are counted are longer than this, microseconds.
+/// Thresholds of counted interruptions, microseconds.
 const LONG_US: [u64; 2] = [20, 50];
 
-/// What it takes to go to and fro.
+/// Distribution of the round trips.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoundTripRow {
     /// Bytes of the frame.
     pub bytes: usize,
-    /// Round trips.
+    /// Number of round trips.
     pub samples: u64,
-    /// The fastest, nanoseconds.
+    /// Shortest round trip, nanoseconds.
     pub min_ns: u64,
-    /// The median, nanoseconds.
+    /// Median, nanoseconds.
     pub p50_ns: u64,
-    /// The 99th percentile, nanoseconds.
+    /// 99th percentile, nanoseconds.
     pub p99_ns: u64,
-    /// The 99.9th percentile, nanoseconds.
+    /// 99.9th percentile, nanoseconds.
     pub p99_9_ns: u64,
 }
 
 impl RoundTripRow {
-    /// As a table of one row.
+    /// Writes a table of one row.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Writing to `out` fails.
     pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\nround trip of one frame over the same rings, no protocol, microseconds")?;
         writeln!(
@@ -61,21 +61,21 @@ impl RoundTripRow {
     }
 }
 
-/// How often a loop that only reads the clock was held up.
+/// Interruptions of a loop that only reads the clock.
 #[derive(Clone, Debug, Serialize)]
 pub struct InterruptionsRow {
-    /// The CPU.
+    /// Number of the CPU.
     pub cpu: usize,
-    /// Times a second for longer than five times the median round trip.
+    /// Interruptions per second longer than five median round trips.
     pub over_5_p50_per_s: f64,
-    /// Times a second for longer than 20 µs.
+    /// Interruptions per second longer than 20 µs.
     pub over_20_us_per_s: f64,
-    /// Times a second for longer than 50 µs.
+    /// Interruptions per second longer than 50 µs.
     pub over_50_us_per_s: f64,
 }
 
-/// One end of the wire.
-struct End {
+/// A ring port with its queues and buffers.
+struct RingEnd {
     rx: RxQueue,
     tx: TxQueue,
     pool: MbufPool,
@@ -84,7 +84,7 @@ struct End {
     _port: Port,
 }
 
-impl End {
+impl RingEnd {
     fn pair(eal: &Eal) -> Result<[Self; 2]> {
         let spec = PortSpec::new("round-trip", Driver::Ring);
         let pools = [[few_buffers(eal, spec.mtu)?], [few_buffers(eal, spec.mtu)?]];
@@ -99,7 +99,7 @@ impl End {
         Ok([end(left, left_pools)?, end(right, right_pools)?])
     }
 
-    /// Writes the frame and hands it over.
+    /// Writes the frame and transmits it.
     fn send(&mut self, mut frame: Mbuf, number: u8) -> Result<()> {
         frame.bytes_mut().context("nobody else has the buffer")?.fill(number);
         let sent = self.batch.push(TxFrame { buf: frame, offload: TxOffload::default() });
@@ -110,7 +110,7 @@ impl End {
         Ok(())
     }
 
-    /// Waits for the frame and reads it; `None` when the other end has had enough.
+    /// Waits for the frame and reads it; `None` once the other thread has ended the measurement.
     fn receive(&mut self, gate: &Gate) -> Option<Mbuf> {
         while gate.is_open() {
             self.rx.burst(&mut self.received);
@@ -123,25 +123,25 @@ impl End {
     }
 }
 
-/// Sends the frame to and fro for so many seconds.
+/// Measures round trips for this number of seconds.
 ///
 /// # Errors
-/// Not enough memory, or a CPU that cannot be had.
+/// There is not enough memory, or a CPU is not available.
 pub(crate) fn round_trips(eal: &Eal, cores: Cores, seconds: f64) -> Result<RoundTripRow> {
-    let [mut near, mut far] = End::pair(eal)?;
+    let [mut initiator, mut target] = RingEnd::pair(eal)?;
     let gate = Gate::default();
     let (histogram, ()) = on_two_cores(
         cores,
         || {
             let _registered = RegisteredThread::new(eal)?;
-            let outcome = to_and_fro(&mut near, &gate, seconds);
+            let outcome = ping_pong(&mut initiator, &gate, seconds);
             gate.close();
             outcome
         },
         || {
             let _registered = RegisteredThread::new(eal)?;
-            while let Some(frame) = far.receive(&gate) {
-                far.send(frame, 0x5a)?;
+            while let Some(frame) = target.receive(&gate) {
+                target.send(frame, 0x5a)?;
             }
             Ok(())
         },
@@ -157,7 +157,7 @@ pub(crate) fn round_trips(eal: &Eal, cores: Cores, seconds: f64) -> Result<Round
     })
 }
 
-fn to_and_fro(end: &mut End, gate: &Gate, seconds: f64) -> Result<Histogram<u64>> {
+fn ping_pong(end: &mut RingEnd, gate: &Gate, seconds: f64) -> Result<Histogram<u64>> {
     let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
     let mut frame = end.pool.alloc(BufClass::Data).context("the pool has buffers")?;
     frame.append(FRAME).context("a buffer holds the frame")?;
@@ -165,7 +165,7 @@ fn to_and_fro(end: &mut End, gate: &Gate, seconds: f64) -> Result<Histogram<u64>
     loop {
         let began = clock.now().as_nanos();
         end.send(frame, 0xa5)?;
-        frame = end.receive(gate).context("the other end has failed")?;
+        frame = end.receive(gate).context("the other thread has failed")?;
         let ended = clock.now().as_nanos();
         let since_start = seconds_of(ended);
         if since_start >= warm_up {
@@ -181,13 +181,13 @@ fn seconds_of(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
-/// Has both cores do nothing but read the clock for so many seconds.
+/// Counts interruptions of both cores for this number of seconds.
 ///
 /// # Errors
-/// A CPU that cannot be had.
+/// A CPU is not available.
 pub(crate) fn interruptions(cores: Cores, seconds: f64, p50_ns: u64) -> Result<[InterruptionsRow; 2]> {
     let bounds = [p50_ns.saturating_mul(5), LONG_US[0] * 1000, LONG_US[1] * 1000];
-    let watch = || Ok(held_up(seconds, bounds));
+    let watch = || Ok(gaps_per_second(seconds, bounds));
     let (left, right) = on_two_cores(cores, watch, watch)?;
     let Cores([left_cpu, right_cpu]) = cores;
     let row = |cpu, [over_5_p50_per_s, over_20_us_per_s, over_50_us_per_s]: [f64; 3]| InterruptionsRow {
@@ -199,8 +199,8 @@ pub(crate) fn interruptions(cores: Cores, seconds: f64, p50_ns: u64) -> Result<[
     Ok([row(left_cpu, left), row(right_cpu, right)])
 }
 
-/// How often a second two looks at the clock were further apart than each of the bounds, nanoseconds.
-fn held_up(seconds: f64, bounds: [u64; 3]) -> [f64; 3] {
+/// Returns how often per second two readings of the clock were further apart than each bound, nanoseconds.
+fn gaps_per_second(seconds: f64, bounds: [u64; 3]) -> [f64; 3] {
     let (clock, mut counts) = (Clock::start(), [0_u64; 3]);
     let mut last = clock.now().as_nanos();
     while seconds_of(last) < seconds {
@@ -216,11 +216,11 @@ fn held_up(seconds: f64, bounds: [u64; 3]) -> [f64; 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::held_up;
+    use super::gaps_per_second;
 
     #[test]
-    fn a_loop_is_held_up_by_every_look_at_the_clock_and_never_for_ever() {
-        let [always, sometimes, never] = held_up(0.02, [0, 1000, u64::MAX]);
+    fn every_reading_exceeds_a_bound_of_zero_and_none_the_largest() {
+        let [always, sometimes, never] = gaps_per_second(0.02, [0, 1000, u64::MAX]);
         assert!(always > 0.0 && always >= sometimes, "{always} {sometimes}");
         assert_eq!(never, 0.0);
     }

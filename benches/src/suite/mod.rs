@@ -1,6 +1,6 @@
-//! All benchmarks, one after the other, into one page and one file.
+//! `suite`: runs all benchmarks, one after the other, and writes one page and one JSON file.
 //!
-//! Each runs in a process of its own: DPDK starts once per process, and nothing that one leaves behind slows the next.
+//! Each benchmark runs in a process of its own: DPDK starts once per process, and no benchmark leaves state to the next.
 
 mod figures;
 mod page;
@@ -16,15 +16,17 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::document::{Document, digits};
-use crate::peers::Absent;
+use crate::peers::NotMeasured;
 use crate::{Cores, Report, Stopwatch};
 
 pub use figures::{Bound, Figure, Quantity};
 
-/// What is run, in this order; `@` stands for the CPUs.
+/// The benchmarks in their order, with their flags; `@` stands for the CPUs.
 const STEPS: &[(&str, &str)] = &[
     ("roofline", "-D 1 --cores @"),
     ("peers", "-D 1 --limit 225 --cores @"),
+    // The other message sizes of the plot of bandwidth; those above belong to figures.
+    ("peers", "-s 256,1k,4k,16k,256k,1M -m 1500 -D 1 --limit 225 --cores @"),
     ("write-bw", "-a -D 0.3 --runs 5 --cores @"),
     ("write-bw", "-s 65536 -D 0.6 --crc off --cores @"),
     ("write-bw", "-s 65536 -D 0.6 -q 4,16,64 --cores @"),
@@ -47,16 +49,16 @@ const STEPS: &[(&str, &str)] = &[
     ("slow-clients", "-D 0.5 --runs 11 --cores @"),
 ];
 
-/// Seconds that a benchmark may take: none may keep the others from their turn.
-const PATIENCE_S: &str = "240";
+/// Longest run of a benchmark, seconds; then it is killed and the next starts.
+const TIMEOUT_S: &str = "240";
 
-/// What to run, and where to.
+/// Flags of `suite`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
-    /// Where report.html, report.json and what they are made from go.
+    /// Folder for report.html, report.json and the output of each benchmark.
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     to: PathBuf,
-    /// Only these benchmarks.
+    /// Run only these benchmarks.
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     only: Vec<String>,
     /// CPUs: initiator, target.
@@ -64,32 +66,32 @@ pub struct Options {
     cores: Cores,
 }
 
-/// The whole.
+/// Report of a suite.
 #[derive(Clone, Debug, Serialize)]
 pub struct SuiteReport {
-    /// What is asked, and what was measured.
+    /// The figures with their thresholds.
     pub figures: Vec<Figure>,
-    /// What could not be measured.
-    pub absent: Vec<Absent>,
-    /// Seconds that it took.
+    /// Benchmarks and programs without a result.
+    pub absent: Vec<NotMeasured>,
+    /// Duration, seconds.
     pub seconds: f64,
     /// The reports of the benchmarks.
     pub documents: Vec<Document>,
-    /// Where the page is.
+    /// Path of report.html.
     pub page: PathBuf,
 }
 
-/// What the page has of a benchmark beside its report.
+/// Title and plot of a benchmark on the page.
 struct Part {
-    /// Its name and flags.
+    /// Name and flags of the benchmark.
     title: String,
     plot: Option<String>,
 }
 
-/// Runs all of it. That one benchmark fails is part of the report.
+/// Runs the benchmarks. The report lists those that fail.
 ///
 /// # Errors
-/// The folder cannot be written; no benchmark has worked.
+/// The folder cannot be written, or every benchmark has failed.
 pub fn run(options: &Options) -> Result<SuiteReport> {
     let watch = Stopwatch::start();
     let (folder, program) = (&options.to, std::env::current_exe()?);
@@ -104,7 +106,7 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
         eprintln!("{:4.0} s  {benchmark} {args}", watch.seconds());
         let stem = folder.join(format!("{:02}-{benchmark}", number + 1));
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", PATIENCE_S, "taskset", "-c", &cores]).arg(&program);
+        command.args(["--kill-after=5", TIMEOUT_S, "taskset", "-c", &cores]).arg(&program);
         command.arg(benchmark).args(args.replace('@', &cores).split_whitespace());
         match measure(command, &stem) {
             Ok((document, plot)) => {
@@ -115,11 +117,11 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
             }
             Err(error) => {
                 let what = format!("{benchmark} {}", args.replace('@', &cores)).trim().to_owned();
-                absent.push(Absent { what, why: format!("{error:#}") });
+                absent.push(NotMeasured { what, why: format!("{error:#}") });
             }
         }
     }
-    ensure!(!documents.is_empty(), "no benchmark has worked: {absent:?}");
+    ensure!(!documents.is_empty(), "every benchmark has failed: {absent:?}");
     let page = folder.join("report.html");
     let figures = figures::figures(&documents);
     let report = SuiteReport { figures, absent, seconds: watch.seconds(), documents, page: page.clone() };
@@ -129,20 +131,20 @@ pub fn run(options: &Options) -> Result<SuiteReport> {
     Ok(report)
 }
 
-/// Runs one benchmark; its report, and its plots if it has some.
+/// Runs one benchmark; returns its report, and its plots if there are any.
 fn measure(mut command: Command, stem: &Path) -> Result<(Document, Option<String>)> {
     let [json, svg] = ["json", "svg"].map(|extension| stem.with_extension(extension));
     for old in [&json, &svg] {
-        // Of an earlier run, if there is one: it must not be taken for this one's.
+        // Removes the output of an earlier run, so that it is not mistaken for this one's.
         let _ = fs::remove_file(old);
     }
     command.arg("--json").arg(&json).arg("--svg-if-any").arg(&svg);
     let output = command.output()?;
     fs::write(stem.with_extension("txt"), [&output.stdout[..], &output.stderr[..]].concat())?;
-    // As `timeout` says that the time was up.
-    ensure!(output.status.code() != Some(124), "not done after {PATIENCE_S} s");
-    let said = String::from_utf8_lossy(&output.stderr);
-    let reason = said.lines().find(|line| line.starts_with("error: ")).or_else(|| said.lines().last());
+    // `timeout` exits with 124 if the time is up.
+    ensure!(output.status.code() != Some(124), "not done after {TIMEOUT_S} s");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reason = errors.lines().find(|line| line.starts_with("error: ")).or_else(|| errors.lines().last());
     ensure!(output.status.success(), "{}: {}", output.status, reason.unwrap_or_default());
     let mut documents = Document::read(&json)?;
     ensure!(documents.len() == 1, "{} has not one report", json.display());
@@ -150,14 +152,14 @@ fn measure(mut command: Command, stem: &Path) -> Result<(Document, Option<String
     Ok((document, fs::read_to_string(svg).ok()))
 }
 
-/// What a benchmark itself says that it could not measure.
-fn absent_of(document: &Document) -> Vec<Absent> {
+/// Returns the programs that a benchmark reports as not measured.
+fn absent_of(document: &Document) -> Vec<NotMeasured> {
     let listed = document.report.get("absent").cloned().unwrap_or(Value::Null);
     serde_json::from_value(listed).unwrap_or_default()
 }
 
 impl Figure {
-    /// What is asked of it, in short.
+    /// Returns the threshold, and the aim in brackets.
     pub(crate) fn bound_text(&self) -> String {
         let bound = match self.bound {
             Bound::AtLeast(least) => format!("≥ {}", digits(least)),
@@ -166,7 +168,7 @@ impl Figure {
         self.aim.map_or_else(|| bound.clone(), |aim| format!("{bound} ({})", digits(aim)))
     }
 
-    /// Whether it is met, in a word.
+    /// Returns `met`, `not met` or `not measured`.
     pub(crate) const fn verdict(&self) -> &'static str {
         match self.met {
             Some(true) => "met",
@@ -175,14 +177,14 @@ impl Figure {
         }
     }
 
-    /// What it was made from.
+    /// Returns the quantities with their values, and those that were not measured.
     pub(crate) fn evidence(&self) -> String {
         let text = |Quantity { of, value, unit }: &Quantity| format!("{} {unit}: {of}", digits(*value));
-        let beside = self.beside.iter().map(|quantity| format!("beside it {}", text(quantity)));
+        let context = self.context.iter().map(|quantity| format!("for comparison {}", text(quantity)));
         self.raw
             .iter()
             .map(text)
-            .chain(beside)
+            .chain(context)
             .chain(self.missing.iter().cloned())
             .collect::<Vec<_>>()
             .join(" | ")
@@ -191,13 +193,13 @@ impl Figure {
 
 impl Report for SuiteReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "\n{:<80} {:>16} {:>10}  {:<12}", "figure", "asked (aim)", "measured", "")?;
+        writeln!(out, "\n{:<84} {:>17} {:>10}  {:<12}", "figure", "threshold (aim)", "measured", "")?;
         for figure in &self.figures {
             let measured = figure.measured.map_or_else(|| "–".to_owned(), digits);
             let (bound, verdict) = (figure.bound_text(), figure.verdict());
-            writeln!(out, "{:<80} {bound:>16} {measured:>10}  {verdict:<12}", figure.asked)?;
+            writeln!(out, "{:<84} {bound:>17} {measured:>10}  {verdict:<12}", figure.title)?;
         }
-        for Absent { what, why } in &self.absent {
+        for NotMeasured { what, why } in &self.absent {
             writeln!(out, "not measured: {what}: {why}")?;
         }
         writeln!(out, "{:.0} s; {}", self.seconds, self.page.display())

@@ -1,10 +1,10 @@
-//! One page with everything on it: figures, tables, plots. It needs nothing from elsewhere.
+//! Renders report.html: figures, tables and plots on one page without references to other files.
 
 use std::fmt::Write as _;
 
 use super::{Figure, Part, SuiteReport};
 use crate::document::{Document, Row, Section, digits};
-use crate::peers::Absent;
+use crate::peers::NotMeasured;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#d0d7de;--soft:#656d76;--good:#1a7f37;--bad:#cf222e;--head:#f6f8fa}
@@ -19,7 +19,7 @@ figure{margin:.5rem 0;overflow-x:auto}svg{max-width:100%;min-width:34rem;height:
 nav{font-size:.85rem;line-height:1.8}nav a{margin-right:.8rem;white-space:nowrap}td.v{white-space:nowrap}
 @media(max-width:40rem){body{margin:1rem auto;padding:0 .6rem}h1{font-size:1.3rem}th,td{padding:.2rem .35rem}td:first-child{min-width:9rem}}";
 
-/// The page; `parts` are those of the documents, in their order.
+/// Renders the page; `parts` has a title and a plot for each document, in the same order.
 pub(super) fn html(report: &SuiteReport, parts: &[Part]) -> String {
     let mut page = String::new();
     let out = &mut page;
@@ -34,7 +34,7 @@ pub(super) fn html(report: &SuiteReport, parts: &[Part]) -> String {
     figures(out, &report.figures);
     if !report.absent.is_empty() {
         out.push_str("<h2>Not measured</h2>\n<ul>\n");
-        for Absent { what, why } in &report.absent {
+        for NotMeasured { what, why } in &report.absent {
             let _ = writeln!(out, "<li>{}: {}</li>", escape(what), escape(why));
         }
         out.push_str("</ul>\n");
@@ -61,7 +61,7 @@ fn machine(out: &mut String, report: &SuiteReport) {
     let _ = writeln!(out, "<p class=\"soft\">{}</p>", parts.map(|part| escape(&part)).join(" · "));
 }
 
-/// Where the benchmarks are on the page, and how many of the figures are met.
+/// Writes links to the benchmarks on the page.
 fn contents(out: &mut String, parts: &[Part]) {
     out.push_str("<nav><a href=\"#figures\">figures</a>\n");
     for (number, Part { title, .. }) in parts.iter().enumerate() {
@@ -76,12 +76,12 @@ fn figures(out: &mut String, figures: &[Figure]) {
     let _ = writeln!(
         out,
         "<h2 id=\"figures\">The figures</h2>\n<p>{met} met, {missed} not met, {unknown} not measured. A figure of two \
-         quantities is the first by the second. Ironwarp's side makes and checks CRC32c and TCP checksums in software in all of \
-         them; the kernel has no CRC, and with offloads on a veth nobody makes a checksum.</p>"
+         quantities is the first divided by the second. Ironwarp computes and verifies CRC32c and TCP checksums in software in \
+         all of them; the kernel has no CRC, and with offloads a veth pair carries no checksum.</p>"
     );
     out.push_str(
-        "<div class=\"scroll\"><table>\n<tr><th>figure</th><th>asked (aim)</th>\
-         <th>measured</th><th></th><th>made from</th></tr>\n",
+        "<div class=\"scroll\"><table>\n<tr><th>figure</th><th>threshold (aim)</th>\
+         <th>measured</th><th></th><th>quantities</th></tr>\n",
     );
     for figure in figures {
         let class = match figure.met {
@@ -92,7 +92,7 @@ fn figures(out: &mut String, figures: &[Figure]) {
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"v {class}\">{}</td><td>{}</td></tr>",
-            escape(figure.asked),
+            escape(figure.title),
             escape(&figure.bound_text()),
             figure.measured.map_or_else(|| "–".to_owned(), digits),
             figure.verdict(),
@@ -112,7 +112,7 @@ fn benchmark(out: &mut String, number: usize, document: &Document, Part { title,
     if let Some(plot) = plot {
         let _ = writeln!(out, "<figure>{plot}</figure>");
     }
-    // What is absent is told above.
+    // The section `absent` is listed at the top of the page.
     for section in document.sections().iter().filter(|section| section.name != "absent") {
         table(out, section);
     }
@@ -128,7 +128,7 @@ fn table(out: &mut String, section: &Section) {
         }
         found
     };
-    let keys = names(|row| row.of.iter().map(|(name, _)| name.as_str()).collect());
+    let keys = names(|row| row.keys.iter().map(|(name, _)| name.as_str()).collect());
     let cells = names(|row| row.cells.iter().map(|(name, _)| name.as_str()).collect());
     if !section.name.is_empty() {
         let _ = writeln!(out, "<h3>{}</h3>", escape(&section.name));
@@ -141,7 +141,7 @@ fn table(out: &mut String, section: &Section) {
     for row in &section.rows {
         out.push_str("<tr>");
         for key in &keys {
-            let value = row.of.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value);
+            let value = row.keys.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value);
             let _ = write!(out, "<td>{}</td>", escape(value));
         }
         for cell in &cells {
@@ -159,7 +159,7 @@ fn table(out: &mut String, section: &Section) {
     out.push_str("</table></div>\n");
 }
 
-/// The head of a column, from the name of a field: words, and the unit last.
+/// Returns the heading of a column, from the name of a field: words, then the unit.
 fn heading(field: &str) -> String {
     const PARTS: [&str; 6] =
         ["histogram.", "wire.", "weather.", "request.", "segment.", "connect_and_close."];
@@ -220,7 +220,7 @@ mod tests {
     use crate::suite::figures;
 
     #[test]
-    fn columns_have_words_and_units() {
+    fn headings_have_words_and_units() {
         for (field, head) in [
             ("gbps", "Gbit/s"),
             ("gbps_peak", "best run, Gbit/s"),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_everything_and_needs_nothing() {
+    fn the_page_has_all_results_and_no_references() {
         let document = Document {
             benchmark: "write-bw".to_owned(),
             machine: json!({"cpu": "a <fast> one"}),
@@ -248,7 +248,7 @@ mod tests {
         let documents = vec![document];
         let report = SuiteReport {
             figures: figures::figures(&documents),
-            absent: vec![Absent { what: "sockperf".to_owned(), why: "not installed".to_owned() }],
+            absent: vec![NotMeasured { what: "sockperf".to_owned(), why: "not installed".to_owned() }],
             seconds: 1.0,
             documents,
             page: "report.html".into(),

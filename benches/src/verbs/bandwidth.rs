@@ -1,4 +1,6 @@
-//! `write-bw`, `read-bw`, `send-bw`, `msg-rate`: as much as goes, over message sizes.
+//! `write-bw`, `read-bw`, `send-bw`, `msg-rate`: bandwidth and message rate over message sizes.
+//!
+//! Each run stands between two measurements of the hand-off without a protocol ([`Handoff`]) and is divided by their mean.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,24 +9,24 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::end::{Task, Worker};
-use super::link::{Game, Play, Side, Wire};
-use super::load::{Crc, Load};
-use super::pair::{self, End, Terms};
-use super::partner::Meeting;
-use super::steady::Steady;
-use super::{Link, Operation};
+use super::baseline_guard::BaselineGuard;
+use super::driver::{TrafficDriver, TrafficSpec};
+use super::link::{BenchKind, Harness, TwoSided};
+use super::load::{Crc, Link, Load, Operation};
+use super::node::{BenchNode, PairSetup, Role};
+use super::nodes;
+use super::peer_process::Rendezvous;
 use crate::roofline::{Handoff, Prepared};
 use crate::{Progress, Report, Samples, bandwidth_gbps, median};
 
-/// Sizes that are measured unless told otherwise.
-const USUAL: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
-/// Sizes of the message rate.
+/// Default message sizes, bytes.
+const DEFAULT_SIZES: [u64; 5] = [64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
+/// Default message sizes of `msg-rate`, bytes.
 const SMALL: [u64; 2] = [8, 64];
-/// Bytes in buffers that a target keeps posted, at least.
-const POSTED: u64 = 4 << 20;
+/// Bytes of receive buffers that a target keeps posted, at least.
+const POSTED_BYTES: u64 = 4 << 20;
 
-/// What to measure.
+/// Flags.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
@@ -33,39 +35,39 @@ pub struct Options {
     /// Queue pairs.
     #[arg(short = 'q', long = "qp", value_name = "COUNT,…", value_delimiter = ',', default_value = "1")]
     qps: Vec<u16>,
-    /// Messages under way on each queue pair.
+    /// Messages in flight on each queue pair.
     #[arg(short = 't', long, default_value_t = 128)]
     tx_depth: u16,
-    /// Both ends send.
+    /// Both nodes send.
     #[arg(short = 'b', long)]
     bidirectional: bool,
-    /// Messages up to this size are copied into the queue when they are posted.
+    /// Largest message that is copied into the queue when it is posted.
     #[arg(short = 'I', long, value_name = "BYTES", default_value_t = 0)]
     inline_size: u16,
     /// Runs per row; the median counts.
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Do not measure the hand-off without a protocol that each row is compared with.
+    /// Do not measure the hand-off without a protocol, with which each row is compared.
     #[arg(long)]
     no_roofline: bool,
 }
 
-/// One row.
+/// Result of one combination of flags.
 #[derive(Clone, Debug, Serialize)]
 pub struct BandwidthRow {
-    /// What was done.
+    /// The measured operation.
     pub operation: Operation,
     /// Bytes of a message.
     pub size: u64,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// What joined the two ends.
+    /// Link between the nodes.
     pub link: Link,
-    /// MPA's CRC32c.
+    /// Use of MPA's CRC32c.
     pub crc: Crc,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u16,
-    /// Both ends sent.
+    /// True if both nodes sent.
     pub bidirectional: bool,
     /// Messages in all runs.
     pub messages: u64,
@@ -75,51 +77,52 @@ pub struct BandwidthRow {
     pub gbps: f64,
     /// Million messages per second, of the median.
     pub mpps: f64,
-    /// What the same cores hand over without a protocol, of the same region size, Gbit/s: of each run the mean of that
-    /// before it and that after it.
+    /// Hand-off of the same cores without a protocol, with the same region size, Gbit/s: for each run the mean of the
+    /// measurements before and after it.
     pub handoff_gbps: Option<Samples>,
-    /// Each run's bandwidth by its hand-off.
+    /// Bandwidth of each run divided by its hand-off.
     pub of_handoff: Option<Samples>,
-    /// Runs that do not count: the hand-offs before and after them were those of two machines.
-    pub thrown_away: u64,
-    /// Share of their time that initiator and target spent in rounds that moved a frame.
+    /// Runs that do not count, because the hand-offs before and after them differ by more than half.
+    #[serde(rename = "thrown_away")]
+    pub discarded: u64,
+    /// Fraction of time that initiator and target spent in poll iterations that moved a frame.
     pub busy: [f64; 2],
-    /// CPU seconds per GiB delivered, of both ends, in rounds that moved a frame.
+    /// CPU seconds per GiB delivered, of both nodes, in poll iterations that moved a frame.
     pub cpu_busy_s_per_gib: f64,
-    /// The same in all rounds: those that found nothing to do, which a poll loop does not sleep through, among them.
+    /// CPU seconds per GiB delivered, of both nodes, in all poll iterations, idle ones included.
     pub cpu_s_per_gib: f64,
-    /// TCP segments sent again, in all runs.
+    /// TCP segments retransmitted, in all runs.
     pub retransmits: u64,
-    /// Bytes compared at the end and found the same.
+    /// Bytes compared with the source at the end, and equal.
     pub bytes_verified: u64,
-    /// Whether the regions are of hugepages.
+    /// True if the regions are on hugepages.
     pub hugepages: bool,
 }
 
-/// Bandwidths.
+/// Rows of a bandwidth benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct BandwidthReport {
-    /// One for each combination.
+    /// One row for each combination of flags.
     pub rows: Vec<BandwidthRow>,
 }
 
-/// Measures one operation.
+/// Measures the bandwidth of one operation.
 ///
 /// # Errors
-/// Not enough memory, a CPU that cannot be had, or a connection that fails.
+/// There is not enough memory, a CPU is not available, or a connection fails.
 pub fn run(operation: Operation, options: &Options) -> Result<BandwidthReport> {
-    measure(&[operation], &USUAL, options)
+    measure(&[operation], &DEFAULT_SIZES, options)
 }
 
 /// Measures the rate of small Writes and Sends.
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub fn message_rate(options: &Options) -> Result<BandwidthReport> {
     measure(&[Operation::Write, Operation::Send], &SMALL, options)
 }
 
-/// Bytes of a message that fill a segment, with TCP's timestamps.
+/// Returns the payload of an FPDU that fills a segment with TCP timestamps, bytes.
 pub(super) fn payload_of(mtu: u16) -> usize {
     const HEADERS: u16 = 20 + 32 + 2 + 14 + 4;
     usize::from(mtu.saturating_sub(HEADERS)) / 4 * 4
@@ -128,25 +131,25 @@ pub(super) fn payload_of(mtu: u16) -> usize {
 fn measure(operations: &[Operation], usual: &[u64], options: &Options) -> Result<BandwidthReport> {
     let load = &options.load;
     let rows = load.rows(usual);
-    pair::check(load)?;
+    nodes::check(load)?;
     let progress = Progress::new(rows.len() * options.qps.len() * operations.len());
-    // It changes with the machine's mood, and what is compared with it does: it is measured with every run.
-    let roof = Handoff {
+    // The hand-off varies with other load on the host, as the runs do: it is measured beside every run.
+    let baseline = Handoff {
         cores: load.cores,
         region_bytes: load.region,
         buffers: usize::from(load.descriptors),
         seconds: (load.duration / 2.0).min(1.0),
         runs: 1,
     };
-    let roof = if options.no_roofline { None } else { Some(roof.prepare()?) };
-    let mut wire = Wire::new(load)?;
+    let baseline = if options.no_roofline { None } else { Some(baseline.prepare()?) };
+    let mut harness = Harness::new(load)?;
     let mut report = BandwidthReport { rows: Vec::new() };
     for operation in operations {
         for (mtu, crc, size) in &rows {
             for qps in &options.qps {
                 progress.step(format!("{} of {size} at MTU {mtu}, {qps} queue pairs", operation.name()));
                 let of = (*mtu, *crc, *size, *qps);
-                report.rows.push(row(&mut wire, options, *operation, of, roof.as_ref())?);
+                report.rows.push(row(&mut harness, options, *operation, of, baseline.as_ref())?);
             }
         }
     }
@@ -154,16 +157,16 @@ fn measure(operations: &[Operation], usual: &[u64], options: &Options) -> Result
 }
 
 fn row(
-    wire: &mut Wire,
+    harness: &mut Harness,
     options: &Options,
     operation: Operation,
     (mtu, crc, size, qps): (u16, Crc, u64, u16),
-    roof: Option<&Prepared>,
+    baseline: Option<&Prepared>,
 ) -> Result<BandwidthRow> {
     let inline = size <= u64::from(options.inline_size) && operation != Operation::Read;
     let receives = operation == Operation::Send;
-    let receive_depth = if receives { (POSTED / size).clamp(64, 8192) } else { 0 };
-    let terms = Terms {
+    let receive_depth = if receives { (POSTED_BYTES / size).clamp(64, 8192) } else { 0 };
+    let setup = PairSetup {
         mtu,
         crc,
         qps,
@@ -173,24 +176,24 @@ fn row(
         out_of_order: true,
     };
     let limit = options.load.iters.unwrap_or(u64::MAX);
-    let task = Task {
+    let traffic = TrafficSpec {
         operation,
         size: u32::try_from(size)?,
         depth: options.tx_depth,
-        receive_depth: terms.receive_depth,
+        receive_depth: setup.receive_depth,
         limit,
         inline,
     };
-    let game = Bulk::new(&options.load, &task, options.bidirectional);
-    let Compared { runs, handoffs, thrown_away } = compared(wire, options, &terms, &game, roof)?;
-    let rates: Vec<f64> = runs.iter().map(|run| game.gbps(run)).collect();
+    let bulk = Bulk::new(&options.load, &traffic, options.bidirectional);
+    let Runs { runs, handoffs, discarded } = run_all(harness, options, &setup, &bulk, baseline)?;
+    let rates: Vec<f64> = runs.iter().map(|run| bulk.gbps(run)).collect();
     let gbps = median(&rates);
     let ratios = rates.iter().zip(&handoffs).map(|(rate, handoff)| rate / handoff).collect();
-    let samples = |values| if roof.is_some() { Samples::new(values).map(Some) } else { Ok(None) };
-    let ends = || runs.iter().flat_map(|(near, far)| [near, far]);
-    let sum = |of: fn(&Seen) -> u64| ends().map(of).sum::<u64>();
-    let per_gib = |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|seen| seen.bytes).max(1) as f64;
-    let busy = |of: fn(&(Seen, Seen)) -> &Seen| {
+    let samples = |values| if baseline.is_some() { Samples::new(values).map(Some) } else { Ok(None) };
+    let ends = || runs.iter().flat_map(|(initiator, target)| [initiator, target]);
+    let sum = |of: fn(&NodeResult) -> u64| ends().map(of).sum::<u64>();
+    let per_gib = |nanos: u64| nanos as f64 / 1e9 * f64::from(1 << 30) / sum(|it| it.bytes).max(1) as f64;
+    let busy = |of: fn(&(NodeResult, NodeResult)) -> &NodeResult| {
         let nanos = |index: usize| runs.iter().filter_map(|run| of(run).spent_ns.get(index)).sum::<u64>();
         nanos(0) as f64 / nanos(1).max(1) as f64
     };
@@ -202,187 +205,184 @@ fn row(
         crc,
         qps,
         bidirectional: options.bidirectional,
-        messages: sum(|seen| seen.bytes) / size,
+        messages: sum(|it| it.bytes) / size,
         gbps_peak: rates.iter().copied().fold(0.0, f64::max),
         gbps,
         mpps: gbps * 1e9 / 8.0 / size as f64 / 1e6,
         handoff_gbps: samples(handoffs)?,
         of_handoff: samples(ratios)?,
-        thrown_away,
-        busy: [busy(|(near, _)| near), busy(|(_, far)| far)],
-        cpu_busy_s_per_gib: per_gib(sum(|seen| seen.spent_ns[0])),
-        cpu_s_per_gib: per_gib(sum(|seen| seen.spent_ns[1])),
-        retransmits: sum(|seen| seen.retransmits),
-        bytes_verified: sum(|seen| seen.verified),
-        hugepages: ends().all(|seen| seen.hugepages),
+        discarded,
+        busy: [busy(|(initiator, _)| initiator), busy(|(_, target)| target)],
+        cpu_busy_s_per_gib: per_gib(sum(|it| it.spent_ns[0])),
+        cpu_s_per_gib: per_gib(sum(|it| it.spent_ns[1])),
+        retransmits: sum(|it| it.retransmits),
+        bytes_verified: sum(|it| it.verified),
+        hugepages: ends().all(|it| it.hugepages),
     })
 }
 
-/// Runs, and the hand-off of each where there is one.
-struct Compared {
-    runs: Vec<(Seen, Seen)>,
+/// Results of the runs that count, and the hand-off of each if it was measured.
+struct Runs {
+    runs: Vec<(NodeResult, NodeResult)>,
     handoffs: Vec<f64>,
-    thrown_away: u64,
+    discarded: u64,
 }
 
-/// Plays as often as asked, each time between two hand-offs.
-fn compared(
-    wire: &mut Wire,
+/// Runs the benchmark as often as the flags say, each time between two hand-offs.
+fn run_all(
+    harness: &mut Harness,
     options: &Options,
-    terms: &Terms,
-    game: &Bulk,
-    roof: Option<&Prepared>,
-) -> Result<Compared> {
+    setup: &PairSetup,
+    bulk: &Bulk,
+    baseline: Option<&Prepared>,
+) -> Result<Runs> {
     let wanted = options.runs.max(1);
-    let hand_over = || roof.map(|roof| roof.once(payload_of(terms.mtu))).transpose();
-    let mut steady = hand_over()?.map(|before| Steady::new(before, wanted));
+    let hand_over = || baseline.map(|baseline| baseline.once(payload_of(setup.mtu))).transpose();
+    let mut guard = hand_over()?.map(|before| BaselineGuard::new(before, wanted));
     let (mut runs, mut handoffs) = (Vec::new(), Vec::new());
     while runs.len() < wanted {
-        let run = wire.play(&options.load, terms, game)?;
-        if let (Some(steady), Some(after)) = (&mut steady, hand_over()?) {
-            let Some(handoff) = steady.judge(after) else { continue };
+        let run = harness.run(&options.load, setup, bulk)?;
+        if let (Some(guard), Some(after)) = (&mut guard, hand_over()?) {
+            let Some(handoff) = guard.accept(after) else { continue };
             handoffs.push(handoff);
         }
         runs.push(run);
     }
-    Ok(Compared { runs, handoffs, thrown_away: steady.map_or(0, |steady| steady.thrown()) })
+    Ok(Runs { runs, handoffs, discarded: guard.map_or(0, |guard| guard.discarded()) })
 }
 
-/// As many messages as go, in one direction or both, for a time or up to a number.
+/// Bulk transfer: as many messages as possible, in one direction or both, for a time or up to a number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Bulk {
-    task: Task,
+    traffic: TrafficSpec,
     bidirectional: bool,
-    /// Seconds that count.
+    /// Measured time, seconds.
     duration: f64,
-    /// Messages on each queue pair, in place of a time.
+    /// Messages on each queue pair, instead of a time.
     iters: Option<u64>,
 }
 
-/// What one end has seen.
+/// Result of one node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Seen {
-    /// Bytes placed at this end.
+pub(super) struct NodeResult {
+    /// Bytes placed at this node.
     pub(super) bytes: u64,
     pub(super) seconds: f64,
-    /// Nanoseconds of its thread: in rounds that moved a frame, and in all.
+    /// Nanoseconds of its thread: in poll iterations that moved a frame, and in all.
     spent_ns: [u64; 2],
     retransmits: u64,
-    /// Bytes compared and found the same.
+    /// Bytes compared and equal.
     verified: u64,
     hugepages: bool,
 }
 
-impl Game for Bulk {
-    type Near = Seen;
-    type Far = Seen;
+impl TwoSided for Bulk {
+    const KIND: BenchKind = BenchKind::Bulk;
+    type Initiated = NodeResult;
+    type Served = NodeResult;
 
-    fn near(&self, end: &mut End, meeting: &Meeting) -> Result<Seen> {
-        self.drive(end, Side::Near, meeting, || {})
+    fn initiate(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<NodeResult> {
+        self.drive(node, Role::Initiator, rendezvous, || {})
     }
 
-    fn far(&self, end: &mut End, meeting: &Meeting) -> Result<Seen> {
-        self.drive(end, Side::Far, meeting, || {})
-    }
-
-    fn order(self) -> Play {
-        Play::Bulk(self)
+    fn serve(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<NodeResult> {
+        self.drive(node, Role::Target, rendezvous, || {})
     }
 }
 
 impl Bulk {
-    pub(super) fn new(load: &Load, task: &Task, bidirectional: bool) -> Self {
-        Self { task: *task, bidirectional, duration: load.duration, iters: load.iters }
+    pub(super) fn new(load: &Load, traffic: &TrafficSpec, bidirectional: bool) -> Self {
+        Self { traffic: *traffic, bidirectional, duration: load.duration, iters: load.iters }
     }
 
-    /// Payload of both directions by the time that it took.
-    fn gbps(&self, (near, far): &(Seen, Seen)) -> f64 {
+    /// Returns the payload bandwidth of both directions together, Gbit/s.
+    fn gbps(&self, (initiator, target): &(NodeResult, NodeResult)) -> f64 {
         if self.iters.is_some() {
-            bandwidth_gbps(near.bytes + far.bytes, near.seconds.max(far.seconds))
+            bandwidth_gbps(initiator.bytes + target.bytes, initiator.seconds.max(target.seconds))
         } else {
-            bandwidth_gbps(near.bytes, near.seconds) + bandwidth_gbps(far.bytes, far.seconds)
+            bandwidth_gbps(initiator.bytes, initiator.seconds) + bandwidth_gbps(target.bytes, target.seconds)
         }
     }
 
-    /// What one of the ends is to do: only one that is sent to needs buffers.
-    fn task(&self, side: Side) -> Task {
-        match side {
-            Side::Near if !self.bidirectional => Task { receive_depth: 0, ..self.task },
-            Side::Far if !self.bidirectional => Task { limit: 0, ..self.task },
-            Side::Near | Side::Far => self.task,
+    /// Returns the traffic of a node: only a receiving one needs receive buffers.
+    fn traffic(&self, role: Role) -> TrafficSpec {
+        match role {
+            Role::Initiator if !self.bidirectional => TrafficSpec { receive_depth: 0, ..self.traffic },
+            Role::Target if !self.bidirectional => TrafficSpec { limit: 0, ..self.traffic },
+            Role::Initiator | Role::Target => self.traffic,
         }
     }
 
-    /// Bytes that are to arrive at one of the ends, with a number of messages: Reads bring them to the one that posts.
-    fn expected(&self, side: Side, qps: usize) -> Option<u64> {
-        let sink = if self.task.operation == Operation::Read { Side::Near } else { Side::Far };
-        let bytes = |count| count * u64::from(self.task.size) * qps as u64;
-        self.iters.map(|count| if self.bidirectional || side == sink { bytes(count) } else { 0 })
+    /// Returns the bytes to be placed at a node if the number of messages is fixed; Reads place at the node that posts.
+    fn expected(&self, role: Role, qps: usize) -> Option<u64> {
+        let sink = if self.traffic.operation == Operation::Read { Role::Initiator } else { Role::Target };
+        let bytes = |count| count * u64::from(self.traffic.size) * qps as u64;
+        self.iters.map(|count| if self.bidirectional || role == sink { bytes(count) } else { 0 })
     }
 
-    /// Runs an end until both have seen the time pass, or what was expected arrive; `between` is called each round.
+    /// Runs a node until both have measured their time or received all bytes; calls `between` in each iteration.
     pub(super) fn drive(
         &self,
-        end: &mut End,
-        side: Side,
-        meeting: &Meeting,
+        node: &mut BenchNode,
+        role: Role,
+        rendezvous: &Rendezvous,
         mut between: impl FnMut(),
-    ) -> Result<Seen> {
-        let (task, expected) = (self.task(side), self.expected(side, end.qps.len()));
+    ) -> Result<NodeResult> {
+        let (traffic, expected) = (self.traffic(role), self.expected(role, node.qps.len()));
         let time = Duration::from_secs_f64(self.duration);
         let warm_up = if expected.is_some() { Duration::ZERO } else { time / 5 };
-        let _registered = end.node.enter()?;
-        let mut worker = Worker::new(end, &task)?;
-        // Buffers are there before the first message is.
-        worker.turn(end)?;
-        end.node.poll();
-        let start = end.node.now();
-        let (mut since, mut seen) = (None, None);
-        while meeting.arrived() < 2 || seen.is_none() {
-            ensure!(meeting.is_open(), "the other end has failed");
-            end.node.poll();
-            worker.turn(end)?;
+        let _registered = node.node.enter()?;
+        let mut driver = TrafficDriver::new(node, &traffic)?;
+        // Posts receive buffers before the first message can arrive.
+        driver.poll(node)?;
+        node.node.poll();
+        let start = node.node.now();
+        let (mut since, mut result) = (None, None);
+        while rendezvous.arrived() < 2 || result.is_none() {
+            ensure!(rendezvous.is_open(), "the other node has failed");
+            node.node.poll();
+            driver.poll(node)?;
             between();
-            if seen.is_some() {
+            if result.is_some() {
                 continue;
             }
-            let elapsed = end.node.now().saturating_since(start);
+            let elapsed = node.node.now().saturating_since(start);
             let over = match expected {
-                Some(bytes) => end.placed() >= bytes && worker.is_through(),
+                Some(bytes) => node.placed() >= bytes && driver.is_done(),
                 None => elapsed >= warm_up + time,
             };
             if since.is_none() && elapsed >= warm_up {
-                since = Some((elapsed, if expected.is_some() { 0 } else { end.placed() }, end.spent_ns()));
+                since = Some((elapsed, if expected.is_some() { 0 } else { node.placed() }, node.spent_ns()));
             }
             if let Some((began, before, [busy, total])) = since.filter(|_| over) {
-                let [busy_now, total_now] = end.spent_ns();
-                seen = Some(Seen {
-                    bytes: end.placed() - before,
+                let [busy_now, total_now] = node.spent_ns();
+                result = Some(NodeResult {
+                    bytes: node.placed() - before,
                     seconds: elapsed.saturating_sub(began).as_secs_f64(),
                     spent_ns: [busy_now - busy, total_now - total],
                     retransmits: 0,
                     verified: 0,
-                    hugepages: end.sink_memory.is_huge(),
+                    hugepages: node.sink_memory.is_huge(),
                 });
-                meeting.arrive()?;
+                rendezvous.arrive()?;
             }
         }
-        let seen = seen.context("both have seen enough")?;
-        let retransmits = end.node.verbs().stack().stats().tcp.retransmits;
-        Ok(Seen { retransmits, verified: self.verify(end, worker.slice())?, ..seen })
+        let result = result.context("both nodes have finished")?;
+        let retransmits = node.node.verbs().stack().stats().tcp.retransmits;
+        Ok(NodeResult { retransmits, verified: self.verify(node, driver.slice())?, ..result })
     }
 
-    /// Compares what was placed with what it was placed from, once that is twice as much as there is room for: the sources of
-    /// both ends are the same. A queue pair that came to be behind the others may have left some of its part as it was.
-    fn verify(&self, end: &End, slice: u64) -> Result<u64> {
-        let gone_through = slice * end.qps.len() as u64;
-        // What is sent inline does not come from the source.
-        if end.placed() < 2 * gone_through || self.task.inline {
+    /// Compares the sink with the source, which is equal on both nodes, if at least twice the region was placed. A queue pair
+    /// that fell behind the others may have left part of its slice untouched. Returns the equal bytes.
+    fn verify(&self, node: &BenchNode, slice: u64) -> Result<u64> {
+        let covered = slice * node.qps.len() as u64;
+        // Inline messages do not come from the source.
+        if node.placed() < 2 * covered || self.traffic.inline {
             return Ok(0);
         }
-        let same = |index| pair::same(&end.sink_memory, &end.source_memory, index * slice, slice);
-        let same = (0..end.qps.len() as u64).map(same).sum::<Option<u64>>();
-        same.context("what was placed is not what was sent")
+        let equal = |index| nodes::count_equal(&node.sink_memory, &node.source_memory, index * slice, slice);
+        let equal = (0..node.qps.len() as u64).map(equal).sum::<Option<u64>>();
+        equal.context("the placed bytes differ from the sent ones")
     }
 }
 
@@ -427,15 +427,15 @@ impl Report for BandwidthReport {
                 row.handoff_gbps.as_ref().map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it.median));
             let ratio = row.of_handoff.as_ref().map_or_else(|| "-".to_owned(), |ratio| ratio.show(2));
             write!(out, " {handoff:>12} {ratio:>22}")?;
-            let [near, far] = row.busy.map(|share| share * 100.0);
-            write!(out, " {:>10}", format!("{near:.0}/{far:.0}"))?;
+            let [initiator, target] = row.busy.map(|share| share * 100.0);
+            write!(out, " {:>10}", format!("{initiator:.0}/{target:.0}"))?;
             writeln!(out, " {:>11.3} {:>10.3}", row.cpu_busy_s_per_gib, row.cpu_s_per_gib)?;
         }
-        let thrown = self.rows.iter().map(|row| row.thrown_away).sum::<u64>();
-        if thrown > 0 {
+        let discarded = self.rows.iter().map(|row| row.discarded).sum::<u64>();
+        if discarded > 0 {
             writeln!(
                 out,
-                "{thrown} runs do not count: the hand-offs before and after them differ by more than half"
+                "{discarded} runs do not count: the hand-offs before and after them differ by more than half"
             )?;
         }
         Ok(())

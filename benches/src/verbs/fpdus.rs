@@ -1,7 +1,7 @@
-//! `fpdus`: Writes with both ends on one thread, in turns, so that neither waits: for a profiler above all.
+//! `fpdus`: Writes with both nodes on one thread, which poll by turns so that neither waits. For profilers.
 //!
-//! It is the path of `write-bw`, ring ports and all. A profiler that cannot tell work from waiting, callgrind for one, sees
-//! nothing but work, each end's below a function of its own: see `benches/profile.sh`.
+//! The path is that of `write-bw`, ring ports included. A profiler that cannot tell work from waiting, such as callgrind,
+//! sees work only, that of each node below a function of its own: see `benches/profile.sh`.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,111 +10,118 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
-use super::end::{Task, Worker};
-use super::link::Side;
-use super::load::{Crc, Load};
-use super::pair::{self, End, Terms};
-use super::{Link, Operation};
+use super::driver::{TrafficDriver, TrafficSpec};
+use super::load::{Crc, Link, Load, Operation};
+use super::node::{BenchNode, PairSetup, Role};
+use super::nodes;
 use crate::{Report, Stopwatch};
 
-/// Bytes of a message, and messages, unless told otherwise.
+/// Default bytes of a message.
 const SIZE: u64 = 64 << 10;
+/// Default number of messages.
 const MESSAGES: u64 = 1000;
-/// Turns without an byte placed after which something is wrong.
-const TURNS_MAX: u32 = 1_000_000;
+/// Poll iterations without progress after which the benchmark fails.
+const IDLE_MAX: u32 = 1_000_000;
 
-/// What to do.
+/// Flags.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     load: Load,
-    /// Messages under way: with 1 each is alone in its round.
+    /// Messages in flight: with 1 each is alone in its poll iteration.
     #[arg(short = 't', long, default_value_t = 128)]
     depth: u16,
 }
 
-/// What it took.
+/// Result of one combination of flags.
 #[derive(Clone, Debug, Serialize)]
 pub struct FpdusRow {
     /// Bytes of a message.
     pub size: u64,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// MPA's CRC32c.
+    /// Use of MPA's CRC32c.
     pub crc: Crc,
-    /// FPDUs that arrived.
+    /// FPDUs received by the target.
     pub fpdus: u64,
-    /// Nanoseconds of the initiator per FPDU.
+    /// Time of the initiator per FPDU, nanoseconds.
     pub initiator_ns: f64,
-    /// Nanoseconds of the target per FPDU.
+    /// Time of the target per FPDU, nanoseconds.
     pub target_ns: f64,
 }
 
-/// One row for each combination.
+/// Rows of `fpdus`.
 #[derive(Clone, Debug, Serialize)]
 pub struct FpdusReport {
-    /// In the order that was asked for.
+    /// One row for each combination of flags.
     pub rows: Vec<FpdusRow>,
 }
 
-/// Moves messages.
+/// Measures the time of both nodes per FPDU.
 ///
 /// # Errors
-/// Not enough memory, a CPU that cannot be had, or a connection that fails.
+/// There is not enough memory, a CPU is not available, or a connection fails.
 pub fn run(options: &Options) -> Result<FpdusReport> {
     let load = &options.load;
-    ensure!(load.link == Link::Ring, "--link: both ends are in one thread, which takes rings");
-    pair::check(load)?;
-    let eal = pair::start_dpdk(load, &[Side::Near, Side::Far])?;
+    ensure!(load.link == Link::Ring, "--link: both nodes are in one thread, which takes rings");
+    nodes::check(load)?;
+    let eal = nodes::start_dpdk(load, &[Role::Initiator, Role::Target])?;
     load.cores.pin_first()?;
     let row = |(mtu, crc, size)| {
         let (qps, send_depth, receive_depth, inline, out_of_order) = (1, options.depth, 0, 0, true);
-        let terms = Terms { mtu, crc, qps, send_depth, receive_depth, inline, out_of_order };
-        let [mut left, mut right] = pair::open(&eal, load, &terms)?;
-        let [near, far] = work([&mut left, &mut right], size, load.iters.unwrap_or(MESSAGES), send_depth)?;
+        let setup = PairSetup { mtu, crc, qps, send_depth, receive_depth, inline, out_of_order };
+        let [mut left, mut right] = nodes::open(&eal, load, &setup)?;
+        let [initiator, target] =
+            work([&mut left, &mut right], size, load.iters.unwrap_or(MESSAGES), send_depth)?;
         let fpdus = right.node.verbs().rdma_stats().mpa.fpdus_in;
         let per = |time: Duration| time.as_nanos() as f64 / fpdus.max(1) as f64;
-        Ok(FpdusRow { size, mtu, crc, fpdus, initiator_ns: per(near), target_ns: per(far) })
+        Ok(FpdusRow { size, mtu, crc, fpdus, initiator_ns: per(initiator), target_ns: per(target) })
     };
     Ok(FpdusReport { rows: load.rows(&[SIZE]).into_iter().map(row).collect::<Result<_>>()? })
 }
 
-/// All messages from one end to the other; the time that each has spent.
-fn work([left, right]: [&mut End; 2], size: u64, messages: u64, depth: u16) -> Result<[Duration; 2]> {
+/// Writes all messages; returns the time of initiator and target.
+fn work([left, right]: [&mut BenchNode; 2], size: u64, messages: u64, depth: u16) -> Result<[Duration; 2]> {
     let (operation, receive_depth) = (Operation::Write, 0);
-    let task =
-        Task { operation, size: u32::try_from(size)?, depth, receive_depth, limit: messages, inline: false };
-    let mut worker = Worker::new(left, &task)?;
-    let (mut spent, mut placed, mut turns) = ([Duration::ZERO; 2], 0, 0);
+    let traffic = TrafficSpec {
+        operation,
+        size: u32::try_from(size)?,
+        depth,
+        receive_depth,
+        limit: messages,
+        inline: false,
+    };
+    let mut driver = TrafficDriver::new(left, &traffic)?;
+    let (mut spent, mut placed, mut idle) = ([Duration::ZERO; 2], 0, 0);
     // A Write is done for the initiator before it has arrived.
-    while !worker.is_through() || placed < messages * size {
+    while !driver.is_done() || placed < messages * size {
         let watch = Stopwatch::start();
-        initiator_turn(left, &mut worker)?;
+        initiator_poll(left, &mut driver)?;
         let between = watch.elapsed();
-        target_turn(right);
-        let [near, far] = &mut spent;
-        *near += between;
-        *far += watch.elapsed().saturating_sub(between);
-        turns = if right.placed() > placed { 0 } else { turns + 1 };
+        target_poll(right);
+        let [initiator, target] = &mut spent;
+        *initiator += between;
+        *target += watch.elapsed().saturating_sub(between);
+        idle = if right.placed() > placed { 0 } else { idle + 1 };
         placed = right.placed();
-        ensure!(turns < TURNS_MAX, "nothing arrives any more after {placed} bytes");
+        ensure!(idle < IDLE_MAX, "no progress after {placed} bytes");
     }
     Ok(spent)
 }
 
-/// The initiator's part of a turn. Its name is looked for by `benches/profile.sh`.
+/// Polls the initiator. `benches/profile.sh` selects this function by its name.
 #[inline(never)]
-fn initiator_turn(end: &mut End, worker: &mut Worker) -> Result<()> {
-    worker.turn(end)?;
-    end.node.poll();
+fn initiator_poll(node: &mut BenchNode, driver: &mut TrafficDriver) -> Result<()> {
+    driver.poll(node)?;
+    node.node.poll();
     Ok(())
 }
 
-/// The target's part of a turn. Its name is looked for by `benches/profile.sh`.
+/// Polls the target. `benches/profile.sh` selects this function by its name.
 #[inline(never)]
-fn target_turn(end: &mut End) {
-    end.node.poll();
+fn target_poll(node: &mut BenchNode) {
+    node.node.poll();
 }
 
 impl Report for FpdusReport {

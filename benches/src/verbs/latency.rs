@@ -1,4 +1,4 @@
-//! `write-lat`, `read-lat`, `send-lat`: one message there and one back, again and again.
+//! `write-lat`, `read-lat`, `send-lat`: round trips of one message at a time.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,64 +10,64 @@ use hdrhistogram::Histogram;
 use rdma::verbs::{CqId, Data, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::link::{Game, Play, Wire};
-use super::load::{Crc, Load};
-use super::pair::{self, End, Terms};
-use super::partner::Meeting;
-use super::{Link, Operation};
+use super::link::{BenchKind, Harness, TwoSided};
+use super::load::{Crc, Link, Load, Operation};
+use super::node::{BenchNode, PairSetup};
+use super::nodes;
+use super::peer_process::Rendezvous;
 use crate::cores::preemptions;
 use crate::roofline::{LONGEST_NS, ROUND_TRIP_S, RoundTripRow, round_trips};
 use crate::{Progress, Report};
 
-/// Sizes that are measured unless told otherwise.
-const USUAL: [u64; 3] = [64, 1 << 10, 4 << 10];
-/// Buffers posted on each side for Sends.
+/// Default message sizes, bytes.
+const DEFAULT_SIZES: [u64; 3] = [64, 1 << 10, 4 << 10];
+/// Receive buffers posted by each node for Sends.
 const BUFFERS: u16 = 16;
-/// Messages sent whose end is left for later, at most: half of a send queue.
-const PATIENCE: u64 = BUFFERS as u64 / 2;
+/// Sent messages whose completions may wait, at most: half of a send queue.
+const DEFERRED_MAX: u64 = BUFFERS as u64 / 2;
 
-/// What to measure.
+/// Flags.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     load: Load,
-    /// Begin so many round trips per second, whether or not the one before has ended, and count from when each should
-    /// have begun: corrected for coordinated omission. Without this, one begins when the one before has ended.
+    /// Open loop: begin PER_SECOND round trips per second and measure each from its scheduled start, which corrects for
+    /// coordinated omission. Without this, each begins when the one before has ended.
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
 }
 
-/// One row; times are of whole round trips.
+/// Result of one combination of flags; times are of whole round trips.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatencyRow {
-    /// What was done.
+    /// The measured operation.
     pub operation: Operation,
     /// Bytes of a message.
     pub size: u64,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// What joined the two ends.
+    /// Link between the nodes.
     pub link: Link,
-    /// MPA's CRC32c.
+    /// Use of MPA's CRC32c.
     pub crc: Crc,
-    /// Times that the kernel took one of the cores away meanwhile.
+    /// Preemptions of either thread by the kernel meanwhile.
     pub preemptions: u64,
-    /// The distribution, nanoseconds.
+    /// Distribution of the round trips, nanoseconds.
     #[serde(serialize_with = "summary")]
     pub histogram: Histogram<u64>,
 }
 
-/// Round trips.
+/// Rows of a latency benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatencyReport {
-    /// One for each combination.
+    /// One row for each combination of flags.
     pub rows: Vec<LatencyRow>,
-    /// A frame to and fro over the same rings without a protocol, in the same run; none over memif.
+    /// Round trip of a frame over the same rings without a protocol, in the same run; none over memif.
     pub floor: Vec<RoundTripRow>,
 }
 
-/// The numbers of a distribution that reports show.
+/// Percentiles of a distribution in JSON reports.
 #[derive(Serialize)]
 struct Summary {
     samples: u64,
@@ -102,19 +102,19 @@ fn summary<S: Serializer>(histogram: &Histogram<u64>, serializer: S) -> Result<S
 /// Measures the round trips of one operation.
 ///
 /// # Errors
-/// Not enough memory, a CPU that cannot be had, or a connection that fails.
+/// There is not enough memory, a CPU is not available, or a connection fails.
 pub fn run(operation: Operation, options: &Options) -> Result<LatencyReport> {
-    let rows = options.load.rows(&USUAL);
+    let rows = options.load.rows(&DEFAULT_SIZES);
     let progress = Progress::new(rows.len());
-    pair::check(&options.load)?;
-    let mut wire = Wire::new(&options.load)?;
+    nodes::check(&options.load)?;
+    let mut harness = Harness::new(&options.load)?;
     let measure = |(mtu, crc, size)| {
         progress.step(format!("{} of {size} at MTU {mtu}", operation.name()));
-        row(&mut wire, options, operation, (mtu, crc, size))
+        row(&mut harness, options, operation, (mtu, crc, size))
     };
     let rows = rows.into_iter().map(measure).collect::<Result<_>>()?;
     let floor = if options.load.link == Link::Ring {
-        vec![round_trips(wire.eal(), options.load.cores, ROUND_TRIP_S)?]
+        vec![round_trips(harness.eal(), options.load.cores, ROUND_TRIP_S)?]
     } else {
         Vec::new()
     };
@@ -122,102 +122,100 @@ pub fn run(operation: Operation, options: &Options) -> Result<LatencyReport> {
 }
 
 fn row(
-    wire: &mut Wire,
+    harness: &mut Harness,
     options: &Options,
     operation: Operation,
     (mtu, crc, size): (u16, Crc, u64),
 ) -> Result<LatencyRow> {
     let Options { load, rate } = options;
     let (depth, inline, out_of_order) = (BUFFERS, 0, true);
-    let terms = Terms { mtu, crc, qps: 1, send_depth: depth, receive_depth: depth, inline, out_of_order };
+    let setup = PairSetup { mtu, crc, qps: 1, send_depth: depth, receive_depth: depth, inline, out_of_order };
     ensure!((1..=load.region).contains(&size), "a message of {size} bytes does not fit the region");
     let (duration, iters, rate) = (load.duration, load.iters, *rate);
-    let game = PingPong { operation, size: u32::try_from(size)?, duration, iters, rate };
-    let ((histogram, near_lost), far_lost) = wire.play(load, &terms, &game)?;
+    let bench = PingPong { operation, size: u32::try_from(size)?, duration, iters, rate };
+    let ((histogram, initiator_preemptions), target_preemptions) = harness.run(load, &setup, &bench)?;
+    let preemptions = initiator_preemptions + target_preemptions;
     let link = load.link;
-    Ok(LatencyRow { operation, size, mtu, link, crc, preemptions: near_lost + far_lost, histogram })
+    Ok(LatencyRow { operation, size, mtu, link, crc, preemptions, histogram })
 }
 
-/// To and fro.
+/// Ping-pong of single messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PingPong {
     operation: Operation,
     size: u32,
-    /// Seconds that count.
+    /// Measured time, seconds.
     duration: f64,
-    /// Round trips, in place of a time.
+    /// Round trips, instead of a time.
     iters: Option<u64>,
-    /// Round trips begun per second, in an open loop.
+    /// Round trips per second in an open loop.
     rate: Option<f64>,
 }
 
-impl Game for PingPong {
-    /// The round trips, and how often the core was taken away.
-    type Near = (Histogram<u64>, u64);
-    /// How often the core was taken away.
-    type Far = u64;
+impl TwoSided for PingPong {
+    const KIND: BenchKind = BenchKind::PingPong;
+    /// Round trips, and preemptions of the thread.
+    type Initiated = (Histogram<u64>, u64);
+    /// Preemptions of the thread.
+    type Served = u64;
 
-    fn near(&self, end: &mut End, meeting: &Meeting) -> Result<Self::Near> {
-        let outcome = Pinger::new(end, self, meeting).initiate();
-        meeting.arrive()?;
-        outcome
+    fn initiate(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<Self::Initiated> {
+        let result = Player::new(node, self, rendezvous).initiate();
+        rendezvous.arrive()?;
+        result
     }
 
-    fn far(&self, end: &mut End, meeting: &Meeting) -> Result<u64> {
-        Pinger::new(end, self, meeting).answer()
-    }
-
-    fn order(self) -> Play {
-        Play::PingPong(self)
+    fn serve(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<u64> {
+        Player::new(node, self, rendezvous).respond()
     }
 }
 
-/// One side of the game.
-struct Pinger<'a> {
-    end: &'a mut End,
-    game: &'a PingPong,
-    meeting: &'a Meeting,
+/// One node of a ping-pong and its progress.
+struct Player<'a> {
+    node: &'a mut BenchNode,
+    bench: &'a PingPong,
+    rendezvous: &'a Rendezvous,
     /// Messages sent.
     sent: u64,
-    /// Of these, whose end was looked at; not counted for Reads, which end when they have come.
-    ended: u64,
+    /// Sent messages whose completions were polled; not counted for Reads.
+    completed: u64,
     /// Messages received.
     received: u64,
 }
 
-impl<'a> Pinger<'a> {
-    fn new(end: &'a mut End, game: &'a PingPong, meeting: &'a Meeting) -> Self {
-        Self { end, game, meeting, sent: 0, ended: 0, received: 0 }
+impl<'a> Player<'a> {
+    fn new(node: &'a mut BenchNode, bench: &'a PingPong, rendezvous: &'a Rendezvous) -> Self {
+        Self { node, bench, rendezvous, sent: 0, completed: 0, received: 0 }
     }
 
-    /// Whether it goes on.
-    fn goes_on(&self) -> bool {
-        self.meeting.arrived() == 0 && self.meeting.is_open()
+    /// Returns true until a node has finished or failed.
+    fn is_running(&self) -> bool {
+        self.rendezvous.arrived() == 0 && self.rendezvous.is_open()
     }
 
-    /// Goes to and fro as long as it is to; the round trips, and how often the core was taken away.
+    /// Sends messages and waits for the answers; returns the round trips and the preemptions of the thread.
     fn initiate(mut self) -> Result<(Histogram<u64>, u64)> {
-        let _registered = self.end.node.enter()?;
+        let _registered = self.node.node.enter()?;
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
         self.post_buffers(BUFFERS.into())?;
-        let time = Duration::from_secs_f64(self.game.duration);
+        let time = Duration::from_secs_f64(self.bench.duration);
         let (warm_up, before) = (time / 5, preemptions());
-        let (clock, limit) = (Clock::start(), self.game.iters.unwrap_or(u64::MAX));
+        let (clock, limit) = (Clock::start(), self.bench.iters.unwrap_or(u64::MAX));
         let elapsed = || Duration::from_nanos(clock.now().as_nanos());
-        // The round trip that is counted first, and when it should have begun.
+        // Number of the first round trip that counts, and its scheduled start.
         let (mut first, mut trip) = (None, 0_u64);
         while histogram.len() < limit {
             let mut began = elapsed();
-            if let (Some(rate), Some((first, origin))) = (self.game.rate, first) {
+            if let (Some(rate), Some((first, origin))) = (self.bench.rate, first) {
                 let due = origin + Duration::from_secs_f64((trip - first) as f64 / rate);
                 while elapsed() < due {
-                    self.end.node.poll();
+                    self.node.node.poll();
                 }
                 began = due;
             }
             self.post()?;
             if !self.wait()? {
-                bail!("the other end has failed");
+                bail!("the other node has failed");
             }
             let ended = elapsed();
             if first.is_some() {
@@ -227,21 +225,21 @@ impl<'a> Pinger<'a> {
                 first = Some((trip + 1, ended));
             }
             trip += 1;
-            if self.game.iters.is_none() && ended >= warm_up + time {
+            if self.bench.iters.is_none() && ended >= warm_up + time {
                 break;
             }
         }
         Ok((histogram, preemptions().saturating_sub(before)))
     }
 
-    /// Answers each message with one, until the other side has had enough; how often the core was taken away.
-    fn answer(mut self) -> Result<u64> {
-        let _registered = self.end.node.enter()?;
+    /// Answers each message until the initiator has finished; returns the preemptions of the thread.
+    fn respond(mut self) -> Result<u64> {
+        let _registered = self.node.node.enter()?;
         self.post_buffers(BUFFERS.into())?;
         let before = preemptions();
-        if self.game.operation == Operation::Read {
-            while self.goes_on() {
-                self.end.node.poll();
+        if self.bench.operation == Operation::Read {
+            while self.is_running() {
+                self.node.node.poll();
             }
         }
         while self.wait()? {
@@ -250,56 +248,56 @@ impl<'a> Pinger<'a> {
         Ok(preemptions().saturating_sub(before))
     }
 
-    /// What a message ends with, by its number: never what the one before it did, nor zero, as fresh memory is.
+    /// Returns the last byte of a message, by its number: never that of the previous message, nor zero, which fresh memory has.
     fn mark(number: u64) -> u8 {
         u8::try_from(number % 255).unwrap_or(0) + 1
     }
 
-    /// Sends the next message.
+    /// Posts the next message.
     fn post(&mut self) -> Result<()> {
-        let Self { end, game: PingPong { operation, size, .. }, sent, .. } = self;
-        let (source, sink) = (end.source, end.sink);
+        let Self { node, bench: PingPong { operation, size, .. }, sent, .. } = self;
+        let (source, sink) = (node.source, node.sink);
         if *operation != Operation::Read {
             let last = u64::from(*size) - 1;
-            ensure!(end.source_memory.write(last, &[Self::mark(*sent)]), "the region has that byte");
+            ensure!(node.source_memory.write(last, &[Self::mark(*sent)]), "the region has that byte");
         }
         let (local, op) = match operation {
             Operation::Write => {
-                (source, SendOp::RdmaWrite { remote_addr: end.peer_sink.addr, rkey: end.peer_sink.rkey() })
+                (source, SendOp::RdmaWrite { remote_addr: node.peer_sink.addr, rkey: node.peer_sink.rkey() })
             }
             Operation::Read => {
-                (sink, SendOp::RdmaRead { remote_addr: end.peer_source.addr, rkey: end.peer_source.rkey() })
+                (sink, SendOp::RdmaRead { remote_addr: node.peer_source.addr, rkey: node.peer_source.rkey() })
             }
             Operation::Send => (source, SendOp::Send { invalidate: None }),
         };
         let list = [Sge { addr: local.addr, length: *size, lkey: local.lkey }];
         let wr = SendWr { wr_id: *sent, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
-        let qp = *end.qps.first().context("there is a queue pair")?;
-        end.node.verbs_mut().device_mut().post_send(qp, &wr)?;
+        let qp = *node.qps.first().context("there is a queue pair")?;
+        node.node.verbs_mut().device_mut().post_send(qp, &wr)?;
         *sent += 1;
         Ok(())
     }
 
-    /// Polls until the next message has come, or a Read has ended; `false` when the other side has had enough. What has
-    /// been sent is looked after while there is nothing else to do: the next message does not wait for it.
+    /// Polls until the next message has arrived, or a Read has completed; returns `false` when the other node has finished.
+    /// Polls the send completions only while no message has arrived: the next message does not wait for them.
     fn wait(&mut self) -> Result<bool> {
-        while self.goes_on() {
-            self.end.node.poll();
-            let arrived = match self.game.operation {
-                Operation::Read => self.take(self.end.send_cq)? > 0,
+        while self.is_running() {
+            self.node.node.poll();
+            let arrived = match self.bench.operation {
+                Operation::Read => self.poll_cq(self.node.send_cq)? > 0,
                 Operation::Write => {
-                    let (end, mut last) = (u64::from(self.game.size) - 1, [0]);
-                    self.end.sink_memory.read(end, &mut last) && last == [Self::mark(self.received)]
+                    let (end, mut last) = (u64::from(self.bench.size) - 1, [0]);
+                    self.node.sink_memory.read(end, &mut last) && last == [Self::mark(self.received)]
                 }
-                Operation::Send => self.take(self.end.recv_cq)? > 0,
+                Operation::Send => self.poll_cq(self.node.recv_cq)? > 0,
             };
             if arrived {
                 self.received += 1;
                 self.post_buffers(1)?;
             }
-            let patience = if arrived { PATIENCE } else { 0 };
-            if self.game.operation != Operation::Read && self.under_way() > patience {
-                self.ended += self.take(self.end.send_cq)?;
+            let deferred_max = if arrived { DEFERRED_MAX } else { 0 };
+            if self.bench.operation != Operation::Read && self.uncompleted() > deferred_max {
+                self.completed += self.poll_cq(self.node.send_cq)?;
             }
             if arrived {
                 return Ok(true);
@@ -308,26 +306,27 @@ impl<'a> Pinger<'a> {
         Ok(false)
     }
 
-    /// Messages sent whose end was not looked at.
-    const fn under_way(&self) -> u64 {
-        self.sent.saturating_sub(self.ended)
+    /// Returns the number of sent messages whose completions were not polled.
+    const fn uncompleted(&self) -> u64 {
+        self.sent.saturating_sub(self.completed)
     }
 
-    /// Takes what has completed; how much that is.
-    fn take(&mut self, cq: CqId) -> Result<u64> {
-        let mut taken = [WorkCompletion::default(); 4];
-        let count = self.end.node.verbs_mut().device_mut().poll_cq(cq, &mut taken)?;
-        ensure!(taken.iter().take(count).all(|wc| wc.status == WcStatus::Success), "{taken:?}");
+    /// Takes completions; returns their number.
+    fn poll_cq(&mut self, cq: CqId) -> Result<u64> {
+        let mut completions = [WorkCompletion::default(); 4];
+        let count = self.node.node.verbs_mut().device_mut().poll_cq(cq, &mut completions)?;
+        let succeeded = completions.iter().take(count).all(|wc| wc.status == WcStatus::Success);
+        ensure!(succeeded, "{completions:?}");
         Ok(count as u64)
     }
 
-    /// Posts buffers, if the operation takes some.
+    /// Posts receive buffers if the operation is Send.
     fn post_buffers(&mut self, count: u64) -> Result<()> {
-        if self.game.operation != Operation::Send {
+        if self.bench.operation != Operation::Send {
             return Ok(());
         }
-        let End { node, qps, sink, .. } = &mut *self.end;
-        let list = [Sge { addr: sink.addr, length: self.game.size, lkey: sink.lkey }];
+        let BenchNode { node, qps, sink, .. } = &mut *self.node;
+        let list = [Sge { addr: sink.addr, length: self.bench.size, lkey: sink.lkey }];
         let qp = *qps.first().context("there is a queue pair")?;
         for wr_id in 0..count {
             node.verbs_mut().device_mut().post_recv(qp, &RecvWr { wr_id, sg_list: &list })?;

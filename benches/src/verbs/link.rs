@@ -1,223 +1,205 @@
-//! What joins the two ends, and how they play a game over it: in two threads of this process, or in two processes.
+//! Runs a two-sided benchmark over a link: in two threads (rings) or in two processes (memif).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use dataplane::dpdk::Eal;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::bandwidth::Bulk;
-use super::latency::PingPong;
-use super::load::Load;
-use super::pair::{self, End, Terms};
-use super::partner::{Meeting, Partner};
+use super::load::{Link, Load};
+use super::node::{BenchNode, PairSetup, Role};
+use super::nodes;
+use super::peer_process::{PeerProcess, Rendezvous};
 use crate::clock::pause;
 use crate::{Stopwatch, on_core, on_two_cores};
 
-/// How long a link may take to go down when the other end has gone.
-const PARTING: Duration = Duration::from_secs(5);
-/// What DPDK's thread may take after that to free what belonged to it.
-const CLEARED: Duration = Duration::from_millis(20);
+/// Longest wait for a link to go down after the other end has closed.
+const LINK_DOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for DPDK's thread to free the memory of a closed port.
+const PORT_CLEANUP: Duration = Duration::from_millis(20);
 
-/// What joins the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Link {
-    /// A pair of ring ports in one process: buffers are handed over.
-    Ring,
-    /// Memory that two processes share: net_memif copies every frame into it, and out of it.
-    Memif,
+/// A benchmark with one part per node; each part runs in its own thread until both have their results.
+pub(super) trait TwoSided: Clone + Sync + Serialize + DeserializeOwned {
+    /// Selects the implementation in the target's process.
+    const KIND: BenchKind;
+    /// Result of the initiator.
+    type Initiated: Send;
+    /// Result of the target.
+    type Served: Send + Serialize + DeserializeOwned;
+
+    /// Runs the initiator's part.
+    fn initiate(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<Self::Initiated>;
+    /// Runs the target's part.
+    fn serve(&self, node: &mut BenchNode, rendezvous: &Rendezvous) -> Result<Self::Served>;
 }
 
-impl Link {
-    /// Its name in tables.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::Memif => "memif",
-        }
-    }
-
-    /// The MTUs that are measured unless told otherwise.
-    pub(super) const fn usual_mtus(self) -> &'static [u16] {
-        match self {
-            Self::Ring => &[1500, 9000],
-            Self::Memif => &[1500],
-        }
-    }
+/// Benchmarks that the target's process can join.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum BenchKind {
+    /// `bandwidth::Bulk`.
+    Bulk,
+    /// `latency::PingPong`.
+    PingPong,
 }
 
-/// Which end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// The initiator.
-    Near,
-    /// The target.
-    Far,
-}
-
-impl Side {
-    /// Its number: of addresses and CPUs.
-    pub(super) const fn index(self) -> usize {
-        match self {
-            Self::Near => 0,
-            Self::Far => 1,
-        }
-    }
-}
-
-/// What two ends do together, each in its thread, until both have seen enough.
-pub(super) trait Game: Clone + Sync {
-    /// What the initiator has seen.
-    type Near: Send;
-    /// What the target has seen.
-    type Far: Send + Serialize + DeserializeOwned;
-
-    /// The initiator's part.
-    fn near(&self, end: &mut End, meeting: &Meeting) -> Result<Self::Near>;
-    /// The target's part.
-    fn far(&self, end: &mut End, meeting: &Meeting) -> Result<Self::Far>;
-    /// For the target's process.
-    fn order(self) -> Play;
-}
-
-/// A game that the target's process is asked to join.
+/// Request to the target's process: one benchmark over one connection.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Play {
-    Bulk(Bulk),
-    PingPong(PingPong),
-}
-
-/// What the target's process is asked to do.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct Job {
     load: Load,
-    terms: Terms,
-    /// Where the ports meet.
+    setup: PairSetup,
+    /// Socket of the memif ports.
     socket: PathBuf,
-    play: Play,
+    kind: BenchKind,
+    /// The benchmark of this kind.
+    bench: serde_json::Value,
 }
 
-/// DPDK, and the other process if there is one.
-pub(super) struct Wire {
+impl Job {
+    pub(super) const fn kind(&self) -> BenchKind {
+        self.kind
+    }
+}
+
+/// The target's process of a memif link, as the initiator sees it.
+struct Remote {
+    process: PeerProcess,
+    /// Folder of the memif sockets.
+    folder: tempfile::TempDir,
+    /// Sockets made so far.
+    sockets: u32,
+}
+
+/// DPDK, and the target's process if the link is memif.
+pub(super) struct Harness {
     eal: Eal,
-    /// With memif: the target, the folder of sockets, and how many there have been.
-    other: Option<(Partner, tempfile::TempDir, u32)>,
+    remote: Option<Remote>,
 }
 
-impl Wire {
-    /// Starts DPDK with memory enough for the largest of the ends that are to come, and the other process.
+impl Harness {
+    /// Starts the target's process, if any, and DPDK with memory for the largest pair of `load`.
     ///
     /// # Errors
-    /// There is not enough memory, or no other process.
+    /// There is not enough memory, or the process cannot be started.
     pub(super) fn new(load: &Load) -> Result<Self> {
-        let other = match load.link {
+        let remote = match load.link {
             Link::Ring => None,
-            Link::Memif => Some((Partner::start()?, tempfile::tempdir()?, 0)),
+            Link::Memif => {
+                let (process, folder) = (PeerProcess::start()?, tempfile::tempdir()?);
+                Some(Remote { process, folder, sockets: 0 })
+            }
         };
-        let sides: &[Side] = if other.is_some() { &[Side::Near] } else { &[Side::Near, Side::Far] };
-        Ok(Self { eal: pair::start_dpdk(load, sides)?, other })
+        let roles: &[Role] =
+            if remote.is_some() { &[Role::Initiator] } else { &[Role::Initiator, Role::Target] };
+        Ok(Self { eal: nodes::start_dpdk(load, roles)?, remote })
     }
 
-    /// DPDK.
     pub(super) const fn eal(&self) -> &Eal {
         &self.eal
     }
 
-    /// Opens both ends, and lets them play; what each has seen.
+    /// Opens both nodes and runs the benchmark; returns the results of initiator and target.
     ///
     /// # Errors
-    /// Not enough memory, a CPU that cannot be had, a connection that fails, or the other process does.
-    pub(super) fn play<G: Game>(
+    /// There is not enough memory, a CPU is not available, a connection fails, or the target's process does.
+    pub(super) fn run<B: TwoSided>(
         &mut self,
         load: &Load,
-        terms: &Terms,
-        game: &G,
-    ) -> Result<(G::Near, G::Far)> {
-        let Some((partner, folder, count)) = &mut self.other else {
-            let ([mut left, mut right], meeting) = (pair::open(&self.eal, load, terms)?, Meeting::default());
+        setup: &PairSetup,
+        bench: &B,
+    ) -> Result<(B::Initiated, B::Served)> {
+        let Some(Remote { process, folder, sockets }) = &mut self.remote else {
+            let [mut initiator, mut target] = nodes::open(&self.eal, load, setup)?;
+            let rendezvous = Rendezvous::default();
             return on_two_cores(
                 load.cores,
-                || meeting.guard(|| game.near(&mut left, &meeting)),
-                || meeting.guard(|| game.far(&mut right, &meeting)),
+                || rendezvous.guard(|| bench.initiate(&mut initiator, &rendezvous)),
+                || rendezvous.guard(|| bench.serve(&mut target, &rendezvous)),
             );
         };
-        *count += 1;
-        let socket = folder.path().join(count.to_string());
-        let (load, terms, play) = (load.clone(), *terms, game.clone().order());
-        partner.tell(&Order { load: load.clone(), terms, socket: socket.clone(), play })?;
-        let near = join(&self.eal, partner, (&load, &terms, &socket), Side::Near, |end, meeting| {
-            game.near(end, meeting)
-        })?;
-        Ok((near, partner.hear(|| {})?))
+        *sockets += 1;
+        let job = Job {
+            load: load.clone(),
+            setup: *setup,
+            socket: folder.path().join(sockets.to_string()),
+            kind: B::KIND,
+            bench: serde_json::to_value(bench)?,
+        };
+        process.send(&job)?;
+        let run = |node: &mut BenchNode, rendezvous: &Rendezvous| bench.initiate(node, rendezvous);
+        let initiated = join(&self.eal, process, (load, setup, &job.socket), Role::Initiator, run)?;
+        Ok((initiated, process.receive(|| {})?))
     }
 }
 
-/// Opens one end, finds the other in the other process, and plays.
-fn join<T: Send>(
-    eal: &Eal,
-    partner: &Partner,
-    (load, terms, socket): (&Load, &Terms, &Path),
-    side: Side,
-    play: impl FnOnce(&mut End, &Meeting) -> Result<T> + Send,
-) -> Result<T> {
-    let mut end = pair::open_one(eal, load, terms, (side, socket), partner)?;
-    // What comes before its buffers are posted would have none: an end that may be sent to does not poll until it plays.
-    let meeting = partner.meet(side == Side::Near, || {
-        end.node.poll();
-    })?;
-    let cpu = load.cores.0.get(side.index()).copied().context("an end has a core")?;
-    let outcome = on_core(cpu, || meeting.guard(|| play(&mut end, &meeting)))?;
-    part(end, side, partner)?;
-    Ok(outcome)
+/// The target's process: its DPDK and its pipes to the initiator.
+pub(super) struct TargetHarness {
+    initiator: PeerProcess,
+    eal: Option<Eal>,
 }
 
-/// Closes the port of the initiator, then that of the target: when one goes, a thread of DPDK's clears up behind the other,
-/// and 22.11 frees what they shared twice if that is closed meanwhile.
-fn part(end: End, side: Side, partner: &Partner) -> Result<()> {
-    match side {
-        Side::Near => {
-            drop(end);
-            partner.tell(&())
+impl TargetHarness {
+    pub(super) fn new() -> Self {
+        Self { initiator: PeerProcess::parent(), eal: None }
+    }
+
+    /// Waits for the next job; `None` once the initiator has closed the pipe.
+    pub(super) fn next_job(&self) -> Result<Option<Job>> {
+        self.initiator.receive_until_closed()
+    }
+
+    /// Runs the target's part of a job and sends its result.
+    pub(super) fn join<B: TwoSided>(&mut self, job: Job) -> Result<()> {
+        let Job { load, setup, socket, bench, .. } = job;
+        let bench: B = serde_json::from_value(bench)?;
+        if self.eal.is_none() {
+            self.eal = Some(nodes::start_dpdk(&load, &[Role::Target])?);
         }
-        Side::Far => {
-            partner.hear::<()>(|| {})?;
+        let eal = self.eal.as_ref().context("DPDK has been started")?;
+        let run = |node: &mut BenchNode, rendezvous: &Rendezvous| bench.serve(node, rendezvous);
+        let served = join(eal, &self.initiator, (&load, &setup, &socket), Role::Target, run)?;
+        self.initiator.send(&served)
+    }
+}
+
+/// Opens one node, connects it to the one in the other process, and runs its part.
+fn join<T: Send>(
+    eal: &Eal,
+    peer: &PeerProcess,
+    (load, setup, socket): (&Load, &PairSetup, &Path),
+    role: Role,
+    run: impl FnOnce(&mut BenchNode, &Rendezvous) -> Result<T> + Send,
+) -> Result<T> {
+    let mut node = nodes::open_one(eal, load, setup, (role, socket), peer)?;
+    // A message that arrives before its receive buffer is posted would find none: once the other node may have started,
+    // this one does not poll until it runs.
+    let rendezvous = peer.synchronize(role == Role::Initiator, || {
+        node.node.poll();
+    })?;
+    let cpu = load.cores.0.get(role.index()).copied().context("a node has a core")?;
+    let result = on_core(cpu, || rendezvous.guard(|| run(&mut node, &rendezvous)))?;
+    close(node, role, peer)?;
+    Ok(result)
+}
+
+/// Closes the port of the initiator, then that of the target. When one closes, a DPDK thread cleans up behind the other, and
+/// DPDK 22.11 frees the shared memory twice if that port is closed meanwhile.
+fn close(node: BenchNode, role: Role, peer: &PeerProcess) -> Result<()> {
+    match role {
+        Role::Initiator => {
+            drop(node);
+            peer.send(&())
+        }
+        Role::Target => {
+            peer.receive::<()>(|| {})?;
             let watch = Stopwatch::start();
-            while end.node.port().link()?.up && watch.elapsed() < PARTING {
+            while node.node.port().link()?.up && watch.elapsed() < LINK_DOWN_TIMEOUT {
                 std::thread::yield_now();
             }
-            pause(CLEARED);
-            drop(end);
+            pause(PORT_CLEANUP);
+            drop(node);
             Ok(())
         }
     }
-}
-
-/// The target's process: does what it is asked to until there is nothing more.
-///
-/// # Errors
-/// Not enough memory, a connection that fails, or the initiator is gone.
-pub fn serve() -> Result<()> {
-    let partner = Partner::parent();
-    let mut eal = None;
-    while let Some(Order { load, terms, socket, play }) = partner.hear_at_last()? {
-        if eal.is_none() {
-            eal = Some(pair::start_dpdk(&load, &[Side::Far])?);
-        }
-        let eal = eal.as_ref().context("DPDK has been started")?;
-        let at = (&load, &terms, socket.as_path());
-        match play {
-            Play::Bulk(game) => answer(eal, &partner, at, &game)?,
-            Play::PingPong(game) => answer(eal, &partner, at, &game)?,
-        }
-    }
-    Ok(())
-}
-
-fn answer<G: Game>(eal: &Eal, partner: &Partner, at: (&Load, &Terms, &Path), game: &G) -> Result<()> {
-    let seen = join(eal, partner, at, Side::Far, |end, meeting| game.far(end, meeting))?;
-    partner.tell(&seen)
 }

@@ -1,26 +1,77 @@
-//! The flags that RDMA benchmarks share; perftest's, where it has them.
+//! The flags that RDMA benchmarks share; they are named as in perftest where it has them.
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::Link;
 use crate::{Cores, size};
 
 /// Sizes of `-a`: powers of two from 64 bytes to 1 MiB.
 const ALL: std::ops::RangeInclusive<u32> = 6..=20;
 
-/// Whether MPA's CRC32c is used.
+/// The measured operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// RDMA Write (RFC 5040 §5.1).
+    Write,
+    /// RDMA Read (RFC 5040 §5.2).
+    Read,
+    /// Send (RFC 5040 §5.3).
+    Send,
+}
+
+impl Operation {
+    /// Returns its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Send => "send",
+        }
+    }
+}
+
+/// The connection between the two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// A pair of ring ports in one process: buffers are handed over.
+    Ring,
+    /// Memory that two processes share: net_memif copies every frame into it, and out of it.
+    Memif,
+}
+
+impl Link {
+    /// Returns its name in tables.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::Memif => "memif",
+        }
+    }
+
+    /// Returns the default MTUs, bytes.
+    const fn default_mtus(self) -> &'static [u16] {
+        match self {
+            Self::Ring => &[1500, 9000],
+            Self::Memif => &[1500],
+        }
+    }
+}
+
+/// Use of MPA's CRC32c (RFC 5044 §4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Crc {
-    /// As peers get it.
+    /// Every FPDU has a CRC, as with real peers.
     On,
-    /// Both sides agree to do without.
+    /// Both nodes agree on FPDUs without CRC.
     Off,
 }
 
 impl Crc {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::On => "on",
@@ -29,7 +80,7 @@ impl Crc {
     }
 }
 
-/// What is common to the benchmarks of bandwidth and latency. Lists make one row for each combination.
+/// Flags of the benchmarks of bandwidth and latency. Lists make one row for each combination.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct Load {
     /// Bytes of a message.
@@ -47,22 +98,22 @@ pub struct Load {
     /// Largest IP packet; without this 1500 and 9000, over memif 1500.
     #[arg(short = 'm', long, value_name = "BYTES,…", value_delimiter = ',')]
     mtu: Vec<u16>,
-    /// What joins the two: rings of one process, or memif between this and one that it starts.
+    /// Link between the two nodes: rings in one process, or memif between this process and one that it starts.
     #[arg(long, default_value = "ring")]
     pub(super) link: Link,
     /// MPA's CRC32c.
     #[arg(long, value_name = "ON|OFF,…", value_delimiter = ',', default_value = "on")]
     pub(super) crc: Vec<Crc>,
-    /// Size of the region on either side, all of which is gone through.
+    /// Size of the region on either side; messages cover all of it, again and again.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "64M")]
     pub(super) region: u64,
-    /// Packet buffers of either side.
+    /// Packet buffers of either node.
     #[arg(long, default_value_t = 8191)]
     pub(super) packet_buffers: u32,
     /// Descriptors of the ring between the ports, per direction.
     #[arg(long, default_value_t = 256)]
     pub(super) descriptors: u16,
-    /// Bytes that TCP may have under way on a connection: its send buffer and its receive window.
+    /// TCP's send buffer and receive window: bytes in flight on a connection, at most.
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "256k")]
     pub(super) window: u64,
     /// CPUs: initiator, target.
@@ -71,25 +122,25 @@ pub struct Load {
 }
 
 impl Load {
-    /// The message sizes, or what the benchmark is usually run with.
-    pub(super) fn sizes(&self, usual: &[u64]) -> Vec<u64> {
+    /// Returns the message sizes, bytes; `default` if no flag names any.
+    pub(super) fn sizes(&self, default: &[u64]) -> Vec<u64> {
         if self.all {
             ALL.map(|power| 1 << power).collect()
         } else if self.size.is_empty() {
-            usual.to_vec()
+            default.to_vec()
         } else {
             self.size.clone()
         }
     }
 
-    /// The MTUs, or those that the link is usually measured with.
+    /// Returns the MTUs, bytes; the link's default if no flag names any.
     pub(super) fn mtus(&self) -> &[u16] {
-        if self.mtu.is_empty() { self.link.usual_mtus() } else { &self.mtu }
+        if self.mtu.is_empty() { self.link.default_mtus() } else { &self.mtu }
     }
 
-    /// Every combination of MTU, CRC and size, in this order.
-    pub(super) fn rows(&self, usual: &[u64]) -> Vec<(u16, Crc, u64)> {
-        let sizes = self.sizes(usual);
+    /// Returns every combination of MTU, CRC and size, in this order.
+    pub(super) fn rows(&self, default_sizes: &[u64]) -> Vec<(u16, Crc, u64)> {
+        let sizes = self.sizes(default_sizes);
         let by_crc = |mtu: u16| self.crc.iter().map(move |crc| (mtu, *crc));
         let pairs = self.mtus().iter().flat_map(|mtu| by_crc(*mtu));
         pairs.flat_map(|(mtu, crc)| sizes.iter().map(move |size| (mtu, crc, *size))).collect()

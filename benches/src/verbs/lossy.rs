@@ -1,4 +1,4 @@
-//! `lossy`: what loss and reordering cost, with what arrives behind a gap placed at once and without.
+//! `lossy`: goodput under loss and reordering, with out-of-order data placed at once and with it held.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,101 +11,105 @@ use dataplane::worker::Clock;
 use serde::Serialize;
 
 use super::bandwidth::Bulk;
-use super::end::Task;
-use super::link::Side;
-use super::load::{Crc, Load};
-use super::pair::{self, End, Terms};
-use super::partner::Meeting;
-use super::relay::{self, Relay, Weather};
-use super::steady::Steady;
-use super::{Link, Operation};
+use super::baseline_guard::BaselineGuard;
+use super::driver::TrafficSpec;
+use super::load::{Crc, Link, Load, Operation};
+use super::node::{BenchNode, PairSetup, Role};
+use super::nodes;
+use super::peer_process::Rendezvous;
+use super::relay::{self, Impairments, Relay};
 use crate::{Progress, Report, Samples, bandwidth_gbps, median, on_two_cores};
 
-/// Shares of frames lost, and of frames overtaken by others; and without either.
-const FAIR: (f64, f64) = (0.0, 0.0);
-const WEATHERS: [(f64, f64); 4] = [(0.0, 0.01), (0.0, 0.05), (0.001, 0.0), (0.01, 0.0)];
-/// How many others overtake a frame, and how long it waits for them at most, microseconds: four times as long as they take
-/// at MTU 9000 and 25 Gbit/s.
+/// Fractions of frames dropped and of frames held back: none, for the baseline.
+const UNIMPAIRED: (f64, f64) = (0.0, 0.0);
+/// The same for the measured rows.
+const IMPAIRMENTS: [(f64, f64); 4] = [(0.0, 0.01), (0.0, 0.05), (0.001, 0.0), (0.01, 0.0)];
+/// Default number of frames that overtake a held frame.
 const HOLD: usize = 8;
+/// Default limit of the time that a frame is held, microseconds: four times what eight frames take at MTU 9000 and 25 Gbit/s.
 const HOLD_US: u64 = 100;
-/// Of the relay's random sequence.
+/// Seed of the relay's random sequence.
 const SEED: u64 = 5;
 /// Bytes of a message.
 const MESSAGE: u64 = 64 << 10;
 
-/// What to measure.
+/// Flags.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     load: Load,
-    /// Frames that overtake one that is delayed.
+    /// Frames that overtake a held frame.
     #[arg(long, default_value_t = HOLD)]
     hold_frames: usize,
-    /// Microseconds that it waits for them at most.
+    /// Longest time that a frame is held, microseconds.
     #[arg(long, default_value_t = HOLD_US)]
     hold_us: u64,
-    /// Runs per row, in turns with the other rows of its MTU and placement; the median counts.
+    /// Runs per row, alternating with the other rows of its MTU and placement; the median counts.
     #[arg(long, default_value_t = 3)]
     runs: usize,
 }
 
-/// One row.
+/// Result of one MTU, placement and kind of impairment.
 #[derive(Clone, Debug, Serialize)]
 pub struct LossyRow {
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Bytes of a message.
     pub size: u64,
-    /// What the wire did.
-    pub weather: Weather,
-    /// Whether what arrived behind a gap was placed at once.
+    /// Impairments of the wire.
+    #[serde(rename = "weather")]
+    pub impairments: Impairments,
+    /// True if out-of-order data was placed at once.
     pub out_of_order_placement: bool,
     /// Median of the runs, Gbit/s of payload.
     pub gbps: f64,
-    /// Each run's by the mean of those before and after its turn, without loss and reordering.
-    pub of_fair: Samples,
-    /// Turns of its MTU and placement that do not count: those before and after were those of two machines.
-    pub thrown_away: u64,
-    /// Bytes that had to be held until a gap closed, per byte placed.
+    /// Bandwidth of each run divided by the mean of the baselines before and after it, without loss and reordering.
+    #[serde(rename = "of_fair")]
+    pub of_baseline: Samples,
+    /// Rounds of its MTU and placement that do not count, because the baselines before and after differ by more than half.
+    #[serde(rename = "thrown_away")]
+    pub discarded: u64,
+    /// Bytes held until a gap closed, per byte placed.
     pub held_per_byte: f64,
-    /// Bytes placed before the gap in front of them closed, per byte placed.
-    pub early_per_byte: f64,
-    /// Bytes that the receiving processor moved, per byte placed.
+    /// Bytes placed out of order, per byte placed.
+    #[serde(rename = "early_per_byte")]
+    pub out_of_order_per_byte: f64,
+    /// Bytes copied by the receiver, per byte placed.
     pub copied_per_byte: f64,
-    /// Bytes sent again, per byte sent the first time.
+    /// Bytes retransmitted, per byte sent for the first time.
     pub retransmitted_per_byte: f64,
     /// Retransmission timeouts, in all runs.
     pub timeouts: u64,
 }
 
-/// Goodput by weather.
+/// Rows of `lossy`.
 #[derive(Clone, Debug, Serialize)]
 pub struct LossyReport {
-    /// One for each combination.
+    /// One row for each combination.
     pub rows: Vec<LossyRow>,
 }
 
-/// Measures it.
+/// Measures the goodput of every combination.
 ///
 /// # Errors
-/// Not enough memory, a CPU that cannot be had, or a connection that fails.
+/// There is not enough memory, a CPU is not available, or a connection fails.
 pub fn run(options: &Options) -> Result<LossyReport> {
-    ensure!(options.load.link == Link::Ring, "--link: what loses and delays frames stands between rings");
+    ensure!(options.load.link == Link::Ring, "--link: the relay that drops and reorders frames takes rings");
     let rows = options.load.rows(&[MESSAGE]);
-    let progress = Progress::new(rows.len() * 2 * (1 + (1 + WEATHERS.len()) * options.runs.max(1)));
-    let eal = pair::start_dpdk(&options.load, &[Side::Near, Side::Far])?;
+    let progress = Progress::new(rows.len() * 2 * (1 + (1 + IMPAIRMENTS.len()) * options.runs.max(1)));
+    let eal = nodes::start_dpdk(&options.load, &[Role::Initiator, Role::Target])?;
     let mut report = LossyReport { rows: Vec::new() };
     for of in rows {
         for out_of_order in [true, false] {
-            report.rows.extend(turns(&eal, options, of, out_of_order, &progress)?);
+            report.rows.extend(rounds(&eal, options, of, out_of_order, &progress)?);
         }
     }
     Ok(report)
 }
 
-/// One MTU with one way of placing, all weathers in turns; the fair one before and after each turn.
-fn turns(
+/// Measures one MTU and placement in rounds: each has one run of every impairment, and a baseline before and after it.
+fn rounds(
     eal: &Eal,
     options: &Options,
     of: (u16, Crc, u64),
@@ -113,100 +117,109 @@ fn turns(
     progress: &Progress,
 ) -> Result<Vec<LossyRow>> {
     let (mtu, _, size) = of;
-    let run = |(loss, reorder), turn: usize| {
+    let run = |(loss, reorder), round: usize| {
         progress.step(format!("loss {loss}, reordering {reorder} at MTU {mtu}"));
-        Tally::of(eal, options, of, (options.weather(loss, reorder), turn as u64), out_of_order)
+        RunTotals::measure(eal, options, of, (options.impairments(loss, reorder), round as u64), out_of_order)
     };
-    let (mut fair, wanted) = (run(FAIR, 0)?, options.runs.max(1));
-    let mut steady = Steady::new(fair.gbps(), wanted);
-    let (mut tallies, mut beside) = ([const { Tally::new() }; WEATHERS.len()], Vec::new());
-    for turn in 1.. {
-        let seen = WEATHERS.iter().map(|weather| run(*weather, turn)).collect::<Result<Vec<_>>>()?;
-        let after = run(FAIR, turn)?;
-        let rate = steady.judge(after.gbps());
-        fair.add(after);
+    let (mut baseline, wanted) = (run(UNIMPAIRED, 0)?, options.runs.max(1));
+    let mut guard = BaselineGuard::new(baseline.gbps(), wanted);
+    let (mut totals, mut beside) = ([const { RunTotals::new() }; IMPAIRMENTS.len()], Vec::new());
+    for round in 1.. {
+        let results =
+            IMPAIRMENTS.iter().map(|impairments| run(*impairments, round)).collect::<Result<Vec<_>>>()?;
+        let after = run(UNIMPAIRED, round)?;
+        let rate = guard.accept(after.gbps());
+        baseline.add(after);
         let Some(rate) = rate else { continue };
         beside.push(rate);
-        for (tally, seen) in tallies.iter_mut().zip(seen) {
-            tally.add(seen);
+        for (total, result) in totals.iter_mut().zip(results) {
+            total.add(result);
         }
         if beside.len() == wanted {
             break;
         }
     }
-    let row = |tally: &Tally, (loss, reorder), beside: &[f64]| {
-        tally.row((mtu, size), options.weather(loss, reorder), (out_of_order, steady.thrown()), beside)
+    let row = |total: &RunTotals, (loss, reorder), beside: &[f64]| {
+        total.row((mtu, size), options.impairments(loss, reorder), (out_of_order, guard.discarded()), beside)
     };
-    let fair = row(&fair, FAIR, &fair.rates);
-    let others = WEATHERS.into_iter().zip(&tallies).map(|(weather, tally)| row(tally, weather, &beside));
-    [fair].into_iter().chain(others).collect()
+    let unimpaired = row(&baseline, UNIMPAIRED, &baseline.rates);
+    let others =
+        IMPAIRMENTS.into_iter().zip(&totals).map(|(impairments, total)| row(total, impairments, &beside));
+    [unimpaired].into_iter().chain(others).collect()
 }
 
 impl Options {
-    fn weather(&self, loss: f64, reorder: f64) -> Weather {
-        Weather { loss, reorder, hold_frames: self.hold_frames, hold_us: self.hold_us }
+    fn impairments(&self, loss: f64, reorder: f64) -> Impairments {
+        Impairments { loss, reorder, hold_frames: self.hold_frames, hold_us: self.hold_us }
     }
 }
 
-/// Two nodes, and the relay between them.
-fn open(eal: &Eal, load: &Load, terms: &Terms, weather: Weather, seed: u64) -> Result<([End; 2], Relay)> {
+/// Opens two nodes with a relay between them.
+fn open(
+    eal: &Eal,
+    load: &Load,
+    setup: &PairSetup,
+    impairments: Impairments,
+    seed: u64,
+) -> Result<([BenchNode; 2], Relay)> {
     let clock = Clock::start();
-    let (spec, pool) = (relay::spec(terms.mtu, load.descriptors), relay::few_buffers(eal, terms.mtu)?);
-    let open = |side| {
-        let config = pair::config(load, terms.mtu, side)?;
-        let options = pair::options(&config, terms);
+    let (spec, pool) = (relay::spec(setup.mtu, load.descriptors), relay::few_buffers(eal, setup.mtu)?);
+    let open = |role| {
+        let config = nodes::config(load, setup.mtu, role)?;
+        let options = nodes::options(&config, setup);
         Node::open_wired(eal, (&config, &options), (&spec, std::slice::from_ref(&pool)), &clock)
     };
-    let ((left, left_wire), (right, right_wire)) = (open(Side::Near)?, open(Side::Far)?);
-    let mut relay = Relay::new([left_wire, right_wire], weather, seed)?;
-    let ends = pair::connect([left, right], load.region, terms, || relay.turn())?;
+    let ((initiator, initiator_port), (target, target_port)) = (open(Role::Initiator)?, open(Role::Target)?);
+    let mut relay = Relay::new([initiator_port, target_port], impairments, seed)?;
+    let ends = nodes::connect([initiator, target], load.region, setup, || relay.poll())?;
     Ok((ends, relay))
 }
 
-/// Ends the connections and empties the rings, for what is in them belongs to pools that are about to go.
-fn clear(left: &mut End, right: &mut End, relay: &mut Relay) {
-    const TURNS: usize = 1000;
+/// Closes the connections and drains the rings: their buffers belong to pools that are about to be freed.
+fn drain(left: &mut BenchNode, right: &mut BenchNode, relay: &mut Relay) {
+    const ITERATIONS: usize = 1000;
     left.node.finish(Duration::ZERO);
     right.node.finish(Duration::ZERO);
-    for _ in 0..TURNS {
-        relay.turn();
+    for _ in 0..ITERATIONS {
+        relay.poll();
         left.node.poll();
         right.node.poll();
     }
 }
 
-/// What the runs of a row have come to.
+/// Sums over the runs of a row.
 #[derive(Debug)]
-struct Tally {
+struct RunTotals {
     /// Gbit/s of each run.
     rates: Vec<f64>,
     placed: u64,
     held: u64,
-    early: u64,
+    out_of_order: u64,
     copied: u64,
     sent: u64,
     sent_again: u64,
     timeouts: u64,
 }
 
-impl Tally {
+impl RunTotals {
     const fn new() -> Self {
-        let (placed, held, early, copied, sent, sent_again, timeouts) = (0, 0, 0, 0, 0, 0, 0);
-        Self { rates: Vec::new(), placed, held, early, copied, sent, sent_again, timeouts }
+        let (placed, held, out_of_order, copied, sent, sent_again, timeouts) = (0, 0, 0, 0, 0, 0, 0);
+        Self { rates: Vec::new(), placed, held, out_of_order, copied, sent, sent_again, timeouts }
     }
 
-    /// One run, by the number of its turn.
-    fn of(
+    /// Measures one run, by the number of its round.
+    fn measure(
         eal: &Eal,
         options: &Options,
         (mtu, crc, size): (u16, Crc, u64),
-        (weather, turn): (Weather, u64),
+        (impairments, round): (Impairments, u64),
         out_of_order: bool,
     ) -> Result<Self> {
         const DEPTH: u16 = 128;
-        let terms = Terms { mtu, crc, qps: 1, send_depth: DEPTH, receive_depth: 0, inline: 0, out_of_order };
+        let setup =
+            PairSetup { mtu, crc, qps: 1, send_depth: DEPTH, receive_depth: 0, inline: 0, out_of_order };
         let limit = options.load.iters.unwrap_or(u64::MAX);
-        let task = Task {
+        let traffic = TrafficSpec {
             operation: Operation::Write,
             size: u32::try_from(size)?,
             depth: DEPTH,
@@ -214,65 +227,65 @@ impl Tally {
             limit,
             inline: false,
         };
-        let ([mut left, mut right], mut relay) = open(eal, &options.load, &terms, weather, SEED + turn)?;
-        let (bulk, meeting) = (Bulk::new(&options.load, &task, false), Meeting::default());
+        let ([mut left, mut right], mut relay) = open(eal, &options.load, &setup, impairments, SEED + round)?;
+        let (bulk, rendezvous) = (Bulk::new(&options.load, &traffic, false), Rendezvous::default());
         let (_, seen) = on_two_cores(
             options.load.cores,
-            || meeting.guard(|| bulk.drive(&mut left, Side::Near, &meeting, || {})),
-            || meeting.guard(|| bulk.drive(&mut right, Side::Far, &meeting, || relay.turn())),
+            || rendezvous.guard(|| bulk.drive(&mut left, Role::Initiator, &rendezvous, || {})),
+            || rendezvous.guard(|| bulk.drive(&mut right, Role::Target, &rendezvous, || relay.poll())),
         )?;
         let (mpa, tcp) = (right.node.verbs().rdma_stats().mpa, left.node.verbs().stack().stats().tcp);
-        let tally = Self {
+        let total = Self {
             rates: vec![bandwidth_gbps(seen.bytes, seen.seconds)],
             placed: right.placed(),
             held: mpa.bytes_held,
-            early: mpa.bytes_placed_early,
+            out_of_order: mpa.bytes_placed_early,
             copied: mpa.bytes_copied,
             sent: tcp.bytes_out,
             sent_again: tcp.bytes_retransmitted,
             timeouts: tcp.timeouts,
         };
-        clear(&mut left, &mut right, &mut relay);
-        Ok(tally)
+        drain(&mut left, &mut right, &mut relay);
+        Ok(total)
     }
 
-    /// More runs.
+    /// Adds the runs of another.
     fn add(&mut self, other: Self) {
         self.rates.extend(other.rates);
         self.placed += other.placed;
         self.held += other.held;
-        self.early += other.early;
+        self.out_of_order += other.out_of_order;
         self.copied += other.copied;
         self.sent += other.sent;
         self.sent_again += other.sent_again;
         self.timeouts += other.timeouts;
     }
 
-    /// Gbit/s of the only run, or their median.
+    /// Returns the median of the runs, Gbit/s.
     fn gbps(&self) -> f64 {
         median(&self.rates)
     }
 
-    /// The row, beside the rates of a fair wire.
+    /// Returns the row; `baseline` has the rate without impairments for each run.
     fn row(
         &self,
         (mtu, size): (u16, u64),
-        weather: Weather,
-        (out_of_order, thrown_away): (bool, u64),
-        fair: &[f64],
+        impairments: Impairments,
+        (out_of_order, discarded): (bool, u64),
+        baseline: &[f64],
     ) -> Result<LossyRow> {
         let per = |bytes: u64, of: u64| if of > 0 { bytes as f64 / of as f64 } else { 0.0 };
-        let ratios = self.rates.iter().zip(fair).map(|(rate, fair)| rate / fair).collect();
+        let ratios = self.rates.iter().zip(baseline).map(|(rate, baseline)| rate / baseline).collect();
         Ok(LossyRow {
             mtu,
             size,
-            weather,
+            impairments,
             out_of_order_placement: out_of_order,
             gbps: self.gbps(),
-            of_fair: Samples::new(ratios)?,
-            thrown_away,
+            of_baseline: Samples::new(ratios)?,
+            discarded,
             held_per_byte: per(self.held, self.placed),
-            early_per_byte: per(self.early, self.placed),
+            out_of_order_per_byte: per(self.out_of_order, self.placed),
             copied_per_byte: per(self.copied, self.placed),
             retransmitted_per_byte: per(self.sent_again, self.sent),
             timeouts: self.timeouts,
@@ -287,22 +300,22 @@ impl Report for LossyReport {
             "\n{:>5} {:>8} {:>7} {:>10} {:>9} {:>19} {:>8} {:>8} {:>8} {:>8} {:>8}",
             "MTU",
             "loss",
-            "overtkn",
-            "behind gap",
+            "reorder",
+            "out-of-order",
             "BW[Gb/s]",
-            "of fair",
+            "of baseline",
             "held",
-            "early",
+            "ooo",
             "copied",
             "resent",
             "timeouts"
         )?;
         for row in &self.rows {
             let placement = if row.out_of_order_placement { "placed" } else { "held" };
-            let (loss, reorder) = (row.weather.loss * 100.0, row.weather.reorder * 100.0);
+            let (loss, reorder) = (row.impairments.loss * 100.0, row.impairments.reorder * 100.0);
             write!(out, "{:>5} {loss:>7.2}% {reorder:>6.2}% {placement:>10} ", row.mtu)?;
-            write!(out, "{:>9.2} {:>19} ", row.gbps, row.of_fair.show(2))?;
-            write!(out, "{:>8.3} {:>8.3} ", row.held_per_byte, row.early_per_byte)?;
+            write!(out, "{:>9.2} {:>19} ", row.gbps, row.of_baseline.show(2))?;
+            write!(out, "{:>8.3} {:>8.3} ", row.held_per_byte, row.out_of_order_per_byte)?;
             write!(out, "{:>8.3} {:>8.4} ", row.copied_per_byte, row.retransmitted_per_byte)?;
             writeln!(out, "{:>8}", row.timeouts)?;
         }

@@ -1,55 +1,48 @@
-//! RDMA benchmarks: two nodes of one process, each on a core of its own, and a wire without a kernel between them.
+//! RDMA benchmarks: two nodes, each on a core of its own, and a link without a kernel between them.
 //!
 //! ```text
 //!   initiator's thread                      ring                     target's thread
 //!   post, poll_cq ─ Device ─ MPA ─ TCP ─ port ════ port ─ TCP ─ MPA ─ Device ─ region
 //! ```
-//! It is the path of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgments, CRC32c, access
-//! checks. Before a bandwidth counts, what was placed is compared with what was sent. With `--link memif` the target is a process of
-//! its own, and the wire memory that both share.
+//! The path is that of `dataplane::verbs::Node`, which serves real peers: headers, checksums, acknowledgments, CRC32c and
+//! access checks. Before a bandwidth counts, the placed bytes are compared with the sent ones. With `--link memif` the target
+//! is a process of its own, and the link is memory that both share.
 
 pub mod bandwidth;
-mod end;
+mod baseline_guard;
+mod driver;
 pub mod fpdus;
 pub mod latency;
 mod link;
 mod load;
 pub mod lossy;
-mod pair;
-mod partner;
+mod node;
+mod nodes;
+mod peer_process;
 mod relay;
-mod steady;
 
 pub use bandwidth::{BandwidthReport, BandwidthRow};
 pub use latency::{LatencyReport, LatencyRow};
-pub use link::{Link, serve};
-pub use load::{Crc, Load};
+pub use load::{Crc, Link, Load, Operation};
 pub use lossy::{LossyReport, LossyRow};
-pub use relay::Weather;
+pub use relay::Impairments;
 pub(crate) use relay::few_buffers;
 
-use serde::{Deserialize, Serialize};
+use anyhow::Result;
 
-/// What is done again and again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Operation {
-    /// RDMA Write.
-    Write,
-    /// RDMA Read.
-    Read,
-    /// Send.
-    Send,
-}
+use link::{BenchKind, TargetHarness};
 
-impl Operation {
-    /// Its name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-            Self::Send => "send",
+/// Runs the target's process of a memif link: joins one benchmark after the other until the initiator closes the pipe.
+///
+/// # Errors
+/// There is not enough memory, a connection fails, or the initiator has exited.
+pub fn serve_target() -> Result<()> {
+    let mut target = TargetHarness::new();
+    while let Some(job) = target.next_job()? {
+        match job.kind() {
+            BenchKind::Bulk => target.join::<bandwidth::Bulk>(job)?,
+            BenchKind::PingPong => target.join::<latency::PingPong>(job)?,
         }
     }
+    Ok(())
 }

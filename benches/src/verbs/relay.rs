@@ -1,4 +1,4 @@
-//! A bad wire: it stands between the rings of two nodes, and loses and delays frames by a seeded random sequence.
+//! Relay between the rings of two nodes: drops and reorders frames by a seeded random sequence.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,71 +16,74 @@ use tcp_stack::{TxFrame, TxOffload};
 
 use crate::Stopwatch;
 
-/// What the wire does to frames, in either direction.
+/// Impairments of the wire, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Weather {
-    /// Share of frames that are lost.
+pub struct Impairments {
+    /// Fraction of frames dropped.
     pub loss: f64,
-    /// Share of frames that others overtake.
+    /// Fraction of frames held back while others overtake them.
     pub reorder: f64,
-    /// How many others overtake such a frame.
+    /// Frames that overtake a held frame.
     pub hold_frames: usize,
-    /// How long it waits for them at most, microseconds: it is late, and not kept until a sender that waits for its
-    /// arrival has sent more.
+    /// Longest time that a frame is held, microseconds: the sender may wait for its acknowledgment and send nothing more.
     pub hold_us: u64,
 }
 
-/// One direction.
+/// One direction of the wire.
 #[derive(Debug)]
-struct Way {
+struct Direction {
     rx: RxQueue,
     tx: TxQueue,
-    /// Frames to go out, oldest first.
+    /// Frames to transmit, oldest first.
     ready: VecDeque<Mbuf>,
-    /// Frames that are overtaken, oldest first.
-    held: VecDeque<Late>,
+    /// Frames held back, oldest first.
+    held: VecDeque<HeldFrame>,
     batch: TxBatch,
     received: ArrayVec<Mbuf, BURST>,
 }
 
-/// A frame that others overtake.
+/// A frame held back while others overtake it.
 #[derive(Debug)]
-struct Late {
+struct HeldFrame {
     frame: Mbuf,
-    /// How many still are to pass it.
+    /// Frames that are still to overtake it.
     others: usize,
-    /// When it goes on in any case.
+    /// Time of its release in any case.
     until: Duration,
 }
 
-/// Both directions.
+/// A wire with impairments: both directions and the ports at its ends.
 #[derive(Debug)]
 pub(super) struct Relay {
     watch: Stopwatch,
-    ways: [Way; 2],
-    weather: Weather,
+    directions: [Direction; 2],
+    impairments: Impairments,
     random: SmallRng,
     _ports: [Port; 2],
 }
 
-/// The relay's end of a wire.
+/// Returns the specification of the relay's port on either side.
 pub(super) fn spec(mtu: u16, descriptors: u16) -> PortSpec {
     let new = PortSpec::new("relay", Driver::Ring);
     PortSpec { mtu, rx_descriptors: descriptors, tx_descriptors: descriptors, ..new }
 }
 
-/// A pool for ports that have few frames of their own, or none.
+/// Makes a packet pool for a port that sends few frames of its own, or none.
 pub(crate) fn few_buffers(eal: &Eal, mtu: u16) -> Result<Arc<Mempool>> {
     let config = MempoolConfig { count: 255, cache: 0, data_room: mtu.max(1920) + 128 + 18 };
     Ok(Arc::new(Mempool::new(eal, config)?))
 }
 
 impl Relay {
-    pub(super) fn new(ends: [(Port, Vec<PortQueues>); 2], weather: Weather, seed: u64) -> Result<Self> {
+    pub(super) fn new(
+        ends: [(Port, Vec<PortQueues>); 2],
+        impairments: Impairments,
+        seed: u64,
+    ) -> Result<Self> {
         let [(left_port, left), (right_port, right)] = ends;
         let first = |pairs: Vec<PortQueues>| pairs.into_iter().next().context("a port has a queue");
         let (left, right) = (first(left)?, first(right)?);
-        let way = |rx, tx| Way {
+        let direction = |rx, tx| Direction {
             rx,
             tx,
             ready: VecDeque::with_capacity(4 * BURST),
@@ -90,48 +93,48 @@ impl Relay {
         };
         Ok(Self {
             watch: Stopwatch::start(),
-            ways: [way(left.rx, right.tx), way(right.rx, left.tx)],
-            weather,
+            directions: [direction(left.rx, right.tx), direction(right.rx, left.tx)],
+            impairments,
             random: SmallRng::seed_from_u64(seed),
             _ports: [left_port, right_port],
         })
     }
 
-    /// Takes a burst from either end and passes on what is to arrive.
-    pub(super) fn turn(&mut self) {
-        let Self { watch, ways, weather, random, .. } = self;
+    /// Receives a burst from either side and transmits the frames that are due.
+    pub(super) fn poll(&mut self) {
+        let Self { watch, directions, impairments, random, .. } = self;
         let now = watch.elapsed();
-        for way in ways {
-            // Frames that the far port does not take wait in the near port's ring.
-            if way.ready.is_empty() {
-                way.rx.burst(&mut way.received);
+        for direction in directions {
+            // While the other port's ring is full, frames wait in this port's ring.
+            if direction.ready.is_empty() {
+                direction.rx.burst(&mut direction.received);
             }
-            for frame in way.received.drain(..) {
-                if random.random_bool(weather.loss) {
+            for frame in direction.received.drain(..) {
+                if random.random_bool(impairments.loss) {
                     continue;
                 }
-                if random.random_bool(weather.reorder) {
-                    let until = now.saturating_add(Duration::from_micros(weather.hold_us));
-                    way.held.push_back(Late { frame, others: weather.hold_frames, until });
+                if random.random_bool(impairments.reorder) {
+                    let until = now.saturating_add(Duration::from_micros(impairments.hold_us));
+                    direction.held.push_back(HeldFrame { frame, others: impairments.hold_frames, until });
                     continue;
                 }
-                way.ready.push_back(frame);
-                for late in &mut way.held {
-                    late.others = late.others.saturating_sub(1);
+                direction.ready.push_back(frame);
+                for held in &mut direction.held {
+                    held.others = held.others.saturating_sub(1);
                 }
-                while way.held.front().is_some_and(|late| late.others == 0) {
-                    way.ready.extend(way.held.pop_front().map(|late| late.frame));
+                while direction.held.front().is_some_and(|held| held.others == 0) {
+                    direction.ready.extend(direction.held.pop_front().map(|held| held.frame));
                 }
             }
-            while way.held.front().is_some_and(|late| late.until <= now) {
-                way.ready.extend(way.held.pop_front().map(|late| late.frame));
+            while direction.held.front().is_some_and(|held| held.until <= now) {
+                direction.ready.extend(direction.held.pop_front().map(|held| held.frame));
             }
-            while !way.batch.is_full() {
-                let Some(buf) = way.ready.pop_front() else { break };
-                // There is room.
-                drop(way.batch.push(TxFrame { buf, offload: TxOffload::default() }));
+            while !direction.batch.is_full() {
+                let Some(buf) = direction.ready.pop_front() else { break };
+                // The batch has room.
+                drop(direction.batch.push(TxFrame { buf, offload: TxOffload::default() }));
             }
-            way.tx.burst(&mut way.batch);
+            direction.tx.burst(&mut direction.batch);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Our TCP as sockets use it: bytes copied from the application's buffer, and into it.
+//! Hosts that use our TCP like sockets: they copy bytes from the application's buffer, and into it.
 
 use dataplane::dpdk::{Mbuf, MbufPool};
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Stack};
 
-use super::{BURST, Host, SEED, Sizes, far_address, listen_options, place, transmit};
+use super::{BURST, Host, SEED, Sizes, listen_options, place, receiver_address, transmit};
 
-/// Sends from a buffer, over and over, as fast as it may.
+/// Sends a buffer repeatedly, as fast as TCP allows.
 #[allow(missing_debug_implementations, reason = "it is nothing but buffers")]
-pub struct Sender {
+pub struct TcpSender {
     stack: Stack<Mbuf>,
     conn: Option<ConnId>,
     source: Vec<u8>,
@@ -15,8 +15,8 @@ pub struct Sender {
     bytes: u64,
 }
 
-impl Sender {
-    /// A sender of what is in `source`, which must not be shorter than a segment.
+impl TcpSender {
+    /// Makes a sender of `source`, which must not be shorter than a segment.
     #[must_use]
     pub fn new(sizes: &Sizes, source: Vec<u8>) -> Self {
         Self { stack: Stack::new(sizes.stack(0), SEED), conn: None, source, at: 0, bytes: 0 }
@@ -25,12 +25,12 @@ impl Sender {
     /// Opens the connection.
     ///
     /// # Errors
-    /// The stack's.
+    /// The stack refuses the connection.
     pub fn connect(&mut self) -> Result<(), tcp_stack::ConnectError> {
-        self.stack.connect(Instant::ZERO, far_address(), ConnOptions::default()).map(|_| ())
+        self.stack.connect(Instant::ZERO, receiver_address(), ConnOptions::default()).map(|_| ())
     }
 
-    /// Bytes copied from the buffer.
+    /// Returns the bytes copied from the buffer.
     #[must_use]
     pub fn copied(&self) -> u64 {
         self.bytes
@@ -57,7 +57,7 @@ impl Sender {
     }
 }
 
-impl Host for Sender {
+impl Host for TcpSender {
     #[inline]
     fn step(
         &mut self,
@@ -82,40 +82,40 @@ impl Host for Sender {
     }
 }
 
-/// Copies what comes into a buffer, over and over.
+/// Copies received bytes into a buffer, used as a ring.
 #[allow(missing_debug_implementations, reason = "it is nothing but buffers")]
-pub struct Receiver {
+pub struct TcpReceiver {
     stack: Stack<Mbuf>,
     region: Vec<u8>,
     at: usize,
     bytes: u64,
 }
 
-impl Receiver {
-    /// A receiver that listens.
+impl TcpReceiver {
+    /// Makes a receiver that listens.
     ///
     /// # Errors
-    /// The stack's.
+    /// The stack refuses the listener.
     pub fn new(sizes: &Sizes, region: Vec<u8>) -> Result<Self, tcp_stack::ListenError> {
         let mut stack = Stack::new(sizes.stack(1), SEED);
         stack.listen(super::PORT, listen_options())?;
         Ok(Self { stack, region, at: 0, bytes: 0 })
     }
 
-    /// Bytes copied into the buffer: those delivered to the application.
+    /// Returns the bytes copied into the buffer, which are those delivered to the application.
     #[must_use]
     pub fn copied(&self) -> u64 {
         self.bytes
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     #[must_use]
     pub fn region(&self) -> &[u8] {
         &self.region
     }
 }
 
-impl Host for Receiver {
+impl Host for TcpReceiver {
     #[inline]
     fn step(
         &mut self,

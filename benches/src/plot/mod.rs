@@ -1,5 +1,10 @@
-//! Plots for people, as SVG: rate over message size, latency over percentiles. They follow the page that they are in,
-//! or the reader's preference, from light to dark.
+//! SVG plots of reports: bandwidth over message size, latency over percentiles.
+//!
+//! `report.rs` draws them for `--svg`; `readme.rs` draws those of README.md. Text takes the color of the page around it, or
+//! follows the reader's preference for light or dark.
+
+mod diagram;
+pub mod readme;
 
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
@@ -13,13 +18,13 @@ use serde_json::Value;
 
 use crate::document::{Row, digits, sections};
 
-/// Pixels of a plot.
+/// Width and height of a plot, pixels.
 const SIZE: (u32, u32) = (860, 400);
-/// Stands for the color of text, which only the reader's side knows.
+/// Placeholder for the color of text, which the surrounding page determines.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 const GRID: RGBColor = RGBColor(128, 128, 128);
-/// Colors that can be told apart, by the color-blind too, on white and on black.
+/// Colors of the series; color-blind readers can distinguish them, on white and on black.
 const COLORS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -30,20 +35,20 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(150, 110, 210),
     RGBColor(128, 128, 128),
 ];
-/// Percentiles go up to so many nines.
+/// Largest percentile, as a number of nines.
 const NINES_MAX: f64 = 5.0;
-/// Points of a line of percentiles, less one.
+/// Intervals of a line of percentiles.
 const STEPS: u32 = 100;
 const STYLE: &str = "<style>svg{color:#1f2328}@media(prefers-color-scheme:dark){svg{color:#e6edf3}}</style>";
 
-/// One line.
+/// One line of a plot.
 #[derive(Clone, Debug, PartialEq)]
 struct Series {
     name: String,
     points: Vec<(f64, f64)>,
 }
 
-/// What the axes mean.
+/// Meaning of the axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// x: log₂ of a message's bytes; y: 10⁹ bit/s.
@@ -52,7 +57,7 @@ enum Kind {
     Latency,
 }
 
-/// One plot.
+/// A plot with its series.
 #[derive(Clone, Debug, PartialEq)]
 struct Plot {
     kind: Kind,
@@ -60,10 +65,10 @@ struct Plot {
     series: Vec<Series>,
 }
 
-/// What there is to see of a report; `None` where it has neither sizes nor distributions.
+/// Draws the plots of a report; `None` if it has neither message sizes nor distributions.
 ///
 /// # Errors
-/// Those of drawing.
+/// The drawing library fails.
 pub(crate) fn svg(
     benchmark: &str,
     report: &Value,
@@ -71,29 +76,29 @@ pub(crate) fn svg(
 ) -> Result<Option<String>> {
     let mut plots = rates(benchmark, report);
     plots.extend(latencies(benchmark, histograms));
-    if plots.is_empty() { Ok(None) } else { draw(&plots).map(Some) }
+    if plots.is_empty() { Ok(None) } else { draw(&plots, "").map(Some) }
 }
 
-/// Drops from the names of rows what is the same in all of them: it tells nothing apart.
-fn tell_apart(rows: &mut [Row]) {
+/// Removes the keys that are equal in all rows, so that labels show the differences.
+fn remove_common_keys(rows: &mut [Row]) {
     let Some(first) = rows.first().cloned() else { return };
-    let common = |part: &(String, String)| rows.iter().all(|row| row.of.contains(part));
-    let common: Vec<_> = first.of.into_iter().filter(|part| part.0 != "mtu" && common(part)).collect();
+    let common = |part: &(String, String)| rows.iter().all(|row| row.keys.contains(part));
+    let common: Vec<_> = first.keys.into_iter().filter(|part| part.0 != "mtu" && common(part)).collect();
     for row in rows {
-        row.of.retain(|part| !common.contains(part));
+        row.keys.retain(|part| !common.contains(part));
     }
 }
 
-/// A plot for each part of the report that has rows of several message sizes.
+/// Returns a plot for each section with rows of several message sizes.
 fn rates(benchmark: &str, report: &Value) -> Vec<Plot> {
     let mut plots = Vec::new();
     for mut section in sections(report) {
         let mut series: Vec<Series> = Vec::new();
-        tell_apart(&mut section.rows);
+        remove_common_keys(&mut section.rows);
         for row in &section.rows {
             let (Some(size), Some(gbps)) = (message_size(row), row.cell("gbps")) else { continue };
-            let others = row.of.iter().filter(|(name, _)| name != "size" && name != "message_bytes");
-            let name = Row { of: others.cloned().collect(), cells: Vec::new() }.label();
+            let others = row.keys.iter().filter(|(name, _)| name != "size" && name != "message_bytes");
+            let name = Row { keys: others.cloned().collect(), cells: Vec::new() }.label();
             let point = (size.log2(), gbps.median);
             match series.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push(point),
@@ -110,15 +115,15 @@ fn rates(benchmark: &str, report: &Value) -> Vec<Plot> {
 }
 
 fn message_size(row: &Row) -> Option<f64> {
-    let found = row.of.iter().find(|(name, _)| name == "size" || name == "message_bytes")?;
+    let found = row.keys.iter().find(|(name, _)| name == "size" || name == "message_bytes")?;
     found.1.parse::<f64>().ok().filter(|size| *size >= 1.0)
 }
 
-/// All distributions in one plot.
+/// Returns a plot of all distributions.
 fn latencies(benchmark: &str, histograms: &[(String, &Histogram<u64>)]) -> Option<Plot> {
     let mut series = Vec::new();
     for (name, histogram) in histograms.iter().filter(|(_, histogram)| !histogram.is_empty()) {
-        // No more nines than there are values behind them.
+        // The samples determine the largest percentile.
         let nines = (histogram.len() as f64).log10().min(NINES_MAX);
         let points = (0..=STEPS).map(|step| {
             let at = f64::from(step) / f64::from(STEPS) * nines;
@@ -151,14 +156,15 @@ impl Kind {
     }
 }
 
-/// `64`, `4 K`, `1 M`.
+/// Formats a size: `64`, `4 K`, `1 M`.
 fn size_label(bytes: f64) -> String {
     let units = [(f64::from(1 << 20), " M"), (1024.0, " K")];
     let (unit, name) = units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1.0, ""));
     format!("{:.0}{name}", bytes / unit)
 }
 
-fn draw(plots: &[Plot]) -> Result<String> {
+/// Draws plots below each other; `about` describes them to readers who do not see them, if it is not empty.
+fn draw(plots: &[Plot], about: &str) -> Result<String> {
     let (width, height) = SIZE;
     let count = u32::try_from(plots.len())?;
     let mut text = String::new();
@@ -170,10 +176,17 @@ fn draw(plots: &[Plot]) -> Result<String> {
         }
         root.present().map_err(|error| anyhow!("drawing: {error}"))?;
     }
-    let text = text.replace(INK_IN_SVG, "currentColor");
-    let Some((head, rest)) = text.split_once("xmlns=") else { return Ok(text) };
-    let Some((attributes, body)) = rest.split_once('>') else { return Ok(format!("{head}xmlns={rest}")) };
-    Ok(format!("{head}xmlns={attributes}>\n{STYLE}{body}"))
+    Ok(page_colors(&text, about))
+}
+
+/// Adds a description and a style to an SVG, and replaces [`INK`] by the page's color of text.
+fn page_colors(svg: &str, about: &str) -> String {
+    let text = svg.replace(INK_IN_SVG, "currentColor");
+    let Some((head, rest)) = text.split_once("xmlns=") else { return text };
+    let Some((attributes, body)) = rest.split_once('>') else { return format!("{head}xmlns={rest}") };
+    let about = about.replace('&', "&amp;").replace('<', "&lt;");
+    let about = if about.is_empty() { about } else { format!("<desc>{about}</desc>\n") };
+    format!("{head}xmlns={attributes}>\n{about}{STYLE}{body}")
 }
 
 fn draw_one(
@@ -238,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_per_kind_of_row() {
+    fn rows_that_differ_in_size_form_a_line() {
         let plots = rates("write-bw", &report());
         let names: Vec<&str> = plots[0].series.iter().map(|series| series.name.as_str()).collect();
         assert_eq!((plots.len(), names), (1, vec!["mtu 1500", "mtu 9000"]));
@@ -247,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_is_svg_that_follows_its_page() {
+    fn a_plot_is_svg_with_the_colors_of_its_page() {
         let mut histogram = Histogram::<u64>::new(3).unwrap();
         (1..=1000).for_each(|value| histogram.record(value * 1000).unwrap());
         let text = svg("write-bw", &report(), &[("64".to_owned(), &histogram)]).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! An initiator with many streams to one region.
+//! Host that writes to one region over many streams.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use rdma::{
 };
 use tcp_stack::{Buf, BufClass, BufPool, ConnId, ConnOptions, Event, Instant, RxFrame, Segment, Stack};
 
-use super::{Host, REGION, SEED, Sizes, THE_REGION, far_address, memory, transmit};
+use super::{Host, REGION, SEED, Sizes, THE_REGION, memory, receiver_address, transmit};
 
-/// Bytes that a stream may queue in a turn.
+/// Bytes that a stream may queue per transmit pass.
 const BUDGET: usize = 64 << 10;
-/// Work that may be posted on a stream and not be done.
+/// Slots of the send queue of a stream.
 const QUEUE: u16 = 64;
 
 struct Stream {
@@ -25,13 +25,13 @@ struct Stream {
     endpoint: Option<Endpoint<Segment<Mbuf>>>,
     grant: Option<Grant>,
     completed: u64,
-    /// In `turns`.
+    /// True while the stream is in `tx_ready`.
     queued: bool,
-    /// Why it is no use any more.
+    /// Reason of its failure.
     failed: Option<String>,
 }
 
-/// The streams, and the memory that they write from.
+/// An initiator: its streams, and the region that they write from.
 #[allow(missing_debug_implementations, reason = "it is nothing but buffers and streams")]
 pub struct Initiator {
     stack: Stack<Mbuf>,
@@ -41,16 +41,17 @@ pub struct Initiator {
     streams: Vec<Stream>,
     /// Stream of each connection, by the connection's index.
     by_conn: Vec<usize>,
-    turns: VecDeque<usize>,
+    /// Streams with data to send.
+    tx_ready: VecDeque<usize>,
     granted: usize,
     request: Vec<u8>,
 }
 
 impl Initiator {
-    /// An initiator that writes from a region of so many bytes.
+    /// Makes an initiator that writes from a region of this size.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// There is no memory for the region.
     pub fn new(sizes: &Sizes, region_bytes: usize) -> Result<Self> {
         let request = service::encode_request(REGION, Access::REMOTE_WRITE, b"");
         Ok(Self {
@@ -60,19 +61,19 @@ impl Initiator {
             stats: RdmaStats::default(),
             streams: Vec::with_capacity(sizes.connections as usize),
             by_conn: vec![usize::MAX; sizes.connections as usize],
-            turns: VecDeque::with_capacity(sizes.connections as usize),
+            tx_ready: VecDeque::with_capacity(sizes.connections as usize),
             granted: 0,
             request: request.context("no name for a region")?,
         })
     }
 
-    /// Opens a stream; its number.
+    /// Opens a stream and returns its number.
     ///
     /// # Errors
-    /// The stack's.
+    /// The stack refuses the connection.
     pub fn connect(&mut self, now: Duration) -> Result<usize> {
         let now = Instant::from_nanos(u64::try_from(now.as_nanos())?);
-        let conn = self.stack.connect(now, far_address(), ConnOptions::default())?;
+        let conn = self.stack.connect(now, receiver_address(), ConnOptions::default())?;
         let number = self.streams.len();
         let place =
             self.by_conn.get_mut(conn.index() as usize).context("more connections than configured")?;
@@ -88,51 +89,51 @@ impl Initiator {
         Ok(number)
     }
 
-    /// Streams that may write.
+    /// Returns the number of streams with a grant.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.granted
     }
 
-    /// Posts a Write of so many bytes at `at` in both regions.
+    /// Posts a Write of `len` bytes at offset `at` of both regions.
     ///
     /// # Errors
-    /// The stream has no grant or takes no more work.
+    /// The stream has no grant, or its send queue is full.
     pub fn write(&mut self, stream: usize, at: u64, len: u32) -> Result<()> {
         let Some(found) = self.streams.get_mut(stream) else { bail!("no stream {stream}") };
         let (Some(endpoint), Some(grant)) = (&mut found.endpoint, &found.grant) else { bail!("no grant") };
         let slice = LocalSlice { region: THE_REGION, offset: at, len };
         let posted = endpoint.post_write(stream as u64, slice, grant.stag, at);
         ensure!(posted.is_ok(), "a Write is not taken: {posted:?}");
-        self.queue(stream);
+        self.mark_tx_ready(stream);
         Ok(())
     }
 
-    /// Writes completed on a stream.
+    /// Returns the number of Writes completed on a stream.
     #[must_use]
     pub fn completed(&self, stream: usize) -> u64 {
         self.streams.get(stream).map_or(0, |stream| stream.completed)
     }
 
-    /// Why a stream has failed, the first that has.
+    /// Returns the reason of the first failed stream, if any.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.streams.iter().find_map(|stream| stream.failed.as_deref())
     }
 
-    /// The RDMA engine's counters.
+    /// Returns the counters of the RDMA engine.
     #[must_use]
     pub fn stats(&self) -> &RdmaStats {
         &self.stats
     }
 
     #[inline]
-    fn queue(&mut self, number: usize) {
+    fn mark_tx_ready(&mut self, number: usize) {
         if let Some(stream) = self.streams.get_mut(number)
             && !stream.queued
         {
             stream.queued = true;
-            self.turns.push_back(number);
+            self.tx_ready.push_back(number);
         }
     }
 
@@ -152,7 +153,7 @@ impl Initiator {
             Ok(endpoint) => stream.endpoint = Some(endpoint),
             Err(error) => stream.failed = Some(format!("{error:?}")),
         }
-        self.queue(number);
+        self.mark_tx_ready(number);
     }
 
     fn data(&mut self, now: Duration, conn: ConnId, offset: u64, segment: Segment<Mbuf>) {
@@ -162,21 +163,21 @@ impl Initiator {
             endpoint.receive(now, offset, segment, &mut Env { stags, memory, stats });
         }
         self.stack.consumed(conn, bytes);
-        self.queue(number);
+        self.mark_tx_ready(number);
     }
 
-    fn turn(&mut self, now: Instant, number: usize, pool: &mut MbufPool) {
+    fn service_tx_ready(&mut self, now: Instant, number: usize, pool: &mut MbufPool) {
         let Self { stack, streams, stags, memory, stats, .. } = self;
         let Some(stream) = streams.get_mut(number) else { return };
         stream.queued = false;
         let (conn, Some(endpoint)) = (stream.conn, &mut stream.endpoint) else { return };
-        let mut sink = Outlet { stack, pool, conn, now, budget: BUDGET };
+        let mut sink = StackSink { stack, pool, conn, now, budget: BUDGET };
         let progress = endpoint.poll_transmit(time(now), &mut Env { stags, memory, stats }, &mut sink);
         let budget_left = sink.budget;
         let blocked = self.stack.send_capacity(conn) < self.stack.emss(conn) && budget_left > 0;
         match (progress.pending, blocked) {
             (false, _) => {}
-            (true, false) => self.queue(number),
+            (true, false) => self.mark_tx_ready(number),
             (true, true) => self.stack.notify_writable(conn),
         }
         self.take_events(number);
@@ -218,7 +219,7 @@ impl Host for Initiator {
             match event {
                 Event::Connected { conn } => self.connected(time(now), conn),
                 Event::Data { conn, offset, segment } => self.data(time(now), conn, offset, segment),
-                Event::Writable { conn } => self.queue(self.number(conn)),
+                Event::Writable { conn } => self.mark_tx_ready(self.number(conn)),
                 Event::Closed { conn, reason } => {
                     let number = self.number(conn);
                     if let Some(stream) = self.streams.get_mut(number) {
@@ -228,9 +229,9 @@ impl Host for Initiator {
                 _ => {}
             }
         }
-        for _ in 0..self.turns.len().min(super::BURST) {
-            let Some(number) = self.turns.pop_front() else { break };
-            self.turn(now, number, pool);
+        for _ in 0..self.tx_ready.len().min(super::BURST) {
+            let Some(number) = self.tx_ready.pop_front() else { break };
+            self.service_tx_ready(now, number, pool);
         }
         transmit(&mut self.stack, now, pool, out);
     }
@@ -241,8 +242,8 @@ fn time(now: Instant) -> Duration {
     Duration::from_nanos(now.as_nanos())
 }
 
-/// The sending side of a stream: one FPDU, one segment.
-struct Outlet<'a> {
+/// Sends FPDUs over a connection: each is one segment.
+struct StackSink<'a> {
     stack: &'a mut Stack<Mbuf>,
     pool: &'a mut MbufPool,
     conn: ConnId,
@@ -250,7 +251,7 @@ struct Outlet<'a> {
     budget: usize,
 }
 
-impl Sink for Outlet<'_> {
+impl Sink for StackSink<'_> {
     fn fpdu_max(&self) -> usize {
         self.stack.emss(self.conn).min(self.pool.data_room())
     }

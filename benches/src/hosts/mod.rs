@@ -1,11 +1,11 @@
-//! Two hosts on one thread: what a protocol costs both sides together, with no kernel, port or wait in it.
+//! Two hosts on one thread: the cost of a protocol at both ends, without kernel, ports or waiting.
 //!
 //! ```text
-//!  near: an initiator, or a TCP sender ◀── frames, by reference ──▶ far: the daemon's engine, or a TCP receiver
+//!  initiator, or TCP sender ◀── frames, by reference ──▶ the daemon's engine, or TCP receiver
 //! ```
-//! Frames go from one host to the other as a ring port hands them over: the buffer itself, not a copy. Buffers and region
-//! memory are those of the daemon. Checksums are made and verified in software, since no port does it. The clock is the
-//! real one.
+//! Frames pass from one host to the other as over a ring port: the buffer itself, not a copy. Buffers and region memory are
+//! those of the daemon. The stacks compute and verify checksums in software, since no port does it. The clock is the real one.
+//! `copies` and `slow-clients` use these hosts.
 
 mod initiator;
 mod tcp;
@@ -29,26 +29,26 @@ use tcp_stack::{
 use crate::Stopwatch;
 
 pub use initiator::Initiator;
-pub use tcp::{Receiver, Sender};
+pub use tcp::{TcpReceiver, TcpSender};
 
 /// Frames of a burst.
 const BURST: usize = 32;
-/// Bytes of a frame beside its IP packet, and some to spare.
+/// Bytes of a frame beside its IP packet, with a reserve.
 const FRAME: usize = 64;
-/// The TCP port that the far host listens on.
+/// TCP port of the receiver.
 pub const PORT: u16 = 7400;
-/// The name of the far host's region.
+/// Name of the receiver's region.
 pub const REGION: &str = "bench";
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 0, 1), Ipv4Addr::new(10, 79, 0, 2)];
 const SEED: [u8; 32] = *b"the same seed, hence the same ru";
-/// What all packet buffers of a process may take, MiB.
+/// Memory for all packet buffers of a process, MiB.
 const BUFFERS_MIB: u32 = 384;
-/// The one region of a host.
+/// ID of the only region of a host.
 const THE_REGION: RegionId = RegionId(0);
 
-/// One side.
+/// A host.
 pub trait Host {
-    /// Takes the frames that have come, does its work, and hands over at most a burst.
+    /// Processes the received frames and its own work, and transmits at most a burst.
     fn step(
         &mut self,
         now: Instant,
@@ -58,19 +58,19 @@ pub trait Host {
     );
 }
 
-/// What both hosts are made with.
+/// Sizes of both hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Bytes of an IP packet at most.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Connections at most.
+    /// Largest number of connections.
     pub connections: u32,
-    /// Packet buffers of each host.
+    /// Packet buffers per host.
     pub buffers: u32,
 }
 
 impl Sizes {
-    /// The configuration of a host's stack: 0 is near, 1 far.
+    /// Returns the configuration of a host's stack: 0 is the sender, 1 the receiver.
     fn stack(&self, host: usize) -> StackConfig {
         let address = ADDRESSES.get(host).copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
         StackConfig {
@@ -83,7 +83,7 @@ impl Sizes {
         }
     }
 
-    /// The packet buffers of a host.
+    /// Makes the packet buffers of a host.
     fn pool(&self) -> Result<MbufPool> {
         let room = usize::from(self.mtu).saturating_add(HEADROOM + FRAME);
         let config =
@@ -92,7 +92,7 @@ impl Sizes {
     }
 }
 
-/// DPDK, which starts once per process, on hugepages if there are enough.
+/// Returns DPDK, which starts once per process, on hugepages if there are enough.
 fn dpdk() -> Result<&'static Eal> {
     static DPDK: OnceLock<Result<Eal, String>> = OnceLock::new();
     let start = || {
@@ -111,10 +111,10 @@ fn dpdk() -> Result<&'static Eal> {
     DPDK.get_or_init(start).as_ref().map_err(|why| anyhow!("no packet buffers: {why}"))
 }
 
-/// The memory of a region of so many bytes, whose every page is there, in a table of its own.
+/// Makes a region with all its pages present, in a table of its own.
 fn memory(name: &str, bytes: usize) -> Result<WorkerMemory> {
     let region = RegionMemory::on_hugepages(name, bytes as u64, true)?;
-    let pattern = touched(bytes.min(1 << 20));
+    let pattern = prefaulted(bytes.min(1 << 20));
     for at in (0..bytes).step_by(pattern.len().max(1)) {
         let part = pattern.get(..pattern.len().min(bytes - at)).unwrap_or_default();
         ensure!(region.write(at as u64, part), "the region has these bytes");
@@ -124,17 +124,17 @@ fn memory(name: &str, bytes: usize) -> Result<WorkerMemory> {
     Ok(memory)
 }
 
-/// A host, and what lies between it and the other.
-struct End<H> {
+/// A host with its packet buffers and its queues of frames.
+struct HostSlot<H> {
     host: H,
     pool: MbufPool,
     inbox: Vec<RxFrame<Mbuf>>,
     outbox: Vec<Mbuf>,
-    /// Time of the steps that moved a frame, and of those that did not.
+    /// Time of the steps that moved a frame, and of the idle ones.
     spent: [Duration; 2],
 }
 
-impl<H: Host> End<H> {
+impl<H: Host> HostSlot<H> {
     fn new(host: H, sizes: &Sizes) -> Result<Self> {
         Ok(Self {
             host,
@@ -146,93 +146,93 @@ impl<H: Host> End<H> {
     }
 
     fn step(&mut self, clock: &Stopwatch) {
-        let (begin, brought) = (clock.elapsed(), !self.inbox.is_empty());
+        let (begin, received) = (clock.elapsed(), !self.inbox.is_empty());
         let now = Instant::from_nanos(u64::try_from(begin.as_nanos()).unwrap_or(u64::MAX));
         self.host.step(now, &mut self.inbox, &mut self.pool, &mut self.outbox);
         let time = clock.elapsed().saturating_sub(begin);
         let [busy, idle] = &mut self.spent;
-        let spent = if brought || !self.outbox.is_empty() { busy } else { idle };
+        let spent = if received || !self.outbox.is_empty() { busy } else { idle };
         *spent = spent.saturating_add(time);
     }
 
-    fn give(&mut self, to: &mut Vec<RxFrame<Mbuf>>) {
+    fn hand_over(&mut self, to: &mut Vec<RxFrame<Mbuf>>) {
         to.extend(self.outbox.drain(..).map(|buf| RxFrame { buf, checksum: RxChecksum::Unknown }));
     }
 }
 
-/// Both hosts.
+/// The two hosts and their clock.
 #[allow(missing_debug_implementations, reason = "it is nothing but buffers and engines")]
-pub struct Pair<N, F> {
-    near: End<N>,
-    far: End<F>,
+pub struct HostPair<S, R> {
+    sender: HostSlot<S>,
+    receiver: HostSlot<R>,
     clock: Stopwatch,
-    /// Buffers of each lie at the other: their pools go last.
+    /// Each host holds buffers of the other: the pools are dropped last.
     _pools: [Arc<Mempool>; 2],
 }
 
-impl<N: Host, F: Host> Pair<N, F> {
+impl<S: Host, R: Host> HostPair<S, R> {
     /// Joins two hosts.
     ///
     /// # Errors
-    /// There is no memory for their packet buffers.
-    pub fn new(sizes: &Sizes, near: N, far: F) -> Result<Self> {
-        let (near, far) = (End::new(near, sizes)?, End::new(far, sizes)?);
-        let pools = [Arc::clone(near.pool.mempool()), Arc::clone(far.pool.mempool())];
-        Ok(Self { near, far, clock: Stopwatch::start(), _pools: pools })
+    /// There is no memory for the packet buffers.
+    pub fn new(sizes: &Sizes, sender: S, receiver: R) -> Result<Self> {
+        let (sender, receiver) = (HostSlot::new(sender, sizes)?, HostSlot::new(receiver, sizes)?);
+        let pools = [Arc::clone(sender.pool.mempool()), Arc::clone(receiver.pool.mempool())];
+        Ok(Self { sender, receiver, clock: Stopwatch::start(), _pools: pools })
     }
 
-    /// A step of each.
+    /// Runs one step of each host.
     #[inline]
-    pub fn turn(&mut self) {
-        self.near.step(&self.clock);
-        self.near.give(&mut self.far.inbox);
-        self.far.step(&self.clock);
-        self.far.give(&mut self.near.inbox);
+    pub fn poll(&mut self) {
+        self.sender.step(&self.clock);
+        self.sender.hand_over(&mut self.receiver.inbox);
+        self.receiver.step(&self.clock);
+        self.receiver.hand_over(&mut self.sender.inbox);
     }
 
-    /// Steps until `done` says so; `false` if that does not come within `patience`.
-    pub fn run_until(&mut self, patience: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
-        let end = self.clock.elapsed().saturating_add(patience);
+    /// Polls until `done` returns true; returns false if that takes longer than `timeout`.
+    pub fn run_until(&mut self, timeout: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.clock.elapsed().saturating_add(timeout);
         while !done(self) {
             if self.clock.elapsed() >= end {
                 return false;
             }
-            self.turn();
+            self.poll();
         }
         true
     }
 
-    /// The near host.
-    pub fn near(&mut self) -> &mut N {
-        &mut self.near.host
+    /// Returns the sender.
+    pub fn sender(&mut self) -> &mut S {
+        &mut self.sender.host
     }
 
-    /// The far host.
-    pub fn far(&mut self) -> &mut F {
-        &mut self.far.host
+    /// Returns the receiver.
+    pub fn receiver(&mut self) -> &mut R {
+        &mut self.receiver.host
     }
 
-    /// Time since the pair was made.
+    /// Returns the time since the pair was made.
     pub fn elapsed(&self) -> Duration {
         self.clock.elapsed()
     }
 
-    /// Time that each host has spent in steps that moved a frame, and both in others: near, far, neither.
+    /// Returns the time of sender and of receiver in steps that moved a frame, and of both in idle steps.
     pub fn spent(&self) -> [Duration; 3] {
-        let ([near, near_idle], [far, far_idle]) = (self.near.spent, self.far.spent);
-        [near, far, near_idle.saturating_add(far_idle)]
+        let ([sender, sender_idle], [receiver, receiver_idle]) = (self.sender.spent, self.receiver.spent);
+        [sender, receiver, sender_idle.saturating_add(receiver_idle)]
     }
 }
 
-/// The daemon's engine with one region, open to all.
+/// The daemon's engine with one region that any client may use.
 #[allow(missing_debug_implementations, reason = "it is nothing but an engine")]
 pub struct Target(Engine<MbufPool, WorkerMemory>);
 
 impl Target {
-    /// An engine that serves a region of so many bytes.
+    /// Makes an engine that serves a region of this size.
     ///
     /// # Errors
-    /// There is no memory; or it does not take the listener or the region.
+    /// There is no memory, or the engine refuses the listener or the region.
     pub fn new(sizes: &Sizes, region_bytes: usize) -> Result<Self> {
         let config = EngineConfig {
             stack: sizes.stack(1),
@@ -251,7 +251,7 @@ impl Target {
         Ok(Self(engine))
     }
 
-    /// The engine's counters.
+    /// Returns the counters of the RDMA engine.
     pub fn stats(&self) -> &rdma::RdmaStats {
         self.0.rdma_stats()
     }
@@ -274,9 +274,9 @@ fn listen_options() -> ListenOptions {
     ListenOptions { backlog: 1024, ..ListenOptions::default() }
 }
 
-/// Memory whose every page is there: the first touch of one is the kernel's work, and is not to be measured.
+/// Allocates memory and touches every page, so that no page fault is measured later.
 #[must_use]
-pub fn touched(bytes: usize) -> Vec<u8> {
+pub fn prefaulted(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes];
     for (at, byte) in memory.iter_mut().enumerate().step_by(64) {
         *byte = at.to_le_bytes()[1] | 1;
@@ -284,19 +284,19 @@ pub fn touched(bytes: usize) -> Vec<u8> {
     memory
 }
 
-/// What a stack wants to send, at most a burst of it.
+/// Takes at most a burst of frames from a stack.
 #[inline]
 fn transmit(stack: &mut Stack<Mbuf>, now: Instant, pool: &mut MbufPool, out: &mut Vec<Mbuf>) {
     stack.poll_transmit(now, pool, &mut |frame| out.push(frame.buf), BURST);
 }
 
-/// The far host's address.
-fn far_address() -> std::net::SocketAddr {
-    let [_, far] = ADDRESSES;
-    (far, PORT).into()
+/// Returns the address and port of the receiver.
+fn receiver_address() -> std::net::SocketAddr {
+    let [_, receiver] = ADDRESSES;
+    (receiver, PORT).into()
 }
 
-/// Copies `bytes` behind one another into `region`, from `at` on and again from its start.
+/// Copies `bytes` into `region` at `at`, used as a ring; advances `at`.
 #[inline]
 fn place(region: &mut [u8], at: &mut usize, mut bytes: &[u8]) {
     while !bytes.is_empty() {

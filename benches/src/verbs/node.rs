@@ -1,0 +1,104 @@
+//! Data of a benchmark node: its role, its objects, the peer's regions, and the parameters of a pair.
+
+use std::sync::Arc;
+
+use dataplane::memory::RegionMemory;
+use dataplane::verbs::Node;
+use rdma::verbs::{CqId, MemoryRegion, QpNum, RegionId};
+use rdma::wire::Stag;
+use serde::{Deserialize, Serialize};
+
+use super::load::Crc;
+
+/// Role of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Opens the connections.
+    Initiator,
+    /// Accepts the connections.
+    Target,
+}
+
+impl Role {
+    /// Returns the index of its address and of its CPU: 0 or 1.
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::Initiator => 0,
+            Self::Target => 1,
+        }
+    }
+}
+
+/// A node with its objects and the regions of its peer.
+#[derive(Debug)]
+pub(super) struct BenchNode {
+    pub(super) node: Node,
+    pub(super) qps: Vec<QpNum>,
+    pub(super) send_cq: CqId,
+    pub(super) recv_cq: CqId,
+    /// Region that messages come from; nothing else writes to it.
+    pub(super) source: MemoryRegion,
+    pub(super) source_memory: Arc<RegionMemory>,
+    /// Region that messages are placed in.
+    pub(super) sink: MemoryRegion,
+    pub(super) sink_memory: Arc<RegionMemory>,
+    pub(super) sink_region: RegionId,
+    pub(super) peer_source: RemoteRegion,
+    pub(super) peer_sink: RemoteRegion,
+}
+
+impl BenchNode {
+    /// Returns the bytes placed in the sink so far.
+    pub(super) fn placed(&self) -> u64 {
+        self.node.verbs().memory().bytes(self.sink_region).placed
+    }
+
+    /// Returns the nanoseconds of the node's thread so far: in poll iterations that moved a frame, and in all.
+    pub(super) fn spent_ns(&self) -> [u64; 2] {
+        let mut spent = [0; 2];
+        let [busy, total] = &mut spent;
+        self.node.visit_counters(&mut |layer, name, _, value| match (layer, name) {
+            ("worker", "busy_ns") => *busy = value,
+            ("worker", "total_ns") => *total = value,
+            _ => {}
+        });
+        spent
+    }
+}
+
+/// Address and key of a region of the peer.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct RemoteRegion {
+    pub(super) addr: u64,
+    rkey: u32,
+}
+
+impl RemoteRegion {
+    /// Describes a local region to the peer.
+    pub(super) fn of(region: MemoryRegion) -> Self {
+        Self { addr: region.addr, rkey: region.rkey.0 }
+    }
+
+    /// Returns the STag to access it with.
+    pub(super) fn rkey(self) -> Stag {
+        Stag(self.rkey)
+    }
+}
+
+/// Parameters of a pair of nodes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct PairSetup {
+    /// Largest IP packet, bytes.
+    pub(super) mtu: u16,
+    pub(super) crc: Crc,
+    /// Queue pairs.
+    pub(super) qps: u16,
+    /// Slots of each send queue.
+    pub(super) send_depth: u16,
+    /// Slots of each receive queue.
+    pub(super) receive_depth: u16,
+    /// Largest inline message, bytes.
+    pub(super) inline: u16,
+    /// True if out-of-order data is placed at once.
+    pub(super) out_of_order: bool,
+}
