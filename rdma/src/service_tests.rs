@@ -71,7 +71,7 @@ fn the_bytes_of_a_request_and_its_answer() {
 }
 
 #[test]
-fn only_what_is_wanted_is_granted() {
+fn only_the_wanted_rights_are_granted() {
     let mut stags = stags();
     let request = encode_request("lab", Access::REMOTE_READ, b"").unwrap();
     let grant = decode_reply(&service().answer(&request, PEER, STREAM, &mut stags).reply).unwrap();
@@ -133,7 +133,7 @@ fn an_unknown_name_is_refused() {
 }
 
 #[test]
-fn more_than_the_region_gives_is_refused() {
+fn more_rights_than_the_region_grants_are_refused() {
     let service = service();
     for access in [Access::REMOTE_WRITE, BOTH, Access::REMOTE_READ | Access::REMOTE_ATOMIC] {
         let request = encode_request("lab-ro", access, b"").unwrap();
@@ -249,7 +249,7 @@ fn requests_that_cannot_be_written() {
 
 /// UAX #9 §2: the explicit directional formatting characters; beside them what else no list shows.
 #[test]
-fn names_have_no_characters_that_are_not_shown() {
+fn names_have_no_invisible_characters() {
     let bidirectional =
         ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}').chain(['\u{200e}', '\u{200f}', '\u{61c}']);
     let others = ('\0'..=' ').filter(|c| *c != ' ').chain('\u{7f}'..='\u{9f}').chain([

@@ -34,7 +34,7 @@ fn flushed(wr_id: u64) -> Event {
 }
 
 #[test]
-fn read_responses_that_never_come_are_waited_for_so_long() {
+fn read_responses_that_never_arrive_reset_the_connection_after_the_time_limit() {
     for timeout in TIMEOUTS {
         for reads in [1, 2, 16] {
             let (mut cli, _, grant) = pair(timeout);
@@ -68,7 +68,7 @@ fn read_responses_that_never_come_are_waited_for_so_long() {
 
 /// Some that come win no time for the others.
 #[test]
-fn a_peer_that_answers_drop_by_drop_is_not_waited_for_longer() {
+fn slow_progress_of_the_peer_does_not_extend_the_time_limit() {
     for timeout in TIMEOUTS {
         let (mut cli, mut daemon, grant) = pair(timeout);
         let local = cli.memory.add(vec![0; LAB]).unwrap();
@@ -95,7 +95,7 @@ fn a_peer_that_answers_drop_by_drop_is_not_waited_for_longer() {
 
 /// The peer asks for bytes and takes none of them: its window stays closed.
 #[test]
-fn read_responses_that_nobody_takes_are_kept_so_long() {
+fn read_responses_that_the_peer_does_not_take_are_dropped_after_the_time_limit() {
     for timeout in TIMEOUTS {
         for room in [0, 100, 1448, 20_000] {
             let (mut cli, mut daemon, grant) = pair(timeout);
@@ -118,7 +118,7 @@ fn read_responses_that_nobody_takes_are_kept_so_long() {
 }
 
 #[test]
-fn an_end_in_good_order_leaves_no_time_limit() {
+fn a_graceful_end_leaves_no_timer() {
     for timeout in TIMEOUTS {
         let (mut cli, mut daemon, grant) = pair(timeout);
         let local = cli.memory.add(vec![0; LAB]).unwrap();
@@ -136,7 +136,7 @@ fn an_end_in_good_order_leaves_no_time_limit() {
 
 /// A peer that has closed its half, and then takes nothing: the owner's wish still has its time limit.
 #[test]
-fn a_half_closed_peer_is_waited_for_so_long() {
+fn a_disconnect_from_a_half_closed_peer_has_a_time_limit() {
     for timeout in TIMEOUTS {
         let (mut cli, mut daemon, grant) = pair(timeout);
         let local = cli.memory.add(vec![0; LAB]).unwrap();

@@ -35,7 +35,7 @@ fn beyond(target: &mut Target) -> u32 {
 }
 
 #[test]
-fn what_cannot_be_placed_is_not_passed_over() {
+fn bytes_that_cannot_be_placed_end_the_stream() {
     let mut target = Target::new();
     let stag = beyond(&mut target);
     let segment = tagged(TAGGED_LAST, WRITE, stag, LAB as u64 - 4, &[0xff; 8]);
@@ -52,7 +52,7 @@ fn what_cannot_be_placed_is_not_passed_over() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_not_made_up() {
+fn bytes_that_cannot_be_fetched_end_the_stream() {
     let mut target = Target::new();
     let stag = beyond(&mut target);
     let segment = read_request(1, 7, 16, stag, LAB as u64 - 8);
@@ -72,7 +72,7 @@ fn what_cannot_be_fetched_is_not_made_up() {
 
 /// RFC 5040 §7.1 item 1: "the Terminate Message and Error code are sent instead of the request".
 #[test]
-fn own_work_without_its_bytes_is_not_sent() {
+fn local_work_whose_bytes_are_missing_is_not_sent() {
     for write in [true, false] {
         let config = EndpointConfig { send_queue: 2, ..EndpointConfig::default() };
         let mut target = Target::with(config, 4);
@@ -89,7 +89,7 @@ fn own_work_without_its_bytes_is_not_sent() {
 
 /// RFC 6581 §9.2: code 5 "when it encounters any error locally for which the special Error Code is not defined".
 #[test]
-fn a_fault_of_this_side_while_setting_up() {
+fn a_local_fault_during_setup() {
     type Fail = fn(&mut rdma::Endpoint<Vec<u8>>, core::time::Duration, &mut rdma::RdmaStats);
     for fail in [rdma::Endpoint::fail_local as Fail, rdma::Endpoint::fail_global] {
         // The Reply is out, and nothing has come.
@@ -109,7 +109,7 @@ fn a_fault_of_this_side_while_setting_up() {
 }
 
 #[test]
-fn a_fault_of_all_of_this_side() {
+fn a_global_fault_ends_every_stream() {
     let mut target = Target::new();
     target.send(&tagged(TAGGED_LAST, WRITE, 1, 0, &[]));
     target.side.endpoint.fail_global(target.side.now, &mut target.side.stats);
@@ -117,7 +117,7 @@ fn a_fault_of_all_of_this_side() {
 }
 
 #[test]
-fn a_fault_of_this_side() {
+fn a_local_fault_ends_the_stream() {
     let mut target = Target::new();
     target.send(&tagged(TAGGED_LAST, WRITE, 1, 0, &[]));
     target.side.endpoint.fail_local(target.side.now, &mut target.side.stats);

@@ -102,7 +102,7 @@ fn refusals_of_the_region_service_reach_the_initiator() {
 
 /// A peer that was rejected and does not close is closed on, after a while.
 #[test]
-fn a_rejected_peer_is_not_waited_for_for_ever() {
+fn a_rejected_peer_must_close_within_the_time_limit() {
     let mut cli = Side::initiator(initiator_config(), &request(b"hello"));
     let mut daemon = Side::responder(EndpointConfig::default());
     run(&mut cli, &mut daemon, &mut segments(1448));
@@ -142,7 +142,7 @@ fn one_read_of_64_mib_is_answered_in_bounded_room() {
 }
 
 #[test]
-fn messages_are_not_mixed_and_take_turns() {
+fn messages_alternate_and_are_not_interleaved() {
     let (mut cli, mut daemon, lab) = connected(pattern(10_000, 4));
     let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 10_000]).unwrap());
     let back = cli.stags.grant(local, 10_000, BOTH, rdma::Scope::Stream(STREAM)).unwrap();
@@ -215,7 +215,7 @@ fn fpdus_may_not_precede_the_reply() {
 }
 
 #[test]
-fn what_is_no_mpa_is_closed_without_a_word() {
+fn a_peer_that_does_not_speak_mpa_is_closed_without_a_terminate() {
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MPA ID Rep Frame", &[0; 20]] {
         let mut daemon = Side::responder(EndpointConfig::default());
         daemon.deliver(bytes);
@@ -226,7 +226,7 @@ fn what_is_no_mpa_is_closed_without_a_word() {
 }
 
 #[test]
-fn set_up_takes_its_time_and_no_longer() {
+fn setup_has_a_time_limit() {
     let mut daemon = Side::responder(EndpointConfig::default());
     daemon.deliver(&REQUEST[..10]);
     let due = daemon.endpoint.next_deadline().unwrap();
@@ -277,7 +277,7 @@ fn ready_to_receive_is_the_first_message() {
 }
 
 #[test]
-fn a_silent_peer_is_poked_until_it_speaks() {
+fn a_silent_peer_is_poked_until_it_sends() {
     let after = Duration::from_millis(50);
     let private_data = encode_request("lab", BOTH, b"").unwrap();
     let config = EndpointConfig { poke_after: Some(after), ..initiator_config() };
@@ -313,7 +313,7 @@ fn a_silent_peer_is_poked_until_it_speaks() {
 }
 
 #[test]
-fn a_peer_that_has_spoken_is_not_poked() {
+fn a_peer_that_has_sent_is_not_poked() {
     let private_data = encode_request("lab", BOTH, b"").unwrap();
     let config = EndpointConfig { poke_after: Some(Duration::from_millis(50)), ..initiator_config() };
     let mut cli = Side::initiator(config, &request(&private_data));
@@ -332,7 +332,7 @@ fn a_peer_that_has_spoken_is_not_poked() {
 }
 
 #[test]
-fn a_disconnect_waits_for_what_is_under_way() {
+fn a_disconnect_waits_for_messages_in_flight() {
     let (mut cli, mut daemon, _) = connected(pattern(5000, 2));
     let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 5000]).unwrap());
     cli.endpoint.post_read(1, slice(local, 0, 5000), stag, 0).unwrap();
@@ -351,7 +351,7 @@ fn a_disconnect_waits_for_what_is_under_way() {
 }
 
 #[test]
-fn a_poke_does_not_break_into_a_message() {
+fn a_poke_does_not_interrupt_a_message() {
     let after = Duration::from_millis(50);
     let config = EndpointConfig { poke_after: Some(after), ..initiator_config() };
     let mut cli = Side::initiator(config, &request(b""));
@@ -372,7 +372,7 @@ fn a_poke_does_not_break_into_a_message() {
 }
 
 #[test]
-fn a_peer_that_sends_no_more_still_gets_what_it_asked_for() {
+fn a_half_closed_peer_still_receives_its_read_responses() {
     let (mut cli, mut daemon, _) = connected(pattern(5000, 2));
     let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 5000]).unwrap());
     cli.endpoint.post_read(1, slice(local, 0, 5000), stag, 0).unwrap();
@@ -389,7 +389,7 @@ fn a_peer_that_sends_no_more_still_gets_what_it_asked_for() {
 }
 
 #[test]
-fn a_stream_cut_off_gives_the_work_back() {
+fn a_lost_stream_flushes_its_work() {
     let (mut cli, mut daemon, _) = connected(pattern(5000, 2));
     let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 5000]).unwrap());
     for wr_id in 0..20 {
@@ -456,7 +456,7 @@ fn access_out_of_bounds_and_after_revocation_ends_the_initiator_cleanly() {
 }
 
 #[test]
-fn work_is_refused_where_it_cannot_be_done() {
+fn work_is_refused_in_the_wrong_state() {
     let mut cli = Side::initiator(initiator_config(), &ConnectRequest { ord: 0, ..request(b"") });
     let local = cli.memory.add(vec![0; 8]).unwrap();
     let part = slice(local, 0, 8);
@@ -484,7 +484,7 @@ fn work_is_refused_where_it_cannot_be_done() {
 }
 
 #[test]
-fn a_deaf_transport_is_an_error_of_its_own() {
+fn a_sink_that_supplies_a_wrong_buffer_resets_the_stream() {
     struct Wrong;
     impl rdma::Sink for Wrong {
         fn fpdu_max(&self) -> usize {
@@ -508,7 +508,7 @@ fn a_deaf_transport_is_an_error_of_its_own() {
 }
 
 #[test]
-fn a_gap_in_the_stream_is_a_fault_of_this_side() {
+fn a_gap_in_the_stream_is_a_local_fault() {
     let (mut cli, mut daemon, lab) = connected(vec![1; 100]);
     let stag = cli.grant().stag;
     let segment = fpdu(&tagged(TAGGED_LAST, WRITE, stag.0, 0, &[9; 8]));

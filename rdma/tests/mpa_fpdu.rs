@@ -229,7 +229,7 @@ fn lengths_that_disagree_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn an_fpdu_in_one_chunk_is_lent_from_that_chunk() {
+fn an_fpdu_in_one_chunk_is_borrowed_from_that_chunk() {
     let (one, two) = (pattern(1442, 1), pattern(30, 2));
     let stream = [fpdu(true, &one), fpdu(true, &two)].concat();
     let memory = stream.as_ptr_range();
@@ -286,7 +286,7 @@ fn a_chunk_may_begin_with_bytes_of_the_startup_phase() {
 }
 
 #[test]
-fn what_the_caller_may_not_do_ends_the_stream() {
+fn a_misuse_by_the_caller_ends_the_stream() {
     let bytes = fpdu(true, &[7; 100]);
     for (offset, name) in [(START + 1, "gap"), (START + 500, "far"), (START - 1, "overlap")] {
         let mut stats = MpaStats::default();
@@ -308,7 +308,7 @@ fn what_the_caller_may_not_do_ends_the_stream() {
 
 // Chunks are packet buffers, without which nothing more is received, on any connection.
 #[test]
-fn a_long_fpdu_that_is_never_ended_pins_next_to_nothing() {
+fn a_long_fpdu_that_never_ends_pins_few_packet_buffers() {
     let stream = longest_fpdu(&pattern(65535, 4));
     for size in [64, 1024, 1448, 8948] {
         let mut receiver = Receiver::new(true, SPILL_MAX);
@@ -340,7 +340,7 @@ fn small_chunks_do_not_pile_up() {
 }
 
 #[test]
-fn an_fpdu_that_lies_whole_in_a_chunk_is_lent_unless_something_is_held() {
+fn an_fpdu_inside_a_chunk_is_borrowed_unless_bytes_are_held() {
     let stream = [fpdu(true, &[1; 40]), fpdu(true, &[2; 60]), fpdu(true, &[3; 80])].concat();
     let (config, mut stats) = (DeframerConfig::default(), MpaStats::default());
     let mut deframer = Deframer::<&[u8]>::new(START, config);
@@ -477,7 +477,7 @@ proptest! {
 
 // Whoever owns the packet buffers may want them back at any time.
 #[test]
-fn an_fpdu_survives_that_its_chunks_are_given_back() {
+fn an_fpdu_survives_the_return_of_its_chunks() {
     let stream = [fpdu(true, b"first"), longest_fpdu(&pattern(65535, 4)), fpdu(true, b"next")].concat();
     for size in [1, 100, 300, 536, 1448, 8948] {
         for every in [1, 2, 7, 40] {

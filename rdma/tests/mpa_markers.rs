@@ -188,7 +188,7 @@ fn a_marker_that_points_elsewhere_ends_the_stream() {
 
 // RFC 5044 §4.2: reserved bytes are "ignored on receive", the low two bits of FPDUPTR are zero "for calculations".
 #[test]
-fn what_a_receiver_must_ignore() {
+fn reserved_bits_of_a_marker_are_ignored() {
     let mut stream = Vec::new();
     append(&mut stream, &mut Framer::new(true).with_markers(true), &pattern(600, 1));
     (stream[0], stream[513], stream[515]) = (0xFF, 0xAA, stream[515] | 3);

@@ -111,7 +111,7 @@ fn a_write_behind_a_gap_is_placed_and_delivered_when_the_gap_closes() {
 }
 
 #[test]
-fn the_last_segment_is_placed_early_where_the_configuration_says_so() {
+fn the_last_segment_is_placed_out_of_order_if_configured() {
     let (mut cli, mut daemon, lab) = connect(|config| config.last_out_of_order = true, true);
     let segments = write(&mut cli, daemon.position, 6000, 0);
     let held = Held::offer(&mut daemon, &segments[1..]);
@@ -124,7 +124,7 @@ fn the_last_segment_is_placed_early_where_the_configuration_says_so() {
 }
 
 #[test]
-fn nothing_is_placed_where_nothing_tells_where_fpdus_begin() {
+fn nothing_is_placed_where_no_fpdu_can_be_located() {
     type Change = fn(&mut EndpointConfig);
     let cases: [(Change, bool, u64); 3] = [
         (|_| {}, false, 1),
@@ -154,7 +154,7 @@ fn ready(change: impl FnOnce(&mut EndpointConfig)) -> (Side, u32, RegionId) {
 }
 
 #[test]
-fn whatever_is_wrong_with_it_is_found_in_order() {
+fn invalid_segments_behind_a_gap_end_the_stream_when_it_reaches_them() {
     let (mut daemon, stag, lab) = ready(|_| {});
     let base = daemon.position;
     let cases = [
@@ -197,7 +197,7 @@ fn whatever_is_wrong_with_it_is_found_in_order() {
 
 // A peer that does not align its FPDUs sends what looks like one inside of another's payload.
 #[test]
-fn an_fpdu_that_is_none_of_the_stream_ends_it() {
+fn a_false_fpdu_inside_a_payload_ends_the_stream() {
     for cut in [0, 4] {
         let (mut daemon, stag, _) = ready(|_| {});
         let base = daemon.position;
@@ -218,7 +218,7 @@ fn an_fpdu_that_is_none_of_the_stream_ends_it() {
 }
 
 #[test]
-fn a_second_copy_of_what_was_placed_is_left_out_whatever_it_says() {
+fn a_retransmission_of_placed_bytes_is_ignored() {
     let (mut cli, mut daemon, lab) = connect(|_| {}, true);
     let segments = write(&mut cli, daemon.position, 8000, 0);
     assert!(daemon.out_of_order(segments[2].0, &segments[2].1));
@@ -250,7 +250,7 @@ fn a_length_without_bytes_must_have_been_placed() {
 
 // The right was there when the bytes were placed; what is delivered later is not asked again.
 #[test]
-fn a_right_that_is_revoked_in_between() {
+fn a_right_revoked_between_placement_and_delivery() {
     let (mut cli, mut daemon, lab) = connect(|_| {}, true);
     let segments = write(&mut cli, daemon.position, 6000, 0);
     let held = Held::offer(&mut daemon, &segments[1..3]);
@@ -264,7 +264,7 @@ fn a_right_that_is_revoked_in_between() {
 }
 
 #[test]
-fn as_many_runs_as_are_configured() {
+fn the_number_of_runs_is_limited_by_the_configuration() {
     let (mut cli, mut daemon, lab) = connect(|config| config.placed_runs_max = 2, true);
     let segments = write(&mut cli, daemon.position, 20_000, 0);
     let order = [2, 4, 6, 3, 8, 5];

@@ -84,7 +84,7 @@ fn fpdu_start() -> Option<Vec<u8>> {
 
 // What looks like an FPDU in another's payload, whose length has come before: neither placed, nor the end of the stream.
 #[test]
-fn what_the_lengths_rule_out_is_not_tried() {
+fn a_position_inside_a_known_fpdu_is_not_tried() {
     let mut lab = Lab::new(|_| {});
     let inner = lab.part(0, &[7; 100]);
     let payload = [vec![1; 988], inner.clone(), vec![2; 300]].concat();
@@ -105,7 +105,7 @@ fn what_the_lengths_rule_out_is_not_tried() {
 }
 
 #[test]
-fn lengths_that_lead_elsewhere_end_the_stream_wherever_they_lead() {
+fn lengths_that_miss_a_placed_fpdu_end_the_stream() {
     let mut lab = Lab::new(|_| {});
     let early = lab.part(4000, &[9; 48]);
     // Its length is that of an FPDU that ends 4 bytes before what was placed, 4 bytes in it, or behind it.
@@ -128,7 +128,7 @@ fn lengths_that_lead_elsewhere_end_the_stream_wherever_they_lead() {
 }
 
 #[test]
-fn an_error_in_front_of_what_was_placed_ends_the_stream_before_it_is_delivered() {
+fn an_error_before_a_placed_run_prevents_its_delivery() {
     let mut lab = Lab::new(|config| config.last_out_of_order = true);
     let mut first = lab.part(0, &[5; 100]);
     let last = fpdu(&lab.write(TAGGED_LAST, 100, &[6; 100]));
@@ -144,7 +144,7 @@ fn an_error_in_front_of_what_was_placed_ends_the_stream_before_it_is_delivered()
 
 // The sender cuts its stream anew, and lies about what it has sent before.
 #[test]
-fn a_longer_segment_over_what_was_placed_places_the_rest_only() {
+fn a_longer_segment_over_placed_bytes_places_only_the_rest() {
     let mut lab = Lab::new(|_| {});
     let parts: Vec<_> = (0..5).map(|nth| lab.part(nth * 100, &[nth as u8 + 1; 100])).collect();
     let len = parts[0].len() as u64;
@@ -164,7 +164,7 @@ fn a_longer_segment_over_what_was_placed_places_the_rest_only() {
 }
 
 #[test]
-fn what_was_placed_is_delivered_in_parts_of_any_length() {
+fn a_placed_run_is_delivered_in_parts_of_any_length() {
     let mut lab = Lab::new(|_| {});
     let parts: Vec<_> = (0..20).map(|nth| lab.part(nth * 300, &[nth as u8 + 1; 300])).collect();
     let len = parts[0].len();
@@ -194,7 +194,7 @@ fn what_was_placed_is_delivered_in_parts_of_any_length() {
 
 // A Write behind a Send that takes its right away: placed while the right is there, and never after.
 #[test]
-fn a_right_that_a_send_in_the_gap_takes_away() {
+fn a_right_invalidated_by_a_send_in_the_gap() {
     let mut lab = Lab::new(|_| {});
     let buffer = lab.side.memory.add(vec![0; 64]).unwrap();
     lab.side.endpoint.post_recv(1, slice(buffer, 0, 64)).unwrap();
@@ -219,7 +219,7 @@ fn a_right_that_a_send_in_the_gap_takes_away() {
 
 // Without CRCs only the peer's markers say where an FPDU begins. They may lie; that is found when the gap has closed.
 #[test]
-fn markers_that_lie_write_no_more_than_the_peer_may_and_end_the_stream() {
+fn false_markers_write_only_where_the_peer_may_and_end_the_stream() {
     let mut lab = Lab::new(|config| {
         (config.mpa.markers, config.mpa.crc) = (true, CrcPolicy::IfPeerAsks);
     });
@@ -247,7 +247,7 @@ fn markers_that_lie_write_no_more_than_the_peer_may_and_end_the_stream() {
 
 // Where the peer's FPDUs are looked for by markers only, what looks like one is not tried.
 #[test]
-fn without_a_marker_nothing_is_tried_where_markers_are_asked_for() {
+fn under_the_marker_policy_nothing_is_placed_without_a_marker() {
     let mut lab = Lab::new(|config| {
         config.mpa.markers = true;
         config.out_of_order = OutOfOrderPolicy::Markers;

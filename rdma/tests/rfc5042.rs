@@ -66,7 +66,7 @@ fn no_rule_is_missing() {
 }
 
 #[test]
-fn what_keeps_a_rule_and_what_proves_it_are_there() {
+fn every_rule_names_existing_code_and_tests() {
     let deviations = page::read("deviations.md");
     for row in page::rows(&page::read("rfc5042.md")) {
         let [rule, _, keeps, tests] = &row[..] else { panic!("{row:?}") };

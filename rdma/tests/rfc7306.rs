@@ -37,7 +37,7 @@ const fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
 }
 
 #[test]
-fn atomic_operations_return_what_was_there() {
+fn atomic_operations_return_the_original_value() {
     let (mut cli, mut daemon, lab) = connected_for(ALL, values(&[5, 7, 1, 0]));
     let stag = cli.grant().stag;
     let found = cli.memory.add(vec![0xee; 40]).unwrap();
@@ -109,7 +109,7 @@ fn an_atomic_request_and_its_response_on_the_wire() {
 }
 
 #[test]
-fn immediate_data_takes_its_turn_among_the_sends() {
+fn immediate_data_keeps_its_order_among_sends() {
     let (mut cli, mut daemon, lab) = connected_for(ALL, vec![0; 64]);
     let stag = cli.grant().stag;
     let local = cli.memory.add(pattern(32, 1)).unwrap();
@@ -153,7 +153,7 @@ fn immediate_data_takes_its_turn_among_the_sends() {
 }
 
 #[test]
-fn what_cannot_be_posted() {
+fn atomic_operations_that_cannot_be_posted() {
     let (mut cli, _, _) = connected_for(ALL, vec![0; 8]);
     let stag = cli.grant().stag;
     let local = cli.memory.add(vec![0; 16]).unwrap();
@@ -369,7 +369,7 @@ fn response_refused(msn: u32, id: u32, len: usize, kind: u8, code: u8, error: St
 }
 
 #[test]
-fn atomic_responses_that_are_not_the_one_that_is_due() {
+fn unexpected_atomic_responses() {
     response_refused(1, 2, 12, 0x02, 0xff, StreamError::AtomicResponse);
     response_refused(1, 1, 11, 0x02, 0xff, StreamError::AtomicResponse);
     response_refused(1, 1, 13, 0x12, 0x05, StreamError::MessageTooLong);

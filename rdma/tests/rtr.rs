@@ -75,7 +75,7 @@ fn responder(takes: RtrOptions, asked: RtrOptions, buffers: u64) -> Side {
 /// Every first message, at responders that take this and that, with and without buffers: one that was agreed on is
 /// taken, every other ends the stream.
 #[test]
-fn a_responder_takes_what_was_agreed_on() {
+fn a_responder_accepts_only_the_negotiated_rtr_message() {
     for (takes, asked) in options().flat_map(|takes| options().map(move |asked| (takes, asked))) {
         // What the Reply must say: what both have; or else what this side has, which is a Write if it is nothing.
         let ours = if takes.is_empty() { RtrOptions { write: true, ..NONE } } else { takes };
@@ -113,7 +113,7 @@ fn a_responder_takes_what_was_agreed_on() {
 
 /// What is malformed is told as such, not as an indication that does not match; a Terminate is not answered.
 #[test]
-fn a_first_message_that_is_malformed_is_told_so() {
+fn a_malformed_first_message_is_reported_as_malformed() {
     let cases = [
         (untagged(UNTAGGED_LAST, SEND, 0, [0, 2, 0], b""), Some([0x12, 0x03])),
         (untagged(UNTAGGED_LAST, SEND, 0, [3, 1, 0], b""), Some([0x12, 0x01])),
@@ -140,7 +140,7 @@ fn a_first_message_that_is_malformed_is_told_so() {
 
 /// The first Send of the peer's program is the second on the stream after a Send that was the indication, the first else.
 #[test]
-fn the_sends_of_the_program_follow() {
+fn sends_of_the_program_follow_the_rtr_message() {
     for (name, first, kind) in first_messages().into_iter().take(5) {
         let mut side = responder(ALL, ALL, 2);
         side.wire.take();
@@ -183,7 +183,7 @@ fn without_the_peer_to_peer_model_a_first_send_takes_a_buffer() {
 
 /// Two of ours, whatever each of them has: agreed, or told so, and all work is done after any of the indications.
 #[test]
-fn both_roles_against_one_another() {
+fn initiator_against_responder_with_every_rtr_setting() {
     for (asks, takes) in options().flat_map(|asks| options().map(move |takes| (asks, takes))) {
         for (crc, cut) in [(CrcPolicy::Required, 1448), (CrcPolicy::IfPeerAsks, 1), (CrcPolicy::Required, 7)]
         {
@@ -223,7 +223,7 @@ fn both_roles_against_one_another() {
 
 /// The responder may send as soon as the indication is there, and not before (RFC 5044 §7.1.2 rule 4).
 #[test]
-fn the_responder_speaks_behind_the_indication() {
+fn the_responder_sends_only_after_the_rtr_message() {
     for (name, first, _) in first_messages().into_iter().take(5) {
         let mut side = responder(ALL, ALL, 0);
         let stag = decode_reply(&side.wire.take()[24..]).unwrap().stag;

@@ -280,7 +280,7 @@ fn read_requests_cut_short() {
 }
 
 #[test]
-fn reads_of_what_may_not_be_read() {
+fn reads_without_the_right() {
     use AccessError::*;
     type Source = fn(&Target) -> (u32, u64, u32);
     let cases: [(Source, u8, AccessError); 10] = [
@@ -306,7 +306,7 @@ fn reads_of_what_may_not_be_read() {
 }
 
 #[test]
-fn a_read_whose_right_ends_midway_tells_how_far_it_came() {
+fn a_read_whose_right_ends_midway_reports_its_progress() {
     let mut target = Target::new();
     target.side.wire = Wire::new(1448, 1448);
     let segment = read_request(1, 7, 4096, target.stag, 0);
@@ -362,7 +362,7 @@ fn stags_that_may_not_be_invalidated() {
 }
 
 #[test]
-fn what_may_be_invalidated_is_gone() {
+fn an_invalidated_stag_is_revoked() {
     let mut target = with_buffer();
     let segment = untagged(UNTAGGED_LAST, SEND_SE_INVALIDATE, target.given, [0, 1, 0], &[1; 8]);
     target.send(&segment);
@@ -374,7 +374,7 @@ fn what_may_be_invalidated_is_gone() {
 }
 
 #[test]
-fn the_first_error_is_the_one_that_is_told() {
+fn the_first_error_is_the_one_reported() {
     let mut target = Target::new();
     let good = tagged(TAGGED_LAST, WRITE, target.stag, 0, &[0xff; 8]);
     let first = tagged(TAGGED_LAST, WRITE, target.stag, 4090, &[0xff; 8]);

@@ -339,7 +339,7 @@ fn page() -> [Vec<Vec<String>>; 2] {
 }
 
 #[test]
-fn each_code_that_is_sent_and_a_second_stream_that_goes_on() {
+fn each_code_is_sent_and_a_second_stream_continues() {
     let mut seen = BTreeSet::new();
     for (case, provoke) in [RDMAP, DDP, MPA].concat() {
         let (mut rig, expected) = provoke();
@@ -367,7 +367,7 @@ fn each_code_that_is_sent_and_a_second_stream_that_goes_on() {
 }
 
 #[test]
-fn codes_that_are_not_sent_are_told_to_the_owner() {
+fn codes_that_are_not_sent_are_reported_to_the_owner() {
     // RFC 5044 §8 code 4: "the TCP connection MUST be immediately closed".
     for reply in [&mpa(REQUEST, 0, 0, b"")[..], b"HTTP/1.1 400 Bad", &[0; 20]] {
         let mut rig = Rig::initiator(None);
@@ -430,7 +430,7 @@ fn each_code_is_understood_when_a_peer_sends_it() {
 }
 
 #[test]
-fn the_page_names_codes_and_tests_that_are_there() {
+fn the_page_names_existing_codes_and_tests() {
     for row in page().concat() {
         let [code, name, when, _, tests] = &row[..] else { panic!("{row:?}") };
         assert_eq!(code_of(code).name(), name, "{code}");

@@ -43,7 +43,7 @@ fn response_refused(before: &[Vec<u8>], segment: &[u8], kind: u8, code: u8, erro
 }
 
 #[test]
-fn read_responses_that_are_not_what_is_due() {
+fn unexpected_read_responses() {
     use AccessError::*;
     let response = |control, stag, to, len| tagged(control, READ_RESPONSE, stag, to, &vec![9; len]);
     let refuse = |segment: Vec<u8>, code, error| {
@@ -107,7 +107,7 @@ fn a_terminate_is_reported_and_never_answered() {
 }
 
 #[test]
-fn an_initiator_that_cannot_agree_says_so() {
+fn an_initiator_reports_terms_that_it_cannot_accept() {
     // RFC 6581 §9.1: the responder's ORD exceeds our IRD.
     let mut side = Side::initiator(initiator_config(), &request(b""));
     side.transmit();

@@ -19,7 +19,7 @@ fn told(node: &mut Node) -> Vec<(CmId, CmEventKind)> {
 }
 
 #[test]
-fn both_sides_hear_of_a_connection_and_of_its_end() {
+fn both_sides_receive_events_for_a_connection_and_its_end() {
     let mut net = Net::new();
     let listener = listen(&mut net, 1);
     let a = party(&mut net.nodes[0], CAP, None, 1);
@@ -79,7 +79,7 @@ fn both_sides_hear_of_a_connection_and_of_its_end() {
 }
 
 #[test]
-fn work_given_to_a_queue_pair_in_error_is_flushed_and_a_reset_makes_it_new() {
+fn work_posted_to_a_queue_pair_in_error_is_flushed_until_its_reset() {
     let mut net = Net::new();
     let (a, b) = pair(&mut net);
     let now = net.now;
@@ -114,7 +114,7 @@ fn work_given_to_a_queue_pair_in_error_is_flushed_and_a_reset_makes_it_new() {
 }
 
 #[test]
-fn buffers_posted_before_the_connection_take_what_comes() {
+fn buffers_posted_before_the_connection_receive_messages() {
     let mut net = Net::new();
     listen(&mut net, 1);
     let a = party(&mut net.nodes[0], CAP, None, 1);
@@ -155,7 +155,7 @@ fn a_rejected_connection_flushes_its_queue_pair() {
 }
 
 #[test]
-fn a_backlog_bounds_what_waits_and_answers_make_room() {
+fn a_backlog_bounds_waiting_requests_and_answers_free_it() {
     let mut net = Net::new();
     listen(&mut net, 2);
     let connect = |net: &mut Net| {
@@ -180,7 +180,7 @@ fn a_backlog_bounds_what_waits_and_answers_make_room() {
 /// RFC 5044 §7.1.2 has the responder wait for the MPA Request. Streams on which none comes take no place of a backlog, and
 /// the one that has been silent longest gives way to a new one.
 #[test]
-fn silent_streams_keep_nobody_out() {
+fn silent_streams_do_not_block_new_connections() {
     for (silent, backlog) in [(1, 1), (2, 1), (7, 3), (64, 8), (128, 2), (256, 1)] {
         let mut net = Net::with(Limits { silent, ids: 512, ..Limits::default() });
         let listener = listen(&mut net, backlog);
@@ -239,7 +239,7 @@ fn requests_beyond_the_backlog_are_refused() {
 }
 
 #[test]
-fn an_initiator_that_goes_before_it_is_answered_is_told_of_as_such() {
+fn a_connection_lost_before_its_answer_is_reported() {
     let mut net = Net::new();
     let listener = listen(&mut net, 1);
     let a = party(&mut net.nodes[0], CAP, None, 1);
@@ -266,7 +266,7 @@ fn an_initiator_that_goes_before_it_is_answered_is_told_of_as_such() {
 }
 
 #[test]
-fn what_the_adapter_was_not_told_is_taken_back() {
+fn requests_that_the_adapter_has_not_polled_are_withdrawn() {
     let mut net = Net::new();
     let a = party(&mut net.nodes[0], CAP, None, 1);
     let device = &mut net.nodes[0].device;
@@ -298,7 +298,7 @@ fn what_the_adapter_was_not_told_is_taken_back() {
 }
 
 #[test]
-fn a_listener_that_is_gone_takes_no_more_and_drops_who_has_not_asked_yet() {
+fn a_destroyed_listener_drops_connections_without_a_request() {
     let mut net = Net::new();
     let listener = listen(&mut net, 4);
     let device = &mut net.nodes[1].device;
@@ -337,7 +337,7 @@ fn an_owner_can_end_a_stream_with_a_terminate() {
 }
 
 #[test]
-fn thousands_of_connections_leave_nothing() {
+fn thousands_of_connections_leak_nothing() {
     let mut net = Net::with(Limits { ids: 4, qps: 2, pds: 1, cqs: 2, mrs: 1, ..Limits::default() });
     let device = &mut net.nodes[1].device;
     let listener = device.create_id(Some(address(1))).unwrap();

@@ -14,7 +14,7 @@ use rdma::verbs::*;
 use rdma::{AccessError, StreamError};
 
 #[test]
-fn a_completion_queue_that_overruns_says_so_and_ends_its_queue_pairs() {
+fn an_overrun_completion_queue_raises_an_event_and_ends_its_queue_pairs() {
     let mut net = Net::new();
     listen(&mut net, 4);
     let node = &mut net.nodes[0];
@@ -60,7 +60,7 @@ fn a_completion_queue_that_overruns_says_so_and_ends_its_queue_pairs() {
 }
 
 #[test]
-fn a_queue_as_long_as_those_behind_it_does_not_overrun() {
+fn a_completion_queue_as_long_as_its_queues_does_not_overrun() {
     let mut net = Net::new();
     let cap = QpCap { max_send_wr: 3, max_recv_wr: 2, ..CAP };
     listen(&mut net, 4);
@@ -97,7 +97,7 @@ fn a_queue_as_long_as_those_behind_it_does_not_overrun() {
 }
 
 #[test]
-fn a_completion_queue_wakes_its_owner_once_for_what_was_asked_for() {
+fn an_armed_completion_queue_raises_one_event() {
     let mut net = Net::new();
     let (a, b) = pair(&mut net);
     for at in 0..6 {
@@ -130,7 +130,7 @@ fn srq_of(node: &Node, party: &Party) -> SrqId {
 }
 
 #[test]
-fn queue_pairs_share_buffers_and_the_limit_is_told_once() {
+fn queue_pairs_share_buffers_and_the_limit_event_is_raised_once() {
     let mut net = Net::new();
     let (a, b) = pair_with(&mut net, [CAP, CAP], Some(8));
     let srq = srq_of(&net.nodes[1], &b);
@@ -182,7 +182,7 @@ fn queue_pairs_share_buffers_and_the_limit_is_told_once() {
 }
 
 #[test]
-fn a_queue_pair_takes_no_more_of_a_shared_queue_than_it_may() {
+fn a_queue_pair_takes_at_most_its_share_of_a_shared_queue() {
     let mut net = Net::new();
     let cap = QpCap { max_recv_wr: 3, ..CAP };
     let (a, b) = pair_with(&mut net, [CAP, cap], Some(8));
@@ -222,7 +222,7 @@ fn window(node: &mut Node, party: &Party, access: Access) -> (MemoryWindow, Send
 }
 
 #[test]
-fn a_window_opens_a_part_of_a_region_until_the_peer_or_the_owner_closes_it() {
+fn a_window_opens_part_of_a_region_until_it_is_invalidated() {
     let mut net = Net::new();
     let (a, b) = pair(&mut net);
     let access = Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
@@ -257,7 +257,7 @@ fn a_window_opens_a_part_of_a_region_until_the_peer_or_the_owner_closes_it() {
 }
 
 #[test]
-fn what_a_window_does_not_allow_ends_the_stream() {
+fn an_access_that_a_window_does_not_allow_ends_the_stream() {
     let access = Access::REMOTE_READ;
     let write = |rkey, at| SendOp::RdmaWrite { remote_addr: at, rkey };
     let read = |rkey, at| SendOp::RdmaRead { remote_addr: at, rkey };
@@ -314,7 +314,7 @@ fn a_window_that_cannot_be_bound_is_a_bind_error() {
 }
 
 #[test]
-fn objects_are_taken_away_in_the_right_order_only_and_nothing_is_left() {
+fn objects_are_destroyed_in_the_right_order_only() {
     let mut net = Net::new();
     let (a, _) = pair(&mut net);
     let Node { device, stags, .. } = &mut net.nodes[0];
@@ -337,7 +337,7 @@ fn objects_are_taken_away_in_the_right_order_only_and_nothing_is_left() {
 }
 
 #[test]
-fn sizes_and_rights_are_checked_when_objects_are_made() {
+fn sizes_and_rights_are_checked_when_objects_are_created() {
     let mut net = Net::new();
     let Node { device, stags, .. } = &mut net.nodes[0];
     let pd = device.alloc_pd().unwrap();

@@ -203,7 +203,7 @@ fn a_wrong_key_or_range_is_a_protection_error_and_nothing_is_sent() {
 }
 
 #[test]
-fn an_element_without_bytes_is_not_looked_at() {
+fn an_element_without_bytes_is_not_checked() {
     let mut net = Net::new();
     let (a, b) = pair(&mut net);
     let nowhere = Sge { addr: u64::MAX, length: 0, lkey: Stag(0) };
@@ -233,7 +233,7 @@ fn a_buffer_that_may_not_be_written_or_is_too_short_is_an_error_of_its_own() {
 }
 
 #[test]
-fn work_that_is_not_signaled_gives_its_place_back_with_the_next_that_is() {
+fn unsignaled_requests_free_their_slots_with_the_next_signaled_one() {
     let mut net = Net::new();
     let cap = QpCap { max_send_wr: 4, ..CAP };
     let (a, b) = pair_with(&mut net, [cap, CAP], None);
@@ -313,7 +313,7 @@ fn a_read_with_invalidate_and_a_local_invalidate_end_a_region() {
 }
 
 #[test]
-fn what_is_posted_in_the_wrong_state_or_shape_is_refused() {
+fn requests_in_the_wrong_state_or_of_wrong_length_are_refused() {
     let mut net = Net::new();
     let a = party(&mut net.nodes[0], CAP, None, 1);
     let device = &mut net.nodes[0].device;
@@ -337,7 +337,7 @@ fn what_is_posted_in_the_wrong_state_or_shape_is_refused() {
 
 /// What is the same for many FPDUs of a message is looked at once a turn, not once a message.
 #[test]
-fn a_right_that_goes_between_two_turns_of_a_message_is_missed_at_once() {
+fn a_right_revoked_between_two_transmit_passes_ends_the_message() {
     for (turn, op) in [SEND, SendOp::RdmaWrite { remote_addr: BASE, rkey: Stag(1) }].iter().enumerate() {
         let mut net = Net::new();
         let (a, _) = pair(&mut net);

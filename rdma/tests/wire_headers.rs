@@ -88,7 +88,7 @@ fn every_short_prefix_is_truncated() {
 }
 
 #[test]
-fn the_t_bit_chooses_the_header() {
+fn the_t_bit_selects_the_header() {
     assert_eq!(Header::parse(&TAGGED).unwrap().0, Header::Tagged(tagged()));
     assert_eq!(Header::parse(&UNTAGGED).unwrap().0, Header::Untagged(untagged()));
     assert_eq!(TaggedHeader::parse(&UNTAGGED).unwrap_err(), ParseError::TagFlag);

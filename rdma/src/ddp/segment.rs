@@ -29,7 +29,7 @@ mod tests {
     use super::{Segment, cut};
 
     #[test]
-    fn messages_are_cut_as_the_rfc_shows() {
+    fn messages_are_segmented_as_the_rfc_shows() {
         // RFC 5041 §5.2: 2048 bytes, MULPDU 1500: 1482 and 566 untagged, 1486 and 562 tagged.
         assert_eq!(cut(1500, 18, 2048), Some(Segment { len: 1482, last: false }));
         assert_eq!(cut(1500, 18, 566), Some(Segment { len: 566, last: true }));

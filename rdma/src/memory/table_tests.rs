@@ -121,7 +121,7 @@ fn a_region_takes_its_stags_with_it() {
 #[test]
 #[cfg_attr(miri, ignore = "131,072 STags, against the clock")]
 #[allow(clippy::disallowed_methods, reason = "what is tested is how long it takes")]
-fn a_region_with_very_many_stags_takes_them_with_it_at_once() {
+fn a_region_with_many_stags_revokes_them_at_once() {
     const COUNT: u32 = 1 << 17;
     let mut table = table(COUNT as usize);
     for at in 0..COUNT {
@@ -173,7 +173,7 @@ fn an_index_stays_in_quarantine() {
 }
 
 #[test]
-fn a_live_index_is_passed_over() {
+fn a_live_index_is_skipped() {
     let mut table = table(2);
     let stream = Scope::Stream(STREAM);
     let old = table.grant(RegionId(0), 1, BOTH, stream).unwrap();

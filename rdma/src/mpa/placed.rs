@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_placed_is_not_placed_again_and_the_number_of_runs_is_bounded() {
+    fn placed_bytes_are_not_placed_again_and_the_number_of_runs_is_bounded() {
         let mut runs = PlacedRuns::new(2);
         assert_eq!(runs.free_until(7), Some(u64::MAX));
         runs.add(run(100, 200));

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_list_is_cut_from_its_elements() {
+    fn part_of_a_list_is_taken_from_its_elements() {
         let list = [sge(1, 100, 10), sge(9, 0, 0), sge(2, 0, 5), sge(3, 7, 3)];
         assert_eq!(pieces(&list, 0, 18).unwrap(), [(1, 100, 10), (2, 0, 5), (3, 7, 3)]);
         assert_eq!(pieces(&list, 4, 6).unwrap(), [(1, 104, 6)]);

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_back_unfinished_work_forgets_what_was_due() {
+    fn removing_unfinished_work_clears_the_awaited_responses() {
         let mut queue = queue(&[READ, WRITE, READ, WRITE]);
         queue.next_sent();
         queue.next_sent();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_internal_request_takes_no_place_of_the_owner() {
+    fn the_internal_request_uses_no_slot_of_the_owner() {
         let mut queue = SendQueue::new(1, 0, 0);
         queue.post_internal(READ);
         assert_eq!(queue.post(WorkRequest::new(9, WRITE, Local::EMPTY)), Ok(()));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_when_its_completion_is_taken() {
+    fn a_slot_is_free_when_its_completion_is_polled() {
         let mut queue = queue(&[WRITE, WRITE]);
         let another = WorkRequest::new(9, WRITE, Local::EMPTY);
         assert_eq!(queue.post(another), Err(PostError::QueueFull));

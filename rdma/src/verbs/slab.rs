@@ -67,7 +67,7 @@ mod tests {
     use super::Slab;
 
     #[test]
-    fn a_stale_name_names_nothing() {
+    fn a_stale_handle_names_no_object() {
         let mut slab = Slab::new(2);
         let (a, b) = (slab.insert('a').unwrap(), slab.insert('b').unwrap());
         assert_eq!(slab.insert('c'), None);
