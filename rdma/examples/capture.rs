@@ -1,6 +1,6 @@
-//! Writes a capture file in which two engines do all that the protocols have: `capture FILE`. It is for
-//! `dataplane/tests/pcap.sh`, which has tshark judge it. Every payload is what the engines sent, a segment of theirs to a
-//! packet; the headers of TCP and IP around them are made here.
+//! Writes a capture file in which two endpoints use every feature of the protocols: `capture FILE`.
+//! `dataplane/tests/pcap.sh` checks it with tshark. The payloads are the endpoints' output, one segment per packet;
+//! this program adds the headers of TCP and IP.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "whatever fails, the run is over")]
 
 #[path = "../tests/common/mod.rs"]
@@ -21,11 +21,11 @@ use tcp_stack::{MacAddr, SeqNum};
 const SERVER_PORT: u16 = 7400;
 const LAB: usize = 16_384;
 
-/// A capture file (pcap, Ethernet), packet by packet.
+/// Capture file (pcap, Ethernet), written packet by packet.
 struct Capture {
     bytes: Vec<u8>,
     packets: u32,
-    /// TCP connections begun.
+    /// Number of TCP connections opened.
     dialogues: u16,
 }
 
@@ -39,7 +39,7 @@ impl Capture {
     }
 
     fn packet(&mut self, frame: &[u8]) {
-        // A microsecond apart.
+        // One microsecond apart.
         let length = u32::try_from(frame.len()).unwrap();
         for word in [1_700_000_000 + self.packets / 1_000_000, self.packets % 1_000_000, length, length] {
             self.bytes.extend_from_slice(&word.to_le_bytes());
@@ -49,7 +49,7 @@ impl Capture {
     }
 }
 
-/// A TCP connection in the capture: host 0 has opened it, to host 1.
+/// A TCP connection in the capture, opened by host 0 to host 1.
 struct Dialogue<'a> {
     capture: &'a mut Capture,
     port: u16,
@@ -102,7 +102,7 @@ impl<'a> Dialogue<'a> {
         self.next[from] = self.next[from].wrapping_add(u32::try_from(occupied).unwrap());
     }
 
-    /// Lets both sides speak until neither has anything to say.
+    /// Carries bytes both ways until neither side has any.
     fn run(&mut self, sides: &mut [Side; 2]) {
         loop {
             let mut moved = false;
@@ -128,15 +128,15 @@ impl<'a> Dialogue<'a> {
     }
 }
 
-/// Two sides, connected, and what a program on side 0 works with.
+/// Two connected sides, and the objects that a program on side 0 uses.
 struct Stage<'a> {
     dialogue: Dialogue<'a>,
     sides: [Side; 2],
-    /// Of side 0.
+    /// Region of side 0.
     local: RegionId,
-    /// Of side 1, for side 0.
+    /// STag of side 1, for side 0.
     stag: Stag,
-    /// Of side 1, where Sends go.
+    /// Region of side 1 for received Sends.
     inbox: RegionId,
 }
 
@@ -158,14 +158,15 @@ impl<'a> Stage<'a> {
         self.dialogue.run(&mut self.sides);
     }
 
-    /// Side 1 has so many buffers of a kilobyte.
+    /// Posts buffers of a kilobyte each at side 1.
     fn buffers(&mut self, count: u64) {
         for at in 0..count {
             self.sides[1].endpoint.post_recv(at, slice(self.inbox, at * 1024, 1024)).unwrap();
         }
     }
 
-    /// An RDMA Write and a Read of several segments, and the four Sends, from the shortest to more than one segment.
+    /// Posts an RDMA Write and a Read of several segments, and the four Sends, from the shortest to more than one
+    /// segment.
     fn work(&mut self) {
         let (local, stag) = (self.local, self.stag);
         self.buffers(8);
@@ -196,7 +197,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What is done over each kind of connection that MPA knows.
+/// Captures every kind of connection that MPA defines.
 fn connections(capture: &mut Capture) {
     let plain = initiator_config();
     let mut marked = plain;
@@ -220,7 +221,7 @@ fn connections(capture: &mut Capture) {
     }
 }
 
-/// RFC 7306.
+/// Captures the operations of RFC 7306.
 fn extensions(capture: &mut Capture) {
     let mut stage = Stage::new(capture, initiator_config(), request(b""));
     stage.buffers(2);
@@ -237,7 +238,7 @@ fn extensions(capture: &mut Capture) {
     stage.close();
 }
 
-/// A Terminate of each layer that has one to send without a fault of the wire.
+/// Captures a Terminate of each layer that can send one without damage on the wire.
 fn terminates(capture: &mut Capture) {
     let end = LAB as u64;
     for case in 0..4 {
@@ -247,9 +248,9 @@ fn terminates(capture: &mut Capture) {
         match case {
             0 => endpoint.post_write(0, slice(local, 0, 1), stag, end),
             1 => endpoint.post_read(0, slice(local, 0, 1), stag, end),
-            // There is no buffer for it.
+            // The peer has posted no buffer.
             2 => endpoint.post_send(0, slice(local, 0, 1), false, None),
-            // Nor a right to invalidate that.
+            // The peer's STag may not be invalidated.
             _ => {
                 stage.buffers(1);
                 stage.sides[0].endpoint.post_send(0, slice(local, 0, 1), false, Some(stag))
@@ -261,7 +262,7 @@ fn terminates(capture: &mut Capture) {
     }
 }
 
-/// The initiator says no to the Reply: a responder of no Reads takes none of its ready-to-receive messages (RFC 6581 §9.1).
+/// The initiator refuses the Reply: a responder with an IRD of 0 accepts none of its RTR messages (RFC 6581 §9.1).
 fn no_common_form(capture: &mut Capture) {
     let rtr = Some(RtrOptions { send: false, write: false, read: true });
     let mut no_reads = initiator_config();
@@ -275,7 +276,7 @@ fn no_common_form(capture: &mut Capture) {
     dialogue.close();
 }
 
-/// The responder says no.
+/// The responder rejects the connection.
 fn rejects(capture: &mut Capture) {
     for revision in [1, 2] {
         let private_data = encode_request("nowhere", ALL, b"").unwrap();

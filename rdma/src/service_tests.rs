@@ -62,7 +62,7 @@ fn the_bytes_of_a_request_and_its_answer() {
     assert!(answer.accept);
     assert_eq!(answer.region, Some(RegionId(9)));
 
-    // The STag works on this stream, for the whole region, and on no other.
+    // The STag is valid on this stream for the whole region, and on no other stream.
     let own = Origin { stream: STREAM, pd: None };
     assert!(stags.check_place(grant.stag, grant.base_to, 1 << 20, own).is_ok());
     assert!(stags.check_place(grant.stag, grant.base_to, (1 << 20) + 1, own).is_err());
@@ -247,7 +247,7 @@ fn requests_that_cannot_be_written() {
     assert_eq!(encode_request(&"x".repeat(63), BOTH, &[0; 32]).unwrap().len(), REQUEST_MAX);
 }
 
-/// UAX #9 §2: the explicit directional formatting characters; beside them what else no list shows.
+/// UAX #9 §2: the explicit directional formatting characters; and other characters that a list does not show.
 #[test]
 fn names_have_no_invisible_characters() {
     let bidirectional =

@@ -1,4 +1,4 @@
-//! The end that the owner asks for, with a peer that stalls: it owes Read Responses, or takes none of its own.
+//! Disconnect by the owner while the peer stalls: it owes Read Responses, or does not take its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -17,7 +17,7 @@ fn with_timeout(disconnect_timeout: Duration) -> EndpointConfig {
     EndpointConfig { disconnect_timeout, ..initiator_config() }
 }
 
-/// An initiator and a responder with this time limit, and what the initiator was granted.
+/// Returns an initiator and a responder with this time limit, and the initiator's grant.
 fn pair(timeout: Duration) -> (Side, Side, rdma::service::Grant) {
     let private_data = rdma::service::encode_request("lab", BOTH, b"").unwrap();
     let mut cli = Side::initiator(with_timeout(timeout), &request(&private_data));
@@ -48,7 +48,7 @@ fn read_responses_that_never_arrive_reset_the_connection_after_the_time_limit() 
             cli.endpoint.disconnect(cli.now);
             let deadline = cli.now + timeout;
             assert_eq!(cli.endpoint.next_deadline(), Some(deadline));
-            // Saying it again wins no time.
+            // A second disconnect does not extend the time limit.
             cli.now += timeout / 2;
             cli.endpoint.disconnect(cli.now);
             assert_eq!(cli.endpoint.next_deadline(), Some(deadline));
@@ -66,7 +66,7 @@ fn read_responses_that_never_arrive_reset_the_connection_after_the_time_limit() 
     }
 }
 
-/// Some that come win no time for the others.
+/// Responses that arrive do not extend the time limit for the others.
 #[test]
 fn slow_progress_of_the_peer_does_not_extend_the_time_limit() {
     for timeout in TIMEOUTS {
@@ -93,7 +93,7 @@ fn slow_progress_of_the_peer_does_not_extend_the_time_limit() {
     }
 }
 
-/// The peer asks for bytes and takes none of them: its window stays closed.
+/// The peer requests bytes and does not take them: its window stays closed.
 #[test]
 fn read_responses_that_the_peer_does_not_take_are_dropped_after_the_time_limit() {
     for timeout in TIMEOUTS {
@@ -134,7 +134,7 @@ fn a_graceful_end_leaves_no_timer() {
     }
 }
 
-/// A peer that has closed its half, and then takes nothing: the owner's wish still has its time limit.
+/// The peer closes its half and then takes nothing: the owner's disconnect still has its time limit.
 #[test]
 fn a_disconnect_from_a_half_closed_peer_has_a_time_limit() {
     for timeout in TIMEOUTS {

@@ -1,4 +1,4 @@
-//! Faults of this side: what the peer is told of them, byte by byte, and that none is passed over.
+//! Local faults: the Terminate that the peer receives, byte by byte, for each of them.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ fn a_terminate_without_room_waits_and_then_resets() {
     assert_eq!(target.side.endpoint.next_deadline(), None);
 }
 
-/// A grant for more than the region has: the check lets through what the memory then refuses.
+/// Grants more than the region has: the access check passes and the memory refuses.
 fn beyond(target: &mut Target) -> u32 {
     let len = LAB as u64 * 2;
     target.side.stags.grant(target.lab, len, ALL, Scope::Stream(STREAM)).unwrap().0
@@ -92,11 +92,11 @@ fn local_work_whose_bytes_are_missing_is_not_sent() {
 fn a_local_fault_during_setup() {
     type Fail = fn(&mut rdma::Endpoint<Vec<u8>>, core::time::Duration, &mut rdma::RdmaStats);
     for fail in [rdma::Endpoint::fail_local as Fail, rdma::Endpoint::fail_global] {
-        // The Reply is out, and nothing has come.
+        // The Reply is sent, and no FPDU has arrived.
         let mut target = Target::new();
         fail(&mut target.side.endpoint, target.side.now, &mut target.side.stats);
         target.ends_with(&terminate([0x20, 0x05, 0, 0], &[]), StreamError::SetupFailed);
-        // The Reply is not out: no FPDU can be.
+        // The Reply is not sent: no FPDU may be sent.
         let mut side = Side::responder(EndpointConfig::default());
         side.add_region("lab", pattern(LAB, 0x5a), BOTH);
         side.deliver(&mpa(REQUEST, 4, 4, &encode_request("lab", BOTH, b"").unwrap()));

@@ -1,4 +1,4 @@
-//! Whole flows as a command-line initiator and the daemon have them.
+//! Complete flows between a command-line initiator and the daemon.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -34,7 +34,7 @@ fn put_then_prove_then_get() {
     let copy = cli.memory.add(vec![0; LEN as usize]).unwrap();
     cli.events.clear();
 
-    // Writes in windows, and a read of no bytes whose response proves that they are placed.
+    // Writes in windows, then an empty Read whose response proves that they are placed.
     for window in 0..3u32 {
         let (at, len) = (window * PART, PART);
         let part = slice(local, at.into(), len);
@@ -69,7 +69,7 @@ fn put_then_prove_then_get() {
     assert_eq!(daemon.stags.revoke_stream(STREAM), 1);
 }
 
-/// What the region service says no to, the initiator hears with its status, and nothing is granted.
+/// An initiator that the region service refuses receives the status, and nothing is granted.
 #[test]
 fn refusals_of_the_region_service_reach_the_initiator() {
     let cases: [(Vec<u8>, Status); 4] = [
@@ -89,7 +89,7 @@ fn refusals_of_the_region_service_reach_the_initiator() {
             let Event::Rejected { private_data } = &events[0] else { panic!("{events:?}") };
             assert_eq!(decode_reply(private_data), Err(ServiceError::Refused(*status)));
             assert_eq!(events[1..], [Event::Close { how: CloseHow::Fin }]);
-            // The connection is the peer's to close (RFC 5044 §7.1.2): a FIN of ours might overtake the Reply.
+            // The peer closes the connection (RFC 5044 §7.1.2): a FIN of this side might overtake the Reply.
             assert!(!daemon.drain_events().contains(&Event::Close { how: CloseHow::Fin }));
             daemon.endpoint.peer_closed(daemon.now, &mut daemon.stats);
             daemon.collect();
@@ -100,7 +100,7 @@ fn refusals_of_the_region_service_reach_the_initiator() {
     }
 }
 
-/// A peer that was rejected and does not close is closed on, after a while.
+/// If a rejected peer does not close, this side closes after a time limit.
 #[test]
 fn a_rejected_peer_must_close_within_the_time_limit() {
     let mut cli = Side::initiator(initiator_config(), &request(b"hello"));
@@ -197,7 +197,7 @@ fn fpdus_may_follow_the_reply_at_once() {
     assert_eq!(events[1..], [Event::Received { wr_id: 4, bytes: 2, solicited: true, invalidated: None }]);
 }
 
-/// The ends that no Terminate tells (RFC 5044 §8).
+/// Ends without a Terminate (RFC 5044 §8).
 const LOST: Event = Event::Failed { code: ErrorCode::TCP_LOST };
 const NO_MPA: Event = Event::Failed { code: ErrorCode::INVALID_FRAME };
 
@@ -264,7 +264,7 @@ fn ready_to_receive_is_the_first_message() {
             daemon.deliver(&bytes);
         }
         run(&mut cli, &mut daemon, &mut segments(1448));
-        // It is nobody's work request, and takes no place of one.
+        // It is not a work request of the owner, and uses none of the owner's slots.
         assert!(!cli.events.iter().any(|event| matches!(event, Event::Completion { .. })));
         let stag = cli.grant().stag;
         for wr_id in 0..64 {
@@ -289,7 +289,7 @@ fn a_silent_peer_is_poked_until_it_sends() {
     let (stag, local) = (cli.grant().stag, cli.memory.add(vec![0; 8]).unwrap());
     cli.endpoint.post_read(1, slice(local, 0, 8), stag, 0).unwrap();
     cli.transmit();
-    // The peer has it and does not look at it.
+    // The peer has received it and misses it.
     let mut overlooked = cli.wire.take();
     let mut waits = Vec::new();
     while let Some(due) = cli.endpoint.next_deadline() {
@@ -306,7 +306,7 @@ fn a_silent_peer_is_poked_until_it_sends() {
     daemon.deliver(&overlooked);
     run(&mut cli, &mut daemon, &mut segments(1448));
     assert_eq!(cli.bytes(local), [7; 8]);
-    // From now on the peer is known to listen.
+    // From now on the peer is known to receive.
     cli.endpoint.post_read(2, slice(local, 0, 8), stag, 0).unwrap();
     cli.transmit();
     assert_eq!(cli.endpoint.next_deadline(), None);
@@ -367,7 +367,7 @@ fn a_poke_does_not_interrupt_a_message() {
     cli.transmit();
     let lengths: Vec<_> = ulpdus(&cli.wire.take()).iter().map(|segment| segment.len() - 14).collect();
     assert_eq!(lengths, [1428, 1428, 1144]);
-    // The message was a sign of life itself: the wait starts anew.
+    // The message itself shows that the peer is alive: the wait starts again.
     assert_eq!(cli.endpoint.next_deadline(), Some(cli.now + after));
 }
 
@@ -472,7 +472,7 @@ fn work_is_refused_in_the_wrong_state() {
         cli.endpoint.post_recv(wr_id, part).unwrap();
     }
     assert_eq!(cli.endpoint.post_recv(16, part), Err(PostError::QueueFull));
-    // The places of finished work are free when the owner has heard of it.
+    // The slots of finished work are free once the owner has polled the event.
     cli.wire.take();
     let mut env = rdma::Env { stags: &mut cli.stags, memory: &mut cli.memory, stats: &mut cli.stats };
     cli.endpoint.poll_transmit(Duration::ZERO, &mut env, &mut cli.wire);

@@ -1,4 +1,4 @@
-//! Peers that send anything: nothing panics, nothing is changed that was not granted, and the next peer is served.
+//! Peers that send arbitrary bytes: nothing panics, nothing changes that was not granted, and the next peer is served.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use rdma::{CloseHow, EndpointConfig, Event, RegionId, StagTable};
 
 const LAB: usize = 256;
 
-/// A responder with the region `lab`, readable only, and its STag.
+/// Returns a responder with the readable region `lab`, and its STag.
 fn target() -> (Side, RegionId, u32) {
     let mut side = Side::responder(EndpointConfig { receive_queue: 4, ..EndpointConfig::default() });
     let lab = side.add_region("lab", pattern(LAB, 1), rdma::Access::REMOTE_READ);
@@ -26,12 +26,12 @@ fn target() -> (Side, RegionId, u32) {
     (side, lab, decode_reply(&reply[24..]).unwrap().stag.0)
 }
 
-/// Feeds the bytes, then whatever the peer may have left undone, and checks that nothing has happened.
+/// Delivers the chunks, completes any unfinished FPDU, and checks that nothing has changed.
 fn survives(mut side: Side, lab: RegionId, chunks: &[Vec<u8>]) {
     for chunk in chunks {
         side.deliver(chunk);
         side.transmit();
-        // What answers it, if anything does, is well formed: an MPA frame, then FPDUs.
+        // Any response is well formed: an MPA frame, then FPDUs.
         let bytes = side.wire.take();
         let frame = match bytes.strip_prefix(REPLY) {
             Some(rest) => 20 + usize::from(u16::from_be_bytes([rest[2], rest[3]])),
@@ -48,7 +48,7 @@ fn survives(mut side: Side, lab: RegionId, chunks: &[Vec<u8>]) {
     assert_eq!(side.events.iter().filter(|event| matches!(event, Event::Close { .. })).count(), 1);
 }
 
-/// A segment with fields that are often nearly right.
+/// Generates segments whose fields are often almost valid.
 fn segment(stag: u32) -> impl Strategy<Value = Vec<u8>> {
     let control = prop_oneof![
         Just(TAGGED_LAST),
@@ -146,7 +146,7 @@ proptest! {
     }
 }
 
-/// The STag that [`target`] grants: its table has a fixed seed.
+/// Returns the STag that [`target`] grants: its table has a fixed seed.
 fn first_stag() -> u32 {
     let mut stags = StagTable::new(64, [7; 32]);
     stags.grant(RegionId(0), 1, BOTH, rdma::Scope::Stream(STREAM)).unwrap().0

@@ -1,4 +1,4 @@
-//! FPDUs: built, cut into chunks in every way, damaged, found again.
+//! FPDUs: built, split into chunks in every way, damaged, found again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +21,7 @@ fn fpdu(crc: bool, ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An FPDU that a sender may not build, but a receiver may meet: up to 65535 bytes of ULPDU.
+/// Builds an FPDU that a sender may not send but a receiver may meet: up to 65535 bytes of ULPDU.
 fn longest_fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut out = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
     out.extend_from_slice(ulpdu);
@@ -34,7 +34,7 @@ fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|i| u8::try_from((i * 31 + salt * 7 + i / 251) % 256).unwrap()).collect()
 }
 
-/// A chunk that says how many of its kind are alive.
+/// A chunk that counts the live chunks of its kind.
 struct Chunk {
     bytes: Vec<u8>,
     alive: Rc<Cell<usize>>,
@@ -97,8 +97,8 @@ struct Receiver {
     offset: u64,
     alive: Rc<Cell<usize>>,
     alive_max: usize,
-    /// FPDUs that lie whole in a chunk are taken from it before it is pushed.
-    lends: bool,
+    /// True if FPDUs inside a chunk are borrowed from it before it is pushed.
+    borrows: bool,
 }
 
 impl Receiver {
@@ -110,19 +110,19 @@ impl Receiver {
             offset: START,
             alive: Rc::new(Cell::new(0)),
             alive_max: 0,
-            lends: true,
+            borrows: true,
         }
     }
 
-    /// Every FPDU is taken from what the deframer holds.
-    fn that_holds(self) -> Self {
-        Self { lends: false, ..self }
+    /// Takes every FPDU from the chunks that the deframer holds.
+    fn without_borrowing(self) -> Self {
+        Self { borrows: false, ..self }
     }
 
     fn push(&mut self, bytes: &[u8]) {
         let chunk = Chunk::new(bytes, &self.alive);
         let Self { deframer, stats, outcome, offset, .. } = self;
-        while self.lends
+        while self.borrows
             && let Some(fpdu) = deframer.next_whole(*offset, chunk.as_ref(), stats)
         {
             assert!(fpdu.as_ref().is_ok_and(|fpdu| fpdu.contiguous().is_some()) || fpdu.is_err());
@@ -156,14 +156,14 @@ fn crc32c_is_the_one_of_the_rfc() {
     first[0x13] = 1;
     assert_eq!(crc32c(&first), [0x52, 0x23, 0x99, 0x83]);
 
-    // Figure 6: a marker in the midst, 20 bytes behind the FPDU's start.
+    // Figure 6: a marker in the middle, 20 bytes after the start of the FPDU.
     let mut second = vec![0; 0x30];
     second[..4].copy_from_slice(&[0x00, 0x2A, 0x41, 0x43]);
     second[0x0F] = 2;
     second[0x17] = 0x14;
     assert_eq!(crc32c(&second), [0x84, 0x92, 0x58, 0x98]);
 
-    // The check value that every description of CRC-32C gives, low byte first.
+    // The check value of every description of CRC-32C, low byte first.
     assert_eq!(crc32c(b"123456789"), 0xE306_9283_u32.to_le_bytes());
 }
 
@@ -254,7 +254,7 @@ fn a_split_fpdu_is_not_copied() {
     }
 }
 
-/// An FPDU of so many bytes of ULPDU, in chunks of so many.
+/// Splits an FPDU with a ULPDU of `len` bytes into chunks of `size` bytes.
 fn split_without_a_copy(len: usize, size: usize) {
     let ulpdu = pattern(len, 3);
     let stream = fpdu(true, &ulpdu);
@@ -306,7 +306,7 @@ fn a_misuse_by_the_caller_ends_the_stream() {
     assert_eq!(error, FpduError::Undrained);
 }
 
-// Chunks are packet buffers, without which nothing more is received, on any connection.
+// Chunks are packet buffers: without free ones no connection receives anything.
 #[test]
 fn a_long_fpdu_that_never_ends_pins_few_packet_buffers() {
     let stream = longest_fpdu(&pattern(65535, 4));
@@ -321,13 +321,13 @@ fn a_long_fpdu_that_never_ends_pins_few_packet_buffers() {
     }
 }
 
-// A peer may send single bytes; what that pins is bounded all the same.
+// A peer may send single bytes; the number of buffers pinned stays bounded.
 #[test]
 fn small_chunks_do_not_pile_up() {
     let ulpdu = pattern(65535, 4);
     let stream = [longest_fpdu(&ulpdu), fpdu(true, b"next"), longest_fpdu(&ulpdu)].concat();
     let sizes = [1, 2, 3, 63, 64, 65, 536, 1023, 1024, 1448, 9000];
-    // Miri takes long over 131,000 single bytes.
+    // Miri needs too long for 131,000 single bytes.
     for size in sizes.into_iter().skip(if cfg!(miri) { 6 } else { 0 }) {
         let mut receiver = Receiver::new(true, SPILL_MAX);
         receiver.push_in_chunks(&stream, &mut || size);
@@ -345,7 +345,7 @@ fn an_fpdu_inside_a_chunk_is_borrowed_unless_bytes_are_held() {
     let (config, mut stats) = (DeframerConfig::default(), MpaStats::default());
     let mut deframer = Deframer::<&[u8]>::new(START, config);
     let (chunk, rest) = stream.split_at(100);
-    // Bytes of the startup phase may lie before it.
+    // Bytes of the startup phase may precede it.
     let first =
         deframer.next_whole(START - 3, &[&b"end"[..], chunk].concat(), &mut stats).unwrap().unwrap().len();
     assert_eq!((first, deframer.end()), (40, START + 48));
@@ -358,7 +358,7 @@ fn an_fpdu_inside_a_chunk_is_borrowed_unless_bytes_are_held() {
     let held: Vec<_> =
         std::iter::from_fn(|| deframer.next_fpdu(&mut stats).map(|fpdu| fpdu.unwrap().len())).collect();
     assert_eq!((held, stats.fpdus_in, stats.fpdus_in_split), (vec![60, 80], 3, 1));
-    // With markers it would be cut.
+    // With markers the FPDU would not be contiguous.
     let mut marked = Deframer::<&[u8]>::new(START, DeframerConfig { markers: true, ..config });
     assert!(marked.next_whole(START, &stream, &mut stats).is_none());
 }
@@ -425,7 +425,7 @@ proptest! {
             stream.extend(bytes);
         }
         let expected = Outcome { fpdus: expected, errors: vec![] };
-        for mut receiver in [Receiver::new(crc, SPILL_MAX), Receiver::new(crc, SPILL_MAX).that_holds()] {
+        for mut receiver in [Receiver::new(crc, SPILL_MAX), Receiver::new(crc, SPILL_MAX).without_borrowing()] {
             let mut cuts = cuts.iter().copied().cycle();
             receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
             prop_assert_eq!(&receiver.outcome, &expected);
@@ -453,10 +453,10 @@ proptest! {
             }
             stream.extend(bytes);
         }
-        // A longer length than was meant has to find its bytes, or it would wait for them.
+        // A length larger than intended must find its bytes, or the deframer would wait for them.
         stream.extend(vec![0x3C; FPDU_LEN_MAX]);
         let expected = Outcome { fpdus: good, errors: vec![FpduError::Crc] };
-        for mut receiver in [Receiver::new(true, SPILL_MAX), Receiver::new(true, SPILL_MAX).that_holds()] {
+        for mut receiver in [Receiver::new(true, SPILL_MAX), Receiver::new(true, SPILL_MAX).without_borrowing()] {
             let mut cuts = cuts.iter().copied().cycle();
             receiver.push_in_chunks(&stream, &mut || cuts.next().unwrap());
             prop_assert_eq!(&receiver.outcome, &expected);
@@ -475,7 +475,7 @@ proptest! {
     }
 }
 
-// Whoever owns the packet buffers may want them back at any time.
+// The owner of the packet buffers may need them back at any time.
 #[test]
 fn an_fpdu_survives_the_return_of_its_chunks() {
     let stream = [fpdu(true, b"first"), longest_fpdu(&pattern(65535, 4)), fpdu(true, b"next")].concat();
@@ -487,7 +487,7 @@ fn an_fpdu_survives_the_return_of_its_chunks() {
             for (n, chunk) in stream.chunks(size).enumerate() {
                 deframer.push((n * size) as u64, chunk, &mut stats).unwrap();
                 while let Some(fpdu) = deframer.next_fpdu(&mut stats) {
-                    // Its CRC has matched.
+                    // Its CRC matched.
                     lens.push(fpdu.unwrap().len());
                 }
                 deframer.compact_if_small(&mut stats);

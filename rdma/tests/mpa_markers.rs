@@ -1,4 +1,5 @@
-//! Markers byte by byte: the figures of RFC 5044, every place in the interval, every way to cut the stream, every lie.
+//! Markers byte by byte: the figures of RFC 5044, every offset in the interval, every way to split the stream, every
+//! false marker.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
@@ -94,7 +95,7 @@ fn the_figures_of_the_rfc() {
 
 #[test]
 fn figure_4_with_its_marker_within_the_ulpdu() {
-    // 16 bytes of ULPDU, of which 10 fit in front of the marker.
+    // 16 bytes of ULPDU, of which 10 fit before the marker.
     let (mut stream, mut framer) = (Vec::new(), Framer::new(true).with_markers(true));
     append(&mut stream, &mut framer, &[1; 490]);
     let start = stream.len();
@@ -107,8 +108,8 @@ fn figure_4_with_its_marker_within_the_ulpdu() {
     assert_eq!(crc32c(&fpdu[..24]), fpdu[24..]);
 }
 
-// A marker in front of the FPDU, behind its length, in the ULPDU, before the pad, between pad and CRC, and behind the CRC,
-// where it is the next FPDU's.
+// A marker before the FPDU, after its length, in the ULPDU, before the pad, between pad and CRC, and after the CRC,
+// where it belongs to the next FPDU.
 #[test]
 fn every_place_in_the_interval() {
     for lead in (0..128).step_by(if cfg!(miri) { 43 } else { 1 }).map(|nth| nth * 4) {
@@ -165,8 +166,8 @@ fn the_longest_fpdu_with_markers() {
     }
 }
 
-// RFC 5044 §8 code 3: "In the event that the CRC is valid, received MPA Marker (if enabled) and ULPDU Length fields do not
-// agree on the start of an FPDU."
+// RFC 5044 §8 code 3: "In the event that the CRC is valid, received MPA Marker (if enabled) and ULPDU Length fields do
+// not agree on the start of an FPDU."
 #[test]
 fn a_marker_that_points_elsewhere_ends_the_stream() {
     for (at, wrong) in [(0, 4), (512, 504), (512, 0), (1024, 1016)] {
@@ -180,7 +181,7 @@ fn a_marker_that_points_elsewhere_ends_the_stream() {
         stream[field..].copy_from_slice(&crc);
         let (ulpdus, error, stats) = receive(CONFIG, &stream, &mut || 700);
         assert_eq!((ulpdus.len(), error, stats.marker_errors), (0, Some(FpduError::Marker), 1));
-        // Without CRC nothing else would find it.
+        // Without CRC only this check finds it.
         let (_, error, _) = receive(DeframerConfig { crc: false, ..CONFIG }, &stream, &mut || 700);
         assert_eq!(error, Some(FpduError::Marker));
     }

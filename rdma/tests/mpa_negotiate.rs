@@ -1,4 +1,4 @@
-//! The startup phase: the whole transition table, the bytes of every answer, every refusal.
+//! The startup phase: the complete transition table, the bytes of every answer, every refusal.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -45,7 +45,7 @@ impl Side {
         Self { negotiation, stats }
     }
 
-    /// An initiator whose Request is on its way.
+    /// Returns an initiator whose Request has been sent.
     fn waiting(config: NegotiationConfig, request: &ConnectRequest<'_>) -> Self {
         let mut side = Self::initiator(config, request);
         side.send();
@@ -72,7 +72,7 @@ impl Side {
         self.negotiation.poll_event()
     }
 
-    /// The counters that are not zero.
+    /// Returns the counters that are not zero.
     fn counted(&self) -> Vec<(&'static str, u64)> {
         let mut rows = Vec::new();
         self.stats.visit(&mut |name, _, value| {
@@ -128,7 +128,7 @@ AwaitReply PeerClosed Failed
     assert_eq!(table, expected);
 }
 
-/// A name, our side, the Request, the Reply when the owner accepts with "ok"; CRC, IRD and ORD agreed.
+/// Name, local settings, Request, Reply if the owner accepts with "ok"; resulting CRC, IRD and ORD.
 type Row = (&'static str, NegotiationConfig, Vec<u8>, Vec<u8>, bool, (u16, u16));
 
 #[test]
@@ -173,7 +173,7 @@ fn a_responder_answers_as_it_is_asked() {
         let terms = offer.terms;
         assert_eq!((terms.crc, terms.ird, terms.ord, terms.rtr), (crc, ird, ord, None), "{name}");
         assert_eq!(terms.revision, request[17], "{name}");
-        // What the peer must send first is what the Reply says: B, C and D where A is set.
+        // The Reply states what the peer must send first: B, C and D if A is set.
         let flags = |at: usize| reply.get(at).map_or(0, |byte| byte >> 6);
         let offered =
             RtrOptions { send: flags(20) & 1 != 0, write: flags(22) & 2 != 0, read: flags(22) & 1 != 0 };
@@ -221,7 +221,7 @@ fn the_owner_may_reject() {
     assert_eq!(side.negotiation.state(), State::Rejected);
 }
 
-// RFC 5044 §7.1.1, M: each side says what it wants to receive, and the other sends so.
+// RFC 5044 §7.1.1, M: each side states the markers that it wants to receive, and the other sends them.
 #[test]
 fn markers_are_agreed_for_each_direction() {
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -428,10 +428,10 @@ fn a_rejecting_reply_is_reported_with_its_private_data() {
     let depths = Some(ConnectionData { rtr: None, ird: ReadDepth::new(1), ord: ReadDepth::new(2) });
     let rows = [
         (frame("Rep", 0x30, 2, b"\x00\x01\x00\x02why"), depths, &b"why"[..]),
-        // Linux soft-iWARP, rejecting of itself: S set, no private data.
+        // A rejection by Linux soft-iWARP itself: S set, no private data.
         (frame("Rep", 0x30, 2, b""), None, b""),
         (frame("Rep", 0x20, 1, b"why"), None, b"why"),
-        // Markers asked for in a connection that does not come to be are no matter.
+        // Markers requested for a connection that is not established have no effect.
         (frame("Rep", 0xA0, 1, b"why"), None, b"why"),
     ];
     for (bytes, connection, private_data) in rows {

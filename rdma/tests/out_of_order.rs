@@ -1,4 +1,5 @@
-//! What is placed behind a gap: found, checked, placed once, delivered in order; and every reason not to.
+//! Out-of-order placement: FPDUs behind a gap are found, checked, placed once and delivered in order; and every reason
+//! for refusal.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -16,13 +17,13 @@ use rdma::{CrcPolicy, EndpointConfig, OutOfOrderPolicy, RegionId, StreamState};
 
 const LAB: usize = 40_000;
 
-/// A transport that has received all of a stream but its first chunk, and offers what it holds.
+/// A transport that has received all of a stream except its first chunk, and offers the chunks that it holds.
 struct Held {
     chunks: Vec<(u64, Option<Vec<u8>>, usize)>,
 }
 
 impl Held {
-    /// Offers the chunks in this order; those that are taken are dropped.
+    /// Offers the chunks in this order, and drops those that were placed.
     fn offer(side: &mut Side, chunks: &[(u64, Vec<u8>)]) -> Self {
         let chunks = chunks.iter().map(|(offset, bytes)| {
             let taken = side.out_of_order(*offset, bytes);
@@ -31,7 +32,7 @@ impl Held {
         Self { chunks: chunks.collect() }
     }
 
-    /// The gap has closed.
+    /// Delivers the held chunks after the gap has closed.
     fn release(mut self, side: &mut Side) {
         self.chunks.sort_by_key(|(offset, ..)| *offset);
         for (offset, bytes, len) in self.chunks {
@@ -56,7 +57,7 @@ fn connect(change: impl FnOnce(&mut EndpointConfig), crc: bool) -> (Side, Side, 
     (initiator, responder, lab)
 }
 
-/// The segments in which the initiator writes so many bytes, with their stream positions.
+/// Returns the segments of an initiator's Write of `len` bytes, with their stream positions.
 fn write(cli: &mut Side, base: u64, len: u32, to: u64) -> Vec<(u64, Vec<u8>)> {
     let local = cli.memory.add(pattern(len as usize, 3)).unwrap();
     let stag = cli.grant().stag;
@@ -88,7 +89,7 @@ fn a_write_behind_a_gap_is_placed_and_delivered_when_the_gap_closes() {
         assert!(middle.iter().all(|(_, bytes, _)| bytes.is_none()), "{markers} {crc}");
         assert!(last.1.is_some(), "the last segment of the message waits");
         let mpa = daemon.stats.mpa;
-        // A last segment that has no marker cannot even be located without CRC.
+        // Without CRC, a last segment without a marker cannot even be located.
         let refused = if crc { mpa.early_refused_last } else { mpa.early_refused_unlocated };
         assert_eq!((mpa.early_tried as usize, refused), (behind.len(), 1));
         assert_eq!((mpa.bytes_held as usize, mpa.bytes_copied), (last.2, mpa.bytes_placed_early));
@@ -147,7 +148,7 @@ fn nothing_is_placed_where_no_fpdu_can_be_located() {
     }
 }
 
-/// A responder, in full operation, at a stream position of which nothing has come.
+/// Returns a responder in full operation, and the stream position of its next byte.
 fn ready(change: impl FnOnce(&mut EndpointConfig)) -> (Side, u32, RegionId) {
     let (cli, daemon, lab) = connect(change, true);
     (daemon, cli.grant().stag.0, lab)
@@ -184,7 +185,7 @@ fn invalid_segments_behind_a_gap_end_the_stream_when_it_reaches_them() {
     assert_eq!(mpa.bytes_held, cases.iter().map(Vec::len).sum::<usize>() as u64 + 28 + 28 + 36);
     assert!(daemon.bytes(lab).iter().all(|byte| *byte == 0));
     assert_eq!(daemon.endpoint.info().state, StreamState::ReadyToSend);
-    // Its turn has come.
+    // The stream reaches the segment.
     daemon.deliver(&cases[0]);
     let told = ulpdus(&{
         daemon.transmit();
@@ -195,7 +196,7 @@ fn invalid_segments_behind_a_gap_end_the_stream_when_it_reaches_them() {
     assert!(!daemon.out_of_order(base + 4000, &cases[0]), "the stream has ended");
 }
 
-// A peer that does not align its FPDUs sends what looks like one inside of another's payload.
+// A peer that does not align its FPDUs sends bytes that look like an FPDU inside another's payload.
 #[test]
 fn a_false_fpdu_inside_a_payload_ends_the_stream() {
     for cut in [0, 4] {
@@ -208,7 +209,7 @@ fn a_false_fpdu_inside_a_payload_ends_the_stream() {
         assert_eq!(outer[at..][..inner.len()], inner);
         assert!(daemon.out_of_order(base + at as u64, &inner));
         assert_eq!(daemon.stats.mpa.bytes_placed_early, 100);
-        // The lengths tell as soon as the first bytes are there.
+        // The lengths reveal the error as soon as the first bytes arrive.
         daemon.deliver(&outer[..if cut == 0 { at } else { cut }]);
         daemon.transmit();
         assert_eq!(ulpdus(&daemon.wire.take()), [terminate([0x20, 0x03, 0, 0], &[])]);
@@ -227,7 +228,7 @@ fn a_retransmission_of_placed_bytes_is_ignored() {
     let (mut wrong, len) = (segments[2].1.clone(), segments[2].1.len());
     wrong.fill(0x99);
     daemon.deliver(&segments[0].1);
-    // Segments that overlap: the end of one, half of what was placed, and the rest of it as a length.
+    // Overlapping segments: the end of one, half of the placed bytes, and the rest as a length.
     daemon.deliver(&[&segments[1].1[..], &wrong[..len / 2]].concat());
     assert_eq!(daemon.endpoint.info().state, StreamState::ReadyToSend);
     daemon.placed(len - len / 2);
@@ -248,7 +249,7 @@ fn a_length_without_bytes_must_have_been_placed() {
     assert_eq!((daemon.stats.mpa.stream_gaps, daemon.stats.drops.local), (1, 1));
 }
 
-// The right was there when the bytes were placed; what is delivered later is not asked again.
+// The right existed when the bytes were placed; delivery does not check it again.
 #[test]
 fn a_right_revoked_between_placement_and_delivery() {
     let (mut cli, mut daemon, lab) = connect(|_| {}, true);
@@ -271,7 +272,7 @@ fn the_number_of_runs_is_limited_by_the_configuration() {
     let chunks: Vec<_> = order.iter().map(|nth| segments[*nth].clone()).collect();
     let held = Held::offer(&mut daemon, &chunks);
     let taken: Vec<_> = held.chunks.iter().map(|(_, bytes, _)| bytes.is_none()).collect();
-    // The third run is one too many, until the first two are joined.
+    // The third run exceeds the limit, until the first two are merged.
     assert_eq!(taken, [true, true, false, true, true, true]);
     assert_eq!(daemon.stats.mpa.early_refused_runs, 1);
     let rest: Vec<_> = [1, 7].into_iter().map(|nth| segments[nth].clone()).collect();
@@ -291,9 +292,9 @@ struct Way {
     crc: bool,
     last_out_of_order: bool,
     how: OutOfOrderPolicy,
-    /// Cuts of the stream; none: as the sender made its segments.
+    /// Lengths of the chunks; empty: the sender's segments.
     cuts: Vec<usize>,
-    /// Which chunks are late, and in which order the others are offered.
+    /// True for each chunk that arrives late; and the order in which the others are offered.
     late: Vec<bool>,
     order: u64,
     writes: Vec<(u32, u64)>,
@@ -326,7 +327,7 @@ fn way() -> impl Strategy<Value = Way> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 }))]
 
-    // Writes to places of their own: in which order those to the same place are done is left open (RFC 5040 §5.5 rule 3).
+    // Each Write has its own destination: the order of Writes to the same one is undefined (RFC 5040 §5.5 rule 3).
     #[test]
     fn any_order_of_any_chunks_gives_the_same_memory(way in way()) {
         let (mut cli, mut daemon, lab) = connect(|config| {
@@ -363,7 +364,7 @@ proptest! {
                 rest = behind;
             }
         }
-        // The gaps close one after the other, from the first on.
+        // The gaps close one after the other, starting with the first.
         let late = |nth: usize| nth == 0 || way.late[nth % way.late.len()];
         let mut others: Vec<_> = (0..chunks.len()).filter(|nth| !late(*nth)).collect();
         others.sort_by_key(|nth| (*nth as u64).wrapping_mul(way.order | 1));

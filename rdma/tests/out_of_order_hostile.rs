@@ -1,5 +1,5 @@
-//! A peer that lies about what lies behind a gap: nothing is written but what it may write, nothing is delivered that the
-//! stream does not come to, and what was placed once is not placed again.
+//! A peer that sends false bytes behind a gap: it writes only where it may, nothing is delivered that the stream does
+//! not contain, and placed bytes are not placed again.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -14,16 +14,16 @@ use rdma::{
     Access, CrcPolicy, EndpointConfig, Event, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window,
 };
 
-/// Bytes of the window, and of what lies before and behind it.
+/// Bytes of the window, and of the guards before and after it.
 const WINDOW: usize = 8192;
 const GUARD: usize = 64;
 
-/// A responder in full operation, and an STag that lets its peer write to the window and invalidate it.
+/// A responder in full operation, and an STag with which its peer may write to the window and invalidate it.
 struct Lab {
     side: Side,
     lab: RegionId,
     stag: Stag,
-    /// The stream position of the first FPDU.
+    /// Stream position of the first FPDU.
     base: u64,
 }
 
@@ -54,7 +54,7 @@ impl Lab {
         tagged(control, WRITE, self.stag.0, to, bytes)
     }
 
-    /// An FPDU of an RDMA Write that goes on.
+    /// Builds an FPDU of an RDMA Write that continues.
     fn part(&self, to: u64, bytes: &[u8]) -> Vec<u8> {
         fpdu(&self.write(TAGGED_MORE, to, bytes))
     }
@@ -67,7 +67,7 @@ impl Lab {
         &bytes[GUARD..][..WINDOW]
     }
 
-    /// The Terminate that was sent, if one was.
+    /// Returns the Terminate that was sent, if any.
     fn terminate(&mut self) -> Option<Vec<u8>> {
         self.side.transmit();
         ulpdus(&self.side.wire.take()).pop()
@@ -82,7 +82,8 @@ fn fpdu_start() -> Option<Vec<u8>> {
     Some(terminate([0x20, 0x03, 0, 0], &[]))
 }
 
-// What looks like an FPDU in another's payload, whose length has come before: neither placed, nor the end of the stream.
+// Bytes that look like an FPDU inside another's payload, whose length has arrived: not placed, and the stream
+// continues.
 #[test]
 fn a_position_inside_a_known_fpdu_is_not_tried() {
     let mut lab = Lab::new(|_| {});
@@ -93,7 +94,7 @@ fn a_position_inside_a_known_fpdu_is_not_tried() {
     lab.side.deliver(&outer[..200]);
     assert!(!lab.side.out_of_order(lab.base + at as u64, &inner));
     assert_eq!(lab.side.stats.mpa.early_refused_unlocated, 1);
-    // What begins where it ends is.
+    // An FPDU at the end of the other is placed.
     let next = lab.part(4000, &[9; 50]);
     assert!(lab.side.out_of_order(lab.base + outer.len() as u64, &next));
     lab.side.deliver(&outer[200..]);
@@ -108,7 +109,7 @@ fn a_position_inside_a_known_fpdu_is_not_tried() {
 fn lengths_that_miss_a_placed_fpdu_end_the_stream() {
     let mut lab = Lab::new(|_| {});
     let early = lab.part(4000, &[9; 48]);
-    // Its length is that of an FPDU that ends 4 bytes before what was placed, 4 bytes in it, or behind it.
+    // Its length ends the FPDU 4 bytes before the placed bytes, 4 bytes inside them, or after them.
     for lead in [-4_i64, 4, 60] {
         lab = Lab::new(|_| {});
         let first = lab.part(0, &[5; 98]);
@@ -117,7 +118,7 @@ fn lengths_that_miss_a_placed_fpdu_end_the_stream() {
         lab.side.deliver(&first[..first.len().min(at as usize)]);
         assert_eq!(lab.terminate(), fpdu_start(), "{lead}");
         assert_eq!((lab.side.stats.mpa.boundary_errors, lab.side.stats.rdmap.in_rdma_writes), (1, 0));
-        // What was placed stays, which the peer may write; nothing more is placed or delivered.
+        // The placed bytes stay, since the peer may write them; nothing more is placed or delivered.
         assert!(lab.window()[4000..4048] == [9; 48]);
         let window = lab.window().to_vec();
         assert!(!lab.side.out_of_order(lab.side.position + 4000, &early));
@@ -142,7 +143,7 @@ fn an_error_before_a_placed_run_prevents_its_delivery() {
     assert!(!lab.side.events.iter().any(|event| matches!(event, Event::Received { .. })));
 }
 
-// The sender cuts its stream anew, and lies about what it has sent before.
+// The sender segments its stream anew, with other bytes than it sent before.
 #[test]
 fn a_longer_segment_over_placed_bytes_places_only_the_rest() {
     let mut lab = Lab::new(|_| {});
@@ -175,7 +176,7 @@ fn a_placed_run_is_delivered_in_parts_of_any_length() {
     let mut left = 19 * len;
     for (turn, part) in [1, 2, 3, len - 6, 1, 2 * len, len / 2, 4000, 4].into_iter().cycle().enumerate() {
         let part = part.min(left);
-        // Lengths, and bytes that say something else.
+        // Lengths, and other bytes than those placed.
         if turn % 3 == 2 {
             lab.side.deliver(&vec![0xbb; part]);
         } else {
@@ -192,7 +193,7 @@ fn a_placed_run_is_delivered_in_parts_of_any_length() {
     assert_eq!(lab.side.stats.mpa.bytes_copied, 6000);
 }
 
-// A Write behind a Send that takes its right away: placed while the right is there, and never after.
+// A Write behind a Send that invalidates its STag: placed while the STag is valid, and never afterwards.
 #[test]
 fn a_right_invalidated_by_a_send_in_the_gap() {
     let mut lab = Lab::new(|_| {});
@@ -217,7 +218,7 @@ fn a_right_invalidated_by_a_send_in_the_gap() {
     assert!(lab.window() == window);
 }
 
-// Without CRCs only the peer's markers say where an FPDU begins. They may lie; that is found when the gap has closed.
+// Without CRCs only the peer's markers locate an FPDU. False markers are detected when the gap has closed.
 #[test]
 fn false_markers_write_only_where_the_peer_may_and_end_the_stream() {
     let mut lab = Lab::new(|config| {
@@ -225,7 +226,7 @@ fn false_markers_write_only_where_the_peer_may_and_end_the_stream() {
     });
     let mut stream = Vec::new();
     append_marked(&mut stream, &lab.write(TAGGED_MORE, 0, &[1; 1000]));
-    // The second marker points to bytes of the payload, which are made an FPDU that reaches over it.
+    // The second marker points to payload bytes that form an FPDU extending over it.
     let begin = 512 + 100;
     let inner = lab.write(TAGGED_MORE, 5000, &[7; 470]);
     let mut forged = (inner.len() as u16).to_be_bytes().to_vec();
@@ -245,7 +246,7 @@ fn false_markers_write_only_where_the_peer_may_and_end_the_stream() {
     assert!(lab.window()[..5000] == [0; 5000]);
 }
 
-// Where the peer's FPDUs are looked for by markers only, what looks like one is not tried.
+// Under the marker policy, bytes that look like an FPDU are not tried.
 #[test]
 fn under_the_marker_policy_nothing_is_placed_without_a_marker() {
     let mut lab = Lab::new(|config| {

@@ -1,4 +1,4 @@
-//! `docs/rfc5042.md` names every rule of RFC 5042, and what it names is there.
+//! `docs/rfc5042.md` lists every rule of RFC 5042, and the code and tests that it names exist.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -10,8 +10,8 @@ mod common;
 use common::page;
 use std::collections::BTreeMap;
 
-/// Each section of RFC 5042 that makes rules, how many, and how many words in capitals (MUST, SHOULD, RECOMMENDED)
-/// they have together. Sections 1 and 10.2 have other such words, which speak about the words.
+/// Sections of RFC 5042 with rules: number of rules, and number of words in capitals (MUST, SHOULD, RECOMMENDED).
+/// Sections 1 and 10.2 use other such words to define them.
 const SECTIONS: [(&str, usize, usize); 22] = [
     ("3", 3, 3),
     ("5.4.2", 1, 1),
@@ -38,7 +38,7 @@ const SECTIONS: [(&str, usize, usize); 22] = [
     ("total", 32, 35),
 ];
 
-/// Rules about what Ironwarp does not have; nothing can prove them.
+/// Rules about features that Ironwarp does not have; no test can prove them.
 const WITHOUT_TESTS: [&str; 3] = ["5.4.2 (1)", "5.4.5 (1)", "5.4.5 (2)"];
 
 fn words(quote: &str) -> usize {

@@ -1,4 +1,4 @@
-//! Atomic operations and Immediate Data (RFC 7306): what is done, in which order, and what is refused.
+//! Atomic operations and Immediate Data (RFC 7306): effects, order and refusals.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -77,7 +77,7 @@ fn atomics_and_reads_share_a_queue_and_keep_their_order() {
         let ops = [WcOpcode::FetchAdd, WcOpcode::RdmaRead, WcOpcode::RdmaWrite, WcOpcode::FetchAdd];
         expected.push(done(at, ops[at as usize % 4], 8));
     }
-    // More than the ORD of 16 are posted: never are more outstanding.
+    // More than the ORD of 16 are posted: at most 16 are outstanding.
     cli.transmit();
     let outstanding = ulpdus(&cli.wire.segments.iter().flatten().copied().collect::<Vec<_>>());
     assert_eq!(outstanding.iter().filter(|ulpdu| ulpdu[9] == 1).count(), 16);
@@ -146,7 +146,7 @@ fn immediate_data_keeps_its_order_among_sends() {
     assert_eq!(cli.drain_events(), ops);
     assert_eq!((cli.stats.rdmap.out_immediates, daemon.stats.rdmap.in_immediates), (2, 2));
     assert_eq!(daemon.stats.rdmap.in_sends, 2);
-    // Each used up its buffer, and the places in the queue are free again.
+    // Each consumed its buffer, and the slots of the queue are free again.
     for at in 0..4 {
         daemon.endpoint.post_recv(at, LocalSlice::EMPTY).unwrap();
     }
@@ -170,7 +170,7 @@ fn atomic_operations_that_cannot_be_posted() {
     assert_eq!(side.endpoint.post_atomic(1, slice(local, 0, 8), stag, 0, add(1)), Err(PostError::NoReads));
 }
 
-/// An Atomic Request made by hand.
+/// Builds an Atomic Request by hand.
 fn atomic_request(msn: u32, stag: u32, to: u64, op: u32, values: [u64; 4]) -> Vec<u8> {
     let mut header = op.to_be_bytes().to_vec();
     header.extend_from_slice(&msn.to_be_bytes());
@@ -180,14 +180,14 @@ fn atomic_request(msn: u32, stag: u32, to: u64, op: u32, values: [u64; 4]) -> Ve
     untagged(UNTAGGED_LAST, ATOMIC_REQUEST, 0, [1, msn, 0], &header)
 }
 
-/// A responder whose peer is made by hand.
+/// A responder, and a peer whose segments are built by hand.
 struct Target {
     side: Side,
     lab: RegionId,
     stag: u32,
-    /// Without the right.
+    /// An STag without the right.
     blind: u32,
-    /// Valid on another stream.
+    /// An STag that is valid on another stream.
     foreign: u32,
 }
 
@@ -210,7 +210,7 @@ impl Target {
         Self { side, lab, stag, blind, foreign }
     }
 
-    /// The segment ends the stream with this Terminate, and has no other effect.
+    /// Checks that the segment ends the stream with this Terminate and has no other effect.
     #[track_caller]
     fn refuses(mut self, segment: &[u8], expected: &[u8], error: StreamError) {
         self.side.deliver(&fpdu(segment));
@@ -344,7 +344,7 @@ fn immediate_data_that_is_malformed() {
     }
 }
 
-/// An initiator that waits for the answer to a Fetch and Add, and a responder made by hand.
+/// Tests an initiator that waits for the response to a Fetch and Add against a responder built by hand.
 #[track_caller]
 fn response_refused(msn: u32, id: u32, len: usize, kind: u8, code: u8, error: StreamError) {
     let mut side = Side::initiator(initiator_config(), &request(b""));
@@ -374,7 +374,7 @@ fn unexpected_atomic_responses() {
     response_refused(1, 1, 11, 0x02, 0xff, StreamError::AtomicResponse);
     response_refused(1, 1, 13, 0x12, 0x05, StreamError::MessageTooLong);
     response_refused(2, 1, 12, 0x12, 0x03, StreamError::MsnRange);
-    // None is due, or a Read Response is.
+    // No response is due, or a Read Response is.
     let response = untagged(UNTAGGED_LAST, ATOMIC_RESPONSE, 0, [3, 1, 0], &[0; 12]);
     for read in [false, true] {
         let (mut cli, mut daemon, _) = connected_for(ALL, vec![0; 8]);

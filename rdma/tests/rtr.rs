@@ -1,5 +1,5 @@
-//! The ready-to-receive indication of the peer-to-peer model (RFC 6581 §9.2): every kind of it, in both roles, and what is
-//! not one.
+//! The ready-to-receive (RTR) message of the peer-to-peer model (RFC 6581 §9.2): every form, in both roles, and
+//! messages that are none.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -17,18 +17,18 @@ use rdma::{ConnectRequest, CrcPolicy, EndpointConfig, Event, LocalSlice, StreamS
 const NONE: RtrOptions = RtrOptions { send: false, write: false, read: false };
 const ALL: RtrOptions = RtrOptions { send: true, write: true, read: true };
 
-/// All combinations of B, C and D.
+/// Returns all combinations of B, C and D.
 fn options() -> impl Iterator<Item = RtrOptions> {
     (0..8).map(|bits| RtrOptions { send: bits & 1 != 0, write: bits & 2 != 0, read: bits & 4 != 0 })
 }
 
-/// IRD and ORD of a startup frame with A, B, C and D.
+/// Returns IRD and ORD of a startup frame with A, B, C and D.
 fn depths(options: RtrOptions, ird: u16, ord: u16) -> (u16, u16) {
     let bit = |set: bool, bit: u16| if set { bit } else { 0 };
     (ird | 0x8000 | bit(options.send, 0x4000), ord | bit(options.write, 0x8000) | bit(options.read, 0x4000))
 }
 
-/// The first messages that a peer may think of: a name, its ULPDU, the option that it is of.
+/// Returns possible first messages of a peer: name, ULPDU, and the option that each belongs to.
 fn first_messages() -> Vec<(&'static str, Vec<u8>, RtrOptions)> {
     let send = RtrOptions { send: true, ..NONE };
     let read_request = |size: u32| {
@@ -56,7 +56,7 @@ fn first_messages() -> Vec<(&'static str, Vec<u8>, RtrOptions)> {
     ]
 }
 
-/// A responder of the region service whose peer asks for the peer-to-peer model, its Reply taken.
+/// Returns a responder of the region service, in the peer-to-peer model, whose Reply was taken.
 fn responder(takes: RtrOptions, asked: RtrOptions, buffers: u64) -> Side {
     let mut config = EndpointConfig { send_queue: 4, receive_queue: 4, ..EndpointConfig::default() };
     config.mpa.rtr = takes;
@@ -72,12 +72,12 @@ fn responder(takes: RtrOptions, asked: RtrOptions, buffers: u64) -> Side {
     side
 }
 
-/// Every first message, at responders that take this and that, with and without buffers: one that was agreed on is
-/// taken, every other ends the stream.
+/// Every first message, for responders with different options, with and without buffers: a negotiated message is
+/// accepted, every other ends the stream.
 #[test]
 fn a_responder_accepts_only_the_negotiated_rtr_message() {
     for (takes, asked) in options().flat_map(|takes| options().map(move |asked| (takes, asked))) {
-        // What the Reply must say: what both have; or else what this side has, which is a Write if it is nothing.
+        // The Reply states the common options; without any, those of this side, or a Write if it has none.
         let ours = if takes.is_empty() { RtrOptions { write: true, ..NONE } } else { takes };
         let agreed = if ours.and(asked).is_empty() { ours } else { ours.and(asked) };
         for (name, ulpdu, kind) in first_messages() {
@@ -94,13 +94,13 @@ fn a_responder_accepts_only_the_negotiated_rtr_message() {
                 side.transmit();
                 let said = ulpdus(&side.wire.take());
                 if is_agreed {
-                    // No buffer is used up for it, and the program is not told.
+                    // It consumes no buffer, and the program receives no event.
                     assert_eq!(side.drain_events(), [], "{case}");
                     assert_eq!(side.endpoint.info().state, StreamState::ReadyToSend, "{case}");
                     let response = tagged(TAGGED_LAST, READ_RESPONSE, 0, 0, b"");
                     assert_eq!(said, if kind.read { vec![response] } else { vec![] }, "{case}");
                 } else if ulpdu.is_empty() {
-                    // Nobody has said what that could be: RFC 5044 §8 code 3, as an FPDU that is too short.
+                    // No RFC defines such an FPDU: RFC 5044 §8 code 3, as for an FPDU that is too short.
                     assert_eq!(said, [terminate([0x20, 0x03, 0, 0], &[])], "{case}");
                 } else {
                     assert_eq!(said, [terminate([0x20, 0x07, 0, 0], &[])], "{case}");
@@ -111,7 +111,7 @@ fn a_responder_accepts_only_the_negotiated_rtr_message() {
     }
 }
 
-/// What is malformed is told as such, not as an indication that does not match; a Terminate is not answered.
+/// A malformed message is reported as such, not as an RTR mismatch; a Terminate is not answered.
 #[test]
 fn a_malformed_first_message_is_reported_as_malformed() {
     let cases = [
@@ -138,7 +138,7 @@ fn a_malformed_first_message_is_reported_as_malformed() {
     }
 }
 
-/// The first Send of the peer's program is the second on the stream after a Send that was the indication, the first else.
+/// The first Send of the peer's program has MSN 2 if a Send was the RTR message, otherwise MSN 1.
 #[test]
 fn sends_of_the_program_follow_the_rtr_message() {
     for (name, first, kind) in first_messages().into_iter().take(5) {
@@ -148,15 +148,15 @@ fn sends_of_the_program_follow_the_rtr_message() {
         side.deliver(&fpdu(&first));
         let msn = 1 + u32::from(kind.send && !first.is_empty());
         side.deliver(&fpdu(&untagged(UNTAGGED_LAST, SEND, 0, [0, msn, 0], b"hello")));
-        // Even one that looks like the indication is the program's now.
+        // Even an empty Send belongs to the program now.
         side.deliver(&fpdu(&untagged(UNTAGGED_LAST, SEND, 0, [0, msn + 1, 0], b"")));
         let received = |wr_id, bytes| Event::Received { wr_id, bytes, solicited: false, invalidated: None };
         assert_eq!(side.drain_events(), [received(0, 5), received(1, 0)], "{name}");
     }
 }
 
-/// In the client-server model nothing is special: RFC 5040 §5.3, "A zero-length Send Message Type MUST consume an Untagged
-/// Buffer".
+/// The client-server model has no RTR message: RFC 5040 §5.3, "A zero-length Send Message Type MUST consume an
+/// Untagged Buffer".
 #[test]
 fn without_the_peer_to_peer_model_a_first_send_takes_a_buffer() {
     for (revision, buffers) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
@@ -181,7 +181,8 @@ fn without_the_peer_to_peer_model_a_first_send_takes_a_buffer() {
     }
 }
 
-/// Two of ours, whatever each of them has: agreed, or told so, and all work is done after any of the indications.
+/// Two Ironwarp endpoints with any options: they agree or report the mismatch, and all work is done after any RTR
+/// message.
 #[test]
 fn initiator_against_responder_with_every_rtr_setting() {
     for (asks, takes) in options().flat_map(|asks| options().map(move |takes| (asks, takes))) {
@@ -221,7 +222,7 @@ fn initiator_against_responder_with_every_rtr_setting() {
     }
 }
 
-/// The responder may send as soon as the indication is there, and not before (RFC 5044 §7.1.2 rule 4).
+/// The responder may send as soon as the RTR message has arrived, and not before (RFC 5044 §7.1.2 rule 4).
 #[test]
 fn the_responder_sends_only_after_the_rtr_message() {
     for (name, first, _) in first_messages().into_iter().take(5) {

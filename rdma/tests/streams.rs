@@ -1,4 +1,4 @@
-//! Two endpoints back to back: random work against a plain model of the memory, cut in every way.
+//! Two endpoints back to back: random work against a plain model of the memory, with the stream split in every way.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use rdma::{CloseHow, ConnectRequest, CrcPolicy, EndpointConfig, Event, RegionId,
 const LAB: usize = 8192;
 const LOCAL: usize = 8192;
 const BUFFER: u32 = 1500;
-/// Bytes of a piece of work, and pieces of work, below these; Miri takes a second for some hundred bytes.
+/// Upper bounds of a request's bytes and of the number of requests; Miri takes a second for some hundred bytes.
 const LEN_END: usize = if cfg!(miri) { 300 } else { 3000 };
 const WORK_END: usize = if cfg!(miri) { 6 } else { 30 };
 
@@ -101,7 +101,7 @@ fn config(crc: bool) -> EndpointConfig {
     config
 }
 
-/// What the memory of both sides must be when all of the work is done.
+/// Expected memory of both sides when all work is done.
 struct Model {
     lab: Vec<u8>,
     local: Vec<u8>,
@@ -111,8 +111,8 @@ struct Model {
 }
 
 impl Model {
-    /// Work is done one after the other: each Read is finished before the next work is posted, as its order
-    /// against later work on the same bytes is not defined (RFC 5040 §5.5 rule 12).
+    /// Performs the work sequentially: each Read is finished before the next request is posted, as its order against
+    /// later work on the same bytes is undefined (RFC 5040 §5.5 rule 12).
     fn apply(&mut self, wr_id: u64, work: &Work, given: &mut Vec<rdma::Stag>) {
         let (op, bytes) = match *work {
             Work::Write { from, to, len } => {
@@ -263,7 +263,7 @@ struct Reads {
     ord: u16,
 }
 
-/// Many reads at once, none over another: more than the ORD and the IRD allow at a time.
+/// Many reads at once into separate buffers: more than ORD and IRD allow at a time.
 fn reads_at_once(Reads { count, ord }: Reads) {
     let private_data = encode_request("lab", BOTH, b"").unwrap();
     let mut a = Side::initiator(config(true), &ConnectRequest { ord, ..request(&private_data) });

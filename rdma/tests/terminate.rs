@@ -1,4 +1,4 @@
-//! Every error of a peer, byte by byte: what it is told, and that nothing of it has any effect.
+//! Every error of a peer, byte by byte: the Terminate that it receives, and that the error has no other effect.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use common::*;
 use rdma::service::encode_request;
 use rdma::{AccessError, EndpointConfig, Event, StreamError};
 
-/// A segment, and the error that it is.
+/// Checks that the segment is refused with this error.
 #[track_caller]
 fn refused(segment: &[u8], kind: u8, code: u8, error: StreamError) {
     let mut target = Target::new();
@@ -28,7 +28,7 @@ fn refused_bare(segment: &[u8], kind: u8, code: u8, error: StreamError) {
     target.ends_with(&terminate([kind, code, 0, 0], &[]), error);
 }
 
-/// As `refused`, where the segment depends on what the target has granted.
+/// As `refused`, for a segment that depends on the target's grants.
 #[track_caller]
 fn refused_by(make: impl Fn(&Target) -> Vec<u8>, kind: u8, code: u8, error: StreamError) {
     let mut target = Target::new();
@@ -104,11 +104,11 @@ fn rdmap_version() {
 #[test]
 fn unexpected_opcodes() {
     let error = StreamError::UnexpectedOpcode;
-    // Tagged: everything but Write and Read Response; a response because no read is outstanding.
+    // Tagged: every opcode but Write and Read Response; and a response while no read is outstanding.
     for op in 1..16 {
         refused_by(|target| tagged(TAGGED_LAST, 0x40 | op, target.stag, 0, &[1]), 0x02, 0x06, error);
     }
-    // Untagged: the two tagged ones, and those without a meaning.
+    // Untagged: the two tagged opcodes, and the unassigned ones.
     for op in [0, 2, 12, 13, 14, 15] {
         refused(&untagged(UNTAGGED_LAST, 0x40 | op, 0, [0, 1, 0], &[1; 8]), 0x02, 0x06, error);
     }
@@ -181,7 +181,7 @@ fn no_buffer_for_a_send() {
     }
 }
 
-/// With this IRD so many Reads are taken, and the one behind them ends the stream.
+/// With this IRD, `taken` Reads are accepted, and the next ends the stream.
 fn takes_reads(ird: u16, taken: u32) {
     let mut target = Target::with(EndpointConfig::default(), ird);
     for msn in 1..=taken {
@@ -196,14 +196,14 @@ fn takes_reads(ird: u16, taken: u32) {
 #[test]
 fn more_reads_than_negotiated() {
     takes_reads(2, 2);
-    // None at all, as a peer negotiates that does not read.
+    // An IRD of 0, as a peer negotiates that does not read.
     let mut target = Target::with(EndpointConfig::default(), 0);
     let first = read_request(1, 7, 0, target.stag, 0);
     target.send(&first);
     target.ends_with(&terminate_about(0x12, 0x02, 0xc0, &first, &[]), StreamError::NoBuffer);
 }
 
-/// Linux's siw has queues whose length is a power of two, and as many Reads under way as they take.
+/// Linux's siw rounds the lengths of its queues up to a power of two, and has as many Reads outstanding.
 #[test]
 fn reads_up_to_the_next_power_of_two_are_answered() {
     takes_reads(5, 8);
@@ -216,7 +216,7 @@ fn message_sequence() {
         refused_by(|target| read_request(msn, 7, 16, target.stag, 0), 0x12, 0x03, error);
         refused(&untagged(UNTAGGED_LAST, SEND, 0, [0, msn, 0], &[1]), 0x12, 0x03, error);
     }
-    // A replay.
+    // The same message again.
     let mut target = Target::new();
     let segment = read_request(1, 7, 16, target.stag, 0);
     target.send(&segment);
@@ -225,7 +225,7 @@ fn message_sequence() {
     target.ends_with(&terminate_about(0x12, 0x03, 0xc0, &segment, &[]), error);
 }
 
-/// A target with a buffer of 8 bytes posted for Sends.
+/// Returns a target with a buffer of 8 bytes posted for Sends.
 fn with_buffer() -> Target {
     let mut target = Target::new();
     let region = target.side.memory.add(vec![0; 8]).unwrap();
@@ -326,7 +326,7 @@ fn a_read_whose_right_ends_midway_reports_its_progress() {
 fn a_write_whose_right_ends_midway_is_placed_no_further() {
     let mut target = Target::new();
     let old = pattern(LAB, 0x5a);
-    // What is placed before shows in the counters; in memory it changes nothing.
+    // Bytes placed before the error appear in the counters; they do not change memory.
     target.send(&tagged(TAGGED_MORE, WRITE, target.stag, 0, &old[..64]));
     assert_eq!(target.side.stats.rdmap.payload_bytes_placed, 64);
     assert_eq!(target.side.stags.revoke_region(target.lab), 4);

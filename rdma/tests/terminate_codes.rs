@@ -1,5 +1,5 @@
-//! Every Terminate code of `docs/terminate.md`: provoked on one stream, byte by byte, while another stream of the
-//! same worker is in the middle of its work, which it then completes.
+//! Every Terminate code of `docs/terminate.md`: provoked on one stream, byte by byte, while another stream of the same
+//! worker is in the middle of its work, which it then completes.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -27,18 +27,18 @@ fn config() -> EndpointConfig {
     EndpointConfig { send_queue: 4, receive_queue: 4, ..EndpointConfig::default() }
 }
 
-/// Two streams of one worker: the STags, the memory and the counters are those of `victim`, and lent to `other`.
+/// Two streams of one worker. STags, memory and counters belong to `victim`; `other` borrows them.
 struct Rig {
     victim: Side,
     other: Side,
     lab: RegionId,
-    /// Valid on the victim's stream: everything.
+    /// Valid on the victim's stream, with all rights.
     stag: u32,
-    /// Valid there, and without a right.
+    /// Valid on the victim's stream, without rights.
     blind: u32,
     /// Valid on another stream.
     foreign: u32,
-    /// Valid there, for twice of what the region has.
+    /// Valid on the victim's stream, for twice the length of the region.
     long: u32,
     own: RegionId,
     own_stag: u32,
@@ -46,7 +46,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A responder in full operation, whose peer is made by hand.
+    /// Creates a responder in full operation; the peer's segments are built by hand.
     fn responder() -> Self {
         let mut victim = Side::responder(config());
         victim.add_region("lab", pattern(LAB, 0x5a), ALL);
@@ -57,7 +57,7 @@ impl Rig {
         Self::around(victim, RegionId(0), stag)
     }
 
-    /// An initiator whose Request is sent, and whose Reply is made by hand.
+    /// Creates an initiator whose Request is sent; the Reply is built by hand.
     fn initiator(rtr: Option<RtrOptions>) -> Self {
         let mut victim = Side::initiator(config(), &ConnectRequest { rtr, ..request(b"") });
         let lab = victim.memory.add(pattern(LAB, 0x5a)).unwrap();
@@ -66,7 +66,7 @@ impl Rig {
         Self::around(victim, lab, 0)
     }
 
-    /// An initiator with a read of 100 bytes outstanding.
+    /// Creates an initiator with a read of 100 bytes outstanding.
     fn reading() -> Self {
         let mut rig = Self::initiator(None);
         rig.victim.deliver(&mpa(REPLY, 16, 0, b""));
@@ -104,7 +104,7 @@ impl Rig {
         result
     }
 
-    /// The other stream: a Write, a Send and an answered Read, each half done, and work of its own.
+    /// Starts work on the other stream: a Write, a Send and an answered Read, each half done, and requests of its own.
     fn begin(&mut self) {
         (self.own, self.own_stag, self.inbox) = self.with_other(|side| {
             let own = side.add_region("own", pattern(LAB, 0x33), ALL);
@@ -124,7 +124,7 @@ impl Rig {
         });
     }
 
-    /// The other stream completes all of it.
+    /// Completes all work of the other stream.
     fn complete(&mut self, case: &str) {
         let stag = self.own_stag;
         let (own, inbox) = (self.own, self.inbox);
@@ -160,7 +160,7 @@ impl Rig {
         self.victim.deliver(&fpdu(segment));
     }
 
-    /// Delivers the segment; the Terminate about it, by hand.
+    /// Delivers the segment, and returns the expected Terminate, built by hand.
     fn about(&mut self, segment: &[u8], [kind, code, flags]: [u8; 3]) -> Vec<u8> {
         self.send(segment);
         let request = match (flags & 0x20 != 0, segment[1]) {
@@ -176,23 +176,23 @@ impl Rig {
         terminate([kind, code, 0, 0], &[])
     }
 
-    /// A read of the peer's from there is refused with this code.
+    /// Expects that a Read of the peer from there is refused with this code.
     fn read(&mut self, stag: u32, to: u64, size: u32, code: u8) -> Vec<u8> {
         self.about(&read_request(1, 7, size, stag, to), [0x01, code, 0xe0])
     }
 
-    /// A Write of the peer's to there is refused with this code.
+    /// Expects that a Write of the peer to there is refused with this code.
     fn write(&mut self, stag: u32, to: u64, code: u8) -> Vec<u8> {
         self.about(&tagged(TAGGED_LAST, WRITE, stag, to, &[0xff; 8]), [0x11, code, 0xc0])
     }
 
-    /// A Send of the peer's is refused with this code.
+    /// Expects that a Send of the peer is refused with this code.
     fn untagged(&mut self, place: [u32; 3], bytes: usize, code: u8) -> Vec<u8> {
         let segment = untagged(UNTAGGED_LAST, SEND, 0, place, &vec![0xff; bytes]);
         self.about(&segment, [0x12, code, 0xc0])
     }
 
-    /// A buffer of eight bytes waits for a Send.
+    /// Posts a buffer of eight bytes for a Send.
     fn with_buffer(mut self) -> Self {
         let region = self.victim.memory.add(vec![0; 8]).unwrap();
         self.victim.endpoint.post_recv(9, slice(region, 0, 8)).unwrap();
@@ -200,7 +200,7 @@ impl Rig {
     }
 }
 
-/// What makes a stream send a Terminate: the stream, and the message by hand.
+/// Provokes a Terminate: returns the streams and the expected message.
 type Provoke = fn() -> (Rig, Vec<u8>);
 
 fn responder(act: impl FnOnce(&mut Rig) -> Vec<u8>) -> (Rig, Vec<u8>) {
@@ -320,7 +320,7 @@ const MPA: &[(&str, Provoke)] = &[
     }),
 ];
 
-/// Layer, type and code, as the page writes them.
+/// Formats layer, type and code as the page does.
 fn named(code: ErrorCode) -> String {
     format!("{:x}/{:x}/{:02X}", code.layer, code.etype, code.code)
 }
@@ -331,7 +331,7 @@ fn code_of(name: &str) -> ErrorCode {
     ErrorCode { layer: part(), etype: part(), code: part() }
 }
 
-/// The rows of the page that begin with a code, split into those that are sent and the others.
+/// Returns the rows of the page that begin with a code: those that are sent, and the others.
 fn page() -> [Vec<Vec<String>>; 2] {
     let rows = page::rows(&page::read("terminate.md"));
     let (unsent, sent) = rows.into_iter().partition(|row| row[2].starts_with("Not sent"));
@@ -353,7 +353,7 @@ fn each_code_is_sent_and_a_second_stream_continues() {
             matches!(&events[..], [.., Event::TerminateSent { code: sent, .. }, Event::Close { how: CloseHow::Fin }] if *sent == code),
             "{case}: {events:?}"
         );
-        // Nothing that comes later is looked at, and nothing is sent.
+        // Later segments are ignored, and nothing is sent.
         rig.send(&tagged(TAGGED_LAST, WRITE, rig.stag, 0, &[0xff; 64]));
         assert_eq!(rig.victim.transmit().frames, 0, "{case}");
         assert_eq!(rig.victim.bytes(rig.lab), pattern(LAB, 0x5a), "{case}: memory is unchanged");
@@ -397,7 +397,7 @@ fn codes_that_are_not_sent_are_reported_to_the_owner() {
     assert_eq!(named(ErrorCode::INVALID_FRAME), "2/0/04");
 }
 
-/// In the RFC's order of bits, and in Linux soft-iWARP's, with the headers that Figure 10 wants.
+/// In the RFC's bit order and in Linux soft-iWARP's, with the headers that Figure 10 requires.
 #[test]
 fn each_code_is_understood_when_a_peer_sends_it() {
     let headers = &terminate_about(0, 0, 0, &tagged(TAGGED_LAST, WRITE, 1, 2, &[]), &[])[22..];
@@ -420,7 +420,7 @@ fn each_code_is_understood_when_a_peer_sends_it() {
             assert_eq!(rig.victim.transmit().frames, 0, "a Terminate is not answered");
             let events = rig.victim.drain_events();
             assert!(matches!(events[0], Event::Completion { wr_id: 5, status: WcStatus::WrFlushError, .. }));
-            // A word that is the same in both orders is read as the RFC has it.
+            // A word that is the same in both orders is parsed in the RFC's.
             let siw_order = siw_order && raw != words[0].0;
             assert_eq!(events[1], Event::TerminateReceived { code, raw, siw_order }, "{}", row[0]);
             assert_eq!(events[2..], [Event::Close { how: CloseHow::Fin }]);

@@ -1,4 +1,4 @@
-//! What an initiator makes of a responder's errors and Terminates, byte by byte.
+//! An initiator's handling of a responder's errors and Terminates, byte by byte.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use common::bytes::*;
 use common::*;
 use rdma::{AccessError, CloseHow, ErrorCode, Event, RegionId, StreamError, WcStatus};
 
-/// An initiator with a read of 100 bytes outstanding, and a responder made by hand.
+/// Returns an initiator with a read of 100 bytes outstanding; the responder's segments are built by hand.
 fn reading() -> (Side, RegionId) {
     let mut side = Side::initiator(initiator_config(), &request(b""));
     let region = side.memory.add(vec![0; 100]).unwrap();
@@ -95,7 +95,7 @@ fn a_terminate_is_reported_and_never_answered() {
         assert_eq!(events[2..], [Event::Close { how: CloseHow::Fin }]);
         assert_eq!(side.endpoint.info().terminate, Some(code));
     }
-    // However malformed it is.
+    // Malformed Terminates.
     for message in [&[][..], &[0x11], &[0x11, 0x01, 0xff]] {
         let (mut side, _) = reading();
         side.deliver(&fpdu(&untagged(UNTAGGED_LAST, TERMINATE, 0, [2, 7, 3], message)));
@@ -108,7 +108,7 @@ fn a_terminate_is_reported_and_never_answered() {
 
 #[test]
 fn an_initiator_reports_terms_that_it_cannot_accept() {
-    // RFC 6581 §9.1: the responder's ORD exceeds our IRD.
+    // RFC 6581 §9.1: the responder's ORD exceeds the local IRD.
     let mut side = Side::initiator(initiator_config(), &request(b""));
     side.transmit();
     side.wire.take();
@@ -116,7 +116,7 @@ fn an_initiator_reports_terms_that_it_cannot_accept() {
     side.transmit();
     assert_eq!(ulpdus(&side.wire.take()), [terminate([0x20, 0x06, 0, 0], &[])]);
     assert_eq!(side.drain_events().last(), Some(&Event::Close { how: CloseHow::Fin }));
-    // RFC 6581 §9.2: a Write can be sent as ready-to-receive, the responder wants a Read.
+    // RFC 6581 §9.2: the initiator can send a Write as RTR, the responder requires a Read.
     let rtr = Some(rdma::wire::mpa::RtrOptions { send: false, write: true, read: false });
     let mut side = Side::initiator(initiator_config(), &rdma::ConnectRequest { rtr, ..request(b"") });
     side.transmit();

@@ -1,4 +1,4 @@
-//! No allocation once objects are made and connected: an allocator that counts, around every call of a device.
+//! Zero allocations once objects are created and connected: a counting allocator around every call of a device.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use iwarp_alloc_counter::{counted, watched};
 use rdma::verbs::*;
 use rdma::{AtomicOp, Env, Sink};
 
-/// A transport that has its memory.
+/// A transport with preallocated memory.
 struct Pipe(Vec<u8>);
 
 impl Sink for Pipe {
@@ -36,7 +36,7 @@ impl Sink for Pipe {
     }
 }
 
-/// Work of every kind, and what it completes as, taken.
+/// Posts work of every kind and polls its completions.
 fn round(net: &mut Net, a: &Party, b: &Party, srq: SrqId, window: &SendOp) {
     let (remote_addr, rkey) = (b.mr.mr.addr, b.mr.mr.rkey);
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -133,14 +133,14 @@ fn work_of_every_kind_allocates_nothing() {
             }
         }
         assert_eq!(drain(&mut net, &a, &b), 3 + 2 + 2, "round {at}");
-        // The first round may touch what is kept for later.
+        // The first round may touch memory that is kept for later.
         if at == 0 {
             warm = counted();
         }
     }
     assert_eq!(counted() - warm, 0);
     assert_eq!(net.nodes[0].bytes(&a.mr).len(), MEMORY);
-    // The counter counts.
+    // Checks that the counter counts.
     watched(|| drop(vec![0u8; 100]));
     assert_eq!(counted() - warm, 1);
 }

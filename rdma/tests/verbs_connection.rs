@@ -60,7 +60,7 @@ fn both_sides_receive_events_for_a_connection_and_its_end() {
     let info = net.nodes[0].device.stream_info(a.id).unwrap();
     assert_eq!((info.ird, info.ord, info.initiator), (3, 5, true));
 
-    // Work that was posted before is done; buffers that were not used are given back.
+    // Work posted before is done; unused buffers are flushed.
     b.post_recv(&mut net.nodes[1], 8, &[b.mr.sge(0, 8)]);
     a.post(&mut net.nodes[0], 1, b.read_from(0), &[a.mr.sge(0, 5000)]);
     let now = net.now;
@@ -74,7 +74,7 @@ fn both_sides_receive_events_for_a_connection_and_its_end() {
     assert_eq!(told(&mut net.nodes[0]), [(a.id, CmEventKind::Disconnected)]);
     assert_eq!(told(&mut net.nodes[1]), [(id, CmEventKind::Disconnected)]);
     assert_eq!((a.state(&net.nodes[0]), b.state(&net.nodes[1])), (QpState::Error, QpState::Error));
-    // An id is used once.
+    // An id is used for one connection only.
     assert_eq!(net.nodes[0].device.connect(a.id, a.qp, address(1), &param), state);
 }
 
@@ -97,7 +97,7 @@ fn work_posted_to_a_queue_pair_in_error_is_flushed_until_its_reset() {
     assert_eq!(ends(&net.nodes[0].poll(a.recv_cq)), flushed);
     net.run();
     assert_eq!(told(&mut net.nodes[1]), [(b.id, CmEventKind::Disconnected)]);
-    // Completions that were not taken are forgotten with the reset.
+    // A reset drops completions that were not polled.
     a.post(&mut net.nodes[0], 5, SEND, &[]);
     let device = &mut net.nodes[0].device;
     assert_eq!(device.modify_qp(a.qp, QpState::Rts, now), Err(VerbsError::State));
@@ -122,7 +122,7 @@ fn buffers_posted_before_the_connection_receive_messages() {
     b.post_recv(&mut net.nodes[1], 5, &[b.mr.sge(0, 8)]);
     a.post_recv(&mut net.nodes[0], 6, &[a.mr.sge(0, 8)]);
     connect(&mut net, &a, &mut b);
-    // The responder's word waits for the initiator's first.
+    // The responder's message waits for the initiator's first.
     b.post(&mut net.nodes[1], 1, SEND, &[b.mr.sge(100, 8)]);
     net.run();
     assert_eq!(net.nodes[0].poll(a.recv_cq), []);
@@ -177,8 +177,8 @@ fn a_backlog_bounds_waiting_requests_and_answers_free_it() {
     assert_eq!((net.refused, asked(&mut net).len()), (1, 2));
 }
 
-/// RFC 5044 §7.1.2 has the responder wait for the MPA Request. Streams on which none comes take no place of a backlog, and
-/// the one that has been silent longest gives way to a new one.
+/// RFC 5044 §7.1.2 requires the responder to wait for the MPA Request. Streams without a Request use no backlog, and
+/// the one that has been silent longest is evicted for a new one.
 #[test]
 fn silent_streams_do_not_block_new_connections() {
     for (silent, backlog) in [(1, 1), (2, 1), (7, 3), (64, 8), (128, 2), (256, 1)] {
@@ -195,14 +195,14 @@ fn silent_streams_do_not_block_new_connections() {
         assert_eq!(device.stats().silent_evicted, evicted as u64);
         assert!(ids[..evicted].iter().all(|id| device.addresses(*id).is_err()), "the oldest are gone");
         assert!(ids[evicted..].iter().all(|id| device.addresses(*id).is_ok()), "the others are not");
-        // Among them, as many honest initiators as the backlog has places.
+        // Among them, as many honest initiators as the backlog allows.
         for _ in 0..backlog {
             let a = party(&mut net.nodes[0], CAP, None, 1);
             net.nodes[0].device.connect(a.id, a.qp, address(1), &ConnParam::default()).unwrap();
             net.run();
         }
         assert_eq!((net.refused, asked(&mut net).len()), (0, usize::from(backlog)));
-        // Nobody is evicted in vain: it is the backlog that is full.
+        // No stream is evicted in vain: the backlog is full.
         let evicted = net.nodes[1].device.stats().silent_evicted;
         assert_eq!(net.incoming(listener, rdma::StreamId(9), ends), None);
         assert!(!net.nodes[1].device.make_room(listener));
@@ -211,7 +211,7 @@ fn silent_streams_do_not_block_new_connections() {
     }
 }
 
-/// More streams than the backlog has places may be silent; of their requests, those beyond are refused.
+/// More streams than the backlog allows may be silent; of their requests, those beyond it are refused.
 #[test]
 fn requests_beyond_the_backlog_are_refused() {
     let mut net = Net::new();
@@ -226,7 +226,7 @@ fn requests_beyond_the_backlog_are_refused() {
     assert_eq!(net.nodes[1].device.stats().requests_refused, 3);
     let refused = parties[2..].iter().map(|a| (a.id, CmEventKind::ConnectError)).collect::<Vec<_>>();
     assert_eq!(told(&mut net.nodes[0]), refused);
-    // The places of those that are answered are free again, and only theirs.
+    // Answers free the backlog, each one slot.
     let b = party(&mut net.nodes[1], CAP, None, 2);
     net.nodes[1].device.accept(waiting[0], b.qp, b"").unwrap();
     let last = [party(&mut net.nodes[0], CAP, None, 1), party(&mut net.nodes[0], CAP, None, 1)];
@@ -253,7 +253,7 @@ fn a_connection_lost_before_its_answer_is_reported() {
     assert_eq!(told(&mut net.nodes[1]), [(id, CmEventKind::ConnectError)]);
     let b = party(&mut net.nodes[1], CAP, None, 2);
     assert_eq!(net.nodes[1].device.accept(id, b.qp, b""), Err(VerbsError::State));
-    // A peer that says something else is never heard of, and leaves nothing.
+    // A peer that speaks another protocol causes no event and leaves nothing behind.
     let device = &mut net.nodes[1].device;
     let silent = device.incoming(listener, rdma::StreamId(99), (address(1), address(0)), net.now).unwrap();
     device.handle_timeout(silent, Duration::from_secs(60), &mut net.nodes[1].stats);
@@ -279,7 +279,7 @@ fn requests_that_the_adapter_has_not_polled_are_withdrawn() {
     device.disconnect(a.id, net.now);
     assert_eq!(device.poll_transport(), None);
     assert_eq!(a.state(&net.nodes[0]), QpState::Error);
-    // What it was told, it is told the end of.
+    // Its event was polled, so its end raises an event too.
     let device = &mut net.nodes[0].device;
     let listener = device.create_id(Some(address(0))).unwrap();
     device.listen(listener, backlog, &ConnParam::default()).unwrap();
@@ -305,7 +305,7 @@ fn a_destroyed_listener_drops_connections_without_a_request() {
     let early = device.incoming(listener, rdma::StreamId(77), (address(1), address(0)), net.now).unwrap();
     device.destroy_id(listener).unwrap();
     assert_eq!(device.incoming(listener, rdma::StreamId(78), (address(1), address(0)), net.now), None);
-    // Its request comes now.
+    // Its request arrives now.
     let mut other = Net::new();
     let a = party(&mut other.nodes[0], CAP, None, 1);
     listen(&mut other, 1);

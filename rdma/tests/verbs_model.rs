@@ -1,5 +1,5 @@
-//! Random work on both queue pairs of a connection, against a plain model of both memories: every byte is as the
-//! model says, and every work request completes exactly once and in order, also where it is cut off.
+//! Random work on both queue pairs of a connection, against a plain model of both memories: every byte matches the
+//! model, and every work request completes exactly once and in order, also after a cut.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -15,8 +15,8 @@ use rdma::AtomicOp;
 use rdma::verbs::*;
 use std::collections::VecDeque;
 
-/// Where work requests read at home, write at home (answers), receive, and where the peer writes: quarters of the
-/// memory that do not touch, so that the order in which the two directions meet does not matter.
+/// Quarters of the memory: source of local requests, destination of reads, receive buffers, and target of the peer's
+/// writes. They do not overlap, so the order in which the two directions meet does not matter.
 const QUARTER: usize = MEMORY / 4;
 const SOURCE: u64 = 0;
 const ANSWERS: u64 = QUARTER as u64;
@@ -27,7 +27,7 @@ const SLOT: u32 = 200;
 #[derive(Clone, Debug)]
 struct Work {
     kind: u8,
-    /// Elements: offset, length.
+    /// Elements: offset and length.
     sges: Vec<(u16, u8)>,
     remote: u16,
     value: u64,
@@ -54,12 +54,12 @@ fn work() -> impl Strategy<Value = Work> {
     )
 }
 
-/// One side as it should be.
+/// Expected state of one side.
 struct Model {
     bytes: Vec<u8>,
-    /// Work that has to be told of: number, and of which queue the model knows the end.
+    /// Requests that must produce a completion: number, and true for the queue whose end the model knows.
     due: VecDeque<(u64, bool)>,
-    /// Buffers posted, oldest first.
+    /// Posted buffers, oldest first.
     buffers: VecDeque<u64>,
     posted: u64,
     received: u64,
@@ -77,7 +77,7 @@ impl Model {
     }
 }
 
-/// The elements of a work request, in a quarter.
+/// Returns the elements of a work request in a quarter.
 fn list(party: &Party, quarter: u64, sges: &[(u16, u8)]) -> Vec<Sge> {
     sges.iter().map(|(at, len)| party.mr.sge(quarter + u64::from(*at), u32::from(*len))).collect()
 }
@@ -100,8 +100,8 @@ fn scatter(memory: &mut [u8], quarter: u64, sges: &[(u16, u8)], mut bytes: &[u8]
 }
 
 struct Lab {
-    /// A read of what may be written is posted: what changes it is fenced, for RFC 5040 §5.5 lets a Write be placed
-    /// before an earlier Read is answered.
+    /// Set once a read of the writable quarter is posted: later changes to it are fenced, as RFC 5040 §5.5 allows a
+    /// Write to be placed before an earlier Read is answered.
     reads_target: bool,
     net: Net,
     parties: [Party; 2],
@@ -113,14 +113,14 @@ impl Lab {
         let mut net = Net::new();
         (net.mss, net.chunk) = (mss, chunk);
         let (a, b) = pair(&mut net);
-        // The responder may speak when it has heard something.
+        // The responder may send once it has received a message.
         a.post(&mut net.nodes[0], 0, b.write_to(0), &[]);
         net.run();
         net.nodes[0].poll(a.cq);
         Self { reads_target: false, net, parties: [a, b], models: [Model::new(1), Model::new(2)] }
     }
 
-    /// Buffers for one message more at `at`, of two elements.
+    /// Posts buffers of two elements for one more message at `at`.
     fn feed(&mut self, at: usize) {
         let (party, model) = (self.parties[at], &mut self.models[at]);
         let slot = INBOX + (model.posted % 16) * u64::from(SLOT);
@@ -131,7 +131,7 @@ impl Lab {
         self.models[at].posted += 1;
     }
 
-    /// Posts a work request at `at` and does it in the models.
+    /// Posts a work request at `at`, and performs it in the models.
     fn post(&mut self, at: usize, wr_id: u64, work: &Work) {
         let (party, peer) = (self.parties[at], self.parties[1 - at]);
         let (remote_addr, rkey) = (peer.mr.mr.addr, peer.mr.mr.rkey);
@@ -191,7 +191,7 @@ impl Lab {
         self.carry_out(at, work.kind, target, word - remote_addr, quarter, &sges, &bytes, &op);
     }
 
-    /// What a work request does to the two memories.
+    /// Performs a work request on the two memories.
     #[allow(clippy::too_many_arguments, reason = "all that is known of a work request")]
     fn carry_out(
         &mut self,
@@ -231,8 +231,8 @@ impl Lab {
         }
     }
 
-    /// Takes all completions and compares them with what is due. After a cut, all that is due is told, and from
-    /// the first that is flushed on all are.
+    /// Polls all completions and compares them with the expected ones. After a cut, every request completes, and all
+    /// from the first flushed one on are flushed.
     fn check_completions(&mut self, cut: bool) {
         for at in 0..2 {
             let (party, node) = (self.parties[at], &mut self.net.nodes[at]);
@@ -248,7 +248,7 @@ impl Lab {
                 } else {
                     wc.status == WcStatus::Success
                 });
-                // Up to the first that is flushed, what was not signaled may have succeeded.
+                // Before the first flushed request, unsignaled ones may have succeeded.
                 let is_told =
                     |(wr_id, signaled): &(u64, bool)| *signaled || was_flushed || *wr_id == wc.wr_id;
                 let due = core::iter::from_fn(|| model.due.pop_front()).find(is_told);
@@ -293,11 +293,11 @@ proptest! {
     ) {
         let mut lab = Lab::new(mss, chunk);
         for (round, works) in rounds.iter().enumerate() {
-            // One direction at a time posts what touches the peer's target; the other's answers come meanwhile.
+            // Only one direction at a time posts work on the peer's target; the other's answers arrive meanwhile.
             for (wr_id, work) in (1..).zip(works) {
                 lab.post(round % 2, wr_id, work);
             }
-            // The last is told, so that places are given back.
+            // The last is signaled, so that slots are freed.
             let told = Work { signaled: true, kind: 2, ..works[0].clone() };
             lab.post(round % 2, 99, &told);
             lab.net.run();

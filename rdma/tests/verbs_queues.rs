@@ -1,4 +1,4 @@
-//! Completion queues, shared receive queues, memory windows, and what is left when a connection ends.
+//! Completion queues, shared receive queues, memory windows, and the objects left when a connection ends.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ fn an_overrun_completion_queue_raises_an_event_and_ends_its_queue_pairs() {
     listen(&mut net, 4);
     let node = &mut net.nodes[0];
     let (a, other) = (party(node, CAP, None, 1), party(node, CAP, None, 3));
-    // Two queue pairs complete where there are four places; a third has nothing to do with it.
+    // Two queue pairs complete to a queue of four slots; a third uses another queue.
     let small = node.device.create_cq(4).unwrap();
     let init = |pd, send_cq, recv_cq| QpInit { pd, send_cq, recv_cq, srq: None, cap: CAP, sq_sig_all: false };
     let first = Party { qp: node.device.create_qp(init(a.pd, small, a.recv_cq)).unwrap(), cq: small, ..a };
@@ -42,16 +42,16 @@ fn an_overrun_completion_queue_raises_an_event_and_ends_its_queue_pairs() {
     assert_eq!(second.state(&net.nodes[0]), QpState::Error);
     assert_eq!(other.state(&net.nodes[0]), QpState::Rts);
     assert_eq!(net.nodes[0].async_events(), [AsyncEvent::CqError(small)]);
-    // Those that had a place are told; then the queue says that there were more.
+    // Completions in the queue are polled; then the queue reports the overrun.
     assert_eq!(ends(&net.nodes[0].poll(small)), (0..4).map(|at| (at, Success)).collect::<Vec<_>>());
     let mut out = [WorkCompletion::default()];
     assert_eq!(net.nodes[0].device.poll_cq(small, &mut out), Err(PollError::Overrun));
     assert_eq!(net.nodes[0].device.poll_cq(CqId(1), &mut out), Err(PollError::NoSuchObject));
-    // The third goes on.
+    // The third queue pair continues.
     other.post(&mut net.nodes[0], 9, d.write_to(0), &[other.mr.sge(0, 8)]);
     net.run();
     assert_eq!(ends(&net.nodes[0].poll(other.cq)), [(9, Success)]);
-    // Nothing holds the queue but its queue pairs.
+    // Only its queue pairs keep the queue from being destroyed.
     let device = &mut net.nodes[0].device;
     assert_eq!(device.destroy_cq(small), Err(VerbsError::Busy));
     device.destroy_qp(first.qp).unwrap();
@@ -71,7 +71,7 @@ fn a_completion_queue_as_long_as_its_queues_does_not_overrun() {
     a.qp = device.create_qp(init).unwrap();
     let mut b = party(&mut net.nodes[1], CAP, None, 2);
     connect(&mut net, &a, &mut b);
-    // As much as is taken is posted, again and again, and once everything is flushed.
+    // Posts until the queue is full, repeatedly, and once after everything is flushed.
     for round in 0..20 {
         for at in 0..5 {
             let wr = RecvWr { wr_id: 100 + at, sg_list: &[a.mr.sge(0, 8)] };
@@ -115,7 +115,7 @@ fn an_armed_completion_queue_raises_one_event() {
     assert_eq!(send(&mut net, true), [b.recv_cq]);
     assert_eq!(send(&mut net, true), []);
     net.nodes[1].device.req_notify_cq(b.recv_cq, false).unwrap();
-    // The narrower wish does not take the wider one back.
+    // Arming for solicited completions does not disarm the event for any completion.
     net.nodes[1].device.req_notify_cq(b.recv_cq, true).unwrap();
     assert_eq!(send(&mut net, false), [b.recv_cq]);
     // An error is solicited.
@@ -134,7 +134,7 @@ fn queue_pairs_share_buffers_and_the_limit_event_is_raised_once() {
     let mut net = Net::new();
     let (a, b) = pair_with(&mut net, [CAP, CAP], Some(8));
     let srq = srq_of(&net.nodes[1], &b);
-    // A second queue pair at node 1 takes from the same queue.
+    // A second queue pair at node 1 uses the same shared receive queue.
     let init = net.nodes[1].device.query_qp(b.qp).unwrap().init;
     let second = Party {
         qp: net.nodes[1].device.create_qp(init).unwrap(),
@@ -167,10 +167,10 @@ fn queue_pairs_share_buffers_and_the_limit_event_is_raised_once() {
         assert_eq!((&bytes[..60], &bytes[80..90]), (&pattern(70, salt)[..60], &pattern(70, salt)[60..]));
     }
     assert_eq!(net.nodes[1].device.query_srq(srq).unwrap().waiting, 2);
-    // Armed below what is there, the event comes at once.
+    // With the limit above the number of buffers, the event is raised at once.
     net.nodes[1].device.modify_srq(srq, 3).unwrap();
     assert_eq!(net.nodes[1].async_events(), [AsyncEvent::SrqLimitReached(srq)]);
-    // The buffers stay for others when a stream ends.
+    // The buffers stay in the shared queue when a stream ends.
     net.nodes[1].device.modify_qp(b.qp, QpState::Error, net.now).unwrap();
     net.run();
     assert_eq!(net.nodes[1].async_events(), [AsyncEvent::QpLastWqeReached(b.qp)]);
@@ -197,7 +197,7 @@ fn a_queue_pair_takes_at_most_its_share_of_a_shared_queue() {
     }
     net.run();
     assert_eq!(net.nodes[1].device.query_qp(b.qp).unwrap().recv_used, 3);
-    // Taken completions make room.
+    // Polled completions free slots.
     assert_eq!(net.nodes[1].poll(b.recv_cq).len(), 3);
     for at in 0..4 {
         a.post(&mut net.nodes[0], at, SEND, &[]);
@@ -234,7 +234,7 @@ fn a_window_opens_part_of_a_region_until_it_is_invalidated() {
     assert_eq!((ends(&done), done[0].opcode), (vec![(1, Success)], WcOpcode::BindMw));
     let Node { device, stags, .. } = &mut net.nodes[1];
     assert_eq!(device.dereg_mr(b.mr.mr.id, stags), Err(VerbsError::Busy));
-    // The peer writes to its first and last bytes, and closes it.
+    // The peer writes to its first and last bytes, and invalidates it.
     a.post(&mut net.nodes[0], 1, SendOp::RdmaWrite { remote_addr: 0, rkey }, &[a.mr.sge(0, 1)]);
     a.post(&mut net.nodes[0], 2, SendOp::RdmaWrite { remote_addr: 99, rkey }, &[a.mr.sge(1, 1)]);
     b.post_recv(&mut net.nodes[1], 7, &[]);
@@ -245,7 +245,7 @@ fn a_window_opens_part_of_a_region_until_it_is_invalidated() {
     assert_eq!((bytes[1000], bytes[1099]), (ours[0], ours[1]));
     assert_eq!((&bytes[..1000], &bytes[1001..1099]), (&theirs[..1000], &theirs[1001..1099]));
     assert_eq!(net.nodes[1].poll(b.recv_cq)[0].invalidated, Some(rkey));
-    // It can be bound again, and is closed by its owner.
+    // It can be bound again, and its owner invalidates it.
     b.post(&mut net.nodes[1], 2, bind, &[]);
     b.post(&mut net.nodes[1], 3, SendOp::LocalInvalidate { stag: rkey }, &[]);
     net.run();
@@ -287,7 +287,7 @@ fn an_access_that_a_window_does_not_allow_ends_the_stream() {
         assert_eq!(net.nodes[1].async_events(), [AsyncEvent::QpAccessError(b.qp, code)], "{op:?}");
         assert_eq!(net.nodes[0].async_events(), [AsyncEvent::QpTerminated(a.qp, code)]);
         assert_eq!(net.nodes[1].bytes(&b.mr)[8..], pattern(MEMORY, 2)[8..]);
-        // With its stream the window is not bound any more.
+        // The end of the stream unbinds the window.
         assert_eq!(net.nodes[1].stags.windows_of(b.mr.mr.lkey), 0);
     }
 }
@@ -299,12 +299,12 @@ fn a_window_that_cannot_be_bound_is_a_bind_error() {
     let (mw, bind) = window(&mut net.nodes[1], &b, Access::REMOTE_READ);
     let SendOp::BindMw { bind: to, rkey, .. } = bind else { unreachable!() };
     let device = &mut net.nodes[1].device;
-    // Seen when it is posted: another window's key, no window.
+    // Checked when posted: the key of another window, no such window.
     let wrong = SendOp::BindMw { mw: mw.id, rkey: Stag(rkey.0 ^ 0x100), bind: to };
     assert_eq!(device.post_send(b.qp, &send_wr(1, wrong, &[])), Err(PostError::Window));
     let wrong = SendOp::BindMw { mw: MwId(1), rkey, bind: to };
     assert_eq!(device.post_send(b.qp, &send_wr(1, wrong, &[])), Err(PostError::NoSuchObject));
-    // Seen when it is done: more than the region.
+    // Checked when executed: more than the region.
     let wrong = SendOp::BindMw { mw: mw.id, rkey, bind: Bind { len: MEMORY as u64, ..to } };
     b.post(&mut net.nodes[1], 1, wrong, &[]);
     b.post(&mut net.nodes[1], 2, bind, &[]);

@@ -1,4 +1,4 @@
-//! Work requests on verbs objects: what each does, what completes, and what is refused.
+//! Work requests on verbs objects: the effect of each, its completion, and refusals.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -89,7 +89,7 @@ fn lists_of_every_length_gather_and_scatter() {
     let (a, b) = pair(&mut net);
     let ours = pattern(MEMORY, 1);
     for pieces in 1..=SGE_MAX as u64 {
-        // Piece i has 37 i bytes, so that the first has none, and every third has none either.
+        // Piece i has 37 i bytes; the first and every third piece are empty.
         let length = |at: u64| if at % 3 == 2 { 0 } else { 37 * at as u32 };
         let from = (0..pieces).map(|at| a.mr.sge(9400 - at * 600, length(at))).collect::<Vec<_>>();
         let to = (0..pieces).map(|at| b.mr.sge(at * 700, length(pieces - 1 - at))).collect::<Vec<_>>();
@@ -155,7 +155,7 @@ fn inline_bytes_are_copied_when_they_are_posted() {
     assert_eq!(net.nodes[1].bytes(&b.mr)[100..104], *b"what");
 }
 
-/// Every way in which an element of a list can be wrong.
+/// Every way in which an element of a list can be invalid.
 #[test]
 fn a_wrong_key_or_range_is_a_protection_error_and_nothing_is_sent() {
     let reads: fn(&Party) -> SendOp = |b| b.read_from(0);
@@ -181,15 +181,15 @@ fn a_wrong_key_or_range_is_a_protection_error_and_nothing_is_sent() {
                 gone.sge(0, 8),
             ][wrong];
             let before = net.sent[0].len();
-            // The first and the last element are right, the message has several segments, and what was posted
-            // before and after is there.
+            // The first and the last element are valid, the message has several segments, and requests before and
+            // after it are posted.
             a.post(&mut net.nodes[0], 1, b.read_from(0), &[a.mr.sge(8000, 4)]);
             a.post(&mut net.nodes[0], 2, op(&b), &[a.mr.sge(0, 3000), bad, a.mr.sge(0, 8)]);
             a.post(&mut net.nodes[0], 3, b.write_to(0), &[a.mr.sge(0, 1)]);
             net.run();
             let expected = [(1, Success), (2, LocalProtectionError), (3, WrFlushError)];
             assert_eq!(ends(&net.nodes[0].poll(a.cq)), expected, "{wrong}");
-            // A Read Request and a Terminate: no byte of the message.
+            // A Read Request and a Terminate: no byte of the message was sent.
             let sent = common::bytes::ulpdus(&net.sent[0][before..]);
             assert_eq!(sent.iter().map(|ulpdu| ulpdu[1]).collect::<Vec<_>>(), [0x41, 0x47], "{wrong}");
             assert_eq!(net.nodes[1].bytes(&b.mr), pattern(MEMORY, 2));
@@ -249,12 +249,12 @@ fn unsignaled_requests_free_their_slots_with_the_next_signaled_one() {
     a.post(&mut net.nodes[0], 3, b.write_to(0), &[]);
     assert_eq!(quiet(&mut net.nodes[0], 9), Err(PostError::QueueFull));
     net.run();
-    // Finished, but not taken: a completion queue as long as the queues behind it cannot overrun.
+    // Finished but not polled: a completion queue as long as its queues cannot overrun.
     assert_eq!(quiet(&mut net.nodes[0], 9), Err(PostError::QueueFull));
     assert_eq!(net.nodes[0].device.query_qp(a.qp).unwrap().send_used, 4);
     assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(3, Success)]);
     assert_eq!(net.nodes[0].device.query_qp(a.qp).unwrap().send_used, 0);
-    // Errors are told of all.
+    // All errors produce completions.
     for at in 10..14 {
         quiet(&mut net.nodes[0], at).unwrap();
     }
@@ -271,7 +271,7 @@ fn a_fence_waits_for_reads() {
         let (a, b) = pair(&mut net);
         b.post_recv(&mut net.nodes[1], 1, &[b.mr.sge(0, 64)]);
         let before = net.sent[0].len();
-        // What is read is what is sent on: with a fence it is what the peer has.
+        // The bytes read are then sent: with a fence the peer receives its own bytes.
         a.post(&mut net.nodes[0], 1, b.read_from(500), &[a.mr.sge(0, 64)]);
         let flags = SendFlags { fence, ..SendFlags::SIGNALED };
         let list = [a.mr.sge(0, 64)];
@@ -306,7 +306,7 @@ fn a_read_with_invalidate_and_a_local_invalidate_end_a_region() {
     let done = net.nodes[0].poll(a.cq);
     assert_eq!(ends(&done), [(3, Success), (4, LocalProtectionError)]);
     assert_eq!(done[0].opcode, WcOpcode::LocalInvalidate);
-    // The region can be given back, invalid as it is.
+    // The invalid region can be deregistered.
     let Node { device, stags, .. } = &mut net.nodes[0];
     assert_eq!(device.dereg_mr(other.mr.id, stags), Ok(()));
     assert_eq!(device.dereg_mr(sink.mr.id, stags), Ok(()));
@@ -335,7 +335,7 @@ fn requests_in_the_wrong_state_or_of_wrong_length_are_refused() {
     assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, Success)]);
 }
 
-/// What is the same for many FPDUs of a message is looked at once a turn, not once a message.
+/// The access check runs once per transmit pass, not once per message.
 #[test]
 fn a_right_revoked_between_two_transmit_passes_ends_the_message() {
     for (turn, op) in [SEND, SendOp::RdmaWrite { remote_addr: BASE, rkey: Stag(1) }].iter().enumerate() {
@@ -356,7 +356,7 @@ fn a_right_revoked_between_two_transmit_passes_ends_the_message() {
         device.dereg_mr(source.mr.id, env.stags).unwrap();
         let mut wire = common::Wire::new(400, usize::MAX);
         let progress = device.poll_transmit(a.id, net.now, &mut env, &mut wire);
-        // The Terminate, and nothing of the message.
+        // The Terminate is sent, and nothing of the message.
         assert_eq!((progress.frames, env.stats.rdmap.terminates_sent), (1, 1));
         assert_eq!(env.stats.rdmap.payload_bytes_fetched, fetched);
         assert_eq!(ends(&net.nodes[0].poll(a.cq)), [(1, LocalProtectionError)]);

@@ -1,4 +1,4 @@
-//! The headers of DDP and RDMAP against the figures of their RFCs.
+//! Headers of DDP and RDMAP, against the figures of their RFCs.
 
 use proptest::prelude::*;
 use rdma::wire::ddp::{Header, TaggedHeader, UntaggedHeader};

@@ -1,10 +1,10 @@
-//! The frames that set up an MPA connection against RFC 5044 §7.1.1, RFC 6581 and captured bytes.
+//! Frames of the MPA startup phase, against RFC 5044 §7.1.1, RFC 6581 and captured bytes.
 
 use proptest::prelude::*;
 use rdma::wire::ParseError;
 use rdma::wire::mpa::{ConnectionData, FrameHeader, FrameKind, ReadDepth, RtrOptions};
 
-/// What Linux soft-iWARP sends for rping: revision 2, enhanced, IRD 1 and ORD 1.
+/// Request that Linux soft-iWARP sends for rping: revision 2, enhanced, IRD 1 and ORD 1.
 const SIW_REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x04\x00\x01\x00\x01";
 
 fn siw_request() -> FrameHeader {
@@ -53,7 +53,7 @@ fn each_flag_has_its_bit() {
     }
 }
 
-// RFC 6581 §9: A and B stand above IRD, C and D above ORD.
+// RFC 6581 §9: A and B are above IRD, C and D above ORD.
 #[test]
 fn each_control_flag_has_its_bit() {
     let rtr = |send, write, read| Some(RtrOptions { send, write, read });

@@ -1,4 +1,4 @@
-//! The Terminate message against RFC 5040 §4.8, and as Linux soft-iWARP writes it.
+//! The Terminate message, against RFC 5040 §4.8 and as Linux soft-iWARP sends it.
 
 use proptest::prelude::*;
 use rdma::wire::ddp::{Header, TaggedHeader, UntaggedHeader};
@@ -35,10 +35,10 @@ fn captured_words_are_recognized_in_both_orders() {
         // DDP versions: without headers, as the layout is unknown.
         ([0x12, 0x06, 0x00, 0x00], (1, 2, 6, Rfc)),
         ([0x21, 0x06, 0x00, 0x00], (1, 2, 6, Swapped)),
-        // The same in both orders, and no error in either.
+        // The same in both orders, and an error in neither.
         ([0x00, 0x00, 0x00, 0x00], (0, 0, 0, Rfc)),
         ([0x9F, 0x77, 0x00, 0x00], (9, 15, 0x77, Rfc)),
-        // Flags in both places: as for none.
+        // Flags in both positions: as without flags.
         ([0x12, 0x02, 0xFF, 0x00], (1, 2, 2, Rfc)),
     ];
     for (word, expected) in rows {

@@ -1,4 +1,4 @@
-//! See `rdma/tests/fuzz/targets`.
+//! libFuzzer entry point; the target is in `rdma/tests/fuzz/targets`.
 #![no_main]
 #![allow(dead_code, reason = "each program uses a part of what they share")]
 

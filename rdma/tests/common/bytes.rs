@@ -1,4 +1,4 @@
-//! Bytes made by hand, from the figures of the RFCs, without the code under test.
+//! Bytes built by hand from the figures of the RFCs, without the code under test.
 
 const CRC32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
@@ -33,7 +33,7 @@ pub(crate) fn append_marked(stream: &mut Vec<u8>, ulpdu: &[u8]) {
     stream[field..].copy_from_slice(&crc);
 }
 
-/// Takes FPDUs apart; panics where one is malformed.
+/// Splits a stream into ULPDUs; panics if an FPDU is malformed.
 pub(crate) fn ulpdus(mut stream: &[u8]) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     while !stream.is_empty() {
@@ -48,7 +48,7 @@ pub(crate) fn ulpdus(mut stream: &[u8]) -> Vec<Vec<u8>> {
     ulpdus
 }
 
-/// An enhanced MPA Request or Reply, CRC on.
+/// Builds an enhanced MPA Request or Reply with CRCs.
 pub(crate) fn mpa(key: &[u8; 16], ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
     let mut frame = key.to_vec();
     frame.extend_from_slice(&[0x50, 2]);
@@ -109,14 +109,14 @@ pub(crate) fn read_request(msn: u32, sink: u32, size: u32, source: u32, source_t
     untagged(UNTAGGED_LAST, READ_REQUEST, 0, [1, msn, 0], &header)
 }
 
-/// A Terminate message: control word and what follows it.
+/// Builds a Terminate message: control word, then `rest`.
 pub(crate) fn terminate(word: [u8; 4], rest: &[u8]) -> Vec<u8> {
     let mut message = word.to_vec();
     message.extend_from_slice(rest);
     untagged(UNTAGGED_LAST, TERMINATE, 0, [2, 1, 0], &message)
 }
 
-/// The Terminate about a segment: its DDP header attached, and behind it `request`.
+/// Builds the Terminate about a segment: its DDP header, then `request`.
 pub(crate) fn terminate_about(kind: u8, code: u8, flags: u8, segment: &[u8], request: &[u8]) -> Vec<u8> {
     let header = if segment[0] & 0x80 != 0 { 14 } else { 18 };
     let mut rest = (segment.len() as u16).to_be_bytes().to_vec();

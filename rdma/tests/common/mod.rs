@@ -1,4 +1,4 @@
-//! What the tests share: a transport in memory, a side with all that an endpoint needs, and bytes made by hand.
+//! Test support: a transport in memory, an endpoint with its environment, and bytes built by hand.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -26,12 +26,12 @@ pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 pub(crate) const STREAM: StreamId = StreamId(1);
 pub(crate) const BOTH: Access = Access::from_bits(3).unwrap();
 
-/// A transport that keeps what it is given, segment by segment.
+/// A transport that collects what it is sent, segment by segment.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) segments: VecDeque<Vec<u8>>,
     pub(crate) mss: usize,
-    /// Bytes that may wait.
+    /// Limit of the bytes that may wait.
     pub(crate) limit: usize,
 }
 
@@ -44,7 +44,7 @@ impl Wire {
         self.segments.iter().map(Vec::len).sum()
     }
 
-    /// All that waits, as one run of bytes.
+    /// Removes all waiting bytes.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.segments.drain(..).flatten().collect()
     }
@@ -64,7 +64,7 @@ impl Sink for Wire {
         if len > self.room() {
             return false;
         }
-        // What a reused buffer would contain.
+        // Contents of a reused buffer.
         let mut segment = vec![0xee; len];
         build(&mut segment);
         self.segments.push_back(segment);
@@ -72,7 +72,7 @@ impl Sink for Wire {
     }
 }
 
-/// One end, with everything it works with.
+/// One endpoint with its environment.
 pub(crate) struct Side {
     pub(crate) endpoint: Endpoint<Vec<u8>>,
     pub(crate) stags: StagTable,
@@ -129,13 +129,13 @@ impl Side {
         self.collect();
     }
 
-    /// Offers bytes at a stream position behind a gap; whether all of them are placed.
+    /// Passes bytes behind a gap, at a stream position, and returns true if all of them are placed.
     pub(crate) fn out_of_order(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive_out_of_order(offset, bytes, &mut env)
     }
 
-    /// Goes on by so many bytes that were placed.
+    /// Advances the stream by `len` placed bytes.
     pub(crate) fn placed(&mut self, len: usize) {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         self.endpoint.receive_placed(self.now, self.position, len, &mut env);
@@ -143,7 +143,7 @@ impl Side {
         self.collect();
     }
 
-    /// Lets the endpoint send, and answers a connection request by the region service.
+    /// Runs the endpoint's output, and answers a connection request by the region service.
     pub(crate) fn transmit(&mut self) -> Progress {
         let mut env = Env { stags: &mut self.stags, memory: &mut self.memory, stats: &mut self.stats };
         let progress = self.endpoint.poll_transmit(self.now, &mut env, &mut self.wire);
@@ -176,7 +176,7 @@ impl Side {
         self.memory.bytes(region).unwrap()
     }
 
-    /// The grant in the private data with which the peer has accepted.
+    /// Returns the grant in the private data of the peer's Reply.
     pub(crate) fn grant(&self) -> service::Grant {
         let private_data = self.events.iter().find_map(|event| match event {
             Event::Established { private_data, .. } => Some(private_data),
@@ -190,8 +190,8 @@ impl Side {
     }
 }
 
-/// Moves bytes both ways, cut by `chunk`, until neither side has any more. `chunk` says how many bytes, at least
-/// one, of so many come next.
+/// Moves bytes both ways until neither side has any. `chunk` receives the number of bytes waiting and returns the
+/// length of the next chunk, at least one.
 pub(crate) fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) {
     for _ in 0..1_000_000 {
         a.transmit();
@@ -204,7 +204,7 @@ pub(crate) fn run(a: &mut Side, b: &mut Side, chunk: &mut dyn FnMut(usize) -> us
     panic!("the sides do not come to rest");
 }
 
-/// Moves what waits at `from` to `to`.
+/// Moves the bytes waiting at `from` to `to`.
 pub(crate) fn carry(from: &mut Side, to: &mut Side, chunk: &mut dyn FnMut(usize) -> usize) -> usize {
     let bytes = from.wire.take();
     let mut rest = bytes.as_slice();
@@ -216,7 +216,7 @@ pub(crate) fn carry(from: &mut Side, to: &mut Side, chunk: &mut dyn FnMut(usize)
     bytes.len()
 }
 
-/// Whole segments, as the sender made them, would be lost in a run of bytes; so much at a time is near enough.
+/// Splits the bytes into segments of `mss` bytes, which approximates the sender's own segments.
 pub(crate) fn segments(mss: usize) -> impl FnMut(usize) -> usize {
     move |rest| rest.min(mss)
 }
@@ -229,12 +229,12 @@ pub(crate) fn request(private_data: &[u8]) -> ConnectRequest<'_> {
     ConnectRequest { private_data, revision: 2, ird: 16, ord: 16, rtr: None }
 }
 
-/// An initiator and a responder, connected by the region service to the region `lab` of these bytes.
+/// Returns an initiator and a responder, connected by the region service to the region `lab` with these bytes.
 pub(crate) fn connected(lab: Vec<u8>) -> (Side, Side, RegionId) {
     connected_for(BOTH, lab)
 }
 
-/// The same, with these rights.
+/// Returns the same with these rights.
 pub(crate) fn connected_for(access: Access, lab: Vec<u8>) -> (Side, Side, RegionId) {
     let private_data = service::encode_request("lab", access, b"").unwrap();
     let mut initiator = Side::initiator(initiator_config(), &request(&private_data));
@@ -248,7 +248,7 @@ pub(crate) fn slice(region: RegionId, offset: u64, len: u32) -> LocalSlice {
     LocalSlice { region, offset, len }
 }
 
-/// Bytes that are all different from their neighbors, and from those of another `salt`.
+/// Returns bytes that all differ from their neighbors, and from those of another `salt`.
 pub(crate) fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ salt).collect()
 }

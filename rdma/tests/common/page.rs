@@ -6,17 +6,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A page of docs/.
+/// Reads a page of docs/.
 pub(crate) fn read(name: &str) -> String {
     std::fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
-/// The rows of its tables, cell by cell, without heads and rules.
+/// Returns the rows of its tables, cell by cell, without heads and rules.
 pub(crate) fn rows(page: &str) -> Vec<Vec<String>> {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for line in page.lines() {
         let Some(cells) = line.strip_prefix("| ").and_then(|line| line.strip_suffix(" |")) else {
-            // The rule under a head.
+            // The rule below a head.
             if line.starts_with("|--") {
                 rows.pop();
             }
@@ -27,12 +27,12 @@ pub(crate) fn rows(page: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// What stands in `backticks` in a cell.
+/// Returns the texts in `backticks` in a cell.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Panics unless each name in the cell is a test of the file that is named before it, and at least one is.
+/// Panics unless each name in the cell is a test of the file named before it, and at least one exists.
 #[track_caller]
 pub(crate) fn assert_names_tests(cell: &str) {
     let (mut file, mut text, mut tests) = ("", String::new(), 0);
@@ -52,7 +52,7 @@ pub(crate) fn assert_names_tests(cell: &str) {
     assert!(tests > 0, "no test is named in: {cell}");
 }
 
-/// Panics unless each file named in the cell is there, each function named after one is in it, and one file is named.
+/// Panics unless each file named in the cell exists, each function named after one is in it, and one file is named.
 #[track_caller]
 pub(crate) fn assert_names_code(cell: &str) {
     let (mut text, mut files) = (String::new(), 0);

@@ -1,4 +1,4 @@
-//! A stream that a peer made by hand attacks.
+//! A responder that a peer attacks, whose segments are built by hand.
 
 use super::bytes::*;
 use super::*;
@@ -8,17 +8,17 @@ use rdma::{Access, CloseHow, ErrorCode, Scope, StreamError};
 pub(crate) const LAB: usize = 4096;
 pub(crate) const ALL: Access = Access::from_bits(7).unwrap();
 
-/// A responder of the region service, and a peer made by hand.
+/// A responder of the region service, and a peer whose segments are built by hand.
 pub(crate) struct Target {
     pub(crate) side: Side,
     pub(crate) lab: RegionId,
-    /// Valid on this stream: remote read and write.
+    /// STag valid on this stream: remote read and write.
     pub(crate) stag: u32,
-    /// Valid on this stream, without a right.
+    /// STag valid on this stream, without rights.
     pub(crate) blind: u32,
-    /// Valid on another stream.
+    /// STag valid on another stream.
     pub(crate) foreign: u32,
-    /// Valid on this stream; the peer may invalidate it.
+    /// STag valid on this stream; the peer may invalidate it.
     pub(crate) given: u32,
 }
 
@@ -53,7 +53,7 @@ impl Target {
         ulpdus(&self.side.wire.take())
     }
 
-    /// The stream must end with this message, then a close; whatever comes later has no effect.
+    /// Expects that the stream ends with this message and a close; later segments have no effect.
     #[track_caller]
     pub(crate) fn ends_with(mut self, expected: &[u8], error: StreamError) {
         let replies = self.replies();

@@ -1,4 +1,4 @@
-//! Two devices of verbs objects, and a transport between them that opens, carries and closes streams in memory.
+//! Two verbs devices, and a transport between them that opens, carries and closes streams in memory.
 
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
@@ -9,12 +9,12 @@ use rdma::{CloseHow, EndpointConfig, Env, RdmaStats, StagTable, StreamId, VecMem
 
 use super::{Wire, pattern};
 
-/// All rights of this side.
+/// Returns all local rights.
 pub(crate) fn local_access() -> Access {
     Access::LOCAL_READ | Access::LOCAL_WRITE | Access::WINDOW_BIND
 }
 
-/// All rights that a memory region can have.
+/// Returns all rights that a memory region can have.
 pub(crate) fn all_access() -> Access {
     local_access() | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
 }
@@ -23,7 +23,7 @@ pub(crate) fn address(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, node as u8], 4791))
 }
 
-/// A device with what it is lent.
+/// A device with its environment.
 pub(crate) struct Node {
     pub(crate) device: Device<Vec<u8>>,
     pub(crate) stags: StagTable,
@@ -56,7 +56,7 @@ impl Node {
         self.memory.bytes(mr.region).unwrap()
     }
 
-    /// All completions that are there.
+    /// Polls all completions.
     pub(crate) fn poll(&mut self, cq: CqId) -> Vec<WorkCompletion> {
         let mut out = [WorkCompletion::default(); 7];
         let mut all = Vec::new();
@@ -88,7 +88,7 @@ struct End {
     id: CmId,
     wire: Wire,
     position: u64,
-    /// This end has closed; a FIN follows what is on the wire.
+    /// `Some` once this end has closed; a FIN follows the bytes on the wire.
     closed: Option<CloseHow>,
     fin_sent: bool,
 }
@@ -101,7 +101,7 @@ pub(crate) struct Net {
     pub(crate) now: Duration,
     pub(crate) mss: usize,
     pub(crate) chunk: usize,
-    /// Every byte that node 0 and node 1 have sent.
+    /// All bytes that node 0 and node 1 have sent.
     pub(crate) sent: [Vec<u8>; 2],
     pub(crate) refused: usize,
 }
@@ -164,7 +164,7 @@ impl Net {
         self.streams.push(if at == 0 { [a, b] } else { [b, a] });
     }
 
-    /// A stream for node 1's listener, as an adapter takes it.
+    /// Accepts a stream for node 1's listener, as an adapter does.
     pub(crate) fn incoming(
         &mut self,
         listener: CmId,
@@ -190,7 +190,7 @@ impl Net {
         device.poll_transmit(id, self.now, &mut Env { stags, memory, stats }, &mut ends[at].wire);
     }
 
-    /// Carries what waits at one end of a stream to the other. Whether there was anything.
+    /// Carries the waiting bytes of one end of a stream to the other. Returns true if there were any.
     fn carry(&mut self, stream: usize, from: usize) -> bool {
         let to = 1 - from;
         let Some(ends) = self.streams.get_mut(stream) else { return false };
@@ -220,7 +220,7 @@ impl Net {
         !bytes.is_empty() || fin
     }
 
-    /// Lets everything happen that can; the events of connections are kept.
+    /// Runs both nodes until nothing is left to do; keeps the connection events.
     pub(crate) fn run(&mut self) {
         for _ in 0..100_000 {
             let mut moved = false;
@@ -243,12 +243,12 @@ impl Net {
         panic!("the devices do not come to rest");
     }
 
-    /// How many bytes a node has received on the only stream.
+    /// Returns the number of bytes that a node has received on the only stream.
     pub(crate) fn position(&self, at: usize) -> u64 {
         self.streams[0][at].position
     }
 
-    /// Forgets streams that have ended, and what was sent and told.
+    /// Drops ended streams, and the bytes and events recorded.
     pub(crate) fn forget(&mut self) {
         assert!(self.streams.iter().flatten().all(|end| end.closed.is_some()), "a stream is open");
         self.streams.clear();
@@ -259,7 +259,7 @@ impl Net {
         }
     }
 
-    /// Cuts the only stream.
+    /// Breaks the only stream.
     pub(crate) fn cut(&mut self) {
         for at in 0..2 {
             let id = self.streams[0][at].id;
@@ -269,7 +269,7 @@ impl Net {
     }
 }
 
-/// One end of a connection, with what belongs to it.
+/// One end of a connection, with its objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Party {
     pub(crate) pd: PdId,
@@ -306,7 +306,7 @@ pub(crate) fn listen(net: &mut Net, backlog: u16) -> CmId {
     listener
 }
 
-/// The connections that wait for an answer at node 1.
+/// Returns the connections that wait for an answer at node 1.
 pub(crate) fn asked(net: &mut Net) -> Vec<CmId> {
     let is_request = |event: &CmEvent| matches!(event.kind, CmEventKind::ConnectRequest { .. });
     net.nodes[1].cm.extract_if(.., |event| is_request(event)).map(|event| event.id).collect()
@@ -327,7 +327,7 @@ pub(crate) fn connect(net: &mut Net, a: &Party, b: &mut Party) {
     }
 }
 
-/// Two parties, connected.
+/// Returns two connected parties.
 pub(crate) fn pair_with(net: &mut Net, caps: [QpCap; 2], srq: Option<u16>) -> (Party, Party) {
     listen(net, 4);
     let a = party(&mut net.nodes[0], caps[0], None, 1);
@@ -355,7 +355,7 @@ impl Party {
         node.device.post_recv(self.qp, &RecvWr { wr_id, sg_list }).unwrap();
     }
 
-    /// A Write to the other's memory.
+    /// Returns a Write to the other's memory.
     pub(crate) fn write_to(&self, offset: u64) -> SendOp {
         SendOp::RdmaWrite { remote_addr: self.mr.mr.addr + offset, rkey: self.mr.mr.rkey }
     }
@@ -369,7 +369,7 @@ impl Party {
     }
 }
 
-/// Numbers and status of completions.
+/// Returns the numbers and statuses of completions.
 pub(crate) fn ends(all: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
     all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }

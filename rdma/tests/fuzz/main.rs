@@ -1,4 +1,4 @@
-//! The targets of `rdma/fuzz` on the stable toolchain.
+//! Runs the fuzz targets of `rdma/fuzz` on the stable toolchain, over their corpora and random inputs.
 
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
-//! FPDUs, with markers and without: any bytes are survived; a stream of FPDUs gives the same ULPDUs however it is cut,
-//! and the same memory in whatever order it comes (`placed`).
+//! FPDUs, with and without markers: arbitrary bytes never panic; a stream of FPDUs yields the same ULPDUs for every
+//! way to split it, and the same memory for every order of arrival (`placed`).
 
 use super::{Input, placed};
 use crate::common::bytes;
@@ -10,7 +10,7 @@ use rdma::mpa::{Deframer, DeframerConfig, Fpdu, FpduError, MpaStats};
 use rdma::service::encode_request;
 use rdma::{CrcPolicy, EndpointConfig, Event, RegionId};
 
-/// How a stream is made and taken apart.
+/// Settings of a stream.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) crc: bool,
@@ -26,7 +26,7 @@ impl Shape {
         }
     }
 
-    /// A responder that has sent its Reply, with a region `lab` of these bytes of which it has granted nothing.
+    /// Returns a responder that has sent its Reply, with a region `lab` of these bytes and no grants.
     pub(super) fn responder(self, mut config: EndpointConfig, lab: Vec<u8>) -> (Side, RegionId) {
         config.mpa.crc = if self.crc { CrcPolicy::Required } else { CrcPolicy::IfPeerAsks };
         config.mpa.markers = self.markers;
@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// The first byte chooses CRC, kind and markers; then come the bytes, or what the ULPDUs are made of, and how it is cut.
+/// The first byte selects CRC, kind and markers; then follow the bytes, or the contents of the ULPDUs, and the split.
 pub(crate) fn fpdu_stream(data: &[u8]) {
     let mut input = Input(data);
     let bits = input.byte();
@@ -57,7 +57,7 @@ pub(crate) fn fpdu_stream(data: &[u8]) {
         let chunks = input.cut(&stream);
         let (found, error) = deframe(&chunks, shape);
         match broken {
-            // The FPDUs before it, and an error.
+            // The FPDUs before the damaged one, and an error.
             Some(whole) => assert!(found == ulpdus[..whole] && error == Some(FpduError::Crc)),
             None => assert!(found == ulpdus && error.is_none(), "{error:?}"),
         }
@@ -71,7 +71,7 @@ pub(crate) fn fpdu_stream(data: &[u8]) {
     }
 }
 
-/// A stream, its ULPDUs, and how many of them come before one that is damaged.
+/// Builds a stream; returns it with its ULPDUs, and the index of the damaged one.
 fn stream(input: &mut Input<'_>, shape: Shape) -> (Vec<u8>, Vec<Vec<u8>>, Option<usize>) {
     let (mut stream, mut ulpdus, mut broken): (Vec<u8>, _, _) = (Vec::new(), Vec::new(), None);
     for index in 0..usize::from(input.byte() % 12) {
@@ -80,12 +80,12 @@ fn stream(input: &mut Input<'_>, shape: Shape) -> (Vec<u8>, Vec<Vec<u8>>, Option
             200..250 => input.below(1500),
             _ => usize::from(input.u16()),
         };
-        // Longer ones cannot be pointed back over.
+        // FPDUPTR cannot point back over longer ones.
         let len = if shape.markers { len.min(MULPDU_MAX) } else { len };
         let ulpdu = if input.sometimes() { input.take(len).to_vec() } else { pattern(len, index as u8) };
         let begin = stream.len();
         shape.append(&mut stream, &ulpdu);
-        // Not in the length, which would move all that follows, nor in front of it.
+        // Not in or before the length, which would move all later bytes.
         let length_end = begin + if shape.markers && begin.is_multiple_of(512) { 6 } else { 2 };
         if shape.crc && broken.is_none() && input.sometimes() {
             let at = length_end + input.below(stream.len() - length_end);
@@ -97,7 +97,7 @@ fn stream(input: &mut Input<'_>, shape: Shape) -> (Vec<u8>, Vec<Vec<u8>>, Option
     (stream, ulpdus, broken)
 }
 
-/// The ULPDUs that come out of the stream, and the error that ends it.
+/// Returns the ULPDUs of the stream, and the error that ends it.
 fn deframe(chunks: &[&[u8]], shape: Shape) -> (Vec<Vec<u8>>, Option<FpduError>) {
     let mut stats = MpaStats::default();
     let (start, mut taken) = (1 << 40, 0);
@@ -134,7 +134,7 @@ fn deframe(chunks: &[&[u8]], shape: Shape) -> (Vec<Vec<u8>>, Option<FpduError>) 
     (found, error)
 }
 
-/// The same chunks to a responder without a right to be had: whatever they say, its memory stays as it is.
+/// Delivers the same chunks to a responder without grants: its memory never changes.
 fn endpoint(chunks: &[&[u8]], shape: Shape) {
     let config = EndpointConfig { receive_queue: 2, ..EndpointConfig::default() };
     let (mut side, lab) = shape.responder(config, pattern(64, 9));
@@ -151,7 +151,7 @@ fn endpoint(chunks: &[&[u8]], shape: Shape) {
     end(&mut side);
 }
 
-/// The end of a stream is told once, as the last thing.
+/// Checks that the end of a stream is reported once, as the last event.
 pub(super) fn end(side: &mut Side) {
     side.endpoint.transport_lost();
     side.collect();

@@ -1,7 +1,7 @@
-//! What is fuzzed: each target takes any bytes, and panics when something is wrong.
+//! Fuzz targets: each takes arbitrary bytes, and panics if an invariant is violated.
 //!
-//! The same functions are run by libFuzzer (`rdma/fuzz`, `make fuzz`), and on the committed corpora and what chance
-//! makes of them by the test program `fuzz`.
+//! libFuzzer runs them (`rdma/fuzz`, `make fuzz`); the test program `fuzz` runs them on the committed corpora and on
+//! random inputs.
 
 mod fpdu_stream;
 mod mpa_frames;
@@ -18,14 +18,14 @@ use placed::placed;
 #[cfg(not(fuzzing))]
 pub(crate) use seeds::seeds;
 
-/// A target.
+/// Function of a fuzz target.
 pub(crate) type Target = fn(&[u8]);
 
-/// Every target, by the name of its corpus.
+/// Fuzz targets by the name of their corpus.
 pub(crate) const TARGETS: [(&str, Target); 3] =
     [("fpdu_stream", fpdu_stream), ("mpa_frames", mpa_frames), ("operations", operations)];
 
-/// Bytes that are used up from the front; zeros follow them.
+/// Input consumed from the front; zeros follow its end.
 #[derive(Debug)]
 struct Input<'a>(&'a [u8]);
 
@@ -46,12 +46,12 @@ impl<'a> Input<'a> {
         u8::from_be_bytes(self.array())
     }
 
-    /// Something that is true in one of four cases, and not when the input is used up.
+    /// Returns true in one of four cases; false at the end of the input.
     fn sometimes(&mut self) -> bool {
         self.byte() % 4 == 3
     }
 
-    /// Something that is true in one of sixteen cases, and not when the input is used up.
+    /// Returns true in one of sixteen cases; false at the end of the input.
     fn rarely(&mut self) -> bool {
         self.byte() % 16 == 15
     }
@@ -68,24 +68,24 @@ impl<'a> Input<'a> {
         u64::from_be_bytes(self.array())
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     fn below(&mut self, end: usize) -> usize {
         usize::from(self.u16()) % end
     }
 
-    /// One of some values, of which there are some.
+    /// Returns one of the values, which must not be empty.
     fn pick<T: Copy>(&mut self, values: &[T]) -> T {
         values[usize::from(self.byte()) % values.len()]
     }
 
-    /// At most so many.
+    /// Removes at most `len` bytes.
     fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// Bytes cut as the input says.
+    /// Splits bytes at positions that the input selects.
     fn cut<'b>(&mut self, mut bytes: &'b [u8]) -> Vec<&'b [u8]> {
         let mut chunks = Vec::new();
         while !bytes.is_empty() {

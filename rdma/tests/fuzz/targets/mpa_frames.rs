@@ -1,4 +1,4 @@
-//! Requests and Replies: nothing that a peer says makes a side agree to what it did not offer.
+//! Requests and Replies: no peer can make a side agree to more than it offered.
 
 use super::Input;
 use crate::common::bytes::{REPLY, REQUEST};
@@ -12,7 +12,7 @@ use rdma::{Env, RdmaStats, StagTable, VecMemory};
 
 const NOW: Duration = Duration::ZERO;
 
-/// The first bytes choose what this side offers; then come the peer's, as they are or as a frame of the fields.
+/// The first bytes select the local settings; then follow the peer's bytes, raw or as the fields of a frame.
 pub(crate) fn mpa_frames(data: &[u8]) {
     let mut input = Input(data);
     let config = config(&mut input);
@@ -26,7 +26,7 @@ pub(crate) fn mpa_frames(data: &[u8]) {
     header(&bytes);
     let whole = negotiate(config, initiator.then_some(&asked), &[&bytes]);
     let cut = negotiate(config, initiator.then_some(&asked), &input.cut(&bytes));
-    // A responder does not look at what follows a Request, unless it comes in one piece with it.
+    // A responder does not examine bytes after a Request unless they arrive in the same chunk.
     let early = Some(Outcome::Failed(Refusal::Early));
     assert!(whole == cut || whole == early || cut == early, "{whole:?} or {cut:?}, as it is cut");
     endpoint(config, initiator.then_some(&asked), &input.cut(&bytes));
@@ -47,7 +47,7 @@ fn config(input: &mut Input<'_>) -> NegotiationConfig {
     }
 }
 
-/// A frame whose fields are often right, and what follows it.
+/// Builds a frame whose fields are often valid, and the bytes after it.
 fn frame(input: &mut Input<'_>, reply: bool) -> Vec<u8> {
     let key = if reply != input.sometimes() { REPLY } else { REQUEST };
     let mut frame = key.to_vec();
@@ -66,7 +66,7 @@ fn frame(input: &mut Input<'_>, reply: bool) -> Vec<u8> {
     frame
 }
 
-/// A header that is read is the one that is written.
+/// Checks that a parsed header is emitted unchanged.
 fn header(bytes: &[u8]) {
     let Ok((header, rest)) = FrameHeader::parse(bytes) else { return };
     let mut written = [0; FrameHeader::LEN];
@@ -87,7 +87,7 @@ enum Outcome {
     Failed(Refusal),
 }
 
-/// Runs one side on the peer's bytes; `None` where it waits for more.
+/// Runs one side on the peer's bytes; `None` if it waits for more.
 fn negotiate(
     config: NegotiationConfig,
     asked: Option<&ConnectRequest<'_>>,
@@ -133,7 +133,7 @@ fn negotiate(
     outcome
 }
 
-/// What is sent is a frame, and as long as it says.
+/// Checks that the bytes sent are a frame of the length that it states.
 fn send(side: &mut Negotiation, request: bool, stats: &mut MpaStats) {
     let unsent = side.unsent().to_vec();
     if unsent.is_empty() {
@@ -145,7 +145,7 @@ fn send(side: &mut Negotiation, request: bool, stats: &mut MpaStats) {
     side.sent(unsent.len(), stats);
 }
 
-/// No more is agreed to than this side has.
+/// Checks that the terms do not exceed the local settings.
 fn check(config: &NegotiationConfig, asked: Option<&ConnectRequest<'_>>, terms: &Terms) {
     assert!(terms.ird <= config.ird_max && terms.ord <= config.ord_max, "{terms:?}");
     assert!(terms.crc || config.crc != CrcPolicy::Required, "{terms:?}");
@@ -163,7 +163,7 @@ fn check(config: &NegotiationConfig, asked: Option<&ConnectRequest<'_>>, terms: 
     }
 }
 
-/// The same bytes, to an endpoint of the region service, which goes on with what follows the frame.
+/// Delivers the same bytes to an endpoint of the region service, which continues after the frame.
 fn endpoint(mpa: NegotiationConfig, asked: Option<&ConnectRequest<'_>>, chunks: &[&[u8]]) {
     let config = EndpointConfig { mpa, send_queue: 2, receive_queue: 2, ..EndpointConfig::default() };
     let (mut stats, mut memory) = (RdmaStats::default(), VecMemory::new());
@@ -186,7 +186,7 @@ fn endpoint(mpa: NegotiationConfig, asked: Option<&ConnectRequest<'_>>, chunks: 
                 rdma::Event::ConnectRequest { private_data, .. } => {
                     let answer = service.answer(&private_data, PEER, STREAM, env.stags);
                     assert!(!answer.accept, "there is no region");
-                    // Refused where the configuration leaves no room for the reason.
+                    // Refused if the configuration leaves no room for the reason.
                     let _ = endpoint.reject(&answer.reply);
                 }
                 rdma::Event::Close { .. } => closed += 1,

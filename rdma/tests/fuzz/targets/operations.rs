@@ -1,7 +1,7 @@
-//! Sequences of posts, of a peer's segments, of time and of ends, against what must hold of a stream.
+//! Sequences of posts, segments of the peer, time and ends, against the invariants of a stream.
 //!
-//! All memory that may be touched lies between bytes that may not; each work request ends once, in the order of
-//! posting; after the last event nothing happens any more.
+//! Accessible memory lies between guard bytes that must not change; each work request completes once, in the order of
+//! posting; nothing happens after the last event.
 
 use super::Input;
 use super::peer::Peer;
@@ -16,9 +16,9 @@ use rdma::{
 };
 use std::collections::VecDeque;
 
-/// Operations of one run, at most.
+/// Maximum number of operations in one run.
 const OPERATIONS_MAX: usize = 300;
-/// Bytes of a window, of the local memory and of a posted buffer, and of what lies around each.
+/// Bytes of a window, of the local memory and of a posted buffer, and of the guards around each.
 const WINDOW: usize = 256;
 const LOCAL: usize = 512;
 const BUFFER: usize = 32;
@@ -30,21 +30,21 @@ struct Run {
     side: Side,
     peer: Peer,
     crc: bool,
-    /// Guard, window that may be written, guard, window that may be read, guard.
+    /// Guard, writable window, guard, readable window, guard.
     lab: RegionId,
     /// Guard, local memory, guard.
     local: RegionId,
-    /// Guard and buffer, again and again.
+    /// Guard and buffer, repeated.
     inbox: RegionId,
     next_id: u64,
-    /// Work requests that have not ended, in the order of posting.
+    /// Unfinished work requests in the order of posting.
     sends: VecDeque<(u64, WcOpcode)>,
     receives: VecDeque<u64>,
     terminated: bool,
     closed: bool,
 }
 
-/// The first bytes choose role and configuration; each operation is an byte and what it needs.
+/// The first bytes select role and configuration; each operation is a byte and its parameters.
 pub(crate) fn operations(data: &[u8]) {
     let mut input = Input(data);
     let mut run = Run::new(&mut input);
@@ -161,7 +161,7 @@ impl Run {
         }
     }
 
-    /// What ends a stream, now or later.
+    /// Performs an operation that ends a stream, now or later.
     fn finish(&mut self, input: &mut Input<'_>) {
         let Side { endpoint, now, stats, .. } = &mut self.side;
         match input.byte() % 32 {
@@ -179,7 +179,7 @@ impl Run {
         self.side.collect();
     }
 
-    /// Posts a work request to send, of any kind.
+    /// Posts a send request of any operation.
     fn post(&mut self, input: &mut Input<'_>) {
         let offset = input.below(LOCAL);
         let len = usize::from(input.u16() % 400).min(LOCAL - offset);
@@ -227,7 +227,7 @@ impl Run {
         }
     }
 
-    /// Lets the side send into so much room.
+    /// Lets the side send into a limited amount of room.
     fn transmit(&mut self, input: &mut Input<'_>) {
         self.side.wire.mss = input.pick(&[1448, 136, 8948]);
         self.side.wire.limit = input.pick(&[usize::MAX, 0, 100, 1500]);
@@ -236,7 +236,7 @@ impl Run {
         self.see();
     }
 
-    /// What was sent is FPDUs, and nothing comes after a Terminate.
+    /// Checks that the bytes sent are FPDUs, and that nothing follows a Terminate.
     fn see(&mut self) {
         for segment in core::mem::take(&mut self.side.wire.segments) {
             let [l0, l1, rest @ ..] = &segment[..] else { panic!("an FPDU of {} bytes", segment.len()) };
@@ -254,7 +254,7 @@ impl Run {
         }
     }
 
-    /// Brings a segment of the peer, perhaps with some bytes changed, as one FPDU, perhaps cut.
+    /// Delivers a segment of the peer as one FPDU, possibly with changed bytes, possibly split.
     fn deliver(&mut self, input: &mut Input<'_>, mut segment: Vec<u8>) {
         if input.rarely() {
             for _ in 0..=input.byte() % 2 {
@@ -318,7 +318,8 @@ impl Run {
     }
 }
 
-/// STags of this stream: one to write, one to read, one for atomic operations, one to be invalidated, none that lives.
+/// Grants STags on this stream: one to write, one to read, one for atomic operations, one to invalidate, and a revoked
+/// one.
 fn grants(side: &mut Side, lab: RegionId) -> Vec<u32> {
     let window = |offset: usize| Window { region: lab, offset: offset as u64, bytes: 256, base_to: 0 };
     let (written, read) = (window(GUARD), window(2 * GUARD + WINDOW));
@@ -339,7 +340,7 @@ fn grants(side: &mut Side, lab: RegionId) -> Vec<u32> {
     stags
 }
 
-/// `part` bytes between guards, as often as they fit; 0 for windows and local memory.
+/// Checks the guards around parts of `part` bytes; 0 stands for windows and local memory.
 fn assert_guards(bytes: &[u8], part: usize) {
     let part = match (part, bytes.len()) {
         (0, len) if len == LOCAL + 2 * GUARD => LOCAL,

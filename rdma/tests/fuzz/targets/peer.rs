@@ -1,4 +1,4 @@
-//! The other end of a stream: it knows what an honest peer knows, and makes segments of that, right or nearly right.
+//! Peer of the fuzzed side: it knows what an honest peer knows, and builds segments from it, valid or almost valid.
 
 use super::Input;
 use crate::common::bytes::{
@@ -12,14 +12,14 @@ const IMMEDIATE: u8 = 0x48;
 const ATOMIC_REQUEST: u8 = 0x4a;
 const ATOMIC_RESPONSE: u8 = 0x4b;
 
-/// What the fuzzed side has asked for and waits for.
+/// Response that the fuzzed side waits for.
 #[derive(Debug)]
 enum Due {
     Read { sink: u32, offset: u64, left: u32 },
     Atomic { id: u32 },
 }
 
-/// The sequences of the peer's messages, and what it owes.
+/// Message numbers of the peer, and the responses that it owes.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) stags: Vec<u32>,
@@ -35,7 +35,7 @@ impl Peer {
         Self { stags, sends: 1, offset: 0, reads: 1, atomic_responses: 1, due: VecDeque::new() }
     }
 
-    /// A segment of the fuzzed side.
+    /// Processes a segment of the fuzzed side.
     pub(super) fn see(&mut self, ulpdu: &[u8]) {
         let word = |at: usize| u32::from_be_bytes(*ulpdu[at..].first_chunk().unwrap());
         match ulpdu[1] {
@@ -48,7 +48,7 @@ impl Peer {
         }
     }
 
-    /// The STag at this place among those that were granted, and sometimes another one.
+    /// Returns the granted STag at this index, and sometimes another one.
     fn stag(&self, input: &mut Input<'_>, usual: usize) -> u32 {
         match input.byte() % 16 {
             15 => input.u32(),
@@ -57,7 +57,7 @@ impl Peer {
         }
     }
 
-    /// An offset near the edges of a window of so many bytes.
+    /// Returns an offset near the edges of a window of `window` bytes.
     fn to(input: &mut Input<'_>, window: u64) -> u64 {
         match input.byte() % 32 {
             30 => input.u64(),
@@ -72,7 +72,7 @@ impl Peer {
         tagged(control, WRITE, stag, to, &vec![0xdd; usize::from(input.byte() % 100)])
     }
 
-    /// A Send of any kind, or Immediate Data, in sequence.
+    /// Builds a Send of any kind, or Immediate Data, in sequence.
     pub(super) fn send(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let last = input.byte() % 4 < 3;
         let op = match input.byte() % 16 {
@@ -92,7 +92,7 @@ impl Peer {
         segment
     }
 
-    /// A Read or Atomic Request, in sequence.
+    /// Builds a Read or Atomic Request, in sequence.
     pub(super) fn request(&mut self, input: &mut Input<'_>, window: u64) -> Vec<u8> {
         let msn = self.reads;
         self.reads = msn.wrapping_add(1);
@@ -111,7 +111,7 @@ impl Peer {
         untagged(UNTAGGED_LAST, ATOMIC_REQUEST, 0, [1, msn, 0], &header)
     }
 
-    /// A segment of the response that is due, or one that nobody has asked for.
+    /// Builds a segment of the response that is due, or an unexpected one.
     pub(super) fn response(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         match self.due.front_mut() {
             Some(Due::Read { sink, offset, left }) => {
@@ -138,7 +138,7 @@ impl Peer {
         }
     }
 
-    /// A Terminate, or what is not quite one.
+    /// Builds a Terminate, valid or almost valid.
     pub(super) fn terminate(input: &mut Input<'_>) -> Vec<u8> {
         let word = input.array();
         let len = usize::from(input.byte() % 60);

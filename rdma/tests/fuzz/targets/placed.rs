@@ -1,5 +1,5 @@
-//! Writes that come in any order, some of it twice and with other bytes: what is placed early is placed once, where the
-//! peer may write, and the memory is that of the same stream in order.
+//! Writes that arrive in any order, some of them twice with other bytes: bytes placed out-of-order are placed once,
+//! where the peer may write, and the memory equals that of the same stream in order.
 
 use super::Input;
 use super::fpdu_stream::{Shape, end};
@@ -8,41 +8,41 @@ use crate::common::Side;
 use crate::common::bytes::{SEND, TAGGED_LAST, TAGGED_MORE, UNTAGGED_LAST, WRITE, tagged, untagged};
 use rdma::{Access, EndpointConfig, OutOfOrderPolicy, RegionId, Scope, Stag, StreamState, Window};
 
-/// Bytes of the window, and of what lies before and behind it.
+/// Bytes of the window, and of the guards before and after it.
 const WINDOW: usize = 4096;
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xa5;
-/// Turns before all that is left comes in order.
+/// Number of operations before the rest of the stream is delivered in order.
 const TURNS: usize = 200;
 
-/// What every Write puts at an offset, so that their order does not matter.
+/// Byte that every Write stores at an offset, so that their order does not matter.
 const fn pattern_byte(to: usize) -> u8 {
     (to.wrapping_mul(7) ^ (to >> 8)) as u8 | 1
 }
 
-/// A stream, cut in chunks, and what it comes to.
+/// A stream split into chunks, and its expected result.
 struct Made {
     chunks: Vec<Vec<u8>>,
     window: Vec<u8>,
     fpdus: u64,
     writes: u64,
-    /// All of it is right.
+    /// True if all of it is valid.
     honest: bool,
 }
 
-/// How a run goes on.
+/// Progress of a run.
 struct Run {
     side: Side,
     lab: RegionId,
     stag: Stag,
-    /// Where each chunk begins, relative to the first.
+    /// Start of each chunk, relative to the first.
     starts: Vec<u64>,
     base: u64,
-    /// Chunks that the side has taken.
+    /// True for each chunk that the side has placed.
     taken: Vec<bool>,
-    /// Chunks delivered.
+    /// Number of chunks delivered.
     delivered: usize,
-    /// The window when the right to it ended.
+    /// Contents of the window when the right to it ended.
     frozen: Option<Vec<u8>>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn placed(input: &mut Input<'_>, shape: Shape) {
     run.judge(&made);
 }
 
-/// Writes to anywhere in the window, and what a peer should not send.
+/// Builds Writes to anywhere in the window, and segments that a peer should not send.
 fn make(input: &mut Input<'_>, shape: Shape, stag: Stag) -> Made {
     let (mut stream, mut cuts) = (Vec::new(), Vec::new());
     let mut made =
@@ -103,7 +103,7 @@ fn make(input: &mut Input<'_>, shape: Shape, stag: Stag) -> Made {
         let clean = tagged(control, WRITE, stag.0, to as u64, &payload);
         let mut ulpdu = clean.clone();
         match input.byte() {
-            // Something else where the bytes go, somewhere else, or something else altogether.
+            // Other bytes at the destination, another destination, or arbitrary bytes.
             250 => ulpdu[2 + usize::from(input.byte() % 12)] ^= 1 << (input.byte() % 8),
             251 => ulpdu = untagged(UNTAGGED_LAST, SEND, 0, [0, 1, 0], &payload),
             252 => ulpdu.truncate(input.below(ulpdu.len() + 1)),
@@ -147,7 +147,8 @@ impl Run {
         match input.byte() % 16 {
             0..8 if at > self.delivered => self.offer(at, &made.chunks[at]),
             8 if at > self.delivered => {
-                // Several at once, from the middle of the first, as a sender that cuts anew sends them again.
+                // Several chunks at once, from the middle of the first, as a sender retransmits with other segment
+                // boundaries.
                 let bytes: Vec<u8> = made.chunks[at..made.chunks.len().min(at + 3)].concat();
                 let skip = input.below(made.chunks[at].len());
                 self.side.out_of_order(self.base + self.starts[at] + skip as u64, &bytes[skip..]);
@@ -157,7 +158,7 @@ impl Run {
                 let window = self.window().to_vec();
                 self.frozen.get_or_insert(window);
             }
-            // What was placed comes a second time, and says something else.
+            // Placed bytes arrive a second time, with other contents.
             9 | 10 => self.deliver(made, Some(input.byte())),
             _ => self.deliver(made, None),
         }
@@ -169,7 +170,7 @@ impl Run {
         }
     }
 
-    /// The next chunk comes in order; of one that was taken its length, or other bytes.
+    /// Delivers the next chunk in order; for a placed one its length, or other bytes.
     fn deliver(&mut self, made: &Made, lie: Option<u8>) {
         let Some(chunk) = made.chunks.get(self.delivered) else { return };
         match (self.taken[self.delivered], lie) {

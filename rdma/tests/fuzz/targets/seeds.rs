@@ -1,13 +1,13 @@
-//! Inputs to begin with: what the committed corpora were first made from.
+//! Seed inputs, from which the committed corpora were first generated.
 
 use crate::common::bytes::{REPLY, REQUEST, fpdu, mpa, tagged, untagged};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Inputs of chance, each for a target.
+/// Number of random inputs for each target.
 const RANDOM: u64 = 12;
 
-/// Some inputs for the target of this name.
+/// Returns the seeds of a target by its name.
 #[must_use]
 pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
     let mut seeds = match target {
@@ -25,7 +25,7 @@ pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Bytes that choose nothing in particular, with the role, and then a frame as it is.
+/// Bytes that select defaults, with the role, then a frame as it is.
 fn mpa_frames() -> Vec<Vec<u8>> {
     let choose = |initiator: u8| [&[0; 5][..], &[initiator, 0, 0, 0, 0, 0, 4, 0, 4, 1][..]].concat();
     let frames = [
@@ -53,11 +53,11 @@ fn fpdu_stream() -> Vec<Vec<u8>> {
         vec![1, 3, 20, 0, 20, 0, 20, 0, 1, 1, 1, 1, 1, 1, 1, 1],
         vec![0, 3, 20, 0, 0, 20, 0, 3, 0, 9, 4],
         vec![0, 11, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0],
-        // With markers: any bytes, cut byte by byte, damaged.
+        // With markers: arbitrary bytes, split into single bytes, damaged.
         [&[6], &raw[..]].concat(),
         [&[4, 9, 220, 3, 0, 0, 230, 5, 100, 0, 60, 0][..], &[1; 40], &[199; 20]].concat(),
         vec![4, 3, 220, 0, 255, 3, 0, 9, 3, 200, 0, 100],
-        // In any order, without markers and with them, without CRCs; lengths, and what is done in turn.
+        // In any order, with and without markers, without CRCs; lengths, and a sequence of operations.
         [&[8, 9, 0, 0][..], &[10, 2, 100, 0, 80, 0, 0].repeat(10), &[0, 3, 0, 2, 7, 1, 0, 5].repeat(6)]
             .concat(),
         [&[12, 11, 0, 1][..], &[10, 2, 250, 0, 90, 0, 0].repeat(12), &[0, 4, 0, 2, 0, 1, 5, 7].repeat(6)]
@@ -68,7 +68,7 @@ fn fpdu_stream() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Each operation many times over, in each role.
+/// Each operation many times, in each role.
 fn operations() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for role in [0x60, 0x62, 0x6c, 0x7c] {
