@@ -29,6 +29,14 @@ fn frame(key: &str, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     out
 }
 
+fn req(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    frame("Req", flags, revision, private_data)
+}
+
+fn rep(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    frame("Rep", flags, revision, private_data)
+}
+
 struct Side {
     negotiation: Negotiation,
     stats: MpaStats,
@@ -145,25 +153,36 @@ fn a_responder_answers_as_it_is_asked() {
     let only_read = NegotiationConfig { rtr: RtrOptions { read: true, ..RtrOptions::default() }, ..no_reads };
     #[rustfmt::skip]
     let rows: [Row; 19] = [
-        ("revision 1", config(), frame("Req", 0x40, 1, b"pd"), frame("Rep", 0x40, 1, b"ok"), true, NONE),
-        ("revision 1, CRC off on both sides", off, frame("Req", 0, 1, b""), frame("Rep", 0, 1, b"ok"), false, NONE),
-        ("revision 1, CRC on here", config(), frame("Req", 0, 1, b""), frame("Rep", 0x40, 1, b"ok"), true, NONE),
-        ("revision 1, CRC on there", off, frame("Req", 0x40, 1, b""), frame("Rep", 0x40, 1, b"ok"), true, NONE),
-        ("revision 1, S and reserved bits are reserved", off, frame("Req", 0x1F, 1, b"xyz"), frame("Rep", 0, 1, b"ok"), false, NONE),
-        ("R means nothing in a request", off, frame("Req", 0x20, 1, b""), frame("Rep", 0, 1, b"ok"), false, NONE),
-        ("revision 2, not enhanced", config(), frame("Req", 0, 2, b""), frame("Rep", 0x40, 2, b"ok"), true, NONE),
-        ("soft-iWARP, rping", config(), frame("Req", 0x10, 2, &[0, 1, 0, 1]), frame("Rep", 0x50, 2, b"\x00\x01\x00\x01ok"), true, (1, 1)),
-        ("soft-iWARP, perftest", config(), frame("Req", 0x10, 2, &[0; 4]), frame("Rep", 0x50, 2, b"\x00\x00\x00\x00ok"), true, (0, 0)),
-        ("more than we have", config(), frame("Req", 0x10, 2, &[0, 128, 0, 128]), frame("Rep", 0x50, 2, b"\x00\x10\x00\x08ok"), true, (16, 8)),
-        ("left to the ULP", config(), frame("Req", 0x10, 2, &[0x3F, 0xFF, 0x3F, 0xFF]), frame("Rep", 0x50, 2, b"\x3F\xFF\x3F\xFFok"), true, NONE),
-        ("peer-to-peer, all options", rtr_config, frame("Req", 0x10, 2, &[0xC0, 2, 0xC0, 3]), frame("Rep", 0x10, 2, b"\xC0\x03\xC0\x02ok"), false, (3, 2)),
-        ("peer-to-peer, Read, no ORD", config(), frame("Req", 0x10, 2, &[0x80, 0, 0x40, 0]), frame("Rep", 0x50, 2, b"\x80\x01\x40\x00ok"), true, (1, 0)),
-        ("peer-to-peer, Send", config(), frame("Req", 0x10, 2, &[0xC0, 1, 0, 1]), frame("Rep", 0x50, 2, b"\xC0\x01\x00\x01ok"), true, (1, 1)),
-        ("peer-to-peer, Send: we offer ours", tagged, frame("Req", 0x10, 2, &[0xC0, 1, 0, 1]), frame("Rep", 0x50, 2, b"\x80\x01\xC0\x01ok"), true, (1, 1)),
-        ("peer-to-peer, nothing: we offer ours", config(), frame("Req", 0x10, 2, &[0x80, 1, 0, 1]), frame("Rep", 0x50, 2, b"\xC0\x01\xC0\x01ok"), true, (1, 1)),
-        ("peer-to-peer, Read, where nobody may read", no_reads, frame("Req", 0x10, 2, &[0x80, 1, 0x40, 1]), frame("Rep", 0x50, 2, b"\xC0\x00\x80\x01ok"), true, (0, 1)),
-        ("peer-to-peer, Read alone here, where nobody may read", only_read, frame("Req", 0x10, 2, &[0x80, 1, 0x40, 1]), frame("Rep", 0x50, 2, b"\x80\x00\x80\x01ok"), true, (0, 1)),
-        ("B, C, D without A", config(), frame("Req", 0x10, 2, &[0x40, 1, 0xC0, 1]), frame("Rep", 0x50, 2, b"\x00\x01\x00\x01ok"), true, (1, 1)),
+        ("revision 1", config(), req(0x40, 1, b"pd"), rep(0x40, 1, b"ok"), true, NONE),
+        ("revision 1, CRC off on both sides", off, req(0, 1, b""), rep(0, 1, b"ok"), false, NONE),
+        ("revision 1, CRC on here", config(), req(0, 1, b""), rep(0x40, 1, b"ok"), true, NONE),
+        ("revision 1, CRC on there", off, req(0x40, 1, b""), rep(0x40, 1, b"ok"), true, NONE),
+        ("revision 1, S and reserved bits are reserved", off, req(0x1F, 1, b"xyz"), rep(0, 1, b"ok"), false, NONE),
+        ("R means nothing in a request", off, req(0x20, 1, b""), rep(0, 1, b"ok"), false, NONE),
+        ("revision 2, not enhanced", config(), req(0, 2, b""), rep(0x40, 2, b"ok"), true, NONE),
+        ("soft-iWARP, rping", config(), req(0x10, 2, &[0, 1, 0, 1]),
+            rep(0x50, 2, b"\x00\x01\x00\x01ok"), true, (1, 1)),
+        ("soft-iWARP, perftest", config(), req(0x10, 2, &[0; 4]), rep(0x50, 2, b"\x00\x00\x00\x00ok"), true, (0, 0)),
+        ("more than we have", config(), req(0x10, 2, &[0, 128, 0, 128]),
+            rep(0x50, 2, b"\x00\x10\x00\x08ok"), true, (16, 8)),
+        ("left to the ULP", config(), req(0x10, 2, &[0x3F, 0xFF, 0x3F, 0xFF]),
+            rep(0x50, 2, b"\x3F\xFF\x3F\xFFok"), true, NONE),
+        ("peer-to-peer, all options", rtr_config, req(0x10, 2, &[0xC0, 2, 0xC0, 3]),
+            rep(0x10, 2, b"\xC0\x03\xC0\x02ok"), false, (3, 2)),
+        ("peer-to-peer, Read, no ORD", config(), req(0x10, 2, &[0x80, 0, 0x40, 0]),
+            rep(0x50, 2, b"\x80\x01\x40\x00ok"), true, (1, 0)),
+        ("peer-to-peer, Send", config(), req(0x10, 2, &[0xC0, 1, 0, 1]),
+            rep(0x50, 2, b"\xC0\x01\x00\x01ok"), true, (1, 1)),
+        ("peer-to-peer, Send: we offer ours", tagged, req(0x10, 2, &[0xC0, 1, 0, 1]),
+            rep(0x50, 2, b"\x80\x01\xC0\x01ok"), true, (1, 1)),
+        ("peer-to-peer, nothing: we offer ours", config(), req(0x10, 2, &[0x80, 1, 0, 1]),
+            rep(0x50, 2, b"\xC0\x01\xC0\x01ok"), true, (1, 1)),
+        ("peer-to-peer, Read, where nobody may read", no_reads, req(0x10, 2, &[0x80, 1, 0x40, 1]),
+            rep(0x50, 2, b"\xC0\x00\x80\x01ok"), true, (0, 1)),
+        ("peer-to-peer, Read alone here, where nobody may read", only_read, req(0x10, 2, &[0x80, 1, 0x40, 1]),
+            rep(0x50, 2, b"\x80\x00\x80\x01ok"), true, (0, 1)),
+        ("B, C, D without A", config(), req(0x10, 2, &[0x40, 1, 0xC0, 1]),
+            rep(0x50, 2, b"\x00\x01\x00\x01ok"), true, (1, 1)),
     ];
     for (name, config, request, reply, crc, (ird, ord)) in rows {
         let mut side = Side::responder(config);
@@ -366,22 +385,33 @@ fn an_initiator_holds_to_the_reply() {
         rtr_in: None,
         peer: None,
     };
+    let not_negotiated =
+        ConnectionData { rtr: None, ird: ReadDepth::NOT_NEGOTIATED, ord: ReadDepth::NOT_NEGOTIATED };
     #[rustfmt::skip]
     let rows = [
-        ("as asked", config(), request(), frame("Rep", 0x50, 2, b"\x00\x04\x00\x04yes"), Terms { peer: peer(None, 4, 4), ..plain }),
-        ("less", config(), request(), frame("Rep", 0x50, 2, b"\x00\x02\x00\x01"), Terms { ord: 2, peer: peer(None, 2, 1), ..plain }),
-        ("more", config(), request(), frame("Rep", 0x50, 2, b"\x00\x20\x00\x10"), Terms { ird: 16, peer: peer(None, 32, 16), ..plain }),
-        ("left to us", config(), request(), frame("Rep", 0x50, 2, b"\x3F\xFF\x3F\xFF"),
-            Terms { peer: Some(ConnectionData { rtr: None, ird: ReadDepth::NOT_NEGOTIATED, ord: ReadDepth::NOT_NEGOTIATED }), ..plain }),
-        ("no CRC on either side", off, request(), frame("Rep", 0x10, 2, &[0, 4, 0, 4]), Terms { crc: false, peer: peer(None, 4, 4), ..plain }),
-        ("CRC there", off, request(), frame("Rep", 0x50, 2, &[0, 4, 0, 4]), Terms { peer: peer(None, 4, 4), ..plain }),
-        ("CRC here", config(), request(), frame("Rep", 0x10, 2, &[0, 4, 0, 4]), Terms { peer: peer(None, 4, 4), ..plain }),
-        ("revision 1", config(), ConnectRequest { revision: 1, ..request() }, frame("Rep", 0x40, 1, b""), Terms { revision: 1, ..plain }),
-        ("Write before Read", config(), p2p, frame("Rep", 0x50, 2, &[0x80, 4, 0xC0, 4]), Terms { rtr: Some(Rtr::Write), peer: peer(only(false, true, true), 4, 4), ..plain }),
-        ("Read", config(), p2p, frame("Rep", 0x50, 2, &[0x80, 1, 0x40, 4]), Terms { ord: 1, rtr: Some(Rtr::Read), peer: peer(only(false, false, true), 1, 4), ..plain }),
-        ("no room for a Read", config(), p2p, frame("Rep", 0x50, 2, &[0xC0, 0, 0x40, 4]), Terms { ord: 0, rtr: Some(Rtr::Send), peer: peer(only(true, false, true), 0, 4), ..plain }),
-        ("A not returned", config(), p2p, frame("Rep", 0x50, 2, &[0, 4, 0, 4]), Terms { peer: peer(None, 4, 4), ..plain }),
-        ("A not asked for", config(), request(), frame("Rep", 0x50, 2, &[0x80, 4, 0x80, 4]), Terms { peer: peer(only(false, true, false), 4, 4), ..plain }),
+        ("as asked", config(), request(), rep(0x50, 2, b"\x00\x04\x00\x04yes"),
+            Terms { peer: peer(None, 4, 4), ..plain }),
+        ("less", config(), request(), rep(0x50, 2, b"\x00\x02\x00\x01"),
+            Terms { ord: 2, peer: peer(None, 2, 1), ..plain }),
+        ("more", config(), request(), rep(0x50, 2, b"\x00\x20\x00\x10"),
+            Terms { ird: 16, peer: peer(None, 32, 16), ..plain }),
+        ("left to us", config(), request(), rep(0x50, 2, b"\x3F\xFF\x3F\xFF"),
+            Terms { peer: Some(not_negotiated), ..plain }),
+        ("no CRC on either side", off, request(), rep(0x10, 2, &[0, 4, 0, 4]),
+            Terms { crc: false, peer: peer(None, 4, 4), ..plain }),
+        ("CRC there", off, request(), rep(0x50, 2, &[0, 4, 0, 4]), Terms { peer: peer(None, 4, 4), ..plain }),
+        ("CRC here", config(), request(), rep(0x10, 2, &[0, 4, 0, 4]), Terms { peer: peer(None, 4, 4), ..plain }),
+        ("revision 1", config(), ConnectRequest { revision: 1, ..request() }, rep(0x40, 1, b""),
+            Terms { revision: 1, ..plain }),
+        ("Write before Read", config(), p2p, rep(0x50, 2, &[0x80, 4, 0xC0, 4]),
+            Terms { rtr: Some(Rtr::Write), peer: peer(only(false, true, true), 4, 4), ..plain }),
+        ("Read", config(), p2p, rep(0x50, 2, &[0x80, 1, 0x40, 4]),
+            Terms { ord: 1, rtr: Some(Rtr::Read), peer: peer(only(false, false, true), 1, 4), ..plain }),
+        ("no room for a Read", config(), p2p, rep(0x50, 2, &[0xC0, 0, 0x40, 4]),
+            Terms { ord: 0, rtr: Some(Rtr::Send), peer: peer(only(true, false, true), 0, 4), ..plain }),
+        ("A not returned", config(), p2p, rep(0x50, 2, &[0, 4, 0, 4]), Terms { peer: peer(None, 4, 4), ..plain }),
+        ("A not asked for", config(), request(), rep(0x50, 2, &[0x80, 4, 0x80, 4]),
+            Terms { peer: peer(only(false, true, false), 4, 4), ..plain }),
     ];
     for (name, config, request, reply, terms) in rows {
         let mut side = Side::waiting(config, &request);
@@ -504,7 +534,8 @@ proptest! {
     #[test]
     fn both_sides_come_to_the_same_terms(
         ours in configs(), theirs in configs(), revision in 1u8..3, ird in 0u16..200, ord in 0u16..200,
-        rtr in prop::option::of(options()), private_data in prop::collection::vec(any::<u8>(), 0..250), cut in 1usize..300,
+        rtr in prop::option::of(options()), private_data in prop::collection::vec(any::<u8>(), 0..250),
+        cut in 1usize..300,
     ) {
         let request = ConnectRequest { private_data: &private_data, revision, ird, ord, rtr };
         let mut initiator = Side::initiator(ours, &request);

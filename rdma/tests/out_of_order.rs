@@ -302,7 +302,11 @@ struct Way {
 }
 
 fn way() -> impl Strategy<Value = Way> {
-    let how = prop_oneof![4 => Just(OutOfOrderPolicy::Aligned), 2 => Just(OutOfOrderPolicy::Markers), 1 => Just(OutOfOrderPolicy::Off)];
+    let how = prop_oneof![
+        4 => Just(OutOfOrderPolicy::Aligned),
+        2 => Just(OutOfOrderPolicy::Markers),
+        1 => Just(OutOfOrderPolicy::Off),
+    ];
     let cuts = prop_oneof![
         2 => Just(Vec::new()),
         1 => prop::collection::vec((1usize..1200).prop_map(|words| words * 4), 1..20),

@@ -350,7 +350,10 @@ fn each_code_is_sent_and_a_second_stream_continues() {
         assert_eq!(Control::parse(word).1, BitOrder::Rfc, "{case}: another of us reads it as it is meant");
         let events = rig.victim.drain_events();
         assert!(
-            matches!(&events[..], [.., Event::TerminateSent { code: sent, .. }, Event::Close { how: CloseHow::Fin }] if *sent == code),
+            matches!(
+                &events[..],
+                [.., Event::TerminateSent { code: sent, .. }, Event::Close { how: CloseHow::Fin }] if *sent == code
+            ),
             "{case}: {events:?}"
         );
         // Later segments are ignored, and nothing is sent.

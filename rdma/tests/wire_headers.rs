@@ -194,7 +194,8 @@ proptest! {
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
         let header = Header::parse(&bytes);
-        prop_assert_eq!(header.is_ok(), bytes.first().is_some_and(|c| bytes.len() >= if c & 0x80 != 0 { 14 } else { 18 }));
+        let len = |control: &u8| if control & 0x80 == 0 { 18 } else { 14 };
+        prop_assert_eq!(header.is_ok(), bytes.first().is_some_and(|control| bytes.len() >= len(control)));
         prop_assert_eq!(ReadRequest::parse(&bytes).is_ok(), bytes.len() >= 28);
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold when a work request comes back.
+//! Checks on each completion of a work request.
 
 use rdma::{Access, AccessError, RegionId, Scope, Stag, WcOpcode, WcStatus, Window};
 use tcp_stack::Instant;
@@ -7,7 +7,7 @@ use crate::model::{Buffer, Message, Place, Ticket};
 use crate::stream::{GUARD, Posted, Stream, Tools};
 
 impl Stream {
-    /// A work request of the send queue is finished: it must be the oldest.
+    /// Checks a completion of the send queue: it must be that of the oldest request.
     pub(crate) fn completed(
         &mut self,
         (id, op, bytes): (u64, WcOpcode, u32),
@@ -17,7 +17,7 @@ impl Stream {
         let Some(posted) = self.posted.pop_front().filter(|posted| (posted.id, posted.op) == (id, op)) else {
             return Err(format!("work request {id} ({op:?}) is not the oldest, or has come back before"));
         };
-        self.look = true;
+        self.check_memory = true;
         let own = self.own();
         let is_success = status == WcStatus::Success;
         if let Some(region) = &posted.region {
@@ -56,7 +56,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What a finished request sent from may be changed: the transport has it, also for sending it again.
+    /// Overwrites the source of a finished request: the transport has its own copy, also for retransmission.
     pub(crate) fn scribble(&mut self, own: Place, source: core::ops::Range<u64>, tools: &mut Tools) {
         let is_free = self.model.borrow_mut().is_free(own, &source, |_| false);
         if !source.is_empty() && is_free && self.random.below(2) == 0 {
@@ -65,14 +65,14 @@ impl Stream {
         }
     }
 
-    /// A message has come into the oldest buffer. `is_right` says whether it is the message that was sent.
+    /// Checks a message received into the oldest buffer. `is_right` returns true for the message that was sent.
     pub(crate) fn received(
         &mut self,
         now: Instant,
         id: u64,
         is_right: impl FnOnce(&Message) -> bool,
     ) -> Result<(), String> {
-        self.look = true;
+        self.check_memory = true;
         let open = self.open(self.host);
         let (buffer, message) = self.take_buffer(id)?;
         if !is_right(&message) {
@@ -84,7 +84,7 @@ impl Stream {
         } else {
             model.release(buffer.place, id)?;
         }
-        // RFC 5040 §5.5: a Send is delivered behind the Writes before it.
+        // RFC 5040 §5.5: a Send is delivered after the Writes before it are placed.
         model.expect_placed_before(open, message.id)?;
         drop(model);
         self.outcome.received += 1;
@@ -93,13 +93,13 @@ impl Stream {
         }
         let pause = self.random.between(0, self.plan.repost.as_nanos().try_into().unwrap_or(0));
         let at = now + tcp_stack::Duration::from_nanos(pause);
-        // In the order of time, so that the first is the next.
+        // In order of time, so that the first is the next.
         let behind = self.reposts.partition_point(|(other, _)| *other <= at);
         self.reposts.insert(behind, (at, buffer.slot));
         Ok(())
     }
 
-    /// The oldest buffer, which must be this one, and the message that it was for.
+    /// Removes the oldest buffer, which must have this number, and returns it with its message.
     fn take_buffer(&mut self, id: u64) -> Result<(Buffer, Message), String> {
         let mut model = self.model.borrow_mut();
         if self.plan.srq {
@@ -114,7 +114,7 @@ impl Stream {
         Ok((buffer, message))
     }
 
-    /// A buffer comes back unused: it must be the oldest.
+    /// Checks a buffer that was flushed: it must be the oldest.
     pub(crate) fn buffer_flushed(&mut self, id: u64) -> Result<(), String> {
         let mut model = self.model.borrow_mut();
         let place = if self.plan.srq {
@@ -128,7 +128,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The peer has invalidated an STag: it must be dead; another takes its place.
+    /// Checks an STag that the peer invalidated: it must be invalid. Grants another in its place.
     pub(crate) fn invalidated(&mut self, stag: Stag, tools: &mut Tools) -> Result<(), String> {
         let found = self.check_key(stag, self.base_to[self.side], tools);
         if found != Err(AccessError::InvalidStag) {
@@ -137,7 +137,7 @@ impl Stream {
         if self.objects.is_some() { self.unbind(stag) } else { self.offer_ticket(tools) }
     }
 
-    /// Grants an STag for the own window that the peer may invalidate.
+    /// Grants an STag for the local window that the peer may invalidate.
     pub(crate) fn offer_ticket(&mut self, tools: &mut Tools) -> Result<(), String> {
         let access =
             Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::REMOTE_INVALIDATE;
@@ -157,7 +157,7 @@ impl Stream {
         granted.map_err(|error| format!("{error}"))
     }
 
-    /// Grants what the peer may use to begin with, besides the tickets.
+    /// Grants the STags that the peer may use from the start, besides the tickets.
     pub(crate) fn offer(&mut self, tools: &mut Tools) -> Result<(), String> {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let (stag, narrow) = match &self.objects {

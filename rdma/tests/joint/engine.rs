@@ -1,4 +1,4 @@
-//! What a stream runs on: an endpoint as it is, whose owner answers for memory, or a queue pair of the host's device.
+//! Engine of a stream: a bare endpoint, whose owner vouches for memory, or a queue pair of the host's device.
 
 use core::ops::Range;
 
@@ -9,11 +9,11 @@ use tcp_stack::{Duration, Instant, Segment};
 
 use crate::stream::{Tools, since_start};
 
-/// The bytes of a work request in the memory of its owner: parts of a region in the order of the message.
+/// Local bytes of a work request: parts of a region in the order of the message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Local {
     pub(crate) pieces: Vec<Range<u64>>,
-    /// They are copied when the request is posted.
+    /// `Some` for inline data, which is copied when the request is posted.
     pub(crate) inline: Option<Vec<u8>>,
 }
 
@@ -23,7 +23,7 @@ impl Local {
     }
 }
 
-/// A queue pair.
+/// Handles of a queue pair and its connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle {
     pub(crate) id: CmId,
@@ -37,7 +37,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Whether it is in full operation, where nothing allocates.
+    /// Returns true in full operation, where nothing may allocate.
     pub(crate) fn is_full(&self, tools: &Tools) -> bool {
         match self {
             Self::Endpoint(endpoint) => endpoint.info().state == StreamState::ReadyToSend,
@@ -67,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// Whether bytes behind a gap are placed.
+    /// Returns true if the bytes behind a gap were placed.
     pub(crate) fn receive_out_of_order(
         &mut self,
         offset: u64,
@@ -113,11 +113,11 @@ impl Engine {
         }
     }
 
-    /// The owner ends the stream for a fault of its own.
+    /// Ends the stream for a local fault.
     pub(crate) fn fail(&mut self, now: Instant, tools: &mut Tools) {
         match self {
             Self::Endpoint(endpoint) => endpoint.fail_local(since_start(now), &mut tools.stats),
-            // Refused where the stream is ending already.
+            // Refused if the stream is already ending.
             Self::Verbs(it) => {
                 let _ = tools.device.terminate_qp(it.qp, since_start(now), &mut tools.stats);
             }
@@ -138,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Says yes or no to the peer.
+    /// Accepts or rejects the peer's request.
     pub(crate) fn answer(&mut self, rejects: bool, reply: &[u8], tools: &mut Tools) -> Result<(), String> {
         match self {
             Self::Endpoint(endpoint) => {
@@ -207,7 +207,7 @@ impl Engine {
     }
 }
 
-/// What an engine is lent while it sends or places, beside the stack.
+/// State that an engine borrows while it sends or places, besides the stack.
 pub(crate) struct EngineEnv<'a> {
     pub(crate) device: &'a mut rdma::verbs::Device<Segment<HeapBuf>>,
     pub(crate) env: Env<'a, crate::model::Watched>,

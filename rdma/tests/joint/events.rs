@@ -1,4 +1,4 @@
-//! What a stream's owner is told, and what it does about that.
+//! Events of a stream, and its owner's reactions.
 
 use rdma::{CloseHow, Event, Stag, WcOpcode};
 use tcp_stack::{Duration, Instant};
@@ -6,11 +6,11 @@ use tcp_stack::{Duration, Instant};
 use crate::engine::Engine;
 use crate::stream::{Stream, Tools};
 
-/// How long the peer may take to close once this side has.
+/// Time that the peer has to close after this side has.
 const LINGER: Duration = Duration::from_secs(60);
 
 impl Stream {
-    /// Takes what the engine has to tell.
+    /// Polls the events of the engine.
     pub(crate) fn collect(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
         let next = |engine: &mut Engine| match engine {
             Engine::Endpoint(endpoint) => endpoint.poll_event(),
@@ -59,14 +59,14 @@ impl Stream {
             }
             Event::TerminateSent { code, .. } => self.outcome.terminate_sent = Some(code),
             Event::TerminateReceived { code, .. } => self.outcome.terminate_received = Some(code),
-            // The end itself follows.
+            // The end of the stream follows.
             Event::Failed { .. } => {}
             Event::Close { how } => self.ended(now, how, tools)?,
         }
         Ok(())
     }
 
-    /// A peer wants to connect.
+    /// Answers the peer's connect request.
     pub(crate) fn asked(&mut self, private_data: &[u8], tools: &mut Tools) -> Result<(), String> {
         if !self.hostile && *private_data != *self.private_data[0] {
             return Err("the private data of the request are not those sent".into());
@@ -75,7 +75,7 @@ impl Stream {
         self.engine.answer(self.rejects, &self.private_data[1], tools)
     }
 
-    /// The stream is in full operation, with these depths, with CRCs or without.
+    /// Checks that the stream entered full operation with the agreed depths and CRCs.
     pub(crate) fn established(
         &mut self,
         now: Instant,
@@ -120,7 +120,7 @@ impl Stream {
         self.received(now, wr_id, |message| (message.immediate, message.solicited) == (Some(data), solicited))
     }
 
-    /// The last event: everything posted must have come back by now.
+    /// Handles the last event: all posted work must be finished by now.
     pub(crate) fn ended(&mut self, now: Instant, how: CloseHow, tools: &mut Tools) -> Result<(), String> {
         self.outcome.close = Some(how);
         self.stopped = true;

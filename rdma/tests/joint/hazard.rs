@@ -1,5 +1,5 @@
-//! What happens to frames beside what links do: bits that flip under checksums that fit, and segments that come once
-//! more with other boundaries, as from a sender that cuts its stream anew when it sends again.
+//! Damage to frames beyond that of the links: flipped bits under valid checksums, and retransmissions with other
+//! segment boundaries.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -10,18 +10,18 @@ use tcp_stack::wire::{
     EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpFlags, TcpHeader,
 };
 
-/// Segments that are remembered.
+/// Number of segments remembered.
 const REMEMBERED: usize = 24;
 
-/// Where a TCP header begins in a frame as our stacks make them, without IP options.
+/// Returns the offset of the TCP header in a frame of our stacks, which send no IP options.
 fn tcp_start(frame: &[u8]) -> usize {
     let (ethernet, _) = EthernetHeader::parse(frame).unwrap();
     let ip = if ethernet.ethertype == EtherType::IPV6 { Ipv6Header::LEN } else { Ipv4Header::LEN };
     EthernetHeader::LEN + ip
 }
 
-/// Flips a bit of the payload and makes the checksum fit. Nothing happens to a frame without payload, nor to one that
-/// brings an MPA frame unless `startup`. Returns whether anything did.
+/// Flips a bit of the payload and corrects the checksum. Leaves frames without payload unchanged, and, unless
+/// `startup`, those with an MPA frame. Returns true if it flipped a bit.
 pub(crate) fn flip(frame: &mut [u8], seen: &WireSegment, startup: bool, random: &mut Random) -> bool {
     let len = seen.payload_len as usize;
     let Some(start) = frame.len().checked_sub(len).filter(|_| len > 0) else { return false };
@@ -44,7 +44,7 @@ pub(crate) fn flip(frame: &mut [u8], seen: &WireSegment, startup: bool, random: 
     true
 }
 
-/// The frame with this part of its payload only, or with other bytes in its place, from another sequence number on.
+/// Returns the frame with another payload, from another sequence number on.
 fn remade(frame: &[u8], seen: &WireSegment, seq: SeqNum, payload: &[u8]) -> Vec<u8> {
     let (tcp, header_len) = (tcp_start(frame), frame.len() - seen.payload_len as usize);
     let mut out = [&frame[..header_len], payload].concat();
@@ -65,14 +65,14 @@ fn remade(frame: &[u8], seen: &WireSegment, seq: SeqNum, payload: &[u8]) -> Vec<
     out
 }
 
-/// The segments that a host has sent last, and what comes of them a second time.
+/// The segments that a host sent last, to be retransmitted with other boundaries.
 #[derive(Debug, Default)]
-pub(crate) struct Recut {
+pub(crate) struct Resegmenter {
     sent: VecDeque<(Vec<u8>, WireSegment)>,
 }
 
-impl Recut {
-    /// Remembers a segment that is nothing but payload.
+impl Resegmenter {
+    /// Remembers a segment that carries only payload.
     pub(crate) fn remember(&mut self, frame: &[u8], seen: &WireSegment) {
         let special = [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST, TcpFlags::URG];
         if seen.payload_len == 0 || special.into_iter().any(|flag| seen.header.flags.contains(flag)) {
@@ -84,13 +84,13 @@ impl Recut {
         self.sent.push_back((frame.to_vec(), seen.clone()));
     }
 
-    /// Part of the stream of one of the segments, from some byte of it on, in a frame of `len_max` bytes at most.
+    /// Returns a frame of at most `len_max` bytes with part of the stream from inside a remembered segment.
     pub(crate) fn again(&self, len_max: usize, random: &mut Random) -> Option<Vec<u8>> {
         let (frame, seen) = self.sent.get(random.index(self.sent.len()))?;
         let header_len = frame.len() - seen.payload_len as usize;
         let first = seen.header.seq;
         let mut bytes = frame[header_len..].to_vec();
-        // What follows it, as far as that is remembered.
+        // Adds the segments that follow, as far as they are remembered.
         while let Some((next, of)) = self.sent.iter().find(|(_, of)| {
             (of.src, of.dst, of.header.seq) == (seen.src, seen.dst, first + bytes.len() as u32)
         }) {
@@ -105,7 +105,7 @@ impl Recut {
     }
 }
 
-/// Some bytes of so many, the first among the first `start_max`.
+/// Draws a part of `len` bytes that begins within the first `start_max`.
 fn part(len: usize, start_max: usize, len_max: usize, random: &mut Random) -> Range<usize> {
     let start = if random.below(2) == 0 { random.index(start_max) } else { random.index(start_max) / 4 * 4 };
     let most = len_max.min(len - start);

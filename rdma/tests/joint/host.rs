@@ -1,4 +1,4 @@
-//! A host: a stack, the RDMA side of its worker, and the owners of its streams.
+//! A host: a TCP stack, the RDMA state of its worker, and the owners of its streams.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,9 +21,9 @@ use crate::stream::{GUARD, Outcome, Stream, Tools, open_region, own_region, sinc
 use crate::verbs;
 use crate::work::{pieces, sges};
 
-/// Frames that a host takes and gives in one turn, as a poll-mode worker does.
+/// Maximum number of frames that a host receives in one poll iteration, as a poll-mode worker does.
 pub(crate) const BURST: usize = 32;
-/// Ports of the connections: this and up.
+/// First TCP port of the connections.
 const FIRST_PORT: u16 = 7400;
 
 #[derive(Debug)]
@@ -33,17 +33,17 @@ pub(crate) struct Host {
     pub(crate) inbox: VecDeque<Vec<u8>>,
     /// Frames that the port holds until they are sent, in that order.
     pub(crate) sending: VecDeque<HeapBuf>,
-    /// Per connection.
+    /// Streams by connection.
     pub(crate) streams: Vec<Option<Stream>>,
     opening: Vec<Option<ConnId>>,
-    /// The STag of the word of this host that all connections share.
+    /// STag of this host's word that all connections share.
     pub(crate) shared: Stag,
     pub(crate) turn_at: Option<Instant>,
     random: Random,
     options: ConnOptions,
-    /// Private data of a connection's request and reply.
+    /// Private data of each connection's request and reply.
     private_data: Vec<[Vec<u8>; 2]>,
-    /// The shared receive queue: the memory of its buffers, bytes of each, and elements of their lists.
+    /// The shared receive queue's buffers: memory, length of each in bytes, and elements of their lists.
     shared_slots: Option<(MemoryRegion, u64, usize)>,
 }
 
@@ -75,7 +75,7 @@ fn stack_config(index: usize, scenario: &Scenario) -> StackConfig {
     config
 }
 
-/// What an endpoint is made with: the one place where a feature that is drawn becomes configuration.
+/// Returns the settings of an endpoint: the only place where a drawn feature becomes configuration.
 fn endpoint_config(connection: &ConnPlan, side: usize, pd: PdId) -> EndpointConfig {
     let plan = &connection.sides[side];
     let default = EndpointConfig::default();
@@ -100,18 +100,18 @@ fn endpoint_config(connection: &ConnPlan, side: usize, pd: PdId) -> EndpointConf
     }
 }
 
-/// The region of the shared receive queue's buffers.
+/// Returns the region of the shared receive queue's buffers.
 fn shared_region(connections: usize) -> u32 {
     own_region(connections)
 }
 
-/// What the connections of a host's queue pairs are made with.
+/// Returns the settings of the connections of a host's queue pairs.
 fn device_config(scenario: &Scenario, host: usize) -> EndpointConfig {
     let first = |side| scenario.queue_pairs(host).find(move |(_, of)| side == *of);
     let responder = first(1).map(|(connection, _)| endpoint_config(connection, 1, PdId(0)));
     let initiator = first(0).map(|(connection, _)| endpoint_config(connection, 0, PdId(0)));
     let Some(mut config) = initiator.or(responder) else { return EndpointConfig::default() };
-    // What an initiator can do it says when it connects.
+    // An initiator's options are passed to `connect`.
     config.mpa.rtr = responder.unwrap_or(config).mpa.rtr;
     (config.mpa.ird_max, config.mpa.ord_max) = (64, 64);
     config
@@ -189,7 +189,7 @@ impl Host {
         Ok(())
     }
 
-    /// Makes the buffers of the shared receive queue.
+    /// Creates the buffers of the shared receive queue.
     fn share_buffers(
         &mut self,
         scenario: &Scenario,
@@ -213,7 +213,7 @@ impl Host {
         Ok(())
     }
 
-    /// Posts the buffers of the shared receive queue that are free.
+    /// Posts the free buffers of the shared receive queue.
     fn feed(&mut self, model: &Shared) -> Result<(), String> {
         let Some((memory, len, most)) = self.shared_slots else { return Ok(()) };
         let Tools { device, verbs, .. } = &mut self.tools;
@@ -254,11 +254,11 @@ impl Host {
         Ok(())
     }
 
-    /// Takes a burst from the port.
+    /// Receives a burst of frames from the port.
     pub(crate) fn take_frames(&mut self, now: Instant) {
         let Self { inbox, tools, .. } = self;
         let frames = inbox.drain(..inbox.len().min(BURST)).filter_map(|frame| {
-            // As a port without a buffer does, the frame is lost.
+            // Without a free buffer the frame is lost, as at a port.
             let buf = tools.pool.copy(&frame)?;
             Some(RxFrame { buf, checksum: RxChecksum::Unknown })
         });
@@ -266,7 +266,7 @@ impl Host {
         tools.stack.handle_frames(now, burst);
     }
 
-    /// Acts on what TCP tells.
+    /// Handles the events of TCP.
     pub(crate) fn handle_events(
         &mut self,
         now: Instant,
@@ -316,7 +316,7 @@ impl Host {
         Ok(())
     }
 
-    /// A connection is established: now MPA begins.
+    /// Starts MPA on an established connection.
     fn open(
         &mut self,
         now: Instant,
@@ -363,7 +363,7 @@ impl Host {
         Ok(())
     }
 
-    /// What a bare stream runs on.
+    /// Creates the endpoint of a stream without a queue pair.
     fn endpoint(
         &mut self,
         now: Instant,
@@ -388,7 +388,7 @@ impl Host {
         Ok(Engine::Endpoint(Box::new(made)))
     }
 
-    /// Time limits of the streams, what their owners do, and their turns to send.
+    /// Runs the streams' timers, their owners, and their output.
     pub(crate) fn run_streams(&mut self, now: Instant, shared: Stag, model: &Shared) -> Result<(), String> {
         self.feed(model)?;
         let Self { streams, tools, .. } = self;
@@ -410,13 +410,13 @@ impl Host {
         Ok(())
     }
 
-    /// When it has something to do though no frame arrives.
+    /// Returns the time of the next work without an incoming frame.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let streams = self.streams.iter().flatten().filter_map(|stream| stream.deadline(&self.tools));
         streams.chain(self.tools.stack.next_deadline()).min()
     }
 
-    /// What must hold after every turn.
+    /// Checks the invariants after each poll iteration.
     pub(crate) fn check(&self) -> Result<(), String> {
         let stats = self.tools.stack.stats();
         if stats.interface.rx_frames != stats.interface.rx_delivered + stats.drops.total() {
@@ -428,7 +428,7 @@ impl Host {
         Ok(())
     }
 
-    /// What must hold when nothing is left to happen: all that was taken is given back.
+    /// Checks that everything was released when no event is left.
     pub(crate) fn check_end(&mut self) -> Result<(), String> {
         let stats = self.tools.stack.stats();
         if stats.connections != 0 || stats.time_wait_now != 0 {
@@ -459,7 +459,7 @@ impl Host {
     }
 }
 
-/// Adds a region of random bytes, and its image to the model.
+/// Adds a region of random bytes, and its copy in the model.
 fn add_region(
     memory: &mut VecMemory,
     host: usize,

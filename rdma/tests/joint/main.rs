@@ -1,10 +1,10 @@
-//! Both crates together: two hosts, each with a whole TCP/IP stack and an RDMA engine on it, and a network that loses,
-//! repeats, reorders, damages and cuts anew what they send. The owner of a stream has a bare endpoint or a queue pair of
-//! its host's device, which may share its completion queues and buffers with others. Work requests of all kinds are drawn
-//! at random; a model of plain memory says what each of them must find and leave, also where it is placed behind a gap.
+//! Both crates together: two hosts, each with a TCP/IP stack and an RDMA engine, and a network that loses, repeats,
+//! reorders, damages and resegments what they send. The owner of a stream has a bare endpoint or a queue pair of its
+//! host's device, which may share completion queues and buffers with others. Work requests of all kinds are drawn at
+//! random; a model of plain memory states the bytes that each must find and leave, also if it is placed out-of-order.
 //!
-//! A failure names its seed and shows what happened last: `RDMA_SEED=7 cargo test -p rdma --test joint` runs that seed
-//! again, `RDMA_SEED=0..10000` more of them, and `RDMA_LOG=…` sets how many lines are shown.
+//! A failure names its seed and shows the last events: `RDMA_SEED=7 cargo test -p rdma --test joint` runs that seed
+//! again, `RDMA_SEED=0..10000` runs a range, and `RDMA_LOG=…` sets the number of lines shown.
 // A thousand networks: days under Miri.
 #![cfg(not(miri))]
 #![allow(
@@ -37,7 +37,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use network::{Network, Report};
 use totals::Totals;
 
-/// The seeds to run: those given, or those in `RDMA_SEED`, which is one or a range.
+/// Returns the seeds to run: the default, or those in `RDMA_SEED`, which is one seed or a range.
 fn seeds(default: Range<u64>) -> Range<u64> {
     let Ok(given) = std::env::var("RDMA_SEED") else { return default };
     match given.split_once("..") {
@@ -49,7 +49,7 @@ fn seeds(default: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Runs a seed. A failure is told with the end of the log, from a second run that keeps one.
+/// Runs a seed. On failure, runs it again with a log and shows the end of that.
 #[track_caller]
 fn run(seed: u64) -> Report {
     let mut network = Network::new(seed, 0).unwrap();
@@ -64,7 +64,7 @@ fn run(seed: u64) -> Report {
     panic!("{}{:#?}\n{error}\nRDMA_SEED={seed}", again.log(), again.scenario);
 }
 
-/// Runs seeds, says what they came to, and fails if something that they are to try was not tried.
+/// Runs seeds, prints the totals, and fails if a feature was never exercised.
 fn run_all(default: Range<u64>) {
     let seeds = seeds(default.clone());
     let mut totals = Totals::default();
@@ -97,7 +97,7 @@ fn random_work_4() {
     run_all(750..1000);
 }
 
-/// A seed is replayed exactly: every frame the same, at the same time.
+/// A seed is replayed exactly: every frame is the same, at the same time.
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in seeds(0..12) {

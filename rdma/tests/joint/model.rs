@@ -1,9 +1,9 @@
-//! What both memories must be: plain vectors, changed by rules of their own.
+//! Model of both memories: plain vectors, changed by rules of their own.
 //!
-//! Every work request notes, when it is posted, which bytes it may touch and what it must put there ([`Touch`]).
-//! The memory under test reports each access ([`Watched`]); one that no request has announced, or that brings other
-//! bytes, is an error on the spot. `now` is memory as it is; `then` is memory as it will be when all that is posted
-//! is done, which is what a later Read of the same stream must find (RFC 5040 §5.5).
+//! Each work request records, when posted, the bytes that it may access and the bytes that it must store ([`Touch`]).
+//! The memory under test reports each access ([`Watched`]); an access that no request recorded, or with other bytes,
+//! is an error at once. `now` is the current memory; `then` is the memory once all posted work is done, which a later
+//! Read of the same stream must find (RFC 5040 §5.5).
 
 use core::ops::Range;
 use std::cell::RefCell;
@@ -24,36 +24,35 @@ pub(crate) struct Place {
     pub(crate) region: u32,
 }
 
-/// What a work request may do to some bytes.
+/// Effect that a work request may have on some bytes.
 #[derive(Debug)]
-pub(crate) enum What {
-    /// The owner's engine fetches them, to send.
+pub(crate) enum Effect {
+    /// The local engine fetches them, to send.
     Source,
     /// The peer's Read fetches them.
     Fetched,
-    /// These bytes are placed, each once. `None`: not known yet, so that none may be.
+    /// These bytes are placed, each once. `None`: not known yet, so none may be placed.
     Placed {
         payload: Option<Vec<u8>>,
         placed: usize,
         /// Bytes of the message before these.
         skip: usize,
-        /// Nothing is left to wait for when all are placed: an RDMA Write.
+        /// True for an RDMA Write: the request is over once all bytes are placed.
         ends: bool,
     },
-    /// The peer changes them; what they were, as far as that can be known before, goes to the result of the same
-    /// request.
+    /// The peer changes them; the original value, if it can be known before, goes to the result of the same request.
     Word { op: AtomicOp, original: Option<u64>, result: Place },
 }
 
-/// Bytes of a region that a work request is about.
+/// Bytes of a region that a work request may access.
 #[derive(Debug)]
 pub(crate) struct Touch {
-    /// The work request.
+    /// Number of the work request.
     pub(crate) id: u64,
     pub(crate) range: Range<u64>,
-    /// By which STag, if it is by one.
+    /// STag of the access, if it uses one.
     pub(crate) stag: Stag,
-    pub(crate) what: What,
+    pub(crate) what: Effect,
 }
 
 impl Touch {
@@ -65,9 +64,9 @@ impl Touch {
         self.range.start <= range.start && range.end <= self.range.end
     }
 
-    /// Whether bytes are due there.
+    /// Returns true if bytes are expected there.
     fn takes(&self, range: &Range<u64>) -> bool {
-        self.covers(range) && matches!(self.what, What::Placed { payload: Some(_), .. })
+        self.covers(range) && matches!(self.what, Effect::Placed { payload: Some(_), .. })
     }
 }
 
@@ -78,10 +77,10 @@ pub(crate) struct Region {
     pub(crate) touches: Vec<Touch>,
 }
 
-/// What a peer's message is to bring into a posted buffer.
+/// Expected message of the peer for a posted buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    /// The work request that sends it.
+    /// Number of the work request that sends it.
     pub(crate) id: u64,
     pub(crate) len: u32,
     pub(crate) solicited: bool,
@@ -89,7 +88,7 @@ pub(crate) struct Message {
     pub(crate) immediate: Option<[u8; 8]>,
 }
 
-/// A posted buffer.
+/// A posted receive buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     pub(crate) id: u64,
@@ -98,54 +97,54 @@ pub(crate) struct Buffer {
     pub(crate) message: Option<Message>,
 }
 
-/// An STag that the peer may invalidate, and the tagged offset of the window's first byte by it.
+/// An STag that the peer may invalidate, and the tagged offset of the window's first byte under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub(crate) stag: Stag,
     pub(crate) base_to: u64,
 }
 
-/// What one side of a connection offers to the other.
+/// STags and buffers that one side of a connection offers to the other.
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
-    /// Buffers posted and not completed, in their order.
+    /// Buffers posted and not completed, in order.
     pub(crate) buffers: VecDeque<Buffer>,
-    /// Buffers that it may take from its shared receive queue at a time, if it has one.
+    /// Maximum number of buffers to take from its shared receive queue at a time, if it has one.
     pub(crate) share: Option<usize>,
-    /// What is on its way to one.
+    /// Messages on their way to a shared buffer.
     pub(crate) inbound: VecDeque<Inbound>,
-    /// The stream has ended on this side.
+    /// Set once the stream has ended on this side.
     pub(crate) over: bool,
-    /// Bytes of a buffer.
+    /// Length of a buffer in bytes.
     pub(crate) slot_len: usize,
-    /// The STag of its window with every right but invalidation.
+    /// STag of the window with every right but invalidation.
     pub(crate) stag: Option<Stag>,
     /// STags of the same window that the peer may invalidate.
     pub(crate) tickets: Vec<Ticket>,
-    /// STags of the same window that may only be read, and only be written.
+    /// STags of the same window that are read-only, and write-only.
     pub(crate) narrow: Option<(Stag, Stag)>,
 }
 
-/// What must be, on both hosts.
+/// Expected state of both hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    /// Per host and region.
+    /// Regions by host.
     pub(crate) regions: [Vec<Region>; 2],
-    /// Per connection and side: 0 is the initiator.
+    /// Offers by connection and side; side 0 is the initiator.
     pub(crate) offers: Vec<[Offer; 2]>,
-    /// Per host.
+    /// Shared receive queues by host.
     pub(crate) shared: [SharedBuffers; 2],
-    /// The connection and side whose bytes are taken now.
+    /// Connection and side whose bytes are being processed.
     pub(crate) receiving: Option<(usize, usize)>,
     last_id: u64,
-    /// What was found wrong while nobody could be told.
+    /// Errors found where none could be returned.
     pub(crate) errors: Vec<String>,
-    /// Bytes placed, fetched, and words changed.
+    /// Number of bytes placed, bytes fetched, and words changed.
     pub(crate) accesses: [u64; 3],
 }
 
 impl Model {
-    /// A number for a work request: greater than all before.
+    /// Returns a number for a work request, greater than all before.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
@@ -159,21 +158,21 @@ impl Model {
         self.region(at).touches.push(touch);
     }
 
-    /// Whether `range` may be used, `may` being asked of every touch that overlaps it.
-    pub(crate) fn is_free(&mut self, at: Place, range: &Range<u64>, may: fn(&What) -> bool) -> bool {
+    /// Returns true if `range` may be used: `may` must accept every touch that overlaps it.
+    pub(crate) fn is_free(&mut self, at: Place, range: &Range<u64>, may: fn(&Effect) -> bool) -> bool {
         self.region(at).touches.iter().all(|touch| !touch.overlaps(range) || may(&touch.what))
     }
 
-    /// Whether something unfinished that `by` is true of is done by this STag.
-    pub(crate) fn is_used(&mut self, at: Place, stag: Stag, by: impl Fn(&What) -> bool) -> bool {
+    /// Returns true if an unfinished request that satisfies `by` uses this STag.
+    pub(crate) fn is_used(&mut self, at: Place, stag: Stag, by: impl Fn(&Effect) -> bool) -> bool {
         self.region(at).touches.iter().any(|touch| touch.stag == stag && by(&touch.what))
     }
 
-    /// Bytes are to come into these parts, in the order of a message: these, or what is not known yet.
+    /// Records that bytes are expected in these parts, in message order: these bytes, or unknown ones.
     pub(crate) fn note_sink(&mut self, at: Place, id: u64, pieces: &[Range<u64>], payload: Option<&[u8]>) {
         let mut skip = 0;
         for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
-            let what = What::Placed { payload: None, placed: 0, skip, ends: false };
+            let what = Effect::Placed { payload: None, placed: 0, skip, ends: false };
             self.touch(at, Touch { id, range: piece.clone(), stag: Stag(0), what });
             skip += (piece.end - piece.start) as usize;
         }
@@ -182,7 +181,7 @@ impl Model {
         }
     }
 
-    /// Work request `id` has nothing more to do with the region. Fails if it left something undone.
+    /// Removes the touches of work request `id` from the region. Fails if it left something undone.
     pub(crate) fn release(&mut self, at: Place, id: u64) -> Result<(), String> {
         let touches = &mut self.region(at).touches;
         let mut undone = None;
@@ -191,11 +190,11 @@ impl Model {
                 return true;
             }
             undone = match &touch.what {
-                What::Placed { payload: Some(payload), placed, .. } if *placed != payload.len() => {
+                Effect::Placed { payload: Some(payload), placed, .. } if *placed != payload.len() => {
                     Some(format!("{placed} of {} bytes are placed", payload.len()))
                 }
-                What::Placed { payload: None, .. } => Some("it was never answered".into()),
-                What::Word { .. } => Some("the word was not changed".into()),
+                Effect::Placed { payload: None, .. } => Some("it was never answered".into()),
+                Effect::Word { .. } => Some("the word was not changed".into()),
                 _ => None,
             };
             false
@@ -203,15 +202,15 @@ impl Model {
         undone.map_or(Ok(()), |what| Err(format!("work request {id} is finished, but {what}")))
     }
 
-    /// As [`Self::release`], for work that was flushed.
+    /// As [`Self::release`], for flushed work.
     pub(crate) fn forget(&mut self, at: Place, id: u64) {
         self.region(at).touches.retain(|touch| touch.id != id);
     }
 
-    /// RFC 5040 §5.5: what came before a message that was delivered, or answered, is placed.
+    /// RFC 5040 §5.5: everything before a message that was delivered, or answered, is placed.
     pub(crate) fn expect_placed_before(&mut self, at: Place, id: u64) -> Result<(), String> {
         let late = self.region(at).touches.iter().find(|touch| {
-            touch.id < id && matches!(touch.what, What::Placed { ends: true, .. } | What::Word { .. })
+            touch.id < id && matches!(touch.what, Effect::Placed { ends: true, .. } | Effect::Word { .. })
         });
         late.map_or(Ok(()), |late| {
             Err(format!("{id} is delivered, and this before it is not placed: {late:?}"))
@@ -229,7 +228,7 @@ impl Model {
         let Some((index, touch)) = due else {
             return Err(format!("bytes are placed at {} where none are due", what()));
         };
-        let What::Placed { payload: Some(payload), placed, ends, .. } = &mut touch.what else {
+        let Effect::Placed { payload: Some(payload), placed, ends, .. } = &mut touch.what else {
             return Ok(());
         };
         let skip = (range.start - touch.range.start) as usize;
@@ -256,7 +255,7 @@ impl Model {
         let is_due = region
             .touches
             .iter()
-            .any(|touch| touch.covers(&range) && matches!(touch.what, What::Source | What::Fetched));
+            .any(|touch| touch.covers(&range) && matches!(touch.what, Effect::Source | Effect::Fetched));
         self.accesses[1] += len as u64;
         if is_due { Ok(()) } else { Err(format!("nobody asked for {range:?} of {at:?}")) }
     }
@@ -264,7 +263,7 @@ impl Model {
     fn atomic(&mut self, at: Place, offset: u64, op: AtomicOp, found: u64) -> Result<(), String> {
         let region = self.regions[at.host].get_mut(at.region as usize).ok_or("no such region")?;
         let words = region.touches.iter().enumerate().filter(|(_, touch)| {
-            touch.range.start == offset && matches!(touch.what, What::Word { op: due, .. } if due == op)
+            touch.range.start == offset && matches!(touch.what, Effect::Word { op: due, .. } if due == op)
         });
         let first = words.min_by_key(|(_, touch)| touch.id).map(|(index, _)| index);
         let Some(index) = first else {
@@ -278,7 +277,7 @@ impl Model {
         }
         word.copy_from_slice(&changed(op, original).to_ne_bytes());
         self.accesses[2] += 1;
-        let What::Word { result, original: due, .. } = touch.what else { return Ok(()) };
+        let Effect::Word { result, original: due, .. } = touch.what else { return Ok(()) };
         if due.is_some_and(|due| due != original) {
             return Err(format!("{} finds {original:#x}, not {due:x?}", touch.id));
         }
@@ -287,7 +286,7 @@ impl Model {
     }
 }
 
-/// What an atomic operation makes of a value, bit by bit as RFC 7306 §5.1 tells it.
+/// Returns the result of an atomic operation, computed bit by bit as RFC 7306 §5.1 defines it.
 pub(crate) fn changed(op: AtomicOp, original: u64) -> u64 {
     let bit = |of: u64, at: u32| of >> at & 1;
     match op {
@@ -312,7 +311,7 @@ pub(crate) fn changed(op: AtomicOp, original: u64) -> u64 {
     }
 }
 
-/// Memory that tells the model of every access.
+/// Memory that reports every access to the model.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) inner: VecMemory,
@@ -325,7 +324,7 @@ impl Watched {
         Self { inner: VecMemory::new(), host, model }
     }
 
-    fn tell(&self, region: RegionId, report: impl FnOnce(&mut Model, Place) -> Result<(), String>) {
+    fn log_notices(&self, region: RegionId, report: impl FnOnce(&mut Model, Place) -> Result<(), String>) {
         unwatched(|| {
             let mut model = self.model.borrow_mut();
             if let Err(error) = report(&mut model, Place { host: self.host, region: region.0 }) {
@@ -334,7 +333,7 @@ impl Watched {
         });
     }
 
-    /// Whether a region is what the model says it is.
+    /// Checks a region against the model.
     pub(crate) fn check(&self, region: u32) -> Result<(), String> {
         let model = self.model.borrow();
         let right = &model.regions[self.host][region as usize].now;
@@ -346,7 +345,7 @@ impl Watched {
         Err(format!("region {region} of host {} is not as it should be at {at:?}", self.host))
     }
 
-    /// Changes bytes as their owner does, in the model too.
+    /// Overwrites bytes as their owner does, also in the model.
     pub(crate) fn overwrite(&mut self, region: u32, start: u64, bytes: &[u8]) {
         let range = start as usize..start as usize + bytes.len();
         let mut model = self.model.borrow_mut();
@@ -363,19 +362,19 @@ impl Memory for Watched {
     }
 
     fn place(&mut self, at: Placement, bytes: &[u8]) {
-        self.tell(at.region(), |model, place| model.place(place, at.offset(), bytes));
+        self.log_notices(at.region(), |model, place| model.place(place, at.offset(), bytes));
         self.inner.place(at, bytes);
     }
 
     fn fetch(&self, from: Fetch, out: &mut [u8]) {
-        self.tell(from.region(), |model, place| model.fetch(place, from.offset(), from.len()));
+        self.log_notices(from.region(), |model, place| model.fetch(place, from.offset(), from.len()));
         self.inner.fetch(from, out);
     }
 
     fn atomic(&mut self, at: Word, op: AtomicOp) -> u64 {
         let (region, offset) = (at.region(), at.offset());
         let found = self.inner.atomic(at, op);
-        self.tell(region, |model, place| model.atomic(place, offset, op, found));
+        self.log_notices(region, |model, place| model.atomic(place, offset, op, found));
         found
     }
 }

@@ -1,5 +1,5 @@
-//! Two hosts and the links between them in virtual time. Nothing happens but what a frame, a timer or an owner's
-//! plan brings about: a deadline that is forgotten leaves work undone when nothing is left to happen.
+//! Two hosts and the links between them, in virtual time. Only frames, timers and the owners' plans cause events: a
+//! forgotten deadline leaves work undone when no event is left.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -10,50 +10,50 @@ use rdma::RdmaStats;
 use tcp_stack::testutil::{HeapBuf, Link, LinkConfig, LinkCounts, Random, Watch, WireSegment};
 use tcp_stack::{Buf, BufPool, Duration, Instant};
 
-use crate::hazard::{Recut, flip};
+use crate::hazard::{Resegmenter, flip};
 use crate::host::{BURST, Host};
 use crate::model::{Model, Shared};
-use crate::scenario::{ConnPlan, Cut, Ending, Narrows, Scenario};
+use crate::scenario::{ConnPlan, Cut, Ending, PathMtuDrop, Scenario};
 use crate::stream::{Outcome, own_region, since_start};
 
-/// Steps after which a run has failed.
+/// Number of steps after which a run has failed.
 const STEPS_MAX: u64 = 500_000;
-/// What is left is aborted then, where bits may flip: an FPDU whose length was changed may wait for ever.
+/// Time after which open connections are aborted, if bits may flip: an FPDU whose length was changed may wait forever.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SimEvent {
     /// A frame reaches a host.
     Arrival(usize, Vec<u8>),
-    /// A host's worker looks at its port, its timers and its streams.
-    Turn(usize),
-    /// The port lets go of a frame that it has sent.
+    /// A host's worker runs one poll iteration: port, timers, streams.
+    Poll(usize),
+    /// The port releases a frame that it has sent.
     Sent(usize),
     /// A connection is opened.
     Connect(usize),
     /// A connection is cut.
     Cut(usize),
-    /// What is left is aborted.
+    /// Open connections are aborted.
     AbortAll,
 }
 
-/// What a run has come to.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// Per connection and side; `None` where TCP never was established.
+    /// Outcomes by connection and side; `None` if TCP was never established.
     pub(crate) outcomes: Vec<[Option<Outcome>; 2]>,
     pub(crate) stats: RdmaStats,
     pub(crate) links: LinkCounts,
     pub(crate) flips: u64,
     pub(crate) too_big: u64,
-    /// Bytes placed, bytes fetched, words changed.
+    /// Number of bytes placed, bytes fetched, and words changed.
     pub(crate) accesses: [u64; 3],
-    /// Buffers taken from shared receive queues, and how often one was said to run low.
+    /// Number of buffers taken from shared receive queues, and of their limit events.
     pub(crate) shared: [u64; 2],
-    /// Connections with markers in both directions, and in one.
+    /// Number of connections with markers in both directions, and in one.
     pub(crate) marked: [u64; 2],
     pub(crate) end: Instant,
-    /// A number for all that was on the wire.
+    /// Hash of all frames on the wire.
     pub(crate) digest: u64,
 }
 
@@ -63,21 +63,21 @@ pub(crate) struct Network {
     now: Instant,
     hosts: [Host; 2],
     links: [Link; 2],
-    /// Since when the path is narrow, and what then passes.
+    /// Time from which the path MTU is smaller, and the link with that MTU.
     path: Option<(Duration, Link)>,
     model: Shared,
     watch: Watch,
-    /// By time, then in the order of planning.
+    /// Events by time, then in the order of planning.
     sim_events: BinaryHeap<Reverse<(Instant, u64, SimEvent)>>,
     order: u64,
     steps: u64,
     random: Random,
     digest: u64,
-    /// Connections whose end, or whose cut, is under way.
+    /// True for connections whose end, or whose cut, is planned.
     end_planned: Vec<bool>,
-    /// Per host, and a generator of their own.
-    recut: [Recut; 2],
-    recut_random: Random,
+    /// Remembered segments by host, and a random generator of their own.
+    resegment: [Resegmenter; 2],
+    resegment_random: Random,
     flips: u64,
     too_big: u64,
     log: VecDeque<String>,
@@ -85,7 +85,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// A network; all that happens in it depends on the seed alone. The last `log_max` lines are kept.
+    /// Creates a network; all events depend on the seed alone. The last `log_max` lines are kept.
     pub(crate) fn new(seed: u64, log_max: usize) -> Result<Self, String> {
         let mut scenario = Scenario::draw(seed);
         scenario.log = log_max > 0;
@@ -101,9 +101,9 @@ impl Network {
         let mut host = |index| Host::new(index, &scenario, &model, &private_data, &mut random);
         let hosts = [host(0)?, host(1)?];
         let links = scenario.links.map(|link| Link::new(link, random.fork()));
-        let path = scenario.narrows.map(|narrows| {
-            let Narrows { since, mtu, tells } = narrows;
-            let path = LinkConfig { rate: 0, mtu, reports_too_big: tells, ..LinkConfig::CLEAN };
+        let path = scenario.path_mtu_drop.map(|path_mtu_drop| {
+            let PathMtuDrop { since, mtu, icmp } = path_mtu_drop;
+            let path = LinkConfig { rate: 0, mtu, reports_too_big: icmp, ..LinkConfig::CLEAN };
             (since, Link::new(path, random.fork()))
         });
         let mut network = Self {
@@ -119,8 +119,8 @@ impl Network {
             random,
             digest: 0,
             end_planned: vec![false; scenario.connections.len()],
-            recut: Default::default(),
-            recut_random: Random::new(seed ^ 0x5e_c001),
+            resegment: Default::default(),
+            resegment_random: Random::new(seed ^ 0x5e_c001),
             flips: 0,
             too_big: 0,
             log: VecDeque::new(),
@@ -137,7 +137,7 @@ impl Network {
         Ok(network)
     }
 
-    /// What happened last, one line each.
+    /// Returns the last events, one line each.
     pub(crate) fn log(&self) -> String {
         self.log.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -157,16 +157,16 @@ impl Network {
         self.sim_events.push(Reverse((at, self.order, what)));
     }
 
-    /// Plans a host's next turn, unless one is planned before that.
-    fn plan_turn(&mut self, host: usize, at: Instant) {
+    /// Plans a host's next poll iteration, unless an earlier one is planned.
+    fn plan_poll(&mut self, host: usize, at: Instant) {
         let planned = &mut self.hosts[host].turn_at;
         if planned.is_none_or(|planned| at < planned) {
             *planned = Some(at);
-            self.plan(at, SimEvent::Turn(host));
+            self.plan(at, SimEvent::Poll(host));
         }
     }
 
-    /// Runs until nothing is left to happen. An error says what went wrong, and when.
+    /// Runs until no event is left. An error states the failure and its time.
     pub(crate) fn run(&mut self) -> Result<Report, String> {
         let ran = self.run_on();
         let at = since_start(self.now).as_micros();
@@ -186,10 +186,10 @@ impl Network {
                 SimEvent::Connect(index) => self.connection(index)?,
                 SimEvent::Cut(index) => self.cut(index)?,
                 SimEvent::AbortAll => self.abort_all(),
-                SimEvent::Turn(host) => {
+                SimEvent::Poll(host) => {
                     if self.hosts[host].turn_at == Some(at) {
                         self.hosts[host].turn_at = None;
-                        self.turn(host)?;
+                        self.poll(host)?;
                     }
                 }
             }
@@ -201,13 +201,13 @@ impl Network {
         let elsewhere = u64::try_from(self.scenario.poll_interval.as_nanos()).unwrap_or(0);
         let at = self.now + Duration::from_nanos(self.random.between(0, elsewhere));
         self.hosts[host].inbox.push_back(frame);
-        self.plan_turn(host, at);
+        self.plan_poll(host, at);
     }
 
     fn connection(&mut self, index: usize) -> Result<(), String> {
         let plan = self.scenario.connections[index];
         self.hosts[plan.from].connection(self.now, index, &plan)?;
-        self.plan_turn(plan.from, self.now);
+        self.plan_poll(plan.from, self.now);
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl Network {
             for stream in streams.iter().flatten() {
                 tools.stack.abort(self.now, stream.conn);
             }
-            self.plan_turn(host, self.now);
+            self.plan_poll(host, self.now);
         }
     }
 
@@ -230,19 +230,19 @@ impl Network {
         let Some(stream) = streams[index].as_mut().filter(|stream| !stream.is_over()) else { return Ok(()) };
         match how {
             Cut::Abort => stream.abort(now, tools),
-            // The owner goes without a word: what is queued is sent, and a FIN.
+            // The owner leaves without a disconnect: TCP sends the queued data, then FIN.
             Cut::Fin => stream.leave(now, tools),
             Cut::Disconnect => stream.engine.disconnect(now, tools),
             Cut::Fault => stream.engine.fail(now, tools),
         }
         stream.needs_turn = true;
         stream.collect(now, tools)?;
-        self.plan_turn(host, now);
+        self.plan_poll(host, now);
         Ok(())
     }
 
-    /// One turn of a host's worker.
-    fn turn(&mut self, index: usize) -> Result<(), String> {
+    /// Runs one poll iteration of a host's worker.
+    fn poll(&mut self, index: usize) -> Result<(), String> {
         let (now, shared) = (self.now, self.hosts[1 - index].shared);
         let Self { hosts, scenario, model, .. } = self;
         let host = &mut hosts[index];
@@ -253,8 +253,8 @@ impl Network {
         host.run_streams(now, shared, model)?;
         host.handle_events(now, scenario, model)?;
         self.transmit(index)?;
-        self.tell(index);
-        self.look(index)?;
+        self.log_notices(index);
+        self.check_host(index)?;
         self.finish(index);
         let host = &self.hosts[index];
         let streams_have =
@@ -262,12 +262,12 @@ impl Network {
         let (more, output, next) =
             (!host.inbox.is_empty() || streams_have, host.tools.stack.has_output(), host.deadline());
         if more || output {
-            // Output that has no buffer or no neighbor waits; look again soon.
+            // Output without a buffer or a neighbor waits; try again soon.
             let pause = if more { Duration::from_micros(2) } else { Duration::from_micros(100) };
-            self.plan_turn(index, now + pause);
+            self.plan_poll(index, now + pause);
         }
         if let Some(next) = next {
-            self.plan_turn(index, next.max(now + Duration::from_nanos(1)));
+            self.plan_poll(index, next.max(now + Duration::from_nanos(1)));
         }
         Ok(())
     }
@@ -318,11 +318,11 @@ impl Network {
             }
         }
         self.carry(from, &frame);
-        if let (Some(seen), Some(chance)) = (&seen, self.scenario.recut) {
-            self.recut[from].remember(bytes, seen);
-            if seen.payload_len > 0 && self.recut_random.chance(chance) {
+        if let (Some(seen), Some(chance)) = (&seen, self.scenario.resegment) {
+            self.resegment[from].remember(bytes, seen);
+            if seen.payload_len > 0 && self.resegment_random.chance(chance) {
                 let len_max = self.hosts.iter().map(|host| host.tools.pool.data_room()).min().unwrap_or(0);
-                if let Some(again) = self.recut[from].again(len_max, &mut self.recut_random) {
+                if let Some(again) = self.resegment[from].again(len_max, &mut self.resegment_random) {
                     self.note(|| format!("h{from} & some of it once more, in {} bytes", again.len()));
                     self.carry(from, &again);
                 }
@@ -345,7 +345,7 @@ impl Network {
         }
     }
 
-    /// Whether a frame is not too large for the path, once that has narrowed; its sender may be told.
+    /// Returns true if a frame fits the path MTU; its sender may receive an ICMP error otherwise.
     fn passes(&mut self, from: usize, frame: &[u8]) -> bool {
         let now = self.now;
         let Some((since, path)) = &mut self.path else { return true };
@@ -360,8 +360,8 @@ impl Network {
         passes
     }
 
-    /// Writes down what the streams of a host were told.
-    fn tell(&mut self, index: usize) {
+    /// Logs the events of a host's streams.
+    fn log_notices(&mut self, index: usize) {
         let mut lines = Vec::new();
         for stream in self.hosts[index].streams.iter_mut().flatten() {
             let log = stream.log.as_mut().map(core::mem::take).unwrap_or_default();
@@ -372,15 +372,15 @@ impl Network {
         }
     }
 
-    /// Looks at the memory of connections on which something was completed, and at what must always hold.
-    fn look(&mut self, index: usize) -> Result<(), String> {
+    /// Checks the memory of connections with completions, and the invariants of the host.
+    fn check_host(&mut self, index: usize) -> Result<(), String> {
         if let Some(error) = self.model.borrow().errors.first() {
             return Err(error.clone());
         }
         self.hosts[index].check()?;
         for connection in 0..self.scenario.connections.len() {
             let stream = self.hosts[index].streams[connection].as_mut();
-            if stream.is_some_and(|stream| core::mem::take(&mut stream.look)) {
+            if stream.is_some_and(|stream| core::mem::take(&mut stream.check_memory)) {
                 for host in &self.hosts {
                     let own = own_region(connection);
                     host.tools.memory.check(own - 1)?;
@@ -391,7 +391,7 @@ impl Network {
         Ok(())
     }
 
-    /// Ends connections on which all is done, and plans the cut of those whose time has come.
+    /// Ends connections whose work is done, and plans the cuts that are due.
     fn finish(&mut self, index: usize) {
         for connection in 0..self.scenario.connections.len() {
             if self.end_planned[connection] {
@@ -419,14 +419,14 @@ impl Network {
                     stream.needs_turn = true;
                 }
                 if host != index {
-                    self.plan_turn(host, self.now);
+                    self.plan_poll(host, self.now);
                 }
             }
         }
     }
 
-    /// Whether both sides of a connection have done all that they had to, and it has arrived: who ends a stream takes
-    /// nothing any more.
+    /// Returns true if both sides of a connection have done all their work, and it has arrived: a side that ends its
+    /// stream receives nothing more.
     fn is_done(&self, connection: usize) -> bool {
         let model = self.model.borrow();
         self.hosts.iter().all(|host| {
@@ -449,7 +449,7 @@ impl Network {
             .collect()
     }
 
-    /// What must hold when nothing is left to happen.
+    /// Checks the final state when no event is left.
     fn end(&mut self) -> Result<Report, String> {
         let outcomes = self.outcomes();
         for (connection, pair) in outcomes.iter().enumerate() {

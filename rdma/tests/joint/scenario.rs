@@ -1,4 +1,4 @@
-//! What a seed draws: hosts, links, connections, and what befalls them.
+//! Scenario drawn from a seed: hosts, links, connections, and the faults that occur.
 
 use rdma::wire::mpa::RtrOptions;
 use rdma::{CrcPolicy, OutOfOrderPolicy};
@@ -10,7 +10,7 @@ const PERCENT: u32 = 10_000;
 const CONGESTIONS: [Congestion; 4] =
     [Congestion::NewReno, Congestion::Cubic, Congestion::Bbr, Congestion::Dctcp];
 
-/// One of the two hosts.
+/// Plan of one of the two hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostPlan {
     pub(crate) mtu: u16,
@@ -21,48 +21,48 @@ pub(crate) struct HostPlan {
     pub(crate) timestamps: bool,
     pub(crate) congestion: Congestion,
     pub(crate) ecn: Ecn,
-    /// Queue pairs: work to send and buffers complete on one queue.
+    /// True if the send and receive queues of queue pairs complete to one completion queue.
     pub(crate) one_cq: bool,
-    /// Places of a receive queue that queue pairs may share.
+    /// Slots of a receive queue that queue pairs may share.
     pub(crate) srq: Option<u16>,
 }
 
-/// What one end of a connection brings, asks for and does.
+/// Plan of one end of a connection: settings and work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SidePlan {
     pub(crate) crc: CrcPolicy,
-    /// Whether it asks for markers.
+    /// True if it asks for markers.
     pub(crate) markers: bool,
-    /// How what lies behind a gap is looked for, and whether what ends a message may be placed there, too.
+    /// Policy for bytes behind a gap; and true if the last segment of a message may be placed there.
     pub(crate) out_of_order: OutOfOrderPolicy,
     pub(crate) last_out_of_order: bool,
-    /// Its owner has a queue pair of the host's device, not an endpoint.
+    /// True if the owner has a queue pair of the host's device, not an endpoint.
     pub(crate) verbs: bool,
-    /// Its buffers are those of the host's shared receive queue.
+    /// True if it takes buffers from the host's shared receive queue.
     pub(crate) srq: bool,
-    /// Not all work is signaled.
+    /// True if some work is unsignaled.
     pub(crate) unsignaled: bool,
-    /// Elements of a list at most.
+    /// Maximum number of elements of a list.
     pub(crate) sges: usize,
     pub(crate) ird: u16,
     pub(crate) ord: u16,
-    /// Initiator: forms of ready-to-receive that it can send, for the peer-to-peer model. Responder: those it takes.
+    /// Initiator: RTR messages that it can send, for the peer-to-peer model. Responder: those that it accepts.
     pub(crate) rtr: Option<RtrOptions>,
-    /// Work requests to post.
+    /// Number of work requests to post.
     pub(crate) quota: u32,
     pub(crate) send_queue: u16,
     pub(crate) receive_queue: u16,
-    /// Bytes of a message at most.
+    /// Maximum length of a message in bytes.
     pub(crate) len_max: u32,
-    /// Bytes of a posted buffer.
+    /// Length of a posted buffer in bytes.
     pub(crate) slot_len: u32,
-    /// The longest pause between two posts.
+    /// Longest pause between two posts.
     pub(crate) think: Duration,
-    /// How long a buffer that was used waits at most before it is posted again.
+    /// Longest time before a used buffer is posted again.
     pub(crate) repost: Duration,
-    /// Bytes let go of in a millisecond, if not all at once.
+    /// Bytes consumed per millisecond; `None` consumes all at once.
     pub(crate) reads_slowly: Option<u64>,
-    /// Whether it ends the stream when all is done.
+    /// True if it ends the stream when all work is done.
     pub(crate) closes: bool,
 }
 
@@ -110,7 +110,7 @@ impl Violation {
         )
     }
 
-    /// Layer, type and code of the Terminate (RFC 5040 §4.8, RFC 5041 §7.2, RFC 7306 §8.2).
+    /// Returns layer, type and code of the Terminate (RFC 5040 §4.8, RFC 5041 §7.2, RFC 7306 §8.2).
     pub(crate) const fn code(self) -> (u8, u8, u8) {
         match self {
             Self::WriteNoStag | Self::WriteNoRight => (1, 1, 0),
@@ -127,66 +127,76 @@ impl Violation {
     }
 }
 
-/// How a connection is cut.
+/// Method of cutting a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// A reset.
+    /// The owner resets the connection.
     Abort,
-    /// A FIN in the middle of work.
+    /// The owner sends a FIN in the middle of work.
     Fin,
-    /// An end in good order on one side, the other still at work.
+    /// The owner disconnects while the peer is still working.
     Disconnect,
     /// The owner's region is lost.
     Fault,
 }
 
-/// What befalls a connection.
+/// Planned end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Nothing: all work succeeds.
+    /// All work succeeds.
     Clean,
-    /// The responder says no.
+    /// The responder rejects the connection.
     Rejected,
-    /// A side, after so many work requests, posts what it may not.
+    /// A side posts a violation after `after` work requests.
     Violates { side: usize, after: u32, violation: Violation },
-    /// A side, some time after so many work requests, cuts it.
+    /// A side cuts the connection `delay` after its `after`th work request.
     Cut { side: usize, after: u32, delay: Duration, how: Cut },
 }
 
-/// A connection.
+impl Ending {
+    /// Returns the violation that the other side posts, if any.
+    pub(crate) fn violation_by_peer_of(self, side: usize) -> Option<Violation> {
+        match self {
+            Self::Violates { side: violator, violation, .. } if violator != side => Some(violation),
+            _ => None,
+        }
+    }
+}
+
+/// Plan of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnPlan {
     pub(crate) at: Duration,
-    /// The host that opens it.
+    /// Host that opens it.
     pub(crate) from: usize,
     pub(crate) ipv6: bool,
     pub(crate) revision: u8,
     pub(crate) private_data: usize,
     pub(crate) poke_after: Option<Duration>,
-    /// Bytes of a side's window.
+    /// Length of a side's window in bytes.
     pub(crate) window: u32,
-    /// Initiator, responder.
+    /// Plans of the initiator and of the responder.
     pub(crate) sides: [SidePlan; 2],
     pub(crate) ending: Ending,
 }
 
 impl ConnPlan {
-    /// The host of a side.
+    /// Returns the host of a side.
     pub(crate) const fn host(&self, side: usize) -> usize {
         if side == 0 { self.from } else { 1 - self.from }
     }
 
-    /// Whether FPDUs are to carry CRCs.
+    /// Returns true if FPDUs must carry CRCs.
     pub(crate) fn crc(&self) -> bool {
         self.sides.iter().any(|side| side.crc == CrcPolicy::Required)
     }
 
-    /// Whether the sides know no message to begin with: RFC 6581 §9.2 ends such a connection with a Terminate.
+    /// Returns true if the sides have no RTR message in common: RFC 6581 §9.2 ends such a connection with a Terminate.
     pub(crate) fn no_rtr_in_common(&self) -> bool {
         let [initiator, responder] = &self.sides;
         let forms = initiator.rtr.filter(|_| self.revision == 2);
         let RtrOptions { send, write, read } = responder.rtr.unwrap_or_default();
-        // A Read takes a place among the reads, which both must have. A responder that takes nothing else takes a Write.
+        // A Read needs a slot among the reads of both sides. A responder that accepts nothing else accepts a Write.
         let read = read && responder.ird > 0;
         let takes = RtrOptions { send, write: write || !(send || read), read };
         let both = forms.map(|forms| forms.and(takes));
@@ -194,43 +204,43 @@ impl ConnPlan {
     }
 }
 
-/// Bits that are flipped under checksums that fit.
+/// Bit flips under valid checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flips {
-    /// Out of a million segments with payload.
+    /// Probability, per million segments with payload.
     pub(crate) chance: u32,
-    /// In the MPA frames, which no CRC covers, too.
+    /// True if MPA frames, which no CRC covers, are flipped, too.
     pub(crate) startup: bool,
 }
 
-/// From some time on packets may not be longer than so many bytes.
+/// Decrease of the path MTU at some time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Narrows {
+pub(crate) struct PathMtuDrop {
     pub(crate) since: Duration,
     pub(crate) mtu: usize,
-    /// Whether who sends one is told; else the path is a black hole.
-    pub(crate) tells: bool,
+    /// True if the sender of a larger packet receives an ICMP error; otherwise the path is a black hole.
+    pub(crate) icmp: bool,
 }
 
-/// A run.
+/// Plan of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) hosts: [HostPlan; 2],
-    /// From host 0, from host 1.
+    /// Links from host 0 and from host 1.
     pub(crate) links: [LinkConfig; 2],
     pub(crate) connections: Vec<ConnPlan>,
-    /// How long a worker is busy elsewhere at most, before it looks at its port.
+    /// Longest time that a worker spends elsewhere before it polls its port.
     pub(crate) poll_interval: Duration,
     pub(crate) flips: Option<Flips>,
-    /// Segments, out of a million, behind which part of the stream comes once more with other boundaries.
-    pub(crate) recut: Option<u32>,
-    /// The path narrows.
-    pub(crate) narrows: Option<Narrows>,
-    /// Whether the ends watch for a peer that is gone.
+    /// Retransmissions with other boundaries, per million segments.
+    pub(crate) resegment: Option<u32>,
+    /// Decrease of the path MTU, if any.
+    pub(crate) path_mtu_drop: Option<PathMtuDrop>,
+    /// True if TCP sends keepalives.
     pub(crate) keepalive: bool,
-    /// Whether an outage outlasts the patience of the ends.
+    /// True if an outage lasts longer than TCP's timeouts.
     pub(crate) fatal_outage: bool,
-    /// Whether what happens is written down.
+    /// True if events are logged.
     pub(crate) log: bool,
 }
 
@@ -243,7 +253,8 @@ fn chance(random: &mut Random, high: u32) -> u32 {
 }
 
 impl Scenario {
-    /// Each group of features has a generator of its own, so that a new group changes no other.
+    /// Draws a scenario. Each group of features has a random generator of its own, so that a new group changes no
+    /// other.
     pub(crate) fn draw(seed: u64) -> Self {
         let mut root = Random::new(seed ^ 0x1a_5eed);
         let mut fork = || root.fork();
@@ -274,30 +285,31 @@ impl Scenario {
             connections,
             poll_interval,
             flips: None,
-            recut: None,
-            narrows: None,
+            resegment: None,
+            path_mtu_drop: None,
             keepalive: false,
             fatal_outage: false,
             log: false,
         };
-        scenario.befall(&mut events);
+        scenario.draw_faults(&mut events);
         scenario.draw_owners(&mut owners);
         scenario.open_gaps(&mut owners);
         scenario
     }
 
-    /// What befalls bytes behind a gap wants gaps: segments that are cut anew, bits that flip, and ends in the middle.
+    /// Adds causes of gaps where faults behind gaps are drawn: resegmentation, bit flips, and cuts.
     fn open_gaps(&mut self, random: &mut Random) {
-        self.recut = (random.below(2) == 0).then(|| pick(random, &[5 * PERCENT, 20 * PERCENT, 50 * PERCENT]));
+        self.resegment =
+            (random.below(2) == 0).then(|| pick(random, &[5 * PERCENT, 20 * PERCENT, 50 * PERCENT]));
         let cut = self.connections.iter().any(|connection| matches!(connection.ending, Ending::Cut { .. }));
-        if self.recut.is_some() || self.flips.is_some() || cut && random.below(2) == 0 {
+        if self.resegment.is_some() || self.flips.is_some() || cut && random.below(2) == 0 {
             for link in &mut self.links {
                 link.loss = link.loss.max(4 * PERCENT);
             }
         }
     }
 
-    /// How each side looks behind gaps, and which owners have queue pairs, with what of the host's device.
+    /// Draws the out-of-order policy of each side, and the owners that have queue pairs, with their shared objects.
     fn draw_owners(&mut self, random: &mut Random) {
         for host in &mut self.hosts {
             host.one_cq = random.below(2) == 0;
@@ -306,7 +318,7 @@ impl Scenario {
         for connection in &mut self.connections {
             for side in 0..2 {
                 let host = &self.hosts[connection.host(side)];
-                let withholds = matches!(connection.ending, Ending::Violates { side: peer, violation: Violation::SendNoBuffer, .. } if peer != side);
+                let withholds = connection.ending.violation_by_peer_of(side) == Some(Violation::SendNoBuffer);
                 let plan = &mut connection.sides[side];
                 use OutOfOrderPolicy::{Aligned, Markers, Off};
                 plan.out_of_order = pick(random, &[Aligned, Aligned, Aligned, Aligned, Markers, Off]);
@@ -322,17 +334,17 @@ impl Scenario {
         }
     }
 
-    /// Who is to be sent more than a buffer takes does not share longer ones than the sender can fill.
+    /// Keeps a side that will receive too long a Send off a shared queue whose buffers are longer than its own.
     fn keep_long_sends_out(&mut self, host: usize) {
         let longest = self.shared_slot_len(host);
         for connection in &mut self.connections {
             let side = usize::from(connection.from != host);
-            let long = matches!(connection.ending, Ending::Violates { side: peer, violation: Violation::SendTooLong, .. } if peer != side);
+            let long = connection.ending.violation_by_peer_of(side) == Some(Violation::SendTooLong);
             connection.sides[side].srq &= !long || connection.sides[side].slot_len == longest;
         }
     }
 
-    /// What connections are made with is the device's, hence one for all of its queue pairs.
+    /// Makes the connection settings of a host's queue pairs equal: they belong to the device.
     fn share_device(&mut self, host: usize) {
         let mut common: Option<SidePlan> = None;
         let (mut takes, mut poke_after) = (None, None);
@@ -352,7 +364,7 @@ impl Scenario {
         }
     }
 
-    /// The side of a connection that a host has, if its owner has a queue pair.
+    /// Returns the connections, with the host's side, whose owner there has a queue pair.
     pub(crate) fn queue_pairs(&self, host: usize) -> impl Iterator<Item = (&ConnPlan, usize)> {
         let side = move |connection: &ConnPlan| usize::from(connection.from != host);
         self.connections
@@ -361,14 +373,14 @@ impl Scenario {
             .filter(|(connection, side)| connection.sides[*side].verbs)
     }
 
-    /// Bytes of a buffer of a host's shared receive queue.
+    /// Returns the length in bytes of a buffer of a host's shared receive queue.
     pub(crate) fn shared_slot_len(&self, host: usize) -> u32 {
         let shares = self.queue_pairs(host).filter(|(connection, side)| connection.sides[*side].srq);
         shares.map(|(connection, side)| connection.sides[side].slot_len).max().unwrap_or(0)
     }
 
-    /// What befalls the run: one thing of all connections, or one of each, or nothing.
-    fn befall(&mut self, random: &mut Random) {
+    /// Draws the faults of the run: one kind for all connections, or one for each, or none.
+    fn draw_faults(&mut self, random: &mut Random) {
         match random.below(10) {
             0 => {
                 let startup = random.below(3) == 0;
@@ -386,9 +398,9 @@ impl Scenario {
                 }
             }
             2 => {
-                let tells = random.below(3) != 0;
-                // Who is not told looks for a black hole from 1024 bytes up.
-                let lowest = if !tells || self.connections.iter().any(|connection| connection.ipv6) {
+                let icmp = random.below(3) != 0;
+                // Without ICMP errors, a sender searches a black hole from 1024 bytes up.
+                let lowest = if !icmp || self.connections.iter().any(|connection| connection.ipv6) {
                     1280
                 } else {
                     576
@@ -396,7 +408,7 @@ impl Scenario {
                 let [a, b] = self.hosts.map(|host| host.mtu);
                 let mtu = random.between(lowest, u64::from(a.max(b)).max(lowest)) as usize;
                 let since = Duration::from_micros(random.below(20_000));
-                self.narrows = Some(Narrows { since, mtu, tells });
+                self.path_mtu_drop = Some(PathMtuDrop { since, mtu, icmp });
             }
             3..6 => {
                 for connection in &mut self.connections {
@@ -434,7 +446,7 @@ fn draw_link(random: &mut Random) -> LinkConfig {
 
 fn draw_connection(random: &mut Random, ipv6_can: bool, count: u64) -> ConnPlan {
     let revision = pick(random, &[1, 2, 2]);
-    // Long messages where there are few connections, so that runs are alike in length.
+    // Long messages only with few connections, so that runs take similar time.
     let len_max = match count {
         1 => pick(random, &[64, 2_000, 20_000, 200 << 10]),
         2 => pick(random, &[64, 2_000, 20_000, 60_000]),
@@ -482,7 +494,7 @@ fn draw_connection(random: &mut Random, ipv6_can: bool, count: u64) -> ConnPlan 
         _ => {}
     }
     if revision == 1 {
-        // RFC 5044 has no word for depths: the owners must agree on them elsewhere.
+        // RFC 5044 negotiates no depths: the owners must agree on them in another way.
         let [initiator, responder] = &mut sides;
         initiator.ord = initiator.ord.min(responder.ird);
         responder.ord = responder.ord.min(initiator.ird);
@@ -500,11 +512,11 @@ fn draw_connection(random: &mut Random, ipv6_can: bool, count: u64) -> ConnPlan 
     }
 }
 
-/// Forms of ready-to-receive that a side knows.
+/// Draws the RTR messages that a side supports.
 fn draw_forms(random: &mut Random) -> RtrOptions {
     let forms =
         RtrOptions { send: random.below(2) == 0, write: random.below(3) != 0, read: random.below(2) == 0 };
-    // A responder that names no form takes a Write.
+    // A responder that names none accepts a Write.
     if forms.is_empty() { RtrOptions { write: true, ..forms } } else { forms }
 }
 

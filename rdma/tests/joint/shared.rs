@@ -1,28 +1,28 @@
-//! The buffers of a shared receive queue in the model: which stream takes which is known when its message comes.
+//! Buffers of a shared receive queue in the model: the stream that takes one is known only when its message arrives.
 
 use std::collections::VecDeque;
 
-use crate::model::{Buffer, Message, Model, Place, What};
+use crate::model::{Buffer, Effect, Message, Model, Place};
 
-/// The shared receive queue of a host.
+/// Shared receive queue of a host.
 #[derive(Debug, Default)]
 pub(crate) struct SharedBuffers {
     /// Buffers that no message has taken, oldest first.
     waiting: VecDeque<Buffer>,
-    /// Messages on their way that will take one.
+    /// Number of messages in flight that will take one.
     promised: usize,
     /// Slots to post again.
     pub(crate) free: Vec<u64>,
-    /// Buffers that messages have taken.
+    /// Number of buffers that messages have taken.
     pub(crate) taken: u64,
 }
 
-/// A message on its way to a stream with a shared receive queue.
+/// A message in flight to a stream with a shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     message: Message,
     payload: Vec<u8>,
-    /// The buffer that it has taken.
+    /// Buffer that it has taken, if any.
     buffer: Option<Buffer>,
 }
 
@@ -31,7 +31,7 @@ impl Model {
         self.shared[host].waiting.push_back(buffer);
     }
 
-    /// Whether a message to this side finds a buffer, whatever comes to others before it.
+    /// Returns true if a message to this side will find a buffer, for any order of messages.
     pub(crate) fn has_buffer(&self, host: usize, (connection, side): (usize, usize)) -> bool {
         let offer = &self.offers[connection][side];
         match offer.share {
@@ -43,7 +43,7 @@ impl Model {
         }
     }
 
-    /// A message is under way to a side with a shared receive queue.
+    /// Records a message in flight to a side with a shared receive queue.
     pub(crate) fn promise(
         &mut self,
         host: usize,
@@ -55,7 +55,7 @@ impl Model {
         self.offers[connection][side].inbound.push_back(Inbound { message, payload, buffer: None });
     }
 
-    /// The oldest message under way that has no buffer takes the oldest.
+    /// Assigns the oldest buffer to the oldest message in flight that has none.
     fn take_buffer(&mut self, host: usize, (connection, side): (usize, usize)) -> Result<(), String> {
         let inbound =
             self.offers[connection][side].inbound.iter_mut().find(|inbound| inbound.buffer.is_none());
@@ -70,7 +70,7 @@ impl Model {
         Ok(())
     }
 
-    /// Bytes come into a shared buffer: it must be that of the next message of the stream that receives now.
+    /// Handles bytes placed in a shared buffer: it must be that of the next message of the receiving stream.
     pub(crate) fn take_buffers_until(
         &mut self,
         at: Place,
@@ -87,8 +87,8 @@ impl Model {
         at.region as usize == self.offers.len() * 2 + 1
     }
 
-    /// A buffer of the shared receive queue comes back: it must be that of the stream's oldest message. Returns it and
-    /// the message.
+    /// Handles the completion of a shared buffer: it must be that of the stream's oldest message. Returns it and the
+    /// message.
     pub(crate) fn return_buffer(
         &mut self,
         host: usize,
@@ -106,7 +106,8 @@ impl Model {
         Ok((buffer, message))
     }
 
-    /// A stream ends: messages that did not come take no buffer. Fails if one that did has not come back.
+    /// Handles the end of a stream: messages that did not arrive take no buffer. Fails if a taken buffer was not
+    /// completed.
     pub(crate) fn leave_shared(
         &mut self,
         host: usize,
@@ -122,10 +123,10 @@ impl Model {
         Ok(())
     }
 
-    /// Says what is to come into the pieces of a buffer.
+    /// Records the bytes expected in the pieces of a buffer.
     pub(crate) fn fill(&mut self, at: Place, id: u64, bytes: &[u8]) {
         for touch in self.region(at).touches.iter_mut().filter(|touch| touch.id == id) {
-            if let What::Placed { payload, skip, .. } = &mut touch.what {
+            if let Effect::Placed { payload, skip, .. } = &mut touch.what {
                 let from = (*skip).min(bytes.len());
                 let len = (touch.range.end - touch.range.start) as usize;
                 *payload = Some(bytes[from..bytes.len().min(from + len)].to_vec());

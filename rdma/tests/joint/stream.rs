@@ -1,4 +1,4 @@
-//! One end of a connection, and an owner who checks every event against what was posted.
+//! One end of a connection, whose owner checks every event against the work posted.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -15,15 +15,15 @@ use crate::scenario::{ConnPlan, Ending, SidePlan, Violation};
 use crate::verbs::{self, HostDevice};
 use crate::work::pieces;
 
-/// Bytes before and behind a window that nobody may touch.
+/// Bytes before and after a window that must not be accessed.
 pub(crate) const GUARD: u64 = 64;
-/// Bytes that a stream may queue before others get their turn.
+/// Bytes that a stream may queue before other streams transmit.
 const BUDGET: usize = 64 << 10;
 
-/// Turns in vain, one after the other, that are believed to be chance.
+/// Maximum number of consecutive transmit passes that send nothing although TCP reported room.
 const IN_VAIN_MAX: u32 = 20;
 
-/// What the streams of a host work with.
+/// Objects that the streams of a host share.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) stack: Stack<HeapBuf>,
@@ -35,7 +35,7 @@ pub(crate) struct Tools {
     pub(crate) verbs: verbs::Shared,
 }
 
-/// A stream's sending side on TCP: one FPDU, one buffer, one segment.
+/// Transmit side of a stream on TCP: one FPDU, one buffer, one segment.
 struct StreamSink<'a> {
     stack: &'a mut Stack<HeapBuf>,
     pool: &'a mut HeapPool,
@@ -73,23 +73,23 @@ impl StreamSink<'_> {
     }
 }
 
-/// A work request posted to send.
+/// A posted send request.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
     pub(crate) op: WcOpcode,
     pub(crate) len: u32,
-    /// Where it touches memory besides this side's own region.
+    /// Region of the peer that it accesses, if any.
     pub(crate) remote: Option<Place>,
-    /// Where it fetches from.
+    /// Bytes that it sends.
     pub(crate) source: Option<Range<u64>>,
-    /// Its success is told.
+    /// True if its success produces a completion.
     pub(crate) signaled: bool,
-    /// It is Immediate Data, which completes as a Send.
+    /// True for Immediate Data, which completes as a Send.
     pub(crate) immediate: bool,
-    /// A region that is not valid any more when it is done.
+    /// Memory region that it invalidates when done.
     pub(crate) region: Option<MemoryRegion>,
-    /// The key that it makes valid, or invalid.
+    /// Key that it makes valid or invalid.
     pub(crate) key: Option<Ticket>,
 }
 
@@ -109,7 +109,7 @@ impl Posted {
     }
 }
 
-/// What a stream has come to.
+/// Result of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) established: bool,
@@ -118,20 +118,20 @@ pub(crate) struct Outcome {
     pub(crate) terminate_received: Option<ErrorCode>,
     pub(crate) close: Option<CloseHow>,
     pub(crate) tcp: Option<CloseReason>,
-    /// Work requests posted to send, succeeded, flushed.
+    /// Number of send requests posted, succeeded and flushed.
     pub(crate) work: [u32; 3],
     /// Bytes of those that succeeded.
     pub(crate) bytes: u64,
-    /// Messages received.
+    /// Number of messages received.
     pub(crate) received: u32,
-    /// Succeeded, by operation: Write, Read, Send, Atomic, Immediate, Bind, Invalidate.
+    /// Number of requests that succeeded, by operation: Write, Read, Send, Atomic, Immediate, Bind, Invalidate.
     pub(crate) by_op: [u32; 7],
-    /// Succeeded without being told, posted with bytes that were copied, and with lists of several parts.
+    /// Number of requests that succeeded unsignaled; that were posted inline; and with lists of several parts.
     pub(crate) unsignaled: u64,
     pub(crate) inline: u64,
     pub(crate) lists: u64,
-    /// Bytes behind gaps that were taken, and of those: the stream ended before they were delivered; they came again
-    /// in another segment than that which was taken.
+    /// Bytes placed out-of-order; of these, bytes not delivered before the stream ended, and bytes retransmitted with
+    /// other segment boundaries.
     pub(crate) taken: [u64; 3],
 }
 
@@ -148,38 +148,38 @@ pub(crate) struct Stream {
     pub(crate) conn: ConnId,
     pub(crate) id: StreamId,
     pub(crate) engine: Engine,
-    /// Of a queue pair.
+    /// Verbs objects, if the engine is a queue pair.
     pub(crate) objects: Option<verbs::Own>,
     pub(crate) model: Shared,
     pub(crate) random: Random,
     pub(crate) outcome: Outcome,
     pub(crate) posted: VecDeque<Posted>,
-    /// Nothing is posted any more.
+    /// Set once no more work is posted.
     pub(crate) stopped: bool,
-    /// A buffer that was used is not posted again.
+    /// True if used buffers are not posted again.
     pub(crate) withholds: bool,
     pub(crate) ord: u16,
-    /// The depths and whether CRCs are used, as established.
+    /// IRD, ORD and use of CRCs, as established.
     pub(crate) terms: Option<(u16, u16, bool)>,
     pub(crate) post_at: Option<Instant>,
     pub(crate) blocked: u32,
     pub(crate) reposts: VecDeque<(Instant, u64)>,
-    /// Bytes behind gaps that were taken and are not delivered: stream position and number.
+    /// Stream position and length of bytes placed out-of-order and not delivered.
     pub(crate) taken: Vec<(u64, u64)>,
     unread: usize,
     read_at: Option<Instant>,
     pub(crate) linger_deadline: Option<Instant>,
-    /// TCP is closed already.
+    /// Set once TCP is closed.
     pub(crate) left: bool,
     retry_at: Option<Instant>,
     pub(crate) needs_turn: bool,
-    /// Turns in a row in which nothing could be sent though there was said to be room.
+    /// Consecutive transmit passes that sent nothing although TCP reported room.
     in_vain: u32,
-    /// TCP has said that there is room.
+    /// Set when TCP reports room.
     pub(crate) room_notified: bool,
-    /// Something was completed, so that memory is to be looked at.
-    pub(crate) look: bool,
-    /// The private data that the peer is to find, and whether it may be forged.
+    /// Set by a completion, so that memory is checked.
+    pub(crate) check_memory: bool,
+    /// Private data that the peer must receive; bit flips may change it.
     pub(crate) private_data: [Vec<u8>; 2],
     pub(crate) hostile: bool,
     pub(crate) rejects: bool,
@@ -207,8 +207,8 @@ impl Stream {
         private_data: [Vec<u8>; 2],
     ) -> Self {
         let slots = u64::from(plan.sides[side].receive_queue);
-        // The peer is to send more than there are buffers for.
-        let withholds = matches!(plan.ending, Ending::Violates { side: peer, violation: Violation::SendNoBuffer, .. } if peer != side);
+        // The peer must send more messages than there are buffers.
+        let withholds = plan.ending.violation_by_peer_of(side) == Some(Violation::SendNoBuffer);
         Self {
             connection,
             side,
@@ -241,7 +241,7 @@ impl Stream {
             needs_turn: true,
             in_vain: 0,
             room_notified: false,
-            look: false,
+            check_memory: false,
             private_data,
             hostile: false,
             rejects: false,
@@ -249,17 +249,17 @@ impl Stream {
         }
     }
 
-    /// The region whose window the peer uses.
+    /// Returns the region whose window the peer uses.
     pub(crate) fn open(&self, host: usize) -> Place {
         Place { host, region: open_region(self.connection) }
     }
 
-    /// The region with sources, sinks and buffers.
+    /// Returns the region with sources, sinks and buffers.
     pub(crate) fn own(&self) -> Place {
         Place { host: self.host, region: own_region(self.connection) }
     }
 
-    /// Lets the engine do something; in full operation it must not allocate.
+    /// Calls the engine; in full operation it must not allocate.
     pub(crate) fn act<R>(
         &mut self,
         tools: &mut Tools,
@@ -295,7 +295,7 @@ impl Stream {
         self.collect(now, tools)
     }
 
-    /// Bytes wait behind a gap: Writes among them are placed.
+    /// Passes bytes behind a gap to the engine, which places their Writes.
     pub(crate) fn receive_out_of_order(&mut self, tools: &mut Tools) -> Result<(), String> {
         let conn = self.conn;
         let mut taken = [(0, 0); 64];
@@ -325,7 +325,7 @@ impl Stream {
         self.collect(now, tools)
     }
 
-    /// TCP is gone.
+    /// Handles the end of TCP.
     pub(crate) fn closed(
         &mut self,
         now: Instant,
@@ -348,14 +348,14 @@ impl Stream {
         Ok(())
     }
 
-    /// The owner goes without a word to the peer's engine: what is queued is sent, and a FIN.
+    /// Leaves without a disconnect: TCP sends the queued data, then FIN.
     pub(crate) fn leave(&mut self, now: Instant, tools: &mut Tools) {
         tools.stack.close(now, self.conn);
         self.left = true;
         self.engine.transport_lost(tools);
     }
 
-    /// The owner cuts the connection: the transport's, or by the state of its queue pair.
+    /// Resets the connection: through the transport, or by the state of its queue pair.
     pub(crate) fn abort(&mut self, now: Instant, tools: &mut Tools) {
         match self.engine {
             Engine::Verbs(it) if self.random.below(2) == 0 => {
@@ -365,7 +365,7 @@ impl Stream {
         }
     }
 
-    /// When it wants a turn without an event.
+    /// Returns the time of its next work without an event.
     pub(crate) fn deadline(&self, tools: &Tools) -> Option<Instant> {
         if self.outcome.tcp.is_some() {
             return None;
@@ -379,12 +379,12 @@ impl Stream {
             .min()
     }
 
-    /// Whether the endpoint has told of its end.
+    /// Returns true once the endpoint has raised its last event.
     pub(crate) const fn is_over(&self) -> bool {
         self.outcome.close.is_some()
     }
 
-    /// What is due by the clock.
+    /// Runs the timers.
     pub(crate) fn handle_timeout(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
         if self.outcome.tcp.is_some() {
             return Ok(());
@@ -405,7 +405,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets go of bytes received: the window opens.
+    /// Consumes received bytes, which opens the window.
     pub(crate) fn read(&mut self, now: Instant, tools: &mut Tools) {
         if self.read_at.is_some_and(|at| now < at) {
             return;
@@ -419,7 +419,7 @@ impl Stream {
         }
     }
 
-    /// Posts the buffers whose time has come.
+    /// Posts the buffers that are due.
     pub(crate) fn post_buffers(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
         while let Some((at, slot)) = self.reposts.front().copied()
             && at <= now
@@ -441,18 +441,18 @@ impl Stream {
             self.note_sink(own, id, &local, None);
             let buffer = Buffer { id, place: own, slot, message: None };
             self.model.borrow_mut().offers[self.connection][self.side].buffers.push_back(buffer);
-            // It may have come back at once.
+            // It may have been flushed at once.
             self.collect(now, tools)?;
         }
         Ok(())
     }
 
-    /// Where the slots of posted buffers begin in the own region.
+    /// Returns the offset of the posted buffers' slots in the local region.
     pub(crate) fn slots_start(&self) -> u64 {
         work_area(&self.plan)
     }
 
-    /// Lets the endpoint send.
+    /// Runs the endpoint's output.
     pub(crate) fn pump(&mut self, now: Instant, tools: &mut Tools) -> Result<(), String> {
         self.needs_turn = false;
         let conn = self.conn;
@@ -473,7 +473,7 @@ impl Stream {
                     return Err("notified again and again of room that is not there".into());
                 }
             } else {
-                // No buffer in the pool, or others are to have their turn.
+                // The pool has no buffer, or other streams must transmit.
                 self.retry_at = Some(now + Duration::from_micros(20));
             }
         }
@@ -481,7 +481,7 @@ impl Stream {
     }
 }
 
-/// The tagged offset of the first byte of a side's window: 0, an address, and one near the end of all offsets.
+/// Returns the tagged offset of the first byte of a side's window: 0, an address, or one near the end of all offsets.
 pub(crate) const fn base_to(connection: usize, side: usize) -> u64 {
     match (connection + side) % 3 {
         0 => 0,
@@ -498,7 +498,7 @@ pub(crate) fn own_region(connection: usize) -> u32 {
     u32::try_from(connection * 2 + 1).unwrap_or(u32::MAX)
 }
 
-/// Bytes of the own region for sources and sinks.
+/// Returns the bytes of the local region for sources and sinks.
 pub(crate) fn work_area(plan: &SidePlan) -> u64 {
     u64::from(plan.len_max) * 3 + 4096
 }

@@ -1,4 +1,4 @@
-//! What many seeds have come to.
+//! Totals over many seeds.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ pub(crate) struct Totals {
     connections: u64,
     established: u64,
     rejected: u64,
-    /// Connections whose every work request succeeded, on both sides.
+    /// Number of connections whose work requests all succeeded, on both sides.
     whole: u64,
-    /// Work requests posted, succeeded, flushed; by operation those that succeeded.
+    /// Number of work requests posted, succeeded and flushed; and by operation those that succeeded.
     work: [u64; 3],
     by_op: [u64; 7],
-    /// Bytes placed behind gaps.
+    /// Bytes placed out-of-order.
     early: u64,
-    /// Seeds that had each of some features.
+    /// Number of seeds with each feature.
     features: BTreeMap<&'static str, u64>,
     received: u64,
     bytes: u64,
@@ -77,7 +77,7 @@ impl Totals {
         row.0 += 1;
     }
 
-    /// Fails if something that these many seeds should have brought about was not.
+    /// Fails if these seeds exercised a feature too rarely.
     pub(crate) fn expect_all_tried(&self) {
         let all = [
             ("Writes", self.by_op[0]),
@@ -111,7 +111,7 @@ impl Totals {
     }
 }
 
-/// What a run had of each feature.
+/// Returns the use of each feature in a run.
 fn features(report: &Report) -> [(&'static str, u64); 14] {
     let sides = || report.outcomes.iter().flatten().flatten();
     let sum = |of: fn(&Outcome) -> u64| sides().map(of).sum::<u64>();
@@ -152,8 +152,8 @@ impl fmt::Display for Totals {
             "{} seeds, {} connections ({} whole, {} rejected), {posted} work requests ({succeeded} done: {writes} \
              Writes, {reads} Reads, {sends} Sends, {atomics} atomic, {immediates} immediate, {binds} \
              binds, {invalidates} invalidations; {flushed} flushed), {} \
-             messages received, {} bytes of work, {placed} placed ({} behind gaps), {fetched} fetched, {words} words changed, {} s \
-             simulated, {} frames lost, {} bits flipped, {} packets too big, {} resets; Terminates:",
+             messages received, {} bytes of work, {placed} placed ({} behind gaps), {fetched} fetched, \
+             {words} words changed, {} s simulated, {} frames lost, {} bits flipped, {} packets too big, {} resets; Terminates:",
             self.seeds,
             self.connections,
             self.whole,

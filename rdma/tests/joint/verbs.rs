@@ -1,7 +1,7 @@
-//! Queue pairs of the host's device as the owners of streams: their making, what they are told, and their end.
+//! Queue pairs of the host's device as engines of streams: creation, events, and end.
 //!
-//! All of a host share a device; some share completion queues and a shared receive queue. What the device has to tell is
-//! taken after every call, and kept for the stream that it is about.
+//! The streams of a host share a device; some share completion queues and a shared receive queue. The device's events
+//! are polled after every call, and queued for their stream.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
@@ -20,18 +20,18 @@ use crate::model::Ticket;
 use crate::scenario::{ConnPlan, HostPlan, SidePlan};
 use crate::stream::{GUARD, Stream, Tools, since_start};
 
-/// Elements of a list, at most.
+/// Maximum number of elements of a list.
 pub(crate) const SGES: u16 = 16;
-/// Bytes copied when a request is posted, at most.
+/// Maximum bytes of inline data.
 pub(crate) const INLINE: u16 = 200;
-/// Memory windows of a stream.
+/// Number of memory windows per stream.
 const WINDOWS: usize = 2;
-/// Places of a completion queue: more than four streams can fill.
+/// Slots of a completion queue: more than four streams can fill.
 const CQES: u32 = 1024;
 
 pub(crate) type HostDevice = Device<Segment<HeapBuf>>;
 
-/// What a stream is told.
+/// Event or completion for a stream.
 #[derive(Debug)]
 pub(crate) enum Notice {
     Asked(Box<[u8]>),
@@ -41,7 +41,7 @@ pub(crate) enum Notice {
         ord: u16,
     },
     Rejected(Box<[u8]>),
-    /// The connection has ended; whether it was established.
+    /// The connection has ended; true if it was established.
     Over(bool),
     TerminateSent(ErrorCode),
     TerminateReceived(ErrorCode),
@@ -50,33 +50,33 @@ pub(crate) enum Notice {
     Close(CloseHow),
 }
 
-/// What the streams of a device have in common, and what they are to be told.
+/// State that the streams of a device share, and their queued notices.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pd: PdId,
-    /// Where work to send completes, and where buffers do; they may be one.
+    /// Completion queues of send and receive queues; they may be the same.
     cqs: [CqId; 2],
     pub(crate) srq: Option<SrqId>,
-    /// Per connection: the listener, the connection's name and its queue pair.
+    /// By connection: the listener, the connection's id and its queue pair.
     listeners: Vec<Option<CmId>>,
     pub(crate) handles: Vec<Option<(CmId, QpNum)>>,
-    /// Per connection.
+    /// Queued notices by connection.
     notices: Vec<VecDeque<Notice>>,
-    /// How often the shared receive queue was said to run low.
+    /// Number of limit events of the shared receive queue.
     pub(crate) limits_reached: u64,
 }
 
-/// A memory window.
+/// A memory window, bound or not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) window: rdma::verbs::MwId,
-    /// Its key, or the last that it had.
+    /// Current or last key of the window.
     pub(crate) rkey: Stag,
-    /// It is bound, or is about to be.
+    /// True if it is bound, or about to be.
     pub(crate) in_use: bool,
 }
 
-/// What belongs to a stream with a queue pair.
+/// Objects of a stream with a queue pair.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) work: MemoryRegion,
@@ -84,9 +84,9 @@ pub(crate) struct Own {
     narrow: [MemoryRegion; 2],
     pub(crate) windows: Vec<Bound>,
     pub(crate) last_taken: bool,
-    /// Work that had succeeded without being told when the stream ended: nothing gives its places back.
+    /// Unsignaled requests that had succeeded when the stream ended: no completion frees their slots.
     unsignaled: usize,
-    /// The program knows of the connection.
+    /// True once the program has seen the connection.
     pub(crate) known: bool,
 }
 
@@ -112,7 +112,7 @@ impl Shared {
         })
     }
 
-    /// Takes everything away; fails if something is still in use.
+    /// Destroys all objects; fails if one is still in use.
     pub(crate) fn end(&self, device: &mut HostDevice) -> Result<(), String> {
         if let Some(at) = self.notices.iter().position(|queue| !queue.is_empty()) {
             return Err(format!("connection {at} did not take {:?}", self.notices[at]));
@@ -140,8 +140,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes all that the device has to tell.
-    fn sweep(&mut self, device: &mut HostDevice) -> Result<(), String> {
+    /// Polls all events of the device.
+    fn poll_device(&mut self, device: &mut HostDevice) -> Result<(), String> {
         while let Some(event) = device.poll_cm_event() {
             let notice = match event.kind {
                 CmEventKind::ConnectRequest { private_data, .. } => Notice::Asked(private_data),
@@ -178,7 +178,7 @@ impl Shared {
                 TransportRequest::Close { id, how, .. } => {
                     self.queue_notice(self.connection_of(|(of, _)| *of == id), Notice::Close(how))?;
                 }
-                // Streams are opened, and given turns, by who asks for them.
+                // The test opens streams and transmits for them by itself.
                 TransportRequest::Listen { .. }
                 | TransportRequest::Unlisten { .. }
                 | TransportRequest::Open { .. }
@@ -221,7 +221,7 @@ impl Shared {
     }
 }
 
-/// A device for the streams of a host. All that use it bring the same terms.
+/// Creates a device for the streams of a host, which all have the same settings.
 pub(crate) fn new_device(config: EndpointConfig) -> HostDevice {
     let limits = Limits {
         pds: 2,
@@ -262,7 +262,7 @@ pub(crate) fn listen(
     Ok(())
 }
 
-/// What a connection needs to be known by.
+/// A connection that TCP has established.
 pub(crate) struct Established<'a> {
     pub(crate) now: Instant,
     pub(crate) id: rdma::StreamId,
@@ -271,7 +271,7 @@ pub(crate) struct Established<'a> {
     pub(crate) request: &'a [u8],
 }
 
-/// A queue pair for a connection that TCP has established.
+/// Creates a queue pair for a connection that TCP has established.
 pub(crate) fn open(
     tools: &mut Tools,
     (connection, side): (usize, usize),
@@ -280,8 +280,8 @@ pub(crate) fn open(
     conn: &Established<'_>,
 ) -> Result<(Engine, Own), String> {
     let (own, qp) = make(tools, (connection, side), plan, regions)?;
-    // What others have to be told first: below nothing but the request for a stream is looked for.
-    tools.verbs.sweep(&mut tools.device)?;
+    // Events of other streams first: below, only the request for a stream is expected.
+    tools.verbs.poll_device(&mut tools.device)?;
     let (device, stats) = (&mut tools.device, &mut tools.stats);
     let now = since_start(conn.now);
     let id = if side == 0 {
@@ -303,7 +303,7 @@ pub(crate) fn open(
     Ok((Engine::Verbs(Handle { id, qp }), own))
 }
 
-/// The objects of a stream.
+/// Creates the objects of a stream.
 fn make(
     tools: &mut Tools,
     (connection, side): (usize, usize),
@@ -352,12 +352,12 @@ fn make(
 }
 
 impl Own {
-    /// What the peer may use from the start: with every right but invalidation, read only, write only.
+    /// Returns the STags that the peer may use from the start: every right but invalidation, read-only, write-only.
     pub(crate) fn offer(&self) -> (Stag, (Stag, Stag)) {
         (self.open.rkey, (self.narrow[0].rkey, self.narrow[1].rkey))
     }
 
-    /// Takes the objects of a stream away, whose queue pair must have come to rest.
+    /// Destroys the objects of a stream, whose queue pair must be idle or in error.
     pub(crate) fn end(&mut self, handle: &Handle, tools: &mut Tools) -> Result<(), String> {
         let Tools { device, stags, verbs, .. } = tools;
         let attr = device.query_qp(handle.qp).map_err(|error| error.to_string())?;
@@ -368,7 +368,7 @@ impl Own {
             return Err("the last buffer of a shared receive queue, and no event".into());
         }
         let mut ends = vec![device.destroy_qp(handle.qp)];
-        // One that nobody was asked about goes with its stream.
+        // A connection that the program has not seen is freed with its stream.
         ends.extend(self.known.then(|| device.destroy_id(handle.id)));
         ends.extend(self.windows.iter().map(|bound| device.dealloc_mw(bound.window, stags)));
         let regions = [self.work, self.open, self.narrow[0], self.narrow[1]];
@@ -386,10 +386,10 @@ impl Own {
 }
 
 impl Stream {
-    /// The next thing that the queue pair's owner is told.
+    /// Returns the next notice for the queue pair's owner.
     pub(crate) fn next_notice(&mut self, tools: &mut Tools) -> Result<Option<Notice>, String> {
         let Tools { device, verbs, .. } = tools;
-        verbs.sweep(device)?;
+        verbs.poll_device(device)?;
         Ok(verbs.notices[self.connection].pop_front())
     }
 
@@ -426,7 +426,7 @@ impl Stream {
             }
             Notice::Completed(wc) => self.handle_completion(now, &wc, tools),
             Notice::Close(how) => {
-                // What was flushed was told; what is left and was not to be told has succeeded.
+                // Flushed requests produced completions; the remaining unsignaled ones have succeeded.
                 self.objects.as_mut().ok_or("not a queue pair")?.unsignaled = self.posted.len();
                 while self.posted.front().is_some_and(|posted| !posted.signaled) {
                     self.completed_unsignaled(tools)?;
@@ -456,7 +456,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Work that succeeded, as a later completion shows.
+    /// Handles an unsignaled request that succeeded, as a later completion shows.
     fn completed_unsignaled(&mut self, tools: &mut Tools) -> Result<(), String> {
         let Some(posted) = self.posted.front() else { return Err("nothing is posted".into()) };
         let completion = (posted.id, posted.op, posted.len);
@@ -495,7 +495,7 @@ impl Stream {
         }
     }
 
-    /// Another key for a window, which is worth nothing any more with the old one.
+    /// Marks a window's key as invalid.
     pub(crate) fn unbind(&mut self, stag: Stag) -> Result<(), String> {
         let windows = self.objects.as_mut().map(|own| &mut own.windows).ok_or("not a queue pair")?;
         let bound = windows.iter_mut().find(|bound| bound.rkey == stag && bound.in_use);
@@ -503,7 +503,7 @@ impl Stream {
         Ok(())
     }
 
-    /// A window that was bound is there for the peer.
+    /// Offers a newly bound window to the peer.
     pub(crate) fn bound(&mut self, ticket: Ticket) {
         self.model.borrow_mut().offers[self.connection][self.side].tickets.push(ticket);
     }

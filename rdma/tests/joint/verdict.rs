@@ -1,4 +1,4 @@
-//! What each connection must have come to, by what befell it.
+//! Expected outcome of each connection, according to its planned end and the faults.
 
 use rdma::CloseHow;
 use tcp_stack::CloseReason;
@@ -6,10 +6,10 @@ use tcp_stack::CloseReason;
 use crate::scenario::{ConnPlan, Cut, Ending, Scenario};
 use crate::stream::Outcome;
 
-/// No ready-to-receive in common (RFC 6581 §8), CRC error (RFC 5044 §8), a fault of one's own (RFC 5040 §4.8).
+/// No common RTR message (RFC 6581 §8), CRC error (RFC 5044 §8), local fault (RFC 5040 §4.8).
 const NO_RTR: (u8, u8, u8) = (2, 0, 7);
 const CRC: (u8, u8, u8) = (2, 0, 2);
-/// A length that leads into what was placed behind the gap (RFC 5044 §8).
+/// A length that ends inside bytes placed out-of-order (RFC 5044 §8).
 const FPDU_START: (u8, u8, u8) = (2, 0, 3);
 const LOCAL: (u8, u8, u8) = (0, 0, 0);
 const SETUP: (u8, u8, u8) = (2, 0, 5);
@@ -25,7 +25,7 @@ impl Outcome {
         self.terminate_sent.map(|code| (code.layer, code.etype, code.code))
     }
 
-    fn heard(&self) -> Option<(u8, u8, u8)> {
+    fn received_terminate(&self) -> Option<(u8, u8, u8)> {
         self.terminate_received.map(|code| (code.layer, code.etype, code.code))
     }
 
@@ -33,7 +33,7 @@ impl Outcome {
         self.terminate_sent.is_none() && self.terminate_received.is_none()
     }
 
-    /// All work succeeded, and the end was one in good order.
+    /// Returns true if all work succeeded and the stream ended gracefully.
     pub(crate) fn is_whole(&self) -> bool {
         self.established
             && self.is_silent()
@@ -49,7 +49,7 @@ pub(crate) fn judge(
     pair: &[Option<Outcome>; 2],
     terms: [Terms; 2],
 ) -> Result<(), String> {
-    // Depths that were hit make the initiator refuse what the responder takes for agreed on.
+    // If depths were flipped, the initiator refuses what the responder considers agreed.
     let flipped_startup = scenario.flips.is_some_and(|flips| flips.startup);
     for outcome in pair.iter().flatten() {
         let [posted, succeeded, flushed] = outcome.work;
@@ -68,7 +68,7 @@ pub(crate) fn judge(
     };
     let sides = [initiator, responder];
     if scenario.fatal_outage {
-        // It ended before the outage, or in it.
+        // It ended before or during the outage.
         return ensure(
             sides.iter().all(|side| side.is_silent() || connection.no_rtr_in_common()),
             "an outage, and a Terminate",
@@ -80,7 +80,7 @@ pub(crate) fn judge(
     }
     if connection.no_rtr_in_common() {
         ensure(initiator.work[0] == 0, "work was posted")?;
-        let reported = initiator.sent() == Some(NO_RTR) && responder.heard() == Some(NO_RTR);
+        let reported = initiator.sent() == Some(NO_RTR) && responder.received_terminate() == Some(NO_RTR);
         return ensure(
             reported || matches!(connection.ending, Ending::Cut { .. }),
             "no common RTR, and no Terminate",
@@ -93,7 +93,10 @@ pub(crate) fn judge(
         Ending::Violates { side, violation, .. } => {
             let (violator, judge) = (sides[side], sides[1 - side]);
             ensure(judge.sent() == Some(violation.code()), "the wrong Terminate was sent")?;
-            ensure(violator.heard() == Some(violation.code()), "the wrong Terminate was received")?;
+            ensure(
+                violator.received_terminate() == Some(violation.code()),
+                "the wrong Terminate was received",
+            )?;
             ensure(
                 violator.terminate_sent.is_none() && judge.terminate_received.is_none(),
                 "a Terminate was answered",
@@ -116,25 +119,27 @@ fn judge_cut(how: Cut, cutter: &Outcome, other: &Outcome) -> Result<(), String> 
         }
         Cut::Fault => {
             ensure(other.terminate_sent.is_none(), "a fault of the other side")?;
-            // A responder that has not heard from its peer may not say anything, unless they speak RFC 6581.
-            let reported = cutter.sent() == other.heard() && matches!(cutter.sent(), Some(LOCAL | SETUP));
+            // A responder may not send before it has received from its peer, unless they use RFC 6581.
+            let reported =
+                cutter.sent() == other.received_terminate() && matches!(cutter.sent(), Some(LOCAL | SETUP));
             ensure(reported || cutter.close == Some(CloseHow::Reset), "a fault, and no Terminate")
         }
     }
 }
 
-/// With flipped bits: right bytes, and an end; what ends a stream is the CRC, unless what no CRC covers was hit.
+/// Checks a run with flipped bits: the memory is right, and the CRC ends damaged streams, unless bits outside its
+/// coverage were hit.
 fn judge_flipped(scenario: &Scenario, pair: &[Option<Outcome>; 2]) -> Result<(), String> {
     let in_startup = scenario.flips.is_some_and(|flips| flips.startup);
     for outcome in pair.iter().flatten() {
-        let codes = [outcome.sent(), outcome.heard()];
+        let codes = [outcome.sent(), outcome.received_terminate()];
         let only_crc = codes.into_iter().flatten().all(|code| matches!(code, CRC | NO_RTR | FPDU_START));
         ensure(in_startup || only_crc, "a flipped bit, and not a CRC error")?;
     }
     Ok(())
 }
 
-/// What was agreed on is what both sides brought.
+/// Checks that the terms follow from both sides' settings.
 fn judge_terms(scenario: &Scenario, connection: &ConnPlan, terms: [Terms; 2]) -> Result<(), String> {
     let [first, second] = terms;
     let (initiator, responder) = if connection.from == 0 { (first, second) } else { (second, first) };

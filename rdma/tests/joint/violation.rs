@@ -1,19 +1,19 @@
-//! Work that a peer must refuse.
+//! Work requests that a peer must refuse.
 
 use rdma::verbs::SendOp;
 use rdma::{AtomicOp, Stag, WcOpcode};
 
 use crate::engine::Local;
-use crate::model::What;
+use crate::model::Effect;
 use crate::scenario::Violation;
 use crate::stream::{Posted, Stream, Tools};
 
 impl Stream {
-    /// Posts what the peer must refuse, as the last thing. `false`: not possible now.
+    /// Posts a violation as the last request. Returns false if it is not possible now.
     pub(crate) fn violation(&mut self, violation: Violation, tools: &mut Tools) -> Result<bool, String> {
         let peer = 1 - self.side;
         let base_to = self.base_to[peer];
-        // A window may be gone by the time that it is looked at.
+        // A window may be unbound by the time of the access.
         let (narrow, stag) = {
             let offer = &self.model.borrow().offers[self.connection][peer];
             (offer.narrow, offer.stag)
@@ -51,7 +51,7 @@ impl Stream {
         };
         let taken = self.post(tools, Posted::new(id, kind, len as u32), (work, false), &local)?;
         if taken {
-            self.note(self.own(), id, &range, Stag(0), What::Source);
+            self.note(self.own(), id, &range, Stag(0), Effect::Source);
         }
         self.stopped = true;
         Ok(taken)
@@ -67,7 +67,7 @@ impl Stream {
             }
             _ => {
                 if self.credit() {
-                    // The peer posts no more; what it has posted is used up first.
+                    // The peer posts no more buffers; those posted are consumed first.
                     return self.immediate(tools);
                 }
                 self.stopped = true;

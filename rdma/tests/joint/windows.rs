@@ -1,4 +1,4 @@
-//! Memory windows and regions that come and go while a stream works.
+//! Memory windows and regions that are created and invalidated while a stream works.
 
 use core::ops::Range;
 
@@ -10,9 +10,9 @@ use crate::model::Ticket;
 use crate::stream::{Posted, Stream, Tools};
 
 impl Stream {
-    /// Binds a window that is not bound, or makes one invalid that nobody uses; `None`: neither.
-    pub(crate) fn look_after_windows(&mut self, tools: &mut Tools) -> Result<Option<bool>, String> {
-        // A responder speaks when it has heard something (RFC 5044 §7.1.2): the first work is a message.
+    /// Binds an unbound window, or invalidates an unused one; `None` if neither is possible.
+    pub(crate) fn manage_windows(&mut self, tools: &mut Tools) -> Result<Option<bool>, String> {
+        // A responder sends only after it has received (RFC 5044 §7.1.2): the first work is a message.
         let Some(own) = self.objects.as_ref().filter(|_| self.outcome.work[0] > 0) else { return Ok(None) };
         if let Some(free) = own.windows.iter().position(|bound| !bound.in_use) {
             return self.bind(free, tools).map(Some);
@@ -59,7 +59,7 @@ impl Stream {
         Ok(taken)
     }
 
-    /// A window was bound, or made invalid, by this side.
+    /// Records that this side bound or invalidated a window.
     pub(crate) fn window_changed(&mut self, posted: &Posted, tools: &Tools) -> Result<(), String> {
         let Some(ticket) = posted.key else { return Ok(()) };
         let found = self.check_key(ticket.stag, ticket.base_to, tools);
@@ -73,19 +73,19 @@ impl Stream {
         self.unbind(ticket.stag)
     }
 
-    /// What the peer may do by a key, at the first byte of the window.
+    /// Checks the peer's access by a key, at the first byte of the window.
     pub(crate) fn check_key(&self, stag: Stag, to: u64, tools: &Tools) -> Result<(), AccessError> {
         let pd = matches!(self.engine, Engine::Verbs(_)).then_some(tools.verbs.pd);
         tools.stags.check_place(stag, to, 1, Origin { stream: self.id, pd }).map(drop)
     }
 
-    /// A region for one answer, in the place of the stream's own.
+    /// Registers a region for one response, in place of the stream's own.
     pub(crate) fn register(&self, sink: &Range<u64>, tools: &mut Tools) -> Result<MemoryRegion, String> {
         let Tools { device, verbs, stags, .. } = tools;
         let part = (RegionId(self.own().region), sink.start, sink.end - sink.start);
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let made = device.reg_mr(verbs.pd, part, AddressBase::At(sink.start), access, stags);
-        // As the lists have it: addresses are offsets in the whole.
+        // As in the lists: addresses are offsets in the whole region.
         made.map(|made| MemoryRegion { addr: 0, ..made }).map_err(|error| error.to_string())
     }
 
@@ -94,7 +94,7 @@ impl Stream {
         device.dereg_mr(region.id, stags).map_err(|error| error.to_string())
     }
 
-    /// The region of an answer that has come is not valid any more.
+    /// Checks that the region of a received response is invalid.
     pub(crate) fn expect_invalid(&self, region: &MemoryRegion, tools: &Tools) -> Result<(), String> {
         let origin = Origin { stream: self.id, pd: Some(tools.verbs.pd) };
         match tools.stags.check_local_place(region.lkey, region.addr, 1, origin) {

@@ -1,8 +1,8 @@
-//! Which work an owner posts, and what it announces to the model.
+//! Choice of work requests, and their announcement to the model.
 //!
-//! Ranges are drawn so that what a request finds and leaves does not depend on timing: a Write takes bytes that no
-//! other unfinished request is about; an atomic operation keeps clear of bytes that a Read is still to fetch; a Read
-//! takes any, since it finds what was posted before it on its stream (RFC 5040 §5.5, RFC 7306 §7).
+//! Ranges are drawn so that the effect of a request does not depend on timing: a Write uses bytes that no other
+//! unfinished request accesses; an atomic operation avoids bytes that a Read has yet to fetch; a Read may use any,
+//! since it finds what was posted before it on its stream (RFC 5040 §5.5, RFC 7306 §7).
 
 use core::ops::Range;
 
@@ -12,15 +12,15 @@ use tcp_stack::testutil::Random;
 use tcp_stack::{Duration, Instant};
 
 use crate::engine::Local;
-use crate::model::{Message, Place, Ticket, Touch, What, changed};
+use crate::model::{Effect, Message, Place, Ticket, Touch, changed};
 use crate::scenario::Ending;
 use crate::stream::{GUARD, Posted, Stream, Tools, work_area};
 use crate::verbs::INLINE;
 
-/// How often a range is drawn before the owner waits instead.
+/// Number of attempts to draw a range before the owner waits.
 const DRAWS: u32 = 6;
 
-/// Where a request finds the peer's window.
+/// STag and offset of the peer's window for a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
     pub(crate) place: Place,
@@ -35,7 +35,7 @@ impl Remote {
 }
 
 impl Stream {
-    /// Posts what is due. Returns whether anything was.
+    /// Posts the work that is due. Returns true if it posted any.
     pub(crate) fn post_work(
         &mut self,
         now: Instant,
@@ -62,10 +62,10 @@ impl Stream {
                 let think = self.random.between(0, self.plan.think.as_nanos().try_into().unwrap_or(0));
                 self.post_at = Some(now + Duration::from_nanos(think));
             } else if self.posted.back().is_some_and(|posted| !posted.signaled) {
-                // What others wait for may be done, and nobody told.
+                // All slots may be taken by finished unsignaled work.
                 any |= self.write_nothing(tools)?;
             } else {
-                // No range is free, or the peer has no buffer posted: a while later, then.
+                // No range is free, or the peer has posted no buffer: try again later.
                 self.post_at = Some(now + Duration::from_micros(200 << self.blocked.min(8)));
                 self.blocked += 1;
             }
@@ -77,7 +77,7 @@ impl Stream {
         Ok(any)
     }
 
-    /// Work requests to post; who is to post a sinful one goes on until it has.
+    /// Returns the number of work requests to post; a side that is to post a violation continues until it has.
     pub(crate) fn quota(&self) -> u32 {
         match self.ending {
             Ending::Violates { side, .. } if side == self.side => u32::MAX,
@@ -87,7 +87,7 @@ impl Stream {
 
     fn post_one(&mut self, tools: &mut Tools, shared: Stag) -> Result<bool, String> {
         let reads = self.ord > 0;
-        if let Some(taken) = self.look_after_windows(tools)? {
+        if let Some(taken) = self.manage_windows(tools)? {
             return Ok(taken);
         }
         match self.random.below(32) {
@@ -101,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// A length: often short, sometimes none, sometimes the longest.
+    /// Draws a length: often short, sometimes 0, sometimes the maximum.
     fn draw_len(&mut self, max: u32) -> u64 {
         let max = u64::from(max);
         match self.random.below(8) {
@@ -112,13 +112,13 @@ impl Stream {
         }
     }
 
-    /// A range in `area` of a region, a multiple of `step` from its start, free for whom `may` lets in.
+    /// Draws a range in `area` of a region, a multiple of `step` from its start, whose touches `may` accepts.
     fn draw_range(
         &mut self,
         at: Place,
         area: Range<u64>,
         (len, step): (u64, u64),
-        may: fn(&What) -> bool,
+        may: fn(&Effect) -> bool,
     ) -> Option<Range<u64>> {
         let last = (area.end - area.start).checked_sub(len)? / step;
         for _ in 0..DRAWS {
@@ -131,18 +131,18 @@ impl Stream {
         None
     }
 
-    /// Bytes of the own region to send from.
+    /// Draws bytes of the local region to send from.
     pub(crate) fn draw_source(&mut self, len: u64) -> Option<Range<u64>> {
         let area = 0..work_area(&self.plan);
-        self.draw_range(self.own(), area, (len, 1), |what| matches!(what, What::Source))
+        self.draw_range(self.own(), area, (len, 1), |what| matches!(what, Effect::Source))
     }
 
-    /// Bytes of the own region for an answer.
+    /// Draws bytes of the local region for a response.
     fn draw_sink(&mut self, len: u64) -> Option<Range<u64>> {
         self.draw_range(self.own(), 0..work_area(&self.plan), (len, 1), |_| false)
     }
 
-    /// A range as parts of a list, in any order, some of no bytes; or as bytes that are copied when it is posted.
+    /// Splits a range into the parts of a list, in any order, some of them empty; or makes it inline data.
     pub(crate) fn local(&mut self, range: &Range<u64>, may_copy: bool) -> Local {
         let len = range.end - range.start;
         if may_copy && self.plan.verbs && len <= INLINE.into() && self.random.below(3) == 0 {
@@ -152,13 +152,13 @@ impl Stream {
         Local { pieces: pieces(range, self.plan.sges, &mut self.random), inline: None }
     }
 
-    /// The list of a work request, by the key of this region or that of the stream's.
+    /// Returns the list of a work request, with the key of this region or the stream's.
     pub(crate) fn list(&self, local: &Local, region: Option<&MemoryRegion>) -> Vec<Sge> {
         let Some(region) = region.or(self.objects.as_ref().map(|own| &own.work)) else { return Vec::new() };
         sges(local, region)
     }
 
-    /// The peer's window, by one of its STags.
+    /// Draws one of the STags of the peer's window.
     pub(crate) fn remote(&mut self) -> Option<Remote> {
         let peer = 1 - self.side;
         let model = self.model.borrow();
@@ -173,7 +173,7 @@ impl Stream {
         GUARD..GUARD + u64::from(self.window)
     }
 
-    /// Hands a request to the engine and notes it. `false`: the stream takes none any more.
+    /// Posts a request and records it. Returns false if the stream accepts no more.
     pub(crate) fn post(
         &mut self,
         tools: &mut Tools,
@@ -213,27 +213,27 @@ impl Stream {
         model.region(at).now[range.start as usize..range.end as usize].to_vec()
     }
 
-    /// The bytes that a message brings.
+    /// Returns the bytes of a message.
     pub(crate) fn gather(&self, local: &Local) -> Vec<u8> {
         local.pieces.iter().flat_map(|piece| self.bytes(self.own(), piece)).collect()
     }
 
-    /// Bytes are sent from here: fetched later, or the owner's again at once.
+    /// Records bytes to send: fetched later, or inline and free at once.
     pub(crate) fn note_source(&mut self, id: u64, source: &Range<u64>, local: &Local, tools: &mut Tools) {
         if local.inline.is_some() {
             let own = self.own();
             self.scribble(own, source.clone(), tools);
         } else {
-            self.note(self.own(), id, source, Stag(0), What::Source);
+            self.note(self.own(), id, source, Stag(0), Effect::Source);
         }
     }
 
-    /// Bytes are to come here: these, or what is not known yet.
+    /// Records bytes expected here: these, or unknown ones.
     pub(crate) fn note_sink(&self, at: Place, id: u64, local: &Local, payload: Option<&[u8]>) {
         self.model.borrow_mut().note_sink(at, id, &local.pieces, payload);
     }
 
-    pub(crate) fn note(&self, at: Place, id: u64, range: &Range<u64>, stag: Stag, what: What) {
+    pub(crate) fn note(&self, at: Place, id: u64, range: &Range<u64>, stag: Stag, what: Effect) {
         if !range.is_empty() {
             self.model.borrow_mut().touch(at, Touch { id, range: range.clone(), stag, what });
         }
@@ -248,17 +248,17 @@ impl Stream {
         let Some(remote) = self.remote() else { return Ok(false) };
         let to = self.draw_range(remote.place, self.window(), (len, 1), |_| false);
         let (Some(source), Some(to)) = (self.draw_source(len), to) else { return Ok(false) };
-        let tells = self.plan.verbs && self.credit() && self.random.below(4) == 0;
+        let icmp = self.plan.verbs && self.credit() && self.random.below(4) == 0;
         let id = self.next_id();
-        // RFC 5041 §5.2: of a message without bytes neither STag nor offset is looked at.
+        // RFC 5041 §5.2: an empty message's STag and offset are not checked.
         let rkey = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
         let local = self.local(&source, true);
         let payload = self.gather(&local);
         let mut posted = Posted::new(id, WcOpcode::RdmaWrite, local.len());
         (posted.remote, posted.source) = (Some(remote.place), Some(source.clone()));
         let (remote_addr, imm_data) = (remote.to(to.start), self.random.next().to_be_bytes());
-        let solicited = tells && self.random.below(2) == 0;
-        let op = if tells {
+        let solicited = icmp && self.random.below(2) == 0;
+        let op = if icmp {
             SendOp::RdmaWriteWithImm { remote_addr, rkey, imm_data }
         } else {
             SendOp::RdmaWrite { remote_addr, rkey }
@@ -268,11 +268,11 @@ impl Stream {
             let mut model = self.model.borrow_mut();
             model.region(remote.place).then[to.start as usize..to.end as usize].copy_from_slice(&payload);
             drop(model);
-            let what = What::Placed { payload: Some(payload), placed: 0, skip: 0, ends: true };
+            let what = Effect::Placed { payload: Some(payload), placed: 0, skip: 0, ends: true };
             self.note(remote.place, id, &to, rkey, what);
             self.note_source(id, &source, &local, tools);
-            if tells {
-                // The Write itself is part of what must be placed.
+            if icmp {
+                // The Write itself is among the bytes that must be placed.
                 let id = self.next_id();
                 let message = Message { id, len: 8, solicited, invalidate: None, immediate: Some(imm_data) };
                 self.claim(message, Vec::new());
@@ -281,7 +281,7 @@ impl Stream {
         Ok(taken)
     }
 
-    /// A Write of no bytes, to be told that what was posted before it is done.
+    /// Posts a signaled empty Write, so that earlier work is known to be done.
     fn write_nothing(&mut self, tools: &mut Tools) -> Result<bool, String> {
         let posted = Posted { signaled: true, ..Posted::new(self.next_id(), WcOpcode::RdmaWrite, 0) };
         let op = SendOp::RdmaWrite { remote_addr: self.random.next(), rkey: Stag(self.random.next() as u32) };
@@ -294,7 +294,7 @@ impl Stream {
         let from = self.draw_range(remote.place, self.window(), (len, 1), |_| true);
         let (Some(sink), Some(from)) = (self.draw_sink(len), from) else { return Ok(false) };
         let id = self.next_id();
-        // RFC 5040 §5.2.1: of a Read of nothing the source "MUST NOT" be validated.
+        // RFC 5040 §5.2.1: the source of an empty Read "MUST NOT" be validated.
         let rkey = if len == 0 { Stag(self.random.next() as u32) } else { remote.stag };
         let local = self.local(&sink, false);
         let mut posted = Posted::new(id, WcOpcode::RdmaRead, local.len());
@@ -312,7 +312,7 @@ impl Stream {
             let range = from.start as usize..from.end as usize;
             let payload = model.region(remote.place).then[range].to_vec();
             drop(model);
-            self.note(remote.place, id, &from, rkey, What::Fetched);
+            self.note(remote.place, id, &from, rkey, Effect::Fetched);
             self.note_sink(self.own(), id, &local, Some(&payload));
         } else if let Some(region) = region {
             self.deregister(&region, tools)?;
@@ -320,10 +320,10 @@ impl Stream {
         Ok(taken)
     }
 
-    /// An atomic operation in the peer's window.
+    /// Posts an atomic operation in the peer's window.
     fn atomic(&mut self, tools: &mut Tools) -> Result<bool, String> {
         let Some(remote) = self.remote() else { return Ok(false) };
-        let may = |what: &What| matches!(what, What::Placed { .. } | What::Word { .. });
+        let may = |what: &Effect| matches!(what, Effect::Placed { .. } | Effect::Word { .. });
         let word = self.draw_range(remote.place, self.window(), (8, 8), may);
         let (Some(sink), Some(word)) = (self.draw_sink(8), word) else { return Ok(false) };
         let range = word.start as usize..word.end as usize;
@@ -347,13 +347,13 @@ impl Stream {
             model.region(place).then[range].copy_from_slice(&value.to_ne_bytes());
             drop(model);
             let result = self.own();
-            self.note(place, id, &word, rkey, What::Word { op, original: Some(original), result });
+            self.note(place, id, &word, rkey, Effect::Word { op, original: Some(original), result });
             self.note_sink(result, id, &local, None);
         }
         Ok(taken)
     }
 
-    /// An operation; a comparison meets in half of the cases.
+    /// Draws an operation; a comparison succeeds in half of the cases.
     fn draw_op(&mut self, original: u64) -> AtomicOp {
         let random = &mut self.random;
         let mask = |random: &mut Random| [0, u64::MAX, random.next()][random.index(3)];
@@ -368,7 +368,7 @@ impl Stream {
         }
     }
 
-    /// Counts in the word that all connections share, in the sixteen bits that are this connection's.
+    /// Increments this connection's sixteen bits of the word that all connections share.
     fn count_up(&mut self, tools: &mut Tools, shared: Stag) -> Result<bool, String> {
         let Some(sink) = self.draw_sink(8) else { return Ok(false) };
         let region = self.model.borrow().offers.len() as u32 * 2;
@@ -381,13 +381,13 @@ impl Stream {
         let taken = self.post(tools, posted, (work, false), &local)?;
         if taken {
             let result = self.own();
-            self.note(place, id, &(0..8), shared, What::Word { op, original: None, result });
+            self.note(place, id, &(0..8), shared, Effect::Word { op, original: None, result });
             self.note_sink(result, id, &local, None);
         }
         Ok(taken)
     }
 
-    /// Gives the peer's oldest unused buffer to a message.
+    /// Assigns the peer's oldest unused buffer to a message.
     fn claim(&self, message: Message, payload: Vec<u8>) {
         let to = (self.connection, 1 - self.side);
         let mut model = self.model.borrow_mut();
@@ -402,7 +402,7 @@ impl Stream {
         }
     }
 
-    /// Whether the peer has a buffer for a message more.
+    /// Returns true if the peer has a buffer for another message.
     pub(crate) fn credit(&self) -> bool {
         self.model.borrow().has_buffer(1 - self.host, (self.connection, 1 - self.side))
     }
@@ -429,13 +429,13 @@ impl Stream {
         self.send_as(tools, len, invalidate)
     }
 
-    /// A ticket of the peer's that no unfinished Read or atomic operation is by.
+    /// Draws a ticket of the peer that no unfinished Read or atomic operation uses.
     fn draw_ticket(&mut self) -> Option<Stag> {
         let index =
             self.random.index(self.model.borrow().offers[self.connection][1 - self.side].tickets.len());
         let Ticket { stag, .. } =
             *self.model.borrow().offers[self.connection][1 - self.side].tickets.get(index)?;
-        let is_used = |what: &What| matches!(what, What::Fetched | What::Word { .. });
+        let is_used = |what: &Effect| matches!(what, Effect::Fetched | Effect::Word { .. });
         (!self.model.borrow_mut().is_used(self.open(1 - self.host), stag, is_used)).then_some(stag)
     }
 
@@ -454,7 +454,7 @@ impl Stream {
         let op = SendOp::Send { invalidate };
         let taken = self.post(tools, posted, (op, solicited), &local)?;
         if taken {
-            // Of one that is too long the first segments are placed before that is noticed.
+            // Of a message that is too long, the first segments are placed before the error is detected.
             payload.truncate(self.peer_slot_len());
             let message = Message { id, len: local.len(), solicited, invalidate, immediate: None };
             self.claim(message, payload);
@@ -467,13 +467,13 @@ impl Stream {
         Ok(taken)
     }
 
-    /// Bytes of the peer's buffers.
+    /// Returns the length of the peer's buffers in bytes.
     pub(crate) fn peer_slot_len(&self) -> usize {
         self.model.borrow().offers[self.connection][1 - self.side].slot_len
     }
 }
 
-/// A range in so many parts at most, in any order.
+/// Splits a range into at most `most` parts, in any order.
 pub(crate) fn pieces(range: &Range<u64>, most: usize, random: &mut Random) -> Vec<Range<u64>> {
     let most = 1 + random.index(most);
     let mut cuts: Vec<u64> = (1..most).map(|_| random.between(range.start, range.end)).collect();
@@ -486,7 +486,7 @@ pub(crate) fn pieces(range: &Range<u64>, most: usize, random: &mut Random) -> Ve
     pieces
 }
 
-/// The elements of a list, by the key of a region that begins where the model's does.
+/// Returns the elements of a list, with the key of a region that begins where the model's does.
 pub(crate) fn sges(local: &Local, region: &MemoryRegion) -> Vec<Sge> {
     let sge = |piece: &Range<u64>| Sge {
         addr: region.addr + piece.start,
