@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
-use iwarp_config::{
-    Config, Crc, Driver, Hugepages, LastSegment, Machine, Markers, MemoryPlan, Service, memory_plan,
-};
-use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig, OutOfOrderPolicy};
+use iwarp_config::{Config, Driver, Hugepages, Machine, MemoryPlan, Placement, Service, memory_plan};
+use rdma::{CrcPolicy, EndpointConfig, NegotiationConfig};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
 use tcp_stack::{ListenOptions, StackConfig};
 
@@ -353,24 +351,16 @@ fn stack(config: &Config, spec: &iwarp_config::Port) -> StackConfig {
 }
 
 /// Returns the settings of RDMA connections from `[mpa]` and `[placement]`.
-pub(crate) fn endpoint(config: &Config, crc: Crc) -> EndpointConfig {
+pub(crate) fn endpoint(config: &Config, crc: CrcPolicy) -> EndpointConfig {
     let mpa = NegotiationConfig {
-        crc: match crc {
-            Crc::On => CrcPolicy::Required,
-            Crc::Off => CrcPolicy::IfPeerAsks,
-        },
+        crc,
         ird_max: config.mpa.ird_max,
         ord_max: config.mpa.ord_max,
         timeout: Duration::from_millis(u64::from(config.mpa.handshake_timeout_ms)),
-        markers: config.mpa.markers == Markers::Receive,
+        markers: config.mpa.markers,
         ..NegotiationConfig::default()
     };
-    let out_of_order = match config.placement.out_of_order {
-        iwarp_config::OutOfOrderPolicy::Off => OutOfOrderPolicy::Off,
-        iwarp_config::OutOfOrderPolicy::Markers => OutOfOrderPolicy::Markers,
-        iwarp_config::OutOfOrderPolicy::Aligned => OutOfOrderPolicy::Aligned,
-    };
-    let last_out_of_order = config.placement.last_segment == LastSegment::Early;
+    let Placement { out_of_order, last_out_of_order, .. } = config.placement;
     let disconnect_timeout = Duration::from_millis(u64::from(config.mpa.disconnect_timeout_ms));
     let fpdu_timeout = Some(Duration::from_millis(u64::from(config.mpa.fpdu_timeout_ms)));
     let rest = EndpointConfig::default();

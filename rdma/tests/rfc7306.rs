@@ -50,7 +50,8 @@ fn atomic_operations_return_the_original_value() {
     assert_eq!(daemon.bytes(lab), values(&[14, 70, 1, 0]));
     assert_eq!(cli.bytes(found)[..32], values(&[5, 7, 1, 15]));
     assert_eq!(cli.bytes(found)[32..], [0xee; 8]);
-    let expected = (0..4).map(|at| done(at, WcOpcode::FetchAdd, 8)).collect::<Vec<_>>();
+    let opcodes = [WcOpcode::FetchAdd, WcOpcode::CompareSwap, WcOpcode::CompareSwap, WcOpcode::FetchAdd];
+    let expected = (0..).zip(opcodes).map(|(at, opcode)| done(at, opcode, 8)).collect::<Vec<_>>();
     assert_eq!(cli.drain_events(), expected);
     assert_eq!((cli.stats.rdmap.out_atomics, cli.stats.rdmap.in_atomic_responses), (4, 4));
     assert_eq!((daemon.stats.rdmap.in_atomics, daemon.stats.rdmap.out_atomic_responses), (4, 4));

@@ -1,37 +1,37 @@
-//! Mistakes in a configuration file, all of them, each with its place.
+//! Mistakes in a configuration file: all of them are reported, each with its place.
 
 use std::fmt;
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode};
 use serde::{Serialize, Serializer};
 
-/// Everything that is wrong with a configuration file; never empty.
+/// All mistakes in a configuration file; never empty.
 ///
-/// As a [`Diagnostic`] it shows each place with a caret; serialized it is a bare array of [`Mistake`]s.
+/// As a [`Diagnostic`] it displays each place with a caret; serialized it is an array of [`Mistake`]s.
 #[derive(Debug)]
 pub struct ConfigErrors {
     source: NamedSource<String>,
     mistakes: Vec<Mistake>,
 }
 
-/// One mistake.
+/// One mistake in the file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mistake {
-    /// The file as it was named.
+    /// Name of the file as the caller passed it.
     pub file: String,
     /// Line, from 1; 0 if the file could not be read.
     pub line: usize,
     /// Column in characters, from 1; 0 if the file could not be read.
     pub column: usize,
-    /// The key, as a path from the top: `port[0].mtu`. Empty for the file as a whole.
+    /// Path of the key from the top: `port[0].mtu`. Empty for the file as a whole.
     pub key: String,
-    /// What is wrong.
+    /// Description of the mistake.
     pub message: String,
-    /// What would be right, if that is a range or a list.
+    /// Allowed range or list, if there is one.
     pub allowed: Option<String>,
-    /// What to do.
+    /// Advice how to correct it.
     pub help: String,
-    /// What the file disagrees with.
+    /// Fact that the value contradicts.
     #[serde(skip)]
     pub source: Source,
     #[serde(skip)]
@@ -40,16 +40,16 @@ pub struct Mistake {
     length: usize,
 }
 
-/// What a mistake disagrees with.
+/// Fact that a mistake contradicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The file itself, or another part of it.
+    /// The rules of the file, or another part of it.
     File,
-    /// The machine: on another one, or later, the same file may be right.
+    /// The machine: the file may be valid on another machine, or later.
     Machine,
 }
 
-/// A mistake as a check finds it: the place is a range of bytes.
+/// A mistake as a check reports it, with a byte range as its place.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) span: std::ops::Range<usize>,
@@ -61,14 +61,14 @@ pub(crate) struct Found {
 }
 
 impl ConfigErrors {
-    /// Mistakes in `text`, in the order of their places.
+    /// Creates the report of the mistakes in `text`, sorted by place.
     pub(crate) fn new(file: &str, text: &str, mut found: Vec<Found>) -> Self {
         found.sort_by_key(|f| f.span.start);
         let mistakes = found.into_iter().map(|f| locate(file, text, f)).collect();
         Self { source: NamedSource::new(file, text.to_owned()), mistakes }
     }
 
-    /// A file that could not be read at all.
+    /// Creates the report of a file that could not be read.
     pub(crate) fn unreadable(file: &str, message: String, help: &str) -> Self {
         let mistake = Mistake {
             file: file.to_owned(),
@@ -85,18 +85,18 @@ impl ConfigErrors {
         Self { source: NamedSource::new(file, String::new()), mistakes: vec![mistake] }
     }
 
-    /// The mistakes, in the order of their places.
+    /// Returns the mistakes, sorted by place.
     pub fn mistakes(&self) -> &[Mistake] {
         &self.mistakes
     }
 
-    /// Whether the file is right by itself, and only this machine lacks what it asks for.
+    /// Returns true if the file itself is valid and only this machine lacks something that it requires.
     pub fn only_of_the_machine(&self) -> bool {
         self.mistakes.iter().all(|mistake| mistake.source == Source::Machine)
     }
 
-    /// The report for people: each place with a caret, what is allowed and what to do. It quotes the lines of the file,
-    /// a token among them: for the terminal of who edits the file, not for a log.
+    /// Renders the report for people: each place with a caret, the allowed values and advice. It quotes lines of the
+    /// file, tokens included: show it to the editor of the file, do not log it.
     pub fn render(&self, color: bool) -> String {
         let theme = if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
         let mut out = String::new();
@@ -106,7 +106,7 @@ impl ConfigErrors {
         }
     }
 
-    /// The report for logs and editors, one line per mistake: `file:line:column: key: message`.
+    /// Renders the report for logs and editors, one line per mistake: `file:line:column: key: message`.
     pub fn short(&self) -> String {
         let mut out = String::new();
         for m in &self.mistakes {
@@ -117,7 +117,7 @@ impl ConfigErrors {
     }
 }
 
-/// Turns an byte range into line and column.
+/// Converts a byte range to line and column.
 fn locate(file: &str, text: &str, found: Found) -> Mistake {
     let Found { span, key, message, allowed, help, source } = found;
     let mut offset = span.start.min(text.len());

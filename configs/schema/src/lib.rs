@@ -1,17 +1,18 @@
-//! iwarpd's configuration file: parsed, checked, explained.
+//! Configuration file of iwarpd: parser, checks, reports of mistakes, memory plan.
 //!
 //! ```text
 //! text ──toml──▶ table with spans ──check──▶ Config        every value in range, every default filled in
-//!                                     └────▶ ConfigErrors  every mistake at once: file, line, column, key, range, what to do
+//!                                     └────▶ ConfigErrors  every mistake at once, with its place and advice
 //! ```
 //!
-//! The file is walked as a table that knows where each value stands, rather than deserialized into a
-//! struct, because a deserializer stops at its first mistake and the reader of a report wants all of them.
-//! A key that no check asked for is unknown, and is reported with the nearest known one.
+//! The file is traversed as a table with source positions, not deserialized into a struct: a deserializer stops at the
+//! first mistake, and the report must contain all. A key that no check reads is unknown, and is reported with the
+//! nearest known key.
 //!
-//! With a [`Machine`] the check also compares the file with the machine: cores, interfaces, groups, hugepages.
+//! With a [`Machine`] the checks also compare the file with the machine: cores, interfaces, groups, hugepages.
 //!
-//! [`memory_plan`] says what a configuration costs in hugepages and in ordinary memory before anything is started.
+//! [`memory_plan`] computes the hugepages and the ordinary memory that a configuration needs, before anything is
+//! started.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -30,7 +31,7 @@ pub use machine::Machine;
 pub use plan::{Kind, MemoryPlan, PlanItem, connection_window_bytes, connection_window_line, memory_plan};
 pub use text::{Access, RegionName, Token, parse_size};
 pub use types::{
-    Config, Control, Crc, Driver, Hugepages, Idle, Ip, LastSegment, Limits, Listener, Log, LogLevel, Markers,
-    Memif, MemifRole, Memory, Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, OutOfOrderPolicy, PORTS_MAX, Pcap,
-    Placement, Port, Region, Service, Tcp, WORKERS_MAX, Workers,
+    Config, Control, Driver, Hugepages, Idle, Ip, Limits, Listener, Log, LogLevel, Memif, MemifRole, Memory,
+    Mpa, NEIGHBORS_MAX, Neighbor, OnLoss, PORTS_MAX, Pcap, Placement, Port, Region, Service, Tcp,
+    WORKERS_MAX, Workers,
 };

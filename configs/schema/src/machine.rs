@@ -1,26 +1,27 @@
-//! The machine's facts that a configuration depends on: cores, interfaces, PCI devices, groups, folders, hugepages.
+//! Facts about the machine that a configuration depends on: cores, interfaces, PCI devices, groups, folders,
+//! hugepages.
 //!
-//! All of them are files below one root, so that a test makes a machine in a folder of its own.
+//! All facts are files below a root directory, so that a test can build a machine in a folder of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine that a configuration is checked against.
+/// A machine to check a configuration against.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     root: PathBuf,
 }
 
-/// A kernel interface.
+/// A kernel network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Bytes of its largest IP packet, if the kernel says.
+    /// MTU in bytes, if the kernel reports it.
     pub(crate) mtu: Option<u32>,
-    /// It is a TUN or TAP.
+    /// True for a TUN or TAP interface.
     pub(crate) tap: bool,
 }
 
-/// How far a PCI device is from use.
+/// State of a PCI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pci {
     Missing,
@@ -29,17 +30,17 @@ pub(crate) enum Pci {
 }
 
 impl Machine {
-    /// The machine that this process runs on, in the process's own namespaces.
+    /// Returns the machine that this process runs on, in the process's own namespaces.
     pub fn this() -> Self {
         Self::at("/")
     }
 
-    /// The machine whose `/sys`, `/proc`, `/etc` and folders lie below `root`.
+    /// Returns the machine whose `/sys`, `/proc`, `/etc` and folders are below `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The CPUs that are online, isolated ones included; CPU 0 where the system does not tell.
+    /// Returns the online CPUs, isolated ones included; CPU 0 if the system does not report them.
     pub fn cores(&self) -> Vec<u16> {
         let text = self.online();
         let range = |part: &str| {
@@ -49,12 +50,12 @@ impl Machine {
         text.split(',').filter_map(range).flatten().collect()
     }
 
-    /// The CPUs that are online, as the kernel writes them: `0-3,8`.
+    /// Returns the online CPUs in the kernel's format: `0-3,8`.
     pub(crate) fn online(&self) -> String {
         self.text("sys/devices/system/cpu/online").unwrap_or_else(|| "0".to_owned())
     }
 
-    /// The interface of a name in this network namespace.
+    /// Returns the interface of this name in this network namespace.
     pub(crate) fn interface(&self, name: &str) -> Option<Interface> {
         let folder = format!("sys/class/net/{name}");
         self.exists(Path::new(&folder)).then(|| Interface {
@@ -63,14 +64,14 @@ impl Machine {
         })
     }
 
-    /// The names of all interfaces in this network namespace.
+    /// Returns the names of all interfaces in this network namespace.
     pub(crate) fn interfaces(&self) -> Vec<String> {
         let mut names = names(&self.root.join("sys/class/net"));
         names.sort();
         names
     }
 
-    /// The process that has a TUN or TAP open: its id and its name. Only root sees the processes of others.
+    /// Returns id and name of the process that has a TUN or TAP open. Only root can see the processes of others.
     pub(crate) fn holder(&self, interface: &str) -> Option<(u32, String)> {
         let processes = self.root.join("proc");
         let network = |process: &str| fs::read_link(processes.join(process).join("ns/net")).ok();
@@ -90,7 +91,7 @@ impl Machine {
         Some((pid, self.text(&format!("proc/{pid}/comm")).unwrap_or_default()))
     }
 
-    /// The PCI device at an address that is written with its domain.
+    /// Returns the state of the PCI device at an address with its domain.
     pub(crate) fn pci(&self, address: &str) -> Pci {
         let device = PathBuf::from(format!("sys/bus/pci/devices/{address}"));
         match (self.exists(&device), self.exists(&device.join("driver"))) {
@@ -100,23 +101,23 @@ impl Machine {
         }
     }
 
-    /// Whether a group exists, by number or by its name in `/etc/group`.
+    /// Returns true if a group exists, by number or by its name in `/etc/group`.
     pub(crate) fn has_group(&self, group: &str) -> bool {
         let named = |line: &str| line.split(':').next() == Some(group);
         group.parse::<u32>().is_ok() || self.text("etc/group").is_some_and(|text| text.lines().any(named))
     }
 
-    /// Whether a folder exists at an absolute path.
+    /// Returns true if a folder exists at an absolute path.
     pub(crate) fn has_folder(&self, path: &Path) -> bool {
         self.place(path).is_dir()
     }
 
-    /// Whether anything exists at a path, absolute or below the root.
+    /// Returns true if a path exists, absolute or below the root.
     pub(crate) fn exists(&self, path: &Path) -> bool {
         self.place(path).exists()
     }
 
-    /// Hugepages of 2 MiB that nobody uses and that are promised to nobody.
+    /// Returns the number of 2 MiB hugepages that are neither in use nor reserved.
     pub(crate) fn hugepages_free(&self) -> u64 {
         let count = |name: &str| {
             let text = self.text(&format!("sys/kernel/mm/hugepages/hugepages-2048kB/{name}"));
@@ -125,7 +126,7 @@ impl Machine {
         count("free_hugepages").saturating_sub(count("resv_hugepages"))
     }
 
-    /// Hugepages of 2 MiB that are set aside, whoever uses them.
+    /// Returns the number of 2 MiB hugepages in the pool, free or not.
     pub(crate) fn hugepages_total(&self) -> u64 {
         let text = self.text("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
         text.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -140,13 +141,13 @@ impl Machine {
     }
 }
 
-/// The names in a folder; none if it cannot be read.
+/// Returns the names in a folder; none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Whether a descriptor of `/dev/net/tun` is attached to an interface, by its `fdinfo`.
+/// Returns true if a descriptor of `/dev/net/tun` is attached to an interface, according to its `fdinfo`.
 fn names_interface(fdinfo: &str, interface: &str) -> bool {
     fdinfo.lines().any(|line| line.strip_prefix("iff:").is_some_and(|name| name.trim() == interface))
 }

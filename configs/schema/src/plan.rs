@@ -1,121 +1,122 @@
-//! What a configuration costs in memory, item by item, before anything is started.
+//! Memory that a configuration needs, item by item, computed before anything is started.
 //!
-//! Hugepages hold what the ports and the peers touch: packet buffers, descriptor rings, regions. Each item is
-//! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory holds the tables, which are
-//! made at start and do not grow.
+//! Hugepages contain the memory that ports and peers access: packet buffers, descriptor rings, regions. Each item is
+//! rounded up to whole pages of 2 MiB, since items do not share pages. Ordinary memory contains the tables, which are
+//! allocated at the start and do not grow.
 
 use crate::types::{Config, Driver, Ip, Memory, Port};
 
 /// Bytes of a hugepage.
 pub(crate) const HUGEPAGE: u64 = 2 << 20;
 
-/// What DPDK puts before the data in a buffer (RTE_PKTMBUF_HEADROOM). A sent segment's headers go there:
+/// Bytes before the data in a DPDK buffer (RTE_PKTMBUF_HEADROOM). The headers of a transmitted segment go there:
 /// Ethernet with VLAN 18 + IPv6 40 + TCP with options 60 = 118 bytes.
 const HEADROOM: u32 = 128;
 const _: () = assert!(18 + 40 + 60 <= HEADROOM);
 
-/// Ethernet header with an 802.1Q tag.
+/// Bytes of an Ethernet header with an 802.1Q tag.
 const LINK_HEADER: u32 = 18;
 
-/// Cards write received data in units of 1 KiB and want at least 2 KiB per descriptor.
+/// Minimum bytes per descriptor: network cards write received data in units of 1 KiB and require at least 2 KiB.
 const DATA_MIN: u32 = 2048;
 
-/// Per buffer beside the data room: `struct rte_mbuf` 128, mempool object header 64, and up to one cache line
+/// Bytes per buffer besides the data room: `struct rte_mbuf` 128, mempool object header 64, and up to one cache line
 /// by which the pool spreads objects over memory channels.
 const BUFFER_OVERHEAD: u64 = 128 + 64 + 64;
 
-/// Buffers that one thread's mempool cache can keep from the others: 256, flushed at one and a half times that.
+/// Buffers that one thread's mempool cache can withhold from other threads: 256, flushed at one and a half times that.
 const CACHE_BUFFERS: u64 = 256 + 128;
 
-/// Buffers in the hands of a worker between the ports: a burst received and a burst to be sent.
+/// Buffers that a worker holds between the ports: one burst received and one burst to send.
 const BURST_BUFFERS: u64 = 2 * 32;
 
-/// Buffers of each pool kept for ACKs and control frames, so that waiting data cannot block them.
+/// Buffers of each pool reserved for ACKs and control frames, so that waiting data cannot block them.
 const RESERVE_BUFFERS: u64 = 256;
 
-/// `struct rte_mbuf`, which counts towards a buffer's true size.
+/// Bytes of `struct rte_mbuf`, which count towards a buffer's true size.
 const MBUF: u64 = 128;
 
-/// Connections for which the computed number of buffers covers a full send buffer and a full reassembly queue.
+/// Number of connections for which the default number of buffers covers a full send buffer and a full reassembly
+/// queue.
 const FULL_CONNECTIONS: u64 = 16;
 
-/// Bytes of a full-sized packet that are headers: IPv6 40 + TCP 20 + timestamps 12.
+/// Header bytes of a full-sized packet: IPv6 40 + TCP 20 + timestamps 12.
 const PACKET_HEADERS: u64 = 72;
 
-/// EAL's own heap: configuration, memory zones, the pools' rings of pointers, device state.
+/// Bytes of EAL's own heap: configuration, memory zones, the pools' rings of pointers, device state.
 const EAL: u64 = 8 << 20;
 
-/// A descriptor and the driver's own note beside it: at most 64 bytes each.
+/// Bytes of a descriptor and of the driver's entry for it, at most 64 each.
 const DESCRIPTOR: u64 = 128;
 
-/// A connection's block, timer and flows: 1152 bytes at most, which tcp-stack's tests hold; its TIME-WAIT record, 88,
-/// and the node of its FIN, 72.
+/// Bytes per connection: control block, timer and flows, at most 1152 (held by tcp-stack's tests); its TIME-WAIT
+/// record, 88; and the node of its FIN, 72.
 const CONNECTION: u64 = 1344;
 
-/// The service of a connection: MPA and RDMAP state, or bytes on their way back; measured 6.8 KiB, heap blocks
-/// and the pages that they begin in included, and 3.6 KiB for the places of held chunks and of runs placed early.
+/// Bytes per connection of a service: MPA and RDMAP state, or bytes to be echoed. Measured 6.8 KiB, including heap
+/// blocks and the pages that they begin in, and 3.6 KiB for held chunks and out-of-order runs.
 const SERVICE: u64 = 12_288;
 
-/// One RDMA Read of the peer that waits for its turn.
+/// Bytes per RDMA Read of the peer that waits for its response.
 const READ_QUEUE_ENTRY: u64 = 56;
 
-/// FPDUs that a peer cuts into tiny segments are copied aside, one connection's at most so many bytes: the longest
-/// FPDU and a little. Memory that no peer makes use of is never touched.
+/// Bytes of the copy buffer of a connection, for FPDUs in tiny segments: the longest FPDU and a margin. Pages are
+/// touched only when a peer makes use of them.
 const SPILL: u64 = 66 << 10;
 
-/// A node in the send queues, 72 bytes, and one in the receive queues, 48, for each packet buffer.
+/// Bytes per packet buffer for a node in the send queues, 72, and one in the receive queues, 48.
 const BUFFER_NODES: u64 = 120;
 
-/// One STag, its lookup entries and its place in quarantine: measured 467 bytes, the tables' growth in powers of
-/// two included.
+/// Bytes per STag with its lookup entries and its quarantine entry: measured 467, including the tables' growth in
+/// powers of two.
 const GRANT: u64 = 512;
 
-/// One neighbor: measured 147 bytes.
+/// Bytes per neighbor: measured 147.
 const NEIGHBOR: u64 = 160;
 
-/// One record of a connection that a peer is opening, 80 bytes, and its timer, 24.
+/// Bytes per half-open connection: its record, 80, and its timer, 24.
 const HALF_OPEN: u64 = 128;
 
-/// One packet that waits for fragments.
+/// Bytes per packet that waits for fragments.
 const DATAGRAM: u64 = 512;
 
-/// One fragment; there can be as many as buffers of [`FRAGMENT_LEAST`] bytes fit into their memory.
+/// Bytes per fragment; as many fragments can wait as buffers of [`FRAGMENT_LEAST`] bytes fit into their memory.
 const FRAGMENT: u64 = 64;
 const FRAGMENT_LEAST: u64 = 512;
 
-/// One destination behind a smaller MTU.
+/// Bytes per destination behind a smaller MTU.
 const PATH_MTU: u64 = 160;
 
-/// One region's name, token, prefixes and places: measured 511 bytes, without prefixes.
+/// Bytes per region: name, token, prefixes and table slots; measured 511 without prefixes.
 const REGION: u64 = 1024;
 
-/// Code, stacks, DPDK's own tables outside of its heap.
+/// Bytes of code, stacks, and DPDK's tables outside of its heap.
 const PROCESS: u64 = 40 << 20;
 
-/// A control client's line buffer, full.
+/// Bytes of a control client's full line buffer.
 const CONTROL_CLIENT: u64 = 64 << 10;
 
-/// Which memory an item is in.
+/// Kind of memory that an item uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Hugepages, or what stands in for them.
+    /// Hugepages, or the memory that replaces them.
     Huge,
-    /// Ordinary memory.
+    /// Ordinary memory of the process.
     Heap,
 }
 
 /// One item of a [`MemoryPlan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanItem {
-    /// What the memory is for.
+    /// Use of the memory.
     pub what: String,
-    /// Where it is.
+    /// Kind of memory of the item.
     pub kind: Kind,
-    /// How much it is, hugepage items in whole pages.
+    /// Size in bytes; hugepage items in whole pages.
     pub bytes: u64,
 }
 
-/// What a configuration costs in memory.
+/// Memory that a configuration needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     items: Vec<PlanItem>,
@@ -123,32 +124,32 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The items.
+    /// Returns the items of the plan.
     pub fn items(&self) -> &[PlanItem] {
         &self.items
     }
 
-    /// Hugepage memory in all: a multiple of [`hugepage`](Self::HUGEPAGE_BYTES).
+    /// Returns the total hugepage memory: a multiple of [`hugepage`](Self::HUGEPAGE_BYTES).
     pub fn hugepage_bytes(&self) -> u64 {
         self.sum(Kind::Huge)
     }
 
-    /// Hugepages in all.
+    /// Returns the total number of hugepages.
     pub fn hugepages(&self) -> u64 {
         self.hugepage_bytes().div_ceil(HUGEPAGE)
     }
 
-    /// Ordinary memory in all.
+    /// Returns the total ordinary memory in bytes.
     pub fn heap_bytes(&self) -> u64 {
         self.sum(Kind::Heap)
     }
 
-    /// What `memory.hugepage_limit` leaves for regions that are registered later; `None` without a limit.
+    /// Returns the bytes that `memory.hugepage_limit` leaves for regions registered later; `None` without a limit.
     pub fn region_room_bytes(&self) -> Option<u64> {
         self.limit_bytes.map(|limit| limit.saturating_sub(self.hugepage_bytes()))
     }
 
-    /// Bytes of a hugepage.
+    /// Bytes of one hugepage.
     pub const HUGEPAGE_BYTES: u64 = HUGEPAGE;
 
     fn sum(&self, kind: Kind) -> u64 {
@@ -165,7 +166,7 @@ impl MemoryPlan {
     }
 }
 
-/// What each part of a configuration costs. Pure arithmetic, saturating.
+/// Computes the memory that each part of a configuration needs. Pure, saturating arithmetic.
 pub fn memory_plan(config: &Config) -> MemoryPlan {
     let mut plan = MemoryPlan { items: Vec::new(), limit_bytes: config.memory.hugepage_limit_bytes };
     let room = data_room_bytes(&config.ports);
@@ -174,7 +175,7 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     let stacks = workers.saturating_mul(count(config.ports.len()));
     plan.huge(format!("{buffers} packet buffers of {room} bytes"), pools_bytes(buffers, room, stacks));
     let eal = EAL.saturating_add(descriptors(&config.ports, workers).saturating_mul(DESCRIPTOR));
-    // A PCI device reaches its descriptors by DMA; the others' stay in ordinary memory.
+    // A PCI device reads its descriptors by DMA; those of other devices are in ordinary memory.
     let pci = config.ports.iter().any(|port| port.driver.is_pci());
     if pci {
         plan.huge("EAL, descriptor rings", eal);
@@ -203,22 +204,21 @@ pub fn memory_plan(config: &Config) -> MemoryPlan {
     plan
 }
 
-/// [`Config::data_room_bytes`]
+/// Returns the same as [`Config::data_room_bytes`].
 pub(crate) fn data_room_bytes(ports: &[Port]) -> u16 {
     let frame = ports.iter().map(frame_room).max().unwrap_or(0).max(DATA_MIN);
     let room = frame.saturating_add(HEADROOM).next_multiple_of(64);
     u16::try_from(room).unwrap_or(u16::MAX)
 }
 
-/// Bytes of the longest frame of a port, and of what its driver keeps free before it.
+/// Returns the bytes of a port's longest frame, plus the bytes that its driver reserves before it.
 fn frame_room(port: &Port) -> u32 {
     let kept_free = if matches!(port.driver, Driver::AfXdp { .. }) { Driver::XDP_HEADROOM_BYTES } else { 0 };
     u32::from(port.mtu).saturating_add(LINK_HEADER).saturating_add(kept_free.into())
 }
 
-/// The fewest packet buffers that keep every queue full: descriptors, bursts, caches, reserve, and what waits for
-/// fragments. The pools are of one
-/// size, so all are as large as the port with the longest queues needs.
+/// Returns the minimum number of packet buffers that keeps every queue full: descriptors, bursts, caches, reserve, and
+/// waiting fragments. All pools have the size that the port with the longest queues needs.
 pub(crate) fn packet_buffers_min(ports: &[Port], workers: u64, ip: &Ip) -> u64 {
     let stacks = workers.saturating_mul(count(ports.len()));
     let per_pool = BURST_BUFFERS.saturating_add(CACHE_BUFFERS).saturating_add(RESERVE_BUFFERS);
@@ -227,8 +227,8 @@ pub(crate) fn packet_buffers_min(ports: &[Port], workers: u64, ip: &Ip) -> u64 {
     stacks.saturating_mul(longest.saturating_add(per_pool))
 }
 
-/// The packet buffers that a configuration gets which does not say: the fewest, and on top the data of
-/// [`FULL_CONNECTIONS`] connections, unacknowledged and behind a gap.
+/// Returns the default number of packet buffers: the minimum, plus the data of [`FULL_CONNECTIONS`] connections,
+/// unacknowledged and behind a gap.
 pub(crate) fn packet_buffers_default(
     ports: &[Port],
     workers: u64,
@@ -241,12 +241,12 @@ pub(crate) fn packet_buffers_default(
     packet_buffers_min(ports, workers, ip).saturating_add(data.saturating_mul(FULL_CONNECTIONS))
 }
 
-/// The largest receive window that one connection gets while no other holds data, bytes.
+/// Returns the largest receive window in bytes of one connection while no other holds data.
 pub fn connection_window_bytes(config: &Config) -> u64 {
     u64::from(config.tcp.receive_window_bytes).min(config.tcp.receive_memory_bytes / 2)
 }
 
-/// What the window lets one connection receive, as a line for people: its rate over a round trip of 100 ms.
+/// Returns a line for people: the rate that the receive window allows one connection over a round trip of 100 ms.
 pub fn connection_window_line(config: &Config) -> String {
     let bytes = connection_window_bytes(config);
     // Bits per 100 ms, in units of 1,000,000 per second.
@@ -257,35 +257,36 @@ pub fn connection_window_line(config: &Config) -> String {
     )
 }
 
-/// The received bytes that a worker's connections on a port may hold together, where the file does not say: those of
+/// Returns the default limit of received bytes that a worker's connections on a port may hold: the payload of
 /// full-sized packets in the buffers that received data may retain.
 pub(crate) fn receive_memory_default(memory: &Memory, ports: &[Port], workers: u64) -> u64 {
     let buffers = u64::from(received_buffers_default(memory, ports, workers));
     buffers.saturating_mul(payload_of(ports)).max(64 << 10)
 }
 
-/// The packet buffers that received data of a worker's connections on a port may retain, where the file does not say: half
-/// of its pool.
+/// Returns the default number of packet buffers that received data of a worker's connections on a port may retain:
+/// half of its pool.
 pub(crate) fn received_buffers_default(memory: &Memory, ports: &[Port], workers: u64) -> u32 {
     let pools = workers.saturating_mul(count(ports.len())).max(1);
     let half = u64::from(memory.packet_buffers).checked_div(pools.saturating_mul(2)).unwrap_or(0);
     u32::try_from(half).unwrap_or(u32::MAX)
 }
 
-/// Bytes of data in a full-sized packet of the port with the smallest.
+/// Returns the payload bytes of a full-sized packet, for the port with the smallest MTU.
 fn payload_of(ports: &[Port]) -> u64 {
     let mtu = ports.iter().map(|port| u64::from(port.mtu)).min().unwrap_or(1500);
     mtu.saturating_sub(PACKET_HEADERS).max(1)
 }
 
-/// Buffers that fragments can keep from a pool.
+/// Returns the number of buffers that fragments can hold from a pool.
 fn fragment_buffers(ports: &[Port], ip: &Ip) -> u64 {
     let true_size = u64::from(data_room_bytes(ports)).saturating_add(MBUF);
     let most = u64::from(ip.fragments_bytes_max).checked_div(true_size).unwrap_or(0);
     if ip.fragments_datagrams_max == 0 { 0 } else { most }
 }
 
-/// Each worker has a pool on each port. An object never crosses a page, so the rest of each page is lost.
+/// Returns the bytes of all pools: each worker has one on each port. An object never crosses a page, so the rest of
+/// each page is lost.
 fn pools_bytes(buffers: u64, room: u16, pools: u64) -> u64 {
     let object = u64::from(room).saturating_add(BUFFER_OVERHEAD);
     let per_page = HUGEPAGE.checked_div(object).unwrap_or(1).max(1);
@@ -304,12 +305,12 @@ fn connection_bytes(config: &Config) -> u64 {
     CONNECTION.saturating_add(SERVICE).saturating_add(reads)
 }
 
-/// Descriptors of all queues: each worker has a receive and a transmit queue on each port.
+/// Returns the descriptors of all queues: each worker has a receive and a transmit queue on each port.
 fn descriptors(ports: &[Port], workers: u64) -> u64 {
     ports.iter().map(descriptors_of).fold(0u64, u64::saturating_add).saturating_mul(workers)
 }
 
-/// Descriptors of one queue pair.
+/// Returns the descriptors of one receive and one transmit queue.
 fn descriptors_of(port: &Port) -> u64 {
     u64::from(port.rx_descriptors).saturating_add(port.tx_descriptors.into())
 }

@@ -1,4 +1,4 @@
-//! Reads values out of a table that knows where each one stands, and collects every mistake on the way.
+//! Reads values from a table with source positions, and collects every mistake.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -10,13 +10,13 @@ use crate::errors::{Found, Source};
 use crate::machine::Machine;
 use crate::text::parse_size;
 
-/// Where mistakes are collected.
+/// Collects the mistakes that the checks report.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// What the file is compared with beside itself.
+    /// Machine to compare the file with, if any.
     machine: Option<Machine>,
     found: RefCell<Vec<Found>>,
-    /// Every key asked for, whether there or not: what the reference file must show.
+    /// Every key that a check has read, present or not: the reference file must contain all of them.
     asked: RefCell<Vec<String>>,
 }
 
@@ -25,12 +25,12 @@ impl Report {
         Self { machine, ..Self::default() }
     }
 
-    /// The machine, if the file is to be compared with one.
+    /// Returns the machine to compare the file with, if any.
     pub(crate) fn machine(&self) -> Option<&Machine> {
         self.machine.as_ref()
     }
 
-    /// Whether anything was reported in one of these tables.
+    /// Returns true if a mistake was reported in one of these tables.
     pub(crate) fn has_mistakes_in(&self, tables: &[&str]) -> bool {
         self.found.borrow().iter().any(|found| {
             let table = found.key.split(['.', '[']).next().unwrap_or_default();
@@ -47,17 +47,17 @@ impl Report {
         self.found.borrow_mut().push(Found { span, key, message, allowed, help, source });
     }
 
-    /// A mistake at a value, with what to do about it.
+    /// Reports a mistake at a value, with advice.
     pub(crate) fn at(&self, place: &Place, message: impl Into<String>, help: impl Into<String>) {
         self.push(place, message.into(), None, help.into(), Source::File);
     }
 
-    /// Something that the machine lacks, with what to do about it.
+    /// Reports something that the machine lacks, with advice.
     pub(crate) fn lacks(&self, place: &Place, message: impl Into<String>, help: impl Into<String>) {
         self.push(place, message.into(), None, help.into(), Source::Machine);
     }
 
-    /// Something that the machine lacks, with what it has.
+    /// Reports something that the machine lacks, with the list of what it has.
     pub(crate) fn lacks_among(
         &self,
         place: &Place,
@@ -68,7 +68,7 @@ impl Report {
         self.push(place, message.into(), Some(has.into()), help.into(), Source::Machine);
     }
 
-    /// A mistake at a value, with what would be right.
+    /// Reports a mistake at a value, with the allowed values.
     pub(crate) fn not_allowed(
         &self,
         place: &Place,
@@ -80,7 +80,7 @@ impl Report {
     }
 }
 
-/// Where a value stands in the file, and its key as a path from the top.
+/// Position of a value in the file, and the path of its key from the top.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) key: String,
@@ -95,7 +95,7 @@ pub(crate) struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The text, or a mistake.
+    /// Returns the text of the value, or reports a mistake.
     pub(crate) fn text(&self, report: &Report, what: &str) -> Option<&'a str> {
         let text = self.value.as_str();
         if text.is_none() {
@@ -109,14 +109,14 @@ impl<'a> Value<'a> {
         report.not_allowed(&self.place, format!("this is of type {have}"), what, help);
     }
 
-    /// The integer; `None` if the value is not one or has more than 128 bits.
+    /// Returns the integer; `None` if the value is not one or has more than 128 bits.
     pub(crate) fn integer(&self) -> Option<i128> {
         let integer = self.value.as_integer()?;
         i128::from_str_radix(integer.as_str(), integer.radix()).ok()
     }
 }
 
-/// One table of the file. Dropping it without [`finish`](Self::finish) would let unknown keys pass.
+/// One table of the file. [`finish`](Self::finish) must be called, or unknown keys pass.
 #[derive(Debug)]
 pub(crate) struct Section<'a> {
     report: &'a Report,
@@ -130,7 +130,7 @@ impl<'a> Section<'a> {
         Self { report, table, place, asked: Vec::new() }
     }
 
-    /// The table's own place: where mistakes go that belong to no key.
+    /// Returns the table's own place, for mistakes that belong to no key.
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }
@@ -139,26 +139,26 @@ impl<'a> Section<'a> {
         if self.place.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.place.key) }
     }
 
-    /// The value of a key, if it is there.
+    /// Returns the value of a key, if present.
     pub(crate) fn value(&mut self, key: &'static str) -> Option<Value<'a>> {
         self.asked.push(key);
         let value = self.table?.get(key)?;
         Some(Value { place: Place { key: self.path(key), span: value.span() }, value: value.get_ref() })
     }
 
-    /// The place of a key's value, or of the table if the key is not there.
+    /// Returns the place of a key's value, or of the table if the key is absent.
     pub(crate) fn place_of(&self, key: &str) -> Place {
         let span = self.table.and_then(|t| t.get(key)).map(|v| v.span());
         Place { key: self.path(key), span: span.unwrap_or_else(|| self.place.span.clone()) }
     }
 
-    /// Reports a key that must be there.
+    /// Reports a required key that is absent.
     pub(crate) fn missing(&self, key: &str, help: &str) {
         let place = Place { key: self.path(key), span: self.place.span.clone() };
         self.report.at(&place, format!("`{key}` is missing"), help);
     }
 
-    /// An integer within a range.
+    /// Reads an integer within a range.
     pub(crate) fn number<T>(&mut self, key: &'static str, range: RangeInclusive<T>, what: &str) -> Option<T>
     where
         T: Copy + PartialOrd + Display + TryFrom<i128>,
@@ -177,7 +177,7 @@ impl<'a> Section<'a> {
         number
     }
 
-    /// A size in bytes, as a number or as text with a unit, within a range.
+    /// Reads a size in bytes within a range, as a number or as text with a unit.
     pub(crate) fn size<T>(&mut self, key: &'static str, range: RangeInclusive<T>, what: &str) -> Option<T>
     where
         T: Copy + PartialOrd + TryFrom<u64> + Into<u64>,
@@ -211,7 +211,7 @@ impl<'a> Section<'a> {
         size
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(crate) fn flag(&mut self, key: &'static str) -> Option<bool> {
         let value = self.value(key)?;
         let flag = value.value.as_bool();
@@ -221,7 +221,7 @@ impl<'a> Section<'a> {
         flag
     }
 
-    /// One of a list of words.
+    /// Reads one of a list of words.
     pub(crate) fn choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -238,7 +238,7 @@ impl<'a> Section<'a> {
         chosen
     }
 
-    /// Text that a function turns into a value; its error is the message.
+    /// Reads text and parses it with a function, whose error is the message.
     pub(crate) fn parsed<T>(
         &mut self,
         key: &'static str,
@@ -250,7 +250,7 @@ impl<'a> Section<'a> {
         parse(text).map_err(|message| self.report.at(&value.place, message, format!("write {what}"))).ok()
     }
 
-    /// The items of an array.
+    /// Reads the items of an array.
     pub(crate) fn list(&mut self, key: &'static str, what: &str) -> Option<Vec<Value<'a>>> {
         let value = self.value(key)?;
         let Some(array) = value.value.as_array() else {
@@ -264,7 +264,7 @@ impl<'a> Section<'a> {
         Some(array.iter().enumerate().map(item).collect())
     }
 
-    /// A `[table]`; an empty section if it is not there.
+    /// Returns the section of a `[table]`; empty if absent.
     pub(crate) fn section(&mut self, key: &'static str) -> Self {
         let Some(value) = self.value(key) else {
             return Self::new(self.report, None, self.place_of(key));
@@ -276,7 +276,7 @@ impl<'a> Section<'a> {
         Self::new(self.report, table, value.place)
     }
 
-    /// The `[[tables]]` of a name.
+    /// Returns the sections of the `[[tables]]` of a name.
     pub(crate) fn sections(&mut self, key: &'static str) -> Vec<Self> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let help = format!("write `[[{key}]]`, in double brackets, on a line of its own");
@@ -296,7 +296,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Reports every key that nobody asked for.
+    /// Reports every key that no check has read.
     pub(crate) fn finish(self) {
         let section = strip_indices(&self.place.key);
         for key in &self.asked {
@@ -320,7 +320,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// `port[3].neighbor[0]` → `port.neighbor`
+/// Removes the indices of a key path: `port[3].neighbor[0]` → `port.neighbor`.
 fn strip_indices(key: &str) -> String {
     let name = |part: &str| part.split_once('[').map_or(part, |(name, _)| name).to_owned();
     key.split('.').map(name).collect::<Vec<_>>().join(".")
@@ -333,7 +333,7 @@ fn quoted<'w>(words: impl Iterator<Item = &'w str>) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A size with the largest unit that divides it.
+/// Formats a size with the largest unit that divides it.
 pub(crate) fn show_size(bytes: u64) -> String {
     let units = [(1u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
     match units.into_iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale)) {
@@ -342,7 +342,7 @@ pub(crate) fn show_size(bytes: u64) -> String {
     }
 }
 
-/// The known key that is fewest edits away, if that is few enough to be a slip of the hand.
+/// Returns the known key with the fewest edits, if they are few enough for a typing error.
 fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     const KEY_CHARS_MAX: usize = 64;
     if key.len() > KEY_CHARS_MAX {
@@ -352,7 +352,7 @@ fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     (near.0 <= key.len().max(3) / 3).then_some(near.1)
 }
 
-/// Levenshtein's distance.
+/// Returns the Levenshtein distance of two keys.
 fn edits(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {

@@ -1,4 +1,4 @@
-//! Every file in configs/ loads, every mistake is found where it stands, and no text panics.
+//! Every file in configs/ loads, every mistake is reported at its place, and no text causes a panic.
 
 mod conflicts;
 mod files;

@@ -8,7 +8,7 @@ use std::path::Path;
 /// power of 1024.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Description of the error in the text.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let wrong =
@@ -37,21 +37,21 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(scale).ok_or_else(|| format!("`{text}` is more than 64 bits can count"))
 }
 
-/// The name by which peers and local programs ask for a region: what [`rdma::service::check_name`] admits.
+/// Name by which peers and local programs request a region, checked with [`rdma::service::check_name`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionName(String);
 
 impl RegionName {
-    /// Checks a name.
+    /// Checks a name and creates a `RegionName`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Description of the error in the name.
     pub fn new(name: &str) -> Result<Self, String> {
         rdma::service::check_name(name).map_err(|error| error.to_string())?;
         Ok(Self(name.to_owned()))
     }
 
-    /// The name.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -63,7 +63,7 @@ impl fmt::Display for RegionName {
     }
 }
 
-/// What a peer must show to be granted a region: 1 to 32 bytes. Never printed.
+/// Token that a peer must present to be granted a region: 1 to 32 bytes. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     bytes: [u8; Self::BYTES_MAX],
@@ -71,16 +71,16 @@ pub struct Token {
 }
 
 impl Token {
-    /// Bytes of the longest token.
+    /// Length in bytes of the longest token.
     pub const BYTES_MAX: usize = 32;
 
-    /// Largest token file that is read: `hex:` and 64 digits fit many times over.
+    /// Maximum size in bytes of a token file: several times `hex:` and 64 digits.
     const FILE_BYTES_MAX: u64 = 1024;
 
-    /// A token of these bytes.
+    /// Creates a token of these bytes.
     ///
     /// # Errors
-    /// If there are none, or more than 32.
+    /// There are no bytes, or more than 32.
     pub fn new(bytes: &[u8]) -> Result<Self, String> {
         let mut padded = [0; Self::BYTES_MAX];
         let len = u8::try_from(bytes.len()).ok().filter(|&n| n > 0);
@@ -93,10 +93,10 @@ impl Token {
         }
     }
 
-    /// A token written as text: `hex:` and an even number of digits, or else the bytes of the text itself.
+    /// Parses a token: `hex:` and an even number of digits, or else the bytes of the text itself.
     ///
     /// # Errors
-    /// What is wrong with it. The message does not repeat the token.
+    /// Description of the error, which does not repeat the token.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let Some(hex) = text.strip_prefix("hex:") else {
             return Self::new(text.as_bytes());
@@ -109,11 +109,11 @@ impl Token {
         Self::new(&bytes.ok_or("after `hex:` a token has an even number of hexadecimal digits")?)
     }
 
-    /// A token from a regular file that holds it as [`from_text`](Self::from_text) reads it, or as raw bytes; one
-    /// newline at the end does not count.
+    /// Reads a token from a regular file, as text in the format of [`from_text`](Self::from_text) or as raw bytes; one
+    /// newline at the end is ignored.
     ///
     /// # Errors
-    /// What is wrong with the file or the token.
+    /// Description of the error in the file or the token.
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let unreadable = |e: std::io::Error| format!("token file {}: {e}", path.display());
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -131,7 +131,7 @@ impl Token {
         token.map_err(|e| format!("token file {}: {e}", path.display()))
     }
 
-    /// The bytes.
+    /// Returns the bytes of the token.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
@@ -152,25 +152,25 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
-/// What peers may do with a region.
+/// Rights of peers to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// RDMA Read from it.
+    /// True if peers may read it with RDMA Read.
     pub remote_read: bool,
-    /// RDMA Write to it.
+    /// True if peers may write it with RDMA Write.
     pub remote_write: bool,
-    /// Atomic operations on it (RFC 7306).
+    /// True if peers may perform atomic operations (RFC 7306).
     pub remote_atomic: bool,
 }
 
 impl Access {
-    /// The rights' names, as files, the command line and the control socket write them.
+    /// Names of the rights in files, on the command line and on the control socket.
     pub const NAMES: [&'static str; 3] = ["remote-read", "remote-write", "remote-atomic"];
 
-    /// The rights named.
+    /// Returns the set of the rights named.
     ///
     /// # Errors
-    /// The first name that is none.
+    /// The first unknown name.
     pub fn from_names(names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, String> {
         let mut access = Self::default();
         for name in names {
@@ -192,18 +192,18 @@ impl Access {
         }
     }
 
-    /// The names of the rights given, in the order of [`NAMES`](Self::NAMES).
+    /// Returns the names of the rights in the set, in the order of [`NAMES`](Self::NAMES).
     pub fn names(self) -> Vec<&'static str> {
         let given = [self.remote_read, self.remote_write, self.remote_atomic];
         Self::NAMES.into_iter().zip(given).filter_map(|(name, given)| given.then_some(name)).collect()
     }
 
-    /// The rights as the region service writes them: bit 0 read, bit 1 write, bit 2 atomic.
+    /// Returns the rights in the region service's wire format: bit 0 read, bit 1 write, bit 2 atomic.
     pub fn bits(self) -> u8 {
         u8::from(self.remote_read) | (u8::from(self.remote_write) << 1) | (u8::from(self.remote_atomic) << 2)
     }
 
-    /// Whether no right is given.
+    /// Returns true if the set is empty.
     pub fn is_none(self) -> bool {
         self == Self::default()
     }

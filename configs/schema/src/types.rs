@@ -1,177 +1,177 @@
-//! The checked configuration. Every value is in its range, every default is filled in.
+//! Checked configuration: every value is in its range, and every default is filled in.
 //!
-//! The structs are `non_exhaustive`: only this crate makes them, and only out of a file that passed every check.
+//! The structs are `non_exhaustive`: only this crate creates them, from a file that passed every check.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rdma::{CrcPolicy, OutOfOrderPolicy};
 use tcp_stack::{ConnOptions, TcpConfig};
 
 use crate::text::{Access, RegionName, Token};
 
-/// How many `[[port]]` tables a file may have.
+/// Maximum number of `[[port]]` tables.
 pub const PORTS_MAX: usize = 8;
 
-/// Neighbors of one port with a fixed station address.
+/// Maximum number of neighbors with a fixed MAC address per port.
 pub const NEIGHBORS_MAX: usize = 1024;
 
-/// How many worker cores a file may name. 64 workers × 8 ports is 512 queues.
+/// Maximum number of worker cores. 64 workers × 8 ports are 512 queues.
 pub const WORKERS_MAX: usize = 64;
 
-/// A whole configuration file, checked.
+/// A complete, checked configuration file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// `[memory]`
+    /// Table `[memory]`: hugepages and packet buffers.
     pub memory: Memory,
-    /// `[[port]]`, 1 to [`PORTS_MAX`], names and devices distinct.
+    /// Tables `[[port]]`, 1 to [`PORTS_MAX`], with distinct names and devices.
     pub ports: Vec<Port>,
-    /// `[workers]`
+    /// Table `[workers]`: cores and idling.
     pub workers: Workers,
-    /// `[ip]`
+    /// Table `[ip]`: hop limit, fragments, path MTUs.
     pub ip: Ip,
-    /// `[tcp]`
+    /// Table `[tcp]`: connections, windows, timers.
     pub tcp: Tcp,
-    /// `[mpa]`
+    /// Table `[mpa]`: CRCs, markers, read depths, timeouts.
     pub mpa: Mpa,
-    /// `[placement]`
+    /// Table `[placement]`: out-of-order placement.
     pub placement: Placement,
-    /// `[limits]`
+    /// Table `[limits]`: regions, STags, neighbors.
     pub limits: Limits,
-    /// `[[listener]]`, TCP ports distinct.
+    /// Tables `[[listener]]`, with distinct TCP ports.
     pub listeners: Vec<Listener>,
-    /// `[[region]]`, names distinct, at most [`Limits::regions_max`].
+    /// Tables `[[region]]`, with distinct names, at most [`Limits::regions_max`].
     pub regions: Vec<Region>,
-    /// `[control]`
+    /// Table `[control]`: the control socket.
     pub control: Control,
-    /// `[log]`
+    /// Table `[log]`: the log level.
     pub log: Log,
 }
 
-/// `[memory]`: hugepages and packet buffers.
+/// Table `[memory]`: hugepages and packet buffers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Memory {
-    /// Whether the daemon starts without hugepages.
+    /// Policy for a machine without enough hugepages.
     pub hugepages: Hugepages,
-    /// The daemon never takes more than this many bytes for EAL, packet buffers and regions together.
-    /// `None`: whatever the system gives.
+    /// Maximum bytes for EAL, packet buffers and regions together; `None` for no limit.
     pub hugepage_limit_bytes: Option<u64>,
-    /// Packet buffers in all pools together; each worker has a pool on each port, of an equal share.
+    /// Packet buffers in all pools together; each worker has a pool on each port, of equal size.
     pub packet_buffers: u32,
-    /// EAL's `--file-prefix`: tells the files of several DPDK programs apart.
+    /// EAL's `--file-prefix`, which separates the files of several DPDK programs.
     pub file_prefix: String,
 }
 
-/// Whether the daemon starts without hugepages.
+/// Policy for a machine without enough hugepages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hugepages {
-    /// Hugepages or no start.
+    /// The daemon does not start without hugepages.
     Require,
-    /// Ordinary pages where hugepages are missing; the daemon is then shown as degraded.
+    /// The daemon uses ordinary pages if hugepages are missing, and reports itself as degraded.
     Prefer,
 }
 
-/// `[[port]]`: one DPDK port and its addresses.
+/// Table `[[port]]`: one DPDK port and its addresses.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Port {
-    /// What the port is called in listings.
+    /// Name of the port in listings.
     pub name: String,
-    /// The device behind it.
+    /// Device of the port.
     pub driver: Driver,
-    /// Bytes of the largest IP packet, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
+    /// MTU in bytes, 576 to 9600; at least 1280 with an IPv6 address (RFC 8200 §5).
     pub mtu: u16,
-    /// Station address; `None` takes the device's own.
+    /// MAC address; `None` for the device's own.
     pub mac: Option<[u8; 6]>,
-    /// 802.1Q identifier, 1 to 4094, put on every frame sent and required of every frame received.
+    /// 802.1Q identifier, 1 to 4094, written to every frame sent and required of every frame received.
     pub vlan: Option<u16>,
-    /// The port's IPv4 address and prefix. A port has this or `ipv6`, or both.
+    /// IPv4 address and prefix of the port. A port has this or `ipv6`, or both.
     pub ipv4: Option<Ipv4Net>,
-    /// The port's IPv6 address and prefix, beside the link-local one.
+    /// IPv6 address and prefix of the port, in addition to the link-local address.
     pub ipv6: Option<Ipv6Net>,
-    /// IPv4 next hop for what is off the link.
+    /// IPv4 next hop for destinations off the link.
     pub gateway: Option<Ipv4Addr>,
-    /// IPv6 next hop for what is off the link.
+    /// IPv6 next hop for destinations off the link.
     pub gateway6: Option<Ipv6Addr>,
-    /// Neighbors whose station address is fixed: addresses on the link, each once, at most [`NEIGHBORS_MAX`].
+    /// Neighbors with a fixed MAC address: distinct addresses on the link, at most [`NEIGHBORS_MAX`].
     pub neighbors: Vec<Neighbor>,
     /// Receive descriptors per queue, a power of two.
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue, a power of two.
     pub tx_descriptors: u16,
-    /// What the daemon does when the kernel interface behind the port is deleted. Without meaning for ports that have none.
+    /// Reaction to the deletion of the kernel interface behind the port. No meaning for ports without one.
     pub on_loss: OnLoss,
-    /// Leave checksums and the cutting of segments to a network card that can. Virtual devices, which would do it in
-    /// software, are not asked to.
+    /// True if a network card computes checksums and segments packets, as far as it can. Virtual devices, which would
+    /// do it in software, are not asked to.
     pub offloads: bool,
 }
 
-/// What follows when the interface behind a port is deleted.
+/// Reaction to the deletion of the interface behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
-    /// The daemon goes on without the port, and opens it again when the interface has returned. A TAP is made again.
+    /// The daemon continues without the port, and reopens it when the interface is back. It creates a TAP again.
     Wait,
-    /// The daemon ends with an error.
+    /// The daemon exits with an error.
     Exit,
 }
 
-/// A neighbor that is never asked for its station address, and whose claims to have another one are refused.
+/// A neighbor with a fixed MAC address: it is never resolved, and claims of another MAC address are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbor {
-    /// An address of another host in one of the port's prefixes, or a link-local one.
+    /// Address of another host in one of the port's prefixes, or a link-local address.
     pub address: IpAddr,
-    /// Its station address: not a group's, and not zero.
+    /// MAC address of the neighbor: neither multicast nor zero.
     pub mac: [u8; 6],
 }
 
-/// The device behind a port. No string holds what would break DPDK's `key=value,…` device arguments.
+/// Device of a port. No string contains characters that break DPDK's `key=value,…` device arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// A network card, bound to a user-space driver.
+    /// Network card, bound to a user-space driver.
     Pci {
-        /// `0000:3b:00.0`, lower case, with its domain.
+        /// PCI address such as `0000:3b:00.0`, in lower case, with its domain.
         address: String,
     },
-    /// A TAP interface that the daemon makes.
+    /// TAP interface that the daemon creates.
     Tap {
-        /// Its name in the kernel.
+        /// Name of the kernel interface.
         interface: String,
     },
-    /// libpcap: an interface, or files.
+    /// libpcap: an interface, or capture files.
     Pcap(Pcap),
-    /// A software ring: what is sent is received.
+    /// Software ring: every frame sent is received.
     Ring,
     /// Shared memory with another program.
     Memif(Memif),
-    /// A kernel interface through an AF_PACKET socket.
+    /// Kernel interface through an AF_PACKET socket.
     AfPacket {
-        /// Its name in the kernel.
+        /// Name of the kernel interface.
         interface: String,
     },
-    /// A kernel interface through AF_XDP sockets.
+    /// Kernel interface through AF_XDP sockets.
     AfXdp {
-        /// Its name in the kernel.
+        /// Name of the kernel interface.
         interface: String,
-        /// First of the interface's queues.
+        /// Index of the first queue of the interface.
         start_queue: u16,
-        /// How many of its queues, at least one.
+        /// Number of queues of the interface, at least one.
         queue_count: u16,
     },
 }
 
 impl Driver {
-    /// Bytes that the kernel keeps free before a frame that it receives into an AF_XDP buffer (XDP_PACKET_HEADROOM).
+    /// Bytes that the kernel reserves before a frame in an AF_XDP buffer (XDP_PACKET_HEADROOM).
     pub const XDP_HEADROOM_BYTES: u16 = 256;
 
-    /// Whether a PCI device is behind it, which reaches packet buffers by DMA: they must be in DPDK's own memory.
+    /// Returns true for a PCI device. It accesses packet buffers by DMA, so they must be in DPDK's own memory.
     pub fn is_pci(&self) -> bool {
         matches!(self, Self::Pci { .. })
     }
 
-    /// The kernel interface that the driver makes or uses.
+    /// Returns the kernel interface that the driver creates or uses.
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Tap { interface }
@@ -182,7 +182,7 @@ impl Driver {
         }
     }
 
-    /// The name that the configuration file calls the driver by.
+    /// Returns the name of the driver in the configuration file.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Pci { .. } => "pci",
@@ -196,32 +196,32 @@ impl Driver {
     }
 }
 
-/// Where a `pcap` port gets its frames.
+/// Source and destination of a `pcap` port's frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pcap {
-    /// A kernel interface.
+    /// Kernel interface, by name.
     Interface(String),
-    /// A capture that is replayed once, and one that is written.
+    /// A capture file that is replayed once, and one that is written.
     Files {
-        /// Frames received.
+        /// Capture file of the frames received.
         rx_file: PathBuf,
-        /// Frames sent.
+        /// Capture file of the frames sent.
         tx_file: PathBuf,
     },
 }
 
-/// A `memif` port.
+/// Shared-memory link of a `memif` port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memif {
-    /// Both ends name the same number.
+    /// Number of the link, the same at both ends.
     pub id: u32,
-    /// Which end this is.
+    /// Role of this end.
     pub role: MemifRole,
-    /// The Unix socket on which the ends meet.
+    /// Unix socket that connects the ends.
     pub socket: PathBuf,
 }
 
-/// Which end of a shared-memory link a port is.
+/// Role of one end of a shared-memory link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemifRole {
     /// Listens on the socket.
@@ -230,244 +230,206 @@ pub enum MemifRole {
     Client,
 }
 
-/// `[workers]`: who polls, and where.
+/// Table `[workers]`: cores and idling.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Workers {
-    /// One worker per core, 1 to [`WORKERS_MAX`] distinct ones. Whether they exist is known at start only.
+    /// One worker per core, 1 to [`WORKERS_MAX`] distinct cores. Their existence is checked at start.
     pub cores: Vec<u16>,
-    /// What a worker without work does.
+    /// Behavior of a worker without work.
     pub idle: Idle,
-    /// Core of the control thread, never a worker's; `None` is any core without a worker.
+    /// Core of the control thread, never a worker's; `None` for any core without a worker.
     pub control_core: Option<u16>,
 }
 
-/// What a worker without work does.
+/// Behavior of a worker without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Polls on: the least latency, a whole core.
+    /// Keeps polling: lowest latency, and a whole core in use.
     Spin,
-    /// Sleeps, ever longer up to a bound.
+    /// Sleeps with increasing intervals.
     Adaptive {
-        /// The bound, 1 to 10000 µs.
+        /// Longest sleep, 1 to 10000 µs.
         sleep_us_max: u32,
     },
 }
 
-/// `[ip]`, but for what is said there of path MTUs: that is in [`Tcp::stack`].
+/// Table `[ip]`, except for path MTU settings, which are in [`Tcp::stack`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Ip {
-    /// Hops that our packets may make: the TTL of IPv4, the hop limit of IPv6.
+    /// Hop limit of packets sent: the TTL of IPv4, the hop limit of IPv6.
     pub hop_limit: u8,
-    /// Packets that may wait for their fragments at a time, per worker and port; with 0 fragments are dropped.
+    /// Packets that may wait for fragments at a time, per worker and port; with 0, fragments are dropped.
     pub fragments_datagrams_max: u16,
     /// Packet-buffer bytes (true size) that fragments may occupy, per worker and port.
     pub fragments_bytes_max: u32,
-    /// How long a packet waits for its fragments (RFC 8200 §4.5: 60 seconds).
+    /// Time limit for the fragments of a packet, ms (RFC 8200 §4.5: 60 seconds).
     pub fragments_timeout_ms: u32,
-    /// Destinations behind a smaller MTU that are remembered, per worker and port.
+    /// Destinations whose path MTU is remembered, per worker and port.
     pub path_mtu_entries_max: u32,
 }
 
-/// `[tcp]`
+/// Table `[tcp]`: connections, windows, timers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Tcp {
-    /// Connections per worker and port.
+    /// Maximum number of connections per worker and port.
     pub connections_max: u32,
-    /// Of these, connections that one source may have, an IPv4 address or an IPv6 /64.
+    /// Maximum number of these from one source, an IPv4 address or an IPv6 /64.
     pub connections_per_source_max: u32,
-    /// Timeouts, options, congestion control, half-open connections, path MTUs.
+    /// Settings of the TCP stack: timeouts, options, congestion control, half-open connections, path MTUs.
     pub stack: TcpConfig,
-    /// Silence after which a peer is asked for a sign of life, seconds (RFC 9293 §3.8.4); `None` never asks.
+    /// Idle time before the first keepalive, seconds (RFC 9293 §3.8.4); `None` sends no keepalives.
     pub keepalive_s: Option<u32>,
-    /// How long it has to answer, seconds; no longer than that silence.
+    /// Time between keepalives without an answer, seconds; at most `keepalive_s`.
     pub keepalive_interval_s: u32,
-    /// Questions without an answer after which a connection is given up.
+    /// Number of unanswered keepalives after which a connection is closed.
     pub keepalive_probes: u8,
-    /// How long data may stay unacknowledged (RFC 9293 §3.9.1.8); `None` leaves it to the retries.
+    /// Time limit for unacknowledged data, ms (RFC 9293 §3.9.1.8); `None` leaves it to the number of retries.
     pub user_timeout_ms: Option<u32>,
-    /// Greatest receive window of a connection; at most 65535 without window scaling.
+    /// Maximum receive window of a connection, bytes; at most 65535 without window scaling.
     pub receive_window_bytes: u32,
-    /// The receive window that a connection begins with; it grows as far as its path and its reader can use it.
+    /// Initial receive window of a connection, bytes; it grows as far as path and reader can use it.
     pub receive_window_initial_bytes: u32,
-    /// Bytes that all connections together may have received and not let go of, per worker and port.
+    /// Bytes that all connections together may have received and not consumed, per worker and port.
     pub receive_memory_bytes: u64,
-    /// Packet buffers that received data of all connections together may retain, per worker and port; half of the pool at
-    /// most.
+    /// Packet buffers that received data of all connections together may retain, per worker and port; at most half of
+    /// the pool.
     pub received_buffers_max: u32,
-    /// Unacknowledged bytes that a connection may queue.
+    /// Maximum bytes that a connection may queue and have unacknowledged.
     pub send_buffer_bytes: u32,
     /// Packet-buffer bytes (true size, not payload) held for one connection behind a gap.
     pub held_bytes_max: u32,
-    /// Segments held for one connection behind a gap.
+    /// Maximum number of segments held for one connection behind a gap.
     pub held_segments_max: u16,
 }
 
-/// `[mpa]`
+/// Table `[mpa]`: CRCs, markers, read depths, timeouts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Mpa {
-    /// CRC policy of listeners that do not say.
-    pub crc: Crc,
-    /// Whether peers are asked for markers (RFC 5044 §4.3).
-    pub markers: Markers,
-    /// Time a peer has for the MPA request after the connection opened.
+    /// CRC policy of listeners without a key of their own.
+    pub crc: CrcPolicy,
+    /// True if peers are asked for markers (RFC 5044 §4.3). Markers that a peer asks for are always sent.
+    pub markers: bool,
+    /// Time limit for the MPA Request after the connection opened, ms.
     pub handshake_timeout_ms: u32,
-    /// Time that a connection being disconnected may wait for RDMA Reads, of either side, to be answered and taken.
+    /// Time that a disconnect may wait for RDMA Reads of either side, ms.
     pub disconnect_timeout_ms: u32,
-    /// How long an FPDU may stay incomplete before its connection is reset.
+    /// Time that an FPDU may stay incomplete before its connection is reset, ms.
     pub fpdu_timeout_ms: u32,
-    /// Greatest inbound RDMA Read queue depth granted, 0x3FFF being reserved (RFC 6581 §4).
+    /// Maximum inbound RDMA Read queue depth (IRD), below 0x3FFF, which is reserved (RFC 6581 §4).
     pub ird_max: u16,
-    /// Greatest outbound RDMA Read queue depth used.
+    /// Maximum outbound RDMA Read queue depth (ORD).
     pub ord_max: u16,
 }
 
-/// CRC32c of FPDUs (RFC 5044 §4.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crc {
-    /// Always.
-    On,
-    /// Not, if the peer agrees.
-    Off,
-}
-
-/// Markers in what peers send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Markers {
-    /// None.
-    Off,
-    /// Asked for. What we send has them whenever the peer asks.
-    Receive,
-}
-
-/// `[placement]`: what arrives behind a gap in the stream.
+/// Table `[placement]`: RDMA Writes behind a gap in the stream.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Placement {
-    /// How it is located.
+    /// Policy for locating FPDUs behind a gap.
     pub out_of_order: OutOfOrderPolicy,
-    /// Whether the last segment of a message may be placed before the gap closes, too.
-    pub last_segment: LastSegment,
+    /// True if the last segment of a message may also be placed before the gap closes (`last_segment = "early"`).
+    pub last_out_of_order: bool,
 }
 
-/// How RDMA Writes behind a gap are located.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutOfOrderPolicy {
-    /// Not at all: they wait until the gap has closed.
-    Off,
-    /// By markers.
-    Markers,
-    /// By markers, and where CRCs are in use also by the start of a segment.
-    Aligned,
-}
-
-/// When the last segment of a message is placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LastSegment {
-    /// When all before it was.
-    InOrder,
-    /// When it comes.
-    Early,
-}
-
-/// `[limits]`
+/// Table `[limits]`: regions, STags, neighbors.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Regions at a time, those of the file and those registered later together.
+    /// Maximum number of regions, those of the file and those registered later together.
     pub regions_max: u32,
-    /// STags in force at a time per worker; one per connection of the region service.
+    /// Maximum number of valid STags per worker; the region service uses one per connection.
     pub grants_max: u32,
-    /// Neighbors (ARP, NDP) remembered per worker and port.
+    /// Maximum number of neighbors (ARP, NDP) remembered per worker and port.
     pub neighbors_max: u32,
 }
 
-/// `[[listener]]`
+/// Table `[[listener]]`: a TCP port and its service.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Listener {
-    /// TCP port, both address families, on every DPDK port.
+    /// TCP port, for both address families, on every DPDK port.
     pub port: u16,
-    /// What answers.
+    /// Service that answers on the port.
     pub service: Service,
-    /// Connections being opened.
+    /// Maximum number of connections being opened.
     pub backlog: u16,
-    /// Connections at a time, per worker and port.
+    /// Maximum number of connections, per worker and port.
     pub connections_max: u32,
-    /// What its connections are like: its own keys, `[tcp]`'s where it has none.
+    /// Options of its connections: its own keys, and those of `[tcp]` for the others.
     pub conn: ConnOptions,
-    /// CRC policy, its own or `[mpa]`'s. Without meaning for the services of RFC 862 to 864.
-    pub crc: Crc,
+    /// CRC policy: its own key, or that of `[mpa]`. No meaning for services other than `region`.
+    pub crc: CrcPolicy,
 }
 
-/// What answers on a TCP port.
+/// Service on a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Regions, by name in the MPA private data.
+    /// Region service: regions by name in the MPA private data.
     Region,
-    /// RFC 862
+    /// Echo Protocol (RFC 862).
     Echo,
-    /// RFC 863
+    /// Discard Protocol (RFC 863).
     Discard,
-    /// RFC 864
+    /// Character Generator Protocol (RFC 864).
     Chargen,
-    /// RFC 867: the time in one line.
+    /// Daytime Protocol (RFC 867): the time in one line.
     Daytime,
 }
 
-/// `[[region]]`
+/// Table `[[region]]`: memory that peers may access.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Region {
-    /// What peers ask for.
+    /// Name that peers request.
     pub name: RegionName,
-    /// Bytes that peers can address. Memory is taken in whole pages.
+    /// Bytes that peers can address. Memory is allocated in whole pages.
     pub bytes: u64,
-    /// What peers may do; at least one right.
+    /// Rights of peers; at least one.
     pub access: Access,
-    /// What peers must show, if anything.
+    /// Token that peers must present, if any.
     pub token: Option<Token>,
-    /// Where peers must come from; empty admits all.
+    /// Source prefixes of admitted peers; empty admits all.
     pub allow: Vec<IpNet>,
 }
 
-/// `[control]`
+/// Table `[control]`: the control socket.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Control {
     /// Absolute path of the Unix socket, short enough for `sun_path`.
     pub socket: PathBuf,
-    /// 0600 or 0660.
+    /// File mode of the socket, 0600 or 0660.
     pub mode: u32,
-    /// Group that owns the socket and may use it, by name or number. Whether it exists is known at start only.
+    /// Group that owns the socket and may use it, by name or number. Its existence is checked at start.
     pub group: Option<String>,
-    /// Clients at a time.
+    /// Maximum number of clients at a time.
     pub clients_max: u16,
-    /// A client that says nothing for this long is let go.
+    /// Idle time after which a client is disconnected, ms.
     pub idle_timeout_ms: u32,
 }
 
-/// `[log]`
+/// Table `[log]`: the log level.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Log {
-    /// The least severe level that is written.
+    /// Least severe level that is written.
     pub level: LogLevel,
 }
 
 /// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Something failed.
+    /// Failure of an operation or of the daemon.
     Error,
-    /// Something will.
+    /// A condition that may lead to a failure.
     Warn,
-    /// Something happened.
+    /// A normal event of interest.
     Info,
-    /// Why it happened.
+    /// Details for diagnosing a problem.
     Debug,
 }
 

@@ -1,4 +1,4 @@
-//! See `configs/schema/tests/fuzz/target.rs`.
+//! libFuzzer entry point; the target is in `configs/schema/tests/fuzz/target.rs`.
 #![no_main]
 
 #[path = "../../tests/fuzz/target.rs"]

@@ -1,16 +1,16 @@
-//! `[memory]`, and whether everything fits.
+//! Checks `[memory]`, and that buffers, limit and machine fit the whole file.
 
 use crate::plan::{Kind, memory_plan, packet_buffers_default, packet_buffers_min};
 use crate::read::{Report, Section, show_size};
 use crate::types::{Config, Hugepages, Ip, Memory, Port, Tcp, Workers};
 
-/// Buffers of the largest pool: 4 Mi × 9.8 KiB = 39 GiB.
+/// Maximum number of packet buffers: 4 Mi × 9.8 KiB = 39 GiB.
 pub(super) const PACKET_BUFFERS_MAX: u32 = 4 << 20;
 
-/// Hugepages of the largest machine thought of: 16 TiB.
+/// Maximum `hugepage_limit` in bytes: 16 TiB.
 const LIMIT_BYTES_MAX: u64 = 16 << 40;
 
-/// What stands in the file, before the rest of the file gives the defaults.
+/// Values of the file, before defaults are computed from the rest of the file.
 pub(super) struct Values {
     hugepages: Hugepages,
     limit: Option<u64>,
@@ -41,7 +41,7 @@ fn file_prefix(text: &str) -> Result<String, String> {
     Err(format!("`{text}` cannot be part of a file name of DPDK"))
 }
 
-/// Fills in what follows from the rest of the file.
+/// Fills in the defaults that depend on the rest of the file.
 pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, ip: &Ip, tcp: &Tcp) -> Memory {
     let workers = u64::try_from(workers.cores.len()).unwrap_or(u64::MAX);
     let default = || {
@@ -57,10 +57,10 @@ pub(super) fn resolve(values: Values, ports: &[Port], workers: &Workers, ip: &Ip
     }
 }
 
-/// The tables that decide how much memory is taken: a mistake there makes the sum meaningless.
+/// Tables that determine the memory needed: a mistake there makes the sum meaningless.
 const DECIDE: [&str; 7] = ["memory", "port", "workers", "ip", "tcp", "limits", "region"];
 
-/// Whether the buffers suffice for the queues, and the whole for the limit and for the machine.
+/// Checks that the buffers suffice for the queues, and that the total is within the limit and the machine's memory.
 pub(super) fn check_plan(section: &Section<'_>, report: &Report, config: &Config) {
     if report.has_mistakes_in(&DECIDE) {
         return;
@@ -91,7 +91,7 @@ pub(super) fn check_plan(section: &Section<'_>, report: &Report, config: &Config
     }
 }
 
-/// Whether the machine has the hugepages that the file does not start without.
+/// Checks that the machine has the hugepages that the file requires.
 fn check_free(section: &Section<'_>, report: &Report, config: &Config, needed: u64) {
     let Some(machine) = report.machine() else { return };
     let free = machine.hugepages_free();

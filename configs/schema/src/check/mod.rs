@@ -1,4 +1,4 @@
-//! From the text to the checked configuration. Each submodule checks one part of the file.
+//! Checks the text of a configuration file and builds the [`Config`]. Each submodule checks one part of the file.
 
 mod memory;
 mod port;
@@ -17,32 +17,32 @@ use crate::plan;
 use crate::read::{Place, Report, Section};
 use crate::types::Config;
 
-/// Bytes of the largest file that is read.
+/// Maximum size in bytes of a configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 impl Config {
-    /// Reads and checks a file of at most 1 MiB. Token files are looked up in the file's own folder.
+    /// Reads and checks a file of at most 1 MiB. Relative token files are resolved in the file's own folder.
     ///
     /// # Errors
-    /// Every mistake in the file, or the one that made it unreadable.
+    /// All mistakes in the file, or the reason why it cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         load(path, None)
     }
 
-    /// Checks the text of a file. `name` is the file's path: it stands in the report, and relative token files
-    /// are looked up beside it.
+    /// Checks the text of a file. `name` is the file's path: the report names it, and relative token files are
+    /// resolved beside it.
     ///
     /// # Errors
-    /// Every mistake in the text.
+    /// All mistakes in the text.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
         parse(name, text, None)
     }
 
-    /// As [`load`](Self::load), and compares the file with a machine: whether its cores are online, its interfaces,
-    /// PCI devices, groups and folders exist, its TAPs are free, and the hugepages that it requires are.
+    /// As [`load`](Self::load), and compares the file with a machine: cores must be online, interfaces, PCI devices,
+    /// groups and folders must exist, TAPs must be free, and required hugepages available.
     ///
     /// # Errors
-    /// Every mistake in the file and everything that the machine lacks, together.
+    /// All mistakes in the file, and everything that the machine lacks, together.
     pub fn load_on(path: &Path, machine: &Machine) -> Result<Self, ConfigErrors> {
         load(path, Some(machine.clone()))
     }
@@ -55,8 +55,8 @@ impl Config {
         parse(name, text, Some(machine.clone()))
     }
 
-    /// Bytes of one packet buffer's data room, headroom included: what `rte_pktmbuf_pool_create` takes.
-    /// Large enough for a whole frame of any port, so that a received frame is never split.
+    /// Returns the bytes of one packet buffer's data room, headroom included, for `rte_pktmbuf_pool_create`. It holds
+    /// a complete frame of any port, so that a received frame is never split.
     pub fn data_room_bytes(&self) -> u16 {
         plan::data_room_bytes(&self.ports)
     }
@@ -95,7 +95,7 @@ pub(crate) fn parse(name: &str, text: &str, machine: Option<Machine>) -> Result<
     }
 }
 
-/// The configuration, the mistakes, and the keys that were asked for.
+/// Returns the configuration, the mistakes, and the keys that were read.
 pub(crate) fn parse_parts(
     name: &str,
     text: &str,
@@ -103,7 +103,7 @@ pub(crate) fn parse_parts(
 ) -> (Option<Config>, Vec<Found>, Vec<String>) {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        // What follows a syntax error may be misread: its meaning is not judged.
+        // The text after a syntax error may be misread, so it is not checked.
         let found = errors.iter().map(syntax).collect();
         return (None, found, Vec::new());
     }
@@ -127,7 +127,7 @@ fn syntax(error: &toml::de::Error) -> Found {
     }
 }
 
-/// Checks the whole file. What comes back is meant to be used only if nothing was reported.
+/// Checks the complete file. The result is valid only if no mistake was reported.
 fn check_top(mut top: Section<'_>, report: &Report, folder: &Path) -> Config {
     let mut memory_section = top.section("memory");
     let memory_values = memory::read(&mut memory_section);

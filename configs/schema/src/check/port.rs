@@ -1,4 +1,4 @@
-//! `[[port]]`: the device, the link and the addresses.
+//! Checks `[[port]]`: device, link and addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -36,12 +36,12 @@ const KINDS: [(&str, Kind); 7] = [
     ("af_xdp", Kind::AfXdp),
 ];
 
-/// The words for what follows the loss of an interface.
+/// Words for the reaction to the loss of an interface.
 const ON_LOSS: [(&str, OnLoss); 2] = [("wait", OnLoss::Wait), ("exit", OnLoss::Exit)];
 const ON_LOSS_HELP: &str =
     "`wait` opens the port again when its interface has returned, `exit` ends the daemon";
 
-/// The keys of all drivers.
+/// Keys of all drivers.
 const DRIVER_KEYS: [&str; 9] =
     ["address", "interface", "rx_file", "tx_file", "id", "role", "socket", "start_queue", "queue_count"];
 
@@ -62,7 +62,7 @@ pub(super) fn read_all(top: &mut Section<'_>, report: &Report) -> Vec<Port> {
     ports
 }
 
-/// What the ports read so far have taken for themselves, each with the port's name.
+/// Resources of the ports read so far, each with the port's name.
 #[derive(Default)]
 struct Taken {
     names: Vec<String>,
@@ -96,7 +96,7 @@ impl Taken {
     }
 }
 
-/// Whether two ports would have one device. A name that is missing was reported, and is no device.
+/// Returns true if two ports would use the same device. A missing name was reported, and matches no device.
 fn same_device(a: &Driver, b: &Driver) -> bool {
     match (a, b) {
         (Driver::Ring, Driver::Ring) => false,
@@ -111,7 +111,7 @@ fn same_device(a: &Driver, b: &Driver) -> bool {
     }
 }
 
-/// One port. `None` only if the driver is not known, since the other keys depend on it.
+/// Reads one port. `None` only if the driver is unknown, since the other keys depend on it.
 fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Taken) -> Option<Port> {
     let name = section.parsed("name", "1 to 31 letters, digits, `.`, `-` or `_`", |t| word(t, 31));
     let mtu = section.number("mtu", 576..=9600, "the largest IP packet in bytes").unwrap_or(1500);
@@ -134,7 +134,7 @@ fn read(mut section: Section<'_>, report: &Report, index: usize, taken: &mut Tak
             "raise the MTU or remove the IPv6 address",
         );
     }
-    // A gateway may belong to the address that cannot be read.
+    // A gateway may belong to an address that could not be parsed.
     let gateway = gateway.filter(|_| whole || ipv4.is_some());
     let gateway6 = gateway6.filter(|_| whole || ipv6.is_some());
     check_gateways(&section, report, (ipv4, gateway), (ipv6, gateway6));
@@ -180,10 +180,10 @@ fn descriptors(section: &mut Section<'_>, report: &Report, key: &'static str) ->
     count
 }
 
-/// A port's own networks, of each family.
+/// Networks of a port, by address family.
 type Networks = (Option<Ipv4Net>, Option<Ipv6Net>);
 
-/// One IPv4 and one IPv6 address at most, one of the two at least; and whether all of the list could be read.
+/// Reads at most one IPv4 and one IPv6 address, at least one of the two; and returns true if the whole list is valid.
 fn addresses(section: &mut Section<'_>, report: &Report) -> (Networks, bool) {
     const HELP: &str = "write the port's own address with the length of its prefix, e.g. \"10.77.0.2/24\"";
     let (mut ipv4, mut ipv6, mut whole) = (None, None, true);
@@ -221,10 +221,10 @@ fn addresses(section: &mut Section<'_>, report: &Report) -> (Networks, bool) {
     ((ipv4, ipv6), whole)
 }
 
-/// What is wrong with an own IPv4 address.
+/// Returns the error in a port's own IPv4 address, if any.
 fn own_ipv4(net: Ipv4Net) -> Option<String> {
     let address = net.addr();
-    // In a prefix of 31 both addresses are hosts (RFC 3021).
+    // In a prefix of 31 bits both addresses are hosts (RFC 3021).
     let edge = net.prefix_len() < 31 && (address == net.network() || address == net.broadcast());
     (edge || !is_host_v4(address))
         .then(|| format!("{address} cannot be the address of a port in {}", net.trunc()))
@@ -267,7 +267,7 @@ fn check_gateways(
     }
 }
 
-/// The `[[port.neighbor]]` tables.
+/// Reads the `[[port.neighbor]]` tables.
 fn neighbors(
     section: &mut Section<'_>,
     report: &Report,
@@ -303,7 +303,7 @@ fn neighbors(
     neighbors
 }
 
-/// Whether another host of a network can have this address of it.
+/// Returns true if another host of the network can have this address.
 fn own_ipv4_in(net: Ipv4Net, address: Ipv4Addr) -> bool {
     let host = Ipv4Net::new(address, net.prefix_len());
     net.addr() != address && host.is_ok_and(|host| own_ipv4(host).is_none())
@@ -329,7 +329,7 @@ fn complain(report: &Report, place: &Place, good: bool, gateway: IpAddr, net: Op
     }
 }
 
-/// Whether the machine has the device, and nobody else has taken it.
+/// Checks that the machine has the device, and that no other process uses it.
 fn check_device(section: &Section<'_>, report: &Report, driver: &Driver, mtu: u16) {
     let Some(machine) = report.machine() else { return };
     match driver {
@@ -354,7 +354,7 @@ fn check_device(section: &Section<'_>, report: &Report, driver: &Driver, mtu: u1
     }
 }
 
-/// A TAP is made by the daemon, or was made before and is free.
+/// Checks a TAP: the daemon creates it, or it exists and is free.
 fn check_tap(section: &Section<'_>, report: &Report, machine: &Machine, interface: &str) {
     let Some(found) = machine.interface(interface).filter(|_| !interface.is_empty()) else { return };
     let place = section.place_of("interface");
@@ -409,7 +409,7 @@ fn driver(section: &mut Section<'_>, report: &Report) -> Option<Driver> {
         if section.value("driver").is_none() {
             section.missing("driver", "choose one, e.g. driver = \"tap\"");
         }
-        // Which of these belong to the port is not known: they are not unknown either.
+        // The keys that belong to the port are not known, so none of them is unknown.
         for key in DRIVER_KEYS {
             section.value(key);
         }
@@ -434,7 +434,7 @@ fn driver(section: &mut Section<'_>, report: &Report) -> Option<Driver> {
     })
 }
 
-/// A key that the driver cannot do without; the empty value only if that was reported.
+/// Reads a key that the driver requires; returns the empty value only if a mistake was reported.
 fn required<T: Default>(
     section: &mut Section<'_>,
     key: &'static str,
@@ -507,7 +507,8 @@ fn word(text: &str, len_max: usize) -> Result<String, String> {
     Err(format!("`{text}` does not fit"))
 }
 
-/// Linux: at most 15 bytes, no `/`, no white space, not `.` or `..`; here also nothing that DPDK would misread.
+/// Checks an interface name. Linux: at most 15 bytes, no `/`, no white space, not `.` or `..`; here also no character
+/// that DPDK would misread.
 fn interface_name(text: &str) -> Result<String, String> {
     word(text, 15)
         .ok()
@@ -527,7 +528,7 @@ fn socket_path(text: &str) -> Result<PathBuf, String> {
     device_path(text)
 }
 
-/// `0000:3b:00.0`, or `3b:00.0` for domain 0.
+/// Parses a PCI address: `0000:3b:00.0`, or `3b:00.0` for domain 0.
 fn pci_address(text: &str) -> Result<String, String> {
     let wrong = || format!("`{text}` is not a PCI address");
     let full = if text.matches(':').count() == 1 { format!("0000:{text}") } else { text.to_owned() };

@@ -1,4 +1,4 @@
-//! `[[listener]]`, `[[region]]`, `[control]`, `[log]`.
+//! Checks `[[listener]]`, `[[region]]`, `[control]` and `[log]`.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,13 @@ use crate::types::{Control, Limits, Listener, Log, LogLevel, Mpa, Region, Servic
 /// Bytes of `sun_path` without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// TCP ports that answer.
+/// Maximum number of listening TCP ports.
 const LISTENERS_MAX: usize = 64;
 
-/// Bytes of the largest region: 1 TiB.
+/// Maximum size in bytes of a region: 1 TiB.
 const REGION_BYTES_MAX: u64 = 1 << 40;
 
-/// Source prefixes of one region; they are searched one after another when a peer asks.
+/// Maximum number of source prefixes of one region; they are searched sequentially when a peer asks.
 const PREFIXES_MAX: usize = 64;
 
 pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: &Mpa) -> Vec<Listener> {
@@ -45,7 +45,7 @@ pub(super) fn listeners(top: &mut Section<'_>, report: &Report, tcp: &Tcp, mpa: 
     listeners
 }
 
-/// A listener, and its port even if another key of it is wrong: that the port is taken is a mistake of its own.
+/// A listener, and its port even if another key is wrong: a port used twice is a mistake of its own.
 struct Listened {
     port: Option<u16>,
     listener: Option<Listener>,
@@ -113,7 +113,7 @@ pub(super) fn regions(top: &mut Section<'_>, report: &Report, limits: &Limits, f
     regions
 }
 
-/// A region, and its name even if another key of it is wrong.
+/// A region, and its name even if another key is wrong.
 struct Named {
     name: Option<RegionName>,
     region: Option<Region>,
@@ -215,7 +215,7 @@ pub(super) fn control(mut section: Section<'_>, report: &Report) -> Control {
     control
 }
 
-/// Whether the machine has the group, and a folder that the socket's own can be made in.
+/// Checks that the machine has the group, and a folder in which the socket's own can be created.
 fn check_control(section: &Section<'_>, report: &Report, control: &Control) {
     let Some(machine) = report.machine() else { return };
     if let Some(group) = &control.group
@@ -227,7 +227,7 @@ fn check_control(section: &Section<'_>, report: &Report, control: &Control) {
     check_folder(report, &section.place_of("socket"), &control.socket, 2);
 }
 
-/// Whether the folder of a file exists; or, if the daemon makes that, the one above (`levels` = 2).
+/// Checks that the folder of a file exists; or, if the daemon creates that, the one above (`levels` = 2).
 pub(super) fn check_folder(report: &Report, place: &Place, file: &Path, levels: usize) {
     let Some(machine) = report.machine() else { return };
     let folders: Vec<&Path> = file.ancestors().skip(1).take(levels).collect();
@@ -240,7 +240,7 @@ pub(super) fn check_folder(report: &Report, place: &Place, file: &Path, levels: 
     }
 }
 
-/// A path that fits into a socket address.
+/// Parses a path that fits into a socket address.
 pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
     if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
         return Err(format!("`{text}` is not the absolute path of a socket"));
@@ -254,7 +254,7 @@ pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
 }
 
-/// `"0660"`, or the TOML number `0o660`. Nothing for others: whoever may use the socket rules the daemon.
+/// Reads `"0660"`, or the TOML number `0o660`. No other users: a client of the socket controls the daemon.
 fn mode(section: &mut Section<'_>, report: &Report) -> Option<u32> {
     let value = section.value("mode")?;
     let mode = match (value.value.as_str(), value.value.as_integer()) {

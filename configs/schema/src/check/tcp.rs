@@ -1,4 +1,4 @@
-//! `[tcp]` and `[ip]`, and what a listener has of them to itself.
+//! Checks `[tcp]` and `[ip]`, and the TCP keys of a listener.
 
 use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
@@ -10,57 +10,58 @@ use crate::types::{Ip, Memory, Port, Tcp};
 /// RFC 7323 §2.3: "the maximum window scale is 14", of a 16-bit window: 65535 × 2¹⁴.
 const WINDOW_MAX: u32 = 65535 << 14;
 
-/// What a window can be without scaling (RFC 9293 §3.1).
+/// Maximum window without scaling, bytes (RFC 9293 §3.1).
 const WINDOW_UNSCALED_MAX: u32 = 65535;
 
-/// Connections per worker and port: 1 Mi × about 16 KiB (with the read queue at its default) = 16 GiB.
+/// Maximum number of connections per worker and port: 1 Mi × about 16 KiB (with the default read queue) = 16 GiB.
 const CONNECTIONS_MAX: u32 = 1 << 20;
 
-/// The largest receive window, bytes, where the file does not say: 100 Mbit/s over a round trip of 100 ms, 1,250,000, and a little.
+/// Default of the maximum receive window, bytes: 100 Mbit/s over a round trip of 100 ms, 1,250,000, and a margin.
 const WINDOW_DEFAULT: u32 = 1280 << 10;
 
-/// The initial window, bytes: ten segments where the MTU is 9000 (10 × 8960).
+/// Initial congestion window, bytes: ten segments at an MTU of 9000 (10 × 8960).
 const INITIAL_WINDOW: u32 = 89_600;
 
-/// Ten segments of any IP packet.
+/// Ten segments of the largest IP packet, bytes.
 const INITIAL_WINDOW_MAX: u32 = 10 * 65_535;
 
-/// RFC 9293 §3.8.4 has "no less than two hours" as the default of an application that asks for keepalives. A region's
-/// peer that vanished holds an STag and a place for that long, so the daemon asks sooner.
+/// Default keepalive time in seconds. RFC 9293 §3.8.4 has "no less than two hours" as the default of an application
+/// that asks for keepalives. A region's peer that vanished holds an STag and a connection slot for that long, so the
+/// daemon probes sooner.
 const KEEPALIVE_S: u32 = 600;
 
-/// Received bytes of all connections of a worker on a port: 1 TiB.
+/// Maximum received bytes of all connections of a worker on a port: 1 TiB.
 const RECEIVE_MEMORY_MAX: u64 = 1 << 40;
 
-/// The longest that a peer may be waited for where a key bounds that: a day.
+/// Maximum of keys that bound the time to wait for a peer, ms: one day.
 const PATIENCE_MS_MAX: u32 = 86_400_000;
 
 /// RFC 8201 §5.3: a larger path MTU "MUST NOT be" tried "less than 5 minutes after a Packet Too Big message".
 const PATH_MTU_AGE_S_MIN: u32 = 300;
 
-/// RFC 4821 §7.7: a black hole is there after "R1" timeouts in a row, 3 at least (RFC 9293 §3.8.3).
+/// RFC 4821 §7.7: a black hole is assumed after "R1" consecutive timeouts, at least 3 (RFC 9293 §3.8.3).
 const BLACK_HOLE_TIMEOUTS_MIN: u8 = 3;
 
-/// The words for a congestion control.
+/// Words for the congestion controls.
 const CONGESTION: [(&str, Congestion); 4] = [
     ("newreno", Congestion::NewReno),
     ("cubic", Congestion::Cubic),
     ("dctcp", Congestion::Dctcp),
     ("bbr", Congestion::Bbr),
 ];
-const CONGESTION_HELP: &str = "`cubic` suits most networks, `dctcp` those whose switches mark and whose hosts all use it, \
-                               `bbr` paths that lose packets at random";
+const CONGESTION_HELP: &str = "`cubic` suits most networks, `dctcp` those whose switches mark and whose hosts all \
+                               use it, `bbr` paths that lose packets at random";
 
-/// The words for explicit congestion notification.
+/// Words for explicit congestion notification.
 const ECN: [(&str, Ecn); 3] = [("off", Ecn::Off), ("accept", Ecn::Accept), ("on", Ecn::On)];
 const ECN_HELP: &str = "`accept` lets peers ask for it, `on` asks for it, too, `off` does neither";
 
-/// What the daemon wants of TCP where the file does not say.
+/// Returns the daemon's defaults of TCP.
 fn preset(section: &mut Section<'_>) -> TcpConfig {
     let profiles = [("internet", TcpConfig::default()), ("data-center", TcpConfig::data_center())];
     let help = "`data-center` is for round trips below a millisecond between hosts that are all configured like this";
     let preset = section.choice("profile", &profiles, help).unwrap_or_default();
-    // Not as the RFCs have it: `docs/deviations.md` says why.
+    // These differ from the RFCs; `docs/deviations.md` gives the reasons.
     TcpConfig { syn_retries: 6, time_wait_ms: 60_000, initial_window_bytes: INITIAL_WINDOW, ..preset }
 }
 
@@ -169,7 +170,7 @@ fn opening(section: &mut Section<'_>, preset: TcpConfig, connections_max: u32, r
     }
 }
 
-/// Connections that a part of all may have, as a key says.
+/// Reads a maximum number of connections, as a share of all.
 pub(super) fn share_of_connections(
     section: &mut Section<'_>,
     report: &Report,
@@ -248,7 +249,7 @@ fn user_timeout(section: &mut Section<'_>, default: Option<u32>) -> Option<u32> 
     }
 }
 
-/// What two keys say together.
+/// Checks combinations of keys.
 fn check_tcp(section: &Section<'_>, report: &Report, tcp: &Tcp) {
     let TcpConfig { rto_min_ms, rto_max_ms, window_scale, .. } = tcp.stack;
     if rto_min_ms > rto_max_ms {
@@ -277,7 +278,7 @@ fn check_tcp(section: &Section<'_>, report: &Report, tcp: &Tcp) {
     }
 }
 
-/// What `[memory]` decides where `[tcp]` does not.
+/// Fills in the defaults that depend on `[memory]`.
 pub(super) fn resolve(tcp: &mut Tcp, memory: &Memory, ports: &[Port], workers: u64) {
     if tcp.receive_memory_bytes == 0 {
         tcp.receive_memory_bytes = receive_memory_default(memory, ports, workers);
@@ -287,7 +288,7 @@ pub(super) fn resolve(tcp: &mut Tcp, memory: &Memory, ports: &[Port], workers: u
     }
 }
 
-/// RFC 8257 §3: DCTCP lives on marks.
+/// RFC 8257 §3: DCTCP requires ECN marks.
 fn check_dctcp(section: &Section<'_>, report: &Report, congestion: Congestion, ecn: Ecn) {
     if congestion == Congestion::Dctcp && ecn == Ecn::Off {
         let help = "remove `ecn`, or choose another congestion control";
@@ -295,7 +296,7 @@ fn check_dctcp(section: &Section<'_>, report: &Report, congestion: Congestion, e
     }
 }
 
-/// The options of a listener's connections: its own keys, and `[tcp]`'s for the others.
+/// Reads the options of a listener's connections: its own keys, and those of `[tcp]` for the others.
 pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp) -> ConnOptions {
     let congestion = section.choice("congestion", &CONGESTION, CONGESTION_HELP);
     let ecn = section.choice("ecn", &ECN, ECN_HELP);
@@ -317,12 +318,12 @@ pub(super) fn conn_options(section: &mut Section<'_>, report: &Report, tcp: &Tcp
         user_timeout_ms: user_timeout(section, tcp.user_timeout_ms),
         congestion,
         ecn,
-        // The engine asks for it on behalf of services that place what comes behind a gap.
+        // The region service enables it, as it places RDMA Writes behind a gap.
         out_of_order: false,
     }
 }
 
-/// `[ip]`. What it says of path MTUs is TCP's to heed, and goes to `tcp`.
+/// Reads `[ip]`. Its path MTU keys concern TCP, and go to `tcp`.
 pub(super) fn ip(mut section: Section<'_>, report: &Report, ports: &[Port], tcp: &mut TcpConfig) -> Ip {
     let ip = Ip {
         hop_limit: section.number("hop_limit", 1..=255, "hops that packets may make").unwrap_or(64),

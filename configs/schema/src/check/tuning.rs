@@ -1,9 +1,9 @@
-//! `[workers]`, `[mpa]`, `[limits]`.
+//! Checks `[workers]`, `[mpa]`, `[placement]` and `[limits]`.
+
+use rdma::{CrcPolicy, OutOfOrderPolicy};
 
 use crate::read::{Place, Report, Section};
-use crate::types::{
-    Crc, Idle, LastSegment, Limits, Markers, Mpa, OutOfOrderPolicy, Placement, WORKERS_MAX, Workers,
-};
+use crate::types::{Idle, Limits, Mpa, Placement, WORKERS_MAX, Workers};
 
 /// Highest core number: DPDK's RTE_MAX_LCORE is 128 on the least build, a thread can be put on any core.
 const CORE_MAX: i128 = 1023;
@@ -12,7 +12,7 @@ const CORE_MAX: i128 = 1023;
 /// 1024 × 48 bytes × 2 = 96 KiB.
 const READS_MAX: u16 = 1024;
 
-/// STags per worker: 1 Mi of the 16 Mi that a 24-bit index tells apart, so that a guess seldom hits one.
+/// Maximum number of STags per worker: 1 Mi of the 16 Mi values of a 24-bit index, so that most guesses fail.
 const GRANTS_MAX: u32 = 1 << 20;
 
 pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
@@ -49,7 +49,7 @@ pub(super) fn workers(mut section: Section<'_>, report: &Report) -> Workers {
     Workers { cores, idle, control_core }
 }
 
-/// Whether the machine has a core that a thread is to run on.
+/// Checks that the machine has a core on which a thread is to run.
 fn check_core(report: &Report, place: &Place, core: u16) {
     if let Some(machine) = report.machine()
         && !machine.cores().contains(&core)
@@ -93,13 +93,13 @@ fn cores(section: &mut Section<'_>, report: &Report) -> Option<Vec<u16>> {
     Some(cores)
 }
 
-/// The words for a CRC policy.
-pub(super) const CRC: [(&str, Crc); 2] = [("on", Crc::On), ("off", Crc::Off)];
+/// Words for the CRC policies.
+pub(super) const CRC: [(&str, CrcPolicy); 2] = [("on", CrcPolicy::Required), ("off", CrcPolicy::IfPeerAsks)];
 
-/// What they mean.
+/// Help text for the CRC policies.
 pub(super) const CRC_HELP: &str = "`on` checks every FPDU, `off` does without if the peer agrees";
 
-const MARKERS: [(&str, Markers); 2] = [("off", Markers::Off), ("receive", Markers::Receive)];
+const MARKERS: [(&str, bool); 2] = [("off", false), ("receive", true)];
 
 const OUT_OF_ORDER: [(&str, OutOfOrderPolicy); 3] = [
     ("off", OutOfOrderPolicy::Off),
@@ -107,15 +107,14 @@ const OUT_OF_ORDER: [(&str, OutOfOrderPolicy); 3] = [
     ("aligned", OutOfOrderPolicy::Aligned),
 ];
 
-const LAST_SEGMENT: [(&str, LastSegment); 2] =
-    [("in-order", LastSegment::InOrder), ("early", LastSegment::Early)];
+const LAST_SEGMENT: [(&str, bool); 2] = [("in-order", false), ("early", true)];
 
 pub(super) fn mpa(mut section: Section<'_>) -> Mpa {
     let mpa = Mpa {
-        crc: section.choice("crc", &CRC, CRC_HELP).unwrap_or(Crc::On),
+        crc: section.choice("crc", &CRC, CRC_HELP).unwrap_or(CrcPolicy::Required),
         markers: section
             .choice("markers", &MARKERS, "`receive` asks peers for them; some refuse a peer that asks")
-            .unwrap_or(Markers::Off),
+            .unwrap_or(false),
         handshake_timeout_ms: section
             .number("handshake_timeout_ms", 100..=600_000, "the time a peer has for its MPA request")
             .unwrap_or(10_000),
@@ -141,9 +140,9 @@ pub(super) fn placement(mut section: Section<'_>) -> Placement {
         out_of_order: section
             .choice("out_of_order", &OUT_OF_ORDER, "how RDMA Writes behind a gap are located")
             .unwrap_or(OutOfOrderPolicy::Aligned),
-        last_segment: section
+        last_out_of_order: section
             .choice("last_segment", &LAST_SEGMENT, "when the last segment of a message is placed")
-            .unwrap_or(LastSegment::InOrder),
+            .unwrap_or(false),
     };
     section.finish();
     placement

@@ -1,9 +1,9 @@
-//! Mistakes that meet: one hides no other, one makes no second one, and two ports share nothing.
+//! Several mistakes in one file: all are reported, none causes a second report, and two ports share no device.
 
 use super::mistakes::{PORT, beside_port, errors, one};
 use crate::Config;
 
-/// The keys of all mistakes in a text.
+/// Returns the keys of all mistakes in a text.
 fn keys(text: &str) -> Vec<String> {
     errors(text).mistakes().iter().map(|mistake| mistake.key.clone()).collect()
 }
@@ -34,7 +34,7 @@ fn one_mistake_makes_no_second_one() {
     beside_port("[tcp]\ncongestion = 'dctcp'\necn = 'of'\n", "tcp.ecn", "not a choice");
     let gateway = "driver = 'ring'\naddresses = ['10.0.0.300/24']\ngateway = '10.0.0.1'\n";
     one(&format!("[[port]]\n{gateway}"), "port[0].addresses[0]", "not an address");
-    // The sum of the memory means nothing when one of its parts is wrong.
+    // The memory sum is meaningless if one of its parts is wrong.
     beside_port("[workers]\ncores = []\n[memory]\npacket_buffers = 1\n", "workers.cores", "0 cores");
     beside_port("[tcp]\nrto_min_ms = 1000\nrto_max_ms = 'x'\n", "tcp.rto_max_ms", "of type");
 }
@@ -62,7 +62,7 @@ fn ports_share_neither_address_nor_device() {
         format!("driver = 'pcap'\nrx_file = '/a'\ntx_file = '{tx}'\naddresses = ['10.0.0.{host}/24']")
     };
     assert_eq!(two(&files("/b", 2), &files("/b", 3)), ["port[1]"]);
-    // One capture may be received on two ports.
+    // Two ports may replay the same capture.
     let text = format!("[[port]]\n{}\n[[port]]\n{}\n", files("/b", 2), files("/c", 3));
     Config::parse("t.toml", &text).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The files that are shipped.
+//! Configuration files that are shipped in configs/.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn every_file_loads_and_fits_its_own_limit() {
     assert!(seen >= 7, "{seen} files");
 }
 
-/// What people and scripts rely on.
+/// Properties of tap.toml that people and scripts rely on.
 #[test]
 fn the_laboratory_is_as_promised() {
     let c = load("tap.toml");
@@ -48,7 +48,7 @@ fn the_laboratory_is_as_promised() {
         (7400, Service::Region),
     ];
     assert_eq!(listeners, BTreeMap::from(expected));
-    // One host has a thousand connections on every service over each family, and leaves room to others.
+    // One host can have a thousand connections on every service over each address family, and leaves room for others.
     let host = 1000 * u32::try_from(listeners.len()).unwrap();
     assert!(
         c.tcp.connections_per_source_max >= host && c.listeners.iter().all(|l| l.connections_max >= 2000)
@@ -66,7 +66,7 @@ fn the_laboratory_is_as_promised() {
     assert_eq!(c.control.socket, Path::new("/run/iwarpd/control.sock"));
 }
 
-/// A fresh machine may have no hugepages, and the region is registered when the daemon runs already.
+/// A fresh machine may have no hugepages, and the region is registered while the daemon runs.
 #[test]
 fn the_demonstration_leaves_room_for_its_region() {
     for name in ["demo.toml", "tap.toml"] {
@@ -78,7 +78,7 @@ fn the_demonstration_leaves_room_for_its_region() {
     }
 }
 
-/// `listener[0].port` → `listener.port`
+/// Removes the indices: `listener[0].port` → `listener.port`.
 fn without_indices(path: &str) -> String {
     path.split('.')
         .map(|part| part.split_once('[').map_or(part, |(name, _)| name))
@@ -86,7 +86,7 @@ fn without_indices(path: &str) -> String {
         .join(".")
 }
 
-/// The tables of a file and the keys in them, those behind `#` too.
+/// Returns the tables of a file and their keys, including those behind `#`.
 fn keys_of(text: &str) -> BTreeSet<String> {
     let (mut table, mut keys) = (String::new(), BTreeSet::new());
     for line in text.lines().map(|line| line.trim_start_matches(['#', ' '])) {
@@ -100,7 +100,7 @@ fn keys_of(text: &str) -> BTreeSet<String> {
     keys
 }
 
-/// The reference names every key that any check asks for, and states the true defaults.
+/// The reference names every key that a check reads, and states the actual defaults.
 #[test]
 fn the_reference_is_complete_and_true() {
     let text = std::fs::read_to_string(folder().join("reference.toml")).unwrap();

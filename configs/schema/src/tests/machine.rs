@@ -1,4 +1,5 @@
-//! What the machine lacks: told all at once, each where the file asks for it. The machine is a folder of files.
+//! Comparison with the machine: everything that it lacks is reported at once, at the key that requires it. The machine
+//! is a folder of files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +7,8 @@ use std::path::Path;
 
 use crate::{Config, ConfigErrors, Machine, Source};
 
-/// A machine with CPUs 0 to 3 and 8, 100 free hugepages, a group, an Ethernet interface, a free TAP and one in use.
+/// Returns a machine with CPUs 0 to 3 and 8, 100 free hugepages, a group, an Ethernet interface, a free TAP and one in
+/// use.
 fn machine() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
@@ -37,7 +39,7 @@ fn check(root: &Path, text: &str) -> Result<Config, ConfigErrors> {
     Config::parse_on("t.toml", text, &Machine::at(root))
 }
 
-/// Exactly one thing lacks: at this key, with this in its message. Without a machine the text is right.
+/// Expects that exactly one thing is missing: at this key, with this message. Without a machine the text is valid.
 #[track_caller]
 fn lacks(text: &str, key: &str, message: &str) {
     let machine = machine();
@@ -56,7 +58,7 @@ fn has(text: &str) {
     check(machine.path(), text).unwrap_or_else(|errors| panic!("{}", errors.short()));
 }
 
-/// A port of this driver, and other tables.
+/// Returns a file with a port of this driver, and other tables.
 fn port(lines: &str, tables: &str) -> String {
     format!(
         "[memory]\nhugepages = 'prefer'\n[[port]]\naddresses = ['10.0.0.2/24']\n{lines}\n{tables}\n\
@@ -121,7 +123,7 @@ fn files_and_folders() {
     has(&pcap("/run/some", "/run/out"));
     let control = |lines: &str| port(RING, &format!("[control]\n{lines}"));
     lacks(&control("socket = '/none/iwarpd/s'"), "control.socket", "no folder /none");
-    // The daemon makes the socket's own folder.
+    // The daemon creates the socket's own folder.
     has(&control("socket = '/run/iwarpd/s'"));
     has(&control("socket = '/run/s'"));
 }
@@ -148,7 +150,7 @@ fn hugepages() {
     has(&text("require", "16M"));
 }
 
-/// The list of the first-time user: everything at once, and mistakes of the file among it.
+/// The report for a first-time user: everything that is missing, with the mistakes of the file.
 #[test]
 fn everything_is_told_at_once() {
     let machine = machine();

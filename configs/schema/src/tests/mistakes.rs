@@ -1,4 +1,4 @@
-//! One case per mistake: what is written, and where and how it is reported.
+//! One case per mistake: the text, and the place and message of the report.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ pub(super) fn errors(text: &str) -> ConfigErrors {
     Config::parse("t.toml", text).expect_err(text)
 }
 
-/// Exactly one mistake: at this key, with this in its message.
+/// Expects exactly one mistake: at this key, with this in its message.
 #[track_caller]
 pub(super) fn one(text: &str, key: &str, message: &str) {
     let errors = errors(text);
@@ -22,19 +22,19 @@ pub(super) fn one(text: &str, key: &str, message: &str) {
     assert!(!mistake.help.is_empty() && mistake.line > 0 && mistake.column > 0);
 }
 
-/// One mistake in a table that stands beside a good port.
+/// Expects one mistake in a table beside a valid port.
 #[track_caller]
 pub(super) fn beside_port(table: &str, key: &str, message: &str) {
     one(&format!("{PORT}{table}"), key, message);
 }
 
-/// One mistake in a line added to a good port.
+/// Expects one mistake in a line added to a valid port.
 #[track_caller]
 fn in_port(line: &str, key: &str, message: &str) {
     one(&format!("{PORT}{line}\n"), key, message);
 }
 
-/// One mistake in a port of this driver.
+/// Expects one mistake in a port of this driver.
 #[track_caller]
 fn driver(lines: &str, key: &str, message: &str) {
     one(&format!("[[port]]\naddresses = [\"10.0.0.2/24\"]\n{lines}\n"), key, message);
@@ -63,8 +63,9 @@ fn columns_count_characters() {
 
 #[test]
 fn all_mistakes_come_at_once_in_order() {
-    let text = "[memory]\nhugepages = \"maybe\"\n[[port]]\ndriver = \"tap\"\nmtu = 99\naddresses = [\"10.0.0.0/24\", 7]\n\
-                mtuu = 3\n[tcp]\nrto_min_ms = \"x\"\n[[listener]]\nport = 0\nservice = \"app\"\n[[region]]\nname = \"\"\n";
+    let text = "[memory]\nhugepages = \"maybe\"\n[[port]]\ndriver = \"tap\"\nmtu = 99\n\
+                addresses = [\"10.0.0.0/24\", 7]\nmtuu = 3\n[tcp]\nrto_min_ms = \"x\"\n[[listener]]\nport = 0\n\
+                service = \"app\"\n[[region]]\nname = \"\"\n";
     let errors = errors(text);
     let keys: Vec<_> = errors.mistakes().iter().map(|m| m.key.as_str()).collect();
     assert_eq!(
@@ -152,7 +153,7 @@ fn memory() {
     assert!(errors(&text).short().contains("29313 packet buffers of 2176 bytes: 70M, region r: 64M"));
 }
 
-/// A port on the same device with addresses of its own.
+/// Returns a port on the same device with addresses of its own.
 fn another_port(number: u8) -> String {
     PORT.replace("10.77.0.2", &format!("10.77.{number}.2")).replace("fd77::", &format!("fd{number}::"))
 }
@@ -276,7 +277,7 @@ fn workers() {
     beside_port("[workers]\ncontrol_core = 1024\n", "workers.control_core", "out of range");
 }
 
-/// Each number just outside its range, on both sides where there are two: table, key, value.
+/// Numbers just outside their range, at both ends if there are two: table, key, value.
 const OUT_OF_RANGE: &[(&str, &str, &str)] = &[
     ("tcp", "connections_max", "0"),
     ("tcp", "connections_max", "1048577"),
@@ -403,7 +404,7 @@ fn ip() {
     assert!(Config::parse("t", &format!("{PORT}{none}")).is_ok());
 }
 
-/// What a listener says for its own connections is checked as it is in `[tcp]`.
+/// The keys of a listener for its own connections are checked like those of `[tcp]`.
 #[test]
 fn options_of_a_listener() {
     let echo = |line: &str, key: &str, message: &str| {
@@ -572,7 +573,7 @@ fn toml_like() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(words.to_vec()), 0..80).prop_map(|parts| parts.concat())
 }
 
-/// A line that is right or nearly so, for a table.
+/// Generates lines for a table that are valid or almost valid.
 fn lines() -> impl Strategy<Value = String> {
     let line = (toml_like(), any::<i64>(), ".{0,40}").prop_map(|(soup, number, text)| {
         let quoted = toml::Value::String(text).to_string();

@@ -1,4 +1,4 @@
-//! `[[port.neighbor]]`.
+//! Checks of the `[[port.neighbor]]` tables.
 
 use super::mistakes::{PORT, one};
 use crate::Config;

@@ -1,8 +1,9 @@
-//! What the checked values are.
+//! Values of the checked configuration: as written, and defaults.
 
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use rdma::{CrcPolicy, OutOfOrderPolicy};
 
 use tcp_stack::{Congestion, ConnOptions, Ecn, Keepalive, SynCookies, TcpConfig};
 
@@ -105,9 +106,9 @@ fn everything_stated_is_kept() {
     assert_eq!((c.workers.idle, c.workers.control_core), (Idle::Adaptive { sleep_us_max: 7 }, Some(0)));
     let listeners: Vec<_> =
         c.listeners.iter().map(|l| (l.port, l.backlog, l.connections_max, l.crc)).collect();
-    assert_eq!(listeners, [(7400, 5, 9, Crc::Off), (7401, 128, 4096, Crc::On)]);
-    let placement = (c.mpa.markers, c.placement.out_of_order, c.placement.last_segment);
-    assert_eq!(placement, (Markers::Receive, OutOfOrderPolicy::Markers, LastSegment::Early));
+    assert_eq!(listeners, [(7400, 5, 9, CrcPolicy::IfPeerAsks), (7401, 128, 4096, CrcPolicy::Required)]);
+    let placement = (c.mpa.markers, c.placement.out_of_order, c.placement.last_out_of_order);
+    assert_eq!(placement, (true, OutOfOrderPolicy::Markers, true));
     let r = &c.regions[0];
     assert_eq!((r.name.as_str(), r.bytes, r.access.bits()), ("Bär", 5, 0b110));
     assert_eq!(r.token.as_ref().unwrap().as_bytes(), [0, 255]);
@@ -193,13 +194,14 @@ fn rights_have_names_and_bits() {
     assert!(Access::from_names(["remote-read", "local"]).unwrap_err().contains("`local`"));
 }
 
-/// The arithmetic, once by hand: one worker, one port, everything at its default.
+/// The memory plan computed by hand: one worker, one port, all values at their defaults.
 #[test]
 fn the_plan_adds_up() {
-    let text = "[memory]\nhugepage_limit = \"1G\"\n[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n[[region]]\n\
-                name = \"r\"\nsize = 1\naccess = [\"remote-read\"]\n";
+    let text = "[memory]\nhugepage_limit = \"1G\"\n[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n\
+                [[region]]\nname = \"r\"\nsize = 1\naccess = [\"remote-read\"]\n";
     let config = parse(text);
-    // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved + 256 KiB of fragments / 2304, and 16 × (⌈1 MiB / 1428⌉ + ⌈1280 KiB / 1428⌉).
+    // 2048 descriptors + 64 in bursts + 384 in the cache + 256 reserved + 256 KiB of fragments / 2304, and 16 × (⌈1
+    // MiB / 1428⌉ + ⌈1280 KiB / 1428⌉).
     assert_eq!(config.memory.packet_buffers, 2048 + 64 + 384 + 256 + 113 + 16 * (735 + 918));
     // 2048 + 128; an object of 2432 bytes: 862 per page.
     assert_eq!(config.data_room_bytes(), 2176);
@@ -218,7 +220,7 @@ fn the_plan_adds_up() {
     assert_eq!(heap, (40 << 20) + eal + connections + tables + ip + (64 << 16));
 }
 
-/// A PCI device reaches DPDK's memory by DMA: hugepages. The heap is the same but for that.
+/// A PCI device accesses its descriptors by DMA, so they are in hugepages. The other heap items are the same.
 #[test]
 fn descriptors_of_a_card_are_in_hugepages() {
     let port = |driver: &str| format!("[[port]]\n{driver}\naddresses = [\"10.0.0.2/24\"]\n");
@@ -228,7 +230,7 @@ fn descriptors_of_a_card_are_in_hugepages() {
     assert_eq!(card.heap_bytes() + (8 << 20) + 2048 * 128, ring.heap_bytes());
 }
 
-/// The kernel keeps 256 bytes of an AF_XDP buffer free: 128 more are needed as soon as the frame does not fit beside them.
+/// The kernel reserves 256 bytes of an AF_XDP buffer: 128 more are needed if the frame does not fit beside them.
 #[test]
 fn buffers_of_af_xdp_have_room_for_what_the_kernel_keeps_free() {
     for (mtu, room) in [(576, 2176), (1500, 2176), (1774, 2176), (1775, 2240), (3000, 3456), (3438, 3840)] {
@@ -250,7 +252,7 @@ fn pools_are_per_worker_and_port() {
     assert!(Config::parse("t", &least).is_err_and(|e| e.short().contains("11460 to")));
 }
 
-/// All pools are of one size: that of the port with the longest queues.
+/// All pools have the same size: that of the port with the longest queues.
 #[test]
 fn every_pool_fills_the_longest_queues() {
     let ring = |n: u8, descriptors: u32| {
@@ -264,7 +266,7 @@ fn every_pool_fills_the_longest_queues() {
 
 const RING: &str = "[[port]]\ndriver = \"ring\"\naddresses = [\"10.0.0.2/24\"]\n";
 
-/// The options of the connections of a listener with these lines, under this `[tcp]`.
+/// Returns the options of a listener's connections, for these lines and this `[tcp]`.
 fn conn(tcp: &str, listener: &str) -> ConnOptions {
     let listener = format!("[[listener]]\nport = 7\nservice = 'echo'\n{listener}\n");
     parse(&format!("{RING}[tcp]\n{tcp}\n{listener}")).listeners[0].conn
@@ -302,9 +304,11 @@ fn a_listener_chooses_for_its_connections() {
 #[test]
 fn tcp_is_what_the_file_says() {
     let text = "profile = 'internet'\nrto_min_ms = 10\nrto_max_ms = 9000\nsyn_retries = 3\ndata_retries = 4\n\
-                time_wait_ms = 5\nzero_window_ms = 8\nchallenge_acks_max = 20\nchallenge_interval_ms = 900\nfin_wait_2_ms = 0\ndelayed_ack_ms = 6\npeer_delayed_ack_ms = 7\n\
+                time_wait_ms = 5\nzero_window_ms = 8\nchallenge_acks_max = 20\nchallenge_interval_ms = 900\n\
+                fin_wait_2_ms = 0\ndelayed_ack_ms = 6\npeer_delayed_ack_ms = 7\n\
                 congestion = 'dctcp'\necn = 'on'\ndctcp_ect_control = false\npacing = true\nsack = false\n\
-                timestamps = false\ninitial_window_segments = 4\ninitial_window_bytes = 8000\nhalf_open_max = 64\ngive_way_after_ms = 2500\nsyn_cookies = 'always'\n\
+                timestamps = false\ninitial_window_segments = 4\ninitial_window_bytes = 8000\nhalf_open_max = 64\n\
+                give_way_after_ms = 2500\nsyn_cookies = 'always'\n\
                 [ip]\npath_mtu_min = 1000\npath_mtu_age_s = 300\nblack_hole_timeouts = 4\n";
     let stack = parse(&format!("{RING}[tcp]\n{text}")).tcp.stack;
     let expected = TcpConfig {
@@ -408,7 +412,8 @@ fn receive_memory_follows_the_packet_buffers() {
 
 #[test]
 fn ip_is_what_the_file_says() {
-    let ip = "hop_limit = 9\nfragments_datagrams_max = 3\nfragments_bytes_max = '1M'\nfragments_timeout_ms = 5000\npath_mtu_entries_max = 7\n";
+    let ip = "hop_limit = 9\nfragments_datagrams_max = 3\nfragments_bytes_max = '1M'\n\
+              fragments_timeout_ms = 5000\npath_mtu_entries_max = 7\n";
     let ip = parse(&format!("{RING}[ip]\n{ip}")).ip;
     assert_eq!((ip.hop_limit, ip.fragments_datagrams_max, ip.fragments_bytes_max), (9, 3, 1 << 20));
     assert_eq!((ip.fragments_timeout_ms, ip.path_mtu_entries_max), (5000, 7));
@@ -416,7 +421,10 @@ fn ip_is_what_the_file_says() {
 
 proptest! {
     #[test]
-    fn a_whole_number_of_units_reads_back(n in 0u64..1 << 20, unit in prop::sample::select(vec![("", 0), ("k", 10), ("M", 20), ("G", 30)])) {
+    fn a_whole_number_of_units_reads_back(
+        n in 0u64..1 << 20,
+        unit in prop::sample::select(vec![("", 0), ("k", 10), ("M", 20), ("G", 30)]),
+    ) {
         prop_assert_eq!(parse_size(&format!("{n}{}", unit.0)), Ok(n << unit.1));
         prop_assert_eq!(parse_size(&read::show_size(n << unit.1)), Ok(n << unit.1));
     }

@@ -1,4 +1,4 @@
-//! The target of `configs/schema/fuzz` on the stable toolchain.
+//! Runs the fuzz target of `configs/schema/fuzz` on the stable toolchain, over its corpus and random inputs.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "../../../../tcp-stack/tests/corpus/mod.rs"]

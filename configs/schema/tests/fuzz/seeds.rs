@@ -1,6 +1,6 @@
-//! The inputs that the corpus begins with.
+//! Seed inputs of the corpus.
 
-/// The configurations that are delivered, without their comments.
+/// Returns the shipped configurations without their comments.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let names = ["af_packet", "af_xdp", "demo", "memif", "pcap", "pci", "reference", "tap"];

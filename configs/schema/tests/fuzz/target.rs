@@ -1,11 +1,11 @@
-//! Texts of configuration files: each is a configuration whose cost can be summed up, or has mistakes that stand where
-//! the report says, however it is written.
+//! Fuzz target: an arbitrary text is either a configuration whose memory plan can be computed, or has mistakes at the
+//! places that the report states.
 
 use iwarp_config::{Config, memory_plan};
 
 pub(crate) fn files(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    // Files that the text names are looked for in a folder that is not there.
+    // Files that the text names are resolved in a folder that does not exist.
     let errors = match Config::parse("/nonexistent/t.toml", text) {
         Ok(config) => {
             let plan = memory_plan(&config);
