@@ -348,8 +348,8 @@ fn tcp_is_what_the_file_says() {
     }
 }
 
-/// A profile sets what belongs together; a key of its own has the last word. There are no more half-open
-/// connections than connections.
+/// A profile sets several keys together; a key in the file overrides it. There are at most as many half-open
+/// connections as connections.
 #[test]
 fn a_profile_gives_way_to_keys() {
     let tcp = |lines: &str| parse(&format!("{RING}[tcp]\n{lines}\n")).tcp.stack;
@@ -364,7 +364,7 @@ fn a_profile_gives_way_to_keys() {
     assert_eq!(tcp("connections_max = 100").half_open_max, 100);
 }
 
-/// One source has three quarters of the connections, unless the file says.
+/// By default one source may have three quarters of the connections.
 #[test]
 fn a_source_has_a_part_of_the_connections() {
     let tcp = |lines: &str| parse(&format!("{RING}[tcp]\n{lines}\n")).tcp.connections_per_source_max;
@@ -375,7 +375,8 @@ fn a_source_has_a_part_of_the_connections() {
     assert_eq!(tcp("connections_max = 100\nconnections_per_source_max = 100"), 100);
 }
 
-/// By default one connection fills 100 Mbit/s over 100 ms, with several ports, too; small pools say what they allow.
+/// By default one connection fills 100 Mbit/s over 100 ms, also with several ports; the report states the rate that
+/// small pools allow.
 #[test]
 fn one_connection_fills_a_long_path() {
     let ports: String =
@@ -398,11 +399,11 @@ fn one_connection_fills_a_long_path() {
     assert!(connection_window_line(&small).contains("81 Mbit/s"), "{}", connection_window_line(&small));
 }
 
-/// Windows begin small and share what the packet buffers can hold.
+/// The receive memory follows from the number of packet buffers, and windows begin small.
 #[test]
 fn receive_memory_follows_the_packet_buffers() {
     let tcp = |lines: &str| parse(&format!("{RING}{lines}\n")).tcp;
-    // Half of the 29,313 buffers, 1428 bytes in each.
+    // Half of the 29,313 buffers, with 1428 bytes each.
     assert_eq!(tcp("").receive_memory_bytes, 14_656 * 1428);
     assert_eq!(tcp("[memory]\npacket_buffers = 2865").receive_memory_bytes, 1432 * 1428);
     assert_eq!(tcp("[tcp]\nreceive_memory_bytes = '1G'").receive_memory_bytes, 1 << 30);
