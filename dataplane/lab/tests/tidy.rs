@@ -30,8 +30,7 @@ const LEFT_FOR_LATER: [&str; 5] = [
 const NOT_RUN: &str = concat!("#[ig", "nore");
 
 fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().expect("dataplane/ lies in the repository").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the folder of the repository exists")
 }
 
 /// Returns every file below the root with one of these extensions: path from the root, and text.
