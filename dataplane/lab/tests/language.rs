@@ -112,8 +112,10 @@ fn lines_end_within_the_columns() {
     let mut offences = Vec::new();
     for (path, text) in files(&["rs", "md", "sh", "py", "c", "h", "toml", "pkt"]) {
         for (number, line) in (1..).zip(text.lines()) {
+            // Markdown cannot break a row of a table.
+            let row = path.ends_with(".md") && line.starts_with('|');
             let columns = line.chars().count();
-            if columns > COLUMNS_MAX {
+            if columns > COLUMNS_MAX && !row {
                 offences.push(format!("{path}:{number}: {columns} columns, {COLUMNS_MAX} at most"));
             }
         }
