@@ -64,11 +64,11 @@ iwarp_counters::counters! {
         ecn_reductions,
         /// Acknowledgments sent without payload.
         acks_out,
-        /// Resets sent.
+        /// Reset segments (RST) sent.
         resets_out,
-        /// Segments retransmitted.
+        /// Number of segments retransmitted.
         retransmits,
-        /// Payload retransmitted, bytes.
+        /// Payload of retransmitted segments, bytes.
         bytes_retransmitted,
         /// Segments retransmitted from a copy, because the port still held the buffer.
         retransmit_copies,
@@ -78,7 +78,7 @@ iwarp_counters::counters! {
         splits,
         /// Of these, segments split because of the peer's window.
         window_splits,
-        /// Retransmission timeouts.
+/// Expirations of the retransmission timer.
         timeouts,
         /// Retransmission timeouts found to be spurious, and undone.
         spurious_timeouts,
@@ -96,9 +96,9 @@ iwarp_counters::counters! {
         window_never_opened,
         /// Advances of the peer's urgent pointer (RFC 9293 §3.8.5).
         urgent_in,
-        /// Keepalive probes sent.
+        /// Keepalive probes sent (RFC 9293 §3.8.4).
         keepalive_probes,
-        /// Out-of-order segments held.
+        /// Out-of-order segments held for reassembly.
         held_segments,
         /// Of these, segments that the application took out of order.
         taken_segments,

@@ -127,7 +127,7 @@ pub(crate) struct SendQueue {
     /// Segments in flight, by transmission time.
     flight: List,
     segments: u32,
-    /// Queued payload, bytes.
+    /// Payload of queued segments, bytes.
     bytes: u32,
     in_flight: u32,
     flight_segments: u32,
