@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 const PIECE_BYTES: usize = 4096;
 
 /// Longest wait for a slow reader. After a lost line, the next lines do not wait.
-const PATIENCE: Duration = Duration::from_millis(100);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 
 iwarp_counters::counters! {
     /// Counters of the log.
@@ -80,14 +80,14 @@ pub fn say(text: &str) {
     STDERR.offer(&mut Stderr(io::stderr().lock()), text.as_bytes());
 }
 
-/// Writer to stderr that blocks for [`PATIENCE`] at most.
+/// Writer to stderr that blocks for [`WRITE_TIMEOUT`] at most.
 struct Stderr(io::StderrLock<'static>);
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = bytes.get(..PIECE_BYTES).unwrap_or(bytes);
-        let patience = if lost_in_a_row() == 0 { PATIENCE } else { Duration::ZERO };
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
+        let limit = if lost_in_a_row() == 0 { WRITE_TIMEOUT } else { Duration::ZERO };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
         let mut set = [PollFd::new(&self.0, PollFlags::OUT)];
         // A signal that interrupts the wait must not cost the line: the write decides.
         if poll(&mut set, Some(&timeout)) == Ok(0) {

@@ -73,7 +73,7 @@ fn regions(config: &Config, plan: &MemoryPlan) -> Regions {
         .map(|region| region.bytes.checked_next_multiple_of(HUGEPAGE_BYTES).unwrap_or(u64::MAX))
         .sum();
     let bytes_max = plan.region_room_bytes().map(|room| room.saturating_add(configured));
-    Regions::new(config.limits.regions_max, ordinary_too(config), bytes_max)
+    Regions::new(config.limits.regions_max, ordinary_allowed(config), bytes_max)
 }
 
 /// Checks the free hugepages against the need of all configurations. Returns a message if there are too few and every
@@ -86,7 +86,7 @@ fn check_hugepages(configs: &[&Config]) -> Result<Option<String>> {
         return Ok(None);
     }
     let short = format!("{needed} hugepages of 2 MiB are needed and {free} are free");
-    if configs.iter().all(|config| ordinary_too(config)) {
+    if configs.iter().all(|config| ordinary_allowed(config)) {
         return Ok(Some(short));
     }
     bail!(
@@ -97,7 +97,7 @@ fn check_hugepages(configs: &[&Config]) -> Result<Option<String>> {
 }
 
 /// Returns true if the configuration accepts ordinary pages when there are too few hugepages.
-fn ordinary_too(config: &Config) -> bool {
+fn ordinary_allowed(config: &Config) -> bool {
     matches!(config.memory.hugepages, Hugepages::Prefer)
 }
 
@@ -194,7 +194,7 @@ impl Pools {
         let pool = MempoolConfig { count, cache: WORKER_CACHE, data_room };
         let mut degraded = None;
         let mut make = || match Mempool::contiguous(eal, pool, Pages::Huge) {
-            Err(PoolError::Memory(short)) if ordinary_too(config) => {
+            Err(PoolError::Memory(short)) if ordinary_allowed(config) => {
                 degraded = Some(format!("ordinary pages: packet buffers of port {}: {short}", port.name));
                 Mempool::contiguous(eal, pool, Pages::Ordinary)
             }

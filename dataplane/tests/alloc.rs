@@ -25,7 +25,7 @@ fn watch_steps(on: bool) {
 
 const MIB: u64 = 1 << 20;
 const PIECE: u32 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// An engine and a client with a granted stream, and memory of the client.
 struct Bench {
@@ -40,12 +40,12 @@ impl Bench {
         let mut lab = Lab::new(Setup { link, mtu, markers, seed: u64::from(mtu), ..Setup::default() });
         let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let conn = lab.connect(REGION, Session::region("lab", both, b"", CrcPolicy::Required));
-        lab.run_until("a grant", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
+        lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
         let mut source = vec![0; lab.region_bytes().len()];
         fill(0, &mut source);
         let local = lab.client.memory.add(source).unwrap();
         let echo = lab.connect(ECHO, Session::Bytes(Bytes { bulk: 1, lead: 256 << 10, ..Bytes::default() }));
-        lab.run_until("an echo", PATIENCE, |lab| lab.client.bytes(echo).received == 1);
+        lab.run_until("an echo", TIME_LIMIT, |lab| lab.client.bytes(echo).received == 1);
         Self { lab, conn, local, echo }
     }
 
@@ -68,7 +68,7 @@ impl Bench {
 
     fn post(&mut self, reads: bool, at: u64, len: u32) {
         let conn = self.conn;
-        self.lab.run_until("a place in the queue", PATIENCE, |lab| {
+        self.lab.run_until("a place in the queue", TIME_LIMIT, |lab| {
             lab.client.established(conn).1.info().work_pending < 16
         });
         if reads {
@@ -81,7 +81,7 @@ impl Bench {
     fn drain(&mut self) {
         let conn = self.conn;
         self.lab
-            .run_until("all work", PATIENCE, |lab| lab.client.established(conn).1.info().work_pending == 0);
+            .run_until("all work", TIME_LIMIT, |lab| lab.client.established(conn).1.info().work_pending == 0);
     }
 
     fn echo(&mut self, bytes: u64) {
@@ -89,7 +89,7 @@ impl Bench {
         let stream = self.lab.client.bytes(conn);
         stream.bulk += bytes;
         let all = stream.sent + stream.bulk;
-        self.lab.run_until("the echo", PATIENCE, |lab| lab.client.bytes(conn).received == all);
+        self.lab.run_until("the echo", TIME_LIMIT, |lab| lab.client.bytes(conn).received == all);
         assert_eq!(self.lab.client.bytes(conn).wrong, 0);
     }
 
@@ -149,10 +149,10 @@ fn no_allocation_in_discard_and_chargen() {
     let lab = &mut bench.lab;
     let discard = lab.connect(DISCARD, Session::Bytes(Bytes { bulk: MIB, ..Bytes::default() }));
     let chargen = lab.connect(CHARGEN, Session::Bytes(Bytes::default()));
-    lab.run_until("a start", PATIENCE, |lab| lab.client.bytes(chargen).received > MIB);
+    lab.run_until("a start", TIME_LIMIT, |lab| lab.client.bytes(chargen).received > MIB);
     let allocations = bench.allocations(|bench| {
         bench.lab.client.bytes(discard).bulk += 16 * MIB;
-        bench.lab.run_until("the end", PATIENCE, |lab| {
+        bench.lab.run_until("the end", TIME_LIMIT, |lab| {
             lab.engine.service_stats().discard_bytes == 17 * MIB
                 && lab.client.bytes(chargen).received > 16 * MIB
         });
@@ -194,7 +194,7 @@ fn no_allocation_in_verbs() {
                 net.hosts[0].verbs.device_mut().post_send(pair.qp[0], &wr).unwrap();
             }
             let mut done = 0;
-            net.run_until("a round", PATIENCE, |net| {
+            net.run_until("a round", TIME_LIMIT, |net| {
                 let ended: Vec<_> =
                     net.hosts.iter_mut().zip(pair.cq).flat_map(|(host, cq)| host.poll(cq)).collect();
                 assert!(ended.iter().all(|wc| wc.status == WcStatus::Success), "{ended:?}");
@@ -217,7 +217,7 @@ fn allocations_are_counted() {
     let allocations = bench.allocations(|bench| {
         let conn =
             bench.lab.connect(REGION, Session::region("lab", Access::REMOTE_READ, b"", CrcPolicy::Required));
-        bench.lab.run_until("a grant", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
+        bench.lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
     });
     assert!((1..100).contains(&allocations), "{allocations}");
     let grown: Vec<u64> = watched(|| std::hint::black_box((0..100).collect()));

@@ -17,7 +17,7 @@ use tcp_stack::testutil::LinkConfig;
 
 const PIECE: u32 = 1 << 20;
 const PIECES: u64 = 64;
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// A link on which five frames of a hundred arrive late.
 const REORDERED: LinkConfig = LinkConfig { reorder: 50_000, hold: Duration::from_micros(100), ..CLEAN };
 
@@ -42,15 +42,15 @@ impl Row {
 fn measure(name: &'static str, setup: Setup) -> Row {
     let mut lab = Lab::new(setup);
     let conn = lab.connect(REGION, Session::region("lab", Access::REMOTE_WRITE, b"", setup.crc));
-    lab.run_until("a grant", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
+    lab.run_until("a grant", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
     let mut source = vec![0; PIECE as usize];
     fill(7, &mut source);
     let local = lab.client.memory.add(source.clone()).unwrap();
     for nth in 0..PIECES {
-        lab.run_until("room", PATIENCE, |lab| lab.client.established(conn).1.info().work_pending < 8);
+        lab.run_until("room", TIME_LIMIT, |lab| lab.client.established(conn).1.info().work_pending < 8);
         lab.client.write(conn, (local, 0), PIECE, u64::from(PIECE) * (nth % 4));
     }
-    lab.run_until("all work", PATIENCE, |lab| lab.engine.rdma_stats().rdmap.in_rdma_writes == PIECES);
+    lab.run_until("all work", TIME_LIMIT, |lab| lab.engine.rdma_stats().rdmap.in_rdma_writes == PIECES);
     assert!(lab.region_bytes().chunks(source.len()).all(|piece| piece == source), "{name}");
     let (stats, tcp) = (*lab.engine.rdma_stats(), lab.engine.stack().stats().tcp);
     // Each segment holds one FPDU.

@@ -19,7 +19,7 @@ use rdma::verbs::{
 
 const PORT: u16 = 7174;
 const BYTES: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn config(name: &str, address: &str, core: u16) -> Config {
     let text = format!(
@@ -59,7 +59,7 @@ impl Side {
 
     /// Polls until `take` returns a value.
     fn wait<T>(&mut self, mut take: impl FnMut(&mut Node) -> Option<T>) -> T {
-        let until = self.node.now() + PATIENCE;
+        let until = self.node.now() + TIME_LIMIT;
         self.node.run(|node| {
             assert!(node.now() < until, "nothing came");
             take(node).map_or(ControlFlow::Continue(()), ControlFlow::Break)
@@ -139,7 +139,7 @@ fn serve(node: Node) {
     let mut bytes = vec![0; BYTES];
     assert!(side.memory.read(0, &mut bytes));
     assert!(bytes.iter().zip(0_u32..).skip(64).all(|(byte, at)| *byte == u8::try_from(at % 251).unwrap()));
-    assert!(side.node.finish(PATIENCE), "closed in good order");
+    assert!(side.node.finish(TIME_LIMIT), "closed in good order");
 }
 
 fn initiate(node: Node) {
@@ -170,7 +170,7 @@ fn initiate(node: Node) {
     assert_eq!(side.event(), CmEventKind::Disconnected);
     let frames = side.counter(("ip", "rx_frames"));
     assert!(frames > 100, "{frames}");
-    assert!(side.node.finish(PATIENCE), "closed in good order");
+    assert!(side.node.finish(TIME_LIMIT), "closed in good order");
     assert!(side.node.verbs_mut().dereg_mr(side.mr.id).is_ok());
     assert!(side.node.verbs_mut().device_mut().dealloc_pd(side.pd).is_err(), "the queue pair is in it");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use dataplane::engine::PortProtocols;
 use dataplane::verbs;
 use iwarp_rping::{Client, ClientPlan, Error, Server, ServerPlan, TextMemory, Verbosity};
-use lab::{CLEAN, Host, Net, PATIENCE, ROUGH, Setup, address};
+use lab::{CLEAN, Host, Net, ROUGH, Setup, TIME_LIMIT, address};
 use rdma::verbs::{
     Access, CmEventKind, ConnParam, Data, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
@@ -60,7 +60,7 @@ fn poll_once(net: &mut Net, client: &mut Client, server: &mut Server) -> (Option
 /// Runs both to their end.
 fn run(net: &mut Net, client: &mut Client, server: &mut Server) -> (Outcome, Outcome) {
     let (mut mine, mut theirs) = (None, None);
-    let end = net.now + PATIENCE;
+    let end = net.now + TIME_LIMIT;
     while mine.is_none() || theirs.is_none() {
         assert!(net.now < end, "neither ends: {mine:?} {theirs:?}");
         let (client_end, server_end) = poll_once(net, client, server);
@@ -246,7 +246,7 @@ impl Rogue {
 
     /// Returns the result of the server.
     fn end(net: &mut Net, server: &mut Server) -> Outcome {
-        let limit = net.now + PATIENCE;
+        let limit = net.now + TIME_LIMIT;
         loop {
             assert!(net.now < limit, "the server does not end");
             net.poll_once();

@@ -46,17 +46,17 @@ pub struct Regions {
     free: Vec<RegionId>,
     max: usize,
     /// True if regions may use ordinary pages when there are too few hugepages.
-    ordinary_too: bool,
+    ordinary_allowed: bool,
     /// Most memory of all regions together, bytes of whole pages; `None`: unlimited.
     bytes_max: Option<u64>,
 }
 
 impl Regions {
     /// Creates an empty set of at most `max` regions with at most `bytes_max` bytes together. Regions use hugepages,
-    /// or, with `ordinary_too`, ordinary pages when there are too few.
-    pub fn new(max: u32, ordinary_too: bool, bytes_max: Option<u64>) -> Self {
+    /// or, with `ordinary_allowed`, ordinary pages when there are too few.
+    pub fn new(max: u32, ordinary_allowed: bool, bytes_max: Option<u64>) -> Self {
         let free = (0..max).rev().map(RegionId).collect();
-        Self { regions: BTreeMap::new(), free, max: max as usize, ordinary_too, bytes_max }
+        Self { regions: BTreeMap::new(), free, max: max as usize, ordinary_allowed, bytes_max }
     }
 
     /// Returns the names of the regions on ordinary pages.
@@ -124,11 +124,12 @@ impl Regions {
             )
             .with_help("deregister one, or raise limits.regions_max and restart"));
         };
-        let memory = RegionMemory::on_hugepages(&name, spec.bytes, self.ordinary_too).map_err(|error| {
-            self.free.push(id);
-            ErrorObject::new(ErrorKind::NoResources, format!("region `{name}`: {error}"))
-                .with_help("a smaller size, or more hugepages: `iwarpctl status` shows how many are free")
-        })?;
+        let memory =
+            RegionMemory::on_hugepages(&name, spec.bytes, self.ordinary_allowed).map_err(|error| {
+                self.free.push(id);
+                ErrorObject::new(ErrorKind::NoResources, format!("region `{name}`: {error}"))
+                    .with_help("a smaller size, or more hugepages: `iwarpctl status` shows how many are free")
+            })?;
         Ok(self.regions.entry(name).or_insert(Region { spec, id, memory: Arc::new(memory) }))
     }
 
@@ -158,10 +159,10 @@ impl Region {
     /// # Errors
     /// A worker refused the region.
     pub async fn offer(&self, workers: &[WorkerHandle]) -> Result<(), ErrorObject> {
-        self.tell(workers, true).await
+        self.add_to(workers, true).await
     }
 
-    async fn tell(&self, workers: &[WorkerHandle], new: bool) -> Result<(), ErrorObject> {
+    async fn add_to(&self, workers: &[WorkerHandle], new: bool) -> Result<(), ErrorObject> {
         for handle in workers {
             let (entry, memory) = (Box::new(self.entry()), new.then(|| Arc::clone(&self.memory)));
             let offered = handle.ask(|reply| Command::RegionAdd { entry, memory, reply }).await?;
@@ -204,7 +205,7 @@ impl Region {
         }
         let name = self.spec.name.to_string();
         if grants > 0 && !force {
-            self.tell(workers, false).await?;
+            self.add_to(workers, false).await?;
             return Err(ErrorObject::new(
                 ErrorKind::InUse,
                 format!("region `{name}` is in use by {}", connections(grants)),

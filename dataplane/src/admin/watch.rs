@@ -9,7 +9,7 @@ use crate::dpdk::Eal;
 use crate::worker::Command;
 
 /// Most seconds between two attempts to reopen a port.
-const REST_MAX: u32 = 32;
+const RETRY_SKIP_MAX: u32 = 32;
 
 /// State of the watch for one port.
 #[derive(Clone, Debug, Default)]
@@ -17,9 +17,9 @@ pub struct Watched {
     /// Link state at the last check; `None` before the first one.
     up: Option<bool>,
     /// Checks to skip before the next attempt to reopen the port.
-    rest: u32,
+    skip: u32,
     /// Checks to skip before the attempt after that.
-    rest_next: u32,
+    skip_next: u32,
 }
 
 /// Change of a port since the last check.
@@ -122,16 +122,16 @@ impl Watched {
 
     /// Returns true if another attempt is due.
     fn is_retry_due(&mut self) -> bool {
-        let rested = self.rest == 0;
-        self.rest = self.rest.saturating_sub(1);
+        let rested = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
         rested
     }
 
     /// Doubles the delay before the next attempt. Returns the delay in checks.
     fn delay(&mut self) -> u32 {
-        self.rest_next = self.rest_next.saturating_mul(2).clamp(2, REST_MAX);
-        self.rest = self.rest_next.saturating_sub(1);
-        self.rest_next
+        self.skip_next = self.skip_next.saturating_mul(2).clamp(2, RETRY_SKIP_MAX);
+        self.skip = self.skip_next.saturating_sub(1);
+        self.skip_next
     }
 }
 

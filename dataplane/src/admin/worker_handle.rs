@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::worker::{Command, Published};
 
 /// Interval of the check whether a worker that owes an answer has ended.
-const PULSE: Duration = Duration::from_millis(100);
+const ENDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Handle of one worker.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl WorkerHandle {
         loop {
             // A command left in the ring of an ended worker keeps its reply channel open: it would never be answered.
             let ended = self.has_ended();
-            match tokio::time::timeout(PULSE, &mut answer).await {
+            match tokio::time::timeout(ENDED_CHECK_INTERVAL, &mut answer).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Err(_) if !ended => {}
                 Ok(Err(_)) | Err(_) => break,

@@ -101,7 +101,7 @@ impl<B: Buf> Echo<B> {
 
     /// Moves spilled bytes into one packet buffer. Returns `false` if none is free.
     #[cold]
-    fn fetch<P: BufPool<Buf = B>>(&mut self, stack: &Stack<B>, pool: &mut P, conn: ConnId) -> bool {
+    fn refill<P: BufPool<Buf = B>>(&mut self, stack: &Stack<B>, pool: &mut P, conn: ConnId) -> bool {
         let Some(mut fresh) = pool.alloc(BufClass::Data) else { return false };
         let (first, _) = self.spilled.as_slices();
         let segment_max = stack.emss(conn).min(pool.data_room()).max(1);
@@ -155,7 +155,7 @@ impl<B: Buf> Echo<B> {
             if self.spilled.is_empty() {
                 return TxOutcome::Idle;
             }
-            if !self.fetch(stack, pool, conn) {
+            if !self.refill(stack, pool, conn) {
                 return TxOutcome::Again;
             }
         }

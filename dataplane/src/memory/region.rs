@@ -118,13 +118,14 @@ impl RegionMemory {
         }
     }
 
-    /// Allocates a region on hugepages, or, with `ordinary_too`, on ordinary pages if there are too few.
+    /// Allocates a region on hugepages, or, with `ordinary_allowed`, on ordinary pages if there are too few.
     ///
     /// # Errors
     /// Fails as [`RegionMemory::new`] does.
-    pub fn on_hugepages(name: &str, bytes: u64, ordinary_too: bool) -> Result<Self, MemoryError> {
-        Self::new(name, bytes, Pages::Huge)
-            .or_else(|error| if ordinary_too { Self::new(name, bytes, Pages::Ordinary) } else { Err(error) })
+    pub fn on_hugepages(name: &str, bytes: u64, ordinary_allowed: bool) -> Result<Self, MemoryError> {
+        Self::new(name, bytes, Pages::Huge).or_else(|error| {
+            if ordinary_allowed { Self::new(name, bytes, Pages::Ordinary) } else { Err(error) }
+        })
     }
 
     /// Allocates a region on pages of one size.

@@ -154,10 +154,10 @@ impl Node {
         }
     }
 
-    /// Polls until all connections have closed, for `patience` at most, then resets the remaining ones. Returns `true`
+    /// Polls until all connections have closed, for `timeout` at most, then resets the remaining ones. Returns `true`
     /// if none was reset.
-    pub fn finish(&mut self, patience: Duration) -> bool {
-        let until = self.poll_loop.now() + patience;
+    pub fn finish(&mut self, timeout: Duration) -> bool {
+        let until = self.poll_loop.now() + timeout;
         let closed = self.run(|node| {
             if node.verbs().connections() == 0 && !node.worker_port().has_output() {
                 ControlFlow::Break(true)
@@ -209,8 +209,8 @@ impl Node {
     /// # Errors
     /// There is not enough memory, or there are `limits.regions_max` regions already.
     pub fn add_region(&mut self, name: &str, bytes: u64) -> Result<(RegionId, Arc<RegionMemory>)> {
-        let ordinary_too = matches!(self.pages, Hugepages::Prefer);
-        let memory = Arc::new(RegionMemory::on_hugepages(name, bytes, ordinary_too)?);
+        let ordinary_allowed = matches!(self.pages, Hugepages::Prefer);
+        let memory = Arc::new(RegionMemory::on_hugepages(name, bytes, ordinary_allowed)?);
         let region = RegionId(self.regions);
         self.verbs_mut().memory_mut().attach(region, Arc::clone(&memory))?;
         self.regions = self.regions.saturating_add(1);

@@ -116,7 +116,7 @@ impl Visit for (&WorkerStats, &[WorkerPort]) {
 impl Worker {
     /// Runs until [`Command::Stop`]. Called on the worker's own thread.
     pub fn run(mut self, _registered: &RegisteredThread) {
-        self.tell_time();
+        self.update_wall_clock();
         self.poll_loop.begin();
         let (mut iterations, mut published_at) = (0_u32, self.poll_loop.now());
         loop {
@@ -129,7 +129,7 @@ impl Worker {
                 if now.saturating_since(published_at) >= PUBLISH_EVERY {
                     published_at = now;
                     self.publish();
-                    self.tell_time();
+                    self.update_wall_clock();
                 }
             }
             if let Some(sleep) = sleep {
@@ -144,7 +144,7 @@ impl Worker {
     }
 
     /// Passes the wall clock's time to every port: an operator, or NTP, may have set the clock.
-    fn tell_time(&mut self) {
+    fn update_wall_clock(&mut self) {
         let (now, wall) = (self.poll_loop.now(), self.poll_loop.wall());
         for port in &mut self.ports {
             port.engine_mut().set_wall_clock(now, wall);

@@ -20,10 +20,10 @@ const RELAY_FRAMES: usize = 512;
 
 /// Longest time between two checks of expired timers while frames keep arriving: an eighth of the tick of TCP's timer
 /// wheel.
-const TIMERS_EVERY: Duration = Duration::from_micros(16);
+const TIMER_CHECK_INTERVAL: Duration = Duration::from_micros(16);
 
 /// Bytes of the next packet buffer to prefetch after frames were sent: those of a small message.
-const NEXT_BYTES: usize = 256;
+const NEXT_BUFFER_BYTES: usize = 256;
 
 /// Path of a worker's frames to the port.
 #[derive(Debug)]
@@ -64,11 +64,11 @@ pub struct WorkerPort<E = Engine<MbufPool, WorkerMemory>> {
     /// True if output was left over when the last iteration with work ended.
     had_output: bool,
     /// True if the last iteration polled the receive queue.
-    looked: bool,
+    polled_rx: bool,
     /// Next deadline of the protocols, cached; `None` after every poll, until somebody asks for it.
     due: Option<Instant>,
     /// Time of the next check for expired timers while `due` is `None`.
-    look_at: Instant,
+    next_timer_check: Instant,
 }
 
 impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
@@ -84,9 +84,9 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
             frames: ArrayVec::new(),
             batch: TxBatch::new(),
             had_output: false,
-            looked: false,
+            polled_rx: false,
             due: None,
-            look_at: Instant::ZERO,
+            next_timer_check: Instant::ZERO,
         }
     }
 
@@ -98,22 +98,22 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         // Requests posted since the last iteration are transmitted before the receive queue is polled again. The
         // receive queue is still polled in every other iteration at least.
         let output = self.has_output();
-        self.looked = !(output && self.looked && !self.had_output);
-        let received = if self.looked { self.receive() } else { 0 };
+        self.polled_rx = !(output && self.polled_rx && !self.had_output);
+        let received = if self.polled_rx { self.receive() } else { 0 };
         if received == 0 && !output && now < self.due() && !self.has_relayed() {
             return 0;
         }
-        let moved = self.work(now, received);
+        let moved = self.poll_busy(now, received);
         self.had_output = self.has_output();
         moved
     }
 
     /// Runs the rest of an iteration that has work: protocols, transmit and deferred work.
-    fn work(&mut self, now: Instant, received: usize) -> usize {
-        let asked = self.due.take();
-        let due = asked.unwrap_or(self.look_at) <= now;
-        if due || asked.is_some() {
-            self.look_at = now + TIMERS_EVERY;
+    fn poll_busy(&mut self, now: Instant, received: usize) -> usize {
+        let cached = self.due.take();
+        let due = cached.unwrap_or(self.next_timer_check) <= now;
+        if due || cached.is_some() {
+            self.next_timer_check = now + TIMER_CHECK_INTERVAL;
         }
         let room = self.room();
         let Self { engine, pool, tx, batch, frames, .. } = self;
@@ -133,7 +133,7 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         self.engine.run_deferred();
         if emitted > 0 {
             // Prefetched only now: earlier, the frames would have waited for it.
-            self.pool.expect(NEXT_BYTES);
+            self.pool.expect(NEXT_BUFFER_BYTES);
         }
         received + emitted
     }
@@ -142,10 +142,10 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
     /// workers.
     fn receive(&mut self) -> usize {
         let Self { rx, tx, received, frames, mesh, pool, .. } = self;
-        let mut brought = 0;
+        let mut arrived = 0;
         if let Some(queue) = rx {
-            brought = queue.burst(received);
-            if brought > 0 {
+            arrived = queue.burst(received);
+            if arrived > 0 {
                 if let Transmit::Queue { queue: tx, .. } = tx {
                     // A response or an acknowledgment usually follows.
                     tx.expect();
@@ -162,10 +162,10 @@ impl<E: PortProtocols<Pool = MbufPool>> WorkerPort<E> {
         }
         while !alone && !frames.is_full() {
             let Some(mbuf) = mesh.take() else { break };
-            brought += 1;
+            arrived += 1;
             frames.push(frame(mbuf));
         }
-        brought
+        arrived
     }
 
     /// Number of frames that this iteration may emit.

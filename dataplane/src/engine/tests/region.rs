@@ -12,7 +12,7 @@ use crate::engine::StreamIds;
 
 const BOTH: Access = Access::from_bits(3).unwrap();
 /// Longer than all retransmissions on a rough link.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Asks for a region and waits for the answer.
 fn open(lab: &mut Lab, name: &str, access: Access, token: &[u8]) -> (ConnId, Result<Grant, ServiceError>) {
@@ -23,24 +23,24 @@ fn open(lab: &mut Lab, name: &str, access: Access, token: &[u8]) -> (ConnId, Res
 }
 
 fn wait_for_answer(lab: &mut Lab, conn: ConnId) -> Result<Grant, ServiceError> {
-    lab.run_until("an answer", PATIENCE, |lab| lab.client.stream(conn).answer.is_some());
+    lab.run_until("an answer", TIME_LIMIT, |lab| lab.client.stream(conn).answer.is_some());
     lab.client.stream(conn).answer.unwrap()
 }
 
 /// Ends a stream in good order.
 fn close(lab: &mut Lab, conn: ConnId) {
     lab.client.established(conn).1.disconnect(Duration::ZERO);
-    lab.run_until("the end", PATIENCE, |lab| lab.client.stream(conn).ended.is_some() && lab.conns() == 0);
+    lab.run_until("the end", TIME_LIMIT, |lab| lab.client.stream(conn).ended.is_some() && lab.conns() == 0);
 }
 
 /// Waits for `completions` completions on a stream.
 fn wait_for(lab: &mut Lab, conn: ConnId, completions: u64) {
-    lab.run_until("completions", PATIENCE, |lab| lab.client.stream(conn).completed >= completions);
+    lab.run_until("completions", TIME_LIMIT, |lab| lab.client.stream(conn).completed >= completions);
 }
 
 /// Waits until the peer has ended the stream, and returns its Terminate.
 fn wait_for_end(lab: &mut Lab, conn: ConnId) -> Option<ErrorCode> {
-    lab.run_until("the peer's end", PATIENCE, |lab| {
+    lab.run_until("the peer's end", TIME_LIMIT, |lab| {
         let stream = lab.client.stream(conn);
         stream.ended.is_some() || stream.closed.is_some()
     });
@@ -65,11 +65,11 @@ fn put_and_get(lab: &mut Lab, conn: ConnId, random: &mut Random) {
             if random.chance(200_000) {
                 wait_for(lab, conn, before + 1);
             }
-            lab.run_until("a place in the queue", PATIENCE, |lab| {
+            lab.run_until("a place in the queue", TIME_LIMIT, |lab| {
                 lab.client.established(conn).1.info().work_pending < 32
             });
         }
-        lab.run_until("all work", PATIENCE, |lab| lab.client.established(conn).1.info().work_pending == 0);
+        lab.run_until("all work", TIME_LIMIT, |lab| lab.client.established(conn).1.info().work_pending == 0);
     }
     assert!(lab.client.memory.bytes(to) == Some(&source[..]), "read back");
     assert!(lab.region_bytes() == &source[..], "in the region");

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use rdma::verbs::{CmEventKind, CmId, ConnParam, Limits, QpState};
 use tcp_stack::Duration;
 
-use super::lab::{Net, PATIENCE, Pair, ROUGH, Setup, address};
+use super::lab::{Net, Pair, ROUGH, Setup, TIME_LIMIT, address};
 
 const PORT: u16 = 7174;
 const SECOND: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ fn take_away(net: &mut Net, pair: &Pair) {
 
 fn wait_for(net: &mut Net, host: usize, id: CmId) -> CmEventKind {
     let mut kind = None;
-    net.run_until("an event", PATIENCE, |net| {
+    net.run_until("an event", TIME_LIMIT, |net| {
         kind = net.hosts[host].take_event(id);
         kind.is_some()
     });
@@ -45,7 +45,7 @@ fn connections_leave_nothing_behind() {
         let now = net.now;
         net.hosts[closer].verbs.disconnect(pair.id[closer], now);
         for host in [0, 1] {
-            net.run_until("the end", PATIENCE, |net| qp_state(net, host, &pair) == QpState::Error);
+            net.run_until("the end", TIME_LIMIT, |net| qp_state(net, host, &pair) == QpState::Error);
         }
         take_away(&mut net, &pair);
         for host in &mut net.hosts {
@@ -86,7 +86,7 @@ fn a_rejected_initiator_gets_the_private_data() {
     let id = device.create_id(None).unwrap();
     let param = ConnParam { private_data: b"let me in", ..ConnParam::default() };
     device.connect(id, qp, address(1, PORT), &param).unwrap();
-    net.run_until("a request", PATIENCE, |net| !net.hosts[1].events.is_empty());
+    net.run_until("a request", TIME_LIMIT, |net| !net.hosts[1].events.is_empty());
     let event = net.hosts[1].events.pop_front().unwrap();
     let CmEventKind::ConnectRequest { private_data, .. } = event.kind else { panic!("{event:?}") };
     assert_eq!(*private_data, *b"let me in");

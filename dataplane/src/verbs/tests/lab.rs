@@ -38,7 +38,7 @@ pub(crate) const CLEAN: LinkConfig = LinkConfig {
 pub(crate) const ROUGH: LinkConfig =
     LinkConfig { loss: 10_000, reorder: 20_000, hold: Duration::from_micros(300), ..CLEAN };
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// Settings of a test network.
 #[derive(Clone, Copy, Debug)]
@@ -330,7 +330,7 @@ impl Net {
         let id = device.create_id(None).unwrap();
         device.connect(id, client.2, address(1, port), &ConnParam::default()).unwrap();
         let mut theirs = None;
-        self.run_until("a connection", PATIENCE, |net| {
+        self.run_until("a connection", TIME_LIMIT, |net| {
             let [client_host, server_host] = &mut net.hosts;
             while let Some(event) = server_host.events.pop_front() {
                 if let CmEventKind::ConnectRequest { .. } = event.kind {

@@ -3,7 +3,7 @@
 use rdma::OutOfOrderPolicy;
 use rdma::verbs::{Access, Data, QpState, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 
-use super::lab::{CLEAN, Net, PATIENCE, Pair, ROUGH, Setup, sge};
+use super::lab::{CLEAN, Net, Pair, ROUGH, Setup, TIME_LIMIT, sge};
 
 const PORT: u16 = 7174;
 const BYTES: usize = 1 << 20;
@@ -47,7 +47,7 @@ fn write_read_send(setup: Setup, rounds: u64, piece: u32) -> Net {
         }
         let mut done = Vec::new();
         let mut received = Vec::new();
-        net.run_until("a round", PATIENCE, |net| {
+        net.run_until("a round", TIME_LIMIT, |net| {
             done.extend(net.hosts[0].poll(cq[0]));
             received.extend(net.hosts[1].poll(cq[1]));
             done.len() == 3 && received.len() == 1
@@ -115,12 +115,12 @@ fn small_messages_share_segments() {
                 .unwrap();
         }
         let mut done = 0;
-        net.run_until("all Writes", PATIENCE, |net| {
+        net.run_until("all Writes", TIME_LIMIT, |net| {
             done += net.hosts[0].poll(cq[0]).len() as u64;
             done == messages
         });
         let all = usize::try_from(messages * u64::from(bytes)).unwrap();
-        net.run_until("their bytes", PATIENCE, |net| net.hosts[1].bytes(there)[..all] == pattern(1)[..all]);
+        net.run_until("their bytes", TIME_LIMIT, |net| net.hosts[1].bytes(there)[..all] == pattern(1)[..all]);
         let frames = sent(&net) - before;
         // The first may have left before the next was there.
         assert!(
@@ -155,7 +155,7 @@ fn max_msizes_is_the_payload_of_one_segment() {
             let list = [sge(&from, 0, u32::try_from(len).unwrap())];
             let work = SendWr { wr_id: 0, op, data: Data::List(&list), flags: SendFlags::SIGNALED };
             net.hosts[0].verbs.device_mut().post_send(qp[0], &work).unwrap();
-            net.run_until("the work", PATIENCE, |net| !net.hosts[0].poll(cq[0]).is_empty());
+            net.run_until("the work", TIME_LIMIT, |net| !net.hosts[0].poll(cq[0]).is_empty());
             assert_eq!(net.hosts[0].verbs.rdma_stats().mpa.fpdus_out - before, fpdus, "{op:?} of {len}");
         }
     }
@@ -185,13 +185,13 @@ fn connections_are_serviced_in_rotation() {
     let mut finished = 0;
     for wr_id in 0..20 {
         write(&mut net, &small, (&small_from, &small_to, 64), wr_id);
-        net.run_until("a small Write", PATIENCE, |net| {
+        net.run_until("a small Write", TIME_LIMIT, |net| {
             finished += net.hosts[0].poll(bulk.cq[0]).len();
             !net.hosts[0].poll(small.cq[0]).is_empty()
         });
     }
     assert!(finished < 16, "{finished} mebibytes went first");
-    net.run_until("the rest", PATIENCE, |net| {
+    net.run_until("the rest", TIME_LIMIT, |net| {
         finished += net.hosts[0].poll(bulk.cq[0]).len();
         finished == 32
     });
@@ -211,7 +211,7 @@ fn a_wrong_key_ends_the_stream_of_its_queue_pair_only() {
     let device = net.hosts[0].verbs.device_mut();
     device.post_send(bad.qp[0], &SendWr { wr_id: 9, op, data: Data::List(&list), flags }).unwrap();
     let mut done = Vec::new();
-    net.run_until("the flush", PATIENCE, |net| {
+    net.run_until("the flush", TIME_LIMIT, |net| {
         done.extend(net.hosts[0].poll(bad.cq[0]));
         !done.is_empty()
     });
@@ -219,6 +219,6 @@ fn a_wrong_key_ends_the_stream_of_its_queue_pair_only() {
     let state = |net: &Net, host: usize, pair: &Pair| {
         net.hosts[host].verbs.device().query_qp(pair.qp[host]).unwrap().state
     };
-    net.run_until("the end", PATIENCE, |net| state(net, 1, &bad) == QpState::Error);
+    net.run_until("the end", TIME_LIMIT, |net| state(net, 1, &bad) == QpState::Error);
     assert_eq!((state(&net, 0, &good), state(&net, 1, &good)), (QpState::Rts, QpState::Rts));
 }
