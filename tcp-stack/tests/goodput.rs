@@ -1,4 +1,5 @@
-//! What each congestion control makes of a path, as a table that is kept: a change of it is a change to review.
+//! Goodput of each congestion control over loss, delay and reordering, as a committed table: a change of it is a change
+//! to review.
 //!
 //! Time is virtual and everything follows from seeds, so the table is the same on every machine and at any load.
 
@@ -11,16 +12,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, thread};
 use tcp_stack::testutil::{ConnPlan, LinkConfig, Plan, Scenario, Simulation};
 use tcp_stack::wire::{Ipv4Cidr, Ipv6Cidr, MacAddr};
-use tcp_stack::{Congestion, ConnOptions, Duration, StackConfig};
+use tcp_stack::{Congestion, ConnOptions, Duration, EvictionPolicy, StackConfig};
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goodput.txt");
 
 const RATE: u64 = 100_000_000;
 /// Frames lost out of a million, each way.
 const LOSSES: [u32; 5] = [0, 100, 1_000, 10_000, 30_000];
-/// Round trip, microseconds, and how long the transfer lasts, milliseconds.
+/// Round trip, microseconds, and length of the transfer, milliseconds.
 const PATHS: [(u64, u64); 4] = [(100, 500), (1_000, 1_000), (20_000, 3_000), (100_000, 8_000)];
-/// Frames held back out of a million, each way.
+/// Frames delayed out of a million, each way.
 const REORDERINGS: [u32; 3] = [0, 10_000, 50_000];
 
 const HEADER: &str = "\
@@ -76,7 +77,7 @@ fn host(number: u8, congestion: Congestion) -> StackConfig {
     config
 }
 
-/// Hundredths of Mbit/s.
+/// Returns the goodput of a cell in hundredths of Mbit/s.
 fn goodput(cell: &Cell, ipv6: bool) -> u64 {
     let link = LinkConfig {
         rate: RATE,
@@ -95,6 +96,8 @@ fn goodput(cell: &Cell, ipv6: bool) -> u64 {
         simultaneous: false,
         opener: Plan::bulk(1 << 40),
         listener: Plan::sink(),
+        shares_listener_of: None,
+        eviction: EvictionPolicy::Never,
     };
     let scenario = Scenario {
         hosts: vec![host(1, cell.congestion), host(2, cell.congestion)],
@@ -102,7 +105,9 @@ fn goodput(cell: &Cell, ipv6: bool) -> u64 {
         link_back: None,
         conns: vec![conn],
         conn_options: ConnOptions::default(),
+        listener_connections_max: u32::MAX,
         buffers: 16_384,
+        further_buffers: 0,
         poll_interval: Duration::ZERO,
         abort_at: Some(Duration::from_millis(cell.time_ms)),
         attack: None,

@@ -1,4 +1,5 @@
-//! Applications that send, read, stall and leave, and know every byte that they should see.
+//! Test applications, each on one connection of the simulator ([`Simulation`](super::Simulation)): they send, read,
+//! stall and close as a [`Plan`] says, and check every byte that they receive.
 
 use super::{HeapBuf, HeapPool, Random};
 use crate::buf::{Buf, BufClass, BufPool};
@@ -7,80 +8,80 @@ use crate::{CloseReason, ConnId, Segment, SendError, Stack};
 use alloc::format;
 use alloc::string::String;
 
-/// Bytes that an application has of each packet buffer that it keeps.
+/// Bytes of received data for which an application retains one packet buffer.
 const RETAINED_EACH: u64 = 1000;
 
-/// What an application sends.
+/// The data that an application sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// So many bytes, as fast as it may.
+    /// This many bytes, as fast as the stack accepts them.
     Bulk(u64),
-    /// Asks `rounds` times with `request` bytes, each time after `reply` bytes came for the last.
+    /// Sends `rounds` requests of `request` bytes, each after the `reply` bytes for the one before it have arrived.
     Ask {
-        /// Bytes of a request.
+        /// Length of a request, bytes.
         request: u64,
-        /// Bytes of the reply.
+        /// Length of its reply, bytes.
         reply: u64,
-        /// How often.
+        /// Number of requests to send.
         rounds: u64,
     },
-    /// Answers each `request` bytes with `reply` bytes.
+    /// Answers each `request` received bytes with `reply` bytes.
     Reply {
-        /// Bytes of a request.
+        /// Length of a request, bytes.
         request: u64,
-        /// Bytes of the reply.
+        /// Length of its reply, bytes.
         reply: u64,
     },
 }
 
-/// How an application lets go of what it received.
+/// The pace at which an application consumes received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// At once.
+    /// Consumes data as it arrives.
     Prompt,
-    /// At once, but when this many bytes have come not at all for this long.
+    /// Consumes data as it arrives, but pauses once.
     Stall {
-        /// Bytes before.
+        /// Bytes received before the pause begins.
         after: u64,
-        /// How long.
+        /// Length of the pause.
         pause: Duration,
     },
-    /// So many bytes each millisecond.
+    /// Consumes this many bytes per millisecond.
     Slow(u64),
 }
 
-/// When an application closes its side.
+/// The moment at which an application closes its side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// When all is sent.
+    /// Closes when all data is sent.
     WhenSent,
-    /// When the peer has closed and all is sent.
+    /// Closes when all data is sent and the peer has closed.
     AfterPeer,
-    /// When this many bytes have come, with what was sent till then; goes on reading.
+    /// Closes when this many bytes have arrived, even with data left to send, and continues to read.
     AfterReceived(u64),
-    /// So long after it was established, with what was sent till then.
+    /// Closes this long after the connection was established, even with data left to send.
     After(Duration),
-    /// Aborts when this many bytes have come.
+    /// Aborts when this many bytes have arrived.
     Abort(u64),
 }
 
-/// What an application does on a connection.
+/// The behavior of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What it sends.
+    /// Data that it sends.
     pub sending: Sending,
-    /// Bytes per send call, at least and at most; a segment's payload bounds them too.
+    /// Smallest and largest number of bytes per send call; no call exceeds a segment's payload.
     pub chunk: (u64, u64),
-    /// Whether small messages are appended to the last segment where that is possible.
+    /// True to append small messages to the last queued segment where that is possible.
     pub append: bool,
-    /// How it reads.
+    /// Pace at which it reads.
     pub reading: Reading,
-    /// When it closes.
+    /// Moment at which it closes.
     pub ending: Ending,
 }
 
 impl Plan {
-    /// Sends so many bytes in full segments, reads promptly, closes when all is sent.
+    /// Returns a plan that sends `bytes` in full segments, reads promptly and closes when all is sent.
     pub const fn bulk(bytes: u64) -> Self {
         Self {
             sending: Sending::Bulk(bytes),
@@ -91,13 +92,13 @@ impl Plan {
         }
     }
 
-    /// Sends nothing, reads promptly, closes after the peer.
+    /// Returns a plan that sends nothing, reads promptly and closes after the peer.
     pub const fn sink() -> Self {
         Self { ending: Ending::AfterPeer, ..Self::bulk(0) }
     }
 }
 
-/// The byte at `offset` of the stream that `key` names.
+/// Returns the byte at `offset` of the stream that `key` names.
 pub const fn pattern_byte(key: u64, offset: u64) -> u8 {
     // Each eight bytes come from one number; neighbors, and equal offsets of other streams, differ.
     let word = (key ^ (offset >> 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -106,42 +107,42 @@ pub const fn pattern_byte(key: u64, offset: u64) -> u8 {
     byte
 }
 
-/// How a connection went, on one side.
+/// The course of a connection on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Bytes that the stack took.
+    /// Bytes that the stack accepted for sending.
     pub sent: u64,
-    /// Bytes that came, each of them right.
+    /// Bytes received, each verified.
     pub received: u64,
-    /// When it was established.
+    /// Time at which the connection was established.
     pub established: Option<Instant>,
-    /// When the last byte came.
+    /// Arrival of the last byte.
     pub last_data: Option<Instant>,
-    /// When the peer's end came.
+    /// Set once the peer has closed its side.
     pub peer_closed: bool,
-    /// When, and how, it was over.
+    /// Time and reason of the end.
     pub closed: Option<(Instant, CloseReason)>,
 }
 
-/// An application with one connection.
+/// An application on one connection.
 #[derive(Debug)]
 pub struct App {
     plan: Plan,
     conn: ConnId,
-    /// Names of the streams that it sends and receives.
+    /// Keys of the byte streams that it sends and receives ([`pattern_byte`]).
     keys: (u64, u64),
     outcome: Outcome,
-    /// Came, and not let go of.
-    /// Bytes taken behind gaps whose turn has not come.
+    /// Bytes taken out of order that the stream has not reached yet.
     taken: usize,
+    /// Bytes received and not yet consumed.
     unread: u64,
-    /// Was asked to keep no packet buffer of what it has not let go of: it has copied that.
+    /// Set while the stack has reclaimed the packet buffers of unread data: the application has copied it.
     copies: bool,
     stalled: bool,
     stalled_until: Option<Instant>,
-    /// Refused for want of room: an event will say when there is some.
+    /// Set while the send buffer is full; [`Event::Writable`](crate::Event::Writable) ends it.
     is_full: bool,
-    /// The pool had no buffer: try again then.
+    /// Next attempt to send after the pool had no buffer.
     retry_at: Option<Instant>,
     read_at: Option<Instant>,
     is_closed: bool,
@@ -149,7 +150,7 @@ pub struct App {
 }
 
 impl App {
-    /// An application on a new connection.
+    /// Returns an application on a new connection.
     pub fn new(plan: Plan, conn: ConnId, keys: (u64, u64), random: Random) -> Self {
         Self {
             plan,
@@ -169,28 +170,28 @@ impl App {
         }
     }
 
-    /// How it went so far.
+    /// Returns the course of the connection so far.
     pub const fn outcome(&self) -> &Outcome {
         &self.outcome
     }
 
-    /// Its connection.
+    /// Returns the connection's identifier.
     pub const fn conn(&self) -> ConnId {
         self.conn
     }
 
-    /// Bytes that came and that it has not let go of.
+    /// Returns the number of bytes received and not yet consumed.
     pub const fn unread(&self) -> u64 {
         self.unread
     }
 
-    /// The connection is established.
+    /// Notes that the connection is established.
     pub const fn on_established(&mut self, now: Instant) {
         self.outcome.established = Some(now);
     }
 
-    /// Bytes came, or the turn of some that were taken before; an error when they are not the next ones, or,
-    /// unless they may have been forged, not the right ones.
+    /// Checks a segment that the stack delivers in order, or the place of one that [`Self::on_out_of_order`] took
+    /// before. Fails if it does not continue the stream or, unless frames may be forged, if a byte is wrong.
     pub fn on_data<B: Buf>(
         &mut self,
         now: Instant,
@@ -213,7 +214,7 @@ impl App {
         Ok(())
     }
 
-    /// Bytes came behind a gap: takes those of every other segment, if they are right.
+    /// Takes about half of the segments behind a gap, those whose bytes are right.
     pub fn on_out_of_order<B: Buf>(&mut self, stack: &mut Stack<B>) -> Result<(), String> {
         let Self { random, outcome, keys, taken, .. } = self;
         let mut behind = true;
@@ -227,7 +228,7 @@ impl App {
         if behind { Ok(()) } else { Err("bytes were offered behind their turn".into()) }
     }
 
-    /// The stream goes on by so many bytes.
+    /// Counts `len` bytes that continue the stream at `offset`.
     fn advance(&mut self, now: Instant, offset: u64, len: usize) -> Result<(), String> {
         if offset != self.outcome.received || len == 0 {
             let expected = self.outcome.received;
@@ -243,7 +244,7 @@ impl App {
         Ok(())
     }
 
-    /// The peer closed its side.
+    /// Notes that the peer closed its side; fails the second time.
     pub fn on_peer_closed(&mut self) -> Result<(), String> {
         if core::mem::replace(&mut self.outcome.peer_closed, true) {
             return Err("the peer closed twice".into());
@@ -251,17 +252,17 @@ impl App {
         Ok(())
     }
 
-    /// The stack wants the buffers back that it keeps.
+    /// Gives up the retained packet buffers, which the stack reclaims.
     pub const fn on_reclaim(&mut self) {
         self.copies = true;
     }
 
-    /// There is room again.
+    /// Resumes sending: the send buffer has room again.
     pub const fn on_writable(&mut self) {
         self.is_full = false;
     }
 
-    /// It is over.
+    /// Notes the end of the connection; fails the second time.
     pub fn on_closed(&mut self, now: Instant, reason: CloseReason) -> Result<(), String> {
         if self.outcome.closed.replace((now, reason)).is_some() {
             return Err("closed twice".into());
@@ -269,19 +270,18 @@ impl App {
         Ok(())
     }
 
-    /// When it wants to be called without an event.
+    /// Returns the time at which the application must be polled even without an event.
     pub fn deadline(&self) -> Option<Instant> {
         [self.stalled_until, self.retry_at, self.read_at, self.close_at()].into_iter().flatten().min()
     }
 
-    /// When it closes whatever happens.
+    /// Returns the time of an [`Ending::After`].
     fn close_at(&self) -> Option<Instant> {
         let Ending::After(pause) = self.plan.ending else { return None };
         self.outcome.established.filter(|_| !self.is_closed).map(|at| at + pause)
     }
 
-    /// Reads, sends and closes as planned, as far as that is possible now. Returns how often it let go of
-    /// bytes.
+    /// Reads, sends and closes as planned, as far as that is possible now. Returns the number of consume calls.
     pub fn poll(&mut self, now: Instant, stack: &mut Stack<HeapBuf>, pool: &mut HeapPool) -> u64 {
         if self.outcome.closed.is_some() {
             return 0;
@@ -352,7 +352,7 @@ impl App {
         1
     }
 
-    /// Keeps the packet buffers of what it has not let go of, as long as it may.
+    /// Retains the packet buffers of unread data as long as the stack allows it.
     fn retain(&self, stack: &mut Stack<HeapBuf>) {
         let buffers = u32::try_from(self.unread.div_ceil(RETAINED_EACH)).unwrap_or(u32::MAX);
         if self.copies || !stack.retain(self.conn, buffers) {
@@ -360,7 +360,7 @@ impl App {
         }
     }
 
-    /// Bytes that it wants to have sent by now.
+    /// Returns the number of bytes that the plan wants sent by now.
     fn goal(&self) -> u64 {
         match self.plan.sending {
             Sending::Bulk(bytes) => bytes,
@@ -375,7 +375,7 @@ impl App {
         }
     }
 
-    /// Bytes that it wants to have sent in the end, as far as that is known.
+    /// Returns the number of bytes that the plan sends in total, as far as that is known.
     fn total(&self) -> u64 {
         match self.plan.sending {
             Sending::Ask { request, rounds, .. } => request.saturating_mul(rounds),
@@ -416,7 +416,7 @@ impl App {
             match stack.send(now, self.conn, buf) {
                 Ok(()) => self.count_sent(len),
                 Err(SendError::Full(_)) => self.is_full = true,
-                // The peer's reset or the like: an event will say so.
+                // The connection has ended: an event follows.
                 Err(_) => return,
             }
         }
@@ -433,7 +433,7 @@ mod tests {
     use super::pattern_byte;
 
     #[test]
-    fn a_shifted_or_foreign_stream_is_noticed() {
+    fn a_shifted_or_foreign_stream_is_detected() {
         for (key, shift) in [(1, 1), (1, 8), (1, 1448), (2, 65_536), (3, 1 << 32)] {
             let same = (0..4096).filter(|at| pattern_byte(key, *at) == pattern_byte(key, at + shift)).count();
             assert!(same < 64, "{key} {shift}: {same}");

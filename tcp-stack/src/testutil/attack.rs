@@ -1,4 +1,5 @@
-//! Frames of somebody who sees nothing, but knows who talks to whom.
+//! Segments of a blind attacker, who knows the addresses and ports of a connection but not its sequence numbers. The
+//! simulator and the flood tests inject them.
 
 use super::Random;
 use crate::seq::SeqNum;
@@ -10,8 +11,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-/// A TCP segment that seems to come from `src`: flags, numbers, options and payload by chance, checksums
-/// right. One in eight is damaged anywhere.
+/// Returns a TCP segment with the source `src`: random flags, numbers, options and payload, correct checksums. One in
+/// eight is damaged at random.
 pub fn blind_segment(random: &mut Random, mac: MacAddr, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
     let any = |random: &mut Random| SeqNum::new(u32::try_from(random.below(1 << 32)).unwrap_or(0));
     let header = TcpHeader {
@@ -55,8 +56,8 @@ pub fn blind_segment(random: &mut Random, mac: MacAddr, src: SocketAddr, dst: So
     frame
 }
 
-/// A SYN that seems to come from `src`, as hosts send it: with every option or, one in four, with none but the
-/// MSS. Checksums are right.
+/// Returns a SYN with the source `src` as hosts send it: with every option or, one in four, with the MSS alone. Its
+/// checksums are correct.
 pub fn blind_syn(random: &mut Random, mac: MacAddr, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
     let mut word = || u32::try_from(random.below(1 << 32)).unwrap_or(0);
     let (seq, value) = (SeqNum::new(word()), word());

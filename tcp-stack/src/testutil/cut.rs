@@ -1,4 +1,4 @@
-//! What a port does to a frame of several segments.
+//! TCP segmentation offload in software: the simulated port cuts a frame of several segments into packets.
 
 use super::HeapBuf;
 use crate::buf::TxFrame;
@@ -6,8 +6,8 @@ use crate::wire::{EthernetHeader, IpProtocol, Ipv4Header, Sum, TcpFlags, TcpHead
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The frames that a port which computes checksums and cuts frames makes of one, as cards do it: the
-/// sequence number counts on, FIN and PSH are the last segment's, CWR is the first's (RFC 3168 §6.1.2).
+/// Returns the frames into which a port with checksum and segmentation offload cuts one frame: sequence numbers
+/// continue, FIN and PSH stay on the last segment, CWR on the first (RFC 3168 §6.1.2).
 pub fn cut(frame: &TxFrame<HeapBuf>) -> Vec<Vec<u8>> {
     let offload = &frame.offload;
     let mut whole = Vec::new();
@@ -34,7 +34,7 @@ pub fn cut(frame: &TxFrame<HeapBuf>) -> Vec<Vec<u8>> {
     (0..count).map(part).collect()
 }
 
-/// Puts a segment's own numbers and checksums into its copy of the headers.
+/// Writes a segment's own lengths, sequence number, flags and checksums into its copy of the headers.
 fn finish(out: &mut [u8], (l2, l3): (usize, usize), from: usize, (first, last): (bool, bool), ipv6: bool) {
     let Some(packet) = out.get_mut(l2..) else { return };
     let len = packet.len();

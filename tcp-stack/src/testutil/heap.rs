@@ -1,4 +1,4 @@
-//! Frame memory on the heap, for tests.
+//! Packet buffers and a buffer pool on the heap, for tests that run without a driver.
 
 use crate::buf::{Buf, BufClass, BufPool, HEADROOM};
 use alloc::boxed::Box;
@@ -8,30 +8,30 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 
-/// Memory of one buffer, and the pool that it goes back to.
+/// Memory of one buffer, and the pool that it returns to.
 struct Memory {
     bytes: Vec<u8>,
     pool: Weak<Shared>,
 }
 
-/// A handle on a buffer, with the sharing rules of [`Buf`]; dropped, it goes back to its pool.
+/// A handle on a buffer, with the sharing rules of [`Buf`]. The last handle that is dropped returns the buffer to its
+/// pool.
 pub struct HeapBuf {
-    /// `None` only while it is dropped.
+    /// `None` only inside `drop`.
     memory: Option<Rc<Memory>>,
     start: usize,
     end: usize,
-    /// What follows in the same frame.
+    /// Next buffer of the same frame.
     next: Option<Box<Self>>,
 }
 
 impl HeapBuf {
-    /// The bytes of the frame that this buffer begins, buffer by buffer.
+    /// Iterates over the bytes of the frame that begins with this buffer, buffer by buffer.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         core::iter::successors(Some(self), |part| part.next.as_deref()).map(Buf::bytes)
     }
 
-    /// A buffer of its own, of no pool, that holds `bytes` behind the usual headroom and has `tailroom`
-    /// bytes left.
+    /// Returns a buffer outside of any pool that holds `bytes` after the usual headroom and has `tailroom` bytes left.
     pub fn with_room(bytes: &[u8], tailroom: usize) -> Self {
         let mut all = vec![0; HEADROOM];
         all.extend_from_slice(bytes);
@@ -41,7 +41,7 @@ impl HeapBuf {
         Self { memory: Some(Rc::new(memory)), start: HEADROOM, end, next: None }
     }
 
-    /// As [`Self::with_room`], without tailroom.
+    /// Returns a buffer as [`Self::with_room`] does, without tailroom.
     pub fn new(bytes: &[u8]) -> Self {
         Self::with_room(bytes, 0)
     }
@@ -50,7 +50,7 @@ impl HeapBuf {
         self.memory.as_ref().map_or(&[], |memory| &memory.bytes)
     }
 
-    /// The memory for writing; `None` while shared.
+    /// Returns the memory for writing, or `None` while it is shared.
     fn unique(&mut self) -> Option<&mut Vec<u8>> {
         Some(&mut Rc::get_mut(self.memory.as_mut()?)?.bytes)
     }
@@ -144,13 +144,13 @@ impl Buf for HeapBuf {
     }
 }
 
-/// What a pool and its buffers share.
+/// State that a pool and its buffers share.
 struct Shared {
     free: RefCell<Vec<Rc<Memory>>>,
     live: Cell<usize>,
 }
 
-/// A pool of a fixed number of buffers. It allocates when it is made, not afterwards.
+/// A pool of a fixed number of buffers, all allocated when it is made.
 pub struct HeapPool {
     shared: Rc<Shared>,
     capacity: usize,
@@ -160,8 +160,8 @@ pub struct HeapPool {
 }
 
 impl HeapPool {
-    /// A pool of `capacity` buffers that hold `data_room` bytes each, of which the last `reserve` are for
-    /// [`BufClass::Control`] only.
+    /// Returns a pool of `capacity` buffers of `data_room` bytes each; the last `reserve` are for [`BufClass::Control`]
+    /// only.
     pub fn new(capacity: usize, reserve: usize, data_room: usize) -> Self {
         let shared = Rc::new(Shared { free: RefCell::new(Vec::with_capacity(capacity)), live: Cell::new(0) });
         for _ in 0..capacity {
@@ -172,27 +172,28 @@ impl HeapPool {
         Self { shared, capacity, reserve, data_room, refused: 0 }
     }
 
-    /// Buffers in use.
+    /// Returns the number of buffers in use.
     pub fn live(&self) -> usize {
         self.shared.live.get()
     }
 
-    /// Buffers in use and free together: always what the pool was made with, or one was lost.
+    /// Returns the number of buffers in use and free together, which differs from [`Self::capacity`] only if one
+    /// leaked.
     pub fn total(&self) -> usize {
         self.live().saturating_add(self.shared.free.borrow().len())
     }
 
-    /// Buffers that the pool was made with.
+    /// Returns the number of buffers that the pool was made with.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How often it had none left.
+    /// Returns the number of allocations that failed.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// A buffer that holds a copy of `bytes`; `None` when the pool is exhausted or they do not fit.
+    /// Returns a buffer that holds a copy of `bytes`, or `None` if the pool is exhausted or they do not fit.
     pub fn copy(&mut self, bytes: &[u8]) -> Option<HeapBuf> {
         let mut buf = self.alloc(BufClass::Control)?;
         buf.append(bytes.len())?.copy_from_slice(bytes);
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_keeps_its_reserve_and_gets_all_back() {
+    fn a_pool_keeps_its_reserve_and_all_buffers_return() {
         let mut pool = HeapPool::new(3, 1, 100);
         let first = pool.alloc(BufClass::Data).unwrap();
         let second = pool.alloc(BufClass::Data).unwrap();

@@ -1,4 +1,4 @@
-//! A peer that lies: an honest stack whose acknowledgments are changed on their way out.
+//! A misbehaving peer: a stack whose outgoing segments the simulator falsifies, withholds or repeats.
 
 use super::Random;
 use super::segment::rewrite;
@@ -8,36 +8,39 @@ use crate::wire::{SackBlocks, SackRange, TcpFlags};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What a lying peer says.
+/// A kind of misbehavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Acknowledges what was not sent.
+    /// Acknowledges data that was not sent.
     Unsent,
-    /// Acknowledges all that was sent, come what may.
+    /// Acknowledges everything that was sent, received or not.
     Optimistic,
-    /// Selectively acknowledges anything: sent or not, old, empty, backwards, overlapping.
+    /// Sends random SACK blocks: sent or not, old, empty, reversed, overlapping.
     Sack,
-    /// Any timestamps.
+    /// Sends random timestamp values and echoes.
     Timestamps,
-    /// A window that shrinks.
+    /// Shrinks its window at random.
     Shrink,
-    /// A window of zero.
+    /// Advertises a window of zero.
     Close,
-    /// A window of one, unscaled.
+    /// Advertises a window of one, unscaled.
     Sliver,
-    /// One acknowledgment in pieces.
+    /// Divides one acknowledgment into four.
     Divide,
-    /// One acknowledgment four times.
+    /// Sends one acknowledgment four times.
     Repeat,
-    /// An urgent pointer to anywhere.
+    /// Sets a random urgent pointer.
     Urgent,
-    /// Marks of congestion that nobody made.
+    /// Reports congestion (ECE) or a window reduction (CWR) that did not happen.
     Congested,
+    /// Withholds every segment that begins at an even offset of the stream: the others arrive behind gaps that never
+    /// close.
+    Gaps,
 }
 
 impl Lie {
-    /// Every lie.
-    pub const ALL: [Self; 11] = [
+    /// All kinds, in the order of declaration.
+    pub const ALL: [Self; 12] = [
         Self::Unsent,
         Self::Optimistic,
         Self::Sack,
@@ -49,29 +52,31 @@ impl Lie {
         Self::Repeat,
         Self::Urgent,
         Self::Congested,
+        Self::Gaps,
     ];
 }
 
-/// Who lies, how, and how often.
+/// The misbehaving host of a scenario.
 #[derive(Clone, Debug)]
 pub struct Liar {
-    /// The host.
+    /// Index of the host.
     pub host: usize,
-    /// Chance out of a million segments.
+    /// Segments out of a million that are replaced.
     pub chance: u32,
-    /// One of these.
+    /// Kinds of misbehavior, of which each replacement draws one.
     pub lies: Vec<Lie>,
 }
 
 impl Liar {
-    /// What goes on the wire instead of a frame, if that is a segment and the liar lies this time;
-    /// `sent` is the sequence number after the last that its peer sent.
+    /// Returns the frames that go on the wire instead of `frame`, or `None` to send it unchanged. `sent` is the peer's
+    /// SND.NXT as seen on the wire, `iss` the liar's own initial sequence number.
     pub(super) fn replace(
         &self,
         random: &mut Random,
         seen: &WireSegment,
         frame: &[u8],
         sent: Option<SeqNum>,
+        iss: Option<SeqNum>,
     ) -> Option<Vec<Vec<u8>>> {
         let flags = seen.header.flags;
         let is_plain = flags.contains(TcpFlags::ACK) && !flags.intersects(TcpFlags::SYN | TcpFlags::RST);
@@ -82,6 +87,10 @@ impl Liar {
         let ack = seen.header.ack;
         match lie {
             Lie::Repeat => Some(vec![frame.to_vec(); 4]),
+            Lie::Gaps => {
+                let offset = seen.header.seq.distance_from(iss? + 1);
+                (seen.payload_len > 0 && offset.is_multiple_of(2)).then(Vec::new)
+            }
             Lie::Divide => [3, 2, 1, 0]
                 .into_iter()
                 .map(|back| rewrite(frame, |header, _| header.ack = ack - back * 100))
@@ -95,7 +104,7 @@ fn any(random: &mut Random) -> u32 {
     u32::try_from(random.below(1 << 32)).unwrap_or(0)
 }
 
-/// A number that is small, or large, or anything.
+/// Returns a random number whose magnitude is random, too.
 fn stride(random: &mut Random) -> u32 {
     any(random) >> random.below(32).min(31)
 }
@@ -109,7 +118,7 @@ fn distort(random: &mut Random, lie: Lie, frame: &[u8], sent: SeqNum) -> Option<
             for _ in 0..random.between(1, 4) {
                 let from = if random.below(2) == 0 { header.ack } else { sent };
                 let start = match random.below(3) {
-                    // The next that it has not got, which it will take back.
+                    // The next segment that it lacks: reneging follows.
                     0 => from,
                     1 => from + stride(random),
                     _ => from - stride(random),
@@ -121,7 +130,7 @@ fn distort(random: &mut Random, lie: Lie, frame: &[u8], sent: SeqNum) -> Option<
         Lie::Timestamps => {
             if let Some(timestamps) = &mut options.timestamps {
                 timestamps.echo = timestamps.echo.wrapping_sub(stride(random));
-                // A clock that runs ahead would make its own segments look old; now and then it does.
+                // A clock that jumps makes its own later segments look old (PAWS): seldom enough to make progress.
                 if random.below(16) == 0 {
                     timestamps.value = any(random);
                 }
@@ -137,7 +146,7 @@ fn distort(random: &mut Random, lie: Lie, frame: &[u8], sent: SeqNum) -> Option<
         Lie::Congested => {
             header.flags |= if random.below(2) == 0 { TcpFlags::ECE } else { TcpFlags::CWR };
         }
-        Lie::Divide | Lie::Repeat => {}
+        Lie::Divide | Lie::Repeat | Lie::Gaps => {}
     })
 }
 
@@ -152,17 +161,17 @@ mod tests {
         let mut frame = Vec::new();
         let ack = builder.tcp(1, 2, 100, 1000).ack(70_000);
         let ack = ack.options_raw(&[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 9]).unwrap();
-        ack.write(&mut frame, &[]).unwrap();
+        ack.write(&mut frame, b"text").unwrap();
         let seen = WireSegment::parse(&frame).unwrap().unwrap();
         let mut random = Random::new(3);
         for lie in Lie::ALL {
             let liar = Liar { host: 0, chance: 1_000_000, lies: vec![lie] };
             let sent = Some(SeqNum::new(80_000));
-            let frames = liar.replace(&mut random, &seen, &frame, sent).unwrap();
+            let frames = liar.replace(&mut random, &seen, &frame, sent, Some(SeqNum::new(99))).unwrap();
             assert!(frames.iter().all(|frame| WireSegment::parse(frame).unwrap().is_some()), "{lie:?}");
-            assert!(frames.len() > 1 || frames[0] != frame, "{lie:?}");
+            assert_ne!(frames, [frame.clone()], "{lie:?}");
         }
         let honest = Liar { host: 0, chance: 0, lies: Lie::ALL.to_vec() };
-        assert_eq!(honest.replace(&mut random, &seen, &frame, None), None);
+        assert_eq!(honest.replace(&mut random, &seen, &frame, None, None), None);
     }
 }

@@ -1,4 +1,5 @@
-//! A link that does to frames what networks do.
+//! A simulated link, one direction of it: rate, delay, queue, loss, reordering, duplication, corruption, ECN marks and
+//! outages, all drawn from a seed.
 
 use super::Random;
 use super::mark::{mark_congestion, rewrite};
@@ -7,14 +8,13 @@ use crate::time::{Duration, Instant};
 use crate::wire::{EcnField, EthernetHeader};
 use alloc::vec::Vec;
 
-/// Loss in bursts: a channel that is good or bad, after Gilbert and Elliott; [`LinkConfig::loss`] is that of
-/// the good one. A bad spell has a duration, not a number
-/// of frames, so that it ends for those, too, who send ever more rarely.
+/// Loss in bursts: the channel of Gilbert and Elliott, which is good or bad; [`LinkConfig::loss`] is the loss of the
+/// good one. A bad period has a duration, not a number of frames, so that it also ends for a sender that backs off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// How often, out of a million frames, the good channel becomes bad.
+    /// Frames out of a million at which the good channel becomes bad.
     pub begins: u32,
-    /// How long it then is bad, on average; twice that at most.
+    /// Mean length of a bad period; the longest is twice that.
     pub lasts: Duration,
     /// Frames out of a million that the bad channel loses.
     pub loss: u32,
@@ -23,13 +23,13 @@ pub struct Burst {
 /// A link that goes down again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flap {
-    /// When it goes down first.
+    /// First time that it goes down.
     pub from: Duration,
-    /// How long it then is down, each time.
+    /// Length of each outage.
     pub down: Duration,
-    /// How long it is up between.
+    /// Time between two outages.
     pub up: Duration,
-    /// How often.
+    /// Number of outages in all.
     pub times: u32,
 }
 
@@ -43,49 +43,47 @@ impl Flap {
     }
 }
 
-/// What one direction of a link is like. Chances are out of a million frames.
+/// Properties of one direction of a link. Chances are out of a million frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Bits per second; zero for a link that takes no time to send on.
+    /// Bits per second; zero for no serialization delay.
     pub rate: u64,
-    /// How long every frame is under way.
+    /// Propagation delay of every frame.
     pub delay: Duration,
-    /// How much longer it may be at most: frames that are closer together than this are reordered.
+    /// Largest random delay on top: frames that are closer together than this may be reordered.
     pub jitter: Duration,
-    /// Chance to be held back for [`Self::hold`] more.
+    /// Chance to be delayed by [`Self::hold`] more.
     pub reorder: u32,
-    /// How long such a frame is held back.
+    /// Additional delay of such a frame.
     pub hold: Duration,
     /// Chance to be lost.
     pub loss: u32,
-    /// Loss in bursts, beside the other.
+    /// Loss in bursts, in addition.
     pub burst: Option<Burst>,
     /// Chance to arrive twice.
     pub duplicate: u32,
     /// Chance that one bit arrives wrong.
     pub corrupt: u32,
-    /// Chance that one bit arrives wrong, and the checksums fit it: what only a stronger check would
-    /// notice.
+    /// Chance that one bit arrives wrong under correct checksums.
     pub forge: u32,
-    /// Bytes that wait for the link at most; the next frame is lost.
+    /// Length of the queue, bytes; a frame that finds more than this waiting is lost.
     pub queue: u64,
-    /// Bytes that wait for the link from which on packets that are ECN-capable are marked (RFC 3168, RFC 8257
-    /// §3.1).
+    /// Bytes in the queue from which on ECN-capable packets are marked (RFC 3168, RFC 8257 §3.1).
     pub mark: Option<u64>,
-    /// Whether the ECN field of every packet is cleared, as some networks do.
+    /// True to clear the ECN field of every packet, as some networks do.
     pub bleach: bool,
     /// Largest IP packet, bytes; larger ones are lost.
     pub mtu: usize,
-    /// Whether the sender of a packet that is too large is told (RFC 792, RFC 4443), rather than not.
+    /// True to send an ICMP error for a packet that is too large (RFC 792, RFC 4443), false for a black hole.
     pub reports_too_big: bool,
-    /// All frames are lost from the first of these times to the second.
+    /// Period in which all frames are lost, since the start.
     pub outage: Option<(Duration, Duration)>,
-    /// All frames are lost again and again.
+    /// Repeated outages, if the link has any.
     pub flap: Option<Flap>,
 }
 
 impl LinkConfig {
-    /// A link that loses nothing: 1 Gbit/s, 50 µs, 256 KiB of queue.
+    /// A link without loss: 1 Gbit/s, 50 µs, 256 KiB of queue.
     pub const CLEAN: Self = Self {
         rate: 1_000_000_000,
         delay: Duration::from_micros(50),
@@ -107,7 +105,7 @@ impl LinkConfig {
     };
 }
 
-/// What a link did.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     /// Frames put on it.
@@ -122,15 +120,15 @@ pub struct LinkCounts {
     pub duplicated: u64,
     /// Frames that arrived with a wrong bit.
     pub corrupted: u64,
-    /// Frames held back.
+    /// Frames delayed by [`LinkConfig::hold`].
     pub held: u64,
-    /// Packets marked.
+    /// Packets marked with CE.
     pub marked: u64,
-    /// Bytes that waited before each frame that was taken, all together.
+    /// Sum of the queue lengths that the accepted frames found, bytes.
     pub waited: u64,
-    /// The most of them.
+    /// Longest queue that an accepted frame found, bytes.
     pub waited_max: u64,
-    /// How long frames waited in the queue, together, microseconds.
+    /// Sum of the times that frames waited in the queue, microseconds.
     pub waited_us: u64,
 }
 
@@ -140,32 +138,32 @@ pub struct Link {
     config: LinkConfig,
     random: Random,
     bad_until: Instant,
-    /// When the last frame put on it will have been sent.
+    /// Time at which the last frame put on it will have been sent.
     busy_until: Instant,
-    /// From when on its outages are counted.
+    /// Start of its schedule of outages.
     origin: Instant,
     counts: LinkCounts,
 }
 
 impl Link {
-    /// A link; what it does depends on the seed of `random` alone.
+    /// Returns a link whose behavior depends on `config` and the seed of `random` alone.
     pub const fn new(config: LinkConfig, random: Random) -> Self {
         let zero = Instant::ZERO;
         Self { config, random, bad_until: zero, busy_until: zero, origin: zero, counts: LinkCounts::ZERO }
     }
 
-    /// The same link, whose outages are counted from `origin`, not from the beginning of time.
+    /// Returns the same link with outages that count from `origin` instead of time zero.
     #[must_use]
     pub const fn starting_at(self, origin: Instant) -> Self {
         Self { origin, ..self }
     }
 
-    /// What it did so far.
+    /// Returns the counters so far.
     pub const fn counts(&self) -> LinkCounts {
         self.counts
     }
 
-    /// The error that the sender of a frame is told when it is too large, unless the link is a black hole.
+    /// Returns the frame of the ICMP error for a frame that is too large, unless the link is a black hole.
     pub fn too_big(&self, frame: &[u8]) -> Option<Vec<u8>> {
         if !self.config.reports_too_big || !self.is_too_large(frame) {
             return None;
@@ -174,16 +172,16 @@ impl Link {
     }
 
     fn is_too_large(&self, frame: &[u8]) -> bool {
-        // As much as an untagged frame has before its packet.
+        // A tagged frame has this much before its packet; an untagged one, 4 bytes less.
         frame.len().saturating_sub(EthernetHeader::LEN_TAGGED) > self.config.mtu
     }
 
-    /// When a frame put on it now will have been sent: until then the port holds its buffer.
+    /// Returns the time at which a frame put on it now will have been sent: until then the port holds its buffer.
     pub fn busy_until(&self, now: Instant) -> Instant {
         self.busy_until.max(now)
     }
 
-    /// Puts a frame on the link; calls `arrive` for each time that it will arrive.
+    /// Puts a frame on the link; calls `arrive` once per copy that will arrive.
     pub fn send(&mut self, now: Instant, frame: &[u8], arrive: &mut dyn FnMut(Instant, Vec<u8>)) {
         self.counts.sent = self.counts.sent.saturating_add(1);
         if self.is_too_large(frame) {
@@ -229,13 +227,13 @@ impl Link {
     }
 
     fn sending_time(&self, len: usize) -> Duration {
-        // Preamble, FCS and gap take as long as 24 bytes.
+        // Preamble, FCS and interframe gap take as long as 24 bytes.
         let bits = u64::try_from(len).unwrap_or(u64::MAX).saturating_add(24).saturating_mul(8);
         let nanos = bits.saturating_mul(1_000_000_000).checked_div(self.config.rate);
         Duration::from_nanos(nanos.unwrap_or(0))
     }
 
-    /// Bytes that wait for the link.
+    /// Returns the number of bytes that wait for the link.
     fn waiting(&self, now: Instant) -> u64 {
         let waiting = (self.busy_until - now).as_nanos();
         let bytes = waiting.saturating_mul(u128::from(self.config.rate)) / 8_000_000_000;
@@ -280,7 +278,7 @@ impl Link {
 }
 
 impl LinkCounts {
-    /// Adds what another link did.
+    /// Adds the counters of another link.
     pub const fn add(&mut self, other: &Self) {
         let Self {
             sent,
@@ -389,7 +387,7 @@ mod tests {
         let burst = Burst { begins: 10_000, lasts: Duration::from_millis(5), loss: 1_000_000 };
         let config = LinkConfig { burst: Some(burst), ..LinkConfig::CLEAN };
         let (arrived, counts) = run(config, 100_000, Duration::from_millis(1));
-        // A bad spell every hundred frames, of one frame and up to ten more.
+        // A bad period every hundred frames, of one frame and up to ten more.
         assert!(counts.lost.abs_diff(5_260) < 500, "{counts:?}");
         let number = |frame: &[u8]| u32::from_be_bytes(*frame.first_chunk().unwrap());
         let gaps = arrived.windows(2).filter(|pair| number(&pair[1].1) - number(&pair[0].1) > 1).count();

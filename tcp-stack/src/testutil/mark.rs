@@ -1,8 +1,8 @@
-//! What a network does to the ECN field.
+//! Changes of the ECN field on the way: marking by congested routers, and bleaching.
 
 use crate::wire::{EcnField, EtherType, EthernetHeader, Sum};
 
-/// Changes the ECN field of the IP packet in a frame; `false` when it holds none.
+/// Changes the ECN field of the IP packet in a frame; returns `false` if the frame holds none.
 pub(super) fn rewrite(frame: &mut [u8], change: impl FnOnce(EcnField) -> EcnField) -> bool {
     let Ok((ethernet, _)) = EthernetHeader::parse(frame) else { return false };
     let Some(packet) = frame.get_mut(ethernet.header_len()..) else { return false };
@@ -32,8 +32,7 @@ pub(super) fn rewrite(frame: &mut [u8], change: impl FnOnce(EcnField) -> EcnFiel
     }
 }
 
-/// Marks the packet in a frame as a congested router does, if it is ECN-capable (RFC 3168 §5); returns whether
-/// it is.
+/// Marks the packet in a frame as a congested router does (RFC 3168 §5); returns `false` if it is not ECN-capable.
 pub fn mark_congestion(frame: &mut [u8]) -> bool {
     let mut marked = false;
     rewrite(frame, |field| {
@@ -60,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_capable_is_marked_and_nothing_else_changes() {
+    fn only_ecn_capable_packets_are_marked_and_nothing_else_changes() {
         let mut frames = [Vec::new(), Vec::new()];
         let [v4, v6] = &mut frames;
         let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]).single_vlan(7.try_into().unwrap());

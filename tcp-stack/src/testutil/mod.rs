@@ -1,4 +1,5 @@
-//! What tests need: buffers on the heap, random numbers from a seed, and a network in virtual time.
+//! Test support, also for other crates (feature `testutil`): buffers on the heap, random numbers from a seed, a network
+//! in virtual time ([`Simulation`]) and the fuzz targets.
 
 mod app;
 mod attack;
@@ -30,7 +31,7 @@ pub use watch::{Watch, WireSegment};
 
 use alloc::vec::Vec;
 
-/// The bytes that a text of hexadecimal digits stands for; everything else in it is passed over.
+/// Returns the bytes that the hexadecimal digits in `text` stand for; other characters are skipped.
 pub fn hex(text: &str) -> Vec<u8> {
     let mut digits = text.chars().filter_map(|digit| digit.to_digit(16));
     let mut bytes = Vec::new();

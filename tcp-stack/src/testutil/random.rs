@@ -1,16 +1,16 @@
-//! Random numbers that are the same wherever the seed is the same.
+//! Reproducible random numbers for simulations and tests: equal seeds give equal sequences on every machine.
 
-/// A small generator (SplitMix64), good enough to choose what a simulated network does.
+/// A small generator (SplitMix64), good enough to drive a simulated network.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator that starts from `seed`.
+    /// Returns a generator that starts from `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 random bits.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,41 +18,41 @@ impl Random {
         value ^ (value >> 31)
     }
 
-    /// A number below `bound`; zero when that is zero.
+    /// Returns a number below `bound`, or zero if `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The high half of a 128-bit product: no division, and a bias that no test could see.
         let product = u128::from(self.next()).wrapping_mul(u128::from(bound));
         u64::try_from(product >> 64).unwrap_or(0)
     }
 
-    /// An index into something of `len` elements; zero when it is empty.
+    /// Returns an index below `len`, or zero if `len` is zero.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(u64::try_from(len).unwrap_or(u64::MAX))).unwrap_or(0)
     }
 
-    /// A byte.
+    /// Returns a random byte.
     pub const fn byte(&mut self) -> u8 {
         let [byte, ..] = self.next().to_be_bytes();
         byte
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low.wrapping_add(self.below(high.saturating_sub(low).saturating_add(1)))
     }
 
-    /// `true` in so many cases out of a million.
+    /// Returns true with a probability of `per_million` out of a million.
     pub fn chance(&mut self, per_million: u32) -> bool {
         self.below(1_000_000) < u64::from(per_million)
     }
 
-    /// A generator of its own, for another part of the simulation.
+    /// Returns an independent generator for another part of the simulation.
     #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self(self.next())
     }
 
-    /// A 32-byte seed.
+    /// Returns 32 random bytes, a stack's seed.
     pub fn seed(&mut self) -> [u8; 32] {
         let mut seed = [0; 32];
         for chunk in seed.as_chunks_mut::<8>().0 {

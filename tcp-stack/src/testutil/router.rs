@@ -1,4 +1,4 @@
-//! What a router says of a packet that it cannot pass on.
+//! ICMP errors of a simulated router about packets that it cannot forward.
 
 use crate::wire::{
     EtherType, EthernetHeader, Icmpv4Header, Icmpv4Message, Icmpv6Header, Icmpv6Message, IpProtocol,
@@ -7,9 +7,9 @@ use crate::wire::{
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The frame that tells the sender of `frame` that its packet was larger than `mtu`, in the name of its
-/// destination: "fragmentation needed" (RFC 792, RFC 1191) or "packet too big" (RFC 4443). `None` for what is
-/// no IP packet.
+/// Returns the ICMP error that the packet in `frame` was larger than `mtu`, with the packet's destination as its
+/// source: "fragmentation needed" (RFC 792, RFC 1191) or "packet too big" (RFC 4443). `None` if the frame holds no IP
+/// packet.
 pub(super) fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
     let quote = packet.get(..packet.len().min(500))?;

@@ -1,77 +1,85 @@
-//! What a simulation is made from, and what it comes to.
+//! Input and output of a simulation: a [`Scenario`] of hosts, links and connections, and its [`Report`].
 
 use super::app::{Outcome, Plan};
 use super::liar::Liar;
 use super::link::{LinkConfig, LinkCounts};
 use crate::time::{Duration, Instant};
-use crate::{ConnOptions, StackConfig, StackStats};
+use crate::{ConnOptions, EvictionPolicy, StackConfig, StackStats};
 use alloc::vec::Vec;
 
-/// A connection to be: who opens it to whom, when, and what both do.
+/// A planned connection: its hosts, its start, and the behavior of both applications.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnPlan {
-    /// When.
+    /// Time of the open, since the start.
     pub at: Duration,
-    /// The host that opens it.
+    /// Host that opens it.
     pub from: usize,
-    /// The host that listens.
+    /// Host that listens for it.
     pub to: usize,
-    /// Whether over IPv6.
+    /// True for IPv6, false for IPv4.
     pub ipv6: bool,
-    /// Whether both open it at once, and nobody listens.
+    /// True for a simultaneous open: both sides connect, and nobody listens.
     pub simultaneous: bool,
-    /// What the opener does.
+    /// Behavior of the opener's application.
     pub opener: Plan,
-    /// What the listener does.
+    /// Behavior of the listener's application.
     pub listener: Plan,
+    /// Connection that it shares the listener of, by number; `None` gives it a listener of its own.
+    pub shares_listener_of: Option<usize>,
+    /// Rule by which the accepted connection may be evicted ([`Stack::set_eviction_policy`](crate::Stack::set_eviction_policy)).
+    pub eviction: EvictionPolicy,
 }
 
-/// A network.
+/// A network to simulate.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The stacks. Every one has addresses of its own on one link.
+    /// Stacks, each with its own addresses on one link.
     pub hosts: Vec<StackConfig>,
-    /// The links between any two of them.
+    /// Link between any two hosts.
     pub link: LinkConfig,
-    /// The links in the direction from a higher host to a lower one, if they are different.
+    /// Link from a higher host to a lower one, if it is different.
     pub link_back: Option<LinkConfig>,
-    /// The connections.
+    /// Connections to open, in numerical order.
     pub conns: Vec<ConnPlan>,
-    /// Options of both ends of all of them.
+    /// Options of both ends of every connection.
     pub conn_options: ConnOptions,
-    /// Buffers of each host.
+    /// Connections that each listener may have at a time.
+    pub listener_connections_max: u32,
+    /// Packet buffers of the pools of the first two hosts.
     pub buffers: usize,
-    /// How long a host's worker is busy elsewhere at most, before it looks at its port.
+    /// Packet buffers of the pool of each further host.
+    pub further_buffers: usize,
+    /// Longest time between the arrival of a frame and the poll that receives it.
     pub poll_interval: Duration,
-    /// All connections that are left are aborted then.
+    /// Time at which the remaining connections are aborted, since the start.
     pub abort_at: Option<Duration>,
-    /// Somebody sends a blind segment to one of the ends this often.
+    /// Interval at which a blind attacker sends a segment to one of the ends.
     pub attack: Option<Duration>,
-    /// A host that lies to the others.
+    /// The host that misbehaves, if one does.
     pub liar: Option<Liar>,
-    /// Whether the sequence numbers of the first dial's opener pass zero early on.
+    /// True to let the sequence numbers of the first connection's opener wrap soon after its start.
     pub wraps: bool,
-    /// Whether frames may be forged, so that what arrives need not be what was sent.
+    /// True if frames may be forged, so that received bytes need not be those that were sent.
     pub hostile: bool,
-    /// Steps after which the run has failed.
+    /// Events after which the run fails.
     pub steps_max: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Per dial: the opener's side and the listener's.
+    /// Per connection: the opener's side and the listener's.
     pub outcomes: Vec<[Outcome; 2]>,
-    /// What each host counted.
+    /// Counters of each host.
     pub stats: Vec<StackStats>,
-    /// What the links did, together.
+    /// Counters of all links, summed.
     pub links: LinkCounts,
-    /// A number for all that was on the wire: equal for equal seeds.
+    /// Digest of all frames on the wire: equal for equal seeds.
     pub trace: u64,
-    /// When the first thing happened.
+    /// Time of the first event.
     pub start: Instant,
-    /// When nothing was left to do.
+    /// Time of the last event.
     pub end: Instant,
-    /// Steps that were needed.
+    /// Number of events processed.
     pub steps: u64,
 }

@@ -1,4 +1,5 @@
-//! TCP segments inside of frames, found and changed.
+//! Finds the TCP segment inside a frame, repairs its checksums and rewrites its header. The simulated link, the liar
+//! and the address translation use it.
 
 use crate::wire::{
     EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpHeader, TcpOptions, UpperLayer,
@@ -7,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// Where the TCP segment is in a frame.
+/// Position of the TCP segment in a frame.
 #[derive(Clone, Copy, Debug)]
 struct SegmentSpan {
     src: IpAddr,
@@ -45,7 +46,7 @@ fn find(frame: &[u8]) -> Option<SegmentSpan> {
     }
 }
 
-/// Makes a frame's checksums right; `None`, and maybe nothing done, if it is no TCP segment.
+/// Corrects a frame's checksums; returns `None` if it holds no TCP segment, and then may have changed nothing.
 pub(super) fn repair(frame: &mut [u8]) -> Option<()> {
     let SegmentSpan { src, dst, ip_at, at, len } = find(frame)?;
     if src.is_ipv4() {
@@ -58,7 +59,7 @@ pub(super) fn repair(frame: &mut [u8]) -> Option<()> {
     TcpHeader::set_checksum(segment, Sum::pseudo_header(src, dst, IpProtocol::TCP, len)).then_some(())
 }
 
-/// The frame with another TCP header, and lengths and checksums that fit; `None` if it has none.
+/// Returns the frame with an edited TCP header and matching lengths and checksums, or `None` if it has no TCP header.
 pub(super) fn rewrite(frame: &[u8], edit: impl FnOnce(&mut TcpHeader, &mut TcpOptions)) -> Option<Vec<u8>> {
     let SegmentSpan { src, ip_at, at, len, .. } = find(frame)?;
     let (mut header, options, payload) = TcpHeader::parse(frame.get(at..at.checked_add(len)?)?).ok()?;
@@ -69,7 +70,7 @@ pub(super) fn rewrite(frame: &[u8], edit: impl FnOnce(&mut TcpHeader, &mut TcpOp
     segment.extend_from_slice(payload);
     let mut out = frame.get(..at)?.to_vec();
     let before = at.checked_sub(ip_at)?;
-    // Of the packet in IPv4; of what follows the fixed header in IPv6.
+    // IPv4 counts the whole packet, IPv6 what follows the fixed header.
     let (field, fixed) = if src.is_ipv4() { (2, 0) } else { (4, Ipv6Header::LEN) };
     let counted = before.checked_sub(fixed)?.checked_add(segment.len())?;
     let field = ip_at.checked_add(field)?;

@@ -1,11 +1,11 @@
-//! What a run leaves behind: lines for people, and a number by which runs are compared.
+//! The trace of a simulation: one line of text per segment, and a digest by which runs are compared.
 
 use super::watch::WireSegment;
 use crate::time::Instant;
 use alloc::format;
 use alloc::string::String;
 
-/// A segment in a line.
+/// Returns a segment as one line of text.
 pub(super) fn describe(seen: &WireSegment) -> String {
     let header = &seen.header;
     let options = &seen.options;
@@ -23,7 +23,7 @@ pub(super) fn describe(seen: &WireSegment) -> String {
     )
 }
 
-/// The trace's number with one frame more.
+/// Returns the trace's digest after one more frame.
 pub(super) fn digest(trace: u64, now: Instant, host: usize, bytes: &[u8]) -> u64 {
     let mut hash = trace ^ now.as_nanos().rotate_left(17) ^ u64::try_from(host).unwrap_or(0);
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,4 +1,4 @@
-//! A tap on the wire that knows what no TCP may do.
+//! A tap on the simulated wire that checks the rules of RFC 9293 that every segment must keep.
 
 use crate::seq::SeqNum;
 use crate::wire::{
@@ -13,20 +13,20 @@ use core::net::{IpAddr, SocketAddr};
 /// A TCP segment as seen on the wire.
 #[derive(Clone, Debug)]
 pub struct WireSegment {
-    /// Who sent it.
+    /// Source address and port.
     pub src: SocketAddr,
-    /// Whom it is for.
+    /// Destination address and port.
     pub dst: SocketAddr,
-    /// Its header.
+    /// The TCP header as sent.
     pub header: TcpHeader,
-    /// Its options.
+    /// The TCP options as sent.
     pub options: TcpOptions,
-    /// Length of its payload, bytes.
+    /// Length of the payload, bytes.
     pub payload_len: u32,
 }
 
 impl WireSegment {
-    /// The segment in a frame; `None` for other frames. A segment with a wrong checksum is an error.
+    /// Returns the segment in a frame, or `None` for other frames. Fails on a wrong checksum or a malformed header.
     pub fn parse(frame: &[u8]) -> Result<Option<Self>, String> {
         let Ok((ethernet, packet)) = EthernetHeader::parse(frame) else {
             return Err("a frame shorter than its header".into());
@@ -64,52 +64,54 @@ impl WireSegment {
         }))
     }
 
-    /// Sequence numbers that it occupies.
+    /// Returns SEG.LEN: payload bytes, plus one each for SYN and FIN.
     pub fn seq_len(&self) -> u32 {
         let flags = self.header.flags;
         let controls = u32::from(flags.contains(TcpFlags::SYN)) + u32::from(flags.contains(TcpFlags::FIN));
         self.payload_len.saturating_add(controls)
     }
 
-    /// The sequence number after its last.
+    /// Returns SEG.SEQ + SEG.LEN.
     pub fn end(&self) -> SeqNum {
         self.header.seq + self.seq_len()
     }
 
-    /// Whether it does nothing but acknowledge.
+    /// Returns true if it carries neither payload nor SYN, FIN or RST.
     pub fn is_pure_ack(&self) -> bool {
         let controls = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
         self.payload_len == 0 && !self.header.flags.intersects(controls)
     }
 }
 
-/// Acknowledgments this far from what was sent may come to be right.
+/// Distance from SND.NXT within which a false acknowledgment may become true later, bytes.
 const PLAUSIBLE_ACK: u32 = 1 << 24;
 
-/// What was seen of one direction of a connection.
+/// State of one direction of a connection, as seen on the wire.
 #[derive(Debug, Default)]
 struct Direction {
     syn: Option<SeqNum>,
     scale: Option<u8>,
     mss: Option<u16>,
-    /// One past the highest sequence number that this end lets the other send.
+    /// Right edge of the window that this end advertised: SEG.ACK + SEG.WND.
     right_edge: Option<SeqNum>,
-    /// Highest acknowledgment number.
+    /// Highest acknowledgment number sent.
     acked: Option<SeqNum>,
-    /// Sequence number after the last that was sent.
+    /// SND.NXT: highest SEG.SEQ + SEG.LEN sent.
     end: Option<SeqNum>,
-    /// Sequence number after the FIN.
+    /// SEG.SEQ + SEG.LEN of the FIN.
     fin_end: Option<SeqNum>,
+    /// Set once this end has sent a RST.
+    was_reset: bool,
 }
 
-/// Watches the segments that stacks put on the wire, in the order in which they do.
+/// Checks the segments that stacks put on the wire, in the order in which they send them.
 #[derive(Debug, Default)]
 pub struct Watch {
     directions: BTreeMap<(SocketAddr, SocketAddr), Direction>,
 }
 
 impl Direction {
-    /// The right edge that a segment of this end offers, and the scale of its window.
+    /// Returns the right edge that a segment of this end advertises, and its window scale.
     fn edge_of(&self, seen: &WireSegment, peer_scales: bool) -> (SeqNum, u8) {
         // RFC 7323 §2.2: the window of a SYN is never scaled, and others are if both ends said so.
         let scaled = !seen.header.flags.contains(TcpFlags::SYN) && peer_scales;
@@ -119,8 +121,9 @@ impl Direction {
 }
 
 impl Watch {
-    /// Notes what the segment of a liar promises, however false: its window counts from what it acknowledges,
-    /// sent or not, for it may be sent before this arrives. What is too far off for that is noted by nobody.
+    /// Records a segment that need not keep the rules, such as a liar's: its window counts from its acknowledgment
+    /// number even if that was not sent yet, for it may be sent before this segment arrives. An acknowledgment farther
+    /// than [`PLAUSIBLE_ACK`] from the peer's SND.NXT is ignored.
     pub fn note_unchecked(&mut self, seen: &WireSegment) {
         let back = self.directions.get(&(seen.dst, seen.src));
         let peer_scales = back.is_some_and(|back| back.scale.is_some());
@@ -129,7 +132,7 @@ impl Watch {
         if acks && end.is_none_or(|end| !seen.header.ack.is_within(end - PLAUSIBLE_ACK, 2 * PLAUSIBLE_ACK)) {
             return;
         }
-        // What it says of the segment does not matter.
+        // Violations do not count here.
         let _ = self.check(seen);
         if let Some(direction) = self.directions.get_mut(&(seen.src, seen.dst)).filter(|_| acks) {
             let (edge, _) = direction.edge_of(seen, peer_scales);
@@ -137,16 +140,24 @@ impl Watch {
         }
     }
 
-    /// The sequence number after the last that `src` sent to `dst`.
+    /// Returns the initial sequence number of `src` on its connection to `dst`.
+    pub fn iss(&self, src: SocketAddr, dst: SocketAddr) -> Option<SeqNum> {
+        self.directions.get(&(src, dst))?.syn
+    }
+
+    /// Returns SND.NXT of `src` on its connection to `dst`.
     pub fn snd_end(&self, src: SocketAddr, dst: SocketAddr) -> Option<SeqNum> {
         self.directions.get(&(src, dst))?.end
     }
 
-    /// Judges a segment; an error says what is wrong with it.
+    /// Checks and records a segment. The error names the rule that it breaks.
     pub fn check(&mut self, seen: &WireSegment) -> Result<(), String> {
         let header = &seen.header;
         let flags = header.flags;
         if flags.contains(TcpFlags::RST) {
+            if let Some(direction) = self.directions.get_mut(&(seen.src, seen.dst)) {
+                direction.was_reset = true;
+            }
             return Ok(());
         }
         let back = self.directions.get(&(seen.dst, seen.src));
@@ -155,7 +166,8 @@ impl Watch {
         let peer_scales = back.is_some_and(|back| back.scale.is_some());
         let peer_fin = back.and_then(|back| back.fin_end);
         let direction = self.directions.entry((seen.src, seen.dst)).or_default();
-        // A SYN cookie is the same for the same SYN, so a connection may begin with the number of the last one.
+        // The same SYN gets the same cookie, so a connection may begin with the initial sequence number of the last
+        // one.
         let again =
             flags.contains(TcpFlags::ACK) && direction.acked.is_some_and(|acked| acked.after(header.ack));
         if flags.contains(TcpFlags::SYN) && (direction.syn != Some(header.seq) || again) {
@@ -163,17 +175,21 @@ impl Watch {
             direction.scale = seen.options.window_scale;
             direction.mss = seen.options.mss;
         }
+        // After a RST, a segment in flight may still carry a valid SYN cookie and open the connection anew without a
+        // SYN.
+        if direction.was_reset && direction.acked.is_some_and(|acked| header.ack.before(acked)) {
+            (direction.acked, direction.right_edge, direction.was_reset) = (None, None, false);
+        }
         direction.end = Some(direction.end.map_or(seen.end(), |end| end.max(seen.end())));
         if direction.syn.is_none() {
             return Err(format!("a segment before any SYN: {seen:?}"));
         }
-        // RFC 9293 §3.7.1: without the option, 536, or 1220 over IPv6. One of almost nothing need not be kept to.
+        // RFC 9293 §3.7.1: without the option, 536, or 1220 over IPv6. A tiny MSS need not be honored.
         let default_mss = if seen.src.is_ipv4() { 536 } else { 1220 };
         if seen.payload_len > u32::from(peer_mss.unwrap_or(default_mss).max(64)) {
             return Err(format!("more than the peer's MSS of {peer_mss:?}: {seen:?}"));
         }
-        // RFC 9293 §3.8.6.1: one byte may be sent into a closed window, to probe it. The SYN comes
-        // before any window.
+        // RFC 9293 §3.8.6.1: a probe may carry one byte into a closed window. A SYN precedes any window.
         let beyond = seen.seq_len() > 0 && peer_edge.is_some_and(|edge| seen.end().after(edge + 1));
         if beyond && !flags.contains(TcpFlags::SYN) {
             return Err(format!("beyond the peer's window, which ends at {peer_edge:?}: {seen:?}"));
@@ -188,7 +204,7 @@ impl Watch {
             return Err(format!("acknowledges less than before, {:?}: {seen:?}", direction.acked));
         }
         direction.acked = Some(header.ack);
-        // Behind the peer's FIN there is nothing that a window could be for.
+        // After the peer's FIN a window has no meaning.
         if peer_fin.is_some_and(|fin| header.ack == fin) {
             return Ok(());
         }
@@ -211,7 +227,7 @@ mod tests {
 
     const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
 
-    /// A segment of one side: 0 or 1.
+    /// Returns a segment of side 0 or 1.
     fn segment(side: u8, flags: TcpFlags, seq: u32, len: u32, ack: u32, window: u16) -> WireSegment {
         let ends: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
         let [src, dst] = if side == 0 { ends } else { [ends[1], ends[0]] };
@@ -226,8 +242,7 @@ mod tests {
         syn
     }
 
-    /// What the tap says of segments after a handshake: 0 sends from 101, 1 from 201, windows of 1000
-    /// until they are told otherwise.
+    /// Returns which segments pass after a handshake: side 0 sends from 101, side 1 from 201, with windows of 1000.
     fn judge(segments: &[WireSegment]) -> Vec<bool> {
         let mut watch = Watch::default();
         watch.check(&syn(0, TcpFlags::SYN, 100, 0)).unwrap();

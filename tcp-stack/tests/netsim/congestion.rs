@@ -1,20 +1,20 @@
-//! Congestion control on paths whose numbers are known.
+//! Congestion control on paths with known properties.
 
 use crate::harness::{PERCENT, both_families, conn, expect_all_delivered, goodput, run, seeds, two_hosts};
 use tcp_stack::testutil::{LinkConfig, Plan, Report, Scenario, Sending};
 use tcp_stack::{Congestion, Duration};
 
-/// 100 Mbit/s, 40 ms there and back: a BDP of 500 kB, and a queue of as much.
+/// 100 Mbit/s and a round trip of 40 ms: a BDP of 500 kB, and a queue of the same length.
 const LONG: LinkConfig =
     LinkConfig { rate: 100_000_000, delay: Duration::from_millis(20), queue: 500_000, ..LinkConfig::CLEAN };
 const BDP: f64 = 500_000.0;
 
-/// Payload that a link carries per second: 1448 bytes of each 1538 on the wire.
+/// Returns the payload rate of a link, bytes per second: 1448 bytes of each 1538 on the wire.
 fn best(link: &LinkConfig) -> f64 {
     link.rate as f64 / 8.0 * 1448.0 / 1538.0
 }
 
-/// Flows that begin together, the first over IPv6 or not, the others in turn, between hosts whose buffers are no limit.
+/// Returns `count` flows that begin together, alternating between the families, between hosts with ample buffers.
 fn flows(link: LinkConfig, congestion: Congestion, ipv6: bool, count: usize, bytes: u64) -> Scenario {
     let conns =
         (0..count).map(|index| conn((index % 2 == 1) != ipv6, Plan::bulk(bytes), Plan::sink())).collect();
@@ -30,12 +30,12 @@ fn flows(link: LinkConfig, congestion: Congestion, ipv6: bool, count: usize, byt
     scenario
 }
 
-/// Goodput of each flow, as a part of what the link carries.
+/// Returns the goodput of each flow as a share of the link's payload rate.
 fn shares(report: &Report, link: &LinkConfig) -> Vec<f64> {
     report.outcomes.iter().map(|[_, listener]| goodput(listener) / best(link)).collect()
 }
 
-/// How many bytes were in the queue on average, before each frame of data.
+/// Returns the mean queue length before a data frame, bytes.
 fn mean_queue(report: &Report, link: &LinkConfig) -> f64 {
     let frames = report.stats[0].tcp.segments_out as f64;
     report.links.waited_us as f64 / frames * link.rate as f64 / 8e6
@@ -43,18 +43,18 @@ fn mean_queue(report: &Report, link: &LinkConfig) -> f64 {
 
 #[test]
 fn bbr_fills_a_long_path_and_leaves_its_queue_short() {
-    // IPv6's header is longer.
+    // The IPv6 header is longer.
     for (ipv6, least) in [(false, 0.93), (true, 0.92)] {
         let scenario = flows(LONG, Congestion::Bbr, ipv6, 1, 40 << 20);
         for report in expect_all_delivered(&scenario, 0..1) {
             let (share, queue) = (shares(&report, &LONG)[0], mean_queue(&report, &LONG));
             assert!(share > least, "{share}");
-            // The round-trip time is longer by this part, Startup and its overflow included.
+            // The mean queue stays below this share of the BDP, Startup and its overflow included.
             assert!(queue < 0.2 * BDP, "{queue}");
             assert_eq!(report.stats[0].tcp.timeouts, 0);
         }
     }
-    // What fills the queue before it goes slower is seen to.
+    // The measurement is sound: CUBIC fills the queue.
     let scenario = flows(LONG, Congestion::Cubic, false, 1, 40 << 20);
     for report in expect_all_delivered(&scenario, 0..1) {
         assert!(mean_queue(&report, &LONG) > 0.3 * BDP, "{}", mean_queue(&report, &LONG));
@@ -85,7 +85,7 @@ fn two_bbr_flows_share() {
     }
 }
 
-/// A link whose round trip is shorter than the timer's tick, and workers that look seldom.
+/// A link with a round trip shorter than the timer's tick, and workers that poll seldom.
 #[test]
 fn pacing_does_not_starve_a_short_path() {
     let link = LinkConfig { queue: 4 << 20, ..LinkConfig::CLEAN };
@@ -102,7 +102,7 @@ fn pacing_does_not_starve_a_short_path() {
     }
 }
 
-/// Many paced connections at once, and the requests of one more: all of them go on.
+/// Many paced connections, and the requests of one more: all make progress.
 #[test]
 fn paced_connections_share_the_link() {
     let link = LinkConfig { rate: 100_000_000, queue: 200_000, ..LinkConfig::CLEAN };
@@ -123,7 +123,7 @@ fn paced_connections_share_the_link() {
     }
 }
 
-/// The same loss and the same queue, with what an old peer lacks.
+/// The same loss and queue with peers that lack SACK or timestamps.
 #[test]
 fn bbr_without_sack_or_timestamps() {
     let link = LinkConfig { loss: PERCENT, rate: 100_000_000, ..LinkConfig::CLEAN };
@@ -137,14 +137,14 @@ fn bbr_without_sack_or_timestamps() {
     }
 }
 
-/// The first slow start on long paths with a queue of one or half a bandwidth-delay product: Linux loses 50 to 202 frames
-/// there, slow start without an end hundreds to thousands.
+/// The first slow start on long paths with a queue of one or half a bandwidth-delay product: Linux loses 50 to 202
+/// frames there, a slow start that does not end early loses hundreds to thousands.
 #[test]
 fn slow_start_ends_before_a_queue_overflows() {
     for congestion in [Congestion::NewReno, Congestion::Cubic] {
         for (rate, ipv6) in [(20_000_000_u64, false), (50_000_000, true), (100_000_000, false)] {
             for (part, poll_us) in [(1, 0), (1, 1000), (2, 0), (2, 1000)] {
-                // 100 ms there and back.
+                // A round trip of 100 ms.
                 let (delay, bdp) = (Duration::from_millis(50), rate / 8 / 10);
                 let link = LinkConfig { rate, delay, queue: bdp / part, ..LinkConfig::CLEAN };
                 let scenario = Scenario {

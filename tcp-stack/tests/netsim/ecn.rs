@@ -1,15 +1,15 @@
-//! Links that mark instead of dropping, and networks that do neither.
+//! ECN on links that mark instead of dropping, that clear the field, or that mark everything.
 
 use crate::harness::{MS, both_families, conn, expect_all_delivered, goodput, two_hosts};
 use tcp_stack::testutil::{ConnPlan, LinkConfig, Plan, Report, Scenario};
 use tcp_stack::{Congestion, Duration, Ecn};
 
-/// 100 Mbit/s and a round trip of 2 ms: 25 kB of path, and a queue that holds four times as much.
+/// 100 Mbit/s and a round trip of 2 ms: a BDP of 25 kB, and a queue of four times that.
 const BOTTLENECK: LinkConfig =
     LinkConfig { rate: 100_000_000, delay: MS, queue: 100_000, ..LinkConfig::CLEAN };
-/// Where switches begin to mark: RFC 8257 §3.1: "K > (RTT * C)/7".
+/// Marking threshold of switches, bytes: RFC 8257 §3.1: "K > (RTT * C)/7".
 const K: u64 = 10_000;
-/// 1448 bytes of 1538 on the link.
+/// Payload rate of the link, bytes per second: 1448 bytes of 1538.
 const BEST: f64 = 12.5e6 * 1448.0 / 1538.0;
 
 fn scenario(link: LinkConfig, congestion: Congestion, conns: Vec<ConnPlan>) -> Scenario {
@@ -17,7 +17,7 @@ fn scenario(link: LinkConfig, congestion: Congestion, conns: Vec<ConnPlan>) -> S
     for host in &mut scenario.hosts {
         host.tcp.congestion = congestion;
         host.tcp.ecn = Ecn::On;
-        // A queue of acknowledgments is none of the senders' that are looked at.
+        // Only the senders' queue is measured, not that of the acknowledgments.
         host.receive_window_bytes = 1 << 20;
         host.send_buffer_bytes = 1 << 20;
     }
@@ -25,7 +25,7 @@ fn scenario(link: LinkConfig, congestion: Congestion, conns: Vec<ConnPlan>) -> S
     scenario
 }
 
-/// Bytes that waited before a data segment, on average: acknowledgments do not wait.
+/// Returns the mean queue length before a data segment, bytes; acknowledgments find no queue.
 fn queue(report: &Report) -> u64 {
     report.links.waited / report.stats[0].tcp.segments_out
 }
@@ -45,7 +45,7 @@ fn dctcp_keeps_the_queue_short_and_the_link_busy() {
     }
 }
 
-/// The same path without marks: what the queue holds is all that ends a window's growth.
+/// On the same path without marks, only overflow ends the growth of the window.
 #[test]
 fn without_marks_the_queue_fills() {
     for ipv6 in [false, true] {
@@ -63,14 +63,14 @@ fn nothing_is_lost_where_a_link_marks() {
     for congestion in [Congestion::NewReno, Congestion::Cubic] {
         for (ipv6, mark) in [(false, 30_000), (true, 30_000), (false, 50_000)] {
             let conns = vec![conn(ipv6, Plan::bulk(16 << 20), Plan::sink())];
-            // Slow start doubles what is on its way before the first echo is back.
+            // Slow start doubles the bytes in flight before the first echo arrives.
             let link = LinkConfig { mark: Some(mark), queue: 200_000, ..BOTTLENECK };
             for report in expect_all_delivered(&scenario(link, congestion, conns), 0..2) {
                 let [_, listener] = report.outcomes[0];
                 let tcp = &report.stats[0].tcp;
                 assert_eq!((report.links.overflowed, tcp.retransmits, tcp.timeouts), (0, 0, 0), "{tcp:?}");
                 assert!(report.links.marked > 0 && tcp.ecn_reductions > 1, "{tcp:?}");
-                // Marks of one window are one reduction, and each is answered.
+                // Marks of one window cause one reduction, and each is answered.
                 assert!(tcp.ecn_reductions.abs_diff(tcp.cwr_out) <= 1, "{tcp:?}");
                 assert_eq!(report.stats[1].tcp.cwr_in, tcp.cwr_out);
                 assert!(goodput(&listener) > 0.9 * BEST, "{}", goodput(&listener));
@@ -79,7 +79,7 @@ fn nothing_is_lost_where_a_link_marks() {
     }
 }
 
-/// Several windows meet in one queue.
+/// Several connections share one queue.
 #[test]
 fn connections_share_a_link_that_marks() {
     for congestion in [Congestion::Dctcp, Congestion::Cubic] {
@@ -111,7 +111,7 @@ fn clearing_the_ecn_field_breaks_no_connection() {
     }
 }
 
-/// Every packet is marked, for ever: a window of two segments is what is left, and the stream gets through.
+/// With every packet marked for ever, the window stays at two segments, and the stream still gets through.
 #[test]
 fn a_link_that_marks_every_packet_still_delivers() {
     let link = LinkConfig { mark: Some(0), ..BOTTLENECK };
@@ -124,7 +124,7 @@ fn a_link_that_marks_every_packet_still_delivers() {
             let tcp = &report.stats[0].tcp;
             assert_eq!((tcp.timeouts, report.links.overflowed), (0, 0), "{tcp:?}");
             for outcome in report.outcomes.iter().flatten() {
-                // Two segments each round trip of 2 ms.
+                // Two segments per round trip of 2 ms.
                 let took = outcome.last_data.unwrap() - outcome.established.unwrap();
                 assert!((MS * 150..MS * 500).contains(&took), "{congestion:?} {took:?}");
             }
@@ -132,7 +132,7 @@ fn a_link_that_marks_every_packet_still_delivers() {
     }
 }
 
-/// Marks and losses together, on a path that also reorders and repeats.
+/// Marks and losses together, with reordering and duplication.
 #[test]
 fn marks_and_losses_together() {
     for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {

@@ -1,7 +1,7 @@
-//! Stacks in simulated networks: what the links do to the frames must not show in the streams.
+//! Stacks in simulated networks: impairments of the links must not change the streams.
 //!
-//! A failure names its seed and shows what happened last; `TCP_SEED=7 cargo test --test netsim NAME` runs
-//! that seed again, `TCP_SEED=0..10000` more of them, and `TCP_LOG=…` sets how many lines are shown.
+//! A failure shows its seed and the last lines of the log. `TCP_SEED=7 cargo test --test netsim NAME` runs that seed
+//! again, `TCP_SEED=0..10000` a range of them; `TCP_LOG=…` sets the number of lines.
 
 #![allow(clippy::unwrap_used, reason = "what a test builds is right")]
 
@@ -33,7 +33,8 @@ fn a_clean_link_is_filled_without_a_retransmission() {
             // 1460 bytes less 12 of timestamps, in 1538 bytes of link.
             let best = 125e6 * 1448.0 / 1538.0;
             assert!(goodput(&listener) > 0.9 * best, "{} of {best}", goodput(&listener));
-            // At least every second segment is acknowledged, unless they come in bursts; none needs two.
+            // At least every second segment is acknowledged, unless segments arrive in bursts; no segment needs two
+            // acknowledgments.
             assert!(report.stats[1].tcp.acks_out < report.stats[0].tcp.segments_out);
         }
     }
@@ -44,7 +45,7 @@ fn one_percent_loss() {
     let link = LinkConfig { loss: PERCENT, queue: 1 << 20, ..LinkConfig::CLEAN };
     for report in expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(2 << 20))), 0..6) {
         assert!(report.links.lost > 10, "{:?}", report.links);
-        // Losses are repaired from acknowledgments; timeouts are for the last segments.
+        // Acknowledgments repair losses; only the last segments need timeouts.
         let tcp = &report.stats[0].tcp;
         assert!(tcp.timeouts * 4 <= tcp.fast_recoveries, "{tcp:?}");
         assert!(tcp.retransmits < report.links.lost * 2, "{tcp:?} {:?}", report.links);
@@ -81,7 +82,7 @@ fn reordering_costs_little() {
     for report in expect_all_delivered(&two_hosts(link, both_families(Plan::bulk(2 << 20))), 0..6) {
         assert!(report.links.held > 100);
         let tcp = &report.stats[0].tcp;
-        // RFC 8985: the reordering window grows until segments that are merely late are waited for.
+        // RFC 8985: the reordering window grows until it covers the reordering of the path.
         assert!(tcp.retransmits * 4 < report.links.held * 3, "{tcp:?} {:?}", report.links);
         assert_eq!(tcp.timeouts, 0, "{tcp:?}");
     }
@@ -116,8 +117,8 @@ fn corrupted_segments_are_dropped() {
     }
 }
 
-/// Bits that are wrong under checksums that are right: anything may come of the connections, but they
-/// end, and the hosts are as good as before.
+/// Wrong bits under correct checksums may change any connection, but all connections end, and the hosts stay
+/// consistent.
 #[test]
 fn forged_segments_do_no_harm() {
     let link = LinkConfig { forge: 2 * PERCENT, loss: PERCENT, ..LinkConfig::CLEAN };
@@ -126,13 +127,13 @@ fn forged_segments_do_no_harm() {
         conn(true, Plan::bulk(300_000), Plan::bulk(300_000)),
     ];
     for seed in seeds(0..30) {
-        // Who believes that all is well may wait for ever.
+        // Ends that were made to disagree may wait for ever.
         let abort_at = Some(MS * 300_000);
         run(&Scenario { hostile: true, abort_at, ..two_hosts(link, conns.clone()) }, seed);
     }
 }
 
-/// RFC 5961: segments of somebody who knows the ports but not the sequence numbers change nothing.
+/// RFC 5961: segments of an attacker who knows the ports but not the sequence numbers change nothing.
 #[test]
 fn blind_segments_change_nothing() {
     let link = LinkConfig { rate: 50_000_000, loss: PERCENT / 2, ..LinkConfig::CLEAN };
@@ -157,7 +158,7 @@ fn a_reader_that_stalls_closes_the_window() {
         let scenario = two_hosts(LinkConfig { loss, ..LinkConfig::CLEAN }, conns.clone());
         for report in expect_all_delivered(&scenario, 0..3) {
             let tcp = &report.stats[0].tcp;
-            // RFC 9293 §3.8.6.1: probes are sent, further and further apart.
+            // RFC 9293 §3.8.6.1: probes are sent at growing intervals.
             assert!((4..60).contains(&tcp.window_probes), "{tcp:?}");
             for [_, listener] in &report.outcomes {
                 let took = listener.last_data.unwrap() - listener.established.unwrap();
@@ -184,7 +185,7 @@ fn a_slow_reader_slows_the_sender() {
     }
 }
 
-/// 100 Mbit/s and 100 ms need 1.25 MB: twenty times what the window begins with.
+/// 100 Mbit/s and 100 ms need 1.25 MB: twenty times the initial window.
 #[test]
 fn the_window_grows_to_what_a_long_path_needs() {
     let link = LinkConfig { rate: 100_000_000, delay: MS * 50, queue: 2 << 20, ..LinkConfig::CLEAN };
@@ -202,7 +203,7 @@ fn the_window_grows_to_what_a_long_path_needs() {
             .map(|[_, listener]| goodput(listener))
             .fold(0.0, f64::max)
     });
-    // A window per round trip is all that a small one allows.
+    // A small window allows one window per round trip.
     assert!(goodputs[0] < 65_536.0 / 0.1 * 1.05, "{goodputs:?}");
     assert!(goodputs[1] > 5.0 * goodputs[0], "{goodputs:?}");
 }
@@ -224,7 +225,7 @@ fn simultaneous_close() {
 #[test]
 fn half_closed_connections_carry_the_other_half() {
     let conns = vec![
-        // The opener has nothing to say, and reads on; the listener leaves early, and reads on.
+        // The opener sends nothing and reads on; the listener closes after 10 kB and reads on.
         conn(false, Plan::bulk(0), Plan::bulk(500_000)),
         conn(
             true,
@@ -268,7 +269,7 @@ fn requests_and_replies() {
     for report in expect_all_delivered(&two_hosts(LinkConfig::CLEAN, conns.clone()), 0..2) {
         let [opener, listener] = report.outcomes[0];
         assert_eq!((opener.sent, listener.sent), (20_000, 600_000));
-        // A round takes a round trip, not a delayed acknowledgment.
+        // A round takes a round trip, without a delayed acknowledgment.
         assert!(opener.last_data.unwrap() - opener.established.unwrap() < MS * 100, "{opener:?}");
     }
     let link = LinkConfig { loss: 2 * PERCENT, duplicate: PERCENT, ..LinkConfig::CLEAN };
@@ -298,7 +299,7 @@ fn a_narrow_link_with_a_short_queue() {
         for report in expect_all_delivered(&scenario, 0..3) {
             assert!(report.links.overflowed > 0);
             let [_, listener] = report.outcomes[0];
-            // RFC 5681: the window follows the path; at least two thirds of it are used.
+            // RFC 5681: the window adapts to the path and uses at least two thirds of it.
             assert!(goodput(&listener) > 10e6 / 8.0 * 0.66, "{congestion:?} {}", goodput(&listener));
             let tcp = &report.stats[0].tcp;
             assert!(tcp.retransmits < report.links.overflowed * 2, "{tcp:?} {:?}", report.links);
@@ -386,7 +387,7 @@ fn few_buffers_are_enough() {
         let conns = vec![conn(ipv6, Plan::bulk(300_000), Plan::bulk(300_000))];
         let mut scenario = Scenario { buffers, ..two_hosts(link, conns) };
         for host in &mut scenario.hosts {
-            // A third to send, a third received, and a third for the port.
+            // A third to send, a third to receive, and a third for the port.
             host.buffers_max = u32::try_from(buffers / 3).unwrap();
         }
         expect_all_delivered(&scenario, 0..4);
@@ -397,7 +398,7 @@ fn few_buffers_are_enough() {
 fn options_may_be_missing() {
     let link = LinkConfig { loss: PERCENT, jitter: MS / 10, ..LinkConfig::CLEAN };
     for bits in 0..8_u8 {
-        // On one side, as an old peer would have it, and on both.
+        // On one side, like an old peer, and on both.
         for sides in [1, 2] {
             let mut scenario = two_hosts(link, both_families(Plan::bulk(400_000)));
             for host in scenario.hosts.iter_mut().take(sides) {
@@ -459,7 +460,7 @@ fn the_same_seed_gives_the_same_trace() {
     assert_eq!(traces.len(), count);
 }
 
-/// What the other tests rely on: a stream that is not the one that was sent is noticed.
+/// Shows that the other tests can fail: forged bytes are detected.
 #[test]
 fn the_checker_detects_forged_bytes() {
     let link = LinkConfig { forge: 2 * PERCENT, ..LinkConfig::CLEAN };
@@ -471,8 +472,8 @@ fn the_checker_detects_forged_bytes() {
     assert!(errors.len() > 2, "{errors:?}");
 }
 
-/// Frames held back for longer than a round trip look lost. Nothing is, so the link is to be filled as if all
-/// came in order: every response of congestion control must be taken back.
+/// Frames delayed by more than a round trip look lost but are not, so the link should be filled as if all arrived in
+/// order: every congestion response must be undone.
 #[test]
 fn reordering_by_more_than_a_round_trip_is_not_congestion() {
     for (delay, hold, least) in [(MS / 20, MS, 110e6), (MS * 5, MS * 15, 70e6)] {
@@ -484,8 +485,8 @@ fn reordering_by_more_than_a_round_trip_is_not_congestion() {
             for host in &mut scenario.hosts {
                 host.tcp.congestion = congestion;
                 (host.send_buffer_bytes, host.receive_window_bytes) = (4 << 20, 4 << 20);
-                // An acknowledgment that is older than the largest window is not looked at (RFC 5961 §5), nor is what it
-                // says of duplicates: the window is large from the beginning.
+                // An acknowledgment older than the largest window is ignored (RFC 5961 §5), with its D-SACK: the window
+                // is large from the start.
                 host.receive_window_initial_bytes = 4 << 20;
                 (host.held_bytes_max, host.held_segments_max, host.buffers_max) = (8 << 20, 4096, 16_384);
             }

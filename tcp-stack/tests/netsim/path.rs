@@ -1,13 +1,13 @@
-//! Paths that carry less than the link.
+//! Paths with a smaller MTU than the link.
 
 use crate::harness::{MS, both_families, conn, expect_all_delivered, two_hosts};
 use tcp_stack::testutil::{LinkConfig, Plan};
 
-/// A path that swallows long packets without a word: they are sent in parts, and then as long as they may be.
+/// A path that drops long packets silently: segments are split, and the search finds the largest size.
 #[test]
 fn a_black_hole_is_found_and_its_size_searched() {
     for mtu in [1400, 1300] {
-        // Slow enough for the search to end.
+        // A low rate gives the search time to end.
         let link = LinkConfig { mtu, rate: 4_000_000, queue: 64 << 10, ..LinkConfig::CLEAN };
         let scenario = two_hosts(link, both_families(Plan::bulk(12 << 20)));
         for report in expect_all_delivered(&scenario, 0..2) {
@@ -19,7 +19,7 @@ fn a_black_hole_is_found_and_its_size_searched() {
     }
 }
 
-/// A router that says so costs no timeout.
+/// A router that reports its MTU costs no timeout.
 #[test]
 fn a_packet_too_big_report_costs_no_timeout() {
     for mtu in [1280, 1400, 1492] {
@@ -33,7 +33,7 @@ fn a_packet_too_big_report_costs_no_timeout() {
     }
 }
 
-/// Black holes both ways, with losses beside.
+/// Black holes in both directions, together with losses.
 #[test]
 fn a_black_hole_with_losses() {
     let link = LinkConfig { mtu: 1290, loss: 10_000, delay: MS, ..LinkConfig::CLEAN };

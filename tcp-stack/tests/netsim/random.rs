@@ -1,38 +1,43 @@
-//! Networks that chance made: everything about one follows from its seed.
+//! Random networks: a seed determines everything about one.
 
-use crate::harness::{MS, PERCENT, two_hosts};
+use crate::harness::{MS, PERCENT, conn, host, two_hosts};
 use tcp_stack::testutil::{
     Burst, ConnPlan, Ending, Flap, Liar, Lie, LinkConfig, Plan, Random, Reading, Scenario, Sending,
 };
-use tcp_stack::{Congestion, Duration, Ecn, Keepalive, Segmentation, StackConfig, SynCookies, TcpConfig};
+use tcp_stack::{
+    Congestion, Duration, Ecn, EvictionPolicy, Keepalive, Segmentation, StackConfig, SynCookies, TcpConfig,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a network is a test of.
+/// The subject of a random network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Transfers over links that do all that links do.
+    /// Transfers over links with every impairment.
     Busy,
-    /// Silence, kept alive.
+    /// Long silence, with keepalives.
     Idle,
     /// A reader that stalls, and probes of its closed window.
     Stalled,
-    /// Both ends open at once.
+    /// Simultaneous opens of both ends.
     Simultaneous,
-    /// One end aborts in the middle.
+    /// An abort by one end in the middle of a transfer.
     Aborted,
-    /// The path carries no large packet, and says so or does not.
+    /// A path MTU below the link's, reported by the router or not.
     Narrow,
-    /// The link goes down for good.
+    /// A link that goes down for good.
     Severed,
-    /// A peer that lies.
+    /// A peer that misbehaves ([`Lie`]).
     Lying,
-    /// Forged frames, and segments from outside.
+    /// Forged frames, and blind segments from outside.
     Hostile,
+    /// Many connections of a third host that pin packet buffers, and honest ones beside them.
+    Crowded,
 }
 
 impl Kind {
-    /// In thirteen seeds in a row, five are busy.
+    /// Kinds of thirteen consecutive seeds, five of which are busy; every second time the last kind is replaced by a
+    /// crowd.
     const ORDER: [Self; 13] = [
         Self::Busy,
         Self::Idle,
@@ -50,10 +55,13 @@ impl Kind {
     ];
 
     pub(crate) fn of(seed: u64) -> Self {
+        if seed % 26 == 25 {
+            return Self::Crowded;
+        }
         Self::ORDER[usize::try_from(seed % 13).unwrap()]
     }
 
-    /// Whether every connection must end in good order, with every byte delivered.
+    /// Returns true if every connection must end in good order, with every byte delivered.
     pub(crate) fn is_in_good_order(self) -> bool {
         matches!(self, Self::Busy | Self::Idle | Self::Stalled | Self::Simultaneous | Self::Narrow)
     }
@@ -71,12 +79,12 @@ fn one_in(random: &mut Random, count: u64) -> bool {
     random.below(count) == 0
 }
 
-/// A duration up to so many microseconds.
+/// Returns a random duration below `high` microseconds.
 fn micros(random: &mut Random, high: u64) -> Duration {
     Duration::from_micros(random.below(high))
 }
 
-/// The network of a seed.
+/// Returns the network of a seed.
 pub(crate) fn network(seed: u64) -> Scenario {
     let kind = Kind::of(seed);
     let random = &mut Random::new(seed);
@@ -85,7 +93,8 @@ pub(crate) fn network(seed: u64) -> Scenario {
     for _ in 0..random.between(1, 4) {
         let at = micros(random, 50_000);
         let (opener, listener) = plans(random, kind);
-        let from = random.index(2);
+        // The crowd fills the table of host 1, so nothing is opened from there.
+        let from = if kind == Kind::Crowded { 0 } else { random.index(2) };
         let simultaneous = kind == Kind::Simultaneous;
         conns.push(ConnPlan {
             at,
@@ -95,6 +104,8 @@ pub(crate) fn network(seed: u64) -> Scenario {
             simultaneous,
             opener,
             listener,
+            shares_listener_of: None,
+            eviction: EvictionPolicy::Never,
         });
     }
     let mut scenario = two_hosts(link, conns);
@@ -107,20 +118,20 @@ pub(crate) fn network(seed: u64) -> Scenario {
     }
     scenario.buffers = pick(random, &[60, 300, 2048]);
     let buffers_max = u32::try_from(scenario.buffers / 3).unwrap();
-    // Blind segments carry no tag: in a VLAN they would be nobody's.
+    // Blind segments carry no tag: a VLAN would ignore them.
     let vlan = (kind != Kind::Hostile && one_in(random, 4)).then_some(100);
     for host in &mut scenario.hosts {
         random_host(random, host, buffers_max);
         host.vlan = vlan;
     }
     if scenario.conns.iter().any(|conn| conn.opener.sending == Sending::Bulk(0)) {
-        // Whoever gets a cookie must speak first: when its acknowledgment is lost, nothing else comes, and the
-        // listener knows of nobody.
+        // A peer that got a cookie must send first: if its acknowledgment is lost, no other segment follows, and the
+        // listener has no record of it.
         for host in &mut scenario.hosts {
             host.tcp.syn_cookies = SynCookies::WhenFull;
         }
     }
-    if kind.is_in_good_order() {
+    if kind.is_in_good_order() || kind == Kind::Crowded {
         wait_for_ever(&mut scenario);
     }
     specialise(random, kind, &mut scenario);
@@ -200,7 +211,7 @@ fn bytes(random: &mut Random) -> u64 {
     }
 }
 
-/// Two plans whose ends fit each other.
+/// Returns two plans that fit each other.
 fn plans(random: &mut Random, kind: Kind) -> (Plan, Plan) {
     let mut plans = [(); 2].map(|()| {
         let mut plan = Plan::bulk(bytes(random));
@@ -241,6 +252,12 @@ fn plans(random: &mut Random, kind: Kind) -> (Plan, Plan) {
             opener.sending = Sending::Bulk(random.between(1, 200_000));
             listener.ending = Ending::Abort(random.below(100_000));
         }
+        Kind::Crowded => {
+            opener.sending = Sending::Bulk(random.between(5_000, 50_000));
+            // Short segments fill the pool.
+            listener.sending = Sending::Bulk(random.between(20_000, 100_000));
+            (listener.chunk, listener.append) = ((50, 500), false);
+        }
         Kind::Simultaneous | Kind::Narrow | Kind::Severed | Kind::Lying | Kind::Hostile => {}
     }
     if kind != Kind::Aborted && opener.ending == Ending::WhenSent && listener.ending == Ending::WhenSent {
@@ -254,7 +271,7 @@ fn plans(random: &mut Random, kind: Kind) -> (Plan, Plan) {
     (*opener, *listener)
 }
 
-/// An end that has closed waits for the other one as long as that takes, and probes its window as often.
+/// Makes a closed end wait for the other one without a limit, and probe its window as often as needed.
 fn wait_for_ever(scenario: &mut Scenario) {
     for host in &mut scenario.hosts {
         host.tcp.fin_wait_2_ms = 0;
@@ -262,7 +279,7 @@ fn wait_for_ever(scenario: &mut Scenario) {
     }
 }
 
-/// What only networks of a kind have.
+/// Adds the properties that only networks of this kind have.
 fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
     match kind {
         Kind::Busy | Kind::Simultaneous | Kind::Stalled => {}
@@ -271,7 +288,7 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
             scenario.conn_options.keepalive = Some(Keepalive { idle_ms, interval_ms: 5_000, probes: 20 });
         }
         Kind::Aborted => {
-            // Those that never come to it.
+            // Ends connections that never reach the abort.
             scenario.abort_at = Some(SECOND * 120);
         }
         Kind::Narrow => {
@@ -311,5 +328,51 @@ fn specialise(random: &mut Random, kind: Kind, scenario: &mut Scenario) {
             scenario.hostile = true;
             scenario.abort_at = Some(SECOND * 30);
         }
+        Kind::Crowded => crowd(random, scenario),
     }
+}
+
+/// Adds a third host whose connections pin packet buffers of host 1, in one of three ways: one-byte segments behind
+/// gaps that never close, data that the application keeps and never reads, or replies that the third host never reads.
+/// The limits of host 1 are small enough that connections of the crowd are evicted.
+fn crowd(random: &mut Random, scenario: &mut Scenario) {
+    scenario.hosts.push(StackConfig {
+        tcp: scenario.hosts[0].tcp,
+        vlan: scenario.hosts[0].vlan,
+        buffers_max: 8192,
+        ..host(2)
+    });
+    scenario.buffers = pick(random, &[48, 96, 300]);
+    scenario.further_buffers = 8192;
+    scenario.hosts[0].buffers_max = u32::try_from(scenario.buffers / 3).unwrap();
+    let server = &mut scenario.hosts[1];
+    server.buffers_max = u32::try_from(scenario.buffers).unwrap();
+    server.received_buffers_max = u32::MAX;
+    server.connections_max = pick(random, &[8, 12, 64]);
+    server.connections_per_source_max = pick(random, &[6, u32::MAX]);
+    server.tcp.give_way_after_ms = pick(random, &[20, 200]);
+    scenario.listener_connections_max = pick(random, &[4, u32::MAX]);
+    let stall = Reading::Stall { after: 0, pause: SECOND * 1_000 };
+    let (mut opener, mut listener) = (Plan::bulk(20_000), Plan { reading: stall, ..Plan::sink() });
+    match random.below(3) {
+        0 => {
+            scenario.liar = Some(Liar { host: 2, chance: 100 * PERCENT, lies: vec![Lie::Gaps] });
+            opener = Plan { chunk: (1, 1), ..Plan::bulk(200) };
+        }
+        1 => {}
+        _ => {
+            (opener, listener) = (Plan { reading: stall, ..Plan::bulk(100) }, Plan::bulk(20_000));
+            // All data buffers are used until the crowd is gone, so the honest peer only sends.
+            scenario.conns.iter_mut().for_each(|plan| plan.listener.sending = Sending::Bulk(0));
+        }
+    }
+    let eviction = pick(random, &[EvictionPolicy::WhenIdle, EvictionPolicy::Anytime]);
+    let (first, begin) = (scenario.conns.len(), micros(random, 400_000));
+    for index in 0..random.index(24) + 16 {
+        let shares_listener_of = (index > 0 && one_in(random, 2)).then_some(first);
+        let (at, ipv6) = (micros(random, 20_000) + begin, one_in(random, 2));
+        let plan = ConnPlan { from: 2, at, shares_listener_of, eviction, ..conn(ipv6, opener, listener) };
+        scenario.conns.push(plan);
+    }
+    scenario.abort_at = Some(SECOND * 300);
 }

@@ -1,11 +1,12 @@
-//! Receivers that offer little.
+//! Receivers that advertise tiny windows.
 
 use crate::harness::{MS, PERCENT, conn, run, seeds, two_hosts};
 use tcp_stack::testutil::{Liar, Lie, LinkConfig, Plan, Scenario};
 use tcp_stack::{Duration, TcpConfig};
 
-/// RFC 9293 §3.8.6.2.1: whoever offers one byte gets a segment per override timeout, 0.2 s, however fast it acknowledges,
-/// whatever it offered in its SYN. It would get tens of thousands of segments a second.
+/// RFC 9293 §3.8.6.2.1: a receiver that advertises one byte gets one segment per override timeout, 0.2 s, at any rate
+/// of acknowledgments and for any window in its SYN. Without the rule it would get tens of thousands of segments a
+/// second.
 #[test]
 fn a_window_of_one_byte_gets_five_segments_a_second() {
     const SECONDS: u32 = 20;
@@ -29,7 +30,7 @@ fn a_window_of_one_byte_gets_five_segments_a_second() {
                 let what = format!("IPv6 {ipv6}, scale {window_scale}, SYN {syn_window}: {tcp:?}");
                 let shortened = tcp.window_splits;
                 assert!((least..=most).contains(&shortened), "{shortened}, {what}");
-                // Beside them, what the window of the SYN had room for: the initial window.
+                // Besides them, the initial window, for which the window of the SYN had room.
                 assert!(segments - shortened <= 10, "{segments}, {what}");
                 assert!(
                     report.end.saturating_since(report.start) + MS >= Duration::from_secs(SECONDS.into())

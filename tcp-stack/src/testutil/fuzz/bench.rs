@@ -1,4 +1,4 @@
-//! A stack under test, and what must hold of it after every step.
+//! The stack under test, with its buffers and clock, and the invariants that the targets check after every operation.
 
 use crate::buf::{Buf, RxChecksum, RxFrame};
 use crate::testutil::{HeapBuf, HeapPool, WireSegment};
@@ -13,27 +13,27 @@ pub(super) const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 pub(super) const IPV4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 pub(super) const IPV6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
-/// On which it listens.
+/// Port on which the stack listens.
 pub(super) const PORT: u16 = 7;
 const MTU: usize = 1500;
 const BUFFERS: usize = 192;
 
-/// The stack, its buffers and its clock.
+/// A stack with its buffers and its clock.
 #[derive(Debug)]
 pub(super) struct Bench {
     pub(super) now: Instant,
     pub(super) stack: Stack<HeapBuf>,
     pub(super) pool: HeapPool,
-    /// Frames that have arrived, and how many are handed over at a time.
+    /// Frames that have arrived, and the number of frames that the stack receives at a time.
     held: Vec<RxFrame<HeapBuf>>,
     pub(super) burst: usize,
-    /// What was sent.
+    /// Frames that the stack sent.
     pub(super) sent: Vec<Vec<u8>>,
 }
 
 pub(super) fn config() -> StackConfig {
     StackConfig {
-        // A run ends soon after its last operation.
+        // Short, so that a run ends soon after its last operation.
         tcp: TcpConfig { time_wait_ms: 5_000, syn_retries: 2, ..TcpConfig::default() },
         mac: MAC,
         ipv4: Ipv4Cidr::new(IPV4[0], 24),
@@ -64,7 +64,7 @@ impl Bench {
         }
     }
 
-    /// A frame arrives.
+    /// Adds a frame to the current burst.
     pub(super) fn receive(&mut self, bytes: &[u8], checksum: RxChecksum) {
         if let Some(buf) = self.pool.copy(bytes) {
             self.held.push(RxFrame { buf, checksum });
@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// The stack takes what has arrived.
+    /// Passes the burst to the stack.
     pub(super) fn hand_over(&mut self) {
         if !self.held.is_empty() {
             self.stack.handle_frames(self.now, self.held.drain(..));
@@ -87,7 +87,8 @@ impl Bench {
         self.stack.handle_timeouts(self.now);
     }
 
-    /// What the stack sends now, at most so many frames: each well formed and within the MTU.
+    /// Returns the frames that the stack sends now, at most `budget`, each checked to be well formed and within the
+    /// MTU.
     pub(super) fn transmit(&mut self, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let Self { stack, pool, now, .. } = self;
@@ -105,7 +106,7 @@ impl Bench {
         frames
     }
 
-    /// What must hold between any two calls.
+    /// Checks the invariants that hold between any two calls.
     pub(super) fn check(&self) {
         if let Err(error) = self.stack.audit() {
             panic!("{error}");
@@ -116,7 +117,7 @@ impl Bench {
         assert_eq!(stats.interface.rx_frames, counted, "frames received are not delivered plus dropped");
     }
 
-    /// Takes all events; those with data let go of it.
+    /// Takes all events; consumes the data of those that carry it.
     pub(super) fn drain(&mut self) {
         while let Some(event) = self.stack.poll_event() {
             if let Event::Data { conn, segment, .. } = event {
@@ -125,7 +126,7 @@ impl Bench {
         }
     }
 
-    /// Ends everything, and expects that nothing is left.
+    /// Aborts every connection, waits, and checks that no resource is left in use.
     pub(super) fn end(mut self) {
         self.hand_over();
         let conns: Vec<ConnId> = self.stack.connections_from(0).collect();
@@ -146,7 +147,7 @@ impl Bench {
         let stats = self.stack.stats();
         let left = (stats.connections, stats.half_open_now, stats.time_wait_now);
         assert_eq!(left, (0, 0, 0), "{stats:?}");
-        // Packets wait for the answers of neighbors that may never come.
+        // Packets may wait for neighbors that never answer.
         for _ in 0..20 {
             self.wait(Duration::from_secs(1));
             self.transmit(64);

@@ -1,4 +1,4 @@
-//! Any frames, against listeners and an open connection.
+//! Fuzz target [`frame()`]: arbitrary frames to listeners and an open connection.
 
 use super::Input;
 use super::bench::{Bench, IPV4, IPV6, MAC, PORT, config};
@@ -10,12 +10,12 @@ use crate::{ConnOptions, ListenOptions};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-/// Frames of one run, at most.
+/// Limit of frames per run.
 const FRAMES_MAX: usize = 64;
-/// Where the packet of an untagged frame begins.
+/// Offset of the packet in an untagged frame.
 const PACKET: usize = 14;
 
-/// Each frame of the input is a byte of `how` it is mended, its length, and its bytes.
+/// Runs the frames of the input, each preceded by a byte that says how to repair it ([`mend`]) and by its length.
 pub fn frame(data: &[u8]) {
     let mut input = Input(data);
     let mut bench = Bench::new(config());
@@ -42,13 +42,14 @@ pub fn frame(data: &[u8]) {
         }
         let sent = bench.transmit(64).len();
         bench.check();
-        // A frame, a timer of each connection, and a question to each neighbor.
+        // A frame, a timer of each connection, and a solicitation of each neighbor may each cause one.
         assert!(sent <= 24, "{sent} frames for one");
     }
     bench.end();
 }
 
-/// Bit 0: aims the frame at us, 1: makes the checksums right, 2: of IPv4, 3: of IPv6, when none is said.
+/// Repairs a frame: bit 0 sets its destination addresses to ours, bit 1 corrects its checksums; bits 2 and 3 make it
+/// IPv4 or IPv6 if it is neither.
 fn mend(how: u8, frame: &mut [u8]) {
     if how & 1 != 0 {
         write(frame, 0, &MAC.0);
@@ -74,7 +75,7 @@ fn write(frame: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Makes the checksums of what is not TCP right: IPv4's header, ICMP, ICMPv6.
+/// Corrects the checksums outside of TCP: IPv4's header, ICMP, ICMPv6.
 fn repair_other(frame: &mut [u8]) -> Option<()> {
     let kind: Vec<u8> = frame.get(12..PACKET)?.to_vec();
     let packet = frame.get_mut(PACKET..)?;
@@ -98,7 +99,7 @@ fn repair_other(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Computes a checksum over bytes that contain it.
+/// Computes and stores a checksum over bytes that contain it.
 fn put(bytes: &mut [u8], at: usize, sum: impl Fn(&[u8]) -> Sum) {
     write(bytes, at, &[0, 0]);
     let checksum = sum(bytes).checksum().to_be_bytes();

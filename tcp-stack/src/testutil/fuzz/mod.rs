@@ -1,7 +1,7 @@
-//! What is fuzzed: each target takes any bytes, and panics when something is wrong.
+//! Fuzz targets: functions that take arbitrary bytes and panic if an invariant breaks.
 //!
-//! The same functions are run by libFuzzer (`tcp-stack/fuzz`, `make fuzz`), and on the committed corpora and
-//! what chance makes of them by `tcp-stack/tests/fuzz.rs`.
+//! libFuzzer runs them (`tcp-stack/fuzz`, `make fuzz`), and `tcp-stack/tests/fuzz.rs` runs them on the committed
+//! corpora and on mutations of these.
 
 mod bench;
 mod frame;
@@ -16,13 +16,13 @@ pub use operations::{operations, prediction};
 pub use options::options;
 pub use seeds::seeds;
 
-/// A target.
+/// A fuzz target: panics if an invariant breaks.
 pub type Target = fn(&[u8]);
 
-/// Every target, by the name of its corpus.
+/// Every target, with the name of its corpus.
 pub const TARGETS: [(&str, Target); 3] = [("frame", frame), ("operations", operations), ("options", options)];
 
-/// Bytes that are used up from the front; zeros follow them.
+/// Fuzz input, consumed from the front; zeros follow its end.
 #[derive(Debug)]
 struct Input<'a>(&'a [u8]);
 
@@ -51,13 +51,13 @@ impl<'a> Input<'a> {
         u32::from_be_bytes(self.array())
     }
 
-    /// One of some values.
+    /// Returns one of `values`, or `otherwise` if there is none.
     fn pick<T: Copy>(&mut self, values: &[T], otherwise: T) -> T {
         let index = usize::from(self.byte()).checked_rem(values.len()).unwrap_or(0);
         values.get(index).copied().unwrap_or(otherwise)
     }
 
-    /// At most so many.
+    /// Returns at most the next `len` bytes.
     fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;

@@ -1,4 +1,4 @@
-//! The peer's answers to questions for its link address.
+//! The peer's ARP and neighbor discovery frames.
 
 use super::bench::{IPV4, IPV6, MAC, PEER_MAC};
 use crate::wire::{
@@ -8,7 +8,7 @@ use crate::wire::{
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The answer to a frame, if it asks for the peer.
+/// Returns the answer to a frame that asks for the peer's link address, or `None`.
 pub(super) fn answer(frame: &[u8]) -> Option<Vec<u8>> {
     let (ethernet, packet) = EthernetHeader::parse(frame).ok()?;
     match ethernet.ethertype {
@@ -28,7 +28,7 @@ pub(super) fn answer(frame: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What the peer asks for first of all: the stack knows its link addresses then.
+/// Returns the peer's first solicitations, from which the stack learns its link address.
 pub(super) fn questions() -> [Vec<u8>; 2] {
     [arp(ArpOperation::Request), solicitation()]
 }

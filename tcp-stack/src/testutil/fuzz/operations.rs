@@ -1,8 +1,8 @@
-//! Sequences of calls, of a peer's segments and of time, against what must hold of a connection.
+//! Fuzz targets [`operations`] and [`prediction`]: sequences of application calls, peer segments and pauses on one
+//! connection.
 //!
-//! The peer knows what the stack has told it and builds its segments around that: in order, or off by some,
-//! or off by anything. All its bytes are those of one stream, whatever their place, so what is delivered can
-//! be compared; so are the stack's.
+//! The peer tracks the stack's sequence numbers and sends segments in order, slightly off, or at random. The byte at a
+//! sequence number is always the same, so that delivered bytes can be verified; the same holds for the stack's stream.
 
 use super::Input;
 use super::bench::{Bench, IPV4, IPV6, PORT, config};
@@ -15,9 +15,9 @@ use crate::wire::{EcnField, TcpFlags, TcpHeader, TcpOptions};
 use crate::{Congestion, ConnId, ConnOptions, Ecn, Event, Keepalive, ListenOptions, StackConfig, State};
 use core::net::{IpAddr, SocketAddr};
 
-/// Operations of one run, at most.
+/// Limit of operations per run.
 const OPERATIONS_MAX: usize = 400;
-/// The stack's stream.
+/// Key of the stack's byte stream.
 const OUR_KEY: u64 = 2;
 const PEER_PORT: u16 = 9;
 
@@ -39,7 +39,8 @@ struct Run {
     app: Option<App>,
 }
 
-/// The first bytes choose the configuration; each operation is a byte and what it needs.
+/// Runs a sequence of operations: the first bytes choose the configuration, then each operation is a byte and its
+/// arguments.
 pub fn operations(data: &[u8]) {
     let mut input = Input(data);
     let mut run = Run::new(&mut input);
@@ -53,8 +54,8 @@ pub fn operations(data: &[u8]) {
     run.bench.end();
 }
 
-/// As [`operations`], with three stacks that are told the same in bursts: one takes what it expects the short way, one
-/// looks ahead, too, and one does neither; nothing else must tell them apart.
+/// As [`operations`], with three stacks that get the same input in bursts: one with header prediction, one that also
+/// looks ahead in a burst, and one with neither. All three must behave the same.
 pub fn prediction(data: &[u8]) {
     let mut inputs = [Input(data), Input(data), Input(data)];
     let mut runs = inputs.each_mut().map(Run::new);
@@ -125,7 +126,7 @@ impl Run {
     }
 
     fn operate(&mut self, input: &mut Input<'_>) {
-        // A tick of RFC 6528's clock: no two connections have one initial sequence number.
+        // A tick of RFC 6528's clock: no two connections have the same initial sequence number.
         self.bench.now += Duration::from_micros(4);
         match input.byte() % 16 {
             0 => self.send(input),
@@ -146,7 +147,7 @@ impl Run {
             12 => self.open(input),
             13 => self.crafted_open(input),
             _ => {
-                // What the stack says of a SYN tells where the peer's stream begins.
+                // The stack's answer to a SYN shows where the peer's stream begins.
                 self.transmit(32);
                 self.take_events();
                 self.transmit(32);
@@ -190,7 +191,7 @@ impl Run {
         self.bench.stack.consumed(app.conn, bytes);
     }
 
-    /// Opens a connection to the peer, unless there is one.
+    /// Opens a connection to the peer, unless one exists.
     fn connect(&mut self) {
         let stats = self.bench.stack.stats();
         if stats.connections > 0 || stats.half_open_now > 0 {
@@ -246,19 +247,19 @@ impl Run {
     fn transmit(&mut self, budget: usize) {
         let mut frames = self.bench.transmit(budget);
         if let Some(answer) = frames.iter().find_map(|frame| answer(frame)) {
-            // What waited for the answer goes before what is said next.
+            // Frames that waited for the neighbor leave before the next operation.
             self.bench.receive(&answer, RxChecksum::Unknown);
             frames.extend(self.bench.transmit(32));
         }
         for frame in frames {
             if let Ok(Some(seen)) = WireSegment::parse(&frame) {
-                self.see(&seen, &frame);
+                self.receive(&seen, &frame);
             }
         }
     }
 
-    /// A segment of the stack reaches the peer.
-    fn see(&mut self, seen: &WireSegment, frame: &[u8]) {
+    /// Delivers a segment of the stack to the peer.
+    fn receive(&mut self, seen: &WireSegment, frame: &[u8]) {
         let header = &seen.header;
         if header.flags.contains(TcpFlags::RST) {
             return;
@@ -278,7 +279,7 @@ impl Run {
         self.peer.echo = seen.options.timestamps.map_or(self.peer.echo, |timestamps| timestamps.value);
         let len = usize::try_from(seen.payload_len).unwrap_or(0);
         let payload = frame.get(frame.len().saturating_sub(len)..).unwrap_or_default();
-        // Of two SYNs that were answered, it is the connection that tells which one it began with.
+        // If two SYNs were answered, the connection determines which one it began with.
         let numbers = self.app.and_then(|app| self.bench.stack.initial_sequences(app.conn));
         let iss = numbers.map_or(self.peer.irs, |(iss, _)| iss);
         let offset = header.seq.distance_from(iss + 1);
@@ -288,10 +289,10 @@ impl Run {
 }
 
 impl Run {
-    /// A segment of the peer reaches the stack.
+    /// Delivers a segment of the peer to the stack.
     fn deliver(&mut self, header: TcpHeader, options: &TcpOptions, len: usize) {
         if header.flags.contains(TcpFlags::SYN) || !self.peer.syns.is_empty() {
-            // What is left of an earlier connection belongs to another stream, and an answer comes first.
+            // Output of an earlier connection belongs to another stream, and answers leave first.
             self.transmit(32);
             self.take_events();
         }
@@ -316,13 +317,13 @@ impl Run {
         Some(self.bench.stack.info(self.app?.conn)?.state)
     }
 
-    /// The stack has accepted the peer's SYN.
+    /// Notes that the stack has accepted the peer's SYN.
     fn synchronize(&mut self, syn: &WireSegment) {
         self.watch.note_unchecked(syn);
         self.peer.nxt = syn.header.seq + 1;
     }
 
-    /// Text, or a FIN, where the stack expects it.
+    /// Sends data, or a FIN, at RCV.NXT.
     fn in_order(&mut self, input: &mut Input<'_>) {
         let len = usize::from(input.u16() % 1461);
         let bits = input.byte();
@@ -335,26 +336,26 @@ impl Run {
         self.peer.nxt += len.wrapping_add(u32::from(fin != TcpFlags::NONE));
     }
 
-    /// An acknowledgment of all that was sent.
+    /// Sends an acknowledgment of all that the stack has sent.
     fn acknowledge(&mut self, input: &mut Input<'_>) {
         let header = self.peer.header(TcpFlags::ACK, input.u16());
         let options = self.peer.options();
         self.deliver(header, &options, 0);
     }
 
-    /// Anything.
+    /// Sends a segment with random fields.
     fn crafted(&mut self, input: &mut Input<'_>) {
         let (header, options, len) = self.peer.crafted(input);
         self.deliver(header, &options, len);
     }
 
-    /// A SYN, or a SYN and ACK when the stack has sent one.
+    /// Sends a SYN, or a SYN-ACK if the stack has sent a SYN.
     fn open(&mut self, input: &mut Input<'_>) {
         let (header, options) = self.peer.open(input, self.app.is_some());
         self.deliver(header, &options, 0);
     }
 
-    /// A SYN that is wrong in some way.
+    /// Sends a SYN with wrong numbers or with data.
     fn crafted_open(&mut self, input: &mut Input<'_>) {
         let (mut header, options) = self.peer.open(input, self.app.is_some());
         header.seq += u32::from(input.byte());

@@ -1,10 +1,10 @@
-//! TCP headers and their options, read and written.
+//! Fuzz target [`options()`]: parsing and emitting TCP headers and options.
 
 use crate::wire::{SackBlocks, TcpHeader, TcpOptions};
 use alloc::vec;
 
-/// Any bytes as a header's options, and as a segment: what was read can be written, and is then read the
-/// same.
+/// Parses arbitrary bytes as a header's options and as a segment: what is parsed can be emitted, and parses the same
+/// again.
 pub fn options(data: &[u8]) {
     let area = data.get(..TcpOptions::LEN_MAX).unwrap_or(data);
     check(&TcpOptions::parse(area));

@@ -1,4 +1,4 @@
-//! The other end of a connection, and the segments that it makes.
+//! The peer of the connection under test, and the segments that it sends.
 
 use super::Input;
 use super::bench::MAC;
@@ -13,33 +13,33 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-/// The peer's initial sequence number: its stream passes zero.
+/// The peer's initial sequence number: its stream wraps.
 const PEER_ISS: SeqNum = SeqNum::new(0xffff_f000);
 
-/// The peer's bytes from a sequence number on: each depends on its place alone.
+/// Iterates over the peer's bytes from a sequence number on; a byte depends on its sequence number alone.
 pub(super) fn text(first: SeqNum) -> impl Iterator<Item = u8> {
     (0..=u32::MAX).map(move |at| pattern_byte(1, u64::from((first + at).get())))
 }
 
-/// What the peer knows.
+/// The state of the simulated peer.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) local: SocketAddr,
-    /// The stack's end of the connection.
+    /// Address of the stack.
     pub(super) remote: SocketAddr,
-    /// The sequence number after the last that it sent in order.
+    /// SND.NXT of the data sent in order.
     pub(super) nxt: SeqNum,
-    /// The stack's initial sequence number.
+    /// Initial sequence number of the stack.
     pub(super) irs: SeqNum,
-    /// The sequence number after the highest that the stack sent.
+    /// SND.NXT of the stack, as seen.
     pub(super) seen: SeqNum,
-    /// What the stack's timestamps said last.
+    /// Timestamp value of the stack's last segment.
     pub(super) echo: u32,
-    /// Milliseconds.
+    /// Clock of the peer's timestamps, milliseconds.
     pub(super) clock: u32,
-    /// The ECN field of what it sends.
+    /// ECN field of the packets that it sends.
     pub(super) ecn: EcnField,
-    /// What all its SYNs offer, beside timestamps.
+    /// Options that all its SYNs carry, besides timestamps.
     offer: TcpOptions,
     /// SYNs that the stack has not acknowledged.
     pub(super) syns: Vec<WireSegment>,
@@ -75,12 +75,12 @@ impl Peer {
         self.syns.clear();
     }
 
-    /// The SYN that a SYN of the stack acknowledges.
+    /// Returns the SYN of the peer that a SYN of the stack acknowledges.
     pub(super) fn answered(&mut self, header: &TcpHeader) -> Option<WireSegment> {
         if !header.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
             return None;
         }
-        // Nobody answers one with an ACK so, unless it was an answer itself.
+        // A SYN with an acceptable ACK bit was itself an answer.
         let is_asked = |syn: &WireSegment| !syn.header.flags.intersects(TcpFlags::ACK | TcpFlags::RST);
         let at = self.syns.iter().position(|syn| is_asked(syn) && syn.header.seq + 1 == header.ack)?;
         let syn = self.syns.swap_remove(at);
@@ -88,7 +88,7 @@ impl Peer {
         Some(syn)
     }
 
-    /// A header in order, which acknowledges all that was seen.
+    /// Returns a header in order that acknowledges everything received.
     pub(super) const fn header(&self, flags: TcpFlags, window: u16) -> TcpHeader {
         TcpHeader {
             src_port: self.local.port(),
@@ -101,17 +101,17 @@ impl Peer {
         }
     }
 
-    /// Options in order.
+    /// Returns the options of a segment in order.
     pub(super) fn options(&self) -> TcpOptions {
         let timestamps = (self.echo != 0).then_some(Timestamps { value: self.clock, echo: self.echo });
         TcpOptions { timestamps, ..TcpOptions::NONE }
     }
 
-    /// A segment with the peer's bytes for its place.
+    /// Returns the frame of a segment whose payload fits its sequence number.
     pub(super) fn frame(&self, header: TcpHeader, options: &TcpOptions, len: usize) -> Vec<u8> {
         let mut segment = vec![0; TcpHeader::len_with(options)];
         header.emit(options, &mut segment);
-        // RFC 9293 §3.4: the SYN comes before the bytes of its segment.
+        // RFC 9293 §3.4: the SYN precedes the bytes of its segment.
         let syn = u32::from(header.flags.contains(TcpFlags::SYN));
         segment.extend(text(header.seq + syn).take(len));
         let (src, dst) = (self.local.ip(), self.remote.ip());
@@ -123,7 +123,7 @@ impl Peer {
         frame
     }
 
-    /// A SYN; a SYN and ACK when the stack `has_called`.
+    /// Returns a SYN, or a SYN-ACK if the stack `has_called`.
     pub(super) fn open(&self, input: &mut Input<'_>, has_called: bool) -> (TcpHeader, TcpOptions) {
         let bits = input.byte();
         let mut flags = if has_called { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
@@ -136,7 +136,7 @@ impl Peer {
         (TcpHeader { seq: PEER_ISS, ack, ..self.header(flags, input.u16()) }, options)
     }
 
-    /// A segment near to what is right, or anywhere.
+    /// Returns a segment close to a correct one, or a random one.
     pub(super) fn crafted(&self, input: &mut Input<'_>) -> (TcpHeader, TcpOptions, usize) {
         let flags = TcpFlags::from_bits(input.byte());
         let mut header = self.header(flags, input.u16());
@@ -162,7 +162,7 @@ impl Peer {
         (header, options, usize::from(input.u16() % 1400))
     }
 
-    /// A sequence number at `base`, near to it, at the beginning of the stream, or anywhere.
+    /// Returns a sequence number at `base`, near it, at the beginning of the stream, or anywhere.
     fn place(&self, input: &mut Input<'_>, base: SeqNum) -> SeqNum {
         match input.byte() % 8 {
             0..=2 => base,
@@ -175,7 +175,7 @@ impl Peer {
     }
 }
 
-/// Sets the ECN field of an IP packet in its frame.
+/// Sets the ECN field of the IP packet in a frame.
 fn set_field(frame: &mut [u8], field: EcnField) {
     let Some(packet) = frame.get_mut(EthernetHeader::LEN..) else { return };
     let Some((header, _)) = packet.split_first_chunk_mut::<{ Ipv4Header::LEN }>() else { return };

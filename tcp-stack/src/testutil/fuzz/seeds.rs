@@ -1,4 +1,4 @@
-//! Inputs to begin with: what the committed corpora were first made from.
+//! Seed inputs from which the committed corpora were first made.
 
 use super::Input;
 use super::bench::{IPV4, IPV6, MAC, PEER_MAC, PORT};
@@ -9,7 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-/// Some inputs for the target of this name.
+/// Returns seed inputs for the target of this name.
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     match target {
         "frame" => frames(),
@@ -19,7 +19,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// One input: each frame with how it is mended and its length before it.
+/// Returns one input: each frame preceded by its repair byte and its length.
 fn sequence(how: u8, frames: &[Vec<u8>]) -> Vec<u8> {
     let mut input = Vec::new();
     for frame in frames {
@@ -39,7 +39,7 @@ fn ethernet(ethertype: u16, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An IPv4 packet, whose checksums are left to be mended.
+/// Returns an IPv4 packet with checksums for [`MEND`] to correct.
 fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     let total = u16::try_from(20 + payload.len()).unwrap_or(0).to_be_bytes();
     let [f0, f1] = fragment.to_be_bytes();
@@ -50,7 +50,7 @@ fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     ethernet(0x0800, &packet)
 }
 
-/// An IPv6 packet, whose checksum is left to be mended.
+/// Returns an IPv6 packet with a checksum for [`MEND`] to correct.
 fn ipv6(next_header: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let [l0, l1] = u16::try_from(payload.len()).unwrap_or(0).to_be_bytes();
     let mut packet = vec![0x60, 0, 0, 0, l0, l1, next_header, hop_limit];
@@ -109,8 +109,8 @@ fn frames() -> Vec<Vec<u8>> {
     inputs
 }
 
-/// A handshake that the peer begins, one that the stack begins, data both ways and an end; each with both
-/// address families and some configurations; and sequences by chance.
+/// Returns handshakes that the peer begins and that the stack begins, data both ways and an end, each over both address
+/// families and with some configurations; and random sequences.
 fn operations() -> Vec<Vec<u8>> {
     const TURN: u8 = 15;
     let passive = [12, 0, 0xff, 0xff, TURN, 10, 0xff, 0xff, TURN];
@@ -124,7 +124,7 @@ fn operations() -> Vec<Vec<u8>> {
             for begin in [&passive[..], &active[..]] {
                 let mut input = vec![family];
                 input.extend_from_slice(&config);
-                // What the peer's SYNs offer.
+                // Byte that chooses the options of the peer's SYNs.
                 input.extend_from_slice(&[config[0], 0, 1]);
                 for part in [begin, &data[..], &data[..], &end[..]] {
                     input.extend_from_slice(part);

@@ -1,4 +1,4 @@
-//! What the applications are told, and what they do.
+//! The applications of a simulation: delivers the stacks' events to them and polls them.
 
 use super::host::Host;
 use super::{FIRST_PORT, Simulation, key, keys};
@@ -63,15 +63,18 @@ impl Simulation {
     fn accept(&mut self, index: usize, conn: ConnId) -> Result<(), String> {
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
         let info = host.stack.info(conn).ok_or("accepted, and nothing is known of it")?;
-        let number = usize::from(info.local.port().wrapping_sub(FIRST_PORT));
-        let plan = self.scenario.conns.get(number).ok_or("accepted on another port")?.listener;
-        let mut app = App::new(plan, conn, keys(number, 1), self.random.fork());
+        // A forged SYN names an opener that does not exist: it stands for the listener's own connection.
+        let own = usize::from(info.local.port().wrapping_sub(FIRST_PORT));
+        let number = self.openers.get(&(info.remote, info.local.port())).copied().unwrap_or(own);
+        let plan = self.scenario.conns.get(number).ok_or("accepted on another port")?;
+        host.stack.set_eviction_policy(conn, plan.eviction);
+        let mut app = App::new(plan.listener, conn, keys(number, 1), self.random.fork());
         app.on_established(self.now);
         host.apps.insert(key(conn), (number, 1, app));
         Ok(())
     }
 
-    /// Notes how a side stands, and judges both.
+    /// Updates the outcome of one side and checks it against the other's.
     fn settle(&mut self, index: usize, conn: ConnId, number: usize, side: usize) -> Result<(), String> {
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
         let Some((_, _, app)) = host.apps.get(&key(conn)) else { return Ok(()) };

@@ -1,30 +1,30 @@
-//! What must hold after every step.
+//! The invariants of a simulation, checked after every poll of a host.
 //!
-//! * What came is a prefix of what was sent ([`App::on_data`](crate::testutil::App::on_data)).
-//! * The advertised edge never goes back, and nobody sends beyond it ([`Watch`](crate::testutil::Watch)).
-//! * Something outstanding implies a timer; what a stack counts as used belongs to a connection
-//!   ([`Stack::audit_connections`](crate::Stack::audit_connections)). What its queues say of themselves is so
-//!   ([`Stack::audit`](crate::Stack::audit)); where they are long, that is looked at after every few steps.
-//! * Buffers are conserved; each frame received was delivered, or its drop counted.
+//! * Received bytes are a prefix of the bytes sent ([`App::on_data`](crate::testutil::App::on_data)).
+//! * The advertised right edge never moves back, and no peer sends beyond it ([`Watch`](crate::testutil::Watch)).
+//! * Outstanding data implies a timer; every resource that a stack counts as used belongs to a connection
+//!   ([`Stack::audit_connections`](crate::Stack::audit_connections)). Its queues are consistent
+//!   ([`Stack::audit`](crate::Stack::audit)); long queues are checked after every few polls.
+//! * Buffers are conserved; each received frame was delivered, or its drop counted.
 //! * Acknowledgments have causes, and frames without progress come to an end.
-//! * When all have closed everything is free.
+//! * When all connections have closed, every resource is free.
 
 use super::Simulation;
 use crate::testutil::Scenario;
 use alloc::format;
 use alloc::string::String;
 
-/// The queues of a stack are walked through after every turn; so many nodes in use put it off by one, so that what it
-/// costs per turn does not grow with the windows.
+/// Queue nodes per skipped audit: a stack with n times as many nodes is audited every n + 1 polls, so that the cost per
+/// poll does not grow with the windows.
 const AUDIT_NODES: u32 = 64;
 
-/// Frames since any application sent, received, or came to a new state. Two ends that answer each other's
-/// answers would never stop; timers, reads and attacks are reasons for more.
+/// Frames sent since any application sent, received or changed state. Without a limit two ends could answer each
+/// other's answers for ever; timers, reads and attacks raise the limit.
 #[derive(Debug)]
 pub(super) struct Progress {
     frames: u64,
     allowed: u64,
-    /// What may be under way when progress ends: every segment of every window, several times.
+    /// Frames that may follow the last progress: every segment of every window, several times.
     base: u64,
 }
 
@@ -35,18 +35,18 @@ impl Progress {
         Self { frames: 0, allowed: base, base }
     }
 
-    /// Progress was made.
+    /// Restarts the count after progress.
     pub(super) const fn reset(&mut self) {
         self.frames = 0;
         self.allowed = self.base;
     }
 
-    /// So many frames more have a reason.
+    /// Raises the limit by `frames`, for which there is a reason.
     pub(super) const fn allow(&mut self, frames: u64) {
         self.allowed = self.allowed.saturating_add(frames);
     }
 
-    /// A frame was sent.
+    /// Counts a frame that was sent.
     pub(super) const fn count_frame(&mut self) {
         self.frames = self.frames.saturating_add(1);
     }
@@ -63,7 +63,7 @@ impl Progress {
 }
 
 impl Simulation {
-    /// What must hold after every turn.
+    /// Checks the invariants after a poll of host `index`.
     pub(super) fn check(&mut self, index: usize) -> Result<(), String> {
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
         let stats = host.stack.stats();
@@ -89,7 +89,7 @@ impl Simulation {
         for (number, side, app) in host.apps.values() {
             let Some(info) = host.stack.info(app.conn()) else { continue };
             let wrong = if u64::from(info.unread_bytes) != app.unread() {
-                "another count of bytes not let go of"
+                "another count of unread bytes"
             } else if info.held_bytes > config.held_bytes_max || info.held_segments > config.held_segments_max
             {
                 "more is held behind gaps than may be"
@@ -103,7 +103,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What must hold when nothing is left to happen.
+    /// Checks the final state, when no event is left.
     pub(super) fn check_end(&self) -> Result<(), String> {
         for (index, pair) in self.outcomes.iter().enumerate() {
             let [opener, listener] = pair;
@@ -138,10 +138,10 @@ mod tests {
     use crate::buf::{BufClass, BufPool};
     use crate::testutil::{ConnPlan, Ending, LinkConfig, Plan};
     use crate::time::Duration;
-    use crate::{ConnOptions, Ipv4Cidr, MacAddr, StackConfig};
+    use crate::{ConnOptions, EvictionPolicy, Ipv4Cidr, MacAddr, StackConfig};
     use core::net::Ipv4Addr;
 
-    /// A connection over a clean link, whose ends both wait for the other one to close, if `for_ever`.
+    /// Returns a simulation of one connection; if `for_ever`, both of its ends wait for the other one to close.
     fn simulation(for_ever: bool) -> Simulation {
         let host = |number: u8| StackConfig {
             mac: MacAddr([2, 0, 0, 0, 0, number]),
@@ -153,14 +153,26 @@ mod tests {
         let ending = if for_ever { Ending::AfterPeer } else { Ending::WhenSent };
         let plan = Plan { ending, ..Plan::bulk(1000) };
         let (at, simultaneous) = (Duration::ZERO, false);
-        let conn = ConnPlan { at, from: 0, to: 1, ipv6: false, simultaneous, opener: plan, listener: plan };
+        let conn = ConnPlan {
+            at,
+            from: 0,
+            to: 1,
+            ipv6: false,
+            simultaneous,
+            opener: plan,
+            listener: plan,
+            shares_listener_of: None,
+            eviction: EvictionPolicy::Never,
+        };
         let scenario = Scenario {
             hosts: alloc::vec![host(1), host(2)],
             link: LinkConfig::CLEAN,
             link_back: None,
             conns: alloc::vec![conn],
             conn_options: ConnOptions::default(),
+            listener_connections_max: u32::MAX,
             buffers: 128,
+            further_buffers: 128,
             poll_interval: Duration::ZERO,
             abort_at: None,
             attack: None,
@@ -172,7 +184,7 @@ mod tests {
         Simulation::new(&scenario, 1).unwrap()
     }
 
-    /// What is looked at after every step can be seen to be wrong.
+    /// Each invariant, once broken, ends the run with an error that names it.
     #[test]
     fn violations_are_detected() {
         assert!(simulation(false).run().is_ok());

@@ -1,4 +1,4 @@
-//! One host: a stack, its port, and the applications above it.
+//! One host of a simulation: a stack, its port, and the applications above it.
 
 use super::BURST;
 use crate::Stack;
@@ -12,21 +12,21 @@ use alloc::vec::Vec;
 pub(super) struct Host {
     pub(super) stack: Stack<HeapBuf>,
     pub(super) pool: HeapPool,
-    /// Frames that arrived and were not looked at.
+    /// Frames that arrived and wait for the next poll.
     pub(super) inbox: VecDeque<Vec<u8>>,
-    /// Frames that the port holds until they are sent, in that order.
+    /// Frames that the port holds until they are sent, oldest first.
     pub(super) sending: VecDeque<HeapBuf>,
-    /// By connection: which of the scenario's connections, which side of it, and the application.
+    /// Per connection: its number in the scenario, its side (0 opener, 1 listener), and the application.
     pub(super) apps: BTreeMap<(u32, u32), (usize, usize, App)>,
-    /// The turn that is planned; others are stale.
+    /// Time of the next poll; poll events of other times are stale.
     pub(super) poll_at: Option<Instant>,
-    /// Turns that were taken.
+    /// Number of polls so far.
     pub(super) polls: u64,
-    /// The turn after which the stack is looked into next.
+    /// Poll after which the queues are audited next.
     pub(super) audit_at: u64,
     /// Frames for which the pool had no buffer.
     missed: u64,
-    /// Causes for which a pure acknowledgment may be sent, and those sent.
+    /// Causes for pure acknowledgments so far, and pure acknowledgments sent.
     pub(super) ack_causes: u64,
     pub(super) pure_acks: u64,
 }

@@ -1,14 +1,13 @@
-//! A network of stacks in virtual time: one seed, one run.
+//! A discrete-event simulation of stacks on a network in virtual time; a seed determines the whole run.
 //!
 //! ```text
 //!   app ─ stack ─ port ══ link ══ port ─ stack ─ app
 //!                  │                │
-//!                watch            watch          every frame, every event and every step is judged
+//!                watch            watch          every frame, event and poll is checked
 //! ```
 //!
-//! Frames travel as bytes; a port holds the buffer of a frame that it sends until the link has taken it.
-//! What must hold after every step is in [`check`]; what must hold of every frame, in
-//! [`watch`](super::watch).
+//! Frames travel as bytes; a port holds the buffer of a frame until the link has sent it. [`check`] has the invariants
+//! after each poll, [`watch`](super::watch) those of each frame.
 
 mod apps;
 mod check;
@@ -24,7 +23,7 @@ use super::scenario::{ConnPlan, Report, Scenario};
 use super::watch::Watch;
 use crate::time::{Duration, Instant};
 use crate::{ConnId, ListenOptions, Stack, State};
-use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,31 +33,31 @@ use core::net::{IpAddr, SocketAddr};
 use host::Host;
 use translation::Translation;
 
-/// Ports of the conns: this and up.
+/// First port that a listener uses: connection n has port `FIRST_PORT + n`.
 const FIRST_PORT: u16 = 7000;
-/// Frames that a host takes in one turn, as a poll-mode worker does.
+/// Frames that a host receives per poll, as a poll-mode worker does.
 const BURST: usize = 32;
 
 #[derive(Debug)]
 enum SimEvent {
     /// A frame reaches a host.
     Arrival { host: usize, frame: Vec<u8> },
-    /// A host's worker looks at its port and its timers.
+    /// A host's worker polls its port and its timers.
     Poll { host: usize },
-    /// The port lets go of a frame that it has sent.
+    /// The port frees the buffers of a frame that it has sent.
     Sent { host: usize },
-    /// A connection is opened.
+    /// The connection of this number is opened.
     Connect(usize),
-    /// Somebody sends a segment of his own.
+    /// The blind attacker sends a segment.
     Attack,
-    /// What is left is aborted.
+    /// The remaining connections are aborted.
     AbortAll,
 }
 
 #[derive(Debug)]
 struct Timed {
     at: Instant,
-    /// Breaks ties in the order of creation.
+    /// Serial number: events of the same time run in the order of creation.
     order: u64,
     event: SimEvent,
 }
@@ -83,10 +82,10 @@ impl Ord for Timed {
     }
 }
 
-/// A running network.
+/// A network in virtual time.
 #[derive(Debug)]
 pub struct Simulation {
-    /// When it began.
+    /// Time of the first event.
     start: Instant,
     now: Instant,
     random: Random,
@@ -102,12 +101,14 @@ pub struct Simulation {
     translations: Vec<Translation>,
     progress: Progress,
     outcomes: Vec<[Outcome; 2]>,
+    /// Number of the connection that was opened last from an address to a listener's port.
+    openers: BTreeMap<(SocketAddr, u16), usize>,
     log: VecDeque<String>,
     log_max: usize,
 }
 
 impl Simulation {
-    /// A network; all that happens in it depends on the scenario and the seed alone.
+    /// Returns a network whose course depends on the scenario and the seed alone.
     pub fn new(scenario: &Scenario, seed: u64) -> Result<Self, String> {
         let mut random = Random::new(seed);
         let (mut hosts, mut seeds) = (Vec::new(), Vec::new());
@@ -116,9 +117,10 @@ impl Simulation {
         }
         let start =
             Instant::ZERO + if scenario.wraps { wait_for_wrap(scenario, &seeds)? } else { Duration::ZERO };
-        for (config, seed) in scenario.hosts.iter().zip(seeds) {
+        let pools = [scenario.buffers; 2].into_iter().chain(core::iter::repeat(scenario.further_buffers));
+        for ((config, seed), buffers) in scenario.hosts.iter().zip(seeds).zip(pools) {
             let stack = Stack::new(config.clone(), seed);
-            hosts.push(Host::new(stack, scenario.buffers, usize::from(config.mtu)));
+            hosts.push(Host::new(stack, buffers, usize::from(config.mtu)));
         }
         let count = hosts.len();
         let back = scenario.link_back.unwrap_or(scenario.link);
@@ -144,6 +146,7 @@ impl Simulation {
             translations: Vec::new(),
             progress: Progress::new(scenario),
             outcomes: alloc::vec![[Outcome::default(); 2]; scenario.conns.len()],
+            openers: BTreeMap::new(),
             log: VecDeque::new(),
             log_max: 0,
         };
@@ -151,12 +154,12 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// Keeps the last `lines` lines of what happens, for [`Self::log`].
+    /// Keeps the last `lines` lines of the log, for [`Self::log`].
     pub const fn keep_log(&mut self, lines: usize) {
         self.log_max = lines;
     }
 
-    /// What happened last, one line each.
+    /// Iterates over the last lines of the log, oldest first.
     pub fn log(&self) -> impl Iterator<Item = &str> {
         self.log.iter().map(String::as_str)
     }
@@ -171,8 +174,12 @@ impl Simulation {
     fn prepare(&mut self) -> Result<(), String> {
         for (index, plan) in self.scenario.conns.clone().iter().enumerate() {
             let host = self.hosts.get_mut(plan.to).ok_or("a connection to no host")?;
-            if !plan.simultaneous {
-                let options = ListenOptions { conn: self.scenario.conn_options, ..ListenOptions::default() };
+            if !plan.simultaneous && plan.shares_listener_of.is_none() {
+                let options = ListenOptions {
+                    conn: self.scenario.conn_options,
+                    connections_max: self.scenario.listener_connections_max,
+                    ..ListenOptions::default()
+                };
                 let listened = host.stack.listen(port(index), options);
                 listened.map_err(|error| format!("{error}"))?;
             }
@@ -195,7 +202,7 @@ impl Simulation {
         self.events.push(Reverse(Timed { at, order: self.order, event }));
     }
 
-    /// Plans a host's next turn, unless one is planned before that.
+    /// Schedules a host's next poll, unless an earlier one is scheduled.
     fn schedule_poll(&mut self, host: usize, at: Instant) {
         let Some(planned) = self.hosts.get_mut(host).map(|host| &mut host.poll_at) else { return };
         if planned.is_none_or(|planned| at < planned) {
@@ -204,7 +211,7 @@ impl Simulation {
         }
     }
 
-    /// Runs until nothing is left to happen. An error says what went wrong, and when.
+    /// Runs until no event is left. The error names the broken invariant and its time.
     pub fn run(&mut self) -> Result<Report, String> {
         match self.run_on() {
             Ok(()) => Ok(self.report()),
@@ -263,8 +270,8 @@ impl Simulation {
         }
     }
 
-    /// Aims a blind segment at one end of an established connection, as long as there is one. (One that is
-    /// being opened must take a SYN for a simultaneous open, and one that is gone for a new one.)
+    /// Sends a blind segment to one end of an established connection, if there is one. (A connection that is being
+    /// opened must take a SYN for a simultaneous open, and a closed one for a new connection.)
     fn attack(&mut self) {
         let Some(pause) = self.scenario.attack.filter(|_| self.has_work()) else { return };
         self.schedule(self.now + pause, SimEvent::Attack);
@@ -283,7 +290,7 @@ impl Simulation {
         }
     }
 
-    /// Whether a connection is to come, or has not ended.
+    /// Returns true if a connection has not been opened, or has not ended.
     fn has_work(&self) -> bool {
         self.outcomes.iter().any(|[opener, listener]| {
             opener.closed.is_none() || (listener.established.is_some() && listener.closed.is_none())
@@ -292,8 +299,10 @@ impl Simulation {
 
     fn connect(&mut self, index: usize) -> Result<(), String> {
         let plan = *self.scenario.conns.get(index).ok_or("no such connection")?;
-        let remote = SocketAddr::new(self.address(plan.to, plan.ipv6)?, port(index));
+        let listener = port(plan.shares_listener_of.unwrap_or(index));
+        let remote = SocketAddr::new(self.address(plan.to, plan.ipv6)?, listener);
         let local = self.open(index, 0, plan, remote)?;
+        self.openers.insert((local, listener), index);
         if plan.simultaneous {
             let remote = SocketAddr::new(local.ip(), port(index));
             let back = self.open(index, 1, plan, remote)?;
@@ -302,7 +311,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Opens one side's connection; returns its own end.
+    /// Opens one side's connection; returns its local address.
     fn open(
         &mut self,
         index: usize,
@@ -331,7 +340,7 @@ impl Simulation {
         address.ok_or_else(|| "a host without an address".into())
     }
 
-    /// One turn of a host's worker.
+    /// Polls one host as its worker does: receives, runs timers and applications, transmits.
     fn poll_host(&mut self, index: usize) -> Result<(), String> {
         let now = self.now;
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
@@ -358,7 +367,7 @@ impl Simulation {
         let next = apps.chain(host.stack.next_deadline()).min();
         let more = !host.inbox.is_empty();
         if more || host.stack.has_output() {
-            // Output that has no buffer or no neighbor waits; look again soon.
+            // Output waits for a buffer or for a neighbor: poll again soon.
             let pause = if more { Duration::ZERO } else { Duration::from_micros(100) };
             self.schedule_poll(index, now + pause);
         }
@@ -393,15 +402,15 @@ fn port(number: usize) -> u16 {
     FIRST_PORT.wrapping_add(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
-/// Names of the streams that a side of a dial sends and receives.
+/// Returns the keys of the byte streams that a side of a connection sends and receives.
 fn keys(number: usize, side: u64) -> (u64, u64) {
     let base = u64::try_from(number).unwrap_or(0).wrapping_mul(2).wrapping_add(0x5eed);
     let key = |side: u64| base.wrapping_add(side).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (key(side), key(1_u64.wrapping_sub(side)))
 }
 
-/// How long after the beginning of time the first dial, opened then, has an initial sequence number some
-/// bytes before zero: RFC 6528's clock counts every 4 µs.
+/// Returns the start time at which the first connection's initial sequence number is a few bytes before zero: the clock
+/// of RFC 6528 advances every 4 µs.
 fn wait_for_wrap(scenario: &Scenario, seeds: &[[u8; 32]]) -> Result<Duration, String> {
     let plan = scenario.conns.first().ok_or("no connection")?;
     let (config, seed) = scenario.hosts.iter().zip(seeds).nth(plan.from).ok_or("no such host")?;

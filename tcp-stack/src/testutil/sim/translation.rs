@@ -1,8 +1,8 @@
-//! Connections that both ends open at once.
+//! Address translation that makes a simultaneous open of two active opens.
 //!
-//! A stack chooses the port that it connects from, so two that call each other miss: each calls a port on
-//! which the other one is not. A translator between them, as in the "hole punching" of RFC 5128 §3.4, makes
-//! the two flows one. On the wire there is the first caller's flow; the second has another view of it:
+//! A stack chooses its source port, so two stacks that connect to each other would not meet: each sends its SYN to a
+//! port that the other one does not use. A translator between them, as in the "hole punching" of RFC 5128 §3.4, merges
+//! the two flows. The wire carries the first caller's flow; the second caller sees translated ports:
 //!
 //! ```text
 //!   first caller:   p ─▶ service        on the wire:  p ─▶ service
@@ -15,21 +15,22 @@ use crate::testutil::segment::rewrite;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-/// A flow with two views.
+/// The two views of one translated flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Translation {
-    /// The second caller.
+    /// Host of the second caller.
     host: usize,
-    /// The flow on the wire: the first caller, and the port that it calls.
+    /// Flow on the wire: the first caller's address, and the address that it calls.
     first: SocketAddr,
     called: SocketAddr,
-    /// The second caller's view: what it calls, and from where.
+    /// View of the second caller: the address that it calls, and its own.
     caller: SocketAddr,
     second: SocketAddr,
 }
 
 impl Translation {
-    /// Of a first caller at `first` and a second one, on `host`, at `second`, who both call port `service`.
+    /// Returns the translation between a caller at `first` and one on `host` at `second`, both of which call port
+    /// `service`.
     pub(super) const fn new(host: usize, service: u16, first: SocketAddr, second: SocketAddr) -> Self {
         let called = SocketAddr::new(second.ip(), service);
         let caller = SocketAddr::new(first.ip(), service);
@@ -38,7 +39,7 @@ impl Translation {
 }
 
 impl Simulation {
-    /// A segment of the second caller as it goes on the wire, if it is one.
+    /// Returns a segment of a second caller as the wire carries it, or `None` if it is not translated.
     pub(super) fn translate_out(&self, from: usize, seen: &WireSegment, frame: &[u8]) -> Option<Vec<u8>> {
         let translation = self
             .translations
@@ -49,7 +50,7 @@ impl Simulation {
         })
     }
 
-    /// A frame from the wire as it reaches a host: segments for a second caller in its view.
+    /// Returns a frame from the wire as it reaches host `to`: translated if it is for a second caller.
     pub(super) fn translate_in(&self, to: usize, frame: Vec<u8>) -> Vec<u8> {
         if self.translations.is_empty() {
             return frame;

@@ -1,4 +1,4 @@
-//! From a stack to the links: every frame is looked at, and lies are told.
+//! The path of a frame from a stack to the links: offload, trace, checks, translation and a liar's changes.
 
 use super::host::Host;
 use super::{BURST, SimEvent, Simulation};
@@ -31,7 +31,7 @@ impl Simulation {
         }
     }
 
-    /// Sends what the port makes of a frame, and holds its buffers until all of that is sent.
+    /// Sends the packets into which the port cuts a frame, and holds its buffers until all of them are sent.
     fn send(&mut self, from: usize, frame: TxFrame<HeapBuf>) -> Result<(), String> {
         let mut sent_at = self.now;
         for bytes in cut(&frame) {
@@ -44,7 +44,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Sends a frame as it travels; returns when it will have been sent.
+    /// Traces, checks and sends one packet; returns the time at which it will have been sent.
     fn put_on_wire(&mut self, from: usize, bytes: &[u8]) -> Result<Instant, String> {
         let now = self.now;
         self.trace = digest(self.trace, now, from, bytes);
@@ -82,8 +82,9 @@ impl Simulation {
             return self.carry(from, bytes);
         };
         let sent = self.watch.snd_end(seen.dst, seen.src);
-        let frames =
-            liar.replace(&mut self.random, &seen, bytes, sent).unwrap_or_else(|| vec![bytes.to_vec()]);
+        let iss = self.watch.iss(seen.src, seen.dst);
+        let replaced = liar.replace(&mut self.random, &seen, bytes, sent, iss);
+        let frames = replaced.unwrap_or_else(|| vec![bytes.to_vec()]);
         let mut sent_at = self.now;
         self.progress.allow(2 * u64::try_from(frames.len()).unwrap_or(0));
         for frame in frames {
@@ -93,7 +94,7 @@ impl Simulation {
         Ok(sent_at)
     }
 
-    /// Puts a frame on the links to those it is for; returns when it will have been sent.
+    /// Puts a frame on the links to its receivers; returns the time at which it will have been sent.
     fn carry(&mut self, from: usize, bytes: &[u8]) -> Result<Instant, String> {
         let now = self.now;
         let (ethernet, _) = EthernetHeader::parse(bytes).map_err(|error| format!("{error:?}"))?;
